@@ -189,7 +189,9 @@ argmax_bf16_rows_blocks2_128x8x2_sm75_b0cb8c14(
 
     total = reduce_block(warp_totals, total);
 
-    Extremum* const partials = reinterpret_cast<Extremum*>(workspace + (4ll * outer + 15) / 16 * 16);
+    constexpr int kAlignment = 16;  // partial results begin at a multiple of it, behind the tickets
+    Extremum* const partials =
+        reinterpret_cast<Extremum*>(workspace + (4ll * outer + kAlignment - 1) / kAlignment * kAlignment);
     if (threadIdx.x == 0)
         partials[blockIdx.x] = total;
     if (!comes_last(reinterpret_cast<unsigned int*>(workspace) + blockIdx.x / kBlocksPerRow, kBlocksPerRow))

@@ -106,13 +106,14 @@ __device__ __forceinline__ void copy_tile_a(
     float (&tile)[kTileK][kPitchA], int first_row, int first_column, const float* source, int ld, int rows_left,
     int columns_left)
 {
+    constexpr int kCopyBytes = 4;  // at a time
     #pragma unroll
     for (int pass = 0; pass < kPassesA; ++pass) {
         const int row = pass * kRowsPerPassA;
         const int available = row < rows_left ? columns_left : 0;
-        copy_async<4>(
+        copy_async<kCopyBytes>(
             shared_address(&tile[first_column][first_row + row]),
-            source + static_cast<long long>(row) * ld, available > 0 ? 4 : 0);
+            source + static_cast<long long>(row) * ld, available > 0 ? kCopyBytes : 0);
     }
 }
 
@@ -121,13 +122,14 @@ __device__ __forceinline__ void copy_tile_b(
     float (&tile)[kTileK][kPitchB], int first_row, int first_column, const float* source, int ld, int rows_left,
     int columns_left)
 {
+    constexpr int kCopyBytes = 4;  // at a time
     #pragma unroll
     for (int pass = 0; pass < kPassesB; ++pass) {
         const int row = pass * kRowsPerPassB;
         const int available = row < rows_left ? columns_left : 0;
-        copy_async<4>(
+        copy_async<kCopyBytes>(
             shared_address(&tile[first_row + row][first_column]),
-            source + static_cast<long long>(row) * ld, available > 0 ? 4 : 0);
+            source + static_cast<long long>(row) * ld, available > 0 ? kCopyBytes : 0);
     }
 }
 

@@ -53,8 +53,6 @@ constexpr int kThreads = 128 * (1 + kGroups);
 constexpr int kStages = 5;
 constexpr int kBytesA = 16384;
 constexpr int kBytesB = 18432;
-// Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a period.
-static_assert(kBytesA % 1024 == 0 && kStages * kBytesA % 1024 == 0 && kBytesB % 1024 == 0);
 constexpr int kBarriers = kStages * (kBytesA + kBytesB);
 
 // A tensor's address, extents, strides, box and swizzle, made by the host.
@@ -309,9 +307,16 @@ bf16_decode_144_split_128x144x64_s5_c2_splitkparallel_bf16_bf16_bf16_tn_col_sm90
     constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
     constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
+    // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
+    constexpr int kMatrix = 8;
     constexpr int kProducerRegisters = 40;  // of a thread
     constexpr int kConsumerRegisters = 232;
 
+    // Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a
+    // period.
+    constexpr int kPeriodA = 1024;  // bytes of eight rows
+    constexpr int kPeriodB = 1024;
+    static_assert(kBytesA % kPeriodA == 0 && kStages * kBytesA % kPeriodB == 0 && kBytesB % kPeriodB == 0);
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
@@ -398,7 +403,8 @@ bf16_decode_144_split_128x144x64_s5_c2_splitkparallel_bf16_bf16_bf16_tn_col_sm90
             }
 
             // The slice's part of every result goes to the workspace; the kernel below adds them up.
-            const int pitch = (m + 3) / 4 * 4;
+            constexpr int kPartialVector = 4;  // sums that the second kernel reads at a time: rows are whole vectors
+            const int pitch = (m + kPartialVector - 1) / kPartialVector * kPartialVector;
             float* partial = workspace + static_cast<long long>(work.slice) * n * pitch;
             const int first_row = work.row + group * (kBlocksM * kInstructionM) + warp * kWarpRows + lane / 4;
             const int first_column = work.column + lane % 4 * 2;
@@ -406,12 +412,12 @@ bf16_decode_144_split_128x144x64_s5_c2_splitkparallel_bf16_bf16_bf16_tn_col_sm90
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const int row = first_row + block * kInstructionM + half * 8;
+                    const int row = first_row + block * kInstructionM + half * kMatrix;
                     if (row >= pitch)
                         break;
                     #pragma unroll
-                    for (int j = 0; j < kTileN / 8; ++j) {
-                        const int column = first_column + j * 8;
+                    for (int j = 0; j < kTileN / kMatrix; ++j) {
+                        const int column = first_column + j * kMatrix;
                         #pragma unroll
                         for (int v = 0; v < 2; ++v)
                             if (column + v < n)
@@ -433,15 +439,16 @@ extern "C" __global__ void __launch_bounds__(kReductionThreads)
 bf16_decode_144_split_128x144x64_s5_c2_splitkparallel_bf16_bf16_bf16_tn_col_sm90a_47c09cb8_reduce(
     int m, int n, unsigned short* __restrict__ C, int ldc, float* __restrict__ workspace, int slices)
 {
+    constexpr int kPartialVector = 4;  // elements of a thread: rows of sums are whole vectors
     // This launch may overlap the work before it in the stream: wait for that, then let the next one overlap this.
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
-    const int pitch = (m + 3) / 4 * 4;
+    const int pitch = (m + kPartialVector - 1) / kPartialVector * kPartialVector;
     const long long elements = static_cast<long long>(n) * pitch;
     const int group = threadIdx.x / kVectorsPerBlock;
     const long long element =
-        (static_cast<long long>(blockIdx.x) * kVectorsPerBlock + threadIdx.x % kVectorsPerBlock) * 4;
+        (static_cast<long long>(blockIdx.x) * kVectorsPerBlock + threadIdx.x % kVectorsPerBlock) * kPartialVector;
     const float* partial = workspace + element;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     if (element < elements) {
@@ -470,9 +477,9 @@ bf16_decode_144_split_128x144x64_s5_c2_splitkparallel_bf16_bf16_bf16_tn_col_sm90
 
     const int at_n = static_cast<int>(element / pitch);
     const int at_m = static_cast<int>(element % pitch);
-    const float product[4] = {sum.x, sum.y, sum.z, sum.w};
+    const float product[kPartialVector] = {sum.x, sum.y, sum.z, sum.w};
     #pragma unroll
-    for (int v = 0; v < 4; ++v) {
+    for (int v = 0; v < kPartialVector; ++v) {
         if (at_m + v >= m)
             break;
         unsigned short* target = C + static_cast<long long>(at_n) * ldc + at_m + v;

@@ -48,8 +48,6 @@ constexpr int kThreads = 128 * (1 + kGroups);
 constexpr int kStages = 6;
 constexpr int kBytesA = 16384;
 constexpr int kBytesB = 12288;
-// Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a period.
-static_assert(kBytesA % 1024 == 0 && kStages * kBytesA % 1024 == 0 && kBytesB % 1024 == 0);
 constexpr int kBarriers = kStages * (kBytesA + kBytesB);
 
 // A tensor's address, extents, strides, box and swizzle, made by the host.
@@ -292,9 +290,16 @@ bf16_decode_96_wide_128x96x64_s6_c2_bf16_bf16_bf16_tn_col_sm90a_388be7bc(
     constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
     constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
+    // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
+    constexpr int kMatrix = 8;
     constexpr int kProducerRegisters = 40;  // of a thread
     constexpr int kConsumerRegisters = 232;
 
+    // Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a
+    // period.
+    constexpr int kPeriodA = 1024;  // bytes of eight rows
+    constexpr int kPeriodB = 1024;
+    static_assert(kBytesA % kPeriodA == 0 && kStages * kBytesA % kPeriodB == 0 && kBytesB % kPeriodB == 0);
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
@@ -380,22 +385,22 @@ bf16_decode_96_wide_128x96x64_s6_c2_bf16_bf16_bf16_tn_col_sm90a_388be7bc(
                     mbarrier_arrive(empty + kBarrierBytes * previous);
             }
 
-            // Epilogue: in every 8 columns a thread has two neighbours of one row, and two of another, eight rows
-            // below; lanes with neighbouring rows store side by side.
+            // Epilogue: in every kMatrix columns a thread has two neighbours of one row, and two of another, kMatrix
+            // rows below; lanes with neighbouring rows store side by side.
             const int first_row = work.row + group * (kBlocksM * kInstructionM) + warp * kWarpRows + lane / 4;
             const int first_column = work.column + lane % 4 * 2;
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const int row = first_row + block * kInstructionM + half * 8;
+                    const int row = first_row + block * kInstructionM + half * kMatrix;
                     if (row >= m)
                         break;
                     #pragma unroll
-                    for (int j = 0; j < kTileN / 8; ++j) {
+                    for (int j = 0; j < kTileN / kMatrix; ++j) {
                         #pragma unroll
                         for (int v = 0; v < 2; ++v) {
-                            const int column = first_column + j * 8 + v;
+                            const int column = first_column + j * kMatrix + v;
                             if (column >= n)
                                 break;
                             unsigned short* target = C + static_cast<long long>(column) * ldc + row;

@@ -59,10 +59,12 @@ constexpr int kRowsPerPassB = 8;
 constexpr int kPassesB = 8;
 constexpr int kPitchB = 68;  // 4 elements of padding against bank conflicts
 
-// Element i of a thread along m lies this far from its first: vectors of 4, 16 apart.
+// Element i of a thread along m lies this far from its first: they come in vectors of kVector, kStride apart.
 __device__ constexpr int offset_m(int i)
 {
-    return i / 4 * 16 + i % 4;
+    constexpr int kVector = 4;
+    constexpr int kStride = 16;  // from one vector to the next
+    return i / kVector * kStride + i % kVector;
 }
 
 // The value of a bfloat16: the upper half of a float.

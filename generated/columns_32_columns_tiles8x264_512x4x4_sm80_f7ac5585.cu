@@ -119,8 +119,9 @@ columns_32_columns_tiles8x264_512x4x4_sm80_f7ac5585(
     }
     reduce_row_threads(exchange, totals);
 
-    float* const partials =
-        reinterpret_cast<float*>(workspace + (4ll * ((inner + kTileColumns - 1) / kTileColumns) + 15) / 16 * 16);
+    constexpr int kAlignment = 16;  // partial results begin at a multiple of it, behind the tickets
+    float* const partials = reinterpret_cast<float*>(workspace
+        + (4ll * ((inner + kTileColumns - 1) / kTileColumns) + kAlignment - 1) / kAlignment * kAlignment);
     const long long results = inner;
     const long long result = column;
     if (threadIdx.x < kLanes && column < inner)

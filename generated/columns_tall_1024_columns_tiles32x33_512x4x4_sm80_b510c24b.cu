@@ -119,8 +119,9 @@ columns_tall_1024_columns_tiles32x33_512x4x4_sm80_b510c24b(
     }
     reduce_row_threads(exchange, totals);
 
-    float* const partials =
-        reinterpret_cast<float*>(workspace + (4ll * ((inner + kTileColumns - 1) / kTileColumns) + 15) / 16 * 16);
+    constexpr int kAlignment = 16;  // partial results begin at a multiple of it, behind the tickets
+    float* const partials = reinterpret_cast<float*>(workspace
+        + (4ll * ((inner + kTileColumns - 1) / kTileColumns) + kAlignment - 1) / kAlignment * kAlignment);
     const long long results = inner;
     const long long result = column;
     if (threadIdx.x < kLanes && column < inner)

@@ -65,16 +65,20 @@ constexpr int kRowsPerPassB = 16;
 constexpr int kPassesB = 1;
 constexpr int kPitchB = 128;
 
-// Element i of a thread along m lies this far from its first: vectors of 4, 64 apart.
+// Element i of a thread along m lies this far from its first: they come in vectors of kVector, kStride apart.
 __device__ constexpr int offset_m(int i)
 {
-    return i / 4 * 64 + i % 4;
+    constexpr int kVector = 4;
+    constexpr int kStride = 64;  // from one vector to the next
+    return i / kVector * kStride + i % kVector;
 }
 
-// Element i of a thread along n lies this far from its first: vectors of 4, 64 apart.
+// Element i of a thread along n lies this far from its first: they come in vectors of kVector, kStride apart.
 __device__ constexpr int offset_n(int i)
 {
-    return i / 4 * 64 + i % 4;
+    constexpr int kVector = 4;
+    constexpr int kStride = 64;  // from one vector to the next
+    return i / kVector * kStride + i % kVector;
 }
 
 // The value of a float16.

@@ -53,8 +53,6 @@ constexpr int kThreads = 128 * (1 + kGroups);
 constexpr int kStages = 3;
 constexpr int kBytesA = 32768;
 constexpr int kBytesB = 32768;
-// Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a period.
-static_assert(kBytesA % 1024 == 0 && kStages * kBytesA % 1024 == 0 && kBytesB % 1024 == 0);
 constexpr int kBarriers = kStages * (kBytesA + kBytesB);
 
 // A tensor's address, extents, strides, box and swizzle, made by the host.
@@ -220,7 +218,8 @@ constexpr unsigned kInfinity = 0x7f800000;  // as bits
 constexpr int kRepaired = 0x7fffffff;  // an exponent of a row or column that no planes can hold
 constexpr int kLeastDepth = 64;  // k from which on planes are used
 
-// What lies in the workspace, each part from a multiple of 256 bytes on; rows of planes begin at multiples of 16 bytes.
+// What lies in the workspace, each part from a multiple of kRegionBytes on; rows of planes begin at multiples of 16
+// bytes.
 struct Workspace {
     int* exponents_a;
     int* exponents_b;
@@ -230,14 +229,17 @@ struct Workspace {
 
 __device__ __forceinline__ Workspace parts_of(unsigned char* start, int m, int n, int k)
 {
+    constexpr int kRegionBytes = 256;
+    constexpr int kRowMultiple = 8;  // elements: rows begin at multiples of 16 bytes
     Workspace parts;
     long long offset = 0;
     parts.exponents_a = reinterpret_cast<int*>(start + offset);
-    offset += (4LL * m + 255) / 256 * 256;
+    offset += (4LL * m + kRegionBytes - 1) / kRegionBytes * kRegionBytes;
     parts.exponents_b = reinterpret_cast<int*>(start + offset);
-    offset += (4LL * n + 255) / 256 * 256;
+    offset += (4LL * n + kRegionBytes - 1) / kRegionBytes * kRegionBytes;
     parts.planes_a = reinterpret_cast<unsigned short*>(start + offset);
-    offset += (4LL * m * ((k + 7) / 8 * 8) + 255) / 256 * 256;
+    offset += (4LL * m * ((k + kRowMultiple - 1) / kRowMultiple * kRowMultiple) + kRegionBytes - 1) / kRegionBytes
+        * kRegionBytes;
     parts.planes_b = reinterpret_cast<unsigned short*>(start + offset);
     return parts;
 }
@@ -261,9 +263,13 @@ __device__ __forceinline__ void include(unsigned& largest, unsigned& least, floa
 // If the least is then below 2^-14, or something is not finite, planes cannot hold it.
 __device__ __forceinline__ int scale_exponent(unsigned largest, unsigned least)
 {
-    const int high = max(largest >> 23, 1);
-    const int low = largest == 0 ? high : (least + 1) >> 23;
-    return high < 255 && low >= high - 28 ? 14 + 127 - high : kRepaired;
+    constexpr int kFractionBits = 23;  // of float32
+    constexpr int kBias = 127;  // of its exponents
+    constexpr int kNotFinite = 255;  // the exponent of infinities and NaN
+    constexpr int kRange = 28;  // of exponents that planes hold
+    const int high = max(largest >> kFractionBits, 1);
+    const int low = largest == 0 ? high : (least + 1) >> kFractionBits;
+    return high < kNotFinite && low >= high - kRange ? 14 + kBias - high : kRepaired;
 }
 
 // Splits rows of A, which run along k: a warp takes one, and reads it twice, the second time from a cache.
@@ -293,7 +299,8 @@ __device__ __forceinline__ void split_a(
     if (lane == 0)
         exponents[row] = exponent;
 
-    const int pitch = (k + 7) / 8 * 8;
+    constexpr int kRowMultiple = 8;  // elements: rows begin at multiples of 16 bytes
+    const int pitch = (k + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
     const long long plane_elements = static_cast<long long>(rows) * pitch;
     planes += static_cast<long long>(row) * pitch;
     #pragma unroll 4
@@ -345,7 +352,8 @@ __device__ __forceinline__ void split_b(
     if (lane == 0)
         exponents[row] = exponent;
 
-    const int pitch = (k + 7) / 8 * 8;
+    constexpr int kRowMultiple = 8;  // elements: rows begin at multiples of 16 bytes
+    const int pitch = (k + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
     const long long plane_elements = static_cast<long long>(rows) * pitch;
     planes += static_cast<long long>(row) * pitch;
     #pragma unroll 4
@@ -383,7 +391,7 @@ gemm_128x128x64_s3_c2_f16x3_nt_sm90a_f6096070_split(
     if (alpha == 0.0f)
         return;
     const Workspace parts = parts_of(workspace, m, n, k);
-    const int blocks_a = (m + 7) / 8;
+    const int blocks_a = (m + kSplitThreads / 32 - 1) / (kSplitThreads / 32);
     if (blockIdx.x < blocks_a) {
         split_a(A, parts.planes_a, parts.exponents_a, m, k, lda, blockIdx.x);
         return;
@@ -578,9 +586,16 @@ gemm_128x128x64_s3_c2_f16x3_nt_sm90a_f6096070(
     constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
     constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
+    // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
+    constexpr int kMatrix = 8;
     constexpr int kProducerRegisters = 24;  // of a thread
     constexpr int kConsumerRegisters = 240;
 
+    // Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a
+    // period.
+    constexpr int kPeriodA = 1024;  // bytes of eight rows
+    constexpr int kPeriodB = 1024;
+    static_assert(kBytesA % kPeriodA == 0 && kStages * kBytesA % kPeriodB == 0 && kBytesB % kPeriodB == 0);
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
@@ -708,35 +723,35 @@ gemm_128x128x64_s3_c2_f16x3_nt_sm90a_f6096070(
                 for (int i = 0; i < kTileN / 2; ++i)
                     accumulators[block][i] = fmaf(kept[block][i], 1.0f / kKeptScale, accumulators[block][i]);
 
-            // Epilogue: in every 8 columns a thread has two neighbours of one row, and two of another, eight rows
-            // below. What the scales multiplied is divided out again; rows and columns that planes cannot hold are left
-            // to the kernel below.
+            // Epilogue: in every kMatrix columns a thread has two neighbours of one row, and two of another, kMatrix
+            // rows below. What the scales multiplied is divided out again; rows and columns that planes cannot hold are
+            // left to the kernel below.
             const Workspace parts = parts_of(workspace, m, n, k);
             const int* exponents_a = parts.exponents_a;
             const int* exponents_b = parts.exponents_b;
             const int first_row = work.row + group * (kBlocksM * kInstructionM) + warp * kWarpRows + lane / 4;
             const int first_column = work.column + lane % 4 * 2;
-            int column_exponents[kTileN / 8][2];
+            int column_exponents[kTileN / kMatrix][2];
             #pragma unroll
-            for (int j = 0; j < kTileN / 8; ++j)
+            for (int j = 0; j < kTileN / kMatrix; ++j)
                 #pragma unroll
                 for (int v = 0; v < 2; ++v)
-                    column_exponents[j][v] = k > 0 ? exponents_b[min(first_column + j * 8 + v, n - 1)] : 0;
+                    column_exponents[j][v] = k > 0 ? exponents_b[min(first_column + j * kMatrix + v, n - 1)] : 0;
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const int row = first_row + block * kInstructionM + half * 8;
+                    const int row = first_row + block * kInstructionM + half * kMatrix;
                     const int row_exponent = k > 0 ? exponents_a[min(row, m - 1)] : 0;
                     if (row >= m || row_exponent == kRepaired)
                         continue;
                     #pragma unroll
-                    for (int j = 0; j < kTileN / 8; ++j) {
+                    for (int j = 0; j < kTileN / kMatrix; ++j) {
                         float results[2];
                         bool finished[2];
                         #pragma unroll
                         for (int v = 0; v < 2; ++v) {
-                            const int column = first_column + j * 8 + v;
+                            const int column = first_column + j * kMatrix + v;
                             finished[v] = column < n && column_exponents[j][v] != kRepaired;
                             if (finished[v]) {
                                 const float previous =
@@ -746,7 +761,7 @@ gemm_128x128x64_s3_c2_f16x3_nt_sm90a_f6096070(
                                         -(row_exponent + column_exponents[j][v])), beta * previous);
                             }
                         }
-                        float* target = C + static_cast<long long>(row) * ldc + first_column + j * 8;
+                        float* target = C + static_cast<long long>(row) * ldc + first_column + j * kMatrix;
                         if (finished[0] && finished[1])
                             *reinterpret_cast<float2*>(target) = make_float2(results[0], results[1]);
                         else if (finished[0])
@@ -773,9 +788,10 @@ __device__ __forceinline__ void load_repaired(
     float (&tile_a)[kRepairK][kRepairTile], float (&tile_b)[kRepairK][kRepairTile], const float* A, const float* B,
     int m, int n, int k, int lda, int ldb, int first_row, int first_column, int first)
 {
+    constexpr int kRepairThreads = 256;
     __syncthreads();
     #pragma unroll
-    for (int i = threadIdx.x; i < kRepairK * kRepairTile; i += 256) {
+    for (int i = threadIdx.x; i < kRepairK * kRepairTile; i += kRepairThreads) {
         tile_a[i % kRepairK][i / kRepairK] = first + i % kRepairK < k && first_row + i / kRepairK < m
             ? A[static_cast<long long>(first_row + i / kRepairK) * lda + first + i % kRepairK] : 0.0f;
         tile_b[i % kRepairK][i / kRepairK] = first + i % kRepairK < k && first_column + i / kRepairK < n
@@ -789,6 +805,9 @@ gemm_128x128x64_s3_c2_f16x3_nt_sm90a_f6096070_repair(
     int m, int n, int k, float alpha, const float* __restrict__ A, int lda, const float* __restrict__ B, int ldb,
     float beta, float* __restrict__ C, int ldc, unsigned char* __restrict__ workspace)
 {
+    constexpr int kRepairThreads = 256;
+    constexpr int kRepairApart = kRepairTile / 4;  // from one of a thread's four rows, or columns, to the next
+    constexpr int kRepairParts = kRepairThreads / kRepairTile;  // of k, where a line of a tile is computed
     // This launch may overlap the work before it in the stream: wait for that, then let the next one overlap this.
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
@@ -817,8 +836,8 @@ gemm_128x128x64_s3_c2_f16x3_nt_sm90a_f6096070_repair(
     if (count <= kRepairLines && !is_shallow(k)) {
         __shared__ int lines[kRepairLines];
         __shared__ int found;
-        __shared__ float part_sums[4][kRepairTile];
-        __shared__ float part_lost[4][kRepairTile];
+        __shared__ float part_sums[kRepairParts][kRepairTile];
+        __shared__ float part_lost[kRepairParts][kRepairTile];
         if (threadIdx.x == 0)
             found = 0;
         __syncthreads();
@@ -831,7 +850,7 @@ gemm_128x128x64_s3_c2_f16x3_nt_sm90a_f6096070_repair(
                 const float* one = A + static_cast<long long>(first_row + line) * lda;
                 // A warp takes four of the others at a time, its lanes neighbouring values of k.
                 const int lane = threadIdx.x % 32;
-                for (int four = threadIdx.x / 32 * 4; four < kRepairTile; four += 32) {
+                for (int four = threadIdx.x / 32 * 4; four < kRepairTile; four += kRepairThreads / 32 * 4) {
                     float sums[4] = {};
                     float lost[4] = {};
                     for (int begin = lane; begin < k; begin += 32 * kRepairK) {
@@ -874,7 +893,7 @@ gemm_128x128x64_s3_c2_f16x3_nt_sm90a_f6096070_repair(
                 const float* one = B + static_cast<long long>(first_column + line) * ldb;
                 // A warp takes four of the others at a time, its lanes neighbouring values of k.
                 const int lane = threadIdx.x % 32;
-                for (int four = threadIdx.x / 32 * 4; four < kRepairTile; four += 32) {
+                for (int four = threadIdx.x / 32 * 4; four < kRepairTile; four += kRepairThreads / 32 * 4) {
                     float sums[4] = {};
                     float lost[4] = {};
                     for (int begin = lane; begin < k; begin += 32 * kRepairK) {
@@ -918,9 +937,9 @@ gemm_128x128x64_s3_c2_f16x3_nt_sm90a_f6096070_repair(
         return;
     }
 
-    // Every thread has four rows and four columns, 16 apart.
-    const int row = threadIdx.x / (kRepairTile / 4);
-    const int column = threadIdx.x % (kRepairTile / 4);
+    // Every thread has four rows and four columns, kRepairApart apart.
+    const int row = threadIdx.x / kRepairApart;
+    const int column = threadIdx.x % kRepairApart;
     float sums[4][4] = {};
     float lost[4][4] = {};
     for (int first = 0; first < k; first += kRepairK) {
@@ -938,10 +957,10 @@ gemm_128x128x64_s3_c2_f16x3_nt_sm90a_f6096070_repair(
                 // Takes few registers: most blocks only look for marks, and many should do so at a time.
                 #pragma unroll 1
                 for (int step = 0; step < steps; ++step) {
-                    const double a = tile_a[step][row + i * (kRepairTile / 4)];
+                    const double a = tile_a[step][row + i * kRepairApart];
                     #pragma unroll
                     for (int j = 0; j < 4; ++j)
-                        exact[j] = fma(a, static_cast<double>(tile_b[step][column + j * (kRepairTile / 4)]), exact[j]);
+                        exact[j] = fma(a, static_cast<double>(tile_b[step][column + j * kRepairApart]), exact[j]);
                 }
                 #pragma unroll
                 for (int j = 0; j < 4; ++j) {
@@ -956,8 +975,8 @@ gemm_128x128x64_s3_c2_f16x3_nt_sm90a_f6096070_repair(
                 for (int i = 0; i < 4; ++i)
                     #pragma unroll
                     for (int j = 0; j < 4; ++j) {
-                        const float a = tile_a[step][row + i * (kRepairTile / 4)];
-                        const float b = tile_b[step][column + j * (kRepairTile / 4)];
+                        const float a = tile_a[step][row + i * kRepairApart];
+                        const float b = tile_b[step][column + j * kRepairApart];
                         products[i][j] = fmaf(a, b, products[i][j]);
                     }
             }
@@ -972,8 +991,8 @@ gemm_128x128x64_s3_c2_f16x3_nt_sm90a_f6096070_repair(
     for (int i = 0; i < 4; ++i) {
         #pragma unroll
         for (int j = 0; j < 4; ++j) {
-            const int at_m = first_row + row + i * (kRepairTile / 4);
-            const int at_n = first_column + column + j * (kRepairTile / 4);
+            const int at_m = first_row + row + i * kRepairApart;
+            const int at_n = first_column + column + j * kRepairApart;
             if (at_m >= m || at_n >= n || (exponents_a[at_m] != kRepaired && exponents_b[at_n] != kRepaired))
                 continue;
             const float sum = isfinite(sums[i][j]) ? sums[i][j] + lost[i][j] : sums[i][j];

@@ -59,8 +59,6 @@ constexpr int kThreads = 128 * kGroups + 32;
 constexpr int kStages = 5;
 constexpr int kBytesA = 16384;
 constexpr int kBytesB = 16384;
-// Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a period.
-static_assert(kBytesA % 1024 == 0 && kStages * kBytesA % 1024 == 0 && kBytesB % 1024 == 0);
 constexpr int kStagingBytes = 16384;  // for each group
 constexpr int kBarriers = kStages * (kBytesA + kBytesB) + kGroups * kStagingBytes;
 
@@ -359,7 +357,14 @@ hopper_conv_wgmma_f16_128x128x64_s5_g2_f16_nhwc_sm90a_622adb2f(
     constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
     constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
+    // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
+    constexpr int kMatrix = 8;
 
+    // Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a
+    // period.
+    constexpr int kPeriodA = 1024;  // bytes of eight rows
+    constexpr int kPeriodB = 1024;
+    static_assert(kBytesA % kPeriodA == 0 && kStages * kBytesA % kPeriodB == 0 && kBytesB % kPeriodB == 0);
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
@@ -478,16 +483,18 @@ hopper_conv_wgmma_f16_128x128x64_s5_g2_f16_nhwc_sm90a_622adb2f(
                     mbarrier_arrive(empty + kBarrierBytes * previous);
             }
 
-            // Epilogue: in every 8 columns, which are pixels, a thread has two neighbours of one row, and two of
-            // another, eight rows below.
-            constexpr int kNextRow = 8;
+            // Epilogue: in every kMatrix columns, which are pixels, a thread has two neighbours of one row, and two of
+            // another, kMatrix rows below.
+            constexpr int kNextRow = kMatrix;
             const int first_channel = work.channel + group * (kBlocksM * kInstructionM) + warp * kWarpRows + lane / 4;
             constexpr int kBlockBytes = 16384;  // of the channels of one instruction, of all pixels
             constexpr int kVectorBytes = 16;
             constexpr int kRowVectors = 8;  // of a pixel
             constexpr int kRowBytes = kRowVectors * kVectorBytes;
-            static_assert(kStages * (kBytesA + kBytesB) % (8 * kRowBytes) == 0 && kBlockBytes % (8 * kRowBytes) == 0);
-            // Its group collects them in shared memory, swizzled, from where the copy engine takes them.
+            constexpr int kPeriodBytes = 8 * kRowBytes;  // of the swizzle, which permutes the vectors of eight rows
+            static_assert(kStages * (kBytesA + kBytesB) % kPeriodBytes == 0 && kBlockBytes % kPeriodBytes == 0);
+            // Its group collects them in shared memory, from where the copy engine takes them, swizzled by the row
+            // within a period.
             if (thread == 0)
                 store_boxes_wait<0>();
             sync_group<kGroupThreads>(group);
@@ -499,8 +506,9 @@ hopper_conv_wgmma_f16_128x128x64_s5_g2_f16_nhwc_sm90a_622adb2f(
                     const int channel = min(first_channel + block * kInstructionM + half * kNextRow, k - 1);
                     shift[half] = bias[channel];
                 }
+                constexpr int kPixelsAtOnce = 2 * kMatrix;
                 #pragma unroll
-                for (int i = 0; i < kTileN / 16; ++i) {
+                for (int i = 0; i < kTileN / kPixelsAtOnce; ++i) {
                     unsigned packed[2][2];
                     #pragma unroll
                     for (int part = 0; part < 2; ++part) {
@@ -515,8 +523,8 @@ hopper_conv_wgmma_f16_128x128x64_s5_g2_f16_nhwc_sm90a_622adb2f(
                             packed[part][half] = low | high << 16;
                         }
                     }
-                    const int row = i * 16 + lane / 16 * 8 + lane % 8;
-                    const int vector = warp * 2 + lane / 8 % 2 ^ lane % 8;
+                    const int row = i * kPixelsAtOnce + lane / kPixelsAtOnce * kMatrix + lane % kMatrix;
+                    const int vector = warp * 2 + lane / kMatrix % 2 ^ lane % kMatrix;
                     store_matrices_transposed(
                         staging + block * kBlockBytes + row * kRowBytes + vector * kVectorBytes,
                         packed[0][0], packed[0][1], packed[1][0], packed[1][1]);

@@ -67,8 +67,6 @@ constexpr int kThreads = 128 * kGroups + 32;
 constexpr int kStages = 3;
 constexpr int kBytesA = 12288;
 constexpr int kBytesB = 25088;
-// Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a period.
-static_assert(kBytesA % 512 == 0 && kStages * kBytesA % 512 == 0 && kBytesB % 512 == 0);
 constexpr int kStagingBytes = 16384;  // for each group
 constexpr int kBarriers = kStages * (kBytesA + kBytesB) + kGroups * kStagingBytes;
 
@@ -376,7 +374,14 @@ hopper_conv_wgmma_f16_64x384x32_s3_g3p_windows_f16_nhwc_sm90a_2685d75b(
     constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
     constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
+    // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
+    constexpr int kMatrix = 8;
 
+    // Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a
+    // period.
+    constexpr int kPeriodA = 512;  // bytes of eight rows
+    constexpr int kPeriodB = 512;
+    static_assert(kBytesA % kPeriodA == 0 && kStages * kBytesA % kPeriodB == 0 && kBytesB % kPeriodB == 0);
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
@@ -483,17 +488,18 @@ hopper_conv_wgmma_f16_64x384x32_s3_g3p_windows_f16_nhwc_sm90a_2685d75b(
                     mbarrier_arrive(empty + kBarrierBytes * previous);
             }
 
-            // Epilogue: in every 8 columns, which are pixels, a thread has two neighbours of one row, and two of
-            // another, eight rows below.
-            constexpr int kNextRow = 8;
+            // Epilogue: in every kMatrix columns, which are pixels, a thread has two neighbours of one row, and two of
+            // another, kMatrix rows below.
+            constexpr int kNextRow = kMatrix;
             const int first_channel = work.channel + warp * kWarpRows + lane / 4;
             constexpr int kBlockBytes = 16384;  // of the channels of one instruction, of all pixels
             constexpr int kVectorBytes = 16;
             constexpr int kRowVectors = 8;  // of a pixel
             constexpr int kRowBytes = kRowVectors * kVectorBytes;
+            constexpr int kRowsAlike = 1;  // that fill all banks together, and are permuted alike
             constexpr int kPartBytes = 16384;  // of all pixels' rows with some of the channels
             constexpr int kVectorChannels = 8;
-            // Its group collects those that are pixels in shared memory, swizzled, one behind the other.
+            // Its group collects those that are pixels in shared memory, swizzled by their rows, one behind the other.
             const int begin = work.pixel + group * kTileN;
             const int first_output = output_pixel(begin, q, divisors.row_positions);
             const int outputs =
@@ -507,8 +513,9 @@ hopper_conv_wgmma_f16_64x384x32_s3_g3p_windows_f16_nhwc_sm90a_2685d75b(
                     const int channel = min(first_channel + block * kInstructionM + half * kNextRow, k - 1);
                     shift[half] = bias[channel];
                 }
+                constexpr int kPixelsAtOnce = 2 * kMatrix;
                 #pragma unroll
-                for (int i = 0; i < kTileN / 16; ++i) {
+                for (int i = 0; i < kTileN / kPixelsAtOnce; ++i) {
                     unsigned packed[2][2];
                     #pragma unroll
                     for (int part = 0; part < 2; ++part) {
@@ -523,13 +530,13 @@ hopper_conv_wgmma_f16_64x384x32_s3_g3p_windows_f16_nhwc_sm90a_2685d75b(
                             packed[part][half] = low | high << 16;
                         }
                     }
-                    const int column = i * 16 + lane / 16 * 8 + lane % 8;
+                    const int column = i * kPixelsAtOnce + lane / kPixelsAtOnce * kMatrix + lane % kMatrix;
                     const bool exists =
                         begin + column < total_pixels && is_pixel(begin + column, q, divisors.row_positions);
                     const int before =
                         min(output_pixel(begin + column, q, divisors.row_positions) - first_output, outputs);
                     const int row = exists ? before : kTileN - 1 - (column - before);
-                    const int vector = warp * 2 + lane / 8 % 2 ^ row % 8;
+                    const int vector = warp * 2 + lane / kMatrix % 2 ^ row % kMatrix;
                     store_matrices_transposed(
                         staging + block * kBlockBytes + row * kRowBytes + vector * kVectorBytes,
                         packed[0][0], packed[0][1], packed[1][0], packed[1][1]);
@@ -545,7 +552,8 @@ hopper_conv_wgmma_f16_64x384x32_s3_g3p_windows_f16_nhwc_sm90a_2685d75b(
                     const int pixel = first_output + row;
                     if (channel < k)
                         *reinterpret_cast<uint4*>(y + output_offset(pixel, channel, k)) = load_vector(
-                            staging + part * kPartBytes + row * kRowBytes + (vector ^ row % 8) * kVectorBytes);
+                            staging + part * kPartBytes + row * kRowBytes
+                            + (vector ^ row / kRowsAlike % kRowVectors) * kVectorBytes);
                 }
         }
     }

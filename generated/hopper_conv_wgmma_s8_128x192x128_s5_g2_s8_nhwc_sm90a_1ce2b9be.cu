@@ -60,8 +60,6 @@ constexpr int kThreads = 128 * kGroups + 32;
 constexpr int kStages = 5;
 constexpr int kBytesA = 16384;
 constexpr int kBytesB = 24576;
-// Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a period.
-static_assert(kBytesA % 1024 == 0 && kStages * kBytesA % 1024 == 0 && kBytesB % 1024 == 0);
 constexpr int kStagingBytes = 12288;  // for each group
 constexpr int kBarriers = kStages * (kBytesA + kBytesB) + kGroups * kStagingBytes;
 
@@ -373,7 +371,14 @@ hopper_conv_wgmma_s8_128x192x128_s5_g2_s8_nhwc_sm90a_1ce2b9be(
     constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
     constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
+    // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
+    constexpr int kMatrix = 8;
 
+    // Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a
+    // period.
+    constexpr int kPeriodA = 1024;  // bytes of eight rows
+    constexpr int kPeriodB = 1024;
+    static_assert(kBytesA % kPeriodA == 0 && kStages * kBytesA % kPeriodB == 0 && kBytesB % kPeriodB == 0);
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
@@ -492,8 +497,8 @@ hopper_conv_wgmma_s8_128x192x128_s5_g2_s8_nhwc_sm90a_1ce2b9be(
                     mbarrier_arrive(empty + kBarrierBytes * previous);
             }
 
-            // Epilogue: in every 8 columns, which are pixels, a thread has two neighbours of one row, and two of
-            // another, eight rows below, which is the next channel, as the filter is ordered.
+            // Epilogue: in every kMatrix columns, which are pixels, a thread has two neighbours of one row, and two of
+            // another, kMatrix rows below, which is the next channel, as the filter is ordered.
             constexpr int kNextRow = 1;
             const int first_channel =
                 work.channel + group * (kBlocksM * kInstructionM) + warp * kWarpRows + lane / 4 * 2;
@@ -501,8 +506,11 @@ hopper_conv_wgmma_s8_128x192x128_s5_g2_s8_nhwc_sm90a_1ce2b9be(
             constexpr int kVectorBytes = 16;
             constexpr int kRowVectors = 4;  // of a pixel
             constexpr int kRowBytes = kRowVectors * kVectorBytes;
-            static_assert(kStages * (kBytesA + kBytesB) % (8 * kRowBytes) == 0 && kBlockBytes % (8 * kRowBytes) == 0);
-            // Its group collects them in shared memory, swizzled, from where the copy engine takes them.
+            constexpr int kRowsAlike = 2;  // that fill all banks together, and are permuted alike
+            constexpr int kPeriodBytes = 8 * kRowBytes;  // of the swizzle, which permutes the vectors of eight rows
+            static_assert(kStages * (kBytesA + kBytesB) % kPeriodBytes == 0 && kBlockBytes % kPeriodBytes == 0);
+            // Its group collects them in shared memory, from where the copy engine takes them, swizzled by the row
+            // within a period.
             if (thread == 0)
                 store_boxes_wait<0>();
             sync_group<kGroupThreads>(group);
@@ -514,8 +522,9 @@ hopper_conv_wgmma_s8_128x192x128_s5_g2_s8_nhwc_sm90a_1ce2b9be(
                     const int channel = min(first_channel + block * kInstructionM + half * kNextRow, k - 1);
                     shift[half] = bias[channel] * kUnit;
                 }
+                constexpr int kPixelsAtOnce = 4 * kMatrix;
                 #pragma unroll
-                for (int i = 0; i < kTileN / 32; ++i) {
+                for (int i = 0; i < kTileN / kPixelsAtOnce; ++i) {
                     unsigned packed[4];
                     #pragma unroll
                     for (int part = 0; part < 4; ++part) {
@@ -526,10 +535,10 @@ hopper_conv_wgmma_s8_128x192x128_s5_g2_s8_nhwc_sm90a_1ce2b9be(
                             finish(accumulators[block][4 * (4 * i + part) + 3], shift[1], alpha * kUnit)};
                         packed[part] = pack_bytes(values);
                     }
-                    const int vector = warp ^ lane / 2 % 4;
+                    const int vector = warp ^ lane / kRowsAlike % kRowVectors;
                     store_matrices_transposed(
-                        staging + block * kBlockBytes + (i * 32 + lane) * kRowBytes + vector * kVectorBytes, packed[0],
-                        packed[1], packed[2], packed[3]);
+                        staging + block * kBlockBytes + (i * kPixelsAtOnce + lane) * kRowBytes + vector * kVectorBytes,
+                        packed[0], packed[1], packed[2], packed[3]);
                 }
             }
             fence_async_proxy();

@@ -62,8 +62,6 @@ constexpr int kThreads = 128 * kGroups + 32;
 constexpr int kStages = 8;
 constexpr int kBytesA = 4096;
 constexpr int kBytesB = 2048;
-// Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a period.
-static_assert(kBytesA % 512 == 0 && kStages * kBytesA % 512 == 0 && kBytesB % 512 == 0);
 constexpr int kStagingBytes = 2048;  // for each group
 constexpr int kBarriers = kStages * (kBytesA + kBytesB) + kGroups * kStagingBytes;
 
@@ -349,7 +347,14 @@ hopper_conv_wgmma_s8_64x32x64_s8_g1_b4_s8_nhwc_sm90a_9821cd09(
     constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
     constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
+    // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
+    constexpr int kMatrix = 8;
 
+    // Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a
+    // period.
+    constexpr int kPeriodA = 512;  // bytes of eight rows
+    constexpr int kPeriodB = 512;
+    static_assert(kBytesA % kPeriodA == 0 && kStages * kBytesA % kPeriodB == 0 && kBytesB % kPeriodB == 0);
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
@@ -457,17 +462,18 @@ hopper_conv_wgmma_s8_64x32x64_s8_g1_b4_s8_nhwc_sm90a_9821cd09(
                     mbarrier_arrive(empty + kBarrierBytes * previous);
             }
 
-            // Epilogue: in every 8 columns, which are pixels, a thread has two neighbours of one row, and two of
-            // another, eight rows below, which is the next channel, as the filter is ordered.
+            // Epilogue: in every kMatrix columns, which are pixels, a thread has two neighbours of one row, and two of
+            // another, kMatrix rows below, which is the next channel, as the filter is ordered.
             constexpr int kNextRow = 1;
             const int first_channel = work.channel + warp * kWarpRows + lane / 4 * 2;
             constexpr int kBlockBytes = 2048;  // of the channels of one instruction, of all pixels
             constexpr int kVectorBytes = 16;
             constexpr int kRowVectors = 4;  // of a pixel
             constexpr int kRowBytes = kRowVectors * kVectorBytes;
+            constexpr int kRowsAlike = 2;  // that fill all banks together, and are permuted alike
             constexpr int kPartBytes = 2048;  // of all pixels' rows with some of the channels
             constexpr int kVectorChannels = 16;
-            // Its group collects them in shared memory, swizzled.
+            // Its group collects them in shared memory, swizzled by their rows.
             const int first_output = work.pixel;
             const int outputs = min(total_pixels - first_output, kTileN);
             sync_group<kGroupThreads>(group);
@@ -479,8 +485,9 @@ hopper_conv_wgmma_s8_64x32x64_s8_g1_b4_s8_nhwc_sm90a_9821cd09(
                     const int channel = min(first_channel + block * kInstructionM + half * kNextRow, k - 1);
                     shift[half] = bias[channel] * kUnit;
                 }
+                constexpr int kPixelsAtOnce = 4 * kMatrix;
                 #pragma unroll
-                for (int i = 0; i < kTileN / 32; ++i) {
+                for (int i = 0; i < kTileN / kPixelsAtOnce; ++i) {
                     unsigned packed[4];
                     #pragma unroll
                     for (int part = 0; part < 4; ++part) {
@@ -491,10 +498,10 @@ hopper_conv_wgmma_s8_64x32x64_s8_g1_b4_s8_nhwc_sm90a_9821cd09(
                             finish(accumulators[block][4 * (4 * i + part) + 3], shift[1], alpha * kUnit)};
                         packed[part] = pack_bytes(values);
                     }
-                    const int vector = warp ^ lane / 2 % 4;
+                    const int vector = warp ^ lane / kRowsAlike % kRowVectors;
                     store_matrices_transposed(
-                        staging + block * kBlockBytes + (i * 32 + lane) * kRowBytes + vector * kVectorBytes, packed[0],
-                        packed[1], packed[2], packed[3]);
+                        staging + block * kBlockBytes + (i * kPixelsAtOnce + lane) * kRowBytes + vector * kVectorBytes,
+                        packed[0], packed[1], packed[2], packed[3]);
                 }
             }
             sync_group<kGroupThreads>(group);
@@ -507,7 +514,8 @@ hopper_conv_wgmma_s8_64x32x64_s8_g1_b4_s8_nhwc_sm90a_9821cd09(
                     const int pixel = first_output + row;
                     if (channel < k)
                         *reinterpret_cast<uint4*>(y + output_offset(pixel, channel, k)) = load_vector(
-                            staging + part * kPartBytes + row * kRowBytes + (vector ^ row / 2 % 4) * kVectorBytes);
+                            staging + part * kPartBytes + row * kRowBytes
+                            + (vector ^ row / kRowsAlike % kRowVectors) * kVectorBytes);
                 }
         }
     }

@@ -67,8 +67,6 @@ constexpr int kThreads = 128 * kGroups + 32;
 constexpr int kStages = 4;
 constexpr int kBytesA = 12288;
 constexpr int kBytesB = 29184;
-// Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a period.
-static_assert(kBytesA % 512 == 0 && kStages * kBytesA % 512 == 0 && kBytesB % 512 == 0);
 constexpr int kStagingBytes = 14336;  // for each group
 constexpr int kBarriers = kStages * (kBytesA + kBytesB) + kGroups * kStagingBytes;
 
@@ -393,7 +391,14 @@ hopper_conv_wgmma_s8_64x448x64_s4_g2p_windows_s8_nhwc_sm90a_ca193ae2(
     constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
     constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
+    // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
+    constexpr int kMatrix = 8;
 
+    // Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a
+    // period.
+    constexpr int kPeriodA = 512;  // bytes of eight rows
+    constexpr int kPeriodB = 512;
+    static_assert(kBytesA % kPeriodA == 0 && kStages * kBytesA % kPeriodB == 0 && kBytesB % kPeriodB == 0);
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
@@ -500,17 +505,18 @@ hopper_conv_wgmma_s8_64x448x64_s4_g2p_windows_s8_nhwc_sm90a_ca193ae2(
                     mbarrier_arrive(empty + kBarrierBytes * previous);
             }
 
-            // Epilogue: in every 8 columns, which are pixels, a thread has two neighbours of one row, and two of
-            // another, eight rows below, which is the next channel, as the filter is ordered.
+            // Epilogue: in every kMatrix columns, which are pixels, a thread has two neighbours of one row, and two of
+            // another, kMatrix rows below, which is the next channel, as the filter is ordered.
             constexpr int kNextRow = 1;
             const int first_channel = work.channel + warp * kWarpRows + lane / 4 * 2;
             constexpr int kBlockBytes = 14336;  // of the channels of one instruction, of all pixels
             constexpr int kVectorBytes = 16;
             constexpr int kRowVectors = 4;  // of a pixel
             constexpr int kRowBytes = kRowVectors * kVectorBytes;
+            constexpr int kRowsAlike = 2;  // that fill all banks together, and are permuted alike
             constexpr int kPartBytes = 14336;  // of all pixels' rows with some of the channels
             constexpr int kVectorChannels = 16;
-            // Its group collects those that are pixels in shared memory, swizzled, one behind the other.
+            // Its group collects those that are pixels in shared memory, swizzled by their rows, one behind the other.
             const int begin = work.pixel + group * kTileN;
             const int first_output = output_pixel(begin, q, divisors.row_positions);
             const int outputs =
@@ -524,8 +530,9 @@ hopper_conv_wgmma_s8_64x448x64_s4_g2p_windows_s8_nhwc_sm90a_ca193ae2(
                     const int channel = min(first_channel + block * kInstructionM + half * kNextRow, k - 1);
                     shift[half] = bias[channel] * kUnit;
                 }
+                constexpr int kPixelsAtOnce = 4 * kMatrix;
                 #pragma unroll
-                for (int i = 0; i < kTileN / 32; ++i) {
+                for (int i = 0; i < kTileN / kPixelsAtOnce; ++i) {
                     unsigned packed[4];
                     #pragma unroll
                     for (int part = 0; part < 4; ++part) {
@@ -536,15 +543,16 @@ hopper_conv_wgmma_s8_64x448x64_s4_g2p_windows_s8_nhwc_sm90a_ca193ae2(
                             finish(accumulators[block][4 * (4 * i + part) + 3], shift[1], alpha * kUnit)};
                         packed[part] = pack_bytes(values);
                     }
-                    const int column = i * 32 + lane;
+                    const int column = i * kPixelsAtOnce + lane;
                     const bool exists =
                         begin + column < total_pixels && is_pixel(begin + column, q, divisors.row_positions);
                     const int before =
                         min(output_pixel(begin + column, q, divisors.row_positions) - first_output, outputs);
                     const int row = exists ? before : kTileN - 1 - (column - before);
                     store_matrices_transposed(
-                        staging + block * kBlockBytes + row * kRowBytes + (warp ^ row / 2 % 4) * kVectorBytes,
-                        packed[0], packed[1], packed[2], packed[3]);
+                        staging + block * kBlockBytes + row * kRowBytes
+                        + (warp ^ row / kRowsAlike % kRowVectors) * kVectorBytes, packed[0], packed[1], packed[2],
+                        packed[3]);
                 }
             }
             sync_group<kGroupThreads>(group);
@@ -557,7 +565,8 @@ hopper_conv_wgmma_s8_64x448x64_s4_g2p_windows_s8_nhwc_sm90a_ca193ae2(
                     const int pixel = first_output + row;
                     if (channel < k)
                         *reinterpret_cast<uint4*>(y + output_offset(pixel, channel, k)) = load_vector(
-                            staging + part * kPartBytes + row * kRowBytes + (vector ^ row / 2 % 4) * kVectorBytes);
+                            staging + part * kPartBytes + row * kRowBytes
+                            + (vector ^ row / kRowsAlike % kRowVectors) * kVectorBytes);
                 }
         }
     }

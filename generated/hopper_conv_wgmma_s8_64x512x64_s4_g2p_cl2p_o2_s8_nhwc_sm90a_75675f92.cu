@@ -66,8 +66,6 @@ constexpr int kClusterBlocks = 2;
 constexpr int kStages = 4;
 constexpr int kBytesA = 4096;
 constexpr int kBytesB = 32768;
-// Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a period.
-static_assert(kBytesA % 512 == 0 && kStages * kBytesA % 512 == 0 && kBytesB % 512 == 0);
 constexpr int kStagingBytes = 32768;  // for each group, of two tiles of results
 constexpr int kBarriers = kStages * (kBytesA + kBytesB) + kGroups * kStagingBytes;
 
@@ -411,7 +409,14 @@ hopper_conv_wgmma_s8_64x512x64_s4_g2p_cl2p_o2_s8_nhwc_sm90a_75675f92(
     constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
     constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
+    // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
+    constexpr int kMatrix = 8;
 
+    // Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a
+    // period.
+    constexpr int kPeriodA = 512;  // bytes of eight rows
+    constexpr int kPeriodB = 512;
+    static_assert(kBytesA % kPeriodA == 0 && kStages * kBytesA % kPeriodB == 0 && kBytesB % kPeriodB == 0);
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
@@ -526,17 +531,19 @@ hopper_conv_wgmma_s8_64x512x64_s4_g2p_cl2p_o2_s8_nhwc_sm90a_75675f92(
                     mbarrier_arrive_remote(address_in_block(empty + kBarrierBytes * previous, lane));
             }
 
-            // Epilogue: in every 8 columns, which are pixels, a thread has two neighbours of one row, and two of
-            // another, eight rows below, which is the next channel, as the filter is ordered.
+            // Epilogue: in every kMatrix columns, which are pixels, a thread has two neighbours of one row, and two of
+            // another, kMatrix rows below, which is the next channel, as the filter is ordered.
             constexpr int kNextRow = 1;
             const int first_channel = work.channel + warp * kWarpRows + lane / 4 * 2;
             constexpr int kBlockBytes = 16384;  // of the channels of one instruction, of all pixels
             constexpr int kVectorBytes = 16;
             constexpr int kRowVectors = 4;  // of a pixel
             constexpr int kRowBytes = kRowVectors * kVectorBytes;
-            static_assert(kStages * (kBytesA + kBytesB) % (8 * kRowBytes) == 0 && kBlockBytes % (8 * kRowBytes) == 0);
-            // Its group collects them in shared memory, swizzled, from where the copy engine takes them, while it still
-            // stores the ones before.
+            constexpr int kRowsAlike = 2;  // that fill all banks together, and are permuted alike
+            constexpr int kPeriodBytes = 8 * kRowBytes;  // of the swizzle, which permutes the vectors of eight rows
+            static_assert(kStages * (kBytesA + kBytesB) % kPeriodBytes == 0 && kBlockBytes % kPeriodBytes == 0);
+            // Its group collects them in shared memory, from where the copy engine takes them, swizzled by the row
+            // within a period, while it still stores the ones before.
             if (thread == 0)
                 store_boxes_wait<1>();
             sync_group<kGroupThreads>(group);
@@ -548,8 +555,9 @@ hopper_conv_wgmma_s8_64x512x64_s4_g2p_cl2p_o2_s8_nhwc_sm90a_75675f92(
                     const int channel = min(first_channel + block * kInstructionM + half * kNextRow, k - 1);
                     shift[half] = bias[channel] * kUnit;
                 }
+                constexpr int kPixelsAtOnce = 4 * kMatrix;
                 #pragma unroll
-                for (int i = 0; i < kTileN / 32; ++i) {
+                for (int i = 0; i < kTileN / kPixelsAtOnce; ++i) {
                     unsigned packed[4];
                     #pragma unroll
                     for (int part = 0; part < 4; ++part) {
@@ -560,10 +568,10 @@ hopper_conv_wgmma_s8_64x512x64_s4_g2p_cl2p_o2_s8_nhwc_sm90a_75675f92(
                             finish(accumulators[block][4 * (4 * i + part) + 3], shift[1], alpha * kUnit)};
                         packed[part] = pack_bytes(values);
                     }
-                    const int vector = warp ^ lane / 2 % 4;
+                    const int vector = warp ^ lane / kRowsAlike % kRowVectors;
                     store_matrices_transposed(
-                        staging + block * kBlockBytes + (i * 32 + lane) * kRowBytes + vector * kVectorBytes, packed[0],
-                        packed[1], packed[2], packed[3]);
+                        staging + block * kBlockBytes + (i * kPixelsAtOnce + lane) * kRowBytes + vector * kVectorBytes,
+                        packed[0], packed[1], packed[2], packed[3]);
                 }
             }
             fence_async_proxy();

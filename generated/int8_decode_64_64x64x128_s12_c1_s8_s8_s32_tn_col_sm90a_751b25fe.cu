@@ -49,8 +49,6 @@ constexpr int kThreads = 128 * (1 + kGroups);
 constexpr int kStages = 12;
 constexpr int kBytesA = 8192;
 constexpr int kBytesB = 8192;
-// Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a period.
-static_assert(kBytesA % 1024 == 0 && kStages * kBytesA % 1024 == 0 && kBytesB % 1024 == 0);
 constexpr int kBarriers = kStages * (kBytesA + kBytesB);
 
 // A tensor's address, extents, strides, box and swizzle, made by the host.
@@ -268,7 +266,14 @@ int8_decode_64_64x64x128_s12_c1_s8_s8_s32_tn_col_sm90a_751b25fe(
     constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
     constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
+    // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
+    constexpr int kMatrix = 8;
 
+    // Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a
+    // period.
+    constexpr int kPeriodA = 1024;  // bytes of eight rows
+    constexpr int kPeriodB = 1024;
+    static_assert(kBytesA % kPeriodA == 0 && kStages * kBytesA % kPeriodB == 0 && kBytesB % kPeriodB == 0);
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
@@ -351,22 +356,22 @@ int8_decode_64_64x64x128_s12_c1_s8_s8_s32_tn_col_sm90a_751b25fe(
                     mbarrier_arrive(empty + kBarrierBytes * previous);
             }
 
-            // Epilogue: in every 8 columns a thread has two neighbours of one row, and two of another, eight rows
-            // below; lanes with neighbouring rows store side by side.
+            // Epilogue: in every kMatrix columns a thread has two neighbours of one row, and two of another, kMatrix
+            // rows below; lanes with neighbouring rows store side by side.
             const int first_row = work.row + warp * kWarpRows + lane / 4;
             const int first_column = work.column + lane % 4 * 2;
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const int row = first_row + block * kInstructionM + half * 8;
+                    const int row = first_row + block * kInstructionM + half * kMatrix;
                     if (row >= m)
                         break;
                     #pragma unroll
-                    for (int j = 0; j < kTileN / 8; ++j) {
+                    for (int j = 0; j < kTileN / kMatrix; ++j) {
                         #pragma unroll
                         for (int v = 0; v < 2; ++v) {
-                            const int column = first_column + j * 8 + v;
+                            const int column = first_column + j * kMatrix + v;
                             if (column >= n)
                                 break;
                             int* target = C + static_cast<long long>(column) * ldc + row;

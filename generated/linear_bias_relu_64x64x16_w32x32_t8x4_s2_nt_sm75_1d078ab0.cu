@@ -67,10 +67,12 @@ constexpr int kRowsPerPassB = 32;
 constexpr int kPassesB = 2;
 constexpr int kPitchB = 68;  // 4 elements of padding against bank conflicts
 
-// Element i of a thread along m lies this far from its first: vectors of 4, 16 apart.
+// Element i of a thread along m lies this far from its first: they come in vectors of kVector, kStride apart.
 __device__ constexpr int offset_m(int i)
 {
-    return i / 4 * 16 + i % 4;
+    constexpr int kVector = 4;
+    constexpr int kStride = 16;  // from one vector to the next
+    return i / kVector * kStride + i % kVector;
 }
 
 // Reads 4 consecutive floats at once; near an edge only the `available` ones, and 0 for the others.

@@ -71,16 +71,20 @@ constexpr int kSlabPasses = 2;
 constexpr int kVectorsPerSlabRow = 8;
 constexpr int kSlabRowsPerPass = 4;
 
-// Element i of a thread along m lies this far from its first: vectors of 4, 64 apart.
+// Element i of a thread along m lies this far from its first: they come in vectors of kVector, kStride apart.
 __device__ constexpr int offset_m(int i)
 {
-    return i / 4 * 64 + i % 4;
+    constexpr int kVector = 4;
+    constexpr int kStride = 64;  // from one vector to the next
+    return i / kVector * kStride + i % kVector;
 }
 
-// Element i of a thread along n lies this far from its first: vectors of 4, 64 apart.
+// Element i of a thread along n lies this far from its first: they come in vectors of kVector, kStride apart.
 __device__ constexpr int offset_n(int i)
 {
-    return i / 4 * 64 + i % 4;
+    constexpr int kVector = 4;
+    constexpr int kStride = 64;  // from one vector to the next
+    return i / kVector * kStride + i % kVector;
 }
 
 // Reads 4 consecutive floats.
@@ -308,6 +312,7 @@ maxas_256_128x128x8_w64x32_t8x8_s2_tn_sm75_3ca012d4(
     // that it stores them in whole vectors, side by side.
     __syncthreads();  // all warps are done with the tiles
     auto& slab = exchange[warp];
+    constexpr int kSlabVector = 4;  // results that a lane stores at a time
     constexpr int kPiece = 4;  // results of a thread, side by side
     constexpr int kSlabPieceStride = 16;  // from a thread's piece to its next in a row of the slab
     constexpr int kRun = 16;  // columns of the slab that lie side by side in C
@@ -324,7 +329,7 @@ maxas_256_128x128x8_w64x32_t8x8_s2_tn_sm75_3ca012d4(
         #pragma unroll
         for (int pass = 0; pass < kSlabPasses; ++pass) {
             const int row = lane / kVectorsPerSlabRow + pass * kSlabRowsPerPass;
-            const int column = lane % kVectorsPerSlabRow * 4;
+            const int column = lane % kVectorsPerSlabRow * kSlabVector;
             const int at_m = warp_m + row * kLaneStrideM + offset_m(i);
             const int at_n = warp_n + column / kRun * kRunStride + column % kRun;
             const int available = n - at_n;

@@ -151,8 +151,10 @@ __device__ __forceinline__ int offset_a(int m, int k)
 {
     constexpr int kVectorBytes = 16;
     constexpr int kRowBytes = 64;
+    constexpr int kRowsAlike = 2;  // that fill all banks together
+    constexpr int kPermutations = 4;  // of a row's vectors
     const int byte = k * 2;
-    const int vector = (byte / kVectorBytes) ^ (m / 2 & 3);
+    const int vector = (byte / kVectorBytes) ^ (m / kRowsAlike & (kPermutations - 1));
     return m * kRowBytes + vector * kVectorBytes + byte % kVectorBytes;
 }
 
@@ -161,8 +163,10 @@ __device__ __forceinline__ int offset_b(int n, int k)
 {
     constexpr int kVectorBytes = 16;
     constexpr int kRowBytes = 64;
+    constexpr int kRowsAlike = 2;  // that fill all banks together
+    constexpr int kPermutations = 4;  // of a row's vectors
     const int byte = k * 2;
-    const int vector = (byte / kVectorBytes) ^ (n / 2 & 3);
+    const int vector = (byte / kVectorBytes) ^ (n / kRowsAlike & (kPermutations - 1));
     return n * kRowBytes + vector * kVectorBytes + byte % kVectorBytes;
 }
 
@@ -171,18 +175,19 @@ __device__ __forceinline__ void copy_tile_a(unsigned target, const unsigned shor
     int first_m, int first_k, int end_m, int end_k)
 {
     constexpr int kVector = 8;  // elements
+    constexpr int kCopyBytes = 16;  // at a time
     constexpr int kVectorsPerRow = 4;
     constexpr int kRowsPerPass = 32;
     constexpr int kPasses = 3;
     const int m_0 = static_cast<int>(threadIdx.x) / kVectorsPerRow;
     const int k = static_cast<int>(threadIdx.x) % kVectorsPerRow * kVector;
     const int available = end_k - first_k - k;
-    const int inside = min(max(available, 0), 8) * 2;  // bytes of a vector
+    const int inside = min(max(available, 0), kVector) * (kCopyBytes / kVector);  // bytes of a vector
     const unsigned short* source = matrix + (static_cast<long long>(first_m + m_0) * ld + first_k + k);
     #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
         const int m = m_0 + pass * kRowsPerPass;
-        copy_async<16>(target + offset_a(m, k), source, first_m + m < end_m ? inside : 0);
+        copy_async<kCopyBytes>(target + offset_a(m, k), source, first_m + m < end_m ? inside : 0);
         source += static_cast<long long>(kRowsPerPass) * ld;
     }
 }
@@ -192,18 +197,19 @@ __device__ __forceinline__ void copy_tile_b(unsigned target, const unsigned shor
     int first_n, int first_k, int end_n, int end_k)
 {
     constexpr int kVector = 8;  // elements
+    constexpr int kCopyBytes = 16;  // at a time
     constexpr int kVectorsPerRow = 4;
     constexpr int kRowsPerPass = 32;
     constexpr int kPasses = 3;
     const int n_0 = static_cast<int>(threadIdx.x) / kVectorsPerRow;
     const int k = static_cast<int>(threadIdx.x) % kVectorsPerRow * kVector;
     const int available = end_k - first_k - k;
-    const int inside = min(max(available, 0), 8) * 2;  // bytes of a vector
+    const int inside = min(max(available, 0), kVector) * (kCopyBytes / kVector);  // bytes of a vector
     const unsigned short* source = matrix + (static_cast<long long>(first_n + n_0) * ld + first_k + k);
     #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
         const int n = n_0 + pass * kRowsPerPass;
-        copy_async<16>(target + offset_b(n, k), source, first_n + n < end_n ? inside : 0);
+        copy_async<kCopyBytes>(target + offset_b(n, k), source, first_n + n < end_n ? inside : 0);
         source += static_cast<long long>(kRowsPerPass) * ld;
     }
 }
@@ -212,23 +218,25 @@ __device__ __forceinline__ void copy_tile_b(unsigned target, const unsigned shor
 __device__ __forceinline__ void load_fragments_a(
     unsigned (&fragments)[kBlocksM][4], unsigned tile, int first, int part, int lane)
 {
-    const int m = first + lane % 16;
-    const int k = part * kInstructionK + lane / 16 * (kInstructionK / 2);
+    constexpr int kInstructionM = 16;
+    const int m = first + lane % kInstructionM;
+    const int k = part * kInstructionK + lane / kInstructionM * (kInstructionK / 2);
     #pragma unroll
     for (int i = 0; i < kBlocksM; ++i)
-        load_matrices(fragments[i], tile + offset_a(m + i * 16, k));
+        load_matrices(fragments[i], tile + offset_a(m + i * kInstructionM, k));
 }
 
 // Reads a warp's fragments of B for one instruction's part of k.
 __device__ __forceinline__ void load_fragments_b(
     unsigned (&fragments)[kBlocksN][2], unsigned tile, int first, int part, int lane)
 {
-    const int n = first + lane % 8 + lane / 16 * 8;
-    const int k = part * kInstructionK + lane / 8 % 2 * (kInstructionK / 2);
+    constexpr int kMatrix = 8;  // rows of a matrix, each of 16 bytes
+    const int n = first + lane % kMatrix + lane / (2 * kMatrix) * kMatrix;
+    const int k = part * kInstructionK + lane / kMatrix % 2 * (kInstructionK / 2);
     #pragma unroll
     for (int j = 0; j < kBlocksN; j += 2) {
         unsigned words[4];
-        load_matrices(words, tile + offset_b(n + j * 8, k));
+        load_matrices(words, tile + offset_b(n + j * kMatrix, k));
         fragments[j][0] = words[0];
         fragments[j][1] = words[1];
         fragments[j + 1][0] = words[2];
@@ -273,6 +281,8 @@ mma_bf16_96_96x96x32_w48x48_s2_bf16_bf16_bf16_nt_sm80_97cd4f3d(
     const unsigned short* __restrict__ B, int ldb, float beta, unsigned short* __restrict__ C, int ldc)
 {
     constexpr int kInstructionM = 16;
+    // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
+    constexpr int kMatrix = 8;
     extern __shared__ __align__(128) unsigned char shared_memory[];
     const unsigned tiles_a = shared_address(shared_memory);
     const unsigned tiles_b = tiles_a + kStages * kBytesA;
@@ -330,19 +340,20 @@ mma_bf16_96_96x96x32_w48x48_s2_bf16_bf16_bf16_nt_sm80_97cd4f3d(
         copy_async_wait<0>();
         __syncthreads();  // the next piece of work fills the stages again
 
-        // Epilogue: in every 8 columns a thread has two neighbours of one row, and two of another, eight rows below.
+        // Epilogue: in every kMatrix columns a thread has two neighbours of one row, and two of another, kMatrix rows
+        // below.
         const int first_row = work.row + warp / kWarpsN * kWarpM + lane / 4;
         const int first_column = work.column + warp % kWarpsN * kWarpN + lane % 4 * 2;
         #pragma unroll
         for (int block = 0; block < kBlocksM; ++block) {
             #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const int row = first_row + block * kInstructionM + half * 8;
+                const int row = first_row + block * kInstructionM + half * kMatrix;
                 if (row >= m)
                     break;
                 #pragma unroll
-                for (int j = 0; j < kWarpN / 8; ++j) {
-                    const int column = first_column + j * 8;
+                for (int j = 0; j < kWarpN / kMatrix; ++j) {
+                    const int column = first_column + j * kMatrix;
                     const int available = row < m ? n - column : 0;
                     float values[2] = {};
                     if (beta != 0.0f)

@@ -121,8 +121,9 @@ __device__ __forceinline__ int offset_a(int m, int k)
 {
     constexpr int kVectorBytes = 16;
     constexpr int kRowBytes = 128;
+    constexpr int kPermutations = 8;  // of a row's vectors
     const int byte = k * 2;
-    const int vector = (byte / kVectorBytes) ^ (m & 7);
+    const int vector = (byte / kVectorBytes) ^ (m & (kPermutations - 1));
     return m * kRowBytes + vector * kVectorBytes + byte % kVectorBytes;
 }
 
@@ -131,8 +132,9 @@ __device__ __forceinline__ int offset_b(int n, int k)
 {
     constexpr int kVectorBytes = 16;
     constexpr int kRowBytes = 128;
+    constexpr int kPermutations = 8;  // of a row's vectors
     const int byte = k * 2;
-    const int vector = (byte / kVectorBytes) ^ (n & 7);
+    const int vector = (byte / kVectorBytes) ^ (n & (kPermutations - 1));
     return n * kRowBytes + vector * kVectorBytes + byte % kVectorBytes;
 }
 
@@ -141,18 +143,19 @@ __device__ __forceinline__ void copy_tile_a(unsigned target, const unsigned shor
     int first_m, int first_k, int end_m, int end_k)
 {
     constexpr int kVector = 8;  // elements
+    constexpr int kCopyBytes = 16;  // at a time
     constexpr int kVectorsPerRow = 8;
     constexpr int kRowsPerPass = 16;
     constexpr int kPasses = 6;
     const int m_0 = static_cast<int>(threadIdx.x) / kVectorsPerRow;
     const int k = static_cast<int>(threadIdx.x) % kVectorsPerRow * kVector;
     const int available = end_k - first_k - k;
-    const int inside = min(max(available, 0), 8) * 2;  // bytes of a vector
+    const int inside = min(max(available, 0), kVector) * (kCopyBytes / kVector);  // bytes of a vector
     const unsigned short* source = matrix + (static_cast<long long>(first_m + m_0) * ld + first_k + k);
     #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
         const int m = m_0 + pass * kRowsPerPass;
-        copy_async<16>(target + offset_a(m, k), source, first_m + m < end_m ? inside : 0);
+        copy_async<kCopyBytes>(target + offset_a(m, k), source, first_m + m < end_m ? inside : 0);
         source += static_cast<long long>(kRowsPerPass) * ld;
     }
 }
@@ -162,18 +165,19 @@ __device__ __forceinline__ void copy_tile_b(unsigned target, const unsigned shor
     int first_n, int first_k, int end_n, int end_k)
 {
     constexpr int kVector = 8;  // elements
+    constexpr int kCopyBytes = 16;  // at a time
     constexpr int kVectorsPerRow = 8;
     constexpr int kRowsPerPass = 16;
     constexpr int kPasses = 6;
     const int n_0 = static_cast<int>(threadIdx.x) / kVectorsPerRow;
     const int k = static_cast<int>(threadIdx.x) % kVectorsPerRow * kVector;
     const int available = end_k - first_k - k;
-    const int inside = min(max(available, 0), 8) * 2;  // bytes of a vector
+    const int inside = min(max(available, 0), kVector) * (kCopyBytes / kVector);  // bytes of a vector
     const unsigned short* source = matrix + (static_cast<long long>(first_n + n_0) * ld + first_k + k);
     #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
         const int n = n_0 + pass * kRowsPerPass;
-        copy_async<16>(target + offset_b(n, k), source, first_n + n < end_n ? inside : 0);
+        copy_async<kCopyBytes>(target + offset_b(n, k), source, first_n + n < end_n ? inside : 0);
         source += static_cast<long long>(kRowsPerPass) * ld;
     }
 }
@@ -182,23 +186,25 @@ __device__ __forceinline__ void copy_tile_b(unsigned target, const unsigned shor
 __device__ __forceinline__ void load_fragments_a(
     unsigned (&fragments)[kBlocksM][4], unsigned tile, int first, int part, int lane)
 {
-    const int m = first + lane % 16;
-    const int k = part * kInstructionK + lane / 16 * (kInstructionK / 2);
+    constexpr int kInstructionM = 16;
+    const int m = first + lane % kInstructionM;
+    const int k = part * kInstructionK + lane / kInstructionM * (kInstructionK / 2);
     #pragma unroll
     for (int i = 0; i < kBlocksM; ++i)
-        load_matrices(fragments[i], tile + offset_a(m + i * 16, k));
+        load_matrices(fragments[i], tile + offset_a(m + i * kInstructionM, k));
 }
 
 // Reads a warp's fragments of B for one instruction's part of k.
 __device__ __forceinline__ void load_fragments_b(
     unsigned (&fragments)[kBlocksN][2], unsigned tile, int first, int part, int lane)
 {
-    const int n = first + lane % 8 + lane / 16 * 8;
-    const int k = part * kInstructionK + lane / 8 % 2 * (kInstructionK / 2);
+    constexpr int kMatrix = 8;  // rows of a matrix, each of 16 bytes
+    const int n = first + lane % kMatrix + lane / (2 * kMatrix) * kMatrix;
+    const int k = part * kInstructionK + lane / kMatrix % 2 * (kInstructionK / 2);
     #pragma unroll
     for (int j = 0; j < kBlocksN; j += 2) {
         unsigned words[4];
-        load_matrices(words, tile + offset_b(n + j * 8, k));
+        load_matrices(words, tile + offset_b(n + j * kMatrix, k));
         fragments[j][0] = words[0];
         fragments[j][1] = words[1];
         fragments[j + 1][0] = words[2];
@@ -250,6 +256,8 @@ mma_bf16_96_deep_96x96x64_w48x48_s2_splitkparallel264_bf16_bf16_bf16_nt_sm80_c50
     int ldb, float* __restrict__ workspace)
 {
     constexpr int kInstructionM = 16;
+    // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
+    constexpr int kMatrix = 8;
     extern __shared__ __align__(128) unsigned char shared_memory[];
     const unsigned tiles_a = shared_address(shared_memory);
     const unsigned tiles_b = tiles_a + kStages * kBytesA;
@@ -304,7 +312,8 @@ mma_bf16_96_deep_96x96x64_w48x48_s2_splitkparallel264_bf16_bf16_bf16_nt_sm80_c50
         __syncthreads();  // the next piece of work fills the stages again
 
         // The slice's part of every result goes to the workspace; the kernel below adds them up.
-        const int pitch = (n + 3) / 4 * 4;
+        constexpr int kPartialVector = 4;  // sums that the second kernel reads at a time: rows are whole vectors
+        const int pitch = (n + kPartialVector - 1) / kPartialVector * kPartialVector;
         float* partial = workspace + static_cast<long long>(work.slice) * m * pitch;
         const int first_row = work.row + warp / kWarpsN * kWarpM + lane / 4;
         const int first_column = work.column + warp % kWarpsN * kWarpN + lane % 4 * 2;
@@ -312,12 +321,12 @@ mma_bf16_96_deep_96x96x64_w48x48_s2_splitkparallel264_bf16_bf16_bf16_nt_sm80_c50
         for (int block = 0; block < kBlocksM; ++block) {
             #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const int row = first_row + block * kInstructionM + half * 8;
+                const int row = first_row + block * kInstructionM + half * kMatrix;
                 if (row >= m)
                     break;
                 #pragma unroll
-                for (int j = 0; j < kWarpN / 8; ++j) {
-                    const int column = first_column + j * 8;
+                for (int j = 0; j < kWarpN / kMatrix; ++j) {
+                    const int column = first_column + j * kMatrix;
                     if (column < pitch)
                         *reinterpret_cast<float2*>(partial + static_cast<long long>(row) * pitch + column) =
                             make_float2(accumulators[block][4 * j + 2 * half],
@@ -337,11 +346,13 @@ extern "C" __global__ void __launch_bounds__(kReductionThreads)
 mma_bf16_96_deep_96x96x64_w48x48_s2_splitkparallel264_bf16_bf16_bf16_nt_sm80_c5087afc_reduce(
     int m, int n, unsigned short* __restrict__ C, int ldc, float* __restrict__ workspace)
 {
-    const int pitch = (n + 3) / 4 * 4;
+    constexpr int kPartialVector = 4;  // elements of a thread: rows of sums are whole vectors
+
+    const int pitch = (n + kPartialVector - 1) / kPartialVector * kPartialVector;
     const long long elements = static_cast<long long>(m) * pitch;
     const int group = threadIdx.x / kVectorsPerBlock;
     const long long element =
-        (static_cast<long long>(blockIdx.x) * kVectorsPerBlock + threadIdx.x % kVectorsPerBlock) * 4;
+        (static_cast<long long>(blockIdx.x) * kVectorsPerBlock + threadIdx.x % kVectorsPerBlock) * kPartialVector;
     const float* partial = workspace + element;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     if (element < elements) {
@@ -370,9 +381,9 @@ mma_bf16_96_deep_96x96x64_w48x48_s2_splitkparallel264_bf16_bf16_bf16_nt_sm80_c50
 
     const int at_m = static_cast<int>(element / pitch);
     const int at_n = static_cast<int>(element % pitch);
-    const float product[4] = {sum.x, sum.y, sum.z, sum.w};
+    const float product[kPartialVector] = {sum.x, sum.y, sum.z, sum.w};
     #pragma unroll
-    for (int v = 0; v < 4; ++v) {
+    for (int v = 0; v < kPartialVector; ++v) {
         if (at_n + v >= n)
             break;
         unsigned short* target = C + static_cast<long long>(at_m) * ldc + at_n + v;

@@ -55,9 +55,6 @@ constexpr int kStages = 3;
 constexpr int kBytesA = 16384;
 constexpr int kBytesB = 16384;
 constexpr int kBarriers = kStages * (kBytesA + kBytesB);
-// The copy engine permutes vectors of 16 bytes by their address, alike every eight rows: every tile begins with
-// such a period.
-static_assert(kBytesA % 1024 == 0 && kStages * kBytesA % 1024 == 0 && kBytesB % 1024 == 0);
 
 // A tensor's address, extents, strides, box and swizzle, made by the host.
 struct alignas(64) TensorMap {
@@ -162,8 +159,9 @@ __device__ __forceinline__ int offset_a(int m, int k)
 {
     constexpr int kVectorBytes = 16;
     constexpr int kRowBytes = 128;
+    constexpr int kPermutations = 8;  // of a row's vectors
     const int byte = k * 2;
-    const int vector = (byte / kVectorBytes) ^ (m & 7);
+    const int vector = (byte / kVectorBytes) ^ (m & (kPermutations - 1));
     return m * kRowBytes + vector * kVectorBytes + byte % kVectorBytes;
 }
 
@@ -172,8 +170,9 @@ __device__ __forceinline__ int offset_b(int n, int k)
 {
     constexpr int kVectorBytes = 16;
     constexpr int kRowBytes = 128;
+    constexpr int kPermutations = 8;  // of a row's vectors
     const int byte = k * 2;
-    const int vector = (byte / kVectorBytes) ^ (n & 7);
+    const int vector = (byte / kVectorBytes) ^ (n & (kPermutations - 1));
     return n * kRowBytes + vector * kVectorBytes + byte % kVectorBytes;
 }
 
@@ -195,23 +194,25 @@ __device__ __forceinline__ void load_tile_b(
 __device__ __forceinline__ void load_fragments_a(
     unsigned (&fragments)[kBlocksM][4], unsigned tile, int first, int part, int lane)
 {
-    const int m = first + lane % 16;
-    const int k = part * kInstructionK + lane / 16 * (kInstructionK / 2);
+    constexpr int kInstructionM = 16;
+    const int m = first + lane % kInstructionM;
+    const int k = part * kInstructionK + lane / kInstructionM * (kInstructionK / 2);
     #pragma unroll
     for (int i = 0; i < kBlocksM; ++i)
-        load_matrices(fragments[i], tile + offset_a(m + i * 16, k));
+        load_matrices(fragments[i], tile + offset_a(m + i * kInstructionM, k));
 }
 
 // Reads a warp's fragments of B for one instruction's part of k.
 __device__ __forceinline__ void load_fragments_b(
     unsigned (&fragments)[kBlocksN][2], unsigned tile, int first, int part, int lane)
 {
-    const int n = first + lane % 8 + lane / 16 * 8;
-    const int k = part * kInstructionK + lane / 8 % 2 * (kInstructionK / 2);
+    constexpr int kMatrix = 8;  // rows of a matrix, each of 16 bytes
+    const int n = first + lane % kMatrix + lane / (2 * kMatrix) * kMatrix;
+    const int k = part * kInstructionK + lane / kMatrix % 2 * (kInstructionK / 2);
     #pragma unroll
     for (int j = 0; j < kBlocksN; j += 2) {
         unsigned words[4];
-        load_matrices(words, tile + offset_b(n + j * 8, k));
+        load_matrices(words, tile + offset_b(n + j * kMatrix, k));
         fragments[j][0] = words[0];
         fragments[j][1] = words[1];
         fragments[j + 1][0] = words[2];
@@ -270,7 +271,14 @@ mma_bf16_tma_128x128x64_w64x64_s3_tma_ahead_bf16_bf16_bf16_nt_sm90_216d1cb1(
     unsigned short* __restrict__ C, int ldc)
 {
     constexpr int kInstructionM = 16;
+    // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
+    constexpr int kMatrix = 8;
     constexpr int kBarrierBytes = 8;
+    // The copy engine permutes vectors of 16 bytes by their address, alike every eight rows: every tile begins with
+    // such a period.
+    constexpr int kPeriodA = 1024;  // bytes of eight rows
+    constexpr int kPeriodB = 1024;
+    static_assert(kBytesA % kPeriodA == 0 && kStages * kBytesA % kPeriodB == 0 && kBytesB % kPeriodB == 0);
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned tiles_a = shared_address(shared_memory);
     const unsigned tiles_b = tiles_a + kStages * kBytesA;
@@ -355,19 +363,20 @@ mma_bf16_tma_128x128x64_w64x64_s3_tma_ahead_bf16_bf16_bf16_nt_sm90_216d1cb1(
         }
         __syncthreads();  // the next piece of work fills the stages again
 
-        // Epilogue: in every 8 columns a thread has two neighbours of one row, and two of another, eight rows below.
+        // Epilogue: in every kMatrix columns a thread has two neighbours of one row, and two of another, kMatrix rows
+        // below.
         const int first_row = work.row + warp / kWarpsN * kWarpM + lane / 4;
         const int first_column = work.column + warp % kWarpsN * kWarpN + lane % 4 * 2;
         #pragma unroll
         for (int block = 0; block < kBlocksM; ++block) {
             #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const int row = first_row + block * kInstructionM + half * 8;
+                const int row = first_row + block * kInstructionM + half * kMatrix;
                 if (row >= m)
                     break;
                 #pragma unroll
-                for (int j = 0; j < kWarpN / 8; ++j) {
-                    const int column = first_column + j * 8;
+                for (int j = 0; j < kWarpN / kMatrix; ++j) {
+                    const int column = first_column + j * kMatrix;
                     float values[2];
                     #pragma unroll
                     for (int v = 0; v < 2; ++v)

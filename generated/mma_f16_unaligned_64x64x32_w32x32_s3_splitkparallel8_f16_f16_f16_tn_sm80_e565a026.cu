@@ -90,8 +90,9 @@ __device__ __forceinline__ int offset_a(int k, int m)
 {
     constexpr int kVectorBytes = 16;
     constexpr int kRowBytes = 128;
+    constexpr int kPermutations = 8;  // of a row's vectors
     const int byte = m * 2;
-    const int vector = (byte / kVectorBytes) ^ (k & 7);
+    const int vector = (byte / kVectorBytes) ^ (k & (kPermutations - 1));
     return k * kRowBytes + vector * kVectorBytes + byte % kVectorBytes;
 }
 
@@ -100,8 +101,9 @@ __device__ __forceinline__ int offset_b(int k, int n)
 {
     constexpr int kVectorBytes = 16;
     constexpr int kRowBytes = 128;
+    constexpr int kPermutations = 8;  // of a row's vectors
     const int byte = n * 2;
-    const int vector = (byte / kVectorBytes) ^ (k & 7);
+    const int vector = (byte / kVectorBytes) ^ (k & (kPermutations - 1));
     return k * kRowBytes + vector * kVectorBytes + byte % kVectorBytes;
 }
 
@@ -197,23 +199,26 @@ __device__ __forceinline__ void put_tile_b(unsigned char* target, const HeldB& h
 __device__ __forceinline__ void load_fragments_a(
     unsigned (&fragments)[kBlocksM][4], unsigned tile, int first, int part, int lane)
 {
-    const int m = first + lane / 8 % 2 * 8;
-    const int k = part * kInstructionK + lane % 8 + lane / 16 * 8;
+    constexpr int kInstructionM = 16;
+    constexpr int kMatrix = 8;  // rows of a matrix, each of 16 bytes
+    const int m = first + lane / kMatrix % 2 * kMatrix;
+    const int k = part * kInstructionK + lane % kMatrix + lane / (2 * kMatrix) * kMatrix;
     #pragma unroll
     for (int i = 0; i < kBlocksM; ++i)
-        load_matrices_transposed(fragments[i], tile + offset_a(k, m + i * 16));
+        load_matrices_transposed(fragments[i], tile + offset_a(k, m + i * kInstructionM));
 }
 
 // Reads a warp's fragments of B for one instruction's part of k.
 __device__ __forceinline__ void load_fragments_b(
     unsigned (&fragments)[kBlocksN][2], unsigned tile, int first, int part, int lane)
 {
-    const int n = first + lane / 16 * 8;
-    const int k = part * kInstructionK + lane % 16;
+    constexpr int kMatrix = 8;  // rows of a matrix, each of 16 bytes
+    const int n = first + lane / (2 * kMatrix) * kMatrix;
+    const int k = part * kInstructionK + lane % (2 * kMatrix);
     #pragma unroll
     for (int j = 0; j < kBlocksN; j += 2) {
         unsigned words[4];
-        load_matrices_transposed(words, tile + offset_b(k, n + j * 8));
+        load_matrices_transposed(words, tile + offset_b(k, n + j * kMatrix));
         fragments[j][0] = words[0];
         fragments[j][1] = words[1];
         fragments[j + 1][0] = words[2];
@@ -265,6 +270,8 @@ mma_f16_unaligned_64x64x32_w32x32_s3_splitkparallel8_f16_f16_f16_tn_sm80_e565a02
     int ldb, float* __restrict__ workspace)
 {
     constexpr int kInstructionM = 16;
+    // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
+    constexpr int kMatrix = 8;
     extern __shared__ __align__(128) unsigned char shared_memory[];
     const unsigned tiles_a = shared_address(shared_memory);
     const unsigned tiles_b = tiles_a + kStages * kBytesA;
@@ -329,7 +336,8 @@ mma_f16_unaligned_64x64x32_w32x32_s3_splitkparallel8_f16_f16_f16_tn_sm80_e565a02
         __syncthreads();  // the next piece of work fills the stages again
 
         // The slice's part of every result goes to the workspace; the kernel below adds them up.
-        const int pitch = (n + 3) / 4 * 4;
+        constexpr int kPartialVector = 4;  // sums that the second kernel reads at a time: rows are whole vectors
+        const int pitch = (n + kPartialVector - 1) / kPartialVector * kPartialVector;
         float* partial = workspace + static_cast<long long>(work.slice) * m * pitch;
         const int first_row = work.row + warp / kWarpsN * kWarpM + lane / 4;
         const int first_column = work.column + warp % kWarpsN * kWarpN + lane % 4 * 2;
@@ -337,12 +345,12 @@ mma_f16_unaligned_64x64x32_w32x32_s3_splitkparallel8_f16_f16_f16_tn_sm80_e565a02
         for (int block = 0; block < kBlocksM; ++block) {
             #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const int row = first_row + block * kInstructionM + half * 8;
+                const int row = first_row + block * kInstructionM + half * kMatrix;
                 if (row >= m)
                     break;
                 #pragma unroll
-                for (int j = 0; j < kWarpN / 8; ++j) {
-                    const int column = first_column + j * 8;
+                for (int j = 0; j < kWarpN / kMatrix; ++j) {
+                    const int column = first_column + j * kMatrix;
                     if (column < pitch)
                         *reinterpret_cast<float2*>(partial + static_cast<long long>(row) * pitch + column) =
                             make_float2(accumulators[block][4 * j + 2 * half],
@@ -360,9 +368,11 @@ extern "C" __global__ void __launch_bounds__(kReductionThreads)
 mma_f16_unaligned_64x64x32_w32x32_s3_splitkparallel8_f16_f16_f16_tn_sm80_e565a026_reduce(
     int m, int n, unsigned short* __restrict__ C, int ldc, float* __restrict__ workspace)
 {
-    const int pitch = (n + 3) / 4 * 4;
+    constexpr int kPartialVector = 4;  // elements of a thread: rows of sums are whole vectors
+
+    const int pitch = (n + kPartialVector - 1) / kPartialVector * kPartialVector;
     const long long elements = static_cast<long long>(m) * pitch;
-    const long long element = (static_cast<long long>(blockIdx.x) * kReductionThreads + threadIdx.x) * 4;
+    const long long element = (static_cast<long long>(blockIdx.x) * kReductionThreads + threadIdx.x) * kPartialVector;
     if (element >= elements)
         return;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -377,9 +387,9 @@ mma_f16_unaligned_64x64x32_w32x32_s3_splitkparallel8_f16_f16_f16_tn_sm80_e565a02
 
     const int at_m = static_cast<int>(element / pitch);
     const int at_n = static_cast<int>(element % pitch);
-    const float product[4] = {sum.x, sum.y, sum.z, sum.w};
+    const float product[kPartialVector] = {sum.x, sum.y, sum.z, sum.w};
     #pragma unroll
-    for (int v = 0; v < 4; ++v) {
+    for (int v = 0; v < kPartialVector; ++v) {
         if (at_n + v >= n)
             break;
         unsigned short* target = C + static_cast<long long>(at_m) * ldc + at_n + v;

@@ -146,7 +146,8 @@ constexpr unsigned kInfinity = 0x7f800000;  // as bits
 constexpr int kRepaired = 0x7fffffff;  // an exponent of a row or column that no planes can hold
 constexpr int kLeastDepth = 64;  // k from which on planes are used
 
-// What lies in the workspace, each part from a multiple of 256 bytes on; rows of planes begin at multiples of 16 bytes.
+// What lies in the workspace, each part from a multiple of kRegionBytes on; rows of planes begin at multiples of 16
+// bytes.
 struct Workspace {
     int* exponents_a;
     int* exponents_b;
@@ -156,14 +157,17 @@ struct Workspace {
 
 __device__ __forceinline__ Workspace parts_of(unsigned char* start, int m, int n, int k)
 {
+    constexpr int kRegionBytes = 256;
+    constexpr int kRowMultiple = 8;  // elements: rows begin at multiples of 16 bytes
     Workspace parts;
     long long offset = 0;
     parts.exponents_a = reinterpret_cast<int*>(start + offset);
-    offset += (4LL * m + 255) / 256 * 256;
+    offset += (4LL * m + kRegionBytes - 1) / kRegionBytes * kRegionBytes;
     parts.exponents_b = reinterpret_cast<int*>(start + offset);
-    offset += (4LL * n + 255) / 256 * 256;
+    offset += (4LL * n + kRegionBytes - 1) / kRegionBytes * kRegionBytes;
     parts.planes_a = reinterpret_cast<unsigned short*>(start + offset);
-    offset += (4LL * m * ((k + 7) / 8 * 8) + 255) / 256 * 256;
+    offset += (4LL * m * ((k + kRowMultiple - 1) / kRowMultiple * kRowMultiple) + kRegionBytes - 1) / kRegionBytes
+        * kRegionBytes;
     parts.planes_b = reinterpret_cast<unsigned short*>(start + offset);
     return parts;
 }
@@ -187,9 +191,13 @@ __device__ __forceinline__ void include(unsigned& largest, unsigned& least, floa
 // If the least is then below 2^-14, or something is not finite, planes cannot hold it.
 __device__ __forceinline__ int scale_exponent(unsigned largest, unsigned least)
 {
-    const int high = max(largest >> 23, 1);
-    const int low = largest == 0 ? high : (least + 1) >> 23;
-    return high < 255 && low >= high - 28 ? 14 + 127 - high : kRepaired;
+    constexpr int kFractionBits = 23;  // of float32
+    constexpr int kBias = 127;  // of its exponents
+    constexpr int kNotFinite = 255;  // the exponent of infinities and NaN
+    constexpr int kRange = 28;  // of exponents that planes hold
+    const int high = max(largest >> kFractionBits, 1);
+    const int low = largest == 0 ? high : (least + 1) >> kFractionBits;
+    return high < kNotFinite && low >= high - kRange ? 14 + kBias - high : kRepaired;
 }
 
 // Splits rows of A, which run along k: a warp takes one, and reads it twice, the second time from a cache.
@@ -219,7 +227,8 @@ __device__ __forceinline__ void split_a(
     if (lane == 0)
         exponents[row] = exponent;
 
-    const int pitch = (k + 7) / 8 * 8;
+    constexpr int kRowMultiple = 8;  // elements: rows begin at multiples of 16 bytes
+    const int pitch = (k + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
     const long long plane_elements = static_cast<long long>(rows) * pitch;
     planes += static_cast<long long>(row) * pitch;
     #pragma unroll 4
@@ -271,7 +280,8 @@ __device__ __forceinline__ void split_b(
     if (lane == 0)
         exponents[row] = exponent;
 
-    const int pitch = (k + 7) / 8 * 8;
+    constexpr int kRowMultiple = 8;  // elements: rows begin at multiples of 16 bytes
+    const int pitch = (k + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
     const long long plane_elements = static_cast<long long>(rows) * pitch;
     planes += static_cast<long long>(row) * pitch;
     #pragma unroll 4
@@ -303,7 +313,7 @@ mma_f32_by_f16x3_64x64_64x64x32_w32x32_s4_f16x3_nt_sm80_2314f92d_split(
     unsigned char* __restrict__ workspace)
 {
     const Workspace parts = parts_of(workspace, m, n, k);
-    const int blocks_a = (m + 7) / 8;
+    const int blocks_a = (m + kSplitThreads / 32 - 1) / (kSplitThreads / 32);
     if (blockIdx.x < blocks_a) {
         split_a(A, parts.planes_a, parts.exponents_a, m, k, lda, blockIdx.x);
         return;
@@ -326,8 +336,10 @@ __device__ __forceinline__ int offset_a(int m, int k)
 {
     constexpr int kVectorBytes = 16;
     constexpr int kRowBytes = 64;
+    constexpr int kRowsAlike = 2;  // that fill all banks together
+    constexpr int kPermutations = 4;  // of a row's vectors
     const int byte = k * 2;
-    const int vector = (byte / kVectorBytes) ^ (m / 2 & 3);
+    const int vector = (byte / kVectorBytes) ^ (m / kRowsAlike & (kPermutations - 1));
     return m * kRowBytes + vector * kVectorBytes + byte % kVectorBytes;
 }
 
@@ -336,8 +348,10 @@ __device__ __forceinline__ int offset_b(int n, int k)
 {
     constexpr int kVectorBytes = 16;
     constexpr int kRowBytes = 64;
+    constexpr int kRowsAlike = 2;  // that fill all banks together
+    constexpr int kPermutations = 4;  // of a row's vectors
     const int byte = k * 2;
-    const int vector = (byte / kVectorBytes) ^ (n / 2 & 3);
+    const int vector = (byte / kVectorBytes) ^ (n / kRowsAlike & (kPermutations - 1));
     return n * kRowBytes + vector * kVectorBytes + byte % kVectorBytes;
 }
 
@@ -346,18 +360,19 @@ __device__ __forceinline__ void copy_tile_a(unsigned target, const unsigned shor
     int first_m, int first_k, int end_m, int end_k)
 {
     constexpr int kVector = 8;  // elements
+    constexpr int kCopyBytes = 16;  // at a time
     constexpr int kVectorsPerRow = 4;
     constexpr int kRowsPerPass = 32;
     constexpr int kPasses = 2;
     const int m_0 = static_cast<int>(threadIdx.x) / kVectorsPerRow;
     const int k = static_cast<int>(threadIdx.x) % kVectorsPerRow * kVector;
     const int available = end_k - first_k - k;
-    const int inside = min(max(available, 0), 8) * 2;  // bytes of a vector
+    const int inside = min(max(available, 0), kVector) * (kCopyBytes / kVector);  // bytes of a vector
     const unsigned short* source = matrix + (static_cast<long long>(first_m + m_0) * ld + first_k + k);
     #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
         const int m = m_0 + pass * kRowsPerPass;
-        copy_async<16>(target + offset_a(m, k), source, first_m + m < end_m ? inside : 0);
+        copy_async<kCopyBytes>(target + offset_a(m, k), source, first_m + m < end_m ? inside : 0);
         source += static_cast<long long>(kRowsPerPass) * ld;
     }
 }
@@ -367,18 +382,19 @@ __device__ __forceinline__ void copy_tile_b(unsigned target, const unsigned shor
     int first_n, int first_k, int end_n, int end_k)
 {
     constexpr int kVector = 8;  // elements
+    constexpr int kCopyBytes = 16;  // at a time
     constexpr int kVectorsPerRow = 4;
     constexpr int kRowsPerPass = 32;
     constexpr int kPasses = 2;
     const int n_0 = static_cast<int>(threadIdx.x) / kVectorsPerRow;
     const int k = static_cast<int>(threadIdx.x) % kVectorsPerRow * kVector;
     const int available = end_k - first_k - k;
-    const int inside = min(max(available, 0), 8) * 2;  // bytes of a vector
+    const int inside = min(max(available, 0), kVector) * (kCopyBytes / kVector);  // bytes of a vector
     const unsigned short* source = matrix + (static_cast<long long>(first_n + n_0) * ld + first_k + k);
     #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
         const int n = n_0 + pass * kRowsPerPass;
-        copy_async<16>(target + offset_b(n, k), source, first_n + n < end_n ? inside : 0);
+        copy_async<kCopyBytes>(target + offset_b(n, k), source, first_n + n < end_n ? inside : 0);
         source += static_cast<long long>(kRowsPerPass) * ld;
     }
 }
@@ -387,23 +403,25 @@ __device__ __forceinline__ void copy_tile_b(unsigned target, const unsigned shor
 __device__ __forceinline__ void load_fragments_a(
     unsigned (&fragments)[kBlocksM][4], unsigned tile, int first, int part, int lane)
 {
-    const int m = first + lane % 16;
-    const int k = part * kInstructionK + lane / 16 * (kInstructionK / 2);
+    constexpr int kInstructionM = 16;
+    const int m = first + lane % kInstructionM;
+    const int k = part * kInstructionK + lane / kInstructionM * (kInstructionK / 2);
     #pragma unroll
     for (int i = 0; i < kBlocksM; ++i)
-        load_matrices(fragments[i], tile + offset_a(m + i * 16, k));
+        load_matrices(fragments[i], tile + offset_a(m + i * kInstructionM, k));
 }
 
 // Reads a warp's fragments of B for one instruction's part of k.
 __device__ __forceinline__ void load_fragments_b(
     unsigned (&fragments)[kBlocksN][2], unsigned tile, int first, int part, int lane)
 {
-    const int n = first + lane % 8 + lane / 16 * 8;
-    const int k = part * kInstructionK + lane / 8 % 2 * (kInstructionK / 2);
+    constexpr int kMatrix = 8;  // rows of a matrix, each of 16 bytes
+    const int n = first + lane % kMatrix + lane / (2 * kMatrix) * kMatrix;
+    const int k = part * kInstructionK + lane / kMatrix % 2 * (kInstructionK / 2);
     #pragma unroll
     for (int j = 0; j < kBlocksN; j += 2) {
         unsigned words[4];
-        load_matrices(words, tile + offset_b(n + j * 8, k));
+        load_matrices(words, tile + offset_b(n + j * kMatrix, k));
         fragments[j][0] = words[0];
         fragments[j][1] = words[1];
         fragments[j + 1][0] = words[2];
@@ -464,6 +482,8 @@ mma_f32_by_f16x3_64x64_64x64x32_w32x32_s4_f16x3_nt_sm80_2314f92d(
     int m, int n, int k, float* __restrict__ C, int ldc, unsigned char* __restrict__ workspace)
 {
     constexpr int kInstructionM = 16;
+    // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
+    constexpr int kMatrix = 8;
     extern __shared__ __align__(128) unsigned char shared_memory[];
     const unsigned tiles_a = shared_address(shared_memory);
     const unsigned tiles_b = tiles_a + kStages * kBytesA;
@@ -474,11 +494,12 @@ mma_f32_by_f16x3_64x64_64x64x32_w32x32_s4_f16x3_nt_sm80_2314f92d(
     const int works = count_works(m, n);
     for (int index = blockIdx.x; index < works; index += gridDim.x) {
         const Work work = work_at(index, m, n, k);
+        constexpr int kRowMultiple = 8;  // elements: rows begin at multiples of 16 bytes
         const Workspace split = parts_of(workspace, m, n, k);
-        const int pitch_a = (k + 7) / 8 * 8;
+        const int pitch_a = (k + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
         const long long plane_a = static_cast<long long>(m) * pitch_a;
         const unsigned short* base_a = split.planes_a;
-        const int pitch_b = (k + 7) / 8 * 8;
+        const int pitch_b = (k + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
         const long long plane_b = static_cast<long long>(n) * pitch_b;
         const unsigned short* base_b = split.planes_b;
 
@@ -557,42 +578,42 @@ mma_f32_by_f16x3_64x64_64x64x32_w32x32_s4_f16x3_nt_sm80_2314f92d(
             #pragma unroll
             for (int i = 0; i < kWarpN / 2; ++i)
                 accumulators[block][i] = fmaf(kept[block][i], 1.0f / kKeptScale, accumulators[block][i]);
-        // Epilogue: in every 8 columns a thread has two neighbours of one row, and two of another, eight rows below.
-        // What the scales multiplied is divided out again; rows and columns that planes cannot hold are left to the
-        // kernel below.
+        // Epilogue: in every kMatrix columns a thread has two neighbours of one row, and two of another, kMatrix rows
+        // below. What the scales multiplied is divided out again; rows and columns that planes cannot hold are left to
+        // the kernel below.
         const Workspace parts = parts_of(workspace, m, n, k);
         const int* exponents_a = parts.exponents_a;
         const int* exponents_b = parts.exponents_b;
         const int first_row = work.row + warp / kWarpsN * kWarpM + lane / 4;
         const int first_column = work.column + warp % kWarpsN * kWarpN + lane % 4 * 2;
-        int column_exponents[kWarpN / 8][2];
+        int column_exponents[kWarpN / kMatrix][2];
         #pragma unroll
-        for (int j = 0; j < kWarpN / 8; ++j)
+        for (int j = 0; j < kWarpN / kMatrix; ++j)
             #pragma unroll
             for (int v = 0; v < 2; ++v)
-                column_exponents[j][v] = k > 0 ? exponents_b[min(first_column + j * 8 + v, n - 1)] : 0;
+                column_exponents[j][v] = k > 0 ? exponents_b[min(first_column + j * kMatrix + v, n - 1)] : 0;
         #pragma unroll
         for (int block = 0; block < kBlocksM; ++block) {
             #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const int row = first_row + block * kInstructionM + half * 8;
+                const int row = first_row + block * kInstructionM + half * kMatrix;
                 const int row_exponent = k > 0 ? exponents_a[min(row, m - 1)] : 0;
                 if (row >= m || row_exponent == kRepaired)
                     continue;
                 #pragma unroll
-                for (int j = 0; j < kWarpN / 8; ++j) {
+                for (int j = 0; j < kWarpN / kMatrix; ++j) {
                     float results[2];
                     bool finished[2];
                     #pragma unroll
                     for (int v = 0; v < 2; ++v) {
-                        const int column = first_column + j * 8 + v;
+                        const int column = first_column + j * kMatrix + v;
                         finished[v] = column < n && column_exponents[j][v] != kRepaired;
                         if (finished[v]) {
                             results[v] = scaled(accumulators[block][4 * j + 2 * half + v],
                                 -(row_exponent + column_exponents[j][v]));
                         }
                     }
-                    float* target = C + static_cast<long long>(row) * ldc + first_column + j * 8;
+                    float* target = C + static_cast<long long>(row) * ldc + first_column + j * kMatrix;
                     if (finished[0] && finished[1])
                         *reinterpret_cast<float2*>(target) = make_float2(results[0], results[1]);
                     else if (finished[0])
@@ -616,9 +637,10 @@ __device__ __forceinline__ void load_repaired(
     float (&tile_a)[kRepairK][kRepairTile], float (&tile_b)[kRepairK][kRepairTile], const float* A, const float* B,
     int m, int n, int k, int lda, int ldb, int first_row, int first_column, int first)
 {
+    constexpr int kRepairThreads = 256;
     __syncthreads();
     #pragma unroll
-    for (int i = threadIdx.x; i < kRepairK * kRepairTile; i += 256) {
+    for (int i = threadIdx.x; i < kRepairK * kRepairTile; i += kRepairThreads) {
         tile_a[i % kRepairK][i / kRepairK] = first + i % kRepairK < k && first_row + i / kRepairK < m
             ? A[static_cast<long long>(first_row + i / kRepairK) * lda + first + i % kRepairK] : 0.0f;
         tile_b[i % kRepairK][i / kRepairK] = first + i % kRepairK < k && first_column + i / kRepairK < n
@@ -632,6 +654,10 @@ mma_f32_by_f16x3_64x64_64x64x32_w32x32_s4_f16x3_nt_sm80_2314f92d_repair(
     int m, int n, int k, const float* __restrict__ A, int lda, const float* __restrict__ B, int ldb,
     float* __restrict__ C, int ldc, unsigned char* __restrict__ workspace)
 {
+    constexpr int kRepairThreads = 256;
+    constexpr int kRepairApart = kRepairTile / 4;  // from one of a thread's four rows, or columns, to the next
+    constexpr int kRepairParts = kRepairThreads / kRepairTile;  // of k, where a line of a tile is computed
+
     __shared__ float tile_a[kRepairK][kRepairTile];
     __shared__ float tile_b[kRepairK][kRepairTile];
     const Workspace parts = parts_of(workspace, m, n, k);
@@ -654,8 +680,8 @@ mma_f32_by_f16x3_64x64_64x64x32_w32x32_s4_f16x3_nt_sm80_2314f92d_repair(
     if (count <= kRepairLines && !is_shallow(k)) {
         __shared__ int lines[kRepairLines];
         __shared__ int found;
-        __shared__ float part_sums[4][kRepairTile];
-        __shared__ float part_lost[4][kRepairTile];
+        __shared__ float part_sums[kRepairParts][kRepairTile];
+        __shared__ float part_lost[kRepairParts][kRepairTile];
         if (threadIdx.x == 0)
             found = 0;
         __syncthreads();
@@ -668,7 +694,7 @@ mma_f32_by_f16x3_64x64_64x64x32_w32x32_s4_f16x3_nt_sm80_2314f92d_repair(
                 const float* one = A + static_cast<long long>(first_row + line) * lda;
                 // A warp takes four of the others at a time, its lanes neighbouring values of k.
                 const int lane = threadIdx.x % 32;
-                for (int four = threadIdx.x / 32 * 4; four < kRepairTile; four += 32) {
+                for (int four = threadIdx.x / 32 * 4; four < kRepairTile; four += kRepairThreads / 32 * 4) {
                     float sums[4] = {};
                     float lost[4] = {};
                     for (int begin = lane; begin < k; begin += 32 * kRepairK) {
@@ -710,7 +736,7 @@ mma_f32_by_f16x3_64x64_64x64x32_w32x32_s4_f16x3_nt_sm80_2314f92d_repair(
                 const float* one = B + static_cast<long long>(first_column + line) * ldb;
                 // A warp takes four of the others at a time, its lanes neighbouring values of k.
                 const int lane = threadIdx.x % 32;
-                for (int four = threadIdx.x / 32 * 4; four < kRepairTile; four += 32) {
+                for (int four = threadIdx.x / 32 * 4; four < kRepairTile; four += kRepairThreads / 32 * 4) {
                     float sums[4] = {};
                     float lost[4] = {};
                     for (int begin = lane; begin < k; begin += 32 * kRepairK) {
@@ -753,9 +779,9 @@ mma_f32_by_f16x3_64x64_64x64x32_w32x32_s4_f16x3_nt_sm80_2314f92d_repair(
         return;
     }
 
-    // Every thread has four rows and four columns, 16 apart.
-    const int row = threadIdx.x / (kRepairTile / 4);
-    const int column = threadIdx.x % (kRepairTile / 4);
+    // Every thread has four rows and four columns, kRepairApart apart.
+    const int row = threadIdx.x / kRepairApart;
+    const int column = threadIdx.x % kRepairApart;
     float sums[4][4] = {};
     float lost[4][4] = {};
     for (int first = 0; first < k; first += kRepairK) {
@@ -773,10 +799,10 @@ mma_f32_by_f16x3_64x64_64x64x32_w32x32_s4_f16x3_nt_sm80_2314f92d_repair(
                 // Takes few registers: most blocks only look for marks, and many should do so at a time.
                 #pragma unroll 1
                 for (int step = 0; step < steps; ++step) {
-                    const double a = tile_a[step][row + i * (kRepairTile / 4)];
+                    const double a = tile_a[step][row + i * kRepairApart];
                     #pragma unroll
                     for (int j = 0; j < 4; ++j)
-                        exact[j] = fma(a, static_cast<double>(tile_b[step][column + j * (kRepairTile / 4)]), exact[j]);
+                        exact[j] = fma(a, static_cast<double>(tile_b[step][column + j * kRepairApart]), exact[j]);
                 }
                 #pragma unroll
                 for (int j = 0; j < 4; ++j) {
@@ -791,8 +817,8 @@ mma_f32_by_f16x3_64x64_64x64x32_w32x32_s4_f16x3_nt_sm80_2314f92d_repair(
                 for (int i = 0; i < 4; ++i)
                     #pragma unroll
                     for (int j = 0; j < 4; ++j) {
-                        const float a = tile_a[step][row + i * (kRepairTile / 4)];
-                        const float b = tile_b[step][column + j * (kRepairTile / 4)];
+                        const float a = tile_a[step][row + i * kRepairApart];
+                        const float b = tile_b[step][column + j * kRepairApart];
                         products[i][j] = fmaf(a, b, products[i][j]);
                     }
             }
@@ -807,8 +833,8 @@ mma_f32_by_f16x3_64x64_64x64x32_w32x32_s4_f16x3_nt_sm80_2314f92d_repair(
     for (int i = 0; i < 4; ++i) {
         #pragma unroll
         for (int j = 0; j < 4; ++j) {
-            const int at_m = first_row + row + i * (kRepairTile / 4);
-            const int at_n = first_column + column + j * (kRepairTile / 4);
+            const int at_m = first_row + row + i * kRepairApart;
+            const int at_n = first_column + column + j * kRepairApart;
             if (at_m >= m || at_n >= n || (exponents_a[at_m] != kRepaired && exponents_b[at_n] != kRepaired))
                 continue;
             const float sum = isfinite(sums[i][j]) ? sums[i][j] + lost[i][j] : sums[i][j];

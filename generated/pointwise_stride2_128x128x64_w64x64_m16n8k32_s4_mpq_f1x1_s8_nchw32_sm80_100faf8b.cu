@@ -56,7 +56,8 @@ constexpr int kPixelBlocks = kWarpPixels / 8;
 constexpr int kChannelBlocks = kWarpChannels / 8;
 constexpr int kThreads = 128;
 
-// A step multiplies so many planes: 32 input channels of one filter tap each, 32 bytes a row in shared memory.
+// A step multiplies so many planes: of one filter tap each, the 32 input channels that lie side by side in NCHW32,
+// which are a row of 32 bytes in shared memory.
 constexpr int kPlanes = 2;
 constexpr int kRowBytes = 32;
 constexpr int kPixelPlaneBytes = kTilePixels * kRowBytes;
@@ -135,9 +136,11 @@ struct Divisors {
 
 // Where in a plane of shared memory half a row lies. The halves swap places in every other four rows: eight rows of one
 // half, which ldmatrix reads at a time, lie in different banks, and so do eight vectors that threads store at a time.
+// Eight rows are the period of that: whatever is added to an offset is a multiple of so many rows.
 __device__ __forceinline__ int vector_offset(int row, int half)
 {
-    return row * kRowBytes + (half ^ (row >> 2 & 1)) * 16;
+    constexpr int kVectorBytes = kRowBytes / 2;
+    return row * kRowBytes + (half ^ (row >> 2 & 1)) * kVectorBytes;
 }
 
 // The pixels whose vectors a thread copies, and its position in the filter and the channels.
@@ -152,13 +155,14 @@ struct PixelIterator {
 __device__ __forceinline__ void copy_pixel_tile(
     unsigned target, PixelIterator& pixels, int next_block)
 {
+    constexpr int kVectorBytes = kRowBytes / 2;
     #pragma unroll
     for (int plane = 0; plane < kPlanes; ++plane) {
         #pragma unroll
         for (int pass = 0; pass < kPixelPasses; ++pass)
-            copy_async<16>(
+            copy_async<kVectorBytes>(
                 target + plane * kPixelPlaneBytes + pass * kPixelRowsPerPass * kRowBytes,
-                pixels.source[pass] + pixels.offset, pixels.inside[pass] && pixels.entries_left > 0 ? 16 : 0);
+                pixels.source[pass] + pixels.offset, pixels.inside[pass] && pixels.entries_left > 0 ? kVectorBytes : 0);
         pixels.offset += next_block;
         pixels.entries_left -= 1;
     }
@@ -175,14 +179,15 @@ struct FilterIterator {
 __device__ __forceinline__ void copy_filter_tile(
     unsigned target, FilterIterator& filters, int next_tap)
 {
+    constexpr int kVectorBytes = kRowBytes / 2;
     #pragma unroll
     for (int plane = 0; plane < kPlanes; ++plane) {
         #pragma unroll
         for (int pass = 0; pass < kFilterPasses; ++pass)
-            copy_async<16>(
+            copy_async<kVectorBytes>(
                 target + plane * kFilterPlaneBytes + pass * kFilterRowsPerPass * kRowBytes,
                 filters.source + pass * kFilterRowsPerPass * kRowBytes,
-                filters.inside[pass] && filters.entries_left > 0 ? 16 : 0);
+                filters.inside[pass] && filters.entries_left > 0 ? kVectorBytes : 0);
         filters.source += next_tap;
         filters.entries_left -= 1;
     }
@@ -193,9 +198,10 @@ __device__ __forceinline__ void copy_filter_tile(
 template <int kPairs>
 __device__ __forceinline__ void load_fragments(unsigned (&fragments)[kPairs][4], unsigned source)
 {
+    constexpr int kBlock = 8;  // rows of a block of accumulators
     #pragma unroll
     for (int pair = 0; pair < kPairs; ++pair)
-        load_matrices(fragments[pair], source + pair * 16 * kRowBytes);
+        load_matrices(fragments[pair], source + pair * (2 * kBlock * kRowBytes));
 }
 
 // Adds the products of two fragments over 32 channels to 16 x 8 results: two blocks, one below the other.
@@ -217,7 +223,7 @@ __device__ __forceinline__ void multiply_accumulate(
     for (int i = 0; i < kPixelBlocks; i += 2)
         #pragma unroll
         for (int turn = 0; turn < kChannelBlocks; ++turn) {
-            const int j = i % 4 ? kChannelBlocks - 1 - turn : turn;
+            const int j = i / 2 % 2 ? kChannelBlocks - 1 - turn : turn;
             const unsigned halves[2] = {b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]};
             multiply_blocks(accumulators[i][j], accumulators[i + 1][j], a[i / 2], halves);
         }
@@ -229,8 +235,10 @@ constexpr int kLaneChannels = 8;
 // Where in y (n, k / 32, p, q, 32) a channel of a pixel lies.
 __device__ __forceinline__ long long output_offset(int image, int position, int channel, int image_pixels, int channels)
 {
-    return (static_cast<long long>(image * (channels / 32) + channel / 32) * image_pixels + position) * 32
-        + channel % 32;
+    constexpr int kLayoutChannels = 32;
+    return (static_cast<long long>(image * (channels / kLayoutChannels) + channel / kLayoutChannels) * image_pixels
+        + position) * kLayoutChannels
+        + channel % kLayoutChannels;
 }
 
 // What is added to a lane's channels: bias.
@@ -286,6 +294,13 @@ pointwise_stride2_128x128x64_w64x64_m16n8k32_s4_mpq_f1x1_s8_nchw32_sm80_100faf8b
     signed char* __restrict__ y, int n, int h, int w, int p, int q, int c_blocks, int k, float alpha,
     const __grid_constant__ Divisors divisors)
 {
+    constexpr int kPeriodRows = 8;  // of vector_offset
+    static_assert(kPixelRowsPerPass % kPeriodRows == 0 && kFilterRowsPerPass % kPeriodRows == 0);
+    static_assert(kWarpPixels % kPeriodRows == 0 && kWarpChannels % kPeriodRows == 0);
+    constexpr int kVectorBytes = kRowBytes / 2;
+    constexpr int kBlock = 8;  // rows and columns of a block of accumulators
+    constexpr int kLayoutChannels = 32;  // that lie side by side in NCHW32
+    constexpr int kLayoutBlocks = kLayoutChannels / kBlock;  // of accumulators
     extern __shared__ __align__(128) unsigned char shared_memory[];
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
@@ -313,16 +328,16 @@ pointwise_stride2_128x128x64_w64x64_m16n8k32_s4_mpq_f1x1_s8_nchw32_sm80_100faf8b
     const unsigned shared_base = shared_address(shared_memory);
     const int warp_pixel = warp % kWarpsPixels * kWarpPixels;
     const int warp_channel = warp / kWarpsPixels * kWarpChannels;
-    // Of pixels, the instruction takes the first halves of 16 rows and then the second; of filters, both
-    // halves of 8 and then of the next 8.
-    const int row_lane = vector_offset(lane % 16, lane / 16);
-    const int column_lane = vector_offset(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+    // Of pixels, the instruction takes the first halves of two blocks' rows and then the second; of filters, both
+    // halves of one block and then of the next.
+    const int row_lane = vector_offset(lane % (2 * kBlock), lane / (2 * kBlock));
+    const int column_lane = vector_offset(lane / (2 * kBlock) * kBlock + lane % kBlock, lane / kBlock % 2);
     const unsigned pixel_source = shared_base + warp_pixel * kRowBytes + row_lane;
     const unsigned filter_source = shared_base + kFilterTile + warp_channel * kRowBytes + column_lane;
 
     // From 32 channels to the next, and from the end of an image to the next.
-    const long long next_channels = 32LL * image_pixels;
-    const long long next_image = static_cast<long long>(k - 32) * image_pixels;
+    const long long next_channels = static_cast<long long>(kLayoutChannels) * image_pixels;
+    const long long next_image = static_cast<long long>(k - kLayoutChannels) * image_pixels;
 
     PixelIterator pixels;
     FilterIterator filters;
@@ -341,20 +356,20 @@ pointwise_stride2_128x128x64_w64x64_m16n8k32_s4_mpq_f1x1_s8_nchw32_sm80_100faf8b
         const int top = row * kStrideH;
         const int left = (position - row * q) * kStrideW;
         const int at_first_tap = top * w + left;
-        pixels.source[pass] =
-            x + static_cast<long long>(image * c_blocks) * block_bytes + (at_first_tap * kRowBytes + half * 16);
+        pixels.source[pass] = x + static_cast<long long>(image * c_blocks) * block_bytes
+            + (at_first_tap * kRowBytes + half * kVectorBytes);
         pixels.inside[pass] = pixel < total_pixels;
     }
     pixels.offset = 0;
     pixels.entries_left = entries;
     const int first_filter = block_channel + filter_row;
-    filters.source = filter + static_cast<long long>(first_filter) * kRowBytes + half * 16;
+    filters.source = filter + static_cast<long long>(first_filter) * kRowBytes + half * kVectorBytes;
     #pragma unroll
     for (int pass = 0; pass < kFilterPasses; ++pass)
         filters.inside[pass] = block_channel + filter_row + pass * kFilterRowsPerPass < k;
     filters.entries_left = entries;
 
-    // The warp's results, by blocks of 8 x 8.
+    // The warp's results, by blocks.
     int accumulators[kPixelBlocks][kChannelBlocks][2] = {};
 
     // Prologue: the first tiles are in flight. Every step closes a group of copies, which can then be counted.
@@ -403,12 +418,12 @@ pointwise_stride2_128x128x64_w64x64_m16n8k32_s4_mpq_f1x1_s8_nchw32_sm80_100faf8b
     }
 
     // The channels that this lane finishes, and what is added to them.
-    const int first_channel = block_channel + warp_channel + lane % 4 * 8;
-    float shift[kWarpChannels / 32][kLaneChannels] = {};
+    const int first_channel = block_channel + warp_channel + lane % 4 * kLaneChannels;
+    float shift[kWarpChannels / kLayoutChannels][kLaneChannels] = {};
     #pragma unroll
-    for (int block = 0; block < kWarpChannels / 32; ++block)
-        if (first_channel + 32 * block < k)
-            load_shift(shift[block], bias + first_channel + 32 * block);
+    for (int block = 0; block < kWarpChannels / kLayoutChannels; ++block)
+        if (first_channel + kLayoutChannels * block < k)
+            load_shift(shift[block], bias + first_channel + kLayoutChannels * block);
     // Epilogue: 8 pixels x 32 channels at a time; then every lane finishes and stores its channels of a pixel.
     int pixel = block_pixel + warp_pixel + lane / 4;
     const int image = divide(pixel, divisors.image_pixels);
@@ -417,17 +432,17 @@ pointwise_stride2_128x128x64_w64x64_m16n8k32_s4_mpq_f1x1_s8_nchw32_sm80_100faf8b
     #pragma unroll
     for (int pixel_block = 0; pixel_block < kPixelBlocks; ++pixel_block) {
         #pragma unroll
-        for (int block = 0; block < kWarpChannels / 32; ++block) {
+        for (int block = 0; block < kWarpChannels / kLayoutChannels; ++block) {
             int sums[kLaneChannels];
             #pragma unroll
-            for (int i = 0; i < 8; ++i)
-                sums[i] = accumulators[pixel_block][block * 4 + i / 2][i % 2];
+            for (int i = 0; i < kLaneChannels; ++i)
+                sums[i] = accumulators[pixel_block][block * kLayoutBlocks + i / 2][i % 2];
             store_output(y + offset + block * next_channels, sums, shift[block],
-                pixel < total_pixels && first_channel + 32 * block < k, alpha);
+                pixel < total_pixels && first_channel + kLayoutChannels * block < k, alpha);
         }
-        pixel += 8;
-        offset += 8 * 32;
-        position += 8;
+        pixel += kBlock;
+        offset += kBlock * kLayoutChannels;
+        position += kBlock;
         if (position >= image_pixels) {
             const int images = divide(position, divisors.image_pixels);
             position -= images * image_pixels;

@@ -137,7 +137,9 @@ rows_1m_rows_blocks8_512x4x4_sm80_5b13852a(
 
     total = reduce_block(warp_totals, total);
 
-    float* const partials = reinterpret_cast<float*>(workspace + (4ll * outer + 15) / 16 * 16);
+    constexpr int kAlignment = 16;  // partial results begin at a multiple of it, behind the tickets
+    float* const partials =
+        reinterpret_cast<float*>(workspace + (4ll * outer + kAlignment - 1) / kAlignment * kAlignment);
     if (threadIdx.x == 0)
         partials[blockIdx.x] = total;
     if (!comes_last(reinterpret_cast<unsigned int*>(workspace) + blockIdx.x / kBlocksPerRow, kBlocksPerRow))

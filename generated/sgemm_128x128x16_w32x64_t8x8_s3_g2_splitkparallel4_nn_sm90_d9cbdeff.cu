@@ -78,16 +78,20 @@ constexpr int kRowsPerPassB = 8;
 constexpr int kPassesB = 2;
 constexpr int kPitchB = 128;
 
-// Element i of a thread along m lies this far from its first: vectors of 4, 16 apart.
+// Element i of a thread along m lies this far from its first: they come in vectors of kVector, kStride apart.
 __device__ constexpr int offset_m(int i)
 {
-    return i / 4 * 16 + i % 4;
+    constexpr int kVector = 4;
+    constexpr int kStride = 16;  // from one vector to the next
+    return i / kVector * kStride + i % kVector;
 }
 
-// Element i of a thread along n lies this far from its first: vectors of 4, 32 apart.
+// Element i of a thread along n lies this far from its first: they come in vectors of kVector, kStride apart.
 __device__ constexpr int offset_n(int i)
 {
-    return i / 4 * 32 + i % 4;
+    constexpr int kVector = 4;
+    constexpr int kStride = 32;  // from one vector to the next
+    return i / kVector * kStride + i % kVector;
 }
 
 // Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
@@ -140,12 +144,13 @@ __device__ __forceinline__ void store_whole(float* target, const float (&values)
 __device__ __forceinline__ void copy_tile_a(
     float (&tile)[kTileK][kPitchA], int first_row, int first_column, const float* source, int ld)
 {
+    constexpr int kCopyBytes = 4;  // at a time
     #pragma unroll
     for (int pass = 0; pass < kPassesA; ++pass) {
         const int row = pass * kRowsPerPassA;
-        copy_async<4>(
+        copy_async<kCopyBytes>(
             shared_address(&tile[first_column][first_row + row]),
-            source + static_cast<long long>(row) * ld, 4);
+            source + static_cast<long long>(row) * ld, kCopyBytes);
     }
 }
 
@@ -153,12 +158,13 @@ __device__ __forceinline__ void copy_tile_a(
 __device__ __forceinline__ void copy_tile_b(
     float (&tile)[kTileK][kPitchB], int first_row, int first_column, const float* source, int ld)
 {
+    constexpr int kCopyBytes = 16;  // at a time
     #pragma unroll
     for (int pass = 0; pass < kPassesB; ++pass) {
         const int row = pass * kRowsPerPassB;
-        copy_async<16>(
+        copy_async<kCopyBytes>(
             shared_address(&tile[first_row + row][first_column]),
-            source + static_cast<long long>(row) * ld, 16);
+            source + static_cast<long long>(row) * ld, kCopyBytes);
     }
 }
 
@@ -319,7 +325,8 @@ sgemm_128x128x16_w32x64_t8x8_s3_g2_splitkparallel4_nn_sm90_d9cbdeff(
                 accumulators[i][j] += sums[other][i * kThreadN + j][thread];
 
     // The slice's share of the product goes to the workspace, row by row of memory, in rows of whole vectors.
-    const int pitch = (n + 3) / 4 * 4;
+    constexpr int kPartialVector = 4;  // sums that the second kernel reads at a time: rows are whole vectors
+    const int pitch = (n + kPartialVector - 1) / kPartialVector * kPartialVector;
     float* partial = workspace + static_cast<long long>(blockIdx.z) * m * pitch;
     #pragma unroll
     for (int i = 0; i < kThreadM; ++i) {
@@ -343,13 +350,14 @@ extern "C" __global__ void __launch_bounds__(kReductionThreads)
 sgemm_128x128x16_w32x64_t8x8_s3_g2_splitkparallel4_nn_sm90_d9cbdeff_reduce(
     int m, int n, float* __restrict__ C, int ldc, float* __restrict__ workspace)
 {
+    constexpr int kPartialVector = 4;  // elements of a thread: rows of sums are whole vectors
     // This launch may overlap the work before it in the stream: wait for that, then let the next one overlap this.
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;");
 
-    const int pitch = (n + 3) / 4 * 4;
+    const int pitch = (n + kPartialVector - 1) / kPartialVector * kPartialVector;
     const long long elements = static_cast<long long>(m) * pitch;
-    const long long element = (static_cast<long long>(blockIdx.x) * kReductionThreads + threadIdx.x) * 4;
+    const long long element = (static_cast<long long>(blockIdx.x) * kReductionThreads + threadIdx.x) * kPartialVector;
     if (element >= elements)
         return;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -364,9 +372,9 @@ sgemm_128x128x16_w32x64_t8x8_s3_g2_splitkparallel4_nn_sm90_d9cbdeff_reduce(
 
     const int at_m = static_cast<int>(element / pitch);
     const int at_n = static_cast<int>(element % pitch);
-    const float product[4] = {sum.x, sum.y, sum.z, sum.w};
+    const float product[kPartialVector] = {sum.x, sum.y, sum.z, sum.w};
     #pragma unroll
-    for (int v = 0; v < 4; ++v) {
+    for (int v = 0; v < kPartialVector; ++v) {
         float* target = C + static_cast<long long>(at_m) * ldc + at_n + v;
         *target = product[v];
     }

@@ -65,16 +65,20 @@ constexpr int kRowsPerPassB = 2;
 constexpr int kPassesB = 8;
 constexpr int kPitchB = 128;
 
-// Element i of a thread along m lies this far from its first: vectors of 4, 64 apart.
+// Element i of a thread along m lies this far from its first: they come in vectors of kVector, kStride apart.
 __device__ constexpr int offset_m(int i)
 {
-    return i / 4 * 64 + i % 4;
+    constexpr int kVector = 4;
+    constexpr int kStride = 64;  // from one vector to the next
+    return i / kVector * kStride + i % kVector;
 }
 
-// Element i of a thread along n lies this far from its first: vectors of 4, 64 apart.
+// Element i of a thread along n lies this far from its first: they come in vectors of kVector, kStride apart.
 __device__ constexpr int offset_n(int i)
 {
-    return i / 4 * 64 + i % 4;
+    constexpr int kVector = 4;
+    constexpr int kStride = 64;  // from one vector to the next
+    return i / kVector * kStride + i % kVector;
 }
 
 // Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
@@ -122,13 +126,14 @@ __device__ __forceinline__ void copy_tile_a(
     float (&tile)[kTileK][kPitchA], int first_row, int first_column, const float* source, int ld, int rows_left,
     int columns_left)
 {
+    constexpr int kCopyBytes = 4;  // at a time
     #pragma unroll
     for (int pass = 0; pass < kPassesA; ++pass) {
         const int row = pass * kRowsPerPassA;
         const int available = row < rows_left ? columns_left : 0;
-        copy_async<4>(
+        copy_async<kCopyBytes>(
             shared_address(&tile[first_column][first_row + row]),
-            source + static_cast<long long>(row) * ld, available > 0 ? 4 : 0);
+            source + static_cast<long long>(row) * ld, available > 0 ? kCopyBytes : 0);
     }
 }
 
@@ -137,13 +142,14 @@ __device__ __forceinline__ void copy_tile_b(
     float (&tile)[kTileK][kPitchB], int first_row, int first_column, const float* source, int ld, int rows_left,
     int columns_left)
 {
+    constexpr int kCopyBytes = 4;  // at a time
     #pragma unroll
     for (int pass = 0; pass < kPassesB; ++pass) {
         const int row = pass * kRowsPerPassB;
         const int available = row < rows_left ? columns_left : 0;
-        copy_async<4>(
+        copy_async<kCopyBytes>(
             shared_address(&tile[first_row + row][first_column]),
-            source + static_cast<long long>(row) * ld, available > 0 ? 4 : 0);
+            source + static_cast<long long>(row) * ld, available > 0 ? kCopyBytes : 0);
     }
 }
 

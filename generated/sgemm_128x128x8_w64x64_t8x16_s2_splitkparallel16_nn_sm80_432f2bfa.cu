@@ -73,16 +73,20 @@ constexpr int kRowsPerPassB = 4;
 constexpr int kPassesB = 2;
 constexpr int kPitchB = 128;
 
-// Element i of a thread along m lies this far from its first: vectors of 4, 32 apart.
+// Element i of a thread along m lies this far from its first: they come in vectors of kVector, kStride apart.
 __device__ constexpr int offset_m(int i)
 {
-    return i / 4 * 32 + i % 4;
+    constexpr int kVector = 4;
+    constexpr int kStride = 32;  // from one vector to the next
+    return i / kVector * kStride + i % kVector;
 }
 
-// Element i of a thread along n lies this far from its first: vectors of 4, 16 apart.
+// Element i of a thread along n lies this far from its first: they come in vectors of kVector, kStride apart.
 __device__ constexpr int offset_n(int i)
 {
-    return i / 4 * 16 + i % 4;
+    constexpr int kVector = 4;
+    constexpr int kStride = 16;  // from one vector to the next
+    return i / kVector * kStride + i % kVector;
 }
 
 // Reads 4 consecutive floats.
@@ -263,7 +267,8 @@ sgemm_128x128x8_w64x64_t8x16_s2_splitkparallel16_nn_sm80_432f2bfa(
     }
 
     // The slice's share of the product goes to the workspace, row by row of memory, in rows of whole vectors.
-    const int pitch = (n + 3) / 4 * 4;
+    constexpr int kPartialVector = 4;  // sums that the second kernel reads at a time: rows are whole vectors
+    const int pitch = (n + kPartialVector - 1) / kPartialVector * kPartialVector;
     float* partial = workspace + static_cast<long long>(blockIdx.z) * m * pitch;
     #pragma unroll
     for (int i = 0; i < kThreadM; ++i) {
@@ -289,11 +294,13 @@ extern "C" __global__ void __launch_bounds__(kReductionThreads)
 sgemm_128x128x8_w64x64_t8x16_s2_splitkparallel16_nn_sm80_432f2bfa_reduce(
     int m, int n, float* __restrict__ C, int ldc, float* __restrict__ workspace)
 {
-    const int pitch = (n + 3) / 4 * 4;
+    constexpr int kPartialVector = 4;  // elements of a thread: rows of sums are whole vectors
+
+    const int pitch = (n + kPartialVector - 1) / kPartialVector * kPartialVector;
     const long long elements = static_cast<long long>(m) * pitch;
     const int group = threadIdx.x / kVectorsPerBlock;
     const long long element =
-        (static_cast<long long>(blockIdx.x) * kVectorsPerBlock + threadIdx.x % kVectorsPerBlock) * 4;
+        (static_cast<long long>(blockIdx.x) * kVectorsPerBlock + threadIdx.x % kVectorsPerBlock) * kPartialVector;
     const float* partial = workspace + element;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     if (element < elements) {
@@ -322,9 +329,9 @@ sgemm_128x128x8_w64x64_t8x16_s2_splitkparallel16_nn_sm80_432f2bfa_reduce(
 
     const int at_m = static_cast<int>(element / pitch);
     const int at_n = static_cast<int>(element % pitch);
-    const float product[4] = {sum.x, sum.y, sum.z, sum.w};
+    const float product[kPartialVector] = {sum.x, sum.y, sum.z, sum.w};
     #pragma unroll
-    for (int v = 0; v < 4; ++v) {
+    for (int v = 0; v < kPartialVector; ++v) {
         float* target = C + static_cast<long long>(at_m) * ldc + at_n + v;
         *target = product[v];
     }

@@ -121,12 +121,13 @@ __device__ __forceinline__ void store_whole(float* target, const float (&values)
 __device__ __forceinline__ void copy_tile_a(
     float (&tile)[kTileK][kPitchA], int first_row, int first_column, const float* source, int ld)
 {
+    constexpr int kCopyBytes = 4;  // at a time
     #pragma unroll
     for (int pass = 0; pass < kPassesA; ++pass) {
         const int row = pass * kRowsPerPassA;
-        copy_async<4>(
+        copy_async<kCopyBytes>(
             shared_address(&tile[first_column][first_row + row]),
-            source + static_cast<long long>(row) * ld, 4);
+            source + static_cast<long long>(row) * ld, kCopyBytes);
     }
 }
 
@@ -134,12 +135,13 @@ __device__ __forceinline__ void copy_tile_a(
 __device__ __forceinline__ void copy_tile_b(
     float (&tile)[kTileK][kPitchB], int first_row, int first_column, const float* source, int ld)
 {
+    constexpr int kCopyBytes = 16;  // at a time
     #pragma unroll
     for (int pass = 0; pass < kPassesB; ++pass) {
         const int row = pass * kRowsPerPassB;
-        copy_async<16>(
+        copy_async<kCopyBytes>(
             shared_address(&tile[first_row + row][first_column]),
-            source + static_cast<long long>(row) * ld, 16);
+            source + static_cast<long long>(row) * ld, kCopyBytes);
     }
 }
 

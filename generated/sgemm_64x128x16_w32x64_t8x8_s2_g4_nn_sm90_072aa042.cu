@@ -73,16 +73,20 @@ constexpr int kRowsPerPassB = 4;
 constexpr int kPassesB = 4;
 constexpr int kPitchB = 128;
 
-// Element i of a thread along m lies this far from its first: vectors of 4, 16 apart.
+// Element i of a thread along m lies this far from its first: they come in vectors of kVector, kStride apart.
 __device__ constexpr int offset_m(int i)
 {
-    return i / 4 * 16 + i % 4;
+    constexpr int kVector = 4;
+    constexpr int kStride = 16;  // from one vector to the next
+    return i / kVector * kStride + i % kVector;
 }
 
-// Element i of a thread along n lies this far from its first: vectors of 4, 32 apart.
+// Element i of a thread along n lies this far from its first: they come in vectors of kVector, kStride apart.
 __device__ constexpr int offset_n(int i)
 {
-    return i / 4 * 32 + i % 4;
+    constexpr int kVector = 4;
+    constexpr int kStride = 32;  // from one vector to the next
+    return i / kVector * kStride + i % kVector;
 }
 
 // Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
@@ -135,12 +139,13 @@ __device__ __forceinline__ void store_whole(float* target, const float (&values)
 __device__ __forceinline__ void copy_tile_a(
     float (&tile)[kTileK][kPitchA], int first_row, int first_column, const float* source, int ld)
 {
+    constexpr int kCopyBytes = 4;  // at a time
     #pragma unroll
     for (int pass = 0; pass < kPassesA; ++pass) {
         const int row = pass * kRowsPerPassA;
-        copy_async<4>(
+        copy_async<kCopyBytes>(
             shared_address(&tile[first_column][first_row + row]),
-            source + static_cast<long long>(row) * ld, 4);
+            source + static_cast<long long>(row) * ld, kCopyBytes);
     }
 }
 
@@ -148,12 +153,13 @@ __device__ __forceinline__ void copy_tile_a(
 __device__ __forceinline__ void copy_tile_b(
     float (&tile)[kTileK][kPitchB], int first_row, int first_column, const float* source, int ld)
 {
+    constexpr int kCopyBytes = 16;  // at a time
     #pragma unroll
     for (int pass = 0; pass < kPassesB; ++pass) {
         const int row = pass * kRowsPerPassB;
-        copy_async<16>(
+        copy_async<kCopyBytes>(
             shared_address(&tile[first_row + row][first_column]),
-            source + static_cast<long long>(row) * ld, 16);
+            source + static_cast<long long>(row) * ld, kCopyBytes);
     }
 }
 

@@ -71,16 +71,20 @@ constexpr int kRowsPerPassB = 1;
 constexpr int kPassesB = 16;
 constexpr int kPitchB = 128;
 
-// Element i of a thread along m lies this far from its first: vectors of 4, 32 apart.
+// Element i of a thread along m lies this far from its first: they come in vectors of kVector, kStride apart.
 __device__ constexpr int offset_m(int i)
 {
-    return i / 4 * 32 + i % 4;
+    constexpr int kVector = 4;
+    constexpr int kStride = 32;  // from one vector to the next
+    return i / kVector * kStride + i % kVector;
 }
 
-// Element i of a thread along n lies this far from its first: vectors of 4, 64 apart.
+// Element i of a thread along n lies this far from its first: they come in vectors of kVector, kStride apart.
 __device__ constexpr int offset_n(int i)
 {
-    return i / 4 * 64 + i % 4;
+    constexpr int kVector = 4;
+    constexpr int kStride = 64;  // from one vector to the next
+    return i / kVector * kStride + i % kVector;
 }
 
 // Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
@@ -158,13 +162,14 @@ __device__ __forceinline__ void copy_tile_a(
     float (&tile)[kTileK][kPitchA], int first_row, int first_column, const float* source, int ld, int rows_left,
     int columns_left)
 {
+    constexpr int kCopyBytes = 4;  // at a time
     #pragma unroll
     for (int pass = 0; pass < kPassesA; ++pass) {
         const int row = pass * kRowsPerPassA;
         const int available = row < rows_left ? columns_left : 0;
-        copy_async<4>(
+        copy_async<kCopyBytes>(
             shared_address(&tile[first_column][first_row + row]),
-            source + static_cast<long long>(row) * ld, available > 0 ? 4 : 0);
+            source + static_cast<long long>(row) * ld, available > 0 ? kCopyBytes : 0);
     }
 }
 
@@ -173,13 +178,14 @@ __device__ __forceinline__ void copy_tile_b(
     float (&tile)[kTileK][kPitchB], int first_row, int first_column, const float* source, int ld, int rows_left,
     int columns_left)
 {
+    constexpr int kCopyBytes = 4;  // at a time
     #pragma unroll
     for (int pass = 0; pass < kPassesB; ++pass) {
         const int row = pass * kRowsPerPassB;
         const int available = row < rows_left ? columns_left : 0;
-        copy_async<4>(
+        copy_async<kCopyBytes>(
             shared_address(&tile[first_row + row][first_column]),
-            source + static_cast<long long>(row) * ld, available > 0 ? 4 : 0);
+            source + static_cast<long long>(row) * ld, available > 0 ? kCopyBytes : 0);
     }
 }
 
@@ -319,11 +325,12 @@ sgemm_64x128x16_w32x64_t8x8_s4_splitkserial4_nn_sm90_c7b248d1(
     }
 
     // The blocks of a tile take turns, in the order of k. The sum so far lies in the workspace behind the tiles' turns,
-    // from a multiple of 256 bytes on, as the threads hold it; the grid starts the blocks of earlier slices first, so
-    // that the one waited for is running.
+    // from a multiple of kAlignment bytes on, as the threads hold it; the grid starts the blocks of earlier slices
+    // first, so that the one waited for is running.
+    constexpr int kAlignment = 256;
     const int slice = blockIdx.z;
     int* turn = reinterpret_cast<int*>(workspace) + blockIdx.x;
-    float* sum = reinterpret_cast<float*>(workspace + (4ll * gridDim.x + 255) / 256 * 256)
+    float* sum = reinterpret_cast<float*>(workspace + (4ll * gridDim.x + kAlignment - 1) / kAlignment * kAlignment)
         + static_cast<long long>(blockIdx.x) * (kTileM * kTileN) + threadIdx.x;
     if (slice > 0) {
         if (threadIdx.x == 0)

@@ -85,14 +85,16 @@ __device__ __forceinline__ constexpr int swizzle_b(int row, int column)
 // Element i of a thread along m lies this far from its first.
 __device__ constexpr int offset_m(int i)
 {
-    return i * 4;
+    constexpr int kStride = 4;  // from one element to the next
+    return i * kStride;
 }
 static_assert(offset_m(1) % 4 == 0, "the swizzle moves all vectors of a fragment alike");
 
 // Element i of a thread along n lies this far from its first.
 __device__ constexpr int offset_n(int i)
 {
-    return i * 8;
+    constexpr int kStride = 8;  // from one element to the next
+    return i * kStride;
 }
 static_assert(offset_n(1) % 4 == 0, "the swizzle moves all vectors of a fragment alike");
 
@@ -140,13 +142,14 @@ __device__ __forceinline__ void copy_tile_a(
     float (&tile)[kTileM][kPitchA], int first_row, int first_column, const float* source, int ld, int rows_left,
     int columns_left)
 {
+    constexpr int kCopyBytes = 16;  // at a time
     #pragma unroll
     for (int pass = 0; pass < kPassesA; ++pass) {
         const int row = pass * kRowsPerPassA;
         const int available = row < rows_left ? columns_left : 0;
-        copy_async<16>(
+        copy_async<kCopyBytes>(
             shared_address(&tile[first_row + row][swizzle_a(first_row + row, first_column)]),
-            source + static_cast<long long>(row) * ld, min(max(available, 0), 4) * 4);
+            source + static_cast<long long>(row) * ld, min(max(available, 0), kVectorA) * (kCopyBytes / kVectorA));
     }
 }
 
@@ -155,13 +158,14 @@ __device__ __forceinline__ void copy_tile_b(
     float (&tile)[kTileN][kPitchB], int first_row, int first_column, const float* source, int ld, int rows_left,
     int columns_left)
 {
+    constexpr int kCopyBytes = 16;  // at a time
     #pragma unroll
     for (int pass = 0; pass < kPassesB; ++pass) {
         const int row = pass * kRowsPerPassB;
         const int available = row < rows_left ? columns_left : 0;
-        copy_async<16>(
+        copy_async<kCopyBytes>(
             shared_address(&tile[first_row + row][swizzle_b(first_row + row, first_column)]),
-            source + static_cast<long long>(row) * ld, min(max(available, 0), 4) * 4);
+            source + static_cast<long long>(row) * ld, min(max(available, 0), kVectorB) * (kCopyBytes / kVectorB));
     }
 }
 
@@ -290,7 +294,8 @@ sgemm_skinny_16x64x16_w16x32_t4x4_s5_splitkparallel8_nt_sm80_be637919(
     }
 
     // The slice's share of the product goes to the workspace, row by row of memory, in rows of whole vectors.
-    const int pitch = (n + 3) / 4 * 4;
+    constexpr int kPartialVector = 4;  // sums that the second kernel reads at a time: rows are whole vectors
+    const int pitch = (n + kPartialVector - 1) / kPartialVector * kPartialVector;
     float* partial = workspace + static_cast<long long>(blockIdx.z) * m * pitch;
     #pragma unroll
     for (int i = 0; i < kThreadM; ++i) {
@@ -317,9 +322,11 @@ extern "C" __global__ void __launch_bounds__(kReductionThreads)
 sgemm_skinny_16x64x16_w16x32_t4x4_s5_splitkparallel8_nt_sm80_be637919_reduce(
     int m, int n, float alpha, float beta, float* __restrict__ C, int ldc, float* __restrict__ workspace)
 {
-    const int pitch = (n + 3) / 4 * 4;
+    constexpr int kPartialVector = 4;  // elements of a thread: rows of sums are whole vectors
+
+    const int pitch = (n + kPartialVector - 1) / kPartialVector * kPartialVector;
     const long long elements = static_cast<long long>(m) * pitch;
-    const long long element = (static_cast<long long>(blockIdx.x) * kReductionThreads + threadIdx.x) * 4;
+    const long long element = (static_cast<long long>(blockIdx.x) * kReductionThreads + threadIdx.x) * kPartialVector;
     if (element >= elements)
         return;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -334,9 +341,9 @@ sgemm_skinny_16x64x16_w16x32_t4x4_s5_splitkparallel8_nt_sm80_be637919_reduce(
 
     const int at_m = static_cast<int>(element / pitch);
     const int at_n = static_cast<int>(element % pitch);
-    const float product[4] = {sum.x, sum.y, sum.z, sum.w};
+    const float product[kPartialVector] = {sum.x, sum.y, sum.z, sum.w};
     #pragma unroll
-    for (int v = 0; v < 4; ++v) {
+    for (int v = 0; v < kPartialVector; ++v) {
         if (at_n + v >= n)
             break;
         float* target = C + static_cast<long long>(at_m) * ldc + at_n + v;

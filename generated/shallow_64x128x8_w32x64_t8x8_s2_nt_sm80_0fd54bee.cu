@@ -70,16 +70,20 @@ constexpr int kSlabPitch = 64;
 constexpr int kSlabPasses = 8;
 constexpr int kPassesPerSlabRow = 2;
 
-// Element i of a thread along m lies this far from its first: vectors of 4, 16 apart.
+// Element i of a thread along m lies this far from its first: they come in vectors of kVector, kStride apart.
 __device__ constexpr int offset_m(int i)
 {
-    return i / 4 * 16 + i % 4;
+    constexpr int kVector = 4;
+    constexpr int kStride = 16;  // from one vector to the next
+    return i / kVector * kStride + i % kVector;
 }
 
-// Element i of a thread along n lies this far from its first: vectors of 4, 32 apart.
+// Element i of a thread along n lies this far from its first: they come in vectors of kVector, kStride apart.
 __device__ constexpr int offset_n(int i)
 {
-    return i / 4 * 32 + i % 4;
+    constexpr int kVector = 4;
+    constexpr int kStride = 32;  // from one vector to the next
+    return i / kVector * kStride + i % kVector;
 }
 
 // Reads one float, or 0 if none is available.

@@ -68,10 +68,12 @@ constexpr int kRowsPerPassB = 4;
 constexpr int kPassesB = 4;
 constexpr int kPitchB = 32;
 
-// Element i of a thread along n lies this far from its first: vectors of 4, 16 apart.
+// Element i of a thread along n lies this far from its first: they come in vectors of kVector, kStride apart.
 __device__ constexpr int offset_n(int i)
 {
-    return i / 4 * 16 + i % 4;
+    constexpr int kVector = 4;
+    constexpr int kStride = 16;  // from one vector to the next
+    return i / kVector * kStride + i % kVector;
 }
 
 // Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
@@ -133,13 +135,14 @@ __device__ __forceinline__ void copy_tile_a(
     float (&tile)[kTileK][kPitchA], int first_row, int first_column, const float* source, int ld, int rows_left,
     int columns_left)
 {
+    constexpr int kCopyBytes = 4;  // at a time
     #pragma unroll
     for (int pass = 0; pass < kPassesA; ++pass) {
         const int row = pass * kRowsPerPassA;
         const int available = row < rows_left ? columns_left : 0;
-        copy_async<4>(
+        copy_async<kCopyBytes>(
             shared_address(&tile[first_column][first_row + row]),
-            source + static_cast<long long>(row) * ld, available > 0 ? 4 : 0);
+            source + static_cast<long long>(row) * ld, available > 0 ? kCopyBytes : 0);
     }
 }
 
@@ -148,13 +151,14 @@ __device__ __forceinline__ void copy_tile_b(
     float (&tile)[kTileK][kPitchB], int first_row, int first_column, const float* source, int ld, int rows_left,
     int columns_left)
 {
+    constexpr int kCopyBytes = 16;  // at a time
     #pragma unroll
     for (int pass = 0; pass < kPassesB; ++pass) {
         const int row = pass * kRowsPerPassB;
         const int available = row < rows_left ? columns_left : 0;
-        copy_async<16>(
+        copy_async<kCopyBytes>(
             shared_address(&tile[first_row + row][first_column]),
-            source + static_cast<long long>(row) * ld, min(max(available, 0), 4) * 4);
+            source + static_cast<long long>(row) * ld, min(max(available, 0), kVectorB) * (kCopyBytes / kVectorB));
     }
 }
 
@@ -305,7 +309,8 @@ split_32x32_32x32x16_w32x32_t4x8_s3_g4_splitkparallel_nn_sm80_96c7d208(
                 accumulators[i][j] += sums[other][i * kThreadN + j][thread];
 
     // The slice's share of the product goes to the workspace, row by row of memory, in rows of whole vectors.
-    const int pitch = (n + 3) / 4 * 4;
+    constexpr int kPartialVector = 4;  // sums that the second kernel reads at a time: rows are whole vectors
+    const int pitch = (n + kPartialVector - 1) / kPartialVector * kPartialVector;
     float* partial = workspace + static_cast<long long>(blockIdx.z) * m * pitch;
     #pragma unroll
     for (int i = 0; i < kThreadM; ++i) {
@@ -334,11 +339,13 @@ extern "C" __global__ void __launch_bounds__(kReductionThreads)
 split_32x32_32x32x16_w32x32_t4x8_s3_g4_splitkparallel_nn_sm80_96c7d208_reduce(
     int m, int n, float* __restrict__ C, int ldc, float* __restrict__ workspace, int slices)
 {
-    const int pitch = (n + 3) / 4 * 4;
+    constexpr int kPartialVector = 4;  // elements of a thread: rows of sums are whole vectors
+
+    const int pitch = (n + kPartialVector - 1) / kPartialVector * kPartialVector;
     const long long elements = static_cast<long long>(m) * pitch;
     const int group = threadIdx.x / kVectorsPerBlock;
     const long long element =
-        (static_cast<long long>(blockIdx.x) * kVectorsPerBlock + threadIdx.x % kVectorsPerBlock) * 4;
+        (static_cast<long long>(blockIdx.x) * kVectorsPerBlock + threadIdx.x % kVectorsPerBlock) * kPartialVector;
     const float* partial = workspace + element;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     if (element < elements) {
@@ -367,9 +374,9 @@ split_32x32_32x32x16_w32x32_t4x8_s3_g4_splitkparallel_nn_sm80_96c7d208_reduce(
 
     const int at_m = static_cast<int>(element / pitch);
     const int at_n = static_cast<int>(element % pitch);
-    const float product[4] = {sum.x, sum.y, sum.z, sum.w};
+    const float product[kPartialVector] = {sum.x, sum.y, sum.z, sum.w};
     #pragma unroll
-    for (int v = 0; v < 4; ++v) {
+    for (int v = 0; v < kPartialVector; ++v) {
         if (at_n + v >= n)
             break;
         float* target = C + static_cast<long long>(at_m) * ldc + at_n + v;

@@ -135,8 +135,9 @@ sum_2e22_streaming_1024x4x4_sm90_a2d6645e(
     // Results for the first block, each with a flag that it is there in one word, which the first block clears.
     unsigned long long* const packed = reinterpret_cast<unsigned long long*>(workspace);
     if (blockIdx.x != 0) {
+        constexpr unsigned long long kThere = 1ull << 32;  // the flag
         if (threadIdx.x == 0)
-            __nv_atomic_store_n(&packed[blockIdx.x], 1ull << 32 | __float_as_uint(total),
+            __nv_atomic_store_n(&packed[blockIdx.x], kThere | __float_as_uint(total),
                                 __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
         return;
     }

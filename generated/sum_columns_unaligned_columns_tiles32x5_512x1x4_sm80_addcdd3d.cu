@@ -96,8 +96,9 @@ sum_columns_unaligned_columns_tiles32x5_512x1x4_sm80_addcdd3d(
     }
     reduce_row_threads(exchange, total);
 
-    float* const partials =
-        reinterpret_cast<float*>(workspace + (4ll * ((inner + kTileColumns - 1) / kTileColumns) + 15) / 16 * 16);
+    constexpr int kAlignment = 16;  // partial results begin at a multiple of it, behind the tickets
+    float* const partials = reinterpret_cast<float*>(workspace
+        + (4ll * ((inner + kTileColumns - 1) / kTileColumns) + kAlignment - 1) / kAlignment * kAlignment);
     const long long results = inner;
     const long long result = column;
     if (threadIdx.x < kLanes && column < inner)

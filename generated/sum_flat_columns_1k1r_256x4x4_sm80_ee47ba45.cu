@@ -143,8 +143,9 @@ sum_flat_columns_1k1r_256x4x4_sm80_ee47ba45(
     const int column = threadIdx.x;
     float total = reduce_columns(states, skew % columns, active * kVector, columns);
     if (parts > 1) {
-        float* const partials =
-            reinterpret_cast<float*>(workspace + (4ll * (static_cast<long long>(gridDim.x / parts)) + 15) / 16 * 16);
+        constexpr int kAlignment = 16;  // partial results begin at a multiple of it, behind the tickets
+        float* const partials = reinterpret_cast<float*>(workspace
+            + (4ll * (static_cast<long long>(gridDim.x / parts)) + kAlignment - 1) / kAlignment * kAlignment);
         if (column < columns)
             partials[static_cast<long long>(blockIdx.x) * columns + column] = total;
         if (!comes_last(reinterpret_cast<unsigned int*>(workspace) + number, parts))

@@ -160,8 +160,9 @@ sum_tensor_columns_32x1_2k1r_256x1x4_sm80_789c27c5(
     reduce_groups(exchange, totals);
 
     if (parts > 1) {
-        float* const partials =
-            reinterpret_cast<float*>(workspace + (4ll * (static_cast<long long>(gridDim.x / parts)) + 15) / 16 * 16);
+        constexpr int kAlignment = 16;  // partial results begin at a multiple of it, behind the tickets
+        float* const partials = reinterpret_cast<float*>(workspace
+            + (4ll * (static_cast<long long>(gridDim.x / parts)) + kAlignment - 1) / kAlignment * kAlignment);
         const long long results = static_cast<long long>(k0) * k1;
         const long long result = static_cast<long long>(number) * k1 + first_column;
         #pragma unroll

@@ -179,8 +179,9 @@ sum_tensor_rows_1k2r_256x4x4_sm80_6182f143(
 
     total = reduce_block(warp_totals, total);
     if (parts > 1) {
-        float* const partials =
-            reinterpret_cast<float*>(workspace + (4ll * (static_cast<long long>(gridDim.x / parts)) + 15) / 16 * 16);
+        constexpr int kAlignment = 16;  // partial results begin at a multiple of it, behind the tickets
+        float* const partials = reinterpret_cast<float*>(workspace
+            + (4ll * (static_cast<long long>(gridDim.x / parts)) + kAlignment - 1) / kAlignment * kAlignment);
         if (threadIdx.x == 0)
             partials[blockIdx.x] = total;
         if (!comes_last(reinterpret_cast<unsigned int*>(workspace) + number, parts))

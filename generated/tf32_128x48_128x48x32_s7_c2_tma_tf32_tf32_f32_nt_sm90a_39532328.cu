@@ -56,8 +56,6 @@ constexpr int kThreads = 128 * (1 + kGroups);
 constexpr int kStages = 7;
 constexpr int kBytesA = 16384;
 constexpr int kBytesB = 6144;
-// Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a period.
-static_assert(kBytesA % 1024 == 0 && kStages * kBytesA % 1024 == 0 && kBytesB % 1024 == 0);
 constexpr int kStagingBytes = 16384;  // for each group
 constexpr int kBarriers = kStages * (kBytesA + kBytesB) + kGroups * kStagingBytes;
 
@@ -335,9 +333,16 @@ tf32_128x48_128x48x32_s7_c2_tma_tf32_tf32_f32_nt_sm90a_39532328(
     constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
     constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
+    // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
+    constexpr int kMatrix = 8;
     constexpr int kProducerRegisters = 40;  // of a thread
     constexpr int kConsumerRegisters = 232;
 
+    // Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a
+    // period.
+    constexpr int kPeriodA = 1024;  // bytes of eight rows
+    constexpr int kPeriodB = 1024;
+    static_assert(kBytesA % kPeriodA == 0 && kStages * kBytesA % kPeriodB == 0 && kBytesB % kPeriodB == 0);
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
@@ -424,13 +429,15 @@ tf32_128x48_128x48x32_s7_c2_tma_tf32_tf32_f32_nt_sm90a_39532328(
                     mbarrier_arrive(empty + kBarrierBytes * previous);
             }
 
-            // Epilogue: in every 8 columns a thread has two neighbours of one row, and two of another, eight rows
-            // below. Each group collects kInstructionM x kChunk results in shared memory, from where the copy engine
-            // takes them: swizzled by the row modulo 8, which is the address's part if buffers begin where periods do.
+            // Epilogue: in every kMatrix columns a thread has two neighbours of one row, and two of another, kMatrix
+            // rows below. Each group collects kInstructionM x kChunk results in shared memory, from where the copy
+            // engine takes them: swizzled by the row within a period, which is the address's part if buffers begin
+            // where periods do.
             constexpr int kVectorBytes = 16;
-            constexpr int kRowBytes = 8 * kVectorBytes;
+            constexpr int kPeriodRows = 8;  // after which rows are swizzled alike; and vectors of a row
+            constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             constexpr int kBufferBytes = kInstructionM * kRowBytes;
-            static_assert(kStages * (kBytesA + kBytesB) % (8 * kRowBytes) == 0);
+            static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 24;
             constexpr int kBuffers = 2;
             #pragma unroll
@@ -442,17 +449,19 @@ tf32_128x48_128x48x32_s7_c2_tma_tf32_tf32_f32_nt_sm90a_39532328(
                         store_boxes_wait<kBuffers - 1>();
                     sync_group<kGroupThreads>(group);
                     #pragma unroll
-                    for (int j = chunk * (kChunk / 8); j < (chunk + 1) * (kChunk / 8); ++j) {
+                    for (int j = chunk * (kChunk / kMatrix); j < (chunk + 1) * (kChunk / kMatrix); ++j) {
                         #pragma unroll
                         for (int half = 0; half < 2; ++half) {
                             float values[2];
                             #pragma unroll
                             for (int v = 0; v < 2; ++v)
                                 values[v] = accumulators[block][4 * j + 2 * half + v];
-                            const int vector = ((j - chunk * (kChunk / 8)) * 2 + lane % 4 / 2) ^ lane / 4;
+                            constexpr int kPairBytes = 8;
+                            const int vector = ((j - chunk * (kChunk / kMatrix)) * 2 + lane % 4 / 2) ^ lane / 4;
                             store_words(
-                                buffer + (warp * kWarpRows + half * 8 + lane / 4) * kRowBytes + vector * kVectorBytes
-                                + lane % 2 * 8, __float_as_uint(values[0]), __float_as_uint(values[1]));
+                                buffer + (warp * kWarpRows + half * kMatrix + lane / 4) * kRowBytes
+                                + vector * kVectorBytes + lane % 2 * kPairBytes, __float_as_uint(values[0]),
+                                __float_as_uint(values[1]));
                         }
                     }
                     fence_async_proxy();

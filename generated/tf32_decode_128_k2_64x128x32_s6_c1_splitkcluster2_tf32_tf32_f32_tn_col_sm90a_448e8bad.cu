@@ -56,8 +56,6 @@ constexpr int kMultipliers = 128 * kGroups;  // threads that hold sums
 constexpr int kStages = 6;
 constexpr int kBytesA = 8192;
 constexpr int kBytesB = 16384;
-// Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a period.
-static_assert(kBytesA % 1024 == 0 && kStages * kBytesA % 1024 == 0 && kBytesB % 1024 == 0);
 constexpr int kSums = kStages * (kBytesA + kBytesB);
 constexpr int kBarriers = kSums + (kClusterBlocks - 1) * kTileM * kTileN * sizeof(float);
 
@@ -324,7 +322,14 @@ tf32_decode_128_k2_64x128x32_s6_c1_splitkcluster2_tf32_tf32_f32_tn_col_sm90a_448
     constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
     constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
+    // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
+    constexpr int kMatrix = 8;
 
+    // Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a
+    // period.
+    constexpr int kPeriodA = 1024;  // bytes of eight rows
+    constexpr int kPeriodB = 1024;
+    static_assert(kBytesA % kPeriodA == 0 && kStages * kBytesA % kPeriodB == 0 && kBytesB % kPeriodB == 0);
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
@@ -415,14 +420,14 @@ tf32_decode_128_k2_64x128x32_s6_c1_splitkcluster2_tf32_tf32_f32_tn_col_sm90a_448
             constexpr int kQuadBytes = 16;  // of four sums
             if (rank > 0) {
                 const unsigned target = address_in_block(sums
-                    + ((rank - 1) * (kBlocksM * kTileN / 8) * kMultipliers + threadIdx.x - kGroupThreads) * kQuadBytes,
-                    0);
+                    + ((rank - 1) * (kBlocksM * kTileN / kMatrix) * kMultipliers + threadIdx.x - kGroupThreads)
+                    * kQuadBytes, 0);
                 #pragma unroll
                 for (int block = 0; block < kBlocksM; ++block)
                     #pragma unroll
-                    for (int i = 0; i < kTileN / 8; ++i)
+                    for (int i = 0; i < kTileN / kMatrix; ++i)
                         store_remote(
-                            target + (block * (kTileN / 8) + i) * kMultipliers * kQuadBytes,
+                            target + (block * (kTileN / kMatrix) + i) * kMultipliers * kQuadBytes,
                             accumulators[block][4 * i], accumulators[block][4 * i + 1],
                             accumulators[block][4 * i + 2], accumulators[block][4 * i + 3]);
             }
@@ -434,9 +439,9 @@ tf32_decode_128_k2_64x128x32_s6_c1_splitkcluster2_tf32_tf32_f32_tn_col_sm90a_448
                 #pragma unroll
                 for (int block = 0; block < kBlocksM; ++block)
                     #pragma unroll
-                    for (int i = 0; i < kTileN / 8; ++i) {
+                    for (int i = 0; i < kTileN / kMatrix; ++i) {
                         const float4 sum = load_floats(
-                            sums + ((other * kBlocksM + block) * (kTileN / 8) + i) * kMultipliers * kQuadBytes
+                            sums + ((other * kBlocksM + block) * (kTileN / kMatrix) + i) * kMultipliers * kQuadBytes
                             + (threadIdx.x - kGroupThreads) * kQuadBytes);
                         accumulators[block][4 * i] += sum.x;
                         accumulators[block][4 * i + 1] += sum.y;
@@ -444,22 +449,22 @@ tf32_decode_128_k2_64x128x32_s6_c1_splitkcluster2_tf32_tf32_f32_tn_col_sm90a_448
                         accumulators[block][4 * i + 3] += sum.w;
                     }
 
-            // Epilogue: in every 8 columns a thread has two neighbours of one row, and two of another, eight rows
-            // below; lanes with neighbouring rows store side by side.
+            // Epilogue: in every kMatrix columns a thread has two neighbours of one row, and two of another, kMatrix
+            // rows below; lanes with neighbouring rows store side by side.
             const int first_row = work.row + warp * kWarpRows + lane / 4;
             const int first_column = work.column + lane % 4 * 2;
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const int row = first_row + block * kInstructionM + half * 8;
+                    const int row = first_row + block * kInstructionM + half * kMatrix;
                     if (row >= m)
                         break;
                     #pragma unroll
-                    for (int j = 0; j < kTileN / 8; ++j) {
+                    for (int j = 0; j < kTileN / kMatrix; ++j) {
                         #pragma unroll
                         for (int v = 0; v < 2; ++v) {
-                            const int column = first_column + j * 8 + v;
+                            const int column = first_column + j * kMatrix + v;
                             if (column >= n)
                                 break;
                             float* target = C + static_cast<long long>(column) * ldc + row;

@@ -52,8 +52,6 @@ constexpr int kThreads = 128 * (1 + kGroups);
 constexpr int kStages = 5;
 constexpr int kBytesA = 16384;
 constexpr int kBytesB = 4096;
-// Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a period.
-static_assert(kBytesA % 1024 == 0 && kStages * kBytesA % 1024 == 0 && kBytesB % 1024 == 0);
 constexpr int kBarriers = kStages * (kBytesA + kBytesB);
 
 // A tensor's address, extents, strides, box and swizzle, made by the host.
@@ -213,8 +211,10 @@ __device__ __forceinline__ void multiply_stage(
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
     constexpr int kBlockBytes = 8192;  // of the rows of A of one instruction
     constexpr int kStepBytesA = 32;  // of one instruction, along k
+    constexpr int kRowStepsA = 4;  // instructions along k that a row holds
     constexpr int kSpanBytesA = 8192;  // of as much of k as a row holds
     constexpr int kStepBytesB = 32;  // of one instruction, along k
+    constexpr int kRowStepsB = 4;  // instructions along k that a row holds
     constexpr int kSpanBytesB = 2048;  // of as much of k as a row holds
     #pragma unroll
     for (int step = 0; step < kTileK / kInstructionK; ++step)
@@ -223,8 +223,10 @@ __device__ __forceinline__ void multiply_stage(
             wgmma_m64n16k8(
                 products[block],
                 descriptor_a(a
-                    + (block * kBlockBytes + step / 4 * kSpanBytesA + step % 4 * kStepBytesA) / kDescriptorUnit),
-                descriptor_b(b + (step / 4 * kSpanBytesB + step % 4 * kStepBytesB) / kDescriptorUnit), 1);
+                    + (block * kBlockBytes + step / kRowStepsA * kSpanBytesA + step % kRowStepsA * kStepBytesA)
+                    / kDescriptorUnit),
+                descriptor_b(b
+                    + (step / kRowStepsB * kSpanBytesB + step % kRowStepsB * kStepBytesB) / kDescriptorUnit), 1);
 }
 
 // Goes on to the next stage; the phase of the barriers changes after the last.
@@ -281,7 +283,14 @@ tf32_decode_16_64x16x64_s5_c1_tf32_tf32_f32_tn_col_sm90a_d4d6940d(
     constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
     constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
+    // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
+    constexpr int kMatrix = 8;
 
+    // Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a
+    // period.
+    constexpr int kPeriodA = 1024;  // bytes of eight rows
+    constexpr int kPeriodB = 1024;
+    static_assert(kBytesA % kPeriodA == 0 && kStages * kBytesA % kPeriodB == 0 && kBytesB % kPeriodB == 0);
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = shared_address(shared_memory);
     const unsigned full = shared + kBarriers;  // for each stage: its tiles are there
@@ -364,22 +373,22 @@ tf32_decode_16_64x16x64_s5_c1_tf32_tf32_f32_tn_col_sm90a_d4d6940d(
                     mbarrier_arrive(empty + kBarrierBytes * previous);
             }
 
-            // Epilogue: in every 8 columns a thread has two neighbours of one row, and two of another, eight rows
-            // below; lanes with neighbouring rows store side by side.
+            // Epilogue: in every kMatrix columns a thread has two neighbours of one row, and two of another, kMatrix
+            // rows below; lanes with neighbouring rows store side by side.
             const int first_row = work.row + warp * kWarpRows + lane / 4;
             const int first_column = work.column + lane % 4 * 2;
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const int row = first_row + block * kInstructionM + half * 8;
+                    const int row = first_row + block * kInstructionM + half * kMatrix;
                     if (row >= m)
                         break;
                     #pragma unroll
-                    for (int j = 0; j < kTileN / 8; ++j) {
+                    for (int j = 0; j < kTileN / kMatrix; ++j) {
                         #pragma unroll
                         for (int v = 0; v < 2; ++v) {
-                            const int column = first_column + j * 8 + v;
+                            const int column = first_column + j * kMatrix + v;
                             if (column >= n)
                                 break;
                             float* target = C + static_cast<long long>(column) * ldc + row;

@@ -48,7 +48,8 @@ constexpr int kPixelBlocks = kWarpPixels / 8;
 constexpr int kChannelBlocks = kWarpChannels / 8;
 constexpr int kThreads = 128;
 
-// A step multiplies so many planes: 32 input channels of one filter tap each, 32 bytes a row in shared memory.
+// A step multiplies so many planes: of one filter tap each, the 32 input channels that lie side by side in NCHW32,
+// which are a row of 32 bytes in shared memory.
 constexpr int kPlanes = 2;
 constexpr int kRowBytes = 32;
 constexpr int kPixelPlaneBytes = kTilePixels * kRowBytes;
@@ -126,9 +127,11 @@ __device__ __forceinline__ uint4 load_vector(const signed char* source, bool ava
 
 // Where in a plane of shared memory half a row lies. The halves swap places in every other four rows: eight rows of one
 // half, which ldmatrix reads at a time, lie in different banks, and so do eight vectors that threads store at a time.
+// Eight rows are the period of that: whatever is added to an offset is a multiple of so many rows.
 __device__ __forceinline__ int vector_offset(int row, int half)
 {
-    return row * kRowBytes + (half ^ (row >> 2 & 1)) * 16;
+    constexpr int kVectorBytes = kRowBytes / 2;
+    return row * kRowBytes + (half ^ (row >> 2 & 1)) * kVectorBytes;
 }
 
 // The pixels whose vectors a thread copies, and its position in the filter and the channels.
@@ -198,9 +201,10 @@ __device__ __forceinline__ void store_tile(unsigned char* target, const uint4 (&
 template <int kPairs>
 __device__ __forceinline__ void load_fragments(unsigned (&fragments)[kPairs][4], unsigned source)
 {
+    constexpr int kBlock = 8;  // rows of a block of accumulators
     #pragma unroll
     for (int pair = 0; pair < kPairs; ++pair)
-        load_matrices(fragments[pair], source + pair * 16 * kRowBytes);
+        load_matrices(fragments[pair], source + pair * (2 * kBlock * kRowBytes));
 }
 
 // Adds the products of two fragments over 16 channels to 8 x 8 results.
@@ -234,8 +238,10 @@ constexpr int kLaneChannels = 4;
 // Where in y (n, k / 32, p, q, 32) a channel of a pixel lies.
 __device__ __forceinline__ long long output_offset(int image, int position, int channel, int image_pixels, int channels)
 {
-    return (static_cast<long long>(image * (channels / 32) + channel / 32) * image_pixels + position) * 32
-        + channel % 32;
+    constexpr int kLayoutChannels = 32;
+    return (static_cast<long long>(image * (channels / kLayoutChannels) + channel / kLayoutChannels) * image_pixels
+        + position) * kLayoutChannels
+        + channel % kLayoutChannels;
 }
 
 // What is added to a lane's channels: bias.
@@ -295,6 +301,14 @@ turing_one_stage_64x64x64_w32x32_m8n8k16_s1_mk_s8_nchw32_sm75_1b59f5bb(
     int stride_h, int stride_w, int padding_h, int padding_w, int dilation_h, int dilation_w, float alpha,
     const __grid_constant__ Divisors divisors, const __grid_constant__ Taps taps)
 {
+    constexpr int kPeriodRows = 8;  // of vector_offset
+    static_assert(kPixelRowsPerPass % kPeriodRows == 0 && kFilterRowsPerPass % kPeriodRows == 0);
+    static_assert(kWarpPixels % kPeriodRows == 0 && kWarpChannels % kPeriodRows == 0);
+    constexpr int kVectorBytes = kRowBytes / 2;
+    constexpr int kBlock = 8;  // rows and columns of a block of accumulators
+    constexpr int kLayoutChannels = 32;  // that lie side by side in NCHW32
+    constexpr int kLayoutBlocks = kLayoutChannels / kBlock;  // of accumulators
+    constexpr int kColumnBit = 16;  // of PixelIterator::bounds: the first that stands for a column of the filter
     __shared__ __align__(128) unsigned char shared_memory[8192];
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
@@ -323,14 +337,14 @@ turing_one_stage_64x64x64_w32x32_m8n8k16_s1_mk_s8_nchw32_sm75_1b59f5bb(
     const unsigned shared_base = shared_address(shared_memory);
     const int warp_pixel = warp % kWarpsPixels * kWarpPixels;
     const int warp_channel = warp / kWarpsPixels * kWarpChannels;
-    // An ldmatrix reads both halves of 8 rows and then of the next 8.
-    const int fragment_lane = vector_offset(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+    // An ldmatrix reads both halves of one block's rows and then of the next.
+    const int fragment_lane = vector_offset(lane / (2 * kBlock) * kBlock + lane % kBlock, lane / kBlock % 2);
     const unsigned pixel_source = shared_base + warp_pixel * kRowBytes + fragment_lane;
     const unsigned filter_source = shared_base + kFilterTile + warp_channel * kRowBytes + fragment_lane;
 
     // From 32 channels to the next, and from the end of an image to the next.
-    const long long next_channels = 32LL * image_pixels;
-    const long long next_image = static_cast<long long>(k - 32) * image_pixels;
+    const long long next_channels = static_cast<long long>(kLayoutChannels) * image_pixels;
+    const long long next_image = static_cast<long long>(k - kLayoutChannels) * image_pixels;
 
     PixelIterator pixels;
     FilterIterator filters;
@@ -349,27 +363,27 @@ turing_one_stage_64x64x64_w32x32_m8n8k16_s1_mk_s8_nchw32_sm75_1b59f5bb(
         const int top = row * stride_h - padding_h;
         const int left = (position - row * q) * stride_w - padding_w;
         const int at_first_tap = top * w + left;
-        pixels.source[pass] =
-            x + static_cast<long long>(image * c_blocks) * block_bytes + (at_first_tap * kRowBytes + half * 16);
+        pixels.source[pass] = x + static_cast<long long>(image * c_blocks) * block_bytes
+            + (at_first_tap * kRowBytes + half * kVectorBytes);
         pixels.bounds[pass] = 0;
         if (pixel < total_pixels) {
             for (int i = 0; i < r; ++i)
                 pixels.bounds[pass] |= lies_within(top + i * dilation_h, h) << i;
             for (int j = 0; j < s; ++j)
-                pixels.bounds[pass] |= lies_within(left + j * dilation_w, w) << (16 + j);
+                pixels.bounds[pass] |= lies_within(left + j * dilation_w, w) << (kColumnBit + j);
         }
     }
     pixels.offset = 0;
     pixels.tap = 0;
     pixels.entries_left = entries;
     const int first_filter = block_channel + filter_row;
-    filters.source = filter + static_cast<long long>(first_filter) * kRowBytes + half * 16;
+    filters.source = filter + static_cast<long long>(first_filter) * kRowBytes + half * kVectorBytes;
     #pragma unroll
     for (int pass = 0; pass < kFilterPasses; ++pass)
         filters.inside[pass] = block_channel + filter_row + pass * kFilterRowsPerPass < k;
     filters.entries_left = entries;
 
-    // The warp's results, by blocks of 8 x 8.
+    // The warp's results, by blocks.
     int accumulators[kChannelBlocks][kPixelBlocks][2] = {};
 
     uint4 staged_pixels[kPixelThreadPlanes][kPixelPasses], staged_filters[kFilterThreadPlanes][kFilterPasses];
@@ -392,12 +406,12 @@ turing_one_stage_64x64x64_w32x32_m8n8k16_s1_mk_s8_nchw32_sm75_1b59f5bb(
     }
 
     // The channels that this lane finishes, and what is added to them.
-    const int first_channel = block_channel + warp_channel + lane / 4 * 4;
-    float shift[kWarpChannels / 32][kLaneChannels] = {};
+    const int first_channel = block_channel + warp_channel + lane / 4 * kLaneChannels;
+    float shift[kWarpChannels / kLayoutChannels][kLaneChannels] = {};
     #pragma unroll
-    for (int block = 0; block < kWarpChannels / 32; ++block)
-        if (first_channel + 32 * block < k)
-            load_shift(shift[block], bias + first_channel + 32 * block);
+    for (int block = 0; block < kWarpChannels / kLayoutChannels; ++block)
+        if (first_channel + kLayoutChannels * block < k)
+            load_shift(shift[block], bias + first_channel + kLayoutChannels * block);
     // Epilogue: 8 pixels x 32 channels at a time; then every lane finishes and stores its channels of a pixel.
     #pragma unroll
     for (int element = 0; element < 2; ++element) {
@@ -408,17 +422,17 @@ turing_one_stage_64x64x64_w32x32_m8n8k16_s1_mk_s8_nchw32_sm75_1b59f5bb(
         #pragma unroll
         for (int pixel_block = 0; pixel_block < kPixelBlocks; ++pixel_block) {
             #pragma unroll
-            for (int block = 0; block < kWarpChannels / 32; ++block) {
+            for (int block = 0; block < kWarpChannels / kLayoutChannels; ++block) {
                 int sums[kLaneChannels];
                 #pragma unroll
-                for (int i = 0; i < 4; ++i)
-                    sums[i] = accumulators[block * 4 + i][pixel_block][element];
+                for (int i = 0; i < kLaneChannels; ++i)
+                    sums[i] = accumulators[block * kLayoutBlocks + i][pixel_block][element];
                 store_output(y + offset + block * next_channels, sums, shift[block],
-                    pixel < total_pixels && first_channel + 32 * block < k, alpha);
+                    pixel < total_pixels && first_channel + kLayoutChannels * block < k, alpha);
             }
-            pixel += 8;
-            offset += 8 * 32;
-            position += 8;
+            pixel += kBlock;
+            offset += kBlock * kLayoutChannels;
+            position += kBlock;
             if (position >= image_pixels) {
                 const int images = divide(position, divisors.image_pixels);
                 position -= images * image_pixels;

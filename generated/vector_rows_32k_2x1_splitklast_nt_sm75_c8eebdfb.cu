@@ -227,12 +227,14 @@ vector_rows_32k_2x1_splitklast_nt_sm75_c8eebdfb(
 
     const int slices = gridDim.z;
     if (slices > 1) {
-        // Each slice's sums go to the workspace, behind the tickets of all tiles, from a multiple of 256 bytes on; the
-        // block of a tile that comes last adds them up. blockIdx.y counts products of a batch.
+        // Each slice's sums go to the workspace, behind the tickets of all tiles, from a multiple of kAlignment bytes
+        // on; the block of a tile that comes last adds them up. blockIdx.y counts products of a batch.
+        constexpr int kWidth = 4;  // sums of a slice that a thread reads at a time
+        constexpr int kAlignment = 256;
         const long long tiles = static_cast<long long>(gridDim.x) * gridDim.y;
         const long long tile = static_cast<long long>(blockIdx.y) * gridDim.x + blockIdx.x;
-        float* slice_sums =
-            reinterpret_cast<float*>(workspace + (4 * tiles + 255) / 256 * 256) + tile * slices * kElements;
+        float* slice_sums = reinterpret_cast<float*>(workspace
+            + (4 * tiles + kAlignment - 1) / kAlignment * kAlignment) + tile * slices * kElements;
         for (int element = threadIdx.x; element < kElements; element += kThreads) {
             const int row = element / kColumns;
             const int column = element % kColumns;
@@ -242,24 +244,24 @@ vector_rows_32k_2x1_splitklast_nt_sm75_c8eebdfb(
         }
         if (!comes_last(reinterpret_cast<unsigned int*>(workspace) + tile, slices))
             return;
-        for (int place = threadIdx.x % kSpan; place < kElements / 4; place += kSpan) {
-            float total[4] = {};
+        for (int place = threadIdx.x % kSpan; place < kElements / kWidth; place += kSpan) {
+            float total[kWidth] = {};
             for (int first = threadIdx.x / kSpan; first < slices; first += kAtOnce * kSummers) {
-                float values[kAtOnce][4];
+                float values[kAtOnce][kWidth];
                 #pragma unroll
                 for (int i = 0; i < kAtOnce; ++i)
                     load_guarded(values[i],
-                        slice_sums + static_cast<long long>(first + i * kSummers) * kElements + place * 4,
-                        first + i * kSummers < slices ? 4 : 0);
+                        slice_sums + static_cast<long long>(first + i * kSummers) * kElements + place * kWidth,
+                        first + i * kSummers < slices ? kWidth : 0);
                 #pragma unroll
                 for (int i = 0; i < kAtOnce; ++i)
                     #pragma unroll
-                    for (int v = 0; v < 4; ++v)
+                    for (int v = 0; v < kWidth; ++v)
                         total[v] += values[i][v];
             }
             #pragma unroll
-            for (int v = 0; v < 4; ++v)
-                sums[threadIdx.x / kSpan * kElements + place * 4 + v] = total[v];
+            for (int v = 0; v < kWidth; ++v)
+                sums[threadIdx.x / kSpan * kElements + place * kWidth + v] = total[v];
         }
         __syncthreads();
     }

@@ -53,6 +53,10 @@ MOST_OFF = 8.0
 GRAPH_SECONDS = 3e-4
 ROUNDS = 5
 COUNT_OF_BORDER = 12
+UNITS = ("ffma", "planes", "mma")
+"""What multiplies."""
+SLOWER = 1.03
+"""Times as long from which on a choice counts as slower: below, two runs of one kernel differ as much."""
 NUMBERS = {"alpha": 1.0, "beta": 0.0, "gamma": 1.0, "bias": 0.0}
 """Scalars of a product, and the values of those that an instance takes at its launch."""
 
@@ -256,10 +260,10 @@ class Regret:
         return min((timed.us for timed in self.problem.times if timed.arithmetic == "ffma"), default=math.nan)
 
 
-def regret(problem: Problem, device: Device, table: Table | None) -> Regret | None:
-    """What today's choice would have taken among the candidates that were timed, by a table without this problem; None if it knows none
-    of them."""
-    by_label = grouped(problem)
+def regret(problem: Problem, device: Device, table: Table | None, arithmetic: Sequence[str] = UNITS) -> Regret | None:
+    """What today's choice would have taken among the candidates that were timed, or those of some arithmetic, by a table without this
+    problem; None if it knows none of them."""
+    by_label = {label: times for label, times in grouped(problem).items() if times[0].arithmetic in arithmetic}
     names = {name for label in by_label for name in [_instance(label, device)] if name}
     request = parse_problem(problem.problem)
     texts = (problem.problem.partition(":")[2], request.text)
@@ -270,6 +274,26 @@ def regret(problem: Problem, device: Device, table: Table | None) -> Regret | No
         return None
     picked = nearest(by_label[chosen.candidate.label], chosen.dimensions.get("slices", 0))
     return Regret(problem, picked, min(problem.times, key=lambda timed: timed.us), chosen.seconds * 1e6)
+
+
+def beside_multiply_adds(problems: Sequence[Problem], device: Device, table: Table | None) -> list[str]:
+    """For products of 16 bits: the choice among all instances beside the choice among multiply-adds."""
+    ratios = {}
+    for problem in problems:
+        if ",bf16" in problem.problem or ",f16" in problem.problem:
+            both = regret(problem, device, table), regret(problem, device, table, ("ffma",))
+            if both[0] is not None and both[1] is not None:
+                ratios[problem.problem] = both[1].picked.us / both[0].picked.us
+    if not ratios:
+        return []
+    slower = sorted((ratio, text) for text, ratio in ratios.items() if ratio * SLOWER < 1)
+    named = ", ".join(f"`{text}` {ratio:.2f}" for ratio, text in slower)
+    return [
+        "",
+        f"Products of 16 bits beside what the choice among multiply-adds alone would take: {len(ratios)} of which such were timed, "
+        f"{statistics.geometric_mean(ratios.values()):.2f} times as fast on average; {len(slower)} are more than "
+        f"{SLOWER - 1:.0%} slower{': ' + named if slower else ''}.",
+    ]
 
 
 @cache
@@ -318,6 +342,7 @@ def markdown(about: dict[str, Any], problems: Sequence[Problem], device: Device)
         own = [one.best_of_others / one.picked.us for one in regrets if one.picked.arithmetic == "planes" and one.best_of_others > 0]
         if own:
             lines.append(f"- by {name}: {len(own)} products, multiply-adds take {min(own):.2f} times as long at least.")
+    lines += beside_multiply_adds(problems, device, tables["the model and the tuned table"])
     lines += ["", "| problem | torch µs | best µs | of | chosen µs by the model | lost | with the table | lost |"]
     lines += ["|---|---:|---:|---|---:|---:|---:|---:|"]
     second = {one.problem.problem: one for one in found["the model and the tuned table"]}

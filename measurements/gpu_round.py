@@ -73,6 +73,7 @@ def steps() -> tuple[Step, ...]:
         Step("grouped", program("grouped"), 120, 30),
         Step("odd_shapes 17", program("odd_shapes", "--contenders", "12", "--seconds", "150"), 240, 90),
         Step("first calls", program("first_call"), 120, 40),
+        Step("tensor_choice", program("tensor_choice", "--seconds", "100"), 150, 40),
         Step("tensor_ways", program("tensor_ways"), 120, 30),
         Step("tensor_gemm", program("tensor_gemm", "--seconds", "200"), 300, 90),
         Step("odd_reductions", program("odd_reductions"), 120, 40),

@@ -23,6 +23,8 @@ from gemmgen.dispatch.selection import choose_by
 from gemmgen.dispatch.table import parse_problem
 from gemmgen.hardware.target import Device
 from gemmgen.hardware.target import device as find_device
+from gemmgen.kernels.family import KernelSpec
+from measurements.tensor_gemm_report import fitted_option
 
 HERE = Path(__file__).resolve().parent
 ALLOWED = 0.1
@@ -41,8 +43,8 @@ class Pick:
     regret: float
 
 
-def pick(row: Mapping[str, Any], device: Device, labels: Mapping[str, str]) -> Pick | None:
-    """The model's pick among the instances that were timed; None if there is no choice. ``labels``: names of files by instances' labels."""
+def pick(row: Mapping[str, Any], device: Device, specs: Mapping[str, KernelSpec]) -> Pick | None:
+    """The model's pick among the kernels that were timed; None if there is no choice. ``specs``: by names of files."""
     times = {name: samples[0] for name, samples in row["times_us"].items()}
     times = {**row["trials_us"], **times}
     if len(times) < 2:
@@ -52,9 +54,12 @@ def pick(row: Mapping[str, Any], device: Device, labels: Mapping[str, str]) -> P
         choice = choose_by(None, request, device)
     except LaunchError:
         return None
+    # Several specs may become the same kernel when they are fitted to a problem, of which one was timed.
+    plans = {name: fitted_option(specs, name, request, device) for name in times}
+    timed = {plan[0].name: name for name, plan in plans.items() if plan is not None}
     for option in choice.options:
-        name = labels.get(option.candidate.label, option.candidate.label)
-        if name in times:
+        name = timed.get(option.plan.name)
+        if name is not None:
             best = min(times, key=lambda key: times[key])
             return Pick(row["kind"], row["problem"], name, best, times[name] / times[best] - 1)
     return None
@@ -62,9 +67,9 @@ def pick(row: Mapping[str, Any], device: Device, labels: Mapping[str, str]) -> P
 
 def picks(path: Path, device: Device) -> list[Pick]:
     """Those of all problems in a file."""
-    labels = {candidate.label: Path(candidate.label).name for candidate in candidates("gemm")}
+    specs = {Path(candidate.label).name: candidate.spec for candidate in candidates("gemm")}
     rows: Sequence[Mapping[str, Any]] = json.loads(path.read_text())["rows"]
-    return [found for row in rows if (found := pick(row, device, labels)) is not None]
+    return [found for row in rows if (found := pick(row, device, specs)) is not None]
 
 
 def table(title: str, found: Sequence[Pick]) -> list[str]:

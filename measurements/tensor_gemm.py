@@ -10,9 +10,10 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import multiprocessing
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from gemmgen.core.errors import GemmgenError
 from gemmgen.dispatch.candidates import Candidate
 from gemmgen.dispatch.devices import as_device
 from gemmgen.dispatch.model import model_seconds
-from gemmgen.dispatch.selection import fitted, set_best
+from gemmgen.dispatch.selection import choose, fitted, set_best
 from gemmgen.dispatch.table import parse_problem, read_table, write_table
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.family import KernelSpec
@@ -107,8 +108,9 @@ def instances(kind: str, folders: Sequence[Path]) -> list[Candidate]:
     return list(found.values())
 
 
-def fitting(request: GemmRequest, candidates: Sequence[Candidate]) -> dict[str, Any]:
-    """Fits, plans and dimensions of the instances that can serve a request and that the model does not rule out, each kernel once."""
+def fitting(request: GemmRequest, candidates: Sequence[Candidate], most: int, before: Sequence[str]) -> dict[str, Any]:
+    """Fits, plans and dimensions of the instances that can serve a request and that the model does not rule out, each kernel once:
+    as many as the model likes most, the one that is chosen, and those that were fastest before."""
     device = as_device(gpu(0))
     architecture = device.architecture
     found: dict[str, Any] = {}
@@ -123,20 +125,23 @@ def fitting(request: GemmRequest, candidates: Sequence[Candidate]) -> dict[str, 
     work = cost_model_of("gemm").work
     seconds = {name: model_seconds(work(plan, dimensions), device) for name, (_, _, plan, dimensions) in found.items()}
     limit = RULED_OUT * min(seconds.values(), default=0.0)
-    return {label: entry for name, (label, *entry) in found.items() if seconds[name] <= limit}
+    wanted = set(sorted(seconds, key=lambda name: seconds[name])[:most])
+    wanted |= {choose(request, device).chosen.plan.name, *(name for name, (label, *_) in found.items() if label in before)}
+    return {label: entry for name, (label, *entry) in found.items() if seconds[name] <= limit and name in wanted}
 
 
-def compile_all(plans: Mapping[str, Any], pool: ThreadPoolExecutor) -> dict[str, Any]:
+def compiled(plan: Any) -> Any:
+    """The binary of a plan; None, with a line, if it does not compile."""
+    try:
+        return compile_plan(plan)
+    except GemmgenError as error:
+        print(f"{plan.name}: {str(error)[:300]}", flush=True)
+        return None
+
+
+def compile_all(plans: Mapping[str, Any], pool: ProcessPoolExecutor) -> dict[str, Any]:
     """Binaries by the names of kernels; without those that do not compile."""
-
-    def one(plan: Any) -> Any:
-        try:
-            return compile_plan(plan)
-        except GemmgenError as error:
-            print(f"{plan.name}: {str(error)[:300]}", flush=True)
-            return None
-
-    return {name: binary for name, binary in zip(plans, pool.map(one, plans.values()), strict=True) if binary is not None}
+    return {name: binary for name, binary in zip(plans, pool.map(compiled, plans.values()), strict=True) if binary is not None}
 
 
 def described(text: str, peer: Sequence[float] | None, times: Mapping[str, Sequence[float]], wrong: Sequence[str]) -> str:
@@ -148,15 +153,24 @@ def described(text: str, peer: Sequence[float] | None, times: Mapping[str, Seque
     return f"{text}: {ratio} ({beside}: {', '.join(f'{name} {times[name][0]:.2f}' for name in best[:4])}){mistakes}"
 
 
-def run(kind: str, folders: Sequence[Path], rounds: int, texts: Sequence[str], until: float, clocks: ClockReader) -> list[dict[str, Any]]:
-    """Measures one kind's problems until a time."""
+def run(
+    kind: str,
+    folders: Sequence[Path],
+    rounds: int,
+    texts: Sequence[str],
+    until: float,
+    clocks: ClockReader,
+    most: int,
+    before: Mapping[str, Sequence[str]],
+) -> list[dict[str, Any]]:
+    """Measures one kind's problems until a time. ``before``: instances that were fastest before, by problem."""
     from measurements.tensor_gemm_contest import Entry, measure
 
     device = gpu(0)
     candidates = instances(kind, folders)
     requests = [request for request in (parse_problem(f"gemm:{text}") for text in texts) if isinstance(request, GemmRequest)]
-    served = {request.text: fitting(request, candidates) for request in requests}
-    with ThreadPoolExecutor() as pool:
+    served = {request.text: fitting(request, candidates, most, before.get(text, ())) for text, request in zip(texts, requests, strict=True)}
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
         binaries = compile_all({plan.name: plan for fits in served.values() for _, plan, _ in fits.values()}, pool)
     rows = []
     for text, request in zip(texts, requests, strict=True):
@@ -192,7 +206,11 @@ def run(kind: str, folders: Sequence[Path], rounds: int, texts: Sequence[str], u
 
 def all_specs(folders: Sequence[Path]) -> dict[str, KernelSpec]:
     """The instances on tensor cores by the names of their files."""
-    return specs_of({path.stem: load_spec(path) for folder in folders for path in sorted(folder.rglob("*.yaml"))})
+    found: dict[str, KernelSpec] = {}
+    for path in (path for folder in folders for path in sorted(folder.rglob("*.yaml"))):
+        for name, spec in specs_of({path.stem: load_spec(path)}).items():  # other kernels may have the same name
+            found.setdefault(name, spec)
+    return found
 
 
 def wanted_problems(arguments: argparse.Namespace) -> dict[str, list[str]]:
@@ -215,6 +233,9 @@ def main() -> None:
     parser.add_argument("--problems", type=Path, help="a file of problems to measure instead, a kind and a problem's words on a line")
     parser.add_argument("--held-out", action="store_true", help="measure problems that nothing was tuned on instead")
     parser.add_argument("--specs", type=Path, action="append", help="folders of instances to time; default: specs/gemm")
+    parser.add_argument(
+        "--contenders", type=int, default=1 << 20, help="instances that the model likes most to time on a problem; default: all"
+    )
     parser.add_argument("--rounds", type=int, default=7, help="replays of each instance for a problem")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no problem after so long")
     parser.add_argument("--output", type=Path, default=HERE / "tensor_gemm", help="where to write, without .json and .md")
@@ -229,7 +250,8 @@ def main() -> None:
         device = gpu(0)
         clocks = ClockReader(device.pci_bus_id)
         for kind, texts in wanted_problems(arguments).items():
-            rows = run(kind, folders, arguments.rounds, texts, until, clocks)
+            before = {row["problem"]: list(row["times_us"]) for row in data["rows"] if row["kind"] == kind}
+            rows = run(kind, folders, arguments.rounds, texts, until, clocks, arguments.contenders, before)
             measured = {row["problem"] for row in rows}
             kept = [row for row in data["rows"] if row["kind"] != kind or row["problem"] not in measured]
             about = {"device": str(device), "date": datetime.date.today().isoformat(), "clocks": clocks.summary().sm_median}

@@ -122,8 +122,10 @@ class Operands:
                     part.copy_(torch.randn(part.shape, device="cuda"))
 
 
-def measure(request: GemmRequest, entries: Sequence[Entry], l2_bytes: int, rounds: int, sample: Callable[[], None]) -> Outcome:
-    """Checks and times all entries and torch."""
+def measure(
+    request: GemmRequest, entries: Sequence[Entry], l2_bytes: int, rounds: int, sample: Callable[[], None], kept: float = KEPT
+) -> Outcome:
+    """Checks all entries, and times torch and those that took no more than ``kept`` times as long as the best in a trial."""
     outcome = Outcome()
     with ExitStack() as cleanup, torch.no_grad():
         operands = Operands(request, entries, l2_bytes)
@@ -149,7 +151,7 @@ def measure(request: GemmRequest, entries: Sequence[Entry], l2_bytes: int, round
         own = [Contestant(name, "candidate", launch, partial(capture, cleanup, handle)) for name, launch in launches.items()]
         seconds = trial_seconds(handle, own, operands.count) if own else []
         outcome.trials = {one.name: value * 1e6 for one, value in zip(own, seconds, strict=True)}
-        contestants = [one for one, value in zip(own, seconds, strict=True) if value <= KEPT * min(seconds)]
+        contestants = [one for one, value in zip(own, seconds, strict=True) if value <= kept * min(seconds)]
         for name in ("peer", "fused") if request.epilogue and request.epilogue[0].op == "bias" else ("peer",):
             peer = _peer(cleanup, request, operands, stream, name)
             contestants += [peer] if peer is not None else []

@@ -31,7 +31,7 @@ def print_counters(counters: Counters) -> None:
     rows = [[_where(line, len(files) > 1), line.text, *_cells(line.tally)] for line in lines]
     rows.append([styled("total", "bold"), "", *_cells(counters.total)])
     columns = [Column("line", "right"), Column("source", folds=True), *(Column(name, "right") for name in _QUANTITIES)]
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else None
+    width = terminal_width()
     if width is not None and width < _TABLE_WIDTH:
         for row in rows:
             _print_lines([str(cell) for cell in row], width)
@@ -50,6 +50,11 @@ def print_counters(counters: Counters) -> None:
     click.echo()
     for text in told:
         click.echo(text if width is None else textwrap.fill(text, width))
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal, or those that COLUMNS tells; None where neither is known."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else None
 
 
 def _print_lines(cells: Sequence[str], width: int) -> None:

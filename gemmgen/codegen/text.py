@@ -24,7 +24,7 @@ def stepped(name: str, step: int) -> str:
     return f"++{name}" if step == 1 else f"{name} += {step}"
 
 
-def product(expression: str, factor: int) -> str:
+def product(expression: str, factor: int | str) -> str:
     """A sum times a factor, which is left out if it is 1."""
     return expression if factor == 1 else f"({expression}) * {factor}"
 
@@ -49,8 +49,10 @@ def power_of_two(bits: int) -> str:
     return f"{bits:#x};  // 2^{(bits >> 23) - 127}"
 
 
-def rounded_up(expression: str, multiple: int) -> str:
-    """The least multiple that is not below an expression, a sum or a product, as an expression."""
+def rounded_up(expression: str, multiple: int | str) -> str:
+    """The least multiple, of a number or of a constant, that is not below an expression, a sum or a product, as an expression."""
+    if isinstance(multiple, str):
+        return f"({expression} + {multiple} - 1) / {multiple} * {multiple}"
     return f"({expression} + {multiple - 1}) / {multiple} * {multiple}"
 
 

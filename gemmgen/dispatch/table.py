@@ -29,6 +29,9 @@ TRAIT_DISTANCE = 2.0
 """Distance of a difference in layout, type or alignment, in units of a factor of two in one extent."""
 REACH = 1.0
 """Distance at which a tabulated problem says half of what it could."""
+ALMOST = 0.01
+"""Distance of problems that differ in no extent or trait, but in a residual that is read: where results lie scattered, that takes as long
+as all else."""
 Source = Literal["measured", "interpolated", "model"]
 RowModel = Callable[["Row", str], float | None]
 """The model's seconds of an instance on a row's problem; None for an instance that is not known any more."""
@@ -79,9 +82,12 @@ class Table:
     """Compiler, clocks, driver, date."""
 
     def near(self, request: Request, without: Row | None = None) -> list[tuple[float, Row]]:
-        """The rows of the request's family with their distances, nearest first; ``without`` leaves one out."""
+        """The rows of the request's family with their distances, nearest first; ``without`` leaves one out. Only a row for this very
+        problem has none: not one beside which a residual is read."""
         rows = [row for row in self._by_kind.get(request.kind, []) if row is not without]
-        return sorted(((request_distance(request, row.request), row) for row in rows), key=lambda pair: pair[0])
+        distances = [request_distance(request, row.request) for row in rows]
+        apart = [distance or ALMOST * (row.request.adds != request.adds) for distance, row in zip(distances, rows, strict=True)]
+        return sorted(zip(apart, rows, strict=True), key=lambda pair: pair[0])
 
     def estimate(self, near: Sequence[tuple[float, Row]], instance: str, model_seconds: float, model: RowModel) -> tuple[float, Source]:
         """Seconds of an instance on a request that has ``near`` it, and where they come from.

@@ -80,3 +80,12 @@ def _outline(symbol: str) -> str:
         if not nested:
             break
     return "::".join(parts) or symbol
+
+
+_HIDDEN = re.compile(r"\b(?:_INTERNAL_\w+|__v?\d+|_V_[0-9A-Fa-f_]+|CUB_\d+_SM_\w+|CUB_\d+)::")
+"""Namespaces that nobody writes: versions of libraries, and the compiler's own for what a file keeps to itself."""
+
+
+def plainly(symbol: str) -> str:
+    """The demangled name of a symbol without the namespaces that nobody writes."""
+    return _HIDDEN.sub("", demangled(symbol))

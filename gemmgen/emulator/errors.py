@@ -32,6 +32,9 @@ class Location(Protocol):
     def inlined_at(self) -> Location | None:
         """The call of that function."""
 
+    def own(self) -> Location:
+        """The line of the user's that the place was inlined into."""
+
 
 class Instruction(Protocol):
     """A statement of PTX, as far as messages quote it."""
@@ -117,7 +120,7 @@ class EmulatorError(Exception):
         location = instruction.location
         if location is not None:
             lines.append(f"  CUDA  {location}")
-            at: Location | None = location
+            at: Location | None = location.own()
             while at is not None:
                 quoted = _quote(source, at)
                 if quoted is not None:

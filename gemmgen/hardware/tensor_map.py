@@ -69,9 +69,8 @@ _CHUNK_BYTES = 16
 _LARGEST_EXTENT = 1 << 32
 _LARGEST_STRIDE = 1 << 40
 _LARGEST_BOX = 256
-_LARGEST_COPY = 232_448
-"""Bytes of a box: the shared memory that a block can have. The driver's limit lies between 147,456 and 262,144
-(measurements/tensor_copies.md)."""
+_LARGEST_COPY = 233_472
+"""Bytes of a box: all the shared memory of an SM, the limit of the driver on an H200 (measurements/tensor_copies.md)."""
 _LARGEST_ELEMENT_STRIDE = 8
 _MOST_CHANNELS = 256
 _MOST_PIXELS = 1024
@@ -282,7 +281,7 @@ def _bad_box(m: TensorMap) -> Iterator[str]:
     yield from _bad_row(m, "box[0]", m.box[0])
     size = m.element_bytes * prod(size // step for size, step in zip(m.box, m.steps, strict=True) if step > 0)
     if size > _LARGEST_COPY:
-        yield f"box: {size} bytes; {_LARGEST_COPY} are possible, the shared memory of a block"
+        yield f"box: {size} bytes; {_LARGEST_COPY} are possible, the shared memory of an SM"
 
 
 def _bad_walk(m: TensorMap, walk: Im2col) -> Iterator[str]:

@@ -70,6 +70,11 @@ class Request(ABC):
         """True if the result has no element, so that nothing is launched."""
 
     @property
+    def adds(self) -> bool:
+        """True if an array of the result's shape is added to it."""
+        return False
+
+    @property
     def companions(self) -> tuple[Request, ...]:
         """Requests that stand for all those that one instance has to serve alike; none if each may have its own."""
         return ()

@@ -32,6 +32,6 @@ def parameters(arguments: Sequence[Argument]) -> str:
     return "\n".join(line.rstrip() for line in lines).rstrip(", ")
 
 
-def times(factor: int, operator: str = "*") -> str:
+def times(factor: int | str, operator: str = "*") -> str:
     """The rest of a product, or of a quotient, whose last factor this is: nothing for 1."""
     return "" if factor == 1 else f" {operator} {factor}"

@@ -5,11 +5,11 @@ torch, CuPy and NumPy arrays, and whatever has DLPack or ``__cuda_array_interfac
 the caller's stream; arrays in host memory by kernels for the processor where there are any (``matmul`` of float32), else on the
 emulator, which is slow and exact. The first call with new layouts chooses an
 instance (``gemmgen explain --problem`` says which, and why), compiles it if the cache has not seen it, and remembers that;
-later calls only launch. Nothing is copied: a layout that no kernel reads is an error. ``matmul``, ``reduce`` and ``elementwise`` of
-torch tensors have derivatives; ``conv2d`` and ``grouped_matmul`` have none, and refuse tensors that require gradients.
+later calls only launch. A layout that no kernel reads is copied by ``matmul``, and an error elsewhere. ``matmul``, ``grouped_matmul``,
+``reduce`` and ``elementwise`` of torch tensors have derivatives; ``conv2d`` has none, and refuses tensors that require gradients.
 
-Where torch was imported first, the operations are registered with it as ``torch.ops.gemmgen.matmul``, ``.reduce``,
-``.conv2d`` and ``.elementwise``; else ``gemmgen.ops.register_torch()`` does that.
+Where torch was imported first, the operations are registered with it as ``torch.ops.gemmgen.matmul``, ``.grouped_matmul``,
+``.reduce``, ``.conv2d`` and ``.elementwise``; else ``gemmgen.ops.register_torch()`` does that.
 """
 
 from __future__ import annotations
@@ -115,13 +115,7 @@ def matmul(
     """
     if _compiling is not None and (_compiling() or _recording(a, b, bias, residual)):
         b = b.source if b.__class__ is Planes else b
-        numbers = isinstance(scale_a, Real) or isinstance(scale_b, Real)
-        if numbers and output is None and not a.dtype.is_floating_point:
-            output = "float32"
-        if isinstance(scale_a, Real):
-            scale_a, alpha = None, alpha * scale_a
-        if isinstance(scale_b, Real):
-            scale_b, alpha = None, alpha * scale_b
+        output, alpha, scale_a, scale_b = _numbers_as_factors(a, alpha, scale_a, scale_b, output)
         return _traced(
             "matmul",
             (a, b, bias, residual, alpha, gamma, activation or "", scale_a, scale_b, scale_out, output or "", precision),
@@ -183,8 +177,17 @@ def grouped_matmul(
     (groups, n), ``scale_a`` (m,) or (m, 1), ``scale_b`` (groups, n) or (groups, 1, n); ``amax``, types and all else as for ``matmul``, on
     tensor cores: float16, bfloat16, 8-bit integers and 8-bit floats.
 
+    Derivatives are of float16 and bfloat16 without scales; that of ``b`` is one product a group, for which ``offsets`` is read on the host.
+
     Raises ``LaunchError`` for arguments that do not go together.
     """
+    if _compiling is not None and (_compiling() or _recording(a, b, bias)):
+        output, alpha, scale_a, scale_b = _numbers_as_factors(a, alpha, scale_a, scale_b, output)
+        return _traced(
+            "grouped_matmul",
+            (a, b, offsets, bias, alpha, activation or "", scale_a, scale_b, scale_out, output or ""),
+            out is None and amax is None and stream is None and (activation is None or isinstance(activation, str)),
+        )
     if activation.__class__ is not str and activation is not None:
         activation = hashable(activation)
     alpha = number("grouped_matmul", "alpha", alpha)
@@ -363,7 +366,8 @@ _recording: Any = None
 
 
 def register_torch() -> None:
-    """Registers ``torch.ops.gemmgen.matmul``, ``.reduce``, ``.conv2d`` and ``.elementwise``; does nothing the second time. Imports torch.
+    """Registers ``torch.ops.gemmgen.matmul``, ``.grouped_matmul``, ``.reduce``, ``.conv2d`` and ``.elementwise``; does nothing the second
+    time. Imports torch.
 
     Raises ``EnvironmentMissing`` without torch.
     """
@@ -371,7 +375,7 @@ def register_torch() -> None:
     from gemmgen.ops.torch_operators import needs_gradients, register
 
     _recording = needs_gradients
-    _compiling = register(matmul, reduce, conv2d, *_OF_FAMILIES.values())
+    _compiling = register(matmul, grouped_matmul, reduce, conv2d, *_OF_FAMILIES.values())
 
 
 def _function(call: FamilyCall) -> Callable[..., Any]:
@@ -397,6 +401,18 @@ __all__ += list(_OF_FAMILIES)
 def __getattr__(name: str) -> Any:
     """For type checkers, which cannot see what families offer."""
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _numbers_as_factors(a: Any, alpha: Any, scale_a: Any, scale_b: Any, output: str | None) -> tuple[str | None, Any, Any, Any]:
+    """``output``, ``alpha`` with the scales that are numbers, and those that are none."""
+    numbers = isinstance(scale_a, Real) or isinstance(scale_b, Real)
+    if numbers and output is None and not a.dtype.is_floating_point:
+        output = "float32"
+    if isinstance(scale_a, Real):
+        scale_a, alpha = None, alpha * scale_a
+    if isinstance(scale_b, Real):
+        scale_b, alpha = None, alpha * scale_b
+    return output, alpha, scale_a, scale_b
 
 
 def _traced(name: str, arguments: tuple[Any, ...], possible: bool) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.requests import MOST_ALIGNMENT, Copy, Layout
-from gemmgen.runtime.arrays.views import ArrayView, describe
+from gemmgen.runtime.arrays.views import LEGACY_STREAM, PER_THREAD_STREAM, ArrayView, describe
 
 _SEEN_AS = {"u16": "bf16", "bool": "u8"}
 """NumPy and CuPy hold the bits of bfloat16 as uint16; truth values are bytes, 0 or 1."""
@@ -65,8 +65,7 @@ def copied(array: Any, copy: Copy, stream: int | None = None) -> Any:
     """A copy of an operand. ``stream``: handle of the GPU's stream that reads it, on which it is made. Raises ``LaunchError`` for
     arrays of libraries that cannot copy."""
     if is_torch(array):
-        torch = sys.modules["torch"]
-        with torch.cuda.stream(torch.cuda.ExternalStream(stream, array.device)) if array.is_cuda and stream else nullcontext():
+        with _torch_stream(array, stream):
             wide = array.expand(copy.shape)
             return wide.mT.contiguous().mT if copy.by_columns else wide.contiguous()
     library = type(array).__module__.split(".")[0]
@@ -81,6 +80,19 @@ def copied(array: Any, copy: Copy, stream: int | None = None) -> Any:
         if copy.by_columns:
             return wide.swapaxes(-1, -2).copy(order="C").swapaxes(-1, -2)
         return wide.copy(order="C")
+
+
+def _torch_stream(array: Any, stream: int | None) -> Any:
+    """The context in which torch works on the stream of this handle, where that is not the current one already. Raises
+    ``LaunchError`` for the one that torch does not have."""
+    torch = sys.modules["torch"]
+    if not array.is_cuda or (stream or LEGACY_STREAM) == (torch.cuda.current_stream(array.device).cuda_stream or LEGACY_STREAM):
+        return nullcontext()
+    if (stream or LEGACY_STREAM) == LEGACY_STREAM:
+        return torch.cuda.stream(torch.cuda.default_stream(array.device))
+    if stream == PER_THREAD_STREAM:
+        raise LaunchError("torch cannot copy operands on the per-thread default stream: pass contiguous ones, or a stream of torch's")
+    return torch.cuda.stream(torch.cuda.ExternalStream(stream, array.device))
 
 
 def array_type(like: Any, kind: str, truth: bool) -> Any:

@@ -129,9 +129,11 @@ class Operator:
                 return self._on_torch(torch, arrays, options, numbers, stream)
         elif first.__class__ is _cupy_array():
             return self._on_cupy(sys.modules["cupy"], arrays, options, numbers, stream)
+        elif stream is None and first.__class__ is _numpy_array():
+            return self._on_numpy(arrays, options, numbers)
         return self._on_others(arrays, options, numbers, stream)
 
-    # In the next two every microsecond is one of each call: attributes are read once, and nothing is made that is not needed.
+    # In the next three every microsecond is one of each call: attributes are read once, and nothing is made that is not needed.
 
     def _on_torch(
         self, torch: Any, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any
@@ -272,13 +274,52 @@ class Operator:
         call.launcher.launch(handle, *pointers, *numbers)  # type: ignore[union-attr]
         return results
 
-    def _on_others(self, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any) -> tuple[Any, ...]:
+    def _on_numpy(self, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...]) -> tuple[Any, ...]:
+        parts: list[Any] = [options]
+        pointers: list[int] = []
+        kind = arrays[0].__class__
+        for array in arrays:
+            if array is None:
+                parts.append(None)
+                pointers.append(0)
+            elif array.__class__ is kind:
+                pointer = array.ctypes.data
+                parts.append((array.shape, array.strides, array.dtype, array.flags.writeable, pointer & 15))
+                pointers.append(pointer)
+            else:
+                return self._on_others(arrays, options, numbers, None)
+        key = tuple(parts)
+        call = self._known(key)
+        if call is None:
+            call = self._prepare(arrays, options)
+            results = call.interpretation.results
+            call.templates = tuple((result.shape, array_type(arrays[0], result.type, result.truth)) for result in results)
+            self._remember(key, call)
+        native = call.native
+        if native is None or call.copies:
+            return self._on_others(arrays, options, numbers, None, call)
+        given = self._given
+        results = arrays[given:]
+        if results[0] is None or results[-1] is None:
+            empty = sys.modules["numpy"].empty
+            results = tuple([empty(shape, element) for shape, element in call.templates])
+            pointers[given:] = [result.ctypes.data for result in results]
+        elif call.apart != pointers:
+            self._check_overlap(call, arrays, pointers)
+        native(dict(zip(self._arrays, pointers, strict=True)), dict(zip(self.numbers, numbers, strict=True)))
+        return results
+
+    def _on_others(
+        self, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any, call: Call | None = None
+    ) -> tuple[Any, ...]:
+        """``call``: what is remembered for these arrays, if it was looked up already."""
         handle = None if stream is None else stream_handle(stream)
         if handle is None and is_torch(arrays[0]) and arrays[0].is_cuda:
             handle = current_stream(sys.modules["torch"])(arrays[0].get_device()) or LEGACY_STREAM
         views = self._views(arrays, handle)
-        key = (options, *(None if view is None else (*view.layout, alignment_of(view.pointer)) for view in views))
-        call = self._known(key)
+        if call is None:
+            key = (options, *(None if view is None else (*view.layout, alignment_of(view.pointer)) for view in views))
+            call = self._known(key)
         if call is None:
             call = self._prepare(arrays, options)
             device = arrays_device(views)
@@ -303,7 +344,8 @@ class Operator:
                 replaced_arrays[index] = copied(arrays[index], copy, handle)
             views = (*self._views(replaced_arrays, handle)[: self._given], *views[self._given :])
         if call.native is not None:
-            call.native(dict(zip(self._arrays, views, strict=True)), dict(zip(self.numbers, numbers, strict=True)))
+            places = {name: 0 if view is None else view.pointer for name, view in zip(self._arrays, views, strict=True)}
+            call.native(places, dict(zip(self.numbers, numbers, strict=True)))
         elif call.launcher is None:
             self._emulate(call, dict(zip(self._arrays, views, strict=True)), dict(zip(self.numbers, numbers, strict=True)))
         else:
@@ -493,6 +535,12 @@ def loaded(plan: KernelPlan, ordinal: int) -> LoadedBinary:
 def arrays_device(views: Iterable[ArrayView | None]) -> Device:
     """The one device that all arrays are on."""
     return next(view.device for view in views if view is not None)
+
+
+def _numpy_array() -> Any:
+    """The class of NumPy's arrays; None where NumPy was not imported."""
+    numpy = sys.modules.get("numpy")
+    return None if numpy is None else numpy.ndarray
 
 
 def _cupy_array() -> Any:

@@ -18,7 +18,6 @@ from gemmgen.ops.host_tuning import ShapeClass, Transposes, class_of, general_sp
 from gemmgen.toolchain.compilation import compile_host_plan
 
 if TYPE_CHECKING:
-    from gemmgen.runtime.arrays.views import ArrayView
     from gemmgen.runtime.native import LoadedLibrary
 
 
@@ -52,17 +51,15 @@ class NativeCall:
             else:
                 self._arguments.append(("scalar", argument.name, None))
 
-    def __call__(self, views: Mapping[str, ArrayView | None], numbers: Mapping[str, float]) -> None:
-        """Computes the product; ``views`` and ``numbers`` by the names that the operation gives them."""
+    def __call__(self, pointers: Mapping[str, int], numbers: Mapping[str, float]) -> None:
+        """Computes the product; ``pointers`` and ``numbers`` by the names that the operation gives them."""
         values: list[Any] = []
         moving = []
         for kind, name, value in self._arguments:
             if kind == "pointer":
-                view = views[name]
-                assert view is not None
                 if value:
                     moving.append((len(values), value))
-                values.append(view.pointer)
+                values.append(pointers[name])
             else:
                 values.append(value if kind == "number" else numbers[name])
         for _ in range(self._batch):

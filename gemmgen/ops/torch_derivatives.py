@@ -7,6 +7,7 @@ again.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from gemmgen.core.errors import LaunchError
@@ -44,7 +45,7 @@ def backward(context: Any, dy: Any) -> tuple[Any, ...]:
     dz = dy
     if activation:
         z = None if result is not None else _product(a, b, alpha, precision, bias, residual, gamma)
-        dz = _through(activation, dy, result, z)
+        dz = through(activation, dy, result, z)
     dz = dz.contiguous()
     vector_a, vector_b = len(a.shape) == 1, len(b.shape) == 1
     left, right = a.unsqueeze(0) if vector_a else a, b.unsqueeze(1) if vector_b else b
@@ -75,7 +76,7 @@ def _product(a: Any, b: Any, alpha: float, precision: str, bias: Any = None, res
     return torch.ops.gemmgen.matmul(a, b, bias, residual, alpha, gamma, precision=precision if both_float32 else "f32")
 
 
-def _through(activation: str, dy: Any, result: Any, z: Any) -> Any:
+def through(activation: str, dy: Any, result: Any, z: Any) -> Any:
     """Gradient before an activation, by torch's own formulas."""
     import torch
 
@@ -91,3 +92,13 @@ def _through(activation: str, dy: Any, result: Any, z: Any) -> Any:
     if activation == "silu":
         return aten.silu_backward(dy, z)
     return aten.gelu_backward(dy, z, approximate="tanh" if activation == "gelu_tanh" else "none")
+
+
+@cache
+def product_type(a: str, b: str, plain: bool) -> str:
+    """The word for the type of a product of factors of these, ``plain`` as it is."""
+    from gemmgen.core.elements import BY_WORD, ELEMENTS
+    from gemmgen.kernels.gemm.matcher import result_type
+
+    kinds = [BY_WORD[word.removeprefix("torch.")] for word in (a, b)]
+    return ELEMENTS[result_type(kinds[0], kinds[1], plain)].word

@@ -1,7 +1,7 @@
 """The operations as custom operators of torch, with shapes for tracing, so that ``torch.compile`` takes them as they are.
 
-``matmul``, ``reduce`` and ``elementwise`` have derivatives. ``conv2d`` has none: tensors that require gradients are refused, under
-``torch.no_grad()`` they are not.
+``matmul``, ``grouped_matmul``, ``reduce`` and ``elementwise`` have derivatives. ``conv2d`` has none: tensors that require gradients are
+refused, under ``torch.no_grad()`` they are not.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from functools import cache
 from typing import Any
 
 from gemmgen.core.errors import EnvironmentMissing, LaunchError
+from gemmgen.ops import torch_grouped
 from gemmgen.ops.operators import FamilyTorchOperator, family_torch_operators
-from gemmgen.ops.torch_derivatives import backward, save
+from gemmgen.ops.torch_derivatives import backward, product_type, save
 from gemmgen.ops.torch_gradients import reduction_backward, save_reduction
 
 _SCHEMAS = {
     "matmul": "(Tensor a, Tensor b, Tensor? bias=None, Tensor? residual=None, float alpha=1.0, float gamma=1.0, "
     "str activation='', Tensor? scale_a=None, Tensor? scale_b=None, Tensor? scale_out=None, str output='', str precision='f32') -> Tensor",
+    "grouped_matmul": torch_grouped.SCHEMA,
     "reduce": "(Tensor x, str op='sum', int[]? axis=None, bool keepdims=False, int correction=0) -> Tensor",
     "conv2d": "(Tensor x, Tensor w, Tensor? bias=None, Tensor? residual=None, int[2] stride=1, int[2] padding=0, int[2] dilation=1, "
     "int groups=1, float alpha=1.0, float beta=1.0, float gamma=1.0, str activation='', str output='', str layout='') -> Tensor",
@@ -44,6 +46,9 @@ def register(*functions: Callable[..., Any]) -> Any:
     for name, schema in _SCHEMAS.items():
         _define(torch, library, name, schema, _IMPLEMENTATIONS[name], _fake(torch, name))
     torch.library.register_autograd("gemmgen::matmul", backward, setup_context=save, lib=library)
+    grouped = torch_grouped
+    torch.library.register_autograd("gemmgen::grouped_matmul", grouped.backward, setup_context=grouped.save, lib=library)
+    _define(torch, library, "grouped_matmul_weights", grouped.SCHEMA_OF_WEIGHTS, grouped.weights, grouped.result_of_weights)
     torch.library.register_autograd("gemmgen::reduce", reduction_backward, setup_context=save_reduction, lib=library)
     for name, operator in family_torch_operators().items():
         _define(torch, library, name, operator.SCHEMA, _implementation(name, operator), operator.result)
@@ -104,6 +109,23 @@ def _matmul(
     )
 
 
+def _grouped(
+    a: Any,
+    b: Any,
+    offsets: Any,
+    bias: Any = None,
+    alpha: float = 1.0,
+    activation: str = "",
+    scale_a: Any = None,
+    scale_b: Any = None,
+    scale_out: Any = None,
+    output: str = "",
+) -> Any:
+    scales = {"scale_a": scale_a, "scale_b": scale_b, "scale_out": scale_out}
+    words = {"activation": activation or None, "output": output or None}
+    return _functions["grouped_matmul"](a, b, offsets, bias=bias, alpha=alpha, **scales, **words)
+
+
 def _reduce(x: Any, op: str = "sum", axis: Any = None, keepdims: bool = False, correction: int = 0) -> Any:
     if op == "mean_variance":
         raise LaunchError("torch.ops.gemmgen.reduce returns one tensor; call gemmgen.ops.reduce for mean_variance")
@@ -144,7 +166,12 @@ def _conv2d(
     )
 
 
-_IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {"matmul": _matmul, "reduce": _reduce, "conv2d": _conv2d}
+_IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
+    "matmul": _matmul,
+    "grouped_matmul": _grouped,
+    "reduce": _reduce,
+    "conv2d": _conv2d,
+}
 
 
 def _fake(torch: Any, name: str) -> Any:
@@ -169,7 +196,7 @@ def _fake(torch: Any, name: str) -> Any:
         rows = [left[-2]] if len(left) > 1 else []
         columns = [right[-1]] if len(right) > 1 else []
         plain = alpha == 1 and not activation and all(given is None for given in (bias, scale_a, scale_b, scale_out))
-        word = output or _product_type(str(a.dtype), str(b.dtype), plain)
+        word = output or product_type(str(a.dtype), str(b.dtype), plain)
         return a.new_empty([*batch, *rows, *columns], dtype=getattr(torch, word))
 
     def reduce(x: Any, op: str = "sum", axis: Any = None, keepdims: bool = False, correction: int = 0) -> Any:
@@ -206,17 +233,7 @@ def _fake(torch: Any, name: str) -> Any:
         shape = {"nchw32": [n, k // 32, p, q, 32], "nchw4": [n, k // 4, p, q, 4], "nhwc": [n, p, q, k]}[layout or "nchw32"]
         return x.new_empty(shape, dtype=kind)
 
-    return {"matmul": matmul, "reduce": reduce, "conv2d": conv2d}[name]
-
-
-@cache
-def _product_type(a: str, b: str, plain: bool) -> str:
-    """The word for the type of a product of factors of these, ``plain`` as it is."""
-    from gemmgen.core.elements import BY_WORD, ELEMENTS
-    from gemmgen.kernels.gemm.matcher import result_type
-
-    kinds = [BY_WORD[word.removeprefix("torch.")] for word in (a, b)]
-    return ELEMENTS[result_type(kinds[0], kinds[1], plain)].word
+    return {"matmul": matmul, "grouped_matmul": torch_grouped.result, "reduce": reduce, "conv2d": conv2d}[name]
 
 
 @cache

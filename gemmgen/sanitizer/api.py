@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from gemmgen.core.errors import GemmgenError
 from gemmgen.sanitizer.arguments import KernelArgument, argument_of, check_arguments, within_memory
 from gemmgen.sanitizer.findings import Finding
 from gemmgen.sanitizer.launches import Dimensions, Launch, Run, Settings, run_launches, schedule_difference
-from gemmgen.sanitizer.source import CompileOptions, Entry, KernelCode, find_entry, load_kernel, read_kernel_file
+from gemmgen.sanitizer.source import CompileOptions, Entry, KernelCode, UnusableInput, find_entry, load_kernel, read_kernel_file
 from gemmgen.sanitizer.structures import find_layout
 
 if TYPE_CHECKING:
@@ -104,15 +105,17 @@ def emulate(
 
     Raises ``GemmgenError`` if nothing can be launched; what a launch does wrong is in the result.
     """
-    compiling = CompileOptions(architecture, tuple(map(str, include)), tuple(define), tuple(options), debug)
+    for what, number, least in (("schedules", schedules, 0), ("seed", seed, 0), ("jobs", jobs, 1), ("shared_bytes", shared_bytes, 0)):
+        if _integer(number) is None or number < least:
+            raise UnusableInput(f"{what} is {number!r}, need an integer of at least {least}")
+    compiling = CompileOptions(architecture, _texts(include), _texts(define), _texts(options), debug)
     code = _load(source, compiling, entry, name)
     found = find_entry(code, entry)
     if parameter_names is not None and len(parameter_names) == len(found.parameters):
         found = replace(found, parameter_names=tuple(parameter_names))
     arguments = bind_arguments(code, found, args)
-    launch = Launch(
-        found, _dimensions(grid), _dimensions(block), shared_bytes, found.parameter_names, None if cluster is None else _dimensions(cluster)
-    )
+    blocks = None if cluster is None else _dimensions("cluster", cluster)
+    launch = Launch(found, _dimensions("grid", grid), _dimensions("block", block), shared_bytes, found.parameter_names, blocks)
     given = dict(zip(found.parameter_names, arguments, strict=True))
     settings = Settings(strict=strict, hazards=hazards, counters=counters, jobs=jobs)
     run = run_launches(code, [launch], given, symbols or {}, None, settings)
@@ -125,6 +128,9 @@ def emulate(
 
 
 def _load(source: str | os.PathLike[str], compiling: CompileOptions, entry: str | None, name: str | None) -> KernelCode:
+    if not isinstance(source, str | os.PathLike) or not str(source).strip():
+        got = "an empty text" if isinstance(source, str) else type(source).__name__
+        raise UnusableInput(f"the source is CUDA or PTX, as a text or as the path of a file; got {got}")
     is_path = isinstance(source, os.PathLike) or ("\n" not in source and "{" not in source and ";" not in source)
     if is_path:
         return read_kernel_file(Path(source), compiling, entry)
@@ -133,12 +139,13 @@ def _load(source: str | os.PathLike[str], compiling: CompileOptions, entry: str 
 
 def bind_arguments(code: KernelCode, entry: Entry, args: Sequence[Any]) -> list[KernelArgument]:
     """Arguments for the parameters of a kernel. Raises ``UnusableInput``."""
-    arguments = []
-    for index, value in enumerate(args):
-        c_type = entry.parameter_types[index] if index < len(entry.parameter_types) else ""
-        arguments.append(argument_of(value, index, c_type, partial(find_layout, code, c_type)))
-        if isinstance(value, str):
-            within_memory(arguments[place] for place in range(len(arguments)) if isinstance(args[place], str))
+    if isinstance(args, str) or not isinstance(args, Sequence):
+        raise UnusableInput(f"args is a list with one value for each parameter, got {type(args).__name__}")
+    types = [*entry.parameter_types, *[""] * len(args)]
+    arguments = within_memory(
+        argument_of(value, index, c_type, partial(find_layout, code, c_type))
+        for index, (value, c_type) in enumerate(zip(args, types, strict=False))
+    )
     check_arguments(entry.name, entry.parameters, entry.parameter_names, arguments)
     return arguments
 
@@ -153,5 +160,21 @@ def _result(name: str, run: Run, findings: tuple[Finding, ...]) -> Result:
     return Result(name, arrays, findings, run.instructions, run.counters, run.symbols, run.output)
 
 
-def _dimensions(sizes: int | Sequence[int]) -> Dimensions:
-    return (int(sizes),) if not isinstance(sizes, Sequence) else tuple(int(size) for size in sizes)
+def _dimensions(name: str, sizes: int | Sequence[int]) -> Dimensions:
+    given = sizes if isinstance(sizes, Sequence) and not isinstance(sizes, str) else [sizes]
+    found = [_integer(size) for size in given]
+    if None in found or not 1 <= len(found) <= 3:
+        raise UnusableInput(f"{name} is {sizes!r}, need one to three integers")
+    return tuple(size for size in found if size is not None)
+
+
+def _integer(value: Any) -> int | None:
+    """An integer of any library's; None for what is none."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def _texts(values: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+    return (str(values),) if isinstance(values, str | os.PathLike) else tuple(map(str, values))

@@ -63,6 +63,7 @@ _C_TYPES = {
     "__half": "float16",
     "half": "float16",
 }
+_DOUBLE_COMPLEX = ("double2", "cuDoubleComplex", "cuda::std::complex<double>")
 _NUMPY_NAMES = {
     "float32": "f32",
     "float64": "f64",
@@ -143,7 +144,7 @@ class KernelArgument:
 
 
 LARGEST_TOTAL_BYTES = 2 << 30
-"""Of all arrays that a run's texts describe."""
+"""Of all arrays of a run, and of all variables of a module."""
 MOST_AXES = 32
 """Of an array; NumPy has 64 at most."""
 DEEPEST = 16
@@ -221,6 +222,7 @@ def argument_of(value: Any, index: int, c_type: str = "", layout: Layouts | None
     None, bytes, or text as on the command line. `c_type` decides what a Python number becomes. Raises ``UnusableInput``."""
     import numpy as np
 
+    what = f"argument {index}"
     if value is None:
         return KernelArgument("None", "null", None)
     if isinstance(value, KernelArgument):
@@ -235,28 +237,41 @@ def argument_of(value: Any, index: int, c_type: str = "", layout: Layouts | None
         return KernelArgument("bytes", "struct", value.tobytes() if isinstance(value, np.void) else bytes(value))
     if isinstance(value, Mapping):
         if layout is None:
-            raise UnusableInput(f"argument {index}: this parameter takes no structure")
-        return _structure(f"argument {index}", dict(value), layout(), index)
+            raise UnusableInput(f"{what}: this parameter takes no structure")
+        return _structure(what, dict(value), layout(), index)
+    if isinstance(value, complex) and not isinstance(value, np.generic):
+        value = np.complex128(value) if c_type in _DOUBLE_COMPLEX else np.complex64(value)
     if isinstance(value, bool | int | float | np.generic):
         dtype = np.dtype(_C_TYPES[c_type]) if c_type in _C_TYPES else getattr(value, "dtype", None)
         if dtype is None:
             dtype = np.dtype(np.float32 if isinstance(value, float) else np.int32)
             if isinstance(value, int) and not -(2**31) <= value < 2**31:
                 dtype = np.dtype(np.int64)
-        if isinstance(value, float | np.floating) and dtype.kind in "iu" and value != int(value):
-            raise UnusableInput(f"argument {index}: {value} for a parameter of type {c_type or dtype}")
+        if isinstance(value, float | np.floating) and dtype.kind in "iu" and (not np.isfinite(value) or value != int(value)):
+            raise UnusableInput(f"{what}: {value} for a parameter of type {c_type or dtype}")
         try:
             scalar = np.array([value]).astype(dtype)[0] if isinstance(value, float | np.generic) else np.array([value], dtype)[0]
         except OverflowError:
-            raise UnusableInput(f"argument {index}: {value} does not fit into {c_type or dtype}") from None
+            raise UnusableInput(f"{what}: {value} does not fit into {c_type or dtype}") from None
         return KernelArgument(repr(value), _NUMPY_NAMES.get(str(dtype), str(dtype)), scalar)
     if isinstance(value, list | tuple) and value and not isinstance(value[0], int | float):
-        return _pointers(f"argument {index}", [argument_of(item, index) for item in value])
+        return _pointers(what, within_memory(argument_of(item, index) for item in value))
+    if isinstance(value, Sequence) and len(value) > LARGEST_ARRAY_BYTES:
+        raise _too_large(what, len(value))
     array = np.asarray(value)
-    if array.dtype.hasobject or str(array.dtype) not in (*_NUMPY_NAMES, "complex64", "complex128"):
-        raise UnusableInput(f"argument {index}: {type(value).__name__} is neither an array nor a number")
+    if array.dtype.hasobject:
+        raise UnusableInput(f"{what}: {type(value).__name__} is neither an array nor a number")
+    if str(array.dtype) not in (*_NUMPY_NAMES, "complex64", "complex128"):
+        raise UnusableInput(f"{what}: an array of {array.dtype}; its elements may be {', '.join(_NUMPY_NAMES)}, or a view of their bytes")
+    if array.nbytes > LARGEST_ARRAY_BYTES:
+        raise _too_large(what, array.nbytes)
     text = f"{array.dtype}[{','.join(map(str, array.shape))}]"
     return KernelArgument(text, _NUMPY_NAMES.get(str(array.dtype), str(array.dtype)), np.array(array, order="C"))
+
+
+def _too_large(what: str, size: int) -> UnusableInput:
+    got = f"{size / 2**30:.3g} GiB"
+    return UnusableInput(f"{what}: {got}, need at most {LARGEST_ARRAY_BYTES >> 30} GiB: the emulator keeps several bytes for each")
 
 
 def _mapped(value: TensorMap, index: int) -> KernelArgument:
@@ -326,8 +341,7 @@ def _structure(text: str, given: Mapping[str, Any], layout: Layout, index: int) 
             target = argument_of(value, 100 * index + position)
             if target.is_array:
                 pointers.append((field.offset, f".{field.name}", target))
-                if isinstance(value, str):
-                    within_memory(member for _, _, member in pointers)
+                within_memory(member for _, _, member in pointers)
             elif target.value is not None:
                 raise _wrong(text, f"the member {field.name} of {layout.name} is a pointer")
         else:
@@ -397,8 +411,7 @@ def _array(text: str, kind: str, shape: str, fill: str | None, index: int) -> np
         if len(extents) > MOST_AXES:
             raise _wrong(text, f"{len(extents)} axes, need at most {MOST_AXES}")
         if prod(extents) * dtype.itemsize > LARGEST_ARRAY_BYTES:
-            got = f"{prod(extents) * dtype.itemsize / 2**30:.3g} GiB"
-            raise _wrong(text, f"{got}, need at most {LARGEST_ARRAY_BYTES >> 30} GiB: the emulator keeps several bytes for each")
+            raise _too_large(f"--arg {text!r}", prod(extents) * dtype.itemsize)
     if fill is not None and from_file:
         return _from_file(text, fill[1:], dtype, extents)
     assert extents is not None

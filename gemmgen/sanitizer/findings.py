@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from gemmgen.emulator.demangling import demangled
+from gemmgen.emulator.demangling import plainly
 
 if TYPE_CHECKING:
     from gemmgen.emulator import EmulatorError
@@ -97,8 +97,8 @@ def _finding(error: EmulatorError, source: SourceText) -> Finding:
     places = []
     for inst, threads in ((error.instruction, error.threads), (error.other, error.other_threads)):
         if inst is not None:
-            at = inst.location
-            function = demangled(at.function) if at is not None and at.function else None
+            at = inst.location.own() if inst.location is not None else None
+            function = plainly(at.function) if at is not None and at.function else None
             file, line, column = (at.file, at.line, at.column) if at is not None else (None, None, None)
             places.append(Place(file, line, column, function, inst.line, inst.text, threads))
     return Finding(

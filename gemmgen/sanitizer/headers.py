@@ -213,10 +213,46 @@ _CUB_PARTS = (
 
 
 def host_algorithms(text: str) -> dict[str, str]:
-    """Nothing, for the headers of Thrust that a text includes without calling Thrust: the calls were in code for the host."""
-    if re.search(r"\bthrust\s*::", text):
-        return {}
-    return dict.fromkeys(re.findall(r"^[ \t]*#[ \t]*include[ \t]*[<\"](thrust/[\w./]+)[>\"]", text, re.MULTILINE), "#pragma once\n")
+    """Nothing, for the headers of Thrust that a text includes without calling Thrust, and for those of CUB that launch kernels: the calls
+    were in code for the host. The states of tiles, which device code may use, come with CUB's scan."""
+    names = "cub/device" if re.search(r"\bthrust\s*::", text) else "thrust|cub/device"
+    found = re.findall(rf"^[ \t]*#[ \t]*include[ \t]*[<\"]((?:{names})/[\w./]+)[>\"]", text, re.MULTILINE)
+    texts = dict.fromkeys(found, "#pragma once\n")
+    if "cub/device/device_scan.cuh" in texts and "cub::" in text:
+        texts["cub/device/device_scan.cuh"] += "#include <cub/agent/single_pass_scan_operators.cuh>\n"
+    return texts
+
+
+_HOST_LIBRARIES = (
+    "torch",
+    "ATen",
+    "c10",
+    "pybind11",
+    "numpy",
+    "opencv2",
+    "boost",
+    "gtest",
+    "gmock",
+    "benchmark",
+    "fmt",
+    "spdlog",
+    "GL",
+    "GLFW",
+)
+_THEIR_NAMESPACES = """#pragma once
+namespace torch { namespace nn { namespace functional {} } namespace indexing {} }
+namespace at { namespace native {} namespace cuda {} }
+namespace c10 { namespace cuda {} }
+namespace pybind11 { namespace literals {} }
+namespace cv {}
+namespace boost {}
+"""
+
+
+def host_libraries(text: str) -> dict[str, str]:
+    """Namespaces alone, for the headers of libraries of the host that a text includes: extensions of PyTorch, bindings, tests."""
+    names = rf"(?:{'|'.join(_HOST_LIBRARIES)})/[\w./-]+|Python\.h|windows\.h"
+    return dict.fromkeys(re.findall(rf"^[ \t]*#[ \t]*include[ \t]*[<\"]({names})[>\"]", text, re.MULTILINE), _THEIR_NAMESPACES)
 
 
 def stand_ins() -> dict[str, str]:

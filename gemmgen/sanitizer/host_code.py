@@ -9,11 +9,17 @@ from __future__ import annotations
 import re
 
 _SKIP = re.compile(r"//[^\n]*|/\*.*?\*/|R\"(?P<tag>[^(\s]*)\(.*?\)(?P=tag)\"|\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)+'", re.DOTALL)
-_HOST_SIGN = re.compile(r"<<<|\bint\s+main\s*\(|\bstd::(?:cout|vector|string|printf)\b|\bcuda(?:Malloc|Memcpy|DeviceSynchronize)\b")
+_HOST_SIGN = re.compile(
+    r"<<<|\bint\s+main\s*\(|\bstd::(?:cout|vector|string|printf)\b|\bcuda(?:Malloc|Memcpy|DeviceSynchronize)\b"
+    r"|\bPYBIND11_MODULE\b|\bTORCH_LIBRARY|\b(?:torch|at)::Tensor\b"
+)
 _TYPE = re.compile(r"^(?:template\s*<.*>\s*)?(?:typedef\s+)?(?:struct|class|union|enum)\b", re.DOTALL)
 _NAMESPACE = re.compile(r"^(?:inline\s+)?namespace\b[^({;=]*$|^extern\s*\"C(?:\+\+)?\"$")
 _DEVICE_WORDS = ("__global__", "__device__", "__constant__", "constexpr", "consteval", "__managed__", "__shared__")
-_HOST_TYPES = re.compile(r"\bstd::(?:vector|string|map|unordered_map|mt19937|ofstream|ifstream|mutex|unique_ptr|shared_ptr)\b")
+_HOST_TYPES = re.compile(
+    r"\bstd::(?:vector|string|map|unordered_map|mt19937|ofstream|ifstream|mutex|unique_ptr|shared_ptr|optional)\b"
+    r"|\b(?:torch|at|c10|py|pybind11|cv|boost)::(?!BFloat16\b|Half\b)\w"
+)
 
 
 def has_host_code(text: str) -> bool:

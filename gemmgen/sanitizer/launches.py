@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gemmgen.core.errors import GemmgenError
 from gemmgen.core.semaphores import has_semaphores
 from gemmgen.emulator.demangling import demangled
-from gemmgen.sanitizer.arguments import KernelArgument
+from gemmgen.sanitizer.arguments import LARGEST_TOTAL_BYTES, KernelArgument
 from gemmgen.sanitizer.findings import Finding, findings_of, findings_of_launches
 from gemmgen.sanitizer.source import Entry, KernelCode, UnusableInput
 
@@ -149,6 +149,7 @@ def run_launches(
             told = str(impossible)
             for parameter, own_name in zip(launch.entry.parameters, launch.entry.parameter_names, strict=False):
                 told = re.sub(rf"\b{re.escape(parameter.name)}\b", own_name, told)
+            told = told.replace(launch.entry.symbol, launch.entry.name)
             raise GemmgenError(f"{code.name}: {told}") from None
         except emulator.EmulatorError as caught:
             error = caught
@@ -174,6 +175,12 @@ def module_variables(code: KernelCode, launches: Sequence[Launch], given: Mappin
     there = {
         name: variable for name, variable in program.module.variables.items() if variable.space in ("global", "const") and variable.size
     }
+    size = sum(variable.size for variable in there.values())
+    if size > LARGEST_TOTAL_BYTES:
+        raise UnusableInput(
+            f"the variables of {code.name} take {size / 2**30:.3g} GiB, need at most {LARGEST_TOTAL_BYTES >> 30} GiB: the emulator keeps "
+            "several bytes for each"
+        )
     found = {}
     for name, value in given.items():
         matching = [symbol for symbol in there if name in (symbol, demangled(symbol), demangled(symbol).split("::")[-1])]
@@ -181,9 +188,12 @@ def module_variables(code: KernelCode, launches: Sequence[Launch], given: Mappin
             names = ", ".join(demangled(symbol) for symbol in there) or "none"
             raise UnusableInput(f"{code.name} has {len(matching) or 'no'} variables called {name}; it has {names}")
         variable = there[matching[0]]
-        content = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
-        if content.size > variable.size:
-            raise UnusableInput(f"the variable {name} has {variable.size} bytes, the value {content.size}")
+        filling = np.asarray(value)
+        if filling.dtype.hasobject:
+            raise UnusableInput(f"the variable {name} takes numbers, got {type(value).__name__}")
+        if filling.nbytes > variable.size:
+            raise UnusableInput(f"the variable {name} has {variable.size} bytes, the value {filling.nbytes}")
+        content = np.frombuffer(filling.tobytes(), np.uint8)
         whole = np.frombuffer(initial_bytes(program, variable), np.uint8).copy()
         whole[: content.size] = content
         found[matching[0]] = whole

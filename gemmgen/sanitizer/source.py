@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gemmgen.core.errors import CompileError, GemmgenError
 from gemmgen.core.files import MAXIMUM_BYTES, read_plain, read_plain_text
 from gemmgen.emulator.demangling import demangled, plain_name, qualified_name
-from gemmgen.sanitizer.headers import PRE_INCLUDED, found_in, header_folders, host_algorithms, stand_ins
+from gemmgen.sanitizer.headers import PRE_INCLUDED, found_in, header_folders, host_algorithms, host_libraries, stand_ins
 from gemmgen.sanitizer.host_code import device_part, has_host_code
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ class KernelCode:
         """The text of a CUDA file that the PTX refers to; None if it cannot be read."""
         if file == self.name:
             return self.source
+        if file.startswith("<"):
+            file = next((str(found) for folder in header_folders() if (found := Path(folder) / file[1:-1]).is_file()), file)
         try:
             return read_plain(file, MAXIMUM_BYTES).decode("utf-8", "replace")
         except (OSError, ValueError):
@@ -123,7 +125,7 @@ def _compile(text: str, name: str, folder: Path, options: CompileOptions, expres
     own_folders = [*options.include_directories, str(folder)]
     with_random_numbers = [directory for directory in folders if found_in("curand_kernel.h", [directory])]
     for_device = device_part(text) if has_host_code(text) else text
-    known = stand_ins() | host_algorithms(for_device)
+    known = stand_ins() | host_algorithms(for_device) | host_libraries(for_device)
     headers = {header: content for header, content in known.items() if not found_in(header, [*own_folders, *with_random_numbers])}
     # The compiler gets the whole path: headers beside the file are found, and every message names the file that it is about.
     path = str(folder / Path(name).name)
@@ -160,8 +162,11 @@ def _compile(text: str, name: str, folder: Path, options: CompileOptions, expres
 
 
 def _with_names_of_files(ptx: str, path: str, name: str) -> str:
-    """The PTX with the file at `path` called `name`, and files below the current folder by their relative names."""
+    """The PTX with the file at `path` called `name`, CUDA's headers as includes name them, and files below the current folder by their
+    relative names."""
     ptx = ptx.replace(f'"{path}"', f'"{name}"')
+    for directory in sorted(header_folders(), key=len, reverse=True):
+        ptx = re.sub(rf'^(\s*\.file\s+\d+\s+"){re.escape(directory)}/([^"\n]*)', r"\1<\2>", ptx, flags=re.MULTILINE)
     here = f"{Path.cwd()}/"
     return re.sub(rf'^(\s*\.file\s+\d+\s+"){re.escape(here)}', r"\1", ptx, flags=re.MULTILINE)
 

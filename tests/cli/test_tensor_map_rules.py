@@ -84,9 +84,9 @@ RULES = {
         "swizzle: 64B; a 32-byte interleave needs the 32B swizzle, although the driver encodes such a map",
     ),
     "bytes of a box": (
-        TensorMap("u64", (128, 512), (1024,), (128, 227)),
         TensorMap("u64", (128, 512), (1024,), (128, 228)),
-        "box: 233472 bytes; 232448 are possible, the shared memory of a block",
+        TensorMap("u64", (128, 512), (1024,), (128, 229)),
+        "box: 234496 bytes; 233472 are possible, the shared memory of an SM",
     ),
     "fill": (replace(TILE, fill="nan"), replace(TILE, element="s32", fill="nan"), "fill: nan with elements of type s32"),
     "promotion": (replace(TILE, l2_promotion="256B"), replace(TILE, l2_promotion="512B"), "l2_promotion: '512B' is none of"),  # type: ignore[arg-type]

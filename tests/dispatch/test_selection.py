@@ -250,3 +250,12 @@ def test_a_problem_that_cannot_be_is_told(problem, message):
     result = CliRunner().invoke(cli, ["explain", "--problem", problem])
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+def test_a_row_without_residual_decides_nothing_with_one():
+    table = Table("H200", (Row("128,4096,4096,nt,bf16", "gemm", {"a": 13.4}),))
+    plain, gelu, added = (parse_problem(f"gemm:128,4096,4096,nt,bf16{words}") for words in ("", ",bias,gelu", ",residual"))
+    assert [table.estimate(table.near(one), "a", 1e-5, lambda row, name: 1e-5)[1] for one in (plain, gelu)] == ["measured"] * 2
+    seconds, source = table.estimate(table.near(added), "a", 3e-5, lambda row, name: 1e-5)
+    assert source == "interpolated"
+    assert seconds > 2.5e-5  # what the residual adds by the model

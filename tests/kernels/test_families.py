@@ -84,7 +84,7 @@ OUTSIDE: dict[str, dict[str, str]] = {
     "gemm": {
         "ops/native.py": "a product's request, for processors",
         "ops/planes.py": "planes of matrices, an object of the user's",
-        "ops/torch_operators.py": "the type of a product's result",
+        "ops/torch_derivatives.py": "the type of a product's result",
     },
     "reduction": {},
     "conv2d": {

@@ -73,6 +73,55 @@ def test_a_result_that_overlaps_an_operand_is_refused() -> None:
         ops.matmul(whole, integers(20, 20), out=whole)
 
 
+def test_later_calls_of_a_layout_see_the_new_values() -> None:
+    for m, n, k in ((1, 1, 1), (5, 7, 3), (64, 33, 20)):
+        for _ in range(3):
+            a, b = integers(m, k), integers(k, n)
+            assert (ops.matmul(a, b) == a @ b).all()
+
+
+def test_later_calls_take_scales_and_results_that_are_given() -> None:
+    out, other = np.full((12, 9), 2, np.float32), np.full((12, 9), 3, np.float32)
+    a, b, bias = integers(12, 5), integers(5, 9), integers(9)
+    for alpha, beta, into, before in ((1.0, 0.5, out, 2), (2.0, -1.0, other, 3)):
+        result = ops.matmul(a, b, out=into, alpha=alpha, beta=beta, bias=bias)
+        assert result is into and (into == alpha * (a @ b) + beta * before + bias).all()
+
+
+def test_a_later_result_that_overlaps_is_refused() -> None:
+    whole, b = integers(40, 20), integers(20, 20)
+    ops.matmul(whole[:20], b, out=whole[20:])
+    with pytest.raises(LaunchError, match="overlaps"):
+        ops.matmul(whole[:20], b, out=whole[:20])
+
+
+def test_a_layout_that_was_known_is_told_from_a_read_only_one() -> None:
+    a, out = integers(6, 6), np.empty((6, 6), np.float32)
+    ops.matmul(a, a.copy(), out=out)
+    out.flags.writeable = False
+    with pytest.raises(LaunchError, match="read-only"):
+        ops.matmul(a, a.copy(), out=out)
+
+
+def test_foreign_byte_order_is_refused_after_the_machines_own() -> None:
+    a = integers(6, 6)
+    ops.matmul(a, a.copy())
+    with pytest.raises(LaunchError, match="foreign byte order"):
+        ops.matmul(a.astype(">f4"), a)
+
+
+def test_what_numpy_transposes_is_read_where_it_is() -> None:
+    a, b = integers(7, 11), integers(13, 7)
+    for _ in range(2):
+        assert (ops.matmul(a.T, b.T) == a.T @ b.T).all()
+
+
+def test_a_batch_is_multiplied_again_and_again() -> None:
+    for _ in range(3):
+        a, b = integers(4, 6, 5), integers(4, 5, 8)
+        assert (ops.matmul(a, b) == a @ b).all()
+
+
 def test_the_fastest_instance_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     host_tuning.choice.cache_clear()
     first = host_tuning.choice("small", "nn")

@@ -57,6 +57,76 @@ def test_opcheck_accepts_reduce(arguments):
     assert set(torch.library.opcheck(torch.ops.gemmgen.reduce.default, (integers(12, 9), *arguments)).values()) == {"SUCCESS"}
 
 
+def groups(kind=torch.bfloat16, rows=37, ends=(9, 9, 30, 37)):
+    a, b = integers(rows, 16, type=kind), integers(len(ends), 24, 16, type=kind).mT
+    return a, b, torch.tensor(ends, dtype=torch.int32)
+
+
+def by_groups(a, b, offsets, bias=None, alpha=1.0, activation=lambda value: value):
+    """Reference of grouped products, for torch's autograd."""
+    ends = offsets.tolist()
+    parts = []
+    for group, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        part = alpha * (a[start:end].float() @ b[group].float())
+        parts.append(activation(part if bias is None else part + bias[group].float()))
+    return torch.cat(parts)
+
+
+GROUPED = [
+    (groups(), {}),
+    ((*groups(torch.float16), integers(4, 24)), {"alpha": 0.5, "activation": "relu", "output": "float32"}),
+    (groups(torch.int8), {}),
+    (groups(torch.int8), {"scale_a": torch.rand(37, 1), "scale_b": torch.rand(4, 24), "output": "bfloat16"}),
+]
+
+
+@pytest.mark.parametrize("case", range(len(GROUPED)))
+def test_opcheck_accepts_grouped_matmul(case):
+    assert set(torch.library.opcheck(torch.ops.gemmgen.grouped_matmul.default, *GROUPED[case]).values()) == {"SUCCESS"}
+
+
+def test_compiled_code_multiplies_groups():
+    compiled = torch.compile(lambda a, b, ends: ops.grouped_matmul(a, b, ends, scale_a=0.5) + 1, backend="aot_eager", fullgraph=True)
+    a, b, ends = groups()
+    assert torch.equal(compiled(a, b, ends), by_groups(a, b, ends, alpha=0.5).bfloat16() + 1)
+    bytes = groups(torch.int8)
+    assert torch.equal(compiled(*bytes), by_groups(*bytes, alpha=0.5) + 1)
+
+
+@pytest.mark.parametrize("activation", ["", "relu", "gelu"])
+@pytest.mark.parametrize("compile", [False, True])
+def test_derivatives_of_groups(activation, compile):
+    a, b, ends = (one.requires_grad_() if one.is_floating_point() else one for one in groups(torch.float16))
+    bias = integers(4, 24, type=torch.float16).requires_grad_()
+    words = {"alpha": 0.25, "activation": activation or None}
+    multiply = torch.compile(ops.grouped_matmul, backend="aot_eager", fullgraph=True) if compile else ops.grouped_matmul
+    weight = integers(37, 24).half()
+    got = torch.autograd.grad((multiply(a, b, ends, bias=bias, **words) * weight).sum(), (a, b, bias))
+    reference = {"": lambda value: value, "relu": torch.relu, "gelu": torch.nn.functional.gelu}[activation]
+    expected = torch.autograd.grad((by_groups(a, b, ends, bias, 0.25, reference) * weight).sum(), (a, b, bias))
+    for one, other in zip(got, expected, strict=True):
+        assert torch.allclose(one.float(), other.float(), rtol=4e-3, atol=2e-2)
+
+
+def test_rows_of_no_group_have_no_gradient():
+    a, b, ends = groups(rows=40)
+    a.requires_grad_(), b.requires_grad_()
+    result = ops.grouped_matmul(a, b, ends, activation="silu")
+    upstream = torch.ones_like(result)
+    upstream[37:] = torch.nan
+    da, db = torch.autograd.grad(result, (a, b), upstream)
+    assert not da[37:].any() and not torch.isnan(da).any()
+    assert not torch.isnan(db).any() and not db[1].any()  # the second group is empty
+
+
+def test_groups_of_bytes_have_no_derivatives():
+    bias = torch.zeros(4, 24).requires_grad_()
+    with pytest.raises(LaunchError, match="derivatives are of float16 and bfloat16"):
+        ops.grouped_matmul(*groups(torch.int8), bias=bias)
+    with pytest.raises(LaunchError, match="records gradients"):
+        ops.grouped_matmul(*groups(torch.float16), bias=bias.half(), out=torch.zeros(37, 24).half())
+
+
 def test_opcheck_accepts_conv2d():
     x, w = integers(1, 2, 5, 5, 32, type=torch.int8), integers(64, 64, 3, 3, type=torch.int8)
     options = {"padding": [1, 1], "alpha": 0.25, "activation": "relu"}
@@ -256,6 +326,21 @@ def test_products_of_bytes_have_no_derivatives():
 
 
 # -- on a GPU --------------------------------------------------------------------------------------------------
+
+
+@needs_gpu
+@pytest.mark.parametrize("on", ["default", "current", "given"])
+def test_operands_that_no_kernel_reads_are_copied(on):
+    """Gaps in both axes, one value everywhere, and a batch axis that repeats: on the default stream, on the current one, and on another."""
+    a, b, one = integers(2, 60, 80, device="cuda")[:, ::2, ::2], integers(40, 66, device="cuda")[:, ::3], integers(1, 1, device="cuda")
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream if on == "current" else torch.cuda.default_stream()):
+        given = {"stream": stream} if on == "given" else {}
+        results = [ops.matmul(a, b, **given), ops.matmul(a, one.expand(40, 5), **given)]
+    torch.cuda.synchronize()
+    assert torch.equal(results[0], a @ b)
+    assert torch.equal(results[1], a @ one.expand(40, 5))
 
 
 @needs_gpu

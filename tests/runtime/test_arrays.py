@@ -129,6 +129,13 @@ def test_cuda_array_interface_is_read_without_touching_cuda(monkeypatch):
     assert describe(OnGpu(4096, (4, 3, 2))).strides == (6, 2, 1)
 
 
+@pytest.mark.parametrize("word", ["bool", "uint8", "int8", "uint16", "int32", "uint32", "int64", "float16", "float32", "float64"])
+def test_types_on_a_gpu_are_those_of_numpy(word):
+    """CuPy's uint8 are integers, not the bits of float8."""
+    values = np.zeros(3, word)
+    assert describe(OnGpu(4096, (3,), typestr=values.dtype.str)).type == describe(values).type
+
+
 def test_strides_of_broken_elements_are_refused():
     with pytest.raises(LaunchError, match=r"A has strides of \(6,\) bytes"):
         describe(np.ndarray((2,), np.float32, bytes(16), strides=(6,)), "A")

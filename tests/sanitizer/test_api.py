@@ -305,3 +305,162 @@ __global__ void k(float* const __grid_constant__ y, const __grid_constant__ floa
 def test_scalars_of_the_grid(args):
     result = gemmgen.emulate(GRID_CONSTANTS, grid=1, block=1, args=["f32[4]=zeros", *args])
     assert result.clean and result["y"].tolist() == [0.0, 0.0, float(np.float32(2**33)), 0.0]
+
+
+FIRST_BYTE = "__global__ void k(char* p) { if (threadIdx.x == 0) p[0] = 1; }"
+MANY_BYTES = np.broadcast_to(np.int8(0), (10**11,))
+GIBIBYTE = np.broadcast_to(np.int8(0), (1 << 30,))
+
+
+@pytest.mark.parametrize(
+    ("source", "args", "symbols", "message"),
+    [
+        (FIRST_BYTE, [MANY_BYTES], {}, "93.1 GiB, need at most 1 GiB"),
+        (FIRST_BYTE, [range(10**12)], {}, "931 GiB, need at most 1 GiB"),
+        (FIRST_BYTE, ["u8[1]"], {"w": MANY_BYTES}, "has 16 bytes"),
+        ("__global__ void k(char** p) { p[0][0] = 1; }", [[MANY_BYTES]], {}, "93.1 GiB"),
+        ("struct A { char* p; };\n__global__ void k(A a) { a.p[0] = 1; }", [{"p": MANY_BYTES}], {}, "93.1 GiB"),
+        ("__device__ char big[1ll << 33]; __global__ void k(int i) { big[i] = 1; }", [0], {}, "take 8 GiB"),
+    ],
+)
+def test_what_no_memory_holds_is_refused_at_once(source, args, symbols, message):
+    with pytest.raises(GemmgenError, match=message):
+        gemmgen.emulate("__device__ float w[4];" + source, grid=1, block=32, args=args, symbols=symbols)
+
+
+def test_arrays_are_counted_together(monkeypatch):
+    monkeypatch.setattr("gemmgen.sanitizer.arguments.LARGEST_TOTAL_BYTES", 2 << 20)
+    three = [np.zeros(900 << 10, np.int8)] * 3
+    source = "struct A { char *p, *q, *r; };\n__global__ void %s"
+    for kernel, args in (
+        ("k(char* p, char* q, char* r) { *p = 1; }", three),
+        ("k(char** rows) { **rows = 1; }", [three]),
+        ("k(A a) { *a.p = 1; }", [dict(zip("pqr", three, strict=True))]),
+    ):
+        with pytest.raises(GemmgenError, match="the first 3 arrays take"):
+            gemmgen.emulate(source % kernel, grid=1, block=1, args=args)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"grid": 1.5}, "grid is 1.5"),
+        ({"block": "32"}, "block is '32'"),
+        ({"grid": None}, "grid is None"),
+        ({"cluster": (1, 1, 1, 1)}, "cluster is"),
+        ({"args": 5}, "args is a list"),
+        ({"args": [float("nan")]}, "nan for a parameter of type int"),
+        ({"args": [np.zeros(1, ">i4")]}, "an array of >i4"),
+        ({"schedules": -1}, "schedules is -1"),
+        ({"seed": -3}, "seed is -3"),
+        ({"jobs": 0}, "jobs is 0"),
+        ({"source": None}, "got NoneType"),
+        ({"source": ""}, "an empty text"),
+    ],
+)
+def test_values_of_the_wrong_kind_are_told(change, message):
+    call = {"source": "__global__ void k(int n) {}", "grid": 1, "block": 32, "args": [1]} | change
+    with pytest.raises(GemmgenError, match=message):
+        gemmgen.emulate(call.pop("source"), **call)
+
+
+def test_one_folder_or_macro_needs_no_list(tmp_path):
+    (tmp_path / "four.h").write_text("#define FOUR 4\n")
+    source = '#include "four.h"\n__global__ void k(int* out) { *out = FOUR + ONE; }'
+    assert gemmgen.emulate(source, grid=1, block=1, args=["i32[1]"], include=tmp_path, define="ONE=1")["out"].tolist() == [5]
+
+
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_complex_numbers_fill_pairs(kind):
+    source = f"__global__ void k({kind}2 z, {kind}* out) {{ out[0] = z.x; out[1] = z.y; }}"
+    name = "f32" if kind == "float" else "f64"
+    assert gemmgen.emulate(source, grid=1, block=1, args=[1 + 2j, f"{name}[2]"])["out"].tolist() == [1, 2]
+
+
+TWICE = """
+#include <cuda/barrier>
+__device__ void begin(cuda::barrier<cuda::thread_scope_block>* bar) {
+  init(bar, 32);
+}
+__global__ void k(int* out) {
+  __shared__ cuda::barrier<cuda::thread_scope_block> bar;
+  begin(&bar);
+  __syncthreads();
+  bar.arrive_and_wait();
+  out[threadIdx.x] = 1;
+}
+"""
+
+
+@pytest.mark.skipif(not header_folders(), reason="CUDA's headers are not installed")
+def test_findings_in_headers_of_cuda_name_the_users_line():
+    result = gemmgen.emulate(TWICE, grid=1, block=32, args=["i32[32]"], name="main.cu")
+    finding = result.findings[0]
+    place = finding.places[0]
+    assert (place.file, place.line, place.function) == (
+        "main.cu",
+        4,
+        "begin(cuda::barrier<(cuda::std::thread_scope)2, cuda::std::__empty_completion>*)",
+    )
+    assert "inlined at main.cu:8, through <cuda/" in finding.text and "4 | init(bar, 32);" in finding.text
+    assert "/include/" not in finding.text
+
+
+@pytest.mark.skipif(not header_folders(), reason="CUDA's headers are not installed")
+def test_counters_of_headers_of_cuda_count_at_the_users_line():
+    source = TWICE.replace("begin(&bar)", "if (threadIdx.x == 0) begin(&bar)")
+    result = gemmgen.emulate(source, grid=1, block=32, args=["i32[32]"], name="main.cu", counters=True)
+    assert result.clean and result.counters is not None
+    assert {line.file for line in result.counters.lines} <= {"main.cu", ""}
+
+
+def test_one_line_with_several_barriers_is_one_finding():
+    source = """__global__ void k(const char* x, char* out) {
+  __shared__ alignas(16) char tile[48];
+  __shared__ unsigned long long bars[3];
+  unsigned at = __cvta_generic_to_shared(bars), to = __cvta_generic_to_shared(tile);
+  #pragma unroll
+  for (int i = 0; i < 3; i++) {
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" :: "r"(at + 8 * i));
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], 16;" :: "r"(at + 8 * i));
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 16, [%2];"
+                 :: "r"(to + 16 * i), "l"(x + 16 * i), "r"(at + 8 * i) : "memory");
+    asm volatile("{ .reg .pred p; again: mbarrier.try_wait.parity.shared.b64 p, [%0], 0; @!p bra again; }" :: "r"(at + 8 * i) : "memory");
+  }
+  for (int i = 0; i < 48; i++) out[i] = tile[i];
+}"""
+    result = gemmgen.emulate(source, grid=1, block=1, args=["u8[48]=range", "u8[48]"], architecture="sm_90")
+    assert [(finding.code, finding.count) for finding in result.findings] == [("missing-init-fence", 3)]
+
+
+def test_extensions_of_pytorch_compile_for_the_device():
+    source = """#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <thrust/sort.h>
+namespace F = torch::nn::functional;
+torch::Tensor relu(torch::Tensor x);
+template <typename scalar_t>
+__global__ void relu_kernel(const scalar_t* __restrict__ x, scalar_t* __restrict__ y, size_t n) {
+  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i <= n; i += gridDim.x * blockDim.x) 
+    y[i] = x[i] > scalar_t(0) ? x[i] : scalar_t(0);
+}
+torch::Tensor relu(torch::Tensor x) {
+  TORCH_CHECK(x.is_cuda(), "x must be on the device");
+  auto y = torch::empty_like(x);
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "relu", [&] {
+    relu_kernel<scalar_t><<<4, 256, 0, at::cuda::getCurrentCUDAStream()>>>(x.data_ptr<scalar_t>(), y.data_ptr<scalar_t>(), x.numel());
+  });
+  return y;
+}
+TORCH_LIBRARY(mine, m) { m.def("relu", relu); }
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("relu", &relu, "relu"); }
+"""
+    x = np.linspace(-1, 1, 100, dtype=np.float32)
+    result = gemmgen.emulate(source, "relu_kernel<float>", grid=1, block=128, args=[x, np.empty(100, np.float32), 100], name="relu.cu")
+    assert [(finding.code, finding.places[0].line) for finding in result.findings] == [("out-of-bounds", 10)]
+    right = gemmgen.emulate(
+        source.replace("i <= n", "i < n"), "relu_kernel<float>", grid=1, block=128, args=[x, np.empty(100, np.float32), 100]
+    )
+    np.testing.assert_array_equal(right["y"], np.maximum(x, 0))
+    assert right.clean

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from gemmgen.cli import exit_codes
-from gemmgen.cli.counters import print_counters
+from gemmgen.cli.counters import print_counters, terminal_width
 from gemmgen.cli.emulation_progress import EmulationProgress
 from gemmgen.cli.options import complete_architecture, json_option, parse_dimensions
 from gemmgen.cli.output import count, counted, print_json
@@ -374,10 +375,12 @@ def _print_run(
         click.echo(f"{click.style('clean', fg='green')}  {where}{agree}")
         for result in run.results:
             grid, block = (",".join(map(str, size)) for size in (result.grid, result.block))
-            click.echo(
+            told = (
                 f"grid ({grid}), block ({block}), {count(result.shared_bytes)} bytes of shared memory, "
                 f"{counted(result.total_instructions, 'instruction')} of threads"
             )
+            width = terminal_width()
+            click.echo(told if width is None else textwrap.fill(told, max(width, 20), subsequent_indent="  "))
         if findings:
             click.echo()
     for finding in findings:

@@ -267,7 +267,10 @@ def _site_counters(instruction: Instruction, tally: Tally) -> SiteCounters:
 
 
 def _place(inst: Instruction) -> tuple[str, int]:
-    return ("", 0) if inst.location is None else (inst.location.file, inst.location.line)
+    if inst.location is None:
+        return "", 0
+    own = inst.location.own()
+    return own.file, own.line
 
 
 def _count_runs(values: np.ndarray) -> int:

@@ -205,7 +205,10 @@ class Findings:
         """Notes a hazard. Raises all if there are enough errors."""
         if self.strict:
             hazard.severity = "error"
-        key = (type(hazard), hazard.place.partition("[")[0], _place(hazard.instruction), _place(hazard.other))
+        array = hazard.place.partition("[")[0]
+        if re.search(r"\b(?:shared address|global offset) \d", array):
+            array = re.sub(r"\d+", "", array)
+        key = (type(hazard), array, _place(hazard.instruction), _place(hazard.other))
         known = self._found.setdefault(key, hazard)
         if known is not hazard:
             known.count += hazard.count
@@ -230,8 +233,10 @@ class Findings:
 def _place(instruction: Instruction | None) -> object:
     if instruction is None:
         return None
-    location = instruction.location
-    return instruction.line if location is None else (location.file, location.line)
+    if instruction.location is None:
+        return instruction.line
+    own = instruction.location.own()
+    return own.file, own.line
 
 
 def plain_name(symbol: str) -> str:

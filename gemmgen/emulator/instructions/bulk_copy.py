@@ -453,13 +453,14 @@ def _check_coordinates(ends: _Ends, m: TensorMap, lane: int, coordinates: list[i
 
 
 def _check_pixels(ends: _Ends, placed: PlacedMap, lane: int, coordinates: list[int]) -> None:
-    """A column that is stored may walk into padding behind the array, not into that before it (a fault of an H200)."""
+    """A column that is stored may not walk into padding, neither that before the pixels nor that behind them (faults of an H200)."""
     pixels = placed.pixels(coordinates)
-    before = np.flatnonzero((pixels < 0).any(axis=1))
-    if len(before):
+    extents = [placed.map.extents[axis] for axis in placed.map.spatial_axes]
+    outside = np.flatnonzero((pixels < 0).any(axis=1) | (pixels[:, : len(extents)] >= extents).any(axis=1))
+    if len(outside):
         ends.fail(
-            f"a store through a tensor map whose walk comes to negative coordinates: pixel {before[0]} of its column is at "
-            f"{pixels[before[0]].tolist()}; a GPU stops with an illegal instruction",
+            f"a store through a tensor map whose walk leaves the array: pixel {outside[0]} of its column is at "
+            f"{pixels[outside[0]].tolist()}, in padding; a GPU stops with an illegal instruction",
             lane,
         )
 

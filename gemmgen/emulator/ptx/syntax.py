@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gemmgen.emulator.demangling import demangled
+from gemmgen.emulator.demangling import plainly
 
 if TYPE_CHECKING:
     from gemmgen.emulator.errors import ParseError
@@ -38,7 +38,7 @@ TYPE_BYTES = {
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A place in the CUDA source, as `.loc` gives it."""
+    """A place in the CUDA source, as `.loc` gives it. The name of a library's header is in angle brackets."""
 
     file: str
     line: int
@@ -53,13 +53,18 @@ class Location:
             yield at
             at = at.inlined_at
 
+    def own(self) -> Location:
+        """The line of the user's that this place was inlined into; the place itself where all is the library's."""
+        return next((at for at in self.chain() if not at.file.startswith("<")), self)
+
     def __str__(self) -> str:
-        text = f"{self.file}:{self.line}"
-        if self.function:
-            text += f" in {demangled(self.function)}"
-        if self.inlined_at is not None:
-            text += f", inlined at {self.inlined_at}"
-        return text
+        own = self.own()
+        text = f"{own.file}:{own.line}"
+        if own.function:
+            text += f" in {plainly(own.function)}"
+        if own.inlined_at is not None:
+            text += f", inlined at {own.inlined_at}"
+        return text if own is self else f"{text}, through {self.file}:{self.line}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from gemmgen.kernels.conv2d.epilogue import INT8_HIGH, plan_operations, saturati
 from gemmgen.kernels.conv2d.layouts import FilterOrder
 from gemmgen.kernels.conv2d.problem import fixed_parameters
 from gemmgen.kernels.conv2d.results import CONSTANT_NAMES, FinishingPlan, LayerConstant
-from gemmgen.kernels.conv2d.sequence import TapTable, build_sequence
+from gemmgen.kernels.conv2d.sequence import COLUMN_BIT, TapTable, build_sequence
 from gemmgen.kernels.conv2d.spec import Conv2dSpec
 from gemmgen.kernels.conv2d.tiles import CHANNELS, EXCHANGE_BYTES, OCTETS, PAIRS, QUADS, LaneOutput, OperandTile, exchange_swizzle
 from gemmgen.kernels.family import SharedRegion
@@ -176,9 +176,28 @@ class Conv2dPlan(FinishingPlan):
         if not self.asynchronous:
             plane = "plane" if self.planes_step(operand) == "1" else f"plane / {self.planes_step(operand)}"
             return f"staged[{plane}][pass] = load_vector({source}, {available});"
-        function = "copy_async_cached" if operand == "Pixel" and self.spec.input_cache == "l1" else "copy_async<16>"
+        function = "copy_async_cached" if operand == "Pixel" and self.spec.input_cache == "l1" else "copy_async<kVectorBytes>"
         target = f"target + plane * k{operand}PlaneBytes + pass * k{operand}RowsPerPass * kRowBytes"
-        return f"{function}(\n    {target},\n    {source}, {available} ? 16 : 0);"
+        return f"{function}(\n    {target},\n    {source}, {available} ? kVectorBytes : 0);"
+
+    @property
+    def vector_constant(self) -> str:
+        """The definition of how many bytes an asynchronous copy brings; empty where copies pass through registers."""
+        return "constexpr int kVectorBytes = kRowBytes / 2;" if self.asynchronous else ""
+
+    @property
+    def body_constants(self) -> str:
+        """Definitions of numbers of the kernel's body that some kernels have."""
+        found = [
+            (f"k{operand}PlaneThreads", tile.threads_per_plane, "that copy a plane")
+            for operand, tile in self.operands.items()
+            if tile.planes_apart > 1
+        ]
+        found += [("kSplits", self.split_k, "parts of the sum, each of blocks of its own")] if self.split_k > 1 else []
+        found += [("kPlaneChannels", self.image_channels, "of y, that lie side by side")] if self.planar and self.split_k == 1 else []
+        if self.bounded and self.walk == "table":
+            found.append(("kColumnBit", COLUMN_BIT, "of PixelIterator::bounds: the first that stands for a column of the filter"))
+        return "\n".join(f"constexpr int {name} = {value};  // {meaning}" for name, value, meaning in found)
 
     @property
     def pixel_fields(self) -> str:
@@ -342,7 +361,7 @@ class Conv2dPlan(FinishingPlan):
         found += [f"z + {offset}"] if self.spec.residual else []
         found += ["sums"]
         found += [shift] if self.shifted else []
-        found += ["image_pixels * 4"] if self.planar else []
+        found += ["image_pixels * kPlaneChannels"] if self.planar else []
         return ", ".join([*found, exists]) + self.passed_terms(channel, offset)
 
     def shift_arguments(self, target: str, channel: str) -> str:
@@ -357,7 +376,7 @@ class Conv2dPlan(FinishingPlan):
     @property
     def block_channel(self) -> str:
         """Where a lane's channels of one block of 32 begin in y."""
-        return ("group_begin + " if self.grouped else "") + "first_channel + 32 * block"
+        return ("group_begin + " if self.grouped else "") + "first_channel + kLayoutChannels * block"
 
     @property
     def adds_shift(self) -> bool:
@@ -367,7 +386,7 @@ class Conv2dPlan(FinishingPlan):
     @property
     def channel_guard(self) -> str:
         """The condition that a lane's channels of a block exist; empty if they always do."""
-        return "" if self.whole_channels else f"first_channel + 32 * block < {self.group_channels}"
+        return "" if self.whole_channels else f"first_channel + kLayoutChannels * block < {self.group_channels}"
 
     @property
     def result_guard(self) -> str:
@@ -383,7 +402,7 @@ class Conv2dPlan(FinishingPlan):
     @property
     def store_block(self) -> str:
         """The statement that finishes and stores a lane's channels of a block."""
-        channel = f"{self.channel_begin} + 32 * block"
+        channel = f"{self.channel_begin} + kLayoutChannels * block"
         return f"store_output({self.store_arguments('offset + block * next_channels', 'shift[block]', channel, self.result_guard)});"
 
     @property
@@ -403,15 +422,16 @@ class Conv2dPlan(FinishingPlan):
         """Where the first result of a lane goes: the statement."""
         if self.split_k == 1:
             return f"long long offset = {self.offset('pixel', 'image', 'position', self.channel_begin)};"
-        block = f"static_cast<long long>(blockIdx.z * ({self.v['k']} / 32) + {self.channel_begin} / 32)"
-        return f"int* target = partial + ({block} * total_pixels + pixel) * 32 + {self.channel_begin} % 32;"
+        block = f"static_cast<long long>(blockIdx.z * ({self.v['k']} / kLayoutChannels) + {self.channel_begin} / kLayoutChannels)"
+        return f"int* target = partial + ({block} * total_pixels + pixel) * kLayoutChannels + {self.channel_begin} % kLayoutChannels;"
 
     @property
     def next_result(self) -> str:
         """The way from eight pixels to the next: the statement."""
         if self.split_k > 1:
-            return "target += 8 * 32"
-        return "offset += " + {"nchw32": "8 * 32", "nchw4": "8 * 4", "nhwc": f"8 * {self.v['k']}"}[self.output.layout]
+            return "target += kBlock * kLayoutChannels"
+        channels = {"nchw32": "kLayoutChannels", "nchw4": "kPlaneChannels", "nhwc": self.v["k"]}[self.output.layout]
+        return f"offset += kBlock * {channels}"
 
     @property
     def decodes(self) -> bool:
@@ -419,9 +439,14 @@ class Conv2dPlan(FinishingPlan):
         return bool(self.split_k == 1 and self.output.layout != "nhwc")
 
     @property
+    def image_channels_text(self) -> str:
+        """``image_channels`` as the source writes it."""
+        return "kPlaneChannels" if self.planar else "kLayoutChannels"
+
+    @property
     def image_channels(self) -> int:
         """Channels of y that lie together in a plane of an image."""
-        return 32 if self.output.layout == "nchw32" else 4
+        return CHANNELS if self.output.layout == "nchw32" else 4
 
 
 def plan_warp_tiles(spec: Conv2dSpec, architecture: Architecture) -> Conv2dPlan:

@@ -16,6 +16,8 @@ from gemmgen.kernels.launch import Argument, ArrayArgument, ArrayRole, HostArgum
 from gemmgen.kernels.tiles.division import divisors_argument
 
 VECTOR_ALIGNMENT = 16
+COLUMN_BIT = 16
+"""Of the bounds of a filter tap or a pixel: the first that stands for a column of the filter, behind those of its rows."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,7 @@ def _taps(table: TapTable) -> HostArgument:
         "u32",
         table.entries,
         count,
-        Formula("(1 << (i % (r * s) // s)) + (1 << (16 + i % s))"),
+        Formula(f"(1 << (i % (r * s) // s)) + (1 << ({COLUMN_BIT} + i % s))"),
         "bits of the filter row and the filter column of tap i",
     )
     fields = (increment, bounds) if table.bounded else (increment,)

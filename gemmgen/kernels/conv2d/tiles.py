@@ -141,20 +141,25 @@ class LaneOutput:
         """Lanes that share the 32 channels of a pixel."""
         return CHANNELS // self.channels
 
+    @property
+    def stride_text(self) -> str:
+        """Channels from one lane's first to that of the next, as the source writes it."""
+        return "kLaneChannels" if self.lane_stride == self.channels else str(self.lane_stride)
+
     def quad_at(self, index: str) -> str:
         """Channels from a lane's first to its group of four that holds the one of this index, as a C expression."""
         return index + times(self.quad_step)
 
     def channel_at(self, index: str) -> str:
         """The channel of an exchange that a lane reads first for this index, as a C expression."""
-        return f"lane % 4 * {self.lane_stride} + {self.quad_at(index)}"
+        return f"lane % 4 * {self.stride_text} + {self.quad_at(index)}"
 
 
-OCTETS = LaneOutput(1, 8, 4, 8, "lane / 4", "lane % 4 * 8")
+OCTETS = LaneOutput(1, 8, 4, 8, "lane / 4", "lane % 4 * kLaneChannels")
 """A warp stores 8 consecutive channels a lane and 8 pixels: 256 consecutive bytes of int8 in NCHW32."""
 PAIRS = LaneOutput(1, 8, 16, 4, "lane / 4", "lane % 4 * 4")
 """Twice four channels: with 4 bytes each, four lanes store 64 consecutive bytes at a time."""
-QUADS = LaneOutput(2, 4, 4, 4, "lane % 4 * 2", "lane / 4 * 4")
+QUADS = LaneOutput(2, 4, 4, 4, "lane % 4 * 2", "lane / 4 * kLaneChannels")
 """Layout with channels as the rows of the GEMM, without an exchange: 4 channels a lane, 32 consecutive bytes of int8 a pixel."""
 
 
@@ -184,7 +189,7 @@ def exchange_swizzle(channels_are_rows: bool, lane: LaneOutput) -> str:
     """The permutation of ``exchange_offset`` as a C expression over ``pixel``."""
     if channels_are_rows:
         return "pixel" if lane.quads_apart == 4 else "(pixel / 2 ^ pixel % 2 * 2) * 2"
-    return "(2 * pixel + pixel % 2) % 8" if lane.quads_apart == 4 else "pixel % 2 * 4 + pixel / 2 % 2 * 2"
+    return "(2 * pixel + pixel % 2) % (kLayoutChannels / kGroup)" if lane.quads_apart == 4 else "pixel % 2 * 4 + pixel / 2 % 2 * 2"
 
 
 Place = tuple[int, int]

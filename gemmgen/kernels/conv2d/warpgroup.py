@@ -10,6 +10,7 @@ from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import ceil_div
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.conv2d.results import FinishingPlan
+from gemmgen.kernels.conv2d.tiles import CHANNELS
 from gemmgen.kernels.math.warpgroup import BARRIER_BYTES, BLOCK_ROWS, WARPGROUP, WarpgroupLoop
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 
@@ -19,6 +20,10 @@ ROW_CHANNELS = BLOCK_ROWS
 """Output channels that the results of one matrix instruction have: its rows."""
 SUM_BYTES = 4
 """Of an int32 or a float32."""
+SWIZZLE_BYTES = 128
+"""Bytes of rows of shared memory whose vectors are permuted alike: all banks."""
+BLOCKS_OF_A_MAP = 16
+"""Blocks of 32 channels that offsets reach in one tensor map."""
 
 
 @dataclass(frozen=True)
@@ -144,14 +149,27 @@ class WarpgroupPlan(FinishingPlan):
         """Names, values and meanings of the numbers by which results find their place in shared memory."""
         if self.staged is None:
             return ()
+        alike = ("kRowsAlike", SWIZZLE_BYTES // self.staged.row_bytes, "that fill all banks together, and are permuted alike")
         staged, bytes_of_parts = self.staged, ("kPartBytes", self.staged.row_part_bytes, "of all pixels' rows with some of the channels")
         return (
             ("kBlockBytes", staged.block_bytes, "of the channels of one instruction, of all pixels"),
             ("kVectorBytes", 16, ""),
             ("kRowVectors", staged.row_vectors, "of a pixel"),
             ("kRowBytes", "kRowVectors * kVectorBytes", ""),
+            *((alike,) if staged.element_bytes == 1 or not self.boxes else ()),
             *((bytes_of_parts,) if staged.rows > 1 or not self.boxes else ()),
             *((("kVectorChannels", staged.vector_channels, ""),) if not self.boxes else ()),
+        )
+
+    @property
+    def layout_constants(self) -> tuple[tuple[str, object, str], ...]:
+        """Names, values and meanings of the numbers by which copies of blocks of channels in NCHW32 count; none for NHWC."""
+        if self.spec.input.layout != "nchw32":
+            return ()
+        return (
+            ("kLayoutChannels", CHANNELS, "that lie side by side in NCHW32"),
+            ("kLayoutBytes", self.loop.b.span_bytes, "of them, of all pixels of the tile"),
+            *((("kMapBlocks", BLOCKS_OF_A_MAP, "blocks of so many channels that a tensor map of x has"),) if self.pixel_maps > 1 else ()),
         )
 
     @property
@@ -167,7 +185,10 @@ class WarpgroupPlan(FinishingPlan):
         """A check that results which the copy engine takes begin with a period of its swizzle; empty where threads take them."""
         if self.staged is None or not self.boxes:
             return ""
-        return "static_assert(kStages * (kBytesA + kBytesB) % (8 * kRowBytes) == 0 && kBlockBytes % (8 * kRowBytes) == 0);"
+        return (
+            "constexpr int kPeriodBytes = 8 * kRowBytes;  // of the swizzle, which permutes the vectors of eight rows\n"
+            "static_assert(kStages * (kBytesA + kBytesB) % kPeriodBytes == 0 && kBlockBytes % kPeriodBytes == 0);"
+        )
 
     @property
     def warnings(self) -> tuple[Reason, ...]:

@@ -21,7 +21,7 @@ from gemmgen.kernels.conv2d.problem import (
 )
 from gemmgen.kernels.conv2d.sequence import alpha_array, bias_array, factor_scalars, output_array, packed
 from gemmgen.kernels.conv2d.spec import Conv2dSpec, WarpgroupMainloop
-from gemmgen.kernels.conv2d.warpgroup import PixelLoop, StagedOutput
+from gemmgen.kernels.conv2d.warpgroup import BLOCKS_OF_A_MAP, PixelLoop, StagedOutput
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.launch import (
     Argument,
@@ -40,8 +40,8 @@ LARGEST_STRIDE = 8
 """Steps of the copy engine's walk through images."""
 FARTHEST = {"nhwc": (128, 255), "nchw32": (16, 31)}
 """Reach of its walk: corners, and filter taps, where blocks of channels are a third dimension or not."""
-BLOCKS_OF_A_MAP, MOST_MAPS = 16, 4
-"""Blocks of 32 channels that offsets reach in one tensor map, and maps that a kernel takes."""
+MOST_MAPS = 4
+"""Tensor maps of x that a kernel takes."""
 
 
 def warpgroup_sequence(

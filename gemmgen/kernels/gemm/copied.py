@@ -73,8 +73,10 @@ class CopiedFactor:
     @property
     def c_blocks(self) -> str:
         """The same in CUDA."""
-        rows, columns = (SQUARE, SQUARE) if self.turned else (COPY_THREADS // 32, ROW_ELEMENTS)
-        return f"(({self.extent} + {rows - 1}) / {rows}) * ((k + {columns - 1}) / {columns})"
+        if self.turned:
+            return f"(({self.extent} + kSquare - 1) / kSquare) * ((k + kSquare - 1) / kSquare)"
+        rows = f"({self.extent} + kCopyThreads / 32 - 1) / (kCopyThreads / 32)"
+        return f"({rows}) * ((k + kRowElements - 1) / kRowElements)"
 
 
 @dataclass(frozen=True)

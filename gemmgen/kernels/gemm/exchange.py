@@ -58,10 +58,16 @@ class Exchange:
         return self.fragment.piece_stride if self.is_closed else self.run
 
     @property
+    def vector_factor(self) -> int | str:
+        """Factor from the number of such a vector to that of its first result."""
+        return "kSlabVector" if self.copy.vector > 1 else 1
+
+    @property
     def place_constants(self) -> tuple[tuple[str, int, str], ...]:
         """Names, values and meanings of the numbers in ``column_of_element`` and ``offset_of_column``."""
         vector, apart = self.fragment.vector, self.piece_stride != self.fragment.vector
         return (
+            *((("kSlabVector", self.copy.vector, "results that a lane stores at a time"),) if self.copy.vector > 1 else ()),
             *((("kPiece", vector, "results of a thread, side by side"),) if apart and vector > 1 else ()),
             *((("kSlabPieceStride", self.piece_stride, "from a thread's piece to its next in a row of the slab"),) if apart else ()),
             *(

@@ -148,6 +148,10 @@ class GemmRequest(Request):
     def is_empty(self) -> bool:
         return self.c.is_empty
 
+    @property
+    def adds(self) -> bool:
+        return self.residual is not None
+
     @cached_property
     def traits(self) -> tuple[str, ...]:
         letters = "".join("n" if is_stored(layout, row_major=True) else "t" for layout in (self.a, self.b))

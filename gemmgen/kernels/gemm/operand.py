@@ -144,13 +144,33 @@ class Operand:
         return self.copy.vector * self.element_bytes
 
     @property
+    def copy_bytes_constant(self) -> str:
+        """The definition of how many bytes an asynchronous copy brings."""
+        return f"constexpr int kCopyBytes = {self.vector_bytes};  // at a time"
+
+    @property
+    def available_bytes(self) -> str:
+        """Bytes of an asynchronous copy that lie in the matrix, of ``available`` elements where it looks for its end, as an expression."""
+        if not self.guarded:
+            return "kCopyBytes"
+        if self.copy.vector == 1:
+            return "available > 0 ? kCopyBytes : 0"
+        return f"min(max(available, 0), kVector{self.name}) * (kCopyBytes / kVector{self.name})"
+
+    @property
+    def stride_constant(self) -> str:
+        """The definition of the distance of a thread's vectors."""
+        meaning = "vector" if self.fragment.vector > 1 else "element"
+        return f"constexpr int kStride = {self.fragment.piece_stride};  // from one {meaning} to the next"
+
+    @property
     def async_copy(self) -> str:
         """Device function that starts to copy one vector. 16 bytes bypass the L1 unless they are to be kept there, others may not."""
         if self.has_policy:
-            return f"copy_async_by_policy<{self.vector_bytes}>"
+            return "copy_async_by_policy<kCopyBytes>"
         cached = self.keeps_in_l1 and self.vector_bytes == WIDEST_COPY_BYTES
         name = "copy_async" + "_cached" * cached + "_prefetching" * (self.l2_prefetch > 0)
-        arguments = [str(number) for number, given in ((self.vector_bytes, not cached), (self.l2_prefetch, self.l2_prefetch > 0)) if given]
+        arguments = [str(value) for value, given in (("kCopyBytes", not cached), (self.l2_prefetch, self.l2_prefetch > 0)) if given]
         return f"{name}<{', '.join(arguments)}>" if arguments else name
 
     @property

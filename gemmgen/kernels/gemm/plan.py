@@ -239,6 +239,16 @@ class GemmPlan(KernelPlan):
         return self.exchange.copy.vector if self.exchange else gcd(REDUCTION_VECTOR, self.loop.minor.fragment.vector)
 
     @property
+    def partial_constant(self) -> str:
+        """The constant that says how rows of the slices' sums are rounded up."""
+        return f"constexpr int kPartialVector = {REDUCTION_VECTOR};  // sums that the second kernel reads at a time: rows are whole vectors"
+
+    @property
+    def partial_vector_elements(self) -> int:
+        """Sums of a slice that the second kernel reads at a time."""
+        return REDUCTION_VECTOR
+
+    @property
     def workspace_alignment(self) -> int:
         """Bytes that the parts of the workspace are multiples of."""
         return WORKSPACE_ALIGNMENT

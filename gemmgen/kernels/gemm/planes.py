@@ -270,7 +270,7 @@ class PlaneOperand:
     @property
     def c_pitch_alone(self) -> str:
         """The same in CUDA, as a whole expression."""
-        return f"({self.columns} + {self.pitch_multiple - 1}) / {self.pitch_multiple} * {self.pitch_multiple}"
+        return f"({self.columns} + kRowMultiple - 1) / kRowMultiple * kRowMultiple"
 
     @property
     def plane_bytes(self) -> str:
@@ -291,8 +291,8 @@ class PlaneOperand:
     @property
     def c_blocks(self) -> str:
         if self.k_major:
-            return f"({self.extent} + {SPLIT_THREADS // 32 - 1}) / {SPLIT_THREADS // 32}"
-        return f"(({self.extent} + {SPLIT_THREADS - 1}) / {SPLIT_THREADS}) * max(1, (k + {CHUNK - 1}) / {CHUNK})"
+            return f"({self.extent} + kSplitThreads / 32 - 1) / (kSplitThreads / 32)"
+        return f"(({self.extent} + kSplitThreads - 1) / kSplitThreads) * max(1, (k + kChunk - 1) / kChunk)"
 
 
 @dataclass(frozen=True)
@@ -359,6 +359,11 @@ class PlanesPlan:
     repair_threads = REPAIR_THREADS
     repair_lines = REPAIR_LINES
     range_bits = RANGE_BITS
+
+    @property
+    def row_constant(self) -> str:
+        """The definition of the number of which rows of planes are multiples."""
+        return f"constexpr int kRowMultiple = {self.operands[0].pitch_multiple};  // elements: rows begin at multiples of 16 bytes"
 
     @property
     def repair_parts(self) -> int:

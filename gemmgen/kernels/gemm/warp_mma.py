@@ -139,11 +139,31 @@ class WarpOperand:
         """Names, values and meanings of the numbers by which a thread finds what it copies."""
         return (
             *((("kVector", self.vector, "elements"),) if self.vector > 1 else ()),
+            *((("kCopyBytes", self.vector_bytes, "at a time"),) if self.is_async else ()),
             (self.line_constant, self.rows if self.turned else self.vectors, ""),
             *(((self.advance_constant, self.advance, ""),) if self.advance else ()),
             ("kPasses", self.passes, ""),
             *((("kTileVectors", self.tile_vectors, ""),) if self.checks_index else ()),
         )
+
+    @property
+    def fragment_constants(self) -> tuple[tuple[str, int, str], ...]:
+        """Names, values and meanings of the numbers by which lanes find the rows of matrices that they read."""
+        rows = (("kInstructionM", BLOCK_ROWS, ""),) if self.name == "A" else ()
+        matrix = (("kMatrix", BLOCK_COLUMNS, "rows of a matrix, each of 16 bytes"),) if self.name == "B" or not self.shared_k_major else ()
+        return (*rows, *matrix)
+
+    @property
+    def available_bytes(self) -> str:
+        """Bytes of a vector of which ``available`` elements may be read, as an expression."""
+        if self.vector == 1:
+            return "available > 0 ? kCopyBytes : 0"
+        return "min(max(available, 0), kVector) * (kCopyBytes / kVector)"
+
+    @property
+    def rows_alike(self) -> str:
+        """Division of a row's number by how many are permuted alike; empty for one."""
+        return " / kRowsAlike" if self.group > 1 else ""
 
     @property
     def checks_index(self) -> bool:
@@ -208,7 +228,9 @@ class WarpOperand:
     def offset_constants(self) -> tuple[tuple[str, int, str], ...]:
         """Names, values and meanings of the numbers by which elements find their place in shared memory."""
         span = (("kSpanBytes", self.span_bytes, "of as much of all rows as kRowBytes hold"),) if self.spans > 1 else ()
-        return (("kVectorBytes", CHUNK_BYTES, ""), ("kRowBytes", self.pitch, ""), *span)
+        alike = (("kRowsAlike", self.group, "that fill all banks together"),) if self.group > 1 else ()
+        permutations = ("kPermutations", self.mask + 1, "of a row's vectors")
+        return (("kVectorBytes", CHUNK_BYTES, ""), ("kRowBytes", self.pitch, ""), *span, *alike, permutations)
 
     @property
     def load_constants(self) -> tuple[tuple[str, int, str], ...]:
@@ -298,11 +320,12 @@ class WarpLoop:
         """A check that tiles which the copy engine swizzles begin with a period of the swizzle; empty where threads copy."""
         if not self.boxed:
             return ""
-        period_a, period_b = 8 * self.a.pitch, 8 * self.b.pitch
         return (
             "// The copy engine permutes vectors of 16 bytes by their address, alike every eight rows: every tile begins with\n"
             "// such a period.\n"
-            f"static_assert(kBytesA % {period_a} == 0 && kStages * kBytesA % {period_b} == 0 && kBytesB % {period_b} == 0);"
+            f"constexpr int kPeriodA = {8 * self.a.pitch};  // bytes of eight rows\n"
+            f"constexpr int kPeriodB = {8 * self.b.pitch};\n"
+            "static_assert(kBytesA % kPeriodA == 0 && kStages * kBytesA % kPeriodB == 0 && kBytesB % kPeriodB == 0);"
         )
 
     @property

@@ -137,7 +137,8 @@ class WarpgroupOperand:
         """Names, values and meanings of the bytes by which ``step_offset`` counts; of A also those between instructions' rows."""
         rows = (("kBlockBytes", self.block_bytes, "of the rows of A of one instruction"),) if self.name == "A" else ()
         spans = ((f"kSpanBytes{self.name}", self.span_bytes, "of as much of k as a row holds"),) if self.steps_in_row > 1 else ()
-        return (*rows, (f"kStepBytes{self.name}", self.k_step_bytes, "of one instruction, along k"), *spans)
+        steps = ((f"kRowSteps{self.name}", self.steps_in_row, "instructions along k that a row holds"),) if self.steps_in_row > 1 else ()
+        return (*rows, (f"kStepBytes{self.name}", self.k_step_bytes, "of one instruction, along k"), *steps, *spans)
 
     @property
     def receivers(self) -> str:
@@ -176,7 +177,8 @@ class WarpgroupOperand:
     def step_offset(self, index: str) -> str:
         """Bytes to an instruction's part of k, as an expression: within rows, or from some of the rows to the next."""
         steps, size = self.steps_in_row, f"kStepBytes{self.name}"
-        return f"{index} / {steps} * kSpanBytes{self.name} + {index} % {steps} * {size}" if steps > 1 else f"{index} * {size}"
+        row = f"kRowSteps{self.name}"
+        return f"{index} / {row} * kSpanBytes{self.name} + {index} % {row} * {size}" if steps > 1 else f"{index} * {size}"
 
     def part_offset(self, columns: int) -> int:
         """Bytes from some of B's columns to as many next to them."""

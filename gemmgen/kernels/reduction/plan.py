@@ -187,7 +187,15 @@ class ReductionPlan(KernelPlan):
         if isinstance(self.layout, ColumnLayout):
             width = self.layout.tile_columns
             count = count.replace(f" + {width} - 1) / {width})", " + kTileColumns - 1) / kTileColumns)")
-        return f"({per_group}ll * {count} + {ROUND - 1}) / {ROUND} * {ROUND}"
+        return f"({per_group}ll * {count} + kAlignment - 1) / kAlignment * kAlignment"
+
+    @property
+    def partials_remark(self) -> str:
+        """The place of the partial results in words, and the constant in ``signs_c``; empty where they come first."""
+        if not self.workspace.partials_at.names:
+            return ""
+        signs = "tickets" if self.finish == "last_block" else "flags"
+        return f"constexpr int kAlignment = {ROUND};  // partial results begin at a multiple of it, behind the {signs}"
 
     @property
     def blocks_c(self) -> str:

@@ -12,6 +12,7 @@ import ctypes
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from operator import index
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,11 @@ Device = str | tuple[str, int]
 
 LEGACY_STREAM = 1
 """The handle of CUDA's legacy default stream, in the driver API, DLPack and ``__cuda_array_interface__`` alike."""
+PER_THREAD_STREAM = 2
+"""The handle of the default stream of a host thread, likewise."""
 
-_BY_TYPESTR = {e.typestr: e.name for e in reversed(ELEMENTS.values())}
+_BY_TYPESTR = {e.typestr: e.name for e in reversed(ELEMENTS.values()) if e.holder == e.word}
+"""Types that libraries without float8 and bfloat16 know by name: their uint8 are integers, as NumPy's are."""
 
 _LONGEST_QUOTE = 500
 """Characters of what a library says of its error."""
@@ -201,12 +205,17 @@ def _describe_numpy(array: np.ndarray[Any, Any], name: str) -> ArrayView:
     if masked is not None and isinstance(array, masked.MaskedArray):
         raise LaunchError(f"{name} is a masked array, and kernels would take what is masked too; pass {name}.filled() with a value for it")
     plain = array if type(array) is numpy.ndarray else numpy.asarray(array)  # a subclass may say anything of its shape
-    dtype = plain.dtype
-    known = BY_WORD.get(dtype.name) if dtype.isnative else None
-    # A type that no kernel takes is reported by its name when it is bound; its strides do not matter then.
-    type_name = known or (dtype.name if dtype.isnative else f"{dtype.name} in foreign byte order")
-    strides = _strides_in_elements(plain.strides, dtype.itemsize, name) if known else plain.strides
+    type_name, known = _numpy_type(plain.dtype)
+    strides = _strides_in_elements(plain.strides, plain.itemsize, name) if known else plain.strides
     return ArrayView(plain.ctypes.data, plain.shape, strides, type_name, "cpu", not plain.flags.writeable, None, array)
+
+
+@lru_cache(maxsize=64)
+def _numpy_type(dtype: np.dtype[Any]) -> tuple[str, bool]:
+    """Name of a type, and whether kernels know it; others are reported by it when they are bound, and their strides do not matter."""
+    if not dtype.isnative:
+        return f"{dtype.name} in foreign byte order", False
+    return BY_WORD.get(dtype.name, dtype.name), dtype.name in BY_WORD
 
 
 def _describe_torch(tensor: Any, name: str, torch: Any) -> ArrayView:

@@ -63,14 +63,14 @@ def test_sources_are_self_contained_and_tidy(file: Path) -> None:
 
 
 MUTANTS = {
-    "halves in each other's place": ("(half ^ (row >> 2 & 1)) * 16", "(half ^ (row >> 2 & 1) ^ (row >> 5 & 1)) * 16"),
+    "halves in each other's place": ("(half ^ (row >> 2 & 1)) * kVectorBytes", "(half ^ (row >> 2 & 1) ^ (row >> 5 & 1)) * kVectorBytes"),
     "a stage read too early": ("copy_async_wait<kStages - 2>", "copy_async_wait<kStages - 1>"),
     "a stage never waited for": ("                copy_async_wait<kStages - 2>();\n", ""),
     "image bounds half checked": ("== needed", "!= 0"),
-    "a filter column's bit in the next one's place": ("<< (16 + j)", "<< (15 + j)"),
+    "a filter column's bit in the next one's place": ("<< (kColumnBit + j)", "<< (kColumnBit - 1 + j)"),
     "a step of the first tap for all": ("taps.increment[pixels.tap]", "taps.increment[0]"),
     "a tail multiplied with what follows": ("pixels.entries_left > 0", "true"),
-    "channels beyond the last": ("pixel < total_pixels && first_channel + 32 * block < k", "pixel < total_pixels"),
+    "channels beyond the last": ("pixel < total_pixels && first_channel + kLayoutChannels * block < k", "pixel < total_pixels"),
     "pixels beyond the last": ("pixel < total_pixels && first_channel", "first_channel"),
     "images of one size too few": ("images * next_image", "next_image"),
     "filters beyond the last": ("filters.inside[pass] && ", ""),
@@ -78,13 +78,13 @@ MUTANTS = {
     "saturation at 128": (" - (packed >> 7 & 0x01010101u)", ""),
     "a lower end of saturation that is no ReLU": ("__saturatef(fmaf(alpha, value, shift))", "fminf(fmaf(alpha, value, shift), 1.0f)"),
     "bytes of a word swapped": ("0x5410", "0x5140"),
-    "an image's pixels miscounted": ("position += 8", "position += 7"),
+    "an image's pixels miscounted": ("position += kBlock", "position += kBlock - 1"),
     "a barrier left out": (
         "                copy_async_wait<kStages - 2>();\n                __syncthreads();\n",
         "                copy_async_wait<kStages - 2>();\n",
     ),
     "stages that wrap too early": ("write_stage == (kStages - 1) * kStageBytes ? 0", "write_stage == (kStages - 2) * kStageBytes ? 0"),
-    "one half copied twice": ("half * 16)", "0)"),
+    "one half copied twice": ("half * kVectorBytes)", "0)"),
 }
 
 

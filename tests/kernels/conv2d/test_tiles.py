@@ -92,7 +92,7 @@ def test_the_exchange_has_no_conflicts(channels_are_rows: bool, lane: LaneOutput
 def test_the_source_permutes_the_exchange_like_the_plan(channels_are_rows: bool, lane: LaneOutput) -> None:
     expression = exchange_swizzle(channels_are_rows, lane).replace("/", "//")
     for pixel in range(8):
-        swizzle = eval(expression, {"pixel": pixel})
+        swizzle = eval(expression, {"pixel": pixel, "kLayoutChannels": 32, "kGroup": 4})
         for channel in range(32):
             word = pixel * 32 + (channel // 4 ^ swizzle) * 4 + channel % 4
             assert exchange_offset(pixel, channel, channels_are_rows, lane) == 4 * word

@@ -156,7 +156,7 @@ MUTANTS = {
         "wgmma_wait<1>();",
         "wgmma_wait<1>();\n                if (lane == 0) mbarrier_arrive(empty + kBarrierBytes * stage);",
     ),
-    "rows of pixels unswizzled": ("warp ^ lane / 2 % 4", "warp"),
+    "rows of pixels unswizzled": ("warp ^ lane / kRowsAlike % kRowVectors", "warp"),
 }
 
 

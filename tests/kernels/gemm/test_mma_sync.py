@@ -147,7 +147,7 @@ def test_an_unchanged_kernel_passes(spec: dict[str, Any]) -> None:
     [
         (SPEC, "copy_async_wait<kStages - 2>();", "copy_async_wait<kStages - 1>();"),
         (SPEC, "__syncthreads();\n\n            // The stage", "\n            // The stage"),
-        (SPEC, "min(max(available, 0), 8) * 2", "16"),
+        (SPEC, "min(max(available, 0), kVector) * (kCopyBytes / kVector)", "16"),
         (SPEC, "load_matrices_transposed(words", "load_matrices(words"),
         (SPEC, "warp % kWarpsN * kWarpN, part", "0, part"),
         (SPEC, "const int filled = stage == 0 ? kStages - 1 : stage - 1;", "const int filled = stage;"),

@@ -244,7 +244,7 @@ def test_copies_of_16_bytes_pass_by_l1_or_are_kept_in_it() -> None:
     assert "copy_async_cached" not in gemmgen.render(planned(**changes)).text
     plan = planned(**changes, cache={"l1_b": "keep"})
     text = gemmgen.render(plan).text
-    assert text.count("        copy_async<16>(") == text.count("        copy_async_cached(") == 1
+    assert text.count("        copy_async<kCopyBytes>(") == text.count("        copy_async_cached(") == 1
     assert plan.name != planned(**changes, cache={"l1_a": "keep"}).name
     assert gemmgen.verify(plan, "emulator", cases=oracle_of(plan.spec.kind).cases(plan)[:4]).passed
     assert codes(cache={"l1_a": "keep"}) == {"l1"}
