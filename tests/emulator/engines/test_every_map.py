@@ -12,7 +12,7 @@ import pytest
 from sampling import sampled
 
 from gemmgen import emulator
-from gemmgen.emulator import Im2col, TensorMap
+from gemmgen.emulator import Im2col, InvalidCopy, TensorMap
 
 from ..helpers import compile_ptx
 from .prelude import PRELUDE
@@ -189,6 +189,14 @@ def _pixels(case: Case) -> list[tuple[int, ...]]:
     return found
 
 
+def faults(case: Case) -> bool:
+    """True where a column that is stored walks through padding of an image: an H200 stops there."""
+    if case.direction == "load" or not case.im2col:
+        return False
+    walked = [zip(case.spatial, pixel, strict=False) for pixel in _pixels(case)]
+    return any(not 0 <= index < case.extents[axis] for pixel in walked for axis, index in pixel)
+
+
 def place_of(case: Case, row: int, unit: int, byte: int, base: int) -> int:
     """Where a byte of the box lies in shared memory."""
     length = len(units(case)[0]) * case.unit
@@ -316,6 +324,10 @@ CASES = sampled(every_case(), 300, lambda case: case.name, _form)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_byte_is_where_the_map_says(case: Case) -> None:
     base = 128 * (len(case.name) % 8)
+    if faults(case):
+        with pytest.raises(InvalidCopy, match="in padding; a GPU stops with an illegal instruction"):
+            run(case, base)
+        return
     before, room, array, tile = run(case, base)
     shared, places = pairs(case, base)
     inside = places >= 0
