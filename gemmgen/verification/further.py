@@ -32,8 +32,11 @@ def few_block_cases(plan: KernelPlan) -> list[tuple[KernelPlan, Case]]:
     few = with_few_blocks(plan) if shares_out_tiles(plan) else None
     if few is None:
         return []
-    cases = {case.name: case for case in oracle_of(few.spec.kind).cases(few) if case.name in _SEVERAL_TILES}
-    return [(few, replace(case, name=f"{case.name}, few blocks")) for case in cases.values()]
+    oracle = oracle_of(few.spec.kind)
+    own = getattr(oracle, "cases_of_several_tiles", None)
+    cases = {case.name: case for case in oracle.cases(few) if case.name in _SEVERAL_TILES}
+    found = [*cases.values(), *(own(few) if own is not None else [])]
+    return [(few, replace(case, name=f"{case.name}, few blocks")) for case in found if case_bytes(few, case) <= LARGEST_CASE_BYTES]
 
 
 def shares_out_tiles(plan: KernelPlan) -> bool:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 class Oracle(Protocol):
-    """The module ``oracle`` of a family. It may have ``deep_cases``, too: those that a certificate takes no time for."""
+    """The module ``oracle`` of a family. It may have ``deep_cases`` and ``cases_of_several_tiles``, too: those that a certificate
+    takes no time for, the latter for launches with few blocks."""
 
     def cases(self, plan: Any) -> list[Case]:
         """The problems that a verification runs, small enough for the emulator."""

@@ -34,6 +34,8 @@ GROUPS = 5
 """Groups of rows, in most cases of grouped products."""
 OFFSETS = ("empty groups", "groups of whole tiles", "rows behind the last group", "offsets that fall and lie outside")
 """Cases for the ends of groups."""
+INFINITE_LINES = "lines of one infinity and zeros"
+"""A case of lines that planes hold by their range of exponents, but for the infinity."""
 
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 53, 67, 79, 97, 131, 163, 197, 263, 331, 397, 521, 659, 797, 1031, 1301)
 
@@ -119,16 +121,40 @@ def cases(plan: GemmPlan) -> list[Case]:
 
 def deep_cases(plan: GemmPlan) -> list[Case]:
     """Cases of a depth that not every verification takes the time for: more steps of one tile than the blocks of stream-K, so that some
-    take two of them; more slices than a block adds up at a time, none of them empty."""
+    take two of them; more slices than a block adds up at a time, none of them empty. For products by planes, lines along k that hold
+    nothing but zeros and an infinity, whose exponents alone do not tell that planes cannot hold them."""
     loop, decomposition = plan.loop, plan.spec.decomposition
+    scalars = scalar_values(plan.sequence)["integers"]
+    found = []
+    if plan.planes is not None:
+        size = promised(plan, (plan.tile_m + 3, plan.tile_n // 2 + 1, plan.planes.least_depth + loop.tile_k))  # type: ignore[union-attr]
+        found.append(case_of(INFINITE_LINES, packed(plan, size, batch=2), scalars, "nonfinite"))
     if isinstance(decomposition, StreamK):
         name, depth, further = "more steps than blocks", loop.tile_k * (decomposition.blocks + 5) + 1, {}  # type: ignore[union-attr]
     elif isinstance(decomposition, SplitKLast) and isinstance(loop, VectorLoop):
         name, depth, further = f"{_DEEP_SLICES} whole slices", loop.step * (_DEEP_SLICES - 1) + 1, {"slices": _DEEP_SLICES}
     else:
-        return []
+        return found
     size = promised(plan, (plan.tile_m // 2 + 1, plan.tile_n // 2 + 1, depth))
-    return [case_of(name, packed(plan, size) | further, scalar_values(plan.sequence)["integers"], "integers")]
+    return [*found, case_of(name, packed(plan, size) | further, scalars, "integers")]
+
+
+def cases_of_several_tiles(plan: GemmPlan) -> list[Case]:
+    """Cases for a block that takes several tiles: each ends with the last stage, or is over sooner than the next is handed out."""
+    loop = plan.loop
+    if not isinstance(loop, WarpLoop | WarpgroupLoop):
+        return []
+    least_k = loop.tile_k if plan.planes is None else plan.planes.least_depth
+    sizes = {"tiles of as many steps as stages": (2, 3, round_up(least_k, loop.tile_k * loop.stages))}
+    if loop.dynamic:
+        sizes["many tiles of one step"] = (4, 6, loop.tile_k)
+    batch = GROUPS if plan.grouped else 1
+    scalars = scalar_values(plan.sequence)["integers"]
+    found = []
+    for name, (tiles_m, tiles_n, k) in sizes.items():
+        size = promised(plan, (tiles_m * plan.tile_m, tiles_n * plan.tile_n, k))
+        found.append(case_of(name, packed(plan, size, batch=batch), scalars, "integers"))
+    return found
 
 
 def _group_cases(plan: GemmPlan, scalars: dict[str, dict[str, float]]) -> list[Case]:
@@ -221,6 +247,9 @@ def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
                 special_at if name == "A" else special_at.swapaxes(-1, -2),
                 64 if name == "A" else 0,
             )
+            if case.name == INFINITE_LINES:
+                line, at = (np.s_[..., -3, :], np.s_[..., -3, 5]) if name == "A" else (np.s_[..., :, -3], np.s_[..., 5, -3])
+                values[line], special_at[line], values[at] = 0.0, False, np.inf
         values = np.where(special_at, special, values)
     return values
 

@@ -1,0 +1,45 @@
+"""Mistakes that only the cases beyond a family's list show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gemmgen.runtime.emulation import EmulatorBackend
+from gemmgen.verification.runner import verify_case
+
+from .operators import all_mutants
+from .trials import Subject, try_mutant
+
+MISTAKES = {
+    "the last stage of a tile is never freed": (
+        "gemm/hopper_uint8",
+        "const int previous = stage == 0 ? kStages - 1 : stage - 1;",
+        "const int previous = stage == 0 ? kStages - 2 : stage - 1;",
+        "tiles of as many steps as stages, few blocks",
+    ),
+    "a ticket's place is taken before it has been read": (
+        "gemm/hopper_dynamic",
+        "mbarrier_wait(barriers + kBarrierBytes * (kTickets + place), (count / kTickets & 1) ^ 1);",
+        "mbarrier_wait(barriers + kBarrierBytes * (kTickets + place), (count / kTickets & 0) ^ 1);",
+        "many tiles of one step, few blocks",
+    ),
+    "infinities are taken for large numbers": (
+        "gemm/hopper/f32_128x64",
+        "constexpr int kNotFinite = 255;",
+        "constexpr int kNotFinite = 256;",
+        "lines of one infinity and zeros",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_only_a_further_case_shows(mistake: str) -> None:
+    name, before, after, wanted = MISTAKES[mistake]
+    subject = Subject.of(name)
+    mutant = [m for m in all_mutants(subject.source) if (m.before, m.after) == (before, after)][-1]
+    ((plan, case),) = [(plan, case) for plan, case in subject.cases if case.name == wanted]
+    assert verify_case(plan, subject.binary, EmulatorBackend(), case).failure == ""
+    verdict = try_mutant(replace(subject, cases=((plan, case),)), mutant)
+    assert verdict.outcome == "caught"
