@@ -59,10 +59,12 @@ class Meter:
         self.limit = pynvml.nvmlDeviceGetEnforcedPowerLimit(self._handle) / 1000
 
     def read(self) -> tuple[int, float, int]:
-        """Clock, power, and the reasons why the clock is no higher."""
+        """Clock, power at this moment, and the reasons why the clock is no higher."""
         nvml, handle = self._nvml, self._handle
         reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-        return nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM), nvml.nvmlDeviceGetPowerUsage(handle) / 1000, reasons
+        # What nvmlDeviceGetPowerUsage tells is an average over the last second, which begins before the launches.
+        (power,) = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_POWER_INSTANT])
+        return nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM), power.value.uiVal / 1000, reasons
 
     def during(self, torch: Any, launch: Callable[[], Any]) -> dict[str, Any]:
         """Microseconds of a launch, and medians of what was read while launches followed each other."""

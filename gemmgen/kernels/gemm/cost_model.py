@@ -138,6 +138,7 @@ STORES = {
     "wgmma, boxes": 1.11,
     "wgmma, pairs": 5.18,
     "wgmma, elements": 6.66,
+    "wgmma, turned": 2.0,
     "wgmma, partial": 1.76,
     "mma, pairs": 1.62,
     "mma, rows": 1.77,

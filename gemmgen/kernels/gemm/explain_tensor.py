@@ -211,6 +211,7 @@ def _results(plan: GemmPlan, loop: WarpgroupLoop | WarpLoop) -> Lines:
         "pairs": "two neighbours at a time, straight from registers",
         "elements": "one by one, straight from registers",
         "rows": "side by side, by way of shared memory, where a warp turns 16 rows around at a time",
+        "turned": "side by side, by way of shared memory, where a warp turns 16 rows of 32 columns around at a time",
         "scaled": "two neighbours at a time, straight from registers, without the scales of their row and column",
         "partial": "partial sums, straight from registers into the workspace; the second kernel writes C",
     }[plan.fragment_store]

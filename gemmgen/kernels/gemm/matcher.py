@@ -36,6 +36,7 @@ from gemmgen.kernels.gemm.spec import (
     TensorCoreMainloop,
     VectorMainloop,
 )
+from gemmgen.kernels.gemm.tensor_core import turning_reasons
 from gemmgen.kernels.gemm.vector import VectorLoop
 from gemmgen.kernels.math.warpgroup import WarpgroupLoop
 from gemmgen.kernels.matrix import Matrix
@@ -307,9 +308,12 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         copied = _copied_factors(request, orders, alignment)
         alignment |= dict.fromkeys(copied, 1)
         mainloop = mainloop.model_copy(update={"copied": "both" if len(copied) > 1 else copied[0] if copied else "none"})
-    # The copy engine stores whole units of 16 bytes; threads store what is aligned or ends otherwise.
+    # The copy engine stores whole units of 16 bytes; warps store what is aligned or ends otherwise.
     whole_rows = request.n * request.c.element_bytes % MOST_ALIGNMENT == 0
-    unaligned = spec.store == "tma" and not (whole_rows and alignment["c"] * request.c.element_bytes == MOST_ALIGNMENT)
+    aligned_bytes = alignment["c"] * request.c.element_bytes
+    unaligned = spec.store == "tma" and not (whole_rows and aligned_bytes == MOST_ALIGNMENT)
+    scattered = unaligned or (isinstance(mainloop, MmaSyncMainloop) and spec.store == "direct" and aligned_bytes < MOST_ALIGNMENT)
+    store = "through_shared" if scattered and not any(turning_reasons(spec)) else "direct" if unaligned else spec.store
     extents = {"m": request.m, "n": request.n, "k": request.k}
     promised = {name: getattr(spec.multiple_of, name) for name in extents}
     if spec.store == "tma" and not unaligned:
@@ -330,7 +334,7 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         "alignment": Alignment.model_validate(alignment),
         "multiple_of": Multiples(**multiples),
         "epilogue": request.epilogue,
-        "store": "direct" if unaligned else spec.store,
+        "store": store,
         "amax": request.amax,
         "mainloop": mainloop,
     }

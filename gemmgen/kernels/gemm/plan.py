@@ -578,9 +578,11 @@ def fragment_store(plan: GemmPlan) -> str:
         return "partial"
     if plan.spec.store == "tma":
         return "boxes"
+    if isinstance(plan.loop, WarpLoop | WarpgroupLoop) and plan.loop.turned:
+        return "rows" if isinstance(plan.loop, WarpLoop) else "turned"
     if plan.matrix_c.row_major and plan.matrix_c.alignment > 1:
         return "pairs"
-    return "rows" if isinstance(plan.loop, WarpLoop) and plan.loop.turned else "elements"
+    return "elements"
 
 
 def fragment_helpers(plan: GemmPlan) -> tuple[Helper, ...]:

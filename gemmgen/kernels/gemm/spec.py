@@ -381,7 +381,8 @@ class GemmSpec(KernelSpec):
     ]
     store: Literal["direct", "through_shared", "tma"] = "direct"
     """``through_shared``: every warp transposes its results in shared memory first, so that it stores (and loads C and what the
-    epilogue reads) in whole vectors, side by side, whatever the fragments are. ``tma``: groups of warps collect their results in
+    epilogue reads) in whole vectors, side by side, whatever the fragments are; on tensor cores, an element by each lane, for rows
+    that no other way stores well: those that do not begin at multiples of 16 bytes. ``tma``: groups of warps collect their results in
     shared memory, from where the copy engine takes them."""
     epilogue: Annotated[tuple[AnyOperation, ...], Field(max_length=16)] = ()
     """Operations on each element before it is stored, in this order."""

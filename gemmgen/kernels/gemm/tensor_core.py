@@ -15,12 +15,22 @@ from gemmgen.kernels.epilogue.products import plan_epilogue
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.copied import as_copied
 from gemmgen.kernels.gemm.planes import SETS_OF_SUMS, Scheme, is_compensated, plane_scheme
-from gemmgen.kernels.gemm.spec import Arithmetic, CacheHints, GemmSpec, SplitKCluster, SplitKParallel, StreamK, TensorCoreMainloop
+from gemmgen.kernels.gemm.spec import (
+    Arithmetic,
+    CacheHints,
+    GemmSpec,
+    MmaSyncMainloop,
+    SplitKCluster,
+    SplitKParallel,
+    StreamK,
+    TensorCoreMainloop,
+)
 from gemmgen.kernels.math.warpgroup import (
     BLOCK_ROWS,
     INTEGER_COLUMNS,
     SPAN_BYTES,
     TICKET_BYTES,
+    TURNED_COLUMNS,
     WARPGROUP,
     WarpgroupLoop,
     WarpgroupOperand,
@@ -128,6 +138,8 @@ def warpgroup_loop(
         columns = replace(loop, column_bytes=_column_bytes(spec, matrices[2], tile.n))
         room = ResidentBlocks(architecture, columns.min_blocks_per_sm, columns.threads).shared_bytes
         loop = columns if columns.shared_bytes <= room else loop
+    elif spec.store == "through_shared":
+        loop = replace(loop, turned=True)
     reasons += _resource_reasons(loop, architecture)
     return loop
 
@@ -336,7 +348,7 @@ def _combination_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterat
         need = f"a multiple of {blocks}, the blocks of a cluster"
         yield Reason("persistent_blocks", "mainloop.persistent_blocks", str(mainloop.persistent_blocks), need)
     if spec.store == "through_shared":
-        yield Reason("store", "store", spec.store, "direct or tma for tensor cores")
+        yield from turning_reasons(spec)
     if spec.store == "tma":
         if spec.order != "row_major":
             yield Reason("store", "store", "tma with order: column_major", "order: row_major, or store: direct")
@@ -355,6 +367,22 @@ def _combination_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterat
             yield Reason("tile_n", "mainloop.tile.n", str(mainloop.tile.n), need)
     if spec.cache != CacheHints():
         yield Reason("cache", "cache", "hints", "none: the copy engine moves tiles past the L1")
+
+
+def turning_reasons(spec: GemmSpec) -> Iterator[Reason]:
+    """Why warps do not transpose their results in shared memory."""
+    mainloop = spec.mainloop
+    if isinstance(mainloop, MmaSyncMainloop) and (isinstance(spec.decomposition, StreamK) or mainloop.copies == "tma"):
+        got = f"through_shared with {spec.decomposition.scheme}, copies: {mainloop.copies}"
+        need = "direct for mma_sync with stream_k or tensor maps: results would take the place of tiles on their way"
+        yield Reason("store", "store", got, need)
+    if spec.order != "row_major":
+        need = "row_major for store: through_shared"
+        yield Reason("order", "order", spec.order, need, "store: direct, where lanes with neighbouring rows store side by side")
+    if isinstance(spec.decomposition, SplitKParallel):
+        yield Reason("store", "store", "through_shared with split_k_parallel", "direct: sums go to a workspace, a second kernel writes C")
+    if plane_scheme(getattr(mainloop, "arithmetic", Arithmetic())) is not None:
+        yield Reason("store", "store", "through_shared with float32 by planes", "direct: neighbours of float32 fill sectors of the memory")
 
 
 def result_reasons(spec: GemmSpec) -> Iterator[Reason]:
@@ -410,6 +438,9 @@ def warpgroup_regions(loop: WarpgroupLoop) -> tuple[SharedRegion, ...]:
         buffers = (loop.consumers, loop.staging.buffers, BLOCK_ROWS, SPAN_BYTES)
         size = loop.consumers * loop.staging.group_bytes
         add("staging", "unsigned char", buffers, size, "staged results, [group][buffer][row][byte], swizzled")
+    if loop.turned:
+        shape = (loop.consumers, BLOCK_ROWS, TURNED_COLUMNS)
+        add("turned", loop.accumulator, shape, loop.consumers * loop.turned_bytes, "staged results, [group][row][column], swizzled")
     if loop.column_bytes:
         size = loop.consumers * loop.column_bytes
         add("columns", "unsigned char", (loop.consumers, loop.column_bytes), size, "values for each column of a tile, [group][byte]")

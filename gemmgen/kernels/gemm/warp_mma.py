@@ -15,7 +15,7 @@ from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.planes import SETS_OF_SUMS, Scheme, plane_scheme
 from gemmgen.kernels.gemm.reasons import thread_reasons
 from gemmgen.kernels.gemm.spec import CacheHints, GemmSpec, MmaSyncMainloop, StreamK
-from gemmgen.kernels.gemm.tensor_core import BYTE_FLOATS, BYTE_INTEGERS, plane_reasons, result_reasons, type_reasons
+from gemmgen.kernels.gemm.tensor_core import BYTE_FLOATS, BYTE_INTEGERS, plane_reasons, result_reasons, turning_reasons, type_reasons
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 from gemmgen.kernels.tiles.unrolling import unroll_argument
@@ -488,7 +488,7 @@ def warp_mma_loop(
         and mainloop.copies != "tma"
         and spec.decomposition.scheme == "data_parallel"
         and matrices[2].row_major
-        and matrices[2].alignment == 1,
+        and (matrices[2].alignment == 1 or spec.store == "through_shared"),
     )
     reasons += _resource_reasons(loop, architecture)
     return loop
@@ -569,8 +569,10 @@ def _combination_reasons(spec: GemmSpec, mainloop: MmaSyncMainloop, scheme: Sche
         need = "0 for stream_k: decomposition.blocks says how many there are"
         yield Reason("persistent_blocks", "mainloop.persistent_blocks", str(mainloop.persistent_blocks), need)
     yield from result_reasons(spec)
-    if spec.store != "direct":
-        yield Reason("store", "store", spec.store, "direct for mma_sync")
+    if spec.store == "tma":
+        yield Reason("store", "store", spec.store, "direct or through_shared for mma_sync")
+    if spec.store == "through_shared":
+        yield from turning_reasons(spec)
     if spec.cache != CacheHints():
         yield Reason("cache", "cache", "hints", "none for mma_sync")
 

@@ -216,6 +216,10 @@ class WarpgroupOperand:
         return f"rows of {self.row_bytes} bytes along {along}, swizzled"
 
 
+TURNED_COLUMNS = 32
+"""Columns of results that a warp transposes at a time: one for each lane."""
+
+
 @dataclass(frozen=True)
 class Staging:
     """Shared memory in which a warpgroup collects results for the copy engine."""
@@ -293,6 +297,8 @@ class WarpgroupLoop:
     """True if groups of warps whose rows of a tile are of no use let it pass."""
     residual: bool = False
     """True if a residual comes through shared memory, to where its results are collected."""
+    turned: bool = False
+    """True if a warp transposes its results in shared memory, so that its lanes store side by side."""
     column_bytes: int = 0
     """Shared memory of a group for the values for each column that the epilogue reads, of a tile; 0: it reads them where they are."""
     kept_sums: int = 0
@@ -493,7 +499,17 @@ class WarpgroupLoop:
         return (self.cluster_k - 1) * self.tile_m * self.tile_n * 4
 
     @property
+    def partial_chunk(self) -> bool:
+        """True if the columns that a warp transposes at a time do not divide the tile evenly."""
+        return self.tile_n % TURNED_COLUMNS != 0
+
+    @property
+    def turned_bytes(self) -> int:
+        """Shared memory of a group for results that are transposed at a time."""
+        return BLOCK_ROWS * TURNED_COLUMNS * 4 if self.turned else 0
+
+    @property
     def shared_bytes(self) -> int:
-        staging = (self.staging.group_bytes + self.column_bytes) * self.consumers if self.staging else 0
+        staging = (self.staging.group_bytes + self.column_bytes) * self.consumers if self.staging else self.turned_bytes * self.consumers
         waiting = BARRIER_BYTES * self.barriers + TICKET_BYTES * self.tickets
         return self.stages * (self.a.tile_bytes + self.b.tile_bytes) + staging + self.sums_bytes + waiting
