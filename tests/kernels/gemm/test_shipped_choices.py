@@ -19,9 +19,8 @@ MAINLOOPS: dict[str, type[BaseModel]] = {"tensor_core": TensorCoreMainloop, "mma
 SAMPLES = {"tensor_core": "gemm/hopper_f16_small", "mma_sync": "gemm/mma/f16_64x64"}
 """A spec of each strategy that takes most changes of one field."""
 REFUSED = {
-    "tensor_core": ("store=through_shared", "decomposition.scheme=split_k_serial", "decomposition.scheme=split_k_last"),
+    "tensor_core": ("decomposition.scheme=split_k_serial", "decomposition.scheme=split_k_last"),
     "mma_sync": (
-        "store=through_shared",
         "store=tma",
         "decomposition.scheme=split_k_serial",
         "decomposition.scheme=split_k_last",
