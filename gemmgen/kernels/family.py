@@ -115,7 +115,8 @@ class KernelPlan(InstancePlan):
         if self.sequence.workspace_bytes.text != "0":
             lines.append(f"Workspace: {self.sequence.workspace_bytes} bytes of device memory.")
             if (zero := self.sequence.workspace_zero_bytes).text != "0":
-                lines.append(f"The first {zero} of them are zero before the first launch; every run leaves them zero.")
+                part = "All" if zero == self.sequence.workspace_bytes else f"The first {zero}"
+                lines.append(f"{part} of them must be zero before the first launch; every run leaves them zero.")
         if any("select(" in line for line in lines):
             lines.append("There, select(condition, a, b) is a if the condition holds, else b.")
         return lines

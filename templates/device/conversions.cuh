@@ -15,7 +15,7 @@ __device__ __forceinline__ float bf16_to_float(unsigned short bits)
     return __uint_as_float(static_cast<unsigned>(bits) << 16);
 }
 
-// The nearest float16, of two equally near ones the even one.
+// The nearest float16; ties go to the even one.
 __device__ __forceinline__ unsigned short float_to_f16(float value)
 {
     unsigned short bits;
@@ -23,7 +23,7 @@ __device__ __forceinline__ unsigned short float_to_f16(float value)
     return bits;
 }
 
-// The nearest bfloat16, of two equally near ones the even one.
+// The nearest bfloat16; ties go to the even one.
 __device__ __forceinline__ unsigned short float_to_bf16(float value)
 {
     unsigned short bits;

@@ -1,6 +1,6 @@
 // Conversions from float32 to elements of 8 bits.
 
-// The nearest 8-bit integer, of two equally near ones the even one; beyond its range the nearer end.
+// The nearest 8-bit integer; ties go to the even one, values out of range to the nearer end.
 __device__ __forceinline__ signed char float_to_s8(float value)
 {
     return static_cast<signed char>(max(-128, min(127, __float2int_rn(value))));

@@ -1,6 +1,6 @@
 // Divisions by numbers that the host prepared: a multiplication and a shift.
 
-// A number that the host prepared for dividing by it.
+// A divisor, as the multiplier and the shift that the host prepared for it.
 struct Divisor {
     unsigned multiplier;
     unsigned shift;

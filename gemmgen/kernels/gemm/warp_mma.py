@@ -321,8 +321,8 @@ class WarpLoop:
         if not self.boxed:
             return ""
         return (
-            "// The copy engine permutes vectors of 16 bytes by their address, alike every eight rows: every tile begins with\n"
-            "// such a period.\n"
+            "// The copy engine permutes vectors of 16 bytes by their address, with a period of eight rows: every tile begins\n"
+            "// with a period.\n"
             f"constexpr int kPeriodA = {8 * self.a.pitch};  // bytes of eight rows\n"
             f"constexpr int kPeriodB = {8 * self.b.pitch};\n"
             "static_assert(kBytesA % kPeriodA == 0 && kStages * kBytesA % kPeriodB == 0 && kBytesB % kPeriodB == 0);"

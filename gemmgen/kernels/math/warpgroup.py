@@ -155,12 +155,12 @@ class WarpgroupOperand:
         """Names, values and meanings of the numbers by which boxes of a tile are told apart: in shared memory, and in the tensor."""
         rows, shared = self.k_major, self.blocks > 1
         own, own_bytes = (self.box_rows, self.box_bytes) if rows else (self.block_part, self.block_part_bytes)
-        of_block = (("kOwnPart", own, f"of {self.axis}, that this block copies"), ("kOwnBytes", own_bytes, "of that"))
-        boxes = (("kBoxRows", self.box_rows, "of a group of warps"), ("kBoxBytes", self.box_bytes, "of them"))
+        of_block = (("kOwnPart", own, f"of {self.axis}, that this block copies"), ("kOwnBytes", own_bytes, "of that part"))
+        boxes = (("kBoxRows", self.box_rows, "of a group of warps"), ("kBoxBytes", self.box_bytes, "of those rows"))
         spans = (
-            ("kSpans", self.spans, "rows in shared memory, one behind the other, that hold a row of the tile"),
-            ("kSpan", self.span_elements, "of k, in one of them"),
-            ("kSpanBytes", self.span_bytes, "of all rows' first, second and so on"),
+            ("kSpans", self.spans, "pieces of a row of the tile, each of which is a row in shared memory"),
+            ("kSpan", self.span_elements, "of k, in a piece"),
+            ("kSpanBytes", self.span_bytes, "of all rows' first pieces, or second, and so on"),
         )
         parts = (
             ("kParts", self.parts, "boxes side by side"),
@@ -196,7 +196,7 @@ class WarpgroupOperand:
 
     @property
     def leading_bytes(self) -> int:
-        """Leading byte offset of a descriptor: from one box to the next along m or n; of no account where rows run along k."""
+        """Leading byte offset of a descriptor: from one box to the next along m or n; ignored where rows run along k."""
         return 16 if self.k_major else self.part_bytes
 
     @property
@@ -207,7 +207,7 @@ class WarpgroupOperand:
     @property
     def leading_field(self) -> tuple[str, str, str]:
         """Name, value and meaning of the leading byte offset where the lower half of a descriptor has it."""
-        meaning = "of no account where rows run along k" if self.k_major else f"from a row's end to what follows it along {self.axis}"
+        meaning = "ignored where rows run along k" if self.k_major else f"from a row's end to what follows it along {self.axis}"
         return f"kLeading{self.name}", f"{self.leading_units} << 16", f"a descriptor's leading byte offset, {meaning}"
 
     @property
@@ -331,11 +331,20 @@ class WarpgroupLoop:
         return "each group has its own rows of the tile" if self.shares_tile else "one group"
 
     @property
+    def multipliers_description(self) -> str:
+        """Warpgroups that multiply, and what each has of the block's work."""
+        if self.ping_pong:
+            return "the others multiply, a tile each"
+        if self.consumers == 1:
+            return "another multiplies, kBlocksM times 64 rows"
+        return "the others multiply, kBlocksM times 64 rows of the tile each"
+
+    @property
     def cluster_description(self) -> str:
         """Division of the work among the blocks of a cluster."""
         if self.cluster_k > 1:
-            return "have a part of k each"
-        return "lie side by side along m and share B" if self.cluster_m > 1 else "lie side by side along n and share A"
+            return "each has a part of k"
+        return "side by side along m, they share B" if self.cluster_m > 1 else "side by side along n, they share A"
 
     @property
     def blocks_m(self) -> int:

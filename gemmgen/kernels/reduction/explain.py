@@ -95,7 +95,7 @@ def semantics(plan: ReductionPlan) -> str:
     empty = _EMPTY.get(a.combiner)
     if a.operation == "mean":
         empty = "NaN"
-    parts.append("nothing at all is an error" if empty is None else f"of nothing: {empty}")
+    parts.append("nothing at all is an error" if empty is None else f"of no elements: {empty}")
     parts.append("the same bits on every run")
     text = "; ".join(part for part in parts if part)
     return f"{text[0].upper()}{text[1:]}."

@@ -1,6 +1,6 @@
 // Conversions for architectures before sm_80, which have no instruction for bfloat16.
 
-// The nearest bfloat16, of two equally near ones the even one.
+// The nearest bfloat16; ties go to the even one.
 __device__ __forceinline__ unsigned short float_to_bf16(float value)
 {
     const unsigned bits = __float_as_uint(value);
