@@ -294,10 +294,11 @@ def conv2d(
 ) -> Any:
     """activation(alpha conv(x, w) + beta bias + gamma residual), rounded and, for integers, saturated to ``output``.
 
-    ``x``: (n, c, h, w) with the channels side by side in memory, torch's channels_last, of int8, uint8, float16 or bfloat16; or int8 in
-    NCHW32, (n, c / 32, h, w, 32), see ``gemmgen.layouts``. Channels last run on tensor cores of Hopper GPUs where x has pixels of whole
-    16 bytes, one group, strides up to 8 and taps that the copy engine reaches; else each thread sums up by itself, which takes anything
-    and is slow but for groups of few channels. ``w``: (k, c / groups, r, s), int8 for integers, or a ``Filter`` of it, which is brought
+    ``x``: (n, c, h, w) with the channels side by side in memory, torch's channels_last, or NCHW32, (n, c / 32, h, w, 32), see
+    ``gemmgen.layouts``; of int8, uint8, float16 or bfloat16. Hopper GPUs take tensor cores for one group of channels, strides up to 8 and
+    taps that the copy engine reaches, where pixels are whole 16 bytes or integers are in NCHW32; others for int8 in NCHW32, with one alpha
+    and no zero point, to int8, int32 or float32. Else each thread sums up by itself, which takes anything and is slow but for groups of
+    few channels. ``w``: (k, c / groups, r, s), int8 for integers, or a ``Filter`` of it, which is brought
     into the order that kernels read once instead of at every call. ``alpha``: a number, or k values, float32. ``zero_point``: the integer
     that stands for zero in ``x`` and its padding. ``bias``: k values, int32 or float32.
     ``residual`` and the result lie as ``layout`` says, by default as x does; for an x of four extents, ``nhwc`` is (n, k, p, q) again,

@@ -224,7 +224,7 @@ def _fake(torch: Any, name: str) -> Any:
         n, k = x.shape[0], w.shape[0]
         filter_extents = w.shape[2:4]
         p, q = (
-            (extent + 2 * pad - step * (taps - 1) - 1) // skip + 1
+            max((extent + 2 * pad - step * (taps - 1) - 1) // skip + 1, 0)
             for extent, pad, step, taps, skip in zip(x.shape[2:4], padding, dilation, filter_extents, stride, strict=True)
         )
         kind = getattr(torch, output) if output else x.dtype

@@ -94,7 +94,7 @@ def test_a_residual_in_nhwc():
         ((PACKED, W), {"stride": 0}, "stride is 0, need an integer of at least 1"),
         ((PACKED, W), {"padding": (1, 2, 3)}, "padding is"),
         ((PACKED, W), {"layout": "nchw"}, "layout is 'nchw'"),
-        ((PACKED, W), {"output": "int16"}, "need int8, int32 or float32"),
+        ((PACKED, W), {"output": "int16"}, "need int8, uint8, int32, float32, float16 or bfloat16"),
         ((PACKED, W), {"output": "int32", "alpha": 0.5}, "cannot scale"),
         ((PACKED, W), {"activation": "gelus"}, "activation 'gelus'"),
         ((PACKED, W.astype("f")), {}, "the filter has elements float32, need int8"),
@@ -104,6 +104,36 @@ def test_a_residual_in_nhwc():
 def test_what_does_not_go_together_is_refused_in_words(arguments, options, message):
     with pytest.raises(LaunchError, match=message):
         ops.conv2d(*arguments, **options)
+
+
+@pytest.mark.parametrize("target", ["nchw32", "nhwc", "nchw4"])
+@pytest.mark.parametrize("source", ["nchw32", "nhwc"])
+@pytest.mark.parametrize("groups", [1, 2, 64])
+@pytest.mark.parametrize(("kind", "output"), [("u1", "uint8"), ("i1", "float16"), ("f2", "float32")])
+def test_layouts_types_and_groups_go_together(kind, output, groups, source, target):
+    x = RNG.integers(0, 5, (2, 64, 5, 3)).astype(kind)
+    w = RNG.integers(-2, 3, (64, 64 // groups, 3, 2)).astype("i1" if kind == "u1" else kind)
+    sizes = {"n": 2, "k": 64, "p": 3, "q": 2, "r": 3, "s": 2, "groups": groups, "padding_h": 0, "padding_w": 0}
+    pairs = {f"{name}_{axis}": 1 for name in ("stride", "dilation") for axis in "hw"}
+    zero = 2 if kind != "f2" else 0
+    alpha = RNG.integers(1, 3, 64).astype("f")
+    sums = convolution(x.astype("i8") - zero, w.astype("i8"), sizes | pairs) * alpha[:, None, None]
+    given = nchw_to_nchw32(x) if source == "nchw32" else channels_last(x)
+    got = ops.conv2d(given, w, groups=groups, zero_point=zero, alpha=alpha, output=output, layout=target)
+    if target != "nhwc":
+        got = got.transpose(0, 1, 4, 2, 3).reshape(2, 64, 3, 2)
+    elif source == "nchw32":
+        got = got.transpose(0, 3, 1, 2)
+    assert (got == (sums.clip(0, 255) if kind == "u1" else sums)).all()
+
+
+def test_a_zero_point_with_a_filter_in_blocks_of_channels():
+    plain = ops.conv2d(PACKED, W, zero_point=3, output="int32")
+    assert (ops.conv2d(PACKED, nchw_to_nchw32(W), zero_point=3, output="int32") == plain).all()
+
+
+def test_output_channels_side_by_side_of_any_number():
+    assert (ops.conv2d(PACKED, W[:19], output="int32", layout="nhwc").transpose(0, 3, 1, 2) == exact()[:, :19]).all()
 
 
 @pytest.mark.parametrize(

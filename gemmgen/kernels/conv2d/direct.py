@@ -14,7 +14,9 @@ from gemmgen.kernels.conv2d.epilogue import plan_operations, saturation_of
 from gemmgen.kernels.conv2d.problem import (
     EXTENT_P,
     EXTENT_Q,
+    HELPER,
     MAXIMUM_EXTENT,
+    channel_units,
     dimensions,
     fixed_parameters,
     integer,
@@ -23,6 +25,7 @@ from gemmgen.kernels.conv2d.problem import (
 from gemmgen.kernels.conv2d.results import CONSTANT_NAMES, FinishingPlan, LayerConstant
 from gemmgen.kernels.conv2d.sequence import alpha_array, bias_array, factor_scalars, output_array, packed
 from gemmgen.kernels.conv2d.spec import Conv2dSpec, DirectMainloop
+from gemmgen.kernels.conv2d.tiles import CHANNELS
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, KernelLaunch, LaunchSequence, ScalarArgument
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
@@ -44,6 +47,27 @@ class DirectPlan(FinishingPlan):
     """The line before the loop over a tap's input channels; empty where its unrolling is left to the compiler."""
 
     @property
+    def blocked(self) -> bool:
+        """True if x has its channels in blocks of 32."""
+        return bool(self.spec.input.layout == "nchw32")
+
+    @property
+    def layout_constants(self) -> tuple[tuple[str, object, str], ...]:
+        """Names, values and meanings of the numbers by which elements of x are found; none for NHWC."""
+        return (("kLayoutChannels", CHANNELS, "of x that lie side by side"),) if self.blocked else ()
+
+    @property
+    def element_of_x(self) -> str:
+        """The factor of x that a product has."""
+        element = "x[source[i] + place]" if self.blocked else "x[source[i] + j]"
+        return f"({element} - zero)" if self.spec.zero_point != "none" else element
+
+    @property
+    def blocks_of_y(self) -> int:
+        """Output channels in a block of y's layout; 1 for NHWC."""
+        return channel_units(self.spec)[1]
+
+    @property
     def accumulator(self) -> str:
         return "float" if ELEMENTS[self.spec.input.type].is_float else "int"
 
@@ -61,7 +85,8 @@ def plan_direct(spec: Conv2dSpec, mainloop: DirectMainloop, architecture: Archit
     if reasons:
         raise PlanError(message, reasons)
     fixed = fixed_parameters(spec)
-    parts = ["direct", spec.input.type, f"{mainloop.threads}x{mainloop.pixels}", f"{spec.output.type}_{spec.output.layout}"]
+    of = spec.input.type + ("_nchw32" if spec.input.layout == "nchw32" else "")
+    parts = ["direct", of, f"{mainloop.threads}x{mainloop.pixels}", f"{spec.output.type}_{spec.output.layout}"]
     name = instance_name("conv2d", parts, spec)
     sequence = _sequence(spec, mainloop, name, steps)
     return DirectPlan(
@@ -89,10 +114,13 @@ def plan_direct(spec: Conv2dSpec, mainloop: DirectMainloop, architecture: Archit
 
 
 def _reasons(spec: Conv2dSpec) -> Iterator[Reason]:
-    if spec.input.layout != "nhwc":
-        yield Reason("input", "input.layout", spec.input.layout, "nhwc with strategy: direct")
-    if spec.output.layout != "nhwc":
-        yield Reason("output", "output.layout", spec.output.layout, "nhwc with strategy: direct")
+    fixed = fixed_parameters(spec)
+    for name, unit, field, layout in zip(
+        ("c", "k"), channel_units(spec), ("input", "output"), (spec.input.layout, spec.output.layout), strict=True
+    ):
+        if fixed.get(name, unit) % unit:
+            need = f"a multiple of {unit} with {field}.layout: {layout}"
+            yield Reason("channels", f"convolution.{name}", str(fixed[name]), need, HELPER)
     if spec.store != "direct":
         yield Reason("store", "store", spec.store, "direct with strategy: direct", "store: direct")
     if ELEMENTS[spec.input.type].is_float and spec.zero_point != "none":
@@ -107,7 +135,9 @@ def _sequence(spec: Conv2dSpec, mainloop: DirectMainloop, name: str, steps: tupl
     numbers: list[Argument] = [*factor_scalars(spec), *zero, *(argument for argument in read if isinstance(argument, ScalarArgument))]
     arrays = [argument for argument in read if isinstance(argument, ArrayArgument)]
     filter_type = "s8" if spec.input.type == "u8" else spec.input.type
-    x = packed("x", spec.input.type, "input", ("n", "h", "w", "c"), "the images in NHWC")
+    blocked = spec.input.layout == "nchw32"
+    extents = ("n", f"c // {CHANNELS}", "h", "w", str(CHANNELS)) if blocked else ("n", "h", "w", "c")
+    x = packed("x", spec.input.type, "input", extents, f"the images in {spec.input.layout.upper()}")
     meaning = 'the filter, reordered by gemmgen.layouts.reorder_filter(w, "taps")'
     filters = packed("filter", filter_type, "input", ("r", "s", "c // groups", "k"), meaning)
     residual: list[Argument] = [output_array(spec, "z", "input", "added to the result")] if spec.residual else []
@@ -136,6 +166,10 @@ def _sequence(spec: Conv2dSpec, mainloop: DirectMainloop, name: str, steps: tupl
     if spec.input.type in ("s8", "u8"):
         limit = most_products(spec)
         constraints.append((f"c // groups * r * s <= {limit}", f"sums have at most {limit} products each, so that they fit into int32"))
+    for name, unit in zip(("c", "k"), channel_units(spec), strict=True):
+        if unit > 1:
+            condition = f"{name} % {unit} == 0" if name == "k" else f"c == {CHANNELS} * c_blocks"
+            constraints.append((condition, f"{name} is a multiple of {unit}, the channels that lie side by side ({HELPER})"))
     constraints += [(f"{name} == {value}", f"the instance was made for {name} = {value}") for name, value in fixed.items()]
     return LaunchSequence(
         name,

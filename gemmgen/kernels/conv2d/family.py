@@ -8,7 +8,7 @@ from gemmgen.core.formulas import round_up
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.conv2d.direct import plan_direct
 from gemmgen.kernels.conv2d.plan import plan_warp_tiles
-from gemmgen.kernels.conv2d.problem import SIZE_NAMES, channel_units, fixed_parameters, sizes
+from gemmgen.kernels.conv2d.problem import SIZE_NAMES, channel_multiples, fixed_parameters, sizes
 from gemmgen.kernels.conv2d.results import FinishingPlan
 from gemmgen.kernels.conv2d.spec import Conv2dSpec, DirectMainloop
 from gemmgen.kernels.conv2d.warpgroup_plan import plan_warpgroup
@@ -34,7 +34,7 @@ def _instance_sizes(plan: FinishingPlan) -> dict[str, int]:
     """The typical layer, with what the spec fixes, and channels that its groups divide."""
     fixed = fixed_parameters(plan.spec)
     typical = {name: fixed.get(name, value) for name, value in zip(SIZE_NAMES, TYPICAL, strict=True)}
-    units = {name: unit * fixed.get("groups", 1) for name, unit in zip(("c", "k"), channel_units(plan.spec), strict=True)}
+    units = dict(zip(("c", "k"), channel_multiples(plan.spec, fixed.get("groups", 1)), strict=True))
     return typical | {name: round_up(typical[name], unit) for name, unit in units.items() if name not in fixed}
 
 

@@ -122,8 +122,10 @@ def restore_filter(filter: Any, order: FilterOrder) -> Any:
 
 
 def tap_sums(filter: Any) -> Any:
-    """(k, c, r, s) to int32 (r + 1, s + 1, k): at (i, j), the sum over all input channels of the taps in the first i rows and the first j
-    columns of each filter, by which convolutions take a zero point of x into account."""
+    """(k, c, r, s), or (k, c / 32, r, s, 32) in NCHW32, to int32 (r + 1, s + 1, k): at (i, j), the sum over all input channels of the
+    taps in the first i rows and the first j columns of each filter, by which convolutions take a zero point of x into account."""
+    if len(filter.shape) == 5:
+        filter = nchw32_to_nchw(filter)
     k, _, r, s = _shape(filter, "k c r s")
     if _is_torch(filter):
         torch = sys.modules["torch"]

@@ -86,21 +86,20 @@ def fit(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
     parameters: dict[str, Any] = {name: fixed[name] if fixed[name] in ("argument", known[name]) else "argument" for name in _PARAMETERS}
     changes: dict[str, Any] = {}
     if isinstance(spec.mainloop, DirectMainloop):
-        if request.layout != "nhwc":
-            return f"it does not write {request.layout.upper()}"
         changes["input"] = request.input
     elif spec.mainloop is not None:
         if known["groups"] != 1:
             return f"it convolves all channels together, the problem has {known['groups']} groups"
-        if request.layout == "nchw4" or (request.layout == "nchw32" and ELEMENTS[request.output].bytes == 2):
-            return f"it does not write {request.output} in {request.layout.upper()}"
+        if request.layout == "nchw4":
+            return f"it does not write {request.layout.upper()}"
         if request.layout != "nhwc" and spec.mainloop.activations == "windows":
             return f"it does not write {request.layout.upper()}"
         if spec.mainloop.activations == "rows" and any(known[name] != fixed[name] for name in _POINTWISE):
             return "it takes filters of one tap, stride 1 and no padding"
         if spec.mainloop.activations == "windows" and any(known[name] != fixed[name] for name in _WINDOWS):
             return f"it takes filters of {fixed['s']} columns, without stride and dilation along them"
-        staged = ELEMENTS[request.output].bytes <= 2 and known["k"] * ELEMENTS[request.output].bytes % ALIGNMENT == 0
+        widest = 2 if request.layout == "nhwc" else 1
+        staged = ELEMENTS[request.output].bytes <= widest and known["k"] * ELEMENTS[request.output].bytes % ALIGNMENT == 0
         changes["input"] = request.input
         staged_as = spec.store if request.layout == "nhwc" else "shared"
         changes["store"] = staged_as if staged and ELEMENTS[spec.output.type].bytes <= 2 else "shared" if staged else "direct"
@@ -144,7 +143,9 @@ def _takes(spec: Conv2dSpec, of: Input) -> bool:
     if spec.mainloop is None:
         return spec.input == of
     if isinstance(spec.mainloop, DirectMainloop):
-        return of.layout == "nhwc"
+        return True
+    if of.layout == "nchw32" and ELEMENTS[of.type].is_float:
+        return False
     same_size = ELEMENTS[spec.input.type].bytes == ELEMENTS[of.type].bytes
     return same_size and (spec.input.layout == of.layout or spec.mainloop.activations == "im2col")
 
@@ -210,7 +211,7 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> Conv2dRequest
 def complete_request(of: Input, layout: str, given: Mapping[str, int]) -> dict[str, int]:
     """All dimensions of a problem, of which ``given`` has at least the sizes. Raises ``LaunchError`` if no layout holds the channels."""
     output = Output.model_construct(layout=layout, type="f32")  # results of 32 bits ask for nothing
-    anything = DirectMainloop(strategy="direct") if of.layout == layout == "nhwc" else None  # instances have constraints of their own
+    anything = DirectMainloop(strategy="direct")  # instances have constraints of their own
     spec = Conv2dSpec.model_construct(
         convolution=Convolution(groups="argument"), input=of, output=output, store="direct", mainloop=anything
     )

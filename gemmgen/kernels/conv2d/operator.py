@@ -23,8 +23,7 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     ``bias_scaled``, ``residual_scaled``: whether alpha, beta, gamma differ from 1. Raises ``LaunchError``."""
     x = operands["x"]
     channels_last = len(x.shape) == 4
-    types = ("s8", "u8", "f16", "bf16") if channels_last else ("s8",)
-    _packed("x", x, types)
+    _packed("x", x, ("s8", "u8", "f16", "bf16"))
     if not channels_last and (len(x.shape) != 5 or x.shape[4] != CHANNELS):
         need = "(n, c, h, w) with the channels side by side in memory, or NCHW32, (n, c / 32, h, w, 32); see gemmgen.layouts"
         raise LaunchError(f"conv2d: x has shape {x.shape}, need {need}")
@@ -69,7 +68,7 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     out = operands.get("out")
     wanted = options.get("output") or ELEMENTS[x.type].word
     kind = out.type if out is not None else BY_WORD.get(wanted)
-    allowed = ("s8", "u8", "s32", "f32", "f16", "bf16") if channels_last else ("s8", "s32", "f32")
+    allowed = ("s8", "u8", "s32", "f32", "f16", "bf16")
     if kind is None or kind not in allowed:
         words = [_word(name) for name in allowed]
         raise LaunchError(f"conv2d: results have elements {kind or wanted!r}, need {', '.join(words[:-1])} or {words[-1]}")

@@ -12,7 +12,7 @@ from gemmgen.kernels.accuracy import accumulated
 from gemmgen.kernels.conv2d.cost_model import cost
 from gemmgen.kernels.conv2d.direct import DirectPlan
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
-from gemmgen.kernels.conv2d.problem import channel_units, complete, fixed_parameters
+from gemmgen.kernels.conv2d.problem import channel_multiples, channel_units, complete, fixed_parameters
 from gemmgen.kernels.conv2d.reference import reference as convolved
 from gemmgen.kernels.conv2d.results import FinishingPlan
 from gemmgen.kernels.conv2d.sequence import VECTOR_ALIGNMENT
@@ -154,6 +154,11 @@ def _direct_shapes(plan: DirectPlan) -> dict[str, dict[str, int]]:
             "channels one by one": {"n": 2, "c": 37, "h": 6, "w": 5, "k": 37, **square, "groups": 37},
             "three results of each channel": {"n": 1, "c": 5, "h": 7, "w": 4, "k": 15, **square, "stride": 2, "groups": 5},
         }
+        if channel_units(plan.spec) != (1, 1):
+            shapes |= {
+                "32 channels one by one": {"n": 2, "c": 32, "h": 4, "w": 5, "k": 32, **square, "groups": 32},
+                "groups within a block of channels": {"n": 2, "c": 64, "h": 4, "w": 3, "k": 96, **square, "groups": 8},
+            }
     return shapes | {
         "stride 11": {"n": 1, "c": 3, "h": 25, "w": 14, "k": 5, "r": 3, "s": 2, "stride": 11, "padding": 1},
         "padding 140": {"n": 1, "c": 2, "h": 2, "w": 3, "k": 3, "r": 1, "s": 1, "stride": 40, "padding": 140},
@@ -241,9 +246,9 @@ def _fitted(plan: FinishingPlan, wanted: Mapping[str, int], fixed: Mapping[str, 
     """The problem with the spec's values for what it fixes; None if the instance cannot run it."""
     problem = {**_expanded(wanted), **fixed}
     groups = problem.get("groups", 1)
-    for name, unit in zip(("c", "k"), channel_units(plan.spec), strict=True):
+    for name, multiple in zip(("c", "k"), channel_multiples(plan.spec, groups), strict=True):
         if name not in fixed:
-            problem[name] = -(-problem[name] // (unit * groups)) * unit * groups
+            problem[name] = round_up(problem[name], multiple)
     depth_unit = problem["r"] * problem["s"] * CHANNELS
     most = plan.spec.maximum_depth // depth_unit * CHANNELS * groups
     if "c" not in fixed and most:

@@ -6,6 +6,7 @@ Every parameter is a dimension of the launch sequence, also one that the spec fi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import lcm
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError
@@ -116,13 +117,19 @@ def most_products(spec: Conv2dSpec) -> int:
 
 
 def channel_units(spec: Conv2dSpec) -> tuple[int, int]:
-    """Numbers that input and output channels are multiples of, those of one group."""
+    """Numbers that input and output channels are multiples of: those of one group, or, with ``strategy: direct``, of all."""
     if isinstance(spec.mainloop, DirectMainloop):
-        return 1, 1
+        return CHANNELS if spec.input.layout == "nchw32" else 1, {"nchw32": CHANNELS, "nchw4": 4, "nhwc": 1}[spec.output.layout]
     c = CHANNELS if spec.input.layout == "nchw32" else 16 // ELEMENTS[spec.input.type].bytes
-    if spec.input.layout == "nchw32" or spec.output.layout != "nhwc":
+    if spec.mainloop is None or spec.output.layout != "nhwc":
         return c, CHANNELS
     return c, 16 // ELEMENTS[spec.output.type].bytes if spec.store != "direct" else 1
+
+
+def channel_multiples(spec: Conv2dSpec, groups: int) -> tuple[int, int]:
+    """Numbers that all input and all output channels are multiples of, where they are convolved in so many groups."""
+    c, k = channel_units(spec)
+    return (lcm(c, groups), lcm(k, groups)) if isinstance(spec.mainloop, DirectMainloop) else (c * groups, k * groups)
 
 
 def constraints(spec: Conv2dSpec, table: bool) -> tuple[Constraint, ...]:
@@ -175,10 +182,10 @@ def complete(spec: Conv2dSpec, given: Mapping[str, int]) -> dict[str, int]:
         problem.setdefault(f"{name}_h", default)
         problem.setdefault(f"{name}_w", problem[f"{name}_h"])
     problem.setdefault("groups", 1)
-    for name, unit in zip(("c", "k"), channel_units(spec), strict=True):
-        if problem[name] % (unit * problem["groups"]):
-            need = f"{unit} x {problem['groups']} groups" if problem["groups"] > 1 else str(unit)
-            raise LaunchError(f"{name} is {problem[name]}, need a multiple of {need}: {HELPER}")
+    for name, unit, multiple in zip(("c", "k"), channel_units(spec), channel_multiples(spec, problem["groups"]), strict=True):
+        if problem[name] % multiple:
+            need = f"{multiple} with {problem['groups']} groups" if problem["groups"] > 1 else str(unit)
+            raise LaunchError(f"{name} is {problem[name]}, need a multiple of {need}" + (f": {HELPER}" if unit > 1 else ""))
     if spec.input.layout == "nchw32":
         problem["c_blocks"] = problem["c"] // CHANNELS
     problem["p"] = Formula(EXTENT_P).evaluate(problem)

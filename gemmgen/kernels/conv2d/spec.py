@@ -112,9 +112,9 @@ class Convolution(SpecModel):
     """The layer's parameters: numbers that the kernel is specialised for, or ``argument`` for those passed at each launch."""
 
     c: Positive = "argument"
-    """Input channels, a multiple of 32 times the groups."""
+    """Input channels: for products by ``mma`` a multiple of 32 times the groups, by ``wgmma`` whole vectors of 16 bytes."""
     k: Positive = "argument"
-    """Output channels, a multiple of 32 times the groups."""
+    """Output channels: for products by ``mma`` a multiple of 32 times the groups; else blocks of y's layout."""
     r: Positive = "argument"
     """Filter rows."""
     s: Positive = "argument"

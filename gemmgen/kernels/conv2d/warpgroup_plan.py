@@ -196,8 +196,8 @@ def _output_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[R
     floating = spec.input.type in ("f16", "bf16")
     if layout == "nchw4":
         yield Reason("output", "output.layout", layout, "nhwc or nchw32 for mainloop")
-    if layout == "nchw32" and ELEMENTS[kind].bytes == 2:
-        yield Reason("output", "output.layout", layout, f"nhwc for {kind}")
+    if layout == "nchw32" and ELEMENTS[kind].bytes == 2 and spec.store != "direct":
+        yield Reason("store", "store", spec.store, f"direct for {kind} in NCHW32")
     if spec.input.layout == "nchw32" and floating:
         yield Reason("input", "input.layout", spec.input.layout, f"nhwc for {spec.input.type}")
     if spec.store == "tma" and layout == "nchw32":

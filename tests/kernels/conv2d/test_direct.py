@@ -35,6 +35,10 @@ COMBINATIONS = {
     "uint8 with a zero point": spec("u8", "u8", zero_point="argument", bias="f32"),
     "exact sums from a zero point": spec("s8", "s32", zero_point="argument", residual=True, **EXACT),
     "an epilogue": spec(epilogue=[{"op": "bias", "per": "channel"}, {"op": "leaky_relu", "slope": 0.25}, {"op": "residual"}]),
+    "blocks of 32 channels": spec("u8", "u8", input={"type": "u8"}, output={"type": "u8"}, zero_point="argument", alpha="channel"),
+    "float16 in blocks of 32 channels": spec(input={"type": "f16"}, output={"type": "f16"}, residual=True, bias="f32"),
+    "blocks of 32 channels to blocks of 4": spec(input={}, output={"type": "s32", "layout": "nchw4"}, residual=True, **EXACT),
+    "channels side by side to blocks of 32": spec("bf16", output={"type": "f32"}, activation={"op": "relu"}),
     "channels one by one, launched early": spec(
         convolution={"c": 24, "k": 24, "groups": 24, "r": 3, "s": 3}, architecture="sm_90", early_launch=True, beta="argument"
     ),
@@ -73,8 +77,8 @@ def test_a_broken_kernel_is_found_out(mutant: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        (spec(input={"layout": "nchw32"}), "input"),
-        (spec(output={"layout": "nchw32"}), "output"),
+        (spec(input={"layout": "nchw32"}, convolution={"c": 48}), "channels"),
+        (spec(output={"layout": "nchw4"}, convolution={"k": 6}), "channels"),
         (spec(store="shared"), "store"),
         (spec(stages=3), "mainloop"),
         (spec("f16", "s32", **EXACT), "output"),
