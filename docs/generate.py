@@ -4,9 +4,9 @@ A page keeps its words; what lies behind one of these comments is made anew:
 
     <!-- run [from=REGEX] [match=REGEX] [first=N] [last=N] [exit=N] -->
                                                    and a fenced block whose first line is `$ gemmgen ...`: the command's output
-    <!-- diff SPEC SPEC [set=FIELD=VALUE] [context=N] [first=N] -->
-                                                   and a fenced block: the difference of the two rendered kernels, the second with a
-                                                   field changed
+    <!-- diff SPEC SPEC [from=FIELD=VALUE] [set=FIELD=VALUE] [context=N] [first=N] -->
+                                                   and a fenced block: the difference of the two rendered kernels, the first (from) or
+                                                   the second (set) with a field changed
     <!-- code SPEC from=REGEX lines=N -->           and a fenced block: a piece of a rendered kernel
     <!-- draw SPEC options of gemmgen draw -->      and an image: the picture is written where the image says
     <!-- chart CHAPTER -->                         and an image: bars of what measurements/stories.json has of a chapter
@@ -89,7 +89,8 @@ def _fenced(match: re.Match[str]) -> str:
             lines = [line for entry in _entries(lines) if re.search(options["match"], entry[0]) for line in entry]
         lines = [command, *_selected(lines, options)]
     elif kind == "diff":
-        lines = _selected(_diff(words[0], words[1], int(options.get("context", 2)), options.get("set")), options)
+        kernels = (words[0], options.get("from")), (words[1], options.get("set"))
+        lines = _selected(_diff(*kernels, context=int(options.get("context", 2))), options)
     else:
         lines = _code(words[0], options)
     body = "\n".join(line.rstrip() for line in lines)
@@ -116,12 +117,13 @@ def _selected(lines: list[str], options: dict[str, str]) -> list[str]:
     return [*lines[:first], "...", *(lines[-last:] if last else [])]
 
 
-def _diff(one: str, other: str, context: int, change: str | None) -> list[str]:
+def _diff(*kernels: tuple[str, str | None], context: int) -> list[str]:
+    """The difference of two rendered kernels, each a spec and a change of one of its fields."""
     from gemmgen.present.comparison import source_diff
 
-    changes = [f"--set {change}"] if change else []
-    first, second = run(f"gemmgen render {one} -o -"), run(" ".join([f"gemmgen render {other} -o -", *changes]))
-    return list(source_diff(first, second, (one, " ".join([other, *([change] if change else [])])), context))
+    first, second = (run(f"gemmgen render {spec} -o -" + (f" --set {change}" if change else "")) for spec, change in kernels)
+    names = (f"{spec} {change}" if change else spec for spec, change in kernels)
+    return list(source_diff(first, second, tuple(names), context))
 
 
 def _code(spec: str, options: dict[str, str]) -> list[str]:

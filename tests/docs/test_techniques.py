@@ -57,6 +57,11 @@ def test_a_story_ends_with_exercises_that_have_answers(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", STORIES, ids=lambda path: path.stem)
+def test_a_story_shows_what_changes_in_a_kernel(page: Path) -> None:
+    assert re.search(r"^<!-- diff .*-->\n```diff\n--- ", page.read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", STORIES, ids=lambda path: path.stem)
 def test_a_story_shows_what_it_gained(page: Path) -> None:
     text = page.read_text()
     assert re.search(r"^<!-- chart \w+ -->\n!\[", text, re.MULTILINE) and re.search(r"^<!-- times \w+ -->\n\|", text, re.MULTILINE)
