@@ -122,8 +122,8 @@ def _diff(*kernels: tuple[str, str | None], context: int) -> list[str]:
     from gemmgen.present.comparison import source_diff
 
     first, second = (run(f"gemmgen render {spec} -o -" + (f" --set {change}" if change else "")) for spec, change in kernels)
-    names = (f"{spec} {change}" if change else spec for spec, change in kernels)
-    return list(source_diff(first, second, tuple(names), context))
+    one, other = (f"{spec} {change}" if change else spec for spec, change in kernels)
+    return list(source_diff(first, second, (one, other), context))
 
 
 def _code(spec: str, options: dict[str, str]) -> list[str]:
