@@ -40,6 +40,14 @@ MMA_OPERATIONS_PER_CLOCK = 2048.0
 SHARED_BYTES_PER_CLOCK = 128.0
 COMPENSATION_ISSUE = 0.27
 """Cost of keeping what that rounds off: 1.2 to 1.3 times the time of plain sums, on an H200."""
+READ_INSTRUCTIONS = 5.0
+"""Of a lane, for a word of a fragment that it reads from global memory: whether and where it exists."""
+READ_ONE_BY_ONE = 2.5
+"""The same of two halves of a word that are read one by one, over that of a word."""
+READ_WAVEFRONTS = 3.0
+"""Clock cycles of the L1 for such a read of a warp, whose lanes meet a line for each of up to eight rows."""
+SCHEDULERS = 4
+"""Of an SM."""
 STREAMED_PAUSE = 5.0
 """Time between two results of a block of stream-K, which fills its stages anew for each, over that of a persistent one by `mma.sync`: 1829
 products of 22 x 22 x 22 take 43 us on an H200, eight or nine for each of 216 blocks."""
@@ -131,6 +139,7 @@ COSTS = {
         draw=0.77,
         hide=1.12,
     ),
+    "mma, direct": Costs(),
     "planes by mma": Costs(arithmetic=1.55, loads=0.94, stores=1.03, idle=0.13, hide=1.12),
     "copies": Costs(loads=1.47, latency=0.94, stores=1.39, memory=0.82, idle=1.03, crowd=0.1),
     "splits": Costs(loads=0.79, latency=0.7, barriers=0.97, stores=0.63, memory=0.71, idle=-0.5, draw=1.4),
@@ -175,6 +184,8 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     result = float(m * n * batch * c.element_bytes * (1 + reads))
     tile_result = result / max(1, tiles)
     loop = plan.loop
+    if isinstance(loop, WarpLoop) and loop.direct:
+        return (_direct_work(plan, loop, problem, tiles, (factors, result, tile_result)),)
     if isinstance(loop, WarpLoop):
         return _warp_mma_work(plan, loop, problem, tiles, (factors, result, tile_result))
     if isinstance(loop, WarpgroupLoop):
@@ -522,6 +533,32 @@ def _warp_mma_work(
         return _around_planes(plan, plan.planes, problem, main)
     reads = (plan.spec.beta == "argument") + len(plan.residuals)
     return (main, _reduction_work(plan, problem, result, plan.matrix_c.element_bytes * (1 + reads))) if partial else (main,)
+
+
+def _direct_work(plan: GemmPlan, loop: WarpLoop, problem: Mapping[str, int], tiles: int, moved: tuple[float, float, float]) -> Work:
+    """A GEMM whose warps read fragments from global memory; ``moved``: bytes of A and B, of C, and of a tile of C."""
+    factors, result, tile_result = moved
+    reads = [words * o.fragments * (1 if o.reads_words else READ_ONE_BY_ONE) for o, words in ((loop.a, 4), (loop.b, 2))]
+    warp_operations = 2.0 * loop.tile_m * loop.tile_n * loop.tile_k
+    clocks = warp_operations / MMA_OPERATIONS_PER_CLOCK * SCHEDULERS
+    read = loop.tile_m * _held(problem["m"], loop.tile_m) / loop.tile_m + loop.tile_n * _held(problem["n"], loop.tile_n) / loop.tile_n
+    return Work(
+        blocks=ceil_div(tiles, loop.own_tiles),
+        threads=loop.threads,
+        registers=min(255, loop.estimated_registers),
+        shared_bytes=plan.shared_bytes,
+        steps=float(max(1, ceil_div(problem["k"], loop.tile_k))),
+        operations=warp_operations * loop.own_tiles,
+        unit=plan.unit,
+        issue=1.0 + sum(reads) * loop.parts * READ_INSTRUCTIONS / clocks,
+        shared_clocks=sum(reads) * loop.parts * loop.own_tiles * READ_WAVEFRONTS,
+        loaded_bytes=read * loop.tile_k * loop.a.element_bytes * loop.own_tiles,
+        in_flight=1.0,
+        stored_bytes=STORES[f"mma, {plan.fragment_store}"] * tile_result * loop.own_tiles,
+        memory_bytes=factors + result,
+        early=plan.spec.early_launch,
+        costs=COSTS["mma, direct"],
+    )
 
 
 def _around_planes(plan: GemmPlan, planes: PlanesPlan, problem: Mapping[str, int], main: Work) -> tuple[Work, ...]:

@@ -28,6 +28,8 @@ def tensor_core_sections(plan: GemmPlan, loop: WarpgroupLoop) -> list[Section]:
 
 def warp_mma_sections(plan: GemmPlan, loop: WarpLoop) -> list[Section]:
     """Tiles, copies, the mainloop, shared memory and stores of a GEMM whose warps multiply fragments."""
+    if loop.direct:
+        return _direct_sections(plan, loop)
     warps = loop.threads // 32
     hierarchy = (
         ("threadblock", f"{loop.tile_m} x {loop.tile_n} of C by {warps} warp{'s' if warps > 1 else ''}, {loop.tile_k} of k at a time"),
@@ -56,6 +58,29 @@ def warp_mma_sections(plan: GemmPlan, loop: WarpLoop) -> list[Section]:
             "Shared memory", (*_regions(plan), ("layout", "16-byte pieces of a row are permuted by an exclusive or: no bank conflicts"))
         ),
         *([Section("float32 by planes", _planes(plan.planes, staggered=False))] if plan.planes is not None else []),
+        Section("Results", _results(plan, loop)),
+    ]
+
+
+def _direct_sections(plan: GemmPlan, loop: WarpLoop) -> list[Section]:
+    """Tiles, reads, the mainloop and stores of a GEMM whose warps read fragments from global memory."""
+    several = "s of as many tiles, of any products" if loop.own_tiles > 1 else ""
+    hierarchy = (
+        ("threadblock", f"{loop.own_tiles} warp{several}"),
+        ("warp", f"{loop.tile_m} x {loop.tile_n} of C, {loop.tile_k} of k at a time; {loop.sums} of a thread's registers hold sums"),
+    )
+    pairs = {True: "two neighbours along k at once", False: "two neighbours along k one by one"}
+    reads = tuple((o.name, f"straight from global memory, through the L1: {pairs[o.reads_words]}") for o in (loop.a, loop.b))
+    count = loop.parts * loop.a.fragments * loop.b.fragments
+    mainloop = (
+        ("instruction", f"{loop.instruction}: 16 x 8 of C, {loop.instruction_k} of k"),
+        ("one step", f"{count} instructions of each warp, after all reads for them"),
+    )
+    return [
+        Section("Tile hierarchy", hierarchy),
+        Section("Work", _work(plan, loop)),
+        Section("Reads of one step", reads),
+        Section("Mainloop", mainloop),
         Section("Results", _results(plan, loop)),
     ]
 

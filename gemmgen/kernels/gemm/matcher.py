@@ -317,7 +317,8 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
     whole_rows = request.n * request.c.element_bytes % MOST_ALIGNMENT == 0
     aligned_bytes = alignment["c"] * request.c.element_bytes
     unaligned = spec.store == "tma" and not (whole_rows and aligned_bytes == MOST_ALIGNMENT)
-    shallow = isinstance(mainloop, MmaSyncMainloop) and spec.store == "direct" and request.k <= SHALLOW
+    shares_tiles = isinstance(mainloop, MmaSyncMainloop) and mainloop.copies != "none"
+    shallow = shares_tiles and spec.store == "direct" and request.k <= SHALLOW
     scattered = unaligned or (shallow and aligned_bytes < MOST_ALIGNMENT)
     store = "through_shared" if scattered and not any(turning_reasons(spec)) else "direct" if unaligned else spec.store
     extents = {"m": request.m, "n": request.n, "k": request.k}

@@ -254,8 +254,9 @@ def _mma_tiles(plan: GemmPlan, loop: WarpLoop) -> TileHierarchy:
     note = "pairs of neighbours, in every 8 rows and columns"
     warp_tile = Division("warp tile", loop.warp_m, loop.warp_n, "m", "n", "lane", lanes, (note, "instructions of 16 × 8"))
     slices = f"in blue: the block's slices of A and B, {loop.tile_k} deep; bold: the one that is multiplied"
-    overview = _overview(plan, loop.tile_k, loop.stages, (slices, f"{loop.stages} stages in shared memory"))
-    return TileHierarchy("Tile hierarchy", overview, (block, warp_tile))
+    place = "read straight from global memory" if loop.direct else f"{loop.stages} stages in shared memory"
+    overview = _overview(plan, loop.tile_k, 1 if loop.direct else loop.stages, (slices, place))
+    return TileHierarchy("Tile hierarchy", overview, (warp_tile,) if loop.direct else (block, warp_tile))
 
 
 def _fragments(plan: GemmPlan, loop: TiledLoop) -> Fragments:

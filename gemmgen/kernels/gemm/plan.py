@@ -134,6 +134,16 @@ class GemmPlan(KernelPlan):
         return len(self.planes.kernels) if self.planes else int(self.copied is not None)
 
     @property
+    def even_k(self) -> bool:
+        """True if the spec promises that k is even."""
+        return bool(self.spec.multiple_of.k % 2 == 0)
+
+    @property
+    def batch_argument(self) -> str:
+        """The number of products as one more argument of a call; empty without a batch."""
+        return ", batch" if self.batched else ""
+
+    @property
     def inner_epilogue(self) -> tuple[Step, ...]:
         """Operations on results before their largest absolute value is looked for."""
         return self.epilogue[:-1] if self.spec.amax == "unscaled" else self.epilogue
@@ -414,15 +424,18 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         template = "gemm/tensor_core.cu.j2"
     elif isinstance(mainloop, MmaSyncMainloop):
         block, warp = mainloop.tile.threadblock, mainloop.tile.warp
-        tile_m, tile_n, threads, vector_c = block.m, block.n, 0, min(2, spec.alignment.c)
+        direct = mainloop.copies == "none"
+        tile_m, tile_n = (warp.m, warp.n) if direct else (block.m, block.n)
+        threads, vector_c = 0, min(2, spec.alignment.c)
         loop = None if too_wide else warp_mma_loop(spec, mainloop, matrices, architecture, reasons)
         if loop is not None:
             regions, threads = warp_mma_regions(loop), loop.threads
-        prefix, parts = "gemm_mma", [f"{block.m}x{block.n}x{block.k}", f"w{warp.m}x{warp.n}", f"s{mainloop.stages}"]
-        parts += [mainloop.copies] if mainloop.copies != "cp_async" else []
+        prefix, parts = "gemm_mma", [f"{block.m}x{block.n}x{block.k}", f"w{warp.m}x{warp.n}"]
+        parts += ["direct"] if direct else [f"s{mainloop.stages}"]
+        parts += [mainloop.copies] if mainloop.copies not in ("cp_async", "none") else []
         parts += ["ahead"] if mainloop.fragment_buffers == 2 else []
         parts += arithmetic_parts(mainloop.arithmetic)
-        template = "gemm/warp_mma.cu.j2"
+        template = "gemm/warp_direct.cu.j2" if direct else "gemm/warp_mma.cu.j2"
     else:
         tile = mainloop.tile
         tile_m, tile_n = tile.threadblock.m, tile.threadblock.n

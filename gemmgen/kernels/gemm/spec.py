@@ -218,11 +218,12 @@ class MmaSyncMainloop(SpecModel):
     """Tiles of A and B in shared memory at a time."""
     arithmetic: Arithmetic = Arithmetic()
     """Composition of float32 products."""
-    copies: Literal["cp_async", "registers", "tma"] = "cp_async"
+    copies: Literal["cp_async", "registers", "tma", "none"] = "cp_async"
     """Copy of tiles from global to shared memory. ``cp_async`` keeps those of all stages but one in flight; operands that are aligned
     to less than 4 bytes, or stored along m or n in types of other than 16 bits, pass through registers all the same. ``tma``: one
     thread has the copy engine of sm_90 and later bring whole tiles; for operands aligned to 16 bytes, stored along k unless they are of
-    16 bits."""
+    16 bits. ``none``: each warp reads the fragments of a tile of its own from global memory, through the L1: for 16-bit products that
+    are small or shallow, of which a block takes as many as it has warps."""
     fragment_buffers: Literal[1, 2] = 1
     """2: fragments for the next instructions are read while the tensor cores work on others; as many more registers."""
     unroll: Literal["full"] | Annotated[int, Field(ge=1, le=64, strict=True)] = "full"

@@ -176,7 +176,8 @@ def grid_text(spec: GemmSpec, loop: WarpgroupLoop | WarpLoop) -> str:
     works, cluster = works_text(spec, loop), loop.cluster_blocks
     if isinstance(spec.decomposition, StreamK):
         return f"select({works} > 0, {spec.decomposition.blocks}, 0)"
-    at_once = f"min({works}, {loop.persistent_blocks // cluster})" if loop.persistent_blocks else works
+    own = f"ceil_div({works}, {loop.own_tiles})" if isinstance(loop, WarpLoop) and loop.own_tiles > 1 else works
+    at_once = f"min({works}, {loop.persistent_blocks // cluster})" if loop.persistent_blocks else own
     return f"{cluster} * ({at_once})" if cluster > 1 else at_once
 
 

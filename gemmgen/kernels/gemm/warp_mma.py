@@ -80,6 +80,53 @@ class WarpOperand:
         return self.k_major or self.element_bytes != 2
 
     @property
+    def reads_words(self) -> bool:
+        """True if two neighbours along k can be read from global memory at once."""
+        return self.k_major and self.vector > 1
+
+    @property
+    def words(self) -> int:
+        """Words of a lane in a fragment."""
+        return 4 if self.name == "A" else 2
+
+    @property
+    def blocks_constant(self) -> str:
+        """The constant that says how many fragments of an instruction a warp has side by side."""
+        return "kBlocksM" if self.name == "A" else "kBlocksN"
+
+    @property
+    def lines(self) -> str:
+        """Lines of the operand along k, in words."""
+        return "rows" if self.name == "A" else "columns"
+
+    @property
+    def word_place(self) -> tuple[str, str]:
+        """Distance of word ``i`` of fragment ``block`` from a lane's first, in matrices: across lines, and along k."""
+        return ("(2 * block + i % 2)", "i / 2") if self.name == "A" else ("block", "i")
+
+    @property
+    def next_along_k(self) -> str:
+        """Elements to the next one along k, as an expression."""
+        return "1" if self.k_major else "ld"
+
+    @property
+    def lane_offset(self) -> str:
+        """Elements from a matrix to a lane's first pair, as an expression."""
+        line = f"first_{self.axis}"
+        slow, fast = (line, "lane_k") if self.k_major else ("lane_k", line)
+        return f"(static_cast<long long>({slow}) * ld{self.suffix} + {fast})"
+
+    @property
+    def instruction_step(self) -> str:
+        """Elements from what one instruction multiplies to the next along k, as an expression."""
+        return "kInstructionK" if self.k_major else f"static_cast<long long>(kInstructionK) * ld{self.suffix}"
+
+    @property
+    def distances(self) -> tuple[str, str]:
+        """Elements to the row of A, or column of B, ``line``, and to the place ``along`` k, as expressions."""
+        return ("static_cast<long long>(line) * ld", "along") if self.k_major else ("line", "static_cast<long long>(along) * ld")
+
+    @property
     def turned(self) -> bool:
         """True if elements are transposed on their way to shared memory."""
         return self.shared_k_major and not self.k_major
@@ -298,6 +345,10 @@ class WarpLoop:
     """True if the copy engine brings the tiles."""
     turned: bool = False
     """True if results that can only be stored one by one are transposed in shared memory, so that lanes store side by side."""
+    direct: bool = False
+    """True if warps read fragments from global memory."""
+    own_tiles: int = 1
+    """Warps of a block that have a tile of their own each; 1: they share one."""
     block_rows: int = BLOCK_ROWS
     own_columns: str = "kWarpN"
     """The constant that says how many columns' sums a thread has a part of."""
@@ -338,7 +389,37 @@ class WarpLoop:
 
     @property
     def threads(self) -> int:
-        return WARP_THREADS * self.warps_m * self.warps_n
+        return WARP_THREADS * self.warps_m * self.warps_n * self.own_tiles
+
+    @property
+    def shared_declaration(self) -> str:
+        """The declaration of the shared memory of warps that read fragments from global memory; empty if they use none."""
+        return "extern __shared__ __align__(16) unsigned char shared_memory[];" if self.turned else ""
+
+    @property
+    def worker(self) -> str:
+        """Whose a piece of work is, for comments."""
+        return "A warp's" if self.direct else "A block's"
+
+    @property
+    def row_of_warp(self) -> str:
+        """Row of a warp's part of a tile, as a summand."""
+        return "" if self.direct else " + warp / kWarpsN * kWarpM"
+
+    @property
+    def column_of_warp(self) -> str:
+        """Column of a warp's part of a tile, as a summand."""
+        return "" if self.direct else " + warp % kWarpsN * kWarpN"
+
+    @property
+    def tiles_free(self) -> str:
+        """A barrier behind the last use of shared memory, which the next piece of work fills; empty where it does not."""
+        return "" if self.direct else "__syncthreads();  // the next piece of work fills the stages again"
+
+    @property
+    def parts(self) -> int:
+        """Instructions along k whose fragments are read at a time."""
+        return self.tile_k // self.instruction_k
 
     @property
     def accumulator(self) -> str:
@@ -393,7 +474,9 @@ class WarpLoop:
 
     @property
     def estimated_registers(self) -> int:
-        fragments = self.fragment_buffers * (4 * self.a.fragments * self.a.planes + 2 * self.b.fragments * self.b.planes)
+        fragments = (self.parts if self.direct else self.fragment_buffers) * (
+            4 * self.a.fragments * self.a.planes + 2 * self.b.fragments * self.b.planes
+        )
         return self.sums_and_others + fragments + self.a.held_registers + self.b.held_registers
 
     @property
@@ -413,7 +496,7 @@ class WarpLoop:
 
     @property
     def shared_bytes(self) -> int:
-        tiles = self.stages * (self.a.tile_bytes + self.b.tile_bytes) + BARRIER_BYTES * self.barriers
+        tiles = 0 if self.direct else self.stages * (self.a.tile_bytes + self.b.tile_bytes) + BARRIER_BYTES * self.barriers
         return max(tiles, self.turned_bytes)
 
 
@@ -429,6 +512,7 @@ def warp_mma_loop(
         *(type_reasons(spec) if scheme is None else plane_reasons(spec, mainloop.arithmetic, matrices, scheme)),
         *_shape_reasons(mainloop, matrices, element_bytes, architecture),
         *(_box_reasons(mainloop, matrices, architecture) if mainloop.copies == "tma" else ()),
+        *(_direct_reasons(spec, mainloop, scheme) if mainloop.copies == "none" else ()),
         *_combination_reasons(spec, mainloop, scheme),
     ]
     reasons += unfit
@@ -467,11 +551,12 @@ def warp_mma_loop(
                 boxed=mainloop.copies == "tma",
             )
         )
+    direct = mainloop.copies == "none"
     loop = WarpLoop(
         a=operands[0],
         b=operands[1],
-        tile_m=tile.threadblock.m,
-        tile_n=tile.threadblock.n,
+        tile_m=tile.warp.m if direct else tile.threadblock.m,
+        tile_n=tile.warp.n if direct else tile.threadblock.n,
         tile_k=tile.threadblock.k,
         warp_m=tile.warp.m,
         warp_n=tile.warp.n,
@@ -484,11 +569,13 @@ def warp_mma_loop(
         fragment_buffers=mainloop.fragment_buffers,
         unroll=unroll_argument(mainloop.unroll),
         boxed=mainloop.copies == "tma",
+        direct=direct,
+        own_tiles=threads // WARP_THREADS if direct else 1,
         turned=scheme is None
         and mainloop.copies != "tma"
         and spec.decomposition.scheme == "data_parallel"
         and matrices[2].row_major
-        and (matrices[2].alignment == 1 or spec.store == "through_shared"),
+        and ((matrices[2].alignment == 1 and not direct) or spec.store == "through_shared"),
     )
     reasons += _resource_reasons(loop, architecture)
     return loop
@@ -513,6 +600,10 @@ def _shape_reasons(
             yield Reason("warp_tile", f"mainloop.tile.warp.{axis}", str(own), need)
     yield from thread_reasons(WARP_THREADS * (block.m // warp.m) * (block.n // warp.n), architecture, "mainloop.tile")
     instruction = STEP_BYTES // element_bytes[0]
+    if mainloop.copies == "none":
+        if block.k % instruction:
+            yield Reason("tile_k", "mainloop.tile.threadblock.k", str(block.k), f"a multiple of {instruction}, of an instruction")
+        return
     if mainloop.fragment_buffers == 2 and block.k % (2 * instruction):
         need = f"a multiple of {2 * instruction}, two instructions, for fragments that are read ahead"
         yield Reason("fragment_buffers", "mainloop.tile.threadblock.k", str(block.k), need, "fragment_buffers: 1")
@@ -527,6 +618,19 @@ def _shape_reasons(
                     f"{32 // size}, {64 // size} or a multiple of {BANKS_BYTES // size}: rows of a tile of {matrix.name} in shared memory"
                 )
                 yield Reason("tile", f"mainloop.tile.threadblock.{field}", str(length), need)
+
+
+def _direct_reasons(spec: GemmSpec, mainloop: MmaSyncMainloop, scheme: Scheme | None) -> Iterator[Reason]:
+    """Why warps cannot read fragments from global memory."""
+    if scheme is not None or {spec.storage.a, spec.storage.b} - {"f16", "bf16"}:
+        got = f"{spec.storage.a} and {spec.storage.b}"
+        yield Reason("copies", "mainloop.copies", f"none with {got}", "factors of f16 or bf16", "copies: cp_async")
+    if spec.decomposition.scheme != "data_parallel" or spec.batch == "grouped" or mainloop.persistent_blocks:
+        need = "data_parallel without groups and persistent blocks for copies: none: every warp has one tile"
+        yield Reason("copies", "mainloop.copies", "none", need, "copies: cp_async")
+    if mainloop.stages != MmaSyncMainloop.model_fields["stages"].default or mainloop.fragment_buffers == 2 or mainloop.unroll != "full":
+        got = f"stages {mainloop.stages}, fragment_buffers {mainloop.fragment_buffers}, unroll {mainloop.unroll}"
+        yield Reason("copies", "mainloop", got, "none of them given with copies: none, which has no stages")
 
 
 def _box_reasons(mainloop: MmaSyncMainloop, matrices: tuple[Matrix, Matrix, Matrix], architecture: Architecture) -> Iterator[Reason]:
@@ -587,7 +691,7 @@ def _resource_reasons(loop: WarpLoop, architecture: Architecture) -> Iterator[Re
 def warp_mma_regions(loop: WarpLoop) -> tuple[SharedRegion, ...]:
     """Shared memory of a block: the stages' tiles of A, then those of B."""
     regions: list[SharedRegion] = []
-    for operand in (loop.a, loop.b):
+    for operand in () if loop.direct else (loop.a, loop.b):
         offset = regions[-1].offset + regions[-1].bytes if regions else 0
         rows = operand.tile_bytes // operand.pitch
         along = "k" if operand.shared_k_major else operand.axis
@@ -600,6 +704,6 @@ def warp_mma_regions(loop: WarpLoop) -> tuple[SharedRegion, ...]:
         regions.append(SharedRegion("barriers", "unsigned long long", (loop.barriers,), offset, BARRIER_BYTES * loop.barriers, meaning))
     if loop.turned:
         shape = (loop.threads // WARP_THREADS, BLOCK_ROWS, loop.turned_pitch)
-        meaning = "staged results, [warp][row][column], after the last tiles"
+        meaning = f"staged results, [warp][row][column]{'' if loop.direct else ', after the last tiles'}"
         regions.append(SharedRegion("turned", loop.accumulator, shape, 0, loop.turned_bytes, meaning))
     return tuple(regions)
