@@ -145,6 +145,20 @@ class WarpgroupPlan(FinishingPlan):
     """True if what the zero point of x adds depends on the filter taps that lie within the image."""
 
     @property
+    def pixel_box(self) -> str:
+        """Ending of the name of the function that copies pixels of x."""
+        if self.spec.input.layout == "nchw32":
+            return "_block_pixels"
+        return "_pixels" if self.walks else "_box_2d"
+
+    @property
+    def result_form(self) -> str:
+        """Form in which threads give results away: ``bytes`` or ``halves`` to shared memory, ``elements`` to y."""
+        if self.staged is None:
+            return "elements"
+        return "bytes" if self.staged.element_bytes == 1 else "halves"
+
+    @property
     def staged_constants(self) -> tuple[tuple[str, object, str], ...]:
         """Names, values and meanings of the numbers by which results find their place in shared memory."""
         if self.staged is None:

@@ -296,6 +296,30 @@ class GemmPlan(KernelPlan):
         return self.store != "finished" or self.group_threads < self.threads
 
     @property
+    def shares_of_k(self) -> tuple[str, str]:
+        """Number of the parts that a tile's k is divided into by slices and groups of threads, and the own one: CUDA expressions."""
+        slices = "static_cast<int>(gridDim.z)" if self.cut_at_launch else "kSlices"
+        if self.group_threads == self.threads:
+            return slices, "static_cast<int>(blockIdx.z)"
+        if self.slices == 1 and not self.cut_at_launch:
+            return "kGroups", "group"
+        return f"{slices} * kGroups", "(static_cast<int>(blockIdx.z) * kGroups + group)"
+
+    def combined(self, product: str, previous: str) -> str:
+        """CUDA expression of alpha times a product plus beta times the previous element of C, as far as the spec has them."""
+        scaled, added = self.spec.alpha == "argument", self.spec.beta == "argument"
+        if not added:
+            return f"alpha * {product}" if scaled else product
+        return f"fmaf(alpha, {product}, beta * {previous})" if scaled else f"fmaf(beta, {previous}, {product})"
+
+    def box_position(self, operand: str, planes: int) -> str:
+        """Third coordinate of a tile in an operand's tensor map; empty where the map has two axes."""
+        if planes > 1:
+            return "plane"
+        matrix = self.matrix_a if operand == "A" else self.matrix_b
+        return "product" if matrix.batch_stride else ""
+
+    @property
     def helpers(self) -> tuple[Helper, ...]:
         """The small device functions that the kernel needs."""
         if isinstance(self.loop, WarpgroupLoop | WarpLoop):

@@ -172,6 +172,14 @@ class WarpOperand:
         return "kRows" if self.turned else "kVectorsPerRow"
 
     @property
+    def advanced(self) -> str:
+        """Elements from a thread's first copy to its copy of number ``pass``, as a CUDA expression."""
+        ahead = f"pass * {self.advance_constant}"
+        if self.turned:
+            return ahead
+        return f"static_cast<long long>({'pitch' if self.passes > 4 else 'ld'}) * ({ahead})"
+
+    @property
     def advance_constant(self) -> str:
         """The constant of ``advance``."""
         return "kElementsPerPass" if self.turned else "kRowsPerPass"

@@ -146,6 +146,13 @@ class WarpgroupOperand:
         return f"constexpr unsigned short kReceivers = {self.cluster_mask};  // every block of the cluster" if self.blocks > 1 else ""
 
     @property
+    def share_argument(self) -> str:
+        """Last argument of the call that copies a tile, where a block copies a part of it; else empty."""
+        if self.blocks > 1:
+            return ", rank"
+        return ", work.groups" if self.pieces > 1 else ""
+
+    @property
     def own_part(self) -> str:
         """The statements by which a block finds its part of a tile that it copies to all; empty where it copies all of its own."""
         return f"{self.axis} += rank * kOwnPart;\ntarget += rank * kOwnBytes;" if self.blocks > 1 else ""

@@ -53,6 +53,13 @@ class BlockLayout:
     blocks_per_row: int | None
     items_per_thread: int
 
+    @property
+    def result(self) -> str:
+        """The number of a block's result, as a C expression."""
+        if self.blocks_per_row is None:
+            return "0"
+        return "blockIdx.x / kBlocksPerRow" if self.blocks_per_row > 1 else "blockIdx.x"
+
 
 @dataclass(frozen=True)
 class LaneLayout:
@@ -77,6 +84,13 @@ class ColumnLayout:
     """Threads of a block that take different rows of the same columns."""
     splits: int
     tile_columns: int
+
+    @property
+    def first_row(self) -> str:
+        """The first row of a thread, as a C expression."""
+        if self.row_threads == 1:
+            return "blockIdx.y" if self.splits > 1 else "0"
+        return "blockIdx.y * kRowThreads + threadIdx.x / kLanes" if self.splits > 1 else "threadIdx.x / kLanes"
 
 
 Layout = BlockLayout | LaneLayout | ColumnLayout | TensorLayout

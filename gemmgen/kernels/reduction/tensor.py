@@ -117,6 +117,13 @@ class TensorLayout:
         return self.choice.in_parts
 
     @property
+    def lane(self) -> str:
+        """The number of a thread among those that share a result, as a C expression."""
+        if self.in_parts:
+            return "threadIdx.x"
+        return "threadIdx.x % kLanes" if self.lanes > 1 else "0"
+
+    @property
     def divisors(self) -> tuple[str, ...]:
         """Divisors of the kernel, an index of several axes for each but the slowest of them."""
         if self.choice.wide:
