@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import cache
 from typing import Any
 
 from gemmgen.core.elements import ELEMENTS
@@ -102,3 +105,27 @@ def array_type(like: Any, kind: str, truth: bool) -> Any:
     if kind == "bf16":
         return like.dtype if like.dtype.name == "bfloat16" else "uint16"
     return ELEMENTS[kind].word
+
+
+@cache
+def address_reader() -> Callable[[Any], int]:
+    """A function that tells where the data of one of NumPy's own arrays lie.
+
+    ``array.ctypes`` builds several objects, which takes longer than a small product. NumPy's binary interface has had the address
+    directly behind the head of the object since its first version; where that is not so, ``array.ctypes`` is asked.
+    """
+    import numpy as np
+
+    if sys.implementation.name != "cpython":
+        return _told_address
+    head, read = object.__basicsize__, ctypes.c_void_p.from_address
+    # An array with an offset, so that no other pointer of the structure could be the same by chance.
+    known = np.arange(8, dtype=np.float32)[3:]
+    if read(id(known) + head).value != known.ctypes.data:
+        return _told_address
+    return lambda array: read(id(array) + head).value or 0
+
+
+def _told_address(array: Any) -> int:
+    address: int = array.ctypes.data
+    return address

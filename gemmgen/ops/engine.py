@@ -17,7 +17,7 @@ from gemmgen.dispatch.matcher import matcher_of
 from gemmgen.dispatch.selection import Choice, choose
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.requests import Copy, Interpretation, Layout
-from gemmgen.ops.arrays import alignment_of, array_type, copied, is_torch, layout_of, new_array, view_of
+from gemmgen.ops.arrays import address_reader, alignment_of, array_type, copied, is_torch, layout_of, new_array, view_of
 from gemmgen.ops.filters import Filter
 from gemmgen.ops.operators import operator_called
 from gemmgen.ops.tensor_signature import MOST_LIKENESSES, Likeness, likeness
@@ -278,12 +278,13 @@ class Operator:
         parts: list[Any] = [options]
         pointers: list[int] = []
         kind = arrays[0].__class__
+        address = address_reader()
         for array in arrays:
             if array is None:
                 parts.append(None)
                 pointers.append(0)
             elif array.__class__ is kind:
-                pointer = array.ctypes.data
+                pointer = address(array)
                 parts.append((array.shape, array.strides, array.dtype, array.flags.writeable, pointer & 15))
                 pointers.append(pointer)
             else:
@@ -292,6 +293,8 @@ class Operator:
         call = self._known(key)
         if call is None:
             call = self._prepare(arrays, options)
+            if call.native is not None:
+                call.native.bind(self._arrays, self.numbers)
             results = call.interpretation.results
             call.templates = tuple((result.shape, array_type(arrays[0], result.type, result.truth)) for result in results)
             self._remember(key, call)
@@ -303,10 +306,10 @@ class Operator:
         if results[0] is None or results[-1] is None:
             empty = sys.modules["numpy"].empty
             results = tuple([empty(shape, element) for shape, element in call.templates])
-            pointers[given:] = [result.ctypes.data for result in results]
+            pointers[given:] = [address(result) for result in results]
         elif call.apart != pointers:
             self._check_overlap(call, arrays, pointers)
-        native(dict(zip(self._arrays, pointers, strict=True)), dict(zip(self.numbers, numbers, strict=True)))
+        native.call(pointers, numbers)
         return results
 
     def _on_others(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 TRANSPOSES: dict[tuple[bool, ...], Transposes] = {(True, True): "nn", (True, False): "nt", (False, True): "tn", (False, False): "tt"}
 """The transpositions by which a kernel for matrices stored by rows takes operands, by whether A and B are stored by rows."""
 
+NO_MEMORY = "matmul: no memory for packed operands"
+
 
 class NativeCall:
     """A product with the layouts of one call: a function, and where each of its arguments comes from."""
@@ -40,6 +42,9 @@ class NativeCall:
         for matrix in (plan.matrix_a, plan.matrix_b, plan.matrix_c, *plan.residuals):
             problem[matrix.leading_dimension] = _leading_dimension(layouts[matrix.name][1], matrix.row_major)
         self._batch = request.c.shape[0] if request.batched else 1
+        self._values: list[Any] | None = None
+        self._places: tuple[tuple[int, int], ...] = ()
+        self._numbers: tuple[tuple[int, int], ...] = ()
         strides = {name: layout.strides[0] if request.batched else 0 for name, (_, layout) in layouts.items()}
         self._arguments: list[tuple[str, str, Any]] = []
         for argument in plan.sequence.parameters_of(0):
@@ -50,23 +55,38 @@ class NativeCall:
                 self._arguments.append(("number", "", ctypes.c_int(problem[argument.name])))
             else:
                 self._arguments.append(("scalar", argument.name, None))
+        self._moving = [(at, value) for at, (kind, _, value) in enumerate(self._arguments) if kind == "pointer" and value]
 
     def __call__(self, pointers: Mapping[str, int], numbers: Mapping[str, float]) -> None:
         """Computes the product; ``pointers`` and ``numbers`` by the names that the operation gives them."""
-        values: list[Any] = []
-        moving = []
-        for kind, name, value in self._arguments:
-            if kind == "pointer":
-                if value:
-                    moving.append((len(values), value))
-                values.append(pointers[name])
-            else:
-                values.append(value if kind == "number" else numbers[name])
-        for _ in range(self._batch):
-            if self._function(*values) != 0:
-                raise MemoryError("matmul: no memory for packed operands")
-            for index, step in moving:
+        self._run([value if kind == "number" else (pointers if kind == "pointer" else numbers)[name] for kind, name, value in self._arguments])
+
+    def bind(self, arrays: Sequence[str], numbers: Sequence[str]) -> None:
+        """Has ``call`` take pointers and numbers in the order of these names."""
+        values = [value if kind == "number" else None for kind, _, value in self._arguments]
+        sources = [(kind, at, name) for at, (kind, name, _) in enumerate(self._arguments)]
+        self._places = tuple((at, arrays.index(name)) for kind, at, name in sources if kind == "pointer")
+        self._numbers = tuple((at, numbers.index(name)) for kind, at, name in sources if kind == "scalar")
+        self._values = values
+
+    def call(self, pointers: Sequence[int], numbers: Sequence[float]) -> None:
+        """Computes the product once ``bind`` has said in which order pointers and numbers come; looks up no name."""
+        assert self._values is not None
+        values = self._values.copy()
+        for at, place in self._places:
+            values[at] = pointers[place]
+        for at, place in self._numbers:
+            values[at] = numbers[place]
+        self._run(values)
+
+    def _run(self, values: list[Any]) -> None:
+        if self._function(*values) != 0:
+            raise MemoryError(NO_MEMORY)
+        for _ in range(1, self._batch):
+            for index, step in self._moving:
                 values[index] += step
+            if self._function(*values) != 0:
+                raise MemoryError(NO_MEMORY)
 
 
 def native_call(request: Request) -> NativeCall | None:

@@ -17,6 +17,7 @@ from gemmgen.kernels.gemm.matcher import GemmRequest
 from gemmgen.kernels.requests import Layout
 from gemmgen.kernels.spec_files import load_spec
 from gemmgen.ops import host_tuning, native
+from gemmgen.ops.arrays import address_reader
 
 pytestmark = pytest.mark.skipif(not HERE, reason="this machine runs no code for x86-64-v3")
 RNG = np.random.default_rng(3)
@@ -49,6 +50,26 @@ def test_without_a_compiler_there_is_no_native_call(monkeypatch: pytest.MonkeyPa
         assert native.native_call(request()) is None
     finally:
         native._loaded.cache_clear()
+
+
+@pytest.mark.parametrize("array", [np.ones(5), np.ones((4, 6), np.float32)[1:, 2:], np.empty((0, 3)), np.ones(())], ids=str)
+def test_addresses_are_those_that_numpy_tells(array: np.ndarray) -> None:
+    assert address_reader()(array) == array.ctypes.data
+
+
+def test_a_bound_call_does_what_one_by_names_does() -> None:
+    a, b = integers(3, 20, 30), integers(3, 30, 10)
+    batch = GemmRequest(*(Layout.packed(shape, "f32") for shape in ((3, 20, 30), (3, 30, 10), (3, 20, 10))))
+    found = native.native_call(batch)
+    assert found is not None
+    results = [np.zeros((3, 20, 10), np.float32) for _ in range(2)]
+    numbers = {"gamma": 1.0, "alpha": 2.0, "beta": 0.0}
+    pointers = [{"out": result.ctypes.data, "b": b.ctypes.data, "bias": 0, "a": a.ctypes.data} for result in results]
+    found(pointers[0], numbers)
+    found.bind(tuple(pointers[1]), tuple(numbers))
+    found.call(list(pointers[1].values()), tuple(numbers.values()))
+    assert (results[0] == 2 * (a @ b)).all()
+    assert (results[1] == results[0]).all()
 
 
 def test_a_large_product_takes_no_time_to_speak_of() -> None:

@@ -61,7 +61,9 @@ def _notes(canvas: Canvas, x: float, y: float, notes: tuple[str, ...], room: flo
 
 def _draw_product(canvas: Canvas, overview: ProductOverview, top: float) -> tuple[Box, float]:
     """C with the slices of A to the left and those of B above it; the box of the block's tile of C, and where it all ends."""
-    deep, side, tile, thick = 84.0, 144.0, 36.0, 12.0
+    deep, side, tile = 84.0, 144.0, 36.0
+    # However many stages there are, their slices end within A and B, and leave room for the arrow.
+    thick = min(12.0, (deep - 12) / (1 + overview.stages))
     left_a, left_c = 44.0, 44.0 + deep + 10
     top_b, top_c = top + 4, top + 4 + deep + 10
     row, column = top_c + tile, left_c + 2 * tile
