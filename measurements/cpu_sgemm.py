@@ -69,10 +69,10 @@ def busy_seconds() -> tuple[float, float]:
     return (sum(numbers) - idle) / 100, sum(numbers) / 100
 
 
-def undisturbed_row(spec: KernelSpec, name: str, sizes: tuple[int, ...], threads: int, seconds: float) -> dict[str, Any]:
+def undisturbed_row(spec: KernelSpec, name: str, sizes: tuple[int, ...], threads: int, seconds: float, attempts: int) -> dict[str, Any]:
     """The figures of the first run in which other processes had next to nothing of the processors, else of the least disturbed one."""
     rows = []
-    for _ in range(ATTEMPTS):
+    for _ in range(attempts):
         busy, there = busy_seconds()
         own = time.process_time()
         report = measured(spec, name, sizes, threads, seconds)
@@ -84,7 +84,7 @@ def undisturbed_row(spec: KernelSpec, name: str, sizes: tuple[int, ...], threads
     return min(rows, key=lambda row: float(row["others_share"]))
 
 
-def bars(threads: int, seconds: float) -> list[dict[str, Any]]:
+def bars(threads: int, seconds: float, attempts: int = ATTEMPTS) -> list[dict[str, Any]]:
     """The shapes of the bars, NN and NT, each with the kernel that operations choose for it on this processor."""
     rows = []
     for sizes in SHAPES:
@@ -92,7 +92,7 @@ def bars(threads: int, seconds: float) -> list[dict[str, Any]]:
             chosen = general_spec(class_of(*sizes), transpose)
             assert chosen is not None, "this processor runs no kernel of specs/cpu"
             kernel = gemmgen.plan(chosen).name
-            row = undisturbed_row(chosen, kernel, sizes, threads, seconds) | {"transpose": transpose}
+            row = undisturbed_row(chosen, kernel, sizes, threads, seconds, attempts) | {"transpose": transpose}
             rows.append(row)
             others = ", ".join(f"{name} {row['ratios'][name]:.3f}" for name in row["ratios"])
             print(f"{threads} threads {sizes} {transpose}: {row['gflops']:.1f} GFLOP/s, {row['of_fma_rate']:.1%}; {others}", flush=True)
@@ -193,7 +193,7 @@ def markdown(report: dict[str, Any]) -> str:
         "do nothing else on as many threads, which take turns with the others. A ratio is the library's time over gemmgen's, the median",
         "of all rounds: above 1, gemmgen is faster. Behind the ratio to the first library are its first and third quartile. *others*:",
         f"part of the processors' time that other processes had meanwhile; where it is above {MOST_DISTURBED:.0%}, the product is measured",
-        f"again, {ATTEMPTS} times at most.",
+        f"again, {report.get('attempts', ATTEMPTS)} times at most in all.",
     ]
     for threads, rows in sorted(report["bars"].items(), key=lambda item: int(item[0])):
         peers = list(rows[0]["ratios"])
@@ -286,20 +286,22 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("."))
     parser.add_argument("--seconds", type=float, default=3.0, help="for each contestant on each shape")
     parser.add_argument("--threads", type=int, nargs="*", help="else 1 and all; the most of them for the steps")
-    parser.add_argument("--no-steps", action="store_true", help="keep the steps that the JSON holds")
+    parser.add_argument("--attempts", type=int, default=ATTEMPTS, help="at one product while others disturb it")
+    parser.add_argument("--no-steps", action="store_true", help="keep the steps that the JSON holds, if any")
     given = parser.parse_args()
     foreign = [name for name in FOREIGN_VARIABLES if name in os.environ]
     if foreign:
         sys.exit(f"unset {', '.join(foreign)}: libraries would take other kernels than they do by themselves")
     file = given.out / "cpu_sgemm.json"
     report: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"bars": {}, "loads": {}}
+    report["attempts"] = given.attempts
     counts = given.threads or sorted({1, all_threads()})
     for threads in counts:
         report["loads"][str(threads)] = os.getloadavg()[0]
-        report["bars"][str(threads)] = bars(threads, given.seconds)
+        report["bars"][str(threads)] = bars(threads, given.seconds, given.attempts)
         report.setdefault("summary", {})[str(threads)] = summary(report["bars"][str(threads)])
         write(report, given.out)
-    if not given.no_steps or "steps" not in report:
+    if not given.no_steps:
         report["steps"] = steps(max(counts), given.seconds)
         write(report, given.out)
     print(json.dumps(report["summary"], indent=1))

@@ -23,17 +23,22 @@ from gemmgen.kernels.spec_files import load_spec
 from gemmgen.toolchain.compilation import compile_host_plan
 from gemmgen.toolchain.host import find_compiler
 
+_UNPACKED = ("loops.pack=none", "loops.blocks={m: 64, n: 6144, k: 128}", "loops.prefetch.packing=false")
+"""For few rows: packed, every element of B would be written and read once more than it is used. Slices of 128 keep to as many pages as
+the first level of the TLB holds."""
 CANDIDATES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("c7_streamed", ()),
     ("c7_streamed", ("loops.blocks.k=256",)),
     ("c6_avx512", ()),
     ("avx512_12x32", ()),
     ("avx512_12x32", ("loops.pack=b",)),
+    ("avx512_12x32", ("loops.micro_kernel={rows: 4, columns: 96}", *_UNPACKED)),
     ("avx2_6x16", ("loops.blocks.k=384", "loops.prefetch.packing=true")),
     ("avx2_6x16", ()),
     ("avx2_6x16", ("loops.pack=b",)),
     ("avx2_6x16", ("loops.pack=b", "loops.blocks.k=256", "loops.prefetch.packing=true")),
     ("avx2_6x16", ("loops.pack=none",)),
+    ("avx2_6x16", ("loops.micro_kernel={rows: 4, columns: 24}", *_UNPACKED)),
     ("neon_8x12", ()),
 )
 """Specs of ``specs/cpu``, with what is changed of them: micro-kernels, depths of slices, what is packed and when it is fetched."""
@@ -46,17 +51,20 @@ TIE = 1.02
 """Of candidates that are so much slower than the fastest at most, the first is taken: times come out anew by that much."""
 
 Transposes = Literal["nn", "nt", "tn", "tt"]
-ShapeClass = Literal["few_rows", "few_columns", "small", "large"]
+ShapeClass = Literal["few_rows", "few_rows_near", "few_columns", "small", "large"]
 REPRESENTATIVES: dict[ShapeClass, tuple[int, int, int]] = {
     "few_rows": (16, 4096, 4096),
+    "few_rows_near": (8, 512, 1024),
     "few_columns": (2048, 64, 1024),
     "small": (128, 128, 128),
     "large": (640, 640, 640),
 }
-"""The m, n, k that stand for each class. Where rows are few, B is read once, from memory: it is larger than most caches."""
+"""The m, n, k that stand for each class. Where rows are few, B is read once: from memory if it is larger
+than most caches, else, if it is near, from them."""
 TUNED_TRANSPOSES: tuple[Transposes, ...] = ("nn", "nt")
 """Storage of the operands for which ``gemmgen tune --cpu`` finds the choices; others are found when they are first needed."""
 MOST_FEW_ROWS = 32
+MOST_NEAR_ELEMENTS = 1 << 19
 MOST_FEW_COLUMNS = 96
 MOST_SMALL_PRODUCTS = 160**3
 
@@ -75,7 +83,7 @@ class Choice:
 def class_of(m: int, n: int, k: int) -> ShapeClass:
     """The class of a product whose result is stored by rows."""
     if m <= MOST_FEW_ROWS < n:
-        return "few_rows"
+        return "few_rows_near" if n * k <= MOST_NEAR_ELEMENTS else "few_rows"
     if n <= MOST_FEW_COLUMNS < m:
         return "few_columns"
     return "small" if m * n * k <= MOST_SMALL_PRODUCTS else "large"

@@ -59,7 +59,9 @@ class NativeCall:
 
     def __call__(self, pointers: Mapping[str, int], numbers: Mapping[str, float]) -> None:
         """Computes the product; ``pointers`` and ``numbers`` by the names that the operation gives them."""
-        self._run([value if kind == "number" else (pointers if kind == "pointer" else numbers)[name] for kind, name, value in self._arguments])
+        self._run(
+            [value if kind == "number" else (pointers if kind == "pointer" else numbers)[name] for kind, name, value in self._arguments]
+        )
 
     def bind(self, arrays: Sequence[str], numbers: Sequence[str]) -> None:
         """Has ``call`` take pointers and numbers in the order of these names."""

@@ -201,9 +201,31 @@ def test_candidates_are_for_the_newest_architecture(monkeypatch: pytest.MonkeyPa
     host_tuning.candidates.cache_clear()
 
 
+@pytest.mark.parametrize("name", ["x86_64_v3", "x86_64_v4"])
+def test_a_candidate_for_few_rows_packs_nothing(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(host_tuning, "best_architecture", lambda: CPU_ARCHITECTURES[name])
+    host_tuning.candidates.cache_clear()
+    tiles = {plan.spec.loops.micro_kernel.rows for plan in host_tuning.candidates("nn") if plan.spec.loops.pack == "none"}
+    host_tuning.candidates.cache_clear()
+    assert 4 in tiles
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (1, 513, 129), (4, 100, 300), (7, 97, 127), (31, 200, 257), (3, 6200, 40)], ids=str)
+def test_few_rows_are_multiplied_right(sizes: tuple[int, int, int]) -> None:
+    m, n, k = sizes
+    a, b = integers(m, k), integers(k, n)
+    assert (ops.matmul(a, b) == a @ b).all()
+
+
 @pytest.mark.parametrize(
     ("sizes", "shape"),
-    [((16, 4096, 4096), "few_rows"), ((4096, 64, 4096), "few_columns"), ((128, 128, 128), "small"), ((777, 3001, 333), "large")],
+    [
+        ((16, 4096, 4096), "few_rows"),
+        ((1, 512, 512), "few_rows_near"),
+        ((4096, 64, 4096), "few_columns"),
+        ((128, 128, 128), "small"),
+        ((777, 3001, 333), "large"),
+    ],
 )
 def test_every_shape_has_a_class(sizes: tuple[int, int, int], shape: str) -> None:
     assert host_tuning.class_of(*sizes) == shape
