@@ -86,8 +86,63 @@ _EMPTY = (
     "string_view",
     "sys/stat.h",
     "sys/types.h",
+    "any",
+    "barrier",
+    "cfenv",
+    "charconv",
+    "clocale",
+    "codecvt",
+    "compare",
+    "coroutine",
+    "csetjmp",
+    "csignal",
+    "cstdarg",
+    "cwchar",
+    "dirent.h",
+    "execution",
+    "fcntl.h",
+    "fenv.h",
+    "format",
+    "forward_list",
+    "iosfwd",
+    "latch",
+    "libgen.h",
+    "malloc.h",
+    "memory.h",
+    "memory_resource",
+    "ranges",
+    "scoped_allocator",
+    "semaphore",
+    "shared_mutex",
+    "source_location",
+    "stdarg.h",
+    "stdbool.h",
+    "stop_token",
+    "streambuf",
+    "strings.h",
+    "sys/mman.h",
+    "sys/resource.h",
+    "syncstream",
+    "system_error",
+    "typeindex",
+    "valarray",
+    "version",
+    "wchar.h",
 )
-_THROUGH_CUDA_STD = ("type_traits", "limits", "utility", "tuple", "array", "complex", "initializer_list", "ratio", "span")
+_THROUGH_CUDA_STD = (
+    "type_traits",
+    "limits",
+    "utility",
+    "tuple",
+    "array",
+    "complex",
+    "initializer_list",
+    "ratio",
+    "span",
+    "bit",
+    "concepts",
+    "numbers",
+)
 _INTEGERS = (
     "".join(
         f"typedef {'unsigned ' * unsigned}{name} {'u' * unsigned}int{bits}_t;\n"
@@ -148,6 +203,8 @@ _FUNCTIONS_OF_STD = (
 )
 PRE_INCLUDED = "gemmgen_as_nvcc.h"
 """Stand-in for what nvcc includes by itself, host headers among it."""
+WITH_CUDA_STD = "GEMMGEN_WITH_CUDA_STD"
+"""Macro with which that stand-in also has what the host's standard library brings along: traits, pairs, functors."""
 _AS_NVCC = f"""#pragma once
 #ifndef INFINITY
 #define INFINITY __int_as_float(0x7f800000)
@@ -185,7 +242,20 @@ namespace std {{
 template <class T> __host__ __device__ constexpr const T& min(const T& a, const T& b) {{ return b < a ? b : a; }}
 template <class T> __host__ __device__ constexpr const T& max(const T& a, const T& b) {{ return a < b ? b : a; }}
 template <class T> __host__ __device__ constexpr void swap(T& a, T& b) {{ T c = a; a = b; b = c; }}
+using ::printf;
+using ::size_t;
+using ptrdiff_t = decltype((char*)0 - (char*)0);
+using nullptr_t = decltype(nullptr);
 }}
+#ifdef {WITH_CUDA_STD}
+#include <cuda/std/array>
+#include <cuda/std/functional>
+#include <cuda/std/limits>
+#include <cuda/std/tuple>
+#include <cuda/std/type_traits>
+#include <cuda/std/utility>
+namespace std {{ using namespace cuda::std; }}
+#endif
 """
 
 
@@ -255,6 +325,34 @@ def host_libraries(text: str) -> dict[str, str]:
     return dict.fromkeys(re.findall(rf"^[ \t]*#[ \t]*include[ \t]*[<\"]({names})[>\"]", text, re.MULTILINE), _THEIR_NAMESPACES)
 
 
+_OF_THRUST = {
+    "pair": ("utility", "pair", "make_pair"),
+    "tuple": ("tuple", "tuple", "make_tuple", "tie", "get", "tuple_element", "tuple_size"),
+    "swap": ("utility", "swap"),
+    "complex": (
+        *("complex", "complex", "abs", "arg", "norm", "conj", "polar", "proj", "exp", "log", "log10", "pow", "sqrt", "cos", "sin", "tan"),
+        *("cosh", "sinh", "tanh", "acos", "asin", "atan", "acosh", "asinh", "atanh"),
+    ),
+    "functional": (
+        *("functional", "plus", "minus", "multiplies", "divides", "modulus", "negate", "equal_to", "not_equal_to", "less", "greater"),
+        *("less_equal", "greater_equal", "logical_and", "logical_or", "logical_not", "bit_and", "bit_or", "bit_xor"),
+    ),
+}
+"""Headers of Thrust that device code uses, and what of the CUDA library their names are."""
+_MAXIMUM = """#include <cuda/functional>
+namespace thrust { using ::cuda::maximum; using ::cuda::minimum; template <class T = void> using identity = ::cuda::std::identity; }
+"""
+
+
+def _of_thrust() -> dict[str, str]:
+    texts = {}
+    for header, (source, *names) in _OF_THRUST.items():
+        named = "".join(f"using ::cuda::std::{name};" for name in names)
+        texts[f"thrust/{header}.h"] = f"#pragma once\n#include <cuda/std/{source}>\nnamespace thrust {{ {named} }}\n"
+    texts["thrust/functional.h"] += _MAXIMUM
+    return texts
+
+
 def stand_ins() -> dict[str, str]:
     """Texts for the host's headers, by the name that they are included with: what device code may use of them, else nothing."""
     nothing = "#pragma once\nnamespace std {}\n"
@@ -265,6 +363,7 @@ def stand_ins() -> dict[str, str]:
     texts |= {"cstdint": integers, "stdint.h": _STDINT, "inttypes.h": _STDINT}
     texts |= {"climits": _LIMITS, "limits.h": _LIMITS, "cfloat": _FLOAT, "float.h": _FLOAT}
     texts[PRE_INCLUDED] = _AS_NVCC
+    texts |= _of_thrust()
     texts["cub/cub.cuh"] = "#pragma once\n" + "".join(f"#include <cub/{part}.cuh>\n" for part in _CUB_PARTS)
     texts |= {"cassert": _ASSERT, "assert.h": _ASSERT, "cstddef": nothing, "stddef.h": nothing}
     return texts

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from gemmgen.core.errors import CompileError, GemmgenError
 from gemmgen.core.files import MAXIMUM_BYTES, read_plain, read_plain_text
 from gemmgen.emulator.demangling import demangled, plain_name, qualified_name
-from gemmgen.sanitizer.headers import PRE_INCLUDED, found_in, header_folders, host_algorithms, host_libraries, stand_ins
-from gemmgen.sanitizer.host_code import device_part, has_host_code
+from gemmgen.sanitizer.headers import PRE_INCLUDED, WITH_CUDA_STD, found_in, header_folders, host_algorithms, host_libraries, stand_ins
+from gemmgen.sanitizer.host_code import device_part, has_host_code, without_refused_items
 
 if TYPE_CHECKING:
     from gemmgen.emulator.ptx.syntax import Variable
@@ -130,9 +130,9 @@ def _compile(text: str, name: str, folder: Path, options: CompileOptions, expres
     # The compiler gets the whole path: headers beside the file are found, and every message names the file that it is about.
     path = str(folder / Path(name).name)
 
-    def compiled(*more: str) -> DeviceCode:
+    def compiled(text: str, *more: str) -> DeviceCode:
         return compile_file(
-            for_device,
+            text,
             path=path,
             architecture=options.architecture or DEFAULT_ARCHITECTURE,
             options=[*arguments, *more],
@@ -142,23 +142,42 @@ def _compile(text: str, name: str, folder: Path, options: CompileOptions, expres
             assemble=options.assemble,
         )
 
-    try:
-        code = compiled()
-    except CompileError as error:
-        if "device-side kernel launch" in str(error):
-            # The kernels that launch none can run, so the file is compiled.
-            launching = ("--pre-include=cuda_device_runtime_api.h", "--relocatable-device-code=true")
-            return replace(code := compiled(*launching), ptx=_with_names_of_files(code.ptx, path, name))
-        if 'cannot open source file "curand_kernel.h"' in str(error):
-            raise CompileError(f"{error}\nNVIDIA's package nvidia-curand has this header", error.log) from None
-        if not re.search(r"is undefined|has no member", str(error)):
-            raise
-        # nvcc includes headers of the host that NVRTC does not. What a file defines by itself must not meet them, so they come second.
+    first: CompileError | None = None
+    while True:
+        refused = []
         try:
-            code = compiled(f"--pre-include={PRE_INCLUDED}")
-        except CompileError:
-            raise error from None
+            code = compiled(for_device)
+            break
+        except CompileError as error:
+            first = first or error
+            if "device-side kernel launch" in str(error):
+                # The kernels that launch none can run, so the file is compiled.
+                code = compiled(for_device, "--pre-include=cuda_device_runtime_api.h", "--relocatable-device-code=true")
+                break
+            if 'cannot open source file "curand_kernel.h"' in str(error):
+                raise CompileError(f"{error}\nNVIDIA's package nvidia-curand has this header", error.log) from None
+            refused.append(error)
+        # nvcc includes headers of the host that NVRTC does not. What a file defines by itself must not meet them, so they come second.
+        if re.search(r"is undefined|has no member", str(refused[0])):
+            library = [f"--define-macro={WITH_CUDA_STD}"] if 'namespace "std" has no member' in str(refused[0]) else []
+            try:
+                code = compiled(for_device, f"--pre-include={PRE_INCLUDED}", *library)
+                break
+            except CompileError as error:
+                refused.insert(0, error)
+        # Types and variables of the host are taken out once the compiler has refused them; kernels that need them end in the first error.
+        texts = (without_refused_items(for_device, _lines_with_errors(error, name)) for error in refused)
+        smaller = next((text for text in texts if text is not None), None)
+        if smaller is None:
+            raise first
+        for_device = smaller
     return replace(code, ptx=_with_names_of_files(code.ptx, path, name))
+
+
+def _lines_with_errors(error: CompileError, name: str) -> set[int]:
+    """Lines of a file that the compiler found errors in; 0, which is none of them, stands for errors elsewhere."""
+    found = re.findall(r"^(.*)\((\d+)\): (?:catastrophic )?error", error.log, re.MULTILINE)
+    return {int(line) if file == name else 0 for file, line in found} or {0}
 
 
 def _with_names_of_files(ptx: str, path: str, name: str) -> str:
@@ -190,7 +209,9 @@ def find_entry(code: KernelCode, name: str | None) -> Entry:
         templates = _TEMPLATE.findall(code.source or "")
         named = f" but the template {templates[0]}" if templates else ""
         counts = "it counts" if templates else "a template counts"
-        example = f"--entry '{templates[0] if templates else 'kernel'}<float>'"
+        called = templates[0] if templates else "kernel"
+        launched = re.search(rf"\b{called}\s*<[^;{{}}]*?>(?=\s*<<<)", code.source or "")
+        example = f"--entry '{launched[0] if launched else f'{called}<float>'}'"
         raise UnusableInput(f"{code.name} has no kernel{named}; {counts} with its arguments, such as {example}")
     if name is None:
         if len(functions) > 1:
