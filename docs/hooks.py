@@ -115,12 +115,12 @@ def _fields() -> str:
 
 
 def _table(model: dict[str, Any]) -> list[str]:
-    rows = ["| field | values | default | meaning |", "|---|---|---|---|"]
+    rows = ['<div class="fields" markdown="1">', "", "| field | values | default | meaning |", "|---|---|---|---|"]
     for name, field in model["properties"].items():
         default = json.dumps(field["default"]) if "default" in field else "needed" if name in model.get("required", ()) else ""
         shown = default if default in ("", "needed") else f"`{default}`"
         rows.append(f"| `{name}` | {_values(field)} | {shown} | {plain(field.get('description', ''))} |")
-    return rows
+    return [*rows, "", "</div>"]
 
 
 def _values(field: dict[str, Any]) -> str:
