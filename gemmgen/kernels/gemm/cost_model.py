@@ -40,11 +40,12 @@ MMA_OPERATIONS_PER_CLOCK = 2048.0
 SHARED_BYTES_PER_CLOCK = 128.0
 COMPENSATION_ISSUE = 0.27
 """Cost of keeping what that rounds off: 1.2 to 1.3 times the time of plain sums, on an H200."""
-READ_INSTRUCTIONS = 5.0
-"""Of a lane, for a word of a fragment that it reads from global memory: whether and where it exists."""
-READ_ONE_BY_ONE = 2.5
+READ_INSTRUCTIONS = 13.0
+"""Of a lane, for a word of a fragment that it reads from global memory: whether and where it exists. Calibrated, as the next two and the
+costs of this kind, on 57 small, shallow and other products in bfloat16 on an H100."""
+READ_ONE_BY_ONE = 3.0
 """The same of two halves of a word that are read one by one, over that of a word."""
-READ_WAVEFRONTS = 3.0
+READ_WAVEFRONTS = 1.7
 """Clock cycles of the L1 for such a read of a warp, whose lanes meet a line for each of up to eight rows."""
 SCHEDULERS = 4
 """Of an SM."""
@@ -139,7 +140,7 @@ COSTS = {
         draw=0.77,
         hide=1.12,
     ),
-    "mma, direct": Costs(),
+    "mma, direct": Costs(loads=0.4, latency=0.4, memory=0.8, idle=0.26, hide=2.9),
     "planes by mma": Costs(arithmetic=1.55, loads=0.94, stores=1.03, idle=0.13, hide=1.12),
     "copies": Costs(loads=1.47, latency=0.94, stores=1.39, memory=0.82, idle=1.03, crowd=0.1),
     "splits": Costs(loads=0.79, latency=0.7, barriers=0.97, stores=0.63, memory=0.71, idle=-0.5, draw=1.4),
@@ -152,7 +153,7 @@ STORES = {
     "wgmma, boxes": 1.11,
     "wgmma, pairs": 5.18,
     "wgmma, elements": 6.66,
-    "wgmma, turned": 3.0,
+    "wgmma, turned": 4.7,
     "wgmma, partial": 1.76,
     "mma, pairs": 1.62,
     "mma, rows": 1.77,
