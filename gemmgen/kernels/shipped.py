@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from gemmgen.core.errors import SpecError
@@ -28,11 +29,20 @@ def find_shipped(argument: str) -> dict[str, Path]:
     if argument and chosen:
         return {known: shipped[known] for known in chosen}
     folders = sorted({known.rpartition("/")[0] for known in shipped})
-    begun = sorted((known for known in shipped if name and (known.startswith(name) or known.rpartition("/")[2].startswith(name))), key=len)
-    close = begun[:3] or close_paths(name, [*shipped, *folders])
+    close = _begun(name, shipped) or close_paths(name, [*shipped, *folders])
+    stem = name
+    while not close and "_" in stem.rpartition("/")[2]:  # gemm/v2_vectorized: the one that begins with gemm/v2_
+        stem = stem.rpartition("_")[0]
+        close = _begun(f"{stem}_", shipped)
     count = f"{len(shipped)} come with gemmgen, in {', '.join(folders)}, such as {min(shipped, key=len)}"
     hint = f"did you mean {' or '.join(close)}?" if close else count
     raise SpecError(f"{argument!r} is no file or directory here and no spec of gemmgen's; {hint}")
+
+
+def _begun(name: str, shipped: Mapping[str, Path]) -> list[str]:
+    """The shortest three names that begin so, with their folder or without."""
+    begun = (known for known in shipped if name and (known.startswith(name) or known.rpartition("/")[2].startswith(name)))
+    return sorted(begun, key=len)[:3]
 
 
 def spec_path(source: str | Path) -> Path:

@@ -271,7 +271,10 @@ def _reason(item: Any, path: Sequence[str], fields: Any, schema: Mapping[str, An
     if kind == "missing":
         return Reason("missing_field", field, "", "a value, which is missing")
     if kind == "union_tag_not_found":
-        return Reason("missing_field", ".".join([field, str(context.get("discriminator", "")).strip("'")]), "", "a value, which is missing")
+        name = str(context.get("discriminator", "")).strip("'")
+        near = get_close_matches(name, map(str, item["input"]), n=1) if isinstance(item["input"], dict) else []
+        hint = f"{printable(near[0], _SHOWN_CHARACTERS)} is no field" if near else ""
+        return Reason("missing_field", ".".join([field, name]), "", "a value, which is missing", hint)
     message = printable(str(item["msg"]), _SHOWN_MESSAGE)
     if kind in ("literal_error", "enum", "union_tag_invalid"):
         choices = str(context.get("expected", context.get("expected_tags", "")))

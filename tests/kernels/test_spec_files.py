@@ -7,7 +7,7 @@ import pytest
 from conftest import SHIPPED
 
 from gemmgen.core.errors import SpecError
-from gemmgen.kernels.shipped import shipped_specs
+from gemmgen.kernels.shipped import find_shipped, shipped_specs
 from gemmgen.kernels.spec_files import json_schema, load_spec
 
 TILE = {"threadblock": {"m": 64, "n": 64, "k": 8}, "warp": {"m": 32, "n": 32}, "thread": {"m": 8, "n": 4}}
@@ -141,6 +141,16 @@ def test_an_override_is_told_instead_of_a_line(tmp_path: Path) -> None:
 def test_a_wrong_kind_is_shown_in_its_line(tmp_path: Path) -> None:
     told = told_of(write(tmp_path, "schema_version: 1\nkind: gem\n"))
     assert "did you mean gemm?" in told and told.endswith("      2 | kind: gem\n        | ^")
+
+
+def test_a_misspelt_strategy_is_told_where_it_is_missed(tmp_path: Path) -> None:
+    told = told_of(write(tmp_path, "kind: gemm\nmainloop:\n  stratgy: tiled\n"))
+    assert "mainloop.strategy: need a value, which is missing (stratgy is no field)" in told
+
+
+def test_a_name_that_begins_like_one_of_ours_suggests_it() -> None:
+    with pytest.raises(SpecError, match="did you mean gemm/v2_transposed_quads"):
+        find_shipped("gemm/v2_vectorized")
 
 
 def test_a_field_unlike_all_others_names_them(tmp_path: Path) -> None:

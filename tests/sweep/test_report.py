@@ -14,6 +14,7 @@ import yaml
 from gemmgen.kernels.spec_files import load_spec
 from gemmgen.sweep.live_report import LiveReport
 from gemmgen.sweep.records import PointResult, Status
+from gemmgen.sweep.report.charts import axis_charts, progress_chart
 from gemmgen.sweep.report.data import MAXIMUM_DOTS, grouped, jitter, known_device, reasons, short_names
 from gemmgen.sweep.report.page import html_report, spec_yaml
 from sweep.samples import SPEC, one_of_each, sample
@@ -285,3 +286,17 @@ def test_axes_have_the_shortest_names_that_tell_them_apart():
 
 def test_jitter_depends_on_the_digest_only():
     assert jitter("a") == jitter("a") != jitter("b") and all(-1 <= jitter(str(number)) <= 1 for number in range(200))
+
+
+def test_large_numbers_of_a_report_have_no_exponents():
+    results = [sample(number, metrics={"predicted_us": 10.0 ** (4 + 3 * number)}, device="", backend="emulator") for number in range(2)]
+    (group,) = grouped(results)
+    told = Page(html_report(results)).text()
+    assert "10,000 µs predicted" in told and not re.search(r"\de\+\d", told)
+    assert all("times as much" in chart.remark for chart in axis_charts(group))
+
+
+def test_every_one_of_few_points_is_a_tick():
+    (group,) = grouped(many(3))
+    ticks = [layer["encoding"]["x"]["axis"]["values"] for layer in progress_chart(group).spec["layer"][:2]]
+    assert ticks == [[1, 2, 3]] * 2

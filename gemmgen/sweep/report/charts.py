@@ -113,6 +113,8 @@ def progress_chart(group: Group) -> Chart:
     """Every point in the order of evaluation, and the best up to there."""
     x: Spec = {"field": "order", "type": "quantitative", "title": "points in order of evaluation"}
     x |= {"scale": {"zero": False, "nice": False, "padding": 6}, "axis": {"grid": False, "tickMinStep": 1, "format": ",d"}}
+    if len(group.shown) <= _LABELLED_VALUES:  # of few points, each is counted; ticks between them would be rounded to the same number
+        x["axis"]["values"] = list(range(1, len(group.shown) + 1))
     best = {"op": "max" if group.measure.larger_is_better else "min", "field": "value", "as": "best"}
     layers: list[Spec] = [
         {"mark": {"type": "point", "style": "dots"}, "encoding": {"x": x, "y": _value(group), "tooltip": _tooltip(group)}},
@@ -249,7 +251,8 @@ def _axis_remark(group: Group, axis: Axis, hidden: int) -> str:
     best = group.best_by_value(axis)
     winner = min(best, key=lambda text: group.measure.rank(best[text].value))
     loss = _loss(group, axis)
-    remark = f"best at {winner}; another value costs at most {loss:.1%}" if loss >= 0.0005 else "makes no difference to the best"
+    cost = f"costs at most {loss:.1%}" if loss < 10 or group.measure.larger_is_better else f"takes up to {1 + loss:,.0f} times as much"
+    remark = f"best at {winner}; another value {cost}" if loss >= 0.0005 else "makes no difference to the best"
     return f"{remark}; {hidden} values that do worse are not shown" if hidden else remark
 
 
@@ -344,7 +347,7 @@ def _rate(one: Shown) -> float:
 
 
 def _format(measure: Measure) -> str:
-    return ".3~s" if measure.unit.endswith("/s") else ",.4~g"
+    return ".3~s" if measure.unit.endswith("/s") else ",.4~r"
 
 
 def _value(group: Group) -> Spec:

@@ -58,7 +58,7 @@ class Measure:
     def text(self, value: float) -> str:
         """A value for people."""
         if not self.unit.endswith("/s"):
-            return f"{value:,.4g} {self.unit}".strip()
+            return f"{four_digits(value)} {self.unit}".strip()
         for prefix, factor in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
             if value >= factor:
                 return f"{_digits(value / factor)} {prefix}{self.unit}"
@@ -300,6 +300,11 @@ def short_names(paths: Sequence[str]) -> dict[str, str]:
                 break
         names[path] = name
     return names
+
+
+def four_digits(value: float) -> str:
+    """A number to four digits, without an exponent where it is large."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _digits(value: float) -> str:

@@ -33,7 +33,7 @@ from gemmgen.sweep.report.charts import (
     progress_chart,
     roofline_charts,
 )
-from gemmgen.sweep.report.data import LEAST_DOTS, MAXIMUM_DOTS, Group, Measure, Shown, failures, grouped, reasons, value_text
+from gemmgen.sweep.report.data import LEAST_DOTS, MAXIMUM_DOTS, Group, Measure, Shown, failures, four_digits, grouped, reasons, value_text
 
 if TYPE_CHECKING:
     import jinja2
@@ -183,7 +183,7 @@ def _section(group: Group, drawn: Sequence[Shown], listed: int, title: str) -> S
     time = best.result.metrics.get("median_us")
     told = group.measure.text(best.value)
     if time is not None and group.measure.metric != "median_us" and math.isfinite(time):
-        told = f"{told} · {_four_digits(time)} µs"
+        told = f"{told} · {four_digits(time)} µs"
     rows = group.ranked[:listed]
     share = group.fraction(best.result)
     ratio = group.peer_us / time if group.peer_us and time else None
@@ -257,12 +257,7 @@ def _heading(group: Group) -> str:
 
 def _metric(one: Shown, name: str) -> Cell:
     value = one.result.metrics.get(name)
-    return Cell("", "") if value is None or not math.isfinite(value) else Cell(_four_digits(value), repr(float(value)))
-
-
-def _four_digits(value: float) -> str:
-    """A number to four digits, without an exponent where it is large."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return Cell("", "") if value is None or not math.isfinite(value) else Cell(four_digits(value), repr(float(value)))
 
 
 def _spread(one: Shown) -> Cell:
@@ -402,7 +397,7 @@ def comparison_words(found: Comparison) -> str:
 
 
 def _change(pair: Pair, metric: str, ratio: float) -> tuple[str, ...]:
-    before, after = (_four_digits(one.metrics[metric]) for one in (pair.before, pair.after))
+    before, after = (four_digits(one.metrics[metric]) for one in (pair.before, pair.after))
     kind = "good" if ratio - 1 >= SAME else "worse" if 1 - ratio >= SAME else ""
     return pair.after.instance, _named_axes(pair.after), _problem(pair.after), before, after, f"{ratio:.3f}×", kind
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 
 import pytest
 from sampling import sampled
 
 import gemmgen
+from gemmgen.kernels.pictures import ProductOverview, TileHierarchy
 from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.present.drawing import draw
 from gemmgen.present.drawing.svg import MARGIN, STYLE, WIDTH
@@ -34,6 +36,19 @@ def pictures_of(kind: str) -> list[tuple[str, str]]:
 def test_texts_do_not_overlap(kind: str) -> None:
     found = {name: overlapping(parse(svg)) for name, svg in pictures_of(kind)}
     assert {name: pairs[:5] for name, pairs in found.items() if pairs} == {}
+
+
+@pytest.mark.parametrize("stages", [2, 5, 6, 8, 12])
+def test_slices_end_within_their_matrix(stages: int) -> None:
+    plan = gemmgen.plan(shipped_specs()["gemm/v3_double_buffer"])
+    (tiles,) = [each for each in illustration_of("gemm").pictures(plan) if isinstance(each, TileHierarchy)]
+    assert isinstance(tiles.overview, ProductOverview)
+    root = parse(draw(plan.name, [replace(tiles, overview=replace(tiles.overview, stages=stages))]))
+    group = next(each for each in root.iter() if each.get("data-stages") == str(stages))
+    matrix, *others = [each.attrib for each in group if each.tag.endswith("rect")]
+    slices = [rect for rect in others if rect.get("data-slice") == "a"]
+    assert len(slices) == stages
+    assert all(float(rect["x"]) + float(rect["width"]) <= float(matrix["x"]) + float(matrix["width"]) for rect in slices)
 
 
 def test_an_overlap_would_be_found() -> None:
