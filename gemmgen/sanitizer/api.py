@@ -146,7 +146,7 @@ def bind_arguments(code: KernelCode, entry: Entry, args: Sequence[Any]) -> list[
         argument_of(value, index, c_type, partial(find_layout, code, c_type))
         for index, (value, c_type) in enumerate(zip(args, types, strict=False))
     )
-    check_arguments(entry.name, entry.parameters, entry.parameter_names, arguments)
+    check_arguments(entry.name, entry.parameters, entry.parameter_names, arguments, entry.parameter_types)
     return arguments
 
 

@@ -482,8 +482,11 @@ def _wrong(text: str, why: str) -> UnusableInput:
     return UnusableInput(f"--arg {text!r}: {why}")
 
 
-def check_arguments(entry: str, parameters: Sequence[Variable], names: Sequence[str], arguments: Sequence[KernelArgument]) -> None:
-    """Raises ``UnusableInput``, with the kernel's signature, if the arguments cannot be passed to the parameters."""
+def check_arguments(
+    entry: str, parameters: Sequence[Variable], names: Sequence[str], arguments: Sequence[KernelArgument], types: Sequence[str] = ()
+) -> None:
+    """Raises ``UnusableInput``, with the kernel's signature, if the arguments cannot be passed to the parameters; with their `types` in
+    C++, also if an array has elements of another size."""
     problem = ""
     if len(arguments) != len(parameters):
         problem = f"{entry} takes {len(parameters)} arguments, got {len(arguments)}"
@@ -507,8 +510,23 @@ def check_arguments(entry: str, parameters: Sequence[Variable], names: Sequence[
             if wrong:
                 problem = f"argument {index} ({name}) of {entry} is {_describe(parameter)}; {argument.text!r} is {given}"
                 break
+            if index < len(types) and _has_other_elements(argument, types[index]):
+                problem = f"argument {index} ({name}) of {entry} is {types[index]}; {argument.text!r} has elements of another size"
+                problem += " (a view of its bytes passes: u8[...], or array.view(np.uint8))"
+                break
     if problem:
         raise UnusableInput(f"{problem}\n{signature(entry, parameters, names)}")
+
+
+def _has_other_elements(argument: KernelArgument, c_type: str) -> bool:
+    """True for an array of doubles where a kernel takes `float*`, which NumPy makes easily; bytes and pairs may be anything."""
+    import numpy as np
+
+    known = _C_TYPES.get(c_type.removesuffix("*")) if c_type.endswith("*") else None
+    if known is None or not argument.is_array or argument.pointers or argument.texture is not None or argument.tensor_map is not None:
+        return False
+    sizes = {np.dtype(known).itemsize, argument.value.dtype.itemsize}
+    return len(sizes) == 2 and 1 not in sizes and argument.value.dtype.kind != "c"
 
 
 def signature(entry: str, parameters: Sequence[Variable], names: Sequence[str]) -> str:

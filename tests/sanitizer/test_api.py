@@ -464,3 +464,14 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("relu", &relu, "relu"); }
     )
     np.testing.assert_array_equal(right["y"], np.maximum(x, 0))
     assert right.clean
+
+
+@pytest.mark.parametrize(("array", "told"), [(np.zeros(4), "float64"), (np.arange(4), "int64"), (np.zeros(4, np.float16), "float16")])
+def test_elements_of_another_size_are_told(array: np.ndarray, told: str) -> None:
+    with pytest.raises(GemmgenError, match=rf"argument 0 \(x\) of k is float\*; '{told}\[4\]' has elements of another size"):
+        gemmgen.emulate("__global__ void k(float* x) { x[0] = 1; }", grid=1, block=1, args=[array])
+
+
+def test_bytes_pass_for_any_elements() -> None:
+    result = gemmgen.emulate("__global__ void k(float* x) { x[0] = 1; }", grid=1, block=1, args=[np.zeros(4, np.uint8)])
+    assert result["x"].view(np.float32)[0] == 1
