@@ -337,27 +337,40 @@ def _structure(text: str, given: Mapping[str, Any], layout: Layout, index: int) 
         if field.name not in given:
             raise _wrong(text, f"the member {field.name} of {layout.name} has no value; it has {there}")
         value = given[field.name]
-        if field.kind == "pointer" and field.count == 1:
-            target = argument_of(value, 100 * index + position)
-            if target.is_array:
-                pointers.append((field.offset, f".{field.name}", target))
-                within_memory(member for _, _, member in pointers)
-            elif target.value is not None:
-                raise _wrong(text, f"the member {field.name} of {layout.name} is a pointer")
+        if field.kind == "pointer":
+            for place, label, target in _member_pointers(text, field, value, 100 * index + position):
+                if target.is_array:
+                    pointers.append((field.offset + place, f".{field.name}{label}", target))
+                    within_memory(member for _, _, member in pointers)
+                elif target.value is not None:
+                    raise _wrong(text, f"the member {field.name} of {layout.name} is a pointer")
         else:
             numbers = _member_bytes(text, field, value)
             content[field.offset : field.offset + len(numbers)] = numbers
     return KernelArgument(text, "struct", bytes(content), pointers=tuple(pointers))
 
 
+def _member_pointers(text: str, field: Field, value: Any, index: int) -> list[tuple[int, str, KernelArgument]]:
+    """What the pointers of a member lead to, each with its place and its label: `[1]` of several."""
+    if field.count == 1:
+        return [(0, "", argument_of(value, index))]
+    given = _parts(value) if isinstance(value, str) and value.startswith("[") else value
+    if not isinstance(given, list | tuple) or len(given) != field.count:
+        raise _wrong(text, f"the member {field.name} takes a list of {field.count} arrays")
+    return [(field.bytes * number, f"[{number}]", argument_of(item, index)) for number, item in enumerate(given)]
+
+
 def _member_bytes(text: str, field: Field, value: Any) -> bytes:
     """The bytes of a member that is no pointer."""
     import numpy as np
 
-    if isinstance(value, bytes) and len(value) == field.count * field.bytes:
+    size = field.count * field.bytes
+    if isinstance(value, bytes) and len(value) == size:
         return value
-    if field.kind in ("struct", "pointer") or field.bytes > 8:
-        raise _wrong(text, f"the member {field.name} takes {field.count * field.bytes} bytes")
+    if field.kind == "struct" or field.bytes > 8:
+        if isinstance(value, np.ndarray | np.generic) and value.nbytes == size:
+            return value.tobytes()
+        raise _wrong(text, f"the member {field.name} is a structure of {size} bytes; it takes bytes, or a NumPy array of as many")
     values = value
     if isinstance(value, str):
         plain = re.sub(r"^\w+=", "", value)
@@ -509,6 +522,12 @@ def check_arguments(
                 given = f"{argument.value.itemsize} bytes"
             if wrong:
                 problem = f"argument {index} ({name}) of {entry} is {_describe(parameter)}; {argument.text!r} is {given}"
+                break
+            if types[index : index + 1] == ("cudaTextureObject_t",) and argument.is_array and argument.texture is None:
+                problem = (
+                    f"argument {index} ({name}) of {entry} is a texture; {argument.text!r} is an array: write texture[f32, 64x128]=random, "
+                )
+                problem += "or in Python gemmgen.emulator.Texture(array)"
                 break
             if index < len(types) and _has_other_elements(argument, types[index]):
                 problem = f"argument {index} ({name}) of {entry} is {types[index]}; {argument.text!r} has elements of another size"

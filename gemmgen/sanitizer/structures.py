@@ -94,12 +94,16 @@ def _members(source: str, type_name: str) -> list[str]:
         if depth == 0:
             break
         if depth == 1:
-            body += character
+            # What follows the brace of a nested type are its variables; what follows others is another statement.
+            body += "" if character == "}" and body.endswith("@ ") else ";" if character == "}" else character
         elif character == "{" and depth == 2:
-            # The body of a function or of a nested type says nothing.
-            body += ";" if body.rstrip().endswith(")") or "operator" in body.split(";")[-1] else ""
+            before, separator, head = body.rpartition(";")
+            if re.match(r"\s*(?:const\s+)?(?:struct|union|class|enum)\b[^()]*$", head):
+                body = f"{before}{separator}@ "
+            elif body.rstrip().endswith(")") or "operator" in head:
+                body += ";"
     names = []
-    for statement in body.replace("}", ";").split(";"):
+    for statement in body.split(";"):
         words = re.sub(r"\b(?:public|private|protected)\s*:", " ", statement).strip()
         if not words or "(" in words or re.match(r"(?:static|using|typedef|friend|template|enum|struct\s+\w+$)\b", words):
             continue

@@ -475,3 +475,36 @@ def test_elements_of_another_size_are_told(array: np.ndarray, told: str) -> None
 def test_bytes_pass_for_any_elements() -> None:
     result = gemmgen.emulate("__global__ void k(float* x) { x[0] = 1; }", grid=1, block=1, args=[np.zeros(4, np.uint8)])
     assert result["x"].view(np.float32)[0] == 1
+
+
+NESTED = """
+struct Box { float3 g; struct { float lo, hi; } side[2]; enum Kind { A, B } kind; float* pos[2]; int n{3}; struct In { int q; } in; };
+__global__ void k(Box b, float* out) {
+  out[0] = b.g.z; out[1] = b.side[1].hi; out[2] = b.kind; out[3] = b.pos[1][1]; out[4] = b.n; out[5] = b.in.q;
+}
+"""
+
+
+def test_a_structure_of_structures_and_arrays_of_pointers() -> None:
+    box = {
+        "g": np.array([1, 2, 3], np.float32),
+        "side": np.array([[4, 5], [6, 7]], np.float32),
+        "kind": np.int32(1),
+        "pos": [np.zeros(2, np.float32), np.array([8, 9], np.float32)],
+        "n": 10,
+        "in": b"\x0b\0\0\0",
+    }
+    result = gemmgen.emulate(NESTED, grid=1, block=1, args=[box, np.zeros(6, np.float32)])
+    assert result["out"].tolist() == [3, 7, 1, 9, 10, 11]
+
+
+def test_too_few_arrays_for_a_member_are_told() -> None:
+    source = "struct S { float* p[2]; };\n__global__ void k(S s) { s.p[1][0] = 1; }"
+    with pytest.raises(GemmgenError, match="the member p takes a list of 2 arrays"):
+        gemmgen.emulate(source, grid=1, block=1, args=[{"p": np.zeros(2, np.float32)}])
+
+
+def test_an_array_for_a_texture_is_told() -> None:
+    source = "__global__ void k(cudaTextureObject_t t, float* o) { o[0] = tex1Dfetch<float>(t, 0); }"
+    with pytest.raises(GemmgenError, match=r"argument 0 \(t\) of k is a texture.*Texture\(array\)"):
+        gemmgen.emulate(source, grid=1, block=1, args=[np.zeros(4, np.float32), np.zeros(1, np.float32)])
