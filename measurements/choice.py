@@ -178,7 +178,7 @@ def collect(torch: Any, shape: Shape, type: str, device: Device) -> Problem:
             sources = {name: f"{operand}[]" for name, (operand, _) in option.fit.arrays.items()}
             sources |= {name: source for name, source in option.fit.scalars.items() if name in known}
             memory = kept_memory(torch, 0), captured_memory(torch, 0)
-            launcher = Launcher.of_sequence(loaded(option.plan, 0), sequence, option.dimensions, slots, sources, *memory)
+            launcher = Launcher.of_sequence(loaded(option.plan, 0), sequence, option.dimensions, slots, sources, *memory, option.early)
             integers[3].fill_(math.nan)
             call(launcher, integers)
             torch.cuda.synchronize()

@@ -24,6 +24,12 @@ from gemmgen.runtime.arrays.binding import bind_dimensions
 from gemmgen.runtime.arrays.views import ArrayView
 
 
+LONGEST_EARLY = 8e-6
+"""Estimated time up to which kernels start while the work before them still runs. It hides the microsecond of a launch; but blocks that
+wait on some of the SMs make the later ones of longer kernels come to the others unevenly: 333 x 4096 x 11008 in bfloat16 takes 83 us
+with it on an H100, 56 without."""
+
+
 @dataclass(frozen=True)
 class Option:
     """One instance, fitted to a request."""
@@ -36,6 +42,11 @@ class Option:
     """Estimated device time."""
     source: Source
     """Source of the estimate: this very problem in the table, others in it, or the model alone."""
+
+    @property
+    def early(self) -> bool:
+        """True if kernels that can start while the work before them still runs are to do so."""
+        return self.seconds < LONGEST_EARLY
 
     @property
     def certified(self) -> bool:

@@ -462,7 +462,9 @@ class Operator:
         slots = [(f"{name}[]", "pointer") for name in self._arrays] + [(name, "f32") for name in self.numbers]
         sources = {name: f"{operand}[]" for name, (operand, _) in option.fit.arrays.items()}
         sources |= {name: source for name, source in option.fit.scalars.items() if name in known}
-        call.launcher = Launcher.of_sequence(loaded(option.plan, ordinal), sequence, option.dimensions, slots, sources, kept, captured)
+        call.launcher = Launcher.of_sequence(
+            loaded(option.plan, ordinal), sequence, option.dimensions, slots, sources, kept, captured, option.early
+        )
 
     def _check_overlap(self, call: Call, arrays: Sequence[Any], pointers: list[int]) -> None:
         """Raises ``LaunchError`` if a result that the caller gave has memory in common with another array, else remembers that."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gemmgen.core.elements import ELEMENTS
@@ -90,12 +91,17 @@ class Launcher:
         sources: Mapping[str, str] | None = None,
         allocate: Allocate | None = None,
         capture_allocate: Allocate | None = None,
+        early: bool = True,
     ) -> Launcher:
         """A launcher that provides the workspace itself.
 
         ``allocate`` makes workspaces, ``capture_allocate`` those of sequences that a graph captures; without them, the driver does.
+        ``early``: kernels may start while the work before them still runs, if they are made for that; they wait for nothing otherwise.
         """
-        launcher = cls(loaded, sequence.resolve(dimensions), dimensions, slots, sources)
+        launches = sequence.resolve(dimensions)
+        if not early:
+            launches = tuple(replace(launch, programmatic=False) for launch in launches)
+        launcher = cls(loaded, launches, dimensions, slots, sources)
         launcher._spaces = sequence.workspace_names
         if launcher._spaces and launcher._launches:
             launcher.workspace_bytes = sequence.workspace_bytes.evaluate(dimensions)
