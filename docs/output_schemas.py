@@ -59,8 +59,8 @@ CALLS = {
 """Calls whose outputs a schema is inferred from, without --json, run one after the other in an empty folder. ``library check`` may find
 problems, and then says so in the same form."""
 
-RECORDED = {"bench": ["bench_gemm", "bench_reduction"], "tune": ["tune"], "tune-evaluate": ["evaluate"]}
-"""Outputs of commands that need a GPU, recorded on an H200 in docs/recorded/."""
+RECORDED = {"bench": ["bench_gemm", "bench_reduction", "bench_cpu"], "tune": ["tune"], "tune-evaluate": ["evaluate"]}
+"""Outputs of commands that need a GPU or a quiet machine, recorded on an H200 and on an EPYC in docs/recorded/."""
 
 _NAMED_BY_DATA = 12
 """Objects with more keys than this, all of one form, are mappings whose keys are data."""
@@ -70,8 +70,10 @@ _FREE = {
     "spec": "a spec, as of `gemmgen schema`",
     "axes": "the value at each axis, by the path of its field",
     "base": "the fields of a spec",
+    "ratios": "times beside each other's, by the names of both",
+    "quartiles": "first and third quartile of these over the rounds",
 }
-"""Objects whose keys belong to a spec or to a file of the user's, by the key that they are the value of."""
+"""Objects whose keys belong to a spec or to a file of the user's or are names of kernels, by the key that they are the value of."""
 
 
 def output(call: str) -> Any:

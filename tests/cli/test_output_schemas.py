@@ -49,6 +49,7 @@ def test_an_output_meets_its_schema(run: Run, name: str) -> None:
 
 OTHERS = {
     "analyze": ["analyze", "cpu/c3_packed"],
+    "bench": ["bench", "cpu/c4_avx2_16x6", "--size", "64,64,64", "--threads", "1"],
     "check": ["check", "gemm/v0_naive", "cpu/c0_naive", "--set", "mainloop.stages=9"],
     "compile": ["compile", "cpu/c0_naive"],
     "explain": ["explain", "cpu/c3_packed"],
