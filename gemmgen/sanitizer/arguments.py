@@ -416,9 +416,9 @@ def _array(text: str, kind: str, shape: str, fill: str | None, index: int) -> np
         extents = None
     else:
         try:
-            extents = tuple(int(part) for part in shape.split(","))
+            extents = tuple(int(part) for part in re.split(r"[,x]", shape))
         except ValueError:
-            raise _wrong(text, f"[{shape}] is no length; expected a number, or several separated by commas") from None
+            raise _wrong(text, f"[{shape}] is no length; expected a number, or several such as 64x128") from None
         if min(extents) < 0:
             raise _wrong(text, "a length cannot be negative")
         if len(extents) > MOST_AXES:
@@ -524,10 +524,8 @@ def check_arguments(
                 problem = f"argument {index} ({name}) of {entry} is {_describe(parameter)}; {argument.text!r} is {given}"
                 break
             if types[index : index + 1] == ("cudaTextureObject_t",) and argument.is_array and argument.texture is None:
-                problem = (
-                    f"argument {index} ({name}) of {entry} is a texture; {argument.text!r} is an array: write texture[f32, 64x128]=random, "
-                )
-                problem += "or in Python gemmgen.emulator.Texture(array)"
+                problem = f"argument {index} ({name}) of {entry} is a texture; {argument.text!r} is an array: "
+                problem += "write texture[f32, 64x128]=random, or in Python gemmgen.emulator.Texture(array)"
                 break
             if index < len(types) and _has_other_elements(argument, types[index]):
                 problem = f"argument {index} ({name}) of {entry} is {types[index]}; {argument.text!r} has elements of another size"

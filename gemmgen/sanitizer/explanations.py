@@ -356,6 +356,11 @@ def explain(code: str) -> str:
     return "\n".join(found).rstrip("\n")
 
 
+def codes_of_findings() -> list[str]:
+    """The codes that findings may have."""
+    return [*EXPLANATIONS, *_short_pages()]
+
+
 def _short_pages() -> dict[str, str]:
     """Descriptions of the kinds of findings that have no page."""
     from gemmgen import emulator

@@ -10,7 +10,7 @@ findings that do not fail it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,15 +33,30 @@ def cuda_emulator(request: pytest.FixtureRequest) -> Emulate:
     """``gemmgen.emulate``, failing the test with the messages of what it finds."""
     marker = request.node.get_closest_marker("cuda_emulator")
     settings: dict[str, Any] = dict(marker.kwargs) if marker is not None else {}
-    allowed = set(settings.pop("allow", ()))
+    allowed = _allowed(settings.pop("allow", ()))
 
     def run(*positional: Any, **given: Any) -> Result:
+        from gemmgen.core.errors import GemmgenError
         from gemmgen.sanitizer.api import emulate
 
-        result = emulate(*positional, **{**settings, **given})
+        try:
+            result = emulate(*positional, **{**settings, **given})
+        except GemmgenError as error:
+            # What cannot be launched is the test's own mistake: the message says it all.
+            pytest.fail(str(error), pytrace=False)
         errors = [finding for finding in result.findings if finding.severity == "error" and finding.code not in allowed]
         if errors:
             pytest.fail("\n\n".join(str(finding) for finding in errors), pytrace=False)
         return result
 
     return run
+
+
+def _allowed(codes: str | Collection[str]) -> set[str]:
+    """The codes of a marker; what is none fails the test."""
+    from gemmgen.sanitizer.explanations import codes_of_findings
+
+    allowed, known = {codes} if isinstance(codes, str) else set(codes), codes_of_findings()
+    if wrong := sorted(allowed - set(known)):
+        pytest.fail(f"cuda_emulator(allow={wrong}): no finding is called so; there are {', '.join(known)}", pytrace=False)
+    return allowed

@@ -508,3 +508,8 @@ def test_an_array_for_a_texture_is_told() -> None:
     source = "__global__ void k(cudaTextureObject_t t, float* o) { o[0] = tex1Dfetch<float>(t, 0); }"
     with pytest.raises(GemmgenError, match=r"argument 0 \(t\) of k is a texture.*Texture\(array\)"):
         gemmgen.emulate(source, grid=1, block=1, args=[np.zeros(4, np.float32), np.zeros(1, np.float32)])
+
+
+def test_a_length_may_be_written_as_extents() -> None:
+    result = gemmgen.emulate("__global__ void k(float* x) { x[11] += 1; }", grid=1, block=1, args=["f32[3x4]=ones"])
+    assert result["x"].ravel()[11] == 2

@@ -181,11 +181,20 @@ def test_strict(cuda_emulator):
 @pytest.mark.cuda_emulator(strict=True, allow=["same-value"])
 def test_allowed(cuda_emulator):
     cuda_emulator(FLAG, grid=1, block=32, args=["i32[1]=zeros"])
+
+@pytest.mark.cuda_emulator(allow=["same-valeu"])
+def test_misspelt(cuda_emulator):
+    pass
+
+def test_no_launch(cuda_emulator):
+    cuda_emulator(FLAG, grid=1, block=32, args=[])
 """
 
 
 def test_the_fixture_fails_tests_with_the_messages(pytester: pytest.Pytester):
     pytester.makepyfile(PLUGIN_TESTS)
     outcome = pytester.runpytest_inprocess("-p", "gemmgen.sanitizer.pytest_plugin", "--strict-markers", "-p", "no:cacheprovider")
-    assert outcome.parseoutcomes() == {"passed": 2, "failed": 2}
+    assert outcome.parseoutcomes() == {"passed": 2, "failed": 3, "errors": 1}
+    outcome.stdout.fnmatch_lines(["*allow=*same-valeu*: no finding is called so; there are *same-value*"])
+    outcome.stdout.no_fnmatch_line("*def check_arguments*")
     outcome.stdout.fnmatch_lines(["*out of bounds: write of 4 bytes*", "*several threads store the same value*"])
