@@ -87,6 +87,10 @@ _EMPTY = (
     "sys/stat.h",
     "sys/types.h",
     "any",
+    "iso646.h",
+    "ciso646",
+    "cuda_gl_interop.h",
+    "cudaGL.h",
     "barrier",
     "cfenv",
     "charconv",
@@ -231,6 +235,11 @@ _AS_NVCC = f"""#pragma once
 #define M_SQRT2 1.41421356237309504880
 #define M_SQRT1_2 0.70710678118654752440
 #endif
+#ifndef RAND_MAX
+#define RAND_MAX 2147483647
+#define EXIT_SUCCESS 0
+#define EXIT_FAILURE 1
+#endif
 #include <stdint.h>
 #include <limits.h>
 #include <float.h>
@@ -282,12 +291,27 @@ _CUB_PARTS = (
 """The part of CUB that is device code: the algorithms of blocks and warps. Those of the whole device launch kernels from the host."""
 
 
+_THRUST_ITSELF = """#ifndef GEMMGEN_THRUST
+#define GEMMGEN_THRUST
+namespace thrust {
+template <class A, class R> struct unary_function { using argument_type = A; using result_type = R; };
+template <class A, class B, class R> struct binary_function {
+  using first_argument_type = A;
+  using second_argument_type = B;
+  using result_type = R;
+};
+namespace placeholders {}
+}
+#endif
+"""
+"""The namespace, and what functors derive from."""
+
+
 def host_algorithms(text: str) -> dict[str, str]:
-    """Nothing, for the headers of Thrust that a text includes without calling Thrust, and for those of CUB that launch kernels: the calls
-    were in code for the host. The states of tiles, which device code may use, come with CUB's scan."""
-    names = "cub/device" if re.search(r"\bthrust\s*::", text) else "thrust|cub/device"
-    found = re.findall(rf"^[ \t]*#[ \t]*include[ \t]*[<\"]((?:{names})/[\w./]+)[>\"]", text, re.MULTILINE)
-    texts = dict.fromkeys(found, "#pragma once\n")
+    """Hardly anything, for the headers of Thrust that a text includes, which NVRTC takes none of, and for those of CUB that launch kernels:
+    the calls were in code for the host. The states of tiles, which device code may use, come with CUB's scan."""
+    found = re.findall(r"^[ \t]*#[ \t]*include[ \t]*[<\"]((?:thrust|cub/device)/[\w./]+)[>\"]", text, re.MULTILINE)
+    texts = {name: "#pragma once\n" + (_THRUST_ITSELF if name.startswith("thrust/") else "") for name in found}
     if "cub/device/device_scan.cuh" in texts and "cub::" in text:
         texts["cub/device/device_scan.cuh"] += "#include <cub/agent/single_pass_scan_operators.cuh>\n"
     return texts

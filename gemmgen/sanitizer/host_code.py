@@ -18,6 +18,7 @@ _HOST_SIGN = re.compile(
 _TYPE = re.compile(r"^(?:template\s*<.*>\s*)?(?:typedef\s+)?(?:struct|class|union|enum)\b", re.DOTALL)
 _ATTRIBUTE = re.compile(r"\b(?:alignas|__align__|__attribute__|__builtin_align__|__declspec)\s*\(|\[\[")
 _KEPT_OR_BLANK = re.compile(r"((?<=\n)[ \t]*#[ \t]*(?:if|el|endif|define|undef)(?:\\\n|[^\n])*|\n)|.")
+_ACCESS = re.compile(r"(?:public|private|protected)\s*:")
 _NAMESPACE = re.compile(r"^(?:inline\s+)?namespace\b[^({;=]*$|^extern\s*\"C(?:\+\+)?\"$")
 _DEVICE_WORDS = ("__global__", "__device__", "__constant__", "constexpr", "consteval", "__managed__", "__shared__")
 _HOST_TYPES = re.compile(
@@ -45,14 +46,27 @@ def without_refused_items(text: str, lines: Collection[int]) -> str | None:
     plain = _without_comments(text)
     device = _device_words(plain)
     refused, left = [], set(lines)
-    for start, stop, _ in _items(plain):
-        first = plain.count("\n", 0, start) + 1
-        inside = left & set(range(first, first + plain.count("\n", start, stop) + 1))
+    for start, stop, entered in _items(plain):
+        inside = left & _lines_of(plain, start, stop)
         # A specialisation stays: without it, another template would be taken in its place.
-        if inside and not device.search(plain, start, stop) and not re.match(r"template\s*<\s*>", plain[start:stop]):
+        if not inside or re.match(r"template\s*<\s*>", plain[start:stop]):
+            continue
+        if not device.search(plain, start, stop):
             left -= inside
             refused.append((start, stop))
+        elif entered is not None and _is_type(plain[start:entered]):
+            # Of a class for both, functions of the host alone; its variables are its layout.
+            for first, last, body in _items(plain, entered + 1, stop - 1):
+                found = left & _lines_of(plain, first, last)
+                if found and "(" in _plain_head(plain[first : body or last]) and not device.search(plain, first, last):
+                    left -= found
+                    refused.append((first, last))
     return None if left or not refused else _blanked(text, refused)
+
+
+def _lines_of(plain: str, start: int, stop: int) -> set[int]:
+    first = plain.count("\n", 0, start) + 1
+    return set(range(first, first + plain.count("\n", start, stop) + 1))
 
 
 def _blanked(text: str, parts: Iterable[tuple[int, int]]) -> str:
@@ -87,17 +101,20 @@ def _device_words(plain: str) -> re.Pattern[str]:
     return re.compile(rf"\b(?:{'|'.join(map(re.escape, marks))})\b")
 
 
-def _items(plain: str) -> Iterator[tuple[int, int, int | None]]:
-    """Declarations and definitions at namespace scope: start, end, and position of the first brace."""
-    position, end = 0, len(plain)
+def _items(plain: str, position: int = 0, end: int | None = None) -> Iterator[tuple[int, int, int | None]]:
+    """Declarations and definitions at namespace scope, or between two places in a class: start, end, and position of the first brace."""
+    end = len(plain) if end is None else end
     while position < end:
         character = plain[position]
         if character.isspace() or character in "};":
             position += 1
         elif character == "#":
             position = _end_of_directive(plain, position)
+        elif label := _ACCESS.match(plain, position):
+            position = label.end()
         else:
             stop, entered = _item(plain, position)
+            stop = min(stop, end)
             if entered is not None and _NAMESPACE.match(plain[position:entered].strip()):
                 position = entered + 1
                 continue

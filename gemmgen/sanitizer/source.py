@@ -99,6 +99,7 @@ def load_kernel(
     text: str, name: str, folder: Path, options: CompileOptions = CompileOptions(), *entries: str | None, is_ptx: bool | None = None
 ) -> KernelCode:
     """The same from a text; `is_ptx` None looks for PTX's first directive."""
+    text = text.removeprefix("\ufeff")
     if is_ptx is None:
         is_ptx = re.search(r"^\s*\.version\s", text, re.MULTILINE) is not None
     if is_ptx:
@@ -125,7 +126,7 @@ def _compile(text: str, name: str, folder: Path, options: CompileOptions, expres
     own_folders = [*options.include_directories, str(folder)]
     with_random_numbers = [directory for directory in folders if found_in("curand_kernel.h", [directory])]
     for_device = device_part(text) if has_host_code(text) else text
-    known = stand_ins() | host_algorithms(for_device) | host_libraries(for_device)
+    known = host_algorithms(for_device) | stand_ins() | host_libraries(for_device)
     headers = {header: content for header, content in known.items() if not found_in(header, [*own_folders, *with_random_numbers])}
     # The compiler gets the whole path: headers beside the file are found, and every message names the file that it is about.
     path = str(folder / Path(name).name)
@@ -169,9 +170,19 @@ def _compile(text: str, name: str, folder: Path, options: CompileOptions, expres
         texts = (without_refused_items(for_device, _lines_with_errors(error, name)) for error in refused)
         smaller = next((text for text in texts if text is not None), None)
         if smaller is None:
-            raise first
+            told = _advice(first, text)
+            raise CompileError(f"{first}\n{told}", first.log) if told else first
         for_device = smaller
     return replace(code, ptx=_with_names_of_files(code.ptx, path, name))
+
+
+def _advice(error: CompileError, text: str) -> str:
+    """A way out, where a name is unknown because of how the file was compiled; empty if none is known."""
+    unknown = dict.fromkeys(re.findall(r'identifier "(\w+)" is undefined', str(error)))
+    if {"concept", "requires"} & unknown.keys():
+        return "C++20 needs --option=--std=c++20"
+    of_host = [name for name in unknown if re.search(rf"^[^\n#;]*[\w*&>]\s+[*&]*{name}\s*\([^;{{}}]*\)\s*{{", text, re.MULTILINE)]
+    return "\n".join(f"{name} is a function of the host: kernels call what is marked __device__" for name in of_host)
 
 
 def _lines_with_errors(error: CompileError, name: str) -> set[int]:

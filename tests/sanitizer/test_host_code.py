@@ -33,6 +33,16 @@ FILES = {
     + "__global__ void k(float* o) { o[threadIdx.x] = V<1>::n; }\n"
     + MAIN,
     "constant_of_mathematics": "__global__ void k(float* o) { o[threadIdx.x] = roundf(float(M_PI)) - 2; }\n" + MAIN,
+    "host_methods_of_a_class_for_both": "#include <iostream>\nstruct V {\n  float x;\n  __device__ float twice() const { return 2 * x; }\n"
+    + "  void print() const { std::cout << x << std::endl; }\n  friend std::ostream& operator<<(std::ostream& o, const V& v);\n};\n"
+    + "__global__ void k(float* o) { V v{0.5f}; o[threadIdx.x] = v.twice(); }\n"
+    + MAIN,
+    "functor_of_thrust": "#include <thrust/transform.h>\nstruct Half : thrust::unary_function<float, float> {\n"
+    + "  __device__ float operator()(float x) const { return x / 2; } };\n"
+    + "__global__ void k(float* o) { o[threadIdx.x] = Half()(2); }\nvoid go() { thrust::transform(nullptr, nullptr, Half()); }\n"
+    + MAIN,
+    "byte_order_mark": "\ufeff" + KERNEL + MAIN,
+    "constants_of_stdlib": "__global__ void k(float* o) { o[threadIdx.x] = RAND_MAX > 0 && EXIT_SUCCESS == 0; }\n" + MAIN,
     "functors_of_std": "#include <functional>\n"
     + "__global__ void k(float* o) { std::plus<float> add; o[threadIdx.x] = add(std::size_t(1), 0); }\n"
     + MAIN,
@@ -66,4 +76,16 @@ def test_a_specialisation_that_does_not_compile_is_not_left_out() -> None:
 def test_the_example_of_an_entry_is_what_the_host_launches() -> None:
     text = "template <int N> __global__ void k(float* o) { o[0] = N; }\nvoid run() { k<4><<<1, 1>>>(nullptr); }\n"
     with pytest.raises(GemmgenError, match=r"--entry 'k<4>'"):
+        gemmgen.emulate(text, grid=1, block=1, args=[np.zeros(1, np.float32)])
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("inline int at(int i) { return i; }\n__global__ void k(float* o) { o[at(0)] = 1; }\n" + MAIN, "at is a function of the host"),
+        ("template <class T> concept Any = true;\n" + KERNEL + MAIN, r"--option=--std=c\+\+20"),
+    ],
+)
+def test_a_way_out_is_told(text: str, advice: str) -> None:
+    with pytest.raises(CompileError, match=advice):
         gemmgen.emulate(text, grid=1, block=1, args=[np.zeros(1, np.float32)])
