@@ -23,7 +23,6 @@ from gemmgen.perf.cost_model import cost_model_of
 from gemmgen.runtime.arrays.binding import bind_dimensions
 from gemmgen.runtime.arrays.views import ArrayView
 
-
 LONGEST_EARLY = 12e-6
 """Estimated time up to which kernels start while the work before them still runs. That hides most of a launch, a third of the time of the
 smallest products and 5% at 10 us; but blocks of the next launch that wait on some SMs can leave the later ones unevenly to the others: of
