@@ -41,15 +41,16 @@ PLAIN_STEPS = ("c0_naive", "c2_blocked", "c3_packed")
 MOST_DISTURBED = 0.04
 """Part of the processors' time that other processes may have while a product is measured; above it, that is done again."""
 ATTEMPTS = 4
+LEAST_ROUNDS = 5
 FOREIGN_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "NVPL_BLAS_DEBUG_CPU_TYPE")
 """Set, they have a BLAS take other kernels than it would."""
 
 
-def rounds_for(sizes: tuple[int, ...], seconds: float, threads: int) -> int:
+def rounds_for(sizes: tuple[int, ...], seconds: float, threads: int, least: int = LEAST_ROUNDS) -> int:
     """As many rounds as fit into ``seconds`` for each contestant, at 50 GFLOP/s a thread; several threads wait before every turn."""
     if threads == 1:
-        return max(5, min(200, int(seconds * 50e9 / (2.0 * math.prod(sizes)))))
-    return max(5, min(40, int(seconds / (TURN_SECONDS + 2.0 * math.prod(sizes) / (threads * 50e9)))))
+        return max(least, min(200, int(seconds * 50e9 / (2.0 * math.prod(sizes)))))
+    return max(least, min(40, int(seconds / (TURN_SECONDS + 2.0 * math.prod(sizes) / (threads * 50e9)))))
 
 
 def measured(
@@ -69,13 +70,15 @@ def busy_seconds() -> tuple[float, float]:
     return (sum(numbers) - idle) / 100, sum(numbers) / 100
 
 
-def undisturbed_row(spec: KernelSpec, name: str, sizes: tuple[int, ...], threads: int, seconds: float, attempts: int) -> dict[str, Any]:
+def undisturbed_row(
+    spec: KernelSpec, name: str, sizes: tuple[int, ...], threads: int, seconds: float, attempts: int, least: int
+) -> dict[str, Any]:
     """The figures of the first run in which other processes had next to nothing of the processors, else of the least disturbed one."""
     rows = []
     for _ in range(attempts):
         busy, there = busy_seconds()
         own = time.process_time()
-        report = measured(spec, name, sizes, threads, seconds)
+        report = measured(spec, name, sizes, threads, seconds, rounds=rounds_for(sizes, seconds, threads, least))
         busy_then, there_then = busy_seconds()
         others = max(0.0, busy_then - busy - (time.process_time() - own)) / (there_then - there)
         rows.append(row_of(report, name) | {"others_share": others})
@@ -84,7 +87,7 @@ def undisturbed_row(spec: KernelSpec, name: str, sizes: tuple[int, ...], threads
     return min(rows, key=lambda row: float(row["others_share"]))
 
 
-def bars(threads: int, seconds: float, attempts: int = ATTEMPTS) -> list[dict[str, Any]]:
+def bars(threads: int, seconds: float, attempts: int = ATTEMPTS, least: int = LEAST_ROUNDS) -> list[dict[str, Any]]:
     """The shapes of the bars, NN and NT, each with the kernel that operations choose for it on this processor."""
     rows = []
     for sizes in SHAPES:
@@ -92,7 +95,7 @@ def bars(threads: int, seconds: float, attempts: int = ATTEMPTS) -> list[dict[st
             chosen = general_spec(class_of(*sizes), transpose)
             assert chosen is not None, "this processor runs no kernel of specs/cpu"
             kernel = gemmgen.plan(chosen).name
-            row = undisturbed_row(chosen, kernel, sizes, threads, seconds, attempts) | {"transpose": transpose}
+            row = undisturbed_row(chosen, kernel, sizes, threads, seconds, attempts, least) | {"transpose": transpose}
             rows.append(row)
             others = ", ".join(f"{name} {row['ratios'][name]:.3f}" for name in row["ratios"])
             print(f"{threads} threads {sizes} {transpose}: {row['gflops']:.1f} GFLOP/s, {row['of_fma_rate']:.1%}; {others}", flush=True)
@@ -287,6 +290,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="for each contestant on each shape")
     parser.add_argument("--threads", type=int, nargs="*", help="else 1 and all; the most of them for the steps")
     parser.add_argument("--attempts", type=int, default=ATTEMPTS, help="at one product while others disturb it")
+    parser.add_argument("--rounds", type=int, default=LEAST_ROUNDS, help="at least so many for each product, however long they take")
     parser.add_argument("--no-steps", action="store_true", help="keep the steps that the JSON holds, if any")
     given = parser.parse_args()
     foreign = [name for name in FOREIGN_VARIABLES if name in os.environ]
@@ -298,7 +302,7 @@ def main() -> None:
     counts = given.threads or sorted({1, all_threads()})
     for threads in counts:
         report["loads"][str(threads)] = os.getloadavg()[0]
-        report["bars"][str(threads)] = bars(threads, given.seconds, given.attempts)
+        report["bars"][str(threads)] = bars(threads, given.seconds, given.attempts, given.rounds)
         report.setdefault("summary", {})[str(threads)] = summary(report["bars"][str(threads)])
         write(report, given.out)
     if not given.no_steps:
