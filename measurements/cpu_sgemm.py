@@ -184,7 +184,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def markdown(report: dict[str, Any]) -> str:
     """The tables."""
-    where = report["environment"]
+    where, attempts = report["environment"], report.get("attempts", ATTEMPTS)
     lines = ["# SGEMM on a processor, beside OpenBLAS and oneDNN", ""]
     libraries = "; ".join(f"{found['internal_api']} {found['version']} ({found['architecture']})" for found in where["libraries"])
     lines += [
@@ -195,8 +195,9 @@ def markdown(report: dict[str, Any]) -> str:
         "several by the clock on the wall, each when no other library's thread is awake. *of FMA*: part of the rate of multiply-adds that",
         "do nothing else on as many threads, which take turns with the others. A ratio is the library's time over gemmgen's, the median",
         "of all rounds: above 1, gemmgen is faster. Behind the ratio to the first library are its first and third quartile. *others*:",
-        f"part of the processors' time that other processes had meanwhile; where it is above {MOST_DISTURBED:.0%}, the product is measured",
-        f"again, {report.get('attempts', ATTEMPTS)} times at most in all.",
+        "part of the processors' time that other processes had meanwhile"
+        + (f"; where it is above {MOST_DISTURBED:.0%}, the product is measured" if attempts > 1 else "."),
+        *([f"again, {attempts} times at most in all."] if attempts > 1 else []),
     ]
     for threads, rows in sorted(report["bars"].items(), key=lambda item: int(item[0])):
         peers = list(rows[0]["ratios"])
