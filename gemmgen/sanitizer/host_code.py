@@ -51,17 +51,27 @@ def without_refused_items(text: str, lines: Collection[int]) -> str | None:
         # A specialisation stays: without it, another template would be taken in its place.
         if not inside or re.match(r"template\s*<\s*>", plain[start:stop]):
             continue
-        if not device.search(plain, start, stop):
+        # Of a class, functions of the host alone go, if they are all that is refused: others may derive from it.
+        parts = _refused_functions(plain, entered + 1, stop - 1, inside, device) if entered and _is_type(plain[start:entered]) else []
+        covered = inside & {line for part in parts for line in _lines_of(plain, *part)}
+        if parts and (covered == inside or device.search(plain, start, stop)):
+            left -= covered
+            refused += parts
+        elif not device.search(plain, start, stop):
             left -= inside
             refused.append((start, stop))
-        elif entered is not None and _is_type(plain[start:entered]):
-            # Of a class for both, functions of the host alone; its variables are its layout.
-            for first, last, body in _items(plain, entered + 1, stop - 1):
-                found = left & _lines_of(plain, first, last)
-                if found and "(" in _plain_head(plain[first : body or last]) and not device.search(plain, first, last):
-                    left -= found
-                    refused.append((first, last))
     return None if left or not refused else _blanked(text, refused)
+
+
+def _refused_functions(plain: str, start: int, stop: int, lines: set[int], device: re.Pattern[str]) -> list[tuple[int, int]]:
+    """The member functions of the host in these lines; variables stay, since they are the layout of the class."""
+    return [
+        (first, last)
+        for first, last, body in _items(plain, start, stop)
+        if lines & _lines_of(plain, first, last)
+        and "(" in _plain_head(plain[first : body or last])
+        and not device.search(plain, first, last)
+    ]
 
 
 def _lines_of(plain: str, start: int, stop: int) -> set[int]:

@@ -158,6 +158,10 @@ def _compile(text: str, name: str, folder: Path, options: CompileOptions, expres
             if 'cannot open source file "curand_kernel.h"' in str(error):
                 raise CompileError(f"{error}\nNVIDIA's package nvidia-curand has this header", error.log) from None
             refused.append(error)
+        if "#error directive" in str(refused[0]) and "--define-macro=__NVCC__" not in arguments:
+            # The file may want to be compiled by nvcc; CUDA's own headers take that name for another compiler, so it is a second try.
+            arguments.append("--define-macro=__NVCC__")
+            continue
         # nvcc includes headers of the host that NVRTC does not. What a file defines by itself must not meet them, so they come second.
         if re.search(r"is undefined|has no member", str(refused[0])):
             library = [f"--define-macro={WITH_CUDA_STD}"] if 'namespace "std" has no member' in str(refused[0]) else []

@@ -41,6 +41,12 @@ FILES = {
     + "  __device__ float operator()(float x) const { return x / 2; } };\n"
     + "__global__ void k(float* o) { o[threadIdx.x] = Half()(2); }\nvoid go() { thrust::transform(nullptr, nullptr, Half()); }\n"
     + MAIN,
+    "base_class_of_the_host": "class Managed {\n public:\n"
+    + "  void* operator new(size_t n) { void* p; cudaMallocManaged(&p, n); return p; }\n};\n"
+    + "struct One : Managed { float x; __device__ float get() const { return x; } };\n"
+    + "__global__ void k(float* o) { One one; one.x = 1; o[threadIdx.x] = one.get(); }\n"
+    + MAIN,
+    "for_nvcc_alone": '#ifndef __NVCC__\n#error "nvcc compiles this"\n#endif\n' + KERNEL + MAIN,
     "byte_order_mark": "\ufeff" + KERNEL + MAIN,
     "constants_of_stdlib": "__global__ void k(float* o) { o[threadIdx.x] = RAND_MAX > 0 && EXIT_SUCCESS == 0; }\n" + MAIN,
     "functors_of_std": "#include <functional>\n"
