@@ -118,17 +118,17 @@ def timed(contestants: Mapping[str, Enqueue], copies: int, stream: torch.cuda.St
 
 
 class Contest:
-    """All instances, loaded."""
+    """Instances, loaded: all that are shipped, or those of ``plans``."""
 
-    def __init__(self, stream: torch.cuda.Stream) -> None:
-        files = sorted(SPECS.glob("*.yaml"))
-        plans = [api.plan(path, gpu(0).architecture) for path in files]
+    def __init__(self, stream: torch.cuda.Stream, plans: Mapping[str, WarpgroupPlan] | None = None) -> None:
+        if plans is None:
+            plans = {path.stem: api.plan(path, gpu(0).architecture) for path in sorted(SPECS.glob("*.yaml"))}
         with ThreadPoolExecutor() as pool:
-            binaries: list[Binary] = list(pool.map(compile_plan, plans))
+            binaries: list[Binary] = list(pool.map(compile_plan, plans.values()))
         self.stream, self.handle = stream, int(stream.cuda_stream)
         self.instances = {
-            path.stem: (plan, LoadedBinary(binary.cubin, binary.architecture, 0))
-            for path, plan, binary in zip(files, plans, binaries, strict=True)
+            name: (plan, LoadedBinary(binary.cubin, binary.architecture, 0))
+            for (name, plan), binary in zip(plans.items(), binaries, strict=True)
         }
 
     def measure(self, kind: str, n: int, layer: Layer) -> Result:

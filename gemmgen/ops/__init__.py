@@ -311,9 +311,9 @@ def conv2d(
         plain = out is None and stream is None and isinstance(alpha, Real) and not zero_point
         return _traced("conv2d", (x, w, bias, residual, *layer, activation or "", output or "", layout or ""), plain)
     for name, array in (("x", x), ("w", w), ("residual", residual), ("out", out)):
-        if (array is not None or name in "xw") and not _is_array(array):
+        if (array is not None or name in "xw") and not (_is_array(array) or (name == "w" and isinstance(array, Filter))):
             raise LaunchError(f"conv2d: {name} is {array.__class__.__name__}, need an array")
-    zero = number("conv2d", "zero_point", zero_point)
+    zero = 0 if zero_point.__class__ is int and not zero_point else _zero_point(x, zero_point)
     weights = w if isinstance(w, Filter) else Filter(w)
     alphas = None
     if alpha.__class__ is not float and not is_number(alpha.__class__):
@@ -346,9 +346,22 @@ def conv2d(
 
 
 def _is_array(value: Any) -> bool:
-    """True for what has extents and, like a filter, needs no axes moved, or lets them be moved."""
-    movable = isinstance(value, Filter) or hasattr(value, "transpose")
-    return movable and isinstance(getattr(value, "shape", None), tuple)
+    """True for what has extents and lets its axes be moved."""
+    return hasattr(value, "transpose") and isinstance(getattr(value, "shape", None), tuple)
+
+
+def _zero_point(x: Any, value: Any) -> float:
+    """A zero point that elements of x can have. Raises ``LaunchError`` for others."""
+    zero = number("conv2d", "zero_point", value)
+    if not zero:
+        return 0
+    kind = str(getattr(x, "dtype", "elements without a dtype")).removeprefix("torch.")
+    least = {"int8": -128, "uint8": 0}.get(kind)
+    if least is None:
+        raise LaunchError(f"conv2d: zero_point is for x of int8 or uint8, not of {kind}")
+    if not least <= zero < least + 256 or zero != int(zero):
+        raise LaunchError(f"conv2d: zero_point is {value!r}, need an integer from {least} to {least + 255}, as {kind} has")
+    return zero
 
 
 def _channels_last(array: Any) -> Any:

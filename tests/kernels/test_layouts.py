@@ -154,3 +154,8 @@ def test_cupy_arrays_are_converted_like_arrays():
     x = values(2, 40, 3, 4)
     with pytest.warns(ChannelsPadded):
         assert np.array_equal(layouts.nchw_to_nchw32(cupy.asarray(x)).get(), layouts.nchw_to_nchw32(x))
+
+
+def test_an_order_that_no_kernel_reads_is_refused() -> None:
+    with pytest.raises(ValueError, match="order is 'octet', need one of plain, octets"):
+        layouts.reorder_filter(np.zeros((32, 32, 1, 1), np.int8), "octet")  # type: ignore[arg-type]

@@ -94,6 +94,13 @@ def test_empty_extents_are_fine(size):
     assert (got == 0).all()
 
 
+@pytest.mark.parametrize("shape", [(3, 0, 4), (2, 4, 0), (0, 2, 2)])
+def test_a_batch_of_nothing_is_written_to_out(shape):
+    batch, m, n = shape
+    out = np.empty(shape, np.float32)
+    assert ops.matmul(np.ones((batch, m, 5), "f"), np.ones((batch, 5, n), "f"), out=out, backend="emulator") is out
+
+
 @pytest.mark.parametrize("size", [(0, 5), (6, 0)])
 def test_vectors_of_an_empty_extent_are_fine(size):
     rows, columns = (np.ones(extent, "f") for extent in size)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 CHANNELS = 32
 """Channels that lie side by side in NCHW32."""
@@ -75,6 +75,8 @@ def reorder_filter(filter: Any, order: FilterOrder) -> Any:
     ``c`` counts the channels of one group. Channels on either side that are missing to a multiple of 32 are zeros, which a
     ``ChannelsPadded`` warning says; in the order ``neighbours``, output channels that are missing to a multiple of 16.
     """
+    if order not in get_args(FilterOrder):
+        raise ValueError(f"order is {order!r}, need one of {', '.join(get_args(FilterOrder))}")
     if order in ROW_ORDERS or order == "taps":
         return _filter_rows(filter, order)
     if len(filter.shape) == 4:

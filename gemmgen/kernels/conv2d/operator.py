@@ -118,7 +118,10 @@ def _adapter() -> pydantic.TypeAdapter[Any]:
 
 
 def _activation(wanted: Any) -> AnyActivation:
-    fields = {"op": "none"} if wanted is None else {"op": wanted} if isinstance(wanted, str) else dict(wanted)
+    try:
+        fields = {"op": "none"} if wanted is None else {"op": wanted} if isinstance(wanted, str) else dict(wanted)
+    except (TypeError, ValueError):
+        raise LaunchError(f"conv2d: activation is {wanted!r}, need a name such as relu, or a mapping as in a spec") from None
     try:
         found: AnyActivation = _adapter().validate_python(fields)
     except pydantic.ValidationError as error:
