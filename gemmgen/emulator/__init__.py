@@ -26,6 +26,7 @@ from gemmgen.emulator.errors import (
     UnknownInstruction,
 )
 from gemmgen.emulator.hazards import (
+    CopyWithoutProxyFence,
     EarlyBarrierUse,
     EarlyWarpgroupFence,
     GlobalRace,
@@ -33,6 +34,7 @@ from gemmgen.emulator.hazards import (
     InactiveShuffle,
     MissedBarrier,
     MissingInitFence,
+    MissingMapFence,
     MissingProxyFence,
     MissingWarpgroupFence,
     OutlivingAccess,
@@ -59,6 +61,7 @@ __all__ = [
     "BarrierMisuse",
     "Buffer",
     "ClusterMisuse",
+    "CopyWithoutProxyFence",
     "Deadlock",
     "DivergentBarrier",
     "DivergentWarp",
@@ -78,6 +81,7 @@ __all__ = [
     "Misaligned",
     "MissedBarrier",
     "MissingInitFence",
+    "MissingMapFence",
     "MissingProxyFence",
     "MissingWarpgroupFence",
     "Observer",

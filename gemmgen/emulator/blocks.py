@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gemmgen.emulator.ptx.syntax import Instruction, Operand, Symbol
+from gemmgen.emulator.ptx.syntax import Instruction, Operand, Symbol, registers_of
 
 _BRANCHES = {"bra", "brx", "ret", "exit", "trap"}
 _BARRIERS = {"bar", "barrier"}
+_WITHOUT_EFFECTS = {"mov", "selp", "setp", "and", "or", "xor", "not", "cvt"}
+"""Instructions through which the answer of a wait goes, and that matter only if somebody reads their results."""
 _WARP_SYNCHRONOUS = {"shfl", "vote", "match", "redux", "elect", "mma", "wmma", "ldmatrix", "stmatrix", "movmatrix", "wgmma", "setmaxnreg"}
 
 
@@ -62,14 +64,42 @@ def cut(body: Sequence[Instruction], labels: Mapping[str, int], branch_targets: 
     ending = _reaching(successors, [not after or _ends_threads(last) for after, (_, last, _) in zip(successors, pieces, strict=True)])
     polling = [cycle >= 0 and polls(inner) is not None for cycle, (inner, _, _) in zip(cycles, pieces, strict=True)]
     spinning = {cycle for cycle, polled in zip(cycles, polling, strict=True) if polled}
+    heeded = _heeded(body)
     blocks = []
     for block, (inner, terminator, targets) in enumerate(pieces):
         synchronizing = bool(inner) and is_warp_synchronous(inner[0])
-        # Outside of loops, test_wait is a question whose answer may be no.
+        # Outside of loops, test_wait is a question whose answer may be no; a wait whose answer nobody reads waits for nothing.
         parking = bool(inner) and may_park(inner[0]) and (cycles[block] >= 0 or not inner[0].has("test_wait"))
+        if parking and inner[0].opcode == "mbarrier":
+            parking = any(register.name in heeded for register in registers_of(inner[0].operands[0]))
         spins = cycles[block] in spinning
         blocks.append(BasicBlock(block, inner, terminator, targets, synchronizing, parking, polling[block], spins, not ending[block]))
     return tuple(blocks)
+
+
+def _heeded(body: Sequence[Instruction]) -> frozenset[str]:
+    """The registers that a program with waits at mbarriers reads to some effect, a branch for one."""
+    if not any(instruction.opcode == "mbarrier" and may_park(instruction) for instruction in body):
+        return frozenset()
+    found: set[str] = set()
+    passed_on: dict[str, set[str]] = {}
+    for instruction in body:
+        if instruction.guard is not None:
+            found.add(instruction.guard.name)
+        passes = instruction.opcode in _WITHOUT_EFFECTS and bool(instruction.operands)
+        waits = instruction.opcode == "mbarrier" and may_park(instruction)
+        sources = {register.name for operand in instruction.operands[passes or waits :] for register in registers_of(operand)}
+        if passes:
+            for register in registers_of(instruction.operands[0]):
+                passed_on.setdefault(register.name, set()).update(sources)
+        else:
+            found |= sources
+    work = list(found)
+    while work:
+        new = passed_on.get(work.pop(), set()) - found
+        found |= new
+        work += new
+    return frozenset(found)
 
 
 def polls(body: Sequence[Instruction]) -> Instruction | None:

@@ -34,8 +34,8 @@ class Buffer:
     least 16); by default, at the array's own offset from the start of the array that owns its memory. `name` appears in
     messages; `writable=False` makes stores to it an error. `written` has one flag a byte, False where nothing has been
     written yet; a launch that looks for hazards adds what it writes. None: all of the array holds data. `pointers` are places in
-    the array, in bytes, that hold the addresses of other buffers. `origin` is the byte of the array that the kernel's pointer
-    leads to: with negative strides not the first.
+    the array, in bytes, that hold the addresses of other buffers, or tensor maps. `origin` is the byte of the array that the
+    kernel's pointer leads to: with negative strides not the first.
     """
 
     array: np.ndarray
@@ -44,16 +44,16 @@ class Buffer:
     writable: bool = True
     alignment: int = PAGE
     written: np.ndarray | None = None
-    pointers: tuple[tuple[int, Buffer], ...] = ()
+    pointers: tuple[tuple[int, Buffer | TensorMap], ...] = ()
     origin: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Struct:
-    """A structure by value: its bytes, and the places in them that hold the addresses of buffers."""
+    """A structure by value: its bytes, and the places in them that hold the addresses of buffers, or tensor maps."""
 
     content: bytes
-    pointers: tuple[tuple[int, Buffer], ...] = ()
+    pointers: tuple[tuple[int, Buffer | TensorMap], ...] = ()
 
 
 @dataclass(slots=True)
@@ -228,9 +228,15 @@ class DeviceMemory:
         self.maps.append(placed)
         return placed.encode()
 
-    def _point(self, content: np.ndarray, pointers: Sequence[tuple[int, Buffer]]) -> None:
-        """Puts the addresses of buffers into bytes."""
+    def _point(self, content: np.ndarray, pointers: Sequence[tuple[int, Buffer | TensorMap]]) -> None:
+        """Puts the addresses of buffers, and tensor maps, into bytes."""
         for offset, buffer in pointers:
+            if isinstance(buffer, TensorMap):
+                base = _as_buffer(buffer.base, "a tensor map in memory", 0)
+                assert base is not None
+                encoded = self._placed(buffer, _find(self.buffers, base), "a tensor map in memory")
+                content[offset : offset + MAP_BYTES] = np.frombuffer(encoded, np.uint8)
+                continue
             address = struct.pack("<Q", self.address(_find(self.buffers, buffer)))
             content[offset : offset + 8] = np.frombuffer(address, np.uint8)
 
@@ -321,12 +327,13 @@ def _as_buffer(arg: Any, name: str, index: int) -> Buffer | None:
     return Buffer(array, offset % arg.alignment, label, writable, arg.alignment, arg.written, arg.pointers, arg.origin)
 
 
-def _nested(pointers: Sequence[tuple[int, Buffer]], name: str, index: int) -> list[Buffer]:
-    """The buffers that pointers lead to, and those that pointers in these lead to."""
+def _nested(pointers: Sequence[tuple[int, Buffer | TensorMap]], name: str, index: int) -> list[Buffer]:
+    """The buffers that pointers and tensor maps lead to, and those that pointers in these lead to."""
     found = []
     for _, target in pointers:
-        buffer = _as_buffer(target, name, index)
-        assert buffer is not None
+        buffer = _as_buffer(target.base if isinstance(target, TensorMap) else target, name, index)
+        if buffer is None:
+            raise BadLaunch(f"{name}: the base of a tensor map has to be an array or a Buffer")
         found += [buffer, *_nested(buffer.pointers, name, index)]
     return found
 

@@ -100,6 +100,9 @@ class Observer:
     def executed(self, instruction: Instruction, lanes: Lanes | None) -> None:
         """Lanes execute a fence or another ordering instruction that is no access."""
 
+    def map_acquired(self, instruction: Instruction, lanes: Lanes, addresses: np.ndarray) -> None:
+        """Lanes execute a fence behind which they see what was done to the tensor maps at these addresses."""
+
     def async_copy_issued(self, access: Access, lanes: Lanes | None, addresses: np.ndarray, origins: np.ndarray) -> None:
         """Lanes start an asynchronous copy of `access.width` bytes each to these shared addresses, from `origins`; `accessed` has told
         of the read, of lanes that read anything, and will tell of the write when it happens."""

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from gemmgen.emulator import Buffer
     from gemmgen.emulator.ptx.syntax import Variable
 
 _MORE_INTEGERS = {"s16": "int16", "u64": "uint64", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64"}
@@ -84,7 +83,8 @@ _NUMPY_NAMES = {
 class KernelArgument:
     """One argument: what the user wrote, and its value: an array, a NumPy scalar, a structure's bytes, or None for a null pointer.
 
-    `pointers` are places in a structure or in an array of pointers, in bytes, with the labels and the arrays that they lead to.
+    `pointers` are places in a structure or in an array of pointers, in bytes, with the labels and the arrays that they lead to, or the
+    tensor maps that lie there.
     """
 
     text: str
@@ -129,7 +129,7 @@ class KernelArgument:
         """The emulator's form of it."""
         from gemmgen.emulator import Buffer, Struct
 
-        pointers: tuple[tuple[int, Buffer], ...] = tuple((place, target.launched(name + label)) for place, label, target in self.pointers)
+        pointers: tuple[tuple[int, Any], ...] = tuple((place, target.launched(name + label)) for place, label, target in self.pointers)
         if self.is_array:
             buffer = Buffer(self.value, offset_bytes=0, name=name, written=self._written(), pointers=pointers)
             if self.texture is not None:
@@ -344,6 +344,9 @@ def _structure(text: str, given: Mapping[str, Any], layout: Layout, index: int) 
                     within_memory(member for _, _, member in pointers)
                 elif target.value is not None:
                     raise _wrong(text, f"the member {field.name} of {layout.name} is a pointer")
+        elif field.kind == "struct" and (maps := _member_maps(text, field, value, 100 * index + position)):
+            pointers += maps
+            within_memory(member for _, _, member in pointers)
         else:
             numbers = _member_bytes(text, field, value)
             content[field.offset : field.offset + len(numbers)] = numbers
@@ -358,6 +361,23 @@ def _member_pointers(text: str, field: Field, value: Any, index: int) -> list[tu
     if not isinstance(given, list | tuple) or len(given) != field.count:
         raise _wrong(text, f"the member {field.name} takes a list of {field.count} arrays")
     return [(field.bytes * number, f"[{number}]", argument_of(item, index)) for number, item in enumerate(given)]
+
+
+def _member_maps(text: str, field: Field, value: Any, index: int) -> tuple[tuple[int, str, KernelArgument], ...]:
+    """The tensor maps of a member that is one, or an array of them; none if the value is something else."""
+    given = value.strip() if isinstance(value, str) else value
+    if isinstance(given, str):
+        parts: Sequence[Any] = _parts(given) if given.startswith("[") else [given]
+    else:
+        parts = given if isinstance(given, list | tuple) else [given]
+    if not all(isinstance(part, TensorMap) or (isinstance(part, str) and part.startswith(PREFIX)) for part in parts):
+        return ()
+    if field.bytes != MAP_BYTES or field.count != len(parts):
+        raise _wrong(text, f"the member {field.name} takes {field.count} elements of {field.bytes} bytes, got {len(parts)} tensor maps")
+    found = [argument_of(part, 10 * index + number) for number, part in enumerate(parts)]
+    if field.count == 1:
+        return ((field.offset, f".{field.name}", found[0]),)
+    return _maps(field.offset, f".{field.name}", found)
 
 
 def _member_bytes(text: str, field: Field, value: Any) -> bytes:
@@ -390,14 +410,21 @@ def _member_bytes(text: str, field: Field, value: Any) -> bytes:
 
 
 def _pointers(text: str, targets: Sequence[KernelArgument]) -> KernelArgument:
-    """An array of pointers to arrays."""
+    """An array of pointers to arrays, or of tensor maps."""
     import numpy as np
 
     for target in targets:
         if not target.is_array and target.value is not None:
             raise _wrong(text, f"{target.text!r} in an array of pointers is no array")
+    if targets and all(target.tensor_map is not None for target in targets):
+        return KernelArgument(text, "u64", np.zeros(len(targets) * MAP_BYTES // 8, np.uint64), pointers=_maps(0, "", targets))
     places = tuple((8 * number, f"[{number}]", target) for number, target in enumerate(targets) if target.is_array)
     return KernelArgument(text, "u64", np.zeros(len(targets), np.uint64), pointers=places)
+
+
+def _maps(offset: int, label: str, maps: Sequence[KernelArgument]) -> tuple[tuple[int, str, KernelArgument], ...]:
+    """Tensor maps that lie one behind the other."""
+    return tuple((offset + MAP_BYTES * number, f"{label}[{number}]", each) for number, each in enumerate(maps))
 
 
 def _file_bytes(text: str) -> bytes:

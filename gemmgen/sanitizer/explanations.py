@@ -272,6 +272,26 @@ _PAGES = (
         "tile[threadIdx.x] = x;\nfence_proxy_async();\n__syncthreads();\nif (threadIdx.x == 0) cp_async_bulk_store(out, tile);",
     ),
     Explanation(
+        "copy-without-proxy-fence",
+        "missing proxy fence after cp.async",
+        "An engine (an asynchronous bulk copy, wgmma) reads or overwrites shared memory that cp.async has written. cp.async goes the way "
+        "of ordinary stores, so that PTX demands a fence; many kernels have none, and GPUs of today run them. A warning; an error by "
+        "strict rules.",
+        "cp_async(tile, source);  // with cp.async.wait_all\n__syncthreads();\nif (threadIdx.x == 0) cp_async_bulk_store(out, tile);",
+        "Each thread that copied executes fence.proxy.async behind cp.async.wait_group, before the barrier.",
+        "cp_async(tile, source);\nfence_proxy_async();\n__syncthreads();\nif (threadIdx.x == 0) cp_async_bulk_store(out, tile);",
+    ),
+    Explanation(
+        "missing-map-fence",
+        "missing fence of a changed tensor map",
+        "A tensor copy goes by a tensor map in global memory that threads of the launch have changed. The copy engine keeps what it has "
+        "read of maps: the change has to be released, and each block that uses the map has to acquire it.",
+        "tensormap_replace(map);  // tensormap.replace.tile...global\nload_tile(tile, map, &barrier);",
+        "fence.proxy.tensormap::generic.release behind the change (tensormap.cp_fenceproxy, which copies a map from shared memory, is "
+        "one), and fence.proxy.tensormap::generic.acquire [map], 128 by a thread of each block before its copies.",
+        "tensormap_replace(map);\nfence_release_map();\nfence_acquire_map(map);\nload_tile(tile, map, &barrier);",
+    ),
+    Explanation(
         "outliving-access",
         "shared memory of a block that may have ended",
         "A block accesses the shared memory of another one of its cluster, which need not wait for it before it ends. Shared memory goes "

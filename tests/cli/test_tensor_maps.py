@@ -112,3 +112,30 @@ REFUSED = {
 def test_what_the_driver_refuses_is_refused(emulate, text):
     message = emulate(text, "--grid", "1", code=2)
     assert REFUSED[text] in message and "Traceback" not in message
+
+
+MAPS = (
+    KERNEL.replace("const __grid_constant__ CUtensorMap map", "MAPS")
+    .replace("(&map)", "(WHICH)")
+    .replace("extern", "struct Maps { int first; CUtensorMap one; CUtensorMap more[2]; };\nextern")
+)
+FIRST, SECOND = "tensormap[f32, 64x16, box 32x8]=zeros", "tensormap[f32, 64x16, box 32x8]=range"
+
+
+@pytest.mark.parametrize(
+    ("parameter", "which", "given"),
+    [
+        ("const CUtensorMap* maps", "maps + 1", f"[{FIRST}, {SECOND}]"),
+        ("const __grid_constant__ Maps maps", "&maps.one", f"{{first=3, one={SECOND}, more=[{FIRST}, {FIRST}]}}"),
+        ("const __grid_constant__ Maps maps", "&maps.more[maps.first]", f"{{first=1, one={FIRST}, more=[{FIRST}, {SECOND}]}}"),
+    ],
+)
+def test_maps_lie_in_memory_and_in_structures(emulate, parameter, which, given):
+    Path("copy.cu").write_text(MAPS.replace("MAPS", parameter).replace("WHICH", which))
+    assert "out (f32[256]): 40.0, 41.0, 42.0, ..." in emulate(given, "--grid", "1")
+
+
+def test_a_member_takes_as_many_maps_as_it_has(emulate):
+    Path("copy.cu").write_text(MAPS.replace("MAPS", "const __grid_constant__ Maps maps").replace("WHICH", "&maps.one"))
+    message = emulate(f"{{first=3, one={SECOND}, more=[{FIRST}]}}", "--grid", "1", code=2)
+    assert "the member more takes 2 elements of 128 bytes, got 1 tensor maps" in message

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from emulator.wgmma import HELPERS, wrapper
 
+from gemmgen.emulator import TensorMap
+
 BARRIERS = """
 typedef unsigned long long uint64_t; typedef unsigned uint32_t;
 #define DEVICE __device__ __forceinline__
@@ -27,10 +29,27 @@ DEVICE void copy_bulk(void* to, const void* from, int n, uint64_t* b) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
         :: "r"(address_of(to)), "l"(from), "r"(n), "r"(address_of(b)) : "memory");
 }
+DEVICE void cp_async(float* tile, const float* source) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;\\ncp.async.wait_all;"
+        :: "r"(address_of(tile + threadIdx.x)), "l"(source + threadIdx.x) : "memory");
+}
 DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
 DEVICE void cp_async_bulk_store(void* to, const void* from) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 256;\\ncp.async.bulk.commit_group;\\ncp.async.bulk.wait_group 0;"
         :: "l"(to), "r"(address_of(from)) : "memory");
+}
+"""
+MAPS = """struct __align__(64) CUtensorMap { uint64_t opaque[16]; };
+DEVICE void tensormap_replace(CUtensorMap* map) {
+    asm volatile("tensormap.replace.tile.box_dim.global.b1024.b32 [%0], 1, %1;" :: "l"(map), "r"(4) : "memory");
+}
+DEVICE void fence_release_map() { asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory"); }
+DEVICE void fence_acquire_map(CUtensorMap* map) {
+    asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" :: "l"(map) : "memory");
+}
+DEVICE void load_tile(void* to, const CUtensorMap* map, uint64_t* b) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {0, 0}], [%2];"
+        :: "r"(address_of(to)), "l"(map), "r"(address_of(b)) : "memory");
 }
 """
 CLUSTER = "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n"
@@ -173,6 +192,18 @@ FRAMES = {
     ),
     "missing-proxy-fence": _hopper(
         "float* out", (_floats(64),), block=64, before="__shared__ __align__(16) float tile[64];\nfloat x = threadIdx.x;"
+    ),
+    "copy-without-proxy-fence": _hopper(
+        "const float* source, float* out", (_floats(64), _floats(64)), block=64, before="__shared__ __align__(16) float tile[64];"
+    ),
+    "missing-map-fence": _hopper(
+        "CUtensorMap* map, float* out",
+        ([TensorMap("f32", (8, 8), (32,), (8, 8), base=_floats(64).reshape(8, 8))], _floats(1)),
+        block=1,
+        prelude=BARRIERS + MAPS,
+        before="__shared__ __align__(128) float tile[64];\n__shared__ uint64_t barrier;\nbarrier_init(&barrier, 1);\n"
+        'asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");\nbarrier_expect(&barrier, 128);',
+        after="barrier_wait(&barrier, 0);\nout[0] = tile[31];",
     ),
     "outliving-access": _hopper(
         "int* out",

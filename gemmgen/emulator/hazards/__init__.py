@@ -2,6 +2,7 @@
 
 from gemmgen.emulator.hazards.detector import HazardDetector
 from gemmgen.emulator.hazards.report import (
+    CopyWithoutProxyFence,
     EarlyBarrierUse,
     EarlyWarpgroupFence,
     GlobalRace,
@@ -9,6 +10,7 @@ from gemmgen.emulator.hazards.report import (
     InactiveShuffle,
     MissedBarrier,
     MissingInitFence,
+    MissingMapFence,
     MissingProxyFence,
     MissingWarpgroupFence,
     OutlivingAccess,
@@ -24,6 +26,7 @@ from gemmgen.emulator.hazards.report import (
 from gemmgen.emulator.hazards.undefined import UndefinedRegisters, find_undefined
 
 __all__ = [
+    "CopyWithoutProxyFence",
     "EarlyBarrierUse",
     "EarlyWarpgroupFence",
     "GlobalRace",
@@ -32,6 +35,7 @@ __all__ = [
     "InactiveShuffle",
     "MissedBarrier",
     "MissingInitFence",
+    "MissingMapFence",
     "MissingProxyFence",
     "MissingWarpgroupFence",
     "OutlivingAccess",

@@ -7,13 +7,15 @@ one barrier, the bulk copies of one thread, the products of one warpgroup. Who h
   copies of that phase wrote. The barrier of a cluster does the same for all its threads.
 - What threads have written to shared memory the engines see only behind a fence.proxy.async: on the way from the write to the
   operation that reads it, by whichever thread. What engines have written needs none: their completion is one.
+- A tensor map that the launch has changed is released to the tensormap proxy by a fence behind the change, or by the copy that brings it
+  to global memory, and each block that uses it acquires it (CUDA C++ Programming Guide, "Usage of a Modified Tensor Map").
 - A barrier may be used where its initialisation is known; by the copy engine, behind a fence.mbarrier_init or fence.proxy.async.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,7 +25,15 @@ from gemmgen.emulator.engines.async_proxy import CHUNK
 from gemmgen.emulator.geometry import WARP, Geometry, Lanes
 from gemmgen.emulator.hazards.clocks import NOTHING
 from gemmgen.emulator.hazards.order import Order
-from gemmgen.emulator.hazards.report import EarlyBarrierUse, Findings, MissingInitFence, MissingProxyFence, OutlivingAccess
+from gemmgen.emulator.hazards.report import (
+    CopyWithoutProxyFence,
+    EarlyBarrierUse,
+    Findings,
+    MissingInitFence,
+    MissingMapFence,
+    MissingProxyFence,
+    OutlivingAccess,
+)
 from gemmgen.emulator.hazards.shadow import WRITTEN, Records, Shadow
 from gemmgen.emulator.hazards.sites import Site, site_of
 from gemmgen.emulator.memory import GLOBAL_BASE, Access, Observer, Space, Spaces
@@ -35,6 +45,8 @@ EARLIER = ("the launch before this one", "a launch further back, which may not h
 """Launches that may still run: the one that griddepcontrol.wait waits for, and those that it does not wait for."""
 _WARPS = 4
 _MOST_FENCES = 256
+_MOST_ACQUIRES = 4
+"""Latest fences of one map in one block that are remembered."""
 
 
 @dataclass(slots=True)
@@ -48,7 +60,7 @@ class _Fence:
     known: np.ndarray
     rows: np.ndarray | None
     covers: frozenset[str]
-    """Kinds of memory that it orders for engines: barriers (their initialisation), shared, global."""
+    """Kinds of memory that it orders for engines: barriers (their initialisation), shared, global, maps (released)."""
 
 
 @dataclass(slots=True)
@@ -127,6 +139,7 @@ class ProxyRules(Observer):
         self._stores: dict[int, deque[int]] = {}
         self._generic = np.zeros(len(spaces.shared.data) // CHUNK if self._concerned else 0, np.int64)
         self._fences: deque[_Fence] = deque(maxlen=_MOST_FENCES)
+        self._acquires: dict[tuple[int, int], deque[_Fence]] = {}
         self._inits: dict[int, _Initialised] = {}
         self._arrived: dict[int, int] = {}
         self._completed: dict[int, int] = {}
@@ -139,7 +152,7 @@ class ProxyRules(Observer):
         """The numbers of the clocks that barriers and fences hold."""
         for table in (self._arrived, self._completed, self._at_cluster, self._of_cluster):
             yield from table.values()
-        for fence in self._fences:
+        for fence in (*self._fences, *(fence for fences in self._acquires.values() for fence in fences)):
             yield from np.unique(fence.known).tolist()
 
     def blocks_replaced(self, places: np.ndarray) -> None:
@@ -184,14 +197,17 @@ class ProxyRules(Observer):
         if space.name == "shared":
             if self.geometry.cluster_size > 1:
                 self._note_remote(access, lanes, addresses)
-            if self._concerned and access.kind != "load" and access.instruction.opcode != "cp":
+            if self._concerned and access.kind != "load" and not access.instruction.has("bulk"):
                 record = self.records.add(self._site(access.instruction, access.kind), self.order.time)
                 threads = self.order.threads if lanes is None else self.order.threads[lanes]
                 chunks = self.shared.offsets(lanes, addresses) // CHUNK
                 for piece in range(max(access.width // CHUNK, 1)):
                     self._generic[chunks + piece] = threads | record << 32
         elif self._concerned and space.name == "global" and access.kind == "load" and access.instruction.has("bulk"):
-            self._check_global(access, lanes, addresses)
+            if access.describes:
+                self._check_map(access, lanes, addresses)
+            else:
+                self._check_global(access, lanes, addresses)
         elif self._concerned and space.name == "global" and access.kind == "store" and access.instruction.has("bulk"):
             self._begin_store(access, lanes, addresses)
 
@@ -214,14 +230,63 @@ class ProxyRules(Observer):
 
     def _check_global(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
         """A bulk copy reads global memory: what this launch has written there needs a proxy fence as well."""
+        written, packed = self._written(addresses)
+        if lanes is not None and len(packed):
+            place = self.detector.global_place(int(written[0]))
+            self._check_fence(access.instruction, lanes[:1], packed, place, space="global")
+
+    def _written(self, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Granules of global memory among these that the launch has written, and their writers."""
         shadow = self.detector.global_shadow
         offsets = (addresses.astype(np.uint64) - np.uint64(GLOBAL_BASE)).view(np.int64)
         granules = np.unique(offsets // shadow.granule)
         written = granules[(shadow.state[granules] & WRITTEN) != 0]
-        packed = shadow.writers_of(written)
-        if lanes is not None and len(packed):
-            place = self.detector.global_place(int(written[0]))
-            self._check_fence(access.instruction, lanes[:1], packed, place, space="global")
+        return written, shadow.writers_of(written)
+
+    def _check_map(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
+        """A copy goes by a tensor map that this launch may have changed: it has to be released, and acquired in the block that uses it."""
+        written, packed = self._written(addresses)
+        packed, threads, times = self._by_threads(packed)
+        if lanes is None or not len(packed):
+            return
+        issuer = int(lanes[0])
+        acquires = self._acquires.get((int(addresses[0]), int(self.order.threads[issuer]) // self.geometry.stride), ())
+        acquired = self._fenced(issuer, threads, times, acquires)
+        sites = [self.records.sites[entry >> 32] for entry in packed.tolist()]
+        copied = np.array(
+            [site is not None and site.instruction.opcode == "tensormap" and site.instruction.has("release") for site in sites]
+        )
+        # Fences of waves before this one are forgotten.
+        elsewhere = ~np.isin(threads, self.order.threads)
+        released = copied | elsewhere
+        released |= self._fenced(issuer, threads, times, self._covering("maps"))
+        bad = np.flatnonzero(~(acquired & released))
+        if not len(bad):
+            return
+        first, other = int(bad[0]), sites[int(bad[0])]
+        assert other is not None
+        place = self.detector.global_place(int(written[0]))
+        missing = [] if released[first] else ["no fence.proxy.tensormap::generic.release (or tensormap.cp_fenceproxy) behind the change"]
+        if not acquired[first]:
+            missing.append("no fence.proxy.tensormap::generic.acquire of this map by a thread of this block that the copy follows")
+        self.findings.add(
+            MissingMapFence(
+                f"a copy goes by the tensor map {place}, which threads have changed; there is {', and '.join(missing)}",
+                len(bad),
+                place,
+                instruction=access.instruction,
+                threads=self.geometry.describe(lanes[:1]),
+                other=other.instruction,
+                other_threads=self.geometry.describe_thread(int(threads[first])),
+            )
+        )
+
+    def map_acquired(self, instruction: Instruction, lanes: Lanes, addresses: np.ndarray) -> None:
+        blocks = self.order.threads[lanes] // self.geometry.stride
+        for address, block in sorted(set(zip(addresses.tolist(), blocks.tolist(), strict=True))):
+            mine = lanes[(addresses == address) & (blocks == block)]
+            fences = self._acquires.setdefault((address, block), deque(maxlen=_MOST_ACQUIRES))
+            fences.appendleft(self._fence(mine, frozenset()))
 
     def executed(self, instruction: Instruction, lanes: Lanes | None) -> None:
         if instruction.opcode == "griddepcontrol":
@@ -239,22 +304,28 @@ class ProxyRules(Observer):
         covers = _covered(instruction)
         if not covers:
             return
-        who = np.arange(self.geometry.lanes) if lanes is None else lanes
+        self._fences.appendleft(self._fence(np.arange(self.geometry.lanes) if lanes is None else lanes, covers))
+
+    def _fence(self, lanes: Lanes, covers: frozenset[str]) -> _Fence:
+        """A fence that lanes execute now."""
         order = self.order
         rows = None
         if order.matrix is not None:
-            rows = order.matrix[who // order.group, who % order.group].copy()
-        self._fences.appendleft(_Fence(who.copy(), order.threads[who], order.time, order.base[who], order.known[who], rows, covers))
+            rows = order.matrix[lanes // order.group, lanes % order.group].copy()
+        found = _Fence(lanes.copy(), order.threads[lanes], order.time, order.base[lanes], order.known[lanes], rows, covers)
         order.time += 1
+        return found
 
     # -- proxy fences ------------------------------------------------------------------------------------------
 
-    def _fenced(self, issuer: int, threads: np.ndarray, times: np.ndarray, what: str) -> np.ndarray:
-        """Writes among these (by thread and time) that have a fence of `what` between them and what lane `issuer` does now."""
+    def _covering(self, what: str) -> Iterator[_Fence]:
+        """Fences that order a kind of memory for engines, the latest first."""
+        return (fence for fence in self._fences if what in fence.covers)
+
+    def _fenced(self, issuer: int, threads: np.ndarray, times: np.ndarray, fences: Iterable[_Fence]) -> np.ndarray:
+        """Writes among these (by thread and time) that have one of the fences between them and what lane `issuer` does now."""
         fine = np.zeros(len(threads), np.bool_)
-        for fence in self._fences:
-            if what not in fence.covers:
-                continue
+        for fence in fences:
             left = np.flatnonzero(~fine & (times <= fence.time))
             if not len(left):
                 continue
@@ -292,34 +363,41 @@ class ProxyRules(Observer):
         return known
 
     def _check_fence(self, inst: Instruction, lanes: Lanes, packed: np.ndarray, place: str, space: str) -> None:
-        distinct = np.unique(packed)
-        threads, times = self.records.unpack(distinct)
-        real = threads < self.order.first_stream
-        distinct, threads, times = distinct[real], threads[real], times[real]
+        distinct, threads, times = self._by_threads(packed)
         if not len(distinct):
             return
         # All warps issue a wgmma, and each reads for itself.
         issuers = lanes[::WARP] if inst.opcode == "wgmma" else lanes[:1]
         fine = np.ones(len(distinct), np.bool_)
         for issuer in issuers.tolist():
-            fine &= self._fenced(issuer, threads, times, space)
-        bad = np.flatnonzero(~fine)
-        if not len(bad):
-            return
-        other = self.records.sites[int(distinct[bad[0]]) >> 32]
-        assert other is not None
-        self.findings.add(
-            MissingProxyFence(
-                f"{_doing(inst)} uses {place}, which threads have written; no fence.proxy.async lies between the write and this"
-                + self._narrower(space),
-                len(bad),
-                place,
-                instruction=inst,
-                threads=self.geometry.describe(lanes),
-                other=other.instruction,
-                other_threads=self.geometry.describe_thread(int(threads[bad[0]])),
+            fine &= self._fenced(issuer, threads, times, self._covering(space))
+        told = set()
+        for position in np.flatnonzero(~fine).tolist():
+            other = self.records.sites[int(distinct[position]) >> 32]
+            assert other is not None
+            kind = CopyWithoutProxyFence if other.instruction.opcode == "cp" else MissingProxyFence
+            if kind in told:
+                continue
+            told.add(kind)
+            self.findings.add(
+                kind(
+                    f"{_doing(inst)} uses {place}, which threads have written{' by cp.async' if kind is CopyWithoutProxyFence else ''}; "
+                    f"no fence.proxy.async lies between the write and this{self._narrower(space)}",
+                    int((~fine).sum()),
+                    place,
+                    instruction=inst,
+                    threads=self.geometry.describe(lanes),
+                    other=other.instruction,
+                    other_threads=self.geometry.describe_thread(int(threads[position])),
+                )
             )
-        )
+
+    def _by_threads(self, packed: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Different events of threads, not of engines: packed, and their threads and times."""
+        distinct = np.unique(packed)
+        threads, times = self.records.unpack(distinct)
+        real = threads < self.order.first_stream
+        return distinct[real], threads[real], times[real]
 
     def _narrower(self, space: str) -> str:
         """A word on fences of the other state space alone, if there were any."""
@@ -427,7 +505,7 @@ class ProxyRules(Observer):
         if init is None:
             return
         thread = int(self.order.threads[init.lane])
-        if not self._fenced(lane, np.array([thread]), np.array([init.time]), "barriers")[0]:
+        if not self._fenced(lane, np.array([thread]), np.array([init.time]), self._covering("barriers"))[0]:
             where = _address(barrier, self.shared.stride)
             self.findings.add(
                 MissingInitFence(
@@ -537,6 +615,8 @@ def _covered(instruction: Instruction) -> frozenset[str]:
         return frozenset()
     if instruction.has("mbarrier_init"):
         return frozenset(("barriers",))
+    if instruction.has("tensormap::generic"):
+        return frozenset(("maps",)) if instruction.has("release") else frozenset()
     if not (instruction.has("proxy") and any(modifier.split("::")[0] == "async" for modifier in instruction.modifiers)):
         return frozenset()
     if instruction.has("global"):

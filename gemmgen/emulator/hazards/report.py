@@ -146,6 +146,27 @@ class MissingProxyFence(HazardError):
     hint = "fence.proxy.async by the threads that write, after their writes and before the barrier that the issuing thread waits at"
 
 
+class CopyWithoutProxyFence(MissingProxyFence):
+    """An engine reads, or overwrites, what cp.async has written, and no proxy fence lies in between."""
+
+    title = "missing proxy fence after cp.async"
+    severity = "warning"
+    hint = (
+        "fence.proxy.async by the threads that copy, after cp.async.wait_group and before the barrier: cp.async goes the way of ordinary "
+        "stores; kernels without this fence are common, and GPUs of today run them"
+    )
+
+
+class MissingMapFence(HazardError):
+    """A copy goes by a tensor map that threads have changed, which was not released or not acquired."""
+
+    title = "missing fence of a changed tensor map"
+    hint = (
+        "fence.proxy.tensormap::generic.release by the thread that changes the map (tensormap.cp_fenceproxy is one), and in each block "
+        "that uses it fence.proxy.tensormap::generic.acquire [map], 128 before the first copy"
+    )
+
+
 class EarlyBarrierUse(HazardError):
     """A barrier is used where its initialisation need not be visible."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.engines.registers import register_count
 from gemmgen.emulator.errors import UnknownInstruction
@@ -17,6 +19,7 @@ from gemmgen.hardware.tensor_map import MAP_BYTES
 def fence(inst: Instruction, binder: Binder) -> Operation:
     """Order for others to see; execution here is ordered anyway."""
     space = binder.spaces.global_
+    maps, everyone = None, np.arange(binder.geometry.lanes)
     if inst.has("tensormap::generic") and inst.opcode == "fence":
         *_, size = inst.operands or (None,)
         fits = isinstance(size, Integer) and size.value == MAP_BYTES if inst.has("acquire") else size is None
@@ -25,10 +28,15 @@ def fence(inst: Instruction, binder: Binder) -> Operation:
                 f"fence.proxy.tensormap::generic: .acquire takes the address of a map and its size, {MAP_BYTES}; .release takes nothing",
                 instruction=inst,
             )
+        if inst.has("acquire"):
+            _, maps = binder.addresses(inst, inst.operands[0])
 
     def some(lanes: Lanes | None) -> None:
         for observer in space.observers:
             observer.executed(inst, lanes)
+            if maps is not None:
+                who = everyone if lanes is None else lanes
+                observer.map_acquired(inst, who, maps(who))
 
     return Operation(lambda: some(None), some)
 

@@ -72,6 +72,11 @@ def _loaded() -> list[Any]:
     return [TensorMap("f32", (32, 32), (128,), (32, 32), base=array), np.zeros(128, np.float32)]
 
 
+def _in_memory() -> list[Any]:
+    array = np.arange(1024, dtype=np.float32).reshape(32, 32)
+    return [[TensorMap("f32", (32, 32), (128,), (32, 8), base=array)], np.zeros(128, np.float32)]
+
+
 def _ring() -> list[Any]:
     return [TensorMap("f32", (32, 64), (128,), (32, 8), base=ROWS), np.zeros(96, np.float32), 8]
 
@@ -232,6 +237,36 @@ _TENSOR_READ = """KERNEL(const __grid_constant__ CUtensorMap map, float* b) {
 _WAIT_BEFORE = 'asm volatile("griddepcontrol.wait;" ::: "memory");'
 _FENCE = "fence.proxy.async by the threads that write"
 _BARRIER = "__syncthreads() between the two"
+_COPIED = """KERNEL(const float* in, float* out) {
+    __shared__ __align__(16) float tile[512];
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(shared_address(tile + 4 * threadIdx.x)), "l"(in + 4 * threadIdx.x));
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    fence_async();
+    __syncthreads();
+    if (threadIdx.x == 0) { store_bulk(out, tile, 2048); commit(); wait_group<0>(); }
+}"""
+_CHANGED = """KERNEL(CUtensorMap* map, float* out) {
+    __shared__ __align__(128) float tile[1024]; __shared__ u64 bar;
+    if (threadIdx.x == 0) {
+        init(&bar, 1); fence_init();
+        asm volatile("tensormap.replace.tile.box_dim.global.b1024.b32 [%0], 1, %1;" :: "l"(map), "r"(4) : "memory");
+        asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory");
+    }
+    __syncthreads();
+    if (threadIdx.x == 64) asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" :: "l"(map) : "memory");
+    __syncthreads();
+    if (threadIdx.x == 0) { arrive_expect(&bar, 512); load_tile(tile, map, &bar, 0, 0); }
+    wait(&bar, 0);
+    out[threadIdx.x] = tile[threadIdx.x];
+}"""
+_ASKED = """KERNEL(const float* in, float* out) {
+    __shared__ __align__(16) float tile[64]; __shared__ u64 bar; u32 done;
+    if (threadIdx.x == 0) { init(&bar, 1); fence_init(); arrive_expect(&bar, 256); load_bulk(tile, in, 256, &bar); }
+    __syncthreads();
+    do asm volatile("{.reg .pred P; mbarrier.try_wait.parity.shared::cta.b64 P, [%1], 0; selp.u32 %0, 1, 0, P;}"
+                    : "=r"(done) : "r"(shared_address(&bar)) : "memory"); while (!done);
+    out[threadIdx.x] = tile[threadIdx.x];
+}"""
 _COMPLETION = "nobody has seen the completion of a phase of its barrier"
 _GROUP = "wgmma.wait_group 0 by these threads has to come first"
 
@@ -309,6 +344,36 @@ PAIRS = {
         ("a[i] = 0x3f80", "mma(d, da, db, 0)", _FENCE),
         _floats(512),
     ),
+    "cp.async writes, a bulk store reads": Pair(
+        "what `cp.async` wrote, used by an engine without `fence.proxy.async`: a warning, an error by strict rules",
+        "proxies",
+        emulator.CopyWithoutProxyFence,
+        _COPIED,
+        "fence_async();",
+        "",
+        ("cp.async.cg.shared.global", "store_bulk(out, tile, 2048)", "fence.proxy.async by the threads that copy"),
+        _floats(512, 2),
+    ),
+    "changed map not acquired": Pair(
+        "a tensor map that the kernel has changed, used by a block that has not acquired it",
+        "proxies",
+        emulator.MissingMapFence,
+        _CHANGED,
+        "if (threadIdx.x == 64) asm",
+        "if (threadIdx.x == 640) asm",
+        ("tensormap.replace", "load_tile(tile, map", "no fence.proxy.tensormap::generic.acquire of this map"),
+        _in_memory,
+    ),
+    "changed map not released": Pair(
+        "a tensor map that the kernel has changed, not released to the copy engine",
+        "proxies",
+        emulator.MissingMapFence,
+        _CHANGED,
+        'asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory");',
+        "",
+        ("tensormap.replace", "load_tile(tile, map", "no fence.proxy.tensormap::generic.release"),
+        _in_memory,
+    ),
     "data read before its barrier": Pair(
         "TMA-written data read before its barrier's phase completed",
         "copies",
@@ -318,6 +383,17 @@ PAIRS = {
         "",
         ("tile[1][threadIdx.x]", "load_tile(tile[1]", _COMPLETION),
         _loaded,
+    ),
+    "wait whose answer nobody reads": Pair(
+        "TMA-written data read behind a `try_wait` whose answer nobody reads: it may have given up",
+        "copies",
+        emulator.InFlightRead,
+        _ASKED,
+        "while (!done)",
+        "while (false)",
+        ("out[threadIdx.x] = tile[threadIdx.x]", "load_bulk(tile, in, 256, &bar)", _COMPLETION),
+        _floats(64, 2),
+        {"block": 64},
     ),
     "one warp waits for the others": Pair(
         "TMA-written data read by threads that have not waited themselves",

@@ -39,3 +39,9 @@ def test_a_barrier_left_early_is_a_warning() -> None:
     pair = PAIRS["threads that have left before a barrier"]
     (found,) = launch(pair, pair.mistaken, strict=False).findings
     assert isinstance(found, emulator.MissedBarrier) and found.severity == "warning"
+
+
+def test_a_copy_without_a_proxy_fence_is_a_warning() -> None:
+    pair = PAIRS["cp.async writes, a bulk store reads"]
+    (found,) = launch(pair, pair.mistaken, strict=False).findings
+    assert isinstance(found, emulator.CopyWithoutProxyFence) and found.severity == "warning"
