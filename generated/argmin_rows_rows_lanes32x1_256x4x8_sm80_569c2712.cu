@@ -85,7 +85,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 argmin_rows_rows_lanes32x1_256x4x8_sm80_569c2712(
     int outer, int reduced, int stride_outer, const float* __restrict__ X, long long* __restrict__ Y)
 {
-    // Neighbouring groups of lanes take neighbouring rows. A row past the end is the last one again, and is not stored.
+    // Neighbouring groups of lanes take neighbouring rows. Past the end they take the last row again, and do not store
+    // it.
     const int first_row = blockIdx.x * (kGroups * kRows) + threadIdx.x / kLanes;
     const float* source[kRows];
     #pragma unroll

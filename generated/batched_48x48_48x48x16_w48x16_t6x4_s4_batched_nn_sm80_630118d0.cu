@@ -39,10 +39,10 @@ constexpr int kThreadN = 4;
 constexpr int kThreads = 96;
 constexpr int kStages = 4;
 
-// Lanes of a warp along n, the contiguous dimension of C, which they are counted along first.
+// Lanes of a warp along n, the contiguous dimension of C, along which they are numbered first.
 constexpr int kLanesN = 4;
 
-// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+// Strides of a thread's first element of C, from warp to warp and from lane to lane.
 constexpr int kLaneStrideM = 6;
 constexpr int kWarpStrideN = 16;
 constexpr int kLaneStrideN = 4;
@@ -186,8 +186,8 @@ batched_48x48_48x48x16_w48x16_t6x4_s4_batched_nn_sm80_630118d0(
     const int block_m = blockIdx.x / tiles_n * kTileM;
     const int block_n = blockIdx.x % tiles_n * kTileN;
 
-    // What this thread copies: where in a stored tile, from where in memory, and how much of the matrix lies beyond
-    // that.
+    // This thread's part of the copies: its place in a stored tile, its source in memory, and how much of the matrix
+    // lies beyond that.
     const int copy_row_a = threadIdx.x / kVectorsPerRowA;
     const int copy_column_a = threadIdx.x % kVectorsPerRowA * kVectorA;
     const float* source_a = A + static_cast<long long>(block_m + copy_row_a) * lda + copy_column_a;

@@ -45,7 +45,7 @@ constexpr int kTileK = 64;
 constexpr int kInstructionN = kTileN;
 constexpr int kInstructionK = 16;
 
-// A warpgroup copies, the others multiply, kBlocksM times 64 rows.
+// A warpgroup copies, another multiplies, kBlocksM times 64 rows.
 constexpr int kGroups = 1;
 constexpr int kBlocksM = 1;
 constexpr int kThreads = 128 * (1 + kGroups);
@@ -104,7 +104,7 @@ __device__ __forceinline__ void fence_async_proxy()
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// The nearest bfloat16, of two equally near ones the even one.
+// The nearest bfloat16; ties go to the even one.
 __device__ __forceinline__ unsigned short float_to_bf16(float value)
 {
     unsigned short bits;
@@ -330,13 +330,13 @@ bf16_64x48_64x48x64_s8_c1_tma_bf16_bf16_bf16_nt_sm90a_05e46bee(
     constexpr int kInstructionM = 64;
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
     constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
-    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
-    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
+    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
+    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
     // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
     constexpr int kMatrix = 8;
 
-    // Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a
+    // Swizzles permute vectors of 16 bytes by their address, with a period of eight rows: every tile begins with a
     // period.
     constexpr int kPeriodA = 1024;  // bytes of eight rows
     constexpr int kPeriodB = 1024;
@@ -429,7 +429,7 @@ bf16_64x48_64x48x64_s8_c1_tma_bf16_bf16_bf16_nt_sm90a_05e46bee(
             // engine takes them: swizzled by the row within a period, which is the address's part if buffers begin
             // where periods do.
             constexpr int kVectorBytes = 16;
-            constexpr int kPeriodRows = 8;  // after which rows are swizzled alike; and vectors of a row
+            constexpr int kPeriodRows = 8;  // period of the swizzle; a row has as many vectors
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 48;

@@ -41,12 +41,12 @@ constexpr int kTileK = 64;
 constexpr int kInstructionN = kTileN;
 constexpr int kInstructionK = 16;
 
-// A warpgroup copies, the others multiply, kBlocksM times 64 rows.
+// A warpgroup copies, another multiplies, kBlocksM times 64 rows.
 constexpr int kGroups = 1;
 constexpr int kBlocksM = 1;
 constexpr int kThreads = 128 * (1 + kGroups);
 
-// Blocks of a cluster: they have a part of k each.
+// Blocks of a cluster: each has a part of k.
 constexpr int kClusterBlocks = 2;
 constexpr int kMultipliers = 128 * kGroups;  // threads that hold sums
 
@@ -106,7 +106,7 @@ __device__ __forceinline__ void store_remote(unsigned target, float a, float b, 
         "st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" :: "r"(target), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
 
-// The nearest bfloat16, of two equally near ones the even one.
+// The nearest bfloat16; ties go to the even one.
 __device__ __forceinline__ unsigned short float_to_bf16(float value)
 {
     unsigned short bits;
@@ -325,13 +325,13 @@ bf16_decode_128_k2_64x128x64_s6_c1_splitkcluster2_bf16_bf16_bf16_tn_col_sm90a_0d
     constexpr int kInstructionM = 64;
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
     constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
-    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
-    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
+    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
+    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
     // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
     constexpr int kMatrix = 8;
 
-    // Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a
+    // Swizzles permute vectors of 16 bytes by their address, with a period of eight rows: every tile begins with a
     // period.
     constexpr int kPeriodA = 1024;  // bytes of eight rows
     constexpr int kPeriodB = 1024;

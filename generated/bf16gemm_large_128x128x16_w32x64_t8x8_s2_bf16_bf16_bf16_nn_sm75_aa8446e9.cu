@@ -41,11 +41,12 @@ constexpr int kThreadN = 8;
 constexpr int kThreads = 256;
 constexpr int kStages = 2;
 
-// Warps of a block along n, the contiguous dimension of C, which they are counted along first; lanes of a warp along m.
+// Warps of a block along n, the contiguous dimension of C, along which they are numbered first; lanes of a warp along
+// m.
 constexpr int kWarpsN = 2;
 constexpr int kLanesM = 4;
 
-// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+// Strides of a thread's first element of C, from warp to warp and from lane to lane.
 constexpr int kWarpStrideM = 16;
 constexpr int kLaneStrideM = 4;
 constexpr int kWarpStrideN = 32;
@@ -87,7 +88,7 @@ __device__ __forceinline__ float bf16_to_float(unsigned short bits)
     return __uint_as_float(static_cast<unsigned>(bits) << 16);
 }
 
-// The nearest bfloat16, of two equally near ones the even one.
+// The nearest bfloat16; ties go to the even one.
 __device__ __forceinline__ unsigned short float_to_bf16(float value)
 {
     const unsigned bits = __float_as_uint(value);
@@ -172,7 +173,7 @@ __device__ __forceinline__ void load_global_tile_a(
     }
 }
 
-// Puts them into shared memory, as floats, transposed.
+// Stores them in shared memory, as floats, transposed.
 __device__ __forceinline__ void store_shared_tile_a(
     float (&tile)[kTileK][kPitchA], const unsigned short (&staged)[kPassesA][kVectorA],
     int first_row, int first_column)
@@ -197,7 +198,7 @@ __device__ __forceinline__ void load_global_tile_b(
     }
 }
 
-// Puts them into shared memory, as floats.
+// Stores them in shared memory, as floats.
 __device__ __forceinline__ void store_shared_tile_b(
     float (&tile)[kTileK][kPitchB], const unsigned short (&staged)[kPassesB][kVectorB],
     int first_row, int first_column)
@@ -269,8 +270,8 @@ bf16gemm_large_128x128x16_w32x64_t8x8_s2_bf16_bf16_bf16_nn_sm75_aa8446e9(
     const int block_m = blockIdx.x / tiles_n * kTileM;
     const int block_n = blockIdx.x % tiles_n * kTileN;
 
-    // What this thread copies: where in a stored tile, from where in memory, and how much of the matrix lies beyond
-    // that.
+    // This thread's part of the copies: its place in a stored tile, its source in memory, and how much of the matrix
+    // lies beyond that.
     const int copy_row_a = threadIdx.x / kVectorsPerRowA;
     const int copy_column_a = threadIdx.x % kVectorsPerRowA * kVectorA;
     const unsigned short* source_a = A + static_cast<long long>(block_m + copy_row_a) * lda + copy_column_a;
@@ -287,6 +288,7 @@ bf16gemm_large_128x128x16_w32x64_t8x8_s2_bf16_bf16_bf16_nn_sm75_aa8446e9(
     // What this thread computes: the first element of its tile, within the block's.
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
+    // In z-order: two lanes along n, kLanesM such pairs along m, and on along n.
     const int lane_m = lane / 2 % kLanesM;
     const int lane_n = lane % 2 + lane / (2 * kLanesM) * 2;
     const int first_m = warp / kWarpsN * kWarpStrideM + lane_m * kLaneStrideM;

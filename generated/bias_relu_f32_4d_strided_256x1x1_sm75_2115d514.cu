@@ -21,7 +21,7 @@
 constexpr int kThreads = 256;
 constexpr unsigned kTile = kThreads;  // Elements of a block at a time.
 
-// A number that the host prepared for dividing by it.
+// A divisor, as the multiplier and the shift that the host prepared for it.
 struct Divisor {
     unsigned multiplier;
     unsigned shift;

@@ -3,11 +3,11 @@
 //
 // Y = the sum of each column of X, reduced x inner.
 // Elements float32, computed in float32, stored as float32.
-// NaN and infinities as in IEEE 754; of nothing: 0; the same bits on every run.
+// NaN and infinities as in IEEE 754; of no elements: 0; the same bits on every run.
 //
 // Launch:  grid ceil_div(inner, 32), 33, 1; block 512, 1, 1; dynamic shared memory 0 bytes.
 // Workspace: round_up(4 * ceil_div(inner, 32), 16) + 132 * inner bytes of device memory.
-// The first 4 * ceil_div(inner, 32) of them are zero before the first launch; every run leaves them zero.
+// The first 4 * ceil_div(inner, 32) of them must be zero before the first launch; every run leaves them zero.
 // Expects: inner is a multiple of 4, as the spec's alignment promises.
 // Expects: stride_reduced is a multiple of 4, as the spec's alignment promises.
 //
@@ -36,7 +36,7 @@ struct __align__(16) Vector {
     float element[kVector];
 };
 
-// True in the last of `blocks` blocks to come here: it sees what the others wrote, and sets the ticket to 0 again.
+// True in the last of `blocks` blocks to arrive: it sees what the others wrote, and sets the ticket to 0 again.
 __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
 {
     __shared__ bool last;

@@ -86,7 +86,7 @@ copy_f16_1d_256x4x4_sm75_24286641(
     int available[kUnroll];
     #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-        // Past the last one is the last one again, which is not stored.
+        // Past the end, a thread takes the last one again, and does not store it.
         const int index = min(first + u * kThreads, units - 1);
         const int column = index * kVector;
         available[u] = d0 - column;

@@ -19,7 +19,7 @@ constexpr int kVector = 4;  // Elements that a thread loads and stores at a time
 constexpr int kUnroll = 2;  // Vectors of a thread whose loads are in flight at the same time.
 constexpr unsigned kTile = kThreads * kUnroll;  // Vectors of a block at a time.
 
-// A number that the host prepared for dividing by it.
+// A divisor, as the multiplier and the shift that the host prepared for it.
 struct Divisor {
     unsigned multiplier;
     unsigned shift;
@@ -99,7 +99,7 @@ copy_f32_2d_256x4x2_sm75_64ed91d1(
     int available[kUnroll];
     #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-        // Past the last one is the last one again, which is not stored.
+        // Past the end, a thread takes the last one again, and does not store it.
         const int index = min(first + u * kThreads, units - 1);
         const int row = divide(index, divisors.vectors);
         const int column = (index - row * vectors) * kVector;

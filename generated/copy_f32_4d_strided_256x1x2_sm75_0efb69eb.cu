@@ -16,7 +16,7 @@ constexpr int kThreads = 256;
 constexpr int kUnroll = 2;  // Elements of a thread whose loads are in flight at the same time.
 constexpr unsigned kTile = kThreads * kUnroll;  // Elements of a block at a time.
 
-// A number that the host prepared for dividing by it.
+// A divisor, as the multiplier and the shift that the host prepared for it.
 struct Divisor {
     unsigned multiplier;
     unsigned shift;
@@ -54,7 +54,7 @@ copy_f32_4d_strided_256x1x2_sm75_0efb69eb(
     float* target[kUnroll];
     #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-        // Past the last one is the last one again, which is not stored.
+        // Past the end, a thread takes the last one again, and does not store it.
         const int index = min(first + u * kThreads, units - 1);
         const int row = divide(index, divisors.vectors);
         const int column = index - row * d3;

@@ -44,12 +44,12 @@ constexpr int kTileN = 64;
 constexpr int kTileK = 64;
 constexpr int kInstructionK = 16;
 
-// A warpgroup copies, the others multiply, kBlocksM times 64 rows.
+// A warpgroup copies, another multiplies, kBlocksM times 64 rows.
 constexpr int kGroups = 1;
 constexpr int kBlocksM = 1;
 constexpr int kThreads = 128 * (1 + kGroups);
 
-// Blocks of a cluster: they have a part of k each.
+// Blocks of a cluster: each has a part of k.
 constexpr int kClusterBlocks = 2;
 constexpr int kMultipliers = 128 * kGroups;  // threads that hold sums
 
@@ -269,7 +269,7 @@ __device__ __forceinline__ bool is_shallow(int k)
     return k > 0 && k < kLeastDepth;
 }
 
-// Includes a number in the extremes of magnitudes: the largest, and the least but 0, minus 1; both as bits.
+// Includes a number in the extremes of magnitude, kept as bits: the largest, and the smallest but 0, less 1.
 __device__ __forceinline__ void include(unsigned& largest, unsigned& least, float value)
 {
     const unsigned magnitude = __float_as_uint(value) & 0x7fffffff;
@@ -587,13 +587,13 @@ f32_64x64_k2_64x64x64_s6_c1_f16x3_splitkcluster2_nt_sm90a_64c7e1ad(
     constexpr int kInstructionM = 64;
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
     constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
-    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
-    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
+    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
+    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
     // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
     constexpr int kMatrix = 8;
 
-    // Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a
+    // Swizzles permute vectors of 16 bytes by their address, with a period of eight rows: every tile begins with a
     // period.
     constexpr int kPeriodA = 1024;  // bytes of eight rows
     constexpr int kPeriodB = 1024;
@@ -809,8 +809,8 @@ f32_64x64_k2_64x64x64_s6_c1_f16x3_splitkcluster2_nt_sm90a_64c7e1ad(
 // Multiplies what planes cannot hold: rows of A and columns of B with numbers that are not finite, or too far apart, in
 // float32; and products of so few steps of k that planes would have the larger error.
 constexpr int kRepairTile = 64;
-constexpr int kRepairK = 16;  // of which products are added up before their sum is added to the others, compensated
-constexpr int kRepairLines = 8;  // up to so many in a tile are computed one by one
+constexpr int kRepairK = 16;  // of k: their products are added up before their sum is added to the others, compensated
+constexpr int kRepairLines = 8;  // of a tile: as many marked ones, or fewer, are computed one by one
 
 // Copies kRepairK steps of a tile's rows and columns, zeros beyond the matrices' ends, for all threads to see.
 __device__ __forceinline__ void load_repaired(
@@ -852,7 +852,7 @@ f32_64x64_k2_64x64x64_s6_c1_f16x3_splitkcluster2_nt_sm90a_64c7e1ad_repair(
     const int* exponents_b = parts.exponents_b;
     const int first_row = tile / tiles_n * kRepairTile;
     const int first_column = tile % tiles_n * kRepairTile;
-    // Most tiles have no line, that is row or column, that is marked; few have more than one.
+    // Most tiles have no marked line (row or column); few have more than one.
     const int at = threadIdx.x % kRepairTile;
     bool marked = false;
     if (threadIdx.x < kRepairTile)

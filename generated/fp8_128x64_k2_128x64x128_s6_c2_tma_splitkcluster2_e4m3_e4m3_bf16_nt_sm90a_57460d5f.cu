@@ -51,7 +51,7 @@ constexpr int kGroups = 2;
 constexpr int kBlocksM = 1;
 constexpr int kThreads = 128 * (1 + kGroups);
 
-// Blocks of a cluster: they have a part of k each.
+// Blocks of a cluster: each has a part of k.
 constexpr int kClusterBlocks = 2;
 constexpr int kMultipliers = 128 * kGroups;  // threads that hold sums
 
@@ -139,7 +139,7 @@ __device__ __forceinline__ void store_remote(unsigned target, float a, float b, 
         "st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" :: "r"(target), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
 
-// The nearest bfloat16, of two equally near ones the even one.
+// The nearest bfloat16; ties go to the even one.
 __device__ __forceinline__ unsigned short float_to_bf16(float value)
 {
     unsigned short bits;
@@ -393,15 +393,15 @@ fp8_128x64_k2_128x64x128_s6_c2_tma_splitkcluster2_e4m3_e4m3_bf16_nt_sm90a_57460d
     constexpr int kInstructionM = 64;
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
     constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
-    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
-    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
+    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
+    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
     // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
     constexpr int kMatrix = 8;
     constexpr int kProducerRegisters = 40;  // of a thread
     constexpr int kConsumerRegisters = 232;
 
-    // Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a
+    // Swizzles permute vectors of 16 bytes by their address, with a period of eight rows: every tile begins with a
     // period.
     constexpr int kPeriodA = 1024;  // bytes of eight rows
     constexpr int kPeriodB = 1024;
@@ -530,7 +530,7 @@ fp8_128x64_k2_128x64x128_s6_c2_tma_splitkcluster2_e4m3_e4m3_bf16_nt_sm90a_57460d
             // engine takes them: swizzled by the row within a period, which is the address's part if buffers begin
             // where periods do.
             constexpr int kVectorBytes = 16;
-            constexpr int kPeriodRows = 8;  // after which rows are swizzled alike; and vectors of a row
+            constexpr int kPeriodRows = 8;  // period of the swizzle; a row has as many vectors
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 64;

@@ -52,7 +52,7 @@ constexpr int kGroups = 3;
 constexpr int kBlocksM = 1;
 constexpr int kThreads = 128 * (1 + kGroups);
 
-// Blocks of a cluster: they lie side by side along n and share A.
+// Blocks of a cluster: side by side along n, they share A.
 constexpr int kClusterBlocks = 2;
 
 // Shared memory: the stages' tiles of A, those of B, staged results, barriers.
@@ -142,7 +142,7 @@ __device__ __forceinline__ unsigned address_in_block(unsigned address, int block
     return remote;
 }
 
-// The nearest bfloat16, of two equally near ones the even one.
+// The nearest bfloat16; ties go to the even one.
 __device__ __forceinline__ unsigned short float_to_bf16(float value)
 {
     unsigned short bits;
@@ -308,7 +308,7 @@ __device__ __forceinline__ void load_tile_a(
 {
     constexpr unsigned short kReceivers = 3;  // every block of the cluster
     constexpr int kOwnPart = 96;  // of m, that this block copies
-    constexpr int kOwnBytes = 12288;  // of that
+    constexpr int kOwnBytes = 12288;  // of that part
     m += rank * kOwnPart;
     target += rank * kOwnBytes;
     multicast_box_2d(target, map, barrier, kReceivers, k, m);
@@ -394,15 +394,15 @@ fp8_192x128_192x128x128_s4_c3_cluster1x2_tma_e4m3_e4m3_bf16_nt_sm90a_bc7fe629(
     constexpr int kInstructionM = 64;
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
     constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
-    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
-    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
+    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
+    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
     // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
     constexpr int kMatrix = 8;
     constexpr int kProducerRegisters = 32;  // of a thread
     constexpr int kConsumerRegisters = 160;
 
-    // Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a
+    // Swizzles permute vectors of 16 bytes by their address, with a period of eight rows: every tile begins with a
     // period.
     constexpr int kPeriodA = 1024;  // bytes of eight rows
     constexpr int kPeriodB = 1024;
@@ -493,7 +493,7 @@ fp8_192x128_192x128x128_s4_c3_cluster1x2_tma_e4m3_e4m3_bf16_nt_sm90a_bc7fe629(
             // engine takes them: swizzled by the row within a period, which is the address's part if buffers begin
             // where periods do.
             constexpr int kVectorBytes = 16;
-            constexpr int kPeriodRows = 8;  // after which rows are swizzled alike; and vectors of a row
+            constexpr int kPeriodRows = 8;  // period of the swizzle; a row has as many vectors
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             constexpr int kBufferBytes = kInstructionM * kRowBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);

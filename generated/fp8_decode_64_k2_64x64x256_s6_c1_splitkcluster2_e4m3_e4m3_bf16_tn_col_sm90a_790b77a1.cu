@@ -43,12 +43,12 @@ constexpr int kTileK = 256;
 constexpr int kInstructionN = kTileN;
 constexpr int kInstructionK = 32;
 
-// A warpgroup copies, the others multiply, kBlocksM times 64 rows.
+// A warpgroup copies, another multiplies, kBlocksM times 64 rows.
 constexpr int kGroups = 1;
 constexpr int kBlocksM = 1;
 constexpr int kThreads = 128 * (1 + kGroups);
 
-// Blocks of a cluster: they have a part of k each.
+// Blocks of a cluster: each has a part of k.
 constexpr int kClusterBlocks = 2;
 constexpr int kMultipliers = 128 * kGroups;  // threads that hold sums
 
@@ -108,7 +108,7 @@ __device__ __forceinline__ void store_remote(unsigned target, float a, float b, 
         "st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" :: "r"(target), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
 
-// The nearest bfloat16, of two equally near ones the even one.
+// The nearest bfloat16; ties go to the even one.
 __device__ __forceinline__ unsigned short float_to_bf16(float value)
 {
     unsigned short bits;
@@ -240,9 +240,9 @@ __device__ __forceinline__ unsigned long long descriptor_b(unsigned position)
 __device__ __forceinline__ void load_tile_a(
     unsigned target, const TensorMap& map, unsigned barrier, int m, int k)
 {
-    constexpr int kSpans = 2;  // rows in shared memory, one behind the other, that hold a row of the tile
-    constexpr int kSpan = 128;  // of k, in one of them
-    constexpr int kSpanBytes = 8192;  // of all rows' first, second and so on
+    constexpr int kSpans = 2;  // pieces of a row of the tile, each of which is a row in shared memory
+    constexpr int kSpan = 128;  // of k, in a piece
+    constexpr int kSpanBytes = 8192;  // of all rows' first pieces, or second, and so on
     #pragma unroll
     for (int span = 0; span < kSpans; ++span)
         load_box_2d(target + span * kSpanBytes, map, barrier, k + span * kSpan, m);
@@ -252,9 +252,9 @@ __device__ __forceinline__ void load_tile_a(
 __device__ __forceinline__ void load_tile_b(
     unsigned target, const TensorMap& map, unsigned barrier, int n, int k)
 {
-    constexpr int kSpans = 2;  // rows in shared memory, one behind the other, that hold a row of the tile
-    constexpr int kSpan = 128;  // of k, in one of them
-    constexpr int kSpanBytes = 8192;  // of all rows' first, second and so on
+    constexpr int kSpans = 2;  // pieces of a row of the tile, each of which is a row in shared memory
+    constexpr int kSpan = 128;  // of k, in a piece
+    constexpr int kSpanBytes = 8192;  // of all rows' first pieces, or second, and so on
     #pragma unroll
     for (int span = 0; span < kSpans; ++span)
         load_box_2d(target + span * kSpanBytes, map, barrier, k + span * kSpan, n);
@@ -339,13 +339,13 @@ fp8_decode_64_k2_64x64x256_s6_c1_splitkcluster2_e4m3_e4m3_bf16_tn_col_sm90a_790b
     constexpr int kInstructionM = 64;
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
     constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
-    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
-    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
+    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
+    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
     // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
     constexpr int kMatrix = 8;
 
-    // Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a
+    // Swizzles permute vectors of 16 bytes by their address, with a period of eight rows: every tile begins with a
     // period.
     constexpr int kPeriodA = 1024;  // bytes of eight rows
     constexpr int kPeriodB = 1024;

@@ -53,7 +53,7 @@ constexpr int kInstructionN = kTileN;
 constexpr int kTileK = 64;
 constexpr int kInstructionK = 16;
 
-// Groups of four warps multiply kBlocksM times 64 channels; one more warp copies.
+// Four warps multiply kBlocksM times 64 channels; one more warp copies.
 constexpr int kGroups = 1;
 constexpr int kBlocksM = 1;
 constexpr int kThreads = 128 * kGroups + 32;
@@ -126,7 +126,7 @@ __device__ __forceinline__ void fence_async_proxy()
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// The nearest float16, of two equally near ones the even one.
+// The nearest float16; ties go to the even one.
 __device__ __forceinline__ unsigned short float_to_f16(float value)
 {
     unsigned short bits;
@@ -134,7 +134,7 @@ __device__ __forceinline__ unsigned short float_to_f16(float value)
     return bits;
 }
 
-// A number that the host prepared for dividing by it.
+// A divisor, as the multiplier and the shift that the host prepared for it.
 struct Divisor {
     unsigned multiplier;
     unsigned shift;
@@ -357,13 +357,13 @@ hopper_conv_wgmma_f16_64x128x64_s3_g1_b2_f16_nhwc_sm90a_e366ec12(
     constexpr int kInstructionM = 64;
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
     constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
-    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
-    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
+    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
+    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
     // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
     constexpr int kMatrix = 8;
 
-    // Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a
+    // Swizzles permute vectors of 16 bytes by their address, with a period of eight rows: every tile begins with a
     // period.
     constexpr int kPeriodA = 1024;  // bytes of eight rows
     constexpr int kPeriodB = 1024;

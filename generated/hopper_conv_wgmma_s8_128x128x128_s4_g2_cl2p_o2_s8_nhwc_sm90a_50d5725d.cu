@@ -58,7 +58,7 @@ constexpr int kGroups = 2;
 constexpr int kBlocksM = 1;
 constexpr int kThreads = 128 * kGroups + 32;
 
-// Blocks of a cluster: they have the same pixels, and output channels side by side.
+// Blocks of a cluster: the same pixels, and output channels side by side.
 constexpr int kClusterBlocks = 2;
 
 // Shared memory: the stages' tiles of the filter (A), those of x (B), staged results, barriers.
@@ -153,7 +153,7 @@ __device__ __forceinline__ unsigned address_in_block(unsigned address, int block
     return remote;
 }
 
-// A number that the host prepared for dividing by it.
+// A divisor, as the multiplier and the shift that the host prepared for it.
 struct Divisor {
     unsigned multiplier;
     unsigned shift;
@@ -392,13 +392,13 @@ hopper_conv_wgmma_s8_128x128x128_s4_g2_cl2p_o2_s8_nhwc_sm90a_50d5725d(
     constexpr int kInstructionM = 64;
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
     constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
-    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
-    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
+    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
+    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
     // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
     constexpr int kMatrix = 8;
 
-    // Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a
+    // Swizzles permute vectors of 16 bytes by their address, with a period of eight rows: every tile begins with a
     // period.
     constexpr int kPeriodA = 1024;  // bytes of eight rows
     constexpr int kPeriodB = 1024;
@@ -441,7 +441,7 @@ hopper_conv_wgmma_s8_128x128x128_s4_g2_cl2p_o2_s8_nhwc_sm90a_50d5725d(
                 const Work work = work_at(index, channel_tiles, divisors.tiles, steps, rank);
                 constexpr unsigned short kReceivers = 3;  // every block of the cluster
                 constexpr int kOwnPixels = 64;  // that this block copies
-                constexpr int kOwnBytes = 8192;  // of them
+                constexpr int kOwnBytes = 8192;  // of those pixels
                 // Where the first pixel's first filter tap lies.
                 const int pixel = work.pixel + rank * kOwnPixels;
                 const int image = divide(pixel, divisors.image_pixels);

@@ -54,7 +54,7 @@ constexpr int kInstructionN = kTileN;
 constexpr int kTileK = 128;
 constexpr int kInstructionK = 32;
 
-// Groups of four warps multiply kBlocksM times 64 channels; one more warp copies.
+// Four warps multiply kBlocksM times 64 channels; one more warp copies.
 constexpr int kGroups = 1;
 constexpr int kBlocksM = 1;
 constexpr int kThreads = 128 * kGroups + 32;
@@ -127,7 +127,7 @@ __device__ __forceinline__ void fence_async_proxy()
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// A number that the host prepared for dividing by it.
+// A divisor, as the multiplier and the shift that the host prepared for it.
 struct Divisor {
     unsigned multiplier;
     unsigned shift;
@@ -365,13 +365,13 @@ hopper_conv_wgmma_s8_64x128x128_s2_g1_b3_s8_nhwc_sm90a_b71205c5(
     constexpr int kInstructionM = 64;
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
     constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
-    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
-    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
+    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
+    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
     // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
     constexpr int kMatrix = 8;
 
-    // Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a
+    // Swizzles permute vectors of 16 bytes by their address, with a period of eight rows: every tile begins with a
     // period.
     constexpr int kPeriodA = 1024;  // bytes of eight rows
     constexpr int kPeriodB = 1024;

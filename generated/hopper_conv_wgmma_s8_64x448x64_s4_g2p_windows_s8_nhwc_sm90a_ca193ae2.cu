@@ -104,7 +104,7 @@ __device__ __forceinline__ void load_pixels(
            "h"(static_cast<unsigned short>(dx)), "h"(static_cast<unsigned short>(dy)) : "memory");
 }
 
-// A number that the host prepared for dividing by it.
+// A divisor, as the multiplier and the shift that the host prepared for it.
 struct Divisor {
     unsigned multiplier;
     unsigned shift;
@@ -312,15 +312,14 @@ __device__ __forceinline__ void advance(int& stage, int& phase)
     }
 }
 
-// The pixel of y at a position, which counts those at the ends of rows that are none: there, the next pixel that is
-// one.
+// The pixel of y at a position. Positions also count the padding at the ends of rows: there, the next pixel.
 __device__ __forceinline__ int output_pixel(int position, int q, const Divisor& row_positions)
 {
     const int row = divide(position, row_positions);
     return row * q + min(position - row * (q + kTaps - 1), q);
 }
 
-// True if there is a pixel at a position.
+// True if a position is a pixel's, and not one of the padding.
 __device__ __forceinline__ bool is_pixel(int position, int q, const Divisor& row_positions)
 {
     return position - divide(position, row_positions) * (q + kTaps - 1) < q;
@@ -388,13 +387,13 @@ hopper_conv_wgmma_s8_64x448x64_s4_g2p_windows_s8_nhwc_sm90a_ca193ae2(
     constexpr int kInstructionM = 64;
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
     constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
-    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
-    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
+    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
+    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
     // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
     constexpr int kMatrix = 8;
 
-    // Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a
+    // Swizzles permute vectors of 16 bytes by their address, with a period of eight rows: every tile begins with a
     // period.
     constexpr int kPeriodA = 512;  // bytes of eight rows
     constexpr int kPeriodB = 512;
@@ -421,7 +420,7 @@ hopper_conv_wgmma_s8_64x448x64_s4_g2p_windows_s8_nhwc_sm90a_ca193ae2(
     asm volatile("griddepcontrol.launch_dependents;");
 
     // Tiles are distributed over blocks round-robin.
-    const int total_pixels = n * p * (q + kTaps - 1);  // with those at the ends of rows that are none
+    const int total_pixels = n * p * (q + kTaps - 1);  // with the padding at the ends of rows
     const int channel_tiles = (k - 1) / kTileM + 1;
     const int works = channel_tiles * ((total_pixels - 1) / kTilePixels + 1);
     const int steps = r * ((c - 1) / kTileK + 1);

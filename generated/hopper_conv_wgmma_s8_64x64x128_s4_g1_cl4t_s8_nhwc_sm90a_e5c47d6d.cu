@@ -54,12 +54,12 @@ constexpr int kInstructionN = kTileN;
 constexpr int kTileK = 128;
 constexpr int kInstructionK = 32;
 
-// Groups of four warps multiply kBlocksM times 64 channels; one more warp copies.
+// Four warps multiply kBlocksM times 64 channels; one more warp copies.
 constexpr int kGroups = 1;
 constexpr int kBlocksM = 1;
 constexpr int kThreads = 128 * kGroups + 32;
 
-// Blocks of a cluster: they have a part of the filter taps and input channels each.
+// Blocks of a cluster: each has a part of the filter taps and input channels.
 constexpr int kClusterBlocks = 4;
 constexpr int kMultipliers = 128 * kGroups;  // threads that hold sums
 
@@ -162,7 +162,7 @@ __device__ __forceinline__ void store_remote_integers(unsigned target, int a, in
         "st.shared::cluster.v4.s32 [%0], {%1, %2, %3, %4};" :: "r"(target), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
 
-// A number that the host prepared for dividing by it.
+// A divisor, as the multiplier and the shift that the host prepared for it.
 struct Divisor {
     unsigned multiplier;
     unsigned shift;
@@ -407,13 +407,13 @@ hopper_conv_wgmma_s8_64x64x128_s4_g1_cl4t_s8_nhwc_sm90a_e5c47d6d(
     constexpr int kInstructionM = 64;
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
     constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
-    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
-    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
+    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
+    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
     // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
     constexpr int kMatrix = 8;
 
-    // Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a
+    // Swizzles permute vectors of 16 bytes by their address, with a period of eight rows: every tile begins with a
     // period.
     constexpr int kPeriodA = 1024;  // bytes of eight rows
     constexpr int kPeriodB = 1024;

@@ -336,15 +336,15 @@ int8_64x128_ping_pong_64x128x128_s6_p2_tma_s8_s8_s32_nt_sm90a_1b1ad89b(
     constexpr int kInstructionM = 64;
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
     constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
-    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
-    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
+    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
+    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
     // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
     constexpr int kMatrix = 8;
     constexpr int kProducerRegisters = 40;  // of a thread
     constexpr int kConsumerRegisters = 232;
 
-    // Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a
+    // Swizzles permute vectors of 16 bytes by their address, with a period of eight rows: every tile begins with a
     // period.
     constexpr int kPeriodA = 1024;  // bytes of eight rows
     constexpr int kPeriodB = 1024;
@@ -416,8 +416,8 @@ int8_64x128_ping_pong_64x128x128_s6_p2_tma_s8_s8_s32_nt_sm90a_1b1ad89b(
                 stage %= kStages;
                 continue;
             }
-            // A barrier tells a phase only from the next: a group waits for its stages when those before have been
-            // taken.
+            // A barrier distinguishes a phase from the next one alone, so a group waits for its stages once those
+            // before are taken.
             mbarrier_wait(turns + kBarrierBytes * group, turn);
             turn ^= 1;
             int accumulators[kBlocksM][kTileN / 2];
@@ -456,7 +456,7 @@ int8_64x128_ping_pong_64x128x128_s6_p2_tma_s8_s8_s32_nt_sm90a_1b1ad89b(
             // engine takes them: swizzled by the row within a period, which is the address's part if buffers begin
             // where periods do.
             constexpr int kVectorBytes = 16;
-            constexpr int kPeriodRows = 8;  // after which rows are swizzled alike; and vectors of a row
+            constexpr int kPeriodRows = 8;  // period of the swizzle; a row has as many vectors
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             constexpr int kBufferBytes = kInstructionM * kRowBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);

@@ -50,7 +50,7 @@ constexpr int kStages = 2;
 // Lanes of a warp along m.
 constexpr int kLanesM = 8;
 
-// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+// Strides of a thread's first element of C, from warp to warp and from lane to lane.
 constexpr int kLaneStrideM = 4;
 constexpr int kWarpStrideN = 16;
 constexpr int kLaneStrideN = 4;
@@ -146,7 +146,7 @@ __device__ __forceinline__ void load_global_edge_tile_ab(
     }
 }
 
-// Puts them into shared memory.
+// Stores them in shared memory.
 __device__ __forceinline__ void store_shared_tile_ab(
     float (&tile)[kTileK][kPitchAB], const float (&staged)[kPassesAB][kVectorAB],
     int first_row, int first_column)
@@ -226,8 +226,8 @@ maxas_64_64x64x8_w64x32_t8x8_s2_tn_sm75_a5f084b7(
     const int block_m = blockIdx.x / tiles_n * kTileM;
     const int block_n = blockIdx.x % tiles_n * kTileN;
 
-    // What this thread copies: the first half of the threads has A, the second B.
-    // Where in a stored tile, and from where in memory.
+    // This thread's part of the copies: the first half of the threads has A, the second B. Its place in a stored tile,
+    // and its source in memory.
     const bool copies_a = threadIdx.x < kThreads / 2;
     const int copy_row_ab = threadIdx.x % (kThreads / 2) / kVectorsPerRowAB;
     const int copy_column_ab = threadIdx.x % (kThreads / 2) % kVectorsPerRowAB * kVectorAB;
@@ -244,6 +244,7 @@ maxas_64_64x64x8_w64x32_t8x8_s2_tn_sm75_a5f084b7(
     // What this thread computes: the first element of its tile, within the block's.
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
+    // In z-order: two lanes along n, kLanesM such pairs along m, and on along n.
     const int lane_m = lane / 2 % kLanesM;
     const int lane_n = lane % 2 + lane / (2 * kLanesM) * 2;
     const int first_m = lane_m * kLaneStrideM;
@@ -285,6 +286,7 @@ maxas_64_64x64x8_w64x32_t8x8_s2_tn_sm75_a5f084b7(
                 multiply_accumulate(accumulators, fragment_a[kk % 2], fragment_b[kk % 2]);
             }
         }
+        // The other tiles: the last ones, and all of a block at an edge of C. Their copies look where the matrices end.
         for (; k_begin < k; k_begin += kTileK) {
             const bool more = k_begin + kTileK < k;
             if (more) {

@@ -3,7 +3,7 @@
 //
 // Y = the mean of each row of X, outer x reduced.
 // Elements bfloat16, computed in float32, stored as bfloat16.
-// NaN and infinities as in IEEE 754; of nothing: NaN; the same bits on every run.
+// NaN and infinities as in IEEE 754; of no elements: NaN; the same bits on every run.
 //
 // Launch:  grid ceil_div(outer, 8), 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
 // Expects: stride_outer is a multiple of 8, as the spec's alignment promises.
@@ -38,7 +38,7 @@ __device__ __forceinline__ float bf16_to_float(unsigned short bits)
     return __uint_as_float(static_cast<unsigned>(bits) << 16);
 }
 
-// The nearest bfloat16, of two equally near ones the even one.
+// The nearest bfloat16; ties go to the even one.
 __device__ __forceinline__ unsigned short float_to_bf16(float value)
 {
     const unsigned bits = __float_as_uint(value);
@@ -79,7 +79,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 mean_bf16_rows_lanes32x1_256x8x8_sm75_a775830c(
     int outer, int reduced, int stride_outer, const unsigned short* __restrict__ X, unsigned short* __restrict__ Y)
 {
-    // Neighbouring groups of lanes take neighbouring rows. A row past the end is the last one again, and is not stored.
+    // Neighbouring groups of lanes take neighbouring rows. Past the end they take the last row again, and do not store
+    // it.
     const int first_row = blockIdx.x * (kGroups * kRows) + threadIdx.x / kLanes;
     const unsigned short* source[kRows];
     #pragma unroll

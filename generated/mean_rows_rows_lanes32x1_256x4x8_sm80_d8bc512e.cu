@@ -3,7 +3,7 @@
 //
 // Y = the mean of each row of X, outer x reduced.
 // Elements float32, computed in float32, stored as float32.
-// NaN and infinities as in IEEE 754; of nothing: NaN; the same bits on every run.
+// NaN and infinities as in IEEE 754; of no elements: NaN; the same bits on every run.
 //
 // Launch:  grid ceil_div(outer, 8), 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
 // Expects: stride_outer is a multiple of 4, as the spec's alignment promises.
@@ -57,7 +57,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 mean_rows_rows_lanes32x1_256x4x8_sm80_d8bc512e(
     int outer, int reduced, int stride_outer, const float* __restrict__ X, float* __restrict__ Y)
 {
-    // Neighbouring groups of lanes take neighbouring rows. A row past the end is the last one again, and is not stored.
+    // Neighbouring groups of lanes take neighbouring rows. Past the end they take the last row again, and do not store
+    // it.
     const int first_row = blockIdx.x * (kGroups * kRows) + threadIdx.x / kLanes;
     const float* source[kRows];
     #pragma unroll

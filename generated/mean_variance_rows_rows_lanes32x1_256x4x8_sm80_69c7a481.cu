@@ -3,8 +3,8 @@
 //
 // Mean and variance (squared distances over count) of each row of X, outer x reduced.
 // Elements float32, computed in float32, stored as float32.
-// NaN and infinities make both NaN, and so may values further apart than the type reaches; of nothing: NaN; the same
-// bits on every run.
+// NaN and infinities make both NaN, and so may values further apart than the type reaches; of no elements: NaN; the
+// same bits on every run.
 //
 // Launch:  grid ceil_div(outer, 8), 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
 // Expects: stride_outer is a multiple of 4, as the spec's alignment promises.
@@ -91,7 +91,8 @@ mean_variance_rows_rows_lanes32x1_256x4x8_sm80_69c7a481(
     int outer, int reduced, int stride_outer, const float* __restrict__ X, float* __restrict__ mean,
     float* __restrict__ variance)
 {
-    // Neighbouring groups of lanes take neighbouring rows. A row past the end is the last one again, and is not stored.
+    // Neighbouring groups of lanes take neighbouring rows. Past the end they take the last row again, and do not store
+    // it.
     const int first_row = blockIdx.x * (kGroups * kRows) + threadIdx.x / kLanes;
     const float* source[kRows];
     #pragma unroll

@@ -81,7 +81,7 @@ __device__ __forceinline__ void copy_async_wait()
     asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
 }
 
-// The nearest bfloat16, of two equally near ones the even one.
+// The nearest bfloat16; ties go to the even one.
 __device__ __forceinline__ unsigned short float_to_bf16(float value)
 {
     unsigned short bits;
@@ -271,7 +271,7 @@ mma_bf16_128_deep_128x128x32_w64x32_s3_splitkparallel132_bf16_bf16_bf16_nt_sm80_
         const unsigned short* base_a = A;
         const unsigned short* base_b = B;
 
-        // All stages but one are in flight before the first is read. Behind end_k, copies read nothing and fill shared
+        // All stages but one are in flight before the first is read. Beyond end_k, copies read nothing and fill shared
         // memory with 0.
         const int end_k = min((work.first_step + work.steps) * kTileK, k);
         for (int step = 0; step < kStages - 1; ++step) {

@@ -83,7 +83,7 @@ __device__ __forceinline__ float bf16_to_float(unsigned short bits)
     return __uint_as_float(static_cast<unsigned>(bits) << 16);
 }
 
-// The nearest bfloat16, of two equally near ones the even one.
+// The nearest bfloat16; ties go to the even one.
 __device__ __forceinline__ unsigned short float_to_bf16(float value)
 {
     unsigned short bits;
@@ -300,7 +300,7 @@ mma_bf16_shallow_128x64x16_w32x32_s2_bf16_bf16_bf16_nt_sm80_8f4b48ee(
         const unsigned short* base_a = A;
         const unsigned short* base_b = B;
 
-        // All stages but one are in flight before the first is read. Behind end_k, copies read nothing and fill shared
+        // All stages but one are in flight before the first is read. Beyond end_k, copies read nothing and fill shared
         // memory with 0.
         const int end_k = min(work.steps * kTileK, k);
         for (int step = 0; step < kStages - 1; ++step) {

@@ -9,7 +9,7 @@
 // Launch:  grid select(ceil_div(m, 128) * ceil_div(n, 128) > 0, 216, 0), 1, 1; block 256, 1, 1; dynamic shared memory
 // 65536 bytes.
 // Workspace: 14156800 bytes of device memory.
-// The first 864 of them are zero before the first launch; every run leaves them zero.
+// The first 864 of them must be zero before the first launch; every run leaves them zero.
 // There, select(condition, a, b) is a if the condition holds, else b.
 // Expects: lda is at least k: the rows of A do not overlap.
 // Expects: lda is a multiple of 8, as the spec's alignment promises for A.
@@ -88,7 +88,7 @@ __device__ __forceinline__ void copy_async_wait()
     asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
 }
 
-// The nearest bfloat16, of two equally near ones the even one.
+// The nearest bfloat16; ties go to the even one.
 __device__ __forceinline__ unsigned short float_to_bf16(float value)
 {
     unsigned short bits;
@@ -362,7 +362,7 @@ mma_bf16_stream_k_128x128x32_w64x32_s4_streamk216_bf16_bf16_bf16_nt_sm80_a522fe5
         const unsigned short* base_a = A;
         const unsigned short* base_b = B;
 
-        // All stages but one are in flight before the first is read. Behind end_k, copies read nothing and fill shared
+        // All stages but one are in flight before the first is read. Beyond end_k, copies read nothing and fill shared
         // memory with 0.
         const int end_k = min((work.first_step + work.steps) * kTileK, k);
         for (int step = 0; step < kStages - 1; ++step) {

@@ -76,7 +76,7 @@ __device__ __forceinline__ void load_box_2d(unsigned target, const TensorMap& ma
         :: "r"(target), "l"(&map), "r"(barrier), "r"(x), "r"(y) : "memory");
 }
 
-// The nearest bfloat16, of two equally near ones the even one.
+// The nearest bfloat16; ties go to the even one.
 __device__ __forceinline__ unsigned short float_to_bf16(float value)
 {
     unsigned short bits;
@@ -274,8 +274,8 @@ mma_bf16_tma_128x128x64_w64x64_s3_tma_ahead_bf16_bf16_bf16_nt_sm90_216d1cb1(
     // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
     constexpr int kMatrix = 8;
     constexpr int kBarrierBytes = 8;
-    // The copy engine permutes vectors of 16 bytes by their address, alike every eight rows: every tile begins with
-    // such a period.
+    // The copy engine permutes vectors of 16 bytes by their address, with a period of eight rows: every tile begins
+    // with a period.
     constexpr int kPeriodA = 1024;  // bytes of eight rows
     constexpr int kPeriodB = 1024;
     static_assert(kBytesA % kPeriodA == 0 && kStages * kBytesA % kPeriodB == 0 && kBytesB % kPeriodB == 0);

@@ -84,7 +84,7 @@ __device__ __forceinline__ float f16_to_float(unsigned short bits)
     return value;
 }
 
-// The nearest float16, of two equally near ones the even one.
+// The nearest float16; ties go to the even one.
 __device__ __forceinline__ unsigned short float_to_f16(float value)
 {
     unsigned short bits;
@@ -299,7 +299,7 @@ mma_f16_small_64x64x64_w32x32_s3_f16_f16_f16_nt_sm80_85857ff0(
         const unsigned short* base_a = A;
         const unsigned short* base_b = B;
 
-        // All stages but one are in flight before the first is read. Behind end_k, copies read nothing and fill shared
+        // All stages but one are in flight before the first is read. Beyond end_k, copies read nothing and fill shared
         // memory with 0.
         const int end_k = min(work.steps * kTileK, k);
         for (int step = 0; step < kStages - 1; ++step) {

@@ -52,7 +52,7 @@ constexpr int kStages = 3;
 constexpr int kBytesA = 4096;
 constexpr int kBytesB = 4096;
 
-// The nearest float16, of two equally near ones the even one.
+// The nearest float16; ties go to the even one.
 __device__ __forceinline__ unsigned short float_to_f16(float value)
 {
     unsigned short bits;
@@ -285,7 +285,7 @@ mma_f16_unaligned_64x64x32_w32x32_s3_splitkparallel8_f16_f16_f16_tn_sm80_e565a02
         const unsigned short* base_a = A;
         const unsigned short* base_b = B;
 
-        // All stages but one are in flight before the first is read. Behind end_k, copies read nothing and fill shared
+        // All stages but one are in flight before the first is read. Beyond end_k, copies read nothing and fill shared
         // memory with 0.
         const int end_k = min((work.first_step + work.steps) * kTileK, k);
         for (int step = 0; step < kStages - 1; ++step) {

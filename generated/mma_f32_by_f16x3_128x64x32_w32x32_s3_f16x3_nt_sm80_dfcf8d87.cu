@@ -177,7 +177,7 @@ __device__ __forceinline__ bool is_shallow(int k)
     return k > 0 && k < kLeastDepth;
 }
 
-// Includes a number in the extremes of magnitudes: the largest, and the least but 0, minus 1; both as bits.
+// Includes a number in the extremes of magnitude, kept as bits: the largest, and the smallest but 0, less 1.
 __device__ __forceinline__ void include(unsigned& largest, unsigned& least, float value)
 {
     const unsigned magnitude = __float_as_uint(value) & 0x7fffffff;
@@ -501,7 +501,7 @@ mma_f32_by_f16x3_128x64x32_w32x32_s3_f16x3_nt_sm80_dfcf8d87(
         const long long plane_b = static_cast<long long>(n) * pitch_b;
         const unsigned short* base_b = split.planes_b;
 
-        // All stages but one are in flight before the first is read. Behind end_k, copies read nothing and fill shared
+        // All stages but one are in flight before the first is read. Beyond end_k, copies read nothing and fill shared
         // memory with 0.
         const int end_k = min(work.steps * kTileK, k);
         for (int step = 0; step < kStages - 1; ++step) {
@@ -627,8 +627,8 @@ mma_f32_by_f16x3_128x64x32_w32x32_s3_f16x3_nt_sm80_dfcf8d87(
 // Multiplies what planes cannot hold: rows of A and columns of B with numbers that are not finite, or too far apart, in
 // float32; and products of so few steps of k that planes would have the larger error.
 constexpr int kRepairTile = 64;
-constexpr int kRepairK = 16;  // of which products are added up before their sum is added to the others, compensated
-constexpr int kRepairLines = 8;  // up to so many in a tile are computed one by one
+constexpr int kRepairK = 16;  // of k: their products are added up before their sum is added to the others, compensated
+constexpr int kRepairLines = 8;  // of a tile: as many marked ones, or fewer, are computed one by one
 
 // Copies kRepairK steps of a tile's rows and columns, zeros beyond the matrices' ends, for all threads to see.
 __device__ __forceinline__ void load_repaired(
@@ -665,7 +665,7 @@ mma_f32_by_f16x3_128x64x32_w32x32_s3_f16x3_nt_sm80_dfcf8d87_repair(
     const int* exponents_b = parts.exponents_b;
     const int first_row = tile / tiles_n * kRepairTile;
     const int first_column = tile % tiles_n * kRepairTile;
-    // Most tiles have no line, that is row or column, that is marked; few have more than one.
+    // Most tiles have no marked line (row or column); few have more than one.
     const int at = threadIdx.x % kRepairTile;
     bool marked = false;
     if (threadIdx.x < kRepairTile)

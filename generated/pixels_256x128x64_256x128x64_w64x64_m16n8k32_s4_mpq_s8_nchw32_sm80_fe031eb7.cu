@@ -51,8 +51,8 @@ constexpr int kPixelBlocks = kWarpPixels / 8;
 constexpr int kChannelBlocks = kWarpChannels / 8;
 constexpr int kThreads = 256;
 
-// A step multiplies so many planes: of one filter tap each, the 32 input channels that lie side by side in NCHW32,
-// which are a row of 32 bytes in shared memory.
+// Planes that a step multiplies. Each has one filter tap of the 32 input channels that lie side by side in NCHW32: a
+// row of 32 bytes in shared memory for each pixel and for each output channel.
 constexpr int kPlanes = 2;
 constexpr int kRowBytes = 32;
 constexpr int kPixelPlaneBytes = kTilePixels * kRowBytes;
@@ -61,7 +61,7 @@ constexpr int kFilterTile = kPlanes * kPixelPlaneBytes;  // where in a stage the
 constexpr int kStageBytes = kFilterTile + kPlanes * kFilterPlaneBytes;
 constexpr int kStages = 4;
 
-// A thread copies one half, 16 bytes, of so many rows of a plane, so many rows apart.
+// A thread copies one half, 16 bytes, of several rows of a plane: their number, and their distance in rows.
 constexpr int kPixelPasses = 2;
 constexpr int kPixelRowsPerPass = 128;
 constexpr int kFilterPasses = 1;
@@ -93,7 +93,7 @@ __device__ __forceinline__ void copy_async_wait()
     asm volatile("cp.async.wait_group %0;" :: "n"(kPending) : "memory");
 }
 
-// A number that the host prepared for dividing by it.
+// A divisor, as the multiplier and the shift that the host prepared for it.
 struct Divisor {
     unsigned multiplier;
     unsigned shift;
@@ -126,7 +126,7 @@ __device__ __forceinline__ void load_matrices(unsigned (&words)[4], unsigned row
         : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "r"(row) : "memory");
 }
 
-// What the kernel divides by.
+// The kernel's divisors.
 struct Divisors {
     Divisor image_pixels, q, tiles;
 };
@@ -140,7 +140,7 @@ struct Taps {
 
 // Where in a plane of shared memory half a row lies. The halves swap places in every other four rows: eight rows of one
 // half, which ldmatrix reads at a time, lie in different banks, and so do eight vectors that threads store at a time.
-// Eight rows are the period of that: whatever is added to an offset is a multiple of so many rows.
+// Eight rows are the period of that: whatever is added to an offset is a multiple of eight rows.
 __device__ __forceinline__ int vector_offset(int row, int half)
 {
     constexpr int kVectorBytes = kRowBytes / 2;
@@ -412,7 +412,7 @@ pixels_256x128x64_256x128x64_w64x64_m16n8k32_s4_mpq_s8_nchw32_sm80_fe031eb7(
     load_fragments(pixel_fragments[0], pixel_source);
     load_fragments(filter_fragments[0], filter_source);
 
-    // Mainloop: one barrier a step. Behind it, all warps are done with the stage that the next copies go into.
+    // Mainloop: one barrier a step. After it, all warps are done with the stage that the next copies go into.
     for (int step = 0; step < steps; ++step) {
         // The next plane's fragments are read while this one's are multiplied, the next step's once its tile is there.
         #pragma unroll

@@ -3,7 +3,7 @@
 //
 // Y = the sum of all elements of X.
 // Elements float32, computed in float32, stored as float32.
-// NaN and infinities as in IEEE 754; of nothing: 0; the same bits on every run.
+// NaN and infinities as in IEEE 754; of no elements: 0; the same bits on every run.
 //
 // Launch:  grid max(ceil_div(reduced, 256), 1), 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
 // Launch:  grid 1, 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
@@ -25,8 +25,8 @@ __device__ __forceinline__ float combine(float a, float b)
     return a + b;
 }
 
-// Neighbours first: after each step every second one of the threads left goes on, so that all warps run with ever fewer
-// lanes.
+// Neighbours first: after each step every second thread of those left goes on, so that all warps run on, with ever
+// fewer lanes.
 __device__ __forceinline__ float reduce_block(float (&states)[kThreads], float total)
 {
     const int thread = threadIdx.x;

@@ -3,7 +3,7 @@
 //
 // Y = the sum of all elements of X.
 // Elements float32, computed in float32, stored as float32.
-// NaN and infinities as in IEEE 754; of nothing: 0; the same bits on every run.
+// NaN and infinities as in IEEE 754; of no elements: 0; the same bits on every run.
 //
 // Launch:  grid max(ceil_div(reduced, 512), 1), 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
 // Launch:  grid 1, 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.

@@ -3,7 +3,7 @@
 //
 // Y = the sum of all elements of X.
 // Elements float32, computed in float32, stored as float32.
-// NaN and infinities as in IEEE 754; of nothing: 0; the same bits on every run.
+// NaN and infinities as in IEEE 754; of no elements: 0; the same bits on every run.
 //
 // Launch:  grid min(max(ceil_div(reduced, 2048), 1), 1056), 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
 // Launch:  grid 1, 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
@@ -19,7 +19,7 @@
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kBlockElements = 2048;  // Elements of a block, before there are kMostBlocks.
+constexpr int kBlockElements = 2048;  // Elements of a block, as long as there are fewer than kMostBlocks.
 constexpr int kMostBlocks = 1056;
 
 __device__ __forceinline__ float combine(float a, float b)

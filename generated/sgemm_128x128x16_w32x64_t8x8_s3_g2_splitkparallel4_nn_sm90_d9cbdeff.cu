@@ -49,16 +49,16 @@ constexpr int kTileK = 16;
 constexpr int kThreadM = 8;
 constexpr int kThreadN = 8;
 constexpr int kThreads = 256;
-constexpr int kGroups = 2;  // of so many threads, each with a part of k
+constexpr int kGroups = 2;  // of kThreads threads, each with a part of k
 constexpr int kStages = 3;
 constexpr int kSlices = 4;
 
-// Warps of a block along n, the contiguous dimension of C, which they are counted along first; lanes of a warp along
+// Warps of a block along n, the contiguous dimension of C, along which they are numbered first; lanes of a warp along
 // it.
 constexpr int kWarpsN = 2;
 constexpr int kLanesN = 8;
 
-// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+// Strides of a thread's first element of C, from warp to warp and from lane to lane.
 constexpr int kWarpStrideM = 32;
 constexpr int kLaneStrideM = 4;
 constexpr int kWarpStrideN = 64;
@@ -233,7 +233,7 @@ sgemm_128x128x16_w32x64_t8x8_s3_g2_splitkparallel4_nn_sm90_d9cbdeff(
     const int slice_begin = min((static_cast<int>(blockIdx.z) * kGroups + group) * slice_length, k);
     k = min(slice_length, k - slice_begin);
 
-    // What this thread copies: where in a stored tile, from where in memory.
+    // This thread's part of the copies: its place in a stored tile, its source in memory.
     const int copy_row_a = thread / kVectorsPerRowA;
     const int copy_column_a = thread % kVectorsPerRowA * kVectorA;
     const float* source_a = A + static_cast<long long>(block_m + copy_row_a) * lda + slice_begin + copy_column_a;

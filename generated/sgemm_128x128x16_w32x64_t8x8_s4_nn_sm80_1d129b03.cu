@@ -40,12 +40,12 @@ constexpr int kThreadN = 8;
 constexpr int kThreads = 256;
 constexpr int kStages = 4;
 
-// Warps of a block along n, the contiguous dimension of C, which they are counted along first; lanes of a warp along
+// Warps of a block along n, the contiguous dimension of C, along which they are numbered first; lanes of a warp along
 // it.
 constexpr int kWarpsN = 2;
 constexpr int kLanesN = 8;
 
-// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+// Strides of a thread's first element of C, from warp to warp and from lane to lane.
 constexpr int kWarpStrideM = 16;
 constexpr int kLaneStrideM = 4;
 constexpr int kWarpStrideN = 32;
@@ -206,8 +206,8 @@ sgemm_128x128x16_w32x64_t8x8_s4_nn_sm80_1d129b03(
     const int block_m = blockIdx.x / tiles_n * kTileM;
     const int block_n = blockIdx.x % tiles_n * kTileN;
 
-    // What this thread copies: where in a stored tile, from where in memory, and how much of the matrix lies beyond
-    // that.
+    // This thread's part of the copies: its place in a stored tile, its source in memory, and how much of the matrix
+    // lies beyond that.
     const int copy_row_a = threadIdx.x / kVectorsPerRowA;
     const int copy_column_a = threadIdx.x % kVectorsPerRowA * kVectorA;
     const float* source_a = A + static_cast<long long>(block_m + copy_row_a) * lda + copy_column_a;

@@ -46,13 +46,13 @@ constexpr int kTileK = 16;
 constexpr int kThreadM = 4;
 constexpr int kThreadN = 4;
 constexpr int kThreads = 64;
-constexpr int kGroups = 4;  // of so many threads, each with a part of k
+constexpr int kGroups = 4;  // of kThreads threads, each with a part of k
 constexpr int kStages = 3;
 
 // Lanes of a warp along m.
 constexpr int kLanesM = 4;
 
-// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+// Strides of a thread's first element of C, from warp to warp and from lane to lane.
 constexpr int kLaneStrideM = 4;
 constexpr int kWarpStrideN = 32;
 constexpr int kLaneStrideN = 4;
@@ -210,7 +210,7 @@ sgemm_16x64x16_w16x32_t4x4_s3_g4_nn_sm90_f9dbeaba(
     const int slice_begin = min(group * slice_length, k);
     k = min(slice_length, k - slice_begin);
 
-    // What this thread copies: where in a stored tile, from where in memory.
+    // This thread's part of the copies: its place in a stored tile, its source in memory.
     const int copy_row_a = thread / kVectorsPerRowA;
     const int copy_column_a = thread % kVectorsPerRowA * kVectorA;
     const float* source_a = A + static_cast<long long>(block_m + copy_row_a) * lda + slice_begin + copy_column_a;
@@ -221,6 +221,7 @@ sgemm_16x64x16_w16x32_t4x4_s3_g4_nn_sm90_f9dbeaba(
     // What this thread computes: the first element of its tile, within the block's.
     const int warp = thread / 32;
     const int lane = thread % 32;
+    // In z-order: two lanes along n, kLanesM such pairs along m, and on along n.
     const int lane_m = lane / 2 % kLanesM;
     const int lane_n = lane % 2 + lane / (2 * kLanesM) * 2;
     const int first_m = lane_m * kLaneStrideM;

@@ -37,14 +37,15 @@ constexpr int kTileK = 16;
 constexpr int kThreadM = 8;
 constexpr int kThreadN = 8;
 constexpr int kThreads = 128;
-constexpr int kGroups = 3;  // of so many threads, each with a part of k
+constexpr int kGroups = 3;  // of kThreads threads, each with a part of k
 constexpr int kStages = 2;
 
-// Warps of a block along n, the contiguous dimension of C, which they are counted along first; lanes of a warp along m.
+// Warps of a block along n, the contiguous dimension of C, along which they are numbered first; lanes of a warp along
+// m.
 constexpr int kWarpsN = 2;
 constexpr int kLanesM = 4;
 
-// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+// Strides of a thread's first element of C, from warp to warp and from lane to lane.
 constexpr int kWarpStrideM = 32;
 constexpr int kLaneStrideM = 4;
 constexpr int kWarpStrideN = 64;
@@ -221,8 +222,8 @@ sgemm_64x128x16_w32x64_t8x8_s2_g3_nn_sm80_adec6356(
     const int slice_begin = min(group * slice_length, k);
     k = min(slice_length, k - slice_begin);
 
-    // What this thread copies: where in a stored tile, from where in memory, and how much of the matrix lies beyond
-    // that.
+    // This thread's part of the copies: its place in a stored tile, its source in memory, and how much of the matrix
+    // lies beyond that.
     const int copy_row_a = thread / kVectorsPerRowA;
     const int copy_column_a = thread % kVectorsPerRowA * kVectorA;
     const float* source_a = A + static_cast<long long>(block_m + copy_row_a) * lda + slice_begin + copy_column_a;
@@ -237,6 +238,7 @@ sgemm_64x128x16_w32x64_t8x8_s2_g3_nn_sm80_adec6356(
     // What this thread computes: the first element of its tile, within the block's.
     const int warp = thread / 32;
     const int lane = thread % 32;
+    // In z-order: two lanes along n, kLanesM such pairs along m, and on along n.
     const int lane_m = lane / 2 % kLanesM;
     const int lane_n = lane % 2 + lane / (2 * kLanesM) * 2;
     const int first_m = warp / kWarpsN * kWarpStrideM + lane_m * kLaneStrideM;

@@ -9,7 +9,7 @@
 // Launch:  grid ceil_div(m, 64) * ceil_div(n, 128), 1, 4; block 128, 1, 1; dynamic shared memory 50176 bytes.
 // Workspace: round_up(4 * ceil_div(m, 64) * ceil_div(n, 128), 256) + 32768 * ceil_div(m, 64) * ceil_div(n, 128) bytes
 // of device memory.
-// The first 4 * ceil_div(m, 64) * ceil_div(n, 128) of them are zero before the first launch; every run leaves them
+// The first 4 * ceil_div(m, 64) * ceil_div(n, 128) of them must be zero before the first launch; every run leaves them
 // zero.
 // Expects: m is a multiple of 64, as the spec's multiple_of.m promises.
 // Expects: n is a multiple of 128, as the spec's multiple_of.n promises.
@@ -54,11 +54,12 @@ constexpr int kThreads = 128;
 constexpr int kStages = 4;
 constexpr int kSlices = 4;
 
-// Warps of a block along n, the contiguous dimension of C, which they are counted along first; lanes of a warp along m.
+// Warps of a block along n, the contiguous dimension of C, along which they are numbered first; lanes of a warp along
+// m.
 constexpr int kWarpsN = 2;
 constexpr int kLanesM = 4;
 
-// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+// Strides of a thread's first element of C, from warp to warp and from lane to lane.
 constexpr int kWarpStrideM = 32;
 constexpr int kLaneStrideM = 4;
 constexpr int kWarpStrideN = 64;
@@ -248,7 +249,7 @@ sgemm_64x128x16_w32x64_t8x8_s4_splitkserial4_nn_sm90_b049b6b1(
     const int slice_begin = min(static_cast<int>(blockIdx.z) * slice_length, k);
     k = min(slice_length, k - slice_begin);
 
-    // What this thread copies: where in a stored tile, from where in memory.
+    // This thread's part of the copies: its place in a stored tile, its source in memory.
     const int copy_row_a = threadIdx.x / kVectorsPerRowA;
     const int copy_column_a = threadIdx.x % kVectorsPerRowA * kVectorA;
     const float* source_a = A + static_cast<long long>(block_m + copy_row_a) * lda + slice_begin + copy_column_a;
@@ -259,6 +260,7 @@ sgemm_64x128x16_w32x64_t8x8_s4_splitkserial4_nn_sm90_b049b6b1(
     // What this thread computes: the first element of its tile, within the block's.
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
+    // In z-order: two lanes along n, kLanesM such pairs along m, and on along n.
     const int lane_m = lane / 2 % kLanesM;
     const int lane_n = lane % 2 + lane / (2 * kLanesM) * 2;
     const int first_m = warp / kWarpsN * kWarpStrideM + lane_m * kLaneStrideM;

@@ -48,12 +48,12 @@ constexpr int kThreads = 128;
 constexpr int kStages = 2;
 constexpr int kSlices = 7;
 
-// Warps of a block along n, the contiguous dimension of C, which they are counted along first; lanes of a warp along
+// Warps of a block along n, the contiguous dimension of C, along which they are numbered first; lanes of a warp along
 // it.
 constexpr int kWarpsN = 2;
 constexpr int kLanesN = 8;
 
-// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+// Strides of a thread's first element of C, from warp to warp and from lane to lane.
 constexpr int kWarpStrideM = 32;
 constexpr int kLaneStrideM = 4;
 constexpr int kWarpStrideN = 64;
@@ -116,7 +116,7 @@ __device__ __forceinline__ void load_global_tile_a(
     }
 }
 
-// Puts them into shared memory, transposed.
+// Stores them in shared memory, transposed.
 __device__ __forceinline__ void store_shared_tile_a(
     float (&tile)[kTileK][kPitchA], const float (&staged)[kPassesA][kVectorA],
     int first_row, int first_column)
@@ -141,7 +141,7 @@ __device__ __forceinline__ void load_global_tile_b(
     }
 }
 
-// Puts them into shared memory.
+// Stores them in shared memory.
 __device__ __forceinline__ void store_shared_tile_b(
     float (&tile)[kTileK][kPitchB], const float (&staged)[kPassesB][kVectorB],
     int first_row, int first_column)
@@ -211,7 +211,7 @@ sgemm_64x128x8_w32x64_t8x8_s2_splitkparallel7_nn_sm80_e376a3b5(
     const int slice_begin = min(static_cast<int>(blockIdx.z) * slice_length, k);
     k = min(slice_length, k - slice_begin);
 
-    // What this thread copies: where in a stored tile, from where in memory.
+    // This thread's part of the copies: its place in a stored tile, its source in memory.
     const int copy_row_a = threadIdx.x / kVectorsPerRowA;
     const int copy_column_a = threadIdx.x % kVectorsPerRowA * kVectorA;
     const float* source_a = A + static_cast<long long>(block_m + copy_row_a) * lda + slice_begin + copy_column_a;

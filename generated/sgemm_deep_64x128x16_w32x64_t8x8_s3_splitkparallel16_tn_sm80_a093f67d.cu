@@ -44,12 +44,12 @@ constexpr int kThreads = 128;
 constexpr int kStages = 3;
 constexpr int kSlices = 16;
 
-// Warps of a block along n, the contiguous dimension of C, which they are counted along first; lanes of a warp along
+// Warps of a block along n, the contiguous dimension of C, along which they are numbered first; lanes of a warp along
 // it.
 constexpr int kWarpsN = 2;
 constexpr int kLanesN = 8;
 
-// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+// Strides of a thread's first element of C, from warp to warp and from lane to lane.
 constexpr int kWarpStrideM = 16;
 constexpr int kLaneStrideM = 4;
 constexpr int kWarpStrideN = 32;
@@ -223,8 +223,8 @@ sgemm_deep_64x128x16_w32x64_t8x8_s3_splitkparallel16_tn_sm80_a093f67d(
     const int slice_begin = min(static_cast<int>(blockIdx.z) * slice_length, k);
     k = min(slice_length, k - slice_begin);
 
-    // What this thread copies: where in a stored tile, from where in memory, and how much of the matrix lies beyond
-    // that.
+    // This thread's part of the copies: its place in a stored tile, its source in memory, and how much of the matrix
+    // lies beyond that.
     const int copy_row_a = threadIdx.x / kVectorsPerRowA;
     const int copy_column_a = threadIdx.x % kVectorsPerRowA * kVectorA;
     const float* source_a = A + static_cast<long long>(slice_begin + copy_row_a) * lda + block_m + copy_column_a;

@@ -42,11 +42,12 @@ constexpr int kThreadN = 16;
 constexpr int kThreads = 128;
 constexpr int kStages = 2;
 
-// Warps of a block along n, the contiguous dimension of C, which they are counted along first; lanes of a warp along m.
+// Warps of a block along n, the contiguous dimension of C, along which they are numbered first; lanes of a warp along
+// m.
 constexpr int kWarpsN = 2;
 constexpr int kLanesM = 8;
 
-// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+// Strides of a thread's first element of C, from warp to warp and from lane to lane.
 constexpr int kWarpStrideM = 32;
 constexpr int kLaneStrideM = 4;
 constexpr int kWarpStrideN = 16;
@@ -122,7 +123,7 @@ __device__ __forceinline__ void load_global_tile_a(
     }
 }
 
-// Puts them into shared memory.
+// Stores them in shared memory.
 __device__ __forceinline__ void store_shared_tile_a(
     float (&tile)[kTileK][kPitchA], const float (&staged)[kPassesA][kVectorA],
     int first_row, int first_column)
@@ -146,7 +147,7 @@ __device__ __forceinline__ void load_global_tile_b(
     }
 }
 
-// Puts them into shared memory.
+// Stores them in shared memory.
 __device__ __forceinline__ void store_shared_tile_b(
     float (&tile)[kTileK][kPitchB], const float (&staged)[kPassesB][kVectorB],
     int first_row, int first_column)
@@ -215,8 +216,8 @@ sgemm_large_128x128x8_w64x64_t8x16_s2_tn_sm80_d7ddf4dc(
     const int block_m = blockIdx.x / tiles_n * kTileM;
     const int block_n = blockIdx.x % tiles_n * kTileN;
 
-    // What this thread copies: where in a stored tile, from where in memory, and how much of the matrix lies beyond
-    // that.
+    // This thread's part of the copies: its place in a stored tile, its source in memory, and how much of the matrix
+    // lies beyond that.
     const int copy_row_a = threadIdx.x / kVectorsPerRowA;
     const int copy_column_a = threadIdx.x % kVectorsPerRowA * kVectorA;
     const float* source_a = A + static_cast<long long>(copy_row_a) * lda + block_m + copy_column_a;
@@ -233,6 +234,7 @@ sgemm_large_128x128x8_w64x64_t8x16_s2_tn_sm80_d7ddf4dc(
     // What this thread computes: the first element of its tile, within the block's.
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
+    // In z-order: two lanes along n, kLanesM such pairs along m, and on along n.
     const int lane_m = lane / 2 % kLanesM;
     const int lane_n = lane % 2 + lane / (2 * kLanesM) * 2;
     const int first_m = warp / kWarpsN * kWarpStrideM + lane_m * kLaneStrideM;

@@ -51,7 +51,7 @@ constexpr int kSlices = 8;
 // Lanes of a warp along m.
 constexpr int kLanesM = 4;
 
-// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+// Strides of a thread's first element of C, from warp to warp and from lane to lane.
 constexpr int kWarpStrideN = 32;
 
 // A: a tile is copied in 1 vector of 4 a thread, 4 vectors to a row of the stored matrix.
@@ -228,8 +228,8 @@ sgemm_skinny_16x64x16_w16x32_t4x4_s5_splitkparallel8_nt_sm80_be637919(
     const int slice_begin = min(static_cast<int>(blockIdx.z) * slice_length, k);
     k = min(slice_length, k - slice_begin);
 
-    // What this thread copies: where in a stored tile, from where in memory, and how much of the matrix lies beyond
-    // that.
+    // This thread's part of the copies: its place in a stored tile, its source in memory, and how much of the matrix
+    // lies beyond that.
     const int copy_row_a = threadIdx.x / kVectorsPerRowA;
     const int copy_column_a = threadIdx.x % kVectorsPerRowA * kVectorA;
     const float* source_a = A + static_cast<long long>(block_m + copy_row_a) * lda + slice_begin + copy_column_a;
@@ -244,6 +244,7 @@ sgemm_skinny_16x64x16_w16x32_t4x4_s5_splitkparallel8_nt_sm80_be637919(
     // What this thread computes: the first element of its tile, within the block's.
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
+    // In z-order: two lanes along n, kLanesM such pairs along m, and on along n.
     const int lane_m = lane / 2 % kLanesM;
     const int lane_n = lane % 2 + lane / (2 * kLanesM) * 2;
     const int first_m = lane_m;

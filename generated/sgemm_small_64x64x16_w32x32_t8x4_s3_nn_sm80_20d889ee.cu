@@ -38,11 +38,12 @@ constexpr int kThreadN = 4;
 constexpr int kThreads = 128;
 constexpr int kStages = 3;
 
-// Warps of a block along n, the contiguous dimension of C, which they are counted along first; lanes of a warp along m.
+// Warps of a block along n, the contiguous dimension of C, along which they are numbered first; lanes of a warp along
+// m.
 constexpr int kWarpsN = 2;
 constexpr int kLanesM = 4;
 
-// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+// Strides of a thread's first element of C, from warp to warp and from lane to lane.
 constexpr int kWarpStrideM = 32;
 constexpr int kLaneStrideM = 4;
 constexpr int kWarpStrideN = 32;
@@ -204,8 +205,8 @@ sgemm_small_64x64x16_w32x32_t8x4_s3_nn_sm80_20d889ee(
     const int block_m = blockIdx.x / tiles_n * kTileM;
     const int block_n = blockIdx.x % tiles_n * kTileN;
 
-    // What this thread copies: where in a stored tile, from where in memory, and how much of the matrix lies beyond
-    // that.
+    // This thread's part of the copies: its place in a stored tile, its source in memory, and how much of the matrix
+    // lies beyond that.
     const int copy_row_a = threadIdx.x / kVectorsPerRowA;
     const int copy_column_a = threadIdx.x % kVectorsPerRowA * kVectorA;
     const float* source_a = A + static_cast<long long>(block_m + copy_row_a) * lda + copy_column_a;
@@ -220,6 +221,7 @@ sgemm_small_64x64x16_w32x32_t8x4_s3_nn_sm80_20d889ee(
     // What this thread computes: the first element of its tile, within the block's.
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
+    // In z-order: two lanes along n, kLanesM such pairs along m, and on along n.
     const int lane_m = lane / 2 % kLanesM;
     const int lane_n = lane % 2 + lane / (2 * kLanesM) * 2;
     const int first_m = warp / kWarpsN * kWarpStrideM + lane_m * kLaneStrideM;

@@ -46,7 +46,7 @@ constexpr int kStages = 4;
 // Lanes of a warp along m.
 constexpr int kLanesM = 4;
 
-// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+// Strides of a thread's first element of C, from warp to warp and from lane to lane.
 constexpr int kWarpStrideM = 16;
 constexpr int kLaneStrideM = 4;
 constexpr int kLaneStrideN = 4;
@@ -214,8 +214,8 @@ sgemm_tiny_32x32x16_w16x32_t4x4_s4_tn_sm80_051dbb4a(
     const int block_m = blockIdx.x / tiles_n * kTileM;
     const int block_n = blockIdx.x % tiles_n * kTileN;
 
-    // What this thread copies: where in a stored tile, from where in memory, and how much of the matrix lies beyond
-    // that.
+    // This thread's part of the copies: its place in a stored tile, its source in memory, and how much of the matrix
+    // lies beyond that.
     const int copy_row_a = threadIdx.x / kVectorsPerRowA;
     const int copy_column_a = threadIdx.x % kVectorsPerRowA * kVectorA;
     const float* source_a = A + static_cast<long long>(copy_row_a) * lda + block_m + copy_column_a;
@@ -230,6 +230,7 @@ sgemm_tiny_32x32x16_w16x32_t4x4_s4_tn_sm80_051dbb4a(
     // What this thread computes: the first element of its tile, within the block's.
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
+    // In z-order: two lanes along n, kLanesM such pairs along m, and on along n.
     const int lane_m = lane / 2 % kLanesM;
     const int lane_n = lane % 2 + lane / (2 * kLanesM) * 2;
     const int first_m = warp * kWarpStrideM + lane_m * kLaneStrideM;

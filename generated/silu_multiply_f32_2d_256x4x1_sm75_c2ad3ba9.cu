@@ -25,7 +25,7 @@ constexpr int kThreads = 256;
 constexpr int kVector = 4;  // Elements that a thread loads and stores at a time.
 constexpr unsigned kTile = kThreads;  // Vectors of a block at a time.
 
-// A number that the host prepared for dividing by it.
+// A divisor, as the multiplier and the shift that the host prepared for it.
 struct Divisor {
     unsigned multiplier;
     unsigned shift;

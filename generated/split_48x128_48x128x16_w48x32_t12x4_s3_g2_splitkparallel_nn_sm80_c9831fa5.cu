@@ -44,13 +44,13 @@ constexpr int kTileK = 16;
 constexpr int kThreadM = 12;
 constexpr int kThreadN = 4;
 constexpr int kThreads = 128;
-constexpr int kGroups = 2;  // of so many threads, each with a part of k
+constexpr int kGroups = 2;  // of kThreads threads, each with a part of k
 constexpr int kStages = 3;
 
-// Lanes of a warp along n, the contiguous dimension of C, which they are counted along first.
+// Lanes of a warp along n, the contiguous dimension of C, along which they are numbered first.
 constexpr int kLanesN = 8;
 
-// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+// Strides of a thread's first element of C, from warp to warp and from lane to lane.
 constexpr int kLaneStrideM = 4;
 constexpr int kWarpStrideN = 32;
 constexpr int kLaneStrideN = 4;
@@ -224,8 +224,8 @@ split_48x128_48x128x16_w48x32_t12x4_s3_g2_splitkparallel_nn_sm80_c9831fa5(
     const int slice_begin = min((static_cast<int>(blockIdx.z) * kGroups + group) * slice_length, k);
     k = min(slice_length, k - slice_begin);
 
-    // What this thread copies: where in a stored tile, from where in memory, and how much of the matrix lies beyond
-    // that.
+    // This thread's part of the copies: its place in a stored tile, its source in memory, and how much of the matrix
+    // lies beyond that.
     const int copy_row_a = thread / kVectorsPerRowA;
     const int copy_column_a = thread % kVectorsPerRowA * kVectorA;
     const float* source_a = A + static_cast<long long>(block_m + copy_row_a) * lda + slice_begin + copy_column_a;

@@ -83,7 +83,7 @@ square_f32_1d_256x4x4_grid264_sm75_34daf2a9(
         int available[kUnroll];
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
-            // Past the last one is the last one again, which is not stored.
+            // Past the end, a thread takes the last one again, and does not store it.
             const int index = min(first + u * kThreads, units - 1);
             const int column = index * kVector;
             available[u] = d0 - column;

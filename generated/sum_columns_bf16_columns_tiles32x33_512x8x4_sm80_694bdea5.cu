@@ -3,11 +3,11 @@
 //
 // Y = the sum of each column of X, reduced x inner.
 // Elements bfloat16, computed in float32, stored as float32.
-// NaN and infinities as in IEEE 754; of nothing: 0; the same bits on every run.
+// NaN and infinities as in IEEE 754; of no elements: 0; the same bits on every run.
 //
 // Launch:  grid ceil_div(inner, 256), 33, 1; block 512, 1, 1; dynamic shared memory 0 bytes.
 // Workspace: round_up(4 * ceil_div(inner, 256), 16) + 132 * inner bytes of device memory.
-// The first 4 * ceil_div(inner, 256) of them are zero before the first launch; every run leaves them zero.
+// The first 4 * ceil_div(inner, 256) of them must be zero before the first launch; every run leaves them zero.
 // Expects: inner is a multiple of 8, as the spec's alignment promises.
 // Expects: stride_reduced is a multiple of 8, as the spec's alignment promises.
 //
@@ -43,7 +43,7 @@ __device__ __forceinline__ float bf16_to_float(unsigned short bits)
     return __uint_as_float(static_cast<unsigned>(bits) << 16);
 }
 
-// True in the last of `blocks` blocks to come here: it sees what the others wrote, and sets the ticket to 0 again.
+// True in the last of `blocks` blocks to arrive: it sees what the others wrote, and sets the ticket to 0 again.
 __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
 {
     __shared__ bool last;

@@ -3,11 +3,11 @@
 //
 // Y = the sum of X over some of its axes, each with a stride of its own.
 // Elements float32, computed in float32, stored as float32.
-// NaN and infinities as in IEEE 754; of nothing: 0; the same bits on every run.
+// NaN and infinities as in IEEE 754; of no elements: 0; the same bits on every run.
 //
 // Launch:  grid min(k0, 1) * parts, 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
 // Workspace: round_up(select(parts > 1, 4, 0), 16) + select(parts > 1, 4 * k0 * parts, 0) bytes of device memory.
-// The first select(parts > 1, 4, 0) of them are zero before the first launch; every run leaves them zero.
+// The first select(parts > 1, 4, 0) of them must be zero before the first launch; every run leaves them zero.
 // There, select(condition, a, b) is a if the condition holds, else b.
 // Expects: k0_y is not 0: results do not overlap.
 // Expects: r0 * k0 is at most 2013265919: an int counts the elements.
@@ -34,7 +34,7 @@ struct __align__(16) Vector {
     float element[kVector];
 };
 
-// True in the last of `blocks` blocks to come here: it sees what the others wrote, and sets the ticket to 0 again.
+// True in the last of `blocks` blocks to arrive: it sees what the others wrote, and sets the ticket to 0 again.
 __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
 {
     __shared__ bool last;
@@ -98,7 +98,8 @@ sum_flat_columns_1k1r_256x4x4_sm80_ee47ba45(
     const float* const source = X;
     // Vectors lie at multiples of their size in memory; the first ones begin before the array does.
     const int skew = static_cast<int>(reinterpret_cast<unsigned long long>(source) / sizeof(float) % kVector);
-    // So many threads take whole rows together that a thread's element falls into the same column in each turn.
+    // The active threads take whole rows together, as many as let each thread stay in its columns from one turn to the
+    // next.
     const int columns = k0;
     const int period = columns / min(columns & -columns, kVector);
     const int active = kThreads / period * period;

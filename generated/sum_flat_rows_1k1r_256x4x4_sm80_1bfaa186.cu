@@ -3,7 +3,7 @@
 //
 // Y = the sum of X over some of its axes, each with a stride of its own.
 // Elements float32, computed in float32, stored as float32.
-// NaN and infinities as in IEEE 754; of nothing: 0; the same bits on every run.
+// NaN and infinities as in IEEE 754; of no elements: 0; the same bits on every run.
 //
 // Launch:  grid ceil_div(k0, 4096 // max(r0, 1)), 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
 // Expects: k0_y is not 0: results do not overlap.
@@ -20,8 +20,8 @@
 
 constexpr int kThreads = 256;
 constexpr int kVector = 4;  // Elements of a load.
-constexpr int kLongest = 16;  // Elements of a row at most.
-constexpr int kStaged = kThreads * kLongest;  // Elements of a block's rows at most: of shorter rows, it takes more.
+constexpr int kLongest = 16;  // Most elements of a row.
+constexpr int kStaged = kThreads * kLongest;  // Most elements of a block's rows: of shorter rows, it takes more.
 constexpr int kUnroll = 4;  // Loads of a thread that are in flight at the same time.
 
 using Index = int;

@@ -3,7 +3,7 @@
 //
 // Y = the sum of each row of X, outer x reduced.
 // Elements float16, computed in float32, stored as float32.
-// NaN and infinities as in IEEE 754; of nothing: 0; the same bits on every run.
+// NaN and infinities as in IEEE 754; of no elements: 0; the same bits on every run.
 //
 // Launch:  grid ceil_div(outer, 16), 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
 // Expects: stride_outer is a multiple of 8, as the spec's alignment promises.
@@ -66,7 +66,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 sum_rows_f16_rows_lanes16x1_256x8x8_sm80_3261c950(
     int outer, int reduced, int stride_outer, const unsigned short* __restrict__ X, float* __restrict__ Y)
 {
-    // Neighbouring groups of lanes take neighbouring rows. A row past the end is the last one again, and is not stored.
+    // Neighbouring groups of lanes take neighbouring rows. Past the end they take the last row again, and do not store
+    // it.
     const int first_row = blockIdx.x * (kGroups * kRows) + threadIdx.x / kLanes;
     const unsigned short* source[kRows];
     #pragma unroll

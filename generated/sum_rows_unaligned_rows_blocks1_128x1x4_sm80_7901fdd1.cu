@@ -3,7 +3,7 @@
 //
 // Y = the sum of each row of X, outer x reduced.
 // Elements float32, computed in float32, stored as float32.
-// NaN and infinities as in IEEE 754; of nothing: 0; the same bits on every run.
+// NaN and infinities as in IEEE 754; of no elements: 0; the same bits on every run.
 //
 // Launch:  grid outer, 1, 1; block 128, 1, 1; dynamic shared memory 0 bytes.
 //

@@ -3,13 +3,13 @@
 //
 // Y = the sum of X over some of its axes, each with a stride of its own.
 // Elements float32, computed in float32, stored as float32.
-// NaN and infinities as in IEEE 754; of nothing: 0; the same bits on every run.
+// NaN and infinities as in IEEE 754; of no elements: 0; the same bits on every run.
 //
 // Launch:  grid k0 * ceil_div(k1, 32) * parts, 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
 // Workspace: round_up(select(parts > 1, 4 * k0 * ceil_div(k1, 32), 0), 16) + select(parts > 1, 4 * k0 * k1 * parts, 0)
 // bytes of device memory.
-// The first select(parts > 1, 4 * k0 * ceil_div(k1, 32), 0) of them are zero before the first launch; every run leaves
-// them zero.
+// The first select(parts > 1, 4 * k0 * ceil_div(k1, 32), 0) of them must be zero before the first launch; every run
+// leaves them zero.
 // There, select(condition, a, b) is a if the condition holds, else b.
 // Expects: k0_y is not 0: results do not overlap.
 // Expects: k1_y is not 0: results do not overlap.
@@ -37,7 +37,7 @@ constexpr int kUnroll = 4;  // Places whose loads are in flight at the same time
 
 using Index = int;
 
-// True in the last of `blocks` blocks to come here: it sees what the others wrote, and sets the ticket to 0 again.
+// True in the last of `blocks` blocks to arrive: it sees what the others wrote, and sets the ticket to 0 again.
 __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
 {
     __shared__ bool last;
@@ -107,7 +107,7 @@ sum_tensor_columns_32x1_2k1r_256x1x4_sm80_789c27c5(
     for (int i = 0; i < kStates; ++i)
         totals[i] = 0.0f;
 
-    // Columns past the end are the last ones again, and are not stored.
+    // Past the end, threads take the last columns again, and do not store them.
     const Index last_column = k1 - kVector;
     const Index step = static_cast<Index>(parts) * kGroups;
     Index first = static_cast<Index>(part) * kGroups + static_cast<int>(threadIdx.x) / kLanes;

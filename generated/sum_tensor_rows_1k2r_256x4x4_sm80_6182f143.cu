@@ -3,11 +3,11 @@
 //
 // Y = the sum of X over some of its axes, each with a stride of its own.
 // Elements float32, computed in float32, stored as float32.
-// NaN and infinities as in IEEE 754; of nothing: 0; the same bits on every run.
+// NaN and infinities as in IEEE 754; of no elements: 0; the same bits on every run.
 //
 // Launch:  grid k0 * parts, 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
 // Workspace: round_up(select(parts > 1, 4 * k0, 0), 16) + select(parts > 1, 4 * k0 * parts, 0) bytes of device memory.
-// The first select(parts > 1, 4 * k0, 0) of them are zero before the first launch; every run leaves them zero.
+// The first select(parts > 1, 4 * k0, 0) of them must be zero before the first launch; every run leaves them zero.
 // There, select(condition, a, b) is a if the condition holds, else b.
 // Expects: k0_y is not 0: results do not overlap.
 // Expects: r0 * ceil_div(r1 + 3, 4) is at most 2013265919: an int counts the loads of a result.
@@ -36,7 +36,7 @@ struct __align__(16) Vector {
     float element[kVector];
 };
 
-// A number that the host prepared for dividing by it.
+// A divisor, as the multiplier and the shift that the host prepared for it.
 struct Divisor {
     unsigned multiplier;
     unsigned shift;
@@ -48,7 +48,7 @@ __device__ __forceinline__ int divide(int n, const Divisor& d)
     return static_cast<int>((__umulhi(static_cast<unsigned>(n), d.multiplier) + n) >> d.shift);
 }
 
-// True in the last of `blocks` blocks to come here: it sees what the others wrote, and sets the ticket to 0 again.
+// True in the last of `blocks` blocks to arrive: it sees what the others wrote, and sets the ticket to 0 again.
 __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
 {
     __shared__ bool last;

@@ -42,12 +42,12 @@ constexpr int kThreadN = 8;
 constexpr int kThreads = 256;
 constexpr int kStages = 4;
 
-// Warps of a block along n, the contiguous dimension of C, which they are counted along first; lanes of a warp along
+// Warps of a block along n, the contiguous dimension of C, along which they are numbered first; lanes of a warp along
 // it.
 constexpr int kWarpsN = 4;
 constexpr int kLanesN = 4;
 
-// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+// Strides of a thread's first element of C, from warp to warp and from lane to lane.
 constexpr int kWarpStrideM = 64;
 constexpr int kWarpStrideN = 32;
 constexpr int kLaneStrideN = 4;
@@ -217,8 +217,8 @@ swizzled_cp_async_128x128x16_w64x32_t8x8_s4_nn_sm80_3d30c05a(
     const int block_m = blockIdx.x / tiles_n * kTileM;
     const int block_n = blockIdx.x % tiles_n * kTileN;
 
-    // What this thread copies: where in a stored tile, from where in memory, and how much of the matrix lies beyond
-    // that.
+    // This thread's part of the copies: its place in a stored tile, its source in memory, and how much of the matrix
+    // lies beyond that.
     const int copy_row_a = threadIdx.x / kVectorsPerRowA;
     const int copy_column_a = threadIdx.x % kVectorsPerRowA * kVectorA;
     const float* source_a = A + static_cast<long long>(block_m + copy_row_a) * lda + copy_column_a;

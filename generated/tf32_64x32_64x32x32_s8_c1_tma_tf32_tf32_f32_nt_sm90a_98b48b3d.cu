@@ -48,7 +48,7 @@ constexpr int kTileK = 32;
 constexpr int kInstructionN = kTileN;
 constexpr int kInstructionK = 8;
 
-// A warpgroup copies, the others multiply, kBlocksM times 64 rows.
+// A warpgroup copies, another multiplies, kBlocksM times 64 rows.
 constexpr int kGroups = 1;
 constexpr int kBlocksM = 1;
 constexpr int kThreads = 128 * (1 + kGroups);
@@ -315,13 +315,13 @@ tf32_64x32_64x32x32_s8_c1_tma_tf32_tf32_f32_nt_sm90a_98b48b3d(
     constexpr int kInstructionM = 64;
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
     constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
-    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
-    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, of no account where rows run along k
+    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
+    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
     // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
     constexpr int kMatrix = 8;
 
-    // Swizzles permute vectors of 16 bytes by their address, alike every eight rows: every tile begins with such a
+    // Swizzles permute vectors of 16 bytes by their address, with a period of eight rows: every tile begins with a
     // period.
     constexpr int kPeriodA = 1024;  // bytes of eight rows
     constexpr int kPeriodB = 1024;
@@ -414,7 +414,7 @@ tf32_64x32_64x32x32_s8_c1_tma_tf32_tf32_f32_nt_sm90a_98b48b3d(
             // engine takes them: swizzled by the row within a period, which is the address's part if buffers begin
             // where periods do.
             constexpr int kVectorBytes = 16;
-            constexpr int kPeriodRows = 8;  // after which rows are swizzled alike; and vectors of a row
+            constexpr int kPeriodRows = 8;  // period of the swizzle; a row has as many vectors
             constexpr int kRowBytes = kPeriodRows * kVectorBytes;
             static_assert(kStages * (kBytesA + kBytesB) % (kPeriodRows * kRowBytes) == 0);
             constexpr int kChunk = 32;

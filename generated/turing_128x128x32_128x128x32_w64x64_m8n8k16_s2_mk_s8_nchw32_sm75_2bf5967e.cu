@@ -50,8 +50,8 @@ constexpr int kPixelBlocks = kWarpPixels / 8;
 constexpr int kChannelBlocks = kWarpChannels / 8;
 constexpr int kThreads = 128;
 
-// A step multiplies so many planes: of one filter tap each, the 32 input channels that lie side by side in NCHW32,
-// which are a row of 32 bytes in shared memory.
+// Planes that a step multiplies. Each has one filter tap of the 32 input channels that lie side by side in NCHW32: a
+// row of 32 bytes in shared memory for each pixel and for each output channel.
 constexpr int kPlanes = 1;
 constexpr int kRowBytes = 32;
 constexpr int kPixelPlaneBytes = kTilePixels * kRowBytes;
@@ -60,7 +60,7 @@ constexpr int kFilterTile = kPlanes * kPixelPlaneBytes;  // where in a stage the
 constexpr int kStageBytes = kFilterTile + kPlanes * kFilterPlaneBytes;
 constexpr int kStages = 2;
 
-// A thread copies one half, 16 bytes, of so many rows of a plane, so many rows apart.
+// A thread copies one half, 16 bytes, of several rows of a plane: their number, and their distance in rows.
 constexpr int kPixelPasses = 2;
 constexpr int kPixelRowsPerPass = 64;
 constexpr int kPixelThreadPlanes = 1;
@@ -68,7 +68,7 @@ constexpr int kFilterPasses = 2;
 constexpr int kFilterRowsPerPass = 64;
 constexpr int kFilterThreadPlanes = 1;
 
-// A number that the host prepared for dividing by it.
+// A divisor, as the multiplier and the shift that the host prepared for it.
 struct Divisor {
     unsigned multiplier;
     unsigned shift;
@@ -111,7 +111,7 @@ __device__ __forceinline__ uint4 load_vector(unsigned source)
     return value;
 }
 
-// What the kernel divides by.
+// The kernel's divisors.
 struct Divisors {
     Divisor image_pixels, q, tiles;
 };
@@ -131,7 +131,7 @@ __device__ __forceinline__ uint4 load_vector(const signed char* source, bool ava
 
 // Where in a plane of shared memory half a row lies. The halves swap places in every other four rows: eight rows of one
 // half, which ldmatrix reads at a time, lie in different banks, and so do eight vectors that threads store at a time.
-// Eight rows are the period of that: whatever is added to an offset is a multiple of so many rows.
+// Eight rows are the period of that: whatever is added to an offset is a multiple of eight rows.
 __device__ __forceinline__ int vector_offset(int row, int half)
 {
     constexpr int kVectorBytes = kRowBytes / 2;
@@ -184,7 +184,7 @@ __device__ __forceinline__ void load_filter_tile(
     }
 }
 
-// Puts a thread's vectors of one operand into shared memory.
+// Stores a thread's vectors of one operand in shared memory.
 template <int kPlanesApart, int kPlaneBytes, int kRowsPerPass, int kThreadPlanes, int kPasses>
 __device__ __forceinline__ void store_tile(unsigned char* target, const uint4 (&staged)[kThreadPlanes][kPasses])
 {

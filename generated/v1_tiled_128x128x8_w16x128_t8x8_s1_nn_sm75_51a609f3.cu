@@ -42,10 +42,10 @@ constexpr int kThreadM = 8;
 constexpr int kThreadN = 8;
 constexpr int kThreads = 256;
 
-// Lanes of a warp along n, the contiguous dimension of C, which they are counted along first.
+// Lanes of a warp along n, the contiguous dimension of C, along which they are numbered first.
 constexpr int kLanesN = 16;
 
-// From one warp to the next, and from one lane to the next, a thread's first element of C lies so much further.
+// Strides of a thread's first element of C, from warp to warp and from lane to lane.
 constexpr int kWarpStrideM = 16;
 constexpr int kLaneStrideM = 8;
 constexpr int kLaneStrideN = 8;
@@ -104,7 +104,7 @@ __device__ __forceinline__ void load_global_tile_a(
     }
 }
 
-// Puts them into shared memory.
+// Stores them in shared memory.
 __device__ __forceinline__ void store_shared_tile_a(
     float (&tile)[kTileM][kPitchA], const float (&staged)[kPassesA][kVectorA],
     int first_row, int first_column)
@@ -128,7 +128,7 @@ __device__ __forceinline__ void load_global_tile_b(
     }
 }
 
-// Puts them into shared memory.
+// Stores them in shared memory.
 __device__ __forceinline__ void store_shared_tile_b(
     float (&tile)[kTileK][kPitchB], const float (&staged)[kPassesB][kVectorB],
     int first_row, int first_column)
@@ -186,8 +186,8 @@ v1_tiled_128x128x8_w16x128_t8x8_s1_nn_sm75_51a609f3(
     const int block_m = blockIdx.x / tiles_n * kTileM;
     const int block_n = blockIdx.x % tiles_n * kTileN;
 
-    // What this thread copies: where in a stored tile, from where in memory, and how much of the matrix lies beyond
-    // that.
+    // This thread's part of the copies: its place in a stored tile, its source in memory, and how much of the matrix
+    // lies beyond that.
     const int copy_row_a = threadIdx.x / kVectorsPerRowA;
     const int copy_column_a = threadIdx.x % kVectorsPerRowA * kVectorA;
     const float* source_a = A + static_cast<long long>(block_m + copy_row_a) * lda + copy_column_a;

@@ -9,8 +9,8 @@
 // Launch:  grid ceil_div(m, 128) * n, 1, slices; block 256, 1, 1; dynamic shared memory 0 bytes.
 // Workspace: select(slices > 1, round_up(4 * ceil_div(m, 128) * n, 256) + 512 * slices * ceil_div(m, 128) * n, 0) bytes
 // of device memory.
-// The first select(slices > 1, 4 * ceil_div(m, 128) * n, 0) of them are zero before the first launch; every run leaves
-// them zero.
+// The first select(slices > 1, 4 * ceil_div(m, 128) * n, 0) of them must be zero before the first launch; every run
+// leaves them zero.
 // There, select(condition, a, b) is a if the condition holds, else b.
 // Expects: lda is at least m: the columns of A do not overlap.
 // Expects: lda is a multiple of 4, as the spec's alignment promises for A.
@@ -47,7 +47,7 @@ constexpr int kSummers = 8;  // groups of threads among which the last block of 
 constexpr int kSpan = kThreads / kSummers;
 constexpr int kAtOnce = 8;  // slices whose sums a thread has in flight at a time
 
-// True in the last of `blocks` blocks to come here: it sees what the others wrote, and sets the ticket to 0 again.
+// True in the last of `blocks` blocks to arrive: it sees what the others wrote, and sets the ticket to 0 again.
 __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
 {
     __shared__ bool last;
@@ -106,7 +106,7 @@ vector_columns_32m_4x1_splitklast_tn_sm75_ac62924a(
 {
     __shared__ float sums[1024];
 
-    // The block's tile of C, and what of it this thread computes.
+    // The block's tile of C, and this thread's part of it.
     const int tiles_n = (n - 1) / kColumns + 1;
     const int block_m = blockIdx.x / tiles_n * kTileM;
     const int block_n = blockIdx.x % tiles_n * kColumns;
@@ -205,7 +205,7 @@ vector_columns_32m_4x1_splitklast_tn_sm75_ac62924a(
     const int slices = gridDim.z;
     if (slices > 1) {
         // Each slice's sums go to the workspace, behind the tickets of all tiles, from a multiple of kAlignment bytes
-        // on; the block of a tile that comes last adds them up. blockIdx.y counts products of a batch.
+        // on; the last block of a tile to arrive adds them up. blockIdx.y counts products of a batch.
         constexpr int kWidth = 4;  // sums of a slice that a thread reads at a time
         constexpr int kAlignment = 256;
         const long long tiles = static_cast<long long>(gridDim.x) * gridDim.y;

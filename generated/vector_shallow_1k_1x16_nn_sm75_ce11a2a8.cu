@@ -73,7 +73,7 @@ vector_shallow_1k_1x16_nn_sm75_ce11a2a8(
 {
     __shared__ float sums[4352];
 
-    // The block's tile of C, and what of it this thread computes.
+    // The block's tile of C, and this thread's part of it.
     const int tiles_n = (n - 1) / kColumns + 1;
     const int block_m = blockIdx.x / tiles_n * kTileM;
     const int block_n = blockIdx.x % tiles_n * kColumns;

@@ -72,7 +72,7 @@ vector_short_8k_2x1_nt_sm75_e2446869(
 {
     __shared__ float sums[1024];
 
-    // The block's tile of C, and what of it this thread computes.
+    // The block's tile of C, and this thread's part of it.
     const int tiles_n = (n - 1) / kColumns + 1;
     const int block_m = blockIdx.x / tiles_n * kTileM;
     const int block_n = blockIdx.x % tiles_n * kColumns;

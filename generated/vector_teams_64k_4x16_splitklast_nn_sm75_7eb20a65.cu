@@ -9,7 +9,7 @@
 // Launch:  grid ceil_div(m, 16) * ceil_div(n, 16), 1, slices; block 256, 1, 1; dynamic shared memory 0 bytes.
 // Workspace: select(slices > 1, round_up(4 * ceil_div(m, 16) * ceil_div(n, 16), 256) + 1024 * slices * ceil_div(m, 16)
 // * ceil_div(n, 16), 0) bytes of device memory.
-// The first select(slices > 1, 4 * ceil_div(m, 16) * ceil_div(n, 16), 0) of them are zero before the first launch;
+// The first select(slices > 1, 4 * ceil_div(m, 16) * ceil_div(n, 16), 0) of them must be zero before the first launch;
 // every run leaves them zero.
 // There, select(condition, a, b) is a if the condition holds, else b.
 // Expects: n is a multiple of 16, as the spec's multiple_of.n promises.
@@ -50,7 +50,7 @@ constexpr int kSummers = 4;  // groups of threads among which the last block of 
 constexpr int kSpan = kThreads / kSummers;
 constexpr int kAtOnce = 8;  // slices whose sums a thread has in flight at a time
 
-// True in the last of `blocks` blocks to come here: it sees what the others wrote, and sets the ticket to 0 again.
+// True in the last of `blocks` blocks to arrive: it sees what the others wrote, and sets the ticket to 0 again.
 __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
 {
     __shared__ bool last;
@@ -97,7 +97,7 @@ vector_teams_64k_4x16_splitklast_nn_sm75_7eb20a65(
 {
     __shared__ float sums[1024];
 
-    // The block's tile of C, and what of it this thread computes.
+    // The block's tile of C, and this thread's part of it.
     const int tiles_n = (n - 1) / kColumns + 1;
     const int block_m = blockIdx.x / tiles_n * kTileM;
     const int block_n = blockIdx.x % tiles_n * kColumns;
@@ -216,7 +216,7 @@ vector_teams_64k_4x16_splitklast_nn_sm75_7eb20a65(
     const int slices = gridDim.z;
     if (slices > 1) {
         // Each slice's sums go to the workspace, behind the tickets of all tiles, from a multiple of kAlignment bytes
-        // on; the block of a tile that comes last adds them up. blockIdx.y counts products of a batch.
+        // on; the last block of a tile to arrive adds them up. blockIdx.y counts products of a batch.
         constexpr int kWidth = 4;  // sums of a slice that a thread reads at a time
         constexpr int kAlignment = 256;
         const long long tiles = static_cast<long long>(gridDim.x) * gridDim.y;
