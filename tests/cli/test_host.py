@@ -79,7 +79,7 @@ def test_tune_tells_choices_and_their_cost(run: Run, monkeypatch: pytest.MonkeyP
     chosen = host_tuning.Choice("second", {"first": 2.0, "second": 1.0}, 0.25)
     monkeypatch.setattr(host_tuning, "choice", lambda shape, transpose: chosen)
     out = run("tune", "--cpu").out
-    assert out.count("chosen") == 8 and "found out in 2.0 s" in out  # four classes, NN and NT
+    assert out.count("chosen") == 10 and "found out in 2.5 s" in out  # five classes, NN and NT
 
 
 def test_tune_for_processors_takes_no_problems(run: Run) -> None:
