@@ -354,7 +354,7 @@ def _structure(text: str, given: Mapping[str, Any], layout: Layout, index: int) 
 
 
 def _member_pointers(text: str, field: Field, value: Any, index: int) -> list[tuple[int, str, KernelArgument]]:
-    """What the pointers of a member lead to, each with its place and its label: `[1]` of several."""
+    """Targets of the pointers of a member, each with its place and its label: `[1]` of several."""
     if field.count == 1:
         return [(0, "", argument_of(value, index))]
     given = _parts(value) if isinstance(value, str) and value.startswith("[") else value
