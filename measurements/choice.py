@@ -54,7 +54,7 @@ GRAPH_SECONDS = 3e-4
 ROUNDS = 5
 COUNT_OF_BORDER = 12
 UNITS = ("ffma", "planes", "mma")
-"""What multiplies."""
+"""Units that multiply."""
 SLOWER = 1.03
 """Times as long from which on a choice counts as slower: below, two runs of one kernel differ as much."""
 NUMBERS = {"alpha": 1.0, "beta": 0.0, "gamma": 1.0, "bias": 0.0}
@@ -242,7 +242,7 @@ def collect_all(seed: int, types: Sequence[str], seconds: float, output: Path) -
 
 @dataclass(frozen=True)
 class Regret:
-    """What was picked, and what it lost to the best."""
+    """Pick of the choice, and its loss against the best."""
 
     problem: Problem
     picked: Timed
@@ -261,7 +261,7 @@ class Regret:
 
 
 def regret(problem: Problem, device: Device, table: Table | None, arithmetic: Sequence[str] = UNITS) -> Regret | None:
-    """What today's choice would have taken among the candidates that were timed, or those of some arithmetic, by a table without this
+    """Pick of today's choice among the candidates that were timed, or those of some arithmetic, by a table without this
     problem; None if it knows none of them."""
     by_label = {label: times for label, times in grouped(problem).items() if times[0].arithmetic in arithmetic}
     names = {name for label in by_label for name in [_instance(label, device)] if name}
@@ -306,7 +306,7 @@ def _instance(label: str, device: Device) -> str | None:
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Problem]]:
-    """What was collected."""
+    """Collected times, with what they are of."""
     data = json.loads(path.read_text())
     problems = [Problem(**{**one, "times": [Timed(**timed) for timed in one["times"]]}) for one in data.pop("problems")]
     return data, [problem for problem in problems if problem.times]

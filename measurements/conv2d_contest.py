@@ -43,7 +43,7 @@ class Timing:
     tops: float
     tbps: float
     agrees: bool | None
-    """Whether every element was what it should be; None if that was not looked at."""
+    """True if every element was what it should be; None if that was not looked at."""
 
 
 @dataclass
@@ -246,7 +246,7 @@ def _time(
 
 
 class Check:
-    """What y must be for one set of tensors: exact sums in float64, then float32 operations as the kernels do them."""
+    """Expected y for one set of tensors: exact sums in float64, then float32 operations as the kernels do them."""
 
     def __init__(self, problem: Mapping[str, int], tensors: Tensors, alpha: float, stream: torch.cuda.Stream) -> None:
         self.problem, self.tensors, self.stream = problem, tensors, stream
@@ -287,13 +287,13 @@ class Check:
         return memory["y"][0]
 
     def candidate(self, contestant: Contestant, plan: Conv2dPlan) -> bool:
-        """Whether a candidate's y is right in every element."""
+        """True if a candidate's y is right in every element."""
         y = self._run(contestant, layouts.nchw_to_nchw32(self.x), layouts.reorder_filter(self.filter, plan.filter_order))
         n, k, p, q = (self.problem[name] for name in ("n", "k", "p", "q"))
         return bool(torch.equal(y.reshape(n, k // 32, p, q, 32), layouts.nchw_to_nchw32(self.expected)))
 
     def nhwc(self, contestant: Contestant) -> bool:
-        """Whether cuDNN's y is the same in every element."""
+        """True if cuDNN's y is the same in every element."""
         y = self._run(contestant, self.x.permute(0, 2, 3, 1), self.filter.permute(0, 2, 3, 1))
         n, k, p, q = (self.problem[name] for name in ("n", "k", "p", "q"))
         return bool(torch.equal(y.reshape(n, p, q, k), self.expected.permute(0, 2, 3, 1)))

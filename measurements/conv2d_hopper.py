@@ -221,7 +221,7 @@ class Contest:
 
 
 def describe(clocks: ClockReader, library: int) -> dict[str, str]:
-    """What the figures hold for."""
+    """Machine and versions that the figures hold for."""
     seen = clocks.summary()
     return {
         "device": gpu(0).name,

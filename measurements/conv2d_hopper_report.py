@@ -1,4 +1,4 @@
-"""What the measurements of convolutions on Hopper's tensor cores say: the tables, and rows for tuned tables.
+"""Report of the measurements of convolutions on Hopper's tensor cores: the tables, and rows for tuned tables.
 
     python measurements/conv2d_hopper_report.py --table generated/tuned/h200.json
 
@@ -225,7 +225,7 @@ def with_rows(table: Table, results: Sequence[Result], device: Device) -> Table:
 
 
 def read_results(path: Path) -> tuple[list[Result], dict[str, str]]:
-    """What was measured, and the environment."""
+    """Measured times, and the environment."""
     data = json.loads(path.read_text())
     results = []
     for fields in data["results"]:

@@ -1,4 +1,4 @@
-"""What was measured, for people."""
+"""Measured times of convolutions, for people."""
 
 from __future__ import annotations
 

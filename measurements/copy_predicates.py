@@ -1,4 +1,4 @@
-"""What Nsight Compute shows of single `cp.async` instructions by predicate register, and of lanes that take a part of their bytes.
+"""Counters of Nsight Compute for single `cp.async` instructions by predicate register, and of lanes that take a part of their bytes.
 
     python -m measurements.copy_predicates --out DIR         on a machine with a GPU and ncu; writes DIR/copy_predicates_h200.json
     python -m measurements.copy_predicates --compare FILE    anywhere: the file beside what `copy_sites` says
@@ -104,7 +104,7 @@ KINDS = ("choice", "parts", "rows")
 
 
 def launches(kind: str) -> list[Launch]:
-    """What is measured, of one kind."""
+    """Measured copies of one kind."""
     return [launch for launch in _launches() if launch.name.startswith(kind)]
 
 

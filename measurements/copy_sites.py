@@ -37,7 +37,7 @@ class CopySites(CounterObserver):
         self.difference: Counter[int] = Counter()
         """By line of the PTX: wavefronts that a condition in P0 adds."""
         self.sectors_of_pairs = 0
-        """What sectors are more if they are merged in pairs of lanes only."""
+        """Sectors that are added if they are merged in pairs of lanes only."""
         self.boxes: Counter[str] = Counter()
         """Sectors of the copy engine's boxes, loaded and stored."""
 

@@ -70,7 +70,7 @@ def source() -> str:
 
 
 def patterns() -> Iterator[dict[str, Any]]:
-    """What is measured: width, mode, form and the lanes' addresses."""
+    """Measured copies: width, mode, form and the lanes' addresses."""
     rng = np.random.default_rng(20261122)
     lanes = np.arange(LANES)
     for mode, width in KINDS:

@@ -50,7 +50,7 @@ from measurements.counters_report import markdown
 HERE = Path(__file__).resolve().parent
 _INTERESTING = ("mem_shared", "mem_global", "ldsm", "ldgsts", "tma", "gmma", "ublk", "bulk", "pipe_tensor")
 SECONDS = 240
-"""How long ncu may take for all specs together."""
+"""Seconds that ncu may take for all specs together."""
 _BATCH = 16
 """Specs a process of ncu: starting one takes longer than some kernels, and one that is stopped loses what it has."""
 
@@ -78,7 +78,7 @@ def _instructions(*classes: str) -> Callable[[Tally], int]:
 
 
 def _tensor_wavefronts(tally: Tally) -> int:
-    """What wgmma reads from shared memory, in rows of all banks."""
+    """Reads of wgmma from shared memory, in rows of all banks."""
     return sum(work.shared_bytes for work in tally.tensor.values()) // (BANKS * BANK_BYTES)
 
 
@@ -148,7 +148,7 @@ QUANTITIES = (
 
 
 def predict(job: tuple[SpecFile, str, bool]) -> dict[str, Any]:
-    """What the emulator counts for a spec, or only its identity; the reason, if it cannot be planned, compiled or run."""
+    """Counts of the emulator for a spec, or only its identity; the reason, if it cannot be planned, compiled or run."""
     file, architecture, counts = job
     started = time.perf_counter()
     try:

@@ -142,7 +142,7 @@ def steps(threads: int, seconds: float) -> list[dict[str, Any]]:
 
 
 def environment() -> dict[str, Any]:
-    """Where this was measured."""
+    """Machine and libraries of the measurement."""
     import numpy as np
     import threadpoolctl
 

@@ -87,7 +87,7 @@ def perceptrons(rounds: int) -> list[dict[str, Any]]:
 
 
 def products(rounds: int) -> list[dict[str, Any]]:
-    """What is chosen for single products, beside multiply-adds and torch."""
+    """Choices for single products, beside multiply-adds and torch."""
     import torch
 
     rows = []

@@ -45,7 +45,7 @@ SHAPES = ((4096, 4096, 4096), (16, 4096, 4096), (128, 11008, 4096), (1023, 1023,
 
 
 def calls() -> list[tuple[str, Callable[[], Any]]]:
-    """What is called, by what it is called."""
+    """Calls by their names."""
     import torch
 
     from gemmgen import ops

@@ -38,7 +38,7 @@ def command(spec: str, way: str, architecture: str) -> list[str]:
 
 
 def run(spec: str, way: str, architecture: str) -> str:
-    """What the command printed."""
+    """Output of the command."""
     try:
         done = subprocess.run(command(spec, way, architecture), capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:

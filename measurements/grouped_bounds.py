@@ -1,4 +1,4 @@
-"""What bounds grouped products: rows that tiles compute in vain, copies of B for half-filled tiles, and the last tiles' uneven end.
+"""Bounds of grouped products: rows that tiles compute in vain, copies of B for half-filled tiles, and the last tiles' uneven end.
 
     python -m measurements.grouped_bounds         on any machine: reads grouped.json, writes grouped_bounds.md
 
@@ -41,7 +41,7 @@ def uneven_ends(groups: int, m: int) -> np.ndarray[Any, Any]:
 
 @dataclass(frozen=True)
 class Tiling:
-    """How an instance covers rows."""
+    """Cover of rows by an instance."""
 
     name: str
     tile_m: int
@@ -53,7 +53,7 @@ class Tiling:
 
 
 def tiling(plan: GemmPlan, name: str, multiprocessors: int) -> Tiling:
-    """What of a plan decides about tiles."""
+    """Parts of a plan that decide about tiles."""
     loop = plan.loop
     parts = loop.consumers if isinstance(loop, WarpgroupLoop) and loop.skips_rows else 1
     ping_pong = isinstance(loop, WarpgroupLoop) and plan.spec.mainloop.schedule == "ping_pong"
@@ -91,7 +91,7 @@ def account(sizes: Iterable[int], n: int, tiles: Tiling) -> Account:
 
 
 def last_end(times: Sequence[float], blocks: int) -> float:
-    """When the last tile ends, each dealt to the block that is free first."""
+    """End of the last tile, each dealt to the block that is free first."""
     free = [0.0] * blocks
     for time in times:
         heapq.heappush(free, heapq.heappop(free) + time)

@@ -420,7 +420,7 @@ def warps() -> Iterator[Form]:
 
 
 def atomics() -> Iterator[Form]:
-    """What an atomic operation leaves in memory, and what it returns, exclusive-ored into it."""
+    """Result of an atomic operation in memory, with what it returns exclusive-ored into it."""
     for t in ("u32", "s32", "u64", "s64"):
         raw = "b" + t[1:]
         names = ("add", "min", "max") if t != "s64" else ("min", "max")
@@ -514,7 +514,7 @@ def on_gpu(chosen: Sequence[Form]) -> list[np.ndarray]:
 
 
 def heads_and_sums(result: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What the file keeps of a result: the first values, and a checksum of each run."""
+    """Part of a result that the file keeps: the first values, and a checksum of each run."""
     sums = [zlib.crc32(run.tobytes()) for run in result.reshape(-1, RUN)]
     return result[:HEAD].astype(np.uint64), np.array(sums, np.uint32)
 

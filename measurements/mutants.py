@@ -137,7 +137,7 @@ def read(journal: Path) -> dict[str, Entry]:
 
 
 def of_kernel(digest: str, entries: list[Entry], where: dict[str, str]) -> Entry:
-    """How many mutants of one kernel ended how."""
+    """Numbers of mutants of one kernel by outcome."""
     return {
         "digest": digest,
         **where,
@@ -174,7 +174,7 @@ def score(by_kernel: dict[str, Entry], named: list[str]) -> dict[str, Any]:
 
 
 def earlier(file: Path, part: str) -> dict[str, Entry]:
-    """What a result that is there says of each kernel."""
+    """Statements of an existing result on each kernel."""
     found: dict[str, Entry] = json.loads(file.read_text())[part]["by_kernel"] if file.exists() else {}
     return {name: entry for name, entry in found.items() if "digest" in entry}
 

@@ -49,7 +49,7 @@ class Problem:
         return f"{self.operation} of {self.dtype} {self.base}{seen}{cut}{wide} over {self.axes}"
 
     def view(self, array: Any) -> Any:
-        """What is reduced, in an array of the base extents."""
+        """Operand of a reduction, in an array of the base extents."""
         seen = array.permute(self.order) if self.order else array
         seen = seen[..., : seen.shape[-1] - self.cut] if self.cut else seen
         return seen.expand(self.expanded, *seen.shape) if self.expanded else seen

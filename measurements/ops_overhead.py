@@ -1,4 +1,4 @@
-"""What a call of gemmgen.ops costs the host after the first, beside torch's and CuPy's own operations, in microseconds."""
+"""Host time of a call of gemmgen.ops after the first, beside torch's and CuPy's own operations, in microseconds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Exported:
 
 
 def exports(*arrays: Exported) -> list[Any]:
-    """What the protocol alone costs."""
+    """Cost of the protocol alone."""
     return [array.__dlpack__(stream=1, max_version=(1, 0)) for array in arrays]
 
 

@@ -78,12 +78,12 @@ def compiled(plan: InstancePlan, assemble: bool) -> tuple[Any, Backend]:
 
 
 def trial(number: int, seed: int, case_seconds: float = CASE_SECONDS, assembled: int = 1) -> Entry:
-    """What became of one spec; each has a seed of its own, so that any of them can be made again."""
+    """Outcome of one spec; each has a seed of its own, so that any of them can be made again."""
     return tried(SpecMaker(seed * 1_000_000 + number, hostility=0.0).varied(), number, case_seconds, assembled)
 
 
 def tried(spec: dict[str, Any], number: int, case_seconds: float, assembled: int, seconds: int = SECONDS) -> Entry:
-    """What became of a spec."""
+    """Outcome of a spec, in a word."""
     started, elements, done, cases = time.process_time(), 0, 0, []
 
     def ended(outcome: str, **more: Any) -> Entry:

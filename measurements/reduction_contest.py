@@ -40,7 +40,7 @@ class Timing:
     error: float | None
     """Largest error over the bound of the instance's own summation tree; None for a peer."""
     repeats: bool | None
-    """Whether two launches gave the same bits; None for a peer."""
+    """True if two launches gave the same bits; None for a peer."""
 
     @property
     def spread_us(self) -> float:

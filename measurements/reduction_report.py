@@ -34,12 +34,12 @@ def best(result: Row) -> Row:
 
 
 def is_series(name: str) -> bool:
-    """Whether this is one of the eight steps."""
+    """True of one of the eight steps."""
     return len(name) > 2 and name[0] == "s" and name[1].isdigit() and name[2] == " "
 
 
 def verdict(own: Row, peer: Row) -> str:
-    """How much faster the first is; a tie if the medians differ by no more than the larger spread."""
+    """Speed of the first over the second; a tie if the medians differ by no more than the larger spread."""
     spread = max(row["p90_us"] - row["p10_us"] for row in (own, peer))
     factor = peer["median_us"] / own["median_us"]
     return f"{factor:.2f}x{' tie' if abs(peer['median_us'] - own['median_us']) <= spread else ''}"
@@ -105,7 +105,7 @@ def sweep_table(results: Sequence[Row], label: str) -> Iterator[str]:
 
 
 def summary_lines(report: Row) -> list[str]:
-    """What to read first."""
+    """Summary to read first."""
     lines = [*sum_table(report["sums"]), ""]
     middle = [result for result in report["sums"] if 16 <= result["exponent"] <= 22]
     own = ("rule", "rule, no early launch")

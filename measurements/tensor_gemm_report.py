@@ -1,4 +1,4 @@
-"""What the measurements of tensor-core GEMMs say: tables, what bounds the problems that miss their mark, and rows for tuned tables."""
+"""Report of the measurements of tensor-core GEMMs: tables, what bounds the problems that miss their mark, and rows for tuned tables."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def with_addmm(row: Mapping[str, Any]) -> str:
 
 
 def chain_bound(measured: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What an epilogue that took no time would give, and what `addmm` makes of the comparison."""
+    """Ratio that an epilogue without cost would give, and what `addmm` makes of the comparison."""
     plain = {tuple(row["shape"]): row for row in rows if row["kind"] == "bf16" and row["times_us"] and row["problem"].endswith(",nt,bf16")}
     free = [
         row["peer_us"][0] / plain[shape]["times_us"][best_of(plain[shape])][0]
@@ -269,7 +269,7 @@ def bounds_of(rows: Sequence[Mapping[str, Any]], specs: Mapping[str, KernelSpec]
 
 
 def shares(plan: Any, dimensions: Mapping[str, int], device: Device) -> str:
-    """How the tiles of an instance are distributed to the SMs."""
+    """Distribution of the tiles of an instance to the SMs."""
     m, n = dimensions["m"], dimensions["n"]
     tiles = -(-m // plan.tile_m) * -(-n // plan.tile_n) * dimensions.get("batch", 1) * dimensions.get("slices", plan.slices)
     waves = tiles / device.sm_count

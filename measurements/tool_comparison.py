@@ -90,7 +90,7 @@ def emulated(kernel: Kernel, strict: bool = False) -> str:
 
 
 def sanitized(folder: Path, kernel: Kernel) -> dict[str, str]:
-    """What each tool of compute-sanitizer tells: the first lines that it prints, without their prefix."""
+    """Findings of each tool of compute-sanitizer: the first lines that it prints, without their prefix."""
     found = {}
     for tool in SANITIZER_TOOLS:
         report = folder / f"{tool}.{kernel.name}.txt"
@@ -103,7 +103,7 @@ def sanitized(folder: Path, kernel: Kernel) -> dict[str, str]:
 
 
 def in_python(tool: str, kernel: Kernel) -> str | None:
-    """What a tool tells of the kernel in its language; None if there is none."""
+    """Finding of a tool on the kernel in its language; None if there is none."""
     module = HERE / f"tool_comparison_{tool}.py"
     if f"def {kernel.name}(" not in module.read_text(encoding="utf-8"):
         return None
