@@ -146,12 +146,29 @@ def settings(option: Option, device: Device) -> list[Option]:
     return [replace(option, dimensions={**option.dimensions, **one}) for one in chosen]
 
 
-def collect(torch: Any, shape: Shape, type: str, device: Device) -> Problem:
-    """Times all candidates of one problem beside torch."""
+def launcher_of(torch: Any, option: Option, early: bool) -> Any:
+    """A launcher of an option on the first GPU, for ``launch``; ``early``: its kernels may start while the work before them still runs."""
     from gemmgen.ops.engine import loaded
     from gemmgen.ops.torch_memory import captured_memory, kept_memory
     from gemmgen.runtime.cuda.launcher import Launcher
 
+    sequence = option.plan.sequence
+    known = {scalar.name for scalar in sequence.scalars}
+    sources = {name: f"{operand}[]" for name, (operand, _) in option.fit.arrays.items()}
+    sources |= {name: source for name, source in option.fit.scalars.items() if name in known}
+    slots: Any = [(f"{name}[]", "pointer") for name in ("a", "b", "bias", "out")] + [(name, "f32") for name in NUMBERS]
+    memory = kept_memory(torch, 0), captured_memory(torch, 0)
+    return Launcher.of_sequence(loaded(option.plan, 0), sequence, option.dimensions, slots, sources, *memory, early)
+
+
+def launch(torch: Any, launcher: Any, given: Sequence[Any]) -> None:
+    """Launches a product on ``given`` arrays: A, B, the bias (or None) and the result."""
+    pointers = (0 if array is None else array.data_ptr() for array in given)
+    launcher.launch(torch.cuda.current_stream().cuda_stream, *pointers, *NUMBERS.values())
+
+
+def collect(torch: Any, shape: Shape, type: str, device: Device) -> Problem:
+    """Times all candidates of one problem beside torch."""
     found = Problem(shape.kind, shape.problem(type))
     kind = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[type]
     size = torch.empty(0, dtype=kind).element_size()
@@ -162,25 +179,14 @@ def collect(torch: Any, shape: Shape, type: str, device: Device) -> Problem:
     wanted = theirs(torch, *integers[:3], torch.empty_like(integers[3]))
     if kind != torch.float32 and not shape.gelu:
         wanted = torch.matmul(integers[0].float(), integers[1].float()).to(kind)
-    slots: Any = [(f"{name}[]", "pointer") for name in ("a", "b", "bias", "out")] + [(name, "f32") for name in NUMBERS]
     ways: dict[str, Any] = {"torch": lambda index: theirs(torch, *sets[index])}
     entries: dict[str, Timed] = {}
-
-    def call(launcher: Any, given: Any) -> None:
-        pointers = (0 if array is None else array.data_ptr() for array in given)
-        launcher.launch(torch.cuda.current_stream().cuda_stream, *pointers, *NUMBERS.values())
-
     for option in (one for each in tried(found.problem, device) for one in settings(each, device)):
         timed = Timed(option.candidate.label, bool(option.fit.derived), arithmetic(option), option.dimensions.get("slices", 0), math.nan)
         try:
-            sequence = option.plan.sequence
-            known = {scalar.name for scalar in sequence.scalars}
-            sources = {name: f"{operand}[]" for name, (operand, _) in option.fit.arrays.items()}
-            sources |= {name: source for name, source in option.fit.scalars.items() if name in known}
-            memory = kept_memory(torch, 0), captured_memory(torch, 0)
-            launcher = Launcher.of_sequence(loaded(option.plan, 0), sequence, option.dimensions, slots, sources, *memory, option.early)
+            launcher = launcher_of(torch, option, option.early)
             integers[3].fill_(math.nan)
-            call(launcher, integers)
+            launch(torch, launcher, integers)
             torch.cuda.synchronize()
             close = torch.allclose(integers[3].float(), wanted.float(), rtol=2e-2 if size == 2 else 1e-5, atol=1e-2)
             if not (close if shape.gelu else torch.equal(integers[3], wanted)):
@@ -190,7 +196,7 @@ def collect(torch: Any, shape: Shape, type: str, device: Device) -> Problem:
             found.failures.append(f"{timed.label}: {str(error).splitlines()[0]}"[:200])
             continue
         name = f"{len(ways)}: {timed.label}"
-        entries[name], ways[name] = timed, lambda index, launcher=launcher: call(launcher, sets[index])
+        entries[name], ways[name] = timed, lambda index, launcher=launcher: launch(torch, launcher, sets[index])
     times = median_seconds(torch, ways, sets=count, rounds=ROUNDS, graph_seconds=GRAPH_SECONDS)
     found.torch_us = round(times["torch"] * 1e6, 3)
     found.times += [replace(timed, us=round(times[name] * 1e6, 3)) for name, timed in entries.items()]

@@ -24,7 +24,7 @@ from gemmgen.dispatch.devices import gpu_device
 from gemmgen.dispatch.selection import LONGEST_EARLY, Option, choose
 from gemmgen.dispatch.table import parse_problem
 from gemmgen.perf.contestants import median_seconds
-from measurements.choice import NUMBERS
+from measurements.choice import launch, launcher_of
 from measurements.odd_shapes import SEEN, Shape, arrays, shapes, theirs
 
 HERE = Path(__file__).resolve().parent
@@ -58,29 +58,14 @@ def products() -> list[tuple[Shape, str, Option]]:
 
 def measure(torch: Any, shape: Shape, type: str, option: Option) -> Row:
     """Times one product both ways, beside torch."""
-    from gemmgen.ops.engine import loaded
-    from gemmgen.ops.torch_memory import captured_memory, kept_memory
-    from gemmgen.runtime.cuda.launcher import Launcher
-
     kind = {"f32": torch.float32, "bf16": torch.bfloat16}[type]
     size = torch.empty(0, dtype=kind).element_size()
     count = max(1, min(64, math.ceil(2 * torch.cuda.get_device_properties(0).L2_cache_size / shape.bytes(size))))
     sets = [arrays(torch, shape, kind, integers=False) for _ in range(count)]
-    sequence = option.plan.sequence
-    known = {scalar.name for scalar in sequence.scalars}
-    sources = {name: f"{operand}[]" for name, (operand, _) in option.fit.arrays.items()}
-    sources |= {name: source for name, source in option.fit.scalars.items() if name in known}
-    slots: Any = [(f"{name}[]", "pointer") for name in ("a", "b", "bias", "out")] + [(name, "f32") for name in NUMBERS]
-    memory = kept_memory(torch, 0), captured_memory(torch, 0)
     ways: dict[str, Any] = {"torch": lambda index: theirs(torch, *sets[index])}
     for name, early in (("early", True), ("after", False)):
-        launcher = Launcher.of_sequence(loaded(option.plan, 0), sequence, option.dimensions, slots, sources, *memory, early)
-
-        def launch(index: int, launcher: Launcher = launcher) -> None:
-            pointers = (0 if array is None else array.data_ptr() for array in sets[index])
-            launcher.launch(torch.cuda.current_stream().cuda_stream, *pointers, *NUMBERS.values())
-
-        ways[name] = launch
+        launcher = launcher_of(torch, option, early)
+        ways[name] = lambda index, launcher=launcher: launch(torch, launcher, sets[index])
     times = {
         name: seconds * 1e6 for name, seconds in median_seconds(torch, ways, sets=count, rounds=ROUNDS, graph_seconds=GRAPH_SECONDS).items()
     }

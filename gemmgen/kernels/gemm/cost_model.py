@@ -542,7 +542,7 @@ def _direct_work(plan: GemmPlan, loop: WarpLoop, problem: Mapping[str, int], til
     reads = [words * o.fragments * (1 if o.reads_words else READ_ONE_BY_ONE) for o, words in ((loop.a, 4), (loop.b, 2))]
     warp_operations = 2.0 * loop.tile_m * loop.tile_n * loop.tile_k
     clocks = warp_operations / MMA_OPERATIONS_PER_CLOCK * SCHEDULERS
-    read = loop.tile_m * _held(problem["m"], loop.tile_m) / loop.tile_m + loop.tile_n * _held(problem["n"], loop.tile_n) / loop.tile_n
+    read = _held(problem["m"], loop.tile_m) + _held(problem["n"], loop.tile_n)
     return Work(
         blocks=ceil_div(tiles, loop.own_tiles),
         threads=loop.threads,
