@@ -39,6 +39,16 @@ __device__ __forceinline__ void split_bf16x3(float value, unsigned short (&parts
     }
 }
 
+// The bfloat16 numbers nearest to two values, that of the first in the lower half; the values become what these leave.
+__device__ __forceinline__ unsigned split_off_bf16(float2& values)
+{
+    unsigned nearest;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(nearest) : "f"(values.y), "f"(values.x));
+    values.x -= __uint_as_float(nearest << 16);
+    values.y -= __uint_as_float(nearest & 0xffff0000);
+    return nearest;
+}
+
 // The tf32 nearest to a value, and the one nearest to what that leaves: 22 to 24 bits together.
 __device__ __forceinline__ void split_tf32x2(float value, unsigned (&parts)[2])
 {

@@ -42,6 +42,14 @@ __device__ __forceinline__ unsigned load_word(unsigned source)
     return value;
 }
 
+// Reads two floats from shared memory.
+__device__ __forceinline__ float2 load_pair(unsigned source)
+{
+    float2 value;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(value.x), "=f"(value.y) : "r"(source) : "memory");
+    return value;
+}
+
 // Reads four integers from shared memory.
 __device__ __forceinline__ int4 load_integers(unsigned source)
 {

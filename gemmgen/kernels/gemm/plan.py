@@ -585,7 +585,9 @@ def tensor_core_parts(spec: GemmSpec, mainloop: TensorCoreMainloop) -> list[str]
 
 def arithmetic_parts(arithmetic: Arithmetic) -> list[str]:
     """Part of the name of an instance on tensor cores for what it makes float32 products of."""
-    return [*([arithmetic.f32_by] if arithmetic.f32_by else []), *([f"kept_{arithmetic.kept}"] if arithmetic.kept != "none" else [])]
+    parts: list[str] = [arithmetic.f32_by] if arithmetic.f32_by else []
+    parts += [f"kept_{arithmetic.kept}"] if arithmetic.kept != "none" else []
+    return [*parts, *(["split_rows"] if arithmetic.split == "mainloop" else [])]
 
 
 def _reduction_groups(spec: GemmSpec) -> int:

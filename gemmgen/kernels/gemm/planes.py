@@ -116,7 +116,7 @@ class Scheme:
         bits = self.planes * self.significand_bits
         return bits + self.planes - 1 if bits >= 24 else bits - self.scaled
 
-    def error_factor(self, k: int, promoted: int, compensated: bool) -> float:
+    def error_factor(self, k: int, promoted: int, compensated: bool, joined: bool = False) -> float:
         """c of the bound |C - AB| <= c u |A||B|, u = 2^-24, for ``k`` products an element, promoted every ``promoted``.
 
         It adds up, in units of u: what the planes leave of the operands, beyond ``held_bits``; the products of planes that are left out;
@@ -126,6 +126,10 @@ class Scheme:
         A compensated addition s = fl(sum + x) hands x - fl(s - sum) to the kept products (Dekker's Fast2Sum). That is all of its
         error where |sum| >= |x|; else fl(s - sum), which is about x, has an error of its own, so that all additions together lose no
         more than u sum|x|. The kept sum rounds once more for each, at 2^-significand_bits of the result's magnitude.
+
+        ``joined``: the sum of a step begins with what the addition before rounded off, goes on with the kept products and ends with the
+        leading one. Instructions on kept products then cut off by the magnitude of one step's, and those on the leading product
+        by that of all. What is carried is below u times the result, and by that much may be cut off more.
         """
         bits = self.significand_bits
         left_out = 0.0 if self.held_bits >= 24 else 2.0 ** (24 - self.held_bits)
@@ -137,12 +141,19 @@ class Scheme:
         ratio = sum(2.0 ** (-bits * (i + j)) for i, j in self.kept)
         kept = step * len(self.kept) * promotions * promoted / self.instruction_k * ratio
         additions = 1 + promotions * (ratio + promotions * UNIT_ROUNDOFF) if compensated else promotions
+        if joined:
+            instructions = promoted // self.instruction_k
+            leading *= 1 + ratio
+            kept = step * len(self.kept) * instructions * ratio
+            carried = step * self.products * instructions * promotions * UNIT_ROUNDOFF if compensated else 0.0
+            additions = 1 + ratio + carried + promotions * UNIT_ROUNDOFF if compensated else promotions
         total = 2 * left_out + dropped + leading + additions + kept + 3
         return total * 1.001  # products of errors, of which each is below 2^-10
 
-    def least_depth(self, promoted: int, compensated: bool, parts_of_k: int = 1) -> int:
+    def least_depth(self, promoted: int, compensated: bool, parts_of_k: int = 1, joined: bool = False) -> int:
         """k from which on neither the bound nor any measured error is larger than that of multiply-adds in order of k."""
-        return next(k for k in itertools.count(self.measured_depth) if self.error_factor(k, promoted, compensated) + parts_of_k - 1 <= k)
+        depths = itertools.count(self.measured_depth)
+        return next(k for k in depths if self.error_factor(k, promoted, compensated, joined) + parts_of_k - 1 <= k)
 
     def holds(self, magnitudes: Any) -> Any:
         """True if planes hold each row of a matrix of float32 numbers, as the kernel decides it: a flag for each row of
@@ -200,6 +211,8 @@ class PlaneOperand:
     """True if its planes were made before, and are an argument."""
     least_depth: int = 0
     """k below which all of its lines are marked."""
+    in_mainloop: bool = False
+    """True if the kernel that multiplies splits it, and says which of its lines are marked."""
 
     @property
     def suffix(self) -> str:
@@ -351,6 +364,8 @@ class PlanesPlan:
     """True if what the additions of leading products round off is kept."""
     parts_of_k: int = 1
     """Blocks that have a part of k each, whose sums one of them adds up."""
+    in_mainloop: bool = False
+    """True if the kernel that multiplies splits A, and sums kept and leading products together."""
 
     threads = SPLIT_THREADS
     chunk = CHUNK
@@ -364,6 +379,20 @@ class PlanesPlan:
     def row_constant(self) -> str:
         """The definition of the number of which rows of planes are multiples."""
         return f"constexpr int kRowMultiple = {self.operands[0].pitch_multiple};  // elements: rows begin at multiples of 16 bytes"
+
+    def row_constant_among(self, parts: tuple[WorkspacePart, ...]) -> str:
+        """The same where what lies behind planes in memory is found by it; else nothing."""
+        return self.row_constant if any("kRowMultiple" in part.c_bytes for part in parts[:-1]) else ""
+
+    @property
+    def marked_before(self) -> tuple[PlaneOperand, ...]:
+        """Operands whose lines are marked when the kernel that multiplies begins."""
+        return tuple(operand for operand in self.operands if not operand.in_mainloop)
+
+    @property
+    def row_exponent(self) -> str:
+        """The exponent of a row of a result where it is stored, as CUDA."""
+        return "row_exponents[block][half]" if self.in_mainloop else "k > 0 ? exponents_a[min(row, m - 1)] : 0"
 
     @property
     def repair_parts(self) -> int:
@@ -391,7 +420,8 @@ class PlanesPlan:
         """c of the bound |C - AB| <= c u |A||B|, u = 2^-24, where planes hold both factors."""
         if k < self.least_depth:
             return SHALLOW_FACTOR
-        return self.scheme.error_factor(k, self.promoted_steps * self.scheme.instruction_k, self.compensated) + self.parts_of_k - 1
+        promoted = self.promoted_steps * self.scheme.instruction_k
+        return self.scheme.error_factor(k, promoted, self.compensated, self.in_mainloop) + self.parts_of_k - 1
 
     @property
     def least_depth(self) -> int:
@@ -400,8 +430,8 @@ class PlanesPlan:
 
     @property
     def split_operands(self) -> tuple[PlaneOperand, ...]:
-        """Those that every run splits."""
-        return tuple(operand for operand in self.operands if not operand.kept)
+        """Those that every run splits before the product."""
+        return tuple(operand for operand in self.operands if not (operand.kept or operand.in_mainloop))
 
     @property
     def kept_operand(self) -> PlaneOperand | None:
@@ -416,7 +446,7 @@ class PlanesPlan:
     @property
     def parts(self) -> tuple[WorkspacePart, ...]:
         """The workspace, in order."""
-        return memory_parts(self.split_operands)
+        return memory_parts(tuple(operand for operand in self.operands if not operand.kept))
 
     @property
     def kept_parts(self) -> tuple[WorkspacePart, ...]:
@@ -481,7 +511,7 @@ def memory_parts(operands: tuple[PlaneOperand, ...]) -> tuple[WorkspacePart, ...
 
     found = [part("extremes", "unsigned", o, f"8 * {o.extent}", f"8LL * {o.extent}") for o in operands if not o.k_major]
     found += [part("exponents", "int", o, f"4 * {o.extent}", f"4LL * {o.extent}") for o in operands]
-    for o in operands:
+    for o in (operand for operand in operands if not operand.in_mainloop):
         c_size = f"{o.scheme.planes * o.scheme.element_bytes}LL * {o.rows} * {o.c_pitch}"
         found.append(part("planes", o.scheme.part_type, o, f"{o.scheme.planes} * {o.plane_bytes}", c_size))
     return tuple(found)
@@ -502,7 +532,9 @@ def is_compensated(arithmetic: Arithmetic) -> bool:
     scheme = plane_scheme(arithmetic)
     if scheme is None:
         return False
-    return scheme.scaled if arithmetic.sums == "auto" else arithmetic.sums == "compensated"
+    if arithmetic.sums == "auto":
+        return scheme.scaled or arithmetic.split == "mainloop"
+    return arithmetic.sums == "compensated"
 
 
 def planes_plan(
@@ -520,7 +552,8 @@ def planes_plan(
     promoted = promote_every if isinstance(promote_every, int) else scheme.promote_every
     compensated = is_compensated(arithmetic)
     promoted_steps = min(promoted, tile_k) // scheme.instruction_k
-    least_depth = scheme.least_depth(promoted_steps * scheme.instruction_k, compensated, parts_of_k)
+    in_mainloop = arithmetic.split == "mainloop"
+    least_depth = scheme.least_depth(promoted_steps * scheme.instruction_k, compensated, parts_of_k, in_mainloop)
     a, b = (
         PlaneOperand(
             "A" if name == "a" else "B",
@@ -530,7 +563,8 @@ def planes_plan(
             scheme=scheme,
             kept=arithmetic.kept == name,
             least_depth=least_depth,
+            in_mainloop=in_mainloop and name == "a",
         )
         for name, matrix in (("a", matrices[0]), ("b", matrices[1]))
     )
-    return PlanesPlan(scheme, (a, b), name, promoted_steps, compensated, parts_of_k)
+    return PlanesPlan(scheme, (a, b), name, promoted_steps, compensated, parts_of_k, in_mainloop)

@@ -10,7 +10,7 @@ from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.gemm.planes import REPAIR_THREADS, REPAIR_TILE, SPLIT_THREADS, PlaneOperand, PlanesPlan
 from gemmgen.kernels.gemm.sequence import MAXIMUM_EXTENT, gemm_problem, workspace_argument
 from gemmgen.kernels.gemm.spec import GemmSpec
-from gemmgen.kernels.gemm.tensor_sequence import FARTHEST_TILE, LARGEST_INT
+from gemmgen.kernels.gemm.tensor_sequence import FARTHEST_TILE, LARGEST_INT, matrix_map
 from gemmgen.kernels.gemm.warp_mma import WarpLoop
 from gemmgen.kernels.launch import (
     Argument,
@@ -40,7 +40,8 @@ def planes_sequence(
     workspace = workspace_argument("u8", planes.workspace_bytes, 1, "scales of rows and columns, then the planes of A and B")
     maps: list[TensorMapArgument] = []
     if isinstance(loop, WarpgroupLoop):
-        maps = [_map(planes, operand, box) for operand, box in zip(planes.operands, (loop.a.box, loop.b.box), strict=True)]
+        for operand, box in zip(planes.operands, (loop.a.box, loop.b.box), strict=True):
+            maps.append(matrix_map(operand.matrix, box) if operand.in_mainloop else _map(planes, operand, box))
     strides = [scalar for matrix in matrices[:2] for scalar in matrix.scalars if scalar.name == matrix.batch_stride]
     given: dict[str, list[Argument]] = {
         "A": [problem.a, *(scalar for scalar in matrices[0].scalars if scalar not in strides)],

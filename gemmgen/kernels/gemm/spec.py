@@ -148,6 +148,10 @@ class Arithmetic(SpecModel):
     kept: Literal["none", "a", "b"] = "none"
     """Operand that comes with its planes, made beforehand by kernels of their own: weights that serve many products, say. It is given
     as float32, too, for what planes cannot hold."""
+    split: Literal["kernel", "mainloop"] = "kernel"
+    """Where A becomes planes; B does so in a first kernel. ``kernel``: A as well. ``mainloop``: warps split what they read of a tile of A,
+    and multiply it from registers, so that A is read once, as float32: for products whose A is large, and B has few columns. For
+    ``bf16x6`` and ``bf16x9``, which need no scales, and A stored along k."""
 
 
 ClusterExtent = Literal[1, 2, 4, 8]
@@ -405,7 +409,7 @@ class GemmSpec(KernelSpec):
         if self.amax == "none":
             del fields["amax"]
         arithmetic = fields["mainloop"].get("arithmetic", {})
-        for name in ("sums", "kept"):
+        for name in ("sums", "kept", "split"):
             if arithmetic.get(name) == Arithmetic.model_fields[name].default:
                 del arithmetic[name]
         later: dict[str, Any] = {"copied": "none", "tiles": "static", "a_from": "shared", "edges": "each_vector"}

@@ -14,6 +14,7 @@ from gemmgen.kernels.epilogue.operations import Factor
 from gemmgen.kernels.epilogue.products import plan_epilogue
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.copied import as_copied
+from gemmgen.kernels.gemm.matrices import matrix_layouts
 from gemmgen.kernels.gemm.planes import SETS_OF_SUMS, Scheme, is_compensated, plane_scheme
 from gemmgen.kernels.gemm.spec import (
     Arithmetic,
@@ -80,6 +81,7 @@ def warpgroup_loop(
         return None
     tile, cluster = mainloop.tile, mainloop.cluster
     planes = 1 if scheme is None else scheme.planes
+    splits_rows = scheme is not None and mainloop.arithmetic.split == "mainloop"
     skips_rows = spec.batch == "grouped" and mainloop.consumers > 1 and mainloop.schedule == "cooperative"
     pieces = mainloop.consumers if skips_rows and matrices[0].contiguous == "k" and cluster.n == 1 else 1
     sides: tuple[tuple[Literal["A", "B"], Literal["m", "n"], Matrix, int, int, int], ...] = (
@@ -93,9 +95,9 @@ def warpgroup_loop(
             k_major=matrix.contiguous == "k",
             extent=extent,
             tile_k=tile.k,
-            element_bytes=_factor_bytes(matrix, scheme),
+            element_bytes=_factor_bytes(matrix, None if splits_rows and name == "A" else scheme),
             blocks=blocks,
-            planes=planes,
+            planes=1 if splits_rows and name == "A" else planes,
             pieces=boxes,
         )
         for name, axis, matrix, extent, blocks, boxes in sides
@@ -117,15 +119,16 @@ def warpgroup_loop(
         cluster_k=spec.decomposition.slices if isinstance(spec.decomposition, SplitKCluster) else 1,
         type_a=types[0],
         type_b=types[1],
-        kept_sums=0 if scheme is None else SETS_OF_SUMS,
-        staggered=mainloop.consumers == 2 and is_compensated(mainloop.arithmetic),
+        kept_sums=0 if scheme is None else 1 if splits_rows else SETS_OF_SUMS,
+        staggered=mainloop.consumers == 2 and is_compensated(mainloop.arithmetic) and not splits_rows,
         staging=None,
         promote_steps=promotion // tile.k,
         registers=None,
         persistent_blocks=mainloop.persistent_blocks,
         min_blocks_per_sm=mainloop.min_blocks_per_sm,
         dynamic=mainloop.tiles == "dynamic",
-        a_in_registers=mainloop.a_from == "registers",
+        a_in_registers=mainloop.a_from == "registers" or splits_rows,
+        split_registers=_split_registers(mainloop, scheme) if splits_rows else 0,
         skips_rows=skips_rows,
         unroll=unroll_argument(mainloop.unroll),
     )
@@ -142,6 +145,13 @@ def warpgroup_loop(
         loop = replace(loop, turned=True)
     reasons += _resource_reasons(loop, architecture)
     return loop
+
+
+def _split_registers(mainloop: TensorCoreMainloop, scheme: Scheme | None) -> int:
+    """Fragments of rows of A that a thread splits at a time, and as many that are multiplied meanwhile."""
+    assert scheme is not None
+    every = mainloop.promote_every if isinstance(mainloop.promote_every, int) else scheme.promote_every
+    return 2 * scheme.planes * every // scheme.instruction_k
 
 
 def _column_bytes(spec: GemmSpec, matrix: Matrix, columns: int) -> int:
@@ -174,7 +184,7 @@ def plane_reasons(spec: GemmSpec, arithmetic: Arithmetic, matrices: tuple[Matrix
     if types != ["f32"] * 3:
         need = "f32 for A, B and C where arithmetic.f32_by is given"
         yield Reason("storage", "storage", ", ".join(types), need)
-    if arithmetic.sums == "compensated" and not scheme.scaled:
+    if arithmetic.sums == "compensated" and not (scheme.scaled or arithmetic.split == "mainloop"):
         need = f"plain for {scheme.name}: where nothing is scaled, a sum may overflow, and what that rounds off is no number"
         yield Reason("sums", "mainloop.arithmetic.sums", "compensated", need)
     if arithmetic.kept != "none" and spec.batch != "none":
@@ -204,6 +214,30 @@ def _plane_loop_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop, scheme: Sc
         yield Reason("instruction_n", "mainloop.instruction_n", str(mainloop.instruction_n), "none where float32 is computed by planes")
     if mainloop.schedule == "ping_pong":
         yield Reason("schedule", "mainloop.schedule", "ping_pong", "cooperative where float32 is computed by planes")
+    if mainloop.arithmetic.split == "mainloop":
+        yield from _split_reasons(spec, mainloop, scheme)
+
+
+def _split_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop, scheme: Scheme) -> Iterator[Reason]:
+    """Reasons against rows of A that are split by the warps that multiply them."""
+    field = "mainloop.arithmetic.split"
+    if scheme.type != "bf16":
+        need = "kernel" + (": scales are known when a row has been read" if scheme.scaled else ", or another scheme")
+        yield Reason("split", field, f"mainloop for {scheme.name}", need, "f32_by: bf16x6, whose planes need no scales")
+    if spec.batch != "none" or mainloop.arithmetic.kept != "none":
+        got = f"mainloop with batch: {spec.batch}, kept: {mainloop.arithmetic.kept}"
+        yield Reason("split", field, got, "kernel for batches, and where planes are kept")
+    along_k = matrix_layouts(spec)[0].contiguous == "k"
+    if not along_k or spec.alignment.a * ELEMENTS[spec.storage.a].bytes < COPY_ALIGNMENT:
+        got = f"mainloop with A stored along {'k' if along_k else 'm'}, alignment.a: {spec.alignment.a}"
+        yield Reason("split", field, got, "A along k, alignment.a: 4, as the copy engine wants it", "split: kernel")
+    if mainloop.cluster.m * mainloop.cluster.n > 1:
+        got = f"mainloop with clusters of {mainloop.cluster.m} x {mainloop.cluster.n}"
+        yield Reason("split", field, got, "blocks that share no tiles")
+    every = mainloop.promote_every if isinstance(mainloop.promote_every, int) else scheme.promote_every
+    if mainloop.tile.k % (2 * every):
+        need = f"a multiple of {2 * every}: rows of {every} steps are split while those before are multiplied, in pairs"
+        yield Reason("tile_k", "mainloop.tile.k", str(mainloop.tile.k), need)
 
 
 def _promotion(spec: GemmSpec, mainloop: TensorCoreMainloop) -> int:
@@ -268,10 +302,11 @@ def _shape_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop, matrices: tuple
         need = f"a multiple of {rows}: {BLOCK_ROWS} rows for each group of consumers"
         yield Reason("tile_m", "mainloop.tile.m", str(tile.m), need)
     scheme = plane_scheme(mainloop.arithmetic)
+    splits_rows = scheme is not None and mainloop.arithmetic.split == "mainloop"
     if matrices[0].element_bytes == 1 and spec.storage.a in BYTE_INTEGERS and tile.n not in INTEGER_COLUMNS:
         yield Reason("tile_n", "mainloop.tile.n", str(tile.n), "8, 16, 24, 32 or a multiple of 16 for integers")
     for matrix, extent, blocks, field in ((matrices[0], tile.m, mainloop.cluster.n, "m"), (matrices[1], tile.n, mainloop.cluster.m, "n")):
-        element_bytes = _factor_bytes(matrix, scheme)
+        element_bytes = _factor_bytes(matrix, None if field == "m" and splits_rows else scheme)
         size = tile.k * element_bytes
         if size % SPAN_BYTES:
             need = f"a multiple of {SPAN_BYTES // element_bytes}: rows of {SPAN_BYTES} bytes in shared memory"
@@ -287,9 +322,9 @@ def _shape_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop, matrices: tuple
             need = f"at most {LARGEST_BOX} rows in a box of the copy engine"
             yield Reason("box", f"mainloop.tile.{field if along_k else 'k'}", str(rows_of_box), need)
     promotion = _promotion(spec, mainloop)
-    if mainloop.a_from == "registers" and (matrices[0].contiguous != "k" or promotion or scheme is not None):
+    if mainloop.a_from == "registers" and not splits_rows and (matrices[0].contiguous != "k" or promotion or scheme is not None):
         got = f"registers with A stored along {matrices[0].contiguous}, sums promoted {f'every {promotion}' if promotion else 'never'}"
-        need = "shared, or A stored along k, sums that stay in the tensor core, and no float32 by planes"
+        need = "shared, or A stored along k, sums that stay in the tensor core, and no float32 by planes but with split: mainloop"
         yield Reason("a_from", "mainloop.a_from", got, need)
     if mainloop.unroll != "full" and mainloop.a_from == "registers":
         need, hint = "full where A comes from registers", "an index that is not known to the compiler cannot choose a register"
@@ -307,6 +342,8 @@ def _shape_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop, matrices: tuple
 
 def _combination_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterator[Reason]:
     cluster, decomposition = mainloop.cluster, spec.decomposition
+    if mainloop.arithmetic.split == "mainloop" and mainloop.arithmetic.f32_by is None:
+        yield Reason("split", "mainloop.arithmetic.split", "mainloop without f32_by", "kernel, or arithmetic.f32_by: bf16x6")
     if cluster.m > 1 and cluster.n > 1:
         need = "1 along m or along n: a cluster shares tiles of one operand"
         yield Reason("cluster", "mainloop.cluster", f"{cluster.m} x {cluster.n}", need)
@@ -447,6 +484,9 @@ def warpgroup_regions(loop: WarpgroupLoop) -> tuple[SharedRegion, ...]:
     if loop.cluster_k > 1:
         held = (loop.cluster_k - 1, loop.blocks_m * loop.tile_n // 8, WARPGROUP * loop.consumers, 4)
         add("sums", loop.accumulator, held, loop.sums_bytes, "sums of the cluster's other blocks, as their threads hold them")
+    if loop.extremes_bytes:
+        held = (loop.cluster_k - 1, loop.blocks_m, WARPGROUP * loop.consumers // 4, 4)
+        add("extremes", "unsigned", held, loop.extremes_bytes, "extremes of the rows that those have split, for two rows each")
     add(
         "barriers",
         "unsigned long long",

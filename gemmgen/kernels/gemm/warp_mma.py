@@ -668,6 +668,9 @@ def _combination_reasons(spec: GemmSpec, mainloop: MmaSyncMainloop, scheme: Sche
     elif decomposition.scheme not in ("data_parallel", "split_k_parallel", "stream_k"):
         need = "data_parallel, split_k_parallel or stream_k for mma_sync"
         yield Reason("decomposition", "decomposition.scheme", decomposition.scheme, need)
+    if mainloop.arithmetic.split == "mainloop":
+        need = "kernel for mma_sync: its warps share what they read, and each would split it again"
+        yield Reason("split", "mainloop.arithmetic.split", "mainloop", need, "strategy: tensor_core")
     if scheme is not None and (mainloop.copies == "tma" or mainloop.fragment_buffers == 2):
         got = f"copies: {mainloop.copies}, fragment_buffers: {mainloop.fragment_buffers}"
         yield Reason("planes", "mainloop.copies", got, "cp_async or registers, and 1, where float32 is computed by planes")

@@ -312,6 +312,8 @@ class WarpgroupLoop:
     """Sets of sums beside those of float32 that a thread holds, where float32 is computed by planes."""
     unroll: str = ""
     """Argument of ``#pragma unroll`` at the loop over a stage's instructions along k: nothing, or a factor."""
+    split_registers: int = 0
+    """Fragments of planes of A that a thread holds for the rows of an instruction, where it splits A itself; else 0."""
     staggered: bool = False
     """True if groups that share a tile start their instructions alternately, so that one's run while the other waits for its own."""
 
@@ -394,7 +396,7 @@ class WarpgroupLoop:
     @property
     def instruction_k(self) -> int:
         """Values of k that one instruction multiplies."""
-        return INSTRUCTION_BYTES // self.a.element_bytes
+        return INSTRUCTION_BYTES // self.b.element_bytes
 
     @property
     def instruction_name(self) -> str:
@@ -412,7 +414,7 @@ class WarpgroupLoop:
         if self.accumulator == "int":
             return ""
         majors = (self.b,) if self.a_in_registers else (self.a, self.b)
-        transposed = "".join(f", {int(not operand.k_major)}" for operand in majors) if self.a.element_bytes == 2 else ""
+        transposed = "".join(f", {int(not operand.k_major)}" for operand in majors) if self.b.element_bytes == 2 else ""
         return f", 1, 1{transposed}"
 
     @property
@@ -511,13 +513,18 @@ class WarpgroupLoop:
     @property
     def estimated_registers(self) -> int:
         """Registers of a consumer's thread."""
-        held = 4 * self.blocks_m * (self.tile_k // self.instruction_k) if self.a_in_registers else 0
+        held = 4 * self.blocks_m * (self.split_registers or self.tile_k // self.instruction_k) if self.a_in_registers else 0
         return self.sums + held + OTHER_REGISTERS
 
     @property
     def sums_bytes(self) -> int:
         """Shared memory for the sums of a cluster's other blocks."""
         return (self.cluster_k - 1) * self.tile_m * self.tile_n * 4
+
+    @property
+    def extremes_bytes(self) -> int:
+        """Shared memory for the extremes of the rows of A that a cluster's other blocks have split: two words for each."""
+        return (self.cluster_k - 1) * self.tile_m * 8 if self.split_registers else 0
 
     @property
     def partial_chunk(self) -> bool:
@@ -533,4 +540,4 @@ class WarpgroupLoop:
     def shared_bytes(self) -> int:
         staging = (self.staging.group_bytes + self.column_bytes) * self.consumers if self.staging else self.turned_bytes * self.consumers
         waiting = BARRIER_BYTES * self.barriers + TICKET_BYTES * self.tickets
-        return self.stages * (self.a.tile_bytes + self.b.tile_bytes) + staging + self.sums_bytes + waiting
+        return self.stages * (self.a.tile_bytes + self.b.tile_bytes) + staging + self.sums_bytes + self.extremes_bytes + waiting
