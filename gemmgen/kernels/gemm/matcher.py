@@ -395,7 +395,9 @@ def vector_fit(spec: GemmSpec, mainloop: VectorMainloop, request: GemmRequest) -
     }
     held = rows if along_k else alignment["a"]
     lanes: int = mainloop.lanes
-    if not along_k:  # narrow reads of more lanes are as long a piece of a row
+    if mainloop.vectors == "shifted":  # as many teams as a vector has elements
+        lanes = min(lanes, mainloop.threads * request.a.element_bytes // MOST_ALIGNMENT)
+    elif not along_k:  # narrow reads of more lanes are as long a piece of a row
         lanes = min(lanes * MOST_ALIGNMENT // (alignment["a"] * request.a.element_bytes), mainloop.threads // 2)
     changes = {
         "order": "row_major" if row_major else "column_major",

@@ -640,6 +640,8 @@ def fragment_helpers(plan: GemmPlan) -> tuple[Helper, ...]:
 
 def vector_helpers(plan: GemmPlan, loop: VectorLoop) -> tuple[Helper, ...]:
     """Loads of A and B in a kernel for few columns, whole and guarded; what others call before those."""
+    if loop.along == "m":
+        return stream_helpers(plan, loop)
     kinds = ("whole", "guarded")
     wanted = [(matrix, width, kind) for matrix, width in ((plan.matrix_a, loop.width_a), (plan.matrix_b, loop.width_b)) for kind in kinds]
     needed: dict[Helper, None] = {}
@@ -650,6 +652,15 @@ def vector_helpers(plan: GemmPlan, loop: VectorLoop) -> tuple[Helper, ...]:
     for matrix, width, kind in wanted:
         if matrix.is_half:
             needed[Helper("half", "load_converted", (width, matrix.type, kind == "guarded"))] = None
+    return tuple(needed)
+
+
+def stream_helpers(plan: GemmPlan, loop: VectorLoop) -> tuple[Helper, ...]:
+    """Loads of A and B as they lie in memory, where lanes lie along m; what adds up slices."""
+    needed = {Helper("copy", "load_guarded", (loop.sum_width,)): None} if plan.store == "last" else {}
+    for held in (loop.held_a, loop.held_b):
+        kind = "load_words" if held.in_words else "load_whole"
+        needed[Helper("copy" if held.element == "f32" else "half", kind, (held.width,))] = None
     return tuple(needed)
 
 

@@ -111,9 +111,13 @@ class VectorMainloop(SpecModel):
     """Threads of a team."""
     rows: Literal[1, 2, 4, 8, 16] = 4
     """Rows of A that a team works on at a time; along m, it has as many for each lane as one vector of A holds."""
+    vectors: Literal["aligned", "shifted"] = "aligned"
+    """Along m: ``aligned``, as wide as A's alignment promises; ``shifted``, of 16 bytes wherever columns of A begin: each team moves its
+    rows back to the last address that such a vector may have. The columns of a team all begin alike, since teams are as many as a vector
+    has elements, or a multiple."""
     columns: Annotated[int, Field(ge=1, le=16, strict=True)] = 1
     """Columns of C that a block computes; A is read again for every further so many."""
-    unroll: Literal[1, 2, 4, 8] = 2
+    unroll: Literal[1, 2, 4, 8, 16] = 2
     """Vectors of 16 bytes of each row that a thread reads ahead; of narrower ones, where A is not aligned, as many more, within bounds."""
     min_blocks_per_sm: Annotated[int, Field(ge=1, le=16, strict=True)] = 1
     """Blocks that must fit on a multiprocessor at once: bounds the registers that the compiler may use."""
@@ -412,7 +416,7 @@ class GemmSpec(KernelSpec):
         for name in ("sums", "kept", "split"):
             if arithmetic.get(name) == Arithmetic.model_fields[name].default:
                 del arithmetic[name]
-        later: dict[str, Any] = {"copied": "none", "tiles": "static", "a_from": "shared", "edges": "each_vector"}
+        later: dict[str, Any] = {"copied": "none", "tiles": "static", "a_from": "shared", "edges": "each_vector", "vectors": "aligned"}
         if not isinstance(self.mainloop, TiledMainloop | VectorMainloop):
             later["unroll"] = type(self.mainloop).model_fields["unroll"].default
         if isinstance(self.mainloop, MmaSyncMainloop):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Literal
 
+from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import Formula
 from gemmgen.hardware.target import WARP_THREADS, Architecture
@@ -30,12 +31,44 @@ WIDEST_BYTES = 16
 MOST_UNROLL = 16
 MOST_HELD = 32
 """Elements of A that a thread may hold for a step, in registers, and as many for the next."""
+MOST_WORDS = 64
+"""Words of A that a thread may have on their way, where its lanes lie along m."""
+SECTOR_BYTES = 32
+"""Bytes that memory and caches give at least."""
 MOST_B_AHEAD = 32
 """The same of B, where that is read ahead."""
 MOST_SUMMERS = 32
 SLICES_AT_ONCE = 8
 """Slices whose sums a thread of the last block has in flight at a time."""
 OTHER_REGISTERS = 32
+
+
+@dataclass(frozen=True)
+class Held:
+    """Elements that one load reads, in registers as they lie in memory: so that nothing waits for them before they are multiplied."""
+
+    element: str
+    width: int
+
+    @property
+    def in_words(self) -> bool:
+        return self.element != "f32" and self.width > 1
+
+    @property
+    def c_type(self) -> str:
+        """Type of the registers."""
+        return "unsigned" if self.in_words else ELEMENTS[self.element].c_type
+
+    @property
+    def count(self) -> int:
+        return self.width // 2 if self.in_words else self.width
+
+    def value(self, registers: str, index: str) -> str:
+        """One of the elements as a float."""
+        if self.element == "f32":
+            return f"{registers}[{index}]"
+        bits = f"{registers}[{index} / 2] >> {index} % 2 * 16" if self.in_words else f"{registers}[0]"
+        return f"{self.element}_to_float({bits})"
 
 
 @dataclass(frozen=True)
@@ -62,6 +95,11 @@ class VectorLoop:
     parts: int
     """Sums that a block has of each of its elements of C, before it adds them up."""
     min_blocks_per_sm: int
+    held_a: Held
+    """What one load reads of A, where lanes lie along m."""
+    held_b: Held
+    grain: int = 1
+    """Elements of which a team's rows begin at a multiple, from address 0, wherever its columns of A do; 1 where they begin with those."""
 
     @property
     def teams(self) -> int:
@@ -69,7 +107,23 @@ class VectorLoop:
 
     @property
     def tile_m(self) -> int:
-        return self.rows * (self.teams if self.along == "k" else self.lanes)
+        read = self.rows * (self.teams if self.along == "k" else self.lanes)
+        return read - self.grain if self.shifted else read
+
+    @property
+    def shifted(self) -> bool:
+        """True if teams read rows from before their tile on."""
+        return self.grain > 1
+
+    @property
+    def partial_vectors(self) -> bool:
+        """True if a vector along m may lie partly beyond its column."""
+        return self.along == "m" and (self.shifted or (not self.whole_rows and self.width_a > 1))
+
+    @property
+    def singles(self) -> int:
+        """Values of k of which a thread with such a vector reads elements at a time."""
+        return max(1, MOST_HELD // self.rows)
 
     @property
     def elements(self) -> int:
@@ -129,11 +183,6 @@ class VectorLoop:
         return max(self.parts * self.tile_m * self.pitch, self.summers * self.elements)
 
     @property
-    def edge_threads(self) -> bool:
-        """True if a thread may have a vector of rows of which some lie beyond the matrix."""
-        return self.along == "m" and not self.whole_rows and self.width_a > 1
-
-    @property
     def shuffles(self) -> tuple[int, ...]:
         """Distances of the lanes that exchange sums, one after the other."""
         distances = [1 << place for place in range(5)]
@@ -154,9 +203,15 @@ def vector_loop(
         reasons.append(Reason("along", "mainloop.along", "m", need, hint))
     if a.is_half and b.is_half and a.type != b.type:
         reasons.append(Reason("storage", "storage.b", b.type, f"{a.type} as A, or f32"))
+    if mainloop.vectors == "shifted" and mainloop.along == "k":
+        reasons.append(Reason("vectors", "mainloop.vectors", "shifted", "aligned where lanes lie along k"))
     if len(reasons) > found:
         return None
-    widest_a, widest_b = (min(matrix.alignment, WIDEST_BYTES // matrix.element_bytes) for matrix in (a, b))
+    shifts = mainloop.vectors == "shifted" and a.alignment * a.element_bytes < WIDEST_BYTES
+    widest_a, widest_b = (
+        WIDEST_BYTES // matrix.element_bytes if shifts and matrix is a else min(matrix.alignment, WIDEST_BYTES // matrix.element_bytes)
+        for matrix in (a, b)
+    )
     whole_columns = spec.multiple_of.n % mainloop.columns == 0
     along_n = gcd(mainloop.columns, widest_b) if whole_columns else 1
     along_n = along_n & -along_n
@@ -181,8 +236,16 @@ def vector_loop(
     # As many bytes ahead in narrow loads as in wide ones.
     read_at_a_time = vector if along_k else rows
     unroll = min(MOST_UNROLL, int(mainloop.unroll) * max(1, WIDEST_BYTES // (a.element_bytes * read_at_a_time)))
-    while unroll > 1 and unroll * rows * vector > MOST_HELD:
+    while unroll > 1 and (unroll * rows * vector > MOST_HELD if along_k else unroll * rows * a.element_bytes > MOST_WORDS * FLOAT_BYTES):
         unroll //= 2
+    grain = 1
+    if shifts:
+        teams = mainloop.threads // mainloop.lanes
+        grain = min(teams & -teams, SECTOR_BYTES // a.element_bytes)
+        if grain % rows:
+            need = f"a multiple of {rows} teams, so that all columns of a team begin alike"
+            reasons.append(Reason("vectors", "mainloop.vectors", f"shifted, {teams} teams", need, "more threads, or fewer lanes"))
+            return None
     loop = VectorLoop(
         mainloop.along,
         mainloop.threads,
@@ -197,6 +260,9 @@ def vector_loop(
         whole_columns,
         parts,
         mainloop.min_blocks_per_sm,
+        Held(a.type, width_a),
+        Held(b.type, width_b),
+        grain,
     )
     shared = FLOAT_BYTES * loop.shared_floats
     if shared >= architecture.static_shared_bytes_per_block:
@@ -252,6 +318,9 @@ def vector_sequence(
 
 def estimated_registers(loop: VectorLoop) -> int:
     """Registers of a thread: sums, what it reads of A and B, addresses."""
+    if loop.along == "m":
+        steps_b = loop.unroll if loop.reads_b_ahead else 1
+        return min(255, OTHER_REGISTERS + loop.unroll * loop.held_a.count + loop.columns * (loop.rows + steps_b) + loop.rows)
     steps_b = 2 * loop.unroll if loop.reads_b_ahead else 1
     held = 2 * loop.unroll * loop.rows * loop.vector + loop.columns * (loop.rows + steps_b * loop.vector)
     return min(255, OTHER_REGISTERS + held + 2 * loop.rows)

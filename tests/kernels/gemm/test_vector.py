@@ -15,6 +15,7 @@ from gemmgen.verification.oracle import oracle_of
 
 VECTOR = SPECS / "gemm" / "vector"
 HALVES = ["storage.a=bf16", "storage.b=bf16", "storage.c=bf16", "alignment.a=8"]
+SHIFTED = ["mainloop.vectors=shifted"]
 VARIANTS = {
     "strided vector": ("rows_nt", ["transpose=nn", "alignment.b=1"]),
     "nothing aligned": ("rows_nt", ["alignment.a=1", "alignment.b=1", "mainloop.columns=3"]),
@@ -27,6 +28,10 @@ VARIANTS = {
     "rows at the edge in vectors": ("columns_tn", ["mainloop.columns=2", "mainloop.threads=64"]),
     "rows of whole vectors": ("columns_tn", ["multiple_of.m=4", "mainloop.threads=64"]),
     "halves along m": ("columns_tn", [*HALVES, "mainloop.threads=64", "alpha=argument"]),
+    "columns of A that begin anywhere": ("columns_tn", ["alignment.a=1", *SHIFTED]),
+    "the same, in halves": ("columns_tn", [*HALVES, "alignment.a=2", *SHIFTED, "mainloop.columns=3", "mainloop.unroll=16"]),
+    "the same, of batches": ("columns_tn", ["alignment.a=1", *SHIFTED, "batch=strided", "alpha=argument", "mainloop.threads=512"]),
+    "the same, B by columns": ("columns_tn", ["alignment.a=1", *SHIFTED, "transpose=tt", "mainloop.lanes=64"]),
     "A contiguous along m, lanes along k": ("deep_nn", ["transpose=tn", "multiple_of.m=4", "mainloop.columns=2"]),
     "launched early": ("deep_nn", ["early_launch=true", "architecture=sm_90", "mainloop.lanes=64", "mainloop.rows=1"]),
 }
@@ -47,6 +52,7 @@ def test_variant_is_verified(name):
         (["mainloop.lanes=512"], "lanes"),
         (["mainloop.along=m"], "along"),
         (["storage.a=f16", "storage.b=bf16"], "storage"),
+        (["mainloop.vectors=shifted"], "vectors"),
         (["mainloop.threads=1024", "mainloop.lanes=1", "mainloop.rows=16", "mainloop.columns=16"], "shared_memory"),
         (["decomposition={scheme: split_k_serial, slices: 4}"], "decomposition"),
         (["store=through_shared"], "store"),
@@ -56,6 +62,21 @@ def test_impossible_kernel_is_refused_with_its_reason(changes, code):
     with pytest.raises(PlanError) as caught:
         gemmgen.plan(VECTOR / "rows_nt.yaml", "sm_90", changes)
     assert code in {reason.code for reason in caught.value.reasons}
+
+
+def test_too_few_teams_for_shifted_vectors_are_refused():
+    with pytest.raises(PlanError, match="a multiple of 4 teams"):
+        gemmgen.plan(VECTOR / "columns_tn.yaml", None, [*SHIFTED, "alignment.a=1", "mainloop.lanes=128"])
+
+
+@pytest.mark.parametrize("ending", ["last = inside ? end : first_row < m && lda == m ?", "row < 0 || row >= kTileM"])
+def test_lost_edge_of_shifted_rows_is_found(monkeypatch, ending):
+    planned = gemmgen.plan(VECTOR / "columns_tn.yaml", None, [*SHIFTED, "alignment.a=1"])
+    source = gemmgen.render(planned)
+    broken = source.text.replace(ending, ending.replace("lda == m", "true").replace("kTileM", "kTileM - 1"))
+    assert broken != source.text
+    monkeypatch.setattr("gemmgen.toolchain.compilation.render", lambda plan: type(source)(source.name, broken))
+    assert not gemmgen.verify(planned).passed
 
 
 def test_lost_slice_is_found(monkeypatch):
