@@ -67,21 +67,23 @@ SHALLOW = {
     "four blocks": ["mainloop.min_blocks_per_sm=4"],
     "two rows": ["mainloop.rows=2"],
 }
+ONE_STEP = ["mainloop.tile.threadblock.k=32", "mainloop.stages=1"]
 PAIRS = "alignment={a: 2, b: 2}"
 BATCHED = {
     "one": [],
     "pairs": [PAIRS],
     "pairs, C too": ["alignment={a: 2, b: 2, c: 2}"],
-    "pairs k 8": [PAIRS, "mainloop.tile.threadblock.k=8"],
-    "pairs k 8 four stages": [PAIRS, "mainloop.tile.threadblock.k=8", "mainloop.stages=4"],
-    "pairs k 32": [PAIRS, "mainloop.tile.threadblock.k=32", "mainloop.stages=2"],
-    "pairs, through shared": [PAIRS, "store=through_shared"],
-    "pairs, five blocks": [PAIRS, "mainloop.min_blocks_per_sm=5"],
-    "pairs, turned": [PAIRS, "mainloop.tile.warp={m: 96, n: 32}", "mainloop.tile.thread={m: 12, n: 8}"],
+    "k 32": ["mainloop.tile.threadblock.k=32", "mainloop.stages=2"],
+    "through shared": ["store=through_shared"],
+    "five blocks": ["mainloop.min_blocks_per_sm=5"],
+    "five blocks, pairs, two stages": ["alignment={a: 2, b: 2, c: 2}", "mainloop.min_blocks_per_sm=5", "mainloop.stages=2"],
+    "turned": ["mainloop.tile.warp={m: 96, n: 32}", "mainloop.tile.thread={m: 12, n: 8}"],
+    "nine warps": ["mainloop.tile.warp={m: 32, n: 32}", "mainloop.tile.thread={m: 8, n: 4}"],
+    "nine warps, two stages": ["mainloop.tile.warp={m: 32, n: 32}", "mainloop.tile.thread={m: 4, n: 8}", "mainloop.stages=2"],
+    "nine warps, k 32": [*ONE_STEP[:1], "mainloop.stages=2", "mainloop.tile.warp={m: 32, n: 32}", "mainloop.tile.thread={m: 8, n: 4}"],
     "two stages": ["mainloop.stages=2"],
     "k 8": ["mainloop.tile.threadblock.k=8"],
 }
-ONE_STEP = ["mainloop.tile.threadblock.k=32", "mainloop.stages=1"]
 WIDE = {
     "one": [],
     "k 16": ["mainloop.tile.threadblock.k=16"],
