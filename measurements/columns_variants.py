@@ -68,6 +68,7 @@ SHALLOW = {
     "two rows": ["mainloop.rows=2"],
 }
 ONE_STEP = ["mainloop.tile.threadblock.k=32", "mainloop.stages=1"]
+SIX_WARPS = ["mainloop.tile.warp={m: 16, n: 96}", "mainloop.tile.thread={m: 4, n: 12}"]
 PAIRS = "alignment={a: 2, b: 2}"
 BATCHED = {
     "one": [],
@@ -78,9 +79,9 @@ BATCHED = {
     "five blocks": ["mainloop.min_blocks_per_sm=5"],
     "five blocks, pairs, two stages": ["alignment={a: 2, b: 2, c: 2}", "mainloop.min_blocks_per_sm=5", "mainloop.stages=2"],
     "turned": ["mainloop.tile.warp={m: 96, n: 32}", "mainloop.tile.thread={m: 12, n: 8}"],
-    "nine warps": ["mainloop.tile.warp={m: 32, n: 32}", "mainloop.tile.thread={m: 8, n: 4}"],
-    "nine warps, two stages": ["mainloop.tile.warp={m: 32, n: 32}", "mainloop.tile.thread={m: 4, n: 8}", "mainloop.stages=2"],
-    "nine warps, k 32": [*ONE_STEP[:1], "mainloop.stages=2", "mainloop.tile.warp={m: 32, n: 32}", "mainloop.tile.thread={m: 8, n: 4}"],
+    "six warps": SIX_WARPS,
+    "six warps, four blocks": [*SIX_WARPS, "mainloop.min_blocks_per_sm=4"],
+    "six warps, two stages": [*SIX_WARPS, "mainloop.stages=2", "mainloop.min_blocks_per_sm=4"],
     "two stages": ["mainloop.stages=2"],
     "k 8": ["mainloop.tile.threadblock.k=8"],
 }
