@@ -177,7 +177,9 @@ def _mainloop(plan: GemmPlan, loop: WarpgroupLoop) -> Lines:
         ("unrolling", f"the loop over a stage's instructions along k, {unrolling_text(plan.spec.mainloop.unroll)}"),
     ]
     if loop.a_in_registers:
-        lines[1] = ("one stage", f"{count} instructions of each group; their rows of A come to registers first")
+        came = "come to registers" if plan.planes is None else "are split in registers"
+        products = 1 if plan.planes is None else plan.planes.scheme.products
+        lines[1] = ("one stage", f"{count * products} instructions of each group; their rows of A {came} first")
     if loop.promote_steps:
         parts = f", {loop.instruction_n} columns at a time" if loop.blocks_n > 1 else ""
         text = f"every {loop.promote_steps * loop.tile_k} of k, sums go from the tensor core, which keeps 14 bits, to float32{parts}"
@@ -216,14 +218,18 @@ def _planes(planes: PlanesPlan, staggered: bool) -> Lines:
     made = "written to the workspace by a kernel before the product"
     if planes.kept_operand is not None:
         made = f"those of {planes.kept_operand.name} are an argument, the others are {made}"
+    if planes.in_mainloop:
+        made = "A's are made by the warps that multiply it, B's by a kernel before the product"
     turns = "; two groups of warps take turns to multiply and to add up" if staggered else ""
+    leaves = f"the leading ones leave the tensor core every {promoted} of k"
+    rounded_off = f"in float32; what an addition rounds off is kept with the smaller products{turns}"
+    if planes.in_mainloop:
+        leaves = f"the smaller ones first; their sum leaves the tensor core every {promoted} of k"
+        rounded_off = "in float32; what an addition rounds off begins the next sum"
     return (
         ("planes", f"{scheme.planes} of {kind} for each operand{scaled}; {made}"),
-        ("products", f"{scheme.products} for one of float32; the leading ones leave the tensor core every {promoted} of k"),
-        (
-            "sums",
-            f"in float32; what an addition rounds off is kept with the smaller products{turns}" if planes.compensated else "in float32",
-        ),
+        ("products", f"{scheme.products} for one of float32; {leaves}"),
+        ("sums", rounded_off if planes.compensated else "in float32"),
         ("error", f"at most c u |A||B|, u = 2^-24; c is {bounds}, that of multiply-adds k"),
         ("holds", f"{held}; rows and columns with others a last kernel multiplies in float32, and all of them below"),
         ("", f"k = {planes.least_depth} in double precision"),

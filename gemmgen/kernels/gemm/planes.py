@@ -444,6 +444,11 @@ class PlanesPlan:
         return tuple(operand for operand in self.split_operands if not operand.k_major)
 
     @property
+    def splits_columns(self) -> bool:
+        """True if a kernel before the product splits an operand whose rows do not run along k."""
+        return any(not (operand.k_major or operand.in_mainloop) for operand in self.operands)
+
+    @property
     def parts(self) -> tuple[WorkspacePart, ...]:
         """The workspace, in order."""
         return memory_parts(tuple(operand for operand in self.operands if not operand.kept))
@@ -509,7 +514,7 @@ def memory_parts(operands: tuple[PlaneOperand, ...]) -> tuple[WorkspacePart, ...
             size, c_size = f"{size} * {operand.count}", f"{c_size} * ({operand.batch_stride} != 0 ? batch : 1)"
         return WorkspacePart(f"{name}_{operand.suffix}", c_type, size, c_size)
 
-    found = [part("extremes", "unsigned", o, f"8 * {o.extent}", f"8LL * {o.extent}") for o in operands if not o.k_major]
+    found = [part("extremes", "unsigned", o, f"8 * {o.extent}", f"8LL * {o.extent}") for o in operands if not (o.k_major or o.in_mainloop)]
     found += [part("exponents", "int", o, f"4 * {o.extent}", f"4LL * {o.extent}") for o in operands]
     for o in (operand for operand in operands if not operand.in_mainloop):
         c_size = f"{o.scheme.planes * o.scheme.element_bytes}LL * {o.rows} * {o.c_pitch}"

@@ -148,14 +148,15 @@ class Arithmetic(SpecModel):
     None: products of the types as stored."""
     sums: Literal["auto", "plain", "compensated"] = "auto"
     """Addition of what leaves the tensor core to the float32 sums: ``compensated`` keeps what each addition rounds off, so that errors
-    do not grow with k; three more operations. ``auto``: compensated where planes are scaled, which no sum of theirs overflows."""
+    do not grow with k; three more operations. ``auto``: compensated where planes are scaled, which no sum of theirs overflows, and
+    where A is split in the mainloop, whose sums stay infinite if they overflow."""
     kept: Literal["none", "a", "b"] = "none"
     """Operand that comes with its planes, made beforehand by kernels of their own: weights that serve many products, say. It is given
     as float32, too, for what planes cannot hold."""
     split: Literal["kernel", "mainloop"] = "kernel"
     """Where A becomes planes; B does so in a first kernel. ``kernel``: A as well. ``mainloop``: warps split what they read of a tile of A,
     and multiply it from registers, so that A is read once, as float32: for products whose A is large, and B has few columns. For
-    ``bf16x6`` and ``bf16x9``, which need no scales, and A stored along k."""
+    ``bf16x6`` and ``bf16x9``, which need no scales."""
 
 
 ClusterExtent = Literal[1, 2, 4, 8]

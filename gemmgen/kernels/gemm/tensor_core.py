@@ -14,7 +14,6 @@ from gemmgen.kernels.epilogue.operations import Factor
 from gemmgen.kernels.epilogue.products import plan_epilogue
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.copied import as_copied
-from gemmgen.kernels.gemm.matrices import matrix_layouts
 from gemmgen.kernels.gemm.planes import SETS_OF_SUMS, Scheme, is_compensated, plane_scheme
 from gemmgen.kernels.gemm.spec import (
     Arithmetic,
@@ -227,10 +226,9 @@ def _split_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop, scheme: Scheme)
     if spec.batch != "none" or mainloop.arithmetic.kept != "none":
         got = f"mainloop with batch: {spec.batch}, kept: {mainloop.arithmetic.kept}"
         yield Reason("split", field, got, "kernel for batches, and where planes are kept")
-    along_k = matrix_layouts(spec)[0].contiguous == "k"
-    if not along_k or spec.alignment.a * ELEMENTS[spec.storage.a].bytes < COPY_ALIGNMENT:
-        got = f"mainloop with A stored along {'k' if along_k else 'm'}, alignment.a: {spec.alignment.a}"
-        yield Reason("split", field, got, "A along k, alignment.a: 4, as the copy engine wants it", "split: kernel")
+    if spec.alignment.a * ELEMENTS[spec.storage.a].bytes < COPY_ALIGNMENT:
+        got = f"mainloop with alignment.a: {spec.alignment.a}"
+        yield Reason("split", field, got, "alignment.a: 4, as the copy engine wants it", "split: kernel")
     if mainloop.cluster.m * mainloop.cluster.n > 1:
         got = f"mainloop with clusters of {mainloop.cluster.m} x {mainloop.cluster.n}"
         yield Reason("split", field, got, "blocks that share no tiles")
@@ -466,7 +464,8 @@ def warpgroup_regions(loop: WarpgroupLoop) -> tuple[SharedRegion, ...]:
         regions.append(SharedRegion(name, type, shape, offset, size, meaning))
 
     for operand in (loop.a, loop.b):
-        c_type = ELEMENTS[loop.type_a if operand.name == "A" else loop.type_b].c_type
+        element = "f32" if operand.name == "A" and loop.split_registers else loop.type_a if operand.name == "A" else loop.type_b
+        c_type = ELEMENTS[element].c_type
         rows = operand.tile_bytes // SPAN_BYTES
         meaning = f"tiles of {operand.name}, [stage][row][{'k' if operand.k_major else operand.axis}], rows of {SPAN_BYTES} bytes, swizzled"
         shape = (loop.stages, rows, operand.span_elements)

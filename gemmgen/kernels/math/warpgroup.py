@@ -118,7 +118,7 @@ class WarpgroupOperand:
     @property
     def block_bytes(self) -> int:
         """From the rows of one instruction to those of the next."""
-        return BLOCK_ROWS * self.row_bytes if self.k_major else self.part_bytes
+        return BLOCK_ROWS * self.row_bytes if self.k_major else BLOCK_ROWS // self.span_elements * self.part_bytes
 
     @property
     def steps_in_row(self) -> int:

@@ -13,6 +13,7 @@ from gemmgen.kernels.gemm import oracle
 from gemmgen.kernels.gemm.planes import SCHEMES
 
 SPEC = SPECS / "gemm" / "f32_by_bf16x6_decode_16.yaml"
+SHALLOW = "mainloop.stages=2"
 ALONE = "decomposition={scheme: data_parallel}"
 
 
@@ -89,6 +90,14 @@ def test_shallow_products_are_rounded_once():
         [ALONE, "order=row_major", "transpose=nt", "alignment.c=2", "alpha=argument", "beta=argument"],
         ["transpose=tt", "mainloop.tile.n=64", "mainloop.stages=2", "mainloop.min_blocks_per_sm=1", "epilogue=[{op: bias, per: row}]"],
         [ALONE, "mainloop.tile={m: 128, n: 24, k: 128}", "mainloop.stages=2", "mainloop.min_blocks_per_sm=1"],
+        [ALONE, "transpose=nn"],
+        [
+            "transpose=nt",
+            "mainloop.tile={m: 128, n: 64, k: 64}",
+            "mainloop.consumers=2",
+            "mainloop.min_blocks_per_sm=1",
+            "mainloop.stages=2",
+        ],
         [ALONE, "mainloop.promote_every=16", "mainloop.persistent_blocks=2", "mainloop.a_from=registers"],
     ],
     ids=lambda overrides: overrides[-1].split("=")[0],
@@ -105,7 +114,6 @@ def test_every_form_verifies(overrides):
         ("mainloop.arithmetic.f32_by=f16x3", "mainloop.arithmetic.split"),
         ("mainloop.arithmetic.f32_by=tf32x3", "mainloop.arithmetic.split"),
         ("mainloop.arithmetic.f32_by=null", "mainloop.arithmetic.split"),
-        ("transpose=nn", "mainloop.arithmetic.split"),
         ("alignment.a=1", "mainloop.arithmetic.split"),
         ("batch=strided", "mainloop.arithmetic.split"),
         ("mainloop.arithmetic.kept=b", "mainloop.arithmetic.split"),
