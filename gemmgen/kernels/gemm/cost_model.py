@@ -304,7 +304,7 @@ def _vector_work(plan: GemmPlan, loop: VectorLoop, problem: Mapping[str, int], m
         unit="fp32",
         issue=1.0 + (loads + converted + 4) / (values * loop.columns),
         shared_clocks=_lines(plan, loop, problem["n"]) * loop.unroll * warps,
-        loaded_bytes=float(step * (loop.tile_m * a.element_bytes + loop.columns * b.element_bytes)),
+        loaded_bytes=float(step * (loop.rows_read * a.element_bytes + loop.columns * b.element_bytes)),
         # Where B is not read ahead, every vector of A waits for its own, from the L2 if the teams read different parts.
         in_flight=1.0 if loop.reads_b_ahead else 1.0 / (1.0 + loop.unroll * WAIT_FOR_B[loop.along]),
         stored_bytes=tile_result + sums * 2,

@@ -113,12 +113,13 @@ def _vector_threads(plan: GemmPlan, loop: VectorLoop) -> Lines:
         if loop.parts > 1
         else "nowhere: a thread has all of k"
     )
+    where = f"from multiples of {loop.grain * a.element_bytes} bytes on, wherever its columns begin" if loop.shifted else "once"
     meeting += ", those of several warps in shared memory" if loop.along == "k" and loop.parts > 1 else ""
     return (
         ("tile of C", f"{loop.tile_m} x {loop.columns} by {loop.threads} threads"),
         ("teams", f"{lanes}; {share}"),
         ("thread", f"{loop.rows} x {loop.columns} sums; {loop.unroll} steps of {loop.vector} of k are read before they are multiplied"),
-        ("reads of A", f"{loop.width_a * a.element_bytes} bytes at a time, along {a.contiguous}; once"),
+        ("reads of A", f"{loop.width_a * a.element_bytes} bytes at a time, along {a.contiguous}; {where}"),
         ("reads of B", f"{loop.width_b * b.element_bytes} bytes at a time, along {b.contiguous}; by every team"),
         ("sums meet", meeting),
     )

@@ -107,8 +107,12 @@ class VectorLoop:
 
     @property
     def tile_m(self) -> int:
-        read = self.rows * (self.teams if self.along == "k" else self.lanes)
-        return read - self.grain if self.shifted else read
+        return self.rows_read - self.grain if self.shifted else self.rows_read
+
+    @property
+    def rows_read(self) -> int:
+        """Rows of A that a block reads, those of other tiles among them where it shifts them."""
+        return self.rows * (self.teams if self.along == "k" else self.lanes)
 
     @property
     def shifted(self) -> bool:

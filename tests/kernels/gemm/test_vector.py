@@ -11,6 +11,9 @@ from gemmgen.core.errors import PlanError
 from gemmgen.dispatch.selection import choose
 from gemmgen.dispatch.table import parse_problem
 from gemmgen.hardware.target import device
+from gemmgen.kernels.gemm.oracle import case_of
+from gemmgen.toolchain.compilation import compile_plan
+from gemmgen.verification.counters import count_case
 from gemmgen.verification.oracle import oracle_of
 
 VECTOR = SPECS / "gemm" / "vector"
@@ -77,6 +80,16 @@ def test_lost_edge_of_shifted_rows_is_found(monkeypatch, ending):
     assert broken != source.text
     monkeypatch.setattr("gemmgen.toolchain.compilation.render", lambda plan: type(source)(source.name, broken))
     assert not gemmgen.verify(planned).passed
+
+
+def test_shifted_vectors_move_few_sectors_more_than_the_matrix_has():
+    moved = {}
+    for vectors in ("aligned", "shifted"):
+        planned = gemmgen.plan(VECTOR / "columns_tn.yaml", "sm_90", [f"mainloop.vectors={vectors}", "alignment.a=1"])
+        case = case_of("odd rows", {"m": 1003, "n": 1, "k": 256, "lda": 1003, "ldb": 1, "ldc": 1, "slices": 2}, {}, "reals")
+        counted = count_case(planned, compile_plan(planned), case, hazards=False).to_json()["total"]
+        moved[vectors] = counted["global_memory"]["load"]["sectors"] * 32 / (4 * 1003 * 256)
+    assert moved["shifted"] < 1.2 < 1.35 < moved["aligned"]
 
 
 def test_lost_slice_is_found(monkeypatch):
