@@ -525,14 +525,16 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         sequence = vector_sequence(name, spec, matrices, loop, epilogue)
     elif isinstance(loop, WarpgroupLoop):
         assert isinstance(mainloop, TensorCoreMainloop)
-        planes = planes_plan(name, mainloop.arithmetic, matrices, loop.tile_k, mainloop.promote_every, loop.cluster_k)
+        held = loop.tile_n // 8, loop.blocks_m
+        planes = planes_plan(name, mainloop.arithmetic, matrices, loop.tile_k, mainloop.promote_every, loop.cluster_k, held)
         if planes is not None:
             sequence = planes_sequence(name, spec, matrices, loop, epilogue, planes)
         else:
             sequence = tensor_core_sequence(name, spec, matrices, loop, epilogue, (REDUCTION_THREADS, reduction_elements), copied)
     elif isinstance(loop, WarpLoop):
         assert isinstance(mainloop, MmaSyncMainloop)
-        planes = planes_plan(name, mainloop.arithmetic, matrices, loop.tile_k)
+        held = loop.warp_n // 8, loop.warp_m // loop.block_rows
+        planes = planes_plan(name, mainloop.arithmetic, matrices, loop.tile_k, matrices_held=held)
         if planes is not None:
             sequence = planes_sequence(name, spec, matrices, loop, epilogue, planes)
         else:

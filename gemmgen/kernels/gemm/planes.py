@@ -28,6 +28,8 @@ REPAIR_K = 16
 REPAIR_THREADS = 256
 REPAIR_LINES = 8
 """Marked rows and columns of a tile that are computed one by one; where there are more, the tile is."""
+STORED_MATRICES = 4
+"""Matrices of a tile that the code of an epilogue stores, blocks of rows counted; where there are more, it runs several times."""
 SETS_OF_SUMS = 2
 """Beside the float32 sums of a product by planes: the leading product of some steps, and the others."""
 REGION_BYTES = 256
@@ -366,6 +368,8 @@ class PlanesPlan:
     """Blocks that have a part of k each, whose sums one of them adds up."""
     in_mainloop: bool = False
     """True if the kernel that multiplies splits A, and sums kept and leading products together."""
+    matrices: tuple[int, int] = (1, 1)
+    """Matrices of 8 columns, and blocks of rows, that a thread has sums of."""
 
     threads = SPLIT_THREADS
     chunk = CHUNK
@@ -374,6 +378,18 @@ class PlanesPlan:
     repair_threads = REPAIR_THREADS
     repair_lines = REPAIR_LINES
     range_bits = RANGE_BITS
+
+    @property
+    def stored_matrices(self) -> int:
+        """Matrices side by side that the same code of the epilogue stores before the next: a divisor of all, so few that the code stays
+        short, since most of the time that a compiler takes for these kernels went into their epilogue."""
+        columns, rows = self.matrices
+        return max(count for count in range(1, columns + 1) if columns % count == 0 and (count == 1 or count * rows <= STORED_MATRICES))
+
+    @property
+    def store_turns(self) -> int:
+        """Times that the epilogue's code runs for a tile."""
+        return self.matrices[0] // self.stored_matrices
 
     @property
     def row_constant(self) -> str:
@@ -392,7 +408,7 @@ class PlanesPlan:
     @property
     def row_exponent(self) -> str:
         """The exponent of a row of a result where it is stored, as CUDA."""
-        return "row_exponents[block][half]" if self.in_mainloop else "k > 0 ? exponents_a[min(row, m - 1)] : 0"
+        return "row_exponents[block][half]" if self.in_mainloop or self.store_turns > 1 else "k > 0 ? exponents_a[min(row, m - 1)] : 0"
 
     @property
     def repair_parts(self) -> int:
@@ -432,6 +448,20 @@ class PlanesPlan:
     def split_operands(self) -> tuple[PlaneOperand, ...]:
         """Those that every run splits before the product."""
         return tuple(operand for operand in self.operands if not (operand.kept or operand.in_mainloop))
+
+    @property
+    def split_alike(self) -> bool:
+        """True if the same code splits both operands, so that it is compiled once."""
+        a, b = self.operands
+        alike = a.k_major and b.k_major and a.vector == b.vector
+        return alike and not (a.in_mainloop or a.kept or b.kept or a.batch_stride or b.batch_stride)
+
+    @property
+    def split_apart(self) -> tuple[PlaneOperand, ...]:
+        """Operands that have code of their own which splits them."""
+        if self.split_alike:
+            return self.operands[:1]
+        return tuple(operand for operand in self.operands if not operand.in_mainloop)
 
     @property
     def kept_operand(self) -> PlaneOperand | None:
@@ -549,8 +579,10 @@ def planes_plan(
     tile_k: int,
     promote_every: int | str = "auto",
     parts_of_k: int = 1,
+    matrices_held: tuple[int, int] = (1, 1),
 ) -> PlanesPlan | None:
-    """Steps around a product of planes; None where the operands are multiplied as they are. ``promote_every``: as in a spec."""
+    """Steps around a product of planes; None where the operands are multiplied as they are. ``promote_every``: as in a spec;
+    ``matrices_held``: matrices of 8 columns and blocks of rows that a thread has sums of."""
     scheme = plane_scheme(arithmetic)
     if scheme is None:
         return None
@@ -572,4 +604,4 @@ def planes_plan(
         )
         for name, matrix in (("a", matrices[0]), ("b", matrices[1]))
     )
-    return PlanesPlan(scheme, (a, b), name, promoted_steps, compensated, parts_of_k, in_mainloop)
+    return PlanesPlan(scheme, (a, b), name, promoted_steps, compensated, parts_of_k, in_mainloop, matrices_held)

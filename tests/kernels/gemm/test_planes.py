@@ -310,3 +310,12 @@ def test_every_form_verifies(overrides):
 )
 def test_the_bound_of_an_instance_says_how_it_is_met(k, words):
     assert accuracy(gemmgen.plan(SPEC, "sm_90a"), {"m": 64, "n": 64, "k": k}).startswith(words)
+
+
+def test_wider_tiles_have_no_longer_epilogue():
+    stores = [kernel(f"mainloop.tile.n={n}").binary.ptx.count("st.global.v2.f32") for n in (64, 128)]
+    assert stores[0] == stores[1] > 0
+
+
+def test_one_code_splits_operands_that_lie_alike():
+    assert kernel().binary.ptx.count("redux.sync.max") == 1
