@@ -239,6 +239,16 @@ class PlaneOperand:
         return f"ld{self.suffix}"
 
     @property
+    def line_apart(self) -> str:
+        """The factor from a line to the next, as CUDA after its number; empty where lines lie side by side."""
+        return f" * {self.leading_dimension}" if self.k_major else ""
+
+    @property
+    def step_apart(self) -> str:
+        """The same for the elements of a line."""
+        return "" if self.k_major else f" * {self.leading_dimension}"
+
+    @property
     def batch_stride(self) -> str | None:
         return self.matrix.batch_stride
 
