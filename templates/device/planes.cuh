@@ -49,13 +49,16 @@ __device__ __forceinline__ unsigned split_off_bf16(float2& values)
     return nearest;
 }
 
-// The tf32 nearest to a value, and the one nearest to what that leaves: 22 to 24 bits together.
+// The tf32 nearest to a value, and what it leaves as another: 22 to 24 bits together. The second is rounded in the
+// direction of the value, away from zero, as for float16.
 __device__ __forceinline__ void split_tf32x2(float value, unsigned (&parts)[2])
 {
+    constexpr unsigned kBits = 0xffffe000;  // of a float32 that tf32 has
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(parts[0]) : "f"(value));
-    parts[0] &= 0xffffe000;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(parts[1]) : "f"(value - __uint_as_float(parts[0])));
-    parts[1] &= 0xffffe000;
+    parts[0] &= kBits;
+    const unsigned rest = __float_as_uint(value - __uint_as_float(parts[0]));
+    const bool same_sign = static_cast<int>(rest ^ __float_as_uint(value)) >= 0;
+    parts[1] = (same_sign ? rest + ~kBits : rest) & kBits;
 }
 
 // Adds a value to a sum, and returns what that rounded off.

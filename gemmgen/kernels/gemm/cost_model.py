@@ -39,7 +39,8 @@ MMA_OPERATIONS_PER_CLOCK = 2048.0
 """Of an SM, on 16-bit types by `mma.sync`."""
 SHARED_BYTES_PER_CLOCK = 128.0
 COMPENSATION_ISSUE = 0.27
-"""Cost of keeping what that rounds off: 1.2 to 1.3 times the time of plain sums, on an H200."""
+"""Cost of keeping what that rounds off: 1.2 to 1.3 times the time of plain sums, on an H200, of three products of planes; the others
+have as many additions beside more products."""
 READ_INSTRUCTIONS = 13.0
 """Of a lane, for a word of a fragment that it reads from global memory: whether and where it exists. Calibrated, as the next two and the
 costs of this kind, on 57 small, shallow and other products in bfloat16 on an H100."""
@@ -371,6 +372,11 @@ class _Share:
     """Results, where the time between two of them is longer than that of a persistent grid; else 0."""
 
 
+def _compensation(planes: PlanesPlan) -> float:
+    """What keeping the errors of additions costs, over the time of products."""
+    return COMPENSATION_ISSUE * 3 / planes.scheme.products if planes.compensated else 0.0
+
+
 def _share(plan: GemmPlan, loop: WarpgroupLoop | WarpLoop, works: int, depth: int) -> _Share:
     """The distribution of ``works`` pieces of ``depth`` steps each over blocks."""
     division = plan.spec.decomposition
@@ -416,7 +422,7 @@ def _tensor_core_work(
     scattered = plan.fragment_store in ("pairs", "elements")
     # In ping-pong, a group stores while the other multiplies, if the copy engine does.
     hidden = loop.ping_pong and plan.fragment_store in ("boxes", "partial")
-    compensated = plan.planes is not None and plan.planes.compensated
+    compensation = 0.0 if plan.planes is None else _compensation(plan.planes)
     kind = "wgmma" if plan.planes is None else "planes by wgmma"
     added = SCATTERED_READS * len(plan.residuals) if scattered else 0.0
     main = Work(
@@ -427,7 +433,7 @@ def _tensor_core_work(
         steps=share.steps,
         operations=2.0 * loop.tile_m * loop.tile_n * loop.tile_k,
         unit=plan.unit,
-        issue=1.0 + (PROMOTION_ISSUE * loop.blocks_n if loop.promote_steps else COMPENSATION_ISSUE if compensated else 0.0),
+        issue=1.0 + (PROMOTION_ISSUE * loop.blocks_n if loop.promote_steps else compensation),
         shared_clocks=0.0,
         loaded_bytes=_boxed(loop.a.tile_bytes, problem["m"], loop.tile_m) + _boxed(loop.b.tile_bytes, problem["n"], loop.tile_n),
         in_flight=float(loop.stages),
@@ -505,7 +511,7 @@ def _warp_mma_work(
     products = 1 if plan.planes is None else plan.planes.scheme.products
     busy = loop.a.planes * copies * COPY_INSTRUCTIONS * warps / 4
     busy /= products * operations / MMA_OPERATIONS_PER_CLOCK * loop.a.element_bytes / 2
-    compensated = plan.planes is not None and plan.planes.compensated
+    compensation = 0.0 if plan.planes is None else _compensation(plan.planes)
     read = (loop.warp_m + loop.warp_n) * loop.tile_k * loop.a.element_bytes * loop.a.planes * warps
     stored = float(problem["m"] * problem["n"] * problem.get("batch", 1) * FLOAT_BYTES) / max(1, tiles) if partial else tile_result
     kind = "mma" if plan.planes is None else "planes by mma"
@@ -517,7 +523,7 @@ def _warp_mma_work(
         steps=share.steps,
         operations=operations,
         unit=plan.unit,
-        issue=1.0 + busy + (COMPENSATION_ISSUE if compensated else 0.0),
+        issue=1.0 + busy + compensation,
         shared_clocks=(read + loop.a.tile_bytes + loop.b.tile_bytes) / SHARED_BYTES_PER_CLOCK,
         loaded_bytes=loop.a.tile_bytes * _held(problem["m"], loop.tile_m) / loop.tile_m
         + loop.b.tile_bytes * _held(problem["n"], loop.tile_n) / loop.tile_n,

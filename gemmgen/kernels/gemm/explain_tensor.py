@@ -214,7 +214,7 @@ def _planes(planes: PlanesPlan, staggered: bool) -> Lines:
     bounds = ", ".join(f"{planes.error_factor(k):.0f} u at k = {k}" for k in (16, 64, 1024, 16384))
     kind = "tf32" if scheme.type == "f32" else scheme.type
     scaled = ", rows of A and columns of B scaled by powers of two" if scheme.scaled else ""
-    held = "numbers within 2^-28 of the largest of their row or column" if scheme.scaled else "numbers from 2^-100 to 2^127, and 0"
+    held = "numbers within 2^-28 of the largest of their row or column" if scheme.scaled else "numbers from 2^-100 to 2^63, and 0"
     made = "written to the workspace by a kernel before the product"
     if planes.kept_operand is not None:
         made = f"those of {planes.kept_operand.name} are an argument, the others are {made}"
@@ -226,6 +226,9 @@ def _planes(planes: PlanesPlan, staggered: bool) -> Lines:
     if planes.in_mainloop:
         leaves = f"the smaller ones first; their sum leaves the tensor core every {promoted} of k"
         rounded_off = "in float32; what an addition rounds off begins the next sum"
+    elif planes.together:
+        leaves = f"the smaller ones first; their sum leaves the tensor core every {promoted} of k"
+        rounded_off = f"in float32; what an addition rounds off is kept beside them{turns}"
     return (
         ("planes", f"{scheme.planes} of {kind} for each operand{scaled}; {made}"),
         ("products", f"{scheme.products} for one of float32; {leaves}"),

@@ -36,6 +36,8 @@ REGION_BYTES = 256
 """Every part of the workspace starts at a multiple of this."""
 SHALLOW_FACTOR = 1.001
 """c of products below the least depth, made in double precision: one rounding to float32, and what 2^-53 adds to it."""
+NEAR_THE_END = 2.0**127
+"""Sums below keep what their additions round off: no step from one to the next overflows."""
 RANGE_BITS = 28
 """Binary orders of magnitude below the largest of its row that a number may lie, for two float16 to hold 21 bits of it: the second
 plane, 2^11 times what the first leaves, ends at 2^-24, where the largest number of the row is below 2^15."""
@@ -123,15 +125,17 @@ class Scheme:
 
         It adds up, in units of u: what the planes leave of the operands, beyond ``held_bits``; the products of planes that are left out;
         the tensor core's steps on the leading product, each of which cuts off its terms at 2^-25 of the largest and its sum at
-        2^-23; the additions of a step's sum to float32; and the same steps on the kept products, which are smaller.
+        2^-23; the additions of a step's sum to float32; and the same steps on the kept products, which are smaller. Where all
+        ``leave_together``, kept products are added up over ``promoted`` of k only, and the leading ones to them.
 
-        A compensated addition s = fl(sum + x) hands x - fl(s - sum) to the kept products (Dekker's Fast2Sum). That is all of its
-        error where |sum| >= |x|; else fl(s - sum), which is about x, has an error of its own, so that all additions together lose no
-        more than u sum|x|. The kept sum rounds once more for each, at 2^-significand_bits of the result's magnitude.
+        A compensated addition s = fl(sum + x) keeps x - fl(s - sum) (Dekker's Fast2Sum). That is all of its error where |sum| >= |x|;
+        else fl(s - sum), which is about x, has an error of its own, so that all additions together lose no more than u sum|x|. Adding up
+        what they keep rounds once more for each: at 2^-significand_bits of the result's magnitude where the kept products are in the
+        same sum, at that of all errors so far where they are not. Sums that come to the end of float32's range may keep nothing; their
+        additions lose what plain ones do (``range_factor``).
 
-        ``joined``: the sum of a step begins with what the addition before rounded off, goes on with the kept products and ends with the
-        leading one. Instructions on kept products then cut off by the magnitude of one step's, and those on the leading product
-        by that of all. What is carried is below u times the result, and by that much may be cut off more.
+        ``joined``: the sum of a step also begins with what the addition before rounded off. What is carried is below u times the result,
+        and by that much may be cut off more.
         """
         bits = self.significand_bits
         left_out = 0.0 if self.held_bits >= 24 else 2.0 ** (24 - self.held_bits)
@@ -141,14 +145,14 @@ class Scheme:
         promotions = -(-max(k, 1) // promoted)
         leading = step * promoted / self.instruction_k
         ratio = sum(2.0 ** (-bits * (i + j)) for i, j in self.kept)
-        kept = step * len(self.kept) * promotions * promoted / self.instruction_k * ratio
+        together = joined or leave_together(self, compensated)
+        instructions = promoted // self.instruction_k
+        kept = step * len(self.kept) * instructions * ratio * (1 if together else promotions)
         additions = 1 + promotions * (ratio + promotions * UNIT_ROUNDOFF) if compensated else promotions
-        if joined:
-            instructions = promoted // self.instruction_k
+        if together:
             leading *= 1 + ratio
-            kept = step * len(self.kept) * instructions * ratio
-            carried = step * self.products * instructions * promotions * UNIT_ROUNDOFF if compensated else 0.0
-            additions = 1 + ratio + carried + promotions * UNIT_ROUNDOFF if compensated else promotions
+            again = step * self.products * instructions if joined else promotions  # that what was rounded off is rounded itself
+            additions = 1 + ratio + promotions * (1 + again) * UNIT_ROUNDOFF if compensated else promotions
         total = 2 * left_out + dropped + leading + additions + kept + 3
         return total * 1.001  # products of errors, of which each is below 2^-10
 
@@ -172,8 +176,9 @@ class Scheme:
         return (largest == 0) | ((largest < self.largest_bits) & (least >= self.least_bits))
 
 
-_NEAR_THE_TOP = 0x7F000000
-"""2^127: rounded to fewer bits, larger numbers may become infinite."""
+_HALFWAY_UP = (127 + 63) << 23
+"""2^63: of larger numbers, smaller products of planes, which a tensor core adds up first, could be infinite on their own, and of the
+other sign than the whole."""
 _FAR_FROM_THE_BOTTOM = (127 - 100) << 23
 """2^-100: the parts of smaller numbers have fewer bits."""
 
@@ -181,8 +186,8 @@ SCHEMES: dict[str, Scheme] = {
     scheme.name: scheme
     for scheme in (
         Scheme("f16x3", "f16", 2, ((1, 0), (0, 1)), 11, 16, True),
-        Scheme("tf32x3", "f32", 2, ((1, 0), (0, 1)), 11, 8, False, _FAR_FROM_THE_BOTTOM, _NEAR_THE_TOP, measured_depth=256),
-        Scheme("bf16x6", "bf16", 3, ((2, 0), (0, 2), (1, 1), (1, 0), (0, 1)), 8, 16, False, _FAR_FROM_THE_BOTTOM, _NEAR_THE_TOP),
+        Scheme("tf32x3", "f32", 2, ((1, 0), (0, 1)), 11, 8, False, _FAR_FROM_THE_BOTTOM, _HALFWAY_UP, measured_depth=256),
+        Scheme("bf16x6", "bf16", 3, ((2, 0), (0, 2), (1, 1), (1, 0), (0, 1)), 8, 16, False, _FAR_FROM_THE_BOTTOM, _HALFWAY_UP),
         Scheme(
             "bf16x9",
             "bf16",
@@ -192,7 +197,7 @@ SCHEMES: dict[str, Scheme] = {
             16,
             False,
             _FAR_FROM_THE_BOTTOM,
-            _NEAR_THE_TOP,
+            _HALFWAY_UP,
         ),
     )
 }
@@ -426,8 +431,26 @@ class PlanesPlan:
         return self.repair_threads // self.repair_tile
 
     @property
+    def together(self) -> bool:
+        """True if all products of some steps leave the tensor core together, the smaller ones first."""
+        return not self.in_mainloop and leave_together(self.scheme, self.compensated)
+
+    @property
+    def form(self) -> str:
+        """The name of loops over k by that."""
+        return "together" if self.together else "apart"
+
+    @property
+    def kept_sums(self) -> str:
+        """The registers that a thread keeps beside its sums, as CUDA names them: of smaller products, or of what was rounded off."""
+        return "lost" if self.together else "kept"
+
+    @property
     def add_kept(self) -> str:
-        """The assignment by which kept products join a sum at the end, as CUDA."""
+        """The assignment by which what was kept beside a sum joins it at the end, as CUDA. Where all products leave the tensor core
+        together, that is no number if the sum is infinite, or was near the end of its range; then the sum stays as it is."""
+        if self.together:
+            return "+= isfinite(lost[block][i]) ? lost[block][i] : 0.0f"
         if not self.scheme.scaled:
             return "+= kept[block][i]"
         return f"= fmaf(kept[block][i], {'1.0f / kKeptScale' if self.compensated else self.scheme.kept_factor}, accumulators[block][i])"
@@ -448,6 +471,15 @@ class PlanesPlan:
             return SHALLOW_FACTOR
         promoted = self.promoted_steps * self.scheme.instruction_k
         return self.scheme.error_factor(k, promoted, self.compensated, self.in_mainloop) + self.parts_of_k - 1
+
+    def range_factor(self, k: int) -> float:
+        """The same where |A||B| comes to ``NEAR_THE_END``: what additions round off may not be kept there."""
+        factor = self.error_factor(k)
+        return (
+            factor + -(-k // (self.promoted_steps * self.scheme.instruction_k))
+            if self.compensated and not self.scheme.scaled and k >= self.least_depth
+            else factor
+        )
 
     @property
     def least_depth(self) -> int:
@@ -574,12 +606,13 @@ def plane_scheme(arithmetic: Arithmetic) -> Scheme | None:
 
 def is_compensated(arithmetic: Arithmetic) -> bool:
     """True if what the additions of leading products round off is kept."""
-    scheme = plane_scheme(arithmetic)
-    if scheme is None:
-        return False
-    if arithmetic.sums == "auto":
-        return scheme.scaled or arithmetic.split == "mainloop"
-    return arithmetic.sums == "compensated"
+    return plane_scheme(arithmetic) is not None and arithmetic.sums != "plain"
+
+
+def leave_together(scheme: Scheme, compensated: bool) -> bool:
+    """True if all products of some steps leave the tensor core together. Where nothing is scaled, sums may overflow; the registers that
+    keep what additions round off hold nothing else then, so that they can be left out where that is no number."""
+    return compensated and not scheme.scaled
 
 
 def planes_plan(

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmgen.kernels.accuracy import SMALLEST, UNIT_ROUNDOFF, accumulated
-from gemmgen.kernels.gemm.planes import REGION_BYTES, PlaneOperand, PlanesPlan, Scheme
+from gemmgen.kernels.gemm.planes import NEAR_THE_END, REGION_BYTES, PlaneOperand, PlanesPlan, Scheme
 
 _MARKED = 0x7FFFFFFF
 """Exponent of a row that no planes can hold."""
@@ -54,26 +54,28 @@ def split(scheme: Scheme, values: npt.NDArray[np.float32], exponents: npt.NDArra
         up = np.where(rest > 0, low.astype(np.float32) < left, low.astype(np.float32) > left)
         low = np.where(up, np.nextafter(low, np.where(rest > 0, np.float16(np.inf), np.float16(-np.inf))), low)
         return np.stack([high, low]).view(np.uint16)
+    if scheme.type == "f32":
+        mask = np.uint32(0xFFFFE000)
+        first = rest.view(np.uint32) + np.uint32(0x1000) & mask
+        second = (rest - first.view(np.float32)).view(np.uint32)
+        opposite = (second ^ rest.view(np.uint32)).view(np.int32) < 0
+        return np.stack([first, np.where(opposite, second, second + ~mask) & mask])
     planes: list[npt.NDArray[Any]] = []
     for _ in range(scheme.planes):
         bits = rest.view(np.uint32)
-        if scheme.type == "bf16":
-            bits = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1)) & np.uint32(0xFFFF0000)
-            planes.append((bits >> np.uint32(16)).astype(np.uint16))
-        else:
-            bits = bits + np.uint32(0x1000) & np.uint32(0xFFFFE000)
-            planes.append(bits)
+        bits = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1)) & np.uint32(0xFFFF0000)
+        planes.append((bits >> np.uint32(16)).astype(np.uint16))
         rest = rest - bits.view(np.float32)
     return np.stack(planes)
 
 
 def planes_bound(planes: PlanesPlan, a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Largest error of a float32 product by planes: that of ``PlanesPlan.error_factor``, and that of float32 multiply-adds in rows of A
-    and columns of B that planes cannot hold."""
+    """Largest error of a float32 product by planes: that of ``PlanesPlan.error_factor``, near the end of float32's range that of
+    ``PlanesPlan.range_factor``, and that of float32 multiply-adds in rows of A and columns of B that planes cannot hold."""
     k, scheme = a.shape[-1], planes.scheme
     size = np.abs(a) @ np.abs(b)
     fma = accumulated(k)
     held = scheme.holds(a)[..., :, None] & scheme.holds(b.swapaxes(-1, -2))[..., None, :] | (k < planes.least_depth)
-    factor = planes.error_factor(k) * UNIT_ROUNDOFF
+    factor = np.where(size < NEAR_THE_END, planes.error_factor(k), planes.range_factor(k)) * UNIT_ROUNDOFF
     bound: npt.NDArray[np.float64] = np.where(held, factor, fma) * size + SMALLEST
     return bound

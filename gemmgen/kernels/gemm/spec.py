@@ -148,8 +148,7 @@ class Arithmetic(SpecModel):
     None: products of the types as stored."""
     sums: Literal["auto", "plain", "compensated"] = "auto"
     """Addition of what leaves the tensor core to the float32 sums: ``compensated`` keeps what each addition rounds off, so that errors
-    do not grow with k; three more operations. ``auto``: compensated where planes are scaled, which no sum of theirs overflows, and
-    where A is split in the mainloop, whose sums stay infinite if they overflow."""
+    do not grow with k; three more operations. ``auto``: compensated."""
     kept: Literal["none", "a", "b"] = "none"
     """Operand that comes with its planes, made beforehand by kernels of their own: weights that serve many products, say. It is given
     as float32, too, for what planes cannot hold."""

@@ -183,9 +183,6 @@ def plane_reasons(spec: GemmSpec, arithmetic: Arithmetic, matrices: tuple[Matrix
     if types != ["f32"] * 3:
         need = "f32 for A, B and C where arithmetic.f32_by is given"
         yield Reason("storage", "storage", ", ".join(types), need)
-    if arithmetic.sums == "compensated" and not (scheme.scaled or arithmetic.split == "mainloop"):
-        need = f"plain for {scheme.name}: where nothing is scaled, a sum may overflow, and what that rounds off is no number"
-        yield Reason("sums", "mainloop.arithmetic.sums", "compensated", need)
     if arithmetic.kept != "none" and spec.batch != "none":
         yield Reason("kept", "mainloop.arithmetic.kept", arithmetic.kept, "none for a batch")
     if spec.batch == "grouped":
