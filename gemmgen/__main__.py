@@ -1,5 +1,38 @@
-"""``python -m gemmgen``: the command line, where the command itself is not on the path."""
+"""The command ``gemmgen``, also as ``python -m gemmgen``: what an interrupt does before and after a command runs.
 
-from gemmgen.cli import main
+Modules take a part of a second to import. Who interrupts meanwhile means the command, not a module, and sees no traceback of one.
+"""
 
-main()
+import os
+import signal
+from types import FrameType
+
+INTERRUPTED = 130  # as in gemmgen.cli.exit_codes, which is not imported yet
+
+
+def main() -> None:
+    """Runs the command line; an interrupt ends it quietly whenever it comes."""
+    # A shell starts what runs in the background with interrupts ignored: that stays so.
+    handles = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if handles:
+        signal.signal(signal.SIGINT, _leave)
+    from gemmgen.cli import main as run
+
+    try:
+        if handles:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        run()
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
+    finally:
+        if handles:
+            signal.signal(signal.SIGINT, _leave)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """Ends the process at once; there is nothing to finish."""
+    os._exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

@@ -107,6 +107,32 @@ def test_an_interrupt_is_quiet() -> None:
     assert (out.strip(), err.strip()) == ("", "")
 
 
+INTERRUPTED_AT = """
+import os, signal, sys
+module, sys.argv = sys.argv[1], ["gemmgen", "explain", "gemm/v0_naive"]
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == module:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+from gemmgen.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["gemmgen.cli", "click", "gemmgen.cli.application", "gemmgen.cli.commands.explain", "pydantic", "yaml"])
+def test_an_interrupt_of_an_import_is_quiet(module: str) -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED_AT, module], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stdout.strip(), done.stderr.strip()) == (130, "", "")
+
+
+def test_an_interrupt_that_is_ignored_stays_ignored() -> None:
+    code = "import signal, sys\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n" + INTERRUPTED_AT
+    done = subprocess.run([sys.executable, "-c", code, "click"], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "index", "expected"),
     [
