@@ -21,7 +21,7 @@ import multiprocessing
 import random
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -32,7 +32,7 @@ from gemmgen.core.errors import GemmgenError, LaunchError
 from gemmgen.dispatch.candidates import Candidate, candidates, reserves
 from gemmgen.dispatch.matcher import settings_of
 from gemmgen.dispatch.selection import Option, base_name, choose_by, fitted, set_best
-from gemmgen.dispatch.table import Row, Table, default_path, load_table, parse_problem, read_table, write_table
+from gemmgen.dispatch.table import Row, Table, default_path, parse_problem, read_table, table_for, write_table
 from gemmgen.dispatch.tuning import contenders, remodelled
 from gemmgen.hardware.target import Device
 from gemmgen.hardware.target import device as find_device
@@ -320,7 +320,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[Problem]]:
 
 def markdown(about: dict[str, Any], problems: Sequence[Problem], device: Device) -> str:
     """Regrets with and without a table."""
-    tables = {"the model alone": None, "the model and the tuned table": load_table(device.name)}
+    tables = {"the model alone": None, "the model and the tuned table": table_for(device)}
     found = {name: [one for one in (regret(problem, device, table) for problem in problems) if one] for name, table in tables.items()}
     lines = [
         "# The choice against everything that it could have taken",
@@ -366,27 +366,38 @@ def tabulate(path: Path) -> int:
     The number of problems."""
     about, problems = read(path)
     device = find_device(about["device"])
-    target = default_path(device.name)
-    table = remodelled(read_table(target), device)
-    rows = {(row.kind, row.problem): row for row in table.rows}
+    found = []
     for problem in problems:
         request = parse_problem(problem.problem)
         times: dict[str, float] = {}
-        for label, found in grouped(problem).items():
-            option = _option(label, request, device)
+        for label, timed in grouped(problem).items():
+            option = fitted_instance(label, request, device)
             if option is not None:
                 slices = set_best(option[1], option[2], device)[0].get("slices", 0)
-                times[_names(device)[label]] = nearest(found, slices).us
-        # The words that were timed: those of a request tell that addresses or strides are no multiples of 16 bytes, not of which number.
-        text = problem.problem.partition(":")[2]
-        if text != request.text:
-            rows.pop((request.kind, request.text), None)
-        rows[request.kind, text] = Row(text, request.kind, times, peer=problem.torch_us)
-    write_table(remodelled(replace(table, rows=tuple(rows.values()), origin={**table.origin, "model": ""}), device), target)
+                times[label] = nearest(timed, slices).us
+        found.append((problem.problem, times, problem.torch_us))
+    add_to_table(device, found)
     return len(problems)
 
 
-def _option(label: str, request: Any, device: Device) -> Any:
+def add_to_table(device: Device, timed: Sequence[tuple[str, Mapping[str, float], float | None]]) -> None:
+    """Adds problems to the device's tuned table, each with microseconds by label of an instance and torch's, in place of what the table
+    has of them."""
+    target = default_path(device.name)
+    table = remodelled(read_table(target), device)
+    rows = {(row.kind, row.problem): row for row in table.rows}
+    for problem, times, peer in timed:
+        request = parse_problem(problem)
+        # The words that were timed: those of a request tell that addresses or strides are no multiples of 16 bytes, not of which number.
+        text = problem.partition(":")[2]
+        if text != request.text:
+            rows.pop((request.kind, request.text), None)
+        rows[request.kind, text] = Row(text, request.kind, {_names(device)[label]: us for label, us in times.items()}, peer=peer)
+    write_table(remodelled(replace(table, rows=tuple(rows.values()), origin={**table.origin, "model": ""}), device), target)
+
+
+def fitted_instance(label: str, request: Any, device: Device) -> Any:
+    """The fit, plan and dimensions of an instance; None where there is none of that label, or it cannot do what is requested."""
     candidate = _by_label().get(label)
     option = "" if candidate is None else fitted(candidate, request.on(device), device.architecture)
     return None if isinstance(option, str) else option

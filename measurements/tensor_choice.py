@@ -25,10 +25,11 @@ from gemmgen.core.errors import GemmgenError
 from gemmgen.dispatch.selection import Option, choose
 from gemmgen.dispatch.table import parse_problem
 from gemmgen.dispatch.tuning import contenders
-from gemmgen.hardware.target import Device
+from gemmgen.hardware.target import DEVICES, Device
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.gemm.matcher import GemmRequest
 from gemmgen.toolchain.compilation import compile_plan
+from measurements.choice import add_to_table, fitted_instance
 from measurements.odd_shapes import SEEN, shapes
 
 HERE = Path(__file__).resolve().parent
@@ -115,6 +116,20 @@ def best(row: Mapping[str, Any], *ways: str) -> tuple[str, float] | None:
     return min(found.items(), key=lambda item: item[1]) if found else None
 
 
+def tabulate(path: Path) -> int:
+    """Adds what was measured to the device's tuned table; the number of problems."""
+    data = json.loads(path.read_text())
+    device = find_device(next(name for name in DEVICES if name in data["device"]))
+    found = []
+    for row in data["rows"]:
+        problem = f"gemm:{row['problem']}"
+        times = {name.rstrip("*"): us for name, us in row["times_us"].items()}
+        known = {label: us for label, us in times.items() if fitted_instance(label, parse_problem(problem), device) is not None}
+        found.append((problem, known, row["torch_us"]))
+    add_to_table(device, found)
+    return len(found)
+
+
 def _mean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
 
@@ -128,14 +143,19 @@ def markdown(data: Mapping[str, Any]) -> str:
         "all in turns; every result was first compared on small integers. *FFMA*: the fastest of the instances of multiply-adds that were",
         "timed; *best*: the fastest of all that were timed. 8-bit products have no instance of multiply-adds.",
         "`python -m measurements.tensor_choice` makes this file.",
+        "A choice counts as slower where it takes more than 3% longer than the best multiply-adds: where it is on tensor cores, these",
+        "should have been taken; where it is not, others of them.",
         "",
-        "| type | products | on tensor cores | FFMA / chosen, mean | least | chosen slower than FFMA | chosen / best, mean | most |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| type | products | on tensor cores | FFMA / chosen, mean | least | slower, on tensor cores | slower, on FFMA "
+        "| chosen / best, mean | most |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     sections: list[str] = []
     for type in data["types"]:
         rows = [row for row in data["rows"] if row["problem"].split(",")[4] == type and row["chosen"] in row["times_us"]]
-        ratios, regrets = [], []
+        ratios: list[float] = []
+        regrets: list[float] = []
+        slower = {True: 0, False: 0}
         own = [
             "",
             f"## {type}",
@@ -148,15 +168,16 @@ def markdown(data: Mapping[str, Any]) -> str:
             ffma, top = best(row, "ffma"), min(row["times_us"].items(), key=lambda item: item[1])
             if ffma:
                 ratios.append(ffma[1] / time_chosen)
+                slower[row["ways"][row["chosen"]] == "ffma"] += ratios[-1] * SLOWER < 1
             regrets.append(time_chosen / top[1])
             torch_us = f"{row['torch_us']:.1f}" if row["torch_us"] else "refuses"
             beside = f"{ffma[1]:.1f}" if ffma else ""
             names = f"{row['chosen'].rstrip('*')} | {top[0].rstrip('*')}"
             own.append(f"| {row['problem']} | {torch_us} | {time_chosen:.1f} | {beside} | {top[1]:.1f} | {names} |")
         on_tensor_cores = sum(row["ways"][row["chosen"]] != "ffma" for row in rows)
-        slower = sum(ratio * SLOWER < 1 for ratio in ratios)
         lines.append(
-            f"| {type} | {len(rows)} | {on_tensor_cores} | {_mean(ratios):.2f} | {min(ratios, default=math.nan):.2f} | {slower} "
+            f"| {type} | {len(rows)} | {on_tensor_cores} | {_mean(ratios):.2f} | {min(ratios, default=math.nan):.2f} "
+            f"| {slower[False]} | {slower[True]} "
             f"| {_mean(regrets):.3f} | {max(regrets, default=math.nan):.2f} |"
         )
         sections += own
@@ -173,10 +194,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--plan", metavar="DEVICE", help="only say what would be timed on a device such as H200")
     parser.add_argument("--report", action="store_true", help="measure nothing, write the page anew")
+    parser.add_argument("--tabulate", action="store_true", help="measure nothing, add what was measured to the tuned table of its device")
     parser.add_argument("--output", type=Path, default=HERE / "tensor_choice", help="where to write, without .json and .md")
     arguments = parser.parse_args()
     path = arguments.output.with_suffix(".json")
     texts = problems(arguments.seed, arguments.types)
+    if arguments.tabulate:
+        print(f"{tabulate(path)} problems")
+        return
     if arguments.plan:
         for text in texts:
             print(text, *(f"{option.candidate.label} {option.seconds * 1e6:.1f}" for option in tried(text, find_device(arguments.plan))))

@@ -74,7 +74,9 @@ def choice_json(choice: Choice, asked: str) -> dict[str, Any]:
     return {
         "problem": asked,
         "device": choice.device.name,
-        "table": None if choice.table is None else {"problems": len(choice.table.rows), "date": choice.table.origin.get("date")},
+        "table": None
+        if choice.table is None
+        else {"device": choice.table.device, "problems": len(choice.table.rows), "date": choice.table.origin.get("date")},
         "chosen": _option_json(option),
         "why": _why(choice),
         "binding_roof": roofs.binding,
@@ -184,4 +186,5 @@ def _table_text(choice: Choice) -> str:
     near = table.near(choice.request)
     nearest: Sequence[str] = [row.problem for _, row in near[:2]]
     beside = "; ".join(nearest) or "none of this kind"
-    return f"{counted(len(table.rows), 'problem')}, {table.origin.get('date', 'undated')}; nearest: {beside}"
+    origin = f"of {table.device}, of the same architecture; gemmgen tune makes an own one; " if table.borrowed else ""
+    return f"{origin}{counted(len(table.rows), 'problem')}, {table.origin.get('date', 'undated')}; nearest: {beside}"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from gemmgen.hardware.target import WARP_THREADS, Device, Figure, occupancy
 from gemmgen.kernels.family import Work
 
-MODEL_VERSION = 4
+MODEL_VERSION = 5
 """Counts changes of the formulas, in this module and in the families' ``work``."""
 SCHEDULERS = 4
 """Of an SM; each issues one instruction a cycle."""
@@ -91,7 +91,7 @@ def _launch_seconds(work: Work, device: Device, p: Parameters) -> float:
         clocks += _wave_clocks(work, device, p, -(-rest // device.sm_count), min(rest, device.sm_count))
     seconds = clocks / device.clock_hz
     if work.unit != "fp32":
-        seconds += waves * p.begin_seconds
+        seconds += waves * p.begin_seconds * work.costs.begin
     seconds += (work.turns - 1) * p.turn_seconds
     # A few SMs cannot draw all that the memory gives.
     drawn = min(1.0, work.blocks / device.sm_count / (p.sms_to_draw * work.costs.draw))

@@ -13,8 +13,9 @@ from gemmgen.core.errors import LaunchError, PlanError
 from gemmgen.dispatch.candidates import Candidate, candidates, reserves
 from gemmgen.dispatch.matcher import adapted, matcher_of, settings_of
 from gemmgen.dispatch.model import model_seconds
-from gemmgen.dispatch.table import Row, RowModel, Source, Table, load_table
+from gemmgen.dispatch.table import Row, RowModel, Source, Table, table_for
 from gemmgen.hardware.target import ARCHITECTURES, Architecture, Device
+from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels import family
 from gemmgen.kernels.family import KernelPlan, KernelSpec
 from gemmgen.kernels.launch import LARGEST_WORKSPACE
@@ -69,7 +70,7 @@ class Choice:
 
 def choose(request: Request, device: Device, architecture: Architecture | None = None) -> Choice:
     """The instance to take for ``request`` on ``device``. Raises ``LaunchError`` if none can do it."""
-    return choose_by(load_table(device.name), request, device, architecture)
+    return choose_by(table_for(device), request, device, architecture)
 
 
 def choose_by(
@@ -100,7 +101,7 @@ def choose_by(
         source: Source
         seconds, source = model, "model"
         if table is not None:
-            seconds, source = table.estimate(near, name, model, row_model(device, target))
+            seconds, source = table.estimate(near, name, model, row_model(table, device, target))
         made = Option(candidate, fit, plan, dimensions, seconds, source)
         other = found.get(plan.name)
         if other is None or (bool(fit.derived), seconds) < (bool(other.fit.derived), other.seconds):
@@ -121,7 +122,7 @@ def _common_candidate(table: Table | None, requests: Sequence[Request], device: 
         for candidate, (_, plan, dimensions) in all_fitted(request, architecture, rejected):
             _, seconds = set_best(plan, dimensions, device)
             if table is not None:
-                seconds, _ = table.estimate(near, table_name(candidate, architecture), seconds, row_model(device, architecture))
+                seconds, _ = table.estimate(near, table_name(candidate, architecture), seconds, row_model(table, device, architecture))
             logarithms.setdefault(candidate.label, []).append(math.log(seconds))
     complete = {label: sum(values) for label, values in logarithms.items() if len(values) == len(requests)}
     if not complete:
@@ -228,11 +229,12 @@ def table_name(candidate: Candidate, architecture: Architecture) -> str:
     return candidate.name or base_name(candidate.spec, architecture)
 
 
-def row_model(device: Device, architecture: Architecture) -> RowModel:
-    """The model's seconds for instances on tabulated problems."""
+def row_model(table: Table, device: Device, architecture: Architecture) -> RowModel:
+    """The model's seconds for instances on tabulated problems, on the device that timed them."""
+    timed_on = find_device(table.device) if table.borrowed else device
 
     def seconds(row: Row, instance: str) -> float | None:
-        return _row_seconds(device, architecture, row.request, instance)
+        return _row_seconds(timed_on, architecture, row.request, instance)
 
     return seconds
 

@@ -7,7 +7,7 @@ import json
 import math
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from statistics import median
@@ -19,11 +19,12 @@ from gemmgen.core.resources import resource_directory
 from gemmgen.core.text import did_you_mean
 from gemmgen.dispatch.matcher import matcher_of
 from gemmgen.dispatch.model import PARAMETERS
+from gemmgen.hardware.target import DEVICES, Device
 from gemmgen.kernels import FAMILIES, family
 from gemmgen.kernels.requests import Request
 
 SCHEMA_VERSION = 1
-NEIGHBOURS = 4
+NEIGHBOURS = 8
 """Tabulated problems that an estimate is interpolated from."""
 TRAIT_DISTANCE = 2.0
 """Distance of a difference in layout, type or alignment, in units of a factor of two in one extent."""
@@ -80,6 +81,9 @@ class Table:
     rows: tuple[Row, ...]
     origin: Mapping[str, Any] = field(default_factory=dict)
     """Compiler, clocks, driver, date."""
+    borrowed: bool = False
+    """True for a device that has none of its own, but the same architecture: times correct the model of that device, and none is taken
+    as it is."""
 
     def near(self, request: Request, without: Row | None = None) -> list[tuple[float, Row]]:
         """The rows of the request's family with their distances, nearest first; ``without`` leaves one out. Only a row for this very
@@ -92,11 +96,11 @@ class Table:
     def estimate(self, near: Sequence[tuple[float, Row]], instance: str, model_seconds: float, model: RowModel) -> tuple[float, Source]:
         """Seconds of an instance on a request that has ``near`` it, and where they come from.
 
-        A row for this very problem decides. Else the model is corrected, in logarithms, by what the nearest rows say: by how much
-        it is off there for all instances alike, and by how much more for this one. The farther these rows are, the less of the
-        latter is believed. ``model`` gives the model's seconds for a row.
+        A row for this very problem decides, where it was timed on this device. Else the model is corrected, in logarithms, by what the
+        nearest rows say: by how much it is off there for all instances alike, and by how much more for this one. The farther these rows
+        are, the less of the latter is believed. ``model`` gives the model's seconds for a row.
         """
-        if near and near[0][0] == 0 and instance in near[0][1].times:
+        if not self.borrowed and near and near[0][0] == 0 and instance in near[0][1].times:
             return near[0][1].times[instance] * 1e-6, "measured"
         common = _Mean()
         own = _Mean()
@@ -250,6 +254,17 @@ def default_path(device: str) -> Path:
     users, *_ = table_paths(device)
     library = resource_directory("specs").parent
     return users if library.name == "_resources" else library / "generated" / "tuned" / file_name(device)
+
+
+def table_for(device: Device) -> Table | None:
+    """The table to choose by on a device: its own, or that of another of its architecture, whose times say where the model errs; None
+    if there is neither. Raises ``SpecError`` for one that cannot be read."""
+    found = load_table(device.name)
+    if found is not None:
+        return found
+    kin = (load_table(other.name) for other in DEVICES.values() if other.architecture == device.architecture)
+    table = next((table for table in kin if table is not None), None)
+    return None if table is None else replace(table, borrowed=True)
 
 
 @lru_cache(maxsize=16)

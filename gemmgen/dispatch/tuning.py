@@ -225,7 +225,7 @@ def remodelled(table: Table, device: Device) -> Table:
     """The table with the times that today's model gives."""
     if table.current:
         return table
-    model = row_model(device, device.architecture)
+    model = row_model(table, device, device.architecture)
     rows = []
     for row in table.rows:
         seconds = {name: model(row, name) for name in row.times}

@@ -209,6 +209,8 @@ class Costs:
     """Of a step's barrier and the loop around it."""
     stores: float = 1.0
     memory: float = 1.0
+    begin: float = 1.0
+    """Of beginning a further wave on tensor cores; 0 where blocks wait for their own loads alone, so that waves run into each other."""
     idle: float = 0.0
     """Latencies of memory that a block spends beside its steps, before the first and after the last."""
     pause: float = 0.0

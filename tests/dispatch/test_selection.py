@@ -11,8 +11,8 @@ from gemmgen.core.errors import SpecError
 from gemmgen.dispatch.candidates import candidates
 from gemmgen.dispatch.matcher import matcher_of
 from gemmgen.dispatch.model import PARAMETERS
-from gemmgen.dispatch.selection import base_name, choose, fitted, table_name
-from gemmgen.dispatch.table import Row, Table, load_table, parse_problem
+from gemmgen.dispatch.selection import base_name, choose, choose_by, fitted, table_name
+from gemmgen.dispatch.table import Row, Table, load_table, parse_problem, table_for
 from gemmgen.hardware.target import architecture, device
 from gemmgen.kernels import FAMILIES
 from gemmgen.kernels.gemm.matcher import alignment_elements
@@ -25,7 +25,7 @@ H200 = device("H200")
 @pytest.fixture(autouse=True)
 def no_table(monkeypatch):
     """Choices by the model alone, whatever tables there are."""
-    monkeypatch.setattr("gemmgen.dispatch.selection.load_table", lambda name: None)
+    monkeypatch.setattr("gemmgen.dispatch.selection.table_for", lambda device: None)
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -259,3 +259,17 @@ def test_a_row_without_residual_decides_nothing_with_one():
     seconds, source = table.estimate(table.near(added), "a", 3e-5, lambda row, name: 1e-5)
     assert source == "interpolated"
     assert seconds > 2.5e-5  # what the residual adds by the model
+
+
+def test_a_table_of_the_same_architecture_corrects_the_model(monkeypatch):
+    load_table.cache_clear()
+    h100 = device("H100")
+    borrowed, own = table_for(h100), load_table("H200")
+    assert (borrowed.borrowed, own.borrowed, borrowed.device) == (True, False, "H200")
+    assert table_for(device("T4")) is None
+    request = own.rows[0].request
+    plain, timed = choose_by(None, request, h100), choose_by(borrowed, request, h100)
+    assert {option.source for option in plain.options} == {"model"}
+    assert "interpolated" in {option.source for option in timed.options}
+    assert "measured" not in {option.source for option in timed.options}
+    assert "measured" in {option.source for option in choose_by(own, request, H200).options}

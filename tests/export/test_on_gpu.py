@@ -56,27 +56,28 @@ class ExportBackend:
     ) -> None:
         from gemmgen.runtime.cuda.driver import call, current_device, release
 
-        pointers = []
+        starts: list[int] = []
         with ExitStack() as stack:
             stack.enter_context(current_device(0))
             for buffer in buffers.values():
                 size = buffer.storage.nbytes
                 address = int(call("cuMemAlloc", size + buffer.offset_bytes + 1))
                 stack.callback(release, "cuMemFree", address)
-                pointers.append(address + buffer.offset_bytes if size else 0)
+                starts.append(address + buffer.offset_bytes if size else 0)
                 if size:
-                    call("cuMemcpyHtoD", pointers[-1], buffer.storage.ctypes.data, size)
+                    call("cuMemcpyHtoD", starts[-1], buffer.storage.ctypes.data, size)
             has_workspace = any(argument.role == "workspace" for argument in sequence.arrays)
             workspace_bytes = sequence.workspace_bytes.evaluate(dimensions) if has_workspace else 0
             workspace = int(call("cuMemAlloc", workspace_bytes + 1))
             stack.callback(release, "cuMemFree", workspace)
             call("cuMemsetD8", workspace, 0xA5, workspace_bytes + 1)
             values = {**sequence.default_scalars, **scalars}
+            pointers = [start and start + buffer.origin_bytes for start, buffer in zip(starts, buffers.values(), strict=True)]
             self.enqueue(dimensions, pointers, [values[scalar.name] for scalar in sequence.scalars], workspace)
             call("cuCtxSynchronize")
-            for buffer, pointer in zip(buffers.values(), pointers, strict=True):
-                if pointer:
-                    call("cuMemcpyDtoH", buffer.storage.ctypes.data, pointer, buffer.storage.nbytes)
+            for buffer, start in zip(buffers.values(), starts, strict=True):
+                if start:
+                    call("cuMemcpyDtoH", buffer.storage.ctypes.data, start, buffer.storage.nbytes)
 
 
 class HeaderBackend(ExportBackend):
