@@ -186,5 +186,7 @@ def _table_text(choice: Choice) -> str:
     near = table.near(choice.request)
     nearest: Sequence[str] = [row.problem for _, row in near[:2]]
     beside = "; ".join(nearest) or "none of this kind"
-    origin = f"of {table.device}, of the same architecture; gemmgen tune makes an own one; " if table.borrowed else ""
-    return f"{origin}{counted(len(table.rows), 'problem')}, {table.origin.get('date', 'undated')}; nearest: {beside}"
+    rows = f"{counted(len(table.rows), 'problem')}, {table.origin.get('date', 'undated')}"
+    if table.borrowed:
+        rows = f"none for this device, gemmgen tune makes one; that of the {table.device} corrects the model: {rows}"
+    return f"{rows}; nearest: {beside}"
