@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from threading import Lock
@@ -18,6 +16,7 @@ from gemmgen.dispatch.selection import Choice, choose
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.requests import Copy, Interpretation, Layout
 from gemmgen.ops.arrays import address_reader, alignment_of, array_type, copied, is_torch, layout_of, new_array, view_of
+from gemmgen.ops.background import Compilers, soonest
 from gemmgen.ops.filters import Filter
 from gemmgen.ops.operators import operator_called
 from gemmgen.ops.tensor_signature import MOST_LIKENESSES, Likeness, likeness
@@ -390,25 +389,24 @@ class Operator:
         orders = matcher_of(choice.request.kind).operand_orders(choice.chosen.plan)
         placed = tuple((index, orders[name]) for index, name in enumerate(self._arrays) if name in orders)
         call = Call(choice, interpretation, compiled(choice.chosen.plan), spans, placed, copies=copies)
-        call.best = None if choice.chosen.plan is best else best
+        if choice.chosen.plan is not best:
+            call.best = best
+            # Not before what serves now is compiled: the compiler is all processors' work.
+            compilers().submit(best, self._forget_outdated)
         return call
 
     def _meanwhile(self, choice: Choice) -> Choice:
-        """The choice of what is compiled already, if the best is not and something else is; the best is then compiled by a thread, and
-        taken by later calls."""
-        ready = next((option for option in choice.options if is_compiled(option.plan)), None)
-        if ready is None or ready is choice.chosen:
+        """The choice of what can serve soonest, if the best is not compiled."""
+        if is_compiled(choice.chosen.plan):
             return choice
-        best = choice.chosen.plan
+        return replace(choice, chosen=soonest(choice.options, is_held))
 
-        def work() -> None:
-            compiled(best)
-            with self._renewal:
-                self._calls.clear()
-                self._alike.clear()
-
-        compilers().submit(work)
-        return replace(choice, chosen=ready)
+    def _forget_outdated(self) -> None:
+        """Has calls prepared again for which something better is compiled now."""
+        with self._renewal:
+            self._calls = {key: call for key, call in self._calls.items() if not _is_outdated(call)}
+            for form, known in list(self._alike.items()):
+                self._alike[form] = tuple(pair for pair in known if not _is_outdated(pair[1]))
 
     def _known(self, key: Any) -> Call | None:
         try:
@@ -497,32 +495,37 @@ def compiled(plan: KernelPlan) -> Kernel:
 
 def _is_outdated(call: Call) -> bool:
     """True if what is better than a call's kernel was compiled while the call was prepared."""
-    return call.best is not None and (call.best.name, call.best.architecture.name) in _kernels
+    return call.best is not None and is_held(call.best)
 
 
 def compile_in_background(enabled: bool = True) -> None:
-    """From now on, the first call of a kind does not wait for the compiler where an instance that is compiled already can do it: a
-    thread compiles the best meanwhile, and later calls take that. The results of the two may differ in their last bits."""
+    """From now on, the first call of a kind does not wait for an instance that takes long to compile: another serves, one that is compiled
+    already or soon is, a thread compiles the best meanwhile, and later calls take that. The results of the two may differ in their last
+    bits. If the best cannot be compiled, a ``RuntimeWarning`` says so, and the other goes on."""
     global _background
     _background = enabled
+
+
+def is_held(plan: KernelPlan) -> bool:
+    """True if this process has the kernel of a plan."""
+    return (plan.name, plan.architecture.name) in _kernels
 
 
 def is_compiled(plan: KernelPlan) -> bool:
     """True if this process or the user's cache has the kernel of a plan; it is then ready at once."""
     from gemmgen.toolchain.compilation import cached_plan
 
-    key = plan.name, plan.architecture.name
-    if key not in _kernels:
+    if not is_held(plan):
         binary = cached_plan(plan)
         if binary is not None:
-            _kernels[key] = Kernel(plan.sequence, binary)
-    return key in _kernels
+            _kernels[plan.name, plan.architecture.name] = Kernel(plan.sequence, binary)
+    return is_held(plan)
 
 
 @cache
-def compilers() -> ThreadPoolExecutor:
+def compilers() -> Compilers:
     """Threads that compile while others serve."""
-    return ThreadPoolExecutor(max_workers=max(1, len(os.sched_getaffinity(0)) // 2), thread_name_prefix="gemmgen-compiler")
+    return Compilers(compiled)
 
 
 def loaded(plan: KernelPlan, ordinal: int) -> LoadedBinary:
