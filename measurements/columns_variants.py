@@ -48,10 +48,12 @@ COLUMNS = {
     "u4": ["unroll=4"],
     "u8": ["unroll=8"],
     "u8 three": ["unroll=8", "min_blocks_per_sm=3"],
-    "u4 five": ["unroll=4", "min_blocks_per_sm=5"],
     "u16": ["unroll=16"],
     "512 u4": ["unroll=4", "threads=512", "lanes=64", "min_blocks_per_sm=2"],
     "512 by 32 u4": ["unroll=4", "threads=512", "lanes=32", "min_blocks_per_sm=2"],
+    "512 by 32 u8": ["unroll=8", "threads=512", "lanes=32", "min_blocks_per_sm=1"],
+    "1024 by 32 u4": ["unroll=4", "threads=1024", "lanes=32", "min_blocks_per_sm=1"],
+    "1024 by 64 u4": ["unroll=4", "threads=1024", "lanes=64", "min_blocks_per_sm=1"],
     "256 by 64 u8": ["unroll=8", "lanes=64", "min_blocks_per_sm=3"],
     "128 u8": ["unroll=8", "threads=128", "lanes=32"],
 }
@@ -173,9 +175,9 @@ def variants(kind: str, type: str, unaligned: bool) -> Mapping[str, tuple[str, S
     found = {}
     for name, change in COLUMNS.items():
         own = [f"mainloop.{one}" for one in change]
-        found[name] = ("gemm/vector/columns_tn", [*own, "mainloop.vectors=shifted"])
+        found[name] = ("gemm/vector/columns_shifted_tn" if unaligned else "gemm/vector/columns_tn", own)
         if unaligned and name in ("u4", "u8"):
-            found[f"{name} narrow"] = ("gemm/vector/columns_tn", [*own, "mainloop.vectors=aligned"])
+            found[f"{name} narrow"] = ("gemm/vector/columns_tn", own)
     return found
 
 

@@ -67,6 +67,7 @@ ALIGNED_ELEMENTS = 4
 """Elements of an access from which on a request counts as aligned."""
 
 
+FEWEST_STAGES = 2
 SHALLOW = 256
 """Values of k up to which `mma.sync` stores unaligned rows of results through shared memory: 3246 x 3246 x 34 takes 23 us on an H200, 28
 straight from registers. Beyond, the mainloop rules, which some instances run faster without it: 2500 cubed 141 us, 162 with it."""
@@ -321,6 +322,10 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
     shallow = shares_tiles and spec.store == "direct" and request.k <= SHALLOW
     scattered = unaligned or (shallow and aligned_bytes < MOST_ALIGNMENT)
     store = "through_shared" if scattered and not any(turning_reasons(spec)) else "direct" if unaligned else spec.store
+    if shallow and isinstance(mainloop, MmaSyncMainloop):
+        # Stages that k does not fill take shared memory from the L1: 4097 x 4097 x 31 takes 34 us by four on an H100, 26 by two.
+        filled = -(-request.k // mainloop.tile.threadblock.k)
+        mainloop = mainloop.model_copy(update={"stages": max(FEWEST_STAGES, min(mainloop.stages, filled))})
     extents = {"m": request.m, "n": request.n, "k": request.k}
     promised = {name: getattr(spec.multiple_of, name) for name in extents}
     if spec.store == "tma" and not unaligned:
@@ -395,7 +400,10 @@ def vector_fit(spec: GemmSpec, mainloop: VectorMainloop, request: GemmRequest) -
     }
     held = rows if along_k else alignment["a"]
     lanes: int = mainloop.lanes
-    if mainloop.vectors == "shifted":  # as many teams as a vector has elements
+    if mainloop.vectors == "shifted":
+        if alignment["a"] * request.a.element_bytes == MOST_ALIGNMENT:
+            return "it is for rows that are not aligned"
+        # As many teams as a vector has elements.
         lanes = min(lanes, mainloop.threads * request.a.element_bytes // MOST_ALIGNMENT)
     elif not along_k:  # narrow reads of more lanes are as long a piece of a row
         lanes = min(lanes * MOST_ALIGNMENT // (alignment["a"] * request.a.element_bytes), mainloop.threads // 2)

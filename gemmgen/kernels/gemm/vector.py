@@ -33,8 +33,8 @@ MOST_HELD = 32
 """Elements of A that a thread may hold for a step, in registers, and as many for the next."""
 MOST_WORDS = 64
 """Words of A that a thread may have on their way, where its lanes lie along m."""
-SECTOR_BYTES = 32
-"""Bytes that memory and caches give at least."""
+LINE_BYTES = 128
+"""Bytes of a line of the caches."""
 MOST_B_AHEAD = 32
 """The same of B, where that is read ahead."""
 MOST_SUMMERS = 32
@@ -245,7 +245,7 @@ def vector_loop(
     grain = 1
     if shifts:
         teams = mainloop.threads // mainloop.lanes
-        grain = min(teams & -teams, SECTOR_BYTES // a.element_bytes)
+        grain = min(teams & -teams, LINE_BYTES // a.element_bytes)
         if grain % rows:
             need = f"a multiple of {rows} teams, so that all columns of a team begin alike"
             reasons.append(Reason("vectors", "mainloop.vectors", f"shifted, {teams} teams", need, "more threads, or fewer lanes"))
