@@ -1,8 +1,10 @@
 """float32 products by planes on tensor cores beside cuBLAS SGEMM and FFMA: speed with splitting included, and accuracy.
 
     python -m measurements.f32_planes            on a machine with a GPU and torch
+    python -m measurements.f32_planes --errors   the errors anew, with the times of the last run
 
-Writes f32_planes.json beside this file, and what ``f32_report`` makes of it.
+Writes f32_planes.json beside this file, and what ``f32_report`` makes of it. ``--errors`` fails if a scheme's error is above
+cuBLAS's or that of multiply-adds in order of k, for any data at any depth.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from gemmgen.perf.benchmark import Candidate, benchmark
 from gemmgen.runtime.cuda.driver import gpu
 from gemmgen.runtime.kernel import Kernel
 from gemmgen.toolchain.compilation import compile_plan
-from measurements.f32_report import write
+from measurements.f32_report import PEERS, write
 
 HERE = Path(__file__).resolve().parent
 SPEC = HERE.parent / "specs" / "gemm" / "f32_by_f16x3.yaml"
@@ -40,12 +42,19 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "f16x3 128x64 plain sums": (PLAIN, "mainloop.tile.n=64", "mainloop.stages=4"),
 }
 """Instances, as changes of the shipped spec."""
-SCHEMES: dict[str, tuple[str, ...]] = {
-    "f16x3": (),
-    "f16x3, plain sums": (PLAIN,),
-    "bf16x6": ("mainloop.arithmetic.f32_by=bf16x6", "mainloop.stages=2"),
-    "bf16x9": ("mainloop.arithmetic.f32_by=bf16x9", "mainloop.stages=2"),
-    "tf32x3": ("mainloop.arithmetic.f32_by=tf32x3", "mainloop.tile.k=32"),
+WARPS = SPEC.parent / "mma"
+BF16X9 = "mainloop.arithmetic.f32_by=bf16x9"
+SCHEMES: dict[str, tuple[Path, tuple[str, ...]]] = {
+    "f16x3": (SPEC, ()),
+    "f16x3, plain sums": (SPEC, (PLAIN,)),
+    "bf16x6": (SPEC.with_stem("f32_by_bf16x6"), ()),
+    "bf16x6, plain sums": (SPEC.with_stem("f32_by_bf16x6"), (PLAIN,)),
+    "bf16x9": (SPEC.with_stem("f32_by_bf16x6"), (BF16X9,)),
+    "tf32x3": (SPEC.with_stem("f32_by_tf32x3"), ()),
+    "f16x3, mma.sync": (WARPS / "f32_by_f16x3.yaml", ()),
+    "bf16x6, mma.sync": (WARPS / "f32_by_bf16x6.yaml", ()),
+    "bf16x9, mma.sync": (WARPS / "f32_by_bf16x6.yaml", (BF16X9,)),
+    "tf32x3, mma.sync": (WARPS / "f32_by_tf32x3.yaml", ()),
 }
 """Ways whose errors are measured, beside what ``ops.matmul`` chooses."""
 SPEED = [(n, n, n) for n in (512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)] + [
@@ -128,8 +137,8 @@ def accuracy() -> list[dict[str, Any]]:
         return lambda a, b, c: kernel(A=a, B=b.T, C=c)
 
     ways["FFMA in order of k"] = way(compiled(("transpose=nt",), FFMA))
-    for name, changes in SCHEMES.items():
-        ways[name] = way(compiled(changes))
+    for name, (spec, changes) in SCHEMES.items():
+        ways[name] = way(compiled(changes, spec))
     ways["ops.matmul"] = lambda a, b, c: ops.matmul(a, b.T, out=c)
     rows = []
     for kind in KINDS:
@@ -163,14 +172,36 @@ def accuracy() -> list[dict[str, Any]]:
     return rows
 
 
+def larger_errors(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Where a scheme with compensated sums has a larger error than cuBLAS or multiply-adds, the largest or the root mean square."""
+    names = [name for name in SCHEMES if "plain" not in name]
+    return [
+        f"{name}, {row['data']}, k = {row['k']}: {measure} {row['errors'][name][place]:.2e}, {peer} {row['errors'][peer][place]:.2e}"
+        for row in rows
+        for name in names
+        for place, measure in enumerate(("largest", "rms"))
+        for peer in PEERS
+        if row["errors"][name][place] > row["errors"][peer][place]
+    ]
+
+
 def main() -> None:
     """Measures and writes."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9, help="replays of each instance for a shape")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no shape after so many, of the times of all")
+    parser.add_argument("--errors", action="store_true", help="measure errors alone; times are those of f32_planes.json")
     parser.add_argument("--output", type=Path, default=HERE / "f32_planes", help="where to write, without .json and .md")
     arguments = parser.parse_args()
     measured = accuracy()
+    larger = larger_errors(measured)
+    print("\n".join(larger) or "no error is larger than cuBLAS's or that of multiply-adds", flush=True)
+    if arguments.errors:
+        report = {**json.loads((HERE / "f32_planes.json").read_text()), "accuracy": measured}
+        report["errors_measured"] = f"{gpu(0)}, {datetime.date.today().isoformat()}"
+        arguments.output.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
+        write(report, arguments.output)
+        raise SystemExit(1 if larger else 0)
     timed = speeds(arguments.rounds, arguments.seconds)
     about = {
         "device": str(gpu(0)),

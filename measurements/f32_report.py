@@ -58,7 +58,8 @@ def markdown(report: Row) -> str:
         lines.append(f"| {row['layout']} | {shape} | {figures} | {best} | {times[peer][0] / plain:.2f} |")
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     lines += ["", f"Geometric mean over all: **{mean:.2f}**. `plain sums`: cuBLAS / the fastest without compensation.", ""]
-    lines += ["## Errors", "", f"Over {report['results']} results of each product against float64.", ""]
+    when = f" Measured on {report['errors_measured']}." if "errors_measured" in report else ""
+    lines += ["## Errors", "", f"Over {report['results']} results of each product against float64.{when}", ""]
     lines += [*verdict(report["accuracy"]), ""]
     names = list(report["accuracy"][0]["errors"])
     for title, place in MEASURES:

@@ -186,7 +186,7 @@ SCHEMES: dict[str, Scheme] = {
     scheme.name: scheme
     for scheme in (
         Scheme("f16x3", "f16", 2, ((1, 0), (0, 1)), 11, 16, True),
-        Scheme("tf32x3", "f32", 2, ((1, 0), (0, 1)), 11, 8, False, _FAR_FROM_THE_BOTTOM, _HALFWAY_UP, measured_depth=256),
+        Scheme("tf32x3", "f32", 2, ((1, 0), (0, 1)), 11, 8, False, _FAR_FROM_THE_BOTTOM, _HALFWAY_UP, measured_depth=320),
         Scheme("bf16x6", "bf16", 3, ((2, 0), (0, 2), (1, 1), (1, 0), (0, 1)), 8, 16, False, _FAR_FROM_THE_BOTTOM, _HALFWAY_UP),
         Scheme(
             "bf16x9",

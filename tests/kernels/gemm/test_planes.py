@@ -15,7 +15,7 @@ from gemmgen.kernels.accuracy import UNIT_ROUNDOFF
 from gemmgen.kernels.gemm import oracle
 from gemmgen.kernels.gemm.explain import accuracy
 from gemmgen.kernels.gemm.planes import SCHEMES
-from gemmgen.kernels.gemm.planes_numbers import scale_exponents, split, stored_planes
+from gemmgen.kernels.gemm.planes_numbers import planes_bound, scale_exponents, split, stored_planes
 
 SPEC = SPECS / "gemm" / "f32_by_f16x3.yaml"
 MMA = SPECS / "gemm" / "mma"
@@ -53,6 +53,15 @@ def test_bound_is_that_of_multiply_adds_at_most(name, compensated, steps):
     for parts in (1, 8):
         least = scheme.least_depth(promoted, compensated, parts)
         assert all(scheme.error_factor(k, promoted, compensated) + parts - 1 <= k for k in range(least, 20000))
+
+
+@pytest.mark.parametrize(("path", "more"), [("f32_by_f16x3.yaml", 0), ("f32_by_bf16x6.yaml", 1024 / 32), ("f32_by_tf32x3.yaml", 1024 / 16)])
+def test_bound_at_the_end_of_the_range_counts_additions(path, more):
+    planes = gemmgen.plan(SPEC.parent / path, "sm_90a").planes
+    assert planes.range_factor(1024) == planes.error_factor(1024) + more
+    factors = np.full((2, 1, 1024), [[[2.0**59]], [[2.0**57]]])
+    large, small = (planes_bound(planes, a[None, 0], np.full((1, 1024, 1), 2.0**58)) / a[0, 0] for a in factors)
+    assert np.isclose(large / small, planes.range_factor(1024) / planes.error_factor(1024)).all()
 
 
 def shallow_factors(k: int, columns: int = 66) -> tuple[np.ndarray, np.ndarray]:
@@ -288,8 +297,8 @@ def large_factors() -> tuple[np.ndarray, np.ndarray]:
     """Factors whose sums come to the end of float32, of numbers that planes hold: eight rows of either sign, whose columns are all
     positive, one whose first steps overflow, and others of both signs."""
     rng = np.random.default_rng(7)
-    a = (rng.choice([-1.0, 1.0], (64, 288)) * rng.uniform(1, 1.9, (64, 288)) * 2.0**57).astype(np.float32)
-    b = (rng.choice([-1.0, 1.0], (64, 288)) * np.exp2(rng.uniform(56, 63, (64, 1)))).astype(np.float32)
+    a = (rng.choice([-1.0, 1.0], (64, 352)) * rng.uniform(1, 1.9, (64, 352)) * 2.0**57).astype(np.float32)
+    b = (rng.choice([-1.0, 1.0], (64, 352)) * np.exp2(rng.uniform(56, 63, (64, 1)))).astype(np.float32)
     a[:8], b[:8], a[8:16] = np.abs(a[:8]), np.abs(b[:8]), -np.abs(a[8:16])
     a[16, :32], a[16, 32:] = 2.0**62.9, -np.abs(a[16, 32:])
     return a, b
@@ -318,7 +327,7 @@ def test_sums_that_overflow_are_infinite(name, form):
 @pytest.mark.parametrize("name", UNSCALED)
 def test_sums_at_the_end_of_the_range_stay_finite(name, form):
     # One addition from -3 * 2^103 to about the largest float: what it rounds off is found by a step that overflows.
-    k = 288 if name == "tf32x3" else 64
+    k = 352 if name == "tf32x3" else 64
     step = SCHEMES[name].promote_every
     a, b = np.zeros((64, k), np.float32), np.ones((64, k), np.float32)
     a[:, 0], b[:, 0] = -3 * 2.0**52, 2.0**51
@@ -330,7 +339,7 @@ def test_sums_at_the_end_of_the_range_stay_finite(name, form):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", UNSCALED)
 def test_infinities_and_nan_of_every_scheme(name, form):
-    k = 288
+    k = 352
     a, b = np.ones((66, k), np.float32), np.ones((68, k), np.float32)
     a[0, 3], a[1, k - 1], a[2, 0], a[3, 40] = np.inf, np.nan, -np.inf, np.finfo(np.float32).max
     b[1, 3], b[2, 3], b[5, 0], b[6, 7] = 0.0, -1.0, -np.inf, np.nan
