@@ -28,6 +28,12 @@ __device__ __forceinline__ void store_words(unsigned target, unsigned first, uns
     asm volatile("st.shared.v2.b32 [%0], {%1, %2};" :: "r"(target), "r"(first), "r"(second) : "memory");
 }
 
+// Writes 16 bytes to shared memory.
+__device__ __forceinline__ void store_vector(unsigned target, unsigned a, unsigned b, unsigned c, unsigned d)
+{
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" :: "r"(target), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+
 // Writes half a word to shared memory.
 __device__ __forceinline__ void store_half(unsigned target, unsigned short value)
 {

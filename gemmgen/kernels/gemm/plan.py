@@ -526,7 +526,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
     elif isinstance(loop, WarpgroupLoop):
         assert isinstance(mainloop, TensorCoreMainloop)
         held = loop.tile_n // 8, loop.blocks_m
-        planes = planes_plan(name, mainloop.arithmetic, matrices, loop.tile_k, mainloop.promote_every, loop.cluster_k, held)
+        planes = planes_plan(name, mainloop.arithmetic, matrices, loop.tile_k, mainloop.promote_every, loop.cluster_k * loop.k_groups, held)
         if planes is not None:
             sequence = planes_sequence(name, spec, matrices, loop, epilogue, planes)
         else:
@@ -574,7 +574,7 @@ def tensor_core_parts(spec: GemmSpec, mainloop: TensorCoreMainloop) -> list[str]
     parts = [
         f"{tile.m}x{tile.n}x{tile.k}",
         f"s{mainloop.stages}",
-        f"{'p' if mainloop.schedule == 'ping_pong' else 'c'}{mainloop.consumers}",
+        f"{mainloop.schedule[0]}{mainloop.consumers}",
     ]
     parts += arithmetic_parts(mainloop.arithmetic)
     parts += [f"cluster{cluster.m}x{cluster.n}"] if cluster.m * cluster.n > 1 else []

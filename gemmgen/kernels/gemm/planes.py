@@ -220,6 +220,8 @@ class PlaneOperand:
     """k below which all of its lines are marked."""
     in_mainloop: bool = False
     """True if the kernel that multiplies splits it, and says which of its lines are marked."""
+    row_of_block: bool = False
+    """True if a block splits a row of it, where rows run along k; else each warp does."""
 
     @property
     def suffix(self) -> str:
@@ -279,6 +281,11 @@ class PlaneOperand:
         """Elements that a row of a plane is a multiple of: 16 bytes, as tensor maps need."""
         return 16 // self.scheme.element_bytes
 
+    def c_index(self, line: str, at_k: str) -> str:
+        """Where a number lies in memory, in CUDA."""
+        slow, fast = (line, at_k) if self.k_major else (at_k, line)
+        return f"static_cast<long long>({slow}) * {self.leading_dimension} + {fast}"
+
     @property
     def rows(self) -> str:
         """Rows of a plane in memory."""
@@ -315,7 +322,7 @@ class PlaneOperand:
     def blocks(self) -> str:
         """Blocks of the kernel that splits or measures it."""
         if self.k_major:
-            return f"ceil_div({self.extent}, {SPLIT_THREADS // 32})"
+            return self.extent if self.row_of_block else f"ceil_div({self.extent}, {SPLIT_THREADS // 32})"
         return f"ceil_div({self.extent}, {SPLIT_THREADS}) * max(1, ceil_div(k, {CHUNK}))"
 
     @property
@@ -424,6 +431,12 @@ class PlanesPlan:
     def row_exponent(self) -> str:
         """The exponent of a row of a result where it is stored, as CUDA."""
         return "row_exponents[block][half]" if self.in_mainloop or self.store_turns > 1 else "k > 0 ? exponents_a[min(row, m - 1)] : 0"
+
+    def result_of(self, product: str) -> str:
+        """A result before the epilogue, of the sum of its products, as CUDA."""
+        if self.in_mainloop:
+            return f"in_order_of_k({product}, A, B, row, column, k, lda, ldb)"
+        return f"scaled({product}, -(row_exponent + column_exponents[j][v]))" if self.scheme.scaled else product
 
     @property
     def repair_parts(self) -> int:
@@ -644,6 +657,7 @@ def planes_plan(
             kept=arithmetic.kept == name,
             least_depth=least_depth,
             in_mainloop=in_mainloop and name == "a",
+            row_of_block=in_mainloop,
         )
         for name, matrix in (("a", matrices[0]), ("b", matrices[1]))
     )

@@ -77,7 +77,9 @@ def planes_sequence(
     cluster = loop.cluster_blocks
     at_once = f"min({tiles}, {loop.persistent_blocks // cluster})" if loop.persistent_blocks else tiles
     blocks = f"{cluster} * ({at_once})" if cluster > 1 else at_once
-    launches.append(launch(name, blocks, loop.threads, [*shared, *maps, *result, *kept, workspace], loop.shared_bytes, cluster))
+    factors = [*given["A"], *given["B"]] if planes.in_mainloop else []
+    main = [*shared, *factors, *maps, *result, *kept, workspace]
+    launches.append(launch(name, blocks, loop.threads, main, loop.shared_bytes, cluster))
     repaired = f"ceil_div(m, {REPAIR_TILE}) * ceil_div(n, {REPAIR_TILE}){times_batch}"
     launches.append(launch(f"{name}_repair", repaired, REPAIR_THREADS, [*shared, *given["A"], *given["B"], *result, *kept, workspace]))
     most = LARGEST_INT - 65536

@@ -180,9 +180,10 @@ class TensorCoreMainloop(SpecModel):
     """Tiles of A and B in shared memory at a time."""
     consumers: Literal[1, 2, 3] = 2
     """Groups that multiply."""
-    schedule: Literal["cooperative", "ping_pong"] = "cooperative"
+    schedule: Literal["cooperative", "ping_pong", "alternating"] = "cooperative"
     """``cooperative``: the groups divide the rows of a tile; ``ping_pong``: two groups work on tiles of their own alternately, so
-    that one multiplies while the other stores its results."""
+    that one multiplies while the other stores its results; ``alternating``: two groups have the same rows, and take every other part of k,
+    so that one splits its numbers and adds up while the tensor cores work for the other (``arithmetic.split: mainloop``)."""
     arithmetic: Arithmetic = Arithmetic()
     cluster: Cluster = Cluster()
     persistent_blocks: Annotated[int, Field(ge=0, le=65536, strict=True)] = 0

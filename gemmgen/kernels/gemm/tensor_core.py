@@ -128,6 +128,7 @@ def warpgroup_loop(
         dynamic=mainloop.tiles == "dynamic",
         a_in_registers=mainloop.a_from == "registers" or splits_rows,
         split_registers=_split_registers(mainloop, scheme) if splits_rows else 0,
+        k_groups=2 if mainloop.schedule == "alternating" else 1,
         skips_rows=skips_rows,
         unroll=unroll_argument(mainloop.unroll),
     )
@@ -230,8 +231,9 @@ def _split_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop, scheme: Scheme)
         got = f"mainloop with clusters of {mainloop.cluster.m} x {mainloop.cluster.n}"
         yield Reason("split", field, got, "blocks that share no tiles")
     every = mainloop.promote_every if isinstance(mainloop.promote_every, int) else scheme.promote_every
-    if mainloop.tile.k % (2 * every):
-        need = f"a multiple of {2 * every}: rows of {every} steps are split while those before are multiplied, in pairs"
+    pair = 2 * every * (mainloop.consumers if mainloop.schedule == "alternating" else 1)
+    if mainloop.tile.k % pair:
+        need = f"a multiple of {pair}: of each group, rows of {every} steps are split while those before are multiplied, in pairs"
         yield Reason("tile_k", "mainloop.tile.k", str(mainloop.tile.k), need)
 
 
@@ -290,8 +292,8 @@ def _layout_reasons(matrices: tuple[Matrix, Matrix, Matrix]) -> Iterator[Reason]
 
 def _shape_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop, matrices: tuple[Matrix, Matrix, Matrix]) -> Iterator[Reason]:
     tile = mainloop.tile
-    if mainloop.schedule == "ping_pong" and mainloop.consumers != 2:
-        yield Reason("consumers", "mainloop.consumers", str(mainloop.consumers), "2 groups for ping_pong")
+    if mainloop.schedule != "cooperative" and mainloop.consumers != 2:
+        yield Reason("consumers", "mainloop.consumers", str(mainloop.consumers), f"2 groups for {mainloop.schedule}")
     rows = BLOCK_ROWS * (mainloop.consumers if mainloop.schedule == "cooperative" else 1)
     if tile.m % rows:
         need = f"a multiple of {rows}: {BLOCK_ROWS} rows for each group of consumers"
@@ -337,6 +339,9 @@ def _shape_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop, matrices: tuple
 
 def _combination_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterator[Reason]:
     cluster, decomposition = mainloop.cluster, spec.decomposition
+    if mainloop.schedule == "alternating" and (mainloop.arithmetic.split != "mainloop" or mainloop.persistent_blocks):
+        got = f"alternating with split: {mainloop.arithmetic.split}, {mainloop.persistent_blocks} persistent blocks"
+        yield Reason("schedule", "mainloop.schedule", got, "arithmetic.split: mainloop and persistent_blocks: 0 for alternating")
     if mainloop.arithmetic.split == "mainloop" and mainloop.arithmetic.f32_by is None:
         yield Reason("split", "mainloop.arithmetic.split", "mainloop without f32_by", "kernel, or arithmetic.f32_by: bf16x6")
     if cluster.m > 1 and cluster.n > 1:
@@ -478,10 +483,10 @@ def warpgroup_regions(loop: WarpgroupLoop) -> tuple[SharedRegion, ...]:
         size = loop.consumers * loop.column_bytes
         add("columns", "unsigned char", (loop.consumers, loop.column_bytes), size, "values for each column of a tile, [group][byte]")
     if loop.cluster_k > 1:
-        held = (loop.cluster_k - 1, loop.blocks_m * loop.tile_n // 8, WARPGROUP * loop.consumers, 4)
+        held = (loop.cluster_k - 1, loop.blocks_m * loop.tile_n // 8, WARPGROUP * loop.consumers // loop.k_groups, 4)
         add("sums", loop.accumulator, held, loop.sums_bytes, "sums of the cluster's other blocks, as their threads hold them")
     if loop.extremes_bytes:
-        held = (loop.cluster_k - 1, loop.blocks_m, WARPGROUP * loop.consumers // 4, 4)
+        held = (loop.cluster_k - 1, loop.blocks_m, WARPGROUP * loop.consumers // loop.k_groups // 4, 4)
         add("extremes", "unsigned", held, loop.extremes_bytes, "extremes of the rows that those have split, for two rows each")
     add(
         "barriers",

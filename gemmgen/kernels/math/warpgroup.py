@@ -314,6 +314,8 @@ class WarpgroupLoop:
     """Argument of ``#pragma unroll`` at the loop over a stage's instructions along k: nothing, or a factor."""
     split_registers: int = 0
     """Fragments of planes of A that a thread holds for the rows of an instruction, where it splits A itself; else 0."""
+    k_groups: int = 1
+    """Groups that have the same rows, and every other part of k."""
     staggered: bool = False
     """True if groups that share a tile start their instructions alternately, so that one's run while the other waits for its own."""
 
@@ -335,13 +337,15 @@ class WarpgroupLoop:
     @property
     def shares_tile(self) -> bool:
         """True if several groups multiply, each for rows of its own of one tile."""
-        return self.consumers > 1 and not self.ping_pong
+        return self.consumers > 1 and not self.ping_pong and self.k_groups == 1
 
     @property
     def consumers_description(self) -> str:
         """Division of the work among the groups that multiply."""
         if self.ping_pong:
             return "groups take pieces of work alternately, so that one multiplies while the other stores"
+        if self.k_groups > 1:
+            return "two groups have the same rows, and take parts of k alternately"
         return "each group has its own rows of the tile" if self.shares_tile else "one group"
 
     @property
@@ -349,6 +353,8 @@ class WarpgroupLoop:
         """Warpgroups that multiply, and what each has of the block's work."""
         if self.ping_pong:
             return "the others multiply, a tile each"
+        if self.k_groups > 1:
+            return "the others multiply, the same kBlocksM times 64 rows, each over every other part of k"
         if self.consumers == 1:
             return "another multiplies, kBlocksM times 64 rows"
         return "the others multiply, kBlocksM times 64 rows of the tile each"
@@ -363,7 +369,7 @@ class WarpgroupLoop:
     @property
     def blocks_m(self) -> int:
         """Rows of a group, in those of an instruction."""
-        return self.tile_m // BLOCK_ROWS // (1 if self.ping_pong else self.consumers)
+        return self.tile_m // BLOCK_ROWS // (self.consumers if self.shares_tile else 1)
 
     @property
     def threads(self) -> int:
@@ -520,6 +526,16 @@ class WarpgroupLoop:
     def sums_bytes(self) -> int:
         """Shared memory for the sums of a cluster's other blocks."""
         return (self.cluster_k - 1) * self.tile_m * self.tile_n * 4
+
+    @property
+    def turn(self) -> str:
+        """The first of a group's rounds over k, as CUDA."""
+        return "group" if self.k_groups > 1 else "0"
+
+    @property
+    def sum_holders(self) -> str:
+        """Threads whose sums are those of different results, as CUDA."""
+        return "128" if self.k_groups > 1 else "128 * kGroups"
 
     @property
     def extremes_bytes(self) -> int:

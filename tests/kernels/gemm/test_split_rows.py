@@ -13,6 +13,7 @@ from gemmgen.kernels.gemm import oracle
 from gemmgen.kernels.gemm.planes import SCHEMES
 
 SPEC = SPECS / "gemm" / "f32_by_bf16x6_decode_16.yaml"
+TURNS = ["mainloop.schedule=alternating", "mainloop.consumers=2", "mainloop.promote_every=16", "mainloop.min_blocks_per_sm=1"]
 SHALLOW = "mainloop.stages=2"
 ALONE = "decomposition={scheme: data_parallel}"
 
@@ -40,15 +41,15 @@ def test_joined_sums_keep_to_the_bound_of_multiply_adds(name, compensated):
         assert all(scheme.error_factor(k, 32, compensated, True) + parts - 1 <= k for k in range(least, 20000))
 
 
-@pytest.mark.parametrize("decomposition", [ALONE, "decomposition.slices=4"])
+@pytest.mark.parametrize("overrides", [[ALONE], ["decomposition.slices=4"], TURNS])
 @pytest.mark.parametrize(("row", "at"), [(0, 0), (17, 299), (69, 150)])
-def test_a_row_is_marked_wherever_it_is_odd(decomposition, row, at):
+def test_a_row_is_marked_wherever_it_is_odd(overrides, row, at):
     w, x = factors(70, 19, 300)
     for value in (np.inf, np.nan, np.float32(1e-40), np.float32(2.0**127)):
         w[row, at] = value
         with np.errstate(invalid="ignore", over="ignore"):
             want = (x.astype(np.float64) @ w.T.astype(np.float64)).astype(np.float32)
-        got = product(w, x, decomposition)
+        got = product(w, x, *overrides)
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-4, equal_nan=True)
 
 
@@ -64,8 +65,9 @@ def test_marked_rows_are_scaled_once():
 def test_sums_that_overflow_stay_infinite():
     w, x = np.zeros((64, 512), np.float32), np.zeros((8, 512), np.float32)
     w[:, ::4], x[:, ::4] = 2.0**100, 2.0**24
-    got = product(w, x, ALONE)
-    assert (got == np.inf).all()
+    w[1, 0] = -(2.0**100)
+    for overrides in ([ALONE], ["decomposition.slices=2"], TURNS):
+        assert (product(w, x, *overrides) == np.inf).all()
 
 
 def test_errors_do_not_grow_with_k():
@@ -91,6 +93,8 @@ def test_shallow_products_are_rounded_once():
         ["transpose=tt", "mainloop.tile.n=64", "mainloop.stages=2", "mainloop.min_blocks_per_sm=1", "epilogue=[{op: bias, per: row}]"],
         [ALONE, "mainloop.tile={m: 128, n: 24, k: 128}", "mainloop.stages=2", "mainloop.min_blocks_per_sm=1"],
         [ALONE, "transpose=nn"],
+        [*TURNS, ALONE],
+        [*TURNS, "transpose=nn", "mainloop.tile.n=48", SHALLOW],
         [
             "transpose=nt",
             "mainloop.tile={m: 128, n: 64, k: 64}",
@@ -118,6 +122,7 @@ def test_every_form_verifies(overrides):
         ("batch=strided", "mainloop.arithmetic.split"),
         ("mainloop.arithmetic.kept=b", "mainloop.arithmetic.split"),
         ("mainloop.promote_every=64", "mainloop.tile.k"),
+        ("mainloop.schedule=alternating", "mainloop.consumers"),
     ],
 )
 def test_what_the_mainloop_cannot_split_is_refused(override, field):
