@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from gemmgen.core.errors import LaunchError, SpecError
+from gemmgen.core.errors import EnvironmentMissing, LaunchError, SpecError
 from gemmgen.dispatch.devices import gpu_device
 from gemmgen.dispatch.selection import Option, choose
 from gemmgen.dispatch.table import parse_problem
@@ -46,7 +46,13 @@ def warm(
         if request.is_empty:
             raise SpecError(f"{text}: its result has no element, so that nothing is launched")
     ordinal = None if isinstance(device, str) else device or 0
-    target: Device = find_device(device) if isinstance(device, str) else gpu_device(ordinal or 0)
+    try:
+        target: Device = find_device(device) if isinstance(device, str) else gpu_device(ordinal or 0)
+    except EnvironmentMissing as error:
+        cause = str(error).partition(";")[0]
+        raise EnvironmentMissing(
+            f"{cause}; name the GPU to compile for: gemmgen warm --device H200, ops.warm(..., device='H200')"
+        ) from None
     chosen: dict[str, tuple[list[str], Option]] = {}
     for text, request in requests:
         try:

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from gemmgen import ops
 from gemmgen.cli import cli
-from gemmgen.core.errors import LaunchError, SpecError
+from gemmgen.core.errors import EnvironmentMissing, LaunchError, SpecError
 from gemmgen.ops import engine
 
 
@@ -32,6 +32,15 @@ def test_problems_with_one_kernel_compile_it_once(monkeypatch):
 def test_problem_that_cannot_be_warmed_is_refused(problem, error):
     with pytest.raises(error):
         ops.warm([problem], device="T4")
+
+
+def test_machine_without_a_gpu_is_told_how_to_fill_a_cache(monkeypatch):
+    def missing(ordinal):
+        raise EnvironmentMissing("this machine has no NVIDIA driver; run elsewhere")
+
+    monkeypatch.setattr("gemmgen.ops.warming.gpu_device", missing)
+    with pytest.raises(EnvironmentMissing, match=r"no NVIDIA driver; name the GPU to compile for: gemmgen warm --device"):
+        ops.warm(["gemm:96,1,64"])
 
 
 def test_command_names_what_it_compiled():
