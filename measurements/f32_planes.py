@@ -51,6 +51,7 @@ SCHEMES: dict[str, tuple[Path, tuple[str, ...]]] = {
     "bf16x6, plain sums": (SPEC.with_stem("f32_by_bf16x6"), (PLAIN,)),
     "bf16x9": (SPEC.with_stem("f32_by_bf16x6"), (BF16X9,)),
     "tf32x3": (SPEC.with_stem("f32_by_tf32x3"), ()),
+    "bf16x6, split in the mainloop": (SPEC.with_stem("f32_by_bf16x6_decode_64"), ("order=row_major", "transpose=nt")),
     "f16x3, mma.sync": (WARPS / "f32_by_f16x3.yaml", ()),
     "bf16x6, mma.sync": (WARPS / "f32_by_bf16x6.yaml", ()),
     "bf16x9, mma.sync": (WARPS / "f32_by_bf16x6.yaml", (BF16X9,)),
