@@ -128,6 +128,7 @@ COSTS = {
     ),
     "planes by wgmma": Costs(arithmetic=1.05, loads=0.56, barriers=1.19, stores=1.49, memory=0.84, idle=-0.03, draw=0.89, crowd=0.18),
     "planes by wgmma, clusters along k": Costs(arithmetic=1.28, loads=0.62, stores=0.96, memory=1.06, idle=0.61, crowd=0.26),
+    "planes of rows split in the mainloop": Costs(arithmetic=1.28, loads=0.62, stores=0.96, memory=1.06, idle=0.61, crowd=0.26),
     "mma": Costs(
         arithmetic=0.78,
         shared=1.05,
@@ -465,6 +466,8 @@ def _of_few(costs: Costs, problem: Mapping[str, int]) -> Costs:
 
 def _kind(kind: str, loop: WarpgroupLoop) -> str:
     """Name of a kind of kernel in the table of costs, how its blocks and groups divide the work included."""
+    if loop.split_registers:
+        return "planes of rows split in the mainloop"
     if loop.cluster_k > 1:
         return f"{kind}, clusters along k"
     return f"{kind}, ping-pong" if loop.ping_pong and kind == "wgmma" else kind
@@ -579,7 +582,8 @@ def _around_planes(plan: GemmPlan, planes: PlanesPlan, problem: Mapping[str, int
         writes = index == len(planes.kernels) - 1 or any(operand.k_major for operand in kernel.operands)
         written = read * planes.scheme.planes * planes.scheme.element_bytes / FLOAT_BYTES if writes else 0.0
         each = 1.0 / max(grid, 1)
-        latencies = SPLIT_STEPS + (k / SPLIT_ROW if any(operand.k_major for operand in kernel.operands) else 0.0)
+        rows = SPLIT_ROW * (SPLIT_THREADS / 32 if planes.in_mainloop else 1)
+        latencies = SPLIT_STEPS + (k / rows if any(operand.k_major for operand in kernel.operands) else 0.0)
         around.append(
             Work(
                 grid,

@@ -103,6 +103,8 @@ def _roles(loop: WarpgroupLoop) -> Lines:
     consumers = f"{loop.consumers} group{'s' if loop.consumers > 1 else ''} of four warps, {rows} x {loop.tile_n} of C each"
     if loop.ping_pong:
         consumers += ", on different tiles: one multiplies while the other stores"
+    if loop.k_groups > 1:
+        consumers += ", the same: they take parts of k in turns"
     lines = [
         ("producer", "a group of four warps, of which one thread keeps the stages full by the copy engine (TMA)"),
         ("consumers", consumers),
@@ -179,7 +181,7 @@ def _mainloop(plan: GemmPlan, loop: WarpgroupLoop) -> Lines:
     if loop.a_in_registers:
         came = "come to registers" if plan.planes is None else "are split in registers"
         products = 1 if plan.planes is None else plan.planes.scheme.products
-        lines[1] = ("one stage", f"{count * products} instructions of each group; their rows of A {came} first")
+        lines[1] = ("one stage", f"{count * products // loop.k_groups} instructions of each group; their rows of A {came} first")
     if loop.promote_steps:
         parts = f", {loop.instruction_n} columns at a time" if loop.blocks_n > 1 else ""
         text = f"every {loop.promote_steps * loop.tile_k} of k, sums go from the tensor core, which keeps 14 bits, to float32{parts}"
