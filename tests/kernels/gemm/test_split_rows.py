@@ -8,6 +8,9 @@ from conftest import SPECS
 
 import gemmgen
 from gemmgen.core.errors import PlanError
+from gemmgen.dispatch.selection import choose
+from gemmgen.dispatch.table import parse_problem
+from gemmgen.hardware.target import device
 from gemmgen.kernels.accuracy import UNIT_ROUNDOFF
 from gemmgen.kernels.gemm import oracle
 from gemmgen.kernels.gemm.planes import SCHEMES
@@ -110,6 +113,12 @@ def test_every_form_verifies(overrides):
     plan = gemmgen.plan(SPEC, "sm_90a", overrides)
     names = ("primes", "k of 0", "not-a-numbers and infinities")
     assert gemmgen.verify(plan, "emulator", cases=[case for case in oracle.cases(plan) if case.name in names]).passed
+
+
+@pytest.mark.parametrize(("problem", "splits"), [("96,4096,4096,nt", True), ("64,4096,4096,nn", True), ("2048,2048,2048,nt", False)])
+def test_products_of_few_rows_are_split_in_the_mainloop(problem, splits):
+    chosen = choose(parse_problem(f"gemm:{problem}"), device("H100")).chosen
+    assert ("decode" in chosen.candidate.label) == splits
 
 
 @pytest.mark.parametrize(
