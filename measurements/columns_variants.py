@@ -47,21 +47,17 @@ MOST_SLICES = 512
 COLUMNS = {
     "u4": ["unroll=4"],
     "u8": ["unroll=8"],
-    "512 by 32 u8": ["unroll=8", "threads=512", "lanes=32"],
-    "1024 by 32 u4": ["unroll=4", "threads=1024", "lanes=32"],
+    "u8 three": ["unroll=8", "min_blocks_per_sm=3"],
+    "u16": ["unroll=16"],
+    "512 u4": ["unroll=4", "threads=512", "lanes=64", "min_blocks_per_sm=2"],
+    "512 by 32 u4": ["unroll=4", "threads=512", "lanes=32", "min_blocks_per_sm=2"],
+    "512 by 32 u8": ["unroll=8", "threads=512", "lanes=32", "min_blocks_per_sm=1"],
+    "1024 by 32 u4": ["unroll=4", "threads=1024", "lanes=32", "min_blocks_per_sm=1"],
+    "1024 by 64 u4": ["unroll=4", "threads=1024", "lanes=64", "min_blocks_per_sm=1"],
+    "256 by 64 u8": ["unroll=8", "lanes=64", "min_blocks_per_sm=3"],
+    "128 u8": ["unroll=8", "threads=128", "lanes=32"],
 }
-NARROW = {
-    "narrow u4": ["unroll=4"],
-    "narrow 1024 by 8 u4": ["unroll=4", "threads=1024", "lanes=8"],
-    "narrow 1024 by 8 u2": ["unroll=2", "threads=1024", "lanes=8"],
-    "narrow 1024 by 4 u4": ["unroll=4", "threads=1024", "lanes=4"],
-    "narrow 1024 by 16 u4": ["unroll=4", "threads=1024", "lanes=16"],
-    "narrow 512 by 8 u4": ["unroll=4", "threads=512", "lanes=8"],
-    "narrow 512 by 8 u8": ["unroll=8", "threads=512", "lanes=8"],
-    "narrow 512 by 16 u4": ["unroll=4", "threads=512", "lanes=16"],
-}
-"""Variants of ``gemm/vector/columns_tn`` and ``columns_shifted_tn`` by what they change of the mainloop; ``NARROW``, of the former
-alone."""
+"""Variants of ``gemm/vector/columns_tn`` by what they change of its mainloop."""
 SHALLOW = {
     "one": [],
     "128": ["mainloop.threads=128"],
@@ -180,7 +176,8 @@ def variants(kind: str, type: str, unaligned: bool) -> Mapping[str, tuple[str, S
     for name, change in COLUMNS.items():
         own = [f"mainloop.{one}" for one in change]
         found[name] = ("gemm/vector/columns_shifted_tn" if unaligned else "gemm/vector/columns_tn", own)
-    found |= {name: ("gemm/vector/columns_tn", [f"mainloop.{one}" for one in change]) for name, change in NARROW.items()}
+        if unaligned and name in ("u4", "u8"):
+            found[f"{name} narrow"] = ("gemm/vector/columns_tn", own)
     return found
 
 

@@ -27,8 +27,6 @@ REPAIR_REGISTERS = 64
 FLOAT_BYTES = 4
 WAIT_FOR_B = {"k": 0.15, "m": 0.6}
 """Latency of a read of B in a kernel for few columns, over that of the memory."""
-TURN_OF_MEETING = 0.25
-"""Time in which the last block of a tile reads sums of slices once, over that from one block's result to the next block's."""
 NARROW_COPY = 6
 """Instructions of a copy through registers, over those of an asynchronous one: calibrated on 61 x 61 x 396480 and its kin."""
 LINE_BYTES = 128
@@ -107,14 +105,8 @@ COSTS = {
         hide=1.13,
         crowd=0.06,
     ),
-    "vector along m": Costs(
-        arithmetic=3.15, shared=0.85, loads=0.91, latency=0.49, barriers=0.88, stores=2.39, memory=1.04, idle=3.0, draw=1.22
-    ),
-    "vector along m, 16 bits": Costs(
-        arithmetic=2.65, shared=2.1, loads=1.34, latency=0.36, barriers=1.17, stores=3.22, memory=0.9, idle=1.91, draw=1.5, crowd=0.06
-    ),
-    "vector along m, shifted": Costs(loads=1.81, latency=0.95, stores=1.69, memory=1.14, idle=3.0, draw=1.21),
-    "vector along m, shifted, 16 bits": Costs(loads=2.0, memory=1.01, idle=3.0, draw=1.34),
+    "vector along m": Costs(loads=0.8, latency=0.91, memory=0.69, idle=1.99, draw=2.59),
+    "vector along m, 16 bits": Costs(arithmetic=1.21, shared=1.13, loads=0.8, latency=1.08, memory=0.64, idle=-0.95, draw=1.93, crowd=0.06),
     "wgmma": Costs(
         arithmetic=0.83,
         loads=0.38,
@@ -308,17 +300,13 @@ def _vector_work(plan: GemmPlan, loop: VectorLoop, problem: Mapping[str, int], m
     converted = values * (a.element_bytes == 2) + loop.columns * loop.vector * (b.element_bytes == 2)
     warps = plan.threads // WARP_THREADS
     # The last block of a tile reads the sums of all slices, several at a time.
-    meeting = ceil_div(slices, loop.summers * SLICES_AT_ONCE) if slices > 1 else 0
-    steps, turns = own_k / step, 1.0 + (slices > 1) + TURN_OF_MEETING * meeting
-    if loop.along == "k":
-        steps, turns = float(ceil_div(own_k, step) + 2 * meeting * ceil_div(loop.elements, plan.threads)), 1.0 + (slices > 1)
-    kind = f"vector along {loop.along}{', shifted' if loop.shifted else ''}"
+    meeting = 2 * ceil_div(slices, loop.summers * SLICES_AT_ONCE) * ceil_div(loop.elements, plan.threads) if slices > 1 else 0
     return Work(
         blocks=tiles * slices,
         threads=plan.threads,
         registers=registers(plan, loop),
         shared_bytes=plan.shared_bytes,
-        steps=max(1.0, steps),
+        steps=float(max(1, ceil_div(own_k, step)) + meeting),
         operations=2.0 * loop.elements * step,
         unit="fp32",
         issue=1.0 + (loads + converted + 4) / (values * loop.columns),
@@ -328,9 +316,9 @@ def _vector_work(plan: GemmPlan, loop: VectorLoop, problem: Mapping[str, int], m
         in_flight=1.0 if loop.reads_b_ahead else 1.0 / (1.0 + loop.unroll * WAIT_FOR_B[loop.along]),
         stored_bytes=tile_result + sums * 2,
         memory_bytes=factors * (1 + LEFT_IN_L2 * again) + result,
-        turns=turns,
+        turns=2 if slices > 1 else 1,
         early=plan.spec.early_launch,
-        costs=COSTS[f"{kind}{', 16 bits' if min(a.element_bytes, b.element_bytes) < FLOAT_BYTES else ''}"],
+        costs=COSTS[f"vector along {loop.along}{', 16 bits' if min(a.element_bytes, b.element_bytes) < FLOAT_BYTES else ''}"],
     )
 
 
