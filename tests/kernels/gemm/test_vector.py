@@ -92,6 +92,15 @@ def test_shifted_vectors_move_few_sectors_more_than_the_matrix_has():
     assert moved["shifted"] < 1.2 < 1.35 < moved["aligned"]
 
 
+@pytest.mark.parametrize(
+    "problem, shifted",
+    [("1,3435,4934,tn", False), ("1,3435,4934,tn,bf16", True), ("1519,3,7977,tn,unaligned", True), ("1,3216,5533,bf16", False)],
+)
+def test_shifted_vectors_serve_what_gains_by_them(problem, shifted):
+    chosen = choose(parse_problem(f"gemm:{problem}"), device("H100")).chosen
+    assert (chosen.candidate.label == "gemm/vector/columns_shifted_tn") == shifted
+
+
 def test_lost_slice_is_found(monkeypatch):
     planned = gemmgen.plan(VECTOR / "rows_nt.yaml", "sm_90")
     source = gemmgen.render(planned)
