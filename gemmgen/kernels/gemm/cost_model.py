@@ -277,8 +277,10 @@ def _boxed(tile_bytes: int, extent: int, tile: int) -> float:
     return tile_bytes * (held + FILLED * (1 - held))
 
 
-def registers(plan: GemmPlan, loop: TiledLoop | VectorLoop | WarpgroupLoop) -> int:
+def registers(plan: GemmPlan, loop: TiledLoop | VectorLoop | WarpLoop | WarpgroupLoop) -> int:
     """Registers of a thread, an estimate within what the spec allows."""
+    if isinstance(loop, WarpLoop):
+        return min(255, loop.estimated_registers, 65536 // (loop.threads * loop.min_blocks_per_sm) // 8 * 8)
     if isinstance(loop, WarpgroupLoop):
         return min(255, 65536 // (loop.threads * loop.min_blocks_per_sm) // 8 * 8)
     limit = 65536 // (plan.threads * loop.min_blocks_per_sm) // 8 * 8
@@ -510,7 +512,8 @@ def _warp_mma_work(
     """The launches of a GEMM whose warps multiply fragments; ``moved``: bytes of A and B, of C, and of a tile of C."""
     factors, result, tile_result = moved
     partial = plan.store == "partial"
-    share = _share(plan, loop, tiles * plan.slices, max(1, ceil_div(ceil_div(problem["k"], loop.tile_k), plan.slices)))
+    slices = problem.get("slices", plan.slices)
+    share = _share(plan, loop, tiles * slices, max(1, ceil_div(ceil_div(problem["k"], loop.tile_k), slices)))
     results = max(1.0, share.results)
     sums = float(loop.tile_m * loop.tile_n * FLOAT_BYTES)
     operations = 2.0 * loop.tile_m * loop.tile_n * loop.tile_k
@@ -526,7 +529,7 @@ def _warp_mma_work(
     main = Work(
         blocks=share.blocks,
         threads=loop.threads,
-        registers=min(255, loop.estimated_registers, 65536 // (loop.threads * loop.min_blocks_per_sm) // 8 * 8),
+        registers=registers(plan, loop),
         shared_bytes=plan.shared_bytes,
         steps=share.steps,
         operations=operations,

@@ -38,6 +38,7 @@ from gemmgen.kernels.gemm.spec import (
 )
 from gemmgen.kernels.gemm.tensor_core import turning_reasons
 from gemmgen.kernels.gemm.vector import VectorLoop
+from gemmgen.kernels.gemm.warp_mma import WarpLoop
 from gemmgen.kernels.math.warpgroup import WarpgroupLoop
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.requests import MOST_ALIGNMENT, Fit, Layout, Request, changed_fields, replaced, say_once, widest
@@ -436,7 +437,7 @@ def adapted(spec: GemmSpec, architecture: Architecture) -> GemmSpec:
 def settings(plan: GemmPlan, problem: Mapping[str, int], device: Device) -> list[dict[str, int]]:
     """Values for what a launch may choose: numbers of slices of k that fill the device once, or a few times over."""
     loop = plan.loop
-    if "slices" not in problem or not isinstance(loop, TiledLoop | VectorLoop | WarpgroupLoop):
+    if "slices" not in problem or not isinstance(loop, TiledLoop | VectorLoop | WarpLoop | WarpgroupLoop):
         return [{}]
     tiles = math.prod(plan.sequence.launches[0].grid_of({**problem, "slices": 1}))
     step = loop.step if isinstance(loop, VectorLoop) else loop.tile_k * getattr(loop, "k_groups", 1)

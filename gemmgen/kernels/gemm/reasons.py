@@ -38,8 +38,9 @@ def combination_reasons(spec: GemmSpec) -> list[Reason]:
     if isinstance(mainloop, VectorMainloop) != isinstance(decomposition, SplitKLast) and not isinstance(decomposition, DataParallel):
         need = "data_parallel or split_k_last for the vector strategy, and split_k_last for it alone"
         reasons.append(Reason("decomposition", "decomposition.scheme", decomposition.scheme, need))
-    if getattr(decomposition, "slices", 1) == "launch" and not isinstance(mainloop, TiledMainloop | TensorCoreMainloop):
-        need = "a number of slices but for the tiled and the tensor_core strategy"
+    divides = TiledMainloop | TensorCoreMainloop | MmaSyncMainloop
+    if getattr(decomposition, "slices", 1) == "launch" and not isinstance(mainloop, divides):
+        need = "a number of slices but for the tiled, the tensor_core and the mma_sync strategy"
         reasons.append(Reason("decomposition", "decomposition.slices", "launch", need))
     varies = isinstance(decomposition, StreamK | SplitKLast) or getattr(decomposition, "slices", 1) == "launch"
     if spec.batch_invariant and varies:

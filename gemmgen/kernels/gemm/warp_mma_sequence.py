@@ -8,7 +8,15 @@ from gemmgen.core.formulas import Formula
 from gemmgen.hardware import tensor_map as tma
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
-from gemmgen.kernels.gemm.sequence import MAXIMUM_EXTENT, gemm_problem, partials_bytes, reduction_launch, workspace_argument
+from gemmgen.kernels.gemm.sequence import (
+    MAXIMUM_EXTENT,
+    SLICES,
+    gemm_problem,
+    partials_bytes,
+    reduction_launch,
+    slices_dimension,
+    workspace_argument,
+)
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel, StreamK
 from gemmgen.kernels.gemm.tensor_sequence import (
     FARTHEST_TILE,
@@ -20,7 +28,7 @@ from gemmgen.kernels.gemm.tensor_sequence import (
     work_constraint,
 )
 from gemmgen.kernels.gemm.warp_mma import WarpLoop
-from gemmgen.kernels.launch import Argument, KernelLaunch, LaunchSequence
+from gemmgen.kernels.launch import Argument, KernelLaunch, LaunchSequence, ScalarArgument
 from gemmgen.kernels.matrix import Matrix
 
 SWIZZLES: dict[int, tma.Swizzle] = {32: "32B", 64: "64B", 128: "128B"}
@@ -41,7 +49,9 @@ def warp_mma_sequence(
     problem = gemm_problem(spec, matrices, epilogue, MAXIMUM_EXTENT - FARTHEST_TILE, LARGEST_INT)
     partial = isinstance(spec.decomposition, SplitKParallel)
     slices = getattr(spec.decomposition, "slices", 1)
-    counts = counting_arguments(spec)
+    own_slices: tuple[ScalarArgument, ...] = (SLICES,) if slices == "launch" else ()
+    slices = "slices" if own_slices else slices
+    counts = (*counting_arguments(spec), *own_slices)
     stored: list[Argument] = [problem.a, *matrices[0].scalars, problem.b, *matrices[1].scalars]
     maps: list[Argument] = []
     factors: list[Argument] = [*problem.extents, *counts, *problem.alphas]
@@ -79,7 +89,7 @@ def warp_mma_sequence(
     )
     return LaunchSequence(
         name=name,
-        dimensions=problem.dimensions,
+        dimensions=(*problem.dimensions, *((slices_dimension(),) if own_slices else ())),
         arguments=tuple(arguments),
         launches=(launch, *launches),
         constraints=(*problem.constraints, work_constraint(spec, loop)),
