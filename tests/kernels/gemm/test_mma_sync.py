@@ -10,6 +10,9 @@ from sampling import ALL
 
 import gemmgen
 from gemmgen.core.errors import PlanError
+from gemmgen.dispatch.selection import choose
+from gemmgen.dispatch.table import parse_problem
+from gemmgen.hardware.target import device
 from gemmgen.kernels.gemm import matcher
 from gemmgen.kernels.requests import Fit
 from gemmgen.runtime.emulation import EmulatorBackend
@@ -48,6 +51,7 @@ BOXED = {
 }
 AHEAD = {**SPEC, "mainloop": {**MAINLOOP, "fragment_buffers": 2}}
 STREAMED = {**SPEC, "decomposition": {"scheme": "stream_k", "blocks": 5}}
+SLICED = {**SPEC, "decomposition": {"scheme": "split_k_parallel", "slices": "launch"}}
 
 
 @st.composite
@@ -58,8 +62,8 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
     c = draw(st.sampled_from(RESULTS.get(a, RESULTS.get(OTHERS.get(a, ""), ("f32", "bf16")))))
     size, plain = ELEMENT_BYTES[a], c == "s32"
     column_major = draw(st.integers(0, 3)) == 0
-    streamed = draw(st.integers(0, 3)) == 0
-    batches = ["none", "none", "strided"] + ([] if column_major or streamed else ["grouped"])
+    streamed, sliced = draw(st.sampled_from(((True, False), (False, True), (False, False), (False, False))))
+    batches = ["none", "none", "strided"] + ([] if column_major or streamed or sliced else ["grouped"])
     warp_m, warp_n = draw(st.sampled_from(((16, 32), (32, 16), (32, 32))))
     return {
         "kind": "gemm",
@@ -72,7 +76,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
         "batch": draw(st.sampled_from(batches)),
         "alignment": {name: min(draw(st.sampled_from((1, 2, 4, 8, 16))), 16 // size) for name in ("a", "b")} | {"c": 1},
         "epilogue": [] if plain else draw(st.sampled_from(([], [{"op": "factor", "per": "column"}, {"op": "relu"}]))),
-        "decomposition": {"scheme": "stream_k", "blocks": 5} if streamed else {"scheme": "data_parallel"},
+        "decomposition": (STREAMED if streamed else SLICED if sliced else {}).get("decomposition", {"scheme": "data_parallel"}),
         "mainloop": {
             "strategy": "mma_sync",
             "tile": {
@@ -140,7 +144,9 @@ TURNED = {**SPEC, "transpose": "tn", "storage": {"a": "tf32", "b": "tf32", "c": 
 
 
 @pytest.mark.parametrize(
-    "spec", [SPEC, UNALIGNED, TURNED, AHEAD, BOXED, STREAMED], ids=["cp_async", "unaligned", "turned", "ahead", "boxed", "streamed"]
+    "spec",
+    [SPEC, UNALIGNED, TURNED, AHEAD, BOXED, STREAMED, SLICED],
+    ids=["cp_async", "unaligned", "turned", "ahead", "boxed", "streamed", "sliced"],
 )
 def test_an_unchanged_kernel_passes(spec: dict[str, Any]) -> None:
     assert verify_with(spec, "kStages", "kStages").passed
@@ -162,6 +168,7 @@ def test_an_unchanged_kernel_passes(spec: dict[str, Any]) -> None:
         (BOXED, "kBytesA + kBytesB);", "kBytesA);"),
         (STREAMED, "store_release(flags + slot, 1);", "flags[slot] = 1;"),
         (STREAMED, "sum[(block * (kWarpN / 2) + i) * kThreads] =", "sum[(block * (kWarpN / 2) + i)] ="),
+        (SLICED, "count_works(m, n, slices)", "count_works(m, n, slices - 1)"),
         (UNALIGNED, "available > 0 ? *source", "true ? *source"),
         (UNALIGNED, "if (fills)\n                get_tile_a", "if (step == 0)\n                get_tile_a"),
         (TURNED, "offset_a(m + i, k)", "offset_a(m, k)"),
@@ -186,3 +193,9 @@ def test_rows_of_an_odd_length_go_to_tensor_cores() -> None:
     assert isinstance(fit, Fit)
     assert (fit.spec.alignment.a, fit.spec.alignment.b) == (1, 1)  # type: ignore[attr-defined]
     assert not gemmgen.plan(fit.spec).loop.any_async
+
+
+def test_slices_of_k_follow_the_multiprocessors() -> None:
+    few, many = (choose(parse_problem("gemm:29,29,1002931,bf16,tn"), device(name)).chosen for name in ("A100", "H100"))
+    assert few.candidate.label == many.candidate.label == "gemm/mma/bf16_32x32_deep"
+    assert few.dimensions["slices"] < many.dimensions["slices"]

@@ -25,7 +25,6 @@ REFUSED = {
         "decomposition.scheme=split_k_serial",
         "decomposition.scheme=split_k_last",
         "decomposition.scheme=split_k_cluster",
-        "decomposition.slices=launch",
     ),
 }
 """Words of fields that other strategies have, too."""
