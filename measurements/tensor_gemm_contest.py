@@ -15,7 +15,7 @@ import torch
 
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.gemm.matcher import GemmRequest
-from gemmgen.kernels.requests import Fit, Layout
+from gemmgen.kernels.requests import MOST_ALIGNMENT, Fit, Layout
 from gemmgen.perf.contestants import Contestant, measure_in_turns, torch_contestant, trial_seconds
 from gemmgen.perf.timing import capture
 from gemmgen.runtime.cuda.driver import LoadedBinary
@@ -97,14 +97,19 @@ class Operands:
         """One operand of a set as the request sees it."""
         key = (name, shape)
         memory = self.memory[key][index]
-        return memory.as_strided(shape, self.layouts[key].strides, memory.storage_offset())
+        return memory.as_strided(shape, self.layouts[key].strides, memory.storage_offset() + self._start(key))
+
+    def _start(self, key: tuple[str, tuple[int, ...]]) -> int:
+        """Elements from a multiple of 16 bytes to the first, where no more alignment is promised than that of ``alignment`` bytes."""
+        layout = self.layouts[key]
+        return layout.alignment // layout.element_bytes if layout.alignment < MOST_ALIGNMENT else 0
 
     def pointers(self, index: int, fit: Fit) -> dict[str, int]:
         """Addresses of the arrays of an instance in a set."""
         found = {}
         for array, (name, layout) in fit.arrays.items():
             shape = layout.shape if (name, layout.shape) in self.memory else (*layout.shape[:-2], *layout.shape[:-3:-1])
-            found[array] = int(self.memory[name, shape][index].data_ptr())
+            found[array] = int(self.tensor(index, name, shape).data_ptr())
         return found
 
     def fill(self, integers: bool) -> None:
