@@ -16,7 +16,7 @@ from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.planes import REPAIR_THREADS, REPAIR_TILE, SPLIT_THREADS, PlanesPlan
 from gemmgen.kernels.gemm.spec import StreamK
 from gemmgen.kernels.gemm.vector import SLICES_AT_ONCE, VectorLoop, estimated_registers
-from gemmgen.kernels.gemm.warp_mma import WarpLoop
+from gemmgen.kernels.gemm.warp_mma import BLOCK_COLUMNS, WarpLoop
 from gemmgen.kernels.math.warpgroup import WarpgroupLoop
 
 NAIVE_STEP = 8
@@ -50,6 +50,12 @@ READ_WAVEFRONTS = 1.7
 """Clock cycles of the L1 for such a read of a warp, whose lanes meet a line for each of up to eight rows."""
 SCHEDULERS = 4
 """Of an SM."""
+TILE_INSTRUCTIONS = 60.0
+"""Of a lane that reads and stores vectors of fragments, for every tile: as the compiler makes them, with the next two."""
+WORD_INSTRUCTIONS = 3.0
+"""For every word of A."""
+STORE_INSTRUCTIONS = 6.0
+"""For every vector that it stores, beside the conversion of its elements."""
 STREAMED_PAUSE = 5.0
 """Time between two results of a block of stream-K, which fills its stages anew for each, over that of a persistent one by `mma.sync`: 1829
 products of 22 x 22 x 22 take 43 us on an H200, eight or nine for each of 216 blocks."""
@@ -146,6 +152,7 @@ COSTS = {
         hide=1.12,
     ),
     "mma, direct": Costs(loads=0.4, latency=0.4, memory=0.8, begin=0.0, idle=0.26, hide=2.9),
+    "mma, vectors": Costs(loads=0.5, latency=0.8, begin=0.0, idle=0.5, hide=2.0),
     "planes by mma": Costs(arithmetic=1.55, loads=0.94, stores=1.03, idle=0.13, hide=1.12),
     "copies": Costs(loads=1.47, latency=0.94, stores=1.39, memory=0.82, idle=1.03, crowd=0.1),
     "splits": Costs(loads=0.79, latency=0.7, barriers=0.97, stores=0.63, memory=0.71, idle=-0.5, draw=1.4),
@@ -192,6 +199,8 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     result = float(m * n * batch * c.element_bytes * (1 + reads))
     tile_result = result / max(1, tiles)
     loop = plan.loop
+    if isinstance(loop, WarpLoop) and loop.vectors is not None:
+        return (_vectors_work(plan, loop, problem, tiles, (factors, result, tile_result)),)
     if isinstance(loop, WarpLoop) and loop.direct:
         return (_direct_work(plan, loop, problem, tiles, (factors, result, tile_result)),)
     if isinstance(loop, WarpLoop):
@@ -576,6 +585,38 @@ def _direct_work(plan: GemmPlan, loop: WarpLoop, problem: Mapping[str, int], til
         memory_bytes=factors + result,
         early=plan.spec.early_launch,
         costs=COSTS["mma, direct"],
+    )
+
+
+def _vectors_work(plan: GemmPlan, loop: WarpLoop, problem: Mapping[str, int], tiles: int, moved: tuple[float, float, float]) -> Work:
+    """A GEMM whose warps keep B and go through rows of A; ``moved``: bytes of A and B, of C, and of a tile of C."""
+    assert loop.vectors is not None
+    factors, result, tile_result = moved
+    blocks = min(ceil_div(tiles, loop.own_tiles), loop.persistent_blocks)
+    rounds = float(ceil_div(tiles, max(1, blocks * loop.own_tiles)))
+    warp_operations = 2.0 * loop.tile_m * loop.tile_n * loop.tile_k
+    clocks = warp_operations / MMA_OPERATIONS_PER_CLOCK * SCHEDULERS
+    # Warps keep B where all tiles have the same columns.
+    lines = _held(problem["m"], loop.tile_m) + (loop.tile_n if problem["n"] > loop.tile_n else 0)
+    words = 4 * loop.a.fragments * loop.parts
+    stores = loop.tile_m // BLOCK_COLUMNS * (loop.tile_n // (BLOCK_COLUMNS * loop.vectors.blocks_n))
+    instructions = TILE_INSTRUCTIONS + WORD_INSTRUCTIONS * words + (STORE_INSTRUCTIONS + loop.vectors.columns) * stores
+    return Work(
+        blocks=blocks,
+        threads=loop.threads,
+        registers=registers(plan, loop),
+        shared_bytes=plan.shared_bytes,
+        steps=rounds,
+        operations=warp_operations * loop.own_tiles,
+        unit=plan.unit,
+        issue=1.0 + instructions / clocks,
+        shared_clocks=0.0,
+        loaded_bytes=lines * problem["k"] * loop.a.element_bytes * loop.own_tiles,
+        in_flight=1.0,
+        stored_bytes=tile_result * loop.own_tiles * rounds,
+        memory_bytes=factors + result,
+        early=plan.spec.early_launch,
+        costs=COSTS["mma, vectors"],
     )
 
 

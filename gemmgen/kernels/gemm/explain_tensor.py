@@ -6,7 +6,7 @@ from gemmgen.kernels.family import Section
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.planes import PlanesPlan
 from gemmgen.kernels.gemm.spec import StreamK
-from gemmgen.kernels.gemm.warp_mma import WarpLoop, WarpOperand
+from gemmgen.kernels.gemm.warp_mma import FragmentVectors, WarpLoop, WarpOperand
 from gemmgen.kernels.math.warpgroup import BLOCK_ROWS, SPAN_BYTES, WarpgroupLoop, WarpgroupOperand
 from gemmgen.kernels.tiles.unrolling import unrolling_text
 
@@ -70,19 +70,33 @@ def _direct_sections(plan: GemmPlan, loop: WarpLoop) -> list[Section]:
         ("warp", f"{loop.tile_m} x {loop.tile_n} of C, {loop.tile_k} of k at a time; {loop.sums} of a thread's registers hold sums"),
     )
     pairs = {True: "two neighbours along k at once", False: "two neighbours along k one by one"}
-    reads = tuple((o.name, f"straight from global memory, through the L1: {pairs[o.reads_words]}") for o in (loop.a, loop.b))
+    reads: Lines = tuple((o.name, f"straight from global memory, through the L1: {pairs[o.reads_words]}") for o in (loop.a, loop.b))
     count = loop.parts * loop.a.fragments * loop.b.fragments
-    mainloop = (
-        ("instruction", f"{loop.instruction}: 16 x 8 of C, {loop.instruction_k} of k"),
-        ("one step", f"{count} instructions of each warp, after all reads for them"),
-    )
+    instruction = f"{loop.instruction}: 16 x 8 of C, {loop.instruction_k} of k"
+    if loop.vectors is not None:
+        hierarchy = (hierarchy[0], ("warp", f"{loop.tile_m} x {loop.tile_n} of C at a time, over all of k, which is at most {loop.tile_k}"))
+        a, b = (f"straight from global memory: {_fragment_vector(loop.vectors, o)}" for o in (loop.a, loop.b))
+        reads = (("A", a), ("B", f"{b}; again where a warp's next tile has other columns"))
+        columns = loop.vectors.columns * 4
+        work = f"{count} instructions of each warp; every {columns} columns are stored before the next are multiplied"
+        mainloop: Lines = (("instruction", instruction), ("one tile", work))
+    else:
+        mainloop = (("instruction", instruction), ("one step", f"{count} instructions of each warp, after all reads for them"))
     return [
         Section("Tile hierarchy", hierarchy),
         Section("Work", _work(plan, loop)),
-        Section("Reads of one step", reads),
+        Section("Reads of one step" if loop.vectors is None else "Reads of one tile", reads),
         Section("Mainloop", mainloop),
         Section("Results", _results(plan, loop)),
     ]
+
+
+def _fragment_vector(vectors: FragmentVectors, operand: WarpOperand) -> str:
+    """The vectors that lanes read of an operand."""
+    if operand.k_major:
+        return f"{vectors.along_k} neighbours along k at once"
+    count = vectors.rows if operand.name == "A" else vectors.columns
+    return f"{count} neighbours along {operand.axis} at once, of two lines, whose halves come together by a permutation of bytes"
 
 
 def _copied(operand: WarpOperand) -> str:
@@ -246,11 +260,14 @@ def _results(plan: GemmPlan, loop: WarpgroupLoop | WarpLoop) -> Lines:
         "boxes": "through shared memory, from where the copy engine takes boxes of 64 rows of 128 bytes",
         "pairs": "two neighbours at a time, straight from registers",
         "elements": "one by one, straight from registers",
+        "vectors": "",
         "rows": "side by side, by way of shared memory, where a warp turns 16 rows around at a time",
         "turned": "side by side, by way of shared memory, where a warp turns 16 rows of 32 columns around at a time",
         "scaled": "two neighbours at a time, straight from registers, without the scales of their row and column",
         "partial": "partial sums, straight from registers into the workspace; the second kernel writes C",
     }[plan.fragment_store]
+    if isinstance(loop, WarpLoop) and loop.vectors is not None:
+        how = f"{loop.vectors.columns} neighbours at a time, straight from registers"
     if loop.staging is not None and loop.staging.columns * plan.matrix_c.element_bytes != SPAN_BYTES:
         how = how.replace("128 bytes", f"{loop.staging.columns * plan.matrix_c.element_bytes} bytes")
     lines = [("stored", how)]

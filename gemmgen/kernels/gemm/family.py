@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from gemmgen.kernels.family import Family
 from gemmgen.kernels.gemm.plan import GemmPlan, packed, plan_gemm
 from gemmgen.kernels.gemm.spec import GemmSpec
+from gemmgen.kernels.gemm.warp_mma import WarpLoop
 
 SIZE_NAMES = ("m", "n", "k")
 TYPICAL = (4096, 4096, 4096)
+TALL = 131072
+"""Rows of a typical product of few columns and little depth."""
 
 
 def _problem(plan: GemmPlan, sizes: Sequence[int]) -> dict[str, int]:
@@ -17,6 +20,9 @@ def _problem(plan: GemmPlan, sizes: Sequence[int]) -> dict[str, int]:
 
 
 def _instance_sizes(plan: GemmPlan) -> dict[str, int]:
+    if isinstance(plan.loop, WarpLoop) and plan.loop.vectors is not None:
+        rows, several = (512, {"batch": 64}) if plan.batched else (TALL, {})
+        return {"m": rows, "n": plan.tile_n, "k": plan.loop.tile_k} | several
     if plan.grouped:
         return dict(zip(SIZE_NAMES, TYPICAL, strict=True)) | {"groups": 16}
     return {"m": 512, "n": 512, "k": 512, "batch": 64} if plan.batched else dict(zip(SIZE_NAMES, TYPICAL, strict=True))

@@ -146,6 +146,9 @@ def cases_of_several_tiles(plan: GemmPlan) -> list[Case]:
         return []
     least_k = loop.tile_k if plan.planes is None else plan.planes.least_depth
     sizes = {"tiles of as many steps as stages": (2, 3, round_up(least_k, loop.tile_k * loop.stages))}
+    if isinstance(loop, WarpLoop) and loop.vectors is not None:
+        # More rows of tiles than the warps of few blocks have, each of which goes on with the same columns, or with others.
+        sizes = {"many rows of a tile": (5 * loop.own_tiles, 1, least_k), "many tiles of a row": (3, 2 * loop.own_tiles + 1, least_k)}
     if loop.dynamic:
         sizes["many tiles of one step"] = (4, 6, loop.tile_k)
     batch = GROUPS if plan.grouped else 1
@@ -206,9 +209,11 @@ def _batch_cases(plan: GemmPlan, uneven: dict[str, int], scalars: dict[str, dict
 
 
 def promised(plan: GemmPlan, size: tuple[int, int, int]) -> tuple[int, int, int]:
-    """The next larger size that keeps the spec's promises about multiples; 0 stays 0."""
+    """The next larger size that keeps the spec's promises about multiples, no deeper than the instance may be; 0 stays 0."""
     multiples = plan.spec.multiple_of
     m, n, k = (round_up(extent, multiple) for extent, multiple in zip(size, (multiples.m, multiples.n, multiples.k), strict=True))
+    if isinstance(plan.loop, WarpLoop) and plan.loop.vectors is not None:
+        k = min(k, plan.loop.tile_k // multiples.k * multiples.k)
     return m, n, k
 
 

@@ -245,14 +245,15 @@ def _mma_tiles(plan: GemmPlan, loop: WarpLoop) -> TileHierarchy:
         for warp in range(loop.warps_m * loop.warps_n)
     )
     block = Division("threadblock tile", loop.tile_m, loop.tile_n, "m", "n", "warp", warps, (f"{loop.threads} threads",))
+    rows, columns = (1, 2) if loop.vectors is None else (loop.vectors.rows, loop.vectors.columns)
+    downs, acrosses = range(0, loop.warp_m, 8 * rows), range(0, loop.warp_n, 4 * columns)
     lanes = tuple(
-        Share(
-            lane,
-            tuple((lane // 4 + 8 * half, 8 * j + lane % 4 * 2, 1, 2) for half in range(loop.warp_m // 8) for j in range(loop.warp_n // 8)),
-        )
+        Share(lane, tuple((down + lane // 4 * rows, across + lane % 4 * columns, rows, columns) for down in downs for across in acrosses))
         for lane in range(WARP)
     )
     note = "pairs of neighbours, in every 8 rows and columns"
+    if loop.vectors is not None:
+        note = f"{columns} neighbours of {rows} {'rows' if rows > 1 else 'row'}, in every {8 * rows} rows and {4 * columns} columns"
     warp_tile = Division("warp tile", loop.warp_m, loop.warp_n, "m", "n", "lane", lanes, (note, "instructions of 16 × 8"))
     slices = f"in blue: the block's slices of A and B, {loop.tile_k} deep; bold: the one that is multiplied"
     place = "read straight from global memory" if loop.direct else f"{loop.stages} stages in shared memory"

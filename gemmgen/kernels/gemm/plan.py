@@ -345,6 +345,15 @@ class GemmPlan(KernelPlan):
         return fragment_store(self)
 
     @property
+    def fragment_vectors_read(self) -> tuple[tuple[int, bool], ...]:
+        """Pairs of the vectors that lanes read of A and B, and whether all of a vector exists or nothing, each once."""
+        assert isinstance(self.loop, WarpLoop) and self.loop.vectors is not None
+        vectors = self.loop.vectors
+        a = (vectors.words_along_k if self.loop.a.k_major else vectors.blocks_m, vectors.whole_a)
+        b = (vectors.words_along_k if self.loop.b.k_major else vectors.blocks_n, vectors.whole_b)
+        return tuple(dict.fromkeys((a, b)))
+
+    @property
     def sum_type(self) -> str:
         """The type of sums of products."""
         return self.loop.accumulator if isinstance(self.loop, WarpgroupLoop | WarpLoop) else "float"
@@ -455,11 +464,12 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         if loop is not None:
             regions, threads = warp_mma_regions(loop), loop.threads
         prefix, parts = "gemm_mma", [f"{block.m}x{block.n}x{block.k}", f"w{warp.m}x{warp.n}"]
-        parts += ["direct"] if direct else [f"s{mainloop.stages}"]
+        vectors = mainloop.fragment_reads == "vectors"
+        parts += ["vectors"] if vectors else ["direct"] if direct else [f"s{mainloop.stages}"]
         parts += [mainloop.copies] if mainloop.copies not in ("cp_async", "none") else []
         parts += ["ahead"] if mainloop.fragment_buffers == 2 else []
         parts += arithmetic_parts(mainloop.arithmetic)
-        template = "gemm/warp_direct.cu.j2" if direct else "gemm/warp_mma.cu.j2"
+        template = f"gemm/warp_{'vectors' if vectors else 'direct' if direct else 'mma'}.cu.j2"
     else:
         tile = mainloop.tile
         tile_m, tile_n = tile.threadblock.m, tile.threadblock.n
@@ -621,6 +631,8 @@ def fragment_store(plan: GemmPlan) -> str:
         return "boxes"
     if isinstance(plan.loop, WarpLoop | WarpgroupLoop) and plan.loop.turned:
         return "rows" if isinstance(plan.loop, WarpLoop) else "turned"
+    if isinstance(plan.loop, WarpLoop) and plan.loop.vectors is not None:
+        return "vectors"
     if plan.matrix_c.row_major and plan.matrix_c.alignment > 1:
         return "pairs"
     return "elements"
@@ -628,7 +640,7 @@ def fragment_store(plan: GemmPlan) -> str:
 
 def fragment_helpers(plan: GemmPlan) -> tuple[Helper, ...]:
     """Packing and guarded reads of pairs for a kernel on tensor cores, whose factors stay as they are."""
-    if plan.fragment_store not in ("boxes", "pairs"):
+    if plan.fragment_store not in ("boxes", "pairs", "vectors"):
         return ()
     staged = isinstance(plan.loop, WarpgroupLoop) and plan.loop.residual
     matrices = (() if staged else plan.residuals) + ((plan.matrix_c,) if plan.spec.beta == "argument" else ())

@@ -233,6 +233,10 @@ class MmaSyncMainloop(SpecModel):
     thread has the copy engine of sm_90 and later bring whole tiles; for operands aligned to 16 bytes, stored along k unless they are of
     16 bits. ``none``: each warp reads the fragments of a tile of its own from global memory, through the L1: for 16-bit products that
     are small or shallow, of which a block takes as many as it has warps."""
+    fragment_reads: Literal["pairs", "vectors"] = "pairs"
+    """Reads of a lane where nothing is copied. ``pairs``: two neighbours along k, where the instruction wants them. ``vectors``: up to
+    16 bytes, in every storage order: rows, columns and places along k take the instruction's in another order, so that what a lane reads
+    and stores lies side by side. Warps take tiles in turn, hold all of k, which is at most the tile's, and keep B as long as they can."""
     fragment_buffers: Literal[1, 2] = 1
     """2: fragments for the next instructions are read while the tensor cores work on others; as many more registers."""
     unroll: Literal["full"] | Annotated[int, Field(ge=1, le=64, strict=True)] = "full"
@@ -418,6 +422,7 @@ class GemmSpec(KernelSpec):
             if arithmetic.get(name) == Arithmetic.model_fields[name].default:
                 del arithmetic[name]
         later: dict[str, Any] = {"copied": "none", "tiles": "static", "a_from": "shared", "edges": "each_vector", "vectors": "aligned"}
+        later["fragment_reads"] = "pairs"
         if not isinstance(self.mainloop, TiledMainloop | VectorMainloop):
             later["unroll"] = type(self.mainloop).model_fields["unroll"].default
         if isinstance(self.mainloop, MmaSyncMainloop):

@@ -177,7 +177,7 @@ def grid_text(spec: GemmSpec, loop: WarpgroupLoop | WarpLoop) -> str:
     if isinstance(spec.decomposition, StreamK):
         return f"select({works} > 0, {spec.decomposition.blocks}, 0)"
     own = f"ceil_div({works}, {loop.own_tiles})" if isinstance(loop, WarpLoop) and loop.own_tiles > 1 else works
-    at_once = f"min({works}, {loop.persistent_blocks // cluster})" if loop.persistent_blocks else own
+    at_once = f"min({own}, {loop.persistent_blocks // cluster})" if loop.persistent_blocks else own
     return f"{cluster} * ({at_once})" if cluster > 1 else at_once
 
 
@@ -189,7 +189,8 @@ def work_constraint(spec: GemmSpec, loop: WarpgroupLoop | WarpLoop) -> Constrain
         return Constraint(
             Formula(f"{steps} < {2**31 - 1024}"), f"{steps} is less than {2**31 - 1024}: an int counts the steps along k of all tiles"
         )
-    most = LARGEST_INT - 65536
+    own = loop.own_tiles if isinstance(loop, WarpLoop) and loop.vectors is not None else 1
+    most = LARGEST_INT - 65536 * own
     pieces = "slices of tiles of C" if isinstance(spec.decomposition, SplitKParallel) else "tiles of C"
     return Constraint(Formula(f"{works} < {most}"), f"{works} is less than {most}: an int counts the {pieces}")
 

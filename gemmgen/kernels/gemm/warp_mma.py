@@ -14,7 +14,7 @@ from gemmgen.hardware.target import WARP_THREADS, Architecture
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.planes import SETS_OF_SUMS, Scheme, plane_scheme
 from gemmgen.kernels.gemm.reasons import thread_reasons
-from gemmgen.kernels.gemm.spec import CacheHints, GemmSpec, MmaSyncMainloop, StreamK
+from gemmgen.kernels.gemm.spec import CacheHints, GemmSpec, MmaSyncMainloop, Rasterization, StreamK
 from gemmgen.kernels.gemm.tensor_core import BYTE_FLOATS, BYTE_INTEGERS, plane_reasons, result_reasons, turning_reasons, type_reasons
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.tiles.resources import ResidentBlocks
@@ -329,6 +329,37 @@ class WarpOperand:
 
 
 @dataclass(frozen=True)
+class FragmentVectors:
+    """Vectors that lanes read and store where fragments come straight from global memory, in elements."""
+
+    along_k: int
+    """Neighbours along k that a lane has of a line: those of several parts of an instruction's k one after the other."""
+    rows: int
+    """Neighbours along m of a lane, where these are neighbours in memory; else 1."""
+    columns: int
+    """Neighbours along n of a lane, of C, and of B where these are neighbours in memory."""
+    whole_a: bool
+    """True if vectors of A lie in the matrix or outside of it, by what the spec promises of extents; the same of the others."""
+    whole_b: bool
+    whole_c: bool
+
+    @property
+    def blocks_m(self) -> int:
+        """Fragments of A that a lane's vector along m belongs to."""
+        return max(1, self.rows // 2)
+
+    @property
+    def blocks_n(self) -> int:
+        """Fragments of B that a lane's vector along n belongs to."""
+        return self.columns // 2
+
+    @property
+    def words_along_k(self) -> int:
+        """Pairs of a lane's vector along k."""
+        return self.along_k // 2
+
+
+@dataclass(frozen=True)
 class WarpLoop:
     """Numbers of a mainloop whose warps multiply fragments."""
 
@@ -355,6 +386,8 @@ class WarpLoop:
     """True if results that can only be stored one by one are transposed in shared memory, so that lanes store side by side."""
     direct: bool = False
     """True if warps read fragments from global memory."""
+    vectors: FragmentVectors | None = None
+    """How lanes read such fragments, unless they read pairs."""
     own_tiles: int = 1
     """Warps of a block that have a tile of their own each; 1: they share one."""
     block_rows: int = BLOCK_ROWS
@@ -472,8 +505,9 @@ class WarpLoop:
 
     @property
     def sums(self) -> int:
-        """Registers of a thread that hold sums."""
-        return self.warp_m * self.warp_n // WARP_THREADS
+        """Registers of a thread that hold sums: those of a warp's whole tile, or of the columns that its lanes store at once."""
+        columns = self.warp_n if self.vectors is None else BLOCK_COLUMNS * self.vectors.blocks_n
+        return self.warp_m * columns // WARP_THREADS
 
     @property
     def partial_warp_row(self) -> bool:
@@ -521,6 +555,7 @@ def warp_mma_loop(
         *_shape_reasons(mainloop, matrices, element_bytes, architecture),
         *(_box_reasons(mainloop, matrices, architecture) if mainloop.copies == "tma" else ()),
         *(_direct_reasons(spec, mainloop, scheme) if mainloop.copies == "none" else ()),
+        *(_vector_reasons(spec, mainloop, matrices) if mainloop.fragment_reads == "vectors" else ()),
         *_combination_reasons(spec, mainloop, scheme),
     ]
     reasons += unfit
@@ -578,6 +613,7 @@ def warp_mma_loop(
         unroll=unroll_argument(mainloop.unroll),
         boxed=mainloop.copies == "tma",
         direct=direct,
+        vectors=_fragment_vectors(spec, mainloop, matrices) if mainloop.fragment_reads == "vectors" else None,
         own_tiles=threads // WARP_THREADS if direct else 1,
         turned=scheme is None
         and mainloop.copies != "tma"
@@ -633,12 +669,62 @@ def _direct_reasons(spec: GemmSpec, mainloop: MmaSyncMainloop, scheme: Scheme | 
     if scheme is not None or {spec.storage.a, spec.storage.b} - {"f16", "bf16"}:
         got = f"{spec.storage.a} and {spec.storage.b}"
         yield Reason("copies", "mainloop.copies", f"none with {got}", "factors of f16 or bf16", "copies: cp_async")
-    if spec.decomposition.scheme != "data_parallel" or spec.batch == "grouped" or mainloop.persistent_blocks:
-        need = "data_parallel without groups and persistent blocks for copies: none: every warp has one tile"
+    if spec.decomposition.scheme != "data_parallel" or spec.batch == "grouped":
+        need = "data_parallel without groups for copies: none: every warp has a tile of its own"
+        yield Reason("copies", "mainloop.copies", "none", need, "copies: cp_async")
+    if mainloop.persistent_blocks and mainloop.fragment_reads == "pairs":
+        need = "no persistent blocks for copies: none with fragment_reads: pairs: every warp has one tile"
         yield Reason("copies", "mainloop.copies", "none", need, "copies: cp_async")
     if mainloop.stages != MmaSyncMainloop.model_fields["stages"].default or mainloop.fragment_buffers == 2 or mainloop.unroll != "full":
         got = f"stages {mainloop.stages}, fragment_buffers {mainloop.fragment_buffers}, unroll {mainloop.unroll}"
         yield Reason("copies", "mainloop", got, "none of them given with copies: none, which has no stages")
+
+
+def _vector_reasons(spec: GemmSpec, mainloop: MmaSyncMainloop, matrices: tuple[Matrix, Matrix, Matrix]) -> Iterator[Reason]:
+    """Why lanes cannot read and store vectors of fragments."""
+    field, got = "mainloop.fragment_reads", "vectors"
+    if mainloop.copies != "none":
+        yield Reason("fragment_reads", field, f"vectors with copies: {mainloop.copies}", "copies: none for vectors of fragments")
+    if spec.storage.c not in ("f16", "bf16"):
+        yield Reason("fragment_reads", field, f"vectors with C of {spec.storage.c}", "results of f16 or bf16", "fragment_reads: pairs")
+    if not mainloop.persistent_blocks:
+        need = "1 or more for vectors of fragments: warps take tiles in turn"
+        yield Reason("persistent_blocks", "mainloop.persistent_blocks", "0", need, "mainloop.persistent_blocks: 528")
+    if spec.rasterization != Rasterization():
+        yield Reason("fragment_reads", "rasterization", str(spec.rasterization), "none for vectors of fragments: tiles come row by row")
+    if not matrices[2].row_major or spec.store != "direct":
+        need = "row-major results with store: direct for vectors of fragments"
+        yield Reason("fragment_reads", field, got, need, "fragment_reads: pairs")
+    for matrix in matrices:
+        if matrix.alignment < 2:
+            need = "at least 2: no vector is narrower than a pair of neighbours"
+            yield Reason("alignment", f"alignment.{matrix.name.lower()}", str(matrix.alignment), need, "fragment_reads: pairs")
+
+
+def _fragment_vectors(spec: GemmSpec, mainloop: MmaSyncMainloop, matrices: tuple[Matrix, Matrix, Matrix]) -> FragmentVectors:
+    """The widest vectors that addresses, the warp's tile and the rest of the operands allow."""
+    a, b, c = matrices
+    warp, promised = mainloop.tile.warp, spec.multiple_of
+    widest = CHUNK_BYTES // a.element_bytes
+    along_k = min([widest, *(matrix.alignment for matrix in (a, b) if matrix.contiguous == "k")])
+    if a.contiguous != "k" and b.contiguous != "k":
+        along_k = 2
+    while mainloop.tile.threadblock.k % (4 * along_k):
+        along_k //= 2
+    rows = 1 if a.contiguous == "k" else min(widest, a.alignment)
+    while warp.m % (BLOCK_COLUMNS * rows):
+        rows //= 2
+    columns = min([widest, c.alignment, *([b.alignment] if b.contiguous != "k" else [])])
+    while warp.n * 2 % (BLOCK_COLUMNS * columns):
+        columns //= 2
+    return FragmentVectors(
+        along_k=along_k,
+        rows=rows,
+        columns=columns,
+        whole_a=(promised.k % along_k if a.contiguous == "k" else promised.m % rows) == 0,
+        whole_b=(promised.k % along_k if b.contiguous == "k" else promised.n % columns) == 0,
+        whole_c=promised.n % columns == 0,
+    )
 
 
 def _box_reasons(mainloop: MmaSyncMainloop, matrices: tuple[Matrix, Matrix, Matrix], architecture: Architecture) -> Iterator[Reason]:

@@ -28,7 +28,7 @@ from gemmgen.kernels.gemm.tensor_sequence import (
     work_constraint,
 )
 from gemmgen.kernels.gemm.warp_mma import WarpLoop
-from gemmgen.kernels.launch import Argument, KernelLaunch, LaunchSequence, ScalarArgument
+from gemmgen.kernels.launch import Argument, Constraint, KernelLaunch, LaunchSequence, ScalarArgument
 from gemmgen.kernels.matrix import Matrix
 
 SWIZZLES: dict[int, tma.Swizzle] = {32: "32B", 64: "64B", 128: "128B"}
@@ -47,6 +47,9 @@ def warp_mma_sequence(
     """Dimensions, arguments, constraints, workspace and launches of the instance ``name``; ``reduction``: threads of a block that
     adds up slices, and elements of C that it finishes."""
     problem = gemm_problem(spec, matrices, epilogue, MAXIMUM_EXTENT - FARTHEST_TILE, LARGEST_INT)
+    deepest: tuple[Constraint, ...] = ()
+    if loop.vectors is not None:
+        deepest = (Constraint(Formula(f"k <= {loop.tile_k}"), f"k is at most {loop.tile_k}: a warp holds all of it"),)
     partial = isinstance(spec.decomposition, SplitKParallel)
     slices = getattr(spec.decomposition, "slices", 1)
     own_slices: tuple[ScalarArgument, ...] = (SLICES,) if slices == "launch" else ()
@@ -92,7 +95,7 @@ def warp_mma_sequence(
         dimensions=(*problem.dimensions, *((slices_dimension(),) if own_slices else ())),
         arguments=tuple(arguments),
         launches=(launch, *launches),
-        constraints=(*problem.constraints, work_constraint(spec, loop)),
+        constraints=(*problem.constraints, *deepest, work_constraint(spec, loop)),
         workspace_bytes=workspace_bytes,
         workspace_zero_bytes=zero_bytes,
     )
