@@ -162,7 +162,11 @@ def drawn(seed: int) -> list[tuple[Shape, str]]:
     return found
 
 
-def variants(kind: str, type: str, unaligned: bool) -> Mapping[str, tuple[str, Sequence[str]]]:
+Specs = Mapping[str, tuple[str, Sequence[str]]]
+"""Spec and changes of each variant, by name."""
+
+
+def variants(kind: str, type: str, unaligned: bool) -> Specs:
     """Name, spec and changes of each variant of a kind of shapes."""
     if kind != "columns":
         spec, changes = {
@@ -181,14 +185,15 @@ def variants(kind: str, type: str, unaligned: bool) -> Mapping[str, tuple[str, S
     return found
 
 
-def options(shape: Shape, type: str, device: Device, failures: list[str]) -> list[Option]:
-    """Every variant of a shape with every number of slices; what cannot be made is told in ``failures``."""
+def options(shape: Shape, type: str, device: Device, failures: list[str], specs: Specs | None = None) -> list[Option]:
+    """Every variant of a shape with every number of slices; what cannot be made is told in ``failures``. ``specs``: the variants, if not
+    those of the shape's kind."""
     request = parse_problem(shape.problem(type))
     size = 4 if type == "f32" else 2
     contiguous = shape.m if shape.letters[0] == "t" and shape.m > 4 else shape.n
     unaligned = bool(shape.offset) or contiguous * size % 16 != 0
     found = []
-    for name, (spec, changes) in variants(shape.kind, type, unaligned).items():
+    for name, (spec, changes) in (specs or variants(shape.kind, type, unaligned)).items():
         try:
             candidate = Candidate(name, load_spec(resource_directory("specs") / f"{spec}.yaml", changes))
         except GemmgenError as error:
@@ -229,8 +234,8 @@ def compile_variants(index: int, device: str) -> list[str]:
     return failures
 
 
-def measure(torch: Any, shape: Shape, type: str, device: Device) -> Found:
-    """Times all variants of one shape beside torch and the choice."""
+def measure(torch: Any, shape: Shape, type: str, device: Device, specs: Specs | None = None) -> Found:
+    """Times all variants of one shape beside torch and the choice; ``specs``: as in ``options``."""
     found = Found(shape.problem(type))
     kind = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[type]
     size = torch.empty(0, dtype=kind).element_size()
@@ -244,7 +249,8 @@ def measure(torch: Any, shape: Shape, type: str, device: Device) -> Found:
     found.chosen = f"{chosen.candidate.label} slices {chosen.dimensions.get('slices', 1)}"
     ways: dict[str, Any] = {"torch": lambda index: theirs(torch, *sets[index])}
     entries: dict[str, Timed] = {}
-    for option in (replace(chosen, candidate=Candidate("chosen", chosen.candidate.spec)), *options(shape, type, device, found.failures)):
+    made = options(shape, type, device, found.failures, specs)
+    for option in (replace(chosen, candidate=Candidate("chosen", chosen.candidate.spec)), *made):
         timed = Timed(option.candidate.label, option.dimensions.get("slices", 1), round(option.seconds * 1e6, 2))
         try:
             launcher = launcher_of(torch, option, option.early)
