@@ -173,6 +173,9 @@ STORES = {
     "mma, rows": 1.77,
     "mma, elements": 8.57,
     "mma, partial": 0.72,
+    "mma, vectors of 8": 1.0,
+    "mma, vectors of 4": 1.2,
+    "mma, vectors of 2": 1.8,
     "planes by wgmma, scaled": 1.98,
     "planes by mma, scaled": 1.03,
 }
@@ -597,10 +600,12 @@ def _vectors_work(plan: GemmPlan, loop: WarpLoop, problem: Mapping[str, int], ti
     warp_operations = 2.0 * loop.tile_m * loop.tile_n * loop.tile_k
     clocks = warp_operations / MMA_OPERATIONS_PER_CLOCK * SCHEDULERS
     # Warps keep B where all tiles have the same columns.
-    lines = _held(problem["m"], loop.tile_m) + (loop.tile_n if problem["n"] > loop.tile_n else 0)
-    words = 4 * loop.a.fragments * loop.parts
+    again = problem["n"] > loop.tile_n or problem.get("batch", 1) > 1
+    lines = _held(problem["m"], loop.tile_m) + (loop.tile_n if again else 0)
+    words = (4 * loop.a.fragments + (2 * loop.b.fragments if again else 0)) * loop.parts
+    narrow = 8 // (loop.vectors.along_k if loop.a.k_major else loop.vectors.rows)
     stores = loop.tile_m // BLOCK_COLUMNS * (loop.tile_n // (BLOCK_COLUMNS * loop.vectors.blocks_n))
-    instructions = TILE_INSTRUCTIONS + WORD_INSTRUCTIONS * words + (STORE_INSTRUCTIONS + loop.vectors.columns) * stores
+    instructions = TILE_INSTRUCTIONS + WORD_INSTRUCTIONS * words * narrow + (STORE_INSTRUCTIONS + loop.vectors.columns) * stores
     return Work(
         blocks=blocks,
         threads=loop.threads,
@@ -613,7 +618,7 @@ def _vectors_work(plan: GemmPlan, loop: WarpLoop, problem: Mapping[str, int], ti
         shared_clocks=0.0,
         loaded_bytes=lines * problem["k"] * loop.a.element_bytes * loop.own_tiles,
         in_flight=1.0,
-        stored_bytes=tile_result * loop.own_tiles * rounds,
+        stored_bytes=STORES[f"mma, vectors of {loop.vectors.columns}"] * tile_result * loop.own_tiles * rounds,
         memory_bytes=factors + result,
         early=plan.spec.early_launch,
         costs=COSTS["mma, vectors"],

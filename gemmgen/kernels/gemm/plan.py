@@ -345,13 +345,13 @@ class GemmPlan(KernelPlan):
         return fragment_store(self)
 
     @property
-    def fragment_vectors_read(self) -> tuple[tuple[int, bool], ...]:
-        """Pairs of the vectors that lanes read of A and B, and whether all of a vector exists or nothing, each once."""
+    def fragment_vectors_read(self) -> tuple[tuple[int, int, bool], ...]:
+        """Pairs and elements of the vectors that lanes read of A and B, and whether all of a vector exists or nothing, each once."""
         assert isinstance(self.loop, WarpLoop) and self.loop.vectors is not None
         vectors = self.loop.vectors
         a = (vectors.words_along_k if self.loop.a.k_major else vectors.blocks_m, vectors.whole_a)
         b = (vectors.words_along_k if self.loop.b.k_major else vectors.blocks_n, vectors.whole_b)
-        return tuple(dict.fromkeys((a, b)))
+        return tuple((pairs, 2 * pairs, whole) for pairs, whole in dict.fromkeys((a, b)))
 
     @property
     def sum_type(self) -> str:

@@ -105,6 +105,13 @@ class WarpOperand:
         return ("(2 * block + i % 2)", "i / 2") if self.name == "A" else ("block", "i")
 
     @property
+    def vectors_text(self) -> str:
+        """What a lane reads at once of fragments that are read in vectors."""
+        return (
+            "vectors of neighbours along k" if self.k_major else f"pairs of lines along k, of which it takes neighbours along {self.axis}"
+        )
+
+    @property
     def next_along_k(self) -> str:
         """Elements to the next one along k, as an expression."""
         return "1" if self.k_major else "ld"
@@ -357,6 +364,53 @@ class FragmentVectors:
     def words_along_k(self) -> int:
         """Pairs of a lane's vector along k."""
         return self.along_k // 2
+
+    @property
+    def reads(self) -> dict[str, str]:
+        """The function that reads a vector, by the operand's name; so are the next."""
+        return {"A": "read_whole" if self.whole_a else "read_pairs", "B": "read_whole" if self.whole_b else "read_pairs"}
+
+    @property
+    def together(self) -> dict[str, str]:
+        """The constant that says how many fragments a vector across k belongs to."""
+        return {"A": "kRowBlocks", "B": "kColumnBlocks"}
+
+    @property
+    def read_one_by_one(self) -> dict[str, str]:
+        """Lines of a lane that are read along k: for A, two of a fragment."""
+        return {"A": "2 * kBlocksM", "B": "kBlocksN"}
+
+    @property
+    def own_line(self) -> dict[str, str]:
+        """The line ``i`` of those, as an expression."""
+        line = "i * kMatrix + lane / 4"
+        if self.blocks_n == 1:
+            return {"A": line, "B": line}
+        group = "i / kColumnBlocks * (kColumnBlocks * kMatrix) + lane / 8 * (2 * kColumnBlocks)"
+        return {"A": line, "B": f"{group} + i % kColumnBlocks * 2 + lane / 4 % 2"}
+
+    @property
+    def first_line(self) -> dict[str, str]:
+        """The first line of a lane's vector across k, as an expression."""
+        return {"A": "i * (2 * kMatrix) + lane / 4 * (2 * kRowBlocks)", "B": "i * kMatrix + lane / 8 * (2 * kColumnBlocks)"}
+
+    @property
+    def place_along_k(self) -> str:
+        """Where a lane's pair number ``place`` begins along k, as an expression."""
+        if self.along_k == 2:
+            return "place * kMatrix + lane % 4 * 2"
+        return "place / (kAlongK / 2) * (4 * kAlongK) + lane % 4 * kAlongK + place % (kAlongK / 2) * 2"
+
+    @property
+    def stored_type(self) -> str:
+        """The type of what a lane stores at once."""
+        return {1: "unsigned", 2: "uint2", 4: "uint4"}[self.blocks_n]
+
+    @property
+    def stored(self) -> str:
+        """Its words as one value."""
+        words = ", ".join(f"words[{index}]" for index in range(self.blocks_n))
+        return words if self.blocks_n == 1 else f"make_{self.stored_type}({words})"
 
 
 @dataclass(frozen=True)
