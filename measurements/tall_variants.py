@@ -33,12 +33,23 @@ SEEN = (
     Shape("tall", 180648, 48, 16),
     Shape("tall", 65536, 16, 16),
     Shape("tall", 117088, 24, 8, "tn"),
+    Shape("batched", 32, 32, 32, batch=1175),
+    Shape("batched", 28, 28, 28, batch=3174),
+    Shape("batched", 54, 54, 54, "nt", batch=938),
+    Shape("square", 3270, 3270, 14, "tt"),
+    Shape("square", 3792, 3792, 10, "nt"),
 )
-"""Shapes that were measured before."""
+"""Shapes that were measured before, batches and squares among them."""
 DRAWN = 9
 COLUMNS, DEPTHS = (16, 32, 48, 64), (16, 32, 64)
 """Columns and depth of the instances' tiles."""
-OTHERS = ("gemm/mma/bf16_direct_32x16", "gemm/mma/bf16_256x32_k16", "gemm/mma/bf16_128x128", "gemm/hopper/bf16_128x64")
+OTHERS = (
+    "gemm/mma/bf16_direct_32x16",
+    "gemm/mma/bf16_direct_32x32",
+    "gemm/mma/bf16_256x32_k16",
+    "gemm/mma/bf16_128x128",
+    "gemm/hopper/bf16_128x64",
+)
 
 
 def drawn(seed: int) -> list[Shape]:
@@ -64,7 +75,7 @@ def tile(rows: int, columns: int, depth: int, warps: int = 4, blocks: int = 528,
 def variants(shape: Shape) -> Specs:
     """The tiles that hold all columns and depth, one of them with other numbers of warps and blocks, and other instances."""
     depth = next(k for k in DEPTHS if k >= shape.k)
-    columns = [n for n in COLUMNS if n >= shape.n][:2]
+    columns = [n for n in COLUMNS if n >= min(shape.n, COLUMNS[-1])][:2]
     own = columns[0]
     found = {f"{rows}x{n}": tile(rows, n, depth) for n in columns for rows in (16, 32, 64)}
     rows = 64 if depth == DEPTHS[0] or own <= COLUMNS[1] else 32
