@@ -393,7 +393,7 @@ class _Share:
 
 
 def _compensation(planes: PlanesPlan) -> float:
-    """What keeping the errors of additions costs, over the time of products."""
+    """Cost of keeping the errors of additions, over the time of products."""
     return COMPENSATION_ISSUE * 3 / planes.scheme.products if planes.compensated else 0.0
 
 

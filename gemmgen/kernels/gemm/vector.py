@@ -96,7 +96,7 @@ class VectorLoop:
     """Sums that a block has of each of its elements of C, before it adds them up."""
     min_blocks_per_sm: int
     held_a: Held
-    """What one load reads of A, where lanes lie along m."""
+    """Elements of A that one load reads, where lanes lie along m."""
     held_b: Held
     grain: int = 1
     """Elements of which a team's rows begin at a multiple, from address 0, wherever its columns of A do; 1 where they begin with those."""

@@ -82,7 +82,7 @@ def test_lost_edge_of_shifted_rows_is_found(monkeypatch, ending):
     assert not gemmgen.verify(planned).passed
 
 
-def test_shifted_vectors_move_few_sectors_more_than_the_matrix_has():
+def test_shifted_vectors_move_few_sectors_more():
     moved = {}
     for vectors in ("aligned", "shifted"):
         planned = gemmgen.plan(VECTOR / "columns_tn.yaml", "sm_90", [f"mainloop.vectors={vectors}", "alignment.a=1"])
