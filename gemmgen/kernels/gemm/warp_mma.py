@@ -106,7 +106,7 @@ class WarpOperand:
 
     @property
     def vectors_text(self) -> str:
-        """What a lane reads at once of fragments that are read in vectors."""
+        """The elements that a lane reads at once of fragments that are read in vectors."""
         return (
             "vectors of neighbours along k" if self.k_major else f"pairs of lines along k, of which it takes neighbours along {self.axis}"
         )
@@ -441,7 +441,7 @@ class WarpLoop:
     direct: bool = False
     """True if warps read fragments from global memory."""
     vectors: FragmentVectors | None = None
-    """How lanes read such fragments, unless they read pairs."""
+    """The way in which lanes read such fragments, unless they read pairs."""
     own_tiles: int = 1
     """Warps of a block that have a tile of their own each; 1: they share one."""
     block_rows: int = BLOCK_ROWS
