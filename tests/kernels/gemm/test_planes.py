@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from conftest import SPECS
+from sampling import ALL
 
 import gemmgen
 from gemmgen.core.errors import PlanError
@@ -16,6 +17,8 @@ from gemmgen.kernels.gemm import oracle
 from gemmgen.kernels.gemm.explain import accuracy
 from gemmgen.kernels.gemm.planes import SCHEMES
 from gemmgen.kernels.gemm.planes_numbers import planes_bound, scale_exponents, split, stored_planes
+from kernels.gemm.planes_specs import specs
+from kernels.random_batches import try_random_specs
 
 SPEC = SPECS / "gemm" / "f32_by_f16x3.yaml"
 MMA = SPECS / "gemm" / "mma"
@@ -418,3 +421,9 @@ def test_wider_tiles_have_no_longer_epilogue():
 
 def test_one_code_splits_operands_that_lie_alike():
     assert kernel().binary.ptx.count("redux.sync.max") == 1
+
+
+@pytest.mark.parametrize("batch", range(2))
+def test_a_random_spec_is_rejected_or_verifies(batch):
+    outcomes = try_random_specs(specs(), batch + 300, examples=8, every=9 if ALL else 18)
+    assert outcomes["verified"] >= 4

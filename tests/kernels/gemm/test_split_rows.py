@@ -96,6 +96,7 @@ def test_shallow_products_are_rounded_once():
         ["transpose=tt", "mainloop.tile.n=64", "mainloop.stages=2", "mainloop.min_blocks_per_sm=1", "epilogue=[{op: bias, per: row}]"],
         [ALONE, "mainloop.tile={m: 128, n: 24, k: 128}", "mainloop.stages=2", "mainloop.min_blocks_per_sm=1"],
         [ALONE, "transpose=nn"],
+        [ALONE, "alignment.b=1"],
         [*TURNS, ALONE],
         [*TURNS, "transpose=nn", "mainloop.tile.n=48", SHALLOW],
         [
