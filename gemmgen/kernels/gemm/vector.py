@@ -250,6 +250,11 @@ def vector_loop(
             need = f"a multiple of {rows} teams, so that all columns of a team begin alike"
             reasons.append(Reason("vectors", "mainloop.vectors", f"shifted, {teams} teams", need, "more threads, or fewer lanes"))
             return None
+        if mainloop.lanes * rows <= grain:
+            got = f"{mainloop.lanes * rows} rows of a team that is shifted"
+            need, hint = f"more than {grain}, by which they may move back", "more lanes, or fewer threads"
+            reasons.append(Reason("vectors", "mainloop.lanes", got, need, hint))
+            return None
     loop = VectorLoop(
         mainloop.along,
         mainloop.threads,

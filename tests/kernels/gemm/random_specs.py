@@ -17,6 +17,7 @@ VECTOR = st.fixed_dictionaries(
         "strategy": st.just("vector"),
         "threads": st.sampled_from([32, 64, 96, 128, 256]),
         "along": st.sampled_from(["k", "k", "m"]),
+        "vectors": st.sampled_from(["aligned", "aligned", "shifted"]),
         "lanes": st.sampled_from([1, 2, 8, 32, 32, 64, 128]),
         "rows": st.sampled_from([1, 2, 4, 8]),
         "columns": st.sampled_from([1, 2, 3, 4, 7, 16]),
@@ -89,6 +90,10 @@ def mend(fields: dict[str, Any]) -> dict[str, Any]:
     if loop["strategy"] == "vector":
         scheme = "data_parallel" if fields["decomposition"]["scheme"] == "data_parallel" else "split_k_last"
         loop = {**loop, "lanes": min(loop["lanes"], loop["threads"] & -loop["threads"])}
+        if loop["vectors"] == "shifted":  # A along m, and as many teams as a vector of halves has elements
+            transpose = "tn" if fields["order"] == "row_major" else "nn"
+            fields = {**fields, "transpose": transpose, "alignment": {**fields["alignment"], "a": 1}}
+            loop |= {"along": "m", "threads": max(64, loop["threads"] & -loop["threads"]), "lanes": 8}
         return {**fields, "mainloop": loop, "store": "direct", "decomposition": {"scheme": scheme}}
     loop = {**loop, "min_blocks_per_sm": 1}
     tile = loop["tile"]

@@ -72,6 +72,13 @@ def test_too_few_teams_for_shifted_vectors_are_refused():
         gemmgen.plan(VECTOR / "columns_tn.yaml", None, [*SHIFTED, "alignment.a=1", "mainloop.lanes=128"])
 
 
+def test_shifted_rows_of_which_none_would_remain_are_refused():
+    for lanes, threads in ((8, 256), (2, 256), (1, 64)):
+        changes = [*SHIFTED, "alignment.a=1", f"mainloop.lanes={lanes}", f"mainloop.threads={threads}"]
+        with pytest.raises(PlanError, match="by which they may move back"):
+            gemmgen.plan(VECTOR / "columns_tn.yaml", None, changes)
+
+
 @pytest.mark.parametrize("ending", ["last = inside ? end : first_row < m && lda == m ?", "row < 0 || row >= kTileM"])
 def test_lost_edge_of_shifted_rows_is_found(monkeypatch, ending):
     planned = gemmgen.plan(VECTOR / "columns_tn.yaml", None, [*SHIFTED, "alignment.a=1"])
