@@ -127,7 +127,8 @@ def _print(choice: Choice, asked: str, notes: Sequence[tuple[str, str]]) -> None
     error = accuracy_of(choice.request.kind, option.plan, option.dimensions)
     if error is not None:
         lines.append(("error", error))
-    for work in works[:1]:
+    if works:  # kernels before a product, which split its factors, say, have blocks of their own
+        work = max(works, key=lambda one: one.blocks * one.steps * one.operations)
         resident = max(1, resident_blocks(work, device))
         waves = work.blocks / (resident * device.sm_count)
         text = f"{counted(round(work.blocks), 'block')}, {resident} at a time on each of {device.sm_count} SMs: {waves:.2f} waves"

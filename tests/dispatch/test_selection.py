@@ -228,6 +228,13 @@ def test_times_of_runners_up_have_the_unit_that_suits_them():
     assert "0.00 ns" not in explained("gemm:1,1,1")
 
 
+def test_waves_are_those_of_the_product():
+    # The kernel that splits its factors has 128 blocks, 6 at a time; two slices of k make 128 of the product, which fill an SM each.
+    told = explained("gemm:128,4096,4096,nt", "--device", "H200")
+    assert "decode_128" in told
+    assert "128 blocks, 1 at a time on each of 132 SMs" in told
+
+
 @pytest.mark.parametrize("problem", ["gemm:64,64,0", "conv2d:1,64,8,8,64,1,1,1,0", "reduction:1,0,1"])
 def test_a_zero_that_leaves_something_to_compute_is_no_hindrance(problem):
     assert "takes " in explained(problem)
