@@ -28,7 +28,7 @@ REPAIR_K = 16
 REPAIR_THREADS = 256
 REPAIR_LINES = 8
 """Marked rows and columns of a tile that are computed one by one; where there are more, the tile is."""
-STORED_MATRICES = 4
+STORED_MATRICES = 64
 """Matrices of a tile that the code of an epilogue stores, blocks of rows counted; where there are more, it runs several times."""
 SETS_OF_SUMS = 2
 """Beside the float32 sums of a product by planes: the leading product of some steps, and the others."""
