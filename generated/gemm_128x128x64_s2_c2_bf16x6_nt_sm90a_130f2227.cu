@@ -179,6 +179,18 @@ __device__ __forceinline__ void wgmma_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(kPending) : "memory");
 }
 
+// Waits until the other of two groups has passed the turn with this barrier.
+__device__ __forceinline__ void wait_for_turn(int barrier)
+{
+    asm volatile("bar.sync %0, 256;" :: "r"(barrier) : "memory");
+}
+
+// Passes the turn to the other of two groups.
+__device__ __forceinline__ void pass_turn(int barrier)
+{
+    asm volatile("bar.arrive %0, 256;" :: "r"(barrier) : "memory");
+}
+
 constexpr int kPlanes = 3;  // of either operand
 constexpr int kPromotedSteps = 2;  // of k, whose sum leaves the tensor core
 constexpr int kSplitThreads = 256;
@@ -230,15 +242,15 @@ __device__ __forceinline__ void include(unsigned& largest, unsigned& least, floa
 // Planes have the range of float32, and nothing is scaled; but close to its ends they cannot hold a number.
 __device__ __forceinline__ int scale_exponent(unsigned largest, unsigned least)
 {
-    constexpr unsigned kTooLarge = 0x7f000000;  // 2^127, as bits
+    constexpr unsigned kTooLarge = 0x5f000000;  // 2^63, as bits
     constexpr unsigned kLeast = 0xd800000;  // 2^-100
     const bool fits = largest == 0 || (largest < kTooLarge && least + 1 >= kLeast);
     return fits ? 0 : kRepaired;
 }
 
-// Splits rows of A, which run along k: a warp takes one, and reads it twice, the second time from a cache.
-__device__ __forceinline__ void split_a(
-    const float* source, unsigned short* planes, int* exponents, int rows, int k, int lda, int block)
+// Splits rows of an operand, which run along k: a warp takes one, and reads it twice, the second time from a cache.
+__device__ __forceinline__ void split_rows(
+    const float* source, unsigned short* planes, int* exponents, int rows, int k, int pitch_source, int block)
 {
     constexpr int kVector = 4;
     constexpr int kAtOnce = 32 * kVector;  // elements that a warp reads at a time
@@ -246,60 +258,7 @@ __device__ __forceinline__ void split_a(
     const int row = block * (kSplitThreads / 32) + threadIdx.x / 32;
     if (row >= rows)
         return;
-    source += static_cast<long long>(row) * lda;
-    unsigned largest = is_shallow(k) ? kInfinity : 0;
-    unsigned least = 0xffffffff;
-    #pragma unroll 8
-    for (int i = lane * kVector; i < k / kVector * kVector; i += kAtOnce) {
-        const float4 values = *reinterpret_cast<const float4*>(source + i);
-        include(largest, least, values.x);
-        include(largest, least, values.y);
-        include(largest, least, values.z);
-        include(largest, least, values.w);
-    }
-    for (int i = k / kVector * kVector + lane; i < k; i += 32)
-        include(largest, least, source[i]);
-    const int exponent = scale_exponent(__reduce_max_sync(0xffffffff, largest), __reduce_min_sync(0xffffffff, least));
-    if (lane == 0)
-        exponents[row] = exponent;
-
-    constexpr int kRowMultiple = 8;  // elements: rows begin at multiples of 16 bytes
-    const int pitch = (k + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
-    const long long plane_elements = static_cast<long long>(rows) * pitch;
-    planes += static_cast<long long>(row) * pitch;
-    #pragma unroll 4
-    for (int i = lane * kVector; i < k / kVector * kVector; i += kAtOnce) {
-        const float4 values = *reinterpret_cast<const float4*>(source + i);
-        unsigned short x[kPlanes], y[kPlanes], z[kPlanes], w[kPlanes];
-        split_bf16x3(exponent == kRepaired ? 0.0f : values.x, x);
-        split_bf16x3(exponent == kRepaired ? 0.0f : values.y, y);
-        split_bf16x3(exponent == kRepaired ? 0.0f : values.z, z);
-        split_bf16x3(exponent == kRepaired ? 0.0f : values.w, w);
-        #pragma unroll
-        for (int plane = 0; plane < kPlanes; ++plane)
-            *reinterpret_cast<uint2*>(planes + plane * plane_elements + i) =
-                make_uint2(x[plane] | y[plane] << 16, z[plane] | w[plane] << 16);
-    }
-    for (int i = k / kVector * kVector + lane; i < k; i += 32) {
-        unsigned short parts[kPlanes];
-        split_bf16x3(exponent == kRepaired ? 0.0f : source[i], parts);
-        #pragma unroll
-        for (int plane = 0; plane < kPlanes; ++plane)
-            planes[plane * plane_elements + i] = parts[plane];
-    }
-}
-
-// Splits rows of B, which run along k: a warp takes one, and reads it twice, the second time from a cache.
-__device__ __forceinline__ void split_b(
-    const float* source, unsigned short* planes, int* exponents, int rows, int k, int ldb, int block)
-{
-    constexpr int kVector = 4;
-    constexpr int kAtOnce = 32 * kVector;  // elements that a warp reads at a time
-    const int lane = threadIdx.x % 32;
-    const int row = block * (kSplitThreads / 32) + threadIdx.x / 32;
-    if (row >= rows)
-        return;
-    source += static_cast<long long>(row) * ldb;
+    source += static_cast<long long>(row) * pitch_source;
     unsigned largest = is_shallow(k) ? kInfinity : 0;
     unsigned least = 0xffffffff;
     #pragma unroll 8
@@ -356,11 +315,9 @@ gemm_128x128x64_s2_c2_bf16x6_nt_sm90a_130f2227_split(
         return;
     const Workspace parts = parts_of(workspace, m, n, k);
     const int blocks_a = (m + kSplitThreads / 32 - 1) / (kSplitThreads / 32);
-    if (blockIdx.x < blocks_a) {
-        split_a(A, parts.planes_a, parts.exponents_a, m, k, lda, blockIdx.x);
-        return;
-    }
-    split_b(B, parts.planes_b, parts.exponents_b, n, k, ldb, blockIdx.x - blocks_a);
+    const bool is_a = blockIdx.x < blocks_a;
+    split_rows(is_a ? A : B, is_a ? parts.planes_a : parts.planes_b, is_a ? parts.exponents_a : parts.exponents_b,
+        is_a ? m : n, k, is_a ? lda : ldb, is_a ? blockIdx.x : blockIdx.x - blocks_a);
 }
 
 // D = A B, plus D if `accumulate`, for 64 x 128 of D and 16 of k; asynchronous.
@@ -449,31 +406,10 @@ __device__ __forceinline__ void load_tile_b(
     load_box_3d(target, map, barrier, k, n, plane);
 }
 
-// Starts to multiply the leading planes of a stage over kPromotedSteps steps of k; of A this group's rows.
-__device__ __forceinline__ void multiply_leading(float (&products)[kBlocksM][kTileN / 2], unsigned a, unsigned b,
-    int first)
-{
-    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr int kBlockBytes = 8192;  // of the rows of A of one instruction
-    constexpr int kStepBytesA = 32;  // of one instruction, along k
-    constexpr int kStepBytesB = 32;  // of one instruction, along k
-    #pragma unroll
-    for (int step = first; step < first + kPromotedSteps; ++step)
-        #pragma unroll
-        for (int block = 0; block < kBlocksM; ++block)
-            if (step == first)
-                wgmma_m64n128k16_fresh(products[block],
-                    descriptor_a(a + (block * kBlockBytes + step * kStepBytesA) / kDescriptorUnit),
-                    descriptor_b(b + (step * kStepBytesB) / kDescriptorUnit));
-            else
-                wgmma_m64n128k16(products[block],
-                    descriptor_a(a + (block * kBlockBytes + step * kStepBytesA) / kDescriptorUnit),
-                    descriptor_b(b + (step * kStepBytesB) / kDescriptorUnit), 1);
-}
-
-// Starts to add the product of two other planes, over the same steps.
+// Starts to add the product of two planes of a stage over kPromotedSteps steps of k, to nothing if `fresh`; of A this
+// group's rows.
 __device__ __forceinline__ void multiply_planes(
-    float (&products)[kBlocksM][kTileN / 2], unsigned a, unsigned b, int plane_a, int plane_b, int first)
+    float (&products)[kBlocksM][kTileN / 2], unsigned a, unsigned b, int plane_a, int plane_b, int first, bool fresh)
 {
     constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
     constexpr int kBlockBytes = 8192;  // of the rows of A of one instruction
@@ -485,9 +421,14 @@ __device__ __forceinline__ void multiply_planes(
     for (int step = first; step < first + kPromotedSteps; ++step)
         #pragma unroll
         for (int block = 0; block < kBlocksM; ++block)
-            wgmma_m64n128k16(products[block],
-                descriptor_a(a + (block * kBlockBytes + step * kStepBytesA) / kDescriptorUnit),
-                descriptor_b(b + (step * kStepBytesB) / kDescriptorUnit), 1);
+            if (fresh && step == first)
+                wgmma_m64n128k16_fresh(products[block],
+                    descriptor_a(a + (block * kBlockBytes + step * kStepBytesA) / kDescriptorUnit),
+                    descriptor_b(b + (step * kStepBytesB) / kDescriptorUnit));
+            else
+                wgmma_m64n128k16(products[block],
+                    descriptor_a(a + (block * kBlockBytes + step * kStepBytesA) / kDescriptorUnit),
+                    descriptor_b(b + (step * kStepBytesB) / kDescriptorUnit), 1);
 }
 
 // Goes on to the next stage; the phase of the barriers changes after the last.
@@ -552,8 +493,8 @@ gemm_128x128x64_s2_c2_bf16x6_nt_sm90a_130f2227(
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
     // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
     constexpr int kMatrix = 8;
-    constexpr int kProducerRegisters = 40;  // of a thread
-    constexpr int kConsumerRegisters = 232;
+    constexpr int kProducerRegisters = 24;  // of a thread
+    constexpr int kConsumerRegisters = 240;
 
     // Swizzles permute vectors of 16 bytes by their address, with a period of eight rows: every tile begins with a
     // period.
@@ -622,19 +563,22 @@ gemm_128x128x64_s2_c2_bf16x6_nt_sm90a_130f2227(
         constexpr int kGroupBytes = 8192;  // of a group's rows of a tile of A
         const unsigned a = kLeadingA | ((shared + group * kGroupBytes) & kAddressBits) / kDescriptorUnit;
         const unsigned b = kLeadingB | ((shared + kStages * kBytesA) & kAddressBits) / kDescriptorUnit;
+        if (group == 1)
+            pass_turn(1);  // the first group begins
         for (; index < works; index += gridDim.x) {
             const Work work = work_at(index, m, n, k);
             float accumulators[kBlocksM][kTileN / 2];
-            // Every kPromotedSteps steps the product of the leading planes goes to float32 registers, rounded to
-            // nearest, before the tensor core has cut off much of it. The other products are smaller by 2^-8 or more,
-            // and stay in its own sums.
-            float kept[kBlocksM][kTileN / 2];
+            // Every kPromotedSteps steps the products of planes go to float32 registers, rounded to nearest, before the
+            // tensor core has cut off much of them. The smaller ones come first, so that it cuts off less; what an
+            // addition rounds off is kept. Groups start their instructions alternately: those of one run while the
+            // other adds up.
+            float lost[kBlocksM][kTileN / 2];
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block)
                 #pragma unroll
                 for (int i = 0; i < kTileN / 2; ++i) {
                     accumulators[block][i] = 0;
-                    kept[block][i] = 0;
+                    lost[block][i] = 0;
                 }
             for (int step = 0; step < work.steps; ++step) {
                 const unsigned stage_a = a + stage * (kBytesA / kDescriptorUnit);
@@ -642,41 +586,38 @@ gemm_128x128x64_s2_c2_bf16x6_nt_sm90a_130f2227(
                 mbarrier_wait(full + kBarrierBytes * stage, phase);
                 #pragma unroll
                 for (int first = 0; first < kTileK / kInstructionK; first += kPromotedSteps) {
-                    float leading[kBlocksM][kTileN / 2];
+                    float products[kBlocksM][kTileN / 2];
+                    wait_for_turn(1 + group);
                     wgmma_fence();
-                    multiply_leading(leading, stage_a, stage_b, first);
+                    multiply_planes(products, stage_a, stage_b, 2, 0, first, true);
+                    multiply_planes(products, stage_a, stage_b, 0, 2, first, false);
+                    multiply_planes(products, stage_a, stage_b, 1, 1, first, false);
+                    multiply_planes(products, stage_a, stage_b, 1, 0, first, false);
+                    multiply_planes(products, stage_a, stage_b, 0, 1, first, false);
                     wgmma_commit();
-                    multiply_planes(kept, stage_a, stage_b, 2, 0, first);
-                    multiply_planes(kept, stage_a, stage_b, 0, 2, first);
-                    multiply_planes(kept, stage_a, stage_b, 1, 1, first);
-                    multiply_planes(kept, stage_a, stage_b, 1, 0, first);
-                    multiply_planes(kept, stage_a, stage_b, 0, 1, first);
+                    multiply_planes(products, stage_a, stage_b, 0, 0, first, false);
                     wgmma_commit();
                     wgmma_wait<1>();
-                    if (first == 0 && step > 0) {
-                        const int previous = stage == 0 ? kStages - 1 : stage - 1;
+                    pass_turn(2 - group);
+                    wgmma_wait<0>();
+                    if (first + kPromotedSteps == kTileK / kInstructionK) {
                         if (lane == 0)
-                            mbarrier_arrive(empty + kBarrierBytes * previous);
+                            mbarrier_arrive(empty + kBarrierBytes * stage);
                     }
                     #pragma unroll
                     for (int block = 0; block < kBlocksM; ++block)
                         #pragma unroll
                         for (int i = 0; i < kTileN / 2; ++i)
-                            accumulators[block][i] += leading[block][i];
+                            lost[block][i] += add_compensated(accumulators[block][i], products[block][i]);
                 }
                 advance(stage, phase);
             }
-            wgmma_wait<0>();
-            if (work.steps > 0) {
-                const int previous = stage == 0 ? kStages - 1 : stage - 1;
-                if (lane == 0)
-                    mbarrier_arrive(empty + kBarrierBytes * previous);
-            }
+            // Where a sum overflowed, what its additions rounded off is no number, and counts for nothing.
             #pragma unroll
             for (int block = 0; block < kBlocksM; ++block)
                 #pragma unroll
                 for (int i = 0; i < kTileN / 2; ++i)
-                    accumulators[block][i] += kept[block][i];
+                    accumulators[block][i] += isfinite(lost[block][i]) ? lost[block][i] : 0.0f;
 
             // Epilogue: in every kMatrix columns a thread has two neighbours of one row, and two of another, kMatrix
             // rows below. Rows and columns that planes cannot hold are left to the kernel below.
@@ -724,6 +665,8 @@ gemm_128x128x64_s2_c2_bf16x6_nt_sm90a_130f2227(
                 }
             }
         }
+        if (group == 0)
+            wait_for_turn(1);
     }
 }
 
@@ -796,90 +739,52 @@ gemm_128x128x64_s2_c2_bf16x6_nt_sm90a_130f2227_repair(
         __syncthreads();
         for (int i = 0; i < count; ++i) {
             const int line = lines[i] % kRepairTile;
-            if (lines[i] < kRepairTile) {
-                const float* one = A + static_cast<long long>(first_row + line) * lda;
-                // A warp takes four of the others at a time, its lanes neighbouring values of k.
-                const int lane = threadIdx.x % 32;
-                for (int four = threadIdx.x / 32 * 4; four < kRepairTile; four += kRepairThreads / 32 * 4) {
-                    float sums[4] = {};
-                    float lost[4] = {};
-                    for (int begin = lane; begin < k; begin += 32 * kRepairK) {
-                        float products[4] = {};
-                        #pragma unroll
-                        for (int step = 0; step < kRepairK; ++step) {
-                            const int at_k = begin + step * 32;
-                            if (at_k < k) {
-                                const float factor = one[at_k];
-                                #pragma unroll
-                                for (int j = 0; j < 4; ++j) {
-                                    const long long other = min(first_column + four + j, n - 1);
-                                    products[j] = fmaf(factor, B[other * ldb + at_k], products[j]);
-                                }
+            const bool is_row = lines[i] < kRepairTile;
+            const float* matrix = is_row ? B : A;  // whose lines it is multiplied by
+            const int pitch = is_row ? ldb : lda;
+            const int first_other = is_row ? first_column : first_row;
+            const int extent = is_row ? n : m;
+            const float* one = is_row ? A + static_cast<long long>(first_row + line) * lda
+                : B + static_cast<long long>(first_column + line) * ldb;
+            // A warp takes four of the others at a time, its lanes neighbouring values of k.
+            const int lane = threadIdx.x % 32;
+            for (int four = threadIdx.x / 32 * 4; four < kRepairTile; four += kRepairThreads / 32 * 4) {
+                float sums[4] = {};
+                float lost[4] = {};
+                for (int begin = lane; begin < k; begin += 32 * kRepairK) {
+                    float products[4] = {};
+                    #pragma unroll 8
+                    for (int step = 0; step < kRepairK; ++step) {
+                        const int at_k = begin + step * 32;
+                        if (at_k < k) {
+                            const float factor = one[at_k];
+                            #pragma unroll
+                            for (int j = 0; j < 4; ++j) {
+                                const long long other = min(first_other + four + j, extent - 1);
+                                products[j] = fmaf(factor, matrix[other * pitch + at_k], products[j]);
                             }
                         }
-                        #pragma unroll
-                        for (int j = 0; j < 4; ++j)
-                            lost[j] += add_compensated(sums[j], products[j]);
                     }
                     #pragma unroll
-                    for (int j = 0; j < 4; ++j) {
-                        #pragma unroll
-                        for (int distance = 16; distance > 0; distance /= 2) {
-                            lost[j] += __shfl_xor_sync(0xffffffff, lost[j], distance);
-                            lost[j] += add_compensated(sums[j], __shfl_xor_sync(0xffffffff, sums[j], distance));
-                        }
-                        const int at_other = four + j;
-                        if (lane == j && first_column + at_other < n) {
-                            const int at_m = first_row + line;
-                            const int at_n = first_column + at_other;
-                            const float product_sum = isfinite(sums[j]) ? sums[j] + lost[j] : sums[j];
-                            float* target = C + static_cast<long long>(at_m) * ldc + at_n;
-                            const float previous = beta != 0.0f ? *target : 0.0f;
-                            *target = fmaf(alpha, product_sum, beta * previous);
-                        }
-                    }
+                    for (int j = 0; j < 4; ++j)
+                        lost[j] += add_compensated(sums[j], products[j]);
                 }
-            } else {
-                const float* one = B + static_cast<long long>(first_column + line) * ldb;
-                // A warp takes four of the others at a time, its lanes neighbouring values of k.
-                const int lane = threadIdx.x % 32;
-                for (int four = threadIdx.x / 32 * 4; four < kRepairTile; four += kRepairThreads / 32 * 4) {
-                    float sums[4] = {};
-                    float lost[4] = {};
-                    for (int begin = lane; begin < k; begin += 32 * kRepairK) {
-                        float products[4] = {};
-                        #pragma unroll
-                        for (int step = 0; step < kRepairK; ++step) {
-                            const int at_k = begin + step * 32;
-                            if (at_k < k) {
-                                const float factor = one[at_k];
-                                #pragma unroll
-                                for (int j = 0; j < 4; ++j) {
-                                    const long long other = min(first_row + four + j, m - 1);
-                                    products[j] = fmaf(factor, A[other * lda + at_k], products[j]);
-                                }
-                            }
-                        }
-                        #pragma unroll
-                        for (int j = 0; j < 4; ++j)
-                            lost[j] += add_compensated(sums[j], products[j]);
-                    }
+                #pragma unroll
+                for (int j = 0; j < 4; ++j) {
                     #pragma unroll
-                    for (int j = 0; j < 4; ++j) {
-                        #pragma unroll
-                        for (int distance = 16; distance > 0; distance /= 2) {
-                            lost[j] += __shfl_xor_sync(0xffffffff, lost[j], distance);
-                            lost[j] += add_compensated(sums[j], __shfl_xor_sync(0xffffffff, sums[j], distance));
-                        }
-                        const int at_other = four + j;
-                        if (lane == j && first_row + at_other < m && exponents_a[first_row + at_other] != kRepaired) {
-                            const int at_m = first_row + at_other;
-                            const int at_n = first_column + line;
-                            const float product_sum = isfinite(sums[j]) ? sums[j] + lost[j] : sums[j];
-                            float* target = C + static_cast<long long>(at_m) * ldc + at_n;
-                            const float previous = beta != 0.0f ? *target : 0.0f;
-                            *target = fmaf(alpha, product_sum, beta * previous);
-                        }
+                    for (int distance = 16; distance > 0; distance /= 2) {
+                        lost[j] += __shfl_xor_sync(0xffffffff, lost[j], distance);
+                        lost[j] += add_compensated(sums[j], __shfl_xor_sync(0xffffffff, sums[j], distance));
+                    }
+                    const int at_other = four + j;
+                    if (lane == j && first_other + at_other < extent
+                        && (is_row || exponents_a[first_row + at_other] != kRepaired)) {
+                        const int at_m = first_row + (is_row ? line : at_other);
+                        const int at_n = first_column + (is_row ? at_other : line);
+                        const float product_sum = isfinite(sums[j]) ? sums[j] + lost[j] : sums[j];
+                        float* target = C + static_cast<long long>(at_m) * ldc + at_n;
+                        const float previous = beta != 0.0f ? *target : 0.0f;
+                        *target = fmaf(alpha, product_sum, beta * previous);
                     }
                 }
             }
@@ -920,6 +825,7 @@ gemm_128x128x64_s2_c2_bf16x6_nt_sm90a_130f2227_repair(
             }
         } else {
             float products[4][4] = {};  // of these steps only: what adding them to the sums rounds off is kept
+            #pragma unroll 1
             for (int step = 0; step < steps; ++step) {
                 #pragma unroll
                 for (int i = 0; i < 4; ++i)
@@ -937,7 +843,8 @@ gemm_128x128x64_s2_c2_bf16x6_nt_sm90a_130f2227_repair(
                     lost[i][j] += add_compensated(sums[i][j], products[i][j]);
         }
     }
-    #pragma unroll
+    // A row after the other, by the same code: those below move up to where it finds its sums.
+    #pragma unroll 1
     for (int i = 0; i < 4; ++i) {
         #pragma unroll
         for (int j = 0; j < 4; ++j) {
@@ -945,10 +852,17 @@ gemm_128x128x64_s2_c2_bf16x6_nt_sm90a_130f2227_repair(
             const int at_n = first_column + column + j * kRepairApart;
             if (at_m >= m || at_n >= n || (exponents_a[at_m] != kRepaired && exponents_b[at_n] != kRepaired))
                 continue;
-            const float sum = isfinite(sums[i][j]) ? sums[i][j] + lost[i][j] : sums[i][j];
+            const float sum = isfinite(sums[0][j]) ? sums[0][j] + lost[0][j] : sums[0][j];
             float* target = C + static_cast<long long>(at_m) * ldc + at_n;
             const float previous = beta != 0.0f ? *target : 0.0f;
             *target = fmaf(alpha, sum, beta * previous);
         }
+        #pragma unroll
+        for (int below = 1; below < 4; ++below)
+            #pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                sums[below - 1][j] = sums[below][j];
+                lost[below - 1][j] = lost[below][j];
+            }
     }
 }

@@ -169,15 +169,15 @@ __device__ __forceinline__ void include(unsigned& largest, unsigned& least, floa
 // Planes have the range of float32, and nothing is scaled; but close to its ends they cannot hold a number.
 __device__ __forceinline__ int scale_exponent(unsigned largest, unsigned least)
 {
-    constexpr unsigned kTooLarge = 0x7f000000;  // 2^127, as bits
+    constexpr unsigned kTooLarge = 0x5f000000;  // 2^63, as bits
     constexpr unsigned kLeast = 0xd800000;  // 2^-100
     const bool fits = largest == 0 || (largest < kTooLarge && least + 1 >= kLeast);
     return fits ? 0 : kRepaired;
 }
 
-// Splits rows of A, which run along k: a warp takes one, and reads it twice, the second time from a cache.
-__device__ __forceinline__ void split_a(
-    const float* source, unsigned short* planes, int* exponents, int rows, int k, int lda, int block)
+// Splits rows of an operand, which run along k: a warp takes one, and reads it twice, the second time from a cache.
+__device__ __forceinline__ void split_rows(
+    const float* source, unsigned short* planes, int* exponents, int rows, int k, int pitch_source, int block)
 {
     constexpr int kVector = 4;
     constexpr int kAtOnce = 32 * kVector;  // elements that a warp reads at a time
@@ -185,60 +185,7 @@ __device__ __forceinline__ void split_a(
     const int row = block * (kSplitThreads / 32) + threadIdx.x / 32;
     if (row >= rows)
         return;
-    source += static_cast<long long>(row) * lda;
-    unsigned largest = is_shallow(k) ? kInfinity : 0;
-    unsigned least = 0xffffffff;
-    #pragma unroll 8
-    for (int i = lane * kVector; i < k / kVector * kVector; i += kAtOnce) {
-        const float4 values = *reinterpret_cast<const float4*>(source + i);
-        include(largest, least, values.x);
-        include(largest, least, values.y);
-        include(largest, least, values.z);
-        include(largest, least, values.w);
-    }
-    for (int i = k / kVector * kVector + lane; i < k; i += 32)
-        include(largest, least, source[i]);
-    const int exponent = scale_exponent(__reduce_max_sync(0xffffffff, largest), __reduce_min_sync(0xffffffff, least));
-    if (lane == 0)
-        exponents[row] = exponent;
-
-    constexpr int kRowMultiple = 8;  // elements: rows begin at multiples of 16 bytes
-    const int pitch = (k + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
-    const long long plane_elements = static_cast<long long>(rows) * pitch;
-    planes += static_cast<long long>(row) * pitch;
-    #pragma unroll 4
-    for (int i = lane * kVector; i < k / kVector * kVector; i += kAtOnce) {
-        const float4 values = *reinterpret_cast<const float4*>(source + i);
-        unsigned short x[kPlanes], y[kPlanes], z[kPlanes], w[kPlanes];
-        split_bf16x3(exponent == kRepaired ? 0.0f : values.x, x);
-        split_bf16x3(exponent == kRepaired ? 0.0f : values.y, y);
-        split_bf16x3(exponent == kRepaired ? 0.0f : values.z, z);
-        split_bf16x3(exponent == kRepaired ? 0.0f : values.w, w);
-        #pragma unroll
-        for (int plane = 0; plane < kPlanes; ++plane)
-            *reinterpret_cast<uint2*>(planes + plane * plane_elements + i) =
-                make_uint2(x[plane] | y[plane] << 16, z[plane] | w[plane] << 16);
-    }
-    for (int i = k / kVector * kVector + lane; i < k; i += 32) {
-        unsigned short parts[kPlanes];
-        split_bf16x3(exponent == kRepaired ? 0.0f : source[i], parts);
-        #pragma unroll
-        for (int plane = 0; plane < kPlanes; ++plane)
-            planes[plane * plane_elements + i] = parts[plane];
-    }
-}
-
-// Splits rows of B, which run along k: a warp takes one, and reads it twice, the second time from a cache.
-__device__ __forceinline__ void split_b(
-    const float* source, unsigned short* planes, int* exponents, int rows, int k, int ldb, int block)
-{
-    constexpr int kVector = 4;
-    constexpr int kAtOnce = 32 * kVector;  // elements that a warp reads at a time
-    const int lane = threadIdx.x % 32;
-    const int row = block * (kSplitThreads / 32) + threadIdx.x / 32;
-    if (row >= rows)
-        return;
-    source += static_cast<long long>(row) * ldb;
+    source += static_cast<long long>(row) * pitch_source;
     unsigned largest = is_shallow(k) ? kInfinity : 0;
     unsigned least = 0xffffffff;
     #pragma unroll 8
@@ -289,11 +236,9 @@ mma_f32_by_bf16x6_128x64x32_w32x32_s2_bf16x6_nt_sm80_e4c64d9c_split(
 {
     const Workspace parts = parts_of(workspace, m, n, k);
     const int blocks_a = (m + kSplitThreads / 32 - 1) / (kSplitThreads / 32);
-    if (blockIdx.x < blocks_a) {
-        split_a(A, parts.planes_a, parts.exponents_a, m, k, lda, blockIdx.x);
-        return;
-    }
-    split_b(B, parts.planes_b, parts.exponents_b, n, k, ldb, blockIdx.x - blocks_a);
+    const bool is_a = blockIdx.x < blocks_a;
+    split_rows(is_a ? A : B, is_a ? parts.planes_a : parts.planes_b, is_a ? parts.exponents_a : parts.exponents_b,
+        is_a ? m : n, k, is_a ? lda : ldb, is_a ? blockIdx.x : blockIdx.x - blocks_a);
 }
 
 // D += A B for 16 x 8 of D and 16 of k.
@@ -496,7 +441,7 @@ mma_f32_by_bf16x6_128x64x32_w32x32_s2_bf16x6_nt_sm80_e4c64d9c(
         int stage = 0;
 
         float accumulators[kBlocksM][kWarpN / 2] = {};
-        float kept[kBlocksM][kWarpN / 2] = {};
+        float lost[kBlocksM][kWarpN / 2] = {};
         for (int step = 0; step < work.steps; ++step) {
             copy_async_wait<kStages - 2>();
             __syncthreads();
@@ -514,47 +459,53 @@ mma_f32_by_bf16x6_128x64x32_w32x32_s2_bf16x6_nt_sm80_e4c64d9c(
                     pitch_b, work.column, at_k, n, end_k);
             copy_async_commit();
 
-            // Every kPromotedSteps steps the leading product goes to float32 registers, rounded to nearest, before the
-            // tensor core has cut off much of it. The others are smaller by 2^-8 or more, and stay in its own sums.
+            // Every kPromotedSteps steps the products of planes go to float32 registers, rounded to nearest, before the
+            // tensor core has cut off much of them. The smaller ones come first, so that it cuts off less; what an
+            // addition rounds off is kept.
             #pragma unroll
             for (int first = 0; first < kTileK / kInstructionK; first += kPromotedSteps) {
-                float leading[kBlocksM][kWarpN / 2] = {};
+                float products[kBlocksM][kWarpN / 2] = {};
+                unsigned fragments_a[kPromotedSteps][kPlanes][kBlocksM][4];
+                unsigned fragments_b[kPromotedSteps][kPlanes][kBlocksN][2];
                 #pragma unroll
-                for (int part = first; part < first + kPromotedSteps; ++part) {
-                    unsigned fragments_a[kPlanes][kBlocksM][4];
-                    unsigned fragments_b[kPlanes][kBlocksN][2];
+                for (int part = 0; part < kPromotedSteps; ++part) {
                     #pragma unroll
                     for (int plane = 0; plane < kPlanes; ++plane) {
                         load_fragments_a(
-                            fragments_a[plane], tiles_a + stage * kBytesA + plane * (kBytesA / kPlanes),
-                            warp / kWarpsN * kWarpM, part, lane);
+                            fragments_a[part][plane], tiles_a + stage * kBytesA + plane * (kBytesA / kPlanes),
+                            warp / kWarpsN * kWarpM,
+                            first + part, lane);
                         load_fragments_b(
-                            fragments_b[plane], tiles_b + stage * kBytesB + plane * (kBytesB / kPlanes),
-                            warp % kWarpsN * kWarpN, part, lane);
+                            fragments_b[part][plane], tiles_b + stage * kBytesB + plane * (kBytesB / kPlanes),
+                            warp % kWarpsN * kWarpN,
+                            first + part, lane);
                     }
-                    multiply_planes(leading, fragments_a[0], fragments_b[0]);
-                    multiply_planes(kept, fragments_a[2], fragments_b[0]);
-                    multiply_planes(kept, fragments_a[0], fragments_b[2]);
-                    multiply_planes(kept, fragments_a[1], fragments_b[1]);
-                    multiply_planes(kept, fragments_a[1], fragments_b[0]);
-                    multiply_planes(kept, fragments_a[0], fragments_b[1]);
+                    multiply_planes(products, fragments_a[part][2], fragments_b[part][0]);
+                    multiply_planes(products, fragments_a[part][0], fragments_b[part][2]);
+                    multiply_planes(products, fragments_a[part][1], fragments_b[part][1]);
+                    multiply_planes(products, fragments_a[part][1], fragments_b[part][0]);
+                    multiply_planes(products, fragments_a[part][0], fragments_b[part][1]);
                 }
+                #pragma unroll
+                for (int part = 0; part < kPromotedSteps; ++part)
+                    multiply_planes(products, fragments_a[part][0], fragments_b[part][0]);
                 #pragma unroll
                 for (int i = 0; i < kBlocksM; ++i)
                     #pragma unroll
                     for (int j = 0; j < kWarpN / 2; ++j)
-                        accumulators[i][j] += leading[i][j];
+                        lost[i][j] += add_compensated(accumulators[i][j], products[i][j]);
             }
             stage = stage + 1 == kStages ? 0 : stage + 1;
         }
         copy_async_wait<0>();
         __syncthreads();  // the next piece of work fills the stages again
 
+        // Where a sum overflowed, what its additions rounded off is no number, and counts for nothing.
         #pragma unroll
         for (int block = 0; block < kBlocksM; ++block)
             #pragma unroll
             for (int i = 0; i < kWarpN / 2; ++i)
-                accumulators[block][i] += kept[block][i];
+                accumulators[block][i] += isfinite(lost[block][i]) ? lost[block][i] : 0.0f;
         // Epilogue: in every kMatrix columns a thread has two neighbours of one row, and two of another, kMatrix rows
         // below. Rows and columns that planes cannot hold are left to the kernel below.
         const Workspace parts = parts_of(workspace, m, n, k);
@@ -665,88 +616,51 @@ mma_f32_by_bf16x6_128x64x32_w32x32_s2_bf16x6_nt_sm80_e4c64d9c_repair(
         __syncthreads();
         for (int i = 0; i < count; ++i) {
             const int line = lines[i] % kRepairTile;
-            if (lines[i] < kRepairTile) {
-                const float* one = A + static_cast<long long>(first_row + line) * lda;
-                // A warp takes four of the others at a time, its lanes neighbouring values of k.
-                const int lane = threadIdx.x % 32;
-                for (int four = threadIdx.x / 32 * 4; four < kRepairTile; four += kRepairThreads / 32 * 4) {
-                    float sums[4] = {};
-                    float lost[4] = {};
-                    for (int begin = lane; begin < k; begin += 32 * kRepairK) {
-                        float products[4] = {};
-                        #pragma unroll
-                        for (int step = 0; step < kRepairK; ++step) {
-                            const int at_k = begin + step * 32;
-                            if (at_k < k) {
-                                const float factor = one[at_k];
-                                #pragma unroll
-                                for (int j = 0; j < 4; ++j) {
-                                    const long long other = min(first_column + four + j, n - 1);
-                                    products[j] = fmaf(factor, B[other * ldb + at_k], products[j]);
-                                }
+            const bool is_row = lines[i] < kRepairTile;
+            const float* matrix = is_row ? B : A;  // whose lines it is multiplied by
+            const int pitch = is_row ? ldb : lda;
+            const int first_other = is_row ? first_column : first_row;
+            const int extent = is_row ? n : m;
+            const float* one = is_row ? A + static_cast<long long>(first_row + line) * lda
+                : B + static_cast<long long>(first_column + line) * ldb;
+            // A warp takes four of the others at a time, its lanes neighbouring values of k.
+            const int lane = threadIdx.x % 32;
+            for (int four = threadIdx.x / 32 * 4; four < kRepairTile; four += kRepairThreads / 32 * 4) {
+                float sums[4] = {};
+                float lost[4] = {};
+                for (int begin = lane; begin < k; begin += 32 * kRepairK) {
+                    float products[4] = {};
+                    #pragma unroll 8
+                    for (int step = 0; step < kRepairK; ++step) {
+                        const int at_k = begin + step * 32;
+                        if (at_k < k) {
+                            const float factor = one[at_k];
+                            #pragma unroll
+                            for (int j = 0; j < 4; ++j) {
+                                const long long other = min(first_other + four + j, extent - 1);
+                                products[j] = fmaf(factor, matrix[other * pitch + at_k], products[j]);
                             }
                         }
-                        #pragma unroll
-                        for (int j = 0; j < 4; ++j)
-                            lost[j] += add_compensated(sums[j], products[j]);
                     }
                     #pragma unroll
-                    for (int j = 0; j < 4; ++j) {
-                        #pragma unroll
-                        for (int distance = 16; distance > 0; distance /= 2) {
-                            lost[j] += __shfl_xor_sync(0xffffffff, lost[j], distance);
-                            lost[j] += add_compensated(sums[j], __shfl_xor_sync(0xffffffff, sums[j], distance));
-                        }
-                        const int at_other = four + j;
-                        if (lane == j && first_column + at_other < n) {
-                            const int at_m = first_row + line;
-                            const int at_n = first_column + at_other;
-                            const float product_sum = isfinite(sums[j]) ? sums[j] + lost[j] : sums[j];
-                            float* target = C + static_cast<long long>(at_m) * ldc + at_n;
-                            *target = product_sum;
-                        }
-                    }
+                    for (int j = 0; j < 4; ++j)
+                        lost[j] += add_compensated(sums[j], products[j]);
                 }
-            } else {
-                const float* one = B + static_cast<long long>(first_column + line) * ldb;
-                // A warp takes four of the others at a time, its lanes neighbouring values of k.
-                const int lane = threadIdx.x % 32;
-                for (int four = threadIdx.x / 32 * 4; four < kRepairTile; four += kRepairThreads / 32 * 4) {
-                    float sums[4] = {};
-                    float lost[4] = {};
-                    for (int begin = lane; begin < k; begin += 32 * kRepairK) {
-                        float products[4] = {};
-                        #pragma unroll
-                        for (int step = 0; step < kRepairK; ++step) {
-                            const int at_k = begin + step * 32;
-                            if (at_k < k) {
-                                const float factor = one[at_k];
-                                #pragma unroll
-                                for (int j = 0; j < 4; ++j) {
-                                    const long long other = min(first_row + four + j, m - 1);
-                                    products[j] = fmaf(factor, A[other * lda + at_k], products[j]);
-                                }
-                            }
-                        }
-                        #pragma unroll
-                        for (int j = 0; j < 4; ++j)
-                            lost[j] += add_compensated(sums[j], products[j]);
-                    }
+                #pragma unroll
+                for (int j = 0; j < 4; ++j) {
                     #pragma unroll
-                    for (int j = 0; j < 4; ++j) {
-                        #pragma unroll
-                        for (int distance = 16; distance > 0; distance /= 2) {
-                            lost[j] += __shfl_xor_sync(0xffffffff, lost[j], distance);
-                            lost[j] += add_compensated(sums[j], __shfl_xor_sync(0xffffffff, sums[j], distance));
-                        }
-                        const int at_other = four + j;
-                        if (lane == j && first_row + at_other < m && exponents_a[first_row + at_other] != kRepaired) {
-                            const int at_m = first_row + at_other;
-                            const int at_n = first_column + line;
-                            const float product_sum = isfinite(sums[j]) ? sums[j] + lost[j] : sums[j];
-                            float* target = C + static_cast<long long>(at_m) * ldc + at_n;
-                            *target = product_sum;
-                        }
+                    for (int distance = 16; distance > 0; distance /= 2) {
+                        lost[j] += __shfl_xor_sync(0xffffffff, lost[j], distance);
+                        lost[j] += add_compensated(sums[j], __shfl_xor_sync(0xffffffff, sums[j], distance));
+                    }
+                    const int at_other = four + j;
+                    if (lane == j && first_other + at_other < extent
+                        && (is_row || exponents_a[first_row + at_other] != kRepaired)) {
+                        const int at_m = first_row + (is_row ? line : at_other);
+                        const int at_n = first_column + (is_row ? at_other : line);
+                        const float product_sum = isfinite(sums[j]) ? sums[j] + lost[j] : sums[j];
+                        float* target = C + static_cast<long long>(at_m) * ldc + at_n;
+                        *target = product_sum;
                     }
                 }
             }
@@ -787,6 +701,7 @@ mma_f32_by_bf16x6_128x64x32_w32x32_s2_bf16x6_nt_sm80_e4c64d9c_repair(
             }
         } else {
             float products[4][4] = {};  // of these steps only: what adding them to the sums rounds off is kept
+            #pragma unroll 1
             for (int step = 0; step < steps; ++step) {
                 #pragma unroll
                 for (int i = 0; i < 4; ++i)
@@ -804,7 +719,8 @@ mma_f32_by_bf16x6_128x64x32_w32x32_s2_bf16x6_nt_sm80_e4c64d9c_repair(
                     lost[i][j] += add_compensated(sums[i][j], products[i][j]);
         }
     }
-    #pragma unroll
+    // A row after the other, by the same code: those below move up to where it finds its sums.
+    #pragma unroll 1
     for (int i = 0; i < 4; ++i) {
         #pragma unroll
         for (int j = 0; j < 4; ++j) {
@@ -812,9 +728,16 @@ mma_f32_by_bf16x6_128x64x32_w32x32_s2_bf16x6_nt_sm80_e4c64d9c_repair(
             const int at_n = first_column + column + j * kRepairApart;
             if (at_m >= m || at_n >= n || (exponents_a[at_m] != kRepaired && exponents_b[at_n] != kRepaired))
                 continue;
-            const float sum = isfinite(sums[i][j]) ? sums[i][j] + lost[i][j] : sums[i][j];
+            const float sum = isfinite(sums[0][j]) ? sums[0][j] + lost[0][j] : sums[0][j];
             float* target = C + static_cast<long long>(at_m) * ldc + at_n;
             *target = sum;
         }
+        #pragma unroll
+        for (int below = 1; below < 4; ++below)
+            #pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                sums[below - 1][j] = sums[below][j];
+                lost[below - 1][j] = lost[below][j];
+            }
     }
 }

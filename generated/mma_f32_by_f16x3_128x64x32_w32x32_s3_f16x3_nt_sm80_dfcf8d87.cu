@@ -198,9 +198,9 @@ __device__ __forceinline__ int scale_exponent(unsigned largest, unsigned least)
     return high < kNotFinite && low >= high - kRange ? 14 + kBias - high : kRepaired;
 }
 
-// Splits rows of A, which run along k: a warp takes one, and reads it twice, the second time from a cache.
-__device__ __forceinline__ void split_a(
-    const float* source, unsigned short* planes, int* exponents, int rows, int k, int lda, int block)
+// Splits rows of an operand, which run along k: a warp takes one, and reads it twice, the second time from a cache.
+__device__ __forceinline__ void split_rows(
+    const float* source, unsigned short* planes, int* exponents, int rows, int k, int pitch_source, int block)
 {
     constexpr int kVector = 4;
     constexpr int kAtOnce = 32 * kVector;  // elements that a warp reads at a time
@@ -208,60 +208,7 @@ __device__ __forceinline__ void split_a(
     const int row = block * (kSplitThreads / 32) + threadIdx.x / 32;
     if (row >= rows)
         return;
-    source += static_cast<long long>(row) * lda;
-    unsigned largest = is_shallow(k) ? kInfinity : 0;
-    unsigned least = 0xffffffff;
-    #pragma unroll 8
-    for (int i = lane * kVector; i < k / kVector * kVector; i += kAtOnce) {
-        const float4 values = *reinterpret_cast<const float4*>(source + i);
-        include(largest, least, values.x);
-        include(largest, least, values.y);
-        include(largest, least, values.z);
-        include(largest, least, values.w);
-    }
-    for (int i = k / kVector * kVector + lane; i < k; i += 32)
-        include(largest, least, source[i]);
-    const int exponent = scale_exponent(__reduce_max_sync(0xffffffff, largest), __reduce_min_sync(0xffffffff, least));
-    if (lane == 0)
-        exponents[row] = exponent;
-
-    constexpr int kRowMultiple = 8;  // elements: rows begin at multiples of 16 bytes
-    const int pitch = (k + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
-    const long long plane_elements = static_cast<long long>(rows) * pitch;
-    planes += static_cast<long long>(row) * pitch;
-    #pragma unroll 4
-    for (int i = lane * kVector; i < k / kVector * kVector; i += kAtOnce) {
-        const float4 values = *reinterpret_cast<const float4*>(source + i);
-        unsigned short x[kPlanes], y[kPlanes], z[kPlanes], w[kPlanes];
-        split_f16x2(exponent == kRepaired ? 0.0f : scaled(values.x, exponent), x);
-        split_f16x2(exponent == kRepaired ? 0.0f : scaled(values.y, exponent), y);
-        split_f16x2(exponent == kRepaired ? 0.0f : scaled(values.z, exponent), z);
-        split_f16x2(exponent == kRepaired ? 0.0f : scaled(values.w, exponent), w);
-        #pragma unroll
-        for (int plane = 0; plane < kPlanes; ++plane)
-            *reinterpret_cast<uint2*>(planes + plane * plane_elements + i) =
-                make_uint2(x[plane] | y[plane] << 16, z[plane] | w[plane] << 16);
-    }
-    for (int i = k / kVector * kVector + lane; i < k; i += 32) {
-        unsigned short parts[kPlanes];
-        split_f16x2(exponent == kRepaired ? 0.0f : scaled(source[i], exponent), parts);
-        #pragma unroll
-        for (int plane = 0; plane < kPlanes; ++plane)
-            planes[plane * plane_elements + i] = parts[plane];
-    }
-}
-
-// Splits rows of B, which run along k: a warp takes one, and reads it twice, the second time from a cache.
-__device__ __forceinline__ void split_b(
-    const float* source, unsigned short* planes, int* exponents, int rows, int k, int ldb, int block)
-{
-    constexpr int kVector = 4;
-    constexpr int kAtOnce = 32 * kVector;  // elements that a warp reads at a time
-    const int lane = threadIdx.x % 32;
-    const int row = block * (kSplitThreads / 32) + threadIdx.x / 32;
-    if (row >= rows)
-        return;
-    source += static_cast<long long>(row) * ldb;
+    source += static_cast<long long>(row) * pitch_source;
     unsigned largest = is_shallow(k) ? kInfinity : 0;
     unsigned least = 0xffffffff;
     #pragma unroll 8
@@ -312,11 +259,9 @@ mma_f32_by_f16x3_128x64x32_w32x32_s3_f16x3_nt_sm80_dfcf8d87_split(
 {
     const Workspace parts = parts_of(workspace, m, n, k);
     const int blocks_a = (m + kSplitThreads / 32 - 1) / (kSplitThreads / 32);
-    if (blockIdx.x < blocks_a) {
-        split_a(A, parts.planes_a, parts.exponents_a, m, k, lda, blockIdx.x);
-        return;
-    }
-    split_b(B, parts.planes_b, parts.exponents_b, n, k, ldb, blockIdx.x - blocks_a);
+    const bool is_a = blockIdx.x < blocks_a;
+    split_rows(is_a ? A : B, is_a ? parts.planes_a : parts.planes_b, is_a ? parts.exponents_a : parts.exponents_b,
+        is_a ? m : n, k, is_a ? lda : ldb, is_a ? blockIdx.x : blockIdx.x - blocks_a);
 }
 
 // D += A B for 16 x 8 of D and 16 of k.
@@ -688,88 +633,51 @@ mma_f32_by_f16x3_128x64x32_w32x32_s3_f16x3_nt_sm80_dfcf8d87_repair(
         __syncthreads();
         for (int i = 0; i < count; ++i) {
             const int line = lines[i] % kRepairTile;
-            if (lines[i] < kRepairTile) {
-                const float* one = A + static_cast<long long>(first_row + line) * lda;
-                // A warp takes four of the others at a time, its lanes neighbouring values of k.
-                const int lane = threadIdx.x % 32;
-                for (int four = threadIdx.x / 32 * 4; four < kRepairTile; four += kRepairThreads / 32 * 4) {
-                    float sums[4] = {};
-                    float lost[4] = {};
-                    for (int begin = lane; begin < k; begin += 32 * kRepairK) {
-                        float products[4] = {};
-                        #pragma unroll
-                        for (int step = 0; step < kRepairK; ++step) {
-                            const int at_k = begin + step * 32;
-                            if (at_k < k) {
-                                const float factor = one[at_k];
-                                #pragma unroll
-                                for (int j = 0; j < 4; ++j) {
-                                    const long long other = min(first_column + four + j, n - 1);
-                                    products[j] = fmaf(factor, B[other * ldb + at_k], products[j]);
-                                }
+            const bool is_row = lines[i] < kRepairTile;
+            const float* matrix = is_row ? B : A;  // whose lines it is multiplied by
+            const int pitch = is_row ? ldb : lda;
+            const int first_other = is_row ? first_column : first_row;
+            const int extent = is_row ? n : m;
+            const float* one = is_row ? A + static_cast<long long>(first_row + line) * lda
+                : B + static_cast<long long>(first_column + line) * ldb;
+            // A warp takes four of the others at a time, its lanes neighbouring values of k.
+            const int lane = threadIdx.x % 32;
+            for (int four = threadIdx.x / 32 * 4; four < kRepairTile; four += kRepairThreads / 32 * 4) {
+                float sums[4] = {};
+                float lost[4] = {};
+                for (int begin = lane; begin < k; begin += 32 * kRepairK) {
+                    float products[4] = {};
+                    #pragma unroll 8
+                    for (int step = 0; step < kRepairK; ++step) {
+                        const int at_k = begin + step * 32;
+                        if (at_k < k) {
+                            const float factor = one[at_k];
+                            #pragma unroll
+                            for (int j = 0; j < 4; ++j) {
+                                const long long other = min(first_other + four + j, extent - 1);
+                                products[j] = fmaf(factor, matrix[other * pitch + at_k], products[j]);
                             }
                         }
-                        #pragma unroll
-                        for (int j = 0; j < 4; ++j)
-                            lost[j] += add_compensated(sums[j], products[j]);
                     }
                     #pragma unroll
-                    for (int j = 0; j < 4; ++j) {
-                        #pragma unroll
-                        for (int distance = 16; distance > 0; distance /= 2) {
-                            lost[j] += __shfl_xor_sync(0xffffffff, lost[j], distance);
-                            lost[j] += add_compensated(sums[j], __shfl_xor_sync(0xffffffff, sums[j], distance));
-                        }
-                        const int at_other = four + j;
-                        if (lane == j && first_column + at_other < n) {
-                            const int at_m = first_row + line;
-                            const int at_n = first_column + at_other;
-                            const float product_sum = isfinite(sums[j]) ? sums[j] + lost[j] : sums[j];
-                            float* target = C + static_cast<long long>(at_m) * ldc + at_n;
-                            *target = product_sum;
-                        }
-                    }
+                    for (int j = 0; j < 4; ++j)
+                        lost[j] += add_compensated(sums[j], products[j]);
                 }
-            } else {
-                const float* one = B + static_cast<long long>(first_column + line) * ldb;
-                // A warp takes four of the others at a time, its lanes neighbouring values of k.
-                const int lane = threadIdx.x % 32;
-                for (int four = threadIdx.x / 32 * 4; four < kRepairTile; four += kRepairThreads / 32 * 4) {
-                    float sums[4] = {};
-                    float lost[4] = {};
-                    for (int begin = lane; begin < k; begin += 32 * kRepairK) {
-                        float products[4] = {};
-                        #pragma unroll
-                        for (int step = 0; step < kRepairK; ++step) {
-                            const int at_k = begin + step * 32;
-                            if (at_k < k) {
-                                const float factor = one[at_k];
-                                #pragma unroll
-                                for (int j = 0; j < 4; ++j) {
-                                    const long long other = min(first_row + four + j, m - 1);
-                                    products[j] = fmaf(factor, A[other * lda + at_k], products[j]);
-                                }
-                            }
-                        }
-                        #pragma unroll
-                        for (int j = 0; j < 4; ++j)
-                            lost[j] += add_compensated(sums[j], products[j]);
-                    }
+                #pragma unroll
+                for (int j = 0; j < 4; ++j) {
                     #pragma unroll
-                    for (int j = 0; j < 4; ++j) {
-                        #pragma unroll
-                        for (int distance = 16; distance > 0; distance /= 2) {
-                            lost[j] += __shfl_xor_sync(0xffffffff, lost[j], distance);
-                            lost[j] += add_compensated(sums[j], __shfl_xor_sync(0xffffffff, sums[j], distance));
-                        }
-                        const int at_other = four + j;
-                        if (lane == j && first_row + at_other < m && exponents_a[first_row + at_other] != kRepaired) {
-                            const int at_m = first_row + at_other;
-                            const int at_n = first_column + line;
-                            const float product_sum = isfinite(sums[j]) ? sums[j] + lost[j] : sums[j];
-                            float* target = C + static_cast<long long>(at_m) * ldc + at_n;
-                            *target = product_sum;
-                        }
+                    for (int distance = 16; distance > 0; distance /= 2) {
+                        lost[j] += __shfl_xor_sync(0xffffffff, lost[j], distance);
+                        lost[j] += add_compensated(sums[j], __shfl_xor_sync(0xffffffff, sums[j], distance));
+                    }
+                    const int at_other = four + j;
+                    if (lane == j && first_other + at_other < extent
+                        && (is_row || exponents_a[first_row + at_other] != kRepaired)) {
+                        const int at_m = first_row + (is_row ? line : at_other);
+                        const int at_n = first_column + (is_row ? at_other : line);
+                        const float product_sum = isfinite(sums[j]) ? sums[j] + lost[j] : sums[j];
+                        float* target = C + static_cast<long long>(at_m) * ldc + at_n;
+                        *target = product_sum;
                     }
                 }
             }
@@ -810,6 +718,7 @@ mma_f32_by_f16x3_128x64x32_w32x32_s3_f16x3_nt_sm80_dfcf8d87_repair(
             }
         } else {
             float products[4][4] = {};  // of these steps only: what adding them to the sums rounds off is kept
+            #pragma unroll 1
             for (int step = 0; step < steps; ++step) {
                 #pragma unroll
                 for (int i = 0; i < 4; ++i)
@@ -827,7 +736,8 @@ mma_f32_by_f16x3_128x64x32_w32x32_s3_f16x3_nt_sm80_dfcf8d87_repair(
                     lost[i][j] += add_compensated(sums[i][j], products[i][j]);
         }
     }
-    #pragma unroll
+    // A row after the other, by the same code: those below move up to where it finds its sums.
+    #pragma unroll 1
     for (int i = 0; i < 4; ++i) {
         #pragma unroll
         for (int j = 0; j < 4; ++j) {
@@ -835,9 +745,16 @@ mma_f32_by_f16x3_128x64x32_w32x32_s3_f16x3_nt_sm80_dfcf8d87_repair(
             const int at_n = first_column + column + j * kRepairApart;
             if (at_m >= m || at_n >= n || (exponents_a[at_m] != kRepaired && exponents_b[at_n] != kRepaired))
                 continue;
-            const float sum = isfinite(sums[i][j]) ? sums[i][j] + lost[i][j] : sums[i][j];
+            const float sum = isfinite(sums[0][j]) ? sums[0][j] + lost[0][j] : sums[0][j];
             float* target = C + static_cast<long long>(at_m) * ldc + at_n;
             *target = sum;
         }
+        #pragma unroll
+        for (int below = 1; below < 4; ++below)
+            #pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                sums[below - 1][j] = sums[below][j];
+                lost[below - 1][j] = lost[below][j];
+            }
     }
 }

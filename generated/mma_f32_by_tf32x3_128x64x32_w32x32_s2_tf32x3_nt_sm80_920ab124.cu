@@ -100,13 +100,16 @@ __device__ __forceinline__ void load_matrices(unsigned (&words)[4], unsigned row
         : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "r"(row) : "memory");
 }
 
-// The tf32 nearest to a value, and the one nearest to what that leaves: 22 to 24 bits together.
+// The tf32 nearest to a value, and what it leaves as another: 22 to 24 bits together. The second is rounded in the
+// direction of the value, away from zero, as for float16.
 __device__ __forceinline__ void split_tf32x2(float value, unsigned (&parts)[2])
 {
+    constexpr unsigned kBits = 0xffffe000;  // of a float32 that tf32 has
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(parts[0]) : "f"(value));
-    parts[0] &= 0xffffe000;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(parts[1]) : "f"(value - __uint_as_float(parts[0])));
-    parts[1] &= 0xffffe000;
+    parts[0] &= kBits;
+    const unsigned rest = __float_as_uint(value - __uint_as_float(parts[0]));
+    const bool same_sign = static_cast<int>(rest ^ __float_as_uint(value)) >= 0;
+    parts[1] = (same_sign ? rest + ~kBits : rest) & kBits;
 }
 
 // Adds a value to a sum, and returns what that rounded off.
@@ -122,7 +125,7 @@ constexpr int kPromotedSteps = 2;  // of k, whose sum leaves the tensor core
 constexpr int kSplitThreads = 256;
 constexpr unsigned kInfinity = 0x7f800000;  // as bits
 constexpr int kRepaired = 0x7fffffff;  // an exponent of a row or column that no planes can hold
-constexpr int kLeastDepth = 256;  // k from which on planes are used
+constexpr int kLeastDepth = 320;  // k from which on planes are used
 
 // What lies in the workspace, each part from a multiple of kRegionBytes on; rows of planes begin at multiples of 16
 // bytes.
@@ -168,15 +171,15 @@ __device__ __forceinline__ void include(unsigned& largest, unsigned& least, floa
 // Planes have the range of float32, and nothing is scaled; but close to its ends they cannot hold a number.
 __device__ __forceinline__ int scale_exponent(unsigned largest, unsigned least)
 {
-    constexpr unsigned kTooLarge = 0x7f000000;  // 2^127, as bits
+    constexpr unsigned kTooLarge = 0x5f000000;  // 2^63, as bits
     constexpr unsigned kLeast = 0xd800000;  // 2^-100
     const bool fits = largest == 0 || (largest < kTooLarge && least + 1 >= kLeast);
     return fits ? 0 : kRepaired;
 }
 
-// Splits rows of A, which run along k: a warp takes one, and reads it twice, the second time from a cache.
-__device__ __forceinline__ void split_a(
-    const float* source, unsigned* planes, int* exponents, int rows, int k, int lda, int block)
+// Splits rows of an operand, which run along k: a warp takes one, and reads it twice, the second time from a cache.
+__device__ __forceinline__ void split_rows(
+    const float* source, unsigned* planes, int* exponents, int rows, int k, int pitch_source, int block)
 {
     constexpr int kVector = 4;
     constexpr int kAtOnce = 32 * kVector;  // elements that a warp reads at a time
@@ -184,60 +187,7 @@ __device__ __forceinline__ void split_a(
     const int row = block * (kSplitThreads / 32) + threadIdx.x / 32;
     if (row >= rows)
         return;
-    source += static_cast<long long>(row) * lda;
-    unsigned largest = is_shallow(k) ? kInfinity : 0;
-    unsigned least = 0xffffffff;
-    #pragma unroll 8
-    for (int i = lane * kVector; i < k / kVector * kVector; i += kAtOnce) {
-        const float4 values = *reinterpret_cast<const float4*>(source + i);
-        include(largest, least, values.x);
-        include(largest, least, values.y);
-        include(largest, least, values.z);
-        include(largest, least, values.w);
-    }
-    for (int i = k / kVector * kVector + lane; i < k; i += 32)
-        include(largest, least, source[i]);
-    const int exponent = scale_exponent(__reduce_max_sync(0xffffffff, largest), __reduce_min_sync(0xffffffff, least));
-    if (lane == 0)
-        exponents[row] = exponent;
-
-    constexpr int kRowMultiple = 4;  // elements: rows begin at multiples of 16 bytes
-    const int pitch = (k + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
-    const long long plane_elements = static_cast<long long>(rows) * pitch;
-    planes += static_cast<long long>(row) * pitch;
-    #pragma unroll 4
-    for (int i = lane * kVector; i < k / kVector * kVector; i += kAtOnce) {
-        const float4 values = *reinterpret_cast<const float4*>(source + i);
-        unsigned x[kPlanes], y[kPlanes], z[kPlanes], w[kPlanes];
-        split_tf32x2(exponent == kRepaired ? 0.0f : values.x, x);
-        split_tf32x2(exponent == kRepaired ? 0.0f : values.y, y);
-        split_tf32x2(exponent == kRepaired ? 0.0f : values.z, z);
-        split_tf32x2(exponent == kRepaired ? 0.0f : values.w, w);
-        #pragma unroll
-        for (int plane = 0; plane < kPlanes; ++plane)
-            *reinterpret_cast<uint4*>(planes + plane * plane_elements + i) =
-                make_uint4(x[plane], y[plane], z[plane], w[plane]);
-    }
-    for (int i = k / kVector * kVector + lane; i < k; i += 32) {
-        unsigned parts[kPlanes];
-        split_tf32x2(exponent == kRepaired ? 0.0f : source[i], parts);
-        #pragma unroll
-        for (int plane = 0; plane < kPlanes; ++plane)
-            planes[plane * plane_elements + i] = parts[plane];
-    }
-}
-
-// Splits rows of B, which run along k: a warp takes one, and reads it twice, the second time from a cache.
-__device__ __forceinline__ void split_b(
-    const float* source, unsigned* planes, int* exponents, int rows, int k, int ldb, int block)
-{
-    constexpr int kVector = 4;
-    constexpr int kAtOnce = 32 * kVector;  // elements that a warp reads at a time
-    const int lane = threadIdx.x % 32;
-    const int row = block * (kSplitThreads / 32) + threadIdx.x / 32;
-    if (row >= rows)
-        return;
-    source += static_cast<long long>(row) * ldb;
+    source += static_cast<long long>(row) * pitch_source;
     unsigned largest = is_shallow(k) ? kInfinity : 0;
     unsigned least = 0xffffffff;
     #pragma unroll 8
@@ -288,11 +238,9 @@ mma_f32_by_tf32x3_128x64x32_w32x32_s2_tf32x3_nt_sm80_920ab124_split(
 {
     const Workspace parts = parts_of(workspace, m, n, k);
     const int blocks_a = (m + kSplitThreads / 32 - 1) / (kSplitThreads / 32);
-    if (blockIdx.x < blocks_a) {
-        split_a(A, parts.planes_a, parts.exponents_a, m, k, lda, blockIdx.x);
-        return;
-    }
-    split_b(B, parts.planes_b, parts.exponents_b, n, k, ldb, blockIdx.x - blocks_a);
+    const bool is_a = blockIdx.x < blocks_a;
+    split_rows(is_a ? A : B, is_a ? parts.planes_a : parts.planes_b, is_a ? parts.exponents_a : parts.exponents_b,
+        is_a ? m : n, k, is_a ? lda : ldb, is_a ? blockIdx.x : blockIdx.x - blocks_a);
 }
 
 // D += A B for 16 x 8 of D and 8 of k.
@@ -493,7 +441,7 @@ mma_f32_by_tf32x3_128x64x32_w32x32_s2_tf32x3_nt_sm80_920ab124(
         int stage = 0;
 
         float accumulators[kBlocksM][kWarpN / 2] = {};
-        float kept[kBlocksM][kWarpN / 2] = {};
+        float lost[kBlocksM][kWarpN / 2] = {};
         for (int step = 0; step < work.steps; ++step) {
             copy_async_wait<kStages - 2>();
             __syncthreads();
@@ -511,44 +459,50 @@ mma_f32_by_tf32x3_128x64x32_w32x32_s2_tf32x3_nt_sm80_920ab124(
                     pitch_b, work.column, at_k, n, end_k);
             copy_async_commit();
 
-            // Every kPromotedSteps steps the leading product goes to float32 registers, rounded to nearest, before the
-            // tensor core has cut off much of it. The others are smaller by 2^-11 or more, and stay in its own sums.
+            // Every kPromotedSteps steps the products of planes go to float32 registers, rounded to nearest, before the
+            // tensor core has cut off much of them. The smaller ones come first, so that it cuts off less; what an
+            // addition rounds off is kept.
             #pragma unroll
             for (int first = 0; first < kTileK / kInstructionK; first += kPromotedSteps) {
-                float leading[kBlocksM][kWarpN / 2] = {};
+                float products[kBlocksM][kWarpN / 2] = {};
+                unsigned fragments_a[kPromotedSteps][kPlanes][kBlocksM][4];
+                unsigned fragments_b[kPromotedSteps][kPlanes][kBlocksN][2];
                 #pragma unroll
-                for (int part = first; part < first + kPromotedSteps; ++part) {
-                    unsigned fragments_a[kPlanes][kBlocksM][4];
-                    unsigned fragments_b[kPlanes][kBlocksN][2];
+                for (int part = 0; part < kPromotedSteps; ++part) {
                     #pragma unroll
                     for (int plane = 0; plane < kPlanes; ++plane) {
                         load_fragments_a(
-                            fragments_a[plane], tiles_a + stage * kBytesA + plane * (kBytesA / kPlanes),
-                            warp / kWarpsN * kWarpM, part, lane);
+                            fragments_a[part][plane], tiles_a + stage * kBytesA + plane * (kBytesA / kPlanes),
+                            warp / kWarpsN * kWarpM,
+                            first + part, lane);
                         load_fragments_b(
-                            fragments_b[plane], tiles_b + stage * kBytesB + plane * (kBytesB / kPlanes),
-                            warp % kWarpsN * kWarpN, part, lane);
+                            fragments_b[part][plane], tiles_b + stage * kBytesB + plane * (kBytesB / kPlanes),
+                            warp % kWarpsN * kWarpN,
+                            first + part, lane);
                     }
-                    multiply_planes(leading, fragments_a[0], fragments_b[0]);
-                    multiply_planes(kept, fragments_a[1], fragments_b[0]);
-                    multiply_planes(kept, fragments_a[0], fragments_b[1]);
+                    multiply_planes(products, fragments_a[part][1], fragments_b[part][0]);
+                    multiply_planes(products, fragments_a[part][0], fragments_b[part][1]);
                 }
+                #pragma unroll
+                for (int part = 0; part < kPromotedSteps; ++part)
+                    multiply_planes(products, fragments_a[part][0], fragments_b[part][0]);
                 #pragma unroll
                 for (int i = 0; i < kBlocksM; ++i)
                     #pragma unroll
                     for (int j = 0; j < kWarpN / 2; ++j)
-                        accumulators[i][j] += leading[i][j];
+                        lost[i][j] += add_compensated(accumulators[i][j], products[i][j]);
             }
             stage = stage + 1 == kStages ? 0 : stage + 1;
         }
         copy_async_wait<0>();
         __syncthreads();  // the next piece of work fills the stages again
 
+        // Where a sum overflowed, what its additions rounded off is no number, and counts for nothing.
         #pragma unroll
         for (int block = 0; block < kBlocksM; ++block)
             #pragma unroll
             for (int i = 0; i < kWarpN / 2; ++i)
-                accumulators[block][i] += kept[block][i];
+                accumulators[block][i] += isfinite(lost[block][i]) ? lost[block][i] : 0.0f;
         // Epilogue: in every kMatrix columns a thread has two neighbours of one row, and two of another, kMatrix rows
         // below. Rows and columns that planes cannot hold are left to the kernel below.
         const Workspace parts = parts_of(workspace, m, n, k);
@@ -659,88 +613,51 @@ mma_f32_by_tf32x3_128x64x32_w32x32_s2_tf32x3_nt_sm80_920ab124_repair(
         __syncthreads();
         for (int i = 0; i < count; ++i) {
             const int line = lines[i] % kRepairTile;
-            if (lines[i] < kRepairTile) {
-                const float* one = A + static_cast<long long>(first_row + line) * lda;
-                // A warp takes four of the others at a time, its lanes neighbouring values of k.
-                const int lane = threadIdx.x % 32;
-                for (int four = threadIdx.x / 32 * 4; four < kRepairTile; four += kRepairThreads / 32 * 4) {
-                    float sums[4] = {};
-                    float lost[4] = {};
-                    for (int begin = lane; begin < k; begin += 32 * kRepairK) {
-                        float products[4] = {};
-                        #pragma unroll
-                        for (int step = 0; step < kRepairK; ++step) {
-                            const int at_k = begin + step * 32;
-                            if (at_k < k) {
-                                const float factor = one[at_k];
-                                #pragma unroll
-                                for (int j = 0; j < 4; ++j) {
-                                    const long long other = min(first_column + four + j, n - 1);
-                                    products[j] = fmaf(factor, B[other * ldb + at_k], products[j]);
-                                }
+            const bool is_row = lines[i] < kRepairTile;
+            const float* matrix = is_row ? B : A;  // whose lines it is multiplied by
+            const int pitch = is_row ? ldb : lda;
+            const int first_other = is_row ? first_column : first_row;
+            const int extent = is_row ? n : m;
+            const float* one = is_row ? A + static_cast<long long>(first_row + line) * lda
+                : B + static_cast<long long>(first_column + line) * ldb;
+            // A warp takes four of the others at a time, its lanes neighbouring values of k.
+            const int lane = threadIdx.x % 32;
+            for (int four = threadIdx.x / 32 * 4; four < kRepairTile; four += kRepairThreads / 32 * 4) {
+                float sums[4] = {};
+                float lost[4] = {};
+                for (int begin = lane; begin < k; begin += 32 * kRepairK) {
+                    float products[4] = {};
+                    #pragma unroll 8
+                    for (int step = 0; step < kRepairK; ++step) {
+                        const int at_k = begin + step * 32;
+                        if (at_k < k) {
+                            const float factor = one[at_k];
+                            #pragma unroll
+                            for (int j = 0; j < 4; ++j) {
+                                const long long other = min(first_other + four + j, extent - 1);
+                                products[j] = fmaf(factor, matrix[other * pitch + at_k], products[j]);
                             }
                         }
-                        #pragma unroll
-                        for (int j = 0; j < 4; ++j)
-                            lost[j] += add_compensated(sums[j], products[j]);
                     }
                     #pragma unroll
-                    for (int j = 0; j < 4; ++j) {
-                        #pragma unroll
-                        for (int distance = 16; distance > 0; distance /= 2) {
-                            lost[j] += __shfl_xor_sync(0xffffffff, lost[j], distance);
-                            lost[j] += add_compensated(sums[j], __shfl_xor_sync(0xffffffff, sums[j], distance));
-                        }
-                        const int at_other = four + j;
-                        if (lane == j && first_column + at_other < n) {
-                            const int at_m = first_row + line;
-                            const int at_n = first_column + at_other;
-                            const float product_sum = isfinite(sums[j]) ? sums[j] + lost[j] : sums[j];
-                            float* target = C + static_cast<long long>(at_m) * ldc + at_n;
-                            *target = product_sum;
-                        }
-                    }
+                    for (int j = 0; j < 4; ++j)
+                        lost[j] += add_compensated(sums[j], products[j]);
                 }
-            } else {
-                const float* one = B + static_cast<long long>(first_column + line) * ldb;
-                // A warp takes four of the others at a time, its lanes neighbouring values of k.
-                const int lane = threadIdx.x % 32;
-                for (int four = threadIdx.x / 32 * 4; four < kRepairTile; four += kRepairThreads / 32 * 4) {
-                    float sums[4] = {};
-                    float lost[4] = {};
-                    for (int begin = lane; begin < k; begin += 32 * kRepairK) {
-                        float products[4] = {};
-                        #pragma unroll
-                        for (int step = 0; step < kRepairK; ++step) {
-                            const int at_k = begin + step * 32;
-                            if (at_k < k) {
-                                const float factor = one[at_k];
-                                #pragma unroll
-                                for (int j = 0; j < 4; ++j) {
-                                    const long long other = min(first_row + four + j, m - 1);
-                                    products[j] = fmaf(factor, A[other * lda + at_k], products[j]);
-                                }
-                            }
-                        }
-                        #pragma unroll
-                        for (int j = 0; j < 4; ++j)
-                            lost[j] += add_compensated(sums[j], products[j]);
-                    }
+                #pragma unroll
+                for (int j = 0; j < 4; ++j) {
                     #pragma unroll
-                    for (int j = 0; j < 4; ++j) {
-                        #pragma unroll
-                        for (int distance = 16; distance > 0; distance /= 2) {
-                            lost[j] += __shfl_xor_sync(0xffffffff, lost[j], distance);
-                            lost[j] += add_compensated(sums[j], __shfl_xor_sync(0xffffffff, sums[j], distance));
-                        }
-                        const int at_other = four + j;
-                        if (lane == j && first_row + at_other < m && exponents_a[first_row + at_other] != kRepaired) {
-                            const int at_m = first_row + at_other;
-                            const int at_n = first_column + line;
-                            const float product_sum = isfinite(sums[j]) ? sums[j] + lost[j] : sums[j];
-                            float* target = C + static_cast<long long>(at_m) * ldc + at_n;
-                            *target = product_sum;
-                        }
+                    for (int distance = 16; distance > 0; distance /= 2) {
+                        lost[j] += __shfl_xor_sync(0xffffffff, lost[j], distance);
+                        lost[j] += add_compensated(sums[j], __shfl_xor_sync(0xffffffff, sums[j], distance));
+                    }
+                    const int at_other = four + j;
+                    if (lane == j && first_other + at_other < extent
+                        && (is_row || exponents_a[first_row + at_other] != kRepaired)) {
+                        const int at_m = first_row + (is_row ? line : at_other);
+                        const int at_n = first_column + (is_row ? at_other : line);
+                        const float product_sum = isfinite(sums[j]) ? sums[j] + lost[j] : sums[j];
+                        float* target = C + static_cast<long long>(at_m) * ldc + at_n;
+                        *target = product_sum;
                     }
                 }
             }
@@ -781,6 +698,7 @@ mma_f32_by_tf32x3_128x64x32_w32x32_s2_tf32x3_nt_sm80_920ab124_repair(
             }
         } else {
             float products[4][4] = {};  // of these steps only: what adding them to the sums rounds off is kept
+            #pragma unroll 1
             for (int step = 0; step < steps; ++step) {
                 #pragma unroll
                 for (int i = 0; i < 4; ++i)
@@ -798,7 +716,8 @@ mma_f32_by_tf32x3_128x64x32_w32x32_s2_tf32x3_nt_sm80_920ab124_repair(
                     lost[i][j] += add_compensated(sums[i][j], products[i][j]);
         }
     }
-    #pragma unroll
+    // A row after the other, by the same code: those below move up to where it finds its sums.
+    #pragma unroll 1
     for (int i = 0; i < 4; ++i) {
         #pragma unroll
         for (int j = 0; j < 4; ++j) {
@@ -806,9 +725,16 @@ mma_f32_by_tf32x3_128x64x32_w32x32_s2_tf32x3_nt_sm80_920ab124_repair(
             const int at_n = first_column + column + j * kRepairApart;
             if (at_m >= m || at_n >= n || (exponents_a[at_m] != kRepaired && exponents_b[at_n] != kRepaired))
                 continue;
-            const float sum = isfinite(sums[i][j]) ? sums[i][j] + lost[i][j] : sums[i][j];
+            const float sum = isfinite(sums[0][j]) ? sums[0][j] + lost[0][j] : sums[0][j];
             float* target = C + static_cast<long long>(at_m) * ldc + at_n;
             *target = sum;
         }
+        #pragma unroll
+        for (int below = 1; below < 4; ++below)
+            #pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                sums[below - 1][j] = sums[below][j];
+                lost[below - 1][j] = lost[below][j];
+            }
     }
 }

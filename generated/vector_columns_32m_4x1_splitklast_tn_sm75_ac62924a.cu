@@ -36,6 +36,7 @@ constexpr int kTeams = kThreads / kLanes;
 constexpr int kRows = 4;
 constexpr int kColumns = 1;
 constexpr int kUnroll = 4;
+constexpr int kSingles = 8;  // values of k of which a thread at an edge reads elements at a time
 constexpr int kStep = kTeams;  // values of k that the lanes of all teams go through at a time
 
 // Tile of C for a block, and its sums in shared memory.
@@ -93,12 +94,6 @@ __device__ __forceinline__ void load_whole(float (&values)[1], const float* sour
     values[0] = *source;
 }
 
-// Reads one float, or 0 if none is available.
-__device__ __forceinline__ void load_guarded(float (&values)[1], const float* source, int available)
-{
-    values[0] = available > 0 ? *source : 0.0f;
-}
-
 extern "C" __global__ void __launch_bounds__(kThreads)
 vector_columns_32m_4x1_splitklast_tn_sm75_ac62924a(
     int m, int n, int k, const float* __restrict__ A, int lda, const float* __restrict__ B, int ldb,
@@ -112,46 +107,43 @@ vector_columns_32m_4x1_splitklast_tn_sm75_ac62924a(
     const int block_n = blockIdx.x % tiles_n * kColumns;
     const int team = threadIdx.x / kLanes;
     const int lane = threadIdx.x % kLanes;
-    const int first_row = block_m + lane * kRows;
 
     // The block's slice of k: whole steps, equally many in each slice but for the last ones.
     const int slice_length = ((k - 1) / (static_cast<int>(gridDim.z) * kStep) + 1) * kStep;
     const int begin = min(static_cast<int>(blockIdx.z) * slice_length, k);
     const int end = min(begin + slice_length, k);
 
-    // Where the thread reads. Rows and columns beyond the matrix read its last ones, and are not stored.
-    const int rows_left = m - first_row;
-    const float* column_a = A + first_row;
+    const int first_row = block_m + lane * kRows;
 
     float products[kRows][kColumns] = {};
+    // Where columns of A follow one another without gaps, a vector may reach into those beside its own, but not beyond
+    // the first and last one.
+    const int beyond = first_row + kRows - m;
+    const bool inside = beyond <= 0;
+    int last = inside ? end : first_row < m && lda == m ? min(end, k - 1 - max(0, beyond - 1) / lda) : 0;
     int at_k = begin + team;
-    const int whole_steps = rows_left < kRows ? 0 : (end - begin) / (kUnroll * kStep);
+    const int first = at_k;
+    const float* column_a = A + first_row;
 
-    // What the next step multiplies is in flight while this one does.
-    float a[kUnroll][kRows];
+    const float* source_a = column_a + static_cast<long long>(at_k) * lda;
+    const long long step_a = static_cast<long long>(kStep) * lda;
+    const float* source_b = B + static_cast<long long>(at_k) * ldb;
+    const long long step_b = static_cast<long long>(kStep) * ldb;
+    // So many vectors are on their way; each makes room for one of the next step when it is multiplied.
+    float a[kUnroll][4];
     float b[kUnroll][kColumns][1];
-    if (whole_steps > 0) {
-        #pragma unroll
-        for (int u = 0; u < kUnroll; ++u) {
-            load_whole(a[u], column_a + static_cast<long long>(at_k + u * kStep) * lda);
+    #pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+        if (at_k + u * kStep < last) {
+            load_whole(a[u], source_a);
             #pragma unroll
             for (int j = 0; j < kColumns; ++j)
-                load_whole(b[u][j], B + static_cast<long long>(at_k + u * kStep) * ldb + block_n + j);
+                load_whole(b[u][j], source_b + block_n + j);
         }
+        source_a += step_a;
+        source_b += step_b;
     }
-    for (int step = 0; step < whole_steps; ++step, at_k += kUnroll * kStep) {
-        float next_a[kUnroll][kRows];
-        float next_b[kUnroll][kColumns][1];
-        if (step + 1 < whole_steps) {
-            #pragma unroll
-            for (int u = 0; u < kUnroll; ++u) {
-                load_whole(next_a[u], column_a + static_cast<long long>(at_k + (kUnroll + u) * kStep) * lda);
-                #pragma unroll
-                for (int j = 0; j < kColumns; ++j)
-                    load_whole(next_b[u][j],
-                        B + static_cast<long long>(at_k + (kUnroll + u) * kStep) * ldb + block_n + j);
-            }
-        }
+    for (; at_k + (kUnroll - 1) * kStep < last; at_k += kUnroll * kStep) {
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
             #pragma unroll
@@ -159,47 +151,68 @@ vector_columns_32m_4x1_splitklast_tn_sm75_ac62924a(
                 #pragma unroll
                 for (int j = 0; j < kColumns; ++j)
                     products[i][j] = fmaf(a[u][i], b[u][j][0], products[i][j]);
+            if (at_k + (kUnroll + u) * kStep < last) {
+                load_whole(a[u], source_a);
+                #pragma unroll
+                for (int j = 0; j < kColumns; ++j)
+                    load_whole(b[u][j], source_b + block_n + j);
+            }
+            source_a += step_a;
+            source_b += step_b;
         }
-        #pragma unroll
-        for (int u = 0; u < kUnroll; ++u)
-            #pragma unroll
-            for (int i = 0; i < sizeof(a[0]) / sizeof(float); ++i)
-                reinterpret_cast<float*>(&a[u])[i] = reinterpret_cast<const float*>(&next_a[u])[i];
-        #pragma unroll
-        for (int u = 0; u < kUnroll; ++u)
-            #pragma unroll
-            for (int i = 0; i < sizeof(b[0]) / sizeof(float); ++i)
-                reinterpret_cast<float*>(&b[u])[i] = reinterpret_cast<const float*>(&next_b[u])[i];
     }
-
-    // What is left of the slice, less than a step, or all of it at the edge.
-    for (; at_k < end; at_k += kUnroll * kStep) {
-        #pragma unroll
-        for (int u = 0; u < kUnroll; ++u) {
-            load_guarded(a[u], column_a + static_cast<long long>(at_k + u * kStep) * lda,
-                at_k + u * kStep < end ? rows_left : 0);
-        }
-        #pragma unroll
-        for (int u = 0; u < kUnroll; ++u) {
-            float rest_b[kColumns][1];
-            #pragma unroll
-            for (int j = 0; j < kColumns; ++j)
-                load_guarded(rest_b[j], B + static_cast<long long>(at_k + u * kStep) * ldb + block_n + j,
-                    at_k + u * kStep < end ? 1 : 0);
+    #pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+        if (at_k + u * kStep < last) {
             #pragma unroll
             for (int i = 0; i < kRows; ++i)
                 #pragma unroll
                 for (int j = 0; j < kColumns; ++j)
-                    products[i][j] = fmaf(a[u][i], rest_b[j][0], products[i][j]);
+                    products[i][j] = fmaf(a[u][i], b[u][j][0], products[i][j]);
+        }
+    }
+
+    // The other values of k of a thread at an edge: elements of its own column alone.
+    if (!inside && first_row < m) {
+        for (int from = begin + team; from < end; from += kSingles * kStep) {
+            float values[kSingles][kRows];
+            float b[kSingles][kColumns][1];
+            #pragma unroll
+            for (int u = 0; u < kSingles; ++u) {
+                const int own = from + u * kStep;
+                if (own >= end || (own >= first && own < last))
+                    continue;
+                #pragma unroll
+                for (int j = 0; j < kColumns; ++j)
+                    load_whole(b[u][j], B + static_cast<long long>(own) * ldb + block_n + j);
+                #pragma unroll
+                for (int i = 0; i < kRows; ++i)
+                    if (first_row + i < m)
+                        values[u][i] = column_a[static_cast<long long>(own) * lda + i];
+            }
+            #pragma unroll
+            for (int u = 0; u < kSingles; ++u) {
+                const int own = from + u * kStep;
+                if (own >= end || (own >= first && own < last))
+                    continue;
+                #pragma unroll
+                for (int i = 0; i < kRows; ++i)
+                    #pragma unroll
+                    for (int j = 0; j < kColumns; ++j)
+                        if (first_row + i < m)
+                            products[i][j] = fmaf(values[u][i], b[u][j][0], products[i][j]);
+            }
         }
     }
 
     // The block's sums go to shared memory, part by part.
     #pragma unroll
-    for (int i = 0; i < kRows; ++i)
+    for (int i = 0; i < kRows; ++i) {
+        const int at = team * kTileM + i * kLanes + lane;
         #pragma unroll
         for (int j = 0; j < kColumns; ++j)
-            sums[(team * kTileM + i * kLanes + lane) * kPitch + j] = products[i][j];
+            sums[at * kPitch + j] = products[i][j];
+    }
     __syncthreads();
 
     const int slices = gridDim.z;
@@ -215,7 +228,7 @@ vector_columns_32m_4x1_splitklast_tn_sm75_ac62924a(
         for (int element = threadIdx.x; element < kElements; element += kThreads) {
             const int row = element / kColumns;
             const int column = element % kColumns;
-            const float* own = sums + (row % kRows * kLanes + row / kRows) * kPitch + column;
+            const float* own = sums + (row % kRows * (kTileM / kRows) + row / kRows) * kPitch + column;
             float product = own[0];
             #pragma unroll
             for (int part = 1; part < kParts; ++part)
@@ -258,7 +271,8 @@ vector_columns_32m_4x1_splitklast_tn_sm75_ac62924a(
         } else {
             #pragma unroll
             for (int part = 0; part < kParts; ++part)
-                product += sums[part * kTileM * kPitch + (row % kRows * kLanes + row / kRows) * kPitch + column];
+                product += sums[part * kTileM * kPitch + (row % kRows * (kTileM / kRows) + row / kRows) * kPitch
+                    + column];
         }
         const int at_m = block_m + row;
         const int at_n = block_n + column;
