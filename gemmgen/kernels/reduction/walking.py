@@ -21,11 +21,8 @@ THREADS = 256
 SHARED_BYTES = 32 << 10
 """Shared memory of a block at most: several blocks then fit on an SM."""
 LONGEST_FLAT_ROW = 64
-MOST_FLAT_COLUMNS = 1024
-"""Rows of more do not fit a block that has a thread for each column."""
-SHORT_FLAT_COLUMNS = 127
-"""Columns up to which vectors across the rows' ends are taken however few rows there are: threads side by side would waste much of
-their tiles. With more, a block must have as many rows as all its loads in flight bring."""
+MOST_FLAT_COLUMNS = 127
+"""With more, threads side by side waste little of their tiles, whatever the alignment of rows."""
 FLAT_COLUMN_THREADS = 512
 MOST_REPEATED = 256
 """Places that one thread stores a result for."""
@@ -245,8 +242,6 @@ def _flat_columns(
         return None
     period = columns // math.gcd(columns, vector)
     turn = threads // period * period * vector * LOADS
-    if columns > SHORT_FLAT_COLUMNS and rows * columns < turn:
-        return None
     slots = multiprocessors * resident_blocks("flat_columns", threads, ELEMENTS[types.stored].bytes, types.state_bytes)
     parts = shares(outer, rows * columns // (2 * turn), slots)
     strategy = _checked(FlatColumns, "flat_columns", threads=threads, vector=vector, unroll=LOADS, kept=len(kept), reduced=1)

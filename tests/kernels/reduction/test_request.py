@@ -61,8 +61,6 @@ TENSORS = {
     "eight axes": (np.arange(256, dtype=np.float32).reshape((2,) * 8).transpose(7, 5, 3, 1, 0, 2, 4, 6)[::-1], (0, 2, 5)),
     "short rows": (CUBE.reshape(-1, 6)[:, :5].copy(), (1,)),
     "few columns": (np.tile(CUBE.reshape(-1, 3), (20, 1)), (0,)),
-    "odd rows between": (np.random.default_rng(6).integers(-9, 10, (2, 45, 371)).astype(np.float32), (1,)),
-    "odd rows of halves": (np.random.default_rng(7).integers(-9, 10, (2, 40, 519)).astype(np.float16), (1,)),
 }
 
 
