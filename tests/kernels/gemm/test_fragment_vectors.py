@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import gemmgen
 from gemmgen.codegen.rendering import render
@@ -100,6 +102,36 @@ def test_a_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert changed != source.text
     monkeypatch.setattr("gemmgen.toolchain.compilation.render", lambda plan: replace(source, text=changed))
     assert not gemmgen.verify(spec, backend="emulator").passed
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> dict[str, Any]:
+    """Specs that work, with small tiles."""
+    own = {axis: 16 * draw(st.integers(1, 4)) for axis in ("m", "n")}
+    warps = draw(st.sampled_from([(1, 1), (2, 1), (1, 2), (4, 1)]))
+    spec = tiled(
+        (own["m"] * warps[0], own["n"] * warps[1], 16 * draw(st.integers(1, 4))),
+        (own["m"], own["n"]),
+        persistent_blocks=draw(st.integers(1, 5)),
+    )
+    types = draw(st.sampled_from(["f16", "bf16"]))
+    return {
+        **spec,
+        "storage": {"a": types, "b": types, "c": draw(st.sampled_from(["f16", "bf16"]))},
+        "transpose": draw(st.sampled_from(["nn", "nt", "tn", "tt"])),
+        "alignment": {name: draw(st.sampled_from([2, 4, 8])) for name in "abc"},
+        "multiple_of": draw(st.sampled_from([{}, {"m": 8, "n": 8, "k": 8}, {"n": 4}, {"k": 2, "m": 2}])),
+        "beta": draw(st.sampled_from(["zero", "argument"])),
+        "alpha": draw(st.sampled_from(["one", "argument"])),
+        "batch": draw(st.sampled_from(["none", "none", "strided"])),
+        "epilogue": draw(st.sampled_from([[], [], [{"op": "bias", "per": "column"}], [{"op": "residual"}, {"op": "relu"}]])),
+    }
+
+
+@settings(max_examples=10, deadline=None)
+@given(spec=specs())
+def test_random_specs_verify(spec: dict[str, Any]) -> None:
+    assert gemmgen.verify(spec, backend="emulator").passed
 
 
 @pytest.mark.parametrize("problem", ["255336,40,16,tn", "90000,56,24,tt", "180648,48,16", "203600,16,8,nt"])
