@@ -94,6 +94,8 @@ its times were measured for those types."""
 MARGIN_OF_PLANES = 1.1
 """Estimated time of multiply-adds, over that of products by planes, from which on these are taken: where both take about as long, the
 simpler kernel, without a workspace, is the better choice."""
+SEVERAL_TILES = 64
+"""Rows of a tile from which on products split in the mainloop may have several tiles of rows."""
 LEAST_DEPTH_OF_PLANES = 128
 """k from which on products by planes are taken, whose bound is never larger than that of multiply-adds: they pay from here on only."""
 
@@ -274,6 +276,10 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         return "the way in which it repairs a row depends on the other rows of a tile"
     if planes and request.k < LEAST_DEPTH_OF_PLANES:
         return f"products by planes do not pay below k = {LEAST_DEPTH_OF_PLANES}"
+    split = isinstance(spec.mainloop, TensorCoreMainloop) and spec.mainloop.arithmetic.split == "mainloop"
+    if split and spec.mainloop.tile.n < min(SEVERAL_TILES, request.m, request.n):  # type: ignore[union-attr]
+        # 43 x 11008 x 4096 takes 176 us on an H200 by three tiles of 16 rows, where cuBLAS takes 137.
+        return "it would read and split the large matrix again for every tile of so few rows"
     if request.amax != "none" and not isinstance(spec.mainloop, TensorCoreMainloop | MmaSyncMainloop):
         return "it does not look for the largest absolute value"
     if request.groups is not None:
