@@ -255,19 +255,22 @@ def _planes(planes: PlanesPlan, staggered: bool) -> Lines:
     )
 
 
+def _neighbours_stored(loop: WarpgroupLoop | WarpLoop) -> int:
+    """Neighbouring results that a lane stores at once."""
+    return loop.vectors.columns if isinstance(loop, WarpLoop) and loop.vectors is not None else 2
+
+
 def _results(plan: GemmPlan, loop: WarpgroupLoop | WarpLoop) -> Lines:
     how = {
         "boxes": "through shared memory, from where the copy engine takes boxes of 64 rows of 128 bytes",
         "pairs": "two neighbours at a time, straight from registers",
         "elements": "one by one, straight from registers",
-        "vectors": "",
+        "vectors": f"{_neighbours_stored(loop)} neighbours at a time, straight from registers",
         "rows": "side by side, by way of shared memory, where a warp turns 16 rows around at a time",
         "turned": "side by side, by way of shared memory, where a warp turns 16 rows of 32 columns around at a time",
         "scaled": "two neighbours at a time, straight from registers, without the scales of their row and column",
         "partial": "partial sums, straight from registers into the workspace; the second kernel writes C",
     }[plan.fragment_store]
-    if isinstance(loop, WarpLoop) and loop.vectors is not None:
-        how = f"{loop.vectors.columns} neighbours at a time, straight from registers"
     if loop.staging is not None and loop.staging.columns * plan.matrix_c.element_bytes != SPAN_BYTES:
         how = how.replace("128 bytes", f"{loop.staging.columns * plan.matrix_c.element_bytes} bytes")
     lines = [("stored", how)]

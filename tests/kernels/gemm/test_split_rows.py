@@ -122,6 +122,11 @@ def test_products_of_few_rows_are_split_in_the_mainloop(problem, splits):
     assert ("decode" in chosen.candidate.label) == splits
 
 
+def test_few_rows_are_held_by_one_tile():
+    chosen = choose(parse_problem("gemm:43,11008,4096,nt"), device("H200")).chosen
+    assert chosen.plan.loop.tile_n >= 43
+
+
 @pytest.mark.parametrize(
     ("override", "field"),
     [
