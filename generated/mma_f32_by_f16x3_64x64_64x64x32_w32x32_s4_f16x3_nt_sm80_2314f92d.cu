@@ -537,35 +537,59 @@ mma_f32_by_f16x3_64x64_64x64x32_w32x32_s4_f16x3_nt_sm80_2314f92d(
             #pragma unroll
             for (int v = 0; v < 2; ++v)
                 column_exponents[j][v] = k > 0 ? exponents_b[min(first_column + j * kMatrix + v, n - 1)] : 0;
+        int row_exponents[kBlocksM][2];
         #pragma unroll
-        for (int block = 0; block < kBlocksM; ++block) {
+        for (int block = 0; block < kBlocksM; ++block)
             #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const int row = first_row + block * kInstructionM + half * kMatrix;
-                const int row_exponent = k > 0 ? exponents_a[min(row, m - 1)] : 0;
-                if (row >= m || row_exponent == kRepaired)
-                    continue;
+            for (int half = 0; half < 2; ++half)
+                row_exponents[block][half] =
+                    k > 0 ? exponents_a[min(first_row + block * kInstructionM + half * kMatrix, m - 1)] : 0;
+        // The same code stores kStored matrices after the others, which move to where it finds them: a few instructions
+        // more, and a fraction of the code.
+        constexpr int kStored = 2;
+        #pragma unroll 1
+        for (int turn = 0; turn < kWarpN / kMatrix; turn += kStored) {
+            #pragma unroll
+            for (int block = 0; block < kBlocksM; ++block) {
                 #pragma unroll
-                for (int j = 0; j < kWarpN / kMatrix; ++j) {
-                    float results[2];
-                    bool finished[2];
+                for (int half = 0; half < 2; ++half) {
+                    const int row = first_row + block * kInstructionM + half * kMatrix;
+                    const int row_exponent = row_exponents[block][half];
+                    if (row >= m || row_exponent == kRepaired)
+                        continue;
                     #pragma unroll
-                    for (int v = 0; v < 2; ++v) {
-                        const int column = first_column + j * kMatrix + v;
-                        finished[v] = column < n && column_exponents[j][v] != kRepaired;
-                        if (finished[v]) {
-                            results[v] = scaled(accumulators[block][4 * j + 2 * half + v],
-                                -(row_exponent + column_exponents[j][v]));
+                    for (int j = 0; j < kStored; ++j) {
+                        float results[2];
+                        bool finished[2];
+                        #pragma unroll
+                        for (int v = 0; v < 2; ++v) {
+                            const int column = first_column + (turn + j) * kMatrix + v;
+                            finished[v] = column < n && column_exponents[j][v] != kRepaired;
+                            if (finished[v]) {
+                                results[v] = scaled(accumulators[block][4 * j + 2 * half + v],
+                                    -(row_exponent + column_exponents[j][v]));
+                            }
                         }
+                        float* target = C + static_cast<long long>(row) * ldc + first_column + (turn + j) * kMatrix;
+                        if (finished[0] && finished[1])
+                            *reinterpret_cast<float2*>(target) = make_float2(results[0], results[1]);
+                        else if (finished[0])
+                            target[0] = results[0];
+                        else if (finished[1])
+                            target[1] = results[1];
                     }
-                    float* target = C + static_cast<long long>(row) * ldc + first_column + j * kMatrix;
-                    if (finished[0] && finished[1])
-                        *reinterpret_cast<float2*>(target) = make_float2(results[0], results[1]);
-                    else if (finished[0])
-                        target[0] = results[0];
-                    else if (finished[1])
-                        target[1] = results[1];
                 }
+            }
+            #pragma unroll
+            for (int j = 0; j < kWarpN / kMatrix - kStored; ++j) {
+                #pragma unroll
+                for (int v = 0; v < 2; ++v)
+                    column_exponents[j][v] = column_exponents[j + kStored][v];
+                #pragma unroll
+                for (int block = 0; block < kBlocksM; ++block)
+                    #pragma unroll
+                    for (int v = 0; v < 4; ++v)
+                        accumulators[block][4 * j + v] = accumulators[block][4 * (j + kStored) + v];
             }
         }
     }
