@@ -9,7 +9,7 @@
 // Launch:  grid select(min(m, n) > 0, n, 0), 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
 // Launch:  grid 2 * (ceil_div(m, 64) * ceil_div(n, 96)), 1, 1; block 256, 1, 1; dynamic shared memory 184880 bytes.
 // Launch:  grid ceil_div(m, 64) * ceil_div(n, 64), 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
-// Workspace: round_up(4 * m, 256) + round_up(4 * n, 256) + round_up(3 * n * round_up(k, 8) * 2, 256) bytes of device
+// Workspace: round_up(4 * m, 256) + round_up(4 * n, 256) + round_up(3 * n * round_up(k, 16) * 2, 256) bytes of device
 // memory.
 // There, select(condition, a, b) is a if the condition holds, else b.
 // Expects: lda is at least k: the rows of A do not overlap.
@@ -262,7 +262,7 @@ constexpr unsigned kInfinity = 0x7f800000;  // as bits
 constexpr int kRepaired = 0x7fffffff;  // an exponent of a row or column that no planes can hold
 constexpr int kLeastDepth = 64;  // k from which on planes are used
 
-// What lies in the workspace, each part from a multiple of kRegionBytes on; rows of planes begin at multiples of 16
+// What lies in the workspace, each part from a multiple of kRegionBytes on; rows of planes begin at multiples of 32
 // bytes.
 struct Workspace {
     int* exponents_a;
@@ -312,7 +312,7 @@ __device__ __forceinline__ int scale_exponent(unsigned largest, unsigned least)
 __device__ __forceinline__ void split_b(
     const float* source, unsigned short* planes, int* exponents, int rows, int k, int ldb, int row)
 {
-    constexpr int kRowMultiple = 8;  // elements: rows begin at multiples of 16 bytes
+    constexpr int kRowMultiple = 16;  // elements: rows begin at multiples of 32 bytes
     constexpr int kVector = 4;
     const int pitch = (k + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
     const long long plane_elements = static_cast<long long>(rows) * pitch;

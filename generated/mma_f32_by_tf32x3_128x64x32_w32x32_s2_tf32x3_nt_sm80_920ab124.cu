@@ -10,8 +10,8 @@
 // 0 bytes.
 // Launch:  grid ceil_div(m, 128) * ceil_div(n, 64), 1, 1; block 256, 1, 1; dynamic shared memory 98304 bytes.
 // Launch:  grid ceil_div(m, 64) * ceil_div(n, 64), 1, 1; block 256, 1, 1; dynamic shared memory 0 bytes.
-// Workspace: round_up(4 * m, 256) + round_up(4 * n, 256) + round_up(2 * m * round_up(k, 4) * 4, 256) + round_up(2 * n *
-// round_up(k, 4) * 4, 256) bytes of device memory.
+// Workspace: round_up(4 * m, 256) + round_up(4 * n, 256) + round_up(2 * m * round_up(k, 8) * 4, 256) + round_up(2 * n *
+// round_up(k, 8) * 4, 256) bytes of device memory.
 // There, select(condition, a, b) is a if the condition holds, else b.
 // Expects: lda is at least k: the rows of A do not overlap.
 // Expects: lda is a multiple of 4, as the spec's alignment promises for A.
@@ -127,7 +127,7 @@ constexpr unsigned kInfinity = 0x7f800000;  // as bits
 constexpr int kRepaired = 0x7fffffff;  // an exponent of a row or column that no planes can hold
 constexpr int kLeastDepth = 320;  // k from which on planes are used
 
-// What lies in the workspace, each part from a multiple of kRegionBytes on; rows of planes begin at multiples of 16
+// What lies in the workspace, each part from a multiple of kRegionBytes on; rows of planes begin at multiples of 32
 // bytes.
 struct Workspace {
     int* exponents_a;
@@ -139,7 +139,7 @@ struct Workspace {
 __device__ __forceinline__ Workspace parts_of(unsigned char* start, int m, int n, int k)
 {
     constexpr int kRegionBytes = 256;
-    constexpr int kRowMultiple = 4;  // elements: rows begin at multiples of 16 bytes
+    constexpr int kRowMultiple = 8;  // elements: rows begin at multiples of 32 bytes
     Workspace parts;
     long long offset = 0;
     parts.exponents_a = reinterpret_cast<int*>(start + offset);
@@ -181,6 +181,7 @@ __device__ __forceinline__ int scale_exponent(unsigned largest, unsigned least)
 __device__ __forceinline__ void split_rows(
     const float* source, unsigned* planes, int* exponents, int rows, int k, int pitch_source, int block)
 {
+    constexpr int kAhead = 8;  // vectors on their way to a lane
     constexpr int kVector = 4;
     constexpr int kAtOnce = 32 * kVector;  // elements that a warp reads at a time
     const int lane = threadIdx.x % 32;
@@ -190,38 +191,51 @@ __device__ __forceinline__ void split_rows(
     source += static_cast<long long>(row) * pitch_source;
     unsigned largest = is_shallow(k) ? kInfinity : 0;
     unsigned least = 0xffffffff;
-    #pragma unroll 8
-    for (int i = lane * kVector; i < k / kVector * kVector; i += kAtOnce) {
-        const float4 values = *reinterpret_cast<const float4*>(source + i);
-        include(largest, least, values.x);
-        include(largest, least, values.y);
-        include(largest, least, values.z);
-        include(largest, least, values.w);
+    const int whole_k = k / kVector * kVector;
+    for (int i = lane * kVector; i < whole_k; i += kAhead * kAtOnce) {
+        float4 values[kAhead];
+        #pragma unroll
+        for (int j = 0; j < kAhead; ++j)
+            values[j] = *reinterpret_cast<const float4*>(source + min(i + j * kAtOnce, whole_k - kVector));
+        #pragma unroll
+        for (int j = 0; j < kAhead; ++j) {
+            include(largest, least, values[j].x);
+            include(largest, least, values[j].y);
+            include(largest, least, values[j].z);
+            include(largest, least, values[j].w);
+        }
     }
-    for (int i = k / kVector * kVector + lane; i < k; i += 32)
+    for (int i = whole_k + lane; i < k; i += 32)
         include(largest, least, source[i]);
     const int exponent = scale_exponent(__reduce_max_sync(0xffffffff, largest), __reduce_min_sync(0xffffffff, least));
     if (lane == 0)
         exponents[row] = exponent;
 
-    constexpr int kRowMultiple = 4;  // elements: rows begin at multiples of 16 bytes
+    constexpr int kRowMultiple = 8;  // elements: rows begin at multiples of 32 bytes
     const int pitch = (k + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
     const long long plane_elements = static_cast<long long>(rows) * pitch;
     planes += static_cast<long long>(row) * pitch;
-    #pragma unroll 4
-    for (int i = lane * kVector; i < k / kVector * kVector; i += kAtOnce) {
-        const float4 values = *reinterpret_cast<const float4*>(source + i);
-        unsigned x[kPlanes], y[kPlanes], z[kPlanes], w[kPlanes];
-        split_tf32x2(exponent == kRepaired ? 0.0f : values.x, x);
-        split_tf32x2(exponent == kRepaired ? 0.0f : values.y, y);
-        split_tf32x2(exponent == kRepaired ? 0.0f : values.z, z);
-        split_tf32x2(exponent == kRepaired ? 0.0f : values.w, w);
+    for (int i = lane * kVector; i < whole_k; i += kAhead / 2 * kAtOnce) {
+        float4 values[kAhead / 2];
         #pragma unroll
-        for (int plane = 0; plane < kPlanes; ++plane)
-            *reinterpret_cast<uint4*>(planes + plane * plane_elements + i) =
-                make_uint4(x[plane], y[plane], z[plane], w[plane]);
+        for (int j = 0; j < kAhead / 2; ++j)
+            values[j] = *reinterpret_cast<const float4*>(source + min(i + j * kAtOnce, whole_k - kVector));
+        #pragma unroll
+        for (int j = 0; j < kAhead / 2; ++j) {
+            const int element = i + j * kAtOnce;
+            unsigned x[kPlanes], y[kPlanes], z[kPlanes], w[kPlanes];
+            split_tf32x2(exponent == kRepaired ? 0.0f : values[j].x, x);
+            split_tf32x2(exponent == kRepaired ? 0.0f : values[j].y, y);
+            split_tf32x2(exponent == kRepaired ? 0.0f : values[j].z, z);
+            split_tf32x2(exponent == kRepaired ? 0.0f : values[j].w, w);
+            #pragma unroll
+            for (int plane = 0; plane < kPlanes; ++plane)
+                if (element < whole_k)
+                    *reinterpret_cast<uint4*>(planes + plane * plane_elements + element) =
+                        make_uint4(x[plane], y[plane], z[plane], w[plane]);
+        }
     }
-    for (int i = k / kVector * kVector + lane; i < k; i += 32) {
+    for (int i = whole_k + lane; i < k; i += 32) {
         unsigned parts[kPlanes];
         split_tf32x2(exponent == kRepaired ? 0.0f : source[i], parts);
         #pragma unroll
@@ -414,7 +428,7 @@ mma_f32_by_tf32x3_128x64x32_w32x32_s2_tf32x3_nt_sm80_920ab124(
     const int works = count_works(m, n);
     for (int index = blockIdx.x; index < works; index += gridDim.x) {
         const Work work = work_at(index, m, n, k);
-        constexpr int kRowMultiple = 4;  // elements: rows begin at multiples of 16 bytes
+        constexpr int kRowMultiple = 8;  // elements: rows begin at multiples of 32 bytes
         const Workspace split = parts_of(workspace, m, n, k);
         const int pitch_a = (k + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
         const long long plane_a = static_cast<long long>(m) * pitch_a;

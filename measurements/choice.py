@@ -380,9 +380,9 @@ def tabulate(path: Path) -> int:
     return len(problems)
 
 
-def add_to_table(device: Device, timed: Sequence[tuple[str, Mapping[str, float], float | None]]) -> None:
+def add_to_table(device: Device, timed: Sequence[tuple[str, Mapping[str, float], float | None]], keep: bool = False) -> None:
     """Adds problems to the device's tuned table, each with microseconds by label of an instance and torch's, in place of what the table
-    has of them."""
+    has of them; ``keep``: beside what it has of other instances."""
     target = default_path(device.name)
     table = remodelled(read_table(target), device)
     rows = {(row.kind, row.problem): row for row in table.rows}
@@ -392,7 +392,9 @@ def add_to_table(device: Device, timed: Sequence[tuple[str, Mapping[str, float],
         text = problem.partition(":")[2]
         if text != request.text:
             rows.pop((request.kind, request.text), None)
-        rows[request.kind, text] = Row(text, request.kind, {_names(device)[label]: us for label, us in times.items()}, peer=peer)
+        old = rows.get((request.kind, text)) if keep else None
+        new = {_names(device)[label]: us for label, us in times.items()}
+        rows[request.kind, text] = Row(text, request.kind, {**(old.times if old else {}), **new}, peer=peer)
     write_table(remodelled(replace(table, rows=tuple(rows.values()), origin={**table.origin, "model": ""}), device), target)
 
 

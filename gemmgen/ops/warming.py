@@ -15,6 +15,7 @@ from gemmgen.dispatch.table import parse_problem
 from gemmgen.hardware.target import Device
 from gemmgen.hardware.target import device as find_device
 from gemmgen.ops.engine import compiled, loaded
+from gemmgen.toolchain.compilation import cached_plan
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Warmed:
     """Of the instance."""
     seconds: float
     """That compiling it took; next to nothing where the cache had it."""
+    kept: bool = True
+    """False if the user's cache does not hold it, since it could not be written: another process would have to compile it anew."""
 
 
 def warm(
@@ -68,7 +71,8 @@ def warm(
         if ordinal is not None:
             loaded(option.plan, ordinal)
         seconds = time.monotonic() - started
-        found = [Warmed(text, option.candidate.label, option.plan.name, seconds) for text in texts]
+        kept = cached_plan(option.plan) is not None
+        found = [Warmed(text, option.candidate.label, option.plan.name, seconds, kept) for text in texts]
         for warmed in found:
             progress(warmed)
         return found

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
+from gemmgen.api import verify
 from gemmgen.cli import cli
 from gemmgen.core.errors import SpecError
 from gemmgen.dispatch.candidates import candidates
@@ -15,6 +16,7 @@ from gemmgen.dispatch.selection import base_name, choose, choose_by, fitted, tab
 from gemmgen.dispatch.table import Row, Table, load_table, parse_problem, table_for
 from gemmgen.hardware.target import architecture, device
 from gemmgen.kernels import FAMILIES
+from gemmgen.kernels.gemm import oracle
 from gemmgen.kernels.gemm.matcher import alignment_elements
 from gemmgen.kernels.requests import Layout, merged
 from gemmgen.ops.operators import operator_called
@@ -86,6 +88,23 @@ def test_a_promise_that_the_arrays_do_not_keep_is_not_made():
             for array in option.plan.sequence.arrays:
                 if array.role != "workspace":
                     assert option.fit.arrays[array.name][1].alignment % array.alignment == 0
+
+
+def decode_of_sixteen(problem):
+    (candidate,) = (one for one in candidates("gemm") if one.label == "gemm/hopper/bf16_decode_16")
+    return fitted(candidate, parse_problem(problem), H200.architecture)
+
+
+@pytest.mark.parametrize("rows", [2, 8, 16])
+def test_few_rows_stored_across_k_are_copied_first(rows):
+    fit, plan, _ = decode_of_sixteen(f"gemm:{rows},136,72,tn,bf16")
+    assert [factor.matrix.name for factor in plan.copied.factors] == ["B"]
+    if rows == 8:
+        assert verify(fit.spec, "emulator", H200.architecture, oracle.cases(plan)[:6]).passed
+
+
+def test_many_rows_stored_across_k_are_not_copied():
+    assert "64 columns of a tile of B" in decode_of_sixteen("gemm:512,640,256,tn,bf16")
 
 
 def test_the_least_estimate_is_taken():

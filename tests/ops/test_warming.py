@@ -43,6 +43,16 @@ def test_machine_without_a_gpu_is_told_how_to_fill_a_cache(monkeypatch):
         ops.warm(["gemm:96,1,64"])
 
 
+def test_kernels_that_are_not_kept_are_no_success(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GEMMGEN_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr(engine, "_kernels", {})
+    result = CliRunner().invoke(cli, ["warm", "gemm:96,1,64", "--device", "T4"])
+    assert result.exit_code != 0
+    assert "0 kernels ready" in result.output
+    assert "1 kernel not kept" in result.output and "GEMMGEN_CACHE_DIR" in result.output
+
+
 def test_command_names_what_it_compiled():
     result = CliRunner().invoke(cli, ["warm", "gemm:96,1,64", "--device", "T4", "--json"])
     assert result.exit_code == 0, result.output

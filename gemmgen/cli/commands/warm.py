@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -21,6 +22,8 @@ def command(problems: Sequence[str], file: Path | None, device_name: str | None,
 
     Programs on this machine then find them there. With --device, no GPU is needed.
     """
+    from gemmgen.core.cache import default_directory
+    from gemmgen.core.errors import EnvironmentMissing
     from gemmgen.dispatch.tuning import read_problems
     from gemmgen.kernels import FAMILIES
     from gemmgen.ops.warming import warm
@@ -33,9 +36,13 @@ def command(problems: Sequence[str], file: Path | None, device_name: str | None,
     with progress_bar() as progress:
         task = progress.add_task("compiling", total=len(listed))
         found = warm(listed, device=device_name, progress=lambda one: progress.advance(task))
+    lost = {one.name for one in found if not one.kept}
     if as_json:
-        print_json([{"problem": one.problem, "spec": one.spec, "name": one.name, "seconds": one.seconds} for one in found])
-        return
-    rows = [[one.problem, one.spec, one.name, duration(one.seconds)] for one in found]
-    print_table([Column("problem"), Column("from", folds=True), Column("instance", folds=True), Column("compiled in", "right")], rows)
-    click.echo(f"\n{counted(len({one.name for one in found}), 'kernel')} ready.")
+        print_json([asdict(one) for one in found])
+    else:
+        rows = [[one.problem, one.spec, one.name, duration(one.seconds)] for one in found]
+        print_table([Column("problem"), Column("from", folds=True), Column("instance", folds=True), Column("compiled in", "right")], rows)
+        click.echo(f"\n{counted(len({one.name for one in found} - lost), 'kernel')} ready.")
+    if lost:
+        need = "need a directory that this user can write, which GEMMGEN_CACHE_DIR may name"
+        raise EnvironmentMissing(f"{counted(len(lost), 'kernel')} not kept: the compile cache {default_directory()} is not used; {need}")

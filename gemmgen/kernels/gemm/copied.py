@@ -13,8 +13,10 @@ ROW_ELEMENTS = 512
 """Elements of a row that a warp copies."""
 SQUARE = 64
 """Rows and columns of the tile that a block transposes."""
-ROW_BYTES = 16
-"""Alignment of the rows of a copy, in bytes."""
+ROW_BYTES = 32
+"""What the rows of a copy are a multiple of: a sector of the L2, which the copy engine then reads once. Tensor maps need 16."""
+VECTOR_BYTES = 16
+"""Units of the copy engine: those of a copy begin at multiples of them."""
 PART_BYTES = 256
 """Alignment of each copy, in bytes."""
 
@@ -116,7 +118,7 @@ def as_copied(spec: GemmSpec, matrix: Matrix) -> Matrix:
     """A factor as the mainloop reads it: its copy, if there is one."""
     if matrix.name not in copied_names(spec):
         return matrix
-    return replace(matrix, row_major=matrix.columns == "k", alignment=ROW_BYTES // matrix.element_bytes)
+    return replace(matrix, row_major=matrix.columns == "k", alignment=VECTOR_BYTES // matrix.element_bytes)
 
 
 def copy_plan(name: str, spec: GemmSpec, matrices: tuple[Matrix, Matrix, Matrix]) -> CopyPlan | None:

@@ -13,7 +13,7 @@ from gemmgen.kernels.family import Cost, Costs, Fetch, Peer, Work
 from gemmgen.kernels.gemm.copied import CopyPlan
 from gemmgen.kernels.gemm.loop import NaiveLoop, TiledLoop
 from gemmgen.kernels.gemm.plan import GemmPlan
-from gemmgen.kernels.gemm.planes import REPAIR_THREADS, REPAIR_TILE, SPLIT_THREADS, PlanesPlan
+from gemmgen.kernels.gemm.planes import REPAIR_THREADS, REPAIR_TILE, SPLIT_THREADS, PlaneOperand, PlanesPlan
 from gemmgen.kernels.gemm.spec import StreamK
 from gemmgen.kernels.gemm.vector import SLICES_AT_ONCE, VectorLoop, estimated_registers
 from gemmgen.kernels.gemm.warp_mma import BLOCK_COLUMNS, WarpLoop
@@ -30,6 +30,7 @@ WAIT_FOR_B = {"k": 0.15, "m": 0.6}
 NARROW_COPY = 6
 """Instructions of a copy through registers, over those of an asynchronous one: calibrated on 61 x 61 x 396480 and its kin."""
 LINE_BYTES = 128
+SECTOR_BYTES = 32
 LEFT_IN_L2 = 0.2
 """Part of A that has to come from memory again for every further tile of columns."""
 COPY_REGISTERS = 40
@@ -65,11 +66,17 @@ takes 27 us by eight warps to a tile of 128 x 128 on an H200, 47 by four."""
 SPLIT_STEPS = 5.0
 """Latencies of memory that a kernel that splits takes, with its launch: 2 to 3 microseconds for small matrices."""
 SPLIT_ROW = 340.0
-"""Values of a row along k that a warp splits in one more latency; it reads them twice, some at a time."""
+"""Values of a row along k that a warp splits in one more latency; it reads them twice, some at a time. A quarter of them where it reads
+them one by one."""
+SPLIT_COLUMN = 4.0
+"""Latencies that a thread takes for its part of a column, of which it reads a quarter at a time."""
 SPLIT_READS = 1.5
 """Times that it reads what it splits: once for the extremes, and again from caches, as far as those hold it."""
 UNFILLED = 0.3
 """Time of a tile that lacks rows for some groups of warps: this share of what the missing ones would take is spent all the same."""
+DRAWING_BYTES = 16384.0
+"""Bytes of A that a block of a kernel for few columns has on their way, for which its costs say how many blocks draw all that the memory
+gives."""
 FEW = 4
 OF_FEW = 1.2
 """Times of copies for tensor cores with at most FEW rows or columns, over what tiles of more rows lead to expect: 7552 x 2 x 8096 takes
@@ -80,6 +87,9 @@ PROMOTION_ISSUE = 0.06
 FILLED = 4.6
 """Time of a row of a box that lies beyond the matrix, over that of one that exists: 1 x 4096 x 11008 of bytes takes 20 us by tiles of 64
 rows on an H200, 64 x 4096 x 11008 takes 14."""
+MULTICAST = 0.2
+"""Part of the time of loading a tile of A that blocks which share it are spared: 520 x 4096 x 4096 takes 28.5 us on an H200 by pairs, 34.6
+by blocks for themselves, 400 x 4096 x 11008 51.9 and 53.3. Blocks that share a tile of B gained nothing."""
 COSTS = {
     "tiled": Costs(
         arithmetic=1.01, shared=0.9, loads=1.12, latency=0.72, barriers=0.83, stores=0.53, memory=0.6, idle=0.57, hide=2.57, crowd=0.95
@@ -111,7 +121,25 @@ COSTS = {
         hide=1.13,
         crowd=0.06,
     ),
-    "vector along m": Costs(loads=0.8, latency=0.91, memory=0.69, idle=1.99, draw=2.59),
+    "vector along m": Costs(
+        arithmetic=1.52,
+        shared=1.59,
+        loads=0.92,
+        latency=0.64,
+        barriers=1.42,
+        stores=0.1,
+        memory=0.96,
+        idle=2.2,
+        draw=1.68,
+        hide=2.13,
+        crowd=0.43,
+    ),
+    "vector along m, B in shared memory": Costs(
+        arithmetic=1.55, loads=0.66, latency=0.36, barriers=5.08, stores=0.1, memory=0.64, idle=4.5, draw=1.23, hide=4.25
+    ),
+    "vector, a thread for a row": Costs(
+        arithmetic=1.59, shared=0.82, loads=1.02, latency=0.1, barriers=5.99, stores=2.6, memory=0.63, idle=-1.0, draw=1.12, hide=3.0
+    ),
     "vector along m, 16 bits": Costs(arithmetic=1.21, shared=1.13, loads=0.8, latency=1.08, memory=0.64, idle=-0.95, draw=1.93, crowd=0.06),
     "wgmma": Costs(
         arithmetic=0.83,
@@ -151,8 +179,8 @@ COSTS = {
         draw=0.77,
         hide=1.12,
     ),
-    "mma, direct": Costs(loads=0.4, latency=0.4, memory=0.8, begin=0.0, idle=0.26, hide=2.9),
-    "mma, vectors": Costs(loads=0.5, latency=0.8, begin=0.0, idle=0.5, hide=2.0),
+    "mma, direct": Costs(arithmetic=1.59, loads=0.38, latency=0.39, stores=1.5, memory=0.78, begin=0.0, idle=0.19, hide=4.0),
+    "mma, vectors": Costs(arithmetic=1.57, loads=0.5, latency=0.76, memory=0.89, begin=1.03, idle=0.34, hide=2.33),
     "planes by mma": Costs(arithmetic=1.55, loads=0.94, stores=1.03, idle=0.13, hide=1.12),
     "copies": Costs(loads=1.47, latency=0.94, stores=1.39, memory=0.82, idle=1.03, crowd=0.1),
     "splits": Costs(loads=0.79, latency=0.7, barriers=0.97, stores=0.63, memory=0.71, idle=-0.5, draw=1.4),
@@ -283,6 +311,11 @@ def _held(extent: int, tile: int) -> float:
     return extent / max(1, ceil_div(extent, tile))
 
 
+def _shared_loads(sharers: int) -> float:
+    """Time of loading a tile that so many blocks share, over that of a block's own."""
+    return 1 - MULTICAST * (1 - 1 / sharers)
+
+
 def _boxed(tile_bytes: int, extent: int, tile: int) -> float:
     """Bytes of a tile that the copy engine brings, those that it fills counted as what they cost."""
     held = _held(extent, tile) / tile
@@ -313,30 +346,54 @@ def _vector_work(plan: GemmPlan, loop: VectorLoop, problem: Mapping[str, int], m
     loads = values / loop.width_a + loop.columns * loop.vector / loop.width_b
     converted = values * (a.element_bytes == 2) + loop.columns * loop.vector * (b.element_bytes == 2)
     warps = plan.threads // WARP_THREADS
+    costs = COSTS[_vector_kind(loop, min(a.element_bytes, b.element_bytes))]
+    # How many blocks draw all that the memory gives, depends on what each has on its way.
+    ahead = plan.threads * loop.unroll * values * a.element_bytes
     # The last block of a tile reads the sums of all slices, several at a time.
-    meeting = 2 * ceil_div(slices, loop.summers * SLICES_AT_ONCE) * ceil_div(loop.elements, plan.threads) if slices > 1 else 0
+    rounds = ceil_div(slices, loop.summers * SLICES_AT_ONCE) * ceil_div(loop.elements * loop.summers, loop.sum_width * plan.threads)
+    meeting = 2 * rounds if slices > 1 else 0
+    # Along k, where a step is short, its costs are calibrated with those rounds as steps; along m they are latencies of memory.
+    more_steps, more_idle = (meeting, 0) if loop.along == "k" else (0, meeting)
     return Work(
         blocks=tiles * slices,
         threads=plan.threads,
         registers=registers(plan, loop),
         shared_bytes=plan.shared_bytes,
-        steps=float(max(1, ceil_div(own_k, step)) + meeting),
+        steps=float(max(1, ceil_div(own_k, step)) + more_steps),
         operations=2.0 * loop.elements * step,
         unit="fp32",
         issue=1.0 + (loads + converted + 4) / (values * loop.columns),
-        shared_clocks=_lines(plan, loop, problem["n"]) * loop.unroll * warps,
-        loaded_bytes=float(step * (loop.rows_read * a.element_bytes + loop.columns * b.element_bytes)),
+        shared_clocks=_lines(plan, loop, problem["n"], problem["k"]) * loop.unroll * warps,
+        loaded_bytes=float(step * (loop.rows_read * a.element_bytes * _sectors(plan, loop) + loop.columns * b.element_bytes)),
         # Where B is not read ahead, every vector of A waits for its own, from the L2 if the teams read different parts.
-        in_flight=1.0 if loop.reads_b_ahead else 1.0 / (1.0 + loop.unroll * WAIT_FOR_B[loop.along]),
+        in_flight=1.0 if loop.reads_b_ahead or loop.stages_b else 1.0 / (1.0 + loop.unroll * WAIT_FOR_B[loop.along]),
         stored_bytes=tile_result + sums * 2,
         memory_bytes=factors * (1 + LEFT_IN_L2 * again) + result,
         turns=2 if slices > 1 else 1,
         early=plan.spec.early_launch,
-        costs=COSTS[f"vector along {loop.along}{', 16 bits' if min(a.element_bytes, b.element_bytes) < FLOAT_BYTES else ''}"],
+        costs=replace(costs, draw=costs.draw * DRAWING_BYTES / ahead, idle=costs.idle + more_idle),
     )
 
 
-def _lines(plan: GemmPlan, loop: VectorLoop, n: int) -> float:
+def _vector_kind(loop: VectorLoop, element_bytes: int) -> str:
+    """Name of a kernel for few columns in the table of costs."""
+    if element_bytes < FLOAT_BYTES:
+        return f"vector along {loop.along}, 16 bits"
+    if loop.lanes == 1:
+        return "vector, a thread for a row"
+    return f"vector along {loop.along}{', B in shared memory' if loop.stages_b else ''}"
+
+
+def _sectors(plan: GemmPlan, loop: VectorLoop) -> float:
+    """Bytes of the sectors that a team reads of a column of A, over those of its rows: more where they begin within a sector."""
+    if loop.along == "k":
+        return 1.0
+    bytes_of_team = loop.lanes * loop.rows * plan.matrix_a.element_bytes
+    begins = loop.grain if loop.shifted else plan.matrix_a.alignment
+    return 1.0 + max(0, SECTOR_BYTES - begins * plan.matrix_a.element_bytes) / bytes_of_team
+
+
+def _lines(plan: GemmPlan, loop: VectorLoop, n: int, k: int) -> float:
     """Lines of the L1 that a warp's loads for one step touch, one in a clock cycle."""
     a, b = plan.matrix_a, plan.matrix_b
     loads_a, loads_b = loop.rows * loop.vector / loop.width_a, loop.columns * loop.vector / loop.width_b
@@ -347,8 +404,10 @@ def _lines(plan: GemmPlan, loop: VectorLoop, n: int) -> float:
     # Rows of different teams lie apart; where a matrix is not contiguous along k, lanes are as far apart as it is wide.
     wide_a = lanes * loop.width_a * a.element_bytes if a.row_major else lanes * loop.vector * loop.rows * a.element_bytes / teams
     wide_b = lanes * loop.vector * (n * b.element_bytes if b.row_major else b.element_bytes)
-    if lanes == 1 and not a.row_major:  # teams lie side by side
-        wide_a, teams = WARP_THREADS * loop.width_a * a.element_bytes, 1
+    if lanes == 1:  # threads lie side by side, and all read the same of B, which goes to the registers of each
+        wide_a = WARP_THREADS * (min(LINE_BYTES, loop.rows * k * a.element_bytes) if a.row_major else loop.width_a * a.element_bytes)
+        wide_b = WARP_THREADS * loop.width_b * b.element_bytes
+        return loads_a * max(1.0, wide_a / LINE_BYTES) + loads_b * max(1.0, wide_b / LINE_BYTES)
     return loads_a * max(1.0, wide_a / LINE_BYTES) * teams + loads_b * max(1.0, min(lanes, wide_b / LINE_BYTES))
 
 
@@ -455,7 +514,8 @@ def _tensor_core_work(
         unit=plan.unit,
         issue=1.0 + (PROMOTION_ISSUE * loop.blocks_n if loop.promote_steps else compensation),
         shared_clocks=0.0,
-        loaded_bytes=_boxed(loop.a.tile_bytes, problem["m"], loop.tile_m) + _boxed(loop.b.tile_bytes, problem["n"], loop.tile_n),
+        loaded_bytes=_boxed(loop.a.tile_bytes, problem["m"], loop.tile_m) * _shared_loads(loop.cluster_n)
+        + _boxed(loop.b.tile_bytes, problem["n"], loop.tile_n),
         in_flight=float(loop.stages),
         stored_bytes=STORES[f"{kind}, {plan.fragment_store}"] * stored * (1 + added) * (1 if hidden else results)
         + (sums if loop.cluster_k > 1 else 0.0)
@@ -625,6 +685,13 @@ def _vectors_work(plan: GemmPlan, loop: WarpLoop, problem: Mapping[str, int], ti
     )
 
 
+def _split_latencies(operand: PlaneOperand, k: int) -> float:
+    """Latencies of memory that a thread waits for, one after the other, when it measures or splits its part of an operand."""
+    if not operand.k_major:
+        return SPLIT_COLUMN
+    return k / (SPLIT_ROW * operand.vector / 4 * (SPLIT_THREADS / 32 if operand.row_of_block else 1))
+
+
 def _around_planes(plan: GemmPlan, planes: PlanesPlan, problem: Mapping[str, int], main: Work) -> tuple[Work, ...]:
     """A product by planes, with the kernels that split before it and the one that repairs after it."""
     k = problem["k"]
@@ -635,8 +702,7 @@ def _around_planes(plan: GemmPlan, planes: PlanesPlan, problem: Mapping[str, int
         writes = index == len(planes.kernels) - 1 or any(operand.k_major for operand in kernel.operands)
         written = read * planes.scheme.planes * planes.scheme.element_bytes / FLOAT_BYTES if writes else 0.0
         each = 1.0 / max(grid, 1)
-        rows = SPLIT_ROW * (SPLIT_THREADS / 32 if planes.in_mainloop else 1)
-        latencies = SPLIT_STEPS + (k / rows if any(operand.k_major for operand in kernel.operands) else 0.0)
+        latencies = SPLIT_STEPS + max(_split_latencies(operand, k) for operand in kernel.operands)
         around.append(
             Work(
                 grid,

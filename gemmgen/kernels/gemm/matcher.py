@@ -39,7 +39,7 @@ from gemmgen.kernels.gemm.spec import (
 from gemmgen.kernels.gemm.tensor_core import turning_reasons
 from gemmgen.kernels.gemm.vector import VectorLoop
 from gemmgen.kernels.gemm.warp_mma import WarpLoop
-from gemmgen.kernels.math.warpgroup import WarpgroupLoop
+from gemmgen.kernels.math.warpgroup import SPAN_BYTES, WarpgroupLoop
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.requests import MOST_ALIGNMENT, Fit, Layout, Request, changed_fields, replaced, say_once, widest
 
@@ -84,6 +84,13 @@ MOST_COLUMNS = 32
 MOST_COLUMNS_OF_ROWS = 64
 """The same where a thread has rows of its own."""
 MOST_COLUMNS_OF_A_BLOCK = 16
+LARGE_BLOCK = 128
+"""Threads beyond which a block whose lanes lie along m ..."""
+MOST_COLUMNS_OF_LARGE_BLOCKS = 8
+"""... has no room for the sums of more columns of float32 than these, in registers and in shared memory."""
+MOST_COLUMNS_OF_A_THREAD = 32
+"""The same where a thread has rows of its own, whose results it stores in vectors, and B is float32: what it reads of that stays in
+registers as it is."""
 PLANES = "f16x3"
 """The scheme of planes that callers may keep."""
 INVARIANT_ROWS = (1, 64, 512, 4096)
@@ -322,7 +329,7 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         # 3270 x 3270 x 14 takes 50 us on an H200 by such warps, 16 by warps that share a tile; 28 x 28 x 28 in a batch of 3174, 18 and 10.
         return "rows of results that are no multiples of 16 bytes are stored faster by other warps"
     if isinstance(mainloop, TensorCoreMainloop) and _may_copy(spec, mainloop):
-        copied = _copied_factors(request, orders, alignment)
+        copied = _copied_factors(request, orders, alignment, mainloop)
         alignment |= dict.fromkeys(copied, 1)
         mainloop = mainloop.model_copy(update={"copied": "both" if len(copied) > 1 else copied[0] if copied else "none"})
     # The copy engine stores whole units of 16 bytes; warps store what is aligned or ends otherwise.
@@ -400,16 +407,24 @@ def vector_fit(spec: GemmSpec, mainloop: VectorMainloop, request: GemmRequest) -
     b_by_rows = not is_stored(request.b, False)
     if b_by_rows and not is_stored(request.b, True):
         return "B is stored neither row-major nor column-major"
-    columns = max(1, -(-request.n // -(-request.n // MOST_COLUMNS_OF_A_BLOCK))) if request.n else 1
+    wide = mainloop.lanes == 1 and request.b.element_bytes == ELEMENTS["f32"].bytes
+    most = MOST_COLUMNS_OF_A_THREAD if wide else MOST_COLUMNS_OF_A_BLOCK
+    columns = max(1, -(-request.n // -(-request.n // most))) if request.n else 1
     rows: int = mainloop.rows
     while rows > 1 and rows // 2 >= request.m:
         rows //= 2
     alignment = {
         "a": alignment_elements(MOST_ALIGNMENT // request.a.element_bytes, request.a, by_rows),
         "b": alignment_elements(MOST_ALIGNMENT // request.b.element_bytes, request.b, b_by_rows),
-        "c": 1,
+        "c": min(alignment_elements(spec.alignment.c, layout, row_major) for layout in like_c),
     }
     held = rows if along_k else alignment["a"]
+    if not along_k and columns == 1 < mainloop.columns:
+        return "it is for several columns"
+    many = columns > MOST_COLUMNS_OF_LARGE_BLOCKS and request.a.element_bytes == ELEMENTS["f32"].bytes
+    if not along_k and many and mainloop.threads > LARGE_BLOCK:
+        # 11144 x 12 x 3968 with A by columns takes 69 us on an H200 by 256 threads with two rows each, 53 by 128 with four.
+        return "smaller blocks have more room for the sums of so many columns"
     lanes: int = mainloop.lanes
     if mainloop.vectors == "shifted":
         if alignment["a"] * request.a.element_bytes == MOST_ALIGNMENT:
@@ -539,12 +554,22 @@ def _may_copy(spec: GemmSpec, mainloop: TensorCoreMainloop) -> bool:
     return spec.batch != "grouped" and spec.decomposition.scheme != "split_k_parallel"
 
 
-def _copied_factors(request: GemmRequest, row_major: Mapping[str, bool], alignment: Mapping[str, int]) -> list[str]:
-    """The factors that neither the copy engine nor matrix instructions can read as they lie."""
+def _copied_factors(
+    request: GemmRequest, row_major: Mapping[str, bool], alignment: Mapping[str, int], mainloop: TensorCoreMainloop
+) -> list[str]:
+    """The factors that neither the copy engine nor matrix instructions can read as they lie, of which the second kind is copied only where
+    one tile holds it or no tile could."""
     found = []
-    for name, layout, along_k in (("a", request.a, row_major["a"]), ("b", request.b, not row_major["b"])):
+    tile, cluster = mainloop.tile, mainloop.cluster
+    sides = (
+        ("a", request.a, row_major["a"], request.m, tile.m, cluster.n),
+        ("b", request.b, not row_major["b"], request.n, tile.n, cluster.m),
+    )
+    for name, layout, along_k, extent, held, sharers in sides:
         unaligned = alignment[name] * layout.element_bytes < MOST_ALIGNMENT
-        if unaligned or (not along_k and layout.element_bytes != 2):
+        # Boxes of what is stored across k are as wide as a row of shared memory: 8 x 10072 x 1888, its few rows stored so.
+        narrow = extent <= held and held * layout.element_bytes % (SPAN_BYTES * sharers) != 0
+        if unaligned or (not along_k and (layout.element_bytes != 2 or narrow)):
             found.append(name)
     return found
 

@@ -41,7 +41,7 @@ from gemmgen.kernels.gemm.spec import (
 )
 from gemmgen.kernels.gemm.tensor_core import vector_bytes, warpgroup_loop, warpgroup_regions
 from gemmgen.kernels.gemm.tensor_sequence import tensor_core_sequence
-from gemmgen.kernels.gemm.vector import VectorLoop, vector_loop, vector_regions, vector_sequence
+from gemmgen.kernels.gemm.vector import STAGED_VECTOR, VectorLoop, vector_loop, vector_regions, vector_sequence
 from gemmgen.kernels.gemm.warp_mma import WarpLoop, warp_mma_loop, warp_mma_regions
 from gemmgen.kernels.gemm.warp_mma_sequence import warp_mma_sequence
 from gemmgen.kernels.launch import Argument, ArrayArgument, LaunchSequence, ScalarArgument, TensorMapArgument
@@ -444,7 +444,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         tile_m, tile_n, threads, vector_c = 1, mainloop.columns, mainloop.threads, 1
         loop = None if too_wide else vector_loop(spec, mainloop, matrices, architecture, reasons)
         if loop is not None:
-            regions, tile_m = vector_regions(loop), loop.tile_m
+            regions, tile_m, vector_c = vector_regions(loop), loop.tile_m, loop.width_c
         reasons += thread_reasons(threads, architecture, "mainloop.threads")
         prefix, parts = "gemm_vector", [f"{mainloop.lanes}{mainloop.along}", f"{mainloop.rows}x{mainloop.columns}"]
         template = "gemm/vector.cu.j2"
@@ -661,6 +661,11 @@ def vector_helpers(plan: GemmPlan, loop: VectorLoop) -> tuple[Helper, ...]:
     needed: dict[Helper, None] = {}
     if plan.store == "last":
         needed[Helper("copy", "load_guarded", (loop.sum_width,))] = None
+    if loop.width_c > 1:
+        element = plan.matrix_c.type
+        needed |= {Helper("copy", kind, (loop.width_c,)): None for kind in ("load_whole", "store_whole")}
+        if plan.matrix_c.is_half:
+            needed |= {Helper("half", "pack", (element,)): None, Helper("half", "store_whole", (loop.width_c, element)): None}
     for matrix, width, kind in wanted:
         needed[Helper("half" if matrix.is_half else "copy", f"load_{kind}", (width,))] = None
     for matrix, width, kind in wanted:
@@ -672,7 +677,9 @@ def vector_helpers(plan: GemmPlan, loop: VectorLoop) -> tuple[Helper, ...]:
 def stream_helpers(plan: GemmPlan, loop: VectorLoop) -> tuple[Helper, ...]:
     """Loads of A and B as they lie in memory, where lanes lie along m; what adds up slices."""
     needed = {Helper("copy", "load_guarded", (loop.sum_width,)): None} if plan.store == "last" else {}
-    for held in (loop.held_a, loop.held_b):
+    if loop.stages_b:
+        needed[Helper("copy", "load_whole", (STAGED_VECTOR,))] = None
+    for held in (loop.held_a,) if loop.stages_b else (loop.held_a, loop.held_b):
         kind = "load_words" if held.in_words else "load_whole"
         needed[Helper("copy" if held.element == "f32" else "half", kind, (held.width,))] = None
     return tuple(needed)

@@ -115,7 +115,7 @@ class VectorMainloop(SpecModel):
     """Along m: ``aligned``, as wide as A's alignment promises; ``shifted``, of 16 bytes wherever columns of A begin: each team moves its
     rows back to the last address that such a vector may have. The columns of a team all begin alike, since teams are as many as a vector
     has elements, or a multiple."""
-    columns: Annotated[int, Field(ge=1, le=16, strict=True)] = 1
+    columns: Annotated[int, Field(ge=1, le=32, strict=True)] = 1
     """Columns of C that a block computes; A is read again for every further so many."""
     unroll: Literal[1, 2, 4, 8, 16] = 2
     """Vectors of 16 bytes of each row that a thread reads ahead; of narrower ones, where A is not aligned, as many more, within bounds."""

@@ -8,7 +8,7 @@ from typing import Literal
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import Reason
-from gemmgen.core.formulas import Formula
+from gemmgen.core.formulas import Formula, ceil_div, round_up
 from gemmgen.hardware.target import WARP_THREADS, Architecture
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.family import SharedRegion
@@ -38,6 +38,8 @@ LINE_BYTES = 128
 MOST_B_AHEAD = 32
 """The same of B, where that is read ahead."""
 MOST_SUMMERS = 32
+STAGED_VECTOR = 4
+"""Floats that a lane reads at a time of what its warp keeps of B in shared memory, and that a thread stores of C."""
 SLICES_AT_ONCE = 8
 """Slices whose sums a thread of the last block has in flight at a time."""
 OTHER_REGISTERS = 32
@@ -98,6 +100,8 @@ class VectorLoop:
     held_a: Held
     """Elements of A that one load reads, where lanes lie along m."""
     held_b: Held
+    width_c: int = 1
+    """Elements of C that a thread finishes and stores at a time."""
     grain: int = 1
     """Elements of which a team's rows begin at a multiple, from address 0, wherever its columns of A do; 1 where they begin with those."""
 
@@ -154,8 +158,46 @@ class VectorLoop:
 
     @property
     def pitch(self) -> int:
-        """Elements from one row of a block's sums in shared memory to the next: odd, so that lanes meet no bank twice."""
-        return self.columns | 1
+        """Elements from one row of a block's sums in shared memory to the next: an odd number of what is stored at a time, so that lanes
+        meet no bank twice."""
+        return (self.columns // self.width_c | 1) * self.width_c
+
+    @property
+    def sums_type(self) -> str:
+        """Type of the elements of a block's sums in shared memory, in CUDA."""
+        return "__align__(16) float" if self.width_c > 1 else "float"
+
+    @property
+    def vector_constants(self) -> tuple[tuple[str, object, str], ...]:
+        """Names, values and meanings of the numbers by which results are stored in vectors, or warps share what they read of B."""
+        if self.width_c > 1:
+            return (("kWidthC", self.width_c, "elements of C that a thread finishes and stores at a time"),)
+        if not self.stages_b:
+            return ()
+        return (
+            ("kPitchB", self.staged_pitch, "elements of B that a warp keeps for one value of k: whole vectors"),
+            ("kHeldB", self.staged_by_a_lane, "elements of B that a lane brings for them at a time"),
+        )
+
+    @property
+    def stages_b(self) -> bool:
+        """True if each warp brings its elements of B to shared memory for all of its lanes, which lie along m in one team."""
+        return self.along == "m" and not self.partial_vectors and self.lanes % WARP_THREADS == 0 and not self.reads_b_ahead
+
+    @property
+    def staged_pitch(self) -> int:
+        """Elements of B that a warp keeps for one value of k, whole vectors."""
+        return round_up(self.columns, STAGED_VECTOR)
+
+    @property
+    def staged_by_a_lane(self) -> int:
+        """Elements of B that a lane brings for a step of its warp."""
+        return ceil_div(self.unroll * self.columns, WARP_THREADS)
+
+    @property
+    def staged_shape(self) -> tuple[int, int]:
+        """Warps, and the elements of B that each keeps."""
+        return self.threads // WARP_THREADS, self.unroll * self.staged_pitch
 
     @property
     def step(self) -> int:
@@ -197,7 +239,7 @@ def vector_loop(
     spec: GemmSpec, mainloop: VectorMainloop, matrices: tuple[Matrix, Matrix, Matrix], architecture: Architecture, reasons: list[Reason]
 ) -> VectorLoop | None:
     """The numbers of the kernel, or None with the reasons why there is none."""
-    a, b, _ = matrices
+    a, b, c = matrices
     found = len(reasons)
     if mainloop.threads % mainloop.lanes:
         need = f"a divisor of the {mainloop.threads} threads"
@@ -255,6 +297,8 @@ def vector_loop(
             need, hint = f"more than {grain}, by which they may move back", "more lanes, or fewer threads"
             reasons.append(Reason("vectors", "mainloop.lanes", got, need, hint))
             return None
+    in_vectors = along_k and mainloop.lanes == 1 and whole_columns and spec.decomposition.scheme == "data_parallel" and c.row_major
+    width_c = STAGED_VECTOR if in_vectors and gcd(mainloop.columns, c.alignment) % STAGED_VECTOR == 0 else 1
     loop = VectorLoop(
         mainloop.along,
         mainloop.threads,
@@ -271,9 +315,10 @@ def vector_loop(
         mainloop.min_blocks_per_sm,
         Held(a.type, width_a),
         Held(b.type, width_b),
+        width_c,
         grain,
     )
-    shared = FLOAT_BYTES * loop.shared_floats
+    shared = sum(region.bytes for region in vector_regions(loop))
     if shared >= architecture.static_shared_bytes_per_block:
         need = f"less than {architecture.static_shared_bytes_per_block} bytes of shared memory for the sums of a block"
         reasons.append(Reason("shared_memory", "mainloop", f"{shared} bytes", need, "fewer threads, rows or columns"))
@@ -283,7 +328,12 @@ def vector_loop(
 
 def vector_regions(loop: VectorLoop) -> tuple[SharedRegion, ...]:
     """The shared memory of a block."""
-    return (SharedRegion("sums", "float", (loop.shared_floats,), 0, FLOAT_BYTES * loop.shared_floats, "the sums of a block's teams"),)
+    sums = SharedRegion("sums", "float", (loop.shared_floats,), 0, FLOAT_BYTES * loop.shared_floats, "the sums of a block's teams")
+    if not loop.stages_b:
+        return (sums,)
+    bytes_of_b = FLOAT_BYTES * loop.staged_shape[0] * loop.staged_shape[1]
+    begin = round_up(sums.bytes, WIDEST_BYTES)
+    return sums, SharedRegion("staged", "float", loop.staged_shape, begin, bytes_of_b, "what each warp multiplies next of B")
 
 
 def vector_sequence(
@@ -327,6 +377,9 @@ def vector_sequence(
 
 def estimated_registers(loop: VectorLoop) -> int:
     """Registers of a thread: sums, what it reads of A and B, addresses."""
+    if loop.stages_b:
+        of_b = loop.staged_pitch + 3 * loop.staged_by_a_lane
+        return min(255, OTHER_REGISTERS + loop.unroll * loop.held_a.count + (loop.columns + 1) * loop.rows + of_b)
     if loop.along == "m":
         steps_b = loop.unroll if loop.reads_b_ahead else 1
         return min(255, OTHER_REGISTERS + loop.unroll * loop.held_a.count + loop.columns * (loop.rows + steps_b) + loop.rows)

@@ -17,6 +17,7 @@ from gemmgen.kernels.reduction.spec import (
     Finish,
     FlatColumns,
     FlatRows,
+    FlatTiles,
     ReductionSpec,
     RowBlocks,
     RowLanes,
@@ -36,6 +37,9 @@ RESIDENT_THREADS = 1024
 FLAT_THREADS = 1536
 """The same of kernels for short rows, whose blocks make long pauses to combine what their threads have; two thirds as many where
 an element has less than four bytes, since a vector's elements then take more registers."""
+TILE_THREADS = 1280
+"""The same of tiles of longer rows, where a state has no more than four bytes: with more, registers would be spilled. A tenth less
+where an element has less than four bytes."""
 LARGE_VECTORS = 1 << 24
 """Loads from which on an array is large: tens of microseconds on an H200."""
 LONG_ROW_VECTORS = 512
@@ -94,7 +98,7 @@ class ColumnChoice:
 class WalkChoice:
     """A tensor's axes."""
 
-    name: Literal["tensor_rows", "tensor_columns", "flat_columns", "flat_rows"]
+    name: Literal["tensor_rows", "tensor_columns", "flat_columns", "flat_tiles", "flat_rows"]
     threads: int
     vector: int
     unroll: int
@@ -111,7 +115,7 @@ class WalkChoice:
     @property
     def in_parts(self) -> bool:
         """True if several blocks may share a result."""
-        return self.name in ("tensor_columns", "flat_columns") or (self.name == "tensor_rows" and self.lanes == self.threads)
+        return self.name in ("tensor_columns", "flat_columns", "flat_tiles") or (self.name == "tensor_rows" and self.lanes == self.threads)
 
 
 Choice = BlockChoice | LaneChoice | ColumnChoice | WalkChoice
@@ -119,9 +123,12 @@ Choice = BlockChoice | LaneChoice | ColumnChoice | WalkChoice
 
 def resident_blocks(name: str, threads: int, element_bytes: int, state_bytes: int) -> int:
     """Blocks of a kernel for tensors that an SM holds at a time."""
+    most = RESIDENT_THREADS
     if name == "flat_columns" and state_bytes <= 8:
-        return max(1, (FLAT_THREADS if element_bytes >= 4 else FLAT_THREADS * 3 // 4) // threads)
-    return max(1, RESIDENT_THREADS // threads)
+        most = FLAT_THREADS if element_bytes >= 4 else FLAT_THREADS * 3 // 4
+    elif name == "flat_tiles" and state_bytes <= 4:
+        most = TILE_THREADS if element_bytes >= 4 else TILE_THREADS * 9 // 10
+    return max(1, most // threads)
 
 
 def power_of_two(value: int) -> int:
@@ -141,12 +148,12 @@ def choose(spec: ReductionSpec, element_bytes: int, state_bytes: int) -> Choice:
         return _lanes(spec, strategy, widest)
     if isinstance(strategy, RowBlocks):
         return _row_blocks(spec, strategy, widest)
-    if isinstance(strategy, TensorRows | TensorColumns | FlatColumns | FlatRows):
+    if isinstance(strategy, TensorRows | TensorColumns | FlatColumns | FlatTiles | FlatRows):
         return _walk(strategy, VECTOR_BYTES // element_bytes, state_bytes)
     return _columns(spec, strategy, widest, element_bytes, state_bytes)
 
 
-def _walk(strategy: TensorRows | TensorColumns | FlatColumns | FlatRows, widest: int, state_bytes: int) -> WalkChoice:
+def _walk(strategy: TensorRows | TensorColumns | FlatColumns | FlatTiles | FlatRows, widest: int, state_bytes: int) -> WalkChoice:
     """Numbers that a strategy for tensors leaves open: vectors of 16 bytes, four loads in flight."""
     threads = strategy.threads or 256
     vector, unroll = strategy.vector or widest, strategy.unroll or LOADS
@@ -156,6 +163,11 @@ def _walk(strategy: TensorRows | TensorColumns | FlatColumns | FlatRows, widest:
     elif isinstance(strategy, TensorColumns):
         vector = strategy.vector or max(1, min(widest, 64 // state_bytes))
         lanes, columns = strategy.lanes or min(32, threads), strategy.columns or 1
+    elif isinstance(strategy, FlatTiles):
+        groups = threads // strategy.lanes if strategy.lanes else 16
+        widest = max(1, min(widest, 64 // state_bytes, groups & -groups))
+        vector = strategy.vector or power_of_two(widest + 1) // 2
+        lanes = strategy.lanes or max(1, threads // max(8, vector))
     elif isinstance(strategy, FlatRows):
         longest = strategy.longest or 16
     walk = (strategy.early_launch, strategy.kept, strategy.reduced, strategy.wide)

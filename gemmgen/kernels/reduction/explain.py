@@ -163,7 +163,7 @@ def _tensor_work(plan: ReductionPlan, layout: TensorLayout, load: str) -> tuple[
     if layout.name == "tensor_rows":
         lanes = ("result", f"{layout.lanes} lane{'s' if layout.lanes > 1 else ''}")
         return (axes, thread, parts if layout.in_parts else lanes)
-    if layout.name == "tensor_columns":
+    if layout.name in ("tensor_columns", "flat_tiles"):
         return (axes, thread, ("threadblock", f"{layout.tile_columns} results by {layout.lanes} x {layout.groups} threads"), parts)
     if layout.name == "flat_columns":
         return (axes, thread, ("threadblock", f"vectors across rows, by all threads that make whole rows of {plan.threads}"), parts)

@@ -107,6 +107,8 @@ def _tensor_cases(plan: ReductionPlan, layout: TensorLayout) -> list[Case]:
         found.append(_case("results in another order", {**split, **steps}, scalars, "reals"))
     offsets = {array.name: plan.spec.alignment if array.name == "X" else 1 for array in plan.sequence.arrays if array.role != "workspace"}
     found.append(_case("least aligned pointers", split, scalars, "reals", offsets=offsets))
+    if layout.name == "flat_tiles":
+        found.append(_case("all within a vector", sizes["one element"], scalars, "integers", offsets=offsets))
     for name in layout.kept[-1:] + (() if plan.arithmetic.rejects_nothing else layout.reduced[:1]):
         found.append(_case(f"no element along {name}", {**split, name: 0}, scalars, "integers"))
     return found
@@ -156,6 +158,16 @@ def _tensor_sizes(plan: ReductionPlan, layout: TensorLayout) -> dict[str, dict[s
             "fewer columns than a tile": shaped(tile - 1, 2 * step + 1),
             "fewer rows than threads": shaped(width, step - 1),
             "several tiles and a rest": shaped(tile + tile // 2, 3 * step * unroll + step // 2 + 3),
+        }
+    if layout.name == "flat_tiles":
+        tile, step = layout.tile_columns, layout.groups
+        return {
+            "one element": ones,
+            "one tile": shaped(tile, step),
+            "fewer columns than a vector": shaped(max(1, vector - 1), 2 * step * unroll + 3),
+            "one column more than tiles": shaped(2 * tile + 1, step + 1),
+            "fewer rows than groups": shaped(tile + 1, max(1, step - 1)),
+            "several tiles and a rest": shaped(tile + tile // 2 + 1 - tile // 2 % 2, 3 * step * unroll + step // 2 + 3),
         }
     if layout.name == "flat_columns":
         several = 2 * threads * vector * unroll

@@ -51,8 +51,8 @@ def _shown(plan: ReductionPlan) -> BlockLayout | LaneLayout | ColumnLayout:
     layout = plan.layout
     if not isinstance(layout, TensorLayout):
         return layout
-    if layout.name == "tensor_columns":
-        return ColumnLayout(layout.lanes, layout.groups, 1, layout.tile_columns)
+    if layout.name in ("tensor_columns", "flat_tiles"):
+        return ColumnLayout(layout.lanes, layout.groups, 1, layout.lanes * plan.vector * layout.choice.columns)
     if layout.name == "tensor_rows" and not layout.in_parts:
         return LaneLayout(layout.lanes, 1, layout.groups)
     return BlockLayout("shuffle", "stream", "part", "parts", None, None, plan.vector * plan.unroll)
@@ -102,7 +102,8 @@ def _thread_places(plan: ReductionPlan, thread: int) -> tuple[list[int], list[in
         return rows, [(lane + load * layout.lanes) * vector + i for load in range(plan.unroll) for i in range(vector)]
     if isinstance(layout, ColumnLayout):
         row, lane = divmod(thread, layout.lanes)
-        return [row + load * layout.row_threads for load in range(plan.unroll)], [lane * vector + i for i in range(vector)]
+        vectors = range(lane, layout.tile_columns // vector, layout.lanes)
+        return [row + load * layout.row_threads for load in range(plan.unroll)], [at * vector + i for at in vectors for i in range(vector)]
     return list(range(_loads(plan, layout))), [thread * vector + i for i in range(vector)]
 
 

@@ -318,7 +318,7 @@ def _finish(choice: Choice) -> str | None:
 def _resident_blocks(spec: ReductionSpec, arithmetic: Arithmetic, choice: Choice) -> int:
     """Blocks that have to fit on an SM at once, on the oldest architecture that the source is for."""
     if isinstance(choice, WalkChoice):
-        bound = choice.name in ("tensor_rows", "flat_columns")
+        bound = choice.name in ("tensor_rows", "flat_columns", "flat_tiles")
         return resident_blocks(choice.name, choice.threads, ELEMENTS[arithmetic.stored].bytes, arithmetic.state_bytes) if bound else 1
     if not isinstance(choice, BlockChoice):
         return 1
@@ -455,10 +455,24 @@ def _tensor_reasons(spec: ReductionSpec, arithmetic: Arithmetic, layout: TensorL
         reasons.append(Reason("wide", "strategy.wide", "true", "false: rows are short, and blocks count them"))
     if choice.lanes > choice.threads:
         reasons.append(Reason("lanes", "strategy.lanes", str(choice.lanes), f"at most the block's {choice.threads} threads"))
-    if layout.flat and arithmetic.has_index and layout.keeps_inner:
+    if choice.name == "flat_tiles" and choice.lanes <= choice.threads:
+        reasons += _tile_reasons(choice)
+    if choice.name == "flat_columns" and arithmetic.has_index:
         need = "an operation without an index: the elements of a thread's vectors lie in different rows"
         reasons.append(Reason("index", "operation", arithmetic.operation, need, "tensor_columns"))
     return reasons
+
+
+def _tile_reasons(choice: WalkChoice) -> list[Reason]:
+    """Against lanes of ``flat_tiles`` that leave groups whose rows begin at different places in a vector from turn to turn."""
+    if choice.threads % choice.lanes or choice.threads // choice.lanes % choice.vector:
+        got = f"{choice.lanes} lanes, {choice.vector} elements a vector, {choice.threads} threads"
+        need = "lanes that divide the threads, a multiple of the vector's elements times"
+        hint = f"for example {max(1, choice.threads // max(8, choice.vector))} lanes"
+        return [Reason("lanes", "strategy.lanes", got, need, hint)]
+    if choice.vector > 1 and choice.lanes == 1:
+        return [Reason("lanes", "strategy.lanes", "1", "at least 2: a tile ends in a vector more than it is long")]
+    return []
 
 
 def _finish_reasons(arithmetic: Arithmetic, finish: str | None) -> list[Reason]:
@@ -510,7 +524,7 @@ def _tensor_shared_memory(arithmetic: Arithmetic, layout: TensorLayout) -> tuple
         count = layout.staged_elements
         bytes_staged = count * ELEMENTS[arithmetic.stored].bytes
         return (SharedRegion("staged", arithmetic.stored_c, (count,), 0, bytes_staged, "the rows of the block"),)
-    if layout.name == "flat_columns":
+    if layout.name in ("flat_columns", "flat_tiles"):
         count = choice.threads * choice.vector
         return (SharedRegion("states", arithmetic.state_c, (count,), 0, count * size, "a state for each element of a vector"),)
     if layout.name == "tensor_columns":

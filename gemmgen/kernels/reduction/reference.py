@@ -289,6 +289,8 @@ def _tensor_path_length(plan: ReductionPlan, layout: TensorLayout, problem: Mapp
         return steps * plan.vector + joins + layout.lanes.bit_length() + meeting
     if layout.name == "tensor_columns":
         return ceil_div(reduced, layout.groups * parts) + plan.unroll + layout.groups.bit_length() + meeting
+    if layout.name == "flat_tiles":
+        return ceil_div(reduced, layout.groups * parts) + plan.unroll + layout.groups + 2 * plan.vector + meeting
     if layout.name == "flat_columns":
         rows = max(1, plan.threads // max(inner, 1)) * plan.vector
         return ceil_div(reduced, rows * parts) + 2 * plan.unroll + plan.threads * plan.vector + meeting

@@ -177,11 +177,21 @@ class FlatRows(Walk):
     """Elements of a row at most. A block takes as many rows as have so many elements for each thread."""
 
 
-WALKS = ("tensor_rows", "tensor_columns", "flat_columns", "flat_rows")
+class FlatTiles(Walk):
+    """Longer rows without gaps, reduced along the columns: threads side by side along tiles of them, each with vectors that lie at
+    multiples of their size in memory, wherever a row begins. A thread takes rows that begin at the same place in a vector."""
+
+    name: Literal["flat_tiles"]
+    lanes: Annotated[int, Field(ge=1, le=1024, strict=True)] | None = None
+    """Threads side by side. What is left of the block's takes other rows, of which there have to be a multiple of ``vector``."""
+
+
+WALKS = ("tensor_rows", "tensor_columns", "flat_columns", "flat_tiles", "flat_rows")
 """The strategies for tensors."""
 
 Strategy = Annotated[
-    BlockStrategy | RowLanes | RowBlocks | ColumnTiles | TensorRows | TensorColumns | FlatColumns | FlatRows, Field(discriminator="name")
+    BlockStrategy | RowLanes | RowBlocks | ColumnTiles | TensorRows | TensorColumns | FlatColumns | FlatTiles | FlatRows,
+    Field(discriminator="name"),
 ]
 
 

@@ -44,7 +44,7 @@ class TensorLayout:
     @property
     def keeps_inner(self) -> bool:
         """True if threads stand side by side along an axis of the results."""
-        return self.choice.name in ("tensor_columns", "flat_columns")
+        return self.choice.name in ("tensor_columns", "flat_columns", "flat_tiles")
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -99,7 +99,9 @@ class TensorLayout:
 
     @property
     def tile_columns(self) -> int:
-        """Neighbouring results of a block of ``tensor_columns``."""
+        """Neighbouring results of a block of ``tensor_columns`` or ``flat_tiles``."""
+        if self.name == "flat_tiles" and self.choice.vector > 1:  # a row may begin anywhere in a vector
+            return (self.choice.lanes - 1) * self.choice.vector
         return self.choice.lanes * self.choice.vector * self.choice.columns
 
     @property
@@ -159,7 +161,7 @@ class TensorLayout:
     def groups_of_parts(self) -> str:
         """Number of meetings of blocks, as a formula: for each result, tile of results, or place along the outer axes."""
         outer = " * ".join(self.outer_kept) or "1"
-        if self.name == "tensor_columns":
+        if self.name in ("tensor_columns", "flat_tiles"):
             tiles = f"ceil_div({self.inner}, {self.tile_columns})"
             return tiles if outer == "1" else f"{outer} * {tiles}"
         return outer
@@ -285,6 +287,8 @@ class TensorLayout:
     def parts(self) -> Dimension:
         """Blocks that share a result: where it is not said, enough to fill a large GPU, each with a few loads at least."""
         a_few = 2 * self.choice.threads * self.choice.unroll * (1 if self.name == "tensor_columns" else self.choice.vector)
+        if self.name == "flat_tiles":
+            a_few = 2 * self.groups * self.choice.unroll
         most = f"min({MOST_PARTS}, {self.count} // {a_few})"
         default = f"max(min(ceil_div({BLOCKS}, max({self.groups_of_parts}, 1)), {most}), 1)"
         return Dimension("parts", "blocks that share a result", minimum=1, maximum=MOST_PARTS, default=Formula(default))

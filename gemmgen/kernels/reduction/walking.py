@@ -11,11 +11,11 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.formulas import ceil_div
 from gemmgen.kernels.reduction.arithmetic import Arithmetic
 from gemmgen.kernels.reduction.choice import LOADS, RESIDENT_THREADS, VECTOR_BYTES, power_of_two, resident_blocks
-from gemmgen.kernels.reduction.spec import FlatColumns, FlatRows, TensorColumns, TensorRows
+from gemmgen.kernels.reduction.spec import FlatColumns, FlatRows, FlatTiles, TensorColumns, TensorRows
 from gemmgen.kernels.reduction.tensor import MOST_COUNTED, MOST_PARTS
 from gemmgen.kernels.requests import widest
 
-Strategy = TypeVar("Strategy", FlatColumns, FlatRows, TensorColumns, TensorRows)
+Strategy = TypeVar("Strategy", FlatColumns, FlatRows, FlatTiles, TensorColumns, TensorRows)
 
 THREADS = 256
 SHARED_BYTES = 32 << 10
@@ -24,6 +24,16 @@ LONGEST_FLAT_ROW = 64
 MOST_FLAT_COLUMNS = 127
 """With more, threads side by side waste little of their tiles, whatever the alignment of rows."""
 FLAT_COLUMN_THREADS = 512
+TILE_GROUPS = 8
+"""Rows that a block of ``flat_tiles`` loads from at the same time."""
+TILE_LANES = range(16, 65, 4)
+"""Threads side by side of ``flat_tiles``: from 256 bytes of a row without a gap on."""
+MOST_IDLE = 0.1
+"""Share of the device that tiles may leave idle for the sake of one wave, in which blocks meet once, after as many rows as can be."""
+FEWEST_TILE_ROWS = 128
+"""Fewer leave each thread so few loads that those by which blocks and groups meet count as much."""
+MOST_TILE_STATE = 16
+"""Bytes of a state of ``flat_tiles``: with more, its registers would be spilled."""
 MOST_REPEATED = 256
 """Places that one thread stores a result for."""
 NARROW_LOADS = 16
@@ -70,7 +80,7 @@ class Tensor:
 class Walking:
     """A strategy for a tensor."""
 
-    strategy: TensorRows | TensorColumns | FlatColumns | FlatRows
+    strategy: TensorRows | TensorColumns | FlatColumns | FlatTiles | FlatRows
     alignment: int
     """Elements that the spec may promise."""
     parts: int
@@ -113,10 +123,10 @@ def walking(tensor: Tensor, types: Arithmetic, alignment: int, multiprocessors: 
     return _rows(kept, reduced, types, alignment, multiprocessors)
 
 
-def shares(groups: int, most: int, slots: int) -> int:
+def shares(groups: int, most: int, slots: int, waves: int = 2) -> int:
     """Blocks that share each of ``groups`` pieces of work, at most ``most``, where the device holds ``slots`` blocks at a time: as few
-    as leave next to nothing of the device idle in the last wave."""
-    most = max(1, min(most, MOST_PARTS, ceil_div(2 * slots, max(groups, 1))))
+    as leave next to nothing of the device idle in the last wave. ``waves``: of blocks, about, at most."""
+    most = max(1, min(most, MOST_PARTS, ceil_div(waves * slots, max(groups, 1))))
     if groups >= 8 * slots or most == 1:
         return 1
 
@@ -188,6 +198,10 @@ def _columns(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmeti
         found = _flat_columns(kept, reduced, types, vector, full, multiprocessors)
         if found is not None:
             return found
+    if packed and not wide:
+        found = _flat_tiles(kept, reduced, types, vector, full, multiprocessors)
+        if found is not None:
+            return found
     while vector > 1 and vector * types.state_registers > STATE_REGISTERS // 2:
         vector //= 2
     vectors = ceil_div(max(inner.extent, 1), vector)
@@ -245,4 +259,35 @@ def _flat_columns(
     slots = multiprocessors * resident_blocks("flat_columns", threads, ELEMENTS[types.stored].bytes, types.state_bytes)
     parts = shares(outer, rows * columns // (2 * turn), slots)
     strategy = _checked(FlatColumns, "flat_columns", threads=threads, vector=vector, unroll=LOADS, kept=len(kept), reduced=1)
+    return Walking(strategy, 1, parts, kept, reduced)
+
+
+def _flat_tiles(
+    kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, aligned: int, full: int, multiprocessors: int
+) -> Walking | None:
+    """None where rows begin at vectors, there are few, or they are much shorter than the narrowest tile; where states are large."""
+    columns, rows = kept[-1].extent, reduced[0].extent
+    vector = full
+    while vector > 1 and vector * types.state_registers > STATE_REGISTERS // 2:
+        vector //= 2
+    groups = max(TILE_GROUPS, vector)
+    if aligned >= vector or 2 * columns < TILE_LANES[0] * vector or rows < FEWEST_TILE_ROWS or types.state_bytes > MOST_TILE_STATE:
+        return None
+
+    def busy(lanes: int) -> float:
+        return columns / (ceil_div(columns, (lanes - 1) * vector) * lanes * vector)
+
+    lanes = max(TILE_LANES, key=lambda lanes: (round(20 * busy(lanes)), -abs(groups * lanes - THREADS)))
+    threads = groups * lanes
+    if threads > 1024 or threads * vector * types.state_bytes > SHARED_BYTES:
+        return None
+    size = ELEMENTS[types.stored].bytes
+    unroll = min(2 * LOADS, BYTES_IN_FLIGHT // (vector * size))
+    tiles = math.prod(axis.extent for axis in kept[:-1]) * ceil_div(columns, (lanes - 1) * vector)
+    slots = multiprocessors * resident_blocks("flat_tiles", threads, size, types.state_bytes)
+    most = rows // (2 * groups * unroll)
+    parts = max(1, min(most, slots // max(tiles, 1)))
+    if tiles * parts < (1 - MOST_IDLE) * slots:
+        parts = shares(tiles, most, slots, waves=4)
+    strategy = _checked(FlatTiles, "flat_tiles", threads=threads, vector=vector, unroll=unroll, kept=len(kept), reduced=1, lanes=lanes)
     return Walking(strategy, 1, parts, kept, reduced)

@@ -47,6 +47,16 @@ def test_bound_is_below_that_of_multiply_adds_from_64_on(name):
     assert all(scheme.error_factor(k, scheme.promote_every, True) < k for k in (64, 100, 1024, 65536))
 
 
+@pytest.mark.parametrize("alignment", [1, 4])
+@pytest.mark.parametrize("transpose", ["nt", "nn"])
+def test_rows_longer_than_what_is_read_ahead(alignment, transpose):
+    changes = [f"alignment={{a: {alignment}, b: {alignment}, c: 1}}", f"transpose={transpose}"]
+    planned = gemmgen.plan(SPEC, "sm_90a", [*SMALL, *changes])
+    sizes = {"m": 20, "n": 36, "k": 1300, "lda": 1300, "ldb": 1300 if transpose == "nt" else 36, "ldc": 36}
+    case = oracle.case_of("long rows", sizes, {"alpha": 1.0, "beta": 0.0}, "reals")
+    assert gemmgen.verify(planned, cases=[case]).passed
+
+
 @pytest.mark.parametrize("steps", [1, 2, 4])
 @pytest.mark.parametrize("compensated", [False, True])
 @pytest.mark.parametrize("name", SCHEMES)

@@ -8,10 +8,15 @@ from sampling import ALL
 import gemmgen
 from gemmgen import ops
 from gemmgen.core.errors import PlanError
+from gemmgen.dispatch.model import model_seconds
 from gemmgen.dispatch.selection import choose
 from gemmgen.dispatch.table import parse_problem
 from gemmgen.hardware.target import device
+from gemmgen.kernels.gemm.explain import explain
+from gemmgen.kernels.gemm.matcher import fit
 from gemmgen.kernels.gemm.oracle import case_of
+from gemmgen.kernels.spec_files import load_spec
+from gemmgen.perf.cost_model import cost_model_of
 from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.verification.counters import count_case
 from gemmgen.verification.oracle import oracle_of
@@ -35,6 +40,16 @@ VARIANTS = {
     "the same, in halves": ("columns_tn", [*HALVES, "alignment.a=2", *SHIFTED, "mainloop.columns=3", "mainloop.unroll=16"]),
     "the same, of batches": ("columns_tn", ["alignment.a=1", *SHIFTED, "batch=strided", "alpha=argument", "mainloop.threads=512"]),
     "the same, B by columns": ("columns_tn", ["alignment.a=1", *SHIFTED, "transpose=tt", "mainloop.lanes=64"]),
+    "shared B, by columns": ("few_columns_tn", ["transpose=tt", "mainloop.threads=64"]),
+    "shared B, columns at the edge": ("few_columns_tn", ["multiple_of={m: 4}", "mainloop.columns=11", "mainloop.unroll=8"]),
+    "shared B, nothing aligned": ("few_columns_tn", ["alignment={}", "multiple_of={}", "mainloop.columns=3", "mainloop.lanes=64"]),
+    "shared B, halves in batches": ("few_columns_tn", [*HALVES, "alignment.b=1", "multiple_of.m=8", "batch=strided", "beta=argument"]),
+    "results in vectors, after an epilogue": (
+        "shallow_nn",
+        ["alpha=argument", "beta=argument", "epilogue=[{op: bias, per: column}, {op: residual}, {op: relu}]", "mainloop.threads=64"],
+    ),
+    "results in vectors, of batches": ("shallow_two_rows_nn", ["batch=strided", "mainloop.columns=24", "multiple_of={m: 2, n: 24}"]),
+    "halves in vectors": ("shallow_four_rows_nn", [*HALVES, "mainloop.columns=8", "multiple_of={m: 4, n: 8}", "transpose=tt"]),
     "A contiguous along m, lanes along k": ("deep_nn", ["transpose=tn", "multiple_of.m=4", "mainloop.columns=2"]),
     "launched early": ("deep_nn", ["early_launch=true", "architecture=sm_90", "mainloop.lanes=64", "mainloop.rows=1"]),
 }
@@ -104,8 +119,73 @@ def test_shifted_vectors_move_few_sectors_more():
     [("1,3435,4934,tn", False), ("1,3435,4934,tn,bf16", True), ("1519,3,7977,tn,unaligned", True), ("1,3216,5533,bf16", False)],
 )
 def test_shifted_vectors_serve_what_gains_by_them(problem, shifted):
-    chosen = choose(parse_problem(f"gemm:{problem}"), device("H100")).chosen
+    chosen = choose(parse_problem(f"gemm:{problem}"), device("H200")).chosen
     assert (chosen.candidate.label == "gemm/vector/columns_shifted_tn") == shifted
+
+
+@pytest.mark.parametrize(
+    "problem, label",
+    [
+        ("1,3435,4934,tn", "columns_whole32_tn"),
+        ("1,1725,1640", "columns_whole16_tn"),
+        ("8011,1,2869,tn", "columns_whole64_tn"),
+        ("11184,12,1384,tn", "few_columns_tn"),
+        ("11144,12,3968,tn", "few_columns_tn"),
+        ("117088,24,8,tn", "shallow_two_rows_nn"),
+        ("8288,1,7946,tn", "columns_tn"),
+    ],
+)
+def test_choice_between_kernels_for_few_columns(problem, label):
+    assert choose(parse_problem(f"gemm:{problem}"), device("H200")).chosen.candidate.label == f"gemm/vector/{label}"
+
+
+def _fit(name, problem):
+    request = parse_problem(f"gemm:{problem}").on(device("H200"))
+    return fit(load_spec(VECTOR / f"{name}.yaml"), request)
+
+
+@pytest.mark.parametrize(
+    "name, problem, reason",
+    [("columns_tn", "4096,9,4096,tn", "smaller blocks"), ("few_columns_tn", "4096,1,4096,tn", "for several columns")],
+)
+def test_columns_that_a_kernel_leaves_to_others(name, problem, reason):
+    assert reason in _fit(name, problem)
+
+
+def test_threads_with_rows_of_their_own_have_all_columns():
+    assert _fit("shallow_nn", "117088,24,8,tn").spec.mainloop.columns == 24
+    assert _fit("shallow_nn", "117088,24,8,tn,bf16").spec.mainloop.columns == 12
+
+
+@pytest.mark.parametrize(
+    "name, row",
+    [("few_columns_tn", ("reads of B", "by every warp, a step ahead")), ("shallow_nn", ("results", "stored 4 at a time"))],
+)
+def test_explanation_of_what_warps_share_and_store(name, row):
+    lines = {label: text for section in explain(gemmgen.plan(VECTOR / f"{name}.yaml", "sm_90")) for label, text in section.lines}
+    assert lines[row[0]].startswith(row[1])
+
+
+def test_results_are_stored_in_vectors_where_they_are_aligned():
+    widths = {}
+    for alignment in (1, 4):
+        planned = gemmgen.plan(VECTOR / "shallow_nn.yaml", "sm_90", [f"alignment.c={alignment}"])
+        case = case_of("whole rows", {"m": 512, "n": 16, "k": 8, "lda": 8, "ldb": 16, "ldc": 16}, {}, "reals")
+        counted = count_case(planned, compile_plan(planned), case, hazards=False).to_json()["total"]
+        widths[alignment] = counted["global_memory"]["store"]["requests"]
+    assert widths[1] == 4 * widths[4]
+
+
+def test_what_blocks_have_on_their_way_draws_the_memory():
+    seconds = {}
+    for threads, lanes in ((256, 32), (1024, 8)):
+        changes = ["mainloop.columns=1", f"mainloop.threads={threads}", f"mainloop.lanes={lanes}", "mainloop.unroll=4"]
+        planned = gemmgen.plan(VECTOR / "columns_tn.yaml", "sm_90", changes)
+        problem = {"m": 4096, "n": 1, "k": 4096, "lda": 4096, "ldb": 1, "ldc": 1, "slices": 128 // (4096 // (4 * lanes))}
+        work = cost_model_of("gemm").work(planned, problem)
+        assert work[0].blocks == 128
+        seconds[threads] = model_seconds(work, device("H200"))
+    assert seconds[1024] < 0.8 * seconds[256]
 
 
 def test_lost_slice_is_found(monkeypatch):
@@ -119,7 +199,7 @@ def test_lost_slice_is_found(monkeypatch):
 
 @pytest.mark.parametrize(
     "problem",
-    ["gemm:4096,1,4096", "gemm:1,4096,4096,nt", "gemm:3,3,1000003", "gemm:16,16,65536,tt", "gemm:65536,16,16"],
+    ["gemm:4096,1,4096", "gemm:1,4096,4096,nt", "gemm:3,3,1000003", "gemm:16,16,65536,tt", "gemm:250928,8,16,tn"],
 )
 @pytest.mark.parametrize("name", ["H100", "T4"])
 def test_few_columns_are_left_to_these_kernels(problem, name):

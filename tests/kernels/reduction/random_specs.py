@@ -32,12 +32,13 @@ def _walk(draw: st.DrawFn) -> dict[str, Any]:
     """A strategy for tensors."""
     name = draw(st.sampled_from(WALKS))
     flat = name.startswith("flat") and draw(st.integers(0, 9)) > 0
+    kept = st.integers(1, 2) if name in ("flat_columns", "flat_tiles") else st.just(1) if flat else st.integers(name == "tensor_columns", 4)
     strategy = {
         "name": name,
         "threads": draw(THREADS),
         "unroll": draw(UNROLLS),
         "vector": draw(st.sampled_from([None, None, 1, 2, 2, 4, 8])),
-        "kept": draw(st.integers(1, 2) if name == "flat_columns" else st.just(1) if flat else st.integers(name == "tensor_columns", 4)),
+        "kept": draw(kept),
         "reduced": 1 if flat else draw(st.integers(1, 4)),
         "wide": name != "flat_rows" and draw(st.integers(0, 3)) == 0,
     }
@@ -45,6 +46,8 @@ def _walk(draw: st.DrawFn) -> dict[str, Any]:
         strategy["repeated"] = draw(st.booleans())
     if name == "tensor_rows":
         strategy["lanes"] = draw(st.sampled_from([None, None, 1, 4, 8, 32]))
+    if name == "flat_tiles":
+        strategy["lanes"] = draw(st.sampled_from([None, 2, 4, 6, 8, 16]))
     if name == "tensor_columns":
         strategy |= {"lanes": draw(st.sampled_from([1, 4, 16, 32, 64])), "columns": draw(st.sampled_from([1, 1, 2, 3]))}
     if name == "tensor_columns" and strategy["vector"] is None:

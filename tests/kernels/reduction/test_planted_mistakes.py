@@ -26,6 +26,7 @@ WALK = {"threads": 64, "unroll": 2}
 TENSOR_ROWS = {"shape": "tensor", "strategy": {"name": "tensor_rows", "kept": 2, "reduced": 2, **WALK}}
 TENSOR_COLUMNS = {"shape": "tensor", "strategy": {"name": "tensor_columns", "lanes": 16, "vector": 1, "columns": 2, "kept": 2, **WALK}}
 FLAT_COLUMNS = {"shape": "tensor", "strategy": {"name": "flat_columns", **WALK}}
+FLAT_TILES = {"shape": "tensor", "strategy": {"name": "flat_tiles", "lanes": 8, "kept": 2, **WALK}}
 FLAT_ROWS = {"shape": "tensor", "strategy": {"name": "flat_rows", **WALK}}
 REPEATED = {"shape": "tensor", "strategy": {"name": "tensor_rows", "kept": 2, "repeated": True, **WALK}}
 
@@ -38,7 +39,7 @@ def verify_with(old: str, new: str, **fields: Any) -> VerificationReport:
     return verify_binary(plan, binary, EmulatorBackend())
 
 
-@pytest.mark.parametrize("fields", [STREAMING, LAST_BLOCK, LAST_WARP, SEQUENTIAL, LANES, COLUMNS, FLAT_ROWS, REPEATED])
+@pytest.mark.parametrize("fields", [STREAMING, LAST_BLOCK, LAST_WARP, SEQUENTIAL, LANES, COLUMNS, FLAT_TILES, FLAT_ROWS, REPEATED])
 def test_an_unchanged_kernel_passes(fields: dict[str, Any]) -> None:
     assert verify_with("kThreads", "kThreads", **fields).passed
 
@@ -90,6 +91,18 @@ def test_an_unchanged_kernel_passes(fields: dict[str, Any]) -> None:
         (FLAT_COLUMNS, "kThreads / period * period", "kThreads"),
         (FLAT_COLUMNS, "skew % columns", "0"),
         (FLAT_COLUMNS, "first + i >= 0 && ", ""),
+        (FLAT_TILES, "for (; at < 0; at += stride)", "for (; at < -4; at += stride)"),
+        (FLAT_TILES, "kLanes * kVector - skew_of(group, start, ragged)", "kLanes * kVector"),
+        (FLAT_TILES, "result + skew_of(group, start, ragged)", "result"),
+        (FLAT_TILES, "static_cast<long long>(r0) * k1 - kVector", "static_cast<long long>(r0) * k1 - 1"),
+        (FLAT_TILES, "last_vector ? next : totals[i]", "last_vector + stride ? next : totals[i]"),
+        (FLAT_TILES, "last_vector ? at + u * stride : at", "last_vector + stride ? at + u * stride : at"),
+        (FLAT_TILES, "holds && part == 0", "holds"),
+        (FLAT_TILES, "(kVector - start) % kVector", "kVector - start"),
+        (FLAT_TILES, "elements - static_cast<int>((start + elements) % kVector)", "elements"),
+        (FLAT_TILES, "= max(first, elements -", "= (elements -"),
+        (FLAT_TILES, "    __syncthreads();\n\n    if (holds)", "    if (holds)"),
+        (FLAT_TILES, "result < kTile && ", ""),
         (FLAT_ROWS, "min(k0 - first_row, block_rows)", "block_rows"),
         (FLAT_ROWS, "    __syncthreads();\n", ""),
         (FLAT_ROWS, "staged + skew", "staged"),

@@ -47,11 +47,26 @@ def test_axes_keep_their_order_where_places_are_numbered() -> None:
         ([(7, 1)], [(1 << 20, 7)], "flat_columns"),
         ([(1 << 20, 7)], [(7, 1)], "flat_rows"),
         ([(10**7, 1)], [], "tensor_columns"),
+        ([(29, 1232 * 371), (371, 1)], [(1232, 371)], "flat_tiles"),
+        ([(29, 1232 * 372), (372, 1)], [(1232, 372)], "tensor_columns"),
+        ([(29, 64 * 371), (371, 1)], [(64, 371)], "tensor_columns"),
+        ([(29, 1232 * 400), (371, 1)], [(1232, 400)], "tensor_columns"),
         ([(3, 224 * 224)], [(64, 3 * 224 * 224), (224 * 224, 1)], "tensor_rows"),
     ],
 )
 def test_every_kind_of_tensor_has_its_strategy(kept: Any, reduced: Any, name: str) -> None:
     assert rule(kept, reduced).strategy.name == name
+
+
+def test_odd_halves_between_axes_are_tiled_in_one_wave() -> None:
+    found = walking(tensor_of([Axis(26, 765 * 519, 519), Axis(519, 1, 1)], [Axis(765, 519)], False), arithmetic("sum", "f16"), 16, 132)
+    assert found.strategy.name == "flat_tiles" and found.strategy.vector == 8
+    assert 0.9 * 132 * 4 < found.parts * 26 * 2 <= 132 * 4
+
+
+def test_positions_in_few_columns_are_not_tiled() -> None:
+    found = walking(tensor_of([Axis(7, 1, 1)], [Axis(1 << 20, 7)], False), arithmetic("argmax", "f32"), 16, 132)
+    assert found.strategy.name == "tensor_columns"
 
 
 def test_few_long_rows_are_shared_by_all_multiprocessors() -> None:
