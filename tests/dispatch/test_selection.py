@@ -299,3 +299,16 @@ def test_a_table_of_the_same_architecture_corrects_the_model(monkeypatch):
     assert "interpolated" in {option.source for option in timed.options}
     assert "measured" not in {option.source for option in timed.options}
     assert "measured" in {option.source for option in choose_by(own, request, H200).options}
+
+
+def test_a_borrowed_row_for_the_problem_itself_decides():
+    h100, row = device("H100"), load_table("H200").rows[0]
+    plain = {option.plan.name: option.seconds for option in choose_by(None, row.request, h100).options}
+    held = 0
+    for option in choose_by(table_for(h100), row.request, h100).options:
+        name = table_name(option.candidate, h100.architecture)
+        if name in row.times and name in row.models:
+            held += 1
+            assert option.source == "interpolated"
+            assert option.seconds == pytest.approx(plain[option.plan.name] * row.times[name] / row.models[name], rel=1e-6)
+    assert held > 1
