@@ -24,12 +24,16 @@ LONGEST_FLAT_ROW = 64
 MOST_FLAT_COLUMNS = 127
 """With more, threads side by side waste little of their tiles, whatever the alignment of rows."""
 FLAT_COLUMN_THREADS = 512
-TILE_GROUPS = 8
-"""Rows that a block of ``flat_tiles`` loads from at the same time."""
-TILE_LANES = range(16, 65, 4)
-"""Threads side by side of ``flat_tiles``: from 256 bytes of a row without a gap on."""
-MOST_IDLE = 0.1
-"""Share of the device that tiles may leave idle for the sake of one wave, in which blocks meet once, after as many rows as can be."""
+TILE_LANES = range(8, 18)
+"""Threads side by side of ``flat_tiles``: from 128 bytes of a row without a gap on. Twice as many are as fast, but make few blocks."""
+TILE_GROUPS = (64, 32, 16, 8)
+"""Rows that a block of ``flat_tiles`` loads from at the same time: as many as leave about ``THREADS_PER_SM`` on each."""
+THREADS_PER_SM = 900
+"""With four vectors each, more than the memory takes to be busy."""
+BUSY_BYTES_PER_SM = 36 << 10
+"""In flight on each SM, with which the memory is busy: 4.5 TB/s times 1 us, on 132 of them."""
+MEETING_BYTES_PER_SM = 160 << 10
+"""What each SM could read while blocks meet: on an H200 5 us in a CUDA graph, which sets the tickets to 0 first."""
 FEWEST_TILE_ROWS = 128
 """Fewer leave each thread so few loads that those by which blocks and groups meet count as much."""
 MOST_TILE_STATE = 16
@@ -167,6 +171,8 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
         unroll = min(8, power_of_two(ceil_div(units, lanes)))
     else:
         threads = min(THREADS, max(64, power_of_two(ceil_div(units, 8))))
+        if len(reduced) == 1 and units <= 8 * threads:  # all of a row at the same time
+            unroll = power_of_two(ceil_div(units, threads))
         parts = shares(results, units // (threads * unroll * 2), multiprocessors * resident_blocks("tensor_rows", threads, size, 0))
     while unroll > 1 and unroll * ceil_div(vector * size, 4) > STATE_REGISTERS:
         unroll //= 2
@@ -266,28 +272,43 @@ def _flat_tiles(
     kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, aligned: int, full: int, multiprocessors: int
 ) -> Walking | None:
     """None where rows begin at vectors, there are few, or they are much shorter than the narrowest tile; where states are large."""
-    columns, rows = kept[-1].extent, reduced[0].extent
+    columns, rows, outer = kept[-1].extent, reduced[0].extent, math.prod(axis.extent for axis in kept[:-1])
     vector = full
     while vector > 1 and vector * types.state_registers > STATE_REGISTERS // 2:
         vector //= 2
-    groups = max(TILE_GROUPS, vector)
-    if aligned >= vector or 2 * columns < TILE_LANES[0] * vector or rows < FEWEST_TILE_ROWS or types.state_bytes > MOST_TILE_STATE:
-        return None
-
-    def busy(lanes: int) -> float:
-        return columns / (ceil_div(columns, (lanes - 1) * vector) * lanes * vector)
-
-    lanes = max(TILE_LANES, key=lambda lanes: (round(20 * busy(lanes)), -abs(groups * lanes - THREADS)))
-    threads = groups * lanes
-    if threads > 1024 or threads * vector * types.state_bytes > SHARED_BYTES:
+    if aligned >= vector or columns < TILE_LANES[0] * vector or rows < FEWEST_TILE_ROWS or types.state_bytes > MOST_TILE_STATE:
         return None
     size = ELEMENTS[types.stored].bytes
-    unroll = min(2 * LOADS, BYTES_IN_FLIGHT // (vector * size))
-    tiles = math.prod(axis.extent for axis in kept[:-1]) * ceil_div(columns, (lanes - 1) * vector)
-    slots = multiprocessors * resident_blocks("flat_tiles", threads, size, types.state_bytes)
-    most = rows // (2 * groups * unroll)
-    parts = max(1, min(most, slots // max(tiles, 1)))
-    if tiles * parts < (1 - MOST_IDLE) * slots:
-        parts = shares(tiles, most, slots, waves=4)
+    unroll = min(LOADS, BYTES_IN_FLIGHT // (vector * size))
+
+    def tiles(lanes: int) -> int:
+        return outer * ceil_div(columns, (lanes - 1) * vector)
+
+    def possible(lanes: int, groups: int) -> bool:
+        threads = lanes * groups
+        fits = threads <= 1024 and threads * vector * types.state_bytes <= SHARED_BYTES
+        return fits and threads % 32 == 0 and groups % vector == 0 and threads >= (lanes - 1) * vector
+
+    shapes = [(lanes, groups) for lanes in TILE_LANES for groups in TILE_GROUPS if possible(lanes, groups)]
+    if not shapes:
+        return None
+    wanted = THREADS_PER_SM * multiprocessors
+
+    def rank(shape: tuple[int, int]) -> tuple[int, int, int]:
+        lanes, groups = shape
+        idle = 1 - outer * columns / (tiles(lanes) * lanes * vector)
+        uneven = 1 - tiles(lanes) / (ceil_div(tiles(lanes), multiprocessors) * multiprocessors)
+        few = 2 * tiles(lanes) < multiprocessors
+        return (abs(round(2 * math.log2(tiles(lanes) * lanes * groups / wanted))), round(10 * idle + 2 * uneven), -lanes if few else lanes)
+
+    lanes, groups = min(shapes, key=rank)
+    threads = lanes * groups
+    blocks = tiles(lanes)
+    in_flight = blocks * threads * unroll * vector * size / multiprocessors
+    idle_bytes = outer * rows * columns * size / multiprocessors * (BUSY_BYTES_PER_SM / in_flight - 1)
+    parts = 1
+    if idle_bytes > MEETING_BYTES_PER_SM:
+        slots = multiprocessors * resident_blocks("flat_tiles", threads, size, types.state_bytes)
+        parts = max(1, min(rows // (2 * groups * unroll), slots // blocks))
     strategy = _checked(FlatTiles, "flat_tiles", threads=threads, vector=vector, unroll=unroll, kept=len(kept), reduced=1, lanes=lanes)
     return Walking(strategy, 1, parts, kept, reduced)

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from gemmgen.core.formulas import ceil_div
 from gemmgen.dispatch.selection import choose
 from gemmgen.hardware.target import DEVICES
 from gemmgen.kernels.reduction.matcher import arithmetic
+from gemmgen.kernels.reduction.spec import FlatTiles
 from gemmgen.kernels.reduction.walking import Axis, Walking, shares, tensor_of, walking
 from gemmgen.kernels.requests import Layout
 from gemmgen.ops.operators import operator_called
@@ -58,10 +60,23 @@ def test_every_kind_of_tensor_has_its_strategy(kept: Any, reduced: Any, name: st
     assert rule(kept, reduced).strategy.name == name
 
 
-def test_odd_halves_between_axes_are_tiled_in_one_wave() -> None:
-    found = walking(tensor_of([Axis(26, 765 * 519, 519), Axis(519, 1, 1)], [Axis(765, 519)], False), arithmetic("sum", "f16"), 16, 132)
-    assert found.strategy.name == "flat_tiles" and found.strategy.vector == 8
-    assert 0.9 * 132 * 4 < found.parts * 26 * 2 <= 132 * 4
+def odd_middle(outer: int, rows: int, columns: int, stored: str) -> Walking:
+    tensor = tensor_of([Axis(outer, rows * columns, columns), Axis(columns, 1, 1)], [Axis(rows, columns)], False)
+    return walking(tensor, arithmetic("sum", stored), 16, 132)
+
+
+@pytest.mark.parametrize("shape", [(26, 765, 519, "f16"), (31, 742, 371, "f32"), (64, 300, 777, "bf16"), (16, 1000, 259, "f32")])
+def test_odd_rows_between_axes_fill_the_device_unshared(shape: tuple[int, int, int, str]) -> None:
+    found = odd_middle(*shape)
+    strategy = found.strategy
+    assert isinstance(strategy, FlatTiles) and strategy.lanes and strategy.vector and strategy.threads
+    blocks = shape[0] * ceil_div(shape[2], (strategy.lanes - 1) * strategy.vector)
+    assert found.parts == 1
+    assert 500 * 132 < blocks * strategy.threads < 2048 * 132
+
+
+def test_few_long_odd_tiles_are_shared() -> None:
+    assert odd_middle(3, 20000, 333, "f32").parts > 4
 
 
 def test_positions_in_few_columns_are_not_tiled() -> None:
