@@ -24,10 +24,16 @@ LONGEST_FLAT_ROW = 64
 MOST_FLAT_COLUMNS = 127
 """With more, threads side by side waste little of their tiles, whatever the alignment of rows."""
 FLAT_COLUMN_THREADS = 512
-TILE_LANES = range(8, 18)
-"""Threads side by side of ``flat_tiles``: from 128 bytes of a row without a gap on. Twice as many are as fast, but make few blocks."""
-TILE_GROUPS = (64, 32, 16, 8)
-"""Rows that a block of ``flat_tiles`` loads from at the same time: as many as leave about ``THREADS_PER_SM`` on each."""
+TILE_LANES = (8, 9, 10)
+"""Threads side by side of ``flat_tiles``: 128 bytes of a row and more, without a gap. More are as fast, but make fewer blocks."""
+WIDE_TILE_LANES = (16, 32)
+"""The same where narrow tiles are more than twice, and sixteen times, as many as fill the device: fewer vectors are read twice."""
+SHARED_TILE_LANES = (12, 14, 16)
+"""The same where several blocks share a tile: fewer of them meet."""
+TILE_GROUPS = (8, 16, 32, 64)
+"""Rows that a block of ``flat_tiles`` may load from at the same time."""
+LEAST_TURNS = 8
+"""Rows of a thread of ``flat_tiles``, at least: groups that have fewer wait longer for one another than they load."""
 THREADS_PER_SM = 900
 """With four vectors each, more than the memory takes to be busy."""
 BUSY_BYTES_PER_SM = 36 << 10
@@ -142,6 +148,13 @@ def shares(groups: int, most: int, slots: int, waves: int = 2) -> int:
     return next(parts for parts in range(1, most + 1) if idle(parts) <= best + 0.04)
 
 
+def _meeting_pays(all_bytes: int, in_flight: int, multiprocessors: int) -> bool:
+    """True if several blocks for a result save more time than their meeting takes: one alone, with ``in_flight`` bytes on the whole
+    device, leaves the memory idle for so long."""
+    idle = all_bytes / multiprocessors * (BUSY_BYTES_PER_SM * multiprocessors / max(in_flight, 1) - 1)
+    return idle > MEETING_BYTES_PER_SM
+
+
 def _checked(strategy: type[Strategy], name: str, **numbers: object) -> Strategy:
     """A strategy with numbers that its own fields check."""
     return strategy.model_validate({"name": name, **numbers})
@@ -172,8 +185,9 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
     else:
         threads = min(THREADS, max(64, power_of_two(ceil_div(units, 8))))
         if len(reduced) == 1 and units <= 8 * threads:  # all of a row at the same time
-            unroll = power_of_two(ceil_div(units, threads))
-        parts = shares(results, units // (threads * unroll * 2), multiprocessors * resident_blocks("tensor_rows", threads, size, 0))
+            unroll = min(power_of_two(ceil_div(units, threads)), STATE_REGISTERS // vector)
+        if _meeting_pays(results * count * size, results * threads * unroll * vector * size, multiprocessors):
+            parts = shares(results, units // (threads * unroll * 2), multiprocessors * resident_blocks("tensor_rows", threads, size, 0))
     while unroll > 1 and unroll * ceil_div(vector * size, 4) > STATE_REGISTERS:
         unroll //= 2
     strategy = _checked(
@@ -222,7 +236,9 @@ def _columns(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmeti
     while columns > 1 and columns * vector * types.state_registers > STATE_REGISTERS:
         columns //= 2
     tiles = outer * ceil_div(vectors, lanes * columns)
-    parts = shares(tiles, count // (groups * unroll * 2), multiprocessors * RESIDENT_THREADS // THREADS)
+    parts = 1
+    if _meeting_pays(outer * inner.extent * count * size, tiles * THREADS * unroll * columns * vector * size, multiprocessors):
+        parts = shares(tiles, count // (groups * unroll * 2), multiprocessors * RESIDENT_THREADS // THREADS)
     strategy = _checked(
         TensorColumns,
         "tensor_columns",
@@ -262,8 +278,11 @@ def _flat_columns(
         return None
     period = columns // math.gcd(columns, vector)
     turn = threads // period * period * vector * LOADS
-    slots = multiprocessors * resident_blocks("flat_columns", threads, ELEMENTS[types.stored].bytes, types.state_bytes)
-    parts = shares(outer, rows * columns // (2 * turn), slots)
+    size = ELEMENTS[types.stored].bytes
+    slots = multiprocessors * resident_blocks("flat_columns", threads, size, types.state_bytes)
+    parts = 1
+    if _meeting_pays(outer * rows * columns * size, outer * turn * size, multiprocessors):
+        parts = shares(outer, rows * columns // (2 * turn), slots)
     strategy = _checked(FlatColumns, "flat_columns", threads=threads, vector=vector, unroll=LOADS, kept=len(kept), reduced=1)
     return Walking(strategy, 1, parts, kept, reduced)
 
@@ -280,35 +299,40 @@ def _flat_tiles(
         return None
     size = ELEMENTS[types.stored].bytes
     unroll = min(LOADS, BYTES_IN_FLIGHT // (vector * size))
+    wanted = THREADS_PER_SM * multiprocessors
 
     def tiles(lanes: int) -> int:
         return outer * ceil_div(columns, (lanes - 1) * vector)
+
+    def idle(lanes: int) -> int:
+        return round(10 * (1 - outer * columns / (tiles(lanes) * lanes * vector)))
 
     def possible(lanes: int, groups: int) -> bool:
         threads = lanes * groups
         fits = threads <= 1024 and threads * vector * types.state_bytes <= SHARED_BYTES
         return fits and threads % 32 == 0 and groups % vector == 0 and threads >= (lanes - 1) * vector
 
-    shapes = [(lanes, groups) for lanes in TILE_LANES for groups in TILE_GROUPS if possible(lanes, groups)]
-    if not shapes:
+    narrow = tiles(TILE_LANES[0]) * TILE_LANES[0]
+    if narrow * TILE_GROUPS[0] > 2 * wanted:
+        pairs = [(WIDE_TILE_LANES[narrow * TILE_GROUPS[0] > 16 * wanted], max(TILE_GROUPS[0], vector))]
+    elif narrow * TILE_GROUPS[-1] < wanted // 2:
+        pairs = [(lanes, groups) for groups in reversed(TILE_GROUPS) for lanes in SHARED_TILE_LANES]
+    else:
+        most = max(TILE_GROUPS[0], rows // LEAST_TURNS)
+        pairs = [(lanes, groups) for groups in TILE_GROUPS if groups <= most for lanes in TILE_LANES]
+
+    def rank(pair: tuple[int, int]) -> tuple[int, int, int]:
+        lanes, groups = pair
+        return abs(round(math.log2(tiles(lanes) * lanes * groups / wanted))), idle(lanes), lanes
+
+    pairs = [pair for pair in pairs if possible(*pair)]
+    if not pairs:
         return None
-    wanted = THREADS_PER_SM * multiprocessors
-
-    def rank(shape: tuple[int, int]) -> tuple[int, int, int]:
-        lanes, groups = shape
-        idle = 1 - outer * columns / (tiles(lanes) * lanes * vector)
-        uneven = 1 - tiles(lanes) / (ceil_div(tiles(lanes), multiprocessors) * multiprocessors)
-        few = 2 * tiles(lanes) < multiprocessors
-        return (abs(round(2 * math.log2(tiles(lanes) * lanes * groups / wanted))), round(10 * idle + 2 * uneven), -lanes if few else lanes)
-
-    lanes, groups = min(shapes, key=rank)
+    lanes, groups = min(pairs, key=rank)
     threads = lanes * groups
-    blocks = tiles(lanes)
-    in_flight = blocks * threads * unroll * vector * size / multiprocessors
-    idle_bytes = outer * rows * columns * size / multiprocessors * (BUSY_BYTES_PER_SM / in_flight - 1)
     parts = 1
-    if idle_bytes > MEETING_BYTES_PER_SM:
+    if _meeting_pays(outer * rows * columns * size, tiles(lanes) * threads * unroll * vector * size, multiprocessors):
         slots = multiprocessors * resident_blocks("flat_tiles", threads, size, types.state_bytes)
-        parts = max(1, min(rows // (2 * groups * unroll), slots // blocks))
+        parts = max(1, min(rows // (2 * groups * unroll), slots // tiles(lanes)))
     strategy = _checked(FlatTiles, "flat_tiles", threads=threads, vector=vector, unroll=unroll, kept=len(kept), reduced=1, lanes=lanes)
     return Walking(strategy, 1, parts, kept, reduced)
