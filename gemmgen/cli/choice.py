@@ -23,6 +23,7 @@ _SOURCES = {
     "interpolated": "the model, corrected by what the table holds of the instance on the nearest problems",
     "model": "the model alone",
 }
+_CORRECTED = "the model, corrected by what the table holds of other instances on the nearest problems"
 
 
 def problem_device(architecture: Architecture | None) -> Device:
@@ -101,6 +102,12 @@ def _option_json(option: Option) -> dict[str, Any]:
     }
 
 
+def estimate_source(choice: Choice) -> str:
+    """Source of the estimate of what was chosen."""
+    corrected = choice.table is not None and choice.table.near(choice.request)
+    return _CORRECTED if choice.chosen.source == "model" and corrected else _SOURCES[choice.chosen.source]
+
+
 def _runners_up(choice: Choice) -> list[Option]:
     return [option for option in choice.options if option is not choice.chosen][:RUNNERS_UP]
 
@@ -121,7 +128,7 @@ def _print(choice: Choice, asked: str, notes: Sequence[tuple[str, str]]) -> None
         ("takes", f"{option.candidate.label} ({option.plan.name})"),
         ("why", _why(choice)),
         ("certified", _standing(option)),
-        ("predicted", f"{duration(option.seconds)}, {rate(cost.operations / option.seconds, f'{unit}/s')}: {_SOURCES[option.source]}"),
+        ("predicted", f"{duration(option.seconds)}, {rate(cost.operations / option.seconds, f'{unit}/s')}: {estimate_source(choice)}"),
         ("table", _table_text(choice)),
     ]
     error = accuracy_of(choice.request.kind, option.plan, option.dimensions)

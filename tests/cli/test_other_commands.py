@@ -2,12 +2,17 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cli.conftest import Run
+from gemmgen.cli.choice import estimate_source
 from gemmgen.cli.output import duration, rate
+from gemmgen.dispatch.selection import choose
+from gemmgen.dispatch.table import parse_problem
+from gemmgen.hardware.target import device
 
 
 def test_explain_tells_the_plan_and_the_roof_that_binds(run: Run, spec: Path) -> None:
@@ -122,3 +127,11 @@ def test_numbers_for_people() -> None:
     seconds = (0, 4.4e-12, 3e-9, 4.45e-5, 0.265, 12.34, 1234)
     assert [duration(s) for s in seconds] == ["0 s", "0.0044 ns", "3.00 ns", "44.5 µs", "265 ms", "12.3 s", "1234 s"]
     assert [rate(v, "B/s") for v in (0, 999, 1e3, 4.55e12)] == ["0.00 B/s", "999 B/s", "1.00 kB/s", "4.55 TB/s"]
+
+
+def test_explain_tells_whose_times_correct_an_estimate() -> None:
+    asked = parse_problem("gemm:64,64,64")
+    found = choose(asked, device("H200"))
+    by_model = replace(found, chosen=replace(found.chosen, source="model"))
+    assert "other instances" in estimate_source(by_model)
+    assert estimate_source(replace(by_model, table=None)) == "the model alone"
