@@ -646,8 +646,9 @@ def _partial_sums(spec: GemmSpec, matrices: tuple[Matrix, Matrix, Matrix]) -> tu
     if not isinstance(spec.decomposition, SplitKParallel):
         return 1, ""
     slices = spec.decomposition.slices
-    at_launch = slices == "launch"
-    return MOST_SLICES if at_launch else slices, str(partials_bytes(spec, matrices, "slices" if at_launch else slices))
+    if slices == "launch":
+        return MOST_SLICES, str(partials_bytes(spec, matrices, "slices"))
+    return slices, str(partials_bytes(spec, matrices, slices))
 
 
 def _reduction_groups(spec: GemmSpec) -> int:

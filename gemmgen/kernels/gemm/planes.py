@@ -14,13 +14,15 @@ from typing import Any, Literal
 
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.accuracy import UNIT_ROUNDOFF
-from gemmgen.kernels.gemm.sequence import MAXIMUM_REDUCTION_GROUPS
+from gemmgen.kernels.gemm.sequence import MAXIMUM_EXTENT, MAXIMUM_REDUCTION_GROUPS
 from gemmgen.kernels.gemm.spec import Arithmetic
 from gemmgen.kernels.matrix import Matrix
 
 SchemeName = Literal["f16x3", "bf16x6", "bf16x9", "tf32x3"]
 
 SPLIT_THREADS = 256
+READ_AHEAD = 8
+"""Vectors of 16 bytes that a thread reads ahead of a row."""
 CHUNK = 32
 """Values of k that a thread splits of an operand whose rows do not run along k."""
 PROMOTE_STEPS = 2
@@ -224,7 +226,7 @@ class PlaneOperand:
     in_mainloop: bool = False
     """True if the kernel that multiplies splits it, and says which of its lines are marked."""
     row_of_block: bool = False
-    """True if a block splits a row of it, where rows run along k; else each warp does."""
+    """True if a block splits a row of it, where rows run along k; else each warp does. Of few, long rows warps would leave SMs idle."""
 
     @property
     def suffix(self) -> str:
@@ -276,12 +278,22 @@ class PlaneOperand:
     def read_constants(self) -> tuple[tuple[str, object, str], ...]:
         """Names, values and meanings of the numbers by which a warp reads a row: one value to a lane, or a vector."""
         if self.vector == 1:
-            return (("kAhead", 16, "values on their way to a lane"),)
+            return (("kAhead", 2 * READ_AHEAD, "values on their way to a lane"),)
         return (
-            ("kAhead", 8, "vectors on their way to a lane"),
+            ("kAhead", READ_AHEAD, "vectors on their way to a lane"),
             ("kVector", self.vector, ""),
-            ("kAtOnce", "32 * kVector", "elements that a warp reads at a time"),
+            ("kAtOnce", f"{self.row_threads} * kVector", f"elements that a {self.row_team} reads at a time"),
         )
+
+    @property
+    def row_team(self) -> Literal["warp", "block"]:
+        """Threads that split a row together, where rows run along k."""
+        return "block" if self.row_of_block else "warp"
+
+    @property
+    def row_threads(self) -> str:
+        """Their number, as CUDA."""
+        return "kSplitThreads" if self.row_of_block else "32"
 
     @property
     def pitch_multiple(self) -> int:
@@ -338,7 +350,7 @@ class PlaneOperand:
     @property
     def c_blocks(self) -> str:
         if self.k_major:
-            return f"({self.extent} + kSplitThreads / 32 - 1) / (kSplitThreads / 32)"
+            return self.extent if self.row_of_block else f"({self.extent} + kSplitThreads / 32 - 1) / (kSplitThreads / 32)"
         return f"(({self.extent} + kSplitThreads - 1) / kSplitThreads) * max(1, (k + kChunk - 1) / kChunk)"
 
 
@@ -414,6 +426,11 @@ class PlanesPlan:
     repair_threads = REPAIR_THREADS
     repair_lines = REPAIR_LINES
     range_bits = RANGE_BITS
+
+    @property
+    def largest_k(self) -> int:
+        """k up to which an int counts what is read ahead of a row."""
+        return MAXIMUM_EXTENT - (4 * READ_AHEAD * SPLIT_THREADS if self.slices > 1 else 0)
 
     @property
     def stored_matrices(self) -> int:
@@ -694,7 +711,7 @@ def planes_plan(
             kept=arithmetic.kept == name,
             least_depth=least_depth,
             in_mainloop=in_mainloop and name == "a",
-            row_of_block=in_mainloop,
+            row_of_block=in_mainloop or slices > 1,
         )
         for name, matrix in (("a", matrices[0]), ("b", matrices[1]))
     )

@@ -46,7 +46,7 @@ def planes_sequence(
 ) -> LaunchSequence:
     """Dimensions, arguments, constraints, workspace and launches of the instance ``name``; ``reduction``: threads of a block that adds up
     slices, and elements of C that it finishes."""
-    problem = gemm_problem(spec, matrices, epilogue, MAXIMUM_EXTENT - FARTHEST_TILE, LARGEST_INT)
+    problem = gemm_problem(spec, matrices, epilogue, min(planes.largest_k, MAXIMUM_EXTENT - FARTHEST_TILE), LARGEST_INT)
     partial = isinstance(spec.decomposition, SplitKParallel)
     own: list[Argument] = [SLICES] if getattr(spec.decomposition, "slices", 1) == "launch" else []
     held = "scales of rows and columns, then the planes of A and B" + (", then the partial products of all slices" if partial else "")
@@ -146,7 +146,7 @@ def keeping_sequence(planes: PlanesPlan) -> LaunchSequence:
     matrix = operand.matrix
     extents = [
         Dimension(operand.extent, f"{operand.line}s of {operand.name}", maximum=MAXIMUM_EXTENT),
-        Dimension("k", "values along the sums", maximum=MAXIMUM_EXTENT),
+        Dimension("k", "values along the sums", maximum=planes.largest_k),
     ]
     scalars = [ScalarArgument(extent.name, "s32", extent.meaning) for extent in extents]
     arguments: list[Argument] = [*scalars, matrix.argument("input"), *matrix.scalars, kept_argument(planes, operand, "inout")]
