@@ -58,6 +58,19 @@ def test_rows_longer_than_what_is_read_ahead(alignment, transpose):
     assert gemmgen.verify(planned, cases=[case]).passed
 
 
+@pytest.mark.parametrize("alignment", [1, 4])
+def test_rows_longer_than_what_a_block_reads_ahead(alignment):
+    planned = gemmgen.plan(SPEC, "sm_90a", [*SMALL, SLICED, f"alignment={{a: {alignment}, b: {alignment}, c: 1}}"])
+    sizes = {"m": 3, "n": 5, "k": 9244, "lda": 9244, "ldb": 9244, "ldc": 5, "slices": 7}
+    case = oracle.case_of("long rows", sizes, {"alpha": 1.0, "beta": 0.0}, "reals")
+    assert gemmgen.verify(planned, cases=[case]).passed
+
+
+def test_a_block_splits_a_long_row_where_k_is_cut():
+    sequence = gemmgen.plan(SPEC, "sm_90a", [*SMALL, SLICED]).sequence
+    assert sequence.launches[0].grid_of({"m": 30, "n": 20, "k": 9000, "slices": 4})[0] == 50
+
+
 @pytest.mark.parametrize("steps", [1, 2, 4])
 @pytest.mark.parametrize("compensated", [False, True])
 @pytest.mark.parametrize("name", SCHEMES)
