@@ -205,6 +205,7 @@ STORES = {
     "mma, vectors of 4": 1.2,
     "mma, vectors of 2": 1.8,
     "planes by wgmma, scaled": 1.98,
+    "planes by wgmma, partial": 1.76,
     "planes by mma, scaled": 1.03,
 }
 """Time of stores of results, over that of their bytes in whole lines, by the instructions that multiply and the way of storing."""
@@ -413,7 +414,7 @@ def _lines(plan: GemmPlan, loop: VectorLoop, n: int, k: int) -> float:
 
 def _reduction_work(plan: GemmPlan, problem: Mapping[str, int], result: float, element_bytes: int) -> Work:
     """The kernel that adds up the slices of k."""
-    reduction = plan.sequence.launches[1]
+    reduction = plan.sequence.launches[plan.reduction_launch]
     grid = reduction.grid_of(problem)
     elements = reduction.threads // plan.reduction_groups * 4
     return Work(
@@ -526,12 +527,13 @@ def _tensor_core_work(
         results=results,
         costs=_of_few(COSTS[_kind(kind, loop)], problem),
     )
-    if plan.planes is not None:
-        return _around_planes(plan, plan.planes, problem, main)
     if plan.copied is not None:
         return _copy_work(plan, plan.copied, problem), replace(main, follows=True)
     reads = (plan.spec.beta == "argument") + len(plan.residuals)
-    return (main, _reduction_work(plan, problem, result, plan.matrix_c.element_bytes * (1 + reads))) if partial else (main,)
+    reduction = (_reduction_work(plan, problem, result, plan.matrix_c.element_bytes * (1 + reads)),) if partial else ()
+    if plan.planes is not None:
+        return _around_planes(plan, plan.planes, problem, (main, *reduction))
+    return main, *reduction
 
 
 def _of_few(costs: Costs, problem: Mapping[str, int]) -> Costs:
@@ -620,7 +622,7 @@ def _warp_mma_work(
         costs=_of_few(COSTS[kind], problem),
     )
     if plan.planes is not None:
-        return _around_planes(plan, plan.planes, problem, main)
+        return _around_planes(plan, plan.planes, problem, (main,))
     reads = (plan.spec.beta == "argument") + len(plan.residuals)
     return (main, _reduction_work(plan, problem, result, plan.matrix_c.element_bytes * (1 + reads))) if partial else (main,)
 
@@ -692,8 +694,8 @@ def _split_latencies(operand: PlaneOperand, k: int) -> float:
     return k / (SPLIT_ROW * operand.vector / 4 * (SPLIT_THREADS / 32 if operand.row_of_block else 1))
 
 
-def _around_planes(plan: GemmPlan, planes: PlanesPlan, problem: Mapping[str, int], main: Work) -> tuple[Work, ...]:
-    """A product by planes, with the kernels that split before it and the one that repairs after it."""
+def _around_planes(plan: GemmPlan, planes: PlanesPlan, problem: Mapping[str, int], product: tuple[Work, ...]) -> tuple[Work, ...]:
+    """A product by planes and, if there are slices, their sum, with the kernels that split before it and the one that repairs after it."""
     k = problem["k"]
     around = []
     for index, kernel in enumerate(planes.kernels):
@@ -743,7 +745,7 @@ def _around_planes(plan: GemmPlan, planes: PlanesPlan, problem: Mapping[str, int
         early=plan.spec.early_launch,
         costs=COSTS["repairs"],
     )
-    return (*around, replace(main, follows=True), repair)
+    return (*around, *(replace(work, follows=True) for work in product), repair)
 
 
 def cost(plan: GemmPlan, problem: Mapping[str, int]) -> Cost:

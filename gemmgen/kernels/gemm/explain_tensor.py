@@ -155,7 +155,10 @@ def _work(plan: GemmPlan, loop: WarpgroupLoop | WarpLoop) -> Lines:
         ]
     elif plan.slices > 1 or plan.cut_at_launch:
         slices = "as many slices as the dimension slices says" if plan.cut_at_launch else f"{plan.slices} slices"
-        lines.append(("division of k", f"{slices}, whose sums a second kernel adds up in a fixed order"))
+        adds = "a second kernel adds up in a fixed order"
+        if plan.planes is not None:
+            adds = "a kernel behind the product adds up in a fixed order, what additions round off included"
+        lines.append(("division of k", f"{slices}, whose sums {adds}"))
     if loop.sharers > 1:
         axis, shared = ("m", "B") if loop.cluster_m > 1 else ("n", "A")
         lines.append(("cluster", f"{loop.sharers} blocks side by side along {axis} copy parts of one tile of {shared} to all of them"))
@@ -260,6 +263,13 @@ def _neighbours_stored(loop: WarpgroupLoop | WarpLoop) -> int:
     return loop.vectors.columns if isinstance(loop, WarpLoop) and loop.vectors is not None else 2
 
 
+def _writer(plan: GemmPlan) -> str:
+    """The kernel that adds up slices."""
+    if plan.planes is None:
+        return "the second kernel"
+    return "the kernel that adds them up" + (", and undoes the scales," if plan.planes.scheme.scaled else "")
+
+
 def _results(plan: GemmPlan, loop: WarpgroupLoop | WarpLoop) -> Lines:
     how = {
         "boxes": "through shared memory, from where the copy engine takes boxes of 64 rows of 128 bytes",
@@ -269,7 +279,7 @@ def _results(plan: GemmPlan, loop: WarpgroupLoop | WarpLoop) -> Lines:
         "rows": "side by side, by way of shared memory, where a warp turns 16 rows around at a time",
         "turned": "side by side, by way of shared memory, where a warp turns 16 rows of 32 columns around at a time",
         "scaled": "two neighbours at a time, straight from registers, without the scales of their row and column",
-        "partial": "partial sums, straight from registers into the workspace; the second kernel writes C",
+        "partial": f"partial sums, straight from registers into the workspace; {_writer(plan)} writes C",
     }[plan.fragment_store]
     if loop.staging is not None and loop.staging.columns * plan.matrix_c.element_bytes != SPAN_BYTES:
         how = how.replace("128 bytes", f"{loop.staging.columns * plan.matrix_c.element_bytes} bytes")
@@ -278,6 +288,6 @@ def _results(plan: GemmPlan, loop: WarpgroupLoop | WarpLoop) -> Lines:
         lines.append(("", "64 rows that reach into the next group leave row by row, in units of 16 bytes"))
     read = ["C"] if plan.spec.beta == "argument" else []
     read += [matrix.name for matrix in plan.residuals]
-    if read:
+    if read and plan.fragment_store != "partial":
         lines.append(("read before", f"{' and '.join(read)}, two neighbours at a time{'; C only if beta is not 0' if 'C' in read else ''}"))
     return tuple(lines)

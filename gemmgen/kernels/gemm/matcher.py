@@ -464,7 +464,7 @@ def settings(plan: GemmPlan, problem: Mapping[str, int], device: Device) -> list
     loop = plan.loop
     if "slices" not in problem or not isinstance(loop, TiledLoop | VectorLoop | WarpLoop | WarpgroupLoop):
         return [{}]
-    tiles = math.prod(plan.sequence.launches[0].grid_of({**problem, "slices": 1}))
+    tiles = math.prod(plan.sequence.launches[plan.main_launch].grid_of({**problem, "slices": 1}))
     step = loop.step if isinstance(loop, VectorLoop) else loop.tile_k * getattr(loop, "k_groups", 1)
     most = max(1, min(MOST_SLICES, problem["k"] // step))
     fitting = max(1, occupancy(device.architecture, plan.threads, registers(plan, loop), plan.shared_bytes).blocks_per_sm)

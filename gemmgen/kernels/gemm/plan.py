@@ -17,7 +17,7 @@ from gemmgen.kernels.gemm.copied import CopyPlan, copy_plan
 from gemmgen.kernels.gemm.exchange import Exchange, plan_exchange
 from gemmgen.kernels.gemm.loop import NaiveLoop, TiledLoop, resource_reasons, shared_regions, tiled_loop
 from gemmgen.kernels.gemm.matrices import matrix_layouts
-from gemmgen.kernels.gemm.planes import PlanesPlan, planes_plan
+from gemmgen.kernels.gemm.planes import PlanesPlan, plane_scheme, planes_plan
 from gemmgen.kernels.gemm.planes_sequence import keeping_sequence, planes_sequence
 from gemmgen.kernels.gemm.reasons import (
     alignment_reasons,
@@ -25,7 +25,15 @@ from gemmgen.kernels.gemm.reasons import (
     thread_reasons,
     tile_reasons,
 )
-from gemmgen.kernels.gemm.sequence import WORKSPACE_ALIGNMENT, Geometry, flag_bytes, gemm_sequence
+from gemmgen.kernels.gemm.sequence import (
+    MAXIMUM_REDUCTION_GROUPS,
+    MOST_SLICES,
+    WORKSPACE_ALIGNMENT,
+    Geometry,
+    flag_bytes,
+    gemm_sequence,
+    partials_bytes,
+)
 from gemmgen.kernels.gemm.spec import (
     Arithmetic,
     DataParallel,
@@ -54,7 +62,6 @@ from gemmgen.kernels.tiles.unrolling import unroll_pragma
 REDUCTION_THREADS = 256
 REDUCTION_VECTOR = 4
 """Elements of C that a thread of the kernel that sums up slices works on."""
-MAXIMUM_REDUCTION_GROUPS = 16
 REDUCTION_GROUPS_OF_ANY = 8
 """Groups where the launch says how many slices there are."""
 
@@ -134,6 +141,16 @@ class GemmPlan(KernelPlan):
         return len(self.planes.kernels) if self.planes else int(self.copied is not None)
 
     @property
+    def reduction_launch(self) -> int:
+        """The place in the sequence of the kernel that adds up the slices of a parallel split of k."""
+        return self.main_launch + 1
+
+    @property
+    def reduction_form(self) -> str:
+        """That kernel: a macro of ``templates/gemm/reduction.cu.j2``."""
+        return "reduction_by_planes" if self.planes is not None else "reduction_kernel"
+
+    @property
     def even_k(self) -> bool:
         """True if the spec promises that k is even."""
         return bool(self.spec.multiple_of.k % 2 == 0)
@@ -142,6 +159,11 @@ class GemmPlan(KernelPlan):
     def batch_argument(self) -> str:
         """The number of products as one more argument of a call; empty without a batch."""
         return ", batch" if self.batched else ""
+
+    @property
+    def batch_arguments(self) -> str:
+        """What planes of a batch are found by, as more arguments of a call; empty without a batch."""
+        return ", batch, stride_a, stride_b" if self.batched else ""
 
     @property
     def inner_epilogue(self) -> tuple[Step, ...]:
@@ -251,7 +273,8 @@ class GemmPlan(KernelPlan):
     @property
     def partial_constant(self) -> str:
         """The constant that says how rows of the slices' sums are rounded up."""
-        return f"constexpr int kPartialVector = {REDUCTION_VECTOR};  // sums that the second kernel reads at a time: rows are whole vectors"
+        reader = "second kernel" if self.planes is None else "kernel below"
+        return f"constexpr int kPartialVector = {REDUCTION_VECTOR};  // sums that the {reader} reads at a time: rows are whole vectors"
 
     @property
     def partial_vector_elements(self) -> int:
@@ -284,6 +307,18 @@ class GemmPlan(KernelPlan):
     def cut_at_launch(self) -> bool:
         """True if the launch says into how many slices a parallel split cuts k."""
         return getattr(self.spec.decomposition, "slices", 1) == "launch"
+
+    @property
+    def slices_name(self) -> str:
+        """Their number, as CUDA."""
+        return "slices" if self.cut_at_launch else "kSlices"
+
+    @property
+    def partials(self) -> str:
+        """Where the sums of slices begin, as CUDA."""
+        if self.planes is None:
+            return "workspace"
+        return f"parts_of(workspace, m, n, k{self.batch_arguments}).partials"
 
     @property
     def store(self) -> str:
@@ -536,9 +571,13 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
     elif isinstance(loop, WarpgroupLoop):
         assert isinstance(mainloop, TensorCoreMainloop)
         held = loop.tile_n // 8, loop.blocks_m
-        planes = planes_plan(name, mainloop.arithmetic, matrices, loop.tile_k, mainloop.promote_every, loop.cluster_k * loop.k_groups, held)
+        parts_of_k = loop.cluster_k * loop.k_groups
+        slices, partial_bytes = _partial_sums(spec, matrices)
+        planes = planes_plan(
+            name, mainloop.arithmetic, matrices, loop.tile_k, mainloop.promote_every, parts_of_k, held, slices, partial_bytes
+        )
         if planes is not None:
-            sequence = planes_sequence(name, spec, matrices, loop, epilogue, planes)
+            sequence = planes_sequence(name, spec, matrices, loop, epilogue, planes, (REDUCTION_THREADS, reduction_elements))
         else:
             sequence = tensor_core_sequence(name, spec, matrices, loop, epilogue, (REDUCTION_THREADS, reduction_elements), copied)
     elif isinstance(loop, WarpLoop):
@@ -546,7 +585,7 @@ def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
         held = loop.warp_n // 8, loop.warp_m // loop.block_rows
         planes = planes_plan(name, mainloop.arithmetic, matrices, loop.tile_k, matrices_held=held)
         if planes is not None:
-            sequence = planes_sequence(name, spec, matrices, loop, epilogue, planes)
+            sequence = planes_sequence(name, spec, matrices, loop, epilogue, planes, (REDUCTION_THREADS, reduction_elements))
         else:
             sequence = warp_mma_sequence(name, spec, matrices, loop, epilogue, (REDUCTION_THREADS, reduction_elements), shared_bytes)
     else:
@@ -602,11 +641,24 @@ def arithmetic_parts(arithmetic: Arithmetic) -> list[str]:
     return [*parts, *(["split_rows"] if arithmetic.split == "mainloop" else [])]
 
 
+def _partial_sums(spec: GemmSpec, matrices: tuple[Matrix, Matrix, Matrix]) -> tuple[int, str]:
+    """Slices of k, at most, whose sums a kernel adds up, and what these take of the workspace; 1 and nothing without such a kernel."""
+    if not isinstance(spec.decomposition, SplitKParallel):
+        return 1, ""
+    slices = spec.decomposition.slices
+    if slices == "launch":
+        return MOST_SLICES, str(partials_bytes(spec, matrices, "slices"))
+    return slices, str(partials_bytes(spec, matrices, slices))
+
+
 def _reduction_groups(spec: GemmSpec) -> int:
-    """Groups of threads among which a reducing block shares the slices: about eight slices each, a power of two of groups."""
+    """Groups of threads among which a reducing block shares the slices: about eight slices each, a power of two of groups. Several where
+    float32 is computed by planes."""
     slices = getattr(spec.decomposition, "slices", 1)
     if slices == "launch":
         return REDUCTION_GROUPS_OF_ANY
+    if plane_scheme(getattr(spec.mainloop, "arithmetic", Arithmetic())) is not None:
+        return min(REDUCTION_GROUPS_OF_ANY, 1 << (slices.bit_length() - 1))
     return int(min(MAXIMUM_REDUCTION_GROUPS, 1 << max(0, (slices - 1).bit_length() - 3)))
 
 
@@ -623,10 +675,10 @@ def packed(plan: GemmPlan, sizes: Sequence[int], batch: int = 1) -> dict[str, in
 
 def fragment_store(plan: GemmPlan) -> str:
     """Store of fragments of results: a macro of ``templates/gemm/fragments.cu.j2``."""
-    if plan.planes is not None:
-        return "scaled"
     if plan.store == "partial":
         return "partial"
+    if plan.planes is not None:
+        return "scaled"
     if plan.spec.store == "tma":
         return "boxes"
     if isinstance(plan.loop, WarpLoop | WarpgroupLoop) and plan.loop.turned:

@@ -14,12 +14,15 @@ from typing import Any, Literal
 
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.accuracy import UNIT_ROUNDOFF
+from gemmgen.kernels.gemm.sequence import MAXIMUM_EXTENT, MAXIMUM_REDUCTION_GROUPS
 from gemmgen.kernels.gemm.spec import Arithmetic
 from gemmgen.kernels.matrix import Matrix
 
 SchemeName = Literal["f16x3", "bf16x6", "bf16x9", "tf32x3"]
 
 SPLIT_THREADS = 256
+READ_AHEAD = 8
+"""Vectors of 16 bytes that a thread reads ahead of a row."""
 CHUNK = 32
 """Values of k that a thread splits of an operand whose rows do not run along k."""
 PROMOTE_STEPS = 2
@@ -157,10 +160,11 @@ class Scheme:
         total = 2 * left_out + dropped + leading + additions + kept + 3
         return total * 1.001  # products of errors, of which each is below 2^-10
 
-    def least_depth(self, promoted: int, compensated: bool, parts_of_k: int = 1, joined: bool = False) -> int:
+    def least_depth(self, promoted: int, compensated: bool, parts_of_k: int = 1, joined: bool = False, slices: int = 1) -> int:
         """k from which on neither the bound nor any measured error is larger than that of multiply-adds in order of k."""
         depths = itertools.count(self.measured_depth)
-        return next(k for k in depths if self.error_factor(k, promoted, compensated, joined) + parts_of_k - 1 <= k)
+        more = parts_of_k - 1 + slices_factor(slices)
+        return next(k for k in depths if self.error_factor(k, promoted, compensated, joined) + more <= k)
 
     def holds(self, magnitudes: Any) -> Any:
         """True if planes hold each row of a matrix of float32 numbers, as the kernel decides it: a flag for each row of
@@ -222,7 +226,7 @@ class PlaneOperand:
     in_mainloop: bool = False
     """True if the kernel that multiplies splits it, and says which of its lines are marked."""
     row_of_block: bool = False
-    """True if a block splits a row of it, where rows run along k; else each warp does."""
+    """True if a block splits a row of it, where rows run along k; else each warp does. Of few, long rows warps would leave SMs idle."""
 
     @property
     def suffix(self) -> str:
@@ -274,12 +278,22 @@ class PlaneOperand:
     def read_constants(self) -> tuple[tuple[str, object, str], ...]:
         """Names, values and meanings of the numbers by which a warp reads a row: one value to a lane, or a vector."""
         if self.vector == 1:
-            return (("kAhead", 16, "values on their way to a lane"),)
+            return (("kAhead", 2 * READ_AHEAD, "values on their way to a lane"),)
         return (
-            ("kAhead", 8, "vectors on their way to a lane"),
+            ("kAhead", READ_AHEAD, "vectors on their way to a lane"),
             ("kVector", self.vector, ""),
-            ("kAtOnce", "32 * kVector", "elements that a warp reads at a time"),
+            ("kAtOnce", f"{self.row_threads} * kVector", f"elements that a {self.row_team} reads at a time"),
         )
+
+    @property
+    def row_team(self) -> Literal["warp", "block"]:
+        """Threads that split a row together, where rows run along k."""
+        return "block" if self.row_of_block else "warp"
+
+    @property
+    def row_threads(self) -> str:
+        """Their number, as CUDA."""
+        return "kSplitThreads" if self.row_of_block else "32"
 
     @property
     def pitch_multiple(self) -> int:
@@ -336,7 +350,7 @@ class PlaneOperand:
     @property
     def c_blocks(self) -> str:
         if self.k_major:
-            return f"({self.extent} + kSplitThreads / 32 - 1) / (kSplitThreads / 32)"
+            return self.extent if self.row_of_block else f"({self.extent} + kSplitThreads / 32 - 1) / (kSplitThreads / 32)"
         return f"(({self.extent} + kSplitThreads - 1) / kSplitThreads) * max(1, (k + kChunk - 1) / kChunk)"
 
 
@@ -349,7 +363,7 @@ class WorkspacePart:
     bytes: str
     """A formula over the problem."""
     c_bytes: str
-    """The same in CUDA, as long long."""
+    """The same in CUDA, as long long; empty of what always comes last."""
 
 
 @dataclass(frozen=True)
@@ -400,6 +414,10 @@ class PlanesPlan:
     """True if the kernel that multiplies splits A, and sums kept and leading products together."""
     matrices: tuple[int, int] = (1, 1)
     """Matrices of 8 columns, and blocks of rows, that a thread has sums of."""
+    slices: int = 1
+    """Slices of k, at most, whose sums a kernel behind the product adds up."""
+    partial_bytes: str = ""
+    """A formula over the problem: what these sums take of the workspace."""
 
     threads = SPLIT_THREADS
     chunk = CHUNK
@@ -408,6 +426,11 @@ class PlanesPlan:
     repair_threads = REPAIR_THREADS
     repair_lines = REPAIR_LINES
     range_bits = RANGE_BITS
+
+    @property
+    def largest_k(self) -> int:
+        """k up to which an int counts what is read ahead of a row."""
+        return MAXIMUM_EXTENT - (4 * READ_AHEAD * SPLIT_THREADS if self.slices > 1 else 0)
 
     @property
     def stored_matrices(self) -> int:
@@ -440,11 +463,21 @@ class PlanesPlan:
         """The exponent of a row of a result where it is stored, as CUDA."""
         return "row_exponents[block][half]" if self.in_mainloop or self.store_turns > 1 else "k > 0 ? exponents_a[min(row, m - 1)] : 0"
 
-    def result_of(self, product: str) -> str:
+    def result_of(self, product: str, column_exponent: str = "column_exponents[j][v]") -> str:
         """A result before the epilogue, of the sum of its products, as CUDA."""
         if self.in_mainloop:
             return f"in_order_of_k({product}, A, B, row, column, k, lda, ldb)"
-        return f"scaled({product}, -(row_exponent + column_exponents[j][v]))" if self.scheme.scaled else product
+        return f"scaled({product}, -(row_exponent + {column_exponent}))" if self.scheme.scaled else product
+
+    def with_lost(self, sum: str, lost: str) -> str:
+        """A sum of slices with what its additions rounded off, as CUDA; that is no number where an unscaled sum is infinite, or was near
+        the end of its range."""
+        return f"{sum} + {lost}" if self.scheme.scaled else f"isfinite({lost}) ? {sum} + {lost} : {sum}"
+
+    @property
+    def leaves_out(self) -> str:
+        """The opening of a comment on which results are stored, and how."""
+        return "What the scales multiplied is divided out again; rows" if self.scheme.scaled else "Rows"
 
     @property
     def repair_parts(self) -> int:
@@ -491,16 +524,14 @@ class PlanesPlan:
         if k < self.least_depth:
             return SHALLOW_FACTOR
         promoted = self.promoted_steps * self.scheme.instruction_k
-        return self.scheme.error_factor(k, promoted, self.compensated, self.in_mainloop) + self.parts_of_k - 1
+        return self.scheme.error_factor(k, promoted, self.compensated, self.in_mainloop) + self.parts_of_k - 1 + slices_factor(self.slices)
 
     def range_factor(self, k: int) -> float:
         """The same where |A||B| comes to ``NEAR_THE_END``: what additions round off may not be kept there."""
-        factor = self.error_factor(k)
-        return (
-            factor + -(-k // (self.promoted_steps * self.scheme.instruction_k))
-            if self.compensated and not self.scheme.scaled and k >= self.least_depth
-            else factor
-        )
+        if self.scheme.scaled or k < self.least_depth:
+            return self.error_factor(k)
+        promotions = -(-k // (self.promoted_steps * self.scheme.instruction_k))
+        return self.error_factor(k) + promotions * self.compensated + min(self.slices, promotions) - 1
 
     @property
     def least_depth(self) -> int:
@@ -544,7 +575,8 @@ class PlanesPlan:
     @property
     def parts(self) -> tuple[WorkspacePart, ...]:
         """The workspace, in order."""
-        return memory_parts(tuple(operand for operand in self.operands if not operand.kept))
+        partials = (WorkspacePart("partials", "float", self.partial_bytes, ""),) if self.partial_bytes else ()
+        return memory_parts(tuple(operand for operand in self.operands if not operand.kept)) + partials
 
     @property
     def kept_parts(self) -> tuple[WorkspacePart, ...]:
@@ -620,6 +652,17 @@ def all_bytes(parts: tuple[WorkspacePart, ...]) -> Formula:
     return Formula(" + ".join(f"round_up({part.bytes}, {REGION_BYTES})" for part in parts) or "0")
 
 
+def slices_factor(slices: int) -> float:
+    """c that the sum of so many slices adds to that of their products.
+
+    Compensated additions lose no more than u sum|x| (``Scheme.error_factor``), among the slices of a group of threads and again among the
+    groups. Adding up what they keep rounds once more for each, and twice where groups meet: by u of at most as many u as additions came
+    before. At last it joins the sum.
+    """
+    roundings = slices + 2 * MAXIMUM_REDUCTION_GROUPS
+    return 3 + roundings**2 * UNIT_ROUNDOFF if slices > 1 else 0.0
+
+
 def plane_scheme(arithmetic: Arithmetic) -> Scheme | None:
     """Composition of float32 products from smaller ones, if there is one."""
     return None if arithmetic.f32_by is None else SCHEMES[arithmetic.f32_by]
@@ -644,9 +687,12 @@ def planes_plan(
     promote_every: int | str = "auto",
     parts_of_k: int = 1,
     matrices_held: tuple[int, int] = (1, 1),
+    slices: int = 1,
+    partial_bytes: str = "",
 ) -> PlanesPlan | None:
     """Steps around a product of planes; None where the operands are multiplied as they are. ``promote_every``: as in a spec;
-    ``matrices_held``: matrices of 8 columns and blocks of rows that a thread has sums of."""
+    ``matrices_held``: matrices of 8 columns and blocks of rows that a thread has sums of; ``slices``: of k, at most, whose sums, of
+    ``partial_bytes``, a kernel adds up."""
     scheme = plane_scheme(arithmetic)
     if scheme is None:
         return None
@@ -654,7 +700,7 @@ def planes_plan(
     compensated = is_compensated(arithmetic)
     promoted_steps = min(promoted, tile_k) // scheme.instruction_k
     in_mainloop = arithmetic.split == "mainloop"
-    least_depth = scheme.least_depth(promoted_steps * scheme.instruction_k, compensated, parts_of_k, in_mainloop)
+    least_depth = scheme.least_depth(promoted_steps * scheme.instruction_k, compensated, parts_of_k, in_mainloop, slices)
     a, b = (
         PlaneOperand(
             "A" if name == "a" else "B",
@@ -665,8 +711,8 @@ def planes_plan(
             kept=arithmetic.kept == name,
             least_depth=least_depth,
             in_mainloop=in_mainloop and name == "a",
-            row_of_block=in_mainloop,
+            row_of_block=in_mainloop or slices > 1,
         )
         for name, matrix in (("a", matrices[0]), ("b", matrices[1]))
     )
-    return PlanesPlan(scheme, (a, b), name, promoted_steps, compensated, parts_of_k, in_mainloop, matrices_held)
+    return PlanesPlan(scheme, (a, b), name, promoted_steps, compensated, parts_of_k, in_mainloop, matrices_held, slices, partial_bytes)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from gemmgen.core.formulas import Formula
 from gemmgen.hardware import tensor_map as tma
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.gemm.planes import REPAIR_THREADS, REPAIR_TILE, SPLIT_THREADS, PlaneOperand, PlanesPlan
-from gemmgen.kernels.gemm.sequence import MAXIMUM_EXTENT, gemm_problem, workspace_argument
-from gemmgen.kernels.gemm.spec import GemmSpec
-from gemmgen.kernels.gemm.tensor_sequence import FARTHEST_TILE, LARGEST_INT, matrix_map
+from gemmgen.kernels.gemm.sequence import (
+    MAXIMUM_EXTENT,
+    SLICES,
+    gemm_problem,
+    reduction_launch,
+    slices_dimension,
+    workspace_argument,
+)
+from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel
+from gemmgen.kernels.gemm.tensor_sequence import FARTHEST_TILE, LARGEST_INT, grid_text, matrix_map, work_constraint
 from gemmgen.kernels.gemm.warp_mma import WarpLoop
 from gemmgen.kernels.launch import (
     Argument,
@@ -34,10 +42,15 @@ def planes_sequence(
     loop: WarpgroupLoop | WarpLoop,
     epilogue: tuple[Step, ...],
     planes: PlanesPlan,
+    reduction: tuple[int, int],
 ) -> LaunchSequence:
-    """Dimensions, arguments, constraints, workspace and launches of the instance ``name``."""
-    problem = gemm_problem(spec, matrices, epilogue, MAXIMUM_EXTENT - FARTHEST_TILE, LARGEST_INT)
-    workspace = workspace_argument("u8", planes.workspace_bytes, 1, "scales of rows and columns, then the planes of A and B")
+    """Dimensions, arguments, constraints, workspace and launches of the instance ``name``; ``reduction``: threads of a block that adds up
+    slices, and elements of C that it finishes."""
+    problem = gemm_problem(spec, matrices, epilogue, min(planes.largest_k, MAXIMUM_EXTENT - FARTHEST_TILE), LARGEST_INT)
+    partial = isinstance(spec.decomposition, SplitKParallel)
+    own: list[Argument] = [SLICES] if getattr(spec.decomposition, "slices", 1) == "launch" else []
+    held = "scales of rows and columns, then the planes of A and B" + (", then the partial products of all slices" if partial else "")
+    workspace = workspace_argument("u8", planes.workspace_bytes, 1, held)
     maps: list[TensorMapArgument] = []
     if isinstance(loop, WarpgroupLoop):
         for operand, box in zip(planes.operands, (loop.a.box, loop.b.box), strict=True):
@@ -73,23 +86,23 @@ def planes_sequence(
         for kernel in planes.kernels
     ]
     times_batch = " * batch" if spec.batch == "strided" else ""
-    tiles = f"ceil_div(m, {loop.tile_m * loop.cluster_m}) * ceil_div(n, {loop.tile_n * loop.cluster_n}){times_batch}"
-    cluster = loop.cluster_blocks
-    at_once = f"min({tiles}, {loop.persistent_blocks // cluster})" if loop.persistent_blocks else tiles
-    blocks = f"{cluster} * ({at_once})" if cluster > 1 else at_once
     factors = [*given["A"], *given["B"]] if planes.in_mainloop else []
-    main = [*shared, *factors, *maps, *result, *kept, workspace]
-    launches.append(launch(name, blocks, loop.threads, main, loop.shared_bytes, cluster))
+    finishing = [*shared, *factors, *maps, *result, *kept, workspace]
+    main = [*shared, *maps, workspace, *own] if partial else finishing
+    launches.append(launch(name, grid_text(spec, loop), loop.threads, main, loop.shared_bytes, loop.cluster_blocks))
+    if partial:
+        adding = reduction_launch(name, spec, problem, matrices, workspace, reduction[1], reduction[0])
+        launches.append(replace(adding, arguments=tuple(argument.name for argument in [*shared, *result, *kept, workspace, *own])))
     repaired = f"ceil_div(m, {REPAIR_TILE}) * ceil_div(n, {REPAIR_TILE}){times_batch}"
     launches.append(launch(f"{name}_repair", repaired, REPAIR_THREADS, [*shared, *given["A"], *given["B"], *result, *kept, workspace]))
     most = LARGEST_INT - 65536
     fits = Constraint(Formula(f"{repaired} < {most}"), f"{repaired} is less than {most}: an int counts the tiles that may be repaired")
     return LaunchSequence(
         name=name,
-        dimensions=problem.dimensions,
-        arguments=(*shared, *given["A"], *given["B"], *result, *kept, *maps, workspace),
+        dimensions=(*problem.dimensions, *((slices_dimension(),) if own else ())),
+        arguments=(*shared, *given["A"], *given["B"], *result, *kept, *maps, workspace, *own),
         launches=tuple(launches),
-        constraints=(*problem.constraints, fits),
+        constraints=(*problem.constraints, *((work_constraint(spec, loop),) if partial else ()), fits),
         workspace_bytes=planes.workspace_bytes,
         workspace_zero_bytes=planes.zero_bytes,
     )
@@ -133,7 +146,7 @@ def keeping_sequence(planes: PlanesPlan) -> LaunchSequence:
     matrix = operand.matrix
     extents = [
         Dimension(operand.extent, f"{operand.line}s of {operand.name}", maximum=MAXIMUM_EXTENT),
-        Dimension("k", "values along the sums", maximum=MAXIMUM_EXTENT),
+        Dimension("k", "values along the sums", maximum=planes.largest_k),
     ]
     scalars = [ScalarArgument(extent.name, "s32", extent.meaning) for extent in extents]
     arguments: list[Argument] = [*scalars, matrix.argument("input"), *matrix.scalars, kept_argument(planes, operand, "inout")]

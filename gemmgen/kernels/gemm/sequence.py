@@ -27,6 +27,8 @@ MAXIMUM_EXTENT = 2**31 - 1 - 1024
 LARGEST_GROUPS = 65536
 MOST_SLICES = 4096
 """Largest number of slices that a launch may cut k into."""
+MAXIMUM_REDUCTION_GROUPS = 16
+"""Groups of threads, at most, among which a block shares the slices that it adds up."""
 SLICE_OF_A_CALL = 8192
 """Depth of a slice where nobody says how many there are."""
 WORKSPACE_ALIGNMENT = 256

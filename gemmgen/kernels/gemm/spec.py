@@ -303,8 +303,7 @@ class SplitKParallel(SpecModel):
 
     scheme: Literal["split_k_parallel"]
     slices: Slices | Literal["launch"]
-    """``launch``: as many as the dimension ``slices`` of a problem says, so that one kernel serves every depth and every device; without
-    tensor cores."""
+    """``launch``: as many as the dimension ``slices`` of a problem says, so that one kernel serves every depth and every device."""
 
 
 class SplitKCluster(SpecModel):

@@ -200,8 +200,8 @@ def plane_reasons(spec: GemmSpec, arithmetic: Arithmetic, matrices: tuple[Matrix
 
 def _plane_loop_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop, scheme: Scheme) -> Iterator[Reason]:
     """Reasons against such products by this mainloop."""
-    if spec.decomposition.scheme not in ("data_parallel", "split_k_cluster"):
-        need = "data_parallel or split_k_cluster where float32 is computed by planes"
+    if spec.decomposition.scheme not in ("data_parallel", "split_k_parallel", "split_k_cluster"):
+        need = "data_parallel, split_k_parallel or split_k_cluster where float32 is computed by planes"
         yield Reason("decomposition", "decomposition.scheme", spec.decomposition.scheme, need)
     every = mainloop.promote_every
     if every != "auto" and (every == "never" or every % scheme.instruction_k or mainloop.tile.k % every):
@@ -224,6 +224,9 @@ def _split_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop, scheme: Scheme)
     if spec.batch != "none" or mainloop.arithmetic.kept != "none":
         got = f"mainloop with batch: {spec.batch}, kept: {mainloop.arithmetic.kept}"
         yield Reason("split", field, got, "kernel for batches, and where planes are kept")
+    if isinstance(spec.decomposition, SplitKParallel):
+        need = "kernel for split_k_parallel: whether planes hold a row is known where all of it has been read"
+        yield Reason("split", field, "mainloop with split_k_parallel", need, "scheme: split_k_cluster")
     if spec.alignment.a * ELEMENTS[spec.storage.a].bytes < COPY_ALIGNMENT:
         got = f"mainloop with alignment.a: {spec.alignment.a}"
         yield Reason("split", field, got, "alignment.a: 4, as the copy engine wants it", "split: kernel")

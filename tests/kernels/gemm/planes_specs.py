@@ -33,8 +33,10 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
     schemes: list[dict[str, Any]] = [{"scheme": "data_parallel"}, {"scheme": "data_parallel"}]
     if strategy == "tensor_core":
         schemes += [{"scheme": "split_k_cluster", "slices": slices} for slices in (2, 4)]
+    if strategy == "tensor_core" and (not in_mainloop or draw(st.integers(0, 9)) == 7):
+        schemes += [{"scheme": "split_k_parallel", "slices": slices} for slices in (3, 20, "launch")]
     decomposition = draw(st.sampled_from(schemes))
-    whole = decomposition["scheme"] == "data_parallel"
+    whole = decomposition["scheme"] != "split_k_cluster"
     tile_k = draw(st.sampled_from((64, 64, 64, 128) if in_mainloop else (32, 64) if f32_by == "tf32x3" else (64,)))
     fields: dict[str, Any] = {
         "kind": "gemm",

@@ -9,13 +9,13 @@ from sampling import ALL
 
 import gemmgen
 from gemmgen.core.errors import PlanError
-from gemmgen.dispatch.selection import choose
+from gemmgen.dispatch.selection import choose, choose_by
 from gemmgen.dispatch.table import parse_problem
 from gemmgen.hardware.target import device
 from gemmgen.kernels.accuracy import UNIT_ROUNDOFF
 from gemmgen.kernels.gemm import oracle
 from gemmgen.kernels.gemm.explain import accuracy
-from gemmgen.kernels.gemm.planes import SCHEMES
+from gemmgen.kernels.gemm.planes import SCHEMES, slices_factor
 from gemmgen.kernels.gemm.planes_numbers import planes_bound, scale_exponents, split, stored_planes
 from kernels.gemm.planes_specs import specs
 from kernels.random_batches import try_random_specs
@@ -23,6 +23,7 @@ from kernels.random_batches import try_random_specs
 SPEC = SPECS / "gemm" / "f32_by_f16x3.yaml"
 MMA = SPECS / "gemm" / "mma"
 SMALL = ["mainloop.tile.m=64", "mainloop.tile.n=64", "mainloop.consumers=1", "mainloop.stages=2", "early_launch=false"]
+SLICED = "decomposition={scheme: split_k_parallel, slices: launch}"
 HOLDS = {
     "f16x3": ([1.0, 2.0**-28], [1.0, 2.0**-29]),
     "bf16x6": ([2.0**62, 2.0**-100], [2.0**63, 1.0]),
@@ -55,6 +56,19 @@ def test_rows_longer_than_what_is_read_ahead(alignment, transpose):
     sizes = {"m": 20, "n": 36, "k": 1300, "lda": 1300, "ldb": 1300 if transpose == "nt" else 36, "ldc": 36}
     case = oracle.case_of("long rows", sizes, {"alpha": 1.0, "beta": 0.0}, "reals")
     assert gemmgen.verify(planned, cases=[case]).passed
+
+
+@pytest.mark.parametrize("alignment", [1, 4])
+def test_rows_longer_than_what_a_block_reads_ahead(alignment):
+    planned = gemmgen.plan(SPEC, "sm_90a", [*SMALL, SLICED, f"alignment={{a: {alignment}, b: {alignment}, c: 1}}"])
+    sizes = {"m": 3, "n": 5, "k": 9244, "lda": 9244, "ldb": 9244, "ldc": 5, "slices": 7}
+    case = oracle.case_of("long rows", sizes, {"alpha": 1.0, "beta": 0.0}, "reals")
+    assert gemmgen.verify(planned, cases=[case]).passed
+
+
+def test_a_block_splits_a_long_row_where_k_is_cut():
+    sequence = gemmgen.plan(SPEC, "sm_90a", [*SMALL, SLICED]).sequence
+    assert sequence.launches[0].grid_of({"m": 30, "n": 20, "k": 9000, "slices": 4})[0] == 50
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4])
@@ -253,7 +267,8 @@ def test_other_schemes_stay_within_their_bound(name):
         ("store=tma", "store"),
         ("mainloop.schedule=ping_pong", "mainloop.schedule"),
         ("mainloop.promote_every=24", "mainloop.promote_every"),
-        ("decomposition={scheme: split_k_parallel, slices: 2}", "decomposition.scheme"),
+        ("decomposition={scheme: stream_k, blocks: 4}", "decomposition.scheme"),
+        ("store=through_shared", "store"),
     ],
 )
 def test_specs_that_planes_cannot_serve_are_refused(override, field):
@@ -409,12 +424,85 @@ def test_kernels_keep_the_planes_that_numpy_makes(transpose):
         ["decomposition={scheme: split_k_cluster, slices: 2}", "mainloop.persistent_blocks=0"],
         ["mainloop.arithmetic.kept=b"],
         ["mainloop.tile.m=128", "mainloop.consumers=2"],
+        ["decomposition={scheme: split_k_parallel, slices: 3}", "transpose=tn"],
+        ["decomposition={scheme: split_k_parallel, slices: 20}", "mainloop.arithmetic.f32_by=bf16x6", "transpose=tt"],
+        [SLICED, "batch=strided", "transpose=nn"],
+        [SLICED, "mainloop.arithmetic.kept=a", "order=column_major", "epilogue=[{op: bias, per: row}, {op: relu}]"],
     ],
 )
 def test_every_form_verifies(overrides):
     plan = gemmgen.plan(SPEC, "sm_90a", [*SMALL, *overrides])
-    names = ("primes", "k of 0", "not-a-numbers and infinities")
+    names = ("primes", "k of 0", "not-a-numbers and infinities", "k in 5 slices", "k in 70 slices")
     assert gemmgen.verify(plan, "emulator", cases=[case for case in oracle.cases(plan) if case.name in names]).passed
+
+
+def test_marked_results_of_slices_keep_c_for_the_repair():
+    rng = np.random.default_rng(11)
+    a, b = rng.integers(-8, 8, (40, 192)).astype(np.float32), rng.integers(-8, 8, (36, 192)).astype(np.float32)
+    a[3], b[5] = 0.0, 0.0
+    a[3, 0], a[3, 1], b[5, 2], b[5, 3] = 5.0, 2.0**-40, 7.0, 2.0**-40
+    c = rng.integers(-8, 8, (40, 36)).astype(np.float32)
+    exact = 2 * (a.astype(np.float64) @ b.T.astype(np.float64)) + 3 * c.astype(np.float64)
+    kernel(SLICED)(A=a, B=b.T, C=c, alpha=2.0, beta=3.0, slices=3)
+    np.testing.assert_allclose(c, exact, atol=1e-6)
+
+
+def test_errors_of_many_slices_are_those_of_one():
+    rng = np.random.default_rng(12)
+    a, b = (rng.random((16, 8192), np.float32) for _ in range(2))
+    multiply = kernel(SLICED)
+    errors = []
+    for slices in (1, 128):
+        c = np.zeros((16, 16), np.float32)
+        multiply(A=a, B=b.T, C=c, alpha=1.0, beta=0.0, slices=slices)
+        errors.append(relative_error(c, a, b))
+    assert errors[1] < 1.05 * errors[0] < 6.5e-8
+
+
+@pytest.mark.parametrize("name", UNSCALED)
+def test_slices_at_the_end_of_the_range_stay_finite(name):
+    # One addition of slices, from -3 * 2^103 to about the largest float.
+    depth = 128 // SCHEMES[name].element_bytes
+    k = 352 // depth * depth
+    a, b = np.zeros((64, 2 * k), np.float32), np.ones((64, 2 * k), np.float32)
+    a[:, 0], b[:, 0] = -3 * 2.0**52, 2.0**51
+    a[:, k : k + 8], b[:, k : k + 8] = (2.0**24 - 1) * 2.0**39, 2.0**62
+    c = np.zeros((64, 64), np.float32)
+    wgmma_kernel(name, SLICED)(A=a, B=b.T, C=c, alpha=1.0, beta=0.0, slices=2)
+    assert np.unique(c).tolist() == [2.0**128 - 2.0**105]
+
+
+@pytest.mark.parametrize("slices", [2, 1024, 4096])
+@pytest.mark.parametrize("name", SCHEMES)
+def test_bound_with_slices_is_that_of_multiply_adds_at_most(name, slices):
+    scheme = SCHEMES[name]
+    least = scheme.least_depth(scheme.promote_every, True, slices=slices)
+    assert all(scheme.error_factor(k, scheme.promote_every, True) + slices_factor(slices) <= k for k in range(least, 20000))
+
+
+def test_bound_of_an_instance_counts_the_sum_of_slices():
+    whole, cut = (gemmgen.plan(SPEC, "sm_90a", [*SMALL, *more]).planes for more in ([], [SLICED]))
+    assert cut.error_factor(1024) == whole.error_factor(1024) + slices_factor(4096)
+
+
+def test_sums_of_slices_lie_behind_the_planes():
+    sequence = gemmgen.plan(SPEC, "sm_90a", [*SMALL, SLICED]).sequence
+    size = {"m": 64, "n": 30, "k": 128, "slices": 5}
+    planes = 256 + 256 + 4 * 64 * 128 + 4 * 30 * 128
+    assert sequence.workspace_bytes.evaluate(size) == planes + 5 * 4 * 64 * 32
+
+
+def test_rows_split_in_the_mainloop_refuse_slices():
+    changes = ["mainloop.arithmetic={f32_by: bf16x6, split: mainloop}", "decomposition={scheme: split_k_parallel, slices: 2}"]
+    with pytest.raises(PlanError, match="known where all of it has been read"):
+        gemmgen.plan(SPEC, "sm_90a", [*SMALL, *changes])
+
+
+@pytest.mark.parametrize("letters", ["nn", "tt"])
+def test_few_tiles_and_a_long_k_are_cut_into_slices(letters):
+    chosen = choose_by(None, parse_problem(f"gemm:384,384,32000,{letters}"), device("H200")).chosen
+    assert chosen.candidate.label.startswith("gemm/hopper/f32_split_")
+    assert chosen.dimensions["slices"] > 1
 
 
 @pytest.mark.parametrize(
