@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from gemmgen.hardware.target import WARP_THREADS, Device, Figure, occupancy
 from gemmgen.kernels.family import Work
 
-MODEL_VERSION = 5
+MODEL_VERSION = 6
 """Counts changes of the formulas, in this module and in the families' ``work``."""
 SCHEDULERS = 4
 """Of an SM; each issues one instruction a cycle."""

@@ -84,6 +84,9 @@ OF_FEW = 1.2
 one."""
 PROMOTION_ISSUE = 0.06
 """The same of 8-bit floats, whose sums leave the tensor core."""
+NARROWEST = 16
+"""Columns of a tile of multiply-adds up to which its copies draw less of the memory: 7070 x 1 x 5088 takes 53 us on an H200 by tiles of 64 x 8,
+37 by a kernel for one column."""
 FILLED = 4.6
 """Time of a row of a box that lies beyond the matrix, over that of one that exists: 1 x 4096 x 11008 of bytes takes 20 us by tiles of 64
 rows on an H200, 64 x 4096 x 11008 takes 14."""
@@ -93,6 +96,9 @@ by blocks for themselves, 400 x 4096 x 11008 51.9 and 53.3. Blocks that share a 
 COSTS = {
     "tiled": Costs(
         arithmetic=1.01, shared=0.9, loads=1.12, latency=0.72, barriers=0.83, stores=0.53, memory=0.6, idle=0.57, hide=2.57, crowd=0.95
+    ),
+    "tiled, narrow": Costs(
+        arithmetic=1.01, shared=0.9, loads=1.12, latency=1.4, barriers=0.83, stores=0.53, memory=1.7, idle=0.57, hide=2.57, crowd=0.95
     ),
     "tiled, 16 bits": Costs(arithmetic=1.49, shared=1.02, latency=0.94, barriers=0.98, memory=1.03, idle=-0.78, hide=1.05),
     "vector along k": Costs(
@@ -300,7 +306,7 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
         stored_bytes=stored,
         memory_bytes=factors + (0.0 if scheme == "split_k_parallel" else result),
         turns=turns,
-        costs=COSTS["tiled, 16 bits" if min(a.element_bytes, b.element_bytes) < FLOAT_BYTES else "tiled"],
+        costs=COSTS[_tiled_kind(plan, min(a.element_bytes, b.element_bytes))],
     )
     if scheme != "split_k_parallel":
         return (main,)
@@ -534,6 +540,13 @@ def _tensor_core_work(
     if plan.planes is not None:
         return _around_planes(plan, plan.planes, problem, (main, *reduction))
     return main, *reduction
+
+
+def _tiled_kind(plan: GemmPlan, element_bytes: int) -> str:
+    """Name of a tiled kernel in the table of costs."""
+    if element_bytes < FLOAT_BYTES:
+        return "tiled, 16 bits"
+    return "tiled, narrow" if plan.tile_n <= NARROWEST else "tiled"
 
 
 def _of_few(costs: Costs, problem: Mapping[str, int]) -> Costs:
