@@ -155,7 +155,7 @@ class Arithmetic(SpecModel):
     split: Literal["kernel", "mainloop"] = "kernel"
     """Where A becomes planes; B does so in a first kernel. ``kernel``: A as well. ``mainloop``: warps split what they read of a tile of A,
     and multiply it from registers, so that A is read once, as float32: for products whose A is large, and B has few columns. For
-    ``bf16x6`` and ``bf16x9``, which need no scales."""
+    ``bf16x6`` and ``bf16x9``, which need no scales, and not with ``split_k_parallel``."""
 
 
 ClusterExtent = Literal[1, 2, 4, 8]
