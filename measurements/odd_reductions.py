@@ -194,7 +194,7 @@ def measure(torch: Any, problem: Problem) -> Row:
     return row
 
 
-def report(rows: list[Row], device: str, version: str, date: str) -> str:
+def report(rows: list[Row], device: str, version: str, date: str, seed: int) -> str:
     """The table as Markdown."""
     timed = [row for row in rows if not row.failure]
     mean = math.exp(statistics.fmean(math.log(row.ratio) for row in timed)) if timed else 0.0
@@ -202,7 +202,7 @@ def report(rows: list[Row], device: str, version: str, date: str) -> str:
     lines = [
         "# Odd reductions",
         "",
-        f"{len(rows)} reductions drawn by `measurements/odd_reductions.py` (seed {SEED}) on {device}, {date}, beside torch {version}:",
+        f"{len(rows)} reductions drawn by `measurements/odd_reductions.py` (seed {seed}) on {device}, {date}, beside torch {version}:",
         "device time, inputs rotating beyond the L2, CUDA graphs replayed in turns.",
         "",
         f"Geometric mean of torch's time over ours: **{mean:.2f}**; {below} below 1; {len(rows) - len(timed)} refused or wrong.",
@@ -242,7 +242,7 @@ def main() -> None:
     origin = {"device": device, "torch": torch.__version__, "date": date, "seed": arguments.seed, "rounds": ROUNDS}
     data = {**origin, "rows": [{**asdict(row), "ratio": row.ratio} for row in rows]}
     (arguments.out / "odd_reductions.json").write_text(json.dumps(data, indent=1) + "\n")
-    (arguments.out / "odd_reductions.md").write_text(report(rows, device, torch.__version__, date))
+    (arguments.out / "odd_reductions.md").write_text(report(rows, device, torch.__version__, date, arguments.seed))
 
 
 if __name__ == "__main__":
