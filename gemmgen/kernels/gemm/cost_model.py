@@ -86,7 +86,7 @@ PROMOTION_ISSUE = 0.06
 """The same of 8-bit floats, whose sums leave the tensor core."""
 NARROWEST = 16
 """Columns of a tile of multiply-adds up to which its copies draw less of the memory: 7070 x 1 x 5088 takes 53 us on an H200 by tiles of
-64 x 8, 37 by a kernel for one column."""
+64 x 8, 39 by a kernel for one column."""
 FILLED = 4.6
 """Time of a row of a box that lies beyond the matrix, over that of one that exists: 1 x 4096 x 11008 of bytes takes 20 us by tiles of 64
 rows on an H200, 64 x 4096 x 11008 takes 14."""
