@@ -132,7 +132,7 @@ def test_shifted_vectors_serve_what_gains_by_them(problem, shifted):
         ("11184,12,1384,tn", "few_columns_tn"),
         ("11144,12,3968,tn", "few_columns_tn"),
         ("117088,24,8,tn", "shallow_two_rows_nn"),
-        ("8288,1,7946,tn", "columns_tn"),
+        ("2153,1,11208,tt", "columns_tn"),
     ],
 )
 def test_choice_between_kernels_for_few_columns(problem, label):
