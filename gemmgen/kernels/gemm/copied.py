@@ -14,7 +14,7 @@ ROW_ELEMENTS = 512
 SQUARE = 64
 """Rows and columns of the tile that a block transposes."""
 ROW_BYTES = 32
-"""What the rows of a copy are a multiple of: a sector of the L2, which the copy engine then reads once. Tensor maps need 16."""
+"""Unit that the rows of a copy are a multiple of: a sector of the L2, which the copy engine then reads once. Tensor maps need 16."""
 VECTOR_BYTES = 16
 """Units of the copy engine: those of a copy begin at multiples of them."""
 PART_BYTES = 256
