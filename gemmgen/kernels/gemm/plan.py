@@ -162,7 +162,7 @@ class GemmPlan(KernelPlan):
 
     @property
     def batch_arguments(self) -> str:
-        """What planes of a batch are found by, as more arguments of a call; empty without a batch."""
+        """Arguments by which a call finds planes of a batch, after others; empty without a batch."""
         return ", batch, stride_a, stride_b" if self.batched else ""
 
     @property

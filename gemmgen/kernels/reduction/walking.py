@@ -39,7 +39,7 @@ THREADS_PER_SM = 900
 BUSY_BYTES_PER_SM = 36 << 10
 """In flight on each SM, with which the memory is busy: 4.5 TB/s times 1 us, on 132 of them."""
 MEETING_BYTES_PER_SM = 160 << 10
-"""What each SM could read while blocks meet: on an H200 5 us in a CUDA graph, which sets the tickets to 0 first."""
+"""Bytes that each SM could read while blocks meet: on an H200 5 us in a CUDA graph, which sets the tickets to 0 first."""
 FEWEST_TILE_ROWS = 128
 """Fewer leave each thread so few loads that those by which blocks and groups meet count as much."""
 MOST_TILE_STATE = 16
