@@ -15,7 +15,7 @@ import math
 import multiprocessing
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -291,6 +291,34 @@ def report(found: Found, seconds: float) -> None:
         print(f"    {failure}")
 
 
+def measure_all(
+    torch: Any,
+    jobs: Sequence[tuple[Shape, str]],
+    device: Device,
+    compile_one: Callable[[int, str], list[str]],
+    measure_one: Callable[[Any, Shape, str, Device], Found],
+    started: float,
+    seconds: float,
+) -> list[Found]:
+    """Measures and reports one shape after the other while other processes compile; begins none so long after ``started``."""
+    results: list[Found] = []
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        compiled = [pool.submit(compile_one, index, device.name) for index in range(len(jobs))]
+        for (shape, type), ready in zip(jobs, compiled, strict=True):
+            if time.monotonic() - started > seconds:
+                break
+            ready.result()
+            try:
+                results.append(measure_one(torch, shape, type, device))
+            except (GemmgenError, RuntimeError) as error:
+                print(f"{shape.problem(type)}: {' '.join(str(error).split())[:300]}", flush=True)
+                continue
+            report(results[-1], time.monotonic() - started)
+            torch.cuda.empty_cache()
+        pool.shutdown(cancel_futures=True)
+    return results
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -318,21 +346,7 @@ def main() -> None:
     device = gpu_device(0)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.manual_seed(SEED)
-    results: list[Found] = []
-    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
-        compiled = [pool.submit(compile_variants, index, device.name) for index in range(len(jobs))]
-        for (shape, type), ready in zip(jobs, compiled, strict=True):
-            if time.monotonic() - started > arguments.seconds:
-                break
-            ready.result()
-            try:
-                results.append(measure(torch, shape, type, device))
-            except (GemmgenError, RuntimeError) as error:
-                print(f"{shape.problem(type)}: {' '.join(str(error).split())[:300]}", flush=True)
-                continue
-            report(results[-1], time.monotonic() - started)
-            torch.cuda.empty_cache()
-        pool.shutdown(cancel_futures=True)
+    results = measure_all(torch, jobs, device, compile_variants, measure, started, arguments.seconds)
     about = {"device": device.name, "gpu": torch.cuda.get_device_name(0), "seed": SEED}
     arguments.output.write_text(json.dumps({**about, "problems": [asdict(found) for found in results]}) + "\n")
 

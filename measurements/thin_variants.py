@@ -14,20 +14,20 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import multiprocessing
 import random
 import time
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from gemmgen.core.errors import GemmgenError
 from gemmgen.dispatch.selection import set_best
 from gemmgen.dispatch.table import parse_problem
+from gemmgen.hardware.target import Device
 from gemmgen.hardware.target import device as find_device
 from gemmgen.toolchain.compilation import compile_plan
 from measurements.choice import add_to_table, fitted_instance
-from measurements.columns_variants import Found, Specs, measure, options, report
+from measurements.columns_variants import Found, Specs, measure, measure_all, options
 from measurements.odd_shapes import Shape, spread
 from measurements.unaligned_variants import THIN, thin
 
@@ -156,6 +156,11 @@ def compile_variants(index: int, device: str) -> list[str]:
     return failures
 
 
+def measure_variants(torch: Any, shape: Shape, type: str, device: Device) -> Found:
+    """Times of the variants for a shape."""
+    return measure(torch, shape, type, device, variants(shape))
+
+
 def tabulate(path: Path) -> int:
     """Adds the times of shipped instances, with the number of slices that each has by today's model. The number of problems."""
     data = json.loads(path.read_text())
@@ -206,21 +211,7 @@ def main() -> None:
     device = gpu_device(0)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.manual_seed(SEED)
-    results: list[Found] = []
-    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
-        compiled = [pool.submit(compile_variants, index, device.name) for index in range(len(shapes))]
-        for (shape, type), ready in zip(shapes, compiled, strict=True):
-            if time.monotonic() - started > arguments.seconds:
-                break
-            ready.result()
-            try:
-                results.append(measure(torch, shape, type, device, variants(shape)))
-            except (GemmgenError, RuntimeError) as error:
-                print(f"{shape.problem(type)}: {' '.join(str(error).split())[:300]}", flush=True)
-                continue
-            report(results[-1], time.monotonic() - started)
-            torch.cuda.empty_cache()
-        pool.shutdown(cancel_futures=True)
+    results = measure_all(torch, shapes, device, compile_variants, measure_variants, started, arguments.seconds)
     about = {"device": device.name, "gpu": torch.cuda.get_device_name(0), "seed": SEED}
     document = {**about, "problems": [asdict(found) for found in results]}
     arguments.output.write_text(json.dumps(document, indent=1) + "\n")

@@ -133,10 +133,10 @@ def walking(tensor: Tensor, types: Arithmetic, alignment: int, multiprocessors: 
     return _rows(kept, reduced, types, alignment, multiprocessors)
 
 
-def shares(groups: int, most: int, slots: int, waves: int = 2) -> int:
+def shares(groups: int, most: int, slots: int) -> int:
     """Blocks that share each of ``groups`` pieces of work, at most ``most``, where the device holds ``slots`` blocks at a time: as few
-    as leave next to nothing of the device idle in the last wave. ``waves``: of blocks, about, at most."""
-    most = max(1, min(most, MOST_PARTS, ceil_div(waves * slots, max(groups, 1))))
+    as leave next to nothing of the device idle in the last wave."""
+    most = max(1, min(most, MOST_PARTS, ceil_div(2 * slots, max(groups, 1))))
     if groups >= 8 * slots or most == 1:
         return 1
 
@@ -153,6 +153,18 @@ def _meeting_pays(all_bytes: int, in_flight: int, multiprocessors: int) -> bool:
     device, leaves the memory idle for so long."""
     idle = all_bytes / multiprocessors * (BUSY_BYTES_PER_SM * multiprocessors / max(in_flight, 1) - 1)
     return idle > MEETING_BYTES_PER_SM
+
+
+def _parts(groups: int, most: int, slots: int, all_bytes: int, bytes_of_block: int, multiprocessors: int) -> int:
+    """The same where their meeting pays, else 1. ``bytes_of_block``: in flight."""
+    return shares(groups, most, slots) if _meeting_pays(all_bytes, groups * bytes_of_block, multiprocessors) else 1
+
+
+def _within_registers(vector: int, types: Arithmetic) -> int:
+    """Elements of a vector, at most ``vector``, each of which has a state in a thread's registers."""
+    while vector > 1 and vector * types.state_registers > STATE_REGISTERS // 2:
+        vector //= 2
+    return vector
 
 
 def _checked(strategy: type[Strategy], name: str, **numbers: object) -> Strategy:
@@ -186,8 +198,8 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
         threads = min(THREADS, max(64, power_of_two(ceil_div(units, 8))))
         if len(reduced) == 1 and units <= 8 * threads:  # all of a row at the same time
             unroll = min(power_of_two(ceil_div(units, threads)), STATE_REGISTERS // vector)
-        if _meeting_pays(results * count * size, results * threads * unroll * vector * size, multiprocessors):
-            parts = shares(results, units // (threads * unroll * 2), multiprocessors * resident_blocks("tensor_rows", threads, size, 0))
+        most, slots = units // (threads * unroll * 2), multiprocessors * resident_blocks("tensor_rows", threads, size, 0)
+        parts = _parts(results, most, slots, results * count * size, threads * unroll * vector * size, multiprocessors)
     while unroll > 1 and unroll * ceil_div(vector * size, 4) > STATE_REGISTERS:
         unroll //= 2
     strategy = _checked(
@@ -222,8 +234,7 @@ def _columns(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmeti
         found = _flat_tiles(kept, reduced, types, vector, full, multiprocessors)
         if found is not None:
             return found
-    while vector > 1 and vector * types.state_registers > STATE_REGISTERS // 2:
-        vector //= 2
+    vector = _within_registers(vector, types)
     vectors = ceil_div(max(inner.extent, 1), vector)
     groups = min(THREADS, power_of_two(count // 4 + 1) // 2 or 1)
     lanes = min(power_of_two(vectors), max(32, THREADS // max(groups, 1)))
@@ -236,9 +247,9 @@ def _columns(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmeti
     while columns > 1 and columns * vector * types.state_registers > STATE_REGISTERS:
         columns //= 2
     tiles = outer * ceil_div(vectors, lanes * columns)
-    parts = 1
-    if _meeting_pays(outer * inner.extent * count * size, tiles * THREADS * unroll * columns * vector * size, multiprocessors):
-        parts = shares(tiles, count // (groups * unroll * 2), multiprocessors * RESIDENT_THREADS // THREADS)
+    most, slots = count // (groups * unroll * 2), multiprocessors * RESIDENT_THREADS // THREADS
+    all_bytes, bytes_of_block = outer * inner.extent * count * size, THREADS * unroll * columns * vector * size
+    parts = _parts(tiles, most, slots, all_bytes, bytes_of_block, multiprocessors)
     strategy = _checked(
         TensorColumns,
         "tensor_columns",
@@ -280,9 +291,7 @@ def _flat_columns(
     turn = threads // period * period * vector * LOADS
     size = ELEMENTS[types.stored].bytes
     slots = multiprocessors * resident_blocks("flat_columns", threads, size, types.state_bytes)
-    parts = 1
-    if _meeting_pays(outer * rows * columns * size, outer * turn * size, multiprocessors):
-        parts = shares(outer, rows * columns // (2 * turn), slots)
+    parts = _parts(outer, rows * columns // (2 * turn), slots, outer * rows * columns * size, turn * size, multiprocessors)
     strategy = _checked(FlatColumns, "flat_columns", threads=threads, vector=vector, unroll=LOADS, kept=len(kept), reduced=1)
     return Walking(strategy, 1, parts, kept, reduced)
 
@@ -292,13 +301,10 @@ def _flat_tiles(
 ) -> Walking | None:
     """None where rows begin at vectors, there are few, or they are much shorter than the narrowest tile; where states are large."""
     columns, rows, outer = kept[-1].extent, reduced[0].extent, math.prod(axis.extent for axis in kept[:-1])
-    vector = full
-    while vector > 1 and vector * types.state_registers > STATE_REGISTERS // 2:
-        vector //= 2
+    vector = _within_registers(full, types)
     if aligned >= vector or columns < TILE_LANES[0] * vector or rows < FEWEST_TILE_ROWS or types.state_bytes > MOST_TILE_STATE:
         return None
     size = ELEMENTS[types.stored].bytes
-    unroll = min(LOADS, BYTES_IN_FLIGHT // (vector * size))
     wanted = THREADS_PER_SM * multiprocessors
 
     def tiles(lanes: int) -> int:
@@ -310,7 +316,7 @@ def _flat_tiles(
     def possible(lanes: int, groups: int) -> bool:
         threads = lanes * groups
         fits = threads <= 1024 and threads * vector * types.state_bytes <= SHARED_BYTES
-        return fits and threads % 32 == 0 and groups % vector == 0 and threads >= (lanes - 1) * vector
+        return fits and threads % 32 == 0 and groups % vector == 0
 
     narrow = tiles(TILE_LANES[0]) * TILE_LANES[0]
     if narrow * TILE_GROUPS[0] > 2 * wanted:
@@ -331,8 +337,8 @@ def _flat_tiles(
     lanes, groups = min(pairs, key=rank)
     threads = lanes * groups
     parts = 1
-    if _meeting_pays(outer * rows * columns * size, tiles(lanes) * threads * unroll * vector * size, multiprocessors):
+    if _meeting_pays(outer * rows * columns * size, tiles(lanes) * threads * LOADS * vector * size, multiprocessors):
         slots = multiprocessors * resident_blocks("flat_tiles", threads, size, types.state_bytes)
-        parts = max(1, min(rows // (2 * groups * unroll), slots // tiles(lanes)))
-    strategy = _checked(FlatTiles, "flat_tiles", threads=threads, vector=vector, unroll=unroll, kept=len(kept), reduced=1, lanes=lanes)
+        parts = max(1, min(rows // (2 * groups * LOADS), slots // tiles(lanes)))
+    strategy = _checked(FlatTiles, "flat_tiles", threads=threads, vector=vector, unroll=LOADS, kept=len(kept), reduced=1, lanes=lanes)
     return Walking(strategy, 1, parts, kept, reduced)
