@@ -32,9 +32,9 @@ from gemmgen.core.files import write_atomically
 from gemmgen.dispatch.devices import gpu_device
 from gemmgen.dispatch.table import load_table
 from gemmgen.kernels.conv2d.peer import Layer as PeerLayer
-from gemmgen.kernels.conv2d.peer import milliseconds
 from gemmgen.kernels.conv2d.problem import complete
 from gemmgen.kernels.conv2d.warpgroup import WarpgroupPlan
+from gemmgen.kernels.vendor import milliseconds, on_any_set
 from gemmgen.layouts import reorder_filter
 from gemmgen.perf.clocks import ClockReader
 from gemmgen.perf.cost_model import cost_model_of
@@ -207,7 +207,7 @@ class Contest:
                     del ways[way]
             if not ways:
                 return None
-            trials = {way: milliseconds(peer.run) * 1e3 for way, peer in ways.items()}
+            trials = {way: milliseconds(on_any_set(peer)) * 1e3 for way, peer in ways.items()}
             result.trials = {way.name: microseconds for way, microseconds in trials.items()}
             best = min(trials, key=lambda way: trials[way])
             result.peer = best.name

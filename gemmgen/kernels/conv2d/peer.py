@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -20,13 +20,10 @@ from gemmgen.kernels.conv2d.layouts import (
 from gemmgen.kernels.conv2d.results import FinishingPlan
 from gemmgen.kernels.conv2d.spec import Conv2dSpec
 from gemmgen.kernels.family import Peer
+from gemmgen.kernels.vendor import milliseconds, on_any_set
 
 RESULTS = {"s8": ("s8", "f32"), "f16": ("f16",), "bf16": ("bf16",)}
 """Types of results that cuDNN has for those of x."""
-LONG = 1.0
-"""Milliseconds of a launch that a single one is timed by."""
-TRIALS = 10
-"""Launches that a way of computing is timed by before the fastest is taken."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,7 @@ def cudnn_peer(plan: FinishingPlan, problem: Mapping[str, int], arrays: Mapping[
         return f"cuDNN is not installed: {error}"
     if not peers:
         return f"cuDNN does not compute this layer: {refusals[0]}"
-    times = {way: milliseconds(peer.run) for way, peer in peers.items()}
+    times = {way: milliseconds(on_any_set(peer)) for way, peer in peers.items()}
     _FASTEST[layer.key] = min(times, key=lambda way: times[way])
     return peers[_FASTEST[layer.key]]
 
@@ -212,27 +209,3 @@ def _library(device: int) -> Cudnn:
 
     with torch.cuda.device(device):
         return Cudnn(torch.cuda.current_stream().cuda_stream)
-
-
-def milliseconds(run: Callable[[], Any]) -> float:
-    """Device time of a launch: if it is short, the mean of some in a CUDA graph, so that what enqueues them takes no part."""
-    import torch
-
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    run()
-    end.record()
-    end.synchronize()
-    once = float(begin.elapsed_time(end))
-    if once > LONG:
-        return once
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
-        for _ in range(TRIALS):
-            run()
-    graph.replay()
-    begin.record()
-    graph.replay()
-    end.record()
-    end.synchronize()
-    return float(begin.elapsed_time(end)) / TRIALS

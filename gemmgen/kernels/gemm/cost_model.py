@@ -8,10 +8,10 @@ from typing import Any
 
 from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.hardware.target import WARP_THREADS
-from gemmgen.kernels.epilogue.steps import Access
 from gemmgen.kernels.family import Cost, Costs, Fetch, Peer, Work
 from gemmgen.kernels.gemm.copied import CopyPlan
 from gemmgen.kernels.gemm.loop import NaiveLoop, TiledLoop
+from gemmgen.kernels.gemm.peer import gemm_peer
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.planes import REPAIR_THREADS, REPAIR_TILE, SPLIT_THREADS, PlaneOperand, PlanesPlan
 from gemmgen.kernels.gemm.spec import StreamK
@@ -799,48 +799,6 @@ def executed_operations(plan: GemmPlan, problem: Mapping[str, int]) -> float:
     return cost(plan, {**problem, **{name: round_up(problem[name], tile) for name, tile in tiles.items()}}).operations
 
 
-BYTE_PRODUCTS = {("s8", "s8", "s32"): "_int_mm", ("e4m3", "e4m3", "bf16"): "_scaled_mm"}
-"""Products of 8-bit types that torch has, by the types of A, B and C."""
-INT_MM_ROWS = 17
-"""Rows from which on ``torch._int_mm`` computes."""
-
-
 def peer(plan: GemmPlan, problem: Mapping[str, int], arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> Peer | str:
-    """cuBLAS through torch: ``addmm`` into C, ``_int_mm`` or ``_scaled_mm``, then the epilogue as separate torch operations; TF32 only
-    where the instance multiplies as tf32. None for groups, and for types that torch does not multiply."""
-    types = (plan.matrix_a.type, plan.matrix_b.type, plan.matrix_c.type)
-    tf32 = types[:2] == ("tf32", "tf32")
-    function = BYTE_PRODUCTS.get(types)
-    if plan.grouped:
-        return "torch has no products in groups"
-    if function is None and len({"f32" if kind == "tf32" else kind for kind in types}) > 1:
-        return f"torch does not multiply {types[0]} by {types[1]} into {types[2]}"
-    a, b, c = arrays["A"], arrays["B"], arrays["C"]
-    if function is not None and (plan.batched or (function == "_int_mm" and a.shape[0] < INT_MM_ROWS)):
-        return f"torch.{function} takes no batches, and no fewer than {INT_MM_ROWS} rows of integers"
-    import torch
-
-    alpha, beta = scalars.get("alpha", 1.0), scalars.get("beta", 0.0)
-    combine = torch.baddbmm if plan.batched else torch.addmm
-    scale, one = (torch.tensor(value, device=c.device) if function == "_scaled_mm" else None for value in (alpha, 1.0))
-
-    def read(access: Access) -> Any:
-        array = arrays.get(access.name, scalars.get(access.name))
-        return array[:, None] if access.operand.per == "row" else array
-
-    def run() -> None:
-        torch.backends.cuda.matmul.allow_tf32 = tf32
-        if function == "_int_mm":
-            torch._int_mm(a, b, out=c)
-        elif function == "_scaled_mm":
-            torch._scaled_mm(a, b, scale_a=scale, scale_b=one, out_dtype=c.dtype, out=c)
-        elif alpha == 1 and beta == 0:
-            torch.matmul(a, b, out=c)
-        else:
-            combine(c, a, b, beta=beta, alpha=alpha, out=c)
-        for step in plan.epilogue:
-            result = step.operation.apply_torch(c, [read(access) for access in step.accesses])
-            if result is not c:
-                c.copy_(result)
-
-    return Peer("cuBLAS (torch)" if not plan.epilogue else "cuBLAS + torch epilogue", run)
+    """The fastest algorithm of cuBLASLt for the same product; the reason, in words, if there is none."""
+    return gemm_peer(plan, arrays, scalars)
