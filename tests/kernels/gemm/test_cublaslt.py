@@ -131,6 +131,7 @@ def test_fused_epilogue_takes_bias_and_one_activation() -> None:
     from gemmgen import api
 
     def steps(*operations: dict[str, Any]) -> Any:
+        naive = {"strategy": "naive", "threadblock": {"m": 16, "n": 16}}
         return api.plan({"kind": "gemm", "mainloop": naive, "epilogue": list(operations)}, "sm_80").epilogue
 
     result = row_major("f32", 8, 8)
