@@ -311,12 +311,17 @@ _H200_MEASURED = Peaks(
     read_bytes_per_second=4.55e12,
 )
 
-# name, architecture, SMs, boost MHz, L2 MiB; then the datasheet's FP32 TFLOP/s, dense int8 TOP/s, memory GB/s
+# name, architecture, SMs, boost MHz, L2 MiB; then the datasheet's FP32 TFLOP/s, dense int8 TOP/s, memory GB/s. NVIDIA publishes no
+# datasheet of the H20: its entry has what the press reported (78 SMs, 148 TFLOP/s in 16 bits,
+# 4 TB/s) and the float32 rate of its lanes.
 DEVICES: dict[str, Device] = {
     device.name: device
     for device in (
         _device("H200", "sm_90a", 132, 1980, 60, 67.0, 1979, 4800, _H200_MEASURED),
         _device("H100", "sm_90a", 132, 1980, 50, 67.0, 1979, 3350),
+        _device("H100 NVL", "sm_90a", 132, 1785, 50, 60.0, 1671, 3938),
+        _device("H100 PCIe", "sm_90a", 114, 1755, 50, 51.0, 1513, 2000),
+        _device("H20", "sm_90a", 78, 1980, 60, 39.5, 296, 4000),
         _device("A100", "sm_80", 108, 1410, 40, 19.5, 624, 2039),
         _device("L40S", "sm_89", 142, 2520, 96, 91.6, 733, 864),
         _device("L4", "sm_89", 58, 2040, 48, 30.3, 242, 300),
@@ -350,13 +355,11 @@ def device(name: str) -> Device:
 def match_device(driver_name: str, sm_count: int) -> Device | None:
     """The entry for a chip as the driver calls it, "NVIDIA A100-SXM4-80GB" say; None if it is not in the list.
 
-    The number of SMs must agree, because products with different chips share a name (H100 SXM and PCIe).
+    The number of SMs must agree, because slices of a chip keep its name; of several entries the longest name fits best ("H100 NVL").
     """
     words = set(re.split(r"[^A-Za-z0-9]+", driver_name.upper()))
-    for entry in DEVICES.values():
-        if set(entry.name.upper().split()) <= words and entry.sm_count == sm_count:
-            return entry
-    return None
+    fitting = [entry for entry in DEVICES.values() if set(entry.name.upper().split()) <= words and entry.sm_count == sm_count]
+    return max(fitting, key=lambda entry: len(entry.name.split()), default=None)
 
 
 def architecture_for(major: int, minor: int) -> Architecture | None:

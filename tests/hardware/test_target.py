@@ -99,7 +99,10 @@ def test_match_device_by_the_drivers_name():
     assert match_device("NVIDIA H200", 132) is DEVICES["H200"]
     assert match_device("NVIDIA A100-SXM4-80GB", 108) is DEVICES["A100"]
     assert match_device("NVIDIA L40S", 142) is DEVICES["L40S"]
-    assert match_device("NVIDIA H100 PCIe", 114) is None
+    assert match_device("NVIDIA H100 PCIe", 114) is DEVICES["H100 PCIe"]
+    assert match_device("NVIDIA H100 NVL", 132) is DEVICES["H100 NVL"]
+    assert match_device("NVIDIA H100 80GB HBM3", 132) is DEVICES["H100"]
+    assert match_device("NVIDIA H100 80GB HBM3 MIG 3g.40gb", 60) is None
     assert match_device("NVIDIA GeForce RTX 4090 Laptop GPU", 76) is None
 
 
