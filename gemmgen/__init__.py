@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.version import __version__
 
-__all__ = ["Kernel", "__version__", "compile", "emulate", "load_spec", "plan", "render", "verify"]
+__all__ = ["Kernel", "__version__", "compile", "emulate", "for_problem", "load_spec", "plan", "render", "verify"]
 
 if TYPE_CHECKING:
-    from gemmgen.api import compile, load_spec, plan, render, verify
+    from gemmgen.api import compile, for_problem, load_spec, plan, render, verify
     from gemmgen.runtime.kernel import Kernel
     from gemmgen.sanitizer.api import emulate
 

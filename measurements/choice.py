@@ -31,8 +31,9 @@ from typing import Any
 from gemmgen.core.errors import GemmgenError, LaunchError
 from gemmgen.dispatch.candidates import Candidate, candidates, reserves
 from gemmgen.dispatch.matcher import settings_of
+from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import Option, base_name, choose_by, fitted, set_best
-from gemmgen.dispatch.table import Row, Table, default_path, parse_problem, read_table, table_for, write_table
+from gemmgen.dispatch.table import Row, Table, default_path, read_table, table_for, write_table
 from gemmgen.dispatch.tuning import contenders, remodelled
 from gemmgen.hardware.target import Device
 from gemmgen.hardware.target import device as find_device

@@ -25,8 +25,8 @@ from gemmgen.core.errors import GemmgenError
 from gemmgen.core.resources import resource_directory
 from gemmgen.dispatch.candidates import Candidate
 from gemmgen.dispatch.model import model_seconds, resident_blocks
+from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import Option, choose, fitted
-from gemmgen.dispatch.table import parse_problem
 from gemmgen.hardware.target import Device
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.spec_files import load_spec

@@ -17,8 +17,9 @@ from pathlib import Path
 from gemmgen.core.files import write_atomically
 from gemmgen.dispatch.candidates import Candidate
 from gemmgen.dispatch.model import model_seconds
+from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import base_name, choose_by, fitted, set_best
-from gemmgen.dispatch.table import Row, Table, parse_problem, read_table, write_table
+from gemmgen.dispatch.table import Row, Table, read_table, write_table
 from gemmgen.hardware.target import Device, match_device
 from gemmgen.kernels.conv2d.matcher import Conv2dRequest, complete_request
 from gemmgen.kernels.conv2d.oracle import RESNET50

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from gemmgen.dispatch.devices import gpu_device
+from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import LONGEST_EARLY, Option, choose
-from gemmgen.dispatch.table import parse_problem
 from gemmgen.perf.contestants import median_seconds
 from measurements.choice import launch, launcher_of
 from measurements.odd_shapes import SEEN, Shape, arrays, shapes, theirs

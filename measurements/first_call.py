@@ -89,8 +89,8 @@ def seconds_of_phases() -> list[dict[str, Any]]:
     started = time.process_time()
     from gemmgen import ops  # noqa: F401  the import is what is timed
     from gemmgen.codegen.rendering import render
+    from gemmgen.dispatch.problems import parse_problem
     from gemmgen.dispatch.selection import choose
-    from gemmgen.dispatch.table import parse_problem
     from gemmgen.hardware.target import device
     from gemmgen.toolchain.compilation import COMPILE_OPTIONS
     from gemmgen.toolchain.nvrtc import compile_source

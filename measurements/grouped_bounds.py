@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import choose
-from gemmgen.dispatch.table import parse_problem
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.gemm.cost_model import UNFILLED
 from gemmgen.kernels.gemm.plan import GemmPlan

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from gemmgen.core.errors import GemmgenError, PlanError
+from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import choose, planned
-from gemmgen.dispatch.table import parse_problem
 from gemmgen.hardware.target import Device
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.gemm.spec import GemmSpec, Rasterization, TensorCoreMainloop

@@ -19,8 +19,8 @@ from typing import Any
 
 from gemmgen.core.errors import LaunchError
 from gemmgen.dispatch.candidates import candidates
+from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import choose_by
-from gemmgen.dispatch.table import parse_problem
 from gemmgen.hardware.target import Device
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.family import KernelSpec

@@ -25,8 +25,8 @@ from typing import Any
 from gemmgen import ops
 from gemmgen.core.errors import GemmgenError
 from gemmgen.dispatch.devices import gpu_device
+from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import Option, choose
-from gemmgen.dispatch.table import parse_problem
 from gemmgen.dispatch.tuning import compile_all, contenders
 from gemmgen.perf.benchmark import Candidate, benchmark
 from gemmgen.perf.contestants import median_seconds

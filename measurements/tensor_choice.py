@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from gemmgen.core.errors import GemmgenError
+from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import Option, choose
-from gemmgen.dispatch.table import parse_problem
 from gemmgen.dispatch.tuning import contenders
 from gemmgen.hardware.target import DEVICES, Device
 from gemmgen.hardware.target import device as find_device

@@ -21,8 +21,9 @@ from gemmgen.core.errors import GemmgenError
 from gemmgen.dispatch.candidates import Candidate
 from gemmgen.dispatch.devices import as_device
 from gemmgen.dispatch.model import model_seconds
+from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import choose, fitted, set_best
-from gemmgen.dispatch.table import parse_problem, read_table, write_table
+from gemmgen.dispatch.table import read_table, write_table
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.family import KernelSpec
 from gemmgen.kernels.gemm.matcher import GemmRequest

@@ -9,8 +9,9 @@ from typing import Any
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError
 from gemmgen.dispatch.model import memory_bandwidth, model_seconds, operation_rate
+from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import base_name, fitted, set_best
-from gemmgen.dispatch.table import Row, Table, parse_problem
+from gemmgen.dispatch.table import Row, Table
 from gemmgen.hardware.target import Device
 from gemmgen.kernels.family import KernelSpec
 from gemmgen.kernels.gemm.matcher import GemmRequest

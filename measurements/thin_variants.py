@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from gemmgen.core.errors import GemmgenError
+from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import set_best
-from gemmgen.dispatch.table import parse_problem
 from gemmgen.hardware.target import Device
 from gemmgen.hardware.target import device as find_device
 from gemmgen.toolchain.compilation import compile_plan

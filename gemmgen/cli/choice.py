@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,37 +25,19 @@ _SOURCES = {
 _CORRECTED = "the model, corrected by what the table holds of other instances on the nearest problems"
 
 
-def problem_device(architecture: Architecture | None) -> Device:
-    """The device that a problem is asked about where none is named: this machine's GPU if it has the architecture, else the first known
-    one that has, or what choices are made for without a GPU. Raises ``SpecError`` for an architecture without a known device."""
-    from gemmgen.core.errors import EnvironmentMissing
-    from gemmgen.dispatch.devices import gpu_device, host_device
-    from gemmgen.hardware.target import DEVICES
-
-    known = [*DEVICES.values()] if architecture is not None else [host_device()]
-    with contextlib.suppress(EnvironmentMissing):
-        known.insert(0, gpu_device(0))
-    found = [device for device in known if architecture is None or _runs(device, architecture)]
-    if not found:
-        raise SpecError(f"no known device runs {architecture.name if architecture else 'it'}; name one with --device")
-    return found[0]
-
-
-def _runs(device: Device, architecture: Architecture) -> bool:
-    """True if kernels for the architecture run on the device and use the most that it has."""
-    return device.architecture.compute_capability == architecture.compute_capability
-
-
 def explain_choice(text: str, device: Device, as_json: bool, architecture: Architecture | None = None) -> None:
     """Prints the choice for a problem such as ``gemm:512,512,512,nt``. Raises ``SpecError`` and ``LaunchError``."""
-    from gemmgen.dispatch.selection import choose
-    from gemmgen.dispatch.table import parse_problem
+    from gemmgen.dispatch.chosen import choose_kernel
+    from gemmgen.dispatch.problems import read_problem
 
-    request = parse_problem(text)
-    if request.is_empty:
-        raise SpecError(f"--problem {text}: its result has no element, so that nothing is launched")
-    choice = choose(request, device, architecture)
-    asked = "".join(text.split())
+    problem = read_problem(text)
+    if problem.for_processor:
+        raise SpecError(
+            f"{problem.text}: choices for processors are timed, not estimated; gemmgen analyze --problem shows the chosen kernel"
+        )
+    choice = choose_kernel(problem, device, architecture).choice
+    assert choice is not None
+    asked = problem.text
     if as_json:
         print_json(choice_json(choice, asked))
     else:

@@ -19,12 +19,11 @@ if TYPE_CHECKING:
 def are_for_processors(files: Sequence[SpecFile], overrides: Sequence[str] = ()) -> bool:
     """True if all ``files`` are specs for processors. Raises ``UsageError`` where some are and some are not."""
     from gemmgen.kernels import HOST_FAMILIES
-    from gemmgen.kernels.spec_files import read_yaml
 
-    kinds = []
+    kinds: list[object] = []
     for file in files:
         try:
-            kinds.append(read_yaml(file.path).get("kind"))
+            kinds.append(file.kind)
         except SpecError:
             kinds.append(None)  # reported where the spec is loaded
     host = [isinstance(kind, str) and kind in HOST_FAMILIES for kind in kinds]

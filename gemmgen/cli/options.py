@@ -91,6 +91,7 @@ NAMED_PATH = NamedPath(path_type=Path)
 ALL_ARCHITECTURES = "all"
 
 specs_argument: Decorator[Any] = click.argument("specs", metavar="SPEC...", nargs=-1, required=True, shell_complete=complete_spec)
+specs_or_problem_argument: Decorator[Any] = click.argument("specs", metavar="[SPEC...]", nargs=-1, shell_complete=complete_spec)
 set_option: Decorator[Any] = click.option(
     "overrides",
     "--set",

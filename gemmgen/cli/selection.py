@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,9 +18,10 @@ from gemmgen.kernels.shipped import find_shipped, shipped_specs
 
 if TYPE_CHECKING:
     from gemmgen.hardware.target import Architecture
-    from gemmgen.kernels.family import KernelPlan
+    from gemmgen.kernels.family import KernelPlan, KernelSpec
 
 
+_AUTO = re.compile(rb"""mainloop["']?\s*:\s*["']?auto\b""")
 KERNEL_SUFFIXES = (".cu", ".ptx")
 """Ends of names of files of kernels."""
 
@@ -30,6 +32,19 @@ class SpecFile:
 
     label: str
     path: Path
+    spec: KernelSpec | None = None
+    """The spec of a kernel that was chosen for a problem, which no file needs to hold."""
+    architecture: str | None = None
+    """The architecture that it was chosen for."""
+    problem: Mapping[str, int] | None = None
+    """Every dimension of the problem that it was chosen for."""
+
+    @property
+    def kind(self) -> object:
+        """The value of ``kind``, whatever it is. Raises ``SpecError`` for a file that cannot be read."""
+        from gemmgen.kernels.spec_files import read_yaml
+
+        return self.spec.kind if self.spec is not None else read_yaml(self.path).get("kind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +53,12 @@ class PlannedSpec:
 
     file: SpecFile
     plan: KernelPlan
+
+    @property
+    def problem(self) -> dict[str, int] | None:
+        """The problem that the kernel was chosen for, if it was and ``--set`` left its dimensions alone."""
+        asked = self.file.problem
+        return None if asked is None or set(asked) != {d.name for d in self.plan.sequence.dimensions} else dict(asked)
 
 
 def find_specs(arguments: Iterable[str]) -> list[SpecFile]:
@@ -52,7 +73,27 @@ def find_specs(arguments: Iterable[str]) -> list[SpecFile]:
             errors.append(str(error))
     if errors:
         raise SpecError("\n".join(errors))
-    return list(found.values())
+    return [_resolved(file) for file in found.values()]
+
+
+def _resolved(file: SpecFile) -> SpecFile:
+    """The file with the kernel that is chosen, where its spec leaves that open. A file that cannot be read stays as it is: what reads it
+    later reports that."""
+    from gemmgen.kernels.spec_files import read_text
+
+    try:
+        text = read_text(file.path)
+    except SpecError:
+        return file
+    if _AUTO.search(text) is None:
+        return file
+    from gemmgen.dispatch.auto_specs import auto_spec_in
+
+    found = auto_spec_in(file.path)
+    if found is None:
+        return file
+    spec, chosen = found
+    return replace(file, spec=spec, architecture=chosen.plan.architecture.name, problem=dict(chosen.dimensions))
 
 
 def plan_specs(
@@ -65,7 +106,8 @@ def plan_specs(
     planned, errors = [], []
     for file in files:
         try:
-            planned.append(PlannedSpec(file, plan(file.path, architecture, overrides)))
+            source = file.path if file.spec is None else file.spec if not overrides else file.spec.model_dump(mode="json")
+            planned.append(PlannedSpec(file, plan(source, architecture or file.architecture, overrides)))
         except PlanError as error:
             errors.append(f"{file.label}: {error}")
         except SpecError as error:
@@ -75,12 +117,17 @@ def plan_specs(
     return planned
 
 
-def sized_problem(item: PlannedSpec, sizes: Sequence[int]) -> dict[str, int]:
-    """The problem of these sizes, which a command line names in the family's order. Raises ``UsageError`` that says the order."""
+def sized_problem(item: PlannedSpec, sizes: Sequence[int] | None) -> dict[str, int]:
+    """The problem of these sizes, which a command line names in the family's order; without any, the one that the kernel was chosen for.
+    Raises ``UsageError`` that says the order."""
     from gemmgen.kernels import family_of
 
     family = family_of(item.plan.spec)
     names = family.instance_sizes(item.plan)
+    if sizes is None:
+        if item.problem is None:
+            raise click.UsageError(f"{item.file.label}: missing option '--size', {len(names)} numbers: {','.join(names)}")
+        return item.problem
     if len(sizes) != len(names):
         given, need = ",".join(map(str, sizes)), f"{len(names)} numbers: {','.join(names)}"
         raise click.UsageError(f"--size {given}: {item.file.label} needs {need}")

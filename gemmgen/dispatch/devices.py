@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import cache
 from typing import TYPE_CHECKING
 
-from gemmgen.hardware.target import DEVICES, Device, Peaks, match_device
+from gemmgen.core.errors import SpecError
+from gemmgen.hardware.target import DEVICES, Architecture, Device, Peaks, match_device
 from gemmgen.hardware.target import device as find_device
 
 if TYPE_CHECKING:
@@ -18,6 +20,25 @@ DEFAULT = "H200"
 def host_device() -> Device:
     """The device that arrays in host memory are treated as if they were on: their kernels run on the emulator."""
     return find_device(DEFAULT)
+
+
+def problem_device(architecture: Architecture | None) -> Device:
+    """The device that a problem is asked about where none is named: this machine's GPU if it has the architecture, else the first known
+    one that has, or what choices are made for without a GPU. Raises ``SpecError`` for an architecture without a known device."""
+    from gemmgen.core.errors import EnvironmentMissing
+
+    known = [*DEVICES.values()] if architecture is not None else [host_device()]
+    with contextlib.suppress(EnvironmentMissing):
+        known.insert(0, gpu_device(0))
+    found = [device for device in known if architecture is None or _runs(device, architecture)]
+    if not found:
+        raise SpecError(f"no known device runs {architecture.name if architecture else 'it'}; name one with --device")
+    return found[0]
+
+
+def _runs(device: Device, architecture: Architecture) -> bool:
+    """True if kernels for the architecture run on the device and use the most that it has."""
+    return device.architecture.compute_capability == architecture.compute_capability
 
 
 @cache

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -16,11 +15,9 @@ from typing import Any, Literal
 from gemmgen.core.errors import SpecError
 from gemmgen.core.files import MAXIMUM_BYTES, read_plain, write_atomically
 from gemmgen.core.resources import resource_directory
-from gemmgen.core.text import did_you_mean
-from gemmgen.dispatch.matcher import matcher_of
 from gemmgen.dispatch.model import PARAMETERS
+from gemmgen.dispatch.problems import parse_problem
 from gemmgen.hardware.target import DEVICES, Device
-from gemmgen.kernels import FAMILIES, family
 from gemmgen.kernels.requests import Request
 
 SCHEMA_VERSION = 1
@@ -175,27 +172,6 @@ class Table:
                 for row in self.rows
             ],
         }
-
-
-def parse_problem(text: str) -> Request:
-    """The request that ``gemm:512,512,512,nt`` names. Raises ``SpecError``."""
-    kind, _, rest = text.partition(":")
-    shown = reprlib.repr(text)
-    if kind not in FAMILIES:
-        kinds = ", ".join(f"{name}:" for name in FAMILIES)
-        raise SpecError(f"{shown} is no problem: it starts with {kind!r}, need one of {kinds}{did_you_mean(kind, FAMILIES)}")
-    found = family(kind)
-    parts = [part.strip() for part in rest.split(",")]
-    count = len(found.size_names)
-    numbers = parts[:count]
-    if len(numbers) < count or not all(part.isascii() and part.isdecimal() for part in numbers):
-        example = f"{kind}:{','.join(map(str, found.typical_sizes))}"
-        raise SpecError(f"{shown} is no problem: {kind} needs {count} numbers ({', '.join(found.size_names)}), for example {example}")
-    # Ten digits are enough for the largest; thousands are more than Python turns into a number.
-    sizes = tuple(int(part) if len(part.lstrip("0")) <= 10 else 10**10 for part in numbers)
-    if max(sizes) > 2**31 - 1 or math.prod(max(size, 1) for size in sizes) > 2**62:
-        raise SpecError(f"{shown} is no problem: no device has memory for it")
-    return matcher_of(kind).parse_request(sizes, [part for part in parts[count:] if part])
 
 
 def request_distance(one: Request, other: Request) -> float:

@@ -16,8 +16,9 @@ from gemmgen.core.files import MAXIMUM_BYTES, read_plain
 from gemmgen.dispatch.devices import as_device
 from gemmgen.dispatch.matcher import matcher_of
 from gemmgen.dispatch.model import PARAMETERS
+from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import Option, all_fitted, base_name, row_model, set_best
-from gemmgen.dispatch.table import Row, Table, parse_problem, read_table, write_table
+from gemmgen.dispatch.table import Row, Table, read_table, write_table
 from gemmgen.hardware.target import Architecture, Device
 from gemmgen.kernels import FAMILIES
 from gemmgen.kernels.requests import Request

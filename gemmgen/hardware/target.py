@@ -6,11 +6,14 @@ from the target notes of each instruction in the PTX ISA manual. Sizes are bytes
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 from gemmgen.core.errors import SpecError
+from gemmgen.core.text import did_you_mean, printable
 
 KIB = 1024
 WARP_THREADS = 32
@@ -345,11 +348,53 @@ def architecture(name: str) -> Architecture:
 
 
 def device(name: str) -> Device:
-    """The device of that name, in any case. Raises SpecError with the known names."""
+    """The device of that name, in any case, or the one that ``name`` describes, as ``described_device`` reads it. Raises SpecError with
+    the known names."""
     for known, entry in DEVICES.items():
         if known.lower() == name.lower():
             return entry
-    raise SpecError(f"unknown device {name!r}; known: {', '.join(DEVICES)}")
+    if "=" in name:
+        return described_device(name)
+    raise SpecError(
+        f"unknown device {printable(name, 60)!r}{did_you_mean(name.upper(), DEVICES)}; known: {', '.join(DEVICES)}. "
+        f"Describe another by its data sheet: {DESCRIPTION_EXAMPLE}"
+    )
+
+
+DESCRIPTION_EXAMPLE = "name=H20,arch=sm_90a,sms=78,mhz=1980,l2=60,fp32=44,int8=296,memory=4000"
+_DESCRIPTION_UNITS = {
+    "sms": "multiprocessors",
+    "mhz": "boost clock in MHz",
+    "l2": "L2 in MiB",
+    "fp32": "FP32 TFLOP/s",
+    "int8": "dense int8 TOP/s",
+    "memory": "GB/s of memory",
+}
+
+
+@lru_cache(maxsize=64)
+def described_device(text: str) -> Device:
+    """A device by its data sheet, such as ``DESCRIPTION_EXAMPLE``. Raises ``SpecError`` that says what is missing."""
+    fields = dict(part.partition("=")[::2] for part in text.replace(" ", "").split(","))
+    shown = printable(text, 120)
+    wanted = ("name", "arch", *_DESCRIPTION_UNITS)
+    if wrong := [name for name in (*fields, *wanted) if (name in fields) != (name in wanted)]:
+        what = "has no field" if wrong[0] in fields else "lacks the field"
+        units = ", ".join(f"{name} ({unit})" for name, unit in _DESCRIPTION_UNITS.items())
+        raise SpecError(f"the description of a device {shown!r} {what} {printable(wrong[0], 40)!r}: need name, arch, {units}, all of them")
+    numbers: dict[str, float] = {}
+    for name, unit in _DESCRIPTION_UNITS.items():
+        try:
+            numbers[name] = float(fields[name])
+        except ValueError:
+            numbers[name] = math.nan
+        if not 0 < numbers[name] < 1e6:
+            raise SpecError(f"the description of a device {shown!r}: {name} is {printable(fields[name], 40)!r}, need {unit}, above 0")
+    if not re.fullmatch(r"[A-Za-z0-9_.+-]{1,40}", fields["name"]):
+        raise SpecError(f"the description of a device {shown!r}: name is {printable(fields['name'], 40)!r}, need letters and digits")
+    found = architecture(fields["arch"])
+    sms, mhz, l2_mib, tflops, int8_tops, gb_per_s = (numbers[name] for name in _DESCRIPTION_UNITS)
+    return _device(fields["name"], found.name, int(sms), mhz, int(l2_mib), tflops, int8_tops, gb_per_s)
 
 
 def match_device(driver_name: str, sm_count: int) -> Device | None:

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.calls import hashable, is_number, number
-from gemmgen.ops.engine import Operator, compile_in_background
+from gemmgen.ops.engine import ASKED, LaunchedKernel, Operator, compile_in_background
 from gemmgen.ops.filters import Filter
 from gemmgen.ops.operators import FamilyCall, family_calls
 from gemmgen.ops.planes import Planes
@@ -342,7 +342,7 @@ def conv2d(
         if same:
             residual, out = (None if array is None else _channels_last(array) for array in (residual, out))
     result = _CONV2D.call((x, weights, bias, residual, alphas, sums, out), options, (alpha, beta, gamma, zero), stream)[0]
-    return _axes_moved(result, (0, 3, 1, 2)) if last and same else result
+    return _axes_moved(result, (0, 3, 1, 2)) if last and same and stream is not ASKED else result
 
 
 def _is_array(value: Any) -> bool:
@@ -407,7 +407,22 @@ def _function(call: FamilyCall) -> Callable[..., Any]:
     return function
 
 
-_OF_FAMILIES = {name: _function(call) for name, call in family_calls().items()}
+def _with_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` with an attribute ``kernel``: of the same arguments, the kernel that a call would launch, without launching it."""
+
+    def kernel(*given: Any, **named: Any) -> LaunchedKernel:
+        found = function(*given, **{**named, "stream": ASKED})
+        answer: LaunchedKernel = found[0] if isinstance(found, tuple) else found
+        return answer
+
+    kernel.__doc__ = f"The kernel that ``{function.__name__}`` would launch for these arguments: its plan, its spec, the choice."
+    function.kernel = kernel  # type: ignore[attr-defined]
+    return function
+
+
+for _operation in (matmul, grouped_matmul, reduce, conv2d):
+    _with_kernel(_operation)
+_OF_FAMILIES = {name: _with_kernel(_function(call)) for name, call in family_calls().items()}
 globals().update(_OF_FAMILIES)
 __all__ += list(_OF_FAMILIES)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from gemmgen.core.errors import LaunchError
 from gemmgen.dispatch.devices import gpu_device, host_device
 from gemmgen.dispatch.matcher import matcher_of
 from gemmgen.dispatch.selection import Choice, choose
-from gemmgen.kernels.family import KernelPlan
+from gemmgen.kernels.family import InstancePlan, KernelPlan, KernelSpec
 from gemmgen.kernels.requests import Copy, Interpretation, Layout
 from gemmgen.ops.arrays import address_reader, alignment_of, array_type, copied, is_torch, layout_of, new_array, view_of
 from gemmgen.ops.background import Compilers, soonest
@@ -32,6 +32,28 @@ if TYPE_CHECKING:
 
 CACHED_CALLS = 8192
 """Combinations of layouts and options that an operation remembers what to launch for."""
+
+
+ASKED: Any = object()
+"""In the place of a stream: the caller asks for the kernel, and nothing is launched."""
+
+
+@dataclass(frozen=True)
+class LaunchedKernel:
+    """The kernel that a call launches."""
+
+    plan: InstancePlan
+    """For ``gemmgen.render``, ``compile``, ``verify``, and for exports."""
+    choice: Choice | None
+    """The choice that it came out of; None for a processor."""
+    dimensions: Mapping[str, int]
+    """Every dimension of the launch; empty for a processor."""
+
+    @property
+    def spec(self) -> KernelSpec:
+        """The spec of the kernel, all numbers written out."""
+        spec: KernelSpec = self.plan.spec
+        return spec
 
 
 class Call:
@@ -121,6 +143,8 @@ class Operator:
     def call(self, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any) -> tuple[Any, ...]:
         """The results. ``arrays``: operands, then results or None; ``options``: what beside layouts decides the instance, hashable.
         Raises ``LaunchError``."""
+        if stream is ASKED:
+            return (self._answer(arrays, options),)
         first = arrays[0]
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(first, torch.Tensor):
@@ -131,6 +155,16 @@ class Operator:
         elif stream is None and first.__class__ is _numpy_array():
             return self._on_numpy(arrays, options, numbers)
         return self._on_others(arrays, options, numbers, stream)
+
+    def _answer(self, arrays: tuple[Any, ...], options: tuple[Any, ...]) -> LaunchedKernel:
+        """The kernel that a call would launch."""
+        call = self._prepare(arrays, options)
+        if call.choice is None:
+            assert call.native is not None
+            return LaunchedKernel(call.native.plan, None, {})
+        option = call.choice.chosen
+        plan = option.plan if call.best is None else call.best
+        return LaunchedKernel(plan, call.choice, option.dimensions)
 
     # In the next three every microsecond is one of each call: attributes are read once, and nothing is made that is not needed.
 

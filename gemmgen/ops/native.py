@@ -33,6 +33,7 @@ class NativeCall:
     def __init__(self, library: LoadedLibrary, plan: CpuGemmPlan, request: GemmRequest) -> None:
         """``request`` has a result that is stored by rows, and operands as ``plan`` wants them."""
         self._function = library.function
+        self.plan = plan
         layouts = {"A": (request.operands[0], request.a), "B": (request.operands[1], request.b), "C": ("out", request.c)}
         if request.residual is not None:
             layouts["Z"] = ("residual", request.residual)
@@ -91,9 +92,22 @@ class NativeCall:
                 raise MemoryError(NO_MEMORY)
 
 
-def native_call(request: Request) -> NativeCall | None:
-    """Plan of a request on this processor; None where it does not: other types than float32, or no compiler."""
+def native_plan(request: Request) -> CpuGemmPlan | None:
+    """Plan of the kernel that multiplies ``request``'s operands on this processor; None where no kernel for processors does. Raises
+    ``EnvironmentMissing`` without a compiler."""
+    readable = _readable(request)
+    if readable is None:
+        return None
+    form, letters = readable
+    found = _loaded(letters, form.epilogue, class_of(*form.sizes))
+    return None if found is None else found[1]
+
+
+def _readable(request: Request) -> tuple[GemmRequest, Transposes] | None:
+    """A product that kernels for processors can compute, its result stored by rows, and how its operands are stored; None of others."""
     if not isinstance(request, GemmRequest) or {request.a.type, request.b.type, request.c.type} != {"f32"} or request.amax != "none":
+        return None
+    if request.groups is not None:
         return None
     if not is_stored(request.c, row_major=True):
         request = request.transposed
@@ -103,11 +117,20 @@ def native_call(request: Request) -> NativeCall | None:
     by_rows = tuple(is_stored(layout, row_major=True) for layout in (request.a, request.b))
     if not all(rows or is_stored(layout, row_major=False) for rows, layout in zip(by_rows, (request.a, request.b), strict=True)):
         return None
+    return request, TRANSPOSES[by_rows]
+
+
+def native_call(request: Request) -> NativeCall | None:
+    """Plan of a request on this processor; None where it does not: other types than float32, or no compiler."""
+    readable = _readable(request)
+    if readable is None:
+        return None
+    form, letters = readable
     try:
-        loaded = _loaded(TRANSPOSES[by_rows], request.epilogue, class_of(*request.sizes))
+        loaded = _loaded(letters, form.epilogue, class_of(*form.sizes))
     except EnvironmentMissing:
         return None
-    return None if loaded is None else NativeCall(*loaded, request)
+    return None if loaded is None else NativeCall(*loaded, form)
 
 
 def _leading_dimension(layout: Layout, row_major: bool) -> int:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from gemmgen.core.errors import EnvironmentMissing, LaunchError, SpecError
 from gemmgen.dispatch.devices import gpu_device
+from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import Option, choose
-from gemmgen.dispatch.table import parse_problem
 from gemmgen.hardware.target import Device
 from gemmgen.hardware.target import device as find_device
 from gemmgen.ops.engine import compiled, loaded

@@ -10,8 +10,8 @@ import pytest
 from cli.conftest import Run
 from gemmgen.cli.choice import estimate_source
 from gemmgen.cli.output import duration, rate
+from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import choose
-from gemmgen.dispatch.table import parse_problem
 from gemmgen.hardware.target import device
 
 

@@ -15,8 +15,9 @@ from gemmgen.dispatch.candidates import candidates
 from gemmgen.dispatch.evaluation import mean, regrets, row_regret
 from gemmgen.dispatch.matcher import matcher_of
 from gemmgen.dispatch.model import PARAMETERS, memory_bandwidth, model_seconds, operation_rate
+from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import base_name, choose_by, fitted
-from gemmgen.dispatch.table import Row, Table, load_table, parse_problem, read_table
+from gemmgen.dispatch.table import Row, Table, load_table, read_table
 from gemmgen.hardware.target import DEVICES, architecture, device
 from gemmgen.kernels import FAMILIES, family
 from gemmgen.perf.cost_model import cost_model_of

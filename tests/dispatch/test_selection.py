@@ -12,8 +12,9 @@ from gemmgen.core.errors import SpecError
 from gemmgen.dispatch.candidates import candidates
 from gemmgen.dispatch.matcher import matcher_of
 from gemmgen.dispatch.model import PARAMETERS
+from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import base_name, choose, choose_by, fitted, table_name
-from gemmgen.dispatch.table import Row, Table, load_table, parse_problem, table_for
+from gemmgen.dispatch.table import Row, Table, load_table, table_for
 from gemmgen.hardware.target import architecture, device
 from gemmgen.kernels import FAMILIES
 from gemmgen.kernels.gemm import oracle

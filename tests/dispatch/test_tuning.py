@@ -9,7 +9,8 @@ from click.testing import CliRunner
 from gemmgen.cli import cli
 from gemmgen.core.errors import LaunchError, SpecError, VerificationError
 from gemmgen.dispatch import tuning
-from gemmgen.dispatch.table import load_table, parse_problem, read_table
+from gemmgen.dispatch.problems import parse_problem
+from gemmgen.dispatch.table import load_table, read_table
 from gemmgen.runtime.cuda import gpu_available
 from gemmgen.runtime.cuda.driver import GpuDevice
 

@@ -13,8 +13,8 @@ import pytest
 from waiting import PATIENCE, eventually
 
 from gemmgen.core.errors import CompileError
+from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import Choice, choose
-from gemmgen.dispatch.table import parse_problem
 from gemmgen.hardware.target import device
 from gemmgen.ops import background, engine
 from gemmgen.ops.background import CALLS, Compilers, compile_seconds, soonest

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from gemmgen.cli.host import are_for_processors, print_analysis
-from gemmgen.cli.options import architecture_option, complete_device, json_option, parse_size, set_option, specs_argument
+from gemmgen.cli.options import architecture_option, complete_device, json_option, parse_size, set_option, specs_or_problem_argument
 from gemmgen.cli.output import print_json, print_table, progress_bar
-from gemmgen.cli.selection import find_specs, plan_specs
+from gemmgen.cli.problem import AskedProblems, problem_options
+from gemmgen.cli.selection import plan_specs
 
 if TYPE_CHECKING:
     from gemmgen.cli.selection import PlannedSpec
@@ -34,7 +35,8 @@ def parse_time(text: str) -> float:
 
 
 @click.command("analyze")
-@specs_argument
+@specs_or_problem_argument
+@problem_options()
 @architecture_option("Architecture to compile for; else the device's.")
 @click.option(
     "device_name",
@@ -52,6 +54,7 @@ def parse_time(text: str) -> float:
 @json_option
 def command(
     specs: Sequence[str],
+    asked: AskedProblems,
     architecture: str | None,
     device_name: str | None,
     size: str | None,
@@ -72,7 +75,7 @@ def command(
 
     seconds = parse_time(time_text) if time_text is not None else None
     sizes = parse_size(size) if size is not None else None
-    files = find_specs(specs)
+    files = asked.files(specs, device_name, architecture)
     if are_for_processors(files):
         if architecture or device_name:
             raise click.UsageError("--arch and --device are for GPUs; specs of processors are held against this one")
@@ -92,7 +95,7 @@ def command(
         for item, binary in zip(planned, binaries, strict=True):
             progress.update(task, description=item.file.label)
             label = item.file.label
-            analyses[label] = analyse(item.plan, binary, device, sizes, seconds=seconds, traffic=traffic)
+            analyses[label] = analyse(item.plan, binary, device, sizes or item.problem, seconds=seconds, traffic=traffic)
             progress.advance(task)
     if as_json:
         print_json([{"spec": label, **analysis.to_json()} for label, analysis in analyses.items()])

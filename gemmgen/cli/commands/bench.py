@@ -9,9 +9,10 @@ import click
 
 from gemmgen.cli.compilation import compile_plans
 from gemmgen.cli.host import are_for_processors, print_benchmark
-from gemmgen.cli.options import json_option, parse_size, set_option, specs_argument
+from gemmgen.cli.options import json_option, parse_size, set_option, specs_or_problem_argument
 from gemmgen.cli.output import Column, operation_unit, print_json, print_table, progress_bar, rate, styled
-from gemmgen.cli.selection import PlannedSpec, find_specs, plan_specs, sized_problem
+from gemmgen.cli.problem import AskedProblems, problem_options
+from gemmgen.cli.selection import PlannedSpec, plan_specs, sized_problem
 from gemmgen.core.errors import EnvironmentMissing
 
 if TYPE_CHECKING:
@@ -23,14 +24,14 @@ if TYPE_CHECKING:
 
 
 @click.command("bench")
-@specs_argument
+@specs_or_problem_argument
+@problem_options(device=True)
 @click.option(
     "sizes",
     "--size",
     metavar="M,N,K",
     multiple=True,
-    required=True,
-    help="Sizes of a problem, in the family's order. Repeatable.",
+    help="Sizes of a problem, in the family's order; else those of --problem. Repeatable.",
 )
 @click.option(
     "with_peer",
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 @json_option
 def command(
     specs: Sequence[str],
+    asked: AskedProblems,
     sizes: Sequence[str],
     with_peer: bool,
     l2_resident: bool,
@@ -67,11 +69,14 @@ def command(
     What is within the spread of each other is called a tie. Every kernel's result is checked before it is timed.
     """
     problems = list(dict.fromkeys(parse_size(size) for size in sizes))
-    files = find_specs(specs)
+    files = asked.files(specs)
+    if not problems and any(file.problem is None for file in files):
+        raise click.UsageError("missing option '--size'")
     if are_for_processors(files):
         if l2_resident:
             raise click.UsageError("--l2-resident is for GPUs; on a processor the arrays are where the last call left them")
-        print_benchmark(plan_specs(files, overrides), problems, threads, rounds, with_peer, as_json)
+        sizes_asked = [tuple(file.problem[name] for name in ("m", "n", "k")) for file in files if file.problem is not None]
+        print_benchmark(plan_specs(files, overrides), problems or list(dict.fromkeys(sizes_asked)), threads, rounds, with_peer, as_json)
         return
     if threads is not None:
         raise click.UsageError("--threads is for specs of processors")
@@ -83,7 +88,7 @@ def command(
     if device.architecture is None:
         raise EnvironmentMissing(f"{device} is of an architecture that gemmgen does not know")
     planned = plan_specs(files, overrides, device.architecture)
-    groups = [_groups(planned, problem) for problem in problems]
+    groups = [_groups(planned, problem) for problem in problems] or [_groups([item], None) for item in planned]
     binaries = compile_plans([item.plan for item in planned])
     candidates = {id(item): Candidate(item.plan, binary) for item, binary in zip(planned, binaries, strict=True)}
     runs = []
@@ -104,7 +109,7 @@ def command(
 _Group = tuple[dict[str, int], list[PlannedSpec]]
 
 
-def _groups(planned: Sequence[PlannedSpec], sizes: Sequence[int]) -> list[_Group]:
+def _groups(planned: Sequence[PlannedSpec], sizes: Sequence[int] | None) -> list[_Group]:
     """The specs that work on the same arrays, and so can be timed together, each with its problem."""
     groups: dict[Any, _Group] = {}
     for item in planned:

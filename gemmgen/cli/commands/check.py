@@ -52,7 +52,7 @@ def _check(file: SpecFile, architectures: Sequence[str | None], overrides: Seque
 
     findings = []
     try:
-        spec = load_spec(file.path, overrides)
+        spec = load_spec(file.path if file.spec is None else file.spec.model_dump(mode="json"), overrides)
     except SpecError as error:
         return [_finding(file, architectures[0], error=str(error))]
     for name in architectures:

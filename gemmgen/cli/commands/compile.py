@@ -12,9 +12,10 @@ import click
 
 from gemmgen.cli.compilation import compile_plans
 from gemmgen.cli.host import are_for_processors, print_compiled
-from gemmgen.cli.options import ALL_ARCHITECTURES, NAMED_PATH, architectures_option, json_option, set_option, specs_argument
+from gemmgen.cli.options import ALL_ARCHITECTURES, NAMED_PATH, architectures_option, json_option, set_option, specs_or_problem_argument
 from gemmgen.cli.output import Column, count, print_json, print_table
-from gemmgen.cli.selection import PlannedSpec, SpecFile, find_specs, plan_specs, tell_written, write_output
+from gemmgen.cli.problem import AskedProblems, problem_options
+from gemmgen.cli.selection import PlannedSpec, SpecFile, plan_specs, tell_written, write_output
 from gemmgen.core.errors import PlanError, SpecError
 from gemmgen.core.text import printable
 
@@ -31,7 +32,8 @@ class _Compiled:
 
 
 @click.command("compile")
-@specs_argument
+@specs_or_problem_argument
+@problem_options(device=True)
 @architectures_option("Architecture to compile for, or all that the spec allows; else the spec's own. Repeatable.")
 @click.option("ptx", "--ptx", is_flag=True, help="Give the PTX.")
 @click.option("cubin", "--cubin", is_flag=True, help="Give the cubin.")
@@ -48,6 +50,7 @@ class _Compiled:
 @json_option
 def command(
     specs: Sequence[str],
+    asked: AskedProblems,
     architectures: Sequence[str],
     ptx: bool,
     cubin: bool,
@@ -64,7 +67,8 @@ def command(
     to_stdout = bool(kinds) and directory is None
     if to_stdout:
         _require_plain_output(kinds, as_json)
-    files_named = find_specs(specs)
+    only = architectures[0] if len(architectures) == 1 and ALL_ARCHITECTURES not in architectures else None
+    files_named = asked.files(specs, architecture=only)
     if are_for_processors(files_named):
         if kinds or directory is not None or architectures:
             raise click.UsageError("specs of processors are compiled for their own architecture; gemmgen export writes their libraries")

@@ -19,7 +19,8 @@ from gemmgen.cli.options import (
 )
 from gemmgen.cli.output import Column, print_json, print_table, styled
 from gemmgen.cli.pictures import require_page
-from gemmgen.cli.selection import PlannedSpec, find_specs, plan_specs, tell_written, write_output
+from gemmgen.cli.problem import AskedProblems, problem_options
+from gemmgen.cli.selection import PlannedSpec, SpecFile, find_specs, plan_specs, tell_written, write_output
 from gemmgen.core.errors import SpecError
 from gemmgen.core.text import printable
 
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
 
 
 @click.command("diff")
-@click.argument("first", metavar="A", shell_complete=complete_spec)
+@click.argument("first", metavar="[A]", required=False, shell_complete=complete_spec)
 @click.argument("second", metavar="[B]", required=False, shell_complete=complete_spec)
+@problem_options()
 @click.option(
     "set_both",
     "--set",
@@ -69,8 +71,9 @@ if TYPE_CHECKING:
 @click.option("output", "-o", "--output", type=NAMED_PATH, metavar="FILE.html", help="Write a page, with pictures side by side.")
 @json_option
 def command(
-    first: str,
+    first: str | None,
     second: str | None,
+    asked: AskedProblems,
     set_both: Sequence[str],
     set_first: Sequence[str],
     set_second: Sequence[str],
@@ -102,12 +105,17 @@ def command(
     from gemmgen.perf.analysis.report import on_one_case
     from gemmgen.present.comparison import compare
 
+    named = [name for name in (first, second) if name is not None]
+    chosen = {file.label: file for file in asked.files(named[:0], device_name, architecture)} if asked.texts else {}
+    first, second, *more = [*chosen, *named, None, None]
+    if first is None or more != [None] * len(more):
+        raise click.UsageError("name two specs or files, one spec and what --set changes in it, or --problem in the place of one")
     if second is None and not set_first and not set_second:
         if not set_both:
             raise click.UsageError("name two specs or files, or one spec and what --set changes in it")
         set_both, set_second = (), set_both
     names, overrides = (first, second or first), ([*set_both, *set_first], [*set_both, *set_second])
-    files = [is_file_of_kernels(name) for name in names]
+    files = [name not in chosen and is_file_of_kernels(name) for name in names]
     if any(of_file and changed for of_file, changed in zip(files, overrides, strict=True)):
         raise click.UsageError("--set changes fields of specs, which a file of kernels does not have")
     if not any(files) and (entries or grid or block or arguments or shared_bytes):
@@ -125,11 +133,13 @@ def command(
                 entry = entries[min(place, len(entries) - 1)] if entries else None
                 sides.append(file_side(name, FileLaunch(entry, grid, block, shared_bytes, tuple(arguments)), target, device))
             else:
-                one = _analysed(name, changed, (set_first, set_second)[place], second is None, target, device, traffic=True)
+                one = _analysed(
+                    chosen.get(name, name), changed, (set_first, set_second)[place], second is None, target, device, traffic=True
+                )
                 sides.append(_spec_side(*one[:2]))
     else:
         one, other = (
-            _analysed(name, changed, (set_first, set_second)[place], second is None, target, device, traffic=False)
+            _analysed(chosen.get(name, name), changed, (set_first, set_second)[place], second is None, target, device, traffic=False)
             for place, (name, changed) in enumerate(zip(names, overrides, strict=True))
         )
         analyses = on_one_case((one[1], one[2]), (other[1], other[2]))
@@ -147,7 +157,7 @@ def command(
 
 
 def _analysed(
-    name: str, overrides: Sequence[str], own: Sequence[str], of_one: bool, target: Architecture, device: Device, *, traffic: bool
+    name: str | SpecFile, overrides: Sequence[str], own: Sequence[str], of_one: bool, target: Architecture, device: Device, *, traffic: bool
 ) -> tuple[str, Analysis, Binary]:
     """A spec's label, its analysis and its binary."""
     from gemmgen.cli.compilation import compile_plans
@@ -165,10 +175,10 @@ def _spec_side(label: str, analysis: Analysis) -> Side:
     return instance_side(label, analysis, predicted_seconds(analysis.plan, analysis.device))
 
 
-def _planned(name: str, overrides: Sequence[str], target: Architecture) -> PlannedSpec:
+def _planned(name: str | SpecFile, overrides: Sequence[str], target: Architecture) -> PlannedSpec:
     from gemmgen.cli.host import are_for_processors
 
-    files = find_specs([name])
+    files = [name] if isinstance(name, SpecFile) else find_specs([name])
     if len(files) != 1:
         raise SpecError(f"{name} holds {len(files)} specs; diff takes one on each side")
     if are_for_processors(files):

@@ -13,6 +13,7 @@ from click.shell_completion import CompletionItem
 from gemmgen.cli.options import architecture_option, complete_spec, json_option, named_specs, set_option
 from gemmgen.cli.output import Column, counted, print_json, print_table
 from gemmgen.cli.pictures import write_picture
+from gemmgen.cli.problem import AskedProblems, problem_options
 from gemmgen.cli.selection import find_specs, plan_specs, tell_written
 from gemmgen.core.errors import GemmgenError, SpecError
 
@@ -38,7 +39,8 @@ def _complete_picture(context: click.Context, parameter: click.Parameter, incomp
 
 
 @click.command("draw")
-@click.argument("spec", shell_complete=complete_spec)
+@click.argument("spec", metavar="[SPEC]", required=False, shell_complete=complete_spec)
+@problem_options(device=True)
 @click.option(
     "output",
     "-o",
@@ -61,7 +63,8 @@ def _complete_picture(context: click.Context, parameter: click.Parameter, incomp
 @set_option
 @json_option
 def command(
-    spec: str,
+    spec: str | None,
+    asked: AskedProblems,
     output: str | None,
     names: Sequence[str],
     access: str | None,
@@ -80,9 +83,9 @@ def command(
     from gemmgen.present.drawing import draw
     from gemmgen.present.launch_pictures import all_pictures
 
-    files = find_specs([spec])
+    files = asked.files([spec] if spec is not None else [], architecture=architecture)
     if len(files) != 1:
-        raise SpecError(f"{spec} holds {len(files)} specs; draw takes one")
+        raise SpecError(f"{spec or '--problem'} names {len(files)} specs; draw takes one")
     (planned,) = plan_specs(files, overrides, find_architecture(architecture) if architecture else None)
     plan = planned.plan
     available = all_pictures(plan, device_for(plan.architecture if isinstance(plan, KernelPlan) else None))

@@ -64,7 +64,8 @@ def command(
     if problem_text is not None:
         if size or overrides:
             raise click.UsageError("--size and --set say more about a SPEC; with --problem there is none")
-        from gemmgen.cli.choice import explain_choice, problem_device
+        from gemmgen.cli.choice import explain_choice
+        from gemmgen.dispatch.devices import problem_device
 
         target = find_architecture(architecture) if architecture else None
         explain_choice(problem_text, find_device(device_name) if device_name else problem_device(target), as_json, target)

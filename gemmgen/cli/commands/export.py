@@ -15,6 +15,7 @@ from gemmgen.cli.compilation import compile_plans
 from gemmgen.cli.host import are_for_processors
 from gemmgen.cli.options import ALL_ARCHITECTURES, architectures_option, complete_spec, json_option, set_option
 from gemmgen.cli.output import print_json
+from gemmgen.cli.problem import AskedProblems, problem_options
 from gemmgen.cli.selection import PlannedSpec, SpecFile, find_specs, plan_specs, tell_written, write_output
 from gemmgen.core.errors import GemmgenError, PlanError, SpecError
 from gemmgen.core.text import printable
@@ -43,7 +44,8 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
 
 
 @click.command("export")
-@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=_complete)
+@click.argument("names", metavar="[NAME...]", nargs=-1, shell_complete=_complete)
+@problem_options(device=True)
 @click.option("kind", "--format", type=click.Choice([*FORMATS]), required=True, help="What to write.")
 @architectures_option(
     "Architecture to compile for, or all that the spec allows. Repeatable. Without it: a cubin for the spec's own, "
@@ -67,6 +69,7 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
 @json_option
 def command(
     names: Sequence[str],
+    asked: AskedProblems,
     kind: str,
     architectures: Sequence[str],
     target: str | None,
@@ -96,7 +99,7 @@ def command(
         if kind != "header":
             raise click.UsageError(f"--prefix names the functions of a header; --format {kind} has none")
         check_prefix(prefix)
-    files = _find(names)
+    files = [*_find(names), *(asked.files([]) if asked.texts or not names else [])]
     if are_for_processors(files):
         if kind not in HOST_FORMATS or architectures or prefix is not None or line_info:
             raise click.UsageError("specs of processors are exported as --format shared or header, for their own architecture")

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gemmgen.cli.options import NAMED_PATH, json_option, set_option, specs_argument
+from gemmgen.cli.options import NAMED_PATH, json_option, set_option, specs_or_problem_argument
 from gemmgen.cli.output import counted, print_json
-from gemmgen.cli.selection import PlannedSpec, find_specs, plan_specs, tell_written, write_output
+from gemmgen.cli.problem import AskedProblems, problem_options
+from gemmgen.cli.selection import PlannedSpec, plan_specs, tell_written, write_output
 from gemmgen.core.errors import GemmgenError
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 
 @click.command("render")
-@specs_argument
+@specs_or_problem_argument
+@problem_options(device=True)
 @click.option(
     "directory",
     "-o",
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 )
 @set_option
 @json_option
-def command(specs: Sequence[str], directory: Path | None, overrides: Sequence[str], as_json: bool) -> None:
+def command(specs: Sequence[str], asked: AskedProblems, directory: Path | None, overrides: Sequence[str], as_json: bool) -> None:
     """Write the source of each SPEC, CUDA or C: to standard output, or into a directory.
 
     Nothing is written unless every spec can be rendered, and a file that would not change is left alone.
@@ -38,7 +40,7 @@ def command(specs: Sequence[str], directory: Path | None, overrides: Sequence[st
         directory = None
     if as_json and directory is None:
         raise click.UsageError("--json lists the files that were written, and needs -o DIR")
-    rendered = render_all(plan_specs(find_specs(specs), overrides))
+    rendered = render_all(plan_specs(asked.files(specs), overrides))
     if directory is None:
         for source in dict.fromkeys(source for _, source in rendered):
             click.echo(source.text, nl=False)

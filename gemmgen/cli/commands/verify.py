@@ -13,9 +13,10 @@ from gemmgen.cli.check_reports import Check, CheckReports, check_report_options
 from gemmgen.cli.compilation import compile_plans
 from gemmgen.cli.counters import print_counters
 from gemmgen.cli.host import are_for_processors, verification_reports
-from gemmgen.cli.options import architecture_option, json_option, parse_size, set_option, specs_argument
+from gemmgen.cli.options import architecture_option, json_option, parse_size, set_option, specs_or_problem_argument
 from gemmgen.cli.output import Column, count, counted, duration, print_json, print_table, progress_bar, styled
-from gemmgen.cli.selection import PlannedSpec, SpecFile, find_specs, plan_specs, sized_problem
+from gemmgen.cli.problem import AskedProblems, problem_options
+from gemmgen.cli.selection import PlannedSpec, SpecFile, plan_specs, sized_problem
 from gemmgen.core.errors import LaunchError, PlanError, Reason, SpecError
 from gemmgen.core.text import printable
 
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 
 @click.command("verify")
-@specs_argument
+@specs_or_problem_argument
+@problem_options(device=True)
 @click.option(
     "backend_name",
     "--backend",
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
 def command(
     context: click.Context,
     specs: Sequence[str],
+    asked: AskedProblems,
     backend_name: BackendName,
     architecture: str | None,
     overrides: Sequence[str],
@@ -86,7 +89,7 @@ def command(
     from gemmgen.verification.runner import verify_binary
 
     problems = list(dict.fromkeys(map(parse_size, sizes)))
-    files = find_specs(specs)
+    files = asked.files(specs, architecture=architecture)
     if are_for_processors(files):
         if problems:
             raise click.UsageError("--size is for kernels of GPUs; gemmgen bench checks those of processors at any size")

@@ -9,19 +9,29 @@ import click
 
 from gemmgen.cli.options import NAMED_PATH, architecture_option, complete_device, complete_spec, parse_size, set_option
 from gemmgen.cli.pictures import require_page
-from gemmgen.cli.selection import find_specs, plan_specs, tell_written, write_output
+from gemmgen.cli.problem import AskedProblems, problem_options
+from gemmgen.cli.selection import plan_specs, tell_written, write_output
 from gemmgen.core.errors import SpecError
 from gemmgen.core.text import printable
 
 
 @click.command("view")
-@click.argument("spec", shell_complete=complete_spec)
+@click.argument("spec", metavar="[SPEC]", required=False, shell_complete=complete_spec)
+@problem_options()
 @click.option("output", "-o", "--output", type=NAMED_PATH, metavar="FILE", help="The page; else NAME.html here.")
 @architecture_option("Architecture to compile for; else the device's.")
 @click.option("device_name", "--device", default="H200", show_default=True, shell_complete=complete_device, help="The GPU of the roofs.")
 @click.option("size", "--size", metavar="M,N,K", help="Sizes of the problem, in the family's order; else a typical one.")
 @set_option
-def command(spec: str, output: Path | None, architecture: str | None, device_name: str, size: str | None, overrides: Sequence[str]) -> None:
+def command(
+    spec: str | None,
+    asked: AskedProblems,
+    output: Path | None,
+    architecture: str | None,
+    device_name: str,
+    size: str | None,
+    overrides: Sequence[str],
+) -> None:
     """Write one HTML page of SPEC that needs nothing beside it: CUDA, PTX and machine code side by side, lines that belong together
     marked, with counters by line, control codes, live registers, register banks, and what makes it slow.
     """
@@ -34,16 +44,16 @@ def command(spec: str, output: Path | None, architecture: str | None, device_nam
 
     if output is not None:
         require_page(output)
-    files = find_specs([spec])
+    files = asked.files([spec] if spec is not None else [], device_name, architecture)
     if len(files) != 1:
-        raise SpecError(f"{spec} holds {len(files)} specs; view takes one")
+        raise SpecError(f"{spec or '--problem'} names {len(files)} specs; view takes one")
     if are_for_processors(files):
         raise click.UsageError("view shows kernels of GPUs; gemmgen analyze shows those of processors")
     device = find_device(device_name)
     target = find_architecture(architecture) if architecture else device.architecture
     (planned,) = plan_specs(files, overrides, target)
     (binary,) = compile_plans([planned.plan])
-    analysis = analyse(planned.plan, binary, device, parse_size(size) if size else None)
+    analysis = analyse(planned.plan, binary, device, parse_size(size) if size else planned.problem)
     path = output or Path(f"{planned.plan.name}.html")
     changed = write_output(path, view(analysis, binary))
     tell_written(path, changed)

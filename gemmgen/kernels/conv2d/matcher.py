@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
+import pydantic
+
 from gemmgen.core.elements import ELEMENTS
-from gemmgen.core.errors import SpecError
 from gemmgen.core.formulas import round_up
 from gemmgen.kernels.conv2d.layouts import NEIGHBOURS
 from gemmgen.kernels.conv2d.problem import SIZE_NAMES, complete
 from gemmgen.kernels.conv2d.results import FinishingPlan
 from gemmgen.kernels.conv2d.spec import AnyActivation, Conv2dSpec, Convolution, DirectMainloop, Element, Input, NoActivation, Output
+from gemmgen.kernels.problem_words import unknown_word
 from gemmgen.kernels.requests import Fit, Layout, Request, changed_fields, replaced, say_once
 
 CHANNELS = 32
+ACTIVATIONS = ("relu", "leaky_relu", "h_swish")
+"""Activations that a problem's words name."""
 ALIGNMENT = 16
 _PARAMETERS = tuple(Convolution.model_fields)
 _NO_ACTIVATION = NoActivation()
@@ -193,16 +198,20 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> Conv2dRequest
         elif option in ("nchw32", "nhwc", "nchw4"):
             say_once(said, "layout", option)
             fields["layout"] = option
-        elif option.startswith("of_") and option[3:] in ("u8", "f16", "bf16"):
+        elif option.startswith("of_") and option[3:] in ("s8", "u8", "f16", "bf16"):
             say_once(said, "type of x", option)
             given_input["type"] = option[3:]
         elif option == "from_nhwc":
             given_input["layout"] = "nhwc"
         elif option == "residual":
             fields["residual"] = True
+        elif option in ACTIVATIONS:
+            say_once(said, "activation", option)
+            fields["activation"] = pydantic.TypeAdapter(AnyActivation).validate_python({"op": option})
         else:
-            need = "groups=N, dilation=N, a type, nchw32, nhwc, nchw4, residual, of_u8, of_f16, of_bf16 or from_nhwc"
-            raise SpecError(f"a convolution has no option {option!r}: need {need}")
+            need = "groups=N, dilation=N, a type of results (s8, u8, s32, f32, f16, bf16), nchw32, nhwc, nchw4, residual, "
+            need += f"{', '.join(ACTIVATIONS)}, of_u8, of_f16, of_bf16 or from_nhwc"
+            raise unknown_word("a convolution", option, re.findall(r"\w+", need), need)
     of = Input(**given_input)
     problem = complete_request(of, fields.get("layout", "nchw32"), given)
     return Conv2dRequest(tuple(problem.items()), bias="s32", input=of, **{"alpha": fields.get("output") != "s32", **fields})

@@ -7,17 +7,22 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, get_args
 
+import pydantic
+
 from gemmgen.core.elements import ELEMENTS
-from gemmgen.core.errors import LaunchError, SpecError
+from gemmgen.core.errors import LaunchError, Reason, SpecError
 from gemmgen.kernels.elementwise.access import AXES
 from gemmgen.kernels.elementwise.plan import VECTOR_BYTES, ElementwisePlan, plan_operations, widest_vector
 from gemmgen.kernels.elementwise.spec import ElementwiseSpec
-from gemmgen.kernels.epilogue.operations import DATA_TYPES, NumberType, Operation
-from gemmgen.kernels.requests import Fit, Layout, Request, changed_fields, replaced, say_once, widest
+from gemmgen.kernels.epilogue.operations import DATA_TYPES, AnyOperation, NumberType, Operation
+from gemmgen.kernels.problem_words import unknown_word
+from gemmgen.kernels.requests import MOST_ALIGNMENT, Fit, Layout, Request, changed_fields, replaced, say_once, widest
 
 SPEC_TYPES: dict[str, str] = {DATA_TYPES[name]: name for name in get_args(NumberType)}
 ARRAYS = ("bias", "bias2", "z", "z2", "f", "f2")
 """The names of arrays that operations read."""
+WORDS = ("abs", "square", "sqrt", "exp", "relu", "leaky_relu", "h_swish", "gelu", "silu", "sigmoid", "tanh")
+"""Operations that a problem's words name: those that read x alone."""
 NUMBERS = ("bias", "bias2", "gamma", "gamma2")
 """The names of numbers that operations read."""
 
@@ -157,7 +162,7 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> ElementwiseRe
     """A request from four extents and words: ``f16``, ``padded`` (gaps between rows), ``strided``, ``unaligned``. Raises
     ``SpecError``."""
     kind, aligned, padded, strided = "f32", True, False, False
-    operations: list[str] = []
+    operations: list[Operation] = []
     said: dict[str, str] = {}
     for option in options:
         if option in SPEC_TYPES or option in SPEC_TYPES.values():
@@ -169,7 +174,7 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> ElementwiseRe
         elif option in ("padded", "strided"):
             padded, strided = padded or option == "padded", strided or option == "strided"
         else:
-            operations.append(option)
+            operations.append(_operation(option))
     shape = tuple(sizes)
     packed = Layout.packed(shape, kind)
     strides = [2 * stride for stride in packed.strides] if strided else list(packed.strides)
@@ -177,10 +182,24 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> ElementwiseRe
         gap = VECTOR_BYTES // packed.element_bytes
         strides = [stride * 2 if axis < len(shape) - 1 and shape[-1] % gap == 0 else stride for axis, stride in enumerate(strides)]
     x = Layout(shape, tuple(strides), kind, packed.alignment if aligned else packed.element_bytes)
-    if operations:
-        need = "a type such as f16, padded, strided, aligned or unaligned"
-        raise SpecError(f"an elementwise problem has no option {operations[0]!r}: need {need}")
-    return request_of({"x": x, "y": x}, shape, (), None)
+    if not operations:
+        return request_of({"x": x, "y": x}, shape, (), None)
+    spec = ElementwiseSpec.model_validate({"kind": "elementwise", "input": SPEC_TYPES[kind], "operations": tuple(operations)})
+    reasons: list[Reason] = []
+    result = plan_operations(spec, reasons)[1]
+    if reasons:
+        raise SpecError(f"an elementwise problem cannot have these operations: {reasons[0]}")
+    y = Layout(shape, tuple(strides), result, x.alignment if result == kind else MOST_ALIGNMENT if aligned else ELEMENTS[result].bytes)
+    return request_of({"x": x, "y": y}, shape, tuple(operations), None)
+
+
+def _operation(word: str) -> Operation:
+    """The operation of that name, which needs nothing but x. Raises ``SpecError``."""
+    if word not in WORDS:
+        need = f"{', '.join(WORDS)}, a type such as f16, padded, strided, aligned or unaligned"
+        raise unknown_word("an elementwise problem", word, (*WORDS, "padded", "strided", "aligned", "unaligned"), need)
+    operation: Operation = pydantic.TypeAdapter(AnyOperation).validate_python({"op": word})
+    return operation
 
 
 FLAT = tuple(1 << exponent for exponent in (12, 16, 20, 22, 24, 26, 28))

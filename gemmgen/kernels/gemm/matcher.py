@@ -14,7 +14,6 @@ import pydantic
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import SpecError
-from gemmgen.core.text import did_you_mean
 from gemmgen.hardware.target import Architecture, Device, occupancy
 from gemmgen.kernels.epilogue.operations import AnyOperation, Factor, Operation
 from gemmgen.kernels.epilogue.steps import numbered
@@ -41,6 +40,7 @@ from gemmgen.kernels.gemm.vector import VectorLoop
 from gemmgen.kernels.gemm.warp_mma import WarpLoop
 from gemmgen.kernels.math.warpgroup import SPAN_BYTES, WarpgroupLoop
 from gemmgen.kernels.matrix import Matrix
+from gemmgen.kernels.problem_words import unknown_word
 from gemmgen.kernels.requests import MOST_ALIGNMENT, Fit, Layout, Request, changed_fields, replaced, say_once, widest
 
 TYPES = ("f32", "f16", "bf16")
@@ -64,6 +64,8 @@ _TURNED: dict[Extent, Extent] = {"none": "none", "m": "n", "n": "m"}
 _OTHER = {"row": "column", "column": "row", "all": "all", "memory": "memory"}
 SCALES = {"scale_row": "row", "scale_column": "column", "scale": "memory"}
 """Scales as a problem's words name them: one for each row or column, or one for all that lies in memory."""
+FACTORS = ("alpha", "beta")
+"""Numbers that a problem's words leave to the call; the product is not scaled, and C is not read, without them."""
 ALIGNED_ELEMENTS = 4
 """Elements of an access from which on a request counts as aligned."""
 
@@ -598,6 +600,8 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
         elif option in PRECISIONS:
             say_once(said, "precision", option)
             precision = PRECISIONS[option]
+        elif option in FACTORS:
+            say_once(said, option, option)
         elif option == "planes":
             keeps = True
         elif option in ("aligned", "unaligned"):
@@ -611,9 +615,8 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
             groups = int(option[7:])
         else:
             need = f"nn, nt, tn, tt, {', '.join(FACTOR_TYPES)}, f16_f16_f32 (types of A, B and C), aligned, unaligned, batch=N, groups=N, "
-            need += f"planes (of B are kept), bias, residual, {', '.join((*SCALES, *ACTIVATIONS))}, {' or '.join(PRECISIONS)}"
-            near = did_you_mean(option, re.findall(r"\w+", need))
-            raise SpecError(f"a GEMM problem has no option {option!r}{near}: need {need}")
+            need += f"planes (of B are kept), alpha, beta, bias, residual, {', '.join((*SCALES, *ACTIVATIONS))}, {' or '.join(PRECISIONS)}"
+            raise unknown_word("a GEMM problem", option, re.findall(r"\w+", need), need)
 
     def layout(rows: int, columns: int, letter: str, type: str, batch: int | None = batch) -> Layout:
         if letter == "t":
@@ -632,6 +635,8 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
         a,
         b,
         c,
+        scaled="alpha" in said,
+        accumulates="beta" in said,
         epilogue=tuple(epilogue),
         residual=residual,
         precision=precision,

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, ClassVar, get_args
 
-from gemmgen.core.errors import SpecError
 from gemmgen.hardware.target import Device
 from gemmgen.kernels.epilogue.operations import DATA_TYPES
+from gemmgen.kernels.problem_words import unknown_word
 from gemmgen.kernels.reduction.arithmetic import JOINED, Arithmetic, plan_arithmetic
 from gemmgen.kernels.reduction.choice import MULTIPROCESSORS, WalkChoice, choose
 from gemmgen.kernels.reduction.plan import MOST_AXES, ReductionPlan
@@ -224,7 +224,7 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> ReductionRequ
             aligned = option == "aligned"
         else:
             need = f"an operation ({', '.join(get_args(OperationName))}), a type such as f16, aligned, unaligned or strided"
-            raise SpecError(f"a reduction has no option {option!r}: need {need}")
+            raise unknown_word("a reduction", option, (*get_args(OperationName), "aligned", "unaligned", "strided"), need)
     outer, reduced, inner = sizes
     layout = Layout.packed((outer, reduced, inner), kind)
     strides = tuple(2 * stride for stride in layout.strides) if strided else layout.strides

@@ -154,18 +154,22 @@ def analyse(
     plan: KernelPlan,
     binary: Binary,
     device: Device,
-    sizes: Sequence[int] | None = None,
+    sizes: Sequence[int] | Mapping[str, int] | None = None,
     *,
     seconds: float | None = None,
     traffic: bool = True,
 ) -> Analysis:
-    """Analyses ``binary``, compiled from ``plan``, on a problem of ``sizes`` (in the order of the family's ``instance_sizes``).
+    """Analyses ``binary``, compiled from ``plan``, on a problem of ``sizes``: in the order of the family's ``instance_sizes``, or
+    every dimension by name.
 
     Without ``sizes``, the problem is the instance's typical one, or the case that its traffic is counted on if it is not made for that.
     ``seconds``: a measured time for the problem. ``traffic``: count wavefronts and sectors of one case on the emulator. What cannot
     be found out is missing from the result, with the reason; raises ``LaunchError`` if the problem cannot be launched.
     """
-    problem = _typical_problem(plan) if sizes is None else family_of(plan.spec).problem(plan, sizes)
+    if isinstance(sizes, Mapping):
+        problem: Mapping[str, int] = dict(sizes)
+    else:
+        problem = _typical_problem(plan) if sizes is None else family_of(plan.spec).problem(plan, sizes)
     model = cost_model_of(plan.spec.kind)
     kernels = residencies(plan, binary)
     by_entry = {kernel.entry: kernel for kernel in kernels}

@@ -8,8 +8,8 @@ import pytest
 
 import gemmgen
 from gemmgen.core.errors import PlanError
+from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import choose
-from gemmgen.dispatch.table import parse_problem
 from gemmgen.hardware.target import device
 
 SPEC: dict[str, Any] = {

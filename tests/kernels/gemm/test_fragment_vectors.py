@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import gemmgen
 from gemmgen.codegen.rendering import render
 from gemmgen.core.errors import PlanError
+from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import choose
-from gemmgen.dispatch.table import parse_problem
 from gemmgen.hardware.target import device
 from gemmgen.kernels.planning import plan as plan_of
 

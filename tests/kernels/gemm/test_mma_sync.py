@@ -10,8 +10,8 @@ from sampling import ALL
 
 import gemmgen
 from gemmgen.core.errors import PlanError
+from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import choose
-from gemmgen.dispatch.table import parse_problem
 from gemmgen.hardware.target import device
 from gemmgen.kernels.gemm import matcher
 from gemmgen.kernels.requests import Fit

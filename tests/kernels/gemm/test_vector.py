@@ -9,8 +9,8 @@ import gemmgen
 from gemmgen import ops
 from gemmgen.core.errors import PlanError
 from gemmgen.dispatch.model import model_seconds
+from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import choose
-from gemmgen.dispatch.table import parse_problem
 from gemmgen.hardware.target import device
 from gemmgen.kernels.gemm.explain import explain
 from gemmgen.kernels.gemm.matcher import fit

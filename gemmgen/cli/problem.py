@@ -1,0 +1,126 @@
+"""``--problem`` of commands: the kernel that operations would launch for a problem, in the place of a spec."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gemmgen.cli.options import NAMED_PATH, Decorator, complete_device
+from gemmgen.cli.output import duration
+from gemmgen.cli.selection import SpecFile, find_specs, tell_written, write_output
+from gemmgen.core.text import printable
+
+if TYPE_CHECKING:
+    from gemmgen.dispatch.chosen import ChosenKernel
+    from gemmgen.hardware.target import Architecture, Device
+
+SHOWN_RUNNERS_UP = 3
+
+
+@dataclass(frozen=True)
+class AskedProblems:
+    """Problems that a command line names in the place of specs, and where the specs that they get are written to."""
+
+    texts: tuple[str, ...]
+    spec_output: Path | None
+    device_name: str | None = None
+    """The device that ``--device`` names, of commands that need one for nothing else."""
+
+    def files(
+        self, names: Sequence[str], device: str | Device | None = None, architecture: str | Architecture | None = None
+    ) -> list[SpecFile]:
+        """The specs that ``names`` and the problems mean. Raises ``UsageError`` if there is neither."""
+        if not names and not self.texts:
+            raise click.UsageError("missing argument 'SPEC...'; or name a problem: --problem gemm:512,512,512,nt")
+        if not self.texts and (self.spec_output is not None or self.device_name is not None):
+            raise click.UsageError(f"{'--spec' if self.spec_output is not None else '--device'} goes with --problem")
+        if self.spec_output is not None and len(self.texts) > 1:
+            raise click.UsageError(f"--spec is the file of one spec, and {len(self.texts)} problems are named")
+        files = find_specs(names) if names else []
+        from gemmgen.api import choose
+
+        for text in dict.fromkeys(self.texts):
+            chosen = choose(text, device or self.device_name, architecture)
+            click.echo(printable(choice_line(chosen)), err=True)
+            if self.spec_output is not None:
+                tell_written(self.spec_output, write_output(self.spec_output, spec_text(chosen)), err=True)
+            files.append(
+                SpecFile(
+                    chosen.problem.text,
+                    self.spec_output or Path(chosen.problem.text),
+                    chosen.plan.spec,
+                    chosen.plan.architecture.name,
+                    dict(chosen.dimensions),
+                )
+            )
+        return files
+
+
+def problem_options(*, device: bool = False) -> Decorator[Any]:
+    """``--problem`` and ``--spec``, and ``--device`` where a command needs a device for nothing else, as the parameter ``asked``."""
+
+    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def with_problems(
+            *arguments: Any, problem_texts: Sequence[str], spec_output: Path | None, choice_device: str | None = None, **more: Any
+        ) -> Any:
+            return function(*arguments, asked=AskedProblems(tuple(problem_texts), spec_output, choice_device), **more)
+
+        options = [
+            click.option(
+                "problem_texts",
+                "--problem",
+                metavar="KIND:SIZES",
+                multiple=True,
+                help="In the place of a SPEC: the kernel that operations launch for gemm:m,n,k (and nt, bf16, silu, batch=8 ...)",
+            ),
+            click.option(
+                "spec_output",
+                "--spec",
+                type=NAMED_PATH,
+                metavar="FILE",
+                help="Write the spec that --problem gets, which renders alike anywhere.",
+            ),
+        ]
+        if device:
+            options.append(
+                click.option(
+                    "choice_device",
+                    "--device",
+                    metavar="DEVICE",
+                    shell_complete=complete_device,
+                    help="The GPU to choose for; else this machine's, or an H200.",
+                )
+            )
+        result: Any = with_problems
+        for option in reversed(options):
+            result = option(result)
+        return result  # type: ignore[no-any-return]
+
+    return decorated
+
+
+def choice_line(chosen: ChosenKernel) -> str:
+    """The choice and the runners-up, in a line."""
+    choice = chosen.choice
+    if choice is None:
+        return f"{chosen.problem.text}: takes {chosen.plan.name}, the fastest here of all candidates for its class of shapes"
+    option = choice.chosen
+    changed = f", with another {', '.join(option.fit.derived)}" if option.fit.derived else ""
+    others = [f"{other.candidate.label} {duration(other.seconds)}" for other in choice.options if other is not option]
+    behind = f"; behind it {', '.join(others[:SHOWN_RUNNERS_UP])}" if others else "; nothing else can do it"
+    taken = f"takes {option.candidate.label}{changed}, {option.source} {duration(option.seconds)}"
+    return f"{chosen.problem.text} on the {choice.device.name}: {taken}{behind}"
+
+
+def spec_text(chosen: ChosenKernel) -> str:
+    """The spec of a chosen kernel as YAML."""
+    from gemmgen.codegen.rendering import spec_lines
+
+    where = f" on the {chosen.choice.device.name}" if chosen.choice is not None else ""
+    return "\n".join([f"# Chosen for {chosen.problem.text}{where}.", *spec_lines(chosen.plan.spec)]) + "\n"

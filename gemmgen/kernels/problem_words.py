@@ -1,0 +1,75 @@
+"""Words of problems: other names of types, words that no kernel serves yet, and the message about a word that no family knows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+
+from gemmgen.core.elements import BY_WORD
+from gemmgen.core.errors import SpecError
+from gemmgen.core.text import printable
+
+ALIASES: dict[str, str] = {
+    **{word: name for word, name in BY_WORD.items() if word != "bool"},
+    "float": "f32",
+    "fp32": "f32",
+    "single": "f32",
+    "double": "f64",
+    "fp64": "f64",
+    "half": "f16",
+    "fp16": "f16",
+    "bfloat": "bf16",
+    "fp8": "e4m3",
+    "float8": "e4m3",
+    "e4m3fn": "e4m3",
+    "float8_e4m3": "e4m3",
+    "fp8_e4m3": "e4m3",
+    "fp8_e5m2": "e5m2",
+    "i8": "s8",
+    "i32": "s32",
+    "i64": "s64",
+}
+"""Names of element types that people use, and those of problems."""
+_ALIAS = re.compile(rf"(?<![a-z0-9])({'|'.join(sorted(ALIASES, key=len, reverse=True))})(?![a-z0-9])")
+
+UNSERVED: tuple[tuple[str, str], ...] = (
+    (
+        r"(swi|ge|re|si)?glu",
+        "a gated activation multiplies two products with each other, and a problem names one; "
+        "nearest: silu, gelu or sigmoid on the gate's product, then a product of elements",
+    ),
+    (r"softmax|logsoftmax", "softmax needs a whole row of the result; nearest: reduction:ROWS,COLUMNS,1,logsumexp on the product"),
+    (
+        r"(layer|rms|group|batch)_?norm",
+        "a norm needs a whole row of the result; nearest: reduction:ROWS,COLUMNS,1,mean_variance or ...,l2_norm on the product",
+    ),
+    (r"(flash_?)?attention|attn|sdpa", "no kernel fuses the two products of attention; nearest: gemm:...,batch=N for each of them"),
+    (
+        r"(nv|mx)?fp4|mxfp[468]|fp6|nvfp4|e2m1|e2m3|e3m2|e8m0|[iuw]?int[24]|[su]4|w4a16|w8a16",
+        "no kernel reads that type; nearest: e4m3, e5m2, s8 or u8 with the words scale_row and scale_column",
+    ),
+    (r"c64|c128|complex(64|128)?", "no kernel computes complex numbers; nearest: f32"),
+    (r"sparse|2:4|csr|bsr", "no kernel skips zeros; nearest: the dense product"),
+    (r"dropout", "no kernel draws random numbers; nearest: the product without it"),
+)
+"""Patterns of words that many ask for and no kernel serves: why not, and what comes nearest."""
+_ALIKE = 0.8
+"""Likeness from which on a known word is suggested: closer than silu and swiglu, or nt and int8."""
+
+
+def plain_word(word: str) -> str:
+    """A word of a problem with the names of types that problems have: ``of_uint8`` is ``of_u8``."""
+    return _ALIAS.sub(lambda match: ALIASES[match[0]], word.lower())
+
+
+def unknown_word(what: str, word: str, known: Sequence[str], need: str) -> SpecError:
+    """The error about a word that ``what``, a kind of problem, does not have; ``known``: words that it has, ``need``: the same as text."""
+    shown = printable(word, 60)
+    for pattern, reason in UNSERVED:
+        if re.fullmatch(pattern, word.lower()):
+            return SpecError(f"{what} has no option {shown!r}: {reason}")
+    name = word.partition("=")[0]
+    close = max(known, key=lambda other: SequenceMatcher(None, name, other).ratio(), default="")
+    near = f" (did you mean {close}?)" if close and SequenceMatcher(None, name, close).ratio() > _ALIKE else ""
+    return SpecError(f"{what} has no option {shown!r}{near}: need {need}")
