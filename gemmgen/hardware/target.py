@@ -361,7 +361,7 @@ def device(name: str) -> Device:
     )
 
 
-DESCRIPTION_EXAMPLE = "name=H20,arch=sm_90a,sms=78,mhz=1980,l2=60,fp32=44,int8=296,memory=4000"
+DESCRIPTION_EXAMPLE = "name=A10,arch=sm_86,sms=72,mhz=1695,l2=6,fp32=31.2,int8=250,memory=600"
 _DESCRIPTION_UNITS = {
     "sms": "multiprocessors",
     "mhz": "boost clock in MHz",
