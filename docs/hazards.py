@@ -31,9 +31,10 @@ def table() -> str:
 
     lines = []
     for group, title in TITLES.items():
-        lines += ["", f"**{title}**", "", "| hazard | finding | the kernel that has it | its twin |", "|---|---|---|---|"]
+        lines += ["", f"**{title}**", "", "| hazard | finding | severity | kernel that has it | its twin |", "|---|---|---|---|---|"]
+        severity = {name: getattr(pair.error, "severity", "error") for name, pair in PAIRS.items()}
         lines += [
-            f"| {pair.sentence} | `{code_of(pair.error)}` | `test_is_told[{name}]` | `test_twin_is_clean[{name}]` |"
+            f"| {pair.sentence} | `{code_of(pair.error)}` | {severity[name]} | `test_is_told[{name}]` | `test_twin_is_clean[{name}]` |"
             for name, pair in PAIRS.items()
             if pair.group == group
         ]

@@ -79,7 +79,8 @@ def _rendered_side(name: str, text: str, fields: dict[str, object], target: Arch
 
 def _other_side(path: Path, text: str, launch: FileLaunch, target: Architecture) -> Side:
     from gemmgen.present.comparison import Side, loop_of, mix_of
-    from gemmgen.sanitizer.source import CompileOptions, find_entry, read_kernel_file
+    from gemmgen.sanitizer.front_end import CompileOptions
+    from gemmgen.sanitizer.source import find_entry, read_kernel_file
 
     assembled = path.suffix == ".cu"
     code = read_kernel_file(path, CompileOptions(target.name, assemble=True) if assembled else CompileOptions(), launch.entry)

@@ -63,6 +63,8 @@ class EmulatorError(Exception):
     """
 
     title = "emulator error"
+    code = ""
+    """The stable name of the kind, where it is not that of the class."""
 
     def __init__(
         self,

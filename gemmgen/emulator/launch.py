@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from gemmgen.emulator.buffers import DeviceMemory
 from gemmgen.emulator.errors import BadLaunch, EmulatorError, SourceText
 from gemmgen.emulator.geometry import Dim3
-from gemmgen.emulator.hazards import HazardDetector, HazardError
+from gemmgen.emulator.hazards import FollowLoads, HazardDetector, HazardError
 from gemmgen.emulator.hazards.sequences import Footprint, footprints, in_flight_behind, overlap
 from gemmgen.emulator.memory import Observer
 from gemmgen.emulator.parallel import Progress, run_all
@@ -162,34 +163,60 @@ def _launch(
             f"{program.entry.name} needs {needed} bytes of shared memory ({program.shared_bytes} static, "
             f"{shared_bytes} dynamic); the limit is {shared_limit}"
         )
-    try:
-        memory = DeviceMemory(program, args, symbols)
-    except MemoryError:
-        raise BadLaunch("the arguments and the module's variables do not fit into this computer's memory") from None
-    detector = HazardDetector(program, memory, strict, remember_all=overlapped) if hazards else None
-    if detector is not None:
-        observers = [*observers, detector, detector.proxies]
-        if overlaps is not None:
+    given = list(observers)
+    for follows_loads in (False, True):
+        try:
+            memory = DeviceMemory(program, args, symbols)
+        except MemoryError:
+            raise BadLaunch("the arguments and the module's variables do not fit into this computer's memory") from None
+        detector = HazardDetector(program, memory, strict, remember_all=overlapped, follows_loads=follows_loads) if hazards else None
+        if detector is not None and overlaps is not None:
             overlap(detector, overlaps.footprints, overlaps.unfinished)
-    waves = Waves(
-        program,
-        grid,
-        block,
-        memory,
-        schedule,
-        blocks_per_wave(program, block, grid, needed, lanes_per_wave, int(np.prod(blocks_of_cluster))),
-        shared_bytes,
-        needed,
-        step_limit,
-        detector,
-        list(observers),
-        blocks_of_cluster,
-        cluster is not None or "reqnctapercluster" in program.entry.directives,
+        waves = Waves(
+            program,
+            grid,
+            block,
+            memory,
+            deepcopy(schedule),
+            blocks_per_wave(program, block, grid, needed, lanes_per_wave, int(np.prod(blocks_of_cluster))),
+            shared_bytes,
+            needed,
+            step_limit,
+            detector,
+            [*given, *([detector, detector.proxies] if detector is not None else [])],
+            blocks_of_cluster,
+            cluster is not None or "reqnctapercluster" in program.entry.directives,
+        )
+        try:
+            execute(waves, jobs if overlaps is None and not overlapped else 1, progress)
+        except FollowLoads:
+            # Arrays still hold what they held before the launch.
+            for observer in given:
+                observer.restarted()
+            continue
+        except EmulatorError:
+            memory.copy_back()
+            raise
+        memory.copy_back()
+        break
+    findings = () if detector is None else detector.findings.all()
+    touched = tuple(footprints(detector, source)) if detector is not None and overlapped else ()
+    unfinished: tuple[Footprint, ...] = ()
+    if detector is not None and overlapped and overlaps is not None:
+        touched, unfinished = in_flight_behind(detector, touched, overlaps.footprints, overlaps.unfinished)
+    output = "".join(waves.output)
+    return LaunchResult(
+        program.entry.name, grid, block, needed, dict(waves.counts), waves.steps, waves.starts, findings, output, touched, unfinished
     )
+
+
+def execute(waves: Waves, jobs: int, progress: Progress | None) -> None:
+    """Runs all blocks of a launch. Raises EmulatorError: the one that ended it, or the first hazard that is an error, with all others."""
+    detector = waves.detector
     try:
-        run_all(waves, jobs if overlaps is None and not overlapped else 1, progress)
+        run_all(waves, jobs, progress)
         if detector is not None:
-            memory.note_written(detector.written)
+            waves.memory.note_written(detector.written)
             if detector.findings:
                 raise detector.findings.error()
     except HazardError as error:
@@ -202,17 +229,6 @@ def _launch(
             first_of_all.output = error.output
             raise first_of_all from error
         raise
-    finally:
-        memory.copy_back()
-    findings = () if detector is None else detector.findings.all()
-    touched = tuple(footprints(detector, source)) if detector is not None and overlapped else ()
-    unfinished: tuple[Footprint, ...] = ()
-    if detector is not None and overlapped and overlaps is not None:
-        touched, unfinished = in_flight_behind(detector, touched, overlaps.footprints, overlaps.unfinished)
-    output = "".join(waves.output)
-    return LaunchResult(
-        program.entry.name, grid, block, needed, dict(waves.counts), waves.steps, waves.starts, findings, output, touched, unfinished
-    )
 
 
 def _dimensions(value: int | Sequence[int], name: str) -> Dim3:

@@ -70,6 +70,9 @@ class Observer:
     def absorb(self, observed: Any, program: Program) -> None:
         """Adds what a copy has observed."""
 
+    def restarted(self) -> None:
+        """The launch begins again from its start: what was seen of it so far did not happen."""
+
     def wave_started(self, geometry: Geometry, spaces: Spaces) -> None:
         """A wave of blocks begins with fresh shared and local memory."""
 
@@ -133,6 +136,9 @@ class Observer:
 
     def mbarrier_arrived(self, instruction: Instruction, barrier: Barrier, lanes: Lanes) -> None:
         """Lanes are about to arrive at a barrier: its phase may complete by it."""
+
+    def store_unfinished(self, message: str, instruction: Instruction, lanes: Lanes) -> None:
+        """The block of these lanes ends while an engine still reads its shared memory for a store."""
 
     def bytes_arrived(self, access: AsyncAccess, barrier: Barrier) -> None:
         """Called when an engine's writes are about to count at a barrier."""

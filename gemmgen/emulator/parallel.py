@@ -24,7 +24,7 @@ import numpy as np
 
 from gemmgen.emulator.errors import EmulatorError
 from gemmgen.emulator.geometry import Lanes
-from gemmgen.emulator.hazards import HazardError
+from gemmgen.emulator.hazards import FollowLoads, HazardError
 from gemmgen.emulator.hazards.sites import granules
 from gemmgen.emulator.memory import GLOBAL_BASE, Access, Observer, Space
 from gemmgen.emulator.program import Program
@@ -258,7 +258,7 @@ class _Team:
                         return
                     seen = {id(hazard) for _, hazard in findings}
                     findings += [(start, hazard) for hazard in waves.detector.findings.all() if id(hazard) not in seen]
-        except EmulatorError:
+        except (EmulatorError, FollowLoads):
             end.send(None)
             return
         for _, hazard in findings:

@@ -59,7 +59,8 @@ class Waves:
         counted: Machine | None = None
         while first < stop:
             count = min(self.per_wave, stop - first)
-            machine = _machine(self.program, self.block, count, self.needed + self.program.shared_gap_bytes, hazards)
+            loads = detector is not None and detector.follows_loads is True
+            machine = _machine(self.program, self.block, count, self.needed + self.program.shared_gap_bytes, hazards, loads)
             if machine is not counted:
                 if counted is not None:
                     self.counts += counted.take_counts()
@@ -82,7 +83,7 @@ class Waves:
                     self.steps += machine.run(self.schedule, self.step_limit - self.steps)
             finally:
                 if isinstance(machine.tracker, UndefinedRegisters) and machine.tracker.binder is not None:
-                    machine.follow_with(_tracker(self.program, machine, hazards))
+                    machine.follow_with(_tracker(self.program, machine, hazards, loads))
                 memory.regions = machine.spaces.global_.regions
                 machine.spaces.global_.release()
                 self.output += machine.spaces.output
@@ -113,23 +114,23 @@ class _Machines(threading.local):
     """The machines of one thread, most recently used last."""
 
     def __init__(self) -> None:
-        self.by_shape: OrderedDict[tuple[int, Dim3, int, int, bool], tuple[Program, Machine, int]] = OrderedDict()
+        self.by_shape: OrderedDict[tuple[int, Dim3, int, int, bool, bool], tuple[Program, Machine, int]] = OrderedDict()
 
 
 _machines = _Machines()
 
 
-def _machine(program: Program, block: Dim3, blocks: int, shared: int, hazards: bool) -> Machine:
+def _machine(program: Program, block: Dim3, blocks: int, shared: int, hazards: bool, loads: bool) -> Machine:
     """A machine for a number of blocks: a used one if there is one, since binding costs more than running a small launch."""
     undefined = find_undefined(program) if hazards else frozenset()
-    key = (id(program), block, blocks, shared, bool(undefined))
+    key = (id(program), block, blocks, shared, bool(undefined), loads)
     known = _machines.by_shape
     found = known.pop(key, None)
     if found is None:
         lanes = blocks * (-(-block[0] * block[1] * block[2] // WARP) * WARP)
         size = lanes * (RegisterFile.bytes_per_lane(program) + program.local_bytes + 64) + blocks * shared
         machine = Machine(program, block, blocks, shared)
-        machine.tracker = _tracker(program, machine, hazards)
+        machine.tracker = _tracker(program, machine, hazards, loads)
         found = (program, machine, size)
     known[key] = found
     while len(known) > 1 and sum(size for _, _, size in known.values()) > _CACHED_MACHINE_BYTES:
@@ -137,11 +138,14 @@ def _machine(program: Program, block: Dim3, blocks: int, shared: int, hazards: b
     return found[1]
 
 
-def _tracker(program: Program, machine: Machine, hazards: bool) -> UndefinedRegisters | None:
+def _tracker(program: Program, machine: Machine, hazards: bool, loads: bool) -> UndefinedRegisters | None:
     """Observer of the registers that may hold no value; None if there are none."""
     undefined = find_undefined(program) if hazards else frozenset()
-    if not undefined:
+    if not undefined and not loads:
         return None
     tracker = UndefinedRegisters(undefined, machine.registers, machine.geometry.lanes)
-    tracker.follow_shuffles(machine.program, machine.binder)
+    if undefined:
+        tracker.follow_shuffles(machine.program, machine.binder)
+    if loads:
+        tracker.follow_loads(program)
     return tracker

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from gemmgen.core.errors import GemmgenError
 from gemmgen.sanitizer.arguments import KernelArgument, argument_of, check_arguments, within_memory
 from gemmgen.sanitizer.findings import Finding
+from gemmgen.sanitizer.front_end import CompileOptions
 from gemmgen.sanitizer.launches import Dimensions, Launch, Run, Settings, run_launches, schedule_difference
-from gemmgen.sanitizer.source import CompileOptions, Entry, KernelCode, UnusableInput, find_entry, load_kernel, read_kernel_file
+from gemmgen.sanitizer.source import Entry, KernelCode, UnusableInput, find_entry, load_kernel, read_kernel_file
 from gemmgen.sanitizer.structures import find_layout
 
 if TYPE_CHECKING:

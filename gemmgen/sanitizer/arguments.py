@@ -326,6 +326,10 @@ def _fields(text: str) -> Iterator[tuple[str, str]]:
         yield match[1], match[2]
 
 
+def _overlap(one: Field, other: Field) -> bool:
+    return one.offset < other.offset + other.count * other.bytes and other.offset < one.offset + one.count * one.bytes
+
+
 def _structure(text: str, given: Mapping[str, Any], layout: Layout, index: int) -> KernelArgument:
     there = ", ".join(field.name for field in layout.fields)
     for name in given:
@@ -335,6 +339,9 @@ def _structure(text: str, given: Mapping[str, Any], layout: Layout, index: int) 
     pointers = []
     for position, field in enumerate(layout.fields):
         if field.name not in given:
+            # Members of a union share their bytes: one of them has the value.
+            if any(other.name in given and _overlap(field, other) for other in layout.fields):
+                continue
             raise _wrong(text, f"the member {field.name} of {layout.name} has no value; it has {there}")
         value = given[field.name]
         if field.kind == "pointer":

@@ -225,10 +225,32 @@ _PAGES = (
     Explanation(
         "unfinished-copy",
         "asynchronous operation outlives its block",
-        "A block ends while an asynchronous operation still reads or writes its shared memory.",
+        "A block ends while an asynchronous operation still reads or writes its shared memory. Of a bulk store that is in flight this is a "
+        "warning, and the store is done: GPUs of today end it too, but PTX does not promise that, since the shared memory may belong to "
+        "another block by then.",
         "copy_bulk(shared, global, bytes, barrier);\nreturn;",
         "Wait for the barrier, or for the bulk group, before the block ends.",
         "copy_bulk(shared, global, bytes, barrier);\nbarrier_wait(barrier, phase);\nreturn;",
+    ),
+    Explanation(
+        "unfenced-ticket",
+        "no fence behind the ticket",
+        "A block publishes data with a fence and an atomic operation (a ticket, a counter). Another thread sees the result of that "
+        "operation and reads the data, but executes no fence in between, so the memory model does not order the read behind the write. "
+        "The CUDA programming guide and samples use this pattern, and GPUs of today run it, so it is a warning. Polling a flag without "
+        "a fence behind it is an error.",
+        "part[blockIdx.x] = sum;\n__threadfence();\nif (atomicAdd(&tickets, 1) == gridDim.x - 1) total(part);",
+        "Put a fence behind the atomic operation too, or use cuda::atomic_ref with memory_order_acq_rel.",
+        "part[blockIdx.x] = sum;\n__threadfence();\nif (atomicAdd(&tickets, 1) == gridDim.x - 1) { __threadfence(); total(part); }",
+    ),
+    Explanation(
+        "stale-read",
+        "read-only load of memory that the launch writes",
+        "ld.global.nc reads through a cache that need not see what the launch writes. The compiler chooses it for pointers that are "
+        "const and __restrict__, and for __ldg().",
+        "a[threadIdx.x] = 1;\n__syncthreads();\nout[threadIdx.x] = __ldg(&a[63 - threadIdx.x]);",
+        "Use a plain load, and leave out const __restrict__ where memory is written.",
+        "a[threadIdx.x] = 1;\n__syncthreads();\nout[threadIdx.x] = a[63 - threadIdx.x];",
     ),
     Explanation(
         "barrier-misuse",

@@ -57,7 +57,7 @@ class Finding:
 
 def code_of(kind: type[EmulatorError]) -> str:
     """The stable name of a kind of finding: `SharedRace` is `shared-race`."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind.__name__).lower()
+    return kind.code or re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind.__name__).lower()
 
 
 def findings_of(error: EmulatorError | None, others: tuple[EmulatorError, ...], source: SourceText) -> tuple[Finding, ...]:

@@ -243,6 +243,9 @@ _AS_NVCC = f"""#pragma once
 #include <stdint.h>
 #include <limits.h>
 #include <float.h>
+#if __has_include(<cuda_device_runtime_api.h>)
+#include <cuda_device_runtime_api.h>
+#endif
 typedef unsigned uint;
 typedef unsigned short ushort;
 typedef unsigned long ulong;

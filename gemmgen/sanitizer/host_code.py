@@ -1,226 +1,345 @@
-"""Host code in a CUDA file: NVRTC compiles device code only, so what runs on the host is taken out, line by line in place.
+"""Separation of host code from device code in CUDA text, on the syntax tree of tree-sitter's CUDA grammar.
 
-Nothing is understood beyond the outline: at namespace scope, a function that is neither for the device nor `constexpr` belongs to the
-host. Types, templates of types, constants and everything for the device stay as they are, unless the compiler refuses them and nothing
-for the device needs them.
+NVRTC compiles device code only. At namespace scope, a function that is neither marked for the device nor `constexpr` belongs to the
+host, and so do its prototypes and variables that device code cannot read. They are blanked in place, so lines and columns of the rest
+stay. The parser needs no included file and recovers from unknown types and macros, so headers of missing frameworks do not stop it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
-_SKIP = re.compile(r"//[^\n]*|/\*.*?\*/|R\"(?P<tag>[^(\s]*)\(.*?\)(?P=tag)\"|\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)+'", re.DOTALL)
-_HOST_SIGN = re.compile(
-    r"<<<|\bint\s+main\s*\(|\bstd::(?:cout|vector|string|printf)\b|\bcuda(?:Malloc|Memcpy|DeviceSynchronize)\b"
-    r"|\bPYBIND11_MODULE\b|\bTORCH_LIBRARY|\b(?:torch|at)::Tensor\b"
-)
-_TYPE = re.compile(r"^(?:template\s*<.*>\s*)?(?:typedef\s+)?(?:struct|class|union|enum)\b", re.DOTALL)
-_ATTRIBUTE = re.compile(r"\b(?:alignas|__align__|__attribute__|__builtin_align__|__declspec)\s*\(|\[\[")
-_KEPT_OR_BLANK = re.compile(r"((?<=\n)[ \t]*#[ \t]*(?:if|el|endif|define|undef)(?:\\\n|[^\n])*|\n)|.")
-_ACCESS = re.compile(r"(?:public|private|protected)\s*:")
-_NAMESPACE = re.compile(r"^(?:inline\s+)?namespace\b[^({;=]*$|^extern\s*\"C(?:\+\+)?\"$")
+from gemmgen.core.errors import EnvironmentMissing
+
+if TYPE_CHECKING:
+    from tree_sitter import Node, Parser
+
 _DEVICE_WORDS = ("__global__", "__device__", "__constant__", "constexpr", "consteval", "__managed__", "__shared__")
-_HOST_TYPES = re.compile(
-    r"\bstd::(?:vector|string|map|unordered_map|mt19937|ofstream|ifstream|mutex|unique_ptr|shared_ptr|optional)\b"
-    r"|\b(?:torch|at|c10|py|pybind11|cv|boost)::(?!BFloat16\b|Half\b)\w"
+_HOST_INCLUDES = re.compile(
+    rb"^[ \t]*#[ \t]*include[ \t]*[<\"](?:iostream|fstream|sstream|vector|string|map|chrono|random|memory|thread|c?stdlib(?:\.h)?"
+    rb"|stdio\.h|cstdio|cublas\w*\.h|cudnn\.h|cufft\.h|curand\.h|cusparse\.h|mpi\.h|helper_\w+\.h|torch/|ATen/|c10/|pybind11/|thrust/)",
+    re.MULTILINE,
 )
+_HOST_SIGN = re.compile(rb"<<<|\bint\s+main\s*\(|\bstd::\w|\bcuda[A-Z]\w+\s*\(|\bPYBIND11_MODULE\b|\bTORCH_LIBRARY")
+_DIRECTIVE = re.compile(rb"^[ \t]*#[ \t]*(if|elif|else|endif)\w*\b(?:\\\r?\n|[^\n])*", re.MULTILINE)
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:[^\\\n]|\\\r?\n|\\.)*)", re.MULTILINE)
+_KEPT_OR_BLANK = re.compile(rb"((?<=\n)[ \t]*#[ \t]*(?:if|el|endif|define|undef)(?:\\\r?\n|[^\n])*|\n)|.", re.DOTALL)
+_SCOPES = {"namespace_definition", "linkage_specification"}
+_CONDITIONS = {"preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif", "preproc_elifdef"}
+_CLASSES = {"struct_specifier", "class_specifier", "union_specifier"}
+_KEPT_CONSTANTS = {"primitive_type", "sized_type_specifier", "type_identifier", "enum_specifier"}
+_MAXIMUM_BRANCHES = 4
+"""Branches of one condition that are looked into; each costs a parse of the file."""
 
 
 def has_host_code(text: str) -> bool:
-    """True if a file holds code for the host."""
-    return _HOST_SIGN.search(_without_comments(text)) is not None
+    """True if a file shows signs of host code: launches, host headers, calls of the runtime."""
+    encoded = text.encode(errors="replace")
+    return _HOST_SIGN.search(encoded) is not None or _HOST_INCLUDES.search(encoded) is not None
 
 
-def device_part(text: str) -> str:
-    """The text with the host's functions and variables blanked; lines and columns of the rest stay."""
-    plain = _without_comments(text)
-    device = _device_words(plain)
-    items = ((start, stop, plain[start:entered] if entered is not None else None) for start, stop, entered in _items(plain))
-    return _blanked(text, [(start, stop) for start, stop, head in items if _is_host(plain[start:stop], head, device)])
+def device_macros(texts: Iterable[str]) -> frozenset[str]:
+    """Macros that stand for a word that marks device code, over all files of a project."""
+    definitions = [match.groups() for text in texts for match in _MACRO.finditer(text)]
+    words = set(_DEVICE_WORDS)
+    while more := {name for name, value in definitions if name not in words and not words.isdisjoint(re.findall(r"\w+", value))}:
+        words |= more
+    return frozenset(words)
 
 
-def without_refused_items(text: str, lines: Collection[int]) -> str | None:
+def device_part(text: str, marks: Collection[str] | None = None) -> str:
+    """The text with the host's functions and variables blanked. `marks` are the project's device macros."""
+    source = text.encode(errors="replace")
+    marks = device_macros([text]) if marks is None else marks
+    parts = [(item.start_byte, _end(source, item)) for root in _trees(source) for item in _items(root) if _is_host(item, marks)]
+    return _blanked(source, parts)
+
+
+def without_refused_items(text: str, lines: Collection[int], marks: Collection[str]) -> str | None:
     """The text without the items of namespace scope that the compiler refused in these lines: types with members of the host's, variables
     that the host's functions initialise. None if one of the lines is in something else, such as code for the device."""
-    plain = _without_comments(text)
-    device = _device_words(plain)
+    source = text.encode(errors="replace")
     refused, left = [], set(lines)
-    for start, stop, entered in _items(plain):
-        inside = left & _lines_of(plain, start, stop)
+    for item in (item for root in _trees(source) for item in _items(root)):
+        inside = left & _lines_of(item)
         # A specialisation stays: without it, another template would be taken in its place.
-        if not inside or re.match(r"template\s*<\s*>", plain[start:stop]):
+        if not inside or re.match(rb"template\s*<\s*>", source[item.start_byte : item.end_byte]):
             continue
         # Of a class, functions of the host alone go, if they are all that is refused: others may derive from it.
-        parts = _refused_functions(plain, entered + 1, stop - 1, inside, device) if entered and _is_type(plain[start:entered]) else []
-        covered = inside & {line for part in parts for line in _lines_of(plain, *part)}
-        if parts and (covered == inside or device.search(plain, start, stop)):
+        members = [member for member in _members(item) if inside & _lines_of(member) and not _is_marked(member, marks)]
+        covered = inside & {line for member in members for line in _lines_of(member)}
+        if members and (covered == inside or _mentions(item, marks)):
             left -= covered
-            refused += parts
-        elif not device.search(plain, start, stop):
+            refused += [(member.start_byte, member.end_byte) for member in members]
+        elif not _mentions(item, marks):
             left -= inside
-            refused.append((start, stop))
-    return None if left or not refused else _blanked(text, refused)
+            refused.append((item.start_byte, _end(source, item)))
+    return None if left or not refused else _blanked(source, refused)
 
 
-def _refused_functions(plain: str, start: int, stop: int, lines: set[int], device: re.Pattern[str]) -> list[tuple[int, int]]:
-    """The member functions of the host in these lines; variables stay, since they are the layout of the class."""
-    return [
-        (first, last)
-        for first, last, body in _items(plain, start, stop)
-        if lines & _lines_of(plain, first, last)
-        and "(" in _plain_head(plain[first : body or last])
-        and not device.search(plain, first, last)
-    ]
+def members_of(texts: Iterable[str], type_name: str) -> list[str] | None:
+    """Names of the data members of a structure that one of the texts defines, those of its bases first; None if none defines it."""
+    stem = re.sub(r"<.*", "", type_name, flags=re.DOTALL).split("::")[-1].strip()
+    known = list(texts)
+    for text in known:
+        source = text.encode(errors="replace")
+        if stem.encode() not in source:
+            continue
+        for root in _trees(source):
+            if (found := _definition(root, stem)) is not None:
+                bases = [base for child in found.children if child.type == "base_class_clause" for base in child.named_children]
+                names: list[str] = []
+                for base in bases:
+                    names += (members_of(known, _text(base)) or []) if base.type != "access_specifier" else []
+                return names + _data_members(found)
+    return None
 
 
-def _lines_of(plain: str, start: int, stop: int) -> set[int]:
-    first = plain.count("\n", 0, start) + 1
-    return set(range(first, first + plain.count("\n", start, stop) + 1))
+def namespaces_of(texts: Iterable[str], type_name: str) -> str | None:
+    """The qualified name of the structure that one of the texts defines under an unqualified name."""
+    stem = re.sub(r"<.*", "", type_name, flags=re.DOTALL).split("::")[-1].strip()
+    for text in texts:
+        for root in _trees(text.encode(errors="replace")):
+            if (found := _definition(root, stem)) is not None:
+                scopes: list[str] = []
+                above = found.parent
+                while above is not None:
+                    if above.type == "namespace_definition" or above.type in _CLASSES:
+                        name = above.child_by_field_name("name")
+                        scopes += [_text(name)] if name is not None else []
+                    above = above.parent
+                return "::".join(reversed(scopes))
+    return None
 
 
-def _blanked(text: str, parts: Iterable[tuple[int, int]]) -> str:
+def _definition(root: Node, stem: str) -> Node | None:
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if node.type in _CLASSES and node.child_by_field_name("body") is not None:
+            name = node.child_by_field_name("name")
+            if name is not None and re.sub(r"<.*", "", _text(name), flags=re.DOTALL) == stem:
+                return node
+            # typedef struct { ... } name;
+            if node.parent is not None and node.parent.type == "type_definition":
+                declarators = node.parent.children_by_field_name("declarator")
+                if any(_text(declarator) == stem for declarator in declarators):
+                    return node
+        if node.type != "compound_statement":
+            waiting += reversed(node.named_children)
+    return None
+
+
+def _data_members(definition: Node) -> list[str]:
+    body = definition.child_by_field_name("body")
+    names: list[str] = []
+    waiting = list(reversed(body.named_children)) if body is not None else []
+    while waiting:
+        member = waiting.pop()
+        if member.type in _CONDITIONS:
+            waiting += reversed(member.named_children)
+        if member.type != "field_declaration" or any(_text(child) in ("static", "typedef", "friend") for child in member.children):
+            continue
+        declarators = member.children_by_field_name("declarator")
+        anonymous = member.child_by_field_name("type")
+        if not declarators and anonymous is not None and anonymous.type in _CLASSES and anonymous.child_by_field_name("name") is None:
+            names += _data_members(anonymous)
+        for declarator in declarators:
+            if not _declares_function(declarator):
+                names += [found] if (found := _declared_name(declarator)) else []
+    return names
+
+
+def _declared_name(declarator: Node) -> str:
+    node: Node | None = declarator
+    while node is not None and node.type not in ("field_identifier", "identifier"):
+        inner = node.child_by_field_name("declarator")
+        node = (
+            inner
+            if inner is not None
+            else next((child for child in node.named_children if "declarator" in child.type), None)
+            or next((child for child in node.named_children if child.type in ("field_identifier", "identifier")), None)
+        )
+    return _text(node) if node is not None else ""
+
+
+@lru_cache(maxsize=1)
+def _parser() -> Parser:
+    try:
+        import tree_sitter_cuda
+        from tree_sitter import Language, Parser
+    except ImportError:
+        raise EnvironmentMissing(
+            "files with host code need the parser tree-sitter-cuda; install it with: pip install tree-sitter tree-sitter-cuda"
+        ) from None
+    return Parser(Language(tree_sitter_cuda.language()))
+
+
+@lru_cache(maxsize=256)
+def _trees(source: bytes) -> tuple[Node, ...]:
+    """A tree for each way through the conditions of a file, so that two heads of one function do not open two braces."""
+    variants = dict.fromkeys(_branch(source, index) for index in range(_MAXIMUM_BRANCHES))
+    return tuple(_parser().parse(variant).root_node for variant in variants)
+
+
+def _branch(source: bytes, wanted: int) -> bytes:
+    """The text with one branch of each condition that has several, the last one if there are fewer; the others are blanked."""
+    pieces = bytearray(source)
+    open_conditions: list[list[int]] = []
+    spans: list[list[int]] = []
+    for match in _DIRECTIVE.finditer(source):
+        word = match[1]
+        if word == b"if":
+            open_conditions.append([match.start(), match.end()])
+        elif word in (b"elif", b"else") and open_conditions:
+            open_conditions[-1] += [match.start(), match.end()]
+        elif word == b"endif" and open_conditions:
+            spans.append([*open_conditions.pop(), match.start(), match.end()])
+    for span in spans:
+        branches = len(span) // 2 - 1
+        if branches < 2:
+            continue
+        chosen = min(wanted, branches - 1)
+        for index in range(branches + 1):
+            _blank(pieces, span[2 * index], span[2 * index + 1])
+            if index < branches and index != chosen:
+                _blank(pieces, span[2 * index + 1], span[2 * index + 2])
+    return bytes(pieces)
+
+
+def _blank(text: bytearray, start: int, stop: int) -> None:
+    text[start:stop] = re.sub(rb"[^\n]", b" ", bytes(text[start:stop]))
+
+
+def _items(scope: Node) -> Iterator[Node]:
+    """Declarations and definitions at namespace scope."""
+    for child in scope.named_children:
+        if child.type in _SCOPES:
+            body = child.child_by_field_name("body")
+            if body is not None:
+                yield from _items(body) if body.type == "declaration_list" else (child,)
+        elif child.type in _CONDITIONS:
+            yield from _items(child)
+        elif child.type == "ERROR":
+            yield from (inner for inner in child.named_children if inner.type == "function_definition" and not inner.has_error)
+        elif not child.type.startswith("preproc_") and child.type != "comment":
+            yield child
+
+
+def _members(item: Node) -> list[Node]:
+    """Member functions of a class, which stay out of its layout."""
+    inner = _unwrapped(item)
+    if inner.type in ("declaration", "type_definition"):
+        inner = inner.child_by_field_name("type") or inner
+    body = inner.child_by_field_name("body") if inner.type in _CLASSES else None
+    if body is None:
+        return []
+    found: list[Node] = []
+    waiting = list(body.named_children)
+    while waiting:
+        member = waiting.pop(0)
+        if member.type in _CONDITIONS:
+            waiting += member.named_children
+        declared = _unwrapped(member)
+        if declared.type in ("function_definition", "friend_declaration") or any(
+            _declares_function(child) for child in declared.children_by_field_name("declarator")
+        ):
+            found.append(member)
+    return found
+
+
+def _unwrapped(item: Node) -> Node:
+    while item.type in ("template_declaration", "linkage_specification") and item.named_children:
+        item = item.named_children[-1]
+    return item
+
+
+def _is_host(item: Node, marks: Collection[str]) -> bool:
+    inner = _unwrapped(item)
+    if inner.type == "function_definition":
+        return any(_declares_function(child) for child in inner.named_children) and not _is_marked(item, marks)
+    if inner.type == "template_instantiation":
+        return b"(" in (item.text or b"") and not _mentions(item, marks)
+    if inner.type != "declaration" or _mentions(item, marks):
+        return False
+    declarators = inner.children_by_field_name("declarator")
+    declared = inner.child_by_field_name("type")
+    if declared is None or not declarators or (declared.type in _CLASSES and declared.child_by_field_name("body") is not None):
+        return False
+    if any(_declares_function(declarator) for declarator in declarators):
+        return True
+    if not any(child.type == "type_qualifier" and child.text == b"const" for child in inner.children):
+        return True
+    return declared.type not in _KEPT_CONSTANTS or _has(inner, {"call_expression", "new_expression"})
+
+
+def _declares_function(node: Node | None) -> bool:
+    while node is not None and node.type != "function_declarator":
+        if "declarator" not in node.type or node.type == "init_declarator":
+            return False
+        node = next((child for child in node.named_children if "declarator" in child.type), None)
+    # A pointer to functions is a variable.
+    return node is not None and not any(child.type == "parenthesized_declarator" for child in node.named_children)
+
+
+def _is_marked(item: Node, marks: Collection[str]) -> bool:
+    """True if the head of a function, its template included, has a word that marks device code."""
+    inner = _unwrapped(item)
+    body = inner.child_by_field_name("body")
+    text = item.text or b""
+    return _has_word(text if body is None else text[: body.start_byte - item.start_byte], marks)
+
+
+def _mentions(item: Node, marks: Collection[str]) -> bool:
+    return _has_word(item.text or b"", marks)
+
+
+def _has_word(text: bytes, marks: Collection[str]) -> bool:
+    plain = re.sub(rb"//[^\n]*|/\*.*?\*/", b" ", text, flags=re.DOTALL)
+    return any(word.decode() in marks for word in re.findall(rb"\b[A-Za-z_]\w*", plain))
+
+
+def _has(node: Node, types: Collection[str]) -> bool:
+    waiting = [node]
+    while waiting:
+        found = waiting.pop()
+        if found.type in types:
+            return True
+        waiting += found.named_children
+    return False
+
+
+def _end(source: bytes, item: Node) -> int:
+    """The end of an item; of a class, behind its semicolon."""
+    following = re.compile(rb"\s*;").match(source, item.end_byte)
+    return following.end() if following is not None and _unwrapped(item).type in _CLASSES else item.end_byte
+
+
+def _lines_of(item: Node) -> set[int]:
+    return set(range(item.start_point[0] + 1, item.end_point[0] + 2))
+
+
+def _text(node: Node) -> str:
+    return (node.text or b"").decode(errors="replace")
+
+
+def _blanked(source: bytes, parts: Iterable[tuple[int, int]]) -> str:
     """The text without these parts; conditions and macros in them stay, since what is behind may belong to them."""
     pieces, position = [], 0
-    for start, stop in parts:
-        pieces += [text[position:start], _KEPT_OR_BLANK.sub(lambda match: match[1] or " ", text[start:stop])]
-        position = stop
-    return "".join([*pieces, text[position:]])
-
-
-def _without_comments(text: str) -> str:
-    """Comments and the contents of literals blanked, at the same places."""
-
-    def blank(match: re.Match[str]) -> str:
-        found = match.group()
-        if found[0] in "\"'" and found != '"C"':
-            return found[0] + " " * (len(found) - 2) + found[-1]
-        if found == '"C"':
-            return found
-        return "".join(character if character == "\n" else " " for character in found)
-
-    return _SKIP.sub(blank, text)
-
-
-def _device_words(plain: str) -> re.Pattern[str]:
-    """The words that mark device code: the language's, and the macros of the file that stand for them."""
-    marks = list(_DEVICE_WORDS)
-    for match in re.finditer(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:[^\\\n]|\\\n|\\.)*)", plain, re.MULTILINE):
-        if any(re.search(rf"\b{word}\b", match[2]) for word in marks):
-            marks.append(match[1])
-    return re.compile(rf"\b(?:{'|'.join(map(re.escape, marks))})\b")
-
-
-def _items(plain: str, position: int = 0, end: int | None = None) -> Iterator[tuple[int, int, int | None]]:
-    """Declarations and definitions at namespace scope, or between two places in a class: start, end, and position of the first brace."""
-    end = len(plain) if end is None else end
-    while position < end:
-        character = plain[position]
-        if character.isspace() or character in "};":
-            position += 1
-        elif character == "#":
-            position = _end_of_directive(plain, position)
-        elif label := _ACCESS.match(plain, position):
-            position = label.end()
-        else:
-            stop, entered = _item(plain, position)
-            stop = min(stop, end)
-            if entered is not None and _NAMESPACE.match(plain[position:entered].strip()):
-                position = entered + 1
-                continue
-            yield position, stop, entered
+    for start, stop in sorted(set(parts)):
+        start = max(start, position)
+        if stop > start:
+            pieces += [source[position:start], _KEPT_OR_BLANK.sub(lambda match: match[1] or b" ", source[start:stop])]
             position = stop
+    return b"".join([*pieces, source[position:]]).decode(errors="replace")
 
 
-def _end_of_directive(plain: str, position: int) -> int:
-    while True:
-        newline = plain.find("\n", position)
-        if newline < 0:
-            return len(plain)
-        if plain[newline - 1] != "\\":
-            return newline + 1
-        position = newline + 1
-
-
-def _item(plain: str, start: int) -> tuple[int, int | None]:
-    """End of a declaration, and position of its first brace."""
-    depth, entered, position, initialiser = 0, None, start, False
-    alternatives: list[int] = []
-    while position < len(plain):
-        character = plain[position]
-        if character == "#" and plain[:position].rpartition("\n")[2].strip() == "":
-            # Each branch of a condition begins as deep as the first one did: two heads of one function may open two braces.
-            if directive := re.match(r"#\s*(if|el|endif)", plain[position : position + 20]):
-                if directive[1] == "if":
-                    alternatives.append(depth)
-                elif directive[1] == "el":
-                    depth = alternatives[-1] if alternatives else 0
-                else:
-                    del alternatives[-1:]
-            position = _end_of_directive(plain, position)
-            continue
-        if character in "([":
-            depth += 1
-        elif character in ")]":
-            depth -= 1
-        elif character == "=" and depth == 0 and entered is None:
-            initialiser = True
-        elif character == "{":
-            if depth == 0 and entered is None:
-                entered = position
-                head = plain[start:position].strip()
-                if _NAMESPACE.match(head):
-                    return position, entered
-            depth += 1
-        elif character == "}":
-            depth -= 1
-            if depth == 0:
-                head = plain[start:entered].strip()
-                if not initialiser and not _is_type(head):
-                    return position + 1, entered
-        elif character == ";" and depth == 0:
-            return position + 1, entered
-        position += 1
-    return len(plain), entered
-
-
-def _is_host(item: str, head: str | None, device: re.Pattern[str]) -> bool:
-    outline = item if head is None else head
-    if device.search(outline) or re.match(r"(using|typedef|extern\s+\"C\"\s*$|static_assert|asm)\b", item):
-        return False
-    if _is_type(outline) if head is not None else _TYPE.match(outline):
-        return False
-    if head is None or "=" in _plain_head(outline).split("(")[0]:
-        # A declaration: of the host if its type or its initial value is.
-        return _HOST_TYPES.search(item) is not None or re.search(r"\bstd::\w+\s*\(|\bcuda\w+\(|<<<", item) is not None
-    return "(" in _plain_head(outline)
-
-
-def _is_type(head: str) -> bool:
-    """True for what stands in front of the brace of a class, not of a function that returns one."""
-    plain = _plain_head(head)
-    return _TYPE.match(plain) is not None and "(" not in re.split(r"(?<!:):(?!:)", plain)[0]
-
-
-def _plain_head(head: str) -> str:
-    """A head without the parameters of its template, and without attributes."""
-    plain = head.strip()
-    while match := re.match(r"template\s*<", plain):
-        plain = plain[_closing(plain, match.end(), "<", ">") :].lstrip()
-    while match := _ATTRIBUTE.search(plain):
-        brackets = "()" if match[0].endswith("(") else "[]"
-        plain = plain[: match.start()] + " " + plain[_closing(plain, match.end(), *brackets) :].removeprefix("]")
-    return plain
-
-
-def _closing(text: str, position: int, opening: str, closing: str) -> int:
-    """The place behind the bracket that closes the one in front of a position; other brackets between the two are whole."""
-    depth, inner = 1, 0
-    while position < len(text) and depth:
-        character = text[position]
-        if opening == "<" and character in "()":
-            inner += 1 if character == "(" else -1
-        elif inner == 0:
-            depth += (character == opening) - (character == closing)
-        position += 1
-    return position
+def lines_by_file(log: str) -> Mapping[str, set[int]]:
+    """Lines with errors by file, from a compiler's log."""
+    found: dict[str, set[int]] = {}
+    for file, line in re.findall(r"^(.*)\((\d+)\): (?:catastrophic )?error", log, re.MULTILINE):
+        found.setdefault(file, set()).add(int(line))
+    return found

@@ -152,10 +152,13 @@ def run_launches(
             told = told.replace(launch.entry.symbol, launch.entry.name)
             raise GemmgenError(f"{code.name}: {told}") from None
         except emulator.EmulatorError as caught:
-            error = caught
+            error = error or caught
             findings.append(findings_of(caught, (), code.text_of))
             printed += caught.output
-            break
+            # A GPU runs on behind a race; only what would end the kernel there ends the sequence.
+            if not isinstance(caught, emulator.HazardError) or caught.ending is not None or followed:
+                break
+            continue
         results.append(result)
         printed += result.output
         findings.append(findings_of(None, result.findings, code.text_of))

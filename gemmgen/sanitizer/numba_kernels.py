@@ -9,7 +9,7 @@ from typing import Any
 
 from gemmgen.core.errors import EnvironmentMissing
 from gemmgen.sanitizer.api import Result, emulate
-from gemmgen.sanitizer.source import DEFAULT_ARCHITECTURE
+from gemmgen.sanitizer.front_end import DEFAULT_ARCHITECTURE
 
 
 def emulate_numba(

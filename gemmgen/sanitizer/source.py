@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gemmgen.core.errors import CompileError, GemmgenError
+from gemmgen.core.errors import GemmgenError
 from gemmgen.core.files import MAXIMUM_BYTES, read_plain, read_plain_text
 from gemmgen.emulator.demangling import demangled, plain_name, qualified_name
-from gemmgen.sanitizer.headers import PRE_INCLUDED, WITH_CUDA_STD, found_in, header_folders, host_algorithms, host_libraries, stand_ins
-from gemmgen.sanitizer.host_code import device_part, has_host_code, without_refused_items
+from gemmgen.sanitizer.front_end import DEFAULT_ARCHITECTURE, DEFAULT_OPTIONS, CompileOptions, Request, compile_request, project_files
+from gemmgen.sanitizer.headers import header_folders
 
 if TYPE_CHECKING:
     from gemmgen.emulator.ptx.syntax import Variable
-    from gemmgen.toolchain.nvrtc import DeviceCode, KernelResources
-
-DEFAULT_ARCHITECTURE = "sm_80"
-"""Architecture that CUDA is compiled for: the oldest with asynchronous copies, whose instructions the emulator knows best."""
+    from gemmgen.toolchain.nvrtc import KernelResources
 
 
 class UnusableInput(GemmgenError):
     """A file, a name or an argument with which nothing can be launched."""
-
-
-@dataclass(frozen=True)
-class CompileOptions:
-    """Compilation of CUDA to PTX. `options` are NVRTC's own; `debug` compiles without optimisation, as nvcc -G does; `assemble` goes on
-    to machine code, for the architecture."""
-
-    architecture: str | None = None
-    include_directories: tuple[str, ...] = ()
-    definitions: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
-    debug: bool = False
-    assemble: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,7 +33,7 @@ class KernelCode:
     ptx: str = field(repr=False)
     source: str | None = field(repr=False)
     architecture: str
-    options: CompileOptions = CompileOptions()
+    options: CompileOptions = DEFAULT_OPTIONS
     folder: Path = Path()
     symbols: tuple[tuple[str, str], ...] = ()
     """C++ names that were asked for, and what they are in PTX."""
@@ -57,6 +41,12 @@ class KernelCode:
     """Machine code, if it was asked for; PTX that was given is not assembled."""
     resources: Mapping[str, KernelResources] = field(default_factory=dict)
     """Resources of the machine code's kernels, by their names in PTX."""
+
+    def project_texts(self) -> list[str]:
+        """Texts of the file and of the headers of its project; none of PTX."""
+        if self.source is None:
+            return []
+        return list(project_files(Request(self.source, self.name, self.folder, self.options)).values())
 
     def text_of(self, file: str) -> str | None:
         """The text of a CUDA file that the PTX refers to; None if it cannot be read."""
@@ -81,7 +71,7 @@ class Entry:
     parameter_types: tuple[str, ...]
 
 
-def read_kernel_file(path: Path, options: CompileOptions = CompileOptions(), *entries: str | None) -> KernelCode:
+def read_kernel_file(path: Path, options: CompileOptions = DEFAULT_OPTIONS, *entries: str | None) -> KernelCode:
     """Reads PTX, or compiles CUDA; `entries` with template arguments are instantiated.
 
     Raises ``GemmgenError``; ``CompileError`` with the compiler's errors.
@@ -96,7 +86,7 @@ def read_kernel_file(path: Path, options: CompileOptions = CompileOptions(), *en
 
 
 def load_kernel(
-    text: str, name: str, folder: Path, options: CompileOptions = CompileOptions(), *entries: str | None, is_ptx: bool | None = None
+    text: str, name: str, folder: Path, options: CompileOptions = DEFAULT_OPTIONS, *entries: str | None, is_ptx: bool | None = None
 ) -> KernelCode:
     """The same from a text; `is_ptx` None looks for PTX's first directive."""
     text = text.removeprefix("\ufeff")
@@ -108,101 +98,10 @@ def load_kernel(
         target = re.search(r"^\s*\.target\s+(sm_\w+)", text, re.MULTILINE)
         return KernelCode(name, text, None, options.architecture or (target[1] if target else DEFAULT_ARCHITECTURE))
     wanted = tuple(dict.fromkeys(entry for entry in entries if entry is not None and "<" in entry))
-    code = _compile(text, name, folder, options, wanted)
-    architecture, symbols = options.architecture or DEFAULT_ARCHITECTURE, tuple(code.symbols.items())
-    return KernelCode(name, code.ptx, text, architecture, options, folder, symbols, code.cubin, code.resources)
-
-
-def _compile(text: str, name: str, folder: Path, options: CompileOptions, expressions: Sequence[str]) -> DeviceCode:
-    from gemmgen.toolchain.nvrtc import compile_file
-
-    folders = [*options.include_directories, str(folder), *header_folders()]
-    arguments = [f"--include-path={directory}" for directory in folders]
-    arguments += [f"--define-macro={definition}" for definition in options.definitions]
-    arguments += ["--device-debug"] if options.debug else ["--generate-line-info"]
-    # Methods without an execution space would be host functions, which NVRTC refuses.
-    arguments.append("--device-as-default-execution-space")
-    arguments += options.options
-    own_folders = [*options.include_directories, str(folder)]
-    with_random_numbers = [directory for directory in folders if found_in("curand_kernel.h", [directory])]
-    for_device = device_part(text) if has_host_code(text) else text
-    known = host_algorithms(for_device) | stand_ins() | host_libraries(for_device)
-    headers = {header: content for header, content in known.items() if not found_in(header, [*own_folders, *with_random_numbers])}
-    # The compiler gets the whole path: headers beside the file are found, and every message names the file that it is about.
-    path = str(folder / Path(name).name)
-
-    def compiled(text: str, *more: str) -> DeviceCode:
-        return compile_file(
-            text,
-            path=path,
-            architecture=options.architecture or DEFAULT_ARCHITECTURE,
-            options=[*arguments, *more],
-            headers=headers,
-            expressions=expressions,
-            shown_as=name,
-            assemble=options.assemble,
-        )
-
-    first: CompileError | None = None
-    while True:
-        refused = []
-        try:
-            code = compiled(for_device)
-            break
-        except CompileError as error:
-            first = first or error
-            if "device-side kernel launch" in str(error):
-                # The kernels that launch none can run, so the file is compiled.
-                code = compiled(for_device, "--pre-include=cuda_device_runtime_api.h", "--relocatable-device-code=true")
-                break
-            if 'cannot open source file "curand_kernel.h"' in str(error):
-                raise CompileError(f"{error}\nNVIDIA's package nvidia-curand has this header", error.log) from None
-            refused.append(error)
-        if "#error directive" in str(refused[0]) and "--define-macro=__NVCC__" not in arguments:
-            # The file may want to be compiled by nvcc; CUDA's own headers take that name for another compiler, so it is a second try.
-            arguments.append("--define-macro=__NVCC__")
-            continue
-        # nvcc includes headers of the host that NVRTC does not. What a file defines by itself must not meet them, so they come second.
-        if re.search(r"is undefined|has no member", str(refused[0])):
-            library = [f"--define-macro={WITH_CUDA_STD}"] if 'namespace "std" has no member' in str(refused[0]) else []
-            try:
-                code = compiled(for_device, f"--pre-include={PRE_INCLUDED}", *library)
-                break
-            except CompileError as error:
-                refused.insert(0, error)
-        # Types and variables of the host are taken out once the compiler has refused them; kernels that need them end in the first error.
-        texts = (without_refused_items(for_device, _lines_with_errors(error, name)) for error in refused)
-        smaller = next((text for text in texts if text is not None), None)
-        if smaller is None:
-            told = _advice(first, text)
-            raise CompileError(f"{first}\n{told}", first.log) if told else first
-        for_device = smaller
-    return replace(code, ptx=_with_names_of_files(code.ptx, path, name))
-
-
-def _advice(error: CompileError, text: str) -> str:
-    """A way out, where a name is unknown because of how the file was compiled; empty if none is known."""
-    unknown = dict.fromkeys(re.findall(r'identifier "(\w+)" is undefined', str(error)))
-    if {"concept", "requires"} & unknown.keys():
-        return "C++20 needs --option=--std=c++20"
-    of_host = [name for name in unknown if re.search(rf"^[^\n#;]*[\w*&>]\s+[*&]*{name}\s*\([^;{{}}]*\)\s*{{", text, re.MULTILINE)]
-    return "\n".join(f"{name} is a function of the host: kernels call what is marked __device__" for name in of_host)
-
-
-def _lines_with_errors(error: CompileError, name: str) -> set[int]:
-    """Lines of a file that the compiler found errors in; 0, which is none of them, stands for errors elsewhere."""
-    found = re.findall(r"^(.*)\((\d+)\): (?:catastrophic )?error", error.log, re.MULTILINE)
-    return {int(line) if file == name else 0 for file, line in found} or {0}
-
-
-def _with_names_of_files(ptx: str, path: str, name: str) -> str:
-    """The PTX with the file at `path` called `name`, CUDA's headers as includes name them, and files below the current folder by their
-    relative names."""
-    ptx = ptx.replace(f'"{path}"', f'"{name}"')
-    for directory in sorted(header_folders(), key=len, reverse=True):
-        ptx = re.sub(rf'^(\s*\.file\s+\d+\s+"){re.escape(directory)}/([^"\n]*)', r"\1<\2>", ptx, flags=re.MULTILINE)
-    here = f"{Path.cwd()}/"
-    return re.sub(rf'^(\s*\.file\s+\d+\s+"){re.escape(here)}', r"\1", ptx, flags=re.MULTILINE)
+    request = Request(text, name, folder, options, wanted)
+    code = compile_request(request)
+    symbols = tuple(code.symbols.items())
+    return KernelCode(name, code.ptx, text, request.architecture, options, folder, symbols, code.cubin, code.resources)
 
 
 _TEMPLATE = re.compile(r"\btemplate\s*<[^;{}]*?\b__global__\b[^;{}()]*?(?:__launch_bounds__\s*\([^)]*\)\s*\w*\s*)?\b(\w+)\s*\(")
@@ -235,7 +134,8 @@ def find_entry(code: KernelCode, name: str | None) -> Entry:
     else:
         symbol = _matching(name, code, names, there)
     parameters = functions[symbol].parameters
-    declared = _declared_parameters(code.source or "", plain_name(symbol), names[symbol])
+    texts = (text for text in (code.source, *code.project_texts()) if text)
+    declared = next(filter(None, (_declared_parameters(text, plain_name(symbol), names[symbol]) for text in texts)), [])
     if len(declared) != len(parameters):
         declared = [("", parameter.name) for parameter in parameters]
     types, own_names = zip(*declared, strict=True) if declared else ((), ())

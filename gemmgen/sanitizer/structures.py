@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 
 from gemmgen.core.errors import CompileError
+from gemmgen.sanitizer.host_code import members_of, namespaces_of
 from gemmgen.sanitizer.source import KernelCode, UnusableInput, load_kernel
 
 _POINTER, _FLOAT, _SIGNED, _UNSIGNED, _STRUCT = range(1, 6)
@@ -54,7 +54,12 @@ def find_layout(code: KernelCode, type_name: str) -> Layout:
     """The layout of a structure that the source defines. Raises ``UnusableInput``."""
     if code.source is None:
         raise UnusableInput("PTX does not tell the members of a structure; give its bytes: --arg @file.npy")
-    names = _members(code.source, type_name)
+    texts = code.project_texts()
+    names = members_of(texts, type_name)
+    if names is None:
+        raise UnusableInput(f"{type_name} is not defined in this file or its headers; give its bytes: --arg @file.npy")
+    if "::" not in type_name and (scope := namespaces_of(texts, type_name)):
+        type_name = f"{scope}::{type_name}"
     words = [f"sizeof({type_name})"]
     for name in names:
         kind = f"gemmgen_layout::kind<decltype({type_name}::{name})>"
@@ -78,38 +83,3 @@ def find_layout(code: KernelCode, type_name: str) -> Layout:
         offset, size, element, kind_number = numbers[1 + 4 * index : 5 + 4 * index]
         fields.append(Field(name, offset, size // element, element, _KINDS[kind_number]))
     return Layout(type_name, numbers[0], tuple(fields))
-
-
-def _members(source: str, type_name: str) -> list[str]:
-    """The names of a structure's data members, in order."""
-    plain = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.DOTALL)
-    stem = re.sub(r"<.*", "", type_name, flags=re.DOTALL).split("::")[-1]
-    match = re.search(rf"\b(?:struct|class)\s+(?:__align__\s*\(\s*\d+\s*\)\s*|alignas\s*\([^)]*\)\s*)?{re.escape(stem)}\b[^;{{(]*{{", plain)
-    match = match or re.search(rf"\btypedef\s+struct\s*\w*\s*{{(?=[^{{}}]*}}\s*{re.escape(stem)}\s*;)", plain)
-    if match is None:
-        raise UnusableInput(f"{type_name} is not defined in this file; give its bytes: --arg @file.npy")
-    depth, body = 1, ""
-    for character in plain[match.end() :]:
-        depth += (character == "{") - (character == "}")
-        if depth == 0:
-            break
-        if depth == 1:
-            # What follows the brace of a nested type are its variables; what follows others is another statement.
-            body += "" if character == "}" and body.endswith("@ ") else ";" if character == "}" else character
-        elif character == "{" and depth == 2:
-            before, separator, head = body.rpartition(";")
-            if re.match(r"\s*(?:const\s+)?(?:struct|union|class|enum)\b[^()]*$", head):
-                body = f"{before}{separator}@ "
-            elif body.rstrip().endswith(")") or "operator" in head:
-                body += ";"
-    names = []
-    for statement in body.split(";"):
-        words = re.sub(r"\b(?:public|private|protected)\s*:", " ", statement).strip()
-        if not words or "(" in words or re.match(r"(?:static|using|typedef|friend|template|enum|struct\s+\w+$)\b", words):
-            continue
-        words = re.sub(r"<[^<>]*>", " ", re.sub(r"=[^,]*", " ", words))
-        for piece in words.split(","):
-            found = re.search(r"(\w+)\s*(?:\[[^\]]*\]\s*)*(?::\s*\d+\s*)?$", piece.strip())
-            if found is not None:
-                names.append(found[1])
-    return names

@@ -12,7 +12,8 @@ from typing import Any
 from gemmgen.core.errors import EnvironmentMissing
 from gemmgen.sanitizer.api import Result, emulate
 from gemmgen.sanitizer.findings import Finding
-from gemmgen.sanitizer.source import DEFAULT_ARCHITECTURE, UnusableInput
+from gemmgen.sanitizer.front_end import DEFAULT_ARCHITECTURE
+from gemmgen.sanitizer.source import UnusableInput
 
 _POINTERS = {
     "float32": "*fp32",

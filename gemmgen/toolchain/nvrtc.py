@@ -235,6 +235,16 @@ def nvrtc_version() -> tuple[int, int]:
     return int(major), int(minor)
 
 
+def nvrtc_release() -> str:
+    """The release of the NVRTC that is used, as its Python package tells it, without loading the library; else the library's version."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("nvidia-cuda-nvrtc")
+    except PackageNotFoundError:
+        return ".".join(map(str, nvrtc_version()))
+
+
 def supported_architectures() -> tuple[str, ...]:
     """The architectures NVRTC compiles for, without those like sm_90a. Raises EnvironmentMissing."""
     nvrtc_version()

@@ -47,6 +47,7 @@ FILES = {
     + "__global__ void k(float* o) { One one; one.x = 1; o[threadIdx.x] = one.get(); }\n"
     + MAIN,
     "for_nvcc_alone": '#ifndef __NVCC__\n#error "nvcc compiles this"\n#endif\n' + KERNEL + MAIN,
+    "cpp20": "template <class T> concept Any = true;\n" + KERNEL.replace("= 1", "= Any<int>") + MAIN,
     "byte_order_mark": "\ufeff" + KERNEL + MAIN,
     "constants_of_stdlib": "__global__ void k(float* o) { o[threadIdx.x] = RAND_MAX > 0 && EXIT_SUCCESS == 0; }\n" + MAIN,
     "functors_of_std": "#include <functional>\n"
@@ -89,7 +90,7 @@ def test_the_example_of_an_entry_is_what_the_host_launches() -> None:
     ("text", "advice"),
     [
         ("inline int at(int i) { return i; }\n__global__ void k(float* o) { o[at(0)] = 1; }\n" + MAIN, "at is a function of the host"),
-        ("template <class T> concept Any = true;\n" + KERNEL.replace("= 1", "= Any<int>") + MAIN, r"--option=--std=c\+\+20"),
+        ("#include <curand_kernel.h>\n" + KERNEL.replace("= 1", "= curand_uniform(nullptr)") + MAIN, "nvidia-curand"),
     ],
 )
 def test_a_way_out_is_told(text: str, advice: str) -> None:

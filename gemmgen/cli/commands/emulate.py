@@ -23,8 +23,9 @@ from gemmgen.cli.selection import write_output
 from gemmgen.core.text import printable
 from gemmgen.sanitizer.arguments import KernelArgument, argument_of, parse_argument
 from gemmgen.sanitizer.findings import Finding
+from gemmgen.sanitizer.front_end import COMPILERS, CompileOptions
 from gemmgen.sanitizer.launches import Dimensions, Launch, Run, Settings, run_launches, schedule_difference
-from gemmgen.sanitizer.source import CompileOptions, KernelCode, UnusableInput, find_entry, read_kernel_file
+from gemmgen.sanitizer.source import KernelCode, UnusableInput, find_entry, read_kernel_file
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -107,7 +108,13 @@ def _existing(context: click.Context, parameter: click.Parameter, file: Path) ->
 )
 @click.option("--define", "definitions", metavar="NAME[=VALUE]", multiple=True, help="Define a macro. Repeatable.")
 @click.option(
-    "compiler_options", "--option", metavar="OPTION", multiple=True, help="An option for NVRTC: --option=--fmad=false. Repeatable."
+    "compiler_options", "--option", metavar="OPTION", multiple=True, help="An option for the compiler: --option=--fmad=false. Repeatable."
+)
+@click.option(
+    "--compiler",
+    type=click.Choice(COMPILERS),
+    default="auto",
+    help="NVRTC, or nvcc with the host compiler; auto tries nvcc where NVRTC fails.  [default: auto]",
 )
 @click.option("--debug", is_flag=True, help="Compile without optimisation, so that no store is optimised away.")
 @click.option(
@@ -175,6 +182,7 @@ def command(
     include_directories: Sequence[str],
     definitions: Sequence[str],
     compiler_options: Sequence[str],
+    compiler: str,
     debug: bool,
     schedules: int,
     seed: int,
@@ -208,7 +216,9 @@ def command(
     gemmgen emulate saxpy.cu --grid 4 --block 256 \\
         --arg i32=1000 --arg f32=2.5 --arg 'f32[1000]=random' --arg 'f32[1000]=zeros' --print 3:8
     """
-    options = CompileOptions(architecture, tuple(include_directories), tuple(definitions), tuple(compiler_options), debug)
+    options = CompileOptions(
+        architecture, tuple(include_directories), tuple(definitions), tuple(compiler_options), debug, compiler=compiler
+    )
     if launch_file is not None and (grid or block or cluster or argument_texts):
         raise click.UsageError("--launches tells grids, blocks and arguments; leave out --grid, --block and --arg")
     if launch_file is None and (grid is None or block is None):

@@ -81,6 +81,9 @@ class CounterObserver(Observer):
         self._copy_reads: list[tuple[Lanes | None, np.ndarray, int]] = []
         """Lanes, addresses and width of what the copy that is being issued has read."""
 
+    def restarted(self) -> None:
+        vars(self).update(vars(CounterObserver()))
+
     def of_worker(self) -> CounterObserver:
         return CounterObserver()
 

@@ -151,19 +151,21 @@ class CopyEngine:
     def blocks_ended(self, places: Sequence[int]) -> None:
         """Blocks have no living thread: their shared memory is gone. Raises UnfinishedCopy if something still needs it."""
         stride = self.geometry.stride
-        for access in self.proxy.open:
+        for access in list(self.proxy.open):
             place = int(access.chunks[0]) * 16 // self.shared.stride
             if place in places:
                 what = "read from" if access.kind == "read" else "write to"
-                raise UnfinishedCopy(
-                    f"{self.geometry.describe_block(place)} ends while an asynchronous operation may still {what} its shared memory: "
-                    f"nobody has seen {access.awaits}",
-                    instruction=access.instruction,
-                    threads=self.geometry.describe(access.lanes),
-                )
+                message = f"{self.geometry.describe_block(place)} ends while an asynchronous operation may still {what} its shared memory: "
+                message += f"nobody has seen {access.awaits}"
+                if access.kind == "read":
+                    for observer in self.shared.observers:
+                        observer.store_unfinished(message, access.instruction, access.lanes)
+                else:
+                    raise UnfinishedCopy(message, instruction=access.instruction, threads=self.geometry.describe(access.lanes))
         for lane in [lane for lane in self._groups if lane // stride in places]:
             for group in (*self._groups[lane].closed, self._groups[lane].open):
                 for copy in group:
-                    if copy.data is not None:
-                        copy.write()
+                    if copy.data is None:
+                        copy.read(NOBODY, self.proxy)
+                    copy.write()
             del self._groups[lane]

@@ -18,7 +18,7 @@ from gemmgen.emulator.ptx.syntax import Instruction, Integer
 SM_REGISTERS = 65536
 """32-bit registers of an SM (CUDA programming guide, technical specifications by compute capability)."""
 _UNIT = 8
-_MOST = 255
+_MOST = 255 // _UNIT * _UNIT
 _WARPS = 4
 """Warps of a warpgroup, which must all execute the instruction."""
 

@@ -1,6 +1,6 @@
 """Hazards: undefined behaviour of a kernel, even where its result happens to be right."""
 
-from gemmgen.emulator.hazards.detector import HazardDetector
+from gemmgen.emulator.hazards.detector import FollowLoads, HazardDetector
 from gemmgen.emulator.hazards.report import (
     CopyWithoutProxyFence,
     EarlyBarrierUse,
@@ -17,8 +17,11 @@ from gemmgen.emulator.hazards.report import (
     SameValue,
     ScopeRace,
     SharedRace,
+    StaleRead,
     UndefinedRegister,
+    UnfencedTicket,
     UnfinishedLaunch,
+    UnfinishedStore,
     UnorderedLaunch,
     UnwrittenRead,
     VolatileRace,
@@ -29,6 +32,7 @@ __all__ = [
     "CopyWithoutProxyFence",
     "EarlyBarrierUse",
     "EarlyWarpgroupFence",
+    "FollowLoads",
     "GlobalRace",
     "HazardDetector",
     "HazardError",
@@ -42,9 +46,12 @@ __all__ = [
     "SameValue",
     "ScopeRace",
     "SharedRace",
+    "StaleRead",
     "UndefinedRegister",
     "UndefinedRegisters",
+    "UnfencedTicket",
     "UnfinishedLaunch",
+    "UnfinishedStore",
     "UnorderedLaunch",
     "UnwrittenRead",
     "VolatileRace",

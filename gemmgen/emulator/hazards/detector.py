@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,8 +28,11 @@ from gemmgen.emulator.hazards.report import (
     SameValue,
     ScopeRace,
     SharedRace,
+    StaleRead,
     UndefinedRegister,
+    UnfencedTicket,
     UnfinishedLaunch,
+    UnfinishedStore,
     UnorderedLaunch,
     UnwrittenRead,
     VolatileRace,
@@ -37,7 +41,7 @@ from gemmgen.emulator.hazards.report import (
 )
 from gemmgen.emulator.hazards.shadow import GUARD, UNWRITTEN, WATCHED, Records, Shadow
 from gemmgen.emulator.hazards.sites import Site, granules, has_parts_of_blocks, site_of
-from gemmgen.emulator.hazards.undefined import UndefinedRegisters
+from gemmgen.emulator.hazards.undefined import UndefinedRegisters, tainted_by
 from gemmgen.emulator.instructions.warp import from_inactive_lanes, member_mask_operand, value_at
 from gemmgen.emulator.lane_state import EXITED
 from gemmgen.emulator.memory import GLOBAL_BASE, Access, BankedSpace, Observer, Space, Spaces, verb
@@ -49,14 +53,34 @@ if TYPE_CHECKING:
     from gemmgen.emulator.program import Program
 
 
+class FollowLoads(Exception):
+    """A load of unwritten memory: the launch is to be repeated with a detector that follows the values of loads."""
+
+
+@dataclass(slots=True)
+class _UnwrittenLoad:
+    """A load of memory that nothing has written, the registers that its value can reach, and the lanes that executed it."""
+
+    site: Site
+    place: str
+    results: frozenset[str]
+    lanes: np.ndarray
+
+
 class HazardDetector(Observer):
     """Sees every access and every synchronization of a launch; raises or collects what is wrong (`findings`)."""
 
-    def __init__(self, program: Program, memory: DeviceMemory, strict: bool = False, remember_all: bool = False) -> None:
-        """`remember_all`: reads of what this launch does not write matter to the next one."""
+    def __init__(
+        self, program: Program, memory: DeviceMemory, strict: bool = False, remember_all: bool = False, follows_loads: bool | None = None
+    ) -> None:
+        """`remember_all`: reads of what this launch does not write matter to the next one. `follows_loads`: a load of unwritten memory is
+        an error where its value is used; False raises FollowLoads at the first such load, None takes each for an error."""
         self.program = program
         self.memory = memory
         self.findings = Findings(strict)
+        self.follows_loads = follows_loads
+        self._loaded: list[_UnwrittenLoad] = []
+        """Loads of unwritten memory whose values nothing has used yet."""
         self.order = Order(has_parts_of_blocks(program))
         self.records = Records()
         self.granules = dict(granules(program))
@@ -69,6 +93,7 @@ class HazardDetector(Observer):
         self._global = Shadow(len(memory.data), self.granules["global"], self.order, self.records, self._global_race)
         self._global.unwritten = self._unwritten_global
         self._global.repeated = self._global_repeated
+        self._global.stale = self._stale
         self._global.content = lambda: memory.data
         written = None if remember_all else destinations(program)
         for region in memory.regions if written is None else memory.regions_behind(written):
@@ -122,6 +147,7 @@ class HazardDetector(Observer):
 
     def wave_started(self, geometry: Geometry, spaces: Spaces) -> None:
         self._global.settle()
+        self._loaded.clear()
         self.geometry = geometry
         self.order.start_wave(geometry)
         self._shared = self._banked(self._shared, spaces.shared, private=False)
@@ -175,6 +201,8 @@ class HazardDetector(Observer):
     # -- accesses ----------------------------------------------------------------------------------------------
 
     def accessed(self, space: Space, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
+        if self.findings.are_enough:
+            return
         site = self._sites.get(id(access)) or self._site(access)
         if space.name == "global":
             offsets = (addresses.astype(np.uint64, copy=False) - np.uint64(GLOBAL_BASE)).view(np.int64)
@@ -185,6 +213,8 @@ class HazardDetector(Observer):
             shadow = self._shared if space.name == "shared" else self._local
             assert shadow is not None
             shadow.access(site, lanes, offsets)
+            if self.follows_loads and shadow is self._local and access.kind == "store":
+                self._store_without_value(site, lanes, offsets)
             places = -1 - offsets
         if site.strong and space.name != "local":
             self.order.strong_access(
@@ -323,6 +353,13 @@ class HazardDetector(Observer):
             kind = UnfinishedLaunch if earlier else UnorderedLaunch
         elif site.strong and other is not None and other.strong:
             kind = ScopeRace if site.narrow or other.narrow else VolatileRace
+        if kind is GlobalRace:
+            seen = self.order.seen_unfenced(lanes, *records.unpack(others))
+            if seen.any():
+                self._race(UnfencedTicket, self._global_site(site, granules[seen]), site, lanes[seen], records, others[seen])
+                lanes, granules, others = lanes[~seen], granules[~seen], others[~seen]
+                if not len(lanes):
+                    return
         self._race(kind, self._global_site(site, granules), site, lanes, records, others)
 
     def _shared_race(self, site: Site, lanes: Lanes, granules: np.ndarray, records: Records, others: np.ndarray) -> None:
@@ -374,18 +411,73 @@ class HazardDetector(Observer):
         """Positions of the granules whose value a register receives that something reads. The compiler widens loads over bytes
         that it then leaves alone; whatever is in those does not matter."""
         destination = site.instruction.operands[0] if site.access.kind == "load" and site.instruction.operands else None
-        if not isinstance(destination, Vector):
+        if not isinstance(destination, Vector) or site.instruction.opcode not in ("ld", "ldu"):
             return np.arange(len(granules))
         used = [any(mentions(self.program)[register.name] > 1 for register in registers_of(e)) for e in destination.elements]
         element = granules * granule % site.access.width // site.access.element_bytes
         return np.flatnonzero(np.array(used)[element])
+
+    def _stale(self, site: Site, lanes: Lanes, granules: np.ndarray) -> None:
+        place = self._global_site(site, granules)
+        self.findings.add(
+            StaleRead(
+                f"ld.global.nc of {place}, which this launch has written",
+                len(lanes),
+                place,
+                instruction=site.instruction,
+                threads=self.geometry.describe(np.unique(lanes)),
+            )
+        )
+
+    def store_unfinished(self, message: str, instruction: Instruction, lanes: Lanes) -> None:
+        self.findings.add(UnfinishedStore(message, instruction=instruction, threads=self.geometry.describe(lanes)))
+
+    # -- loads of unwritten memory -------------------------------------------------------------------------------
+
+    def _load_unwritten(self, site: Site, lanes: Lanes, granules: np.ndarray, granule: int, place: str) -> None:
+        """Remembers a load of unwritten memory until its value is used, if that can be followed."""
+        inst = site.instruction
+        if inst.opcode not in ("ld", "ldu") or self.follows_loads is None:
+            self._unwritten(site, lanes, place)
+            return
+        if not self.follows_loads:
+            raise FollowLoads
+        tracker = self.machine.tracker
+        assert isinstance(tracker, UndefinedRegisters)
+        destination = inst.operands[0]
+        elements = list(destination.elements) if isinstance(destination, Vector) else [destination]
+        element = granules * granule % site.access.width // site.access.element_bytes
+        for index in np.unique(element).tolist():
+            names = [register.name for register in registers_of(elements[min(index, len(elements) - 1)])]
+            here = np.unique(lanes[element == index])
+            tracker.mark(names, here)
+        known = next((load for load in self._loaded if load.site is site), None)
+        if known is None:
+            names = [register.name for register in registers_of(destination)]
+            known = _UnwrittenLoad(site, place, tainted_by(self.program, names), np.zeros(self.geometry.lanes, np.bool_))
+            self._loaded.append(known)
+        known.lanes[lanes] = True
+
+    def _store_without_value(self, site: Site, lanes: Lanes | None, offsets: np.ndarray) -> None:
+        """A store to local memory of a register that holds no value leaves the memory unwritten."""
+        tracker, inst = self.machine.tracker, site.instruction
+        if self._local is None or inst.opcode != "st" or not inst.has("local") or not isinstance(tracker, UndefinedRegisters):
+            return
+        who = np.arange(self.geometry.lanes) if lanes is None else lanes
+        value = inst.operands[1]
+        elements = list(value.elements) if isinstance(value, Vector) else [value]
+        granule, size = self._local.granule, site.access.element_bytes
+        for index, element in enumerate(elements):
+            lacking = np.flatnonzero(tracker.lacks_value(element, who))
+            for first in (offsets[lacking] + index * size).tolist():
+                self._local.state[first // granule : -(-(first + size) // granule)] |= UNWRITTEN
 
     def _unwritten_global(self, site: Site, lanes: Lanes, granules: np.ndarray) -> None:
         kept = self._of_use(site, granules, self._global.granule)
         lanes, granules = lanes[kept], granules[kept]
         if not len(granules):
             return
-        self._unwritten(site, lanes, self._global_site(site, granules))
+        self._load_unwritten(site, lanes, granules, self._global.granule, self._global_site(site, granules))
 
     def _unwritten_shared(self, site: Site, lanes: Lanes, granules: np.ndarray) -> None:
         assert self._shared is not None
@@ -393,7 +485,7 @@ class HazardDetector(Observer):
         lanes, granules = lanes[kept], granules[kept]
         if not len(granules):
             return
-        self._unwritten(site, lanes, self._shared_site(site, granules))
+        self._load_unwritten(site, lanes, granules, self._shared.granule, self._shared_site(site, granules))
 
     def _between_variables(self, site: Site, lanes: Lanes, granules: np.ndarray) -> None:
         place = self._shared_site(site, granules)
@@ -410,9 +502,10 @@ class HazardDetector(Observer):
         if not len(granules):
             return
         address = int(granules[0]) * self._local.granule - int(self._base["local"][lanes[0]])
-        self._unwritten(site, lanes, f"local memory (an array of one thread), byte {address}")
+        place = f"local memory (an array of one thread), byte {address}"
+        self._load_unwritten(site, lanes, granules, self._local.granule, place)
 
-    def _unwritten(self, site: Site, lanes: Lanes, place: str) -> None:
+    def _unwritten(self, site: Site, lanes: Lanes, place: str, use: Instruction | None = None) -> None:
         self.findings.add(
             UnwrittenRead(
                 f"{verb(site.access)} of {place}, which nothing has written",
@@ -420,6 +513,8 @@ class HazardDetector(Observer):
                 place,
                 instruction=site.instruction,
                 threads=self.geometry.describe(np.unique(lanes)),
+                other=use,
+                other_threads=None if use is None else "uses the value",
             )
         )
 
@@ -431,6 +526,13 @@ class HazardDetector(Observer):
 
     def _undefined(self, instruction: Instruction, lanes: Lanes, register: str, use: str, defined: Instruction | None) -> None:
         tracker = self.machine.tracker
+        for load in self._loaded:
+            used = lanes[load.lanes[lanes]] if register in load.results else lanes[:0]
+            if len(used):
+                self._unwritten(load.site, used, load.place, instruction)
+                lanes = lanes[~load.lanes[lanes]]
+        if not len(lanes) or self.findings.are_enough:
+            return
         if isinstance(tracker, UndefinedRegisters) and tracker.shuffle is not None and register not in tracker.unassigned:
             self.findings.add(
                 InactiveShuffle(

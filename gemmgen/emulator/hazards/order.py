@@ -44,18 +44,20 @@ class Level:
         self.fence_known = np.zeros(lanes, np.int32)
         self.released = np.zeros(lanes, np.int32)
         self.pending = np.zeros(lanes, np.int32)
+        self.tickets = np.zeros(lanes, np.int32)
+        """The part of `pending` that read-modify-write operations have shown."""
         self.fenced = False
         self.observed = False
 
     def restart(self, lanes: Lanes, places: Callable[[int], bool]) -> None:
         """Some lanes are fresh; the locations that `places` chooses are new memory and carry nothing."""
-        for values in (self.fence_time, self.fence_base, self.fence_known, self.released, self.pending):
+        for values in (self.fence_time, self.fence_base, self.fence_known, self.released, self.pending, self.tickets):
             values[lanes] = 0
         self.forget(places)
 
     def held(self) -> Iterator[int]:
         """The numbers of the clocks that lanes and locations hold."""
-        for numbers in (self.fence_known, self.released, self.pending):
+        for numbers in (self.fence_known, self.released, self.pending, self.tickets):
             yield from np.unique(numbers).tolist()
         yield from self.carried.values()
 
@@ -72,9 +74,10 @@ class Level:
         """Lanes met at a barrier: what one has fenced or observed, all have. `threads` are the lanes' thread numbers."""
         clocks = self.clocks
         if self.observed:
-            distinct = np.unique(self.pending[lanes]).tolist()
-            if len(distinct) > 1:
-                self.pending[lanes] = clocks.join_all(distinct)
+            for numbers in (self.pending, self.tickets):
+                distinct = np.unique(numbers[lanes]).tolist()
+                if len(distinct) > 1:
+                    numbers[lanes] = clocks.join_all(distinct)
         if not self.fenced:
             return
         times = self.fence_time[lanes]
@@ -234,6 +237,17 @@ class Order:
                     fine[here] = self.clocks[clock].covers(threads[here], times[here], stride)
         return fine
 
+    def seen_unfenced(self, lanes: Lanes, threads: np.ndarray, times: np.ndarray) -> np.ndarray:
+        """True if a read-modify-write operation has shown to a lane, or to its block before a barrier, that what `threads` did at `times`
+        happened, and only the fence behind that operation is missing."""
+        found = np.zeros(len(lanes), np.bool_)
+        pending = self.device.tickets[lanes]
+        for clock in np.unique(pending).tolist():
+            if clock != NOTHING:
+                here = np.flatnonzero(pending == clock)
+                found[here] = self.clocks[clock].covers(threads[here], times[here], self.geometry.stride)
+        return found
+
     # -- barriers ----------------------------------------------------------------------------------------------
 
     def whole_blocks_met(self, lanes: Lanes | None) -> None:
@@ -381,6 +395,8 @@ class Order:
                     else:
                         level.pending[lane] = self.clocks.join_all([int(level.pending[lane]), carried])
                         level.observed = True
+                        if updates:
+                            level.tickets[lane] = self.clocks.join_all([int(level.tickets[lane]), carried])
                 if writes:
                     released = self._now(lane) if release else level.release_of(lane, block, thread)
                     level.carried[key] = self.clocks.join_all([carried, released]) if updates else released

@@ -6,13 +6,13 @@ import re
 from collections.abc import Sequence
 
 from gemmgen.emulator.demangling import demangled
-from gemmgen.emulator.errors import EmulatorError, Instruction
+from gemmgen.emulator.errors import EmulatorError, Instruction, UnfinishedCopy
 from gemmgen.emulator.program import Program
 
 MOST_HAZARDS = 8
-"""Limit of different errors, after which a launch ends."""
+"""Limit of different errors, after which no more are looked for."""
 MOST_REPEATS = 200
-"""Limit of occurrences of errors, different or not, after which a launch ends."""
+"""Limit of occurrences of errors, different or not, after which no more are looked for."""
 
 
 class HazardError(EmulatorError):
@@ -31,6 +31,8 @@ class HazardError(EmulatorError):
         self.count = count
         self.place = place
         self.also: tuple[EmulatorError, ...] = ()
+        self.ending: EmulatorError | None = None
+        """The error that ended the launch; None if it ran to its end."""
 
     def alone(self) -> str:
         text = super().alone()
@@ -81,6 +83,37 @@ class GlobalRace(HazardError):
         "threads of one block need a barrier between the two; threads of different blocks need __threadfence() after the "
         "write and before the flag, an atomic or volatile flag, and __threadfence() after reading the flag"
     )
+
+
+class UnfencedTicket(GlobalRace):
+    """Data that another block has published with a fence and an atomic operation is read after that operation's result was seen, but
+    without a fence in between."""
+
+    title = "no fence behind the ticket"
+    severity = "warning"
+    hint = (
+        "a __threadfence() behind the atomic operation whose result says that the data is there, or an acquiring operation: GPUs of today "
+        "run the pattern of the CUDA programming guide, which has a fence before the ticket only; the memory model asks for both"
+    )
+
+
+class StaleRead(HazardError):
+    """A load through the read-only path, ld.global.nc, of memory that this launch has written."""
+
+    title = "read-only load of memory that the launch writes"
+    hint = (
+        "const __restrict__ and __ldg() promise that nothing writes the memory while the kernel runs; without the promise, plain loads are "
+        "made"
+    )
+
+
+class UnfinishedStore(HazardError, UnfinishedCopy):
+    """A block ends while an engine may still read its shared memory for a store."""
+
+    title = "store in flight at the end of the block"
+    code = "unfinished-copy"
+    severity = "warning"
+    hint = "cp.async.bulk.wait_group.read 0 by the thread that commits the store, before the block ends; GPUs of today end the store"
 
 
 class ScopeRace(GlobalRace):
@@ -218,12 +251,14 @@ class Findings:
         self.strict = strict
         self._found: dict[tuple[object, ...], HazardError] = {}
         self._repeats = 0
+        self.are_enough = False
+        """True once there are so many errors that looking for more is not worth its time; the launch goes on without."""
 
     def __bool__(self) -> bool:
         return any(hazard.severity == "error" for hazard in self._found.values())
 
     def add(self, hazard: HazardError) -> None:
-        """Notes a hazard. Raises all if there are enough errors."""
+        """Notes a hazard."""
         if self.strict:
             hazard.severity = "error"
         array = hazard.place.partition("[")[0]
@@ -237,7 +272,7 @@ class Findings:
             return
         self._repeats += 1
         if self._repeats >= MOST_REPEATS or sum(found.severity == "error" for found in self._found.values()) >= MOST_HAZARDS:
-            raise self.error()
+            self.are_enough = True
 
     def all(self) -> tuple[HazardError, ...]:
         """Findings, the worst first."""
@@ -248,6 +283,7 @@ class Findings:
         """The first hazard, with all others, and with the error that ended the launch."""
         first, *others = self.all()
         first.also = (*others, *([last] if last is not None and last is not first else []))
+        first.ending = last
         return first
 
 

@@ -221,6 +221,8 @@ class Shadow:
         self._pending_lanes = 0
         self.unwritten: Callable[[Site, Lanes, np.ndarray], None] | None = None
         self.outside: Callable[[Site, Lanes, np.ndarray], None] | None = None
+        self.stale: Callable[[Site, Lanes, np.ndarray], None] | None = None
+        """Called for read-only loads of what the launch has written."""
         self.repeated: Race | None = None
         """Called in place of `race` where the bytes that are written are there already, or are written by all lanes alike."""
         self.content: Callable[[], np.ndarray] | None = None
@@ -441,6 +443,12 @@ class Shadow:
             bad = np.flatnonzero(bits & UNWRITTEN)
             if len(bad):
                 self.unwritten(site, who[bad], granules[bad])
+        if site.read_only and self.stale is not None:
+            bad = np.flatnonzero(bits & (WRITTEN | STRONG_WRITE))
+            bad = bad[self._by_threads(granules[bad], bits[bad])]
+            if len(bad):
+                self.stale(site, who[bad], granules[bad])
+                return
         if matters & WRITTEN and self._writers is not None:
             here = np.flatnonzero(bits & WRITTEN)
             if len(here):
@@ -467,6 +475,13 @@ class Shadow:
                     same = self._repeats(site, at, on) & self._of_stores(others)
                 if self._tell(site, at, on, others, same):
                     return
+
+    def _by_threads(self, granules: np.ndarray, bits: np.ndarray) -> np.ndarray:
+        """True for granules whose last write came from a thread of this launch, not from an engine or an earlier launch."""
+        plain = (bits & WRITTEN) != 0
+        stream = (self.writers_of(granules) & 0xFFFFFFFF) >= self.order.first_stream
+        by_threads: np.ndarray = ~(plain & stream)
+        return by_threads
 
     def _of_stores(self, others: np.ndarray) -> np.ndarray:
         """Accesses (packed) that are plain or volatile stores."""

@@ -32,6 +32,9 @@ class Site:
     volatile: bool = False
     """It exchanges data through a volatile variable, which C++ leaves unordered."""
 
+    read_only: bool = False
+    """A load through the read-only path, which need not see what the launch writes."""
+
     @property
     def narrow(self) -> bool:
         """True if it is strong for the threads of its own block only."""
@@ -60,6 +63,7 @@ def site_of(access: Access, waits: bool = False, guesses: bool = False) -> Site:
         observes=inst.opcode != "red",
         exchanges=strong and not atomic and not waits and not guesses,
         volatile=ordering and inst.has("volatile") and not waits,
+        read_only=inst.opcode == "ld" and inst.has("nc"),
     )
 
 

@@ -148,6 +148,10 @@ def _successors(block: BasicBlock, count: int) -> list[int]:
     return [*block.targets, *([] if ends or block.index + 1 >= count else [block.index + 1])]
 
 
+def _loaded(program: Program) -> set[str]:
+    return {name for block in program.blocks for inst in block.body if inst.opcode in ("ld", "ldu") for name in results_of(inst)}
+
+
 class UndefinedRegisters:
     """Follows the registers of `find_undefined` on one machine."""
 
@@ -162,6 +166,8 @@ class UndefinedRegisters:
         """If set, a value goes through a shuffle to the lanes that take it; else none may go into one without holding a value."""
         self.shuffle: Instruction | None = None
         """The first shuffle that takes a value from a lane which takes no part."""
+        self.loads = False
+        """True if the results of loads are followed."""
         self.report: Report = lambda instruction, lanes, register, use, other: None
 
     def clear(self, lanes: Lanes | None = None) -> None:
@@ -170,6 +176,27 @@ class UndefinedRegisters:
             bits[... if lanes is None else lanes] = name in self.unassigned
         for name, parts in self.parts.items():
             parts[:, ... if lanes is None else lanes] = name in self.unassigned
+
+    def follow_loads(self, program: Program) -> None:
+        """From here on the results of loads, and what is computed from them, are followed as well: they may come from memory that nothing
+        has written, which matters where they decide something."""
+        for name in tainted_by(program, _loaded(program)):
+            if name not in self.bits:
+                self.bits[name] = np.zeros(len(self.everyone), np.bool_)
+        self.loads = True
+
+    def mark(self, names: Iterable[str], lanes: Lanes) -> None:
+        """These registers of some lanes hold no value."""
+        for name in names:
+            self.bits[name][lanes] = True
+
+    def lacks_value(self, operand: Operand, lanes: Lanes) -> np.ndarray:
+        """Lanes for which the register holds no value, or one of a vector's."""
+        bits = np.zeros(len(lanes), np.bool_)
+        for register in registers_of(operand):
+            if register.name in self.bits:
+                bits |= self.bits[register.name][lanes]
+        return bits
 
     def follow_shuffles(self, program: Program, binder: Binder, shuffle: Instruction | None = None) -> None:
         """From here on the results of shuffles, and what is computed from them, are followed as well."""
@@ -347,6 +374,9 @@ class UndefinedRegisters:
             if isinstance(operand, Address):
                 for register in registers_of(operand):
                     yield register.name, "this address"
+            elif inst.opcode == "st" and self.loads and inst.has("local"):
+                # Memory of one thread holds no value then, as a register would.
+                continue
             elif inst.opcode == "st" and TYPE_BYTES[inst.type] == 1:
                 # Compilers copy the padding of structs byte by byte.
                 continue

@@ -479,12 +479,29 @@ PAIRS = {
     "block ends before its store has read": Pair(
         "a block that ends before its stores have read",
         "copies",
-        emulator.UnfinishedCopy,
+        emulator.UnfinishedStore,
         STORE.replace("tile[threadIdx.x] = 0;", ""),
         "wait_group_read<0>();",
         "",
         ("store_tile(&map, tile, 0, 0)",),
         _stored,
+    ),
+    "block ends before its load has written": Pair(
+        "a block that ends before its loads have arrived",
+        "copies",
+        emulator.UnfinishedCopy,
+        """KERNEL(const float* in) {
+    __shared__ __align__(16) float tile[64]; __shared__ u64 bar;
+    if (threadIdx.x == 0) {
+        init(&bar, 1); fence_init(); arrive_expect(&bar, 256);
+        load_bulk(tile, in, 256, &bar);
+        wait(&bar, 0);
+    }
+}""",
+        "wait(&bar, 0);",
+        "",
+        ("load_bulk(tile, in, 256, &bar)",),
+        _floats(64),
     ),
     "stored data read before it is there": Pair(
         "what a bulk store wrote, read behind `wait_group.read` only",
@@ -1184,6 +1201,37 @@ PAIRS = {
         ("red.relaxed.cta.shared::cluster.add.u32", "device scope"),
         _floats(1),
         _TWO,
+    ),
+    "ticket without a fence behind it": Pair(
+        "data of other blocks read behind an atomic ticket, with a fence before the ticket only",
+        "any kernel",
+        emulator.UnfencedTicket,
+        """KERNEL(unsigned* part, unsigned* ticket, unsigned* out) {
+    part[blockIdx.x] = blockIdx.x;
+    __threadfence();
+    unsigned number = atomicAdd(ticket, 1u);
+    __threadfence();
+    if (number == gridDim.x - 1) out[0] = part[0] + part[1];
+}""",
+        "atomicAdd(ticket, 1u);\n    __threadfence();",
+        "atomicAdd(ticket, 1u);",
+        ("out[0] = part[0]", "a __threadfence() behind the atomic operation"),
+        lambda: [np.zeros(2, np.uint32) for _ in range(3)],
+        {"grid": 2, "block": 1},
+    ),
+    "read-only load of what the launch writes": Pair(
+        "a load through the read-only path of what the launch has written",
+        "any kernel",
+        emulator.StaleRead,
+        """KERNEL(float* data, float* out) {
+    data[threadIdx.x] = 1;
+    __syncthreads();
+    out[threadIdx.x] = data[127 - threadIdx.x];
+}""",
+        "data[127 - threadIdx.x]",
+        "__ldg(data + 127 - threadIdx.x)",
+        ("__ldg(data + 127 - threadIdx.x)", "const __restrict__"),
+        _floats(128, 2),
     ),
     "volatile accesses meet": Pair(
         "volatile accesses that nothing orders",

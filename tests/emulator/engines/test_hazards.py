@@ -83,7 +83,11 @@ def test_a_wait_may_leave_no_group_too_many():
 
 def test_a_block_must_not_end_before_its_stores_have_read():
     body = STORE.replace("tile[threadIdx.x] = 0;", "")
-    assert "ends while" in twins(body, "wait_group_read<0>();", emulator.UnfinishedCopy, out_map(), DATA)
+    assert "ends while" in twins(body, "wait_group_read<0>();", emulator.UnfinishedStore, out_map(), DATA)
+    stored = np.zeros((32, 32), np.float32)
+    result = run(body.replace("wait_group_read<0>();", ""), out_map(stored), DATA, hazards=True)
+    assert [finding.severity for finding in result.findings] == ["warning"]
+    assert (stored.reshape(-1) == DATA).all()
 
 
 LOAD = """KERNEL(const __grid_constant__ CUtensorMap map, float* out) {

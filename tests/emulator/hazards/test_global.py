@@ -95,19 +95,28 @@ def test_the_last_block_may_read_what_all_wrote(parts, lanes_per_wave):
 @pytest.mark.parametrize(
     "parts",
     [
-        dict(release=FENCE),
         dict(acquire=FENCE),
-        dict(writers=FENCE + "__syncthreads();"),
         dict(writers="", release=FENCE, acquire=FENCE),
         dict(writers=FENCE, acquire=FENCE),
         dict(release="__threadfence_block();", acquire=FENCE),
-        dict(release=FENCE, acquire="__threadfence_block();"),
     ],
 )
 def test_the_last_block_without_a_fence(parts, lanes_per_wave):
     with pytest.raises(emulator.GlobalRace) as raised:
         check(last_block(**parts), ints(64 * 8), ints(64), np.zeros(1, np.uint32), grid=8, lanes_per_wave=lanes_per_wave)
     assert "__threadfence()" in str(raised.value) and "partial" in str(raised.value)
+
+
+@pytest.mark.parametrize("lanes_per_wave", [1, 2048])
+@pytest.mark.parametrize(
+    "parts",
+    [dict(release=FENCE), dict(writers=FENCE + "__syncthreads();"), dict(release=FENCE, acquire="__threadfence_block();")],
+)
+def test_the_last_block_of_the_programming_guide_is_a_warning(parts, lanes_per_wave):
+    arguments = ints(64 * 8), ints(64), np.zeros(1, np.uint32)
+    result = check(last_block(**parts), *arguments, grid=8, lanes_per_wave=lanes_per_wave)
+    assert [type(finding) for finding in result.findings] == [emulator.UnfencedTicket]
+    assert "__threadfence()" in str(result.findings[0])
 
 
 def test_a_ticket_that_is_no_atomic():
