@@ -98,6 +98,7 @@ def test_the_crash_of_a_compiler_is_an_error() -> None:
 
 
 def test_code_in_both_branches_of_a_condition_is_looked_at() -> None:
-    text = "#ifdef A\nint f(int n) {\n#else\nint f() {\n#endif\n  return 0;\n}\n#ifndef A\nint g() { return 1; }\n#endif\n__device__ int h();\n"
+    text = "#ifdef A\nint f(int n) {\n#else\nint f() {\n#endif\n  return 0;\n}\n"
+    text += "#ifndef A\nint g() { return 1; }\n#endif\n__device__ int h();\n"
     kept = device_part(text, device_macros([text]))
     assert "return" not in kept and "h();" in kept and kept.count("\n") == text.count("\n") and kept.count("#") == text.count("#")
