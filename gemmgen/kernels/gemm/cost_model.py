@@ -9,14 +9,14 @@ from typing import Any
 from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.family import Cost, Costs, Fetch, Peer, Work
-from gemmgen.kernels.gemm.copied import CopyPlan
-from gemmgen.kernels.gemm.loop import NaiveLoop, TiledLoop
 from gemmgen.kernels.gemm.peer import gemm_peer
+from gemmgen.kernels.gemm.gemv.loop import SLICES_AT_ONCE, VectorLoop, estimated_registers
+from gemmgen.kernels.gemm.mma_sync.loop import BLOCK_COLUMNS, WarpLoop
 from gemmgen.kernels.gemm.plan import GemmPlan
-from gemmgen.kernels.gemm.planes import REPAIR_THREADS, REPAIR_TILE, SPLIT_THREADS, PlaneOperand, PlanesPlan
+from gemmgen.kernels.gemm.simt.loop import NaiveLoop, TiledLoop
 from gemmgen.kernels.gemm.spec import StreamK
-from gemmgen.kernels.gemm.vector import SLICES_AT_ONCE, VectorLoop, estimated_registers
-from gemmgen.kernels.gemm.warp_mma import BLOCK_COLUMNS, WarpLoop
+from gemmgen.kernels.gemm.split_precision.planes import REPAIR_THREADS, REPAIR_TILE, SPLIT_THREADS, PlaneOperand, PlanesPlan
+from gemmgen.kernels.gemm.wgmma.copied import CopyPlan
 from gemmgen.kernels.math.warpgroup import WarpgroupLoop
 
 NAIVE_STEP = 8

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.family import Section
-from gemmgen.kernels.gemm.explain_shared import shared_memory_section
-from gemmgen.kernels.gemm.explain_tensor import tensor_core_sections, warp_mma_sections
-from gemmgen.kernels.gemm.loop import NaiveLoop, TiledLoop, register_budget
-from gemmgen.kernels.gemm.operand import Operand, source_degree
+from gemmgen.kernels.gemm.gemv.loop import VectorLoop
+from gemmgen.kernels.gemm.mma_sync.loop import WarpLoop
 from gemmgen.kernels.gemm.plan import GemmPlan
+from gemmgen.kernels.gemm.simt.explain_shared import shared_memory_section
+from gemmgen.kernels.gemm.simt.loop import NaiveLoop, TiledLoop, register_budget
+from gemmgen.kernels.gemm.simt.operand import Operand, source_degree
 from gemmgen.kernels.gemm.spec import SplitKLast, SplitKParallel, SplitKSerial, StreamK
-from gemmgen.kernels.gemm.vector import VectorLoop
-from gemmgen.kernels.gemm.warp_mma import WarpLoop
+from gemmgen.kernels.gemm.tensor_cores.explain import tensor_core_sections, warp_mma_sections
 from gemmgen.kernels.math.fma_order import product_pairs, reused_operands
 from gemmgen.kernels.math.warpgroup import WarpgroupLoop
 from gemmgen.kernels.matrix import Matrix

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gemmgen.kernels.family import Family
+from gemmgen.kernels.gemm.mma_sync.loop import WarpLoop
 from gemmgen.kernels.gemm.plan import GemmPlan, packed, plan_gemm
 from gemmgen.kernels.gemm.spec import GemmSpec
-from gemmgen.kernels.gemm.warp_mma import WarpLoop
 
 SIZE_NAMES = ("m", "n", "k")
 TYPICAL = (4096, 4096, 4096)

@@ -19,10 +19,11 @@ from gemmgen.kernels.epilogue.operations import AnyOperation, Factor, Operation
 from gemmgen.kernels.epilogue.steps import numbered
 from gemmgen.kernels.family import KernelSpec
 from gemmgen.kernels.gemm.cost_model import registers
-from gemmgen.kernels.gemm.loop import TiledLoop
+from gemmgen.kernels.gemm.gemv.loop import VectorLoop
+from gemmgen.kernels.gemm.mma_sync.loop import WarpLoop
 from gemmgen.kernels.gemm.plan import GemmPlan
-from gemmgen.kernels.gemm.planes import SCHEMES, PlaneOperand, all_bytes, memory_parts
 from gemmgen.kernels.gemm.sequence import MOST_SLICES
+from gemmgen.kernels.gemm.simt.loop import TiledLoop
 from gemmgen.kernels.gemm.spec import (
     Alignment,
     Arithmetic,
@@ -35,9 +36,8 @@ from gemmgen.kernels.gemm.spec import (
     TensorCoreMainloop,
     VectorMainloop,
 )
-from gemmgen.kernels.gemm.tensor_core import turning_reasons
-from gemmgen.kernels.gemm.vector import VectorLoop
-from gemmgen.kernels.gemm.warp_mma import WarpLoop
+from gemmgen.kernels.gemm.split_precision.planes import SCHEMES, PlaneOperand, all_bytes, memory_parts
+from gemmgen.kernels.gemm.wgmma.loop import turning_reasons
 from gemmgen.kernels.math.warpgroup import SPAN_BYTES, WarpgroupLoop
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.problem_words import unknown_word

@@ -16,13 +16,13 @@ from gemmgen.kernels.epilogue.numbers import Tracked
 from gemmgen.kernels.epilogue.steps import Access, apply_steps
 from gemmgen.kernels.family import Case, Expected
 from gemmgen.kernels.gemm.cost_model import cost
-from gemmgen.kernels.gemm.loop import NaiveLoop
+from gemmgen.kernels.gemm.gemv.loop import VectorLoop
+from gemmgen.kernels.gemm.mma_sync.loop import WarpLoop
 from gemmgen.kernels.gemm.plan import GemmPlan, packed
-from gemmgen.kernels.gemm.planes import PlaneOperand
-from gemmgen.kernels.gemm.planes_numbers import planes_bound, stored_planes
+from gemmgen.kernels.gemm.simt.loop import NaiveLoop
 from gemmgen.kernels.gemm.spec import SplitKLast, StreamK
-from gemmgen.kernels.gemm.vector import VectorLoop
-from gemmgen.kernels.gemm.warp_mma import WarpLoop
+from gemmgen.kernels.gemm.split_precision.numbers import planes_bound, stored_planes
+from gemmgen.kernels.gemm.split_precision.planes import PlaneOperand
 from gemmgen.kernels.math.tensor_accuracy import factors, product_bound
 from gemmgen.kernels.math.warpgroup import WarpgroupLoop
 

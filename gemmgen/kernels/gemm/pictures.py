@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from gemmgen.hardware.shared_memory import WARP
 from gemmgen.hardware.target import WARP_THREADS
-from gemmgen.kernels.gemm.loop import NaiveLoop, TiledLoop
-from gemmgen.kernels.gemm.operand import Operand, every_load
+from gemmgen.kernels.gemm.gemv.loop import VectorLoop
+from gemmgen.kernels.gemm.mma_sync.loop import WarpLoop
 from gemmgen.kernels.gemm.plan import GemmPlan
-from gemmgen.kernels.gemm.shared_pictures import bank_maps
+from gemmgen.kernels.gemm.simt.loop import NaiveLoop, TiledLoop
+from gemmgen.kernels.gemm.simt.operand import Operand, every_load
+from gemmgen.kernels.gemm.simt.shared_pictures import bank_maps
 from gemmgen.kernels.gemm.spec import SplitKCluster, SplitKLast, SplitKParallel, SplitKSerial, StreamK
-from gemmgen.kernels.gemm.vector import VectorLoop
-from gemmgen.kernels.gemm.warp_mma import WarpLoop
 from gemmgen.kernels.math.warpgroup import BLOCK_ROWS, WarpgroupLoop
 from gemmgen.kernels.pictures import (
     Division,

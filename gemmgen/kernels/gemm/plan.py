@@ -13,12 +13,10 @@ from gemmgen.hardware.target import WARP_THREADS, Architecture
 from gemmgen.kernels.epilogue.products import plan_epilogue
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.family import KernelPlan, SharedRegion
-from gemmgen.kernels.gemm.copied import CopyPlan, copy_plan
-from gemmgen.kernels.gemm.exchange import Exchange, plan_exchange
-from gemmgen.kernels.gemm.loop import NaiveLoop, TiledLoop, resource_reasons, shared_regions, tiled_loop
+from gemmgen.kernels.gemm.gemv.loop import STAGED_VECTOR, VectorLoop, vector_loop, vector_regions, vector_sequence
 from gemmgen.kernels.gemm.matrices import matrix_layouts
-from gemmgen.kernels.gemm.planes import PlanesPlan, plane_scheme, planes_plan
-from gemmgen.kernels.gemm.planes_sequence import keeping_sequence, planes_sequence
+from gemmgen.kernels.gemm.mma_sync.loop import WarpLoop, warp_mma_loop, warp_mma_regions
+from gemmgen.kernels.gemm.mma_sync.sequence import warp_mma_sequence
 from gemmgen.kernels.gemm.reasons import (
     alignment_reasons,
     combination_reasons,
@@ -34,6 +32,8 @@ from gemmgen.kernels.gemm.sequence import (
     gemm_sequence,
     partials_bytes,
 )
+from gemmgen.kernels.gemm.simt.exchange import Exchange, plan_exchange
+from gemmgen.kernels.gemm.simt.loop import NaiveLoop, TiledLoop, resource_reasons, shared_regions, tiled_loop
 from gemmgen.kernels.gemm.spec import (
     Arithmetic,
     DataParallel,
@@ -47,11 +47,11 @@ from gemmgen.kernels.gemm.spec import (
     TensorCoreMainloop,
     VectorMainloop,
 )
-from gemmgen.kernels.gemm.tensor_core import vector_bytes, warpgroup_loop, warpgroup_regions
-from gemmgen.kernels.gemm.tensor_sequence import tensor_core_sequence
-from gemmgen.kernels.gemm.vector import STAGED_VECTOR, VectorLoop, vector_loop, vector_regions, vector_sequence
-from gemmgen.kernels.gemm.warp_mma import WarpLoop, warp_mma_loop, warp_mma_regions
-from gemmgen.kernels.gemm.warp_mma_sequence import warp_mma_sequence
+from gemmgen.kernels.gemm.split_precision.planes import PlanesPlan, plane_scheme, planes_plan
+from gemmgen.kernels.gemm.split_precision.sequence import keeping_sequence, planes_sequence
+from gemmgen.kernels.gemm.tensor_cores.sequence import tensor_core_sequence
+from gemmgen.kernels.gemm.wgmma.copied import CopyPlan, copy_plan
+from gemmgen.kernels.gemm.wgmma.loop import vector_bytes, warpgroup_loop, warpgroup_regions
 from gemmgen.kernels.launch import Argument, ArrayArgument, LaunchSequence, ScalarArgument, TensorMapArgument
 from gemmgen.kernels.math.warpgroup import WarpgroupLoop
 from gemmgen.kernels.matrix import Matrix

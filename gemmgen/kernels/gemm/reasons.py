@@ -21,7 +21,7 @@ from gemmgen.kernels.gemm.spec import (
 from gemmgen.kernels.matrix import Matrix
 
 if TYPE_CHECKING:
-    from gemmgen.kernels.gemm.operand import Operand
+    from gemmgen.kernels.gemm.simt.operand import Operand
 
 WIDEST_ACCESS_BYTES = 16
 FMA_TYPES = ("f32", "f16", "bf16")

@@ -9,7 +9,7 @@ import pytest
 
 import gemmgen
 from gemmgen.core.errors import PlanError
-from gemmgen.kernels.gemm.loop import TiledLoop
+from gemmgen.kernels.gemm.simt.loop import TiledLoop
 from gemmgen.toolchain.compilation import compile_plan
 
 TILE = {"threadblock": {"m": 32, "n": 32, "k": 8}, "warp": {"m": 16, "n": 32}, "thread": {"m": 4, "n": 4}}

@@ -10,9 +10,9 @@ from sampling import ALL
 import gemmgen
 from gemmgen.core.errors import PlanError
 from gemmgen.hardware.target import architecture
-from gemmgen.kernels.gemm.exchange import exchange_accesses
-from gemmgen.kernels.gemm.loop import TiledLoop
 from gemmgen.kernels.gemm.plan import GemmPlan
+from gemmgen.kernels.gemm.simt.exchange import exchange_accesses
+from gemmgen.kernels.gemm.simt.loop import TiledLoop
 from gemmgen.runtime.cuda import gpu_available
 from gemmgen.verification.oracle import oracle_of
 

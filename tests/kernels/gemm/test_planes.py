@@ -15,8 +15,8 @@ from gemmgen.hardware.target import device
 from gemmgen.kernels.accuracy import UNIT_ROUNDOFF
 from gemmgen.kernels.gemm import oracle
 from gemmgen.kernels.gemm.explain import accuracy
-from gemmgen.kernels.gemm.planes import SCHEMES, slices_factor
-from gemmgen.kernels.gemm.planes_numbers import planes_bound, scale_exponents, split, stored_planes
+from gemmgen.kernels.gemm.split_precision.numbers import planes_bound, scale_exponents, split, stored_planes
+from gemmgen.kernels.gemm.split_precision.planes import SCHEMES, slices_factor
 from kernels.gemm.planes_specs import specs
 from kernels.random_batches import try_random_specs
 

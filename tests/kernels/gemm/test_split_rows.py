@@ -13,7 +13,7 @@ from gemmgen.dispatch.selection import choose
 from gemmgen.hardware.target import device
 from gemmgen.kernels.accuracy import UNIT_ROUNDOFF
 from gemmgen.kernels.gemm import oracle
-from gemmgen.kernels.gemm.planes import SCHEMES
+from gemmgen.kernels.gemm.split_precision.planes import SCHEMES
 
 SPEC = SPECS / "gemm" / "f32_by_bf16x6_decode_16.yaml"
 TURNS = ["mainloop.schedule=alternating", "mainloop.consumers=2", "mainloop.promote_every=16", "mainloop.min_blocks_per_sm=1"]

@@ -13,10 +13,10 @@ import gemmgen
 from gemmgen.core.errors import PlanError
 from gemmgen.hardware.shared_memory import WARP, shared_access_cost
 from gemmgen.kernels.family import Case
-from gemmgen.kernels.gemm.explain_shared import fewest_wavefronts
-from gemmgen.kernels.gemm.loop import TiledLoop
-from gemmgen.kernels.gemm.operand import Operand, shared_accesses
 from gemmgen.kernels.gemm.plan import GemmPlan, packed
+from gemmgen.kernels.gemm.simt.explain_shared import fewest_wavefronts
+from gemmgen.kernels.gemm.simt.loop import TiledLoop
+from gemmgen.kernels.gemm.simt.operand import Operand, shared_accesses
 from gemmgen.kernels.tiles.indexing import xor_swizzles
 from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.verification.counters import count_case

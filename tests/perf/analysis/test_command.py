@@ -131,8 +131,8 @@ def test_every_kernel_of_a_sequence_is_analysed() -> None:
 
 
 def test_traffic_is_what_verify_counts_and_what_plan_predicts() -> None:
-    from gemmgen.kernels.gemm.loop import TiledLoop
     from gemmgen.kernels.gemm.plan import GemmPlan
+    from gemmgen.kernels.gemm.simt.loop import TiledLoop
     from gemmgen.toolchain.compilation import compile_plan
     from gemmgen.verification.counters import count_case
 

@@ -12,9 +12,9 @@ import gemmgen
 from gemmgen.hardware.shared_memory import WARP, shared_access_cost
 from gemmgen.kernels.cpu_gemm.plan import CpuGemmPlan
 from gemmgen.kernels.family import KernelPlan
-from gemmgen.kernels.gemm.loop import TiledLoop
-from gemmgen.kernels.gemm.operand import every_load, every_store
 from gemmgen.kernels.gemm.plan import GemmPlan
+from gemmgen.kernels.gemm.simt.loop import TiledLoop
+from gemmgen.kernels.gemm.simt.operand import every_load, every_store
 from gemmgen.kernels.pictures import BankMaps, Fragments, LaneOrders, Picture, Tree
 from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.kernels.tiles.indexing import lane_position

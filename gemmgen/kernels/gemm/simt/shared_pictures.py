@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemmgen.hardware.shared_memory import BANK_BYTES, shared_access_cost
-from gemmgen.kernels.gemm.exchange import FLOAT_BYTES, Exchange, exchange_accesses, first_offsets
-from gemmgen.kernels.gemm.loop import TiledLoop
-from gemmgen.kernels.gemm.operand import CHUNK_BYTES, Operand, every_load, every_store, shared_offset
 from gemmgen.kernels.gemm.plan import GemmPlan
+from gemmgen.kernels.gemm.simt.exchange import FLOAT_BYTES, Exchange, exchange_accesses, first_offsets
+from gemmgen.kernels.gemm.simt.loop import TiledLoop
+from gemmgen.kernels.gemm.simt.operand import CHUNK_BYTES, Operand, every_load, every_store, shared_offset
 from gemmgen.kernels.pictures import BankMap, BankMaps, SharedAccess, SharedLayout
 
 

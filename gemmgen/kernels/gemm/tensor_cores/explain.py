@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gemmgen.kernels.family import Section
+from gemmgen.kernels.gemm.mma_sync.loop import FragmentVectors, WarpLoop, WarpOperand
 from gemmgen.kernels.gemm.plan import GemmPlan
-from gemmgen.kernels.gemm.planes import PlanesPlan
 from gemmgen.kernels.gemm.spec import StreamK
-from gemmgen.kernels.gemm.warp_mma import FragmentVectors, WarpLoop, WarpOperand
+from gemmgen.kernels.gemm.split_precision.planes import PlanesPlan
 from gemmgen.kernels.math.warpgroup import BLOCK_ROWS, SPAN_BYTES, WarpgroupLoop, WarpgroupOperand
 from gemmgen.kernels.tiles.unrolling import unrolling_text
 

@@ -8,6 +8,7 @@ from gemmgen.core.formulas import Formula
 from gemmgen.hardware import tensor_map as tma
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
+from gemmgen.kernels.gemm.mma_sync.loop import WarpLoop
 from gemmgen.kernels.gemm.sequence import (
     MAXIMUM_EXTENT,
     SLICES,
@@ -18,7 +19,7 @@ from gemmgen.kernels.gemm.sequence import (
     workspace_argument,
 )
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel, StreamK
-from gemmgen.kernels.gemm.tensor_sequence import (
+from gemmgen.kernels.gemm.tensor_cores.sequence import (
     FARTHEST_TILE,
     LARGEST_INT,
     counting_arguments,
@@ -27,7 +28,6 @@ from gemmgen.kernels.gemm.tensor_sequence import (
     streamed_workspace,
     work_constraint,
 )
-from gemmgen.kernels.gemm.warp_mma import WarpLoop
 from gemmgen.kernels.launch import Argument, Constraint, KernelLaunch, LaunchSequence, ScalarArgument
 from gemmgen.kernels.matrix import Matrix
 

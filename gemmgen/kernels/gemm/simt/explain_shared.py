@@ -5,10 +5,10 @@ from __future__ import annotations
 from gemmgen.hardware.shared_memory import BANK_BYTES, BANKS, WARP
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.family import Section
-from gemmgen.kernels.gemm.exchange import exchange_accesses
-from gemmgen.kernels.gemm.loop import TiledLoop
-from gemmgen.kernels.gemm.operand import Operand, SharedAccess
 from gemmgen.kernels.gemm.plan import GemmPlan
+from gemmgen.kernels.gemm.simt.exchange import exchange_accesses
+from gemmgen.kernels.gemm.simt.loop import TiledLoop
+from gemmgen.kernels.gemm.simt.operand import Operand, SharedAccess
 
 WAVEFRONT_BYTES = BANKS * BANK_BYTES
 WIDEST_READ_BYTES = 16

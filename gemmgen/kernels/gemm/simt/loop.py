@@ -10,8 +10,8 @@ from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
-from gemmgen.kernels.gemm.operand import Operand, OperandRequest, SharedAccess, plan_operand, shared_accesses, shared_loader
 from gemmgen.kernels.gemm.reasons import cache_reasons, loader_reason, loop_reasons
+from gemmgen.kernels.gemm.simt.operand import Operand, OperandRequest, SharedAccess, plan_operand, shared_accesses, shared_loader
 from gemmgen.kernels.gemm.spec import GemmSpec, TiledMainloop
 from gemmgen.kernels.math.fma_order import FmaOrder, fma_order
 from gemmgen.kernels.matrix import Matrix

@@ -8,7 +8,7 @@ from typing import Literal
 from gemmgen.core.formulas import Formula
 from gemmgen.hardware import tensor_map as tma
 from gemmgen.kernels.epilogue.steps import Step
-from gemmgen.kernels.gemm.planes import REPAIR_THREADS, REPAIR_TILE, SPLIT_THREADS, PlaneOperand, PlanesPlan
+from gemmgen.kernels.gemm.mma_sync.loop import WarpLoop
 from gemmgen.kernels.gemm.sequence import (
     MAXIMUM_EXTENT,
     SLICES,
@@ -18,8 +18,8 @@ from gemmgen.kernels.gemm.sequence import (
     workspace_argument,
 )
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel
-from gemmgen.kernels.gemm.tensor_sequence import FARTHEST_TILE, LARGEST_INT, grid_text, matrix_map, work_constraint
-from gemmgen.kernels.gemm.warp_mma import WarpLoop
+from gemmgen.kernels.gemm.split_precision.planes import REPAIR_THREADS, REPAIR_TILE, SPLIT_THREADS, PlaneOperand, PlanesPlan
+from gemmgen.kernels.gemm.tensor_cores.sequence import FARTHEST_TILE, LARGEST_INT, grid_text, matrix_map, work_constraint
 from gemmgen.kernels.launch import (
     Argument,
     ArrayArgument,

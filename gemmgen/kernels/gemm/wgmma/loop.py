@@ -13,8 +13,6 @@ from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.epilogue.operations import Factor
 from gemmgen.kernels.epilogue.products import plan_epilogue
 from gemmgen.kernels.family import SharedRegion
-from gemmgen.kernels.gemm.copied import as_copied
-from gemmgen.kernels.gemm.planes import SETS_OF_SUMS, Scheme, is_compensated, plane_scheme
 from gemmgen.kernels.gemm.spec import (
     Arithmetic,
     CacheHints,
@@ -25,6 +23,8 @@ from gemmgen.kernels.gemm.spec import (
     StreamK,
     TensorCoreMainloop,
 )
+from gemmgen.kernels.gemm.split_precision.planes import SETS_OF_SUMS, Scheme, is_compensated, plane_scheme
+from gemmgen.kernels.gemm.wgmma.copied import as_copied
 from gemmgen.kernels.math.warpgroup import (
     BLOCK_ROWS,
     INTEGER_COLUMNS,

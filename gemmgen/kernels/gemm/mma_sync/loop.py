@@ -12,10 +12,10 @@ from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import ceil_div
 from gemmgen.hardware.target import WARP_THREADS, Architecture
 from gemmgen.kernels.family import SharedRegion
-from gemmgen.kernels.gemm.planes import SETS_OF_SUMS, Scheme, plane_scheme
 from gemmgen.kernels.gemm.reasons import thread_reasons
 from gemmgen.kernels.gemm.spec import CacheHints, GemmSpec, MmaSyncMainloop, Rasterization, StreamK
-from gemmgen.kernels.gemm.tensor_core import BYTE_FLOATS, BYTE_INTEGERS, plane_reasons, result_reasons, turning_reasons, type_reasons
+from gemmgen.kernels.gemm.split_precision.planes import SETS_OF_SUMS, Scheme, plane_scheme
+from gemmgen.kernels.gemm.wgmma.loop import BYTE_FLOATS, BYTE_INTEGERS, plane_reasons, result_reasons, turning_reasons, type_reasons
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 from gemmgen.kernels.tiles.unrolling import unroll_argument

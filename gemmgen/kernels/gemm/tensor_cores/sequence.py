@@ -6,8 +6,8 @@ from gemmgen.core.elements import DataType
 from gemmgen.core.formulas import Formula
 from gemmgen.hardware import tensor_map as tma
 from gemmgen.kernels.epilogue.steps import Step
-from gemmgen.kernels.gemm.copied import COPY_THREADS, CopyPlan
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
+from gemmgen.kernels.gemm.mma_sync.loop import WarpLoop
 from gemmgen.kernels.gemm.sequence import (
     MAXIMUM_EXTENT,
     SLICES,
@@ -19,7 +19,7 @@ from gemmgen.kernels.gemm.sequence import (
     workspace_argument,
 )
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel, StreamK
-from gemmgen.kernels.gemm.warp_mma import WarpLoop
+from gemmgen.kernels.gemm.wgmma.copied import COPY_THREADS, CopyPlan
 from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, KernelLaunch, LaunchSequence, ScalarArgument, TensorMapArgument
 from gemmgen.kernels.math.warpgroup import TICKET_BYTES, WarpgroupLoop
 from gemmgen.kernels.matrix import Matrix

@@ -8,7 +8,7 @@ from math import gcd
 from gemmgen.core.errors import Reason
 from gemmgen.hardware.shared_memory import WARP, shared_access_cost
 from gemmgen.kernels.family import SharedRegion
-from gemmgen.kernels.gemm.operand import Operand, SharedAccess
+from gemmgen.kernels.gemm.simt.operand import Operand, SharedAccess
 from gemmgen.kernels.tiles.indexing import FragmentMap, TileCopy
 
 FLOAT_BYTES = 4

@@ -1,0 +1,1 @@
+"""Strategy ``tiled``: tiles in shared memory and in registers, multiplied by FFMA."""

@@ -1,0 +1,1 @@
+"""Strategy ``tensor_core``: warpgroups multiply tiles on tensor cores of sm_90a (``wgmma``), which TMA brings."""
