@@ -23,7 +23,6 @@ from gemmgen.dispatch.selection import choose
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.gemm.cost_model import UNFILLED
 from gemmgen.kernels.gemm.plan import GemmPlan
-from gemmgen.kernels.math.warpgroup import WarpgroupLoop
 
 HERE = Path(__file__).resolve().parent
 WORDS = {"bfloat16": "bf16", "float8_e4m3fn": "e4m3_e4m3_bf16"}
@@ -54,10 +53,8 @@ class Tiling:
 
 def tiling(plan: GemmPlan, name: str, multiprocessors: int) -> Tiling:
     """Parts of a plan that decide about tiles."""
-    loop = plan.loop
-    parts = loop.consumers if isinstance(loop, WarpgroupLoop) and loop.skips_rows else 1
-    ping_pong = isinstance(loop, WarpgroupLoop) and plan.spec.mainloop.schedule == "ping_pong"
-    return Tiling(name, plan.tile_m, plan.tile_n, parts, multiprocessors * (2 if ping_pong else 1))
+    ping_pong = getattr(plan.spec.mainloop, "schedule", "") == "ping_pong"
+    return Tiling(name, plan.tile_m, plan.tile_n, plan.row_parts, multiprocessors * (2 if ping_pong else 1))
 
 
 @dataclass(frozen=True)

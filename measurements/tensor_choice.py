@@ -27,7 +27,7 @@ from gemmgen.dispatch.selection import Option, choose
 from gemmgen.dispatch.tuning import contenders
 from gemmgen.hardware.target import DEVICES, Device
 from gemmgen.hardware.target import device as find_device
-from gemmgen.kernels.gemm.matcher import GemmRequest
+from gemmgen.kernels.gemm.request import GemmRequest
 from gemmgen.toolchain.compilation import compile_plan
 from measurements.choice import add_to_table, fitted_instance
 from measurements.odd_shapes import SEEN, shapes

@@ -26,7 +26,7 @@ from gemmgen.dispatch.selection import choose, fitted, set_best
 from gemmgen.dispatch.table import read_table, write_table
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.family import KernelSpec
-from gemmgen.kernels.gemm.matcher import GemmRequest
+from gemmgen.kernels.gemm.request import GemmRequest
 from gemmgen.kernels.gemm.spec import GemmSpec, TensorCoreMainloop
 from gemmgen.kernels.spec_files import load_spec
 from gemmgen.perf.clocks import ClockReader

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from gemmgen.kernels.family import KernelPlan
-from gemmgen.kernels.gemm.matcher import GemmRequest
+from gemmgen.kernels.gemm.request import GemmRequest
 from gemmgen.kernels.requests import MOST_ALIGNMENT, Fit, Layout
 from gemmgen.perf.contestants import Contestant, measure_in_turns, torch_contestant, trial_seconds
 from gemmgen.perf.timing import capture

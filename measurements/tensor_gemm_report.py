@@ -14,7 +14,7 @@ from gemmgen.dispatch.selection import base_name, fitted, set_best
 from gemmgen.dispatch.table import Row, Table
 from gemmgen.hardware.target import Device
 from gemmgen.kernels.family import KernelSpec
-from gemmgen.kernels.gemm.matcher import GemmRequest
+from gemmgen.kernels.gemm.request import GemmRequest
 from gemmgen.kernels.gemm.spec import GemmSpec, TensorCoreMainloop
 from gemmgen.kernels.requests import Layout
 from gemmgen.perf.cost_model import cost_model_of

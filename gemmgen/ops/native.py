@@ -11,7 +11,7 @@ from gemmgen.core.errors import EnvironmentMissing, PlanError
 from gemmgen.hardware.cpu import cpu_architecture
 from gemmgen.kernels.cpu_gemm.plan import CpuGemmPlan, packed, plan_cpu_gemm
 from gemmgen.kernels.epilogue.steps import numbered
-from gemmgen.kernels.gemm.matcher import GemmRequest, is_stored
+from gemmgen.kernels.gemm.request import GemmRequest, is_stored
 from gemmgen.kernels.launch import ArrayArgument
 from gemmgen.kernels.requests import Layout, Request, replaced
 from gemmgen.ops.host_tuning import ShapeClass, Transposes, class_of, general_spec

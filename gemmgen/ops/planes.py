@@ -9,9 +9,10 @@ from gemmgen.core.errors import EnvironmentMissing, LaunchError
 from gemmgen.core.resources import resource_directory
 from gemmgen.dispatch.devices import gpu_device, host_device
 from gemmgen.hardware.target import Device, Feature
-from gemmgen.kernels.gemm.matcher import is_stored, keeping_spec, planes_layout
-from gemmgen.kernels.gemm.plan import GemmPlan, plan_gemm
+from gemmgen.kernels.gemm.family import plan_gemm
+from gemmgen.kernels.gemm.request import is_stored
 from gemmgen.kernels.gemm.spec import GemmSpec
+from gemmgen.kernels.gemm.split_precision.kept import keeping_spec, planes_layout
 from gemmgen.kernels.requests import Layout
 from gemmgen.kernels.spec_files import load_spec
 from gemmgen.ops.arrays import is_torch, layout_of, new_array, view_of
@@ -75,7 +76,7 @@ class Planes:
     def _split(self, device: Device, path: str, ordinal: int | None, stream: Any) -> Any:
         spec = load_spec(resource_directory("specs") / path)
         assert isinstance(spec, GemmSpec)
-        plan: GemmPlan = plan_gemm(keeping_spec(spec, self._layout), device.architecture)
+        plan = plan_gemm(keeping_spec(spec, self._layout), device.architecture)
         if plan.keeping is None:
             raise EnvironmentMissing(f"{plan.name} keeps no planes")
         made = new_array(self.source, planes_layout(self._layout).shape, "u8")

@@ -98,7 +98,7 @@ def through(activation: str, dy: Any, result: Any, z: Any) -> Any:
 def product_type(a: str, b: str, plain: bool) -> str:
     """The word for the type of a product of factors of these, ``plain`` as it is."""
     from gemmgen.core.elements import BY_WORD, ELEMENTS
-    from gemmgen.kernels.gemm.matcher import result_type
+    from gemmgen.kernels.gemm.request import result_type
 
     kinds = [BY_WORD[word.removeprefix("torch.")] for word in (a, b)]
     return ELEMENTS[result_type(kinds[0], kinds[1], plain)].word

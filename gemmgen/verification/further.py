@@ -7,7 +7,7 @@ launched with fewer blocks, the same code does. Deep cases are a family's own.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from math import prod
 
 from gemmgen.codegen.rendering import render
 from gemmgen.kernels.family import Case, InstancePlan, KernelPlan
@@ -50,9 +50,9 @@ def with_few_blocks(plan: KernelPlan) -> KernelPlan | None:
 
     None if its code would be another.
     """
-    loop: Any = plan.loop  # type: ignore[attr-defined]
+    cluster = max(prod(launch.cluster) for launch in plan.sequence.launches)
     spec = plan.spec.model_dump(mode="json", exclude_unset=True)
-    spec["mainloop"]["persistent_blocks"] = 2 * loop.cluster_blocks
+    spec["mainloop"]["persistent_blocks"] = 2 * cluster
     few = plan_of(spec, plan.architecture)
     assert isinstance(few, KernelPlan)
     if code_of(render(few).text).replace(few.name, plan.name) != code_of(render(plan).text):

@@ -18,7 +18,7 @@ from gemmgen.dispatch.table import Row, Table, load_table, table_for
 from gemmgen.hardware.target import architecture, device
 from gemmgen.kernels import FAMILIES
 from gemmgen.kernels.gemm import oracle
-from gemmgen.kernels.gemm.matcher import alignment_elements
+from gemmgen.kernels.gemm.request import alignment_elements
 from gemmgen.kernels.requests import Layout, merged
 from gemmgen.ops.operators import operator_called
 

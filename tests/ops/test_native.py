@@ -13,7 +13,7 @@ from gemmgen.codegen.rendering import Source
 from gemmgen.core.errors import EnvironmentMissing, LaunchError
 from gemmgen.core.resources import resource_directory
 from gemmgen.hardware.cpu import CPU_ARCHITECTURES
-from gemmgen.kernels.gemm.matcher import GemmRequest
+from gemmgen.kernels.gemm.request import GemmRequest
 from gemmgen.kernels.requests import Layout
 from gemmgen.kernels.spec_files import load_spec
 from gemmgen.ops import host_tuning, native

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.family import Family
-from gemmgen.kernels.gemm.mma_sync.loop import WarpLoop
-from gemmgen.kernels.gemm.plan import GemmPlan, packed, plan_gemm
+from gemmgen.kernels.gemm.plan import TYPICAL, GemmPlan, packed
 from gemmgen.kernels.gemm.spec import GemmSpec
+from gemmgen.kernels.gemm.strategies import part_for
 
-SIZE_NAMES = ("m", "n", "k")
-TYPICAL = (4096, 4096, 4096)
-TALL = 131072
-"""Rows of a typical product of few columns and little depth."""
+
+def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
+    """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
+    plan: GemmPlan = part_for(spec, "plan").plan(spec, spec.mainloop, architecture)
+    return plan
 
 
 def _problem(plan: GemmPlan, sizes: Sequence[int]) -> dict[str, int]:
@@ -20,12 +22,7 @@ def _problem(plan: GemmPlan, sizes: Sequence[int]) -> dict[str, int]:
 
 
 def _instance_sizes(plan: GemmPlan) -> dict[str, int]:
-    if isinstance(plan.loop, WarpLoop) and plan.loop.vectors is not None:
-        rows, several = (512, {"batch": 64}) if plan.batched else (TALL, {})
-        return {"m": rows, "n": plan.tile_n, "k": plan.loop.tile_k} | several
-    if plan.grouped:
-        return dict(zip(SIZE_NAMES, TYPICAL, strict=True)) | {"groups": 16}
-    return {"m": 512, "n": 512, "k": 512, "batch": 64} if plan.batched else dict(zip(SIZE_NAMES, TYPICAL, strict=True))
+    return plan.typical
 
 
-family = Family("gemm", GemmSpec, plan_gemm, SIZE_NAMES, TYPICAL, _problem, _instance_sizes)
+family = Family("gemm", GemmSpec, plan_gemm, tuple(TYPICAL), tuple(TYPICAL.values()), _problem, _instance_sizes)

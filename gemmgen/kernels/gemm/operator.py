@@ -11,18 +11,8 @@ import pydantic
 from gemmgen.core.elements import BY_WORD, ELEMENTS
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.epilogue.operations import Bias, Factor, Operation, Residual
-from gemmgen.kernels.gemm.matcher import (
-    ACTIVATIONS,
-    BYTE_TYPES,
-    PRECISIONS,
-    RESULT_TYPES,
-    TYPES,
-    GemmRequest,
-    is_stored,
-    operation,
-    result_type,
-    vector_type,
-)
+from gemmgen.kernels.gemm.matcher import ACTIVATIONS, operation
+from gemmgen.kernels.gemm.request import BYTE_TYPES, PRECISIONS, RESULT_TYPES, TYPES, GemmRequest, is_stored, result_type, vector_type
 from gemmgen.kernels.requests import Copy, Interpretation, Layout, Result, merged
 
 NAMES = ("matmul", "grouped_matmul")

@@ -9,22 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmgen.core.elements import ELEMENTS, to_numbers
-from gemmgen.core.formulas import ceil_div, round_up
-from gemmgen.kernels.accuracy import UNIT_ROUNDOFF, rounded, stored
+from gemmgen.core.formulas import round_up
+from gemmgen.kernels.accuracy import rounded, stored
 from gemmgen.kernels.blas_cases import case_of, corner_cases, scalar_values
 from gemmgen.kernels.epilogue.numbers import Tracked
 from gemmgen.kernels.epilogue.steps import Access, apply_steps
 from gemmgen.kernels.family import Case, Expected
 from gemmgen.kernels.gemm.cost_model import cost
-from gemmgen.kernels.gemm.gemv.loop import VectorLoop
-from gemmgen.kernels.gemm.mma_sync.loop import WarpLoop
 from gemmgen.kernels.gemm.plan import GemmPlan, packed
-from gemmgen.kernels.gemm.simt.loop import NaiveLoop
 from gemmgen.kernels.gemm.spec import SplitKLast, StreamK
-from gemmgen.kernels.gemm.split_precision.numbers import planes_bound, stored_planes
-from gemmgen.kernels.gemm.split_precision.planes import PlaneOperand
-from gemmgen.kernels.math.tensor_accuracy import factors, product_bound
-from gemmgen.kernels.math.warpgroup import WarpgroupLoop
+from gemmgen.kernels.math.tensor_accuracy import factors
 
 LARGEST_INTEGER = 4
 """Entries of A and B in integer cases lie in [-4, 4], so that sums of a million products stay exact in float32."""
@@ -43,14 +37,9 @@ PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 53, 67, 79, 97, 131, 1
 def cases(plan: GemmPlan) -> list[Case]:
     """Edges of the tile in every direction, packed and padded strides, odd pointers, nothing at all, and BLAS's corners."""
     tile_m, tile_n = plan.tile_m, plan.tile_n
-    loop = plan.loop
-    tile_k, stages = 8, 1
-    if isinstance(loop, VectorLoop):
-        tile_k = loop.step * loop.unroll
-    elif not isinstance(loop, NaiveLoop):
-        tile_k, stages = loop.tile_k, loop.stages
+    tile_k, stages = plan.step_k, plan.stages
     # The least k that is made of tiles: one, or as many as products by planes have.
-    least_k = tile_k if plan.planes is None else round_up(plan.planes.least_depth, tile_k)
+    least_k = round_up(plan.least_depth, tile_k) if plan.least_depth else tile_k
     # So many steps that every stage is filled again, in each slice; the last one ends within a tile.
     many = least_k + tile_k * (2 * stages + 2) + 1 if plan.slices == 1 else tile_k * (stages + 2) * plan.slices - tile_k // 2
     sizes: dict[str, tuple[int, int, int]] = {
@@ -69,9 +58,9 @@ def cases(plan: GemmPlan) -> list[Case]:
         "many steps": (tile_m // 2 + 1, tile_n // 2 + 1, many),
         "2 x 3 tiles": (2 * tile_m, 3 * tile_n, least_k + 2 * tile_k),
     }
-    if plan.planes is not None:
+    if plan.least_depth:
         sizes["k one below two tiles"] = (tile_m // 2 + 1, tile_n // 2 + 1, least_k + tile_k - 1)
-        sizes["too few steps for planes"] = (tile_m + 3, tile_n // 2 + 1, plan.planes.least_depth // 2 + 1)
+        sizes["too few steps for planes"] = (tile_m + 3, tile_n // 2 + 1, plan.least_depth // 2 + 1)
     scalars = scalar_values(plan.sequence)
     integral = plan.matrix_a.type in ("s8", "u8")
     second = "extremes" if integral else "reals"
@@ -102,7 +91,7 @@ def cases(plan: GemmPlan) -> list[Case]:
         cases.append(case_of("least aligned pointers", uneven, scalars[data], data, offsets=offsets))
     if not integral:
         cases.append(case_of("not-a-numbers and infinities", uneven, scalars["integers"], "nonfinite"))
-    if plan.planes is not None:
+    if plan.least_depth:
         few = packed(plan, promised(plan, sizes["too few steps for planes"]), batch=3)
         cases.append(case_of("not-a-numbers and infinities in few steps", few, scalars["integers"], "nonfinite"))
     for name, empty in {"m of 0": (0, 5, 3), "n of 0": (5, 0, 3), "k of 0": (tile_m + 1, 5, 0), "all of 0": (0, 0, 0)}.items():
@@ -123,16 +112,16 @@ def deep_cases(plan: GemmPlan) -> list[Case]:
     """Cases of a depth that not every verification takes the time for: more steps of one tile than the blocks of stream-K, so that some
     take two of them; more slices than a block adds up at a time, none of them empty. For products by planes, lines along k that hold
     nothing but zeros and an infinity, whose exponents alone do not tell that planes cannot hold them."""
-    loop, decomposition = plan.loop, plan.spec.decomposition
+    decomposition = plan.spec.decomposition
     scalars = scalar_values(plan.sequence)["integers"]
     found = []
-    if plan.planes is not None:
-        size = promised(plan, (plan.tile_m + 3, plan.tile_n // 2 + 1, plan.planes.least_depth + loop.tile_k))  # type: ignore[union-attr]
+    if plan.least_depth:
+        size = promised(plan, (plan.tile_m + 3, plan.tile_n // 2 + 1, plan.least_depth + plan.step_k))
         found.append(case_of(INFINITE_LINES, packed(plan, size, batch=2), scalars, "nonfinite"))
     if isinstance(decomposition, StreamK):
-        name, depth, further = "more steps than blocks", loop.tile_k * (decomposition.blocks + 5) + 1, {}  # type: ignore[union-attr]
-    elif isinstance(decomposition, SplitKLast) and isinstance(loop, VectorLoop):
-        name, depth, further = f"{_DEEP_SLICES} whole slices", loop.step * (_DEEP_SLICES - 1) + 1, {"slices": _DEEP_SLICES}
+        name, depth, further = "more steps than blocks", plan.step_k * (decomposition.blocks + 5) + 1, {}
+    elif isinstance(decomposition, SplitKLast):
+        name, depth, further = f"{_DEEP_SLICES} whole slices", plan.slice_k * (_DEEP_SLICES - 1) + 1, {"slices": _DEEP_SLICES}
     else:
         return found
     size = promised(plan, (plan.tile_m // 2 + 1, plan.tile_n // 2 + 1, depth))
@@ -141,20 +130,10 @@ def deep_cases(plan: GemmPlan) -> list[Case]:
 
 def cases_of_several_tiles(plan: GemmPlan) -> list[Case]:
     """Cases for a block that takes several tiles: each ends with the last stage, or is over sooner than the next is handed out."""
-    loop = plan.loop
-    if not isinstance(loop, WarpLoop | WarpgroupLoop):
-        return []
-    least_k = loop.tile_k if plan.planes is None else plan.planes.least_depth
-    sizes = {"tiles of as many steps as stages": (2, 3, round_up(least_k, loop.tile_k * loop.stages))}
-    if isinstance(loop, WarpLoop) and loop.vectors is not None:
-        # More rows of tiles than the warps of few blocks have, each of which goes on with the same columns, or with others.
-        sizes = {"many rows of a tile": (5 * loop.own_tiles, 1, least_k), "many tiles of a row": (3, 2 * loop.own_tiles + 1, least_k)}
-    if loop.dynamic:
-        sizes["many tiles of one step"] = (4, 6, loop.tile_k)
     batch = GROUPS if plan.grouped else 1
     scalars = scalar_values(plan.sequence)["integers"]
     found = []
-    for name, (tiles_m, tiles_n, k) in sizes.items():
+    for name, (tiles_m, tiles_n, k) in plan.tiles_in_turn.items():
         size = promised(plan, (tiles_m * plan.tile_m, tiles_n * plan.tile_n, k))
         found.append(case_of(name, packed(plan, size, batch=batch), scalars, "integers"))
     return found
@@ -162,7 +141,7 @@ def cases_of_several_tiles(plan: GemmPlan) -> list[Case]:
 
 def _group_cases(plan: GemmPlan, scalars: dict[str, dict[str, float]]) -> list[Case]:
     """Groups without rows, of whole tiles, with rows behind them, with offsets that fall; one B for all; one group, and none."""
-    size = promised(plan, (3 * plan.tile_m + 5, plan.tile_n + 1, 2 * plan.loop.tile_k))  # type: ignore[union-attr]
+    size = promised(plan, (3 * plan.tile_m + 5, plan.tile_n + 1, 2 * plan.step_k))
     problem = packed(plan, size, batch=GROUPS)
     cases = [case_of(name, problem, scalars["integers"], "integers") for name in OFFSETS]
     cases.append(case_of("one B for all groups", problem | {"stride_b": 0}, scalars["integers"], "integers"))
@@ -212,8 +191,8 @@ def promised(plan: GemmPlan, size: tuple[int, int, int]) -> tuple[int, int, int]
     """The next larger size that keeps the spec's promises about multiples, no deeper than the instance may be; 0 stays 0."""
     multiples = plan.spec.multiple_of
     m, n, k = (round_up(extent, multiple) for extent, multiple in zip(size, (multiples.m, multiples.n, multiples.k), strict=True))
-    if isinstance(plan.loop, WarpLoop) and plan.loop.vectors is not None:
-        k = min(k, plan.loop.tile_k // multiples.k * multiples.k)
+    if plan.largest_depth is not None:
+        k = min(k, plan.largest_depth // multiples.k * multiples.k)
     return m, n, k
 
 
@@ -223,8 +202,8 @@ def _prime(near: int) -> int:
 
 def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
     """Values of an array before the launch; NaN in what BLAS does not read."""
-    if plan.planes is not None and plan.planes.kept_operand is not None and name == plan.planes.kept_operand.kept_name:
-        return _kept_planes(plan, plan.planes.kept_operand, case)
+    if plan.kept_factor is not None and name == f"planes_{plan.kept_factor.lower()}":
+        return _kept_array(plan, plan.kept_factor, case)
     unread = (name in "AB" and case.scalars.get("alpha", 1.0) == 0) or (name == "C" and case.scalars.get("beta", 0.0) == 0)
     kind = plan.sequence_type(name)
     if name == "offsets":
@@ -246,7 +225,7 @@ def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
         # 8-bit floats stop at their largest number, beside which small ones are lost.
         special = rng.choice([np.nan] if kind in ("e4m3", "e5m2") else [np.nan, np.inf, -np.inf], shape)
         special_at = rng.random(shape) < 0.02
-        if plan.planes is not None and name in "AB":
+        if plan.least_depth and name in "AB":
             _leave_few_lines(
                 values if name == "A" else values.swapaxes(-1, -2),
                 special_at if name == "A" else special_at.swapaxes(-1, -2),
@@ -270,13 +249,12 @@ def _leave_few_lines(values: npt.NDArray[Any], special_at: npt.NDArray[np.bool_]
     values[..., -2:-1, 1:2] = 2.0**-40
 
 
-def _kept_planes(plan: GemmPlan, operand: PlaneOperand, case: Case) -> npt.NDArray[np.uint8]:
-    """The planes of an operand, made of the values that ``fill`` gives it."""
+def _kept_array(plan: GemmPlan, factor: str, case: Case) -> npt.NDArray[np.uint8]:
+    """The argument that an operand is kept in, made of the values that ``fill`` gives the operand."""
     passed = [array for array in plan.sequence.arrays if array.role != "workspace"]
-    index = [array.name for array in passed].index(operand.name)
+    index = [array.name for array in passed].index(factor)
     shape = tuple(extent.evaluate(case.dimensions) for extent in passed[index].shape)
-    values = fill(plan, case, operand.name, shape, case.generator(index)).astype(np.float32)
-    return stored_planes(operand, values if operand.name == "A" else values.T)
+    return plan.kept_array(fill(plan, case, factor, shape, case.generator(index)).astype(np.float32))
 
 
 def reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Expected]:
@@ -316,7 +294,6 @@ def _largest(arrays: Mapping[str, npt.NDArray[Any]], found: list[Tracked]) -> di
 
 def _reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> tuple[Expected, Tracked]:
     """The expected result of one product, or of a batch of them, and what the largest absolute value is of."""
-    k = case.dimensions["k"]
     alpha, beta = (float(np.float32(case.scalars.get(name, default))) for name, default in (("alpha", 1.0), ("beta", 0.0)))
     shape = arrays["C"].shape
     value, bound = np.zeros(shape), np.zeros(shape)
@@ -325,18 +302,8 @@ def _reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]
         if alpha != 0:
             a, b = factors(plan.matrix_a.type, arrays["A"]), factors(plan.matrix_b.type, arrays["B"])
             product = a @ b
-            if plan.planes is not None:
-                if case.data == "reals":
-                    bound = planes_bound(plan.planes, a, b)
-            elif isinstance(plan.loop, WarpgroupLoop | WarpLoop):
-                if case.data == "reals":
-                    slices = max(case.dimensions.get("slices", plan.slices), plan.loop.cluster_k)
-                    bound = product_bound(plan.loop, slices, a, b, _joined_sums(plan, k))
-            elif case.data == "reals":
-                # Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1: each of the k terms
-                # takes part in at most k roundings, whatever the order of the sum; fma rounds once a term.
-                gamma = k * UNIT_ROUNDOFF / (1 - k * UNIT_ROUNDOFF)
-                bound = gamma * (np.abs(a) @ np.abs(b))
+            if case.data == "reals":
+                bound = plan.product_bound(a, b, case.dimensions.get("slices", plan.slices))
             exact = plan.matrix_c.type == "s32"
             value, bound = (product, bound) if exact else rounded(alpha * product, abs(alpha) * bound)
         if beta != 0:
@@ -351,13 +318,6 @@ def _reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]
         inner = apply_steps(plan.inner_epilogue, Tracked(value, bound, "f32"), read)
         finished = apply_steps(plan.epilogue[len(plan.inner_epilogue) :], inner, read)
     return Expected(*stored(plan.matrix_c.type, finished.value, finished.bound)), inner
-
-
-def _joined_sums(plan: GemmPlan, k: int) -> int:
-    """Most blocks whose sums make up a tile where steps along k are distributed among blocks: all of them, or as many as it has steps."""
-    division = plan.spec.decomposition
-    assert isinstance(plan.loop, WarpgroupLoop | WarpLoop)
-    return min(division.blocks, ceil_div(k, plan.loop.tile_k)) if isinstance(division, StreamK) else 0
 
 
 def counted_case(plan: GemmPlan) -> Case:

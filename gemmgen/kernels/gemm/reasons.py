@@ -1,70 +1,71 @@
-"""Reasons against a GEMM spec: everything that can be said before the tiles are laid out, and what they then cost."""
+"""Reasons against a GEMM spec that do not depend on the numbers of its mainloop."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from gemmgen.core.errors import Reason
-from gemmgen.hardware.target import WARP_THREADS, Architecture
-from gemmgen.kernels.gemm.spec import (
-    DataParallel,
-    GemmSpec,
-    MmaSyncMainloop,
-    NaiveMainloop,
-    SplitKCluster,
-    SplitKLast,
-    StreamK,
-    TensorCoreMainloop,
-    TiledMainloop,
-    VectorMainloop,
-)
+from gemmgen.hardware.target import Architecture
+from gemmgen.kernels.gemm.spec import GemmSpec, SplitKCluster, SplitKLast, StreamK
 from gemmgen.kernels.matrix import Matrix
-
-if TYPE_CHECKING:
-    from gemmgen.kernels.gemm.simt.operand import Operand
 
 WIDEST_ACCESS_BYTES = 16
 FMA_TYPES = ("f32", "f16", "bf16")
 """Types that are read as float32, or converted to it."""
 
 
-def combination_reasons(spec: GemmSpec) -> list[Reason]:
-    """Axes that exclude one another, whatever the tile."""
-    reasons: list[Reason] = []
-    mainloop, decomposition = spec.mainloop, spec.decomposition
-    if isinstance(mainloop, NaiveMainloop) and not isinstance(decomposition, DataParallel):
-        need, hint = "data_parallel for the naive strategy", "it has no tiles along k to divide; the tiled strategy has"
-        reasons.append(Reason("decomposition", "decomposition.scheme", decomposition.scheme, need, hint))
-    if isinstance(mainloop, VectorMainloop) != isinstance(decomposition, SplitKLast) and not isinstance(decomposition, DataParallel):
+def vector_division_reasons(spec: GemmSpec) -> Iterator[Reason]:
+    """A division of k that only GEMV has, or, for GEMV, one that it does not have."""
+    if spec.decomposition.scheme != "data_parallel":
         need = "data_parallel or split_k_last for the vector strategy, and split_k_last for it alone"
-        reasons.append(Reason("decomposition", "decomposition.scheme", decomposition.scheme, need))
-    divides = TiledMainloop | TensorCoreMainloop | MmaSyncMainloop
-    if getattr(decomposition, "slices", 1) == "launch" and not isinstance(mainloop, divides):
+        yield Reason("decomposition", "decomposition.scheme", spec.decomposition.scheme, need)
+
+
+def division_reasons(spec: GemmSpec) -> Iterator[Reason]:
+    """Reasons of every strategy but GEMV against divisions of k."""
+    if isinstance(spec.decomposition, SplitKLast):
+        yield from vector_division_reasons(spec)
+
+
+def launch_slices_reasons(spec: GemmSpec) -> Iterator[Reason]:
+    """A number of slices that the launch chooses, in a strategy that has none."""
+    if getattr(spec.decomposition, "slices", 1) == "launch":
         need = "a number of slices but for the tiled, the tensor_core and the mma_sync strategy"
-        reasons.append(Reason("decomposition", "decomposition.slices", "launch", need))
+        yield Reason("decomposition", "decomposition.slices", "launch", need)
+
+
+def invariance_reasons(spec: GemmSpec) -> Iterator[Reason]:
+    """A promise that no result depends on the number of rows, which the division of k breaks."""
+    decomposition = spec.decomposition
     varies = isinstance(decomposition, StreamK | SplitKLast) or getattr(decomposition, "slices", 1) == "launch"
     if spec.batch_invariant and varies:
         need = "a scheme that divides k in the same way for any number of rows, for batch_invariant: data_parallel, or a number of slices"
-        reasons.append(Reason("batch_invariant", "decomposition.scheme", decomposition.scheme, need))
-    if not isinstance(mainloop, TensorCoreMainloop | MmaSyncMainloop):
-        hint = "or strategy: tensor_core, or mma_sync"
-        if isinstance(decomposition, SplitKCluster):
-            need = "another scheme for the strategies without clusters"
-            reasons.append(Reason("decomposition", "decomposition.scheme", decomposition.scheme, need, hint))
-        if spec.store == "tma":
-            reasons.append(Reason("store", "store", "tma", "direct or through_shared for the strategies without tensor maps", hint))
-        if spec.amax != "none":
-            reasons.append(Reason("amax", "amax", spec.amax, "none for the strategies without tensor cores", hint))
-        if spec.batch == "grouped":
-            reasons.append(Reason("batch", "batch", "grouped", "none or strided for the strategies without tensor cores", hint))
-        for name in ("a", "b", "c"):
-            element = getattr(spec.storage, name)
-            if element not in FMA_TYPES:
-                reasons.append(Reason("storage", f"storage.{name}", element, f"{', '.join(FMA_TYPES)} for float32 arithmetic", hint))
-    if spec.store == "through_shared" and isinstance(mainloop, NaiveMainloop | VectorMainloop):
-        need, hint = f"direct for the {mainloop.strategy} strategy", "its threads store one element each, side by side already"
-        reasons.append(Reason("store", "store", spec.store, need, hint))
-    return reasons
+        yield Reason("batch_invariant", "decomposition.scheme", decomposition.scheme, need)
+
+
+def multiply_add_reasons(spec: GemmSpec) -> Iterator[Reason]:
+    """Fields that only strategies on tensor cores have."""
+    hint = "or strategy: tensor_core, or mma_sync"
+    if isinstance(spec.decomposition, SplitKCluster):
+        need = "another scheme for the strategies without clusters"
+        yield Reason("decomposition", "decomposition.scheme", spec.decomposition.scheme, need, hint)
+    if spec.store == "tma":
+        yield Reason("store", "store", "tma", "direct or through_shared for the strategies without tensor maps", hint)
+    if spec.amax != "none":
+        yield Reason("amax", "amax", spec.amax, "none for the strategies without tensor cores", hint)
+    if spec.batch == "grouped":
+        yield Reason("batch", "batch", "grouped", "none or strided for the strategies without tensor cores", hint)
+    for name in ("a", "b", "c"):
+        element = getattr(spec.storage, name)
+        if element not in FMA_TYPES:
+            yield Reason("storage", f"storage.{name}", element, f"{', '.join(FMA_TYPES)} for float32 arithmetic", hint)
+
+
+def direct_store_reasons(spec: GemmSpec) -> Iterator[Reason]:
+    """A store through shared memory, in a strategy whose threads store side by side already."""
+    if spec.store == "through_shared":
+        need, hint = f"direct for the {spec.mainloop.strategy} strategy", "its threads store one element each, side by side already"
+        yield Reason("store", "store", spec.store, need, hint)
 
 
 def alignment_reasons(matrices: tuple[Matrix, ...]) -> list[Reason]:
@@ -85,102 +86,3 @@ def thread_reasons(threads: int, architecture: Architecture, field: str) -> list
     need = f"at most {architecture.threads_per_block} threads in a block"
     hint = "use a smaller threadblock tile or larger thread tiles"
     return [Reason("threads_per_block", field, f"{threads} threads", need, hint)]
-
-
-def tile_reasons(mainloop: TiledMainloop, architecture: Architecture) -> list[Reason]:
-    """A tile hierarchy that does not divide evenly."""
-    reasons: list[Reason] = []
-    tile = mainloop.tile
-    lanes = {}
-    for axis in ("m", "n"):
-        block, warp, thread = (getattr(part, axis) for part in (tile.threadblock, tile.warp, tile.thread))
-        if block % warp:
-            got = f"{warp} for a threadblock tile of {block}"
-            reasons.append(Reason("warp_tile", f"mainloop.tile.warp.{axis}", got, f"a divisor of {block}"))
-        if warp % thread:
-            got = f"{thread} for a warp tile of {warp}"
-            reasons.append(Reason("thread_tile", f"mainloop.tile.thread.{axis}", got, f"a divisor of {warp}"))
-        else:
-            lanes[axis] = warp // thread
-        shared = mainloop.shared_a if axis == "m" else mainloop.shared_b
-        if (shared.fragment or mainloop.fragment).startswith("quads") and thread % 4:
-            need, hint = "a multiple of 4 for fragments in quads", "or fragment: contiguous"
-            reasons.append(Reason("quads", f"mainloop.tile.thread.{axis}", str(thread), need, hint))
-    if len(lanes) == 2 and lanes["m"] * lanes["n"] != WARP_THREADS:
-        got = f"{lanes['m']} x {lanes['n']} = {lanes['m'] * lanes['n']} thread tiles in a warp tile"
-        hint = f"a warp tile has 32 times the {tile.thread.m}x{tile.thread.n} elements of a thread tile"
-        reasons.append(Reason("lanes", "mainloop.tile.warp", got, f"{WARP_THREADS}, one for each lane", hint))
-    if not reasons:
-        threads = WARP_THREADS * (tile.threadblock.m // tile.warp.m) * (tile.threadblock.n // tile.warp.n)
-        field = "mainloop.tile.threadblock" if mainloop.k_groups == 1 else "mainloop.k_groups"
-        reasons += thread_reasons(threads * mainloop.k_groups, architecture, field)
-    return reasons
-
-
-def loop_reasons(mainloop: TiledMainloop, architecture: Architecture) -> list[Reason]:
-    """Parts of the mainloop that exclude one another, or the architecture."""
-    reasons = []
-    tile = mainloop.tile
-    if mainloop.copies == "cp_async" and not architecture.supports("cp_async"):
-        need, hint = "sm_80 or newer", "architecture: sm_80"
-        reasons.append(Reason("cp_async", "mainloop.copies", f"cp_async on {architecture.name}", need, hint))
-    if mainloop.copies == "registers" and mainloop.stages > 2:
-        need, hint = "1 or 2 stages for copies through registers", "they keep one tile in flight; cp_async keeps more"
-        reasons.append(Reason("stages", "mainloop.stages", str(mainloop.stages), need, hint))
-    k_vectors = (mainloop.shared_a.k_vector, mainloop.shared_b.k_vector)
-    k_group = max(k_vectors)
-    if k_group > min(k_vectors) > 1:
-        got, need = f"{k_vectors[0]} for A and {k_vectors[1]} for B", "the same for both, or 1 for one of them"
-        reasons.append(Reason("k_vector", "mainloop.shared_b.k_vector", got, need, "the fragments of A and B are for the same k"))
-    if mainloop.fragment_buffers == 2 and (mainloop.stages == 1 or tile.threadblock.k % (2 * k_group)):
-        need = f"2 stages or more and a tile of a multiple of {2 * k_group} along k to read fragments ahead"
-        got = f"{mainloop.stages} stage{'s' if mainloop.stages > 1 else ''}, {tile.threadblock.k} along k"
-        reasons.append(Reason("fragment_buffers", "mainloop.fragment_buffers", got, need))
-    if mainloop.order == "swirl" and (tile.thread.m, tile.thread.n) != (8, 8):
-        got = f"{tile.thread.m} x {tile.thread.n}"
-        reasons.append(Reason("order", "mainloop.order", got, "a thread tile of 8 x 8 for the swirl"))
-    if mainloop.unroll != "full" and mainloop.fragment_buffers == 2:
-        need, hint = "full where fragments are read ahead", "the buffers are told apart by the unrolled index"
-        reasons.append(Reason("unroll", "mainloop.unroll", str(mainloop.unroll), need, hint))
-    return reasons
-
-
-def loader_reason(a: Operand, b: Operand) -> Reason:
-    """A and B that one piece of code with one pointer cannot copy."""
-
-    def said(operand: Operand) -> str:
-        along = "k" if operand.contiguous_along_k else operand.axis
-        prefetch = f", L2 prefetch of {operand.l2_prefetch} bytes" if operand.l2_prefetch else ""
-        prefetch += ", kept in the L1" if operand.keeps_in_l1 else ""
-        prefetch += f", L2 policy {operand.l2_policy}" if operand.l2_policy != "normal" else ""
-        order = "mn_major" if operand.mn_major else "k_major"
-        swizzle = ", swizzled" if operand.swizzle else ""
-        return (
-            f"{operand.name}: {operand.extent} x {operand.tile_k} of {operand.type} contiguous along {along}, copied in vectors of "
-            f"{operand.copy.vector}{prefetch} into {order} rows of {operand.pitch}{swizzle}"
-        )
-
-    need = "what one code with one pointer can copy: the same for both, with k or neither as the contiguous direction"
-    hint = "equal alignment, storage, tile, shared_a and shared_b (with a padding of your own), or loaders: all"
-    return Reason("loaders", "mainloop.loaders", f"{said(a)}; {said(b)}", need, hint)
-
-
-def cache_reasons(spec: GemmSpec, mainloop: TiledMainloop) -> list[Reason]:
-    """Hints that nothing in the kernel could follow."""
-    reasons = []
-    for name in ("a", "b"):
-        prefetch = getattr(spec.cache, f"l2_prefetch_{name}")
-        if prefetch and mainloop.copies != "cp_async":
-            need, hint = "copies: cp_async for a prefetch into the L2", "or 0"
-            reasons.append(Reason("l2_prefetch", f"cache.l2_prefetch_{name}", str(prefetch), need, hint))
-        if getattr(spec.cache, f"l1_{name}") == "keep" and mainloop.copies != "cp_async":
-            need, hint = "copies: cp_async for a choice", "loads into registers leave what they read in the L1 anyway"
-            reasons.append(Reason("l1", f"cache.l1_{name}", "keep", need, hint))
-        policy = getattr(spec.cache, f"l2_policy_{name}")
-        if policy != "normal" and mainloop.copies != "cp_async":
-            need, hint = "copies: cp_async, whose instruction takes a policy of the L2", "or normal"
-            reasons.append(Reason("l2_policy", f"cache.l2_policy_{name}", policy, need, hint))
-        if policy != "normal" and (prefetch or getattr(spec.cache, f"l1_{name}") == "keep"):
-            need, hint = f"normal beside l2_prefetch_{name} or l1_{name}: keep", "one hint for each operand"
-            reasons.append(Reason("l2_policy", f"cache.l2_policy_{name}", policy, need, hint))
-    return reasons

@@ -1,15 +1,14 @@
-"""The launch sequence of a GEMM: what a host passes to its kernels, and in which grids they run."""
+"""Arguments, constraints and launches that the launch sequences of all GEMMs have."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from gemmgen.core.elements import DataType
-from gemmgen.core.formulas import Formula, round_up
+from gemmgen.core.formulas import Formula
 from gemmgen.kernels.epilogue.steps import Step
-from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
-from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel, SplitKSerial, StreamK
+from gemmgen.kernels.gemm.spec import Arithmetic, GemmSpec
 from gemmgen.kernels.launch import (
     GRID_LIMITS,
     Argument,
@@ -17,7 +16,6 @@ from gemmgen.kernels.launch import (
     Constraint,
     Dimension,
     KernelLaunch,
-    LaunchSequence,
     ScalarArgument,
 )
 from gemmgen.kernels.matrix import Matrix
@@ -29,6 +27,11 @@ MOST_SLICES = 4096
 """Largest number of slices that a launch may cut k into."""
 MAXIMUM_REDUCTION_GROUPS = 16
 """Groups of threads, at most, among which a block shares the slices that it adds up."""
+REDUCTION_GROUPS_OF_ANY = 8
+"""Groups where the launch says how many slices there are."""
+REDUCTION_THREADS = 256
+REDUCTION_VECTOR = 4
+"""Elements of C that a thread of the kernel that sums up slices works on."""
 SLICE_OF_A_CALL = 8192
 """Depth of a slice where nobody says how many there are."""
 WORKSPACE_ALIGNMENT = 256
@@ -36,22 +39,6 @@ WORKSPACE_ALIGNMENT = 256
 
 
 SLICES = ScalarArgument("slices", "s32", "parts that k is cut into")
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """The numbers of the kernels' geometry that the launches state."""
-
-    tile_m: int
-    tile_n: int
-    tile_k: int
-    threads: int
-    regions: tuple[SharedRegion, ...]
-    static_shared: bool
-    reduction_threads: int
-    """Threads of a block of the kernel that sums up the slices of a parallel split of k."""
-    reduction_elements: int
-    """Elements of C that such a block finishes."""
 
 
 @dataclass(frozen=True)
@@ -121,24 +108,30 @@ def _amax(spec: GemmSpec) -> tuple[ArrayArgument, ...]:
     return (ArrayArgument("amax", "f32", "inout", (Formula("1"),), (Formula("1"),), FLOAT_BYTES, meaning),)
 
 
+def reduction_groups(spec: GemmSpec) -> int:
+    """Groups of threads among which a reducing block shares the slices: about eight slices each, a power of two of groups. Several where
+    float32 is computed by smaller types."""
+    slices = getattr(spec.decomposition, "slices", 1)
+    if slices == "launch":
+        return REDUCTION_GROUPS_OF_ANY
+    if getattr(spec.mainloop, "arithmetic", Arithmetic()).f32_by is not None:
+        return min(REDUCTION_GROUPS_OF_ANY, 1 << (slices.bit_length() - 1))
+    return int(min(MAXIMUM_REDUCTION_GROUPS, 1 << max(0, (slices - 1).bit_length() - 3)))
+
+
 def reduction_launch(
-    name: str,
-    spec: GemmSpec,
-    problem: Problem,
-    matrices: tuple[Matrix, Matrix, Matrix],
-    workspace: ArrayArgument,
-    elements: int,
-    threads: int,
+    name: str, spec: GemmSpec, problem: Problem, matrices: tuple[Matrix, Matrix, Matrix], workspace: ArrayArgument
 ) -> KernelLaunch:
-    """The kernel that adds up the slices of a parallel split of k; a block finishes ``elements`` of C."""
+    """The kernel that adds up the slices of a parallel split of k."""
     m, n, _ = problem.extents
     major, minor = ("m", "n") if matrices[2].row_major else ("n", "m")
     result: list[Argument] = [*problem.betas, problem.c, *matrices[2].scalars, *problem.epilogue]
     own = (SLICES,) if getattr(spec.decomposition, "slices", 1) == "launch" else ()
+    elements = REDUCTION_THREADS // reduction_groups(spec) * REDUCTION_VECTOR
     return KernelLaunch(
         entry=f"{name}_reduce",
-        grid=(Formula(f"ceil_div({major} * round_up({minor}, 4), {elements})"), products(spec), Formula("1")),
-        block=(threads, 1, 1),
+        grid=(Formula(f"ceil_div({major} * round_up({minor}, {REDUCTION_VECTOR}), {elements})"), products(spec), Formula("1")),
+        block=(REDUCTION_THREADS, 1, 1),
         arguments=tuple(argument.name for argument in [m, n, *problem.alphas, *result, workspace, *own]),
         programmatic=spec.early_launch,
     )
@@ -161,89 +154,6 @@ def partials_bytes(spec: GemmSpec, matrices: tuple[Matrix, Matrix, Matrix], slic
 def products(spec: GemmSpec) -> Formula:
     """Products in a batch."""
     return Formula("batch" if spec.batch == "strided" else "1")
-
-
-def gemm_sequence(
-    name: str,
-    spec: GemmSpec,
-    matrices: tuple[Matrix, Matrix, Matrix],
-    geometry: Geometry,
-    epilogue: tuple[Step, ...],
-) -> LaunchSequence:
-    """Dimensions, arguments, constraints, workspace and launches of the instance ``name``."""
-    slices = getattr(spec.decomposition, "slices", 1)
-    at_launch = slices == "launch"
-    parts_of_k = (MOST_SLICES if at_launch else slices) * getattr(spec.mainloop, "k_groups", 1)
-    problem = gemm_problem(spec, matrices, epilogue, MAXIMUM_EXTENT - parts_of_k * geometry.tile_k, GRID_LIMITS[1])
-    constraints = list(problem.constraints)
-    layout_a, layout_b, layout_c = matrices
-    factors: list[Argument] = [*problem.extents, *problem.alphas, problem.a, *layout_a.scalars, problem.b, *layout_b.scalars]
-    result: list[Argument] = [*problem.betas, problem.c, *layout_c.scalars, *problem.epilogue]
-    shared = max((region.offset + region.bytes for region in geometry.regions), default=0)
-    tiles = f"ceil_div(m, {geometry.tile_m}) * ceil_div(n, {geometry.tile_n})"
-
-    def main_launch(arguments: list[Argument], depth: int | str = 1, blocks: str = tiles) -> KernelLaunch:
-        return KernelLaunch(
-            entry=name,
-            grid=(Formula(blocks), products(spec), Formula(str(depth))),
-            block=(geometry.threads, 1, 1),
-            arguments=tuple(argument.name for argument in arguments),
-            dynamic_shared_bytes=Formula("0" if geometry.static_shared else str(shared)),
-            programmatic=spec.early_launch,
-        )
-
-    # What a batch multiplies: each of its products has a part of the workspace.
-    times_batch = " * batch" if spec.batch == "strided" else ""
-    workspace_bytes, zero_bytes = Formula("0"), Formula("0")
-    launches: tuple[KernelLaunch, ...]
-    if isinstance(spec.decomposition, SplitKParallel):
-        workspace_bytes = partials_bytes(spec, matrices, "slices" if at_launch else slices)
-        workspace = workspace_argument("f32", workspace_bytes, FLOAT_BYTES, "the partial products of all slices, one after the other")
-        reduction = reduction_launch(name, spec, problem, matrices, workspace, geometry.reduction_elements, geometry.reduction_threads)
-        launches = (main_launch([*factors, workspace], "slices" if at_launch else slices), reduction)
-        arguments = [*factors, *result, workspace, *((SLICES,) if at_launch else ())]
-    elif isinstance(spec.decomposition, SplitKSerial):
-        turns = f"4 * {tiles}{times_batch}"
-        sums = f"{geometry.tile_m * geometry.tile_n * FLOAT_BYTES} * {tiles}{times_batch}"
-        workspace_bytes = Formula(f"round_up({turns}, {WORKSPACE_ALIGNMENT}) + {sums}")
-        zero_bytes = Formula(turns)
-        workspace = workspace_argument("u8", workspace_bytes, 1, "for each tile of C whose turn it is, then the tile's sum so far")
-        arguments = [*factors, *result, workspace]
-        launches = (main_launch(arguments, slices),)
-    elif isinstance(spec.decomposition, StreamK):
-        blocks = spec.decomposition.blocks
-        left = geometry.tile_m * geometry.tile_n * FLOAT_BYTES * blocks
-        if times_batch:
-            workspace_bytes = Formula(f"round_up({4 * blocks}{times_batch}, {WORKSPACE_ALIGNMENT}) + {left}{times_batch}")
-        else:
-            workspace_bytes = Formula(f"{-(-4 * blocks // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT} + {left}")
-        zero_bytes = Formula(f"{4 * blocks}{times_batch}")
-        workspace = workspace_argument("u8", workspace_bytes, 1, "for each block whether it left a sum, then the sums")
-        arguments = [*factors, *result, workspace]
-        launches = (main_launch(arguments, blocks=f"select({tiles} > 0, {blocks}, 0)"),)
-        steps = f"{tiles} * max(1, ceil_div(k, {geometry.tile_k}))"
-        constraints.append(
-            Constraint(
-                Formula(f"{steps} < {2**31 - 1024}"), f"{steps} is less than {2**31 - 1024}: an int counts the steps along k of all tiles"
-            )
-        )
-    else:
-        arguments = [*factors, *result]
-        launches = (main_launch(arguments),)
-    return LaunchSequence(
-        name=name,
-        dimensions=(*problem.dimensions, *((slices_dimension(),) if at_launch else ())),
-        arguments=tuple(arguments),
-        launches=launches,
-        constraints=tuple(constraints),
-        workspace_bytes=workspace_bytes,
-        workspace_zero_bytes=zero_bytes,
-    )
-
-
-def flag_bytes(blocks: int, groups: int) -> int:
-    """Bytes at the start of the workspace of stream-K on tensor cores: a flag for each group of threads of each block that leaves a sum."""
-    return round_up(4 * blocks * groups, WORKSPACE_ALIGNMENT)
 
 
 def workspace_argument(element: DataType, size: Formula, width: int, meaning: str) -> ArrayArgument:

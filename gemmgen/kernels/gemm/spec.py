@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -56,6 +56,8 @@ class SharedOperand(SpecModel):
 class NaiveMainloop(SpecModel):
     """One thread computes one element of C, straight from global memory."""
 
+    LATER: ClassVar[dict[str, Any]] = {"unroll": "auto"}
+    """Defaults of fields that came later than the first names, which leave them out."""
     strategy: Literal["naive"]
     threadblock: Extents2
     """Threads of a block: each computes one element."""
@@ -66,6 +68,7 @@ class NaiveMainloop(SpecModel):
 class TiledMainloop(SpecModel):
     """Tiles in shared memory and in registers."""
 
+    LATER: ClassVar[dict[str, Any]] = {"edges": "each_vector"}
     strategy: Literal["tiled"]
     tile: Tile
     fragment: Fragment = "quads_in_warp"
@@ -102,6 +105,7 @@ class VectorMainloop(SpecModel):
     """Products with few columns: A streams past a few columns of B, from global memory straight into registers, and each of its
     elements is read once. The threads of a block form teams, whose lanes read side by side."""
 
+    LATER: ClassVar[dict[str, Any]] = {"vectors": "aligned"}
     strategy: Literal["vector"]
     threads: Annotated[int, Field(ge=32, le=1024, multiple_of=32, strict=True)] = 256
     along: Literal["k", "m"] = "k"
@@ -174,6 +178,7 @@ class TensorCoreMainloop(SpecModel):
     """Tensor cores of sm_90a: one thread of a block keeps the stages full by the copy engine (TMA), groups of four warps
     multiply what is in them (``wgmma``)."""
 
+    LATER: ClassVar[dict[str, Any]] = {"copied": "none", "tiles": "static", "a_from": "shared", "unroll": "full"}
     strategy: Literal["tensor_core"]
     tile: TensorCoreTile
     stages: Annotated[int, Field(ge=2, le=16, strict=True)] = 4
@@ -221,6 +226,12 @@ class MmaSyncMainloop(SpecModel):
     """Tensor cores of sm_80 and later: all warps copy tiles to shared memory, read fragments from there (``ldmatrix``) and multiply them
     (``mma.sync``). Takes every storage order and every alignment, with narrower copies where addresses allow no wide ones."""
 
+    LATER: ClassVar[dict[str, Any]] = {
+        "fragment_reads": "pairs",
+        "fragment_buffers": 1,
+        "unroll": "full",
+        "arithmetic": {"f32_by": None},
+    }
     strategy: Literal["mma_sync"]
     tile: MmaTile
     stages: Annotated[int, Field(ge=2, le=8, strict=True)] = 3
@@ -420,15 +431,7 @@ class GemmSpec(KernelSpec):
         for name in ("sums", "kept", "split"):
             if arithmetic.get(name) == Arithmetic.model_fields[name].default:
                 del arithmetic[name]
-        later: dict[str, Any] = {"copied": "none", "tiles": "static", "a_from": "shared", "edges": "each_vector", "vectors": "aligned"}
-        later["fragment_reads"] = "pairs"
-        if not isinstance(self.mainloop, TiledMainloop | VectorMainloop):
-            later["unroll"] = type(self.mainloop).model_fields["unroll"].default
-        if isinstance(self.mainloop, MmaSyncMainloop):
-            later["fragment_buffers"] = 1
-            if self.mainloop.arithmetic == Arithmetic():
-                del fields["mainloop"]["arithmetic"]
-        for name, default in later.items():
-            if fields["mainloop"].get(name) == default:
+        for name, default in self.mainloop.LATER.items():
+            if fields["mainloop"][name] == default:
                 del fields["mainloop"][name]
         return fields

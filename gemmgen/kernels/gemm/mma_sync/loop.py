@@ -1,9 +1,8 @@
-"""GEMMs whose warps multiply fragments on tensor cores (``mma.sync``), from sm_80 on: what a spec's numbers come to, and why some cannot
-work."""
+"""The mainloop of a GEMM by warps that multiply fragments (``mma.sync``), in numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,25 +11,28 @@ from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import ceil_div
 from gemmgen.hardware.target import WARP_THREADS, Architecture
 from gemmgen.kernels.family import SharedRegion
-from gemmgen.kernels.gemm.reasons import thread_reasons
-from gemmgen.kernels.gemm.spec import CacheHints, GemmSpec, MmaSyncMainloop, Rasterization, StreamK
-from gemmgen.kernels.gemm.split_precision.planes import SETS_OF_SUMS, Scheme, plane_scheme
-from gemmgen.kernels.gemm.wgmma.loop import BYTE_FLOATS, BYTE_INTEGERS, plane_reasons, result_reasons, turning_reasons, type_reasons
+from gemmgen.kernels.gemm.mma_sync.reasons import (
+    BANKS_BYTES,
+    BLOCK_ROWS,
+    CHUNK_BYTES,
+    STEP_BYTES,
+    box_reasons,
+    combination_reasons,
+    direct_reasons,
+    mma_sync_reasons,
+    shape_reasons,
+    vector_reasons,
+)
+from gemmgen.kernels.gemm.plan import Outline
+from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop
+from gemmgen.kernels.gemm.tensor_cores.operands import Multiplied
+from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_INTEGERS, computes_f32
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 from gemmgen.kernels.tiles.unrolling import unroll_argument
 
-CHUNK_BYTES = 16
-"""Bytes that one lane points at for ``ldmatrix``: a row of a matrix."""
-BANKS_BYTES = 128
-STEP_BYTES = 32
-"""Bytes along k that one instruction multiplies."""
-BLOCK_ROWS = 16
-"""Rows of the result of one instruction."""
 BLOCK_COLUMNS = 8
 BARRIER_BYTES = 8
-LARGEST_BOX = 256
-"""Rows of a box of the copy engine, at most."""
 LEAST_ASYNC_BYTES = 4
 """The narrowest asynchronous copy."""
 OTHER_REGISTERS = 40
@@ -444,22 +446,6 @@ class WarpLoop:
     """The way in which lanes read such fragments, unless they read pairs."""
     own_tiles: int = 1
     """Warps of a block that have a tile of their own each; 1: they share one."""
-    block_rows: int = BLOCK_ROWS
-    own_columns: str = "kWarpN"
-    """The constant that says how many columns' sums a thread has a part of."""
-    cluster_m: int = 1
-    cluster_n: int = 1
-    cluster_k: int = 1
-    cluster_blocks: int = 1
-    sharers: int = 1
-    consumers: int = 1
-    ping_pong: bool = False
-    shares_tile: bool = False
-    staging: None = None
-    residual: bool = False
-    dynamic: bool = False
-    skips_rows: bool = False
-    promote_steps: int = 0
 
     @property
     def period_assertion(self) -> str:
@@ -473,6 +459,16 @@ class WarpLoop:
             f"constexpr int kPeriodB = {8 * self.b.pitch};\n"
             "static_assert(kBytesA % kPeriodA == 0 && kStages * kBytesA % kPeriodB == 0 && kBytesB % kPeriodB == 0);"
         )
+
+    @property
+    def own_columns(self) -> str:
+        """The constant that says how many columns' sums a thread has a part of."""
+        return "kWarpN"
+
+    @property
+    def promote_steps(self) -> int:
+        """Steps after which sums leave the accumulators: 0, they stay."""
+        return 0
 
     @property
     def warps_m(self) -> int:
@@ -596,37 +592,35 @@ class WarpLoop:
         return max(tiles, self.turned_bytes)
 
 
-def warp_mma_loop(
-    spec: GemmSpec, mainloop: MmaSyncMainloop, matrices: tuple[Matrix, Matrix, Matrix], architecture: Architecture, reasons: list[Reason]
-) -> WarpLoop | None:
-    """The loop, or None with what is wrong added to ``reasons``."""
-    tile = mainloop.tile
-    scheme = plane_scheme(mainloop.arithmetic)
-    element_bytes = [matrix.element_bytes if scheme is None else scheme.element_bytes for matrix in matrices[:2]]
-    unfit = [
-        *_architecture_reasons(spec, architecture),
-        *(type_reasons(spec) if scheme is None else plane_reasons(spec, mainloop.arithmetic, matrices, scheme)),
-        *_shape_reasons(mainloop, matrices, element_bytes, architecture),
-        *(_box_reasons(mainloop, matrices, architecture) if mainloop.copies == "tma" else ()),
-        *(_direct_reasons(spec, mainloop, scheme) if mainloop.copies == "none" else ()),
-        *(_vector_reasons(spec, mainloop, matrices) if mainloop.fragment_reads == "vectors" else ()),
-        *_combination_reasons(spec, mainloop, scheme),
+def warp_mma_loop(outline: Outline, mainloop: MmaSyncMainloop, multiplied: Multiplied, unfit: Iterable[Reason]) -> WarpLoop | None:
+    """The loop, or None with what is wrong added to the outline's reasons; ``unfit``: reasons against what is multiplied."""
+    spec, architecture, matrices = outline.spec, outline.architecture, outline.matrices
+    tile, split = mainloop.tile, computes_f32(spec)
+    found = [
+        *mma_sync_reasons(spec, architecture),
+        *unfit,
+        *shape_reasons(mainloop, matrices, multiplied.element_bytes, architecture),
+        *(box_reasons(mainloop, matrices, architecture) if mainloop.copies == "tma" else ()),
+        *(direct_reasons(spec, mainloop) if mainloop.copies == "none" else ()),
+        *(vector_reasons(spec, mainloop, matrices) if mainloop.fragment_reads == "vectors" else ()),
+        *combination_reasons(spec, mainloop),
     ]
-    reasons += unfit
-    if unfit:
+    outline.reasons += found
+    if found:
         return None
     threads = WARP_THREADS * (tile.threadblock.m // tile.warp.m) * (tile.threadblock.n // tile.warp.n)
     operands = []
-    sides: tuple[tuple[Literal["A", "B"], Literal["m", "n"], Matrix, int, int, int], ...] = (
-        ("A", "m", matrices[0], tile.threadblock.m, tile.warp.m, element_bytes[0]),
-        ("B", "n", matrices[1], tile.threadblock.n, tile.warp.n, element_bytes[1]),
+    sides: tuple[tuple[Literal["A", "B"], Literal["m", "n"], Matrix, int, int], ...] = (
+        ("A", "m", matrices[0], tile.threadblock.m, tile.warp.m),
+        ("B", "n", matrices[1], tile.threadblock.n, tile.warp.n),
     )
-    for name, axis, matrix, extent, own, size in sides:
-        k_major, type = matrix.contiguous == "k", matrix.type if scheme is None else scheme.type
+    factors = zip(sides, multiplied.types, multiplied.element_bytes, multiplied.planes, strict=True)
+    for (name, axis, matrix, extent, own), type, size, planes in factors:
+        k_major = matrix.contiguous == "k"
         length = tile.threadblock.k if k_major else extent
         # Groups begin at any row: where rows are neighbours in memory, nothing is known of the addresses of theirs.
         vector = 1 if spec.batch == "grouped" and axis == "m" and not k_major else matrix.alignment
-        vector = vector if scheme is None else CHUNK_BYTES // size
+        vector = CHUNK_BYTES // size if split else vector
         while length % vector:
             vector //= 2
         turned = not k_major and size != 2
@@ -644,7 +638,7 @@ def warp_mma_loop(
                 is_async=is_async,
                 threads=threads,
                 own_extent=own,
-                planes=1 if scheme is None else scheme.planes,
+                planes=planes,
                 boxed=mainloop.copies == "tma",
             )
         )
@@ -662,97 +656,21 @@ def warp_mma_loop(
         type_b=operands[1].type,
         persistent_blocks=mainloop.persistent_blocks,
         min_blocks_per_sm=mainloop.min_blocks_per_sm,
-        kept_sums=0 if scheme is None else SETS_OF_SUMS,
+        kept_sums=multiplied.kept_sums,
         fragment_buffers=mainloop.fragment_buffers,
         unroll=unroll_argument(mainloop.unroll),
         boxed=mainloop.copies == "tma",
         direct=direct,
         vectors=_fragment_vectors(spec, mainloop, matrices) if mainloop.fragment_reads == "vectors" else None,
         own_tiles=threads // WARP_THREADS if direct else 1,
-        turned=scheme is None
+        turned=not split
         and mainloop.copies != "tma"
         and spec.decomposition.scheme == "data_parallel"
         and matrices[2].row_major
         and ((matrices[2].alignment == 1 and not direct) or spec.store == "through_shared"),
     )
-    reasons += _resource_reasons(loop, architecture)
+    outline.reasons += _resource_reasons(loop, architecture)
     return loop
-
-
-def _architecture_reasons(spec: GemmSpec, architecture: Architecture) -> Iterator[Reason]:
-    if not architecture.supports("cp_async"):
-        got = f"mma_sync on {architecture.name}"
-        yield Reason("mma_sync", "mainloop.strategy", got, "sm_80 or newer", "architecture: sm_80")
-    if {spec.storage.a, spec.storage.b, spec.storage.c} & set(BYTE_FLOATS) and not architecture.supports("fp8_mma"):
-        yield Reason("storage", "storage", f"8-bit floats on {architecture.name}", "sm_89 or newer", "architecture: sm_89")
-
-
-def _shape_reasons(
-    mainloop: MmaSyncMainloop, matrices: tuple[Matrix, Matrix, Matrix], element_bytes: Sequence[int], architecture: Architecture
-) -> Iterator[Reason]:
-    block, warp = mainloop.tile.threadblock, mainloop.tile.warp
-    for axis in ("m", "n"):
-        whole, own = getattr(block, axis), getattr(warp, axis)
-        if own % BLOCK_ROWS or whole % own:
-            need = f"a multiple of {BLOCK_ROWS} that divides {whole}"
-            yield Reason("warp_tile", f"mainloop.tile.warp.{axis}", str(own), need)
-    yield from thread_reasons(WARP_THREADS * (block.m // warp.m) * (block.n // warp.n), architecture, "mainloop.tile")
-    instruction = STEP_BYTES // element_bytes[0]
-    if mainloop.copies == "none":
-        if block.k % instruction:
-            yield Reason("tile_k", "mainloop.tile.threadblock.k", str(block.k), f"a multiple of {instruction}, of an instruction")
-        return
-    if mainloop.fragment_buffers == 2 and block.k % (2 * instruction):
-        need = f"a multiple of {2 * instruction}, two instructions, for fragments that are read ahead"
-        yield Reason("fragment_buffers", "mainloop.tile.threadblock.k", str(block.k), need, "fragment_buffers: 1")
-    for matrix, axis, extent, size in ((matrices[0], "m", block.m, element_bytes[0]), (matrices[1], "n", block.n, element_bytes[1])):
-        along_k = matrix.contiguous == "k" or size != 2
-        for field, length, used in (("k", block.k, along_k), (axis, extent, not along_k)):
-            row = length * size
-            if field == "k" and row % STEP_BYTES:
-                yield Reason("tile_k", "mainloop.tile.threadblock.k", str(length), f"a multiple of {STEP_BYTES // size} for {matrix.type}")
-            elif used and row not in (32, 64) and row % BANKS_BYTES:
-                need = (
-                    f"{32 // size}, {64 // size} or a multiple of {BANKS_BYTES // size}: rows of a tile of {matrix.name} in shared memory"
-                )
-                yield Reason("tile", f"mainloop.tile.threadblock.{field}", str(length), need)
-
-
-def _direct_reasons(spec: GemmSpec, mainloop: MmaSyncMainloop, scheme: Scheme | None) -> Iterator[Reason]:
-    """Why warps cannot read fragments from global memory."""
-    if scheme is not None or {spec.storage.a, spec.storage.b} - {"f16", "bf16"}:
-        got = f"{spec.storage.a} and {spec.storage.b}"
-        yield Reason("copies", "mainloop.copies", f"none with {got}", "factors of f16 or bf16", "copies: cp_async")
-    if spec.decomposition.scheme != "data_parallel" or spec.batch == "grouped":
-        need = "data_parallel without groups for copies: none: every warp has a tile of its own"
-        yield Reason("copies", "mainloop.copies", "none", need, "copies: cp_async")
-    if mainloop.persistent_blocks and mainloop.fragment_reads == "pairs":
-        need = "no persistent blocks for copies: none with fragment_reads: pairs: every warp has one tile"
-        yield Reason("copies", "mainloop.copies", "none", need, "copies: cp_async")
-    if mainloop.stages != MmaSyncMainloop.model_fields["stages"].default or mainloop.fragment_buffers == 2 or mainloop.unroll != "full":
-        got = f"stages {mainloop.stages}, fragment_buffers {mainloop.fragment_buffers}, unroll {mainloop.unroll}"
-        yield Reason("copies", "mainloop", got, "none of them given with copies: none, which has no stages")
-
-
-def _vector_reasons(spec: GemmSpec, mainloop: MmaSyncMainloop, matrices: tuple[Matrix, Matrix, Matrix]) -> Iterator[Reason]:
-    """Why lanes cannot read and store vectors of fragments."""
-    field, got = "mainloop.fragment_reads", "vectors"
-    if mainloop.copies != "none":
-        yield Reason("fragment_reads", field, f"vectors with copies: {mainloop.copies}", "copies: none for vectors of fragments")
-    if spec.storage.c not in ("f16", "bf16"):
-        yield Reason("fragment_reads", field, f"vectors with C of {spec.storage.c}", "results of f16 or bf16", "fragment_reads: pairs")
-    if not mainloop.persistent_blocks:
-        need = "1 or more for vectors of fragments: warps take tiles in turn"
-        yield Reason("persistent_blocks", "mainloop.persistent_blocks", "0", need, "mainloop.persistent_blocks: 528")
-    if spec.rasterization != Rasterization():
-        yield Reason("fragment_reads", "rasterization", str(spec.rasterization), "none for vectors of fragments: tiles come row by row")
-    if not matrices[2].row_major or spec.store != "direct":
-        need = "row-major results with store: direct for vectors of fragments"
-        yield Reason("fragment_reads", field, got, need, "fragment_reads: pairs")
-    for matrix in matrices:
-        if matrix.alignment < 2:
-            need = "at least 2: no vector is narrower than a pair of neighbours"
-            yield Reason("alignment", f"alignment.{matrix.name.lower()}", str(matrix.alignment), need, "fragment_reads: pairs")
 
 
 def _fragment_vectors(spec: GemmSpec, mainloop: MmaSyncMainloop, matrices: tuple[Matrix, Matrix, Matrix]) -> FragmentVectors:
@@ -779,57 +697,6 @@ def _fragment_vectors(spec: GemmSpec, mainloop: MmaSyncMainloop, matrices: tuple
         whole_b=(promised.k % along_k if b.contiguous == "k" else promised.n % columns) == 0,
         whole_c=promised.n % columns == 0,
     )
-
-
-def _box_reasons(mainloop: MmaSyncMainloop, matrices: tuple[Matrix, Matrix, Matrix], architecture: Architecture) -> Iterator[Reason]:
-    """Tiles that the copy engine cannot bring."""
-    block = mainloop.tile.threadblock
-    if not architecture.supports("tma"):
-        yield Reason("copies", "mainloop.copies", f"tma on {architecture.name}", "sm_90 or newer", "architecture: sm_90")
-    for matrix, axis, extent in ((matrices[0], "m", block.m), (matrices[1], "n", block.n)):
-        name, along_k = matrix.name.lower(), matrix.contiguous == "k"
-        if not along_k and matrix.element_bytes != 2:
-            stored = f"{matrix.name} of {matrix.type} stored along {matrix.contiguous}"
-            need, hint = "along k for copies: tma: ldmatrix transposes elements of 16 bits only", "copies: cp_async"
-            yield Reason("major", "transpose", stored, need, hint)
-        if matrix.alignment * matrix.element_bytes != CHUNK_BYTES:
-            need = f"{CHUNK_BYTES // matrix.element_bytes}: the copy engine wants addresses and strides of {CHUNK_BYTES} bytes"
-            yield Reason("alignment", f"alignment.{name}", str(matrix.alignment), need, "copies: cp_async")
-        rows, field = (extent, axis) if along_k else (block.k, "k")
-        if rows > LARGEST_BOX:
-            yield Reason("box", f"mainloop.tile.threadblock.{field}", str(rows), f"at most {LARGEST_BOX} rows in a box of the copy engine")
-
-
-def _combination_reasons(spec: GemmSpec, mainloop: MmaSyncMainloop, scheme: Scheme | None) -> Iterator[Reason]:
-    decomposition = spec.decomposition
-    if scheme is not None and decomposition.scheme != "data_parallel":
-        need = "data_parallel where float32 is computed by planes with mma_sync"
-        yield Reason("decomposition", "decomposition.scheme", decomposition.scheme, need)
-    elif decomposition.scheme not in ("data_parallel", "split_k_parallel", "stream_k"):
-        need = "data_parallel, split_k_parallel or stream_k for mma_sync"
-        yield Reason("decomposition", "decomposition.scheme", decomposition.scheme, need)
-    if mainloop.arithmetic.split == "mainloop":
-        need = "kernel for mma_sync: its warps share what they read, and each would split it again"
-        yield Reason("split", "mainloop.arithmetic.split", "mainloop", need, "strategy: tensor_core")
-    if scheme is not None and (mainloop.copies == "tma" or mainloop.fragment_buffers == 2):
-        got = f"copies: {mainloop.copies}, fragment_buffers: {mainloop.fragment_buffers}"
-        yield Reason("planes", "mainloop.copies", got, "cp_async or registers, and 1, where float32 is computed by planes")
-    if mainloop.unroll != "full" and scheme is not None:
-        need, hint = "full where float32 is computed by planes", "the loop over k is divided by what leaves the tensor core at a time"
-        yield Reason("unroll", "mainloop.unroll", str(mainloop.unroll), need, hint)
-    elif mainloop.unroll != "full" and mainloop.fragment_buffers == 2:
-        need, hint = "full where fragments are read ahead", "the buffers are told apart by the unrolled index"
-        yield Reason("unroll", "mainloop.unroll", str(mainloop.unroll), need, hint)
-    if isinstance(decomposition, StreamK) and mainloop.persistent_blocks:
-        need = "0 for stream_k: decomposition.blocks says how many there are"
-        yield Reason("persistent_blocks", "mainloop.persistent_blocks", str(mainloop.persistent_blocks), need)
-    yield from result_reasons(spec)
-    if spec.store == "tma":
-        yield Reason("store", "store", spec.store, "direct or through_shared for mma_sync")
-    if spec.store == "through_shared":
-        yield from turning_reasons(spec)
-    if spec.cache != CacheHints():
-        yield Reason("cache", "cache", "hints", "none for mma_sync")
 
 
 def _resource_reasons(loop: WarpLoop, architecture: Architecture) -> Iterator[Reason]:

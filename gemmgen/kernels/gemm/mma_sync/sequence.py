@@ -19,15 +19,8 @@ from gemmgen.kernels.gemm.sequence import (
     workspace_argument,
 )
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel, StreamK
-from gemmgen.kernels.gemm.tensor_cores.sequence import (
-    FARTHEST_TILE,
-    LARGEST_INT,
-    counting_arguments,
-    grid_text,
-    matrix_map,
-    streamed_workspace,
-    work_constraint,
-)
+from gemmgen.kernels.gemm.tensor_cores.grid import LARGEST_INT, Grid
+from gemmgen.kernels.gemm.tensor_cores.sequence import FARTHEST_TILE, counting_arguments, matrix_map
 from gemmgen.kernels.launch import Argument, Constraint, KernelLaunch, LaunchSequence, ScalarArgument
 from gemmgen.kernels.matrix import Matrix
 
@@ -35,17 +28,16 @@ SWIZZLES: dict[int, tma.Swizzle] = {32: "32B", 64: "64B", 128: "128B"}
 """The copy engine's permutation of rows in shared memory, by their length in bytes."""
 
 
-def warp_mma_sequence(
+def mma_sync_sequence(
     name: str,
     spec: GemmSpec,
     matrices: tuple[Matrix, Matrix, Matrix],
     loop: WarpLoop,
+    grid: Grid,
     epilogue: tuple[Step, ...],
-    reduction: tuple[int, int],
     dynamic_shared_bytes: int,
 ) -> LaunchSequence:
-    """Dimensions, arguments, constraints, workspace and launches of the instance ``name``; ``reduction``: threads of a block that
-    adds up slices, and elements of C that it finishes."""
+    """Dimensions, arguments, constraints, workspace and launches of the instance ``name``."""
     problem = gemm_problem(spec, matrices, epilogue, MAXIMUM_EXTENT - FARTHEST_TILE, LARGEST_INT)
     deepest: tuple[Constraint, ...] = ()
     if loop.vectors is not None:
@@ -76,15 +68,15 @@ def warp_mma_sequence(
         workspace = workspace_argument(sums, workspace_bytes, FLOAT_BYTES, "the partial products of all slices, one after the other")
         main = [*own, workspace]
         arguments = [*arguments, workspace]
-        launches = (reduction_launch(name, spec, problem, matrices, workspace, reduction[1], reduction[0]),)
+        launches = (reduction_launch(name, spec, problem, matrices, workspace),)
     zero_bytes = Formula("0")
     if isinstance(spec.decomposition, StreamK):
-        workspace, zero_bytes = streamed_workspace(spec, loop)
+        workspace, zero_bytes = grid.streamed_workspace(spec.decomposition)
         workspace_bytes = workspace.shape[0]
         main, arguments = [*main, workspace], [*arguments, workspace]
     launch = KernelLaunch(
         entry=name,
-        grid=(Formula(grid_text(spec, loop)), Formula("1"), Formula("1")),
+        grid=(grid.blocks(spec), Formula("1"), Formula("1")),
         block=(loop.threads, 1, 1),
         arguments=tuple(argument.name for argument in main),
         dynamic_shared_bytes=Formula(str(dynamic_shared_bytes)),
@@ -95,7 +87,7 @@ def warp_mma_sequence(
         dimensions=(*problem.dimensions, *((slices_dimension(),) if own_slices else ())),
         arguments=tuple(arguments),
         launches=(launch, *launches),
-        constraints=(*problem.constraints, *deepest, work_constraint(spec, loop)),
+        constraints=(*problem.constraints, *deepest, grid.constraint(spec)),
         workspace_bytes=workspace_bytes,
         workspace_zero_bytes=zero_bytes,
     )

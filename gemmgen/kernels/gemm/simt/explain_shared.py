@@ -5,10 +5,10 @@ from __future__ import annotations
 from gemmgen.hardware.shared_memory import BANK_BYTES, BANKS, WARP
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.family import Section
-from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.simt.exchange import exchange_accesses
 from gemmgen.kernels.gemm.simt.loop import TiledLoop
 from gemmgen.kernels.gemm.simt.operand import Operand, SharedAccess
+from gemmgen.kernels.gemm.simt.plan import SimtPlan
 
 WAVEFRONT_BYTES = BANKS * BANK_BYTES
 WIDEST_READ_BYTES = 16
@@ -24,7 +24,7 @@ def fewest_wavefronts(access: SharedAccess, vectors: int) -> int:
     return access.per_step * max(by_volume, 1 if access.store or access.width_bytes < 16 else 2)
 
 
-def shared_memory_section(plan: GemmPlan, loop: TiledLoop) -> Section:
+def shared_memory_section(plan: SimtPlan, loop: TiledLoop) -> Section:
     """Regions, accesses with their wavefronts, and how they compare with the multiply-adds."""
     lines = []
     for region in plan.shared_memory:
@@ -90,7 +90,7 @@ def _cost(access: SharedAccess, vectors: int) -> str:
     return f"{text}; {fewest} at the fewest"
 
 
-def _beside_arithmetic(plan: GemmPlan, loop: TiledLoop) -> str:
+def _beside_arithmetic(plan: SimtPlan, loop: TiledLoop) -> str:
     wavefronts = loop.wavefronts_per_step
     multiply_adds = loop.a.fragment.extent * loop.b.fragment.extent * loop.tile_k
     warps = plan.architecture.fp32_lanes_per_sm // WARP_THREADS

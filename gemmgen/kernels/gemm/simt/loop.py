@@ -1,4 +1,4 @@
-"""The mainloop of a GEMM in numbers: tiles in shared memory and in registers, or one thread for each element."""
+"""The mainloop of a GEMM by tiles in shared memory and in registers, in numbers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
-from gemmgen.kernels.gemm.reasons import cache_reasons, loader_reason, loop_reasons
 from gemmgen.kernels.gemm.simt.operand import Operand, OperandRequest, SharedAccess, plan_operand, shared_accesses, shared_loader
+from gemmgen.kernels.gemm.simt.reasons import cache_reasons, loader_reason, loop_reasons
 from gemmgen.kernels.gemm.spec import GemmSpec, TiledMainloop
 from gemmgen.kernels.math.fma_order import FmaOrder, fma_order
 from gemmgen.kernels.matrix import Matrix
@@ -152,16 +152,6 @@ class TiledLoop:
     def minor(self) -> Operand:
         """The operand whose extent runs along the contiguous dimension of C."""
         return self.b if self.row_major else self.a
-
-
-@dataclass(frozen=True)
-class NaiveLoop:
-    """Numbers of the kernel with one thread for each element of C."""
-
-    tile_major: int
-    tile_minor: int
-    unroll_pragma: str = ""
-    """The line before the loop over k; empty where its unrolling is left to the compiler."""
 
 
 def tiled_loop(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemmgen.hardware.shared_memory import BANK_BYTES, shared_access_cost
-from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.simt.exchange import FLOAT_BYTES, Exchange, exchange_accesses, first_offsets
 from gemmgen.kernels.gemm.simt.loop import TiledLoop
 from gemmgen.kernels.gemm.simt.operand import CHUNK_BYTES, Operand, every_load, every_store, shared_offset
+from gemmgen.kernels.gemm.simt.plan import SimtPlan
 from gemmgen.kernels.pictures import BankMap, BankMaps, SharedAccess, SharedLayout
 
 
-def bank_maps(plan: GemmPlan, loop: TiledLoop) -> BankMaps:
+def bank_maps(plan: SimtPlan, loop: TiledLoop) -> BankMaps:
     """Stores and loads of both tiles, and of the epilogue's exchange if there is one."""
     maps = []
     for operand, accesses in ((loop.a, loop.accesses[:2]), (loop.b, loop.accesses[2:])):

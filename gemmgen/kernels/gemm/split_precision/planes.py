@@ -663,14 +663,14 @@ def slices_factor(slices: int) -> float:
     return 3 + roundings**2 * UNIT_ROUNDOFF if slices > 1 else 0.0
 
 
-def plane_scheme(arithmetic: Arithmetic) -> Scheme | None:
-    """Composition of float32 products from smaller ones, if there is one."""
-    return None if arithmetic.f32_by is None else SCHEMES[arithmetic.f32_by]
+def plane_scheme(arithmetic: Arithmetic) -> Scheme:
+    """Composition of float32 products from smaller ones, of which there is one."""
+    return SCHEMES[str(arithmetic.f32_by)]
 
 
 def is_compensated(arithmetic: Arithmetic) -> bool:
     """True if what the additions of leading products round off is kept."""
-    return plane_scheme(arithmetic) is not None and arithmetic.sums != "plain"
+    return arithmetic.sums != "plain"
 
 
 def leave_together(scheme: Scheme, compensated: bool) -> bool:
@@ -689,13 +689,11 @@ def planes_plan(
     matrices_held: tuple[int, int] = (1, 1),
     slices: int = 1,
     partial_bytes: str = "",
-) -> PlanesPlan | None:
-    """Steps around a product of planes; None where the operands are multiplied as they are. ``promote_every``: as in a spec;
+) -> PlanesPlan:
+    """Steps around a product of planes. ``promote_every``: as in a spec;
     ``matrices_held``: matrices of 8 columns and blocks of rows that a thread has sums of; ``slices``: of k, at most, whose sums, of
     ``partial_bytes``, a kernel adds up."""
     scheme = plane_scheme(arithmetic)
-    if scheme is None:
-        return None
     promoted = promote_every if isinstance(promote_every, int) else scheme.promote_every
     compensated = is_compensated(arithmetic)
     promoted_steps = min(promoted, tile_k) // scheme.instruction_k

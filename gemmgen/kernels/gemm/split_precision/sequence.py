@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
 from gemmgen.core.formulas import Formula
 from gemmgen.hardware import tensor_map as tma
 from gemmgen.kernels.epilogue.steps import Step
-from gemmgen.kernels.gemm.mma_sync.loop import WarpLoop
 from gemmgen.kernels.gemm.sequence import (
     MAXIMUM_EXTENT,
     SLICES,
@@ -19,7 +19,9 @@ from gemmgen.kernels.gemm.sequence import (
 )
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel
 from gemmgen.kernels.gemm.split_precision.planes import REPAIR_THREADS, REPAIR_TILE, SPLIT_THREADS, PlaneOperand, PlanesPlan
-from gemmgen.kernels.gemm.tensor_cores.sequence import FARTHEST_TILE, LARGEST_INT, grid_text, matrix_map, work_constraint
+from gemmgen.kernels.gemm.tensor_cores.grid import LARGEST_INT, Grid
+from gemmgen.kernels.gemm.tensor_cores.plan import TensorLoop
+from gemmgen.kernels.gemm.tensor_cores.sequence import FARTHEST_TILE, matrix_map
 from gemmgen.kernels.launch import (
     Argument,
     ArrayArgument,
@@ -30,7 +32,6 @@ from gemmgen.kernels.launch import (
     ScalarArgument,
     TensorMapArgument,
 )
-from gemmgen.kernels.math.warpgroup import WarpgroupLoop
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.requests import MOST_ALIGNMENT
 
@@ -39,22 +40,18 @@ def planes_sequence(
     name: str,
     spec: GemmSpec,
     matrices: tuple[Matrix, Matrix, Matrix],
-    loop: WarpgroupLoop | WarpLoop,
+    loop: TensorLoop,
+    grid: Grid,
     epilogue: tuple[Step, ...],
     planes: PlanesPlan,
-    reduction: tuple[int, int],
+    maps: Sequence[TensorMapArgument] = (),
 ) -> LaunchSequence:
-    """Dimensions, arguments, constraints, workspace and launches of the instance ``name``; ``reduction``: threads of a block that adds up
-    slices, and elements of C that it finishes."""
+    """Dimensions, arguments, constraints, workspace and launches of the instance ``name``; ``maps``: planes as TMA sees them."""
     problem = gemm_problem(spec, matrices, epilogue, min(planes.largest_k, MAXIMUM_EXTENT - FARTHEST_TILE), LARGEST_INT)
     partial = isinstance(spec.decomposition, SplitKParallel)
     own: list[Argument] = [SLICES] if getattr(spec.decomposition, "slices", 1) == "launch" else []
     held = "scales of rows and columns, then the planes of A and B" + (", then the partial products of all slices" if partial else "")
     workspace = workspace_argument("u8", planes.workspace_bytes, 1, held)
-    maps: list[TensorMapArgument] = []
-    if isinstance(loop, WarpgroupLoop):
-        for operand, box in zip(planes.operands, (loop.a.box, loop.b.box), strict=True):
-            maps.append(matrix_map(operand.matrix, box) if operand.in_mainloop else _map(planes, operand, box))
     strides = [scalar for matrix in matrices[:2] for scalar in matrix.scalars if scalar.name == matrix.batch_stride]
     given: dict[str, list[Argument]] = {
         "A": [problem.a, *(scalar for scalar in matrices[0].scalars if scalar not in strides)],
@@ -89,9 +86,9 @@ def planes_sequence(
     factors = [*given["A"], *given["B"]] if planes.in_mainloop else []
     finishing = [*shared, *factors, *maps, *result, *kept, workspace]
     main = [*shared, *maps, workspace, *own] if partial else finishing
-    launches.append(launch(name, grid_text(spec, loop), loop.threads, main, loop.shared_bytes, loop.cluster_blocks))
+    launches.append(launch(name, str(grid.blocks(spec)), loop.threads, main, loop.shared_bytes, grid.cluster_blocks))
     if partial:
-        adding = reduction_launch(name, spec, problem, matrices, workspace, reduction[1], reduction[0])
+        adding = reduction_launch(name, spec, problem, matrices, workspace)
         launches.append(replace(adding, arguments=tuple(argument.name for argument in [*shared, *result, *kept, workspace, *own])))
     repaired = f"ceil_div(m, {REPAIR_TILE}) * ceil_div(n, {REPAIR_TILE}){times_batch}"
     launches.append(launch(f"{name}_repair", repaired, REPAIR_THREADS, [*shared, *given["A"], *given["B"], *result, *kept, workspace]))
@@ -102,9 +99,17 @@ def planes_sequence(
         dimensions=(*problem.dimensions, *((slices_dimension(),) if own else ())),
         arguments=(*shared, *given["A"], *given["B"], *result, *kept, *maps, workspace, *own),
         launches=tuple(launches),
-        constraints=(*problem.constraints, *((work_constraint(spec, loop),) if partial else ()), fits),
+        constraints=(*problem.constraints, *((grid.constraint(spec),) if partial else ()), fits),
         workspace_bytes=planes.workspace_bytes,
         workspace_zero_bytes=planes.zero_bytes,
+    )
+
+
+def plane_maps(planes: PlanesPlan, boxes: tuple[tuple[int, int], tuple[int, int]]) -> tuple[TensorMapArgument, ...]:
+    """Both operands as TMA sees them: A as it is where the kernel that multiplies splits it."""
+    return tuple(
+        matrix_map(operand.matrix, box) if operand.in_mainloop else _map(planes, operand, box)
+        for operand, box in zip(planes.operands, boxes, strict=True)
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gemmgen.core.formulas import Formula
-from gemmgen.kernels.gemm.spec import GemmSpec, TensorCoreMainloop
+from gemmgen.kernels.gemm.spec import TensorCoreMainloop
 from gemmgen.kernels.matrix import Matrix
 
 COPY_THREADS = 256
@@ -107,25 +107,23 @@ class CopyPlan:
         return {"threads": COPY_THREADS, "row_elements": ROW_ELEMENTS, "square": SQUARE, "part_bytes": PART_BYTES}
 
 
-def copied_names(spec: GemmSpec) -> str:
+def copied_names(mainloop: TensorCoreMainloop) -> str:
     """The factors that are copied, of ``AB``."""
-    if not isinstance(spec.mainloop, TensorCoreMainloop):
-        return ""
-    return {"none": "", "a": "A", "b": "B", "both": "AB"}[spec.mainloop.copied]
+    return {"none": "", "a": "A", "b": "B", "both": "AB"}[mainloop.copied]
 
 
-def as_copied(spec: GemmSpec, matrix: Matrix) -> Matrix:
+def as_copied(mainloop: TensorCoreMainloop, matrix: Matrix) -> Matrix:
     """A factor as the mainloop reads it: its copy, if there is one."""
-    if matrix.name not in copied_names(spec):
+    if matrix.name not in copied_names(mainloop):
         return matrix
     return replace(matrix, row_major=matrix.columns == "k", alignment=VECTOR_BYTES // matrix.element_bytes)
 
 
-def copy_plan(name: str, spec: GemmSpec, matrices: tuple[Matrix, Matrix, Matrix]) -> CopyPlan | None:
+def copy_plan(name: str, mainloop: TensorCoreMainloop, matrices: tuple[Matrix, Matrix, Matrix]) -> CopyPlan | None:
     """The kernel that copies factors of the instance ``name``; None if it copies none."""
     factors: list[CopiedFactor] = []
     for matrix in matrices[:2]:
-        if matrix.name in copied_names(spec):
+        if matrix.name in copied_names(mainloop):
             previous = factors[-1] if factors else None
             offset = Formula(f"round_up({previous.bytes}, {PART_BYTES})" if previous else "0")
             factors.append(CopiedFactor(matrix, offset))

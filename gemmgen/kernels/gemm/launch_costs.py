@@ -1,0 +1,71 @@
+"""Costs of launches of GEMMs: what all strategies count alike.
+
+Costs of each kind of kernel are calibrated on some 550 products in float32 and bfloat16 that seeded generators drew, and on the
+problems of the tuned table, on an H200 with 10 to 60 instances each (``measurements/choice.py``): so that what the model picks is the
+best. Those of rows that are split in the mainloop: on 18 products of 16 to 256 rows on an H100 (``measurements/f32_split.md``), within
+11%, and the best instance of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gemmgen.core.formulas import ceil_div
+from gemmgen.kernels.family import Costs, Work
+from gemmgen.kernels.gemm.plan import GemmPlan
+
+FLOAT_BYTES = 4
+REDUCTION_REGISTERS = 40
+REDUCTION_COSTS = Costs(loads=0.73, latency=0.8, stores=1.14, idle=0.65, crowd=0.28)
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Bytes that cross the memory bus for a problem, and the tiles of C."""
+
+    tiles: int
+    factors: float
+    """A and B."""
+    result: float
+    """C, and what is added to it."""
+
+    @property
+    def tile_result(self) -> float:
+        """Of a tile of C."""
+        return self.result / max(1, self.tiles)
+
+
+def held(extent: int, tile: int) -> float:
+    """Rows or columns of a tile that exist, on average."""
+    return extent / max(1, ceil_div(extent, tile))
+
+
+def result_bytes(plan: GemmPlan) -> int:
+    """Bytes that are written and read for an element of C."""
+    return plan.matrix_c.element_bytes * (1 + int(plan.spec.beta == "argument") + len(plan.residuals))
+
+
+def reduction_work(plan: GemmPlan, problem: Mapping[str, int], result: float) -> Work:
+    """The kernel that adds up the slices of k; ``result``: bytes of C and of what is added to it."""
+    reduction = plan.sequence.launches[plan.reduction_launch]
+    grid = reduction.grid_of(problem)
+    elements = reduction.threads // plan.reduction_groups * 4
+    return Work(
+        grid[0] * grid[1] * grid[2],
+        reduction.threads,
+        REDUCTION_REGISTERS,
+        0,
+        ceil_div(problem.get("slices", plan.slices), plan.reduction_groups),
+        0.0,
+        "fp32",
+        1.0,
+        0.0,
+        float(elements * FLOAT_BYTES * plan.reduction_groups),
+        4.0,
+        float(elements * result_bytes(plan)),
+        result,
+        follows=True,
+        early=reduction.programmatic,
+        costs=REDUCTION_COSTS,
+    )

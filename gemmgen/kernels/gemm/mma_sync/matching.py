@@ -1,0 +1,54 @@
+"""Fits of GEMMs by warps that multiply fragments."""
+
+from __future__ import annotations
+
+from gemmgen.core.formulas import ceil_div
+from gemmgen.kernels.gemm.fitting import changes_for, fitted, placed
+from gemmgen.kernels.gemm.mma_sync.reasons import transposing_reasons
+from gemmgen.kernels.gemm.request import GemmRequest
+from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop
+from gemmgen.kernels.gemm.tensor_cores.matching import group_changes, groups_refusal
+from gemmgen.kernels.requests import MOST_ALIGNMENT, Fit
+
+FEWEST_STAGES = 2
+SHALLOW = 256
+"""Values of k up to which `mma.sync` stores unaligned rows of results through shared memory: 3246 x 3246 x 34 takes 23 us on an H200, 28
+straight from registers. Beyond, the mainloop rules, which some instances run faster without it: 2500 cubed 141 us, 162 with it."""
+
+
+def fit(spec: GemmSpec, mainloop: MmaSyncMainloop, request: GemmRequest) -> Fit | str:
+    """The instance's spec, changed as far as the request needs it; or why it cannot be. Instances serve all types alike, with tiles of as
+    many elements."""
+    if (refusal := groups_refusal(spec, request)) is not None:
+        return refusal
+    found = placed(spec, request)
+    if isinstance(found, str):
+        return found
+    request = found.request
+    if mainloop.fragment_reads == "vectors" and found.result_bytes < MOST_ALIGNMENT:
+        # 3270 x 3270 x 14 takes 50 us on an H200 by such warps, 16 by warps that share a tile; 28 x 28 x 28 in a batch of 3174, 18 and 10.
+        return "rows of results that are no multiples of 16 bytes are stored faster by other warps"
+    scattered = is_shallow(spec, mainloop, request) and found.result_bytes < MOST_ALIGNMENT
+    store = "through_shared" if scattered and not any(transposing_reasons(spec, mainloop)) else spec.store
+    changes = changes_for(spec, found, truncated=request.precision == "tf32")
+    changes |= {"store": store, "mainloop": with_filled_stages(spec, mainloop, request)}
+    return fitted(spec, request, changes | group_changes(request))
+
+
+def is_shallow(spec: GemmSpec, mainloop: MmaSyncMainloop, request: GemmRequest) -> bool:
+    """True if the mainloop is so short that stores decide."""
+    return mainloop.copies != "none" and spec.store == "direct" and request.k <= SHALLOW
+
+
+def with_filled_stages(spec: GemmSpec, mainloop: MmaSyncMainloop, request: GemmRequest) -> MmaSyncMainloop:
+    """The mainloop with no more stages than k fills: others take shared memory from the L1. 4097 x 4097 x 31 takes 34 us by four on an
+    H100, 26 by two."""
+    if not is_shallow(spec, mainloop, request):
+        return mainloop
+    filled = ceil_div(request.k, mainloop.tile.threadblock.k)
+    return mainloop.model_copy(update={"stages": max(FEWEST_STAGES, min(mainloop.stages, filled))})
+
+
+def may_launch_early(spec: GemmSpec) -> bool:
+    """True if an instance leaves numbers to the launch, and comes early where the architecture allows it."""
+    return getattr(spec.decomposition, "slices", 1) == "launch"

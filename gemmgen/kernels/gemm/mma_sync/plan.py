@@ -1,0 +1,133 @@
+"""The plan of a GEMM by warps that multiply fragments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemmgen.core.errors import Reason
+from gemmgen.hardware.target import Architecture
+from gemmgen.kernels.gemm.mma_sync.loop import WarpLoop, warp_mma_loop, warp_mma_regions
+from gemmgen.kernels.gemm.mma_sync.sequence import mma_sync_sequence
+from gemmgen.kernels.gemm.plan import Outline
+from gemmgen.kernels.gemm.reasons import division_reasons, invariance_reasons
+from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop
+from gemmgen.kernels.gemm.tensor_cores.grid import Grid
+from gemmgen.kernels.gemm.tensor_cores.operands import arithmetic_parts, as_stored
+from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan
+from gemmgen.kernels.gemm.tensor_cores.reasons import type_reasons
+from gemmgen.kernels.tiles.resources import ResidentBlocks
+
+TALL = 131072
+"""Rows of a typical product of few columns and little depth."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MmaSyncPlan(TensorPlan):
+    """A GEMM whose warps multiply fragments, which they read from shared or from global memory."""
+
+    loop: WarpLoop
+
+    @property
+    def warnings(self) -> tuple[Reason, ...]:
+        """An estimate of registers beyond what a thread may have; those that copies pass through, the compiler may use again."""
+        resident = ResidentBlocks(self.architecture, self.loop.min_blocks_per_sm, self.threads)
+        return resident.few_registers(self.loop.sums_and_others, resident.allocated_registers, "mainloop.tile")
+
+    @property
+    def registers_per_thread(self) -> int:
+        return min(255, self.loop.estimated_registers, 65536 // (self.threads * self.loop.min_blocks_per_sm) // 8 * 8)
+
+    @property
+    def largest_depth(self) -> int | None:
+        return None if self.loop.vectors is None else self.loop.tile_k
+
+    @property
+    def typical(self) -> dict[str, int]:
+        if self.loop.vectors is None:
+            return super().typical
+        rows, several = (512, {"batch": 64}) if self.batched else (TALL, {})
+        return {"m": rows, "n": self.tile_n, "k": self.loop.tile_k} | several
+
+    @property
+    def tiles_in_turn(self) -> dict[str, tuple[int, int, int]]:
+        if self.loop.vectors is None:
+            return super().tiles_in_turn
+        # More rows of tiles than the warps of few blocks have, each of which goes on with the same columns, or with others.
+        own, depth = self.grid.own_tiles, self.loop.tile_k
+        return {"many rows of a tile": (5 * own, 1, depth), "many tiles of a row": (3, 2 * own + 1, depth)}
+
+    @property
+    def staged_store(self) -> str:
+        if self.loop.turned:
+            return "rows"
+        return "" if self.loop.vectors is None else "vectors"
+
+    @property
+    def even_k(self) -> bool:
+        """True if the spec promises that k is even."""
+        return bool(self.spec.multiple_of.k % 2 == 0)
+
+    @property
+    def fragment_vectors_read(self) -> tuple[tuple[int, int, bool], ...]:
+        """Pairs and elements of the vectors that lanes read of A and B, and whether all of a vector exists or nothing, each once."""
+        vectors = self.loop.vectors
+        if vectors is None:
+            return ()
+        a = (vectors.words_along_k if self.loop.a.k_major else vectors.blocks_m, vectors.whole_a)
+        b = (vectors.words_along_k if self.loop.b.k_major else vectors.blocks_n, vectors.whole_b)
+        return tuple((pairs, 2 * pairs, whole) for pairs, whole in dict.fromkeys((a, b)))
+
+
+def plan(spec: GemmSpec, mainloop: MmaSyncMainloop, architecture: Architecture) -> MmaSyncPlan:
+    """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
+    outline = Outline(spec, architecture, [*division_reasons(spec), *invariance_reasons(spec)])
+    multiplied = as_stored(*outline.matrices[:2])
+    loop = warp_mma_loop(outline, mainloop, multiplied, type_reasons(spec)) if outline.readable else None
+    epilogue = outline.epilogue()
+    assert loop is not None
+    name = outline.name("gemm_mma", name_parts(mainloop))
+    grid, regions = grid_of(loop), warp_mma_regions(loop)
+    shared_bytes = max((region.offset + region.bytes for region in regions), default=0)
+    return MmaSyncPlan(
+        name=name,
+        spec_digest=outline.digest,
+        architecture=architecture,
+        sequence=mma_sync_sequence(name, spec, outline.matrices, loop, grid, epilogue, shared_bytes),
+        template=template_of(mainloop),
+        shared_memory=regions,
+        dynamic_shared_bytes=shared_bytes,
+        spec=spec,
+        matrices=outline.matrices,
+        threads=loop.threads,
+        tile_m=loop.tile_m,
+        tile_n=loop.tile_n,
+        vector_c=min(2, spec.alignment.c),
+        epilogue=epilogue,
+        loop=loop,
+        grid=grid,
+    )
+
+
+def grid_of(loop: WarpLoop) -> Grid:
+    """The grid of warps that share a tile, or have one each."""
+    return Grid(loop.tile_m, loop.tile_n, loop.tile_k, loop.persistent_blocks, loop.own_tiles)
+
+
+def name_parts(mainloop: MmaSyncMainloop) -> list[str]:
+    """Part of an instance's name for its mainloop."""
+    block, warp = mainloop.tile.threadblock, mainloop.tile.warp
+    parts = [f"{block.m}x{block.n}x{block.k}", f"w{warp.m}x{warp.n}"]
+    if mainloop.fragment_reads == "vectors":
+        parts.append("vectors")
+    else:
+        parts.append("direct" if mainloop.copies == "none" else f"s{mainloop.stages}")
+    parts += [mainloop.copies] if mainloop.copies not in ("cp_async", "none") else []
+    parts += ["ahead"] if mainloop.fragment_buffers == 2 else []
+    return parts + arithmetic_parts(mainloop.arithmetic)
+
+
+def template_of(mainloop: MmaSyncMainloop) -> str:
+    """The template of the kernel: fragments from shared memory, or from global memory, in pairs or in vectors."""
+    if mainloop.fragment_reads == "vectors":
+        return "gemm/warp_vectors.cu.j2"
+    return "gemm/warp_direct.cu.j2" if mainloop.copies == "none" else "gemm/warp_mma.cu.j2"

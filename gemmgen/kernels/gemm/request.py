@@ -1,0 +1,192 @@
+"""Products of matrices as requests: layouts, types and what is done to the results, free of instances."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar, Literal
+
+from gemmgen.kernels.epilogue.operations import Operation
+from gemmgen.kernels.requests import MOST_ALIGNMENT, Layout, Request, widest
+
+TYPES = ("f32", "f16", "bf16")
+"""Types of which A, B and C may be any."""
+BYTE_TYPES = ("s8", "u8", "e4m3", "e5m2")
+"""Types that only tensor cores multiply: A and B are both integers, or both floats."""
+FACTOR_TYPES = (*TYPES, *BYTE_TYPES)
+RESULT_TYPES = (*TYPES, "s32", "s8", "e4m3", "e5m2")
+Extent = Literal["none", "m", "n"]
+_TURNED: dict[Extent, Extent] = {"none": "none", "m": "n", "n": "m"}
+_OTHER = {"row": "column", "column": "row", "all": "all", "memory": "memory"}
+ALIGNED_ELEMENTS = 4
+"""Elements of an access from which on a request counts as aligned."""
+Precision = Literal["f32", "ffma", "tf32"]
+"""``f32``: multiply-adds, or what has an error bound that is no larger; ``ffma``: multiply-adds; ``tf32``: whatever is fastest, of factors
+that are cut to 11 bits."""
+PRECISIONS: dict[str, Precision] = {"ffma": "ffma", "tf32": "tf32"}
+"""Options that a problem's words may ask for beside the default."""
+INVARIANT_ROWS = (1, 64, 512, 4096)
+"""Sizes of batches that an instance is chosen for whose rows do not depend on the size of the batch."""
+
+
+@dataclass(frozen=True)
+class GemmRequest(Request):
+    """C = epilogue(alpha A B + beta C). Layouts have two axes, or three, of which the first counts the batch."""
+
+    kind: ClassVar[str] = "gemm"
+    a: Layout
+    b: Layout
+    c: Layout
+    scaled: bool = False
+    """True if alpha may be other than 1."""
+    accumulates: bool = False
+    """True if beta may be other than 0."""
+    epilogue: tuple[Operation, ...] = ()
+    residual: Layout | None = None
+    operands: tuple[str, str] = ("a", "b")
+    """Names of A and B in the operation."""
+    precision: Precision = "f32"
+    """Arithmetic of products of float32 factors."""
+    scales: tuple[str, ...] = ()
+    """Names in the operation of what the epilogue's factors read, in their order."""
+    amax: Literal["none", "stored", "unscaled"] = "none"
+    """As in a spec."""
+    offsets: Layout | None = None
+    """Where groups of rows of A and C end, each of which is multiplied by a matrix of its own: B then has a first axis that counts them."""
+    planes: Layout | None = None
+    """The planes of operand ``b`` in the order of ``PLANES``, where the caller keeps them."""
+    invariant: Extent = "none"
+    """The extent on which no element may depend: that of a batch, along the rows of C, or along its columns where C is transposed."""
+
+    @property
+    def m(self) -> int:
+        return self.c.shape[-2]
+
+    @property
+    def n(self) -> int:
+        return self.c.shape[-1]
+
+    @property
+    def k(self) -> int:
+        return self.a.shape[-1]
+
+    @property
+    def batched(self) -> bool:
+        return len(self.c.shape) == 3
+
+    @property
+    def groups(self) -> int | None:
+        """Groups of rows, if there are any."""
+        return None if self.offsets is None else self.offsets.shape[0]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return self.m, self.n, self.k
+
+    @property
+    def is_empty(self) -> bool:
+        return self.c.is_empty
+
+    @property
+    def adds(self) -> bool:
+        return self.residual is not None
+
+    @cached_property
+    def traits(self) -> tuple[str, ...]:
+        letters = "".join("n" if is_stored(layout, row_major=True) else "t" for layout in (self.a, self.b))
+        types = (self.a.type, self.b.type, self.c.type)
+        elements = min(
+            max(alignment_elements(ALIGNED_ELEMENTS, layout, order) for order in (True, False) if is_stored(layout, order) or not order)
+            for layout in (self.a, self.b, self.c)
+        )
+        return (
+            "" if letters == "nn" else letters,
+            "" if types == ("f32",) * 3 else types[0] if len(set(types)) == 1 else "_".join(types),
+            "" if elements == ALIGNED_ELEMENTS else "unaligned",
+            "" if self.precision == "f32" else self.precision,
+            f"batch={self.c.shape[0]}" if self.batched else f"groups={self.groups}" if self.groups is not None else "",
+            "planes" if self.planes is not None else "",
+        )
+
+    @property
+    def companions(self) -> tuple[GemmRequest, ...]:
+        """Batches from a single row to many, if a row's result must be the same in all of them."""
+        if self.invariant == "none":
+            return ()
+        if self.invariant == "n":
+            return tuple(companion.transposed for companion in self.transposed.companions)
+        return tuple(self._with_rows(rows) for rows in INVARIANT_ROWS)
+
+    def _with_rows(self, rows: int) -> GemmRequest:
+        """The same with another number of rows, stored without gaps."""
+
+        def layout(old: Layout) -> Layout:
+            shape = (*old.shape[:-2], rows, old.shape[-1])
+            if is_stored(old, True):
+                return Layout.packed(shape, old.type)
+            return transposed(Layout.packed((*shape[:-2], shape[-1], rows), old.type))
+
+        residual = None if self.residual is None else layout(self.residual)
+        return replace(self, a=layout(self.a), c=layout(self.c), residual=residual)
+
+    @property
+    def transposed(self) -> GemmRequest:
+        """The same as a product that gives the transpose of C: (A B)ᵀ = Bᵀ Aᵀ."""
+        turned = tuple(
+            operation.model_copy(update={"per": _OTHER[operation.per]}) if hasattr(operation, "per") else operation
+            for operation in self.epilogue
+        )
+        return replace(
+            self,
+            a=transposed(self.b),
+            b=transposed(self.a),
+            c=transposed(self.c),
+            epilogue=turned,
+            residual=None if self.residual is None else transposed(self.residual),
+            operands=self.operands[::-1],
+            invariant=_TURNED[self.invariant],
+        )
+
+
+def transposed(layout: Layout) -> Layout:
+    """The same memory with its last two axes exchanged."""
+    shape, strides = layout.shape, layout.strides
+    return Layout((*shape[:-2], shape[-1], shape[-2]), (*strides[:-2], strides[-1], strides[-2]), layout.type, layout.alignment)
+
+
+def is_stored(layout: Layout, row_major: bool) -> bool:
+    """True if the matrix can be read as one stored row-major (or column-major), with a leading dimension."""
+    if layout.is_empty:
+        return True
+    (rows, columns), (row_stride, column_stride) = layout.shape[-2:], layout.strides[-2:]
+    if not row_major:
+        rows, columns, row_stride, column_stride = columns, rows, column_stride, row_stride
+    return (columns == 1 or column_stride == 1) and (rows == 1 or row_stride >= columns)
+
+
+def alignment_elements(promise: int, layout: Layout, row_major: bool) -> int:
+    """Elements, at most ``promise``, that address, leading dimension and batch stride are multiples of."""
+    promise = min(promise, MOST_ALIGNMENT // layout.element_bytes)
+    if layout.is_empty:
+        return promise
+    seen = [layout.alignment // layout.element_bytes]
+    slow = -2 if row_major else -1
+    if layout.shape[slow] > 1:
+        seen.append(layout.strides[slow])
+    if len(layout.shape) == 3 and layout.shape[0] > 1:
+        seen.append(layout.strides[0])
+    return widest(promise, tuple(seen))
+
+
+def result_type(a: str, b: str, plain: bool = True) -> str:
+    """The type of a result where the caller leaves it open; ``plain``: the product as it is."""
+    if {a, b} <= {"s8", "u8"}:
+        return "s32" if plain else "f32"
+    if {a, b} <= {"e4m3", "e5m2"}:
+        return "bf16"
+    return a if a == b else "f32"
+
+
+def vector_type(result: str) -> str:
+    """The type of a bias of many values."""
+    return result if result in TYPES else "f32"

@@ -1,0 +1,18 @@
+"""The plan of float32 products on tensor cores by those of smaller types: by the instructions that the spec asks for."""
+
+from __future__ import annotations
+
+from gemmgen.hardware.target import Architecture
+from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop, TensorCoreMainloop
+from gemmgen.kernels.gemm.split_precision.product import SplitPrecisionPlan
+
+
+def plan(spec: GemmSpec, mainloop: TensorCoreMainloop | MmaSyncMainloop, architecture: Architecture) -> SplitPrecisionPlan:
+    """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
+    if mainloop.strategy == "tensor_core":
+        from gemmgen.kernels.gemm.split_precision.by_wgmma import plan_by_wgmma
+
+        return plan_by_wgmma(spec, mainloop, architecture)
+    from gemmgen.kernels.gemm.split_precision.by_mma_sync import plan_by_mma_sync
+
+    return plan_by_mma_sync(spec, mainloop, architecture)

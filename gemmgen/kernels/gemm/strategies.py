@@ -1,0 +1,50 @@
+"""The strategies of GEMM, each a package whose parts are imported when they are first asked for."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+
+from gemmgen.kernels.gemm.plan import GemmPlan
+from gemmgen.kernels.gemm.spec import GemmSpec
+
+STRATEGIES = {
+    "naive": "gemmgen.kernels.gemm.naive",
+    "tiled": "gemmgen.kernels.gemm.simt",
+    "vector": "gemmgen.kernels.gemm.gemv",
+    "mma_sync": "gemmgen.kernels.gemm.mma_sync",
+    "tensor_core": "gemmgen.kernels.gemm.wgmma",
+    "split_precision": "gemmgen.kernels.gemm.split_precision",
+}
+"""The package of each strategy by the word that specs have for it; float32 by smaller types is one whatever instructions multiply.
+
+The modules of a package: ``plan`` makes the plan, ``explain`` and ``pictures`` show it, ``cost`` counts its work, ``matching`` fits
+specs to requests. A further strategy, such as tcgen05, is a package, a mainloop in ``gemmgen.kernels.gemm.spec`` and a line here.
+"""
+
+
+def strategy_of(spec: GemmSpec) -> str:
+    """The strategy that plans a spec."""
+    arithmetic = getattr(spec.mainloop, "arithmetic", None)
+    return "split_precision" if arithmetic is not None and arithmetic.f32_by is not None else spec.mainloop.strategy
+
+
+def folder_of(spec: GemmSpec) -> str:
+    """The name of that strategy's package."""
+    return STRATEGIES[strategy_of(spec)].rpartition(".")[2]
+
+
+@cache
+def _module(package: str, name: str) -> ModuleType:
+    return import_module(f"{package}.{name}")
+
+
+def part_for(spec: GemmSpec, name: str) -> ModuleType:
+    """A module of the strategy that plans a spec."""
+    return _module(STRATEGIES[strategy_of(spec)], name)
+
+
+def part_of(plan: GemmPlan, name: str) -> ModuleType:
+    """A module of the strategy that made a plan."""
+    return _module(type(plan).__module__.rpartition(".")[0], name)

@@ -1,0 +1,177 @@
+"""Plans of GEMMs on tensor cores: fragments of results, and the pieces of work that blocks take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from gemmgen.core.formulas import ceil_div, round_up
+from gemmgen.kernels.gemm.plan import GemmPlan, Helper
+from gemmgen.kernels.gemm.spec import StreamK
+from gemmgen.kernels.gemm.tensor_cores.grid import Grid
+from gemmgen.kernels.math.tensor_accuracy import Mainloop, product_bound
+
+if TYPE_CHECKING:
+    from gemmgen.kernels.gemm.plan import Array
+
+
+class TensorLoop(Mainloop, Protocol):
+    """Numbers of a mainloop on tensor cores that do not depend on its instructions."""
+
+    @property
+    def accumulator(self) -> str:
+        """The type of sums in registers."""
+
+    @property
+    def unit(self) -> str:
+        """Peak of a device that the products run at."""
+
+    @property
+    def stages(self) -> int:
+        """Tiles that are in shared memory at a time."""
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorPlan(GemmPlan):
+    """A GEMM on tensor cores."""
+
+    loop: TensorLoop
+    grid: Grid
+
+    @property
+    def unit(self) -> str:
+        return self.loop.unit
+
+    @property
+    def step_k(self) -> int:
+        return self.loop.tile_k
+
+    @property
+    def stages(self) -> int:
+        return self.loop.stages
+
+    @property
+    def arithmetic_text(self) -> str:
+        return "on tensor cores, summed up in " + ("int32" if self.loop.accumulator == "int" else "float32")
+
+    @property
+    def tiles_in_turn(self) -> dict[str, tuple[int, int, int]]:
+        least_k = self.least_depth or self.loop.tile_k
+        sizes = {"tiles of as many steps as stages": (2, 3, round_up(least_k, self.loop.tile_k * self.loop.stages))}
+        if self.grid.dynamic:
+            sizes["many tiles of one step"] = (4, 6, self.loop.tile_k)
+        return sizes
+
+    def product_bound(self, a: Array, b: Array, slices: int) -> Array:
+        """Largest error of A B. Where steps along k are distributed among blocks, the sums of all of them may make up a tile, or of as
+        many as it has steps."""
+        division = self.spec.decomposition
+        joined = min(division.blocks, ceil_div(a.shape[-1], self.loop.tile_k)) if isinstance(division, StreamK) else 0
+        return product_bound(self.loop, max(slices, self.grid.cluster_k), a, b, joined)
+
+    @property
+    def sum_type(self) -> str:
+        return self.loop.accumulator
+
+    @property
+    def flag_bytes(self) -> int:
+        """Bytes at the start of the workspace for the flags of stream-K."""
+        return self.grid.flag_bytes(self.spec.decomposition)
+
+    # Fragments of results.
+
+    @property
+    def staged_store(self) -> str:
+        """A store of results by way of other threads or of shared memory; empty where lanes store what they hold."""
+        return ""
+
+    @property
+    def fragment_store(self) -> str:
+        """Store of fragments of results: a macro of ``templates/gemm/fragments.cu.j2``."""
+        if self.store == "partial":
+            return "partial"
+        return self.staged_store or ("pairs" if self.matrix_c.row_major and self.matrix_c.alignment > 1 else "elements")
+
+    @property
+    def residual_staged(self) -> bool:
+        """True if a residual comes through shared memory, to where its results are collected."""
+        return False
+
+    @property
+    def helpers(self) -> tuple[Helper, ...]:
+        """Packing and guarded reads of pairs."""
+        if self.fragment_store not in ("boxes", "pairs", "vectors"):
+            return ()
+        matrices = (() if self.residual_staged else self.residuals) + ((self.matrix_c,) if self.spec.beta == "argument" else ())
+        needed = [Helper("half", "pack", (self.matrix_c.type,))] if self.matrix_c.is_half else []
+        for half in sorted({matrix.is_half for matrix in matrices}):
+            needed.append(Helper("half" if half else "copy", "load_guarded", (2,)))
+        for element in sorted({matrix.type for matrix in matrices if matrix.is_half}):
+            needed.append(Helper("half", "load_converted", (2, element, True)))
+        return tuple(needed)
+
+    def finishing_takes(self, coordinate: Literal["row", "column"]) -> bool:
+        """True if finishing a fragment's result takes a coordinate of it: to read a matrix, to look up a value, or to tell whether
+        it counts."""
+        looks_up = coordinate in self.epilogue_coordinates and not (self.row_vectors if coordinate == "row" else self.column_vectors)
+        reads = self.spec.beta == "argument" or bool(self.residuals and not self.residual_staged)
+        return looks_up or reads or self.spec.amax != "none"
+
+    # Pieces of work.
+
+    def box_position(self, operand: str, planes: int) -> str:
+        """Third coordinate of a tile in an operand's tensor map; empty where the map has two axes."""
+        if planes > 1:
+            return "plane"
+        matrix = self.matrix_a if operand == "A" else self.matrix_b
+        return "product" if matrix.batch_stride else ""
+
+    @property
+    def counts_across(self) -> bool:
+        """True if pieces of work are found by the number of tiles across the direction that these are counted along."""
+        return self.spec.rasterization.group > 1 or bool(self.batched) or self.slices > 1 or self.cut_at_launch
+
+    @property
+    def begins_within(self) -> bool:
+        """True if a piece of work may begin with another step along k than the first."""
+        return getattr(self.spec.decomposition, "slices", 1) != 1 or self.store == "streamed"
+
+    @property
+    def first_step(self) -> str:
+        """The first step along k of a piece of work, as an expression."""
+        return "work.first_step" if self.begins_within else "0"
+
+    @property
+    def first_step_member(self) -> str:
+        """The declaration of ``first_step`` within a piece of work."""
+        return "int first_step;" if self.begins_within else ""
+
+    @property
+    def first_step_reset(self) -> str:
+        """The statement by which a piece of work begins with the first step of a tile."""
+        return "work.first_step = 0;" if self.begins_within else ""
+
+    @property
+    def end_step(self) -> str:
+        """The step along k behind the last of a piece of work, as an expression."""
+        return "work.first_step + work.steps" if self.begins_within else "work.steps"
+
+    def step_of_work(self, step: str) -> str:
+        """A step along k, counted from the first of a piece of work, as an operand."""
+        whole = f"work.first_step + {step}" if self.begins_within else step
+        return f"({whole})" if " " in whole else whole
+
+    def work_extents(self, of_problem: str = "", of_extent: str = "") -> str:
+        """Arguments that a piece of work is found by, or, with the types before them, the parameters: the extents, each followed by a
+        comma, or the problem in place of m."""
+        along = self.minor if self.spec.rasterization.along == "minor" else self.major
+        found = [f"{of_problem}problem,"] if self.grouped else [f"{of_extent}m,"] if self.counts_across or along == "m" else []
+        return " ".join([*found, *([f"{of_extent}n,"] if self.counts_across or along == "n" else [])])

@@ -1,0 +1,147 @@
+"""The work of a GEMM by warpgroups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gemmgen.core.formulas import ceil_div
+from gemmgen.kernels.family import Costs, Work
+from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES, Moved, held, reduction_work
+from gemmgen.kernels.gemm.tensor_cores.cost import Pace, of_few, share_of
+from gemmgen.kernels.gemm.wgmma.copied import CopyPlan
+from gemmgen.kernels.gemm.wgmma.plan import WgmmaPlan
+from gemmgen.kernels.math.warpgroup import WarpgroupLoop
+
+COPY_REGISTERS = 40
+PROMOTION_ISSUE = 0.06
+"""The same of 8-bit floats, whose sums leave the tensor core."""
+FILLED = 4.6
+"""Time of a row of a box that lies beyond the matrix, over that of one that exists: 1 x 4096 x 11008 of bytes takes 20 us by tiles of 64
+rows on an H200, 64 x 4096 x 11008 takes 14."""
+MULTICAST = 0.2
+"""Part of the time of loading a tile of A that blocks which share it are spared: 520 x 4096 x 4096 takes 28.5 us on an H200 by pairs, 34.6
+by blocks for themselves, 400 x 4096 x 11008 51.9 and 53.3. Blocks that share a tile of B gained nothing."""
+COSTS = {
+    "wgmma": Costs(
+        arithmetic=0.83,
+        loads=0.38,
+        latency=2.16,
+        barriers=0.61,
+        stores=1.25,
+        memory=0.84,
+        idle=0.3,
+        pause=1.7,
+        draw=0.49,
+        hide=0.8,
+        crowd=0.64,
+    ),
+    "wgmma, ping-pong": Costs(
+        arithmetic=0.53, loads=0.38, latency=1.22, barriers=0.82, stores=0.78, memory=0.97, idle=1.94, pause=1.78, draw=0.85, hide=0.97
+    ),
+    "wgmma, clusters along k": Costs(
+        arithmetic=0.62, loads=0.43, latency=0.96, barriers=1.27, stores=0.56, memory=0.78, idle=0.29, draw=0.54, hide=0.97, crowd=0.56
+    ),
+    "copies": Costs(loads=1.47, latency=0.94, stores=1.39, memory=0.82, idle=1.03, crowd=0.1),
+}
+STORES = {
+    "boxes": 1.11,
+    "pairs": 5.18,
+    "elements": 6.66,
+    "turned": 4.7,
+    "partial": 1.76,
+}
+"""Time of stores of results, over that of their bytes in whole lines, by the way of storing."""
+SCATTERED_READS = 2.5
+"""Time of reading what is added to results that `wgmma` leaves in pairs or elements, over that of storing these: 16 times of an H200 with
+bias, residual and ReLU (128 rows, six instances that compute columns) are predicted within 17%, where they were 31% off without it."""
+
+
+def work(plan: WgmmaPlan, problem: Mapping[str, int], moved: Moved, pace: Pace | None = None) -> tuple[Work, ...]:
+    """The launches of one problem."""
+    loop, tiles, pace = plan.loop, moved.tiles, pace or Pace(COSTS[kind_of(plan.loop, "wgmma")], STORES)
+    partial = plan.store == "partial"
+    clustered = loop.sharers > 1
+    tiles_m, tiles_n = (ceil_div(problem[axis], tile) for axis, tile in (("m", loop.tile_m), ("n", loop.tile_n)))
+    if clustered and tiles and not plan.grouped:
+        tiles = tiles // (tiles_m * tiles_n) * ceil_div(tiles_m, loop.cluster_m) * ceil_div(tiles_n, loop.cluster_n) * loop.sharers
+    parts = problem.get("slices", plan.slices) * loop.cluster_k
+    works = tiles * parts
+    share = share_of(plan, works, max(1, ceil_div(ceil_div(problem["k"], loop.tile_k), parts)))
+    results = max(1.0, share.results)
+    sums = float(loop.tile_m * loop.tile_n * FLOAT_BYTES)
+    stored = float(problem["m"] * problem["n"] * problem.get("batch", 1) * FLOAT_BYTES) / max(1, tiles) if partial else moved.tile_result
+    scattered = plan.fragment_store in ("pairs", "elements")
+    # In ping-pong, a group stores while the other multiplies, if the copy engine does.
+    hidden = loop.ping_pong and plan.fragment_store in ("boxes", "partial")
+    added = SCATTERED_READS * len(plan.residuals) if scattered else 0.0
+    main = Work(
+        blocks=share.blocks,
+        threads=loop.threads,
+        registers=plan.registers_per_thread,
+        shared_bytes=plan.shared_bytes,
+        steps=share.steps,
+        operations=2.0 * loop.tile_m * loop.tile_n * loop.tile_k,
+        unit=plan.unit,
+        issue=1.0 + (PROMOTION_ISSUE * loop.blocks_n if loop.promote_steps else pace.compensation),
+        shared_clocks=0.0,
+        loaded_bytes=_boxed(loop.a.tile_bytes, problem["m"], loop.tile_m) * _shared_loads(loop.cluster_n)
+        + _boxed(loop.b.tile_bytes, problem["n"], loop.tile_n),
+        in_flight=float(loop.stages),
+        stored_bytes=pace.stores[plan.fragment_store] * stored * (1 + added) * (1 if hidden else results)
+        + (sums if loop.cluster_k > 1 else 0.0)
+        + STORES["partial"] * sums * (share.joins + share.left),
+        memory_bytes=moved.factors + (0.0 if partial else moved.result),
+        turns=2 if loop.cluster_k > 1 else 1 + share.joins,
+        early=plan.spec.early_launch,
+        results=results,
+        costs=of_few(pace.costs, problem),
+    )
+    if plan.copied is not None:
+        return _copy_work(plan, plan.copied, problem), replace(main, follows=True)
+    return (main, reduction_work(plan, problem, moved.result)) if partial else (main,)
+
+
+def kind_of(loop: WarpgroupLoop, kind: str) -> str:
+    """Name of a kind of kernel in the table of costs, how its blocks and groups divide the work included."""
+    if loop.cluster_k > 1:
+        return f"{kind}, clusters along k"
+    return f"{kind}, ping-pong" if loop.ping_pong and kind == "wgmma" else kind
+
+
+def _shared_loads(sharers: int) -> float:
+    """Time of loading a tile that so many blocks share, over that of a block's own."""
+    return 1 - MULTICAST * (1 - 1 / sharers)
+
+
+def _boxed(tile_bytes: int, extent: int, tile: int) -> float:
+    """Bytes of a tile that the copy engine brings, those that it fills counted as what they cost."""
+    own = held(extent, tile) / tile
+    return tile_bytes * (own + FILLED * (1 - own))
+
+
+def _copy_work(plan: WgmmaPlan, copied: CopyPlan, problem: Mapping[str, int]) -> Work:
+    """The kernel that copies factors first."""
+    launch = plan.sequence.launches[0]
+    grid = launch.grid_of(problem)
+    blocks = grid[0] * grid[1] * grid[2]
+    moved = 2.0 * problem.get("batch", 1) * problem["k"]
+    moved *= sum(problem[factor.extent] * factor.matrix.element_bytes for factor in copied.factors)
+    each = moved / max(blocks, 1) / 2
+    return Work(
+        blocks,
+        launch.threads,
+        COPY_REGISTERS,
+        0,
+        1.0,
+        0.0,
+        "fp32",
+        1.0,
+        0.0,
+        each,
+        4.0,
+        each,
+        moved,
+        early=plan.spec.early_launch,
+        costs=COSTS["copies"],
+    )

@@ -1,0 +1,102 @@
+"""A GEMM by warpgroups in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gemmgen.kernels.family import Section
+from gemmgen.kernels.gemm.tensor_cores.explain import Wording, regions, results, work_lines
+from gemmgen.kernels.gemm.wgmma.plan import WgmmaPlan
+from gemmgen.kernels.gemm.wording import Lines
+from gemmgen.kernels.math.warpgroup import BLOCK_ROWS, SPAN_BYTES, WarpgroupLoop, WarpgroupOperand
+from gemmgen.kernels.tiles.unrolling import unrolling_text
+
+
+def sections(plan: WgmmaPlan, wording: Wording | None = None) -> list[Section]:
+    """Roles of the warps, tiles, copies, the mainloop, shared memory and stores."""
+    loop, wording = plan.loop, replace(wording or Wording(), filler="by the copy engine, ")
+    return [
+        Section("Roles", _roles(loop)),
+        Section("Work", work_lines(plan, wording, _copied_first(plan))),
+        Section("Copies of one stage", _copies(loop)),
+        Section("Mainloop", _mainloop(plan, loop, wording)),
+        Section("Shared memory", _shared(plan, loop)),
+        *wording.sections,
+        Section("Results", _results(plan, loop, wording)),
+    ]
+
+
+def _roles(loop: WarpgroupLoop) -> Lines:
+    rows = loop.blocks_m * BLOCK_ROWS
+    consumers = f"{loop.consumers} group{'s' if loop.consumers > 1 else ''} of four warps, {rows} x {loop.tile_n} of C each"
+    if loop.ping_pong:
+        consumers += ", on different tiles: one multiplies while the other stores"
+    if loop.k_groups > 1:
+        consumers += ", the same: they take parts of k in turns"
+    lines = [
+        ("producer", "a group of four warps, of which one thread keeps the stages full by the copy engine (TMA)"),
+        ("consumers", consumers),
+    ]
+    if loop.registers:
+        lines.append(("registers", f"redistributed: {loop.registers[0]} a thread for the producer, {loop.registers[1]} for consumers"))
+    lines.append(("sums", f"{loop.sums} of a thread's registers hold sums"))
+    return tuple(lines)
+
+
+def _copied_first(plan: WgmmaPlan) -> Lines:
+    if plan.copied is None:
+        return ()
+    names = " and ".join(factor.matrix.name for factor in plan.copied.factors)
+    return (("copied first", f"{names}, by a kernel of its own, to rows along k in the workspace that the copy engine can read"),)
+
+
+def _copies(loop: WarpgroupLoop) -> Lines:
+    def said(operand: WarpgroupOperand) -> str:
+        along = "k" if operand.k_major else operand.axis
+        boxes = operand.spans if operand.k_major else operand.parts
+        count = f"{boxes} boxes" if boxes > 1 else "a box"
+        return f"{count} of {operand.box[1]} rows of {operand.box[0]} elements along {along}: {operand.tile_bytes} bytes a stage"
+
+    return tuple((operand.name, said(operand)) for operand in (loop.a, loop.b))
+
+
+def _mainloop(plan: WgmmaPlan, loop: WarpgroupLoop, wording: Wording) -> Lines:
+    steps = loop.tile_k // loop.instruction_k
+    count = steps * loop.blocks_m * loop.blocks_n
+    lines = [
+        ("instruction", f"{loop.instruction}: {BLOCK_ROWS} x {loop.instruction_n} of C, {loop.instruction_k} of k"),
+        ("one stage", f"{count} instruction{'s' if count > 1 else ''} of each group, issued before those of the stage before are done"),
+        ("stages", f"{loop.stages}: filled while others are multiplied; two barriers each, full and empty"),
+        ("unrolling", f"the loop over a stage's instructions along k, {unrolling_text(plan.spec.mainloop.unroll)}"),
+    ]
+    if loop.a_in_registers:
+        lines[1] = (
+            "one stage",
+            f"{count * wording.products // loop.k_groups} instructions of each group; their rows of A {wording.rows} first",
+        )
+    if loop.promote_steps:
+        parts = f", {loop.instruction_n} columns at a time" if loop.blocks_n > 1 else ""
+        text = f"every {loop.promote_steps * loop.tile_k} of k, sums go from the tensor core, which keeps 14 bits, to float32{parts}"
+        lines[1] = ("one stage", f"{count} instructions of each group")
+        lines.append(("promotion", text))
+    return tuple(lines)
+
+
+def _shared(plan: WgmmaPlan, loop: WarpgroupLoop) -> Lines:
+    lines = list(regions(plan))
+    lines.append(
+        ("layout", f"rows of {SPAN_BYTES} bytes, whose 16-byte pieces are permuted by an exclusive or with the row's last 3 bits,")
+    )
+    lines.append(("", "as the copy engine writes them and matrix instructions read them: no bank conflicts"))
+    blocks = loop.min_blocks_per_sm
+    lines.append(("occupancy", f"{blocks} block{'s' if blocks > 1 else ''} of {loop.threads} threads on an SM"))
+    return tuple(lines)
+
+
+def _results(plan: WgmmaPlan, loop: WarpgroupLoop, wording: Wording) -> Lines:
+    if loop.staging is None:
+        return results(plan, wording)
+    size = loop.staging.columns * plan.matrix_c.element_bytes
+    stored = f"through shared memory, from where the copy engine takes boxes of 64 rows of {size} bytes"
+    beyond = (("", "64 rows that reach into the next group leave row by row, in units of 16 bytes"),) if plan.grouped else ()
+    return results(plan, wording, stored, beyond)

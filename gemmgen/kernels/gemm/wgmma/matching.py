@@ -1,0 +1,71 @@
+"""Fits of GEMMs by warpgroups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gemmgen.kernels.gemm.fitting import changes_for, fitted, placed
+from gemmgen.kernels.gemm.request import GemmRequest, is_stored
+from gemmgen.kernels.gemm.spec import Cluster, GemmSpec, TensorCoreMainloop
+from gemmgen.kernels.gemm.tensor_cores.matching import group_changes, groups_refusal
+from gemmgen.kernels.gemm.tensor_cores.reasons import turning_reasons
+from gemmgen.kernels.math.warpgroup import SPAN_BYTES
+from gemmgen.kernels.requests import MOST_ALIGNMENT, Fit
+
+
+def fit(spec: GemmSpec, mainloop: TensorCoreMainloop, request: GemmRequest) -> Fit | str:
+    """The instance's spec, changed as far as the request needs it; or why it cannot be."""
+    if (refusal := groups_refusal(spec, request)) is not None:
+        return refusal
+    truncated = request.precision == "tf32" and spec.storage.a == spec.storage.b == "tf32"
+    found = placed(spec, request, takes_transpose(spec, request))
+    if isinstance(found, str):
+        return found
+    request = found.request
+    if spec.batch != "grouped" and spec.decomposition.scheme != "split_k_parallel":
+        copied = _copied_factors(request, found.row_major, found.alignment, mainloop)
+        found.alignment.update(dict.fromkeys(copied, 1))
+        mainloop = mainloop.model_copy(update={"copied": "both" if len(copied) > 1 else copied[0] if copied else "none"})
+    if request.groups is not None and mainloop.persistent_blocks:
+        # Groups end at different times.
+        mainloop = mainloop.model_copy(update={"tiles": "dynamic", "cluster": Cluster()})
+    # TMA stores whole units of 16 bytes; warps store what is aligned or ends otherwise.
+    whole_rows = request.n * request.c.element_bytes % MOST_ALIGNMENT == 0
+    boxes = spec.store == "tma" and whole_rows and found.result_bytes == MOST_ALIGNMENT
+    store = spec.store
+    if spec.store == "tma" and not boxes:
+        store = "direct" if any(turning_reasons(spec)) else "through_shared"
+    units = MOST_ALIGNMENT // request.c.element_bytes if boxes else 1
+    changes = changes_for(spec, found, truncated, units) | {"store": store, "mainloop": mainloop}
+    return fitted(spec, request, changes | group_changes(request))
+
+
+def takes_transpose(spec: GemmSpec, request: GemmRequest) -> bool:
+    """True if a kernel for column-major results takes C as its transpose, as it does wherever it can: few rows then fill the columns of its
+    tiles."""
+    return spec.order != "row_major" and is_stored(request.c, True)
+
+
+def _copied_factors(
+    request: GemmRequest, row_major: Mapping[str, bool], alignment: Mapping[str, int], mainloop: TensorCoreMainloop
+) -> list[str]:
+    """The factors that neither the copy engine nor matrix instructions can read as they lie, of which the second kind is copied only where
+    one tile holds it or no tile could."""
+    found = []
+    tile, cluster = mainloop.tile, mainloop.cluster
+    sides = (
+        ("a", request.a, row_major["a"], request.m, tile.m, cluster.n),
+        ("b", request.b, not row_major["b"], request.n, tile.n, cluster.m),
+    )
+    for name, layout, along_k, extent, held, sharers in sides:
+        unaligned = alignment[name] * layout.element_bytes < MOST_ALIGNMENT
+        # Boxes of what is stored across k are as wide as a row of shared memory: 8 x 10072 x 1888, its few rows stored so.
+        narrow = extent <= held and held * layout.element_bytes % (SPAN_BYTES * sharers) != 0
+        if unaligned or (not along_k and (layout.element_bytes != 2 or narrow)):
+            found.append(name)
+    return found
+
+
+def may_launch_early(spec: GemmSpec) -> bool:
+    """True if an instance leaves numbers to the launch, and comes early where the architecture allows it."""
+    return False

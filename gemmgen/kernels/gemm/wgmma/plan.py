@@ -1,0 +1,151 @@
+"""The plan of a GEMM by warpgroups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemmgen.core.elements import ELEMENTS
+from gemmgen.core.errors import Reason
+from gemmgen.hardware.target import Architecture
+from gemmgen.kernels.gemm.plan import EpilogueVector, Outline
+from gemmgen.kernels.gemm.reasons import division_reasons, invariance_reasons
+from gemmgen.kernels.gemm.spec import GemmSpec, TensorCoreMainloop
+from gemmgen.kernels.gemm.tensor_cores.grid import Grid
+from gemmgen.kernels.gemm.tensor_cores.operands import arithmetic_parts, as_stored
+from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan
+from gemmgen.kernels.gemm.wgmma.copied import CopyPlan, as_copied, copy_plan
+from gemmgen.kernels.gemm.wgmma.loop import vector_bytes, warpgroup_loop, warpgroup_regions
+from gemmgen.kernels.gemm.wgmma.reasons import stored_reasons
+from gemmgen.kernels.gemm.wgmma.sequence import wgmma_sequence
+from gemmgen.kernels.math.warpgroup import WarpgroupLoop
+from gemmgen.kernels.tiles.resources import ResidentBlocks
+
+TEMPLATE = "gemm/tensor_core.cu.j2"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WgmmaPlan(TensorPlan):
+    """A GEMM whose warpgroups multiply what TMA brings."""
+
+    loop: WarpgroupLoop
+    copied: CopyPlan | None = None
+    """The kernel that copies factors first, if there is one."""
+
+    @property
+    def warnings(self) -> tuple[Reason, ...]:
+        """An estimate of registers beyond what a thread may have."""
+        resident = ResidentBlocks(self.architecture, self.loop.min_blocks_per_sm, self.threads)
+        limit = self.loop.registers[1] if self.loop.registers else resident.allocated_registers
+        return resident.few_registers(self.loop.estimated_registers, limit, "mainloop.tile")
+
+    @property
+    def registers_per_thread(self) -> int:
+        return min(255, 65536 // (self.threads * self.loop.min_blocks_per_sm) // 8 * 8)
+
+    @property
+    def slice_k(self) -> int:
+        return self.loop.tile_k * self.loop.k_groups
+
+    @property
+    def row_parts(self) -> int:
+        return self.loop.consumers if self.loop.skips_rows else 1
+
+    @property
+    def fetched_tile(self) -> tuple[int, int]:
+        return self.tile_m * self.grid.cluster_m, self.tile_n * self.grid.cluster_n
+
+    @property
+    def main_launch(self) -> int:
+        return int(self.copied is not None)
+
+    @property
+    def staged_store(self) -> str:
+        if self.spec.store == "tma":
+            return "boxes"
+        return "turned" if self.loop.turned else ""
+
+    @property
+    def residual_staged(self) -> bool:
+        return self.loop.residual
+
+    @property
+    def column_vectors(self) -> tuple[EpilogueVector, ...]:
+        return self._vectors("column") if self.loop.column_bytes else ()
+
+    @property
+    def row_vectors(self) -> tuple[EpilogueVector, ...]:
+        return self._vectors("row") if self.loop.staging else ()
+
+    def _vectors(self, per: str) -> tuple[EpilogueVector, ...]:
+        found: list[EpilogueVector] = []
+        offset = 0
+        for access in (access for step in self.epilogue for access in step.accesses if access.operand.per == per):
+            element = ELEMENTS[access.stored]
+            found.append(EpilogueVector(access.name, element.c_type, offset))
+            offset += vector_bytes(self.loop.tile_n, element.bytes)
+        return tuple(found)
+
+
+def plan(spec: GemmSpec, mainloop: TensorCoreMainloop, architecture: Architecture) -> WgmmaPlan:
+    """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
+    outline = Outline(spec, architecture, [*division_reasons(spec), *invariance_reasons(spec)])
+    a, b, c = outline.matrices
+    read = as_copied(mainloop, a), as_copied(mainloop, b), c
+    loop = warpgroup_loop(outline, mainloop, read, as_stored(a, b), stored_reasons(spec, mainloop, read))
+    epilogue = outline.epilogue()
+    assert loop is not None
+    name = outline.name("gemm", name_parts(spec, mainloop))
+    grid, copied = grid_of(loop), copy_plan(name, mainloop, outline.matrices)
+    regions = warpgroup_regions(loop)
+    return WgmmaPlan(
+        name=name,
+        spec_digest=outline.digest,
+        architecture=architecture,
+        sequence=wgmma_sequence(name, spec, outline.matrices, loop, grid, epilogue, copied),
+        template=TEMPLATE,
+        shared_memory=regions,
+        dynamic_shared_bytes=max(region.offset + region.bytes for region in regions),
+        spec=spec,
+        matrices=outline.matrices,
+        threads=loop.threads,
+        tile_m=mainloop.tile.m,
+        tile_n=mainloop.tile.n,
+        vector_c=min(2, spec.alignment.c),
+        epilogue=epilogue,
+        loop=loop,
+        grid=grid,
+        copied=copied,
+    )
+
+
+def grid_of(loop: WarpgroupLoop) -> Grid:
+    """The grid of warpgroups, whose blocks may share tiles."""
+    return Grid(
+        tile_m=loop.tile_m,
+        tile_n=loop.tile_n,
+        tile_k=loop.tile_k,
+        persistent_blocks=loop.persistent_blocks,
+        cluster_m=loop.cluster_m,
+        cluster_n=loop.cluster_n,
+        cluster_k=loop.cluster_k,
+        groups=loop.consumers,
+        dynamic=loop.dynamic,
+        skips_rows=loop.skips_rows,
+    )
+
+
+def name_parts(spec: GemmSpec, mainloop: TensorCoreMainloop) -> list[str]:
+    """Part of an instance's name for its mainloop."""
+    tile, cluster = mainloop.tile, mainloop.cluster
+    parts = [
+        f"{tile.m}x{tile.n}x{tile.k}",
+        f"s{mainloop.stages}",
+        f"{mainloop.schedule[0]}{mainloop.consumers}",
+    ]
+    parts += arithmetic_parts(mainloop.arithmetic)
+    parts += [f"cluster{cluster.m}x{cluster.n}"] if cluster.m * cluster.n > 1 else []
+    parts += ["tma"] if spec.store == "tma" else []
+    parts += ["dynamic"] if mainloop.tiles == "dynamic" else []
+    parts += ["aregs"] if mainloop.a_from == "registers" else []
+    parts += [f"copied_{mainloop.copied}"] if mainloop.copied != "none" else []
+    return parts
