@@ -24,6 +24,7 @@ COMMANDS = {
     "view": "Write one page of a kernel: CUDA, PTX and machine code side by side, and what makes it slow.",
     "diff": "Compare two kernels: spec, plan, source, machine code, counters, predicted time.",
     "banks": "Say what an access to shared memory costs, and what a padding or a swizzle would change.",
+    "prove": "Prove properties of kernels for all sizes of their problems.",
     "draw": "Draw a spec's tiles, lanes and banks of shared memory.",
     "schema": "Print the JSON Schema of specs.",
     "doctor": "Show what this machine has, and what each missing piece costs.",

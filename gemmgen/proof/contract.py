@@ -1,0 +1,222 @@
+"""The preconditions of one launch as formulas: dimensions and constraints of its problem, its arrays, its grid and its block.
+
+They come from the launch sequence, which the host checks before every launch: a proof holds for every problem that passes these checks.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import z3
+
+from gemmgen.core.elements import ELEMENTS
+from gemmgen.core.expressions import Walker
+from gemmgen.core.formulas import GRAMMAR, Formula
+from gemmgen.kernels.launch import GRID_LIMITS, ArrayArgument, KernelLaunch, LaunchSequence
+from gemmgen.proof.values import Term, Value, as_term, constant
+
+AXES = "xyz"
+
+
+class Inexpressible(Exception):
+    """A formula of the launch that has no counterpart here."""
+
+
+class _Terms(Walker):
+    """A formula as a z3 term."""
+
+    grammar: ClassVar = GRAMMAR
+
+    def __init__(self, names: Mapping[str, Term]) -> None:
+        self._names = names
+
+    def term(self, node: ast.expr) -> Term:
+        """The term of a node. Raises ``Inexpressible``."""
+        match node:
+            case ast.Constant(value=int(number)):
+                return number
+            case ast.Name(id=name) if name in self._names:
+                return self._names[name]
+            case ast.BinOp(left=left, op=op, right=right):
+                return self._binary(op, self.term(left), self.term(right))
+            case ast.Call(func=ast.Name(id=function), args=arguments):
+                return self._call(function, arguments)
+            case ast.Compare():
+                return z3.If(self.condition(node), z3.IntVal(1), z3.IntVal(0))
+        raise Inexpressible(ast.unparse(node))
+
+    def condition(self, node: ast.expr) -> z3.BoolRef:
+        """A comparison as a condition; any other node holds if it is not zero."""
+        if isinstance(node, ast.Compare):
+            a, b = as_term(self.term(node.left)), as_term(self.term(node.comparators[0]))
+            match node.ops[0]:
+                case ast.Lt():
+                    return a < b
+                case ast.LtE():
+                    return a <= b
+                case ast.Gt():
+                    return a > b
+                case ast.GtE():
+                    return a >= b
+                case ast.Eq():
+                    return a == b
+                case ast.NotEq():
+                    return a != b
+        return as_term(self.term(node)) != 0
+
+    def _binary(self, op: ast.operator, a: Term, b: Term) -> Term:
+        match op:
+            case ast.Add():
+                return a + b
+            case ast.Sub():
+                return a - b
+            case ast.Mult():
+                return a * b
+            case ast.LShift() if isinstance(b, int):
+                return a * (1 << b)
+            case ast.FloorDiv() if isinstance(b, int) and b > 0:
+                return a // b if isinstance(a, int) else a / b
+            case ast.Mod() if isinstance(b, int) and b > 0:
+                return a % b
+        raise Inexpressible(f"{type(op).__name__} by a number that is not known")
+
+    def _call(self, function: str, arguments: list[ast.expr]) -> Term:
+        if function == "select":
+            condition, yes, no = arguments
+            return z3.If(self.condition(condition), as_term(self.term(yes)), as_term(self.term(no)))
+        terms = [self.term(argument) for argument in arguments]
+        if function in ("min", "max"):
+            a, b = (as_term(term) for term in terms)
+            return z3.If(a <= b if function == "min" else a >= b, a, b)
+        if function in ("ceil_div", "round_up") and isinstance(terms[1], int) and terms[1] > 0:
+            a, divisor = terms[0], terms[1]
+            quotient = -(-a // divisor) if isinstance(a, int) else (a + (divisor - 1)) / divisor
+            return quotient if function == "ceil_div" else quotient * divisor
+        raise Inexpressible(f"{function} of numbers that are not known")
+
+
+@dataclass(frozen=True)
+class Array:
+    """An array in global memory as the kernel may use it."""
+
+    name: str
+    element_bytes: int
+    shape: tuple[Term, ...]
+    strides: tuple[Term, ...]
+    """Elements from one index to the next."""
+    alignment: int
+    """Bytes that its address is a multiple of."""
+    writable: bool
+    workspace: bool
+
+
+class Contract:
+    """Everything that holds when one launch of a sequence runs. Raises ``Inexpressible``."""
+
+    def __init__(self, sequence: LaunchSequence, launch: KernelLaunch) -> None:
+        self.launch = launch
+        self.facts: list[z3.BoolRef] = []
+        self._values: dict[str, Value] = {}
+        self.symbols: dict[str, z3.ArithRef] = {}
+        """The dimensions' symbols; a dimension that must be a multiple is that many times its symbol."""
+        multiples = _multiples(sequence)
+        for dimension in sequence.dimensions:
+            symbol, step = z3.Int(dimension.name), multiples.get(dimension.name, 1)
+            value = symbol * step if step > 1 else symbol
+            self.facts += [value >= dimension.minimum, value <= dimension.maximum]
+            zeros = (step & -step).bit_length() - 1
+            self._values[dimension.name] = Value(value, dimension.minimum, dimension.maximum, zeros)
+            self.symbols[dimension.name] = symbol
+        terms = _Terms({name: value.term for name, value in self._values.items()})
+        for constraint in sequence.constraints:
+            self.facts.append(terms.condition(constraint.condition.tree))
+        self._terms = terms
+        self.arrays = {array.name: self._array(array) for array in sequence.arrays}
+        self.threads = launch.block
+        self.grid = tuple(as_term(terms.term(formula.tree)) for formula in launch.grid)
+        self.grid_factors = tuple(tuple(as_term(terms.term(part)) for part in _factors(formula)) for formula in launch.grid)
+        self.dynamic_shared = as_term(terms.term(launch.dynamic_shared_bytes.tree))
+        # A block exists, so that every factor of its grid is at least one.
+        for factors, limit in zip(self.grid_factors, GRID_LIMITS, strict=True):
+            self.facts += [factor >= 1 for factor in factors]
+            product = factors[0]
+            for factor in factors[1:]:
+                product = product * factor
+            self.facts.append(product <= limit)
+        self._tighten()
+
+    def _tighten(self) -> None:
+        """Raises the lower bound of dimensions that no block exists without."""
+        for name, value in self._values.items():
+            solver = z3.Solver()
+            solver.set("timeout", 200)
+            solver.add(*[fact for fact in self.facts if not _is_product(fact)], value.z3 < 1)
+            if value.low == 0 and solver.check() == z3.unsat:
+                self._values[name] = Value(value.term, 1, value.high, value.zeros)
+
+    def _array(self, argument: ArrayArgument) -> Array:
+        def terms(formulas: tuple[Formula, ...]) -> tuple[Term, ...]:
+            return tuple(self._terms.term(formula.tree) for formula in formulas)
+
+        return Array(
+            argument.name,
+            ELEMENTS[argument.type].bytes,
+            terms(argument.shape),
+            terms(argument.strides),
+            argument.alignment,
+            argument.writes,
+            argument.role == "workspace",
+        )
+
+    def value_of(self, name: str, model: z3.ModelRef) -> int:
+        """A dimension's value in a model."""
+        return int(model.eval(self._values[name].z3, model_completion=True).as_long())
+
+    def parameter(self, index: int) -> Value | None:
+        """The parameter of that place: an address, a dimension; None for numbers such as alpha, and for structures."""
+        name = self.launch.arguments[index]
+        return constant(0, name) if name in self.arrays else self._values.get(name)
+
+
+def _multiples(sequence: LaunchSequence) -> dict[str, int]:
+    """The dimensions that constraints promise to be multiples of a number."""
+    found: dict[str, int] = {}
+    for constraint in sequence.constraints:
+        match constraint.condition.tree:
+            case ast.Compare(
+                left=ast.BinOp(left=ast.Name(id=name), op=ast.Mod(), right=ast.Constant(value=int(number))),
+                ops=[ast.Eq()],
+                comparators=[ast.Constant(value=0)],
+            ):
+                found[name] = max(found.get(name, 1), number)
+    return found
+
+
+def _factors(formula: Formula) -> list[ast.expr]:
+    """The factors of a product, in order."""
+    pending, found = [formula.tree], []
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+            pending += [node.right, node.left]
+        else:
+            found.append(node)
+    return found
+
+
+def _is_product(term: z3.ExprRef) -> bool:
+    """True if numbers that are not known are multiplied anywhere in a term."""
+    seen: set[int] = set()
+    pending = [term]
+    while pending:
+        part = pending.pop()
+        if part.get_id() in seen:
+            continue
+        seen.add(part.get_id())
+        if z3.is_mul(part) and sum(not z3.is_int_value(child) for child in part.children()) > 1:
+            return True
+        pending += part.children()
+    return False

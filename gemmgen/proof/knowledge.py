@@ -1,0 +1,235 @@
+"""Facts about one symbolic thread of a kernel while it is lifted: symbols, lemmas, and the events that were seen.
+
+A fact must be satisfiable whatever the kernel does: it defines a new symbol, or restates the contract. Conditions that hold only on
+some ways through the kernel belong to a path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+import z3
+
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Function, Instruction, Module
+from gemmgen.hardware.target import WARP_THREADS
+from gemmgen.proof.contract import AXES, Contract
+from gemmgen.proof.control import Unliftable
+from gemmgen.proof.slicing import relevant_registers
+from gemmgen.proof.solver import Solver
+from gemmgen.proof.values import UNBOUNDED, Condition, Term, Value, as_term, constant, negation
+
+BARRIERS, GROUPS = "%barriers", "%groups"
+"""Pseudo-registers: barriers passed, and groups of asynchronous copies closed, so far."""
+LEMMA_MILLISECONDS = 3000
+
+State: TypeAlias = dict[str, Value | Condition]
+Path: TypeAlias = tuple[Condition, ...]
+"""Conditions that all hold where a thread is."""
+
+
+@dataclass(frozen=True, eq=False)
+class Access:
+    """One access to memory of one thread."""
+
+    kind: Literal["load", "store", "atomic"]
+    space: str
+    address: Value | None
+    """The offset in its array; None where it is not known which array that is."""
+    size: Term
+    width: int
+    """Bytes that the address must be a multiple of."""
+    path: Path
+    barriers: Value
+    instruction: Instruction
+    block: int
+    group: Value | None = None
+    """Of an asynchronous copy's store: the groups closed before it."""
+    turns: tuple[z3.ArithRef, ...] = ()
+    """Turns of the loops around it."""
+
+    @property
+    def writes(self) -> bool:
+        """True if it changes memory."""
+        return self.kind != "load"
+
+
+@dataclass(frozen=True, eq=False)
+class Wait:
+    """A wait for asynchronous copies: all but the last ``pending`` groups have arrived after it."""
+
+    pending: int
+    groups: Value
+    barriers: Value
+    turn: z3.ArithRef | None
+    """The turn of the innermost loop around it."""
+
+
+@dataclass
+class Lifted:
+    """A kernel as formulas."""
+
+    accesses: list[Access] = field(default_factory=list)
+    waits: list[Wait] = field(default_factory=list)
+    barrier_blocks: list[int] = field(default_factory=list)
+    assumptions: list[str] = field(default_factory=list)
+    unbounded_loops: list[Instruction] = field(default_factory=list)
+    """A branch back of each loop that was not proved to end."""
+
+
+class Knowledge:
+    """Symbols, facts and events of one kernel under one contract."""
+
+    def __init__(self, module: Module, function: Function, contract: Contract, solver: Solver) -> None:
+        self.module, self.function, self.contract, self.solver = module, function, contract, solver
+        self.relevant = relevant_registers(function)
+        self.facts: list[z3.BoolRef] = list(contract.facts)
+        self.private: list[z3.ExprRef] = []
+        """Symbols that every thread has for itself."""
+        self.lifted = Lifted()
+        self.guessing = False
+        """True while one turn of a loop is run on arbitrary values, to see what it does: nothing is proved or recorded then."""
+        self.turns: list[z3.ArithRef] = []
+        """Turns of the loops that the lifter is in, outermost first."""
+        self.finished: list[z3.ArithRef] = []
+        """Turns of all loops that were lifted."""
+        self.divisions: list[tuple[z3.ArithRef, z3.ArithRef, Value]] = []
+        """Dividend, divisor times quotient, remainder."""
+        self.divided: list[tuple[Value, Value]] = []
+        """Quotients and remainders by numbers that are not known."""
+        self.quotients: dict[int, tuple[z3.ArithRef, z3.ArithRef]] = {}
+        """Dividend and divisor by the number of a quotient's or a remainder's term."""
+        self.block_parts: dict[str, tuple[z3.ArithRef, z3.ArithRef]] = {}
+        """Quotient and remainder of a block's index by a factor of its grid, by axis: together they determine the index."""
+        self.here: Instruction | None = None
+        self._names = 0
+        x, y, z = contract.threads
+        self.thread = {axis: self._axis(f"tid.{axis}", extent) for axis, extent in zip(AXES, (x, y, z), strict=True)}
+        self.block = {axis: self._block_index(axis, place) for place, axis in enumerate(AXES)}
+
+    def symbol(self, name: str, low: int = -UNBOUNDED, high: int = UNBOUNDED, *, private: bool = True) -> Value:
+        """A new integer."""
+        self._names += 1
+        term = z3.Int(f"{name}#{self._names}")
+        if private:
+            self.private.append(term)
+        if low > -UNBOUNDED:
+            self.facts.append(term >= low)
+        if high < UNBOUNDED:
+            self.facts.append(term <= high)
+        return Value(term, low, high)
+
+    def anything(self, bits: int, base: str | None = None) -> Value:
+        """Any content of a register of so many bits, which nothing is known of."""
+        half = 1 << max(bits - 1, 0)
+        value = self.symbol("any", -half, half - 1)
+        return Value(value.term, value.low, value.high, 0, base)
+
+    def any_condition(self) -> z3.BoolRef:
+        """A condition that nothing is known of."""
+        self._names += 1
+        found = z3.Bool(f"any#{self._names}")
+        self.private.append(found)
+        return found
+
+    def _axis(self, name: str, extent: int) -> Value:
+        if extent == 1:
+            return constant(0)
+        term = z3.Int(name)
+        self.private.append(term)
+        self.facts += [term >= 0, term <= extent - 1]
+        return Value(term, 0, extent - 1)
+
+    def _block_index(self, axis: str, place: int) -> Value:
+        grid = self.contract.grid[place]
+        if z3.is_int_value(z3.simplify(grid)) and z3.simplify(grid).as_long() == 1:
+            return constant(0)
+        term = z3.Int(f"ctaid.{axis}")
+        self.private.append(term)
+        self.facts += [term >= 0, term < grid]
+        return Value(term, 0, (1 << 31) - 1)
+
+    @property
+    def linear_thread(self) -> Value:
+        """The thread's index in its block."""
+        x, y, _ = self.contract.threads
+        terms = self.thread
+        total = as_term(terms["x"].term) + as_term(terms["y"].term) * x + as_term(terms["z"].term) * (x * y)
+        count = self.contract.launch.threads
+        return Value(z3.simplify(total), 0, count - 1) if count > 1 else constant(0)
+
+    @property
+    def lane(self) -> Value:
+        """The thread's index in its warp."""
+        thread = self.linear_thread
+        if thread.high < WARP_THREADS:
+            return thread
+        return Value(as_term(thread.term) % WARP_THREADS, 0, WARP_THREADS - 1)
+
+    def depends_on_thread(self, term: z3.ExprRef | int | bool) -> bool:
+        """True unless all threads of a block have the same value for a term."""
+        if isinstance(term, int):
+            return False
+        shared = {value.term.get_id() for value in self.block.values() if not isinstance(value.term, int)}
+        shared |= {turn.get_id() for turn in (*self.turns, *self.finished)}
+        private = {symbol.get_id() for symbol in self.private}
+        pending, seen = [term], set()
+        while pending:
+            part = pending.pop()
+            number = part.get_id()
+            if number in seen:
+                continue
+            seen.add(number)
+            if number in self.quotients:
+                pending += self.quotients[number]
+            elif number in private and number not in shared:
+                return True
+            pending += part.children()
+        return False
+
+    def proves(self, path: Iterable[Condition], goal: Condition, milliseconds: int = 5000) -> bool:
+        """True if a goal holds wherever a path leads."""
+        return self.solver.proves([*self.facts, *path], goal, milliseconds)
+
+    def seen(self, value: Value, bits: int, signed: bool, path: Path) -> Value:
+        """The number that an operation on a register of this type sees: the representative in the type's range."""
+        low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
+        if value.constant is not None:
+            return constant((value.constant - low) % (1 << bits) + low, value.base)
+        if (low <= value.low and value.high <= high) or self.guessing or value.base:
+            return value
+        within = z3.And(value.z3 >= low, value.z3 <= high)
+        if self.proves(path, within, LEMMA_MILLISECONDS):
+            return Value(value.term, max(value.low, low), min(value.high, high), value.zeros, value.base)
+        wraps = self.symbol("wraps")
+        term = value.z3 - wraps.z3 * (1 << bits)
+        self.facts += [term >= low, term <= high]
+        return Value(term, low, high, min(value.zeros, bits - 1), value.base)
+
+    def guard(self, instruction: Instruction, state: State) -> Condition:
+        """The condition under which an instruction is carried out."""
+        assert instruction.guard is not None
+        condition = self.condition(instruction.guard.name, state)
+        return negation(condition) if instruction.guard_negated else condition
+
+    def condition(self, name: str, state: State) -> Condition:
+        """The content of a predicate register."""
+        found = state.get(name)
+        if found is None or isinstance(found, Value):
+            found = state[name] = self.any_condition()
+        return found
+
+    def record(self, access: Access) -> None:
+        """Notes an access, outside of guesses."""
+        if not self.guessing:
+            self.lifted.accesses.append(replace(access, turns=tuple(self.turns)))
+
+    def unliftable(self, reason: str) -> Unliftable:
+        """An error about the present instruction."""
+        return Unliftable(self.here, reason)
+
+
+def bits_of(kind: str) -> int:
+    """Bits of a PTX type."""
+    return 1 if kind == "pred" else 8 * TYPE_BYTES.get(kind, 4)

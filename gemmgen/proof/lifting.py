@@ -1,0 +1,149 @@
+"""Lifts the PTX of a kernel to formulas for one symbolic thread: what each access touches, under which condition, between which barriers.
+
+Registers become ``Value``s and conditions over the thread's index, the block's and the problem. A loop gets a counter, its turn;
+registers that it changes get closed forms over the turn, which are guessed from one turn and then proved by induction
+(``gemmgen.proof.loops``). The number of barriers that a thread has passed is one more register, so that two threads are between the
+same barriers if two integers are equal.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import z3
+
+from gemmgen.emulator.ptx.syntax import Function, Module
+from gemmgen.proof.contract import Contract
+from gemmgen.proof.control import LEAVES, ControlFlow, control_flow
+from gemmgen.proof.knowledge import BARRIERS, GROUPS, Knowledge, Lifted, Path, State
+from gemmgen.proof.loops import Edge, run_loop
+from gemmgen.proof.semantics import execute
+from gemmgen.proof.solver import Solver
+from gemmgen.proof.values import Condition, Value, as_condition, choose, conjunction, constant, mentions, negation
+
+
+class Lifter:
+    """One kernel under one contract. ``lift`` raises ``Unliftable`` for a statement that has no meaning here, ``OutOfTime``."""
+
+    def __init__(self, module: Module, function: Function, contract: Contract, solver: Solver) -> None:
+        self.known = Knowledge(module, function, contract, solver)
+        self.flow: ControlFlow = control_flow(function)
+        self.branches: dict[int, Condition] = {}
+        """The condition of each conditional branch, in terms of the turns of the loops around it."""
+        self._paths: dict[int, Path] = {}
+        self._reached: dict[int, Path] = {}
+
+    def lift(self) -> Lifted:
+        """Runs the whole function once."""
+        start: State = {BARRIERS: constant(0), GROUPS: constant(0)}
+        self.region(frozenset(range(self.flow.end)), 0, [Edge(0, (), start)])
+        return self.known.lifted
+
+    def region(self, blocks: frozenset[int], entry: int, incoming: Sequence[Edge]) -> tuple[list[Edge], list[Edge]]:
+        """Runs a region from its entry, without its ways back to it; returns the ways back and the ways out."""
+        edges: dict[int, list[Edge]] = defaultdict(list)
+        edges[entry] = list(incoming)
+        back: list[Edge] = []
+        out: list[Edge] = []
+        inner: set[int] = set()
+        for block in sorted(blocks & self.flow.order.keys(), key=lambda number: self.flow.order[number]):
+            if block in inner or not edges[block]:
+                continue
+            path, state = self.merge(block, edges[block])
+            loop = self.flow.loops.get(block)
+            if loop is not None and not (block == entry and loop == blocks):
+                inner |= loop
+                left = run_loop(self.known, self.flow, self, block, path, state)
+            else:
+                self._paths[block] = path
+                left = self._run_block(block, path, state)
+            for edge in left:
+                if edge.target == entry:
+                    back.append(edge)
+                elif edge.target in blocks:
+                    edges[edge.target].append(edge)
+                else:
+                    out.append(edge)
+        return back, out
+
+    def merge(self, block: int, edges: Sequence[Edge]) -> tuple[Path, State]:
+        """The path and the state where several ways meet."""
+        if len(edges) == 1:
+            return edges[0].path, dict(edges[0].state)
+        dominator = self.flow.immediate_dominator(block) if block in self.flow.dominators and block != 0 else block
+        common = self._paths.get(dominator, ())
+        relative = [conjunction(edge.path[_shared(edge.path, common) :]) for edge in edges]
+        ended = [turn for turn in self.known.finished if not any(turn is active for active in self.known.turns)]
+        complete = block in self.flow.post_dominators[dominator] and not any(mentions(part, ended) for part in relative)
+        path = common if complete and all(_shared(edge.path, common) == len(common) for edge in edges) else (*common, z3.Or(*relative))
+        if any(_shared(edge.path, common) < len(common) for edge in edges):
+            path = (z3.Or(*[conjunction(edge.path) for edge in edges]),)
+            relative = [conjunction(edge.path) for edge in edges]
+        state = dict(edges[0].state)
+        for condition, edge in zip(relative[1:], edges[1:], strict=True):
+            for name in list(state):
+                other = edge.state.get(name)
+                merged = None if other is None else _either(condition, other, state[name])
+                if merged is None:
+                    del state[name]
+                else:
+                    state[name] = merged
+        return path, state
+
+    def reached(self, block: int) -> Path:
+        """The exact condition for a thread to come to a block, provided that loops end: free of the turns of loops that ended."""
+        if block not in self._reached:
+            if block == 0:
+                self._reached[block] = ()
+            else:
+                dominator = self.flow.immediate_dominator(block)
+                if block in self.flow.post_dominators[dominator]:
+                    self._reached[block] = self.reached(dominator)
+                else:
+                    ways = [
+                        self._way(before, block) for before in self.flow.predecessors[block] if block not in self.flow.dominators[before]
+                    ]
+                    self._reached[block] = ways[0] if len(ways) == 1 else (z3.Or(*[conjunction(way) for way in ways]),)
+        return self._reached[block]
+
+    def _way(self, before: int, block: int) -> Path:
+        condition, targets = self.branches.get(before), self.flow.successors[before]
+        if condition is None:
+            return self.reached(before)
+        return (*self.reached(before), condition if targets[0] == block else negation(condition))
+
+    def _run_block(self, block: int, path: Path, state: State) -> list[Edge]:
+        for instruction in self.flow.blocks[block]:
+            self.known.here = instruction
+            targets = self.flow.successors[block]
+            if instruction.opcode == "bra" or instruction.opcode in LEAVES:
+                if instruction.guard is None:
+                    return [Edge(targets[0], path, state)]
+                condition = self.branches[block] = self.known.guard(instruction, state)
+                if isinstance(condition, bool):
+                    return [Edge(targets[0 if condition else 1], path, state)]
+                taken = Edge(targets[0], (*path, condition), dict(state))
+                return [taken, Edge(targets[1], (*path, z3.Not(condition)), state)]
+            where = path if instruction.guard is None else (*path, self.known.guard(instruction, state))
+            execute(self.known, instruction, block, where, state)
+        return [Edge(self.flow.successors[block][0], path, state)]
+
+
+def _shared(path: Path, common: Path) -> int:
+    """Conditions at the start of two paths that are the same."""
+    count = 0
+    while count < min(len(path), len(common)) and path[count] is common[count]:
+        count += 1
+    return count
+
+
+def _either(condition: Condition, yes: Value | Condition, no: Value | Condition) -> Value | Condition | None:
+    """One of two contents of a register; None if there is no formula for it."""
+    if isinstance(yes, Value) and isinstance(no, Value):
+        return choose(condition, yes, no)
+    if isinstance(yes, Value) or isinstance(no, Value):
+        return None
+    if yes is no:
+        return yes
+    return z3.If(as_condition(condition), as_condition(yes), as_condition(no))

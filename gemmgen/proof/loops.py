@@ -1,0 +1,342 @@
+"""Closed forms of what a loop changes: guessed from one turn on arbitrary values, then proved by induction over the turns.
+
+A register may grow by a step that the loop does not change, run around a ring of two to eight places, or grow while a condition
+holds that only goes from true to false. All others are forgotten at the start of each turn. The closed forms of the following
+turn are proved from the body itself, with overflow; a guess that fails is dropped and the rest is proved again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import z3
+
+from gemmgen.proof.control import ControlFlow, Unliftable
+from gemmgen.proof.knowledge import BARRIERS, GROUPS, Knowledge, Path, State
+from gemmgen.proof.slicing import written
+from gemmgen.proof.values import UNBOUNDED, Condition, Value, add, conjunction, mentions
+
+MAX_ATTEMPTS = 8
+MAX_RING = 8
+MAX_UNROLLED = 40
+"""Turns of a loop that is run turn by turn."""
+GUESS_MILLISECONDS = 1000
+REGISTER_LIMIT = 1 << 63
+
+
+@dataclass(frozen=True, eq=False)
+class Growth:
+    """A step in every turn."""
+
+    step: z3.ArithRef
+
+
+@dataclass(frozen=True, eq=False)
+class Ring:
+    """One place further in every turn, modulo ``size``."""
+
+    size: int
+
+
+@dataclass(frozen=True, eq=False)
+class GrowthWhile:
+    """A step in every turn in which a condition holds; the condition goes from true to false once."""
+
+    step: z3.ArithRef
+    condition: z3.BoolRef
+
+
+Form = Growth | Ring | GrowthWhile
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A way from one basic block to the next."""
+
+    target: int
+    path: Path
+    state: State
+
+
+class Runner(Protocol):
+    """Runs parts of a kernel."""
+
+    def region(self, blocks: frozenset[int], entry: int, incoming: Sequence[Edge]) -> tuple[list[Edge], list[Edge]]:
+        """Runs a region from its entry, without its ways back to it; returns the ways back and the ways out."""
+
+    def merge(self, block: int, edges: Sequence[Edge]) -> tuple[Path, State]:
+        """The path and the state where several ways meet."""
+
+
+def run_loop(known: Knowledge, flow: ControlFlow, runner: Runner, header: int, path: Path, state: State) -> list[Edge]:
+    """Runs a loop; returns its ways out, in terms of the turn in which it is left."""
+    blocks = flow.loops[header]
+    names = {register.name for block in blocks for instruction in flow.blocks[block] for register in written(instruction)}
+    names |= {BARRIERS, GROUPS}
+    kept = {name: value for name, value in state.items() if name not in names or isinstance(value, Value)}
+    carried = {name: value for name, value in kept.items() if name in names and isinstance(value, Value)}
+    unrolled = _unroll(known, flow, runner, header, path, state) if any(value.constant is not None for value in carried.values()) else None
+    return _Loop(known, flow, runner, header, path, kept, carried).run() if unrolled is None else unrolled
+
+
+def _unroll(known: Knowledge, flow: ControlFlow, runner: Runner, header: int, path: Path, state: State) -> list[Edge] | None:
+    """Runs a loop turn by turn, if every turn knows whether another follows; None if one does not, or after ``MAX_UNROLLED`` turns."""
+    lifted = known.lifted
+    marks = len(lifted.accesses), len(lifted.waits), len(lifted.barrier_blocks), len(lifted.unbounded_loops)
+    for _ in range(MAX_UNROLLED):
+        back, out = runner.region(flow.loops[header], header, [Edge(header, path, dict(state))])
+        if not back:
+            return out
+        if out:
+            break
+        path, state = (back[0].path, back[0].state) if len(back) == 1 else runner.merge(header, back)
+    del lifted.accesses[marks[0] :], lifted.waits[marks[1] :], lifted.barrier_blocks[marks[2] :], lifted.unbounded_loops[marks[3] :]
+    return None
+
+
+class _Loop:
+    """One loop at one place, for what is known before it."""
+
+    def __init__(
+        self, known: Knowledge, flow: ControlFlow, runner: Runner, header: int, path: Path, state: State, carried: Mapping[str, Value]
+    ) -> None:
+        self.known, self.runner, self.header, self.path, self.state, self.carried = known, runner, header, path, state, carried
+        self.blocks = flow.loops[header]
+        self.first = flow.blocks[header][0]
+        self.start = {name: z3.Int(f"{name} at the start of a turn") for name in carried}
+
+    def run(self) -> list[Edge]:
+        forms, latch = self._guess()
+        sides: list[z3.BoolRef] | None = None
+        for _ in range(MAX_ATTEMPTS):
+            turn = self.known.symbol("turn", 0).z3
+            counts = {form: self.known.symbol("taken", 0).z3 for form in forms.values() if isinstance(form, GrowthWhile)}
+            values = {name: self._closed(name, forms.get(name), turn, counts) for name in self.carried}
+            substitution = [(self.start[name], values[name].z3) for name in self.carried]
+            if sides is None:
+                sides = self._sides(latch, forms)
+            invariants = [z3.substitute(side, *substitution) for side in sides]
+            previous = self._previous(latch, forms, values, substitution, turn)
+            invariants += [] if previous is None else [previous]
+            conditions = {form: z3.substitute(form.condition, *substitution) for form in counts}
+            for form, condition in conditions.items():
+                if mentions(condition, counts.values()):
+                    raise Unliftable(None, "a loop's step depends on how often it was taken")
+                before = z3.substitute(condition, (turn, turn - 1))
+                invariants += [counts[form] <= turn, z3.Implies(z3.Or(turn == 0, before), counts[form] == turn)]
+            found = self._attempt(forms, values, invariants, conditions, counts, turn, sides, substitution, previous)
+            if isinstance(found, _Failed):
+                forms = {name: form for name, form in forms.items() if name not in found.forms}
+                sides = [side for side in sides if not any(side.eq(wrong) for wrong in found.sides)]
+                if found.latch and not found.forms and not found.sides:
+                    latch = z3.BoolVal(True)
+                continue
+            return found
+        raise Unliftable(self.first, "no invariant of this loop was found")
+
+    def _guess(self) -> tuple[dict[str, Form], z3.BoolRef]:
+        """Closed forms that one turn from arbitrary values suggests, and the condition of a further turn."""
+        known = self.known
+        before = known.guessing
+        known.guessing = True
+        start: State = dict(self.state)
+        start.update({name: Value(self.start[name], base=value.base) for name, value in self.carried.items()})
+        back, _ = self.runner.region(self.blocks, self.header, [Edge(self.header, self.path, start)])
+        known.guessing = before
+        if not back:
+            return {}, z3.BoolVal(False)
+        path, after = _joined(self.runner, self.header, back)
+        forms: dict[str, Form] = {}
+        for _ in range(2):  # registers that follow others are recognised once those are
+            for name in self.carried:
+                value = after.get(name)
+                if name not in forms and isinstance(value, Value) and value.base == self.carried[name].base:
+                    form = self._form(name, value, path, forms)
+                    if form is not None:
+                        forms[name] = form
+        return forms, conjunction(path[len(self.path) :])
+
+    def _form(self, name: str, after: Value, path: Path, forms: Mapping[str, Form]) -> Form | None:
+        known, before, initial = self.known, self.start[name], self.carried[name]
+        difference = z3.simplify(after.z3 - before)
+        starts = list(self.start.values())
+        if not mentions(difference, starts):
+            return Growth(difference)
+        for condition in _conditions(difference):
+            for holds, taken in ((True, condition), (False, z3.Not(condition))):
+                step = z3.simplify(z3.substitute(difference, (condition, z3.BoolVal(holds))))
+                rest = z3.simplify(z3.substitute(difference, (condition, z3.BoolVal(not holds))))
+                if mentions(step, starts):
+                    continue
+                if known.solver.proves([*known.facts, *path], taken, GUESS_MILLISECONDS):
+                    return Growth(step)
+                if z3.is_int_value(rest) and rest.as_long() == 0 and not mentions(taken, [before]):
+                    return GrowthWhile(step, taken)
+        for size in range(2, MAX_RING + 1):
+            if initial.low < 0 or initial.high >= size:
+                continue
+            inside = [*known.facts, *path, before >= 0, before < size]
+            if known.solver.proves(inside, after.z3 == (before + 1) % size, GUESS_MILLISECONDS):
+                return Ring(size)
+        for other, form in forms.items():  # the value that another register had a turn ago
+            if isinstance(form, Ring) and initial.low >= 0 and initial.high < form.size and after.z3.eq(self.start[other]):
+                return form
+        return None
+
+    def _closed(self, name: str, form: Form | None, turn: z3.ArithRef, counts: Mapping[GrowthWhile, z3.ArithRef]) -> Value:
+        """The register at the start of a turn."""
+        initial = self.carried[name]
+        if form is None:
+            found = self.known.anything(64 if name.startswith("%rd") else 32, initial.base)
+            return found
+        if isinstance(form, Ring):
+            return Value((initial.z3 + turn) % form.size, 0, form.size - 1)
+        times = counts[form] if isinstance(form, GrowthWhile) else turn
+        if z3.is_int_value(form.step):
+            step = form.step.as_long()
+            if not step:
+                return initial
+            zeros = (step & -step).bit_length() - 1
+            grown = Value(times * step, 0 if step > 0 else -UNBOUNDED, UNBOUNDED if step > 0 else 0, zeros)
+        else:
+            grown = Value(times * form.step)
+        total = add(initial, grown)
+        assert total is not None
+        return total
+
+    def _sides(self, latch: z3.BoolRef, forms: Mapping[str, Form]) -> list[z3.BoolRef]:
+        """Sides of the limits that the way back compares counters with: an inequality says less than a counter keeps."""
+        found: list[z3.BoolRef] = []
+        for a, b in _compared(latch):
+            for name, start in self.start.items():
+                form = forms.get(name)
+                if isinstance(form, Growth) and z3.is_int_value(form.step) and mentions(a - b, [start]):
+                    # The way back compares the value after the step; at the start of a turn it is a step behind.
+                    at_start = z3.simplify(z3.substitute(a - b, (start, start - form.step)))
+                    found += [at_start > 0, at_start < 0, at_start >= 0, at_start <= 0]
+        return found
+
+    def _previous(
+        self,
+        latch: z3.BoolRef,
+        forms: Mapping[str, Form],
+        values: Mapping[str, Value],
+        substitution: Sequence[tuple[z3.ArithRef, z3.ArithRef]],
+        turn: z3.ArithRef,
+    ) -> z3.BoolRef | None:
+        """The first turn, or the condition of a further turn held a turn ago; None if it depends on what was forgotten."""
+        there = z3.substitute(latch, *substitution)
+        if z3.is_true(z3.simplify(there)):
+            return None
+        if any(mentions(there, [values[name].z3]) for name in self.carried if name not in forms):
+            return None
+        return z3.Or(turn == 0, z3.substitute(there, (turn, turn - 1)))
+
+    def _attempt(
+        self,
+        forms: Mapping[str, Form],
+        values: Mapping[str, Value],
+        invariants: Sequence[z3.BoolRef],
+        conditions: Mapping[GrowthWhile, z3.BoolRef],
+        counts: Mapping[GrowthWhile, z3.ArithRef],
+        turn: z3.ArithRef,
+        sides: Sequence[z3.BoolRef],
+        substitution: Sequence[tuple[z3.ArithRef, z3.ArithRef]],
+        previous: z3.BoolRef | None,
+    ) -> list[Edge] | _Failed:
+        known = self.known
+        lifted = known.lifted
+        marks = len(lifted.accesses), len(lifted.waits), len(lifted.barrier_blocks), len(lifted.unbounded_loops)
+        known.turns.append(turn)
+        known.finished.append(turn)
+        back, out = self.runner.region(self.blocks, self.header, [Edge(self.header, (*self.path, *invariants), {**self.state, **values})])
+        known.turns.pop()
+        if not back:
+            return out
+        path, after = _joined(self.runner, self.header, back)
+        failed = _Failed(set(), [], False)
+        for name, form in forms.items():
+            value = after.get(name)
+            if not isinstance(value, Value) or value.base != self.carried[name].base:
+                failed.forms.add(name)
+                continue
+            further = dict(counts)
+            if isinstance(form, GrowthWhile):
+                now = conditions[form]
+                further[form] = counts[form] + z3.If(now, 1, 0)
+                if not known.proves([*path, now], counts[form] == turn):
+                    failed.forms.add(name)
+                    continue
+            wanted = self._closed(name, form, turn + 1, further)
+            if not known.proves(path, value.z3 == wanted.z3):
+                failed.forms.add(name)
+        for side in sides:
+            here = z3.substitute(side, *substitution)
+            first, following = (z3.substitute(here, (turn, at)) for at in (z3.IntVal(0), turn + 1))
+            if not known.proves(path, following) or not known.proves(self.path, first):
+                failed.sides.append(side)
+        if previous is not None and not known.proves(path, z3.substitute(previous, (turn, turn + 1))):
+            failed.latch = True
+        if failed:
+            del lifted.accesses[marks[0] :], lifted.waits[marks[1] :], lifted.barrier_blocks[marks[2] :], lifted.unbounded_loops[marks[3] :]
+            return failed
+        if not known.guessing and not self._ends(forms, values, path):
+            lifted.unbounded_loops.append(self.first)
+        return out
+
+    def _ends(self, forms: Mapping[str, Form], values: Mapping[str, Value], path: Path) -> bool:
+        """True if some register that grows by a step other than 0 is bounded on the way back: the number of turns is, then, too."""
+        for name, form in forms.items():
+            if not isinstance(form, Growth) or name.startswith("%barriers") or name.startswith("%groups"):
+                continue
+            nonzero = self.known.proves(path, form.step != 0)
+            value = values[name].z3
+            if nonzero and self.known.proves(path, z3.And(value > -REGISTER_LIMIT, value < REGISTER_LIMIT)):
+                return True
+        return False
+
+
+@dataclass
+class _Failed:
+    """Guesses that were not proved."""
+
+    forms: set[str]
+    sides: list[z3.BoolRef]
+    latch: bool
+
+    def __bool__(self) -> bool:
+        return bool(self.forms or self.sides or self.latch)
+
+
+def _joined(runner: Runner, header: int, back: Sequence[Edge]) -> tuple[tuple[Condition, ...], State]:
+    if len(back) == 1:
+        return back[0].path, back[0].state
+    path, state = runner.merge(header, back)
+    return (*path, z3.Or(*[conjunction(edge.path) for edge in back])), state
+
+
+def _conditions(term: z3.ExprRef) -> list[z3.BoolRef]:
+    """The conditions of all choices in a term."""
+    found: list[z3.BoolRef] = []
+    pending: list[z3.ExprRef] = [term]
+    while pending:
+        part = pending.pop()
+        if part.decl().kind() == z3.Z3_OP_ITE:
+            found.append(part.children()[0])
+        pending += part.children()
+    return found
+
+
+def _compared(condition: z3.BoolRef) -> Iterable[tuple[z3.ArithRef, z3.ArithRef]]:
+    """Pairs of integers that a condition compares."""
+    pending: list[z3.ExprRef] = [condition]
+    while pending:
+        part = pending.pop()
+        if z3.is_and(part) or z3.is_or(part) or z3.is_not(part):
+            pending += part.children()
+        elif z3.is_eq(part) or z3.is_distinct(part) or z3.is_lt(part) or z3.is_le(part) or z3.is_gt(part) or z3.is_ge(part):
+            a, b = part.children()
+            if z3.is_int(a):
+                yield a, b

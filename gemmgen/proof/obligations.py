@@ -1,0 +1,511 @@
+"""Properties of a lifted kernel, and what z3 says of each: memory safety, freedom from races, results stored at most once, progress."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import z3
+
+from gemmgen.proof.contract import Array
+from gemmgen.proof.knowledge import Access, Knowledge
+from gemmgen.proof.lifting import Lifter
+from gemmgen.proof.solver import Answer
+from gemmgen.proof.values import Condition, Term, Value, as_condition, as_term, mentions
+
+PROPERTIES = ("memory", "races", "once", "progress")
+PropertyName = Literal["memory", "races", "once", "progress"]
+MEANINGS: dict[str, str] = {
+    "memory": "every access lies within its array, and is aligned",
+    "races": "no two threads of a block touch the same shared memory between the same barriers, unless both read",
+    "once": "no two threads of the grid store the same element of a result",
+    "progress": "all threads of a block reach the same barriers, and every loop ends",
+}
+MAX_CASES = 16
+"""Cases of one address that are looked at."""
+SMALL_SIZES = (8, 64, 300, 3000)
+"""Bounds of dimensions under which a counterexample is looked for first, since small ones are easy to read and to run."""
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """Sizes, a thread and a statement for which a property seems not to hold."""
+
+    problem: dict[str, int]
+    thread: dict[str, int]
+    """The thread's index and its block's, by the names of their registers."""
+    statement: str
+    line: str
+
+
+@dataclass
+class Verdict:
+    """One property: proved, or the statements that stand in the way."""
+
+    name: str
+    obligations: int = 0
+    proved: int = 0
+    unproved: list[str] = field(default_factory=list)
+    counterexamples: list[Counterexample] = field(default_factory=list)
+
+    @property
+    def holds(self) -> bool:
+        """True if every obligation was proved."""
+        return not self.unproved and not self.counterexamples
+
+    def note(self, answer: Answer, access: Access, why: str, known: Knowledge, premises: Sequence[Condition], goal: Condition) -> None:
+        """Adds one obligation's answer."""
+        self.obligations += 1
+        if answer.verdict == "proved":
+            self.proved += 1
+        elif answer.verdict == "refuted":
+            self.counterexamples.append(_counterexample(known, access, premises, goal, answer))
+        else:
+            self.unproved.append(f"{place(access)}: {why}")
+
+
+def place(access: Access) -> str:
+    """An access by its statement and its line of CUDA."""
+    location = access.instruction.location
+    at = f" ({location})" if location is not None else ""
+    return f"PTX line {access.instruction.line}: {access.instruction.text.strip().rstrip(';')}{at}"
+
+
+def _counterexample(known: Knowledge, access: Access, premises: Sequence[Condition], goal: Condition, answer: Answer) -> Counterexample:
+    model = answer.model
+    assert model is not None
+    symbols = known.contract.symbols
+    for limit in SMALL_SIZES:
+        small = [symbol <= limit for symbol in symbols.values()]
+        found = known.solver.implies([*premises, *small], goal, 1000)
+        if found.verdict == "refuted" and found.model is not None:
+            model = found.model
+            break
+    values = {name: known.contract.value_of(name, model) for name in symbols}
+    indices: dict[str, int] = {}
+    for group, prefix in ((known.thread, "tid"), (known.block, "ctaid")):
+        for axis, value in group.items():
+            if not isinstance(value.term, int):
+                indices[f"{prefix}.{axis}"] = model.eval(value.term, model_completion=True).as_long()
+    location = access.instruction.location
+    return Counterexample(values, indices, access.instruction.text.strip(), "" if location is None else str(location.own()))
+
+
+# Memory --------------------------------------------------------------------------------------------------------------------
+
+
+def memory(lifter: Lifter) -> Verdict:
+    """Every access within its array, and aligned."""
+    known, verdict = lifter.known, Verdict("memory")
+    for access in known.lifted.accesses:
+        premises = [*known.facts, *access.path]
+        if not isinstance(access.size, int):
+            premises.append(access.size > 0)
+        if access.address is None or access.address.base is None:
+            verdict.obligations += 1
+            verdict.unproved.append(f"{place(access)}: the array that it points into is not known")
+            continue
+        for conditions, address in _cases(known, access.address):
+            goal = _goal(known, access, address)
+            if isinstance(goal, str):
+                verdict.obligations += 1
+                verdict.unproved.append(f"{place(access)}: {goal}")
+                continue
+            answer = known.solver.implies([*premises, *conditions], goal)
+            verdict.note(answer, access, "bounds or alignment not proved within the time", known, [*premises, *conditions], goal)
+    return verdict
+
+
+def _cases(known: Knowledge, address: Value) -> list[tuple[list[Condition], Value]]:
+    """An address by the conditions under which it is a sum of indices times strides: a choice between two pointers is two cases."""
+    array = known.contract.arrays.get(address.base or "")
+    if array is None:
+        return [([], address)]
+    found: list[tuple[list[Condition], Value]] = []
+    pending: list[tuple[list[Condition], z3.ArithRef]] = [([], address.z3)]
+    while pending:
+        conditions, term = pending.pop()
+        choice = None if element_indices(term, array) is not None else _first_choice(term)
+        if choice is None or len(pending) + len(found) >= MAX_CASES:
+            found.append((conditions, replace(address, term=term)))
+            continue
+        for holds in (True, False):
+            chosen = z3.simplify(z3.substitute(term, (choice, z3.BoolVal(holds))))
+            pending.append(([*conditions, choice if holds else z3.Not(choice)], chosen))
+    return found
+
+
+def _first_choice(term: z3.ArithRef) -> z3.BoolRef | None:
+    """The condition of a choice in a term."""
+    pending: list[z3.ExprRef] = [term]
+    while pending:
+        part = pending.pop()
+        if part.decl().kind() == z3.Z3_OP_ITE:
+            return part.children()[0]
+        pending += part.children()
+    return None
+
+
+def _goal(known: Knowledge, access: Access, address: Value) -> Condition | str:
+    assert address.base is not None
+    offset, size = address.z3, access.size
+    if address.base in known.contract.arrays:
+        return _global_goal(known, access, offset, known.contract.arrays[address.base])
+    variable = known.function.find_variable(0, address.base) or known.module.variables.get(address.base)
+    if variable is None:
+        return f"nothing is known of {address.base}"
+    aligned = offset % access.width == 0 if access.width > 1 else True
+    if variable.alignment % access.width and access.width > 1:
+        return f"{variable.name} is aligned to {variable.alignment} bytes"
+    total: Term = variable.size if variable.size else known.contract.dynamic_shared
+    return z3.And(offset >= 0, offset + as_term(size) <= as_term(total), as_condition(aligned))
+
+
+def _global_goal(known: Knowledge, access: Access, offset: z3.ArithRef, array: Array) -> Condition | str:
+    if access.writes and not array.writable:
+        return f"{array.name} is an input"
+    if array.alignment % access.width and access.width > array.element_bytes:
+        return f"{array.name} is aligned to {array.alignment} bytes only"
+    indices = element_indices(offset, array)
+    if indices is None:
+        return f"the offset in {array.name} is no sum of indices times strides"
+    goals: list[z3.BoolRef] = []
+    count = _elements(access.size, array.element_bytes)
+    if count is None:
+        return f"it touches parts of elements of {array.name}"
+    for place_, (index, extent) in enumerate(zip(indices, array.shape, strict=True)):
+        last = index + count - 1 if place_ == len(indices) - 1 else index
+        goals += [index >= 0, last < as_term(extent)]
+    if access.width > array.element_bytes:
+        goals.append(_aligned(offset, indices, access.width, array))
+    return z3.And(*goals)
+
+
+def _aligned(offset: z3.ArithRef, indices: Sequence[z3.ArithRef], width: int, array: Array) -> z3.BoolRef:
+    """The offset is a multiple of a width: where all strides are, it is enough that the place in a row is."""
+    factors = [stride if isinstance(stride, int) else _symbol_and_factor(stride)[1] for stride in array.strides[:-1]]
+    if array.strides[-1] == 1 and all(factor * array.element_bytes % width == 0 for factor in factors):
+        return indices[-1] % (width // array.element_bytes) == 0
+    return offset % width == 0
+
+
+def _elements(size: Term, element_bytes: int) -> z3.ArithRef | None:
+    """Elements that so many bytes are; None if they are no whole number of elements."""
+    if isinstance(size, int):
+        return None if size % element_bytes else z3.IntVal(size // element_bytes)
+    return (as_term(size) + (element_bytes - 1)) / element_bytes
+
+
+def element_indices(offset: z3.ArithRef, array: Array) -> list[z3.ArithRef] | None:
+    """Indices whose products with the strides add up to an offset in bytes: the coefficients of the strides in its sum of monomials.
+
+    None if the offset has no such form. Strides of 1 take the rest.
+    """
+    monomials = _monomials(offset)
+    unit: int | None = None
+    found: list[z3.ArithRef] = []
+    for axis, stride in enumerate(array.strides):
+        if isinstance(stride, int):
+            if stride != 1 or unit is not None:
+                return None
+            unit = axis
+            found.append(z3.IntVal(0))
+            continue
+        symbol, factor = _symbol_and_factor(stride)
+        if symbol is None:
+            return None
+        index: z3.ArithRef = z3.IntVal(0)
+        rest: list[tuple[int, list[z3.ArithRef]]] = []
+        for number, parts in monomials:
+            times = sum(part.eq(symbol) for part in parts)
+            if not times:
+                rest.append((number, parts))
+                continue
+            divisor = factor * array.element_bytes
+            if times > 1 or number % divisor:
+                return None
+            index = index + _product(number // divisor, [part for part in parts if not part.eq(symbol)])
+        monomials = rest
+        found.append(z3.simplify(index))
+    if unit is None:
+        return None if monomials else found
+    last: z3.ArithRef = z3.IntVal(0)
+    for number, parts in monomials:
+        if number % array.element_bytes:
+            return None
+        last = last + _product(number // array.element_bytes, parts)
+    found[unit] = z3.simplify(last)
+    return found
+
+
+def _monomials(term: z3.ArithRef) -> list[tuple[int, list[z3.ArithRef]]]:
+    simple = z3.simplify(term, som=True)
+    found: list[tuple[int, list[z3.ArithRef]]] = []
+    for part in simple.children() if z3.is_add(simple) else [simple]:
+        number, rest, pending = 1, [], [part]
+        while pending:
+            factor = pending.pop()
+            if z3.is_mul(factor):
+                pending += factor.children()
+            elif z3.is_int_value(factor):
+                number *= factor.as_long()
+            else:
+                rest.append(factor)
+        if number:
+            found.append((number, rest))
+    return found
+
+
+def _symbol_and_factor(stride: z3.ArithRef) -> tuple[z3.ArithRef | None, int]:
+    """A stride that is a symbol, or a number times one."""
+    monomials = _monomials(stride)
+    if len(monomials) == 1 and len(monomials[0][1]) == 1:
+        return monomials[0][1][0], monomials[0][0]
+    return None, 1
+
+
+def _product(number: int, parts: Sequence[z3.ArithRef]) -> z3.ArithRef:
+    total: z3.ArithRef = z3.IntVal(number)
+    for part in parts:
+        total = total * part
+    return total
+
+
+# Two threads ---------------------------------------------------------------------------------------------------------------
+
+
+class OtherThread:
+    """A second thread: every private symbol once more; of one block, what depends on the block alone stays shared."""
+
+    def __init__(self, known: Knowledge, same_block: bool) -> None:
+        kept: set[int] = set()
+        if same_block:
+            kept |= {value.term.get_id() for value in known.block.values() if not isinstance(value.term, int)}
+            for number, operands in known.quotients.items():
+                if not any(known.depends_on_thread(operand) or mentions(operand, known.finished) for operand in operands):
+                    kept.add(number)
+        self._pairs = [(symbol, z3.Const(f"{symbol}'", symbol.sort())) for symbol in known.private if symbol.get_id() not in kept]
+        self.facts = [z3.substitute(fact, *self._pairs) for fact in known.facts]
+
+    def term(self, term: z3.ArithRef) -> z3.ArithRef:
+        """The other thread's value of a term."""
+        return z3.substitute(term, *self._pairs)
+
+    def conditions(self, path: Sequence[Condition]) -> Iterator[Condition]:
+        """The other thread's conditions."""
+        for condition in path:
+            yield condition if isinstance(condition, bool) else z3.substitute(condition, *self._pairs)
+
+
+def _apart(known: Knowledge, other: OtherThread) -> z3.BoolRef:
+    """The two threads of a block are different ones."""
+    pairs = [(value.term, other.term(value.term)) for value in known.thread.values() if not isinstance(value.term, int)]
+    return z3.Or(*[mine != theirs for mine, theirs in pairs]) if pairs else z3.BoolVal(False)
+
+
+def _interval(known: Knowledge, access: Access) -> tuple[z3.ArithRef, z3.ArithRef | None]:
+    """The first and the last interval between barriers in which an access may take place; None: it may take place at any later time.
+
+    An asynchronous copy ends at the latest where its thread has waited for its group. Where the number of groups grows by one a turn, the
+    turn of that wait follows from the group's number.
+    """
+    first = access.barriers.z3
+    if access.group is None:
+        return first, first
+    for wait in known.lifted.waits:
+        if wait.turn is None:
+            continue
+        before = z3.simplify(wait.groups.z3 - wait.turn)
+        if mentions(before, [wait.turn]) or mentions(before, known.finished):
+            continue
+        turn = access.group.z3 + (wait.pending + 1) - before
+        return first, z3.substitute(wait.barriers.z3, (wait.turn, z3.If(turn >= 0, turn, z3.IntVal(0))))
+    return first, None
+
+
+def races(lifter: Lifter, uniform: bool) -> Verdict:
+    """No two threads of a block touch the same shared memory between the same barriers, unless both read or both are atomic."""
+    known, verdict = lifter.known, Verdict("races")
+    accesses = [access for access in known.lifted.accesses if access.space == "shared"]
+    if accesses and not uniform:
+        verdict.unproved.append("barriers that some threads may miss: see progress")
+    other = OtherThread(known, same_block=True)
+    apart = _apart(known, other)
+    meetings: dict[tuple[object, ...], bool] = {}
+    for place_, one in enumerate(accesses):
+        for two in accesses[place_:]:
+            if not (one.writes or two.writes) or one.kind == two.kind == "atomic":
+                continue
+            if one.address is None or two.address is None:
+                verdict.obligations += 1
+                verdict.unproved.append(f"{place(one)}: the array that it points into is not known")
+                continue
+            if one.address.base != two.address.base:
+                continue
+            _meeting(lifter, verdict, one, two, other, apart, meetings)
+    return verdict
+
+
+def _meeting(
+    lifter: Lifter,
+    verdict: Verdict,
+    one: Access,
+    two: Access,
+    other: OtherThread,
+    apart: z3.BoolRef,
+    meetings: dict[tuple[object, ...], bool],
+) -> None:
+    known = lifter.known
+    assert one.address is not None and two.address is not None
+    (first, last), (first_, last_) = _interval(known, one), _interval(known, two)
+    together: list[Condition] = [*known.facts, *other.facts, *one.path, *other.conditions(two.path)]
+    if last_ is not None:
+        together.append(first <= other.term(last_))
+    if last is not None:
+        together.append(other.term(first_) <= last)
+    if one.group is None and two.group is None:
+        together.append(apart)
+    elif one is two:
+        together.append(z3.Or(apart, first != other.term(first_)))
+    mine, theirs = one.address.z3, other.term(two.address.z3)
+    size, size_ = as_term(one.size), other.term(as_term(two.size))
+    goal = z3.Or(mine + size <= theirs, theirs + size_ <= mine)
+    when = (id(one.path), id(one.barriers), id(one.group), id(two.path), id(two.barriers), id(two.group))
+    if when not in meetings:
+        meetings[when] = not known.solver.proves(together, False, 500)
+    if not meetings[when]:
+        verdict.obligations += 1
+        verdict.proved += 1
+        return
+    answer = known.solver.implies(together, goal)
+    verdict.note(answer, one, f"may meet PTX line {two.instruction.line}", known, together, goal)
+
+
+# Stored at most once -----------------------------------------------------------------------------------------------------------
+
+
+def once(lifter: Lifter) -> Verdict:
+    """No two threads of the grid, and no two statements of one, store the same element of a result."""
+    known, verdict = lifter.known, Verdict("once")
+    stores = [access for access in known.lifted.accesses if access.space == "global" and access.kind == "store"]
+    by_array: dict[str, list[Access]] = {}
+    for store in stores:
+        name = None if store.address is None else store.address.base
+        if name is None:
+            verdict.obligations += 1
+            verdict.unproved.append(f"{place(store)}: the array that it points into is not known")
+        elif name in known.contract.arrays and not known.contract.arrays[name].workspace:
+            by_array.setdefault(name, []).append(store)
+    other = OtherThread(known, same_block=False)
+    for name, found in by_array.items():
+        _stored_once(lifter, verdict, known.contract.arrays[name], found, other)
+    return verdict
+
+
+def _stored_once(lifter: Lifter, verdict: Verdict, array: Array, stores: Sequence[Access], other: OtherThread) -> None:
+    known = lifter.known
+    places: list[_Place] = []
+    for store in stores:
+        assert store.address is not None
+        indices, count = element_indices(store.address.z3, array), _elements(store.size, array.element_bytes)
+        if indices is None or count is None:
+            verdict.obligations += 1
+            verdict.unproved.append(f"{place(store)}: its offset in {array.name} is no sum of indices times strides")
+            return
+        places.append((store, indices, count))
+    who = [value.term for value in known.thread.values() if not isinstance(value.term, int)]
+    for axis, value in known.block.items():  # a block is known by the two parts of its index, where the kernel uses those
+        who += known.block_parts.get(axis, () if isinstance(value.term, int) else (value.term,))
+    turns = tuple(dict.fromkeys(turn for store in stores for turn in store.turns))
+    different = z3.Or(*[symbol != other.term(symbol) for symbol in (*who, *turns)])
+    classes: dict[tuple[str, ...], bool] = {}
+    groups = [next(first for first, other_ in enumerate(places) if _class(one, other_, 0) is not None) for one in places]
+    for number, one in enumerate(places):
+        for two in places[number:]:
+            goal = _disjoint(one, two, other)
+            key = _class(one, two, groups[number])
+            if key is not None and key not in classes:
+                # Two threads, wherever they are: whether guards let them store is not asked.
+                classes[key] = known.solver.proves([*known.facts, *other.facts, different], goal, 1000)
+            if key is not None and classes[key] and (one is two or _differ(one, two)):
+                verdict.obligations += 1
+                verdict.proved += 1
+                continue
+            premises: list[Condition] = [*known.facts, *other.facts, *one[0].path, *other.conditions(two[0].path)]
+            if one is two:
+                premises.append(different)
+            answer = known.solver.implies(premises, goal)
+            why = f"an element of {array.name} may be stored by PTX line {two[0].instruction.line} as well"
+            verdict.note(answer, one[0], why, known, premises, goal)
+
+
+_Place = tuple[Access, list[z3.ArithRef], z3.ArithRef]
+"""A store, the indices of its first element, and how many elements it stores."""
+
+
+def _disjoint(one: _Place, two: _Place, other: OtherThread) -> z3.BoolRef:
+    """What one thread stores and what the other stores have no element in common."""
+    (_, indices, count), (_, indices_, count_) = one, two
+    theirs = [other.term(index) for index in indices_]
+    same_row = [mine == index for mine, index in zip(indices[:-1], theirs[:-1], strict=True)]
+    column, column_ = indices[-1], theirs[-1]
+    return z3.Not(z3.And(*same_row, column < column_ + other.term(count_), column_ < column + count))
+
+
+def _class(one: _Place, two: _Place, group: int) -> tuple[str, ...] | None:
+    """The distance of two stores of one thread within their group, if it is the same in all threads; None if not."""
+    distances = [z3.simplify(mine - theirs) for mine, theirs in zip(one[1], two[1], strict=True)]
+    if all(z3.is_int_value(distance) for distance in distances):
+        return (str(group), *[str(distance) for distance in distances], str(one[2]), str(two[2]))
+    return None
+
+
+def _differ(one: _Place, two: _Place) -> bool:
+    """True if two stores of one thread never have an element in common, whatever the thread."""
+    *rows, column = [z3.simplify(mine - theirs).as_long() for mine, theirs in zip(one[1], two[1], strict=True)]
+    if any(rows):
+        return True
+    counts = one[2], two[2]
+    if not all(z3.is_int_value(count) for count in counts):
+        return False
+    return bool(column >= counts[1].as_long() or -column >= counts[0].as_long())
+
+
+# Progress --------------------------------------------------------------------------------------------------------------------
+
+
+def progress(lifter: Lifter) -> Verdict:
+    """All threads of a block reach the same barriers, and every loop ends."""
+    known, verdict = lifter.known, Verdict("progress")
+    barriers = set(known.lifted.barrier_blocks)
+    for block in sorted(barriers):
+        verdict.obligations += 1
+        depends = [condition for condition in lifter.reached(block) if condition is not True and known.depends_on_thread(condition)]
+        if depends:
+            verdict.unproved.append(f"{_of_block(lifter, block)}: threads of a block may differ in whether they reach this barrier")
+        else:
+            verdict.proved += 1
+    for blocks in lifter.flow.loops.values():
+        if not blocks & barriers:
+            continue
+        for block in sorted(blocks):
+            condition = lifter.branches.get(block)
+            leaves = any(target not in blocks for target in lifter.flow.successors[block])
+            if condition is None or isinstance(condition, bool) or not leaves:
+                continue
+            verdict.obligations += 1
+            if known.depends_on_thread(condition):
+                verdict.unproved.append(f"{_of_block(lifter, block)}: threads of a block may leave a loop with barriers at different turns")
+            else:
+                verdict.proved += 1
+    verdict.obligations += len(lifter.flow.loops)
+    verdict.proved += len(lifter.flow.loops) - len(known.lifted.unbounded_loops)
+    for instruction in known.lifted.unbounded_loops:
+        verdict.unproved.append(f"PTX line {instruction.line}: {instruction.text.strip()}: this loop was not proved to end")
+    return verdict
+
+
+def _of_block(lifter: Lifter, block: int) -> str:
+    last = lifter.flow.blocks[block][-1]
+    return f"PTX line {last.line}: {last.text.strip()}"

@@ -1,0 +1,109 @@
+"""Proves properties of the PTX of a launch sequence for every problem that its preconditions allow.
+
+Trusted: the PTX reader and the meaning of single statements here, z3, ptxas, and that arrays lie in memory without wrapping around.
+A statement that is not modelled leaves every property unproved.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from gemmgen.core.errors import EnvironmentMissing
+from gemmgen.kernels.launch import KernelLaunch, LaunchSequence
+
+SECONDS = 60.0
+"""Time for one kernel."""
+
+
+@dataclass(frozen=True)
+class Property:
+    """One property of one kernel."""
+
+    name: str
+    meaning: str
+    status: Literal["proved", "refuted", "unproved"]
+    obligations: int
+    proved: int
+    reasons: tuple[str, ...] = ()
+    """Statements that stand in the way."""
+    counterexample: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class KernelProof:
+    """The properties of one kernel of a sequence."""
+
+    entry: str
+    properties: tuple[Property, ...]
+    seconds: float
+    queries: int
+
+    @property
+    def proved(self) -> tuple[str, ...]:
+        """Names of the properties that were proved."""
+        return tuple(each.name for each in self.properties if each.status == "proved")
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as plain data."""
+        return asdict(self)
+
+
+def domain(sequence: LaunchSequence) -> tuple[str, ...]:
+    """The preconditions that a proof holds under, as formulas over the problem."""
+    bounds = [f"{dimension.minimum} <= {dimension.name} <= {dimension.maximum}" for dimension in sequence.dimensions]
+    return (*bounds, *(str(constraint.condition) for constraint in sequence.constraints))
+
+
+def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, seconds: float = SECONDS) -> KernelProof:
+    """The properties of one kernel. Raises ``EnvironmentMissing`` where z3 is not installed."""
+    try:
+        import z3  # noqa: F401
+    except ImportError:
+        raise EnvironmentMissing("proofs need z3: pip install 'gemmgen[proof]'") from None
+    from gemmgen.emulator.ptx.parser import parse
+    from gemmgen.proof.contract import Contract, Inexpressible
+    from gemmgen.proof.control import Unliftable
+    from gemmgen.proof.lifting import Lifter
+    from gemmgen.proof.obligations import MEANINGS, PROPERTIES, Verdict, memory, once, progress, races
+    from gemmgen.proof.solver import OutOfTime, Solver
+
+    began = time.monotonic()
+    solver = Solver(seconds)
+    verdicts: dict[str, Verdict] = {}
+    obstacle = ""
+    try:
+        module = parse(ptx)
+        function = next(function for function in module.functions.values() if function.is_entry and function.name == launch.entry)
+        lifter = Lifter(module, function, Contract(sequence, launch), solver)
+        lifter.lift()
+        verdicts["progress"] = progress(lifter)
+        uniform = not any("barrier" in reason for reason in verdicts["progress"].unproved)
+        verdicts["memory"] = memory(lifter)
+        verdicts["races"] = races(lifter, uniform)
+        verdicts["once"] = once(lifter)
+    except Unliftable as error:
+        obstacle = str(error)
+    except Inexpressible as error:
+        obstacle = f"a precondition has no formula here: {error}"
+    except OutOfTime:
+        obstacle = f"the time is used up: {seconds:g} s"
+    found = []
+    for name in PROPERTIES:
+        verdict = verdicts.get(name)
+        if verdict is None:
+            found.append(Property(name, MEANINGS[name], "unproved", 0, 0, (obstacle,)))
+            continue
+        status: Literal["proved", "refuted", "unproved"] = "proved" if verdict.holds else "unproved"
+        example = asdict(verdict.counterexamples[0]) if verdict.counterexamples else None
+        reasons = [*verdict.unproved]
+        reasons += [f"seems not to hold at: {each.statement} {each.line}".strip() for each in verdict.counterexamples]
+        found.append(Property(name, MEANINGS[name], status, verdict.obligations, verdict.proved, tuple(reasons), example))
+    return KernelProof(launch.entry, tuple(found), time.monotonic() - began, solver.queries)
+
+
+def prove_sequence(sequence: LaunchSequence, ptx: str, seconds: float = SECONDS) -> Sequence[KernelProof]:
+    """The properties of every kernel of a sequence, each within so many seconds."""
+    return tuple(prove_kernel(sequence, launch, ptx, seconds) for launch in sequence.launches)

@@ -1,0 +1,559 @@
+"""The meaning of single PTX statements as formulas.
+
+Statements that touch memory or order threads and are not modelled raise ``Unliftable``: they are never passed over. Arithmetic that is not
+modelled gives a register of which nothing is known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import z3
+
+from gemmgen.emulator.ptx.syntax import Address, Float, Instruction, Integer, Operand, Register, Sink, Special, Symbol, Vector
+from gemmgen.hardware.target import WARP_THREADS
+from gemmgen.proof.knowledge import BARRIERS, GROUPS, Access, Knowledge, Path, State, Wait, bits_of
+from gemmgen.proof.slicing import FLOATS, negated_register, written
+from gemmgen.proof.values import (
+    UNBOUNDED,
+    Condition,
+    Term,
+    Value,
+    add,
+    as_condition,
+    bitwise,
+    choose,
+    constant,
+    floor_divide,
+    larger,
+    low_bits,
+    multiply,
+    negation,
+    smaller,
+    subtract,
+)
+
+# fmt: off
+PURE = frozenset((
+    "abs", "activemask", "add", "addc", "and", "bfe", "bfi", "bfind", "bmsk", "brev", "clz", "cnot", "copysign", "cos", "cvt", "cvta",
+    "div", "dp2a", "dp4a", "elect", "ex2", "fma", "fns", "isspacep", "lg2", "lop3", "mad", "mad24", "madc", "match", "max", "min",
+    "mma", "mov", "mul", "mul24", "neg", "not", "or", "popc", "prmt", "rcp", "redux", "rem", "rsqrt", "sad", "selp", "set", "setp",
+    "shf", "shfl", "shl", "shr", "sin", "slct", "sqrt", "sub", "subc", "szext", "tanh", "testp", "vote", "xor"
+))
+# fmt: on
+"""Opcodes that compute registers from registers."""
+WITHOUT_EFFECT = frozenset({"fence", "membar", "prefetch", "nanosleep", "griddepcontrol", "pragma"})
+"""Opcodes that change neither memory nor registers. Fences order accesses of different threads; the properties proved here take none for
+granted."""
+ORDERS: dict[str, Callable[[z3.ArithRef, z3.ArithRef], z3.BoolRef]] = {
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "lo": lambda a, b: a < b,
+    "ls": lambda a, b: a <= b,
+    "hi": lambda a, b: a > b,
+    "hs": lambda a, b: a >= b,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+}
+SPACES = ("global", "shared", "local", "const", "param")
+MATRIX_ROW_BYTES = 16
+"""Bytes that a lane's address of ``ldmatrix`` and ``stmatrix`` names."""
+LANES_PER_MATRIX = 8
+LOGIC: dict[int, tuple[str, str]] = {
+    0x80: ("and", "and"),
+    0xFE: ("or", "or"),
+    0x96: ("xor", "xor"),
+    0xEA: ("and", "or"),
+    0x6A: ("and", "xor"),
+    0xA8: ("or", "and"),
+    0x28: ("xor", "and"),
+    0xBE: ("xor", "or"),
+}
+"""Tables of ``lop3`` that are (a op b) op c."""
+
+
+def execute(known: Knowledge, instruction: Instruction, block: int, path: Path, state: State) -> None:
+    """Carries out one statement where ``path`` leads; changes ``state``. Raises ``Unliftable``."""
+    opcode = instruction.opcode
+    if opcode in ("ld", "st", "atom", "red"):
+        _memory(known, instruction, block, path, state)
+    elif opcode in ("ldmatrix", "stmatrix"):
+        _matrices(known, instruction, block, path, state)
+    elif opcode == "cp":
+        _copy(known, instruction, block, path, state)
+    elif opcode in ("bar", "barrier"):
+        _barrier(known, instruction, block, path, state)
+    elif opcode in WITHOUT_EFFECT:
+        if any(modifier.startswith("proxy") for modifier in instruction.modifiers):
+            raise known.unliftable("fences between proxies are not modelled")
+    elif opcode in PURE:
+        _assign(known, instruction, path, state)
+    else:
+        raise known.unliftable(f"{opcode} is not modelled")
+
+
+def _forget(known: Knowledge, instruction: Instruction, state: State) -> None:
+    for register in written(instruction):
+        if register.name in known.relevant and register.type != "pred":
+            state[register.name] = known.anything(bits_of(register.type))
+        else:
+            state.pop(register.name, None)
+
+
+def _assign(known: Knowledge, instruction: Instruction, path: Path, state: State) -> None:
+    targets = [register for register in written(instruction) if register.name in known.relevant]
+    if not targets:
+        for register in written(instruction):
+            state.pop(register.name, None)
+        return
+    result = None
+    if len(written(instruction)) == 1 and targets[0].type not in FLOATS:
+        result = _computed(known, instruction, path, state)
+    if result is None:
+        before = {register.name: state.get(register.name) for register in targets}
+        _forget(known, instruction, state)
+        if instruction.guard is None:
+            return
+        for name, old in before.items():  # a guarded result that nothing is known of leaves nothing of the old one
+            if isinstance(old, Value):
+                state[name] = known.anything(64, None)
+            else:
+                state.pop(name, None)
+        return
+    name = targets[0].name
+    if instruction.guard is None:
+        state[name] = result
+        return
+    guard, old = path[-1], state.get(name)
+    if isinstance(result, Value):
+        kept = choose(guard, result, old) if isinstance(old, Value) else None
+        state[name] = kept if kept is not None else known.anything(bits_of(targets[0].type))
+    else:
+        other = old if old is not None and not isinstance(old, Value) else known.any_condition()
+        state[name] = z3.If(as_condition(guard), as_condition(result), as_condition(other))
+
+
+def operand_value(known: Knowledge, operand: Operand, state: State) -> Value | None:
+    """The content of an operand; None for floats."""
+    match operand:
+        case Integer(number):
+            return constant(number)
+        case Register(name, kind):
+            if kind in FLOATS:
+                return None
+            found = state.get(name)
+            if not isinstance(found, Value):
+                found = state[name] = known.anything(bits_of(kind))
+            return found
+        case Special(name):
+            return _special(known, name)
+        case Symbol(name, offset):
+            return constant(offset, name)
+        case Float():
+            return None
+    raise known.unliftable(f"an operand of the kind {type(operand).__name__.lower()} is not modelled")
+
+
+def _special(known: Knowledge, name: str) -> Value:
+    register, _, axis = name.lstrip("%").partition(".")
+    contract = known.contract
+    place = "xyz".find(axis) if axis else -1
+    if register == "tid":
+        return known.thread[axis]
+    if register == "ntid":
+        return constant(contract.threads[place])
+    if register == "ctaid":
+        return known.block[axis]
+    if register == "nctaid":
+        return Value(contract.grid[place], 1, (1 << 31) - 1)
+    if register == "laneid":
+        return known.lane
+    return known.anything(64)
+
+
+def _predicate(known: Knowledge, operand: Operand, state: State) -> Condition:
+    if isinstance(operand, Integer):
+        return bool(operand.value)
+    register, is_negated = negated_register(operand)
+    if register is None:
+        return known.any_condition()
+    condition = known.condition(register.name, state)
+    return negation(condition) if is_negated else condition
+
+
+def _computed(known: Knowledge, instruction: Instruction, path: Path, state: State) -> Value | Condition | None:
+    """The result of a statement of integers; None if it has no formula here."""
+    opcode, operands, kind = instruction.opcode, instruction.operands, instruction.type
+    if opcode == "setp":
+        return _comparison(known, instruction, path, state)
+    if kind == "pred":
+        return _logic(known, instruction, state)
+    if kind in FLOATS:
+        return None
+    if opcode == "selp":
+        yes, no = operand_value(known, operands[1], state), operand_value(known, operands[2], state)
+        return None if yes is None or no is None else choose(_predicate(known, operands[3], state), yes, no)
+    if opcode == "cvt":
+        return _conversion(known, instruction, path, state)
+    if opcode not in _ARITHMETIC and opcode not in ("mov", "cvta"):
+        return None
+    values: list[Value] = []
+    for operand in operands[1:]:
+        if isinstance(operand, Vector | Sink):
+            return None
+        value = operand_value(known, operand, state)
+        if value is None:
+            return None
+        values.append(value)
+    if opcode in ("mov", "cvta"):
+        return values[0]
+    bits, signed = bits_of(kind) if kind else 32, kind.startswith("s")
+    return _ARITHMETIC[opcode](known, instruction, values, bits, signed, path)
+
+
+def _comparison(known: Knowledge, instruction: Instruction, path: Path, state: State) -> Condition | None:
+    kind = instruction.type
+    order = next((modifier for modifier in instruction.modifiers if modifier in ORDERS), None)
+    if kind in FLOATS or order is None or any(modifier in ("and", "or", "xor") for modifier in instruction.modifiers):
+        return None
+    a, b = (operand_value(known, operand, state) for operand in instruction.operands[1:3])
+    if a is None or b is None or a.base != b.base:
+        return None
+    if a.base is None:
+        a, b = (known.seen(value, bits_of(kind), kind.startswith("s"), path) for value in (a, b))
+    elif order not in ("eq", "ne"):
+        return None
+    if a.constant is not None and b.constant is not None:
+        return z3.is_true(z3.simplify(ORDERS[order](a.z3, b.z3)))
+    return ORDERS[order](a.z3, b.z3)
+
+
+def _logic(known: Knowledge, instruction: Instruction, state: State) -> Condition | None:
+    parts = [as_condition(_predicate(known, operand, state)) for operand in instruction.operands[1:]]
+    match instruction.opcode:
+        case "and":
+            return z3.And(*parts)
+        case "or":
+            return z3.Or(*parts)
+        case "xor":
+            return z3.Xor(parts[0], parts[1])
+        case "not":
+            return z3.Not(parts[0])
+        case "mov":
+            return parts[0]
+    return None
+
+
+def _conversion(known: Knowledge, instruction: Instruction, path: Path, state: State) -> Value | None:
+    to, source = instruction.types[0], instruction.types[-1]
+    value = operand_value(known, instruction.operands[1], state)
+    if value is None or to in FLOATS or source in FLOATS or "sat" in instruction.modifiers:
+        return None
+    if bits_of(to) > bits_of(source):
+        return known.seen(value, bits_of(source), source.startswith("s"), path)
+    return value
+
+
+# Arithmetic: each takes the values, the type's bits and sign, and the path.
+
+
+def _add(known: Knowledge, instruction: Instruction, values: list[Value], bits: int, signed: bool, path: Path) -> Value | None:
+    if "cc" in instruction.modifiers or "sat" in instruction.modifiers:
+        return None
+    return add(values[0], values[1])
+
+
+def _subtract(known: Knowledge, instruction: Instruction, values: list[Value], bits: int, signed: bool, path: Path) -> Value | None:
+    if "cc" in instruction.modifiers or "sat" in instruction.modifiers:
+        return None
+    a, b = values
+    for dividend, multiple, remainder in known.divisions:  # a - a / b * b
+        if not isinstance(a.term, int) and not isinstance(b.term, int) and a.term.eq(dividend) and b.term.eq(multiple):
+            return remainder
+    return subtract(a, b)
+
+
+def _negate(known: Knowledge, instruction: Instruction, values: list[Value], bits: int, signed: bool, path: Path) -> Value | None:
+    return subtract(constant(0), values[0])
+
+
+def _product(known: Knowledge, instruction: Instruction, values: list[Value], bits: int, signed: bool, path: Path) -> Value | None:
+    if values[0].base or values[1].base or "sat" in instruction.modifiers:
+        return None
+    if instruction.has("wide") or instruction.has("hi"):
+        a, b = (known.seen(value, bits, signed, path) for value in values[:2])
+        product = multiply(a, b)
+        if product is not None and instruction.has("hi"):
+            product = floor_divide(product, 1 << bits)
+    else:
+        product = multiply(values[0], values[1])
+    if product is None or instruction.opcode == "mul":
+        return product
+    return add(product, values[2])
+
+
+def _shift_left(known: Knowledge, instruction: Instruction, values: list[Value], bits: int, signed: bool, path: Path) -> Value | None:
+    by = values[1].constant
+    return multiply(values[0], constant(1 << by)) if by is not None and 0 <= by < bits else None
+
+
+def _shift_right(known: Knowledge, instruction: Instruction, values: list[Value], bits: int, signed: bool, path: Path) -> Value | None:
+    by = values[1].constant
+    if by is None or not 0 <= by < bits or values[0].base:
+        return None
+    return floor_divide(known.seen(values[0], bits, signed, path), 1 << by)
+
+
+def _divide(known: Knowledge, instruction: Instruction, values: list[Value], bits: int, signed: bool, path: Path) -> Value | None:
+    if values[0].base or values[1].base:
+        return None
+    a, b = (known.seen(value, bits, signed, path) for value in values)
+    remainder_wanted = instruction.opcode == "rem"
+    if b.constant is not None and b.constant > 0 and (a.low >= 0 or not signed):
+        quotient = floor_divide(a, b.constant)
+        product = multiply(quotient, b)
+        return quotient if not remainder_wanted or product is None else subtract(a, product)
+    if signed and (a.low < 0 or b.low < 1) and not known.guessing and not known.proves(path, z3.And(a.z3 >= 0, b.z3 >= 1)):
+        return None
+    for quotient, remainder in known.divided:
+        if all(mine.eq(theirs) for mine, theirs in zip((a.z3, b.z3), known.quotients[quotient.z3.get_id()], strict=True)):
+            return remainder if remainder_wanted else quotient
+    quotient = known.symbol("quotient", 0, max(a.high, 0))
+    remainder = known.symbol("remainder", 0, max(0, min(b.high, UNBOUNDED) - 1))
+    known.facts.append(z3.Implies(z3.And(a.z3 >= 0, b.z3 >= 1), z3.And(a.z3 == quotient.z3 * b.z3 + remainder.z3, remainder.z3 < b.z3)))
+    for value in (quotient, remainder):
+        known.quotients[value.z3.get_id()] = (a.z3, b.z3)
+    known.divided.append((quotient, remainder))
+    known.divisions.append((a.z3, quotient.z3 * b.z3, remainder))
+    _block_quotient(known, a, b, quotient, remainder)
+    return remainder if remainder_wanted else quotient
+
+
+def _block_quotient(known: Knowledge, a: Value, b: Value, quotient: Value, remainder: Value) -> None:
+    """A block's index divided by one of two factors of its grid: the quotient is below the other factor.
+
+    Of P Q blocks, index < P Q and index = q Q + r with 0 <= r < Q give q < P, since q >= P would make the index at least P Q.
+    """
+    for axis, factors in zip("xyz", known.contract.grid_factors, strict=True):
+        if a.same_as(known.block[axis]) and len(factors) == 2:
+            for one, other in (factors, factors[::-1]):
+                if known.proves((), b.z3 == other):
+                    known.facts += [quotient.z3 < one, remainder.z3 < other]
+                    known.block_parts[axis] = (quotient.z3, remainder.z3)
+                    return
+
+
+def _minimum(known: Knowledge, instruction: Instruction, values: list[Value], bits: int, signed: bool, path: Path) -> Value | None:
+    if any(value.base for value in values):
+        return None
+    a, b = (known.seen(value, bits, signed, path) for value in values)
+    return smaller(a, b) if instruction.opcode == "min" else larger(a, b)
+
+
+def _bits_of_two(known: Knowledge, instruction: Instruction, values: list[Value], bits: int, signed: bool, path: Path) -> Value | None:
+    if instruction.opcode == "not":
+        return None if values[0].base else subtract(constant(-1), values[0])
+    return bitwise(instruction.opcode, values[0], values[1], bits)
+
+
+def _three_operands(known: Knowledge, instruction: Instruction, values: list[Value], bits: int, signed: bool, path: Path) -> Value | None:
+    table = values[3].constant
+    if table not in LOGIC:
+        return None
+    first, second = LOGIC[table]
+    inner = bitwise(first, values[0], values[1], bits)
+    return None if inner is None else bitwise(second, inner, values[2], bits)
+
+
+def _insert(known: Knowledge, instruction: Instruction, values: list[Value], bits: int, signed: bool, path: Path) -> Value | None:
+    inserted, target, position, length = values[0], values[1], values[2].constant, values[3].constant
+    if position is None or length is None or inserted.base or target.base or not 0 <= position < bits:
+        return None
+    low = low_bits(target, position)
+    if position + length >= bits:
+        moved = multiply(inserted, constant(1 << position))
+        return None if moved is None else add(low, moved)
+    high = floor_divide(known.seen(target, bits, False, path), 1 << (position + length))
+    moved = multiply(low_bits(inserted, length), constant(1 << position))
+    above = multiply(high, constant(1 << (position + length)))
+    if moved is None or above is None:
+        return None
+    below = add(low, moved)
+    return None if below is None else add(below, above)
+
+
+def _extract(known: Knowledge, instruction: Instruction, values: list[Value], bits: int, signed: bool, path: Path) -> Value | None:
+    position, length = values[1].constant, values[2].constant
+    if signed or position is None or length is None or values[0].base or not 0 <= position < bits or position + length > bits:
+        return None
+    return low_bits(floor_divide(known.seen(values[0], bits, False, path), 1 << position), length)
+
+
+_Arithmetic = Callable[[Knowledge, Instruction, list[Value], int, bool, Path], Value | None]
+_ARITHMETIC: dict[str, _Arithmetic] = {
+    "add": _add,
+    "sub": _subtract,
+    "neg": _negate,
+    "mul": _product,
+    "mad": _product,
+    "shl": _shift_left,
+    "shr": _shift_right,
+    "div": _divide,
+    "rem": _divide,
+    "min": _minimum,
+    "max": _minimum,
+    "and": _bits_of_two,
+    "or": _bits_of_two,
+    "xor": _bits_of_two,
+    "not": _bits_of_two,
+    "lop3": _three_operands,
+    "bfi": _insert,
+    "bfe": _extract,
+}
+
+
+# Memory --------------------------------------------------------------------------------------------------------------------
+
+
+def _address(known: Knowledge, operand: Operand, state: State) -> Value | None:
+    assert isinstance(operand, Address)
+    base = operand_value(known, operand.base, state)
+    found = None if base is None else add(base, constant(operand.offset))
+    return found if found is not None and found.base is not None else None
+
+
+def _memory(known: Knowledge, instruction: Instruction, block: int, path: Path, state: State) -> None:
+    opcode, operands = instruction.opcode, instruction.operands
+    space = instruction.first_of(SPACES) or "generic"
+    if opcode == "ld" and space == "param":
+        _parameter(known, instruction, state)
+        return
+    if any("::" in modifier and not modifier.startswith(("L1", "L2", "level")) for modifier in instruction.modifiers):
+        if any(modifier.startswith("shared::cluster") for modifier in instruction.modifiers):
+            raise known.unliftable("shared memory of other blocks is not modelled")
+        space = "shared" if any(modifier.startswith("shared::cta") for modifier in instruction.modifiers) else space
+    is_first = opcode in ("st", "red")
+    where, data = (operands[0], operands[1]) if is_first else (operands[1], operands[0])
+    count = len(data.elements) if isinstance(data, Vector) else 1
+    size = count * bits_of(instruction.type) // 8
+    address = _address(known, where, state)
+    barriers = state[BARRIERS]
+    assert isinstance(barriers, Value)
+    kind = {"ld": "load", "st": "store"}.get(opcode, "atomic")
+    known.record(Access(kind, _space_of(known, space, address), address, size, size, path, barriers, instruction, block))  # type: ignore[arg-type]
+    if opcode in ("ld", "atom"):
+        _forget(known, instruction, state)
+
+
+def _space_of(known: Knowledge, space: str, address: Value | None) -> str:
+    """The space of a generic address by the array that it points into."""
+    if space != "generic" or address is None or address.base is None:
+        return space
+    if address.base in known.contract.arrays:
+        return "global"
+    variable = known.function.find_variable(0, address.base) or known.module.variables.get(address.base)
+    return space if variable is None else variable.space
+
+
+def _parameter(known: Knowledge, instruction: Instruction, state: State) -> None:
+    source, target = instruction.operands[1], instruction.operands[0]
+    assert isinstance(source, Address)
+    match = re.search(r"_param_(\d+)$", source.base.name) if isinstance(source.base, Symbol) else None
+    promised = None if match is None or source.offset else known.contract.parameter(int(match[1]))
+    if promised is not None and isinstance(target, Register):
+        state[target.name] = promised
+        return
+    # A number or a part of a structure: the same for all threads, whenever it is read.
+    registers = target.elements if isinstance(target, Vector) else (target,)
+    for place, register in enumerate(registers):
+        if isinstance(register, Register) and register.name in known.relevant and register.type != "pred":
+            bits = bits_of(register.type)
+            term = z3.Int(f"parameter {source.base} + {source.offset}, {place}, {bits} bits")
+            half = 1 << (bits - 1)
+            known.facts += [term >= -half, term < half]
+            state[register.name] = Value(term, -half, half - 1)
+
+
+def _matrices(known: Knowledge, instruction: Instruction, block: int, path: Path, state: State) -> None:
+    if not instruction.has("m8n8"):
+        raise known.unliftable("only matrices of 8 x 8 are modelled")
+    stores = instruction.opcode == "stmatrix"
+    address = _address(known, instruction.operands[0 if stores else 1], state)
+    matrices = int(next((modifier[1:] for modifier in instruction.modifiers if modifier in ("x1", "x2", "x4")), "1"))
+    lanes = LANES_PER_MATRIX * matrices
+    where = path if lanes >= WARP_THREADS else (*path, known.lane.z3 < lanes)
+    barriers = state[BARRIERS]
+    assert isinstance(barriers, Value)
+    kind = "store" if stores else "load"
+    size = MATRIX_ROW_BYTES
+    known.record(Access(kind, "shared", address, size, size, where, barriers, instruction, block))  # type: ignore[arg-type]
+    if not stores:
+        _forget(known, instruction, state)
+
+
+def _copy(known: Knowledge, instruction: Instruction, block: int, path: Path, state: State) -> None:
+    groups, barriers = state[GROUPS], state[BARRIERS]
+    assert isinstance(groups, Value) and isinstance(barriers, Value)
+    if not instruction.has("async") or any(word in instruction.modifiers for word in ("bulk", "mbarrier", "reduce")):
+        raise known.unliftable("bulk copies are not modelled")
+    if instruction.has("commit_group"):
+        if instruction.guard is not None:
+            raise known.unliftable("a guarded end of a group of copies is not modelled")
+        closed = add(groups, constant(1))
+        assert closed is not None
+        state[GROUPS] = closed
+        return
+    if instruction.has("wait_group") or instruction.has("wait_all"):
+        if instruction.guard is not None:
+            raise known.unliftable("a guarded wait is not modelled")
+        pending = 0
+        if instruction.has("wait_group"):
+            amount = instruction.operands[0]
+            if not isinstance(amount, Integer):
+                raise known.unliftable("a wait for a number of groups that is not known")
+            pending = amount.value
+        elif instruction.has("wait_all"):
+            closed = add(groups, constant(1))  # what is in no group yet counts as one
+            assert closed is not None
+            groups = closed
+        if not known.guessing:
+            known.lifted.waits.append(Wait(pending, groups, barriers, known.turns[-1] if known.turns else None))
+        return
+    target, source, size, *rest = instruction.operands
+    if not isinstance(size, Integer) or len(rest) > 1 or any(register_is_predicate(operand) for operand in rest):
+        raise known.unliftable("this form of an asynchronous copy is not modelled")
+    amount_read: Term = size.value
+    if rest:
+        given = operand_value(known, rest[0], state)
+        if given is None:
+            raise known.unliftable("a copy of a number of bytes that is not known")
+        seen = known.seen(given, 32, False, path)
+        amount_read = seen.term if seen.constant is None else seen.constant
+    to, origin = _address(known, target, state), _address(known, source, state)
+    known.record(Access("load", "global", origin, amount_read, size.value, path, barriers, instruction, block))
+    known.record(Access("store", "shared", to, size.value, size.value, path, barriers, instruction, block, groups))
+
+
+def register_is_predicate(operand: Operand) -> bool:
+    """True for a predicate register, negated or not."""
+    register, _ = negated_register(operand)
+    return register is not None and register.type == "pred"
+
+
+def _barrier(known: Knowledge, instruction: Instruction, block: int, path: Path, state: State) -> None:
+    if instruction.has("warp"):
+        return  # orders lanes of a warp only: proofs do without it
+    operands = instruction.operands
+    whole = len(operands) == 1 and isinstance(operands[0], Integer) and operands[0].value == 0
+    if not whole or instruction.guard is not None or instruction.has("cluster") or instruction.has("arrive") or instruction.has("red"):
+        raise known.unliftable("only barriers of the whole block are modelled")
+    passed = state[BARRIERS]
+    assert isinstance(passed, Value)
+    following = add(passed, constant(1))
+    assert following is not None
+    state[BARRIERS] = following
+    if not known.guessing:
+        known.lifted.barrier_blocks.append(block)

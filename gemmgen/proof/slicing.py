@@ -1,0 +1,88 @@
+"""The registers that addresses, guards, barriers and sizes depend on: all others hold data, and are not lifted."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from gemmgen.emulator.ptx.syntax import Address, Function, Instruction, Negated, Operand, Pair, Register, Symbol, Vector, registers_of
+
+FLOATS = frozenset({"f16", "bf16", "f32", "f64", "f16x2", "bf16x2", "f32x2"})
+
+NO_RESULT = frozenset(
+    ("st", "bar", "barrier", "bra", "ret", "exit", "red", "fence", "membar", "prefetch", "cp", "stmatrix", "griddepcontrol", "nanosleep")
+)
+"""Opcodes whose first operand is no destination."""
+
+
+def written(instruction: Instruction) -> tuple[Register, ...]:
+    """The registers that an instruction writes."""
+    if instruction.opcode in NO_RESULT or not instruction.operands:
+        return ()
+    return tuple(register for register in _plain(instruction.operands[0]))
+
+
+def _plain(operand: Operand) -> tuple[Register, ...]:
+    match operand:
+        case Register():
+            return (operand,)
+        case Vector(elements):
+            return tuple(element for element in elements if isinstance(element, Register))
+        case Pair(first, second):
+            return tuple(element for element in (first, second) if isinstance(element, Register))
+    return ()
+
+
+def _read(instruction: Instruction) -> tuple[Register, ...]:
+    """The registers that an instruction's results depend on."""
+    operands = instruction.operands[1:]
+    if instruction.opcode in ("ld", "atom", "ldmatrix"):
+        return ()
+    found = [register for operand in operands for register in registers_of(operand)]
+    return tuple(found)
+
+
+def _roots(instruction: Instruction) -> tuple[Register, ...]:
+    """The registers that an instruction needs the values of for what it does to memory and to control."""
+    found = [] if instruction.guard is None else [instruction.guard]
+    for operand in instruction.operands:
+        if isinstance(operand, Address):
+            found += list(registers_of(operand))
+    if instruction.opcode == "cp":
+        found += [register for operand in instruction.operands for register in registers_of(operand)]
+    if instruction.opcode in ("bar", "barrier"):
+        found += [register for operand in instruction.operands for register in registers_of(operand)]
+    return tuple(found)
+
+
+def relevant_registers(function: Function) -> frozenset[str]:
+    """Names of the registers that anything but data depends on."""
+    writers: dict[str, list[Instruction]] = defaultdict(list)
+    pending: list[str] = []
+    for instruction in function.body:
+        for register in written(instruction):
+            writers[register.name].append(instruction)
+        pending += [register.name for register in _roots(instruction)]
+    found: set[str] = set()
+    while pending:
+        name = pending.pop()
+        if name in found:
+            continue
+        found.add(name)
+        for instruction in writers[name]:
+            sources = [register for register in _read(instruction) if register.type not in FLOATS]
+            if instruction.guard is not None:
+                sources.append(instruction.guard)
+            pending += [source.name for source in sources]
+    return frozenset(found)
+
+
+def negated_register(operand: Operand) -> tuple[Register | None, bool]:
+    """The predicate register of an operand, and whether it is negated."""
+    if isinstance(operand, Negated):
+        return operand.register, True
+    return (operand, False) if isinstance(operand, Register) else (None, False)
+
+
+def symbol_of(operand: Operand) -> str | None:
+    """The variable that an operand names."""
+    return operand.name if isinstance(operand, Symbol) else None

@@ -1,0 +1,236 @@
+"""Integer values of one symbolic thread: z3 terms with an interval, known trailing zero bits, and the array that they point into.
+
+A register of w bits holds some mathematical integer e modulo 2^w; ``Value`` is such an e, its *representative*. Sums, differences
+and products of representatives are representatives of the machine's results, whatever overflows. Operations that depend on the
+value itself, such as comparisons and divisions, must first establish that e lies in the range of the register's type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import z3
+
+UNBOUNDED = 1 << 200
+"""An interval's end that stands for infinity."""
+MAX_TRAILING_ZEROS = 64
+
+Term: TypeAlias = z3.ArithRef | int
+"""An integer term; plain integers are constants."""
+Condition: TypeAlias = z3.BoolRef | bool
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A representative of a register's content."""
+
+    term: Term
+    low: int = -UNBOUNDED
+    high: int = UNBOUNDED
+    zeros: int = 0
+    """Trailing zero bits that the term is known to have."""
+    base: str | None = None
+    """The array that this is an address in; the term is then the offset in bytes from its start."""
+
+    @property
+    def z3(self) -> z3.ArithRef:
+        """The term for z3."""
+        return as_term(self.term)
+
+    @property
+    def constant(self) -> int | None:
+        """The value, if it is known."""
+        return self.term if isinstance(self.term, int) else None
+
+    def same_as(self, other: Value) -> bool:
+        """True if both are the same term in the same array."""
+        if self.base != other.base:
+            return False
+        if isinstance(self.term, int) or isinstance(other.term, int):
+            return isinstance(self.term, int) and isinstance(other.term, int) and self.term == other.term
+        return bool(self.term.eq(other.term))
+
+
+def as_term(term: Term) -> z3.ArithRef:
+    """An integer term for z3."""
+    return z3.IntVal(term) if isinstance(term, int) else term
+
+
+def as_condition(condition: Condition) -> z3.BoolRef:
+    """A condition for z3."""
+    return z3.BoolVal(condition) if isinstance(condition, bool) else condition
+
+
+def constant(number: int, base: str | None = None) -> Value:
+    """A known number, or the address of that byte of an array."""
+    zeros = (number & -number).bit_length() - 1 if number else MAX_TRAILING_ZEROS
+    return Value(number, number, number, zeros, base)
+
+
+def _bounded(low: int, high: int) -> tuple[int, int]:
+    return max(low, -UNBOUNDED), min(high, UNBOUNDED)
+
+
+def add(a: Value, b: Value) -> Value | None:
+    """The sum; None for the sum of two addresses, which means nothing."""
+    if a.base and b.base:
+        return None
+    if a.constant is not None and b.constant is not None:
+        return constant(a.constant + b.constant, a.base or b.base)
+    low, high = _bounded(a.low + b.low, a.high + b.high)
+    return Value(a.term + b.term, low, high, min(a.zeros, b.zeros), a.base or b.base)
+
+
+def subtract(a: Value, b: Value) -> Value | None:
+    """The difference; of two addresses only within one array."""
+    if b.base and a.base != b.base:
+        return None
+    base = None if b.base else a.base
+    if a.constant is not None and b.constant is not None:
+        return constant(a.constant - b.constant, base)
+    low, high = _bounded(a.low - b.high, a.high - b.low)
+    return Value(a.term - b.term, low, high, min(a.zeros, b.zeros), base)
+
+
+def multiply(a: Value, b: Value) -> Value | None:
+    """The product of two numbers; None if one is an address."""
+    if a.base or b.base:
+        return None
+    if a.constant is not None and b.constant is not None:
+        return constant(a.constant * b.constant)
+    if 0 in (a.constant, b.constant):
+        return constant(0)
+    corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
+    low, high = _bounded(min(corners), max(corners))
+    return Value(a.term * b.term, low, high, min(a.zeros + b.zeros, MAX_TRAILING_ZEROS))
+
+
+def floor_divide(a: Value, divisor: int) -> Value:
+    """The quotient by a positive number, rounded down."""
+    if a.constant is not None:
+        return constant(a.constant // divisor)
+    if a.low > -UNBOUNDED and a.high < UNBOUNDED and a.low // divisor == a.high // divisor:
+        return constant(a.low // divisor)
+    zeros = max(0, a.zeros - (divisor.bit_length() - 1)) if divisor & (divisor - 1) == 0 else 0
+    return Value(as_term(a.term) / divisor, a.low // divisor, a.high // divisor, zeros)
+
+
+def low_bits(a: Value, bits: int) -> Value:
+    """The value modulo 2^bits, which is the same for every representative of as many bits."""
+    size = 1 << bits
+    if a.constant is not None:
+        return constant(a.constant % size)
+    if a.low >= 0 and a.high < size:
+        return Value(a.term, a.low, a.high, a.zeros)
+    if a.zeros >= bits:
+        return constant(0)
+    return Value(as_term(a.term) % size, 0, size - 1, a.zeros)
+
+
+def choose(condition: Condition, yes: Value, no: Value) -> Value | None:
+    """One of two values; None if they point into different arrays."""
+    if isinstance(condition, bool):
+        return yes if condition else no
+    if yes.same_as(no):
+        return yes
+    if yes.base != no.base:
+        return None
+    low, high = min(yes.low, no.low), max(yes.high, no.high)
+    return Value(z3.If(condition, yes.z3, no.z3), low, high, min(yes.zeros, no.zeros), yes.base)
+
+
+def smaller(a: Value, b: Value) -> Value:
+    """The smaller of two numbers."""
+    if a.constant is not None and b.constant is not None:
+        return constant(min(a.constant, b.constant))
+    return Value(z3.If(a.z3 <= b.z3, a.z3, b.z3), min(a.low, b.low), min(a.high, b.high), min(a.zeros, b.zeros))
+
+
+def larger(a: Value, b: Value) -> Value:
+    """The larger of two numbers."""
+    if a.constant is not None and b.constant is not None:
+        return constant(max(a.constant, b.constant))
+    return Value(z3.If(a.z3 >= b.z3, a.z3, b.z3), max(a.low, b.low), max(a.high, b.high), min(a.zeros, b.zeros))
+
+
+def conjunction(conditions: Iterable[Condition]) -> z3.BoolRef:
+    """True if all hold."""
+    parts = [condition for condition in conditions if condition is not True]
+    return z3.And(*[as_condition(part) for part in parts]) if parts else z3.BoolVal(True)
+
+
+def negation(condition: Condition) -> Condition:
+    """True if it does not hold."""
+    return not condition if isinstance(condition, bool) else z3.Not(condition)
+
+
+def mentions(term: z3.ExprRef | int | bool, symbols: Iterable[z3.ExprRef]) -> bool:
+    """True if one of the symbols occurs in a term."""
+    wanted = {symbol.get_id() for symbol in symbols}
+    if not wanted or isinstance(term, int):
+        return False
+    seen: set[int] = set()
+    pending = [term]
+    while pending:
+        part = pending.pop()
+        if part.get_id() in wanted:
+            return True
+        if part.get_id() not in seen:
+            seen.add(part.get_id())
+            pending += part.children()
+    return False
+
+
+def bitwise(operation: str, a: Value, b: Value, bits: int) -> Value | None:
+    """``and``, ``or`` or ``xor`` of two registers as arithmetic, in the cases that addresses are made of; None for all others.
+
+    Masks of consecutive bits, disjoint bits, a single flipped bit, and up to eight variable bits each on its own.
+    """
+    if a.base or b.base:
+        return None
+    if a.constant is not None:
+        a, b = b, a
+    full = (1 << bits) - 1
+    if a.constant is not None and b.constant is not None:
+        x, y = a.constant & full, b.constant & full
+        return constant({"and": x & y, "or": x | y, "xor": x ^ y}[operation])
+    if operation == "and" and b.constant is not None and (masked := _masked(a, b.constant & full, bits)) is not None:
+        return masked
+    if operation in ("or", "xor"):
+        for one, other in ((a, b), (b, a)):
+            if other.low >= 0 and other.high < 1 << one.zeros:  # no bit in common
+                return add(one, other)
+    if a.low >= 0 and b.low >= 0 and max(a.high, b.high).bit_length() - min(a.zeros, b.zeros) <= 8:
+        return _bit_by_bit(operation, a, b)
+    if operation == "xor" and b.constant is not None and b.constant > 0 and b.constant & (b.constant - 1) == 0:
+        flipped = multiply(constant(2 * b.constant), low_bits(floor_divide(a, b.constant), 1))
+        total = add(a, b)
+        return None if flipped is None or total is None else subtract(total, flipped)
+    return None
+
+
+def _masked(a: Value, mask: int, bits: int) -> Value | None:
+    """A value under a mask of consecutive bits; None for other masks."""
+    if not mask:
+        return constant(0)
+    first = (mask & -mask).bit_length() - 1
+    run = (mask >> first) + 1
+    if run & (run - 1):
+        return None
+    width = run.bit_length() - 1
+    if first + width >= bits:
+        return subtract(a, low_bits(a, first))
+    return multiply(low_bits(floor_divide(a, 1 << first), width), constant(1 << first))
+
+
+def _bit_by_bit(operation: str, a: Value, b: Value) -> Value:
+    first, last = min(a.zeros, b.zeros), max(a.high, b.high).bit_length()
+    total: z3.ArithRef = z3.IntVal(0)
+    for place in range(first, last):
+        x, y = (low_bits(floor_divide(value, 1 << place), 1) for value in (a, b))
+        ones = x.z3 == 1, y.z3 == 1
+        holds = {"and": z3.And(*ones), "or": z3.Or(*ones), "xor": x.z3 != y.z3}[operation]
+        total = total + z3.If(holds, z3.IntVal(1 << place), z3.IntVal(0))
+    return Value(z3.simplify(total), 0, (1 << last) - 1, first)

@@ -1,0 +1,184 @@
+"""Small CUDA kernels with the preconditions of their launches, and the mistakes that change what is proved of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gemmgen.core.formulas import Formula
+from gemmgen.kernels.launch import ArrayArgument, ArrayRole, Constraint, Dimension, KernelLaunch, LaunchSequence, ScalarArgument
+
+ENTRY = "kernel"
+MAX_EXTENT = 1 << 30
+"""Larger extents would overflow the kernels' own indices."""
+
+
+def array(name: str, role: ArrayRole, shape: tuple[str, ...], strides: tuple[str, ...], alignment: int = 4) -> ArrayArgument:
+    return ArrayArgument(name, "f32", role, tuple(map(Formula, shape)), tuple(map(Formula, strides)), alignment, "an array")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A kernel that is right, and texts in it that a mistake replaces, with the property that then fails."""
+
+    source: str
+    arrays: tuple[ArrayArgument, ...]
+    dimensions: tuple[str, ...]
+    grid: str
+    threads: int
+    mistakes: dict[str, tuple[str, str, str]] = field(default_factory=dict)
+    """By name: the text, what stands in its place, and the property."""
+    constraints: tuple[str, ...] = ()
+    unproved: frozenset[str] = frozenset()
+    """Properties of the kernel that hold and are not proved."""
+
+    @property
+    def sequence(self) -> LaunchSequence:
+        scalars = tuple(ScalarArgument(name, "s32", name) for name in self.dimensions)
+        launch = KernelLaunch(
+            ENTRY,
+            (Formula(self.grid), Formula("1"), Formula("1")),
+            (self.threads, 1, 1),
+            (*[argument.name for argument in self.arrays], *self.dimensions),
+        )
+        dimensions = tuple(Dimension(name, name, 1 if name.startswith("ld") else 0, MAX_EXTENT) for name in self.dimensions)
+        constraints = tuple(Constraint(Formula(text), text) for text in self.constraints)
+        return LaunchSequence(ENTRY, dimensions, (*self.arrays, *scalars), (launch,), constraints)
+
+
+SCALE = Sample(
+    """
+extern "C" __global__ void kernel(const float* x, float* y, int n)
+{
+    int i = blockIdx.x * 256 + threadIdx.x;
+    if (i < n)
+        y[i] = 2 * x[i];
+}
+""",
+    (array("x", "input", ("n",), ("1",)), array("y", "output", ("n",), ("1",))),
+    ("n",),
+    "ceil_div(n, 256)",
+    256,
+    {
+        "guard lets one more thread in": ("i < n", "i <= n", "memory"),
+        "guard is missing": ("if (i < n)", "", "memory"),
+        "all threads store one element": ("y[i]", "y[i / 2]", "once"),
+        "blocks overlap": ("blockIdx.x * 256", "blockIdx.x * 255", "once"),
+        "input is written": ("y[i] = 2 * x[i]", "((float*)x)[i] = 2", "memory"),
+        "reads before the array": ("x[i]", "x[i - 1]", "memory"),
+    },
+)
+
+GRID_STRIDE = Sample(
+    """
+extern "C" __global__ void kernel(const float* x, float* y, int n)
+{
+    for (long long i = blockIdx.x * 128 + threadIdx.x; i < n; i += gridDim.x * 128)
+        y[i] = x[i] + 1;
+}
+""",
+    (array("x", "input", ("n",), ("1",)), array("y", "output", ("n",), ("1",))),
+    ("n",),
+    "min(ceil_div(n, 128), 64)",
+    128,
+    {
+        "step is half a grid": ("i += gridDim.x * 128", "i += gridDim.x * 64", "once"),
+        "loop runs one element too far": ("i < n", "i <= n", "memory"),
+        "a loop that stands still": ("i += gridDim.x * 128", "i += 0", "progress"),
+    },
+    unproved=frozenset({"once"}),
+)
+
+TRANSPOSE = Sample(
+    """
+extern "C" __global__ void kernel(const float* x, float* y, int m, int n, int ldx, int ldy)
+{
+    __shared__ float tile[16][17];
+    int tiles = (n + 15) / 16;
+    int row = blockIdx.x / tiles * 16, column = blockIdx.x % tiles * 16;
+    int r = threadIdx.x / 16, c = threadIdx.x % 16;
+    if (row + r < m && column + c < n)
+        tile[r][c] = x[(long long)(row + r) * ldx + column + c];
+    __syncthreads();
+    if (column + r < n && row + c < m)
+        y[(long long)(column + r) * ldy + row + c] = tile[c][r];
+}
+""",
+    (array("x", "input", ("m", "n"), ("ldx", "1")), array("y", "output", ("n", "m"), ("ldy", "1"))),
+    ("m", "n", "ldx", "ldy"),
+    "ceil_div(m, 16) * ceil_div(n, 16)",
+    256,
+    {
+        "no barrier": ("__syncthreads();", "", "races"),
+        "barrier only for some": ("__syncthreads();", "if (r < 8) __syncthreads();", "progress"),
+        "columns without a guard": ("row + r < m && column + c < n", "row + r < m", "memory"),
+        "wrong stride": ("(column + r) * ldy", "(column + r) * ldx", "memory"),
+        "row number overflows 32 bits": ("(long long)(row + r) * ldx", "(row + r) * ldx", "memory"),
+        "tile too narrow": ("tile[16][17]", "tile[16][15]", "memory"),
+        "rows stored twice": ("column + r) * ldy", "column + r / 2) * ldy", "once"),
+    },
+    constraints=("ldx >= n", "ldy >= m"),
+)
+
+BLOCK_SUM = Sample(
+    """
+extern "C" __global__ void kernel(const float* x, float* y, int n)
+{
+    __shared__ float sums[128];
+    float sum = 0;
+    for (int i = threadIdx.x; i < n; i += 128)
+        sum += x[i];
+    sums[threadIdx.x] = sum;
+    __syncthreads();
+    for (int half = 64; half > 0; half /= 2) {
+        if (threadIdx.x < half)
+            sums[threadIdx.x] += sums[threadIdx.x + half];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0)
+        y[0] = sums[0];
+}
+""",
+    (array("x", "input", ("n",), ("1",)), array("y", "output", ("1",), ("1",))),
+    ("n",),
+    "1",
+    128,
+    {
+        "no barrier within the tree": ("        __syncthreads();\n    }", "    }", "races"),
+        "tree reaches beyond": ("threadIdx.x + half]", "threadIdx.x + half + 64]", "memory"),
+        "every thread stores the sum": ("if (threadIdx.x == 0)", "", "once"),
+        "loop starts one late and ends one late": ("int i = threadIdx.x; i < n", "int i = threadIdx.x + 1; i <= n", "memory"),
+    },
+)
+
+RING = Sample(
+    """
+extern "C" __global__ void kernel(const float* x, float* y, int n)
+{
+    __shared__ float stages[2][64];
+    float sum = 0;
+    int stage = 0;
+    stages[0][threadIdx.x] = threadIdx.x < n ? x[threadIdx.x] : 0;
+    __syncthreads();
+    for (int at = 64; at < n; at += 64) {
+        int next = at + threadIdx.x;
+        sum += stages[stage][63 - threadIdx.x];
+        stages[stage ^ 1][threadIdx.x] = next < n ? x[next] : 0;
+        __syncthreads();
+        stage ^= 1;
+    }
+    y[threadIdx.x] = sum + stages[stage][63 - threadIdx.x];
+}
+""",
+    (array("x", "input", ("n",), ("1",)), array("y", "output", ("64",), ("1",))),
+    ("n",),
+    "1",
+    64,
+    {
+        "one stage instead of two": ("stages[stage ^ 1][threadIdx.x] =", "stages[stage][threadIdx.x] =", "races"),
+        "no barrier between turns": ("        __syncthreads();\n", "", "races"),
+        "tail without a guard": ("next < n ? x[next] : 0", "x[next]", "memory"),
+    },
+    constraints=("n >= 1",),
+)
+
+SAMPLES = {"scale": SCALE, "grid stride": GRID_STRIDE, "transpose": TRANSPOSE, "block sum": BLOCK_SUM, "ring": RING}

@@ -1,0 +1,69 @@
+"""Proofs of small kernels for all sizes, and of the same kernels with one mistake."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("z3")
+
+from gemmgen.proof.prover import KernelProof, domain, prove_sequence
+from gemmgen.toolchain.nvrtc import compile_source
+from tests.proof.kernels import SAMPLES, Sample
+
+MISTAKES = [(name, mistake) for name, sample in SAMPLES.items() for mistake in sample.mistakes]
+
+
+def proof_of(sample: Sample, source: str, architecture: str = "sm_80") -> KernelProof:
+    binary = compile_source(source, architecture=architecture, options=[], name="sample.cu")
+    return prove_sequence(sample.sequence, binary.ptx, seconds=120)[0]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_right_kernel_is_proved(name: str) -> None:
+    sample = SAMPLES[name]
+    proof = proof_of(sample, sample.source)
+    assert {each.name: each.reasons for each in proof.properties if each.status != "proved" and each.name not in sample.unproved} == {}
+
+
+@pytest.mark.parametrize(("name", "mistake"), MISTAKES, ids=[f"{name}: {mistake}" for name, mistake in MISTAKES])
+def test_a_mistake_is_not_proved(name: str, mistake: str) -> None:
+    sample = SAMPLES[name]
+    text, instead, wrong = sample.mistakes[mistake]
+    assert text in sample.source
+    proof = proof_of(sample, sample.source.replace(text, instead, 1))
+    assert wrong not in proof.proved
+
+
+def test_a_counterexample_names_sizes_and_thread() -> None:
+    sample = SAMPLES["scale"]
+    proof = proof_of(sample, sample.source.replace("i < n", "i <= n"))
+    found = next(each for each in proof.properties if each.name == "memory")
+    assert found.counterexample is not None
+    problem, thread = found.counterexample["problem"], found.counterexample["thread"]
+    assert thread["ctaid.x"] * 256 + thread["tid.x"] == problem["n"] <= 300
+
+
+@pytest.mark.parametrize(
+    ("statement", "obstacle"),
+    [
+        ('asm volatile("bar.sync 1, 64;");', "only barriers of the whole block"),
+        ('asm volatile("fence.proxy.async;");', "fences between proxies"),
+        ('asm volatile("{ .reg .b64 t; mbarrier.arrive.shared.b64 t, [%0]; }" :: "r"(0));', "mbarrier is not modelled"),
+    ],
+)
+def test_statements_that_are_not_modelled_leave_everything_unproved(statement: str, obstacle: str) -> None:
+    sample = SAMPLES["scale"]
+    proof = proof_of(sample, sample.source.replace("if (i < n)", f"{statement} if (i < n)"), "sm_90")
+    assert proof.proved == ()
+    assert all(obstacle in each.reasons[0] for each in proof.properties)
+
+
+def test_time_that_is_used_up_leaves_properties_unproved() -> None:
+    sample = SAMPLES["transpose"]
+    binary = compile_source(sample.source, architecture="sm_80", options=[], name="sample.cu")
+    proof = prove_sequence(sample.sequence, binary.ptx, seconds=0.0)[0]
+    assert proof.proved == () and "time" in proof.properties[0].reasons[0]
+
+
+def test_the_domain_names_every_precondition() -> None:
+    assert domain(SAMPLES["transpose"].sequence)[-2:] == ("ldx >= n", "ldy >= m")
