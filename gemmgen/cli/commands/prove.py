@@ -16,6 +16,8 @@ from gemmgen.cli.selection import PlannedSpec, find_specs, plan_specs
 from gemmgen.core.text import printable
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from gemmgen.proof.prover import KernelProof, Property
     from gemmgen.toolchain.nvrtc import Binary
 
@@ -125,7 +127,7 @@ def _print(item: PlannedSpec, proofs: Sequence[KernelProof]) -> None:
     click.echo(f"{item.file.label} on {item.plan.architecture.name}, for all problems with")
     click.echo("  " + "; ".join(domain(item.plan.sequence)))
     for proof in proofs:
-        rows = []
+        rows: list[list[str | Text]] = []
         for each in proof.properties:
             done = f"{each.proved} of {each.obligations}" if each.obligations else "–"
             rows.append([each.name, styled(each.status, COLOURS[each.status]), done, each.meaning])
