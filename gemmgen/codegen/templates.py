@@ -21,7 +21,7 @@ from jinja2.ext import Extension
 from gemmgen.codegen.compiled_templates import CompiledTemplates
 from gemmgen.codegen.text import FILTERS, constant, constants_of
 
-SHARED = ("common", "epilogue")
+SHARED = ("common",)
 """Folders whose building blocks all families find."""
 
 _BLANKS: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}

@@ -124,5 +124,5 @@ def test_every_family_is_looked_for() -> None:
 def test_templates_of_a_family_name_no_other(kind: str) -> None:
     root = resource_directory("templates")
     others = [other for other in (*FAMILIES, *HOST_FAMILIES) if other != kind]
-    texts = {path: path.read_text() for folder in (kind, "common", "epilogue", "device") for path in (root / folder).rglob("*.*")}
+    texts = {path: path.read_text() for folder in (kind, "common", "device") for path in (root / folder).rglob("*.*")}
     assert [(path.name, other) for path, text in texts.items() for other in others if re.search(rf"(?<!\w){other}/", text)] == []

@@ -12,8 +12,8 @@ import gemmgen
 from gemmgen.core.elements import float_format
 from gemmgen.kernels.accuracy import rounded, stored
 from gemmgen.kernels.epilogue import numbers
+from gemmgen.kernels.epilogue.functions import square_root
 from gemmgen.kernels.epilogue.numbers import Tracked, overflown
-from gemmgen.kernels.epilogue.operations import square_root
 from gemmgen.kernels.family import Case, Expected
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import compile_plan

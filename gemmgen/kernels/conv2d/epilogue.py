@@ -9,7 +9,7 @@ from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.conv2d.spec import Conv2dSpec, NoActivation
 from gemmgen.kernels.epilogue.operations import Cast, Complaint, Operand, Operation
-from gemmgen.kernels.epilogue.steps import Access, Step, convert, number_argument, plan_steps
+from gemmgen.kernels.epilogue.steps import Access, OutputSpace, Step, convert, number_argument, plan_steps
 from gemmgen.kernels.launch import ArrayArgument
 
 INT8_HIGH = 127.0
@@ -36,7 +36,7 @@ def packed_strides(extents: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class OutputChannels:
+class OutputChannels(OutputSpace):
     """The elements of y: an operation may read a number, a float32 for each channel, or an array that lies like y and has its type."""
 
     spec: Conv2dSpec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -30,6 +31,9 @@ MOST_PACKED_FLOATS = 1 << 27
 """Floats of packed operands that one thread may need: half a gigabyte."""
 SPARE_FLOATS = 64
 """Beyond the last panel of a packed operand, where the last square that is turned may write."""
+
+_DEFINED = ("exponential", "silu", "gelu", "gelu_tanh", "softplus", "rsqrtf", "smaller", "larger")
+"""Functions of epilogues that the C library does not have."""
 
 Side = Literal["left", "right"]
 
@@ -240,7 +244,7 @@ class CpuGemmPlan(InstancePlan):
     @property
     def approximate(self) -> bool:
         """True if the epilogue calls functions of the math library."""
-        return any(step.operation.approximate for step in self.epilogue)
+        return any(step.approximate for step in self.epilogue)
 
     @property
     def epilogue_arguments(self) -> tuple[Argument, ...]:
@@ -248,9 +252,10 @@ class CpuGemmPlan(InstancePlan):
         return tuple(parameter for step in self.epilogue for parameter in step.parameters)
 
     @property
-    def calls_exponential(self) -> bool:
-        """True if the epilogue calls what its macros name ``exponential``."""
-        return any(step.operation.op == "exp" for step in self.epilogue)
+    def epilogue_functions(self) -> tuple[str, ...]:
+        """Functions that the epilogue calls and the C library does not have: macros of ``templates/cpu_gemm/activations.c.j2``."""
+        words = set(re.findall(r"\w+(?=\()", " ".join(line for step in self.epilogue for line in step.lines)))
+        return tuple(name for name in _DEFINED if name in words)
 
     @property
     def epilogue_names(self) -> tuple[str, ...]:

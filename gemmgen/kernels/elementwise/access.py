@@ -9,7 +9,7 @@ from gemmgen.core.elements import ELEMENTS, DataType
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.elementwise.spec import ElementwiseSpec
 from gemmgen.kernels.epilogue.operations import DATA_TYPES, Complaint, Operand
-from gemmgen.kernels.epilogue.steps import Access, convert, number_argument
+from gemmgen.kernels.epilogue.steps import Access, OutputSpace, convert, number_argument
 from gemmgen.kernels.launch import ArrayArgument, Constraint, Dimension
 
 AXES = ("d0", "d1", "d2", "d3")
@@ -106,7 +106,7 @@ class Read:
 
 
 @dataclass(frozen=True)
-class ElementSpace:
+class ElementSpace(OutputSpace):
     """The elements of y: an operation may read a number, a value for each row, column or channel, or an array of y's shape."""
 
     spec: ElementwiseSpec

@@ -9,6 +9,7 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.kernels.elementwise.access import AXES, axis_of
 from gemmgen.kernels.elementwise.plan import ElementwisePlan
 from gemmgen.kernels.epilogue.steps import Access
+from gemmgen.kernels.epilogue.torch_values import apply_torch
 from gemmgen.kernels.family import Cost, Fetch, Peer, Work
 
 BASE_REGISTERS = 20
@@ -81,7 +82,7 @@ def cost(plan: ElementwisePlan, problem: Mapping[str, int]) -> Cost:
     Utilisation follows from these: operations / (time x rate), bytes / (time x bandwidth)."""
     elements = elements_of(plan, problem)
     written = elements * ELEMENTS[plan.output].bytes
-    special = float(elements * sum(step.operation.special for step in plan.steps))
+    special = float(elements * sum(step.special for step in plan.steps))
     return Cost(float(elements * plan.operation_count), float(bytes_read(plan, problem) + written), _unit(plan), special)
 
 
@@ -119,7 +120,7 @@ def peer(plan: ElementwisePlan, problem: Mapping[str, int], arrays: Mapping[str,
     def run() -> None:
         values = x.to(computed, copy=True) if plan.steps else x
         for step in plan.steps:
-            values = step.operation.apply_torch(values, [read(access) for access in step.accesses])
+            values = apply_torch(step, values, [read(access) for access in step.accesses])
         y.copy_(values)
 
     return Peer(f"torch ({len(plan.steps)} operations)" if len(plan.steps) > 1 else "torch", run)

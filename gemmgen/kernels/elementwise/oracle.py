@@ -105,7 +105,7 @@ def fill(plan: ElementwisePlan, case: Case, name: str, shape: tuple[int, ...], r
         low, high = (int(limit) for limit in stored.limits)
         return rng.integers(low, high, shape, endpoint=True)
     if case.data == "reals":
-        if any(step.operation.op in ("exp", "square") or step.operation.approximate for step in plan.steps):
+        if any(step.calls & {"exp", "square"} or step.approximate for step in plan.steps):
             return rng.normal(0, 3, shape)
         return rng.choice([-1.0, 1.0], shape) * 10.0 ** rng.uniform(-3, 1.5, shape)
     values = rng.integers(-LARGEST_INTEGER, LARGEST_INTEGER + 1, shape).astype(np.float64)

@@ -52,7 +52,7 @@ class ElementwisePlan(KernelPlan):
     @property
     def approximate(self) -> bool:
         """True if operations call functions whose last bits differ between backends."""
-        return any(step.operation.approximate for step in self.steps)
+        return any(step.approximate for step in self.steps)
 
     @property
     def threads(self) -> int:

@@ -126,6 +126,44 @@ def to_type(value: Tracked, kind: DataType) -> Tracked:
     return Tracked(value.value.astype(target), value.bound, kind)
 
 
+def stored_value(value: Tracked, kind: DataType) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """A value and its bound as an element of an array: rounded to nearest, with saturation to integers and 8-bit floats."""
+    import numpy as np
+
+    from gemmgen.kernels.accuracy import stored
+
+    if value.kind == "bool" or kind == "bool":
+        unknown = value.bound > 0 if value.kind == "bool" else (value.bound > 0) & (np.abs(value.value) <= value.bound)
+        truth = value.value if value.kind == "bool" else value.value != 0
+        return truth.astype(np.float64), np.where(unknown, np.inf, 0.0)
+    if kind in ("s8", "u8", "s32") and value.kind in FLOATS:
+        low, high = ELEMENTS[kind].limits
+        nearest = np.where(np.isnan(value.value), 0.0, np.clip(np.rint(value.value), low, high))
+        return nearest, np.where(value.bound > 0, value.bound + 1, 0.0)
+    if kind in INTEGERS:
+        return value.value.astype(numpy_type(kind)), value.bound
+    if value.kind not in FLOATS:
+        value = to_type(value, "f32")
+    return stored(kind, value.value, value.bound)
+
+
+def extremum(reduce: str, values: Tracked, axes: tuple[int, ...], before: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """A maximum, minimum or largest absolute value along axes and of what was there before, with its bound; NaN wins."""
+    import numpy as np
+
+    sign = -1.0 if reduce == "min" else 1.0
+    value = sign * (np.abs(values.value) if reduce == "absmax" else values.value)
+    start = sign * before.astype(np.float64)
+
+    def largest(part: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.asarray(np.maximum(np.max(part, axis=axes, initial=-np.inf).reshape(start.shape), start))
+
+    with np.errstate(invalid="ignore"):
+        found, high, low = largest(value), largest(value + values.bound), largest(value - values.bound)
+        bound = np.where(np.isfinite(found), np.maximum(high - found, found - low), np.where(np.isnan(found) | (high == low), 0.0, np.inf))
+    return sign * found, bound
+
+
 def fused_multiply_add(a: Any, b: Any, c: Any) -> npt.NDArray[np.float64]:
     """a * b + c of numbers that float32 holds, in float64: rounding it to float32 gives what a fused multiply-add gives.
 

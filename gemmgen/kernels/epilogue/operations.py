@@ -1,32 +1,26 @@
-"""The registry of operations on single elements: what a kernel applies to elements before they are reduced, or to results before
-they are stored, in the order that the spec lists them.
+"""The operations that a spec lists: what a kernel applies to elements before they are reduced, or to results before they are stored.
 
-An operation is one class here and one macro of the same name in ``templates/epilogue/operations.cu.j2``. The class states the
-spec's fields, what it reads beside the value, which types it works on, its reference with an error bound, and what a user of torch
-would write; the macro writes the CUDA statement. Every family takes all of them.
+An operation is short for assignments to ``value`` in the language of expressions (``gemmgen.kernels.epilogue.expression``). Its types,
+reference, error bound, CUDA text and derivative come from those; the class states the spec's fields and what is read beside the value.
+Every family takes all operations.
 """
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
-from math import erfc, pi, sqrt
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import AllowInfNan, Field, model_validator
+from pydantic import AllowInfNan, BeforeValidator, Field, model_validator
 
-from gemmgen.core.elements import BY_WORD, ELEMENTS, FLOATS, DataType
-from gemmgen.kernels.accuracy import LIBRARY_ERROR, SMALLEST, UNIT_ROUNDOFF
-from gemmgen.kernels.epilogue.numbers import Tracked, clear_bounds, fused_multiply_add, rounded, to_type
+from gemmgen.core.elements import BY_WORD, DataType
+from gemmgen.kernels.epilogue.expression import FormulaError, Node, call, name, nearest, number, parse, place, written
+from gemmgen.kernels.epilogue.functions import known_functions
 from gemmgen.kernels.family import SpecModel
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Array = npt.NDArray[Any]
 
 Finite = Annotated[float, AllowInfNan(False)]
 Float32 = Annotated[float, AllowInfNan(False), Field(ge=-3.4028234e38, le=3.4028234e38)]
@@ -36,17 +30,13 @@ NumberType = Literal["float32", "float64", "float16", "bfloat16", "int8", "int32
 DATA_TYPES: dict[str, DataType] = {word: BY_WORD[word] for word in get_args(NumberType)} | {"bool": "u8"}
 """The types of a spec as those of a launch sequence; truth values are bytes, 0 or 1."""
 
-Axis = Literal["all", "memory", "row", "column", "channel", "result"]
+Axis = Literal["all", "memory", "row", "column", "group", "channel", "result"]
 """Along which values an operand differs: ``all``: a single number, passed by value; ``memory``: a single number that a kernel before this
-one left in the device's memory; ``row``, ``column``: one value for each row, for each column; ``channel``: one for each channel of an
-image; ``result``: one for each result. A family has those that its output has."""
+one left in the device's memory; ``row``, ``column``: one value for each row, for each column; ``group``: one for each group of rows;
+``channel``: one for each channel of an image; ``result``: one for each result. A family has those that its output has."""
 
-INVERSE_LARGEST = 2.0**-128
-"""The value at which ``expf`` overflows: 1 / (1 + exp(-x)) is below this, the inverse of the largest float32, and becomes 0."""
-
-EXPONENTIAL_ULPS = 1.0
-"""Error of the exponential functions that the kernels use, in units of the last place: the generated float32 one stays
-below 1, which a test measures; for CUDA's float64 ``exp`` its Programming Guide states 1."""
+VALUE = "value"
+"""The name of what an operation changes."""
 
 Complaint = tuple[str, str]
 """Reason against an operation: what it got, and what it needs."""
@@ -64,7 +54,17 @@ class Operand:
     like_output: bool = False
     """True if it is an array of the output's shape with strides of its own."""
     stored: DataType | None = None
-    """The type of a matrix's vectors of it, whatever the matrix holds; None: the matrix decides."""
+    """The type that it is stored as, whatever the output holds; None: the family decides."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A name and the expression of its value."""
+
+    target: str
+    node: Node
+    text: str
+    """The expression as messages show it."""
 
 
 class Operation(SpecModel):
@@ -72,34 +72,27 @@ class Operation(SpecModel):
 
     op: str
 
-    approximate: ClassVar[bool] = False
-    """True where it calls a function of the CUDA math library. Those are built on approximate instructions, which the emulator
-    rounds correctly and a GPU nearly so: within the error bound, but not with the same bits."""
-
-    special: ClassVar[int] = 0
-    """Special functions that it takes at least: 2^x, square roots, reciprocals, which processors have units of their own for."""
+    floats_only: ClassVar[bool] = False
+    """True if its operands are floating point."""
 
     def operands(self) -> tuple[Operand, ...]:
         """Operands that the operation reads beside the value, with the names that the first operation of its kind gives them."""
         return ()
 
     @property
-    def constants(self) -> Mapping[str, float]:
-        """Numbers of the spec that the macro writes."""
+    def further_outputs(self) -> Mapping[str, FormulaOutput]:
+        """Outputs beside the value."""
         return {}
 
-    def problem(self, kind: DataType) -> Complaint | None:
-        """Reason against applying it to a value of type ``kind``; None if it can."""
-        return None
-
-    def result_type(self, kind: DataType) -> DataType:
-        """The type that the value has afterwards; halves are held in float32."""
-        return kind
+    @abstractmethod
+    def expressions(self) -> tuple[str | Node, ...]:
+        """Expressions that become the value, one after the other."""
 
     @property
-    def becomes_integer(self) -> bool:
-        """True where the value is an integer afterwards, whatever it was."""
-        return False
+    def assignments(self) -> tuple[Assignment, ...]:
+        """The operation in the language of expressions: it assigns ``value`` and names of its own."""
+        nodes = (parse(one) if isinstance(one, str) else one for one in self.expressions())
+        return tuple(Assignment(VALUE, node, self.op) for node in nodes)
 
     def saturation(self, low: float, high: float) -> tuple[float, float] | None:
         """Bounds that do the same as the operation with saturation to [low, high] after it; None if none do."""
@@ -109,28 +102,6 @@ class Operation(SpecModel):
     def describe(self) -> str:
         """The operation in a few words."""
 
-    @abstractmethod
-    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
-        """Value, bound and type after the operation. ``operands`` broadcast against the value.
-
-        The bound grows by the operation's condition (how much a change of the value changes the result) and by the rounding
-        errors of its evaluation.
-        """
-
-    @abstractmethod
-    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
-        """The operation on a torch tensor, in place where torch can: what a user of a vendor library would write after its call."""
-
-
-def needs_float(kind: DataType) -> Complaint | None:
-    """The complaint about a value that is no float."""
-    return None if kind in FLOATS else ("an integer value", "a floating-point value: cast to float32 or float64 before it")
-
-
-def needs_float32(kind: DataType) -> Complaint | None:
-    """The complaint about a value that is no float32, for functions whose error is known in float32 alone."""
-    return None if kind == "f32" else (f"a value of type {ELEMENTS[kind].word}", "a float32 value: cast to float32 before it")
-
 
 class Scale(Operation):
     """Multiplies by a constant."""
@@ -139,24 +110,11 @@ class Scale(Operation):
     factor: Finite
     """The constant, rounded to the value's type; for integer values, an integer."""
 
-    @property
-    def constants(self) -> Mapping[str, float]:
-        return {"factor": self.factor}
-
-    def problem(self, kind: DataType) -> Complaint | None:
-        return _constant_problem(kind, self.factor, "by", "factor")
-
     def describe(self) -> str:
         return f"scale by {self.factor:g}"
 
-    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
-        if value.kind not in FLOATS:
-            return value.with_integers(value.value * value.value.dtype.type(int(self.factor)))
-        factor = _held(self.factor, value.kind)
-        return rounded(value.value * factor, value.bound * abs(factor), value.kind)
-
-    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
-        return values.mul_(self.factor)
+    def expressions(self) -> tuple[str | Node, ...]:
+        return (call("mul", name(VALUE), number(self.factor)),)
 
 
 _PLACES = {"all": ", the same for all", "memory": ", the same for all, from memory"}
@@ -170,26 +128,19 @@ class Factor(Operation):
     op: Literal["factor"]
     per: Axis = "all"
 
+    floats_only: ClassVar[bool] = True
+
     def operands(self) -> tuple[Operand, ...]:
         if self.per == "all":
             return (Operand("factor", "all", "multiplies every element", default=1.0),)
         meaning = "multiplies every element" if self.per == "memory" else f"one factor for each {self.per}"
         return (Operand("factor", self.per, meaning, stored=None if self.per == "result" else "f32"),)
 
-    def problem(self, kind: DataType) -> Complaint | None:
-        return needs_float(kind)
-
     def describe(self) -> str:
         return f"factor{_PLACES.get(self.per, f' per {self.per}')}"
 
-    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
-        import numpy as np
-
-        factors = operands[0].astype(value.value.dtype)
-        return rounded(value.value * factors, clear_bounds(value.bound * np.abs(factors)), value.kind)
-
-    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
-        return values.mul_(operands[0])
+    def expressions(self) -> tuple[str | Node, ...]:
+        return ("value * factor",)
 
 
 class Bias(Operation):
@@ -206,12 +157,8 @@ class Bias(Operation):
     def describe(self) -> str:
         return f"bias{_PLACES.get(self.per, f' per {self.per}')}"
 
-    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
-        total = value.value + operands[0].astype(value.value.dtype)
-        return rounded(total, value.bound, value.kind) if value.kind in FLOATS else value.with_integers(total)
-
-    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
-        return values.add_(operands[0])
+    def expressions(self) -> tuple[str | Node, ...]:
+        return ("value + bias",)
 
 
 class Residual(Operation):
@@ -219,28 +166,19 @@ class Residual(Operation):
 
     op: Literal["residual"]
 
+    floats_only: ClassVar[bool] = True
+
     def operands(self) -> tuple[Operand, ...]:
         return (
             Operand("gamma", "all", "factor of {Z}", default=1.0),
             Operand("Z", "result", "added to the results", like_output=True),
         )
 
-    def problem(self, kind: DataType) -> Complaint | None:
-        return needs_float(kind)
-
     def describe(self) -> str:
         return "residual gamma Z"
 
-    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
-        gamma, residual = (operand.astype(value.value.dtype) for operand in operands)
-        if value.kind == "f32":
-            exact = fused_multiply_add(gamma, residual, value.value)
-            return rounded(exact, value.bound, value.kind)
-        product = gamma * residual
-        return rounded(value.value + product, value.bound + abs(product) * 2.0**-60, value.kind, ulps=2.0)
-
-    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
-        return values.add_(operands[1], alpha=operands[0])
+    def expressions(self) -> tuple[str | Node, ...]:
+        return ("fma(gamma, Z, value)",)
 
 
 class Multiply(Operation):
@@ -248,23 +186,16 @@ class Multiply(Operation):
 
     op: Literal["multiply"]
 
+    floats_only: ClassVar[bool] = True
+
     def operands(self) -> tuple[Operand, ...]:
         return (Operand("F", "result", "factors of the results", like_output=True),)
-
-    def problem(self, kind: DataType) -> Complaint | None:
-        return needs_float(kind)
 
     def describe(self) -> str:
         return "product with F"
 
-    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
-        import numpy as np
-
-        factors = operands[0].astype(value.value.dtype)
-        return rounded(value.value * factors, clear_bounds(value.bound * np.abs(factors)), value.kind)
-
-    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
-        return values.mul_(operands[0])
+    def expressions(self) -> tuple[str | Node, ...]:
+        return ("value * F",)
 
 
 class Square(Operation):
@@ -275,16 +206,8 @@ class Square(Operation):
     def describe(self) -> str:
         return "square"
 
-    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
-        import numpy as np
-
-        if value.kind not in FLOATS:
-            return value.with_integers(value.value * value.value)
-        bound = value.bound * (2 * np.abs(value.value) + value.bound)
-        return rounded(value.value * value.value, clear_bounds(bound), value.kind)
-
-    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
-        return values.square_()
+    def expressions(self) -> tuple[str | Node, ...]:
+        return ("square(value)",)
 
 
 class Abs(Operation):
@@ -295,13 +218,8 @@ class Abs(Operation):
     def describe(self) -> str:
         return "absolute value"
 
-    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
-        import numpy as np
-
-        return Tracked(np.abs(value.value), value.bound, value.kind)
-
-    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
-        return values.abs_()
+    def expressions(self) -> tuple[str | Node, ...]:
+        return ("abs(value)",)
 
 
 class Exp(Operation):
@@ -309,23 +227,11 @@ class Exp(Operation):
 
     op: Literal["exp"]
 
-    special: ClassVar[int] = 1
-
-    def problem(self, kind: DataType) -> Complaint | None:
-        return needs_float(kind)
-
     def describe(self) -> str:
         return "exp"
 
-    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
-        import numpy as np
-
-        result = np.exp(value.value)
-        bound = clear_bounds(result * np.expm1(value.bound))
-        return rounded(result, bound, value.kind, ulps=2 * EXPONENTIAL_ULPS)
-
-    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
-        return values.exp_()
+    def expressions(self) -> tuple[str | Node, ...]:
+        return ("exp(value)",)
 
 
 class Sqrt(Operation):
@@ -333,19 +239,11 @@ class Sqrt(Operation):
 
     op: Literal["sqrt"]
 
-    special: ClassVar[int] = 1
-
-    def problem(self, kind: DataType) -> Complaint | None:
-        return needs_float(kind)
-
     def describe(self) -> str:
         return "square root"
 
-    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
-        return square_root(value)
-
-    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
-        return values.sqrt_()
+    def expressions(self) -> tuple[str | Node, ...]:
+        return ("sqrt(value)",)
 
 
 class Relu(Operation):
@@ -359,13 +257,8 @@ class Relu(Operation):
     def saturation(self, low: float, high: float) -> tuple[float, float]:
         return max(0.0, low), high
 
-    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
-        import numpy as np
-
-        return Tracked(np.where(value.value < 0, value.value.dtype.type(0), value.value), value.bound, value.kind)
-
-    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
-        return values.relu_()
+    def expressions(self) -> tuple[str | Node, ...]:
+        return ("relu(value)",)
 
 
 class LeakyRelu(Operation):
@@ -375,29 +268,11 @@ class LeakyRelu(Operation):
     slope: Float32 = 0.01
     """The factor, rounded to the value's type."""
 
-    @property
-    def constants(self) -> Mapping[str, float]:
-        return {"slope": self.slope}
-
-    def problem(self, kind: DataType) -> Complaint | None:
-        return needs_float(kind)
-
     def describe(self) -> str:
         return f"leaky ReLU with slope {self.slope:g}"
 
-    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
-        import numpy as np
-
-        slope = _held(self.slope, value.kind)
-        below = rounded(value.value * slope, value.bound * max(1.0, abs(slope)), value.kind)
-        # A value within its bound of 0 may have taken either branch.
-        bound = np.where(value.value > value.bound, value.bound, np.maximum(value.bound, below.bound))
-        return Tracked(np.where(value.value > 0, value.value, below.value), bound, value.kind)
-
-    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
-        from torch.nn.functional import leaky_relu_
-
-        return leaky_relu_(values, self.slope)
+    def expressions(self) -> tuple[str | Node, ...]:
+        return (call("leaky_relu", name(VALUE), number(self.slope)),)
 
 
 class Clamp(Operation):
@@ -417,14 +292,6 @@ class Clamp(Operation):
             raise ValueError(f"low is {self.low:g}, need at most high, {self.high:g}")
         return self
 
-    @property
-    def constants(self) -> Mapping[str, float]:
-        return {name: limit for name, limit in (("low", self.low), ("high", self.high)) if limit is not None}
-
-    def problem(self, kind: DataType) -> Complaint | None:
-        found = (_constant_problem(kind, limit, "to", "limit") for limit in self.constants.values())
-        return next((complaint for complaint in found if complaint is not None), None)
-
     def saturation(self, low: float, high: float) -> tuple[float, float]:
         least = low if self.low is None else min(max(self.low, low), high)
         return least, high if self.high is None else min(max(self.high, low), high)
@@ -434,20 +301,9 @@ class Clamp(Operation):
             return f"clamp to [{self.low:g}, {self.high:g}]"
         return f"at least {self.low:g}" if self.low is not None else f"at most {self.high:g}"
 
-    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
-        import numpy as np
-
-        result = value.value
-        if self.low is not None:
-            low = result.dtype.type(_held(self.low, value.kind))
-            result = np.where(result < low, low, result)
-        if self.high is not None:
-            high = result.dtype.type(_held(self.high, value.kind))
-            result = np.where(result > high, high, result)
-        return Tracked(result, value.bound, value.kind)
-
-    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
-        return values.clamp_(self.low, self.high)
+    def expressions(self) -> tuple[str | Node, ...]:
+        limits = (("max", self.low), ("min", self.high))
+        return tuple(call(function, name(VALUE), number(limit)) for function, limit in limits if limit is not None)
 
 
 class HardSwish(Operation):
@@ -457,30 +313,11 @@ class HardSwish(Operation):
     scale: Float32 = 1.0
     """Multiplies the result: one over the output's quantisation step."""
 
-    @property
-    def constants(self) -> Mapping[str, float]:
-        return {"factor": self.scale / 6.0}
-
-    def problem(self, kind: DataType) -> Complaint | None:
-        return needs_float(kind)
-
     def describe(self) -> str:
         return "h-swish" + ("" if self.scale == 1 else f", scaled by {self.scale:g}")
 
-    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
-        import numpy as np
-
-        factor = _held(self.scale / 6.0, value.kind)
-        shifted = rounded(value.value + 3, value.bound, value.kind)
-        gate = np.clip(shifted.value, 0.0, 6.0)
-        bound = value.bound * 6 + shifted.bound * (np.abs(value.value) + value.bound)
-        product = rounded(value.value * gate, clear_bounds(bound), value.kind)
-        return rounded(product.value * factor, product.bound * abs(factor), value.kind)
-
-    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
-        from torch.nn.functional import hardswish
-
-        return hardswish(values, inplace=True).mul_(self.scale)
+    def expressions(self) -> tuple[str | Node, ...]:
+        return (call("mul", parse("hard_swish(value)"), number(self.scale / 6.0)),)
 
 
 class Gelu(Operation):
@@ -488,68 +325,26 @@ class Gelu(Operation):
     as the product of infinity and 0."""
 
     op: Literal["gelu"]
-
-    special: ClassVar[int] = 1
     form: Literal["erf", "tanh"] = "erf"
     """``erf``: x (1 + erf(x / sqrt(2))) / 2; ``tanh``: x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2."""
-
-    approximate: ClassVar[bool] = True
-
-    def problem(self, kind: DataType) -> Complaint | None:
-        return needs_float32(kind)
 
     def describe(self) -> str:
         return f"GELU ({self.form})"
 
-    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
-        import numpy as np
-
-        x = value.value
-        if self.form == "erf":
-            tail = np.vectorize(erfc, otypes=[np.float64])(-x / sqrt(2))
-        else:
-            tail = 1 + np.tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))
-        # The slope is at most 1.13. The relative error of the inner argument z (2 roundings for erf, at most 7 for tanh) changes
-        # erf(z) by at most 0.49 and tanh(z) by at most 0.45 of itself; then come the function, at most 1 in size, the sum, at most
-        # 2, the factor |x| / 2, and the rounding of the product.
-        inner = 0.49 * 2 if self.form == "erf" else 0.45 * 7
-        factor = (inner * UNIT_ROUNDOFF + LIBRARY_ERROR + 2 * UNIT_ROUNDOFF) / 2 + UNIT_ROUNDOFF
-        return _evaluated(value, 0.5 * x * tail, 1.13, factor * (np.abs(x) + value.bound))
-
-    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
-        from torch.nn.functional import gelu
-
-        return values.copy_(gelu(values, approximate="tanh" if self.form == "tanh" else "none"))
+    def expressions(self) -> tuple[str | Node, ...]:
+        return ("gelu(value)" if self.form == "erf" else "gelu_tanh(value)",)
 
 
 class Silu(Operation):
-    """x / (1 + exp(-x)), also called swish. Minus infinity gives NaN, as the quotient of two infinities."""
+    """x / (1 + exp(-x)), also called swish. Minus infinity gives NaN, as the product of infinity and 0."""
 
     op: Literal["silu"]
-
-    special: ClassVar[int] = 2
-
-    approximate: ClassVar[bool] = True
-
-    def problem(self, kind: DataType) -> Complaint | None:
-        return needs_float32(kind)
 
     def describe(self) -> str:
         return "SiLU"
 
-    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
-        import numpy as np
-
-        result = value.value / (1 + np.exp(-value.value))
-        # The slope is at most 1.1. The errors of the exponential, the sum and the quotient are relative to the result. Where the
-        # exponential overflows, beyond x = -88.7, the result is 0; x exp(x) is then less than 2^7 / the largest float32.
-        error = (LIBRARY_ERROR + 2 * UNIT_ROUNDOFF) * (np.abs(result) + 1.1 * value.bound) + 2**7 * INVERSE_LARGEST
-        return _evaluated(value, result, 1.1, error)
-
-    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
-        from torch.nn.functional import silu
-
-        return silu(values, inplace=True)
+    def expressions(self) -> tuple[str | Node, ...]:
+        return ("silu(value)",)
 
 
 class Sigmoid(Operation):
@@ -557,25 +352,11 @@ class Sigmoid(Operation):
 
     op: Literal["sigmoid"]
 
-    special: ClassVar[int] = 2
-
-    approximate: ClassVar[bool] = True
-
-    def problem(self, kind: DataType) -> Complaint | None:
-        return needs_float32(kind)
-
     def describe(self) -> str:
         return "sigmoid"
 
-    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
-        import numpy as np
-
-        result = 1 / (1 + np.exp(-value.value))
-        error = (LIBRARY_ERROR + 2 * UNIT_ROUNDOFF) * (result + 0.25 * value.bound) + INVERSE_LARGEST
-        return _evaluated(value, result, 0.25, error)
-
-    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
-        return values.sigmoid_()
+    def expressions(self) -> tuple[str | Node, ...]:
+        return ("sigmoid(value)",)
 
 
 class Tanh(Operation):
@@ -583,24 +364,11 @@ class Tanh(Operation):
 
     op: Literal["tanh"]
 
-    special: ClassVar[int] = 2
-
-    approximate: ClassVar[bool] = True
-
-    def problem(self, kind: DataType) -> Complaint | None:
-        return needs_float32(kind)
-
     def describe(self) -> str:
         return "tanh"
 
-    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
-        import numpy as np
-
-        result = np.tanh(value.value)
-        return _evaluated(value, result, 1.0, LIBRARY_ERROR * (np.abs(result) + value.bound))
-
-    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
-        return values.tanh_()
+    def expressions(self) -> tuple[str | Node, ...]:
+        return ("tanh(value)",)
 
 
 class Cast(Operation):
@@ -612,23 +380,229 @@ class Cast(Operation):
     op: Literal["cast"]
     type: NumberType
 
-    def result_type(self, kind: DataType) -> DataType:
-        return ELEMENTS[DATA_TYPES[self.type]].computed_in
-
-    @property
-    def becomes_integer(self) -> bool:
-        return DATA_TYPES[self.type] not in FLOATS
-
     def describe(self) -> str:
         return f"cast to {self.type}"
 
-    def reference(self, value: Tracked, operands: Sequence[Array]) -> Tracked:
-        return to_type(value, DATA_TYPES[self.type])
+    def expressions(self) -> tuple[str | Node, ...]:
+        return (f"{self.type}(value)",)
 
-    def apply_torch(self, values: Any, operands: Sequence[Any]) -> Any:
-        import torch
 
-        return values.to(getattr(torch, self.type)).to(values.dtype)
+Identifier = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}$")]
+StoredType = Literal["f32", "f16", "bf16", "s8", "u8", "s32", "bool"]
+"""Types of arrays that formulas read and write, by their short names or those of NumPy and torch."""
+OutputType = Literal["f32", "f16", "bf16", "e4m3", "e5m2", "s8", "u8", "s32", "bool"]
+FormulaAxis = Literal["all", "memory", "row", "column", "group", "channel", "element"]
+Reduce = Literal["sum", "max", "min", "absmax", "sum_of_squares"]
+
+RESULTS = ("C", "y", "Y", "out", VALUE)
+"""Names of the result of a kernel among the outputs of a formula."""
+PRODUCT = "acc"
+"""Another name of the value before a formula."""
+COORDINATES = ("row", "column")
+"""Names of the integer coordinates of an element."""
+_WORDS = frozenset(
+    re.split(
+        " ",
+        "auto bool break case char class const constexpr continue default delete do double else enum extern false float for goto if "
+        "inline int long namespace new operator private public register return short signed sizeof static struct switch template this true typedef "
+        "union unsigned using void volatile while",
+    )
+)
+"""Words of C++ that look like names."""
+
+
+def _short(word: Any) -> Any:
+    """The short name of an element type."""
+    return BY_WORD.get(word, word) if isinstance(word, str) else word
+
+
+class FormulaInput(SpecModel):
+    """An operand of a formula. ``{scalar: f32}`` is short for a number that is passed by value, ``{pointer: f32}`` for one in memory."""
+
+    per: FormulaAxis = "all"
+    """``all``: one number, passed by value; ``memory``: one number in the device's memory; ``row``, ``column``, ``group``, ``channel``: one
+    for each of them; ``element``: an array of the output's shape."""
+    type: Annotated[StoredType, BeforeValidator(_short)] = "f32"
+    """The type that it is stored as, whatever the output's."""
+    default: Finite | None = None
+    """Value of a number where the caller gives none."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _written_out(cls, fields: Any) -> Any:
+        if not isinstance(fields, Mapping):
+            return fields
+        for word, per in (("scalar", "all"), ("pointer", "memory")):
+            if word in fields and not {"per", "type"} & set(fields):
+                return {"per": per, "type": fields[word]} | {key: value for key, value in fields.items() if key != word}
+        return fields
+
+    @model_validator(mode="after")
+    def _number(self) -> FormulaInput:
+        if self.per == "all" and self.type not in ("f32", "s32"):
+            raise ValueError(f"a number of type {self.type}, need f32 or s32; per: memory takes any type")
+        if self.default is not None and self.per != "all":
+            raise ValueError(f"a default of an operand per {self.per}, need per: all")
+        return self
+
+
+class FormulaOutput(SpecModel):
+    """A further output of a formula: an array of the output's shape, or a reduction of all elements, of rows or of columns."""
+
+    value: str | None = None
+    """The expression that is stored."""
+    of: str | None = None
+    """The expression that is reduced."""
+    reduce: Reduce | None = None
+    """The reduction. The array is raised to a maximum or lowered to a minimum by the kernel, so that the caller says where it starts."""
+    per: Literal["all", "row", "column", "element"] | None = None
+    """``all``: one number; ``row``, ``column``: one for each of them. Without a reduction, ``element``."""
+    type: Annotated[OutputType, BeforeValidator(_short)] = "f32"
+    """The type that it is stored as. Reductions are float32."""
+
+    @model_validator(mode="after")
+    def _either(self) -> FormulaOutput:
+        if (self.value is None) == (self.of is None) or (self.reduce is None) != (self.of is None):
+            raise ValueError("needs either value, or reduce with of")
+        if self.reduce is not None and self.type != "f32":
+            raise ValueError(f"a reduction of type {self.type}, need f32")
+        if self.reduce is None and self.per not in (None, "element"):
+            raise ValueError(f"a value per {self.per}, need reduce with of, or per: element")
+        if self.per == "element" and self.reduce is not None:
+            raise ValueError("a reduction per element, need per: all, row or column")
+        return self
+
+    @property
+    def text(self) -> str:
+        """The expression of what is stored or reduced."""
+        return self.value if self.value is not None else self.of or ""
+
+
+class Formula(Operation):
+    """Expressions of named operands: a value, and further outputs. A whole epilogue may be one, written as a mapping of its fields."""
+
+    op: Literal["formula"]
+    value: str = VALUE
+    """The expression of the new value. It may use ``value`` (or ``acc``), the operands, the names under ``let``, ``row`` and ``column``.
+    Among the outputs, under the name of the result, it means the same."""
+    inputs: Mapping[Identifier, FormulaInput] = Field(default_factory=dict)
+    """Operands by their names, which callers pass them under."""
+    let: Mapping[Identifier, str] = Field(default_factory=dict)
+    """Intermediate values by their names, in any order."""
+    outputs: Mapping[Identifier, FormulaOutput] = Field(default_factory=dict)
+    """Further outputs by their names."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _written_out(cls, fields: Any) -> Any:
+        """The result's expression stands among the outputs, too; an output may be an expression alone."""
+        if not isinstance(fields, Mapping) or not isinstance(fields.get("outputs"), Mapping):
+            return fields
+        outputs = {word: {"value": one} if isinstance(one, str) else one for word, one in fields["outputs"].items()}
+        results = [word for word in outputs if word in RESULTS]
+        if len(results) + ("value" in fields) > 1:
+            raise ValueError(f"two writers of the result: {', '.join([*results, *(['value'] if 'value' in fields else [])])}")
+        changed = dict(fields) | {"outputs": {word: one for word, one in outputs.items() if word not in results}}
+        for word in results:
+            one = outputs[word]
+            if not isinstance(one, Mapping) or set(one) != {"value"}:
+                raise ValueError(f"{word} has fields beside its expression; the spec of the kernel says its type")
+            changed["value"] = one["value"]
+        return changed
+
+    def __hash__(self) -> int:
+        return hash(self.model_dump_json())
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Formula:
+        taken: dict[str, str] = {}
+        for kind, names in (("inputs", self.inputs), ("let", self.let), ("outputs", self.outputs)):
+            for word in names:
+                if word in (VALUE, PRODUCT, *COORDINATES, *RESULTS):
+                    raise ValueError(f"{kind} has {word!r}, which expressions know already")
+                if word in known_functions() or word in _WORDS:
+                    raise ValueError(f"{kind} has {word!r}, which is a function or a word of C++")
+                if word in taken:
+                    raise ValueError(f"two meanings of {word!r}: under {taken[word]} and under {kind}")
+                taken[word] = kind
+        used = {name for assignment in self.assignments for name in assignment.node.names}
+        unused = [word for word in (*self.inputs, *self.let) if word not in used]
+        if unused:
+            raise ValueError(f"{unused[0]!r} is not used by any expression")
+        return self
+
+    @property
+    def further_outputs(self) -> Mapping[str, FormulaOutput]:
+        return self.outputs
+
+    @property
+    def outcomes(self) -> Mapping[str, Assignment]:
+        """The further outputs' expressions."""
+        return {word: _assignment(word, output.text) for word, output in self.outputs.items()}
+
+    @property
+    def assignments(self) -> tuple[Assignment, ...]:
+        """Intermediate values in an order in which each comes before it is used, then the outputs' and the value."""
+        known = {VALUE, PRODUCT, *COORDINATES, *self.inputs, *self.let}
+        pending = {word: _assignment(word, text) for word, text in self.let.items()}
+        last = [*self.outcomes.values(), _assignment(VALUE, self.value)]
+        for assignment in (*pending.values(), *last):
+            for word, at in assignment.node.names.items():
+                if word not in known:
+                    raise FormulaError(f"the unknown name {word!r}", f"need one of {', '.join(sorted(known))}{nearest(word, known)}",
+                                       place(assignment.text, at))  # fmt: skip
+        found: list[Assignment] = []
+        while pending:
+            ready = [target for target, one in pending.items() if not any(word in pending for word in one.node.names)]
+            if not ready:
+                raise FormulaError(f"a cycle of {', '.join(pending)}", "need values that do not depend on themselves", "let")
+            found += [pending.pop(target) for target in ready]
+        return (*found, *last)
+
+    def operands(self) -> tuple[Operand, ...]:
+        return tuple(
+            Operand(word, "result" if one.per == "element" else one.per, _meaning(one.per), one.default, one.per == "element", one.type)
+            for word, one in self.inputs.items()
+        )
+
+    def turned(self) -> Formula:
+        """The same for the transposed output."""
+        other = {"row": "column", "column": "row"}
+        inputs = {word: one.model_copy(update={"per": other.get(one.per, one.per)}) for word, one in self.inputs.items()}
+        outputs = {}
+        for word, one in self.outputs.items():
+            texts = {field: _renamed(text, other) for field, text in (("value", one.value), ("of", one.of)) if text is not None}
+            outputs[word] = one.model_copy(update={"per": other.get(one.per or "", one.per), **texts})
+        let = {word: _renamed(text, other) for word, text in self.let.items()}
+        return self.model_copy(update={"value": _renamed(self.value, other), "inputs": inputs, "let": let, "outputs": outputs})
+
+    def expressions(self) -> tuple[str | Node, ...]:
+        return (self.value,)
+
+    def describe(self) -> str:
+        return " ".join(self.value.split()) if self.value != VALUE else ", ".join(self.outputs)
+
+
+def _meaning(per: FormulaAxis) -> str:
+    """The meaning of an operand in the kernel's signature."""
+    numbers = {"all": "a number of the epilogue", "memory": "a number of the epilogue", "element": "an operand of the epilogue"}
+    return numbers.get(per, f"one value for each {per}")
+
+
+def _assignment(target: str, text: str) -> Assignment:
+    return Assignment(target, parse(text), text)
+
+
+def _renamed(text: str, names: Mapping[str, str]) -> str:
+    """An expression with other names."""
+    tree = parse(text)
+    return written(_with_names(tree, names)) if any(word in names for word in tree.names) else text
+
+
+def _with_names(node: Node, names: Mapping[str, str]) -> Node:
+    if node.name:
+        return Node(node.at, name=names.get(node.name, node.name))
+    return Node(node.at, node.function, tuple(_with_names(argument, names) for argument in node.arguments), "", node.number)
 
 
 OPERATIONS: tuple[type[Operation], ...] = tuple(Operation.__subclasses__())
@@ -640,48 +614,12 @@ else:
     AnyOperation = Annotated[reduce(or_, OPERATIONS), Field(discriminator="op")]
 
 
-def square_root(value: Tracked, *, of_squares: bool = False) -> Tracked:
-    """The square root of tracked values.
-
-    Where a bound leaves the sign open, so is whether the root is NaN: nothing is known of it. ``of_squares``: the kernel adds up
-    squares, which no error makes negative.
-    """
-    import numpy as np
-
-    with np.errstate(invalid="ignore"):
-        root = np.sqrt(value.value)
-        # |sqrt(v + e) - sqrt(v)| = |e| / (sqrt(v + e) + sqrt(v)) <= |e| / sqrt(v), and <= sqrt(|e|).
-        bound = np.sqrt(value.bound)
-        bound = np.minimum(bound, np.divide(value.bound, root, out=bound.copy(), where=root > 0))
-        if not of_squares:
-            unknown = (value.bound > 0) & (np.abs(value.value) <= value.bound)
-            root, bound = np.where(unknown, 0.0, root), np.where(unknown, np.inf, bound)
-            bound = np.where(value.value < -value.bound, 0.0, bound)  # NaN for certain
-    return rounded(root, clear_bounds(bound), value.kind)
+def operations_from(fields: Any) -> Any:
+    """The operations of a list, or of a whole epilogue that is a mapping: a formula, or one operation."""
+    if isinstance(fields, Mapping):
+        return (fields if "op" in fields else {"op": "formula", **fields},)
+    return tuple(fields) if isinstance(fields, list) else fields
 
 
-def _constant_problem(kind: DataType, number: float, how: str, what: str) -> Complaint | None:
-    if kind in FLOATS:
-        largest = ELEMENTS[kind].limits[1]
-        got = f"a {ELEMENTS[kind].word} value {how} {number:g}"
-        return None if abs(number) <= largest else (got, f"a {what} of at most {largest:.7e}, the largest {ELEMENTS[kind].word}")
-    whole = float(number).is_integer() and abs(number) < 2**31
-    return None if whole else (f"an integer value {how} {number:g}", f"an integer {what} below 2**31, or a cast before it")
-
-
-def _held(number: float, kind: DataType) -> float:
-    """A constant as values of ``kind`` hold it."""
-    import numpy as np
-
-    return float(np.float32(number)) if kind == "f32" else number
-
-
-def _evaluated(value: Tracked, result: Array, slope: float, error: Array) -> Tracked:
-    """A float32 function's ``result``: the incoming bound times its largest slope, and the ``error`` of evaluating it.
-
-    What an infinite or NaN value gives is exact.
-    """
-    import numpy as np
-
-    bound = np.where(np.isfinite(value.value), slope * value.bound + error + SMALLEST, value.bound)
-    return Tracked(result, bound, value.kind)
+Operations = Annotated[tuple[AnyOperation, ...], BeforeValidator(operations_from), Field(max_length=16)]
+"""The field of a spec that lists operations, or is a formula."""

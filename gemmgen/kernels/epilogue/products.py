@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gemmgen.core.elements import ELEMENTS, DataType
+from gemmgen.core.elements import ELEMENTS, FLOATS, DataType
 from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import Formula
-from gemmgen.kernels.epilogue.operations import Cast, Complaint, Operand, Operation
-from gemmgen.kernels.epilogue.steps import Access, Step, convert, number_argument, plan_steps
+from gemmgen.kernels.epilogue.graph import Accuracy
+from gemmgen.kernels.epilogue.operations import Cast, Complaint, FormulaOutput, Operand, Operation
+from gemmgen.kernels.epilogue.steps import Access, OutputSpace, Step, Store, convert, number_argument, plan_steps, stored_text
 from gemmgen.kernels.launch import ArrayArgument
 from gemmgen.kernels.matrix import Matrix
 
+EXTREMA = ("max", "min", "absmax")
+"""Reductions whose result does not depend on the order: blocks raise or lower a number in memory."""
+
 
 @dataclass(frozen=True)
-class MatrixSpace:
+class MatrixSpace(OutputSpace):
     """The elements of C: an operation may read a number, a value for each row or column, or a matrix of C's shape, stored like C; vectors
     are float32 where C has integers or 8 bits, and where they are scales."""
 
@@ -22,21 +27,26 @@ class MatrixSpace:
     grouped: bool = False
     """True if rows belong to groups, each of which has its own values for each column."""
 
+    @property
+    def coordinates(self) -> Mapping[str, str]:
+        """The true row and column of an element."""
+        return {"row": "at_row", "column": "at_column"}
+
     def access(self, operand: Operand, name: str, kind: DataType) -> Access | Complaint:
         if operand.per == "all":
-            return number_argument(operand, name, "f32")
+            return number_argument(operand, name, operand.stored or "f32")
         stored = self.output.type
         vectors: DataType = operand.stored or (stored if stored in ("f32", "f16", "bf16") else "f32")
         if operand.like_output:
-            stride = self.output.batch_stride and f"stride_{name.lower()}"
-            matrix = replace(self.output, name=name, leading_dimension=f"ld{name.lower()}", batch_stride=stride)
-            return Access(operand, matrix, matrix.variable, stored)
-        if operand.per not in ("memory", "row", "column"):
+            return self._like_output(operand, name)
+        if operand.per == "group" and not self.grouped:
+            return "per group", "batch: grouped, whose rows have groups"
+        if operand.per not in ("memory", "row", "column", "group"):
             return (
                 f"per {operand.per}",
-                "per all, memory, row or column; residual adds a matrix of C's shape, multiply takes one as factors",
+                "per all, memory, row, column or group; residual adds a matrix of C's shape, multiply takes one as factors",
             )
-        extent, index = {"memory": ("1", "0"), "row": ("m", "row"), "column": ("n", "column")}[operand.per]
+        extent, index = {"memory": ("1", "0"), "row": ("m", "row"), "column": ("n", "column"), "group": ("groups", "0")}[operand.per]
         shape: tuple[Formula, ...] = (Formula(extent),)
         strides: tuple[Formula, ...] = (Formula("1"),)
         meaning = operand.meaning
@@ -45,11 +55,51 @@ class MatrixSpace:
         vector = ArrayArgument(name, vectors, "input", shape, strides, ELEMENTS[vectors].bytes, meaning)
         return Access(operand, vector, convert(f"{name}[{index}]", vectors, "f32"), vectors)
 
+    def _like_output(self, operand: Operand, name: str) -> Access:
+        stored = operand.stored or self.output.type
+        if operand.stored is not None and (stored != self.output.type or not ELEMENTS[stored].is_float):
+            matrix = self._matrix(name, stored)
+            zero = ELEMENTS["f32"].literal(0)
+            return Access(operand, matrix, f"(exists ? {convert(self._element(matrix), stored, 'f32')} : {zero})", stored, placed=True)
+        matrix = self._matrix(name, stored, self.output.alignment)
+        return Access(operand, matrix, matrix.variable, stored)
 
-def plan_epilogue(operations: tuple[Operation, ...], output: Matrix, reasons: list[Reason], grouped: bool = False) -> tuple[Step, ...]:
+    def _matrix(self, name: str, stored: DataType, alignment: int = 1) -> Matrix:
+        """A matrix of C's shape and storage order."""
+        stride = self.output.batch_stride and f"stride_{name.lower()}"
+        return replace(self.output, name=name, leading_dimension=f"ld{name.lower()}", batch_stride=stride, type=stored, alignment=alignment)
+
+    def _element(self, matrix: Matrix) -> str:
+        """The CUDA expression of the element at the place."""
+        slow, fast = ("at_row", "at_column") if matrix.row_major else ("at_column", "at_row")
+        return f"{matrix.name}[static_cast<long long>({slow}) * {matrix.leading_dimension} + {fast}]"
+
+    def store(self, output: FormulaOutput, name: str, text: str, kind: DataType) -> Store | Complaint:
+        if output.reduce is None:
+            matrix = self._matrix(name, output.type)
+            value = stored_text(text, kind, output.type)
+            return Store(name, matrix, ("if (exists)", f"    {self._element(matrix)} = {value};"), output)
+        if kind not in FLOATS:
+            return f"a reduction of {ELEMENTS[kind].word} values", "floating point: float32(...) makes it"
+        if output.reduce not in EXTREMA:
+            return f"reduce: {output.reduce}", f"reduce: {', '.join(EXTREMA)}; store the values and sum them with a reduction kernel"
+        per = output.per or "all"
+        if per != "all" and self.output.batch_stride is not None:
+            return f"a reduction per {per} of a batch", "per: all"
+        extent, index = {"all": ("1", "0"), "row": ("m", "at_row"), "column": ("n", "at_column")}[per]
+        meaning = {"all": "of all elements", "row": "of each row", "column": "of each column"}[per]
+        array = ArrayArgument(name, "f32", "inout", (Formula(extent),), (Formula("1"),), 4, f"{output.reduce} {meaning}")
+        value = f"fabsf({text})" if output.reduce == "absmax" else text
+        function = "lower_to" if output.reduce == "min" else "raise_to"
+        return Store(name, array, ("if (exists)", f"    {function}({name}{f' + {index}' if index != '0' else ''}, {value});"), output)
+
+
+def plan_epilogue(
+    operations: tuple[Operation, ...], output: Matrix, reasons: list[Reason], grouped: bool = False, accuracy: Accuracy = "full"
+) -> tuple[Step, ...]:
     """The operations as the kernel does them, from a float32 value to another; adds to ``reasons`` what does not go together."""
     space = MatrixSpace(output, grouped)
-    steps, last = plan_steps(operations, "f32", "epilogue", reasons, space)
+    steps, last = plan_steps(operations, "f32", "epilogue", reasons, space, accuracy=accuracy)
     if last == "f32":
         return steps
-    return plan_steps((*operations, Cast(op="cast", type="float32")), "f32", "epilogue", [], space)[0]
+    return plan_steps((*operations, Cast(op="cast", type="float32")), "f32", "epilogue", [], space, accuracy=accuracy)[0]

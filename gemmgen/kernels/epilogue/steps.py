@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from gemmgen.core.elements import ELEMENTS, FLOATS, DataType
 from gemmgen.core.errors import Reason
-from gemmgen.core.literals import literal
+from gemmgen.kernels.epilogue.expression import FormulaError
+from gemmgen.kernels.epilogue.graph import Accuracy, Typed, Writer, evaluate, typed_node
 from gemmgen.kernels.epilogue.numbers import Tracked, to_type, tracked
-from gemmgen.kernels.epilogue.operations import DATA_TYPES, Cast, Complaint, Operand, Operation
+from gemmgen.kernels.epilogue.operations import DATA_TYPES, PRODUCT, VALUE, Cast, Complaint, Formula, FormulaOutput, Operand, Operation
 from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, Dimension, ScalarArgument
 from gemmgen.kernels.matrix import Matrix
 
@@ -31,17 +34,45 @@ class Access:
     """The CUDA expression for the value of it that belongs to an element."""
     stored: DataType
     """The type that it is stored as."""
+    placed: bool = False
+    """True if the statements read the array themselves, at the element's place: it has another type than the output."""
 
     @property
     def name(self) -> str:
         return self.argument.name
 
 
-class OutputSpace(Protocol):
+@dataclass(frozen=True)
+class Store:
+    """A further output of a formula as one kernel writes it."""
+
+    name: str
+    """Its name in the formula."""
+    argument: ArrayArgument | Matrix
+    lines: tuple[str, ...]
+    """The CUDA statements that store an element's value, or add it to the reduction."""
+    output: FormulaOutput
+
+    @property
+    def type(self) -> DataType:
+        return self.output.type
+
+
+class OutputSpace:
     """The elements that a family's operations work on, and where what they read lies."""
 
+    @abstractmethod
     def access(self, operand: Operand, name: str, kind: DataType) -> Access | Complaint:
         """Access of a value of type ``kind`` to the operand under this name; or why there is no such operand."""
+
+    def store(self, output: FormulaOutput, name: str, text: str, kind: DataType) -> Store | Complaint:
+        """Store of a value of type ``kind``, the CUDA expression ``text``, to the output under this name; or why there is none."""
+        return "an output beside the result", "one output: only epilogues of products have more"
+
+    @property
+    def coordinates(self) -> Mapping[str, str]:
+        """CUDA expressions of the coordinates that formulas may name."""
+        return {}
 
 
 @dataclass(frozen=True)
@@ -52,70 +83,97 @@ class Step:
     kind: DataType
     """Type of the value before it."""
     result: DataType
+    """Type of the value after it."""
     source: str
     target: str
-    accesses: tuple[Access, ...] = ()
-    literals: Mapping[str, str] = field(default_factory=dict)
-    """The operation's constants, as CUDA writes them in ``kind``."""
-    conversions: tuple[str, ...] = ()
-    """Expressions of a cast: the value in the type that it rounds to, and that as the result."""
+    accesses: tuple[Access, ...]
+    assignments: tuple[tuple[str, Typed], ...]
+    """Names and typed trees of their values, in order; names are those of the operation."""
+    lines: tuple[str, ...]
+    """The CUDA statements."""
+    accuracy: Accuracy = "full"
+    stores: tuple[Store, ...] = ()
 
     @property
-    def operands(self) -> tuple[str, ...]:
-        """The expressions of what the operation reads."""
-        return tuple(access.text for access in self.accesses)
+    def code(self) -> str:
+        """The CUDA statements, line by line."""
+        return "\n".join(self.lines)
+
+    @property
+    def calls(self) -> frozenset[str]:
+        """Names of the functions that it computes."""
+        return frozenset(node.function.name for node in self._nodes if node.function is not None)
+
+    @property
+    def approximate(self) -> bool:
+        """True if it calls functions whose last bits differ between backends."""
+        found = (node for node in self._nodes if node.function is not None)
+        return any(node.quick(self.accuracy) or (node.function is not None and node.function.approximate) for node in found)
+
+    @property
+    def special(self) -> int:
+        """Special functions that it takes at least."""
+        return sum(node.function.special for node in self._nodes if node.function is not None)
+
+    @property
+    def instructions(self) -> float:
+        """Instructions of an evaluation in float32, approximately."""
+        total = 0.0
+        for node in self._nodes:
+            if node.function is not None:
+                quick = node.function.quick_cost if node.quick(self.accuracy) else None
+                total += node.function.cost if quick is None else quick
+            total += node.cast is not None
+        return total
+
+    @property
+    def _nodes(self) -> list[Typed]:
+        return [node for _, tree in self.assignments for node in tree.walk()]
 
     @property
     def arguments(self) -> tuple[ScalarArgument | ArrayArgument, ...]:
-        """Numbers and arrays that it reads, but for matrices with a leading dimension."""
-        return tuple(access.argument for access in self.accesses if not isinstance(access.argument, Matrix))
+        """Numbers and arrays that it reads or writes, but for matrices with a leading dimension."""
+        found = [access.argument for access in self.accesses] + [store.argument for store in self.stores]
+        return tuple(argument for argument in found if not isinstance(argument, Matrix))
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
-        return tuple(access.argument for access in self.accesses if isinstance(access.argument, Matrix))
+        """Matrices whose elements the kernel reads beforehand."""
+        return tuple(access.argument for access in self.accesses if isinstance(access.argument, Matrix) and not access.placed)
+
+    @property
+    def placed(self) -> tuple[Matrix, ...]:
+        """Matrices that the statements themselves read or write at the element's place."""
+        found = [access.argument for access in self.accesses if access.placed] + [store.argument for store in self.stores]
+        return tuple(argument for argument in found if isinstance(argument, Matrix))
+
+    @property
+    def has_place(self) -> bool:
+        """True if the statements need the element's place: its true row and column, and whether it exists."""
+        words = set(re.findall(r"\w+", " ".join(self.lines)))
+        return bool(self.stores or self.placed or words & {"at_row", "at_column"})
+
+    @property
+    def written(self) -> frozenset[str]:
+        """Names of the arrays that it writes."""
+        return frozenset(store.argument.name for store in self.stores)
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
-        return tuple(dimension for matrix in self.matrices for dimension in matrix.dimensions)
+        return tuple(dimension for matrix in (*self.matrices, *self.placed) for dimension in matrix.dimensions)
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        return tuple(constraint for matrix in self.matrices for constraint in matrix.constraints)
+        return tuple(constraint for matrix in (*self.matrices, *self.placed) for constraint in matrix.constraints)
 
     @property
     def parameters(self) -> tuple[Argument, ...]:
         """All that the operation adds to the kernel's parameters."""
         parameters: list[Argument] = list(self.arguments)
-        for matrix in self.matrices:
-            parameters += [matrix.argument("input"), *matrix.scalars]
+        for matrix in (*self.matrices, *self.placed):
+            role: Literal["input", "output"] = "output" if matrix.name in self.written else "input"
+            parameters += [matrix.argument(role), *matrix.scalars]
         return tuple(parameters)
-
-    @property
-    def c_type(self) -> str:
-        return ELEMENTS[self.kind].c_type
-
-    @property
-    def is_float(self) -> bool:
-        return self.kind in FLOATS
-
-    @property
-    def zero(self) -> str:
-        return ELEMENTS[self.kind].literal(0)
-
-    @property
-    def suffix(self) -> str:
-        """The end of the names of math functions for the value's type."""
-        return "f" if self.kind == "f32" else ""
-
-    @property
-    def unsigned_c(self) -> str:
-        """The unsigned type in which integers wrap around."""
-        return ELEMENTS[self.kind].unsigned_c_type
-
-    @property
-    def declaration(self) -> str:
-        """The type to declare the target with, where it is a new variable."""
-        return f"{ELEMENTS[self.result].c_type} " if self.target != self.source else ""
 
 
 def plan_steps(
@@ -125,6 +183,7 @@ def plan_steps(
     reasons: list[Reason],
     space: OutputSpace | None,
     used: Mapping[str, int] | None = None,
+    accuracy: Accuracy = "full",
 ) -> tuple[tuple[Step, ...], DataType]:
     """The operations with the types of their values, and the type after them.
 
@@ -133,28 +192,102 @@ def plan_steps(
     """
     steps: list[Step] = []
     seen = dict(used or {})
-    name, names = "value", 1
+    variables = Variables(VALUE, kind)
     truncated_to, inexact = 0, False
+    taken: set[str] = set()
     for index, operation in enumerate(operations):
-        problem = operation.problem(kind) or _truncation_problem(operation, kind, truncated_to, inexact and place == "prologue")
-        if problem is not None:
-            reasons.append(Reason("elementwise", f"{place}.{index}", f"{operation.op} of {problem[0]}", problem[1]))
-        if isinstance(operation, Cast) and operation.becomes_integer and (truncated_to or kind in FLOATS):
+        where, kind = f"{place}.{index}", variables.kind
+        truncation = _truncation_problem(operation, kind, truncated_to, inexact and place == "prologue")
+        if truncation is not None:
+            reasons.append(Reason("elementwise", where, f"{operation.op} of {truncation[0]}", truncation[1]))
+        if becomes_integer(operation) and (truncated_to or kind in FLOATS):
             truncated_to = ELEMENTS[DATA_TYPES[operation.type]].bytes
-        inexact |= operation.op == "exp" or operation.approximate
-        result = operation.result_type(kind)
-        target = name
-        if result != kind:
-            names += 1
-            target = f"value{names}"
         count = seen.get(operation.op, 0)
         seen[operation.op] = count + 1
-        accesses = _accesses(operation, count, kind, space, f"{place}.{index}", reasons)
-        whole = kind in FLOATS or all(float(constant).is_integer() for constant in operation.constants.values())
-        literals = {key: literal(kind, constant) for key, constant in operation.constants.items()} if whole else {}
-        steps.append(Step(operation, kind, result, name, target, accesses, literals, _conversions(operation, name, kind, result)))
-        name, kind = target, result
-    return tuple(steps), kind
+        accesses = _accesses(operation, count, kind, space, where, reasons)
+        if operation.floats_only and kind not in FLOATS:
+            need = "a floating-point value: cast to float32 or float64 before it"
+            reasons.append(Reason("elementwise", where, f"{operation.op} of an integer value", need))
+            continue
+        try:
+            step = _step(operation, variables, accesses, accuracy, space)
+        except FormulaError as error:
+            got = error.got if error.got.startswith(operation.op) else f"{operation.op}: {error.got}"
+            reasons.append(Reason("elementwise", where, got, error.need.removeprefix("need ")))
+            continue
+        inexact |= "exp" in step.calls or step.approximate
+        for argument in (*step.arguments, *step.matrices, *step.placed):
+            if argument.name in taken:
+                reasons.append(Reason("elementwise", where, f"a second operand named {argument.name}", "names that differ"))
+            taken.add(argument.name)
+        steps.append(step)
+    return tuple(steps), variables.kind
+
+
+@dataclass
+class Variables:
+    """The variable that holds the value so far."""
+
+    name: str
+    kind: DataType
+    count: int = 1
+
+    def next(self, kind: DataType) -> str:
+        """The variable for a value of a type: the same, or a new one where the type changes."""
+        if kind != self.kind:
+            self.count += 1
+            self.name, self.kind = f"{VALUE}{self.count}", kind
+        return self.name
+
+
+def _step(operation: Operation, variables: Variables, accesses: tuple[Access, ...], accuracy: Accuracy, space: OutputSpace | None) -> Step:
+    """One operation from the value that ``variables`` has to the next. Raises ``FormulaError``."""
+    source, kind = variables.name, variables.kind
+    kinds: dict[str, DataType] = {VALUE: kind} | {access.operand.name: kind for access in accesses}
+    texts = {access.operand.name: access.text for access in accesses}
+    if isinstance(operation, Formula):
+        kinds[PRODUCT], texts[PRODUCT] = kind, source
+        coordinates = {} if space is None else space.coordinates
+        kinds |= dict.fromkeys(coordinates, "s32")
+        texts |= coordinates
+    writer = Writer(accuracy, texts | {VALUE: source}, convert=convert)
+    assignments: list[tuple[str, Typed]] = []
+    stores: list[Store] = []
+    for assignment in operation.assignments:
+        tree = typed_node(assignment.node, assignment.text, kinds, kind)
+        if assignment.target == VALUE:
+            if tree.kind == "bool":
+                raise FormulaError("a truth value as the result", "need a number: select(condition, 1, 0) makes one")
+            before = variables.kind
+            target = variables.next(tree.kind)
+            writer.assign(target, tree, f"{ELEMENTS[tree.kind].c_type} " if tree.kind != before else "")
+            kinds[VALUE], writer.texts = tree.kind, texts | {VALUE: target}
+        elif assignment.target in operation.further_outputs:
+            stores.append(_store(operation.further_outputs[assignment.target], assignment.target, tree, writer, space))
+            writer.lines += stores[-1].lines
+        else:
+            writer.assign(assignment.target, tree, f"const {ELEMENTS[tree.kind].c_type} ")
+            kinds[assignment.target] = tree.kind
+        assignments.append((assignment.target, tree))
+    return Step(
+        operation, kind, variables.kind, source, variables.name, accesses, tuple(assignments), tuple(writer.lines), accuracy, tuple(stores)
+    )
+
+
+def _store(output: FormulaOutput, name: str, tree: Typed, writer: Writer, space: OutputSpace | None) -> Store:
+    """The store of a further output. Raises ``FormulaError``."""
+    text = writer.text(tree)
+    if tree.function is not None or tree.cast is not None:
+        text = writer.variable(tree.kind, text)
+    found = ("a further output of an element", "a place in the epilogue") if space is None else space.store(output, name, text, tree.kind)
+    if isinstance(found, tuple):
+        raise FormulaError(found[0], f"need {found[1]}", f"the output {name!r}")
+    return found
+
+
+def becomes_integer(operation: Operation) -> TypeGuard[Cast]:
+    """True if the value is an integer after the operation, whatever it was."""
+    return isinstance(operation, Cast) and DATA_TYPES[operation.type] not in FLOATS
 
 
 def _accesses(
@@ -209,32 +342,53 @@ def convert(expression: str, kind: DataType, to: DataType) -> str:
     return f"static_cast<{target.c_type}>({expression})"
 
 
-def _conversions(operation: Operation, source: str, kind: DataType, result: DataType) -> tuple[str, ...]:
-    if not isinstance(operation, Cast):
-        return ()
-    to = DATA_TYPES[operation.type]
-    narrow = convert(source, kind, to)
-    return narrow, convert(narrow, to, result)
+def stored_text(text: str, kind: DataType, to: DataType) -> str:
+    """The CUDA expression of a value as an element of a further output: rounded to nearest, with saturation to integers."""
+    if kind == "bool":
+        return text if to in ("bool", "u8", "s8", "s32") else f"{text} ? {convert('1.0f', 'f32', to)} : {convert('0.0f', 'f32', to)}"
+    if to == "bool":
+        return f"{text} != {ELEMENTS[kind].literal(0)}"
+    if kind == "f32" and to in ("s8", "u8", "e4m3", "e5m2"):
+        return f"float_to_{to}({text})"
+    if kind == "f32" and to == "s32":
+        return f"__float2int_rn({text})"
+    if to in ("e4m3", "e5m2"):
+        return f"float_to_{to}({convert(text, kind, 'f32')})"
+    return convert(text, kind, to)
 
 
-def apply_steps(steps: Sequence[Step], value: Tracked, read: Callable[[Access], npt.NDArray[Any]]) -> Tracked:
-    """Value and error bound after all steps; ``read`` gives what an access reads, shaped to broadcast against the value."""
+def apply_steps(
+    steps: Sequence[Step],
+    value: Tracked,
+    read: Callable[[Access], npt.NDArray[Any]],
+    coordinates: Mapping[str, npt.NDArray[Any]] | None = None,
+    outputs: dict[str, Tracked] | None = None,
+) -> Tracked:
+    """Value and error bound after all steps; ``read`` gives what an access reads, shaped to broadcast against the value, and so are the
+    ``coordinates``. Values of further outputs are added to ``outputs`` under the names of their arrays."""
     import numpy as np
 
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):
         for step in steps:
-            value = step.operation.reference(value, tuple(_as_computed(access, read(access), step.kind) for access in step.accesses))
+            given = {access.operand.name: _as_computed(access, read(access), step.kind) for access in step.accesses}
+            names = {VALUE: value, PRODUCT: value} | given
+            names |= {name: tracked(place, "s32") for name, place in (coordinates or {}).items()}
+            for target, tree in step.assignments:
+                names[target] = evaluate(tree, names, step.accuracy)
+            value = names[VALUE]
+            if outputs is not None:
+                outputs |= {store.argument.name: names[store.name] for store in step.stores}
     return value
 
 
-def _as_computed(access: Access, values: npt.NDArray[Any], kind: DataType) -> npt.NDArray[Any]:
+def _as_computed(access: Access, values: npt.NDArray[Any], kind: DataType) -> Tracked:
     """Value of an access, in the type that the operation computes in: a double beside a value that a cast has made a half
     is rounded to float32 first, as kernels do it."""
     import numpy as np
 
     values = np.asarray(values)
     held = ELEMENTS[access.stored].computed_in
-    return values if held == kind else to_type(tracked(values, held), kind).value
+    return tracked(values, kind) if held == kind else to_type(tracked(values, held), kind)
 
 
 def _truncation_problem(operation: Operation, kind: DataType, truncated_to: int, inexact: bool) -> Complaint | None:
@@ -245,8 +399,8 @@ def _truncation_problem(operation: Operation, kind: DataType, truncated_to: int,
     if truncated_to and kind not in FLOATS:
         if not isinstance(operation, Cast):
             return "a value that was floating point", "only casts after that: do it before the cast"
-        if operation.becomes_integer and ELEMENTS[DATA_TYPES[operation.type]].bytes < truncated_to:
+        if becomes_integer(operation) and ELEMENTS[DATA_TYPES[operation.type]].bytes < truncated_to:
             return "a value that was floating point", "no integer type smaller than the first: it would wrap around"
-    if inexact and kind in FLOATS and operation.becomes_integer:
+    if inexact and kind in FLOATS and becomes_integer(operation):
         return "an exponential", "a floating-point type: by its last bit elements would differ by one"
     return None

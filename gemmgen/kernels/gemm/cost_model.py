@@ -41,7 +41,7 @@ def cost(plan: GemmPlan, problem: Mapping[str, int]) -> Cost:
     moved = m * k * plan.matrix_a.element_bytes + k * n * plan.matrix_b.element_bytes * problem.get("groups", 1)
     results = m * n * plan.matrix_c.element_bytes * (1 + reads_c + len(plan.residuals))
     batch = problem.get("batch", 1)
-    special = float(batch * m * n * sum(step.operation.special for step in plan.epilogue))
+    special = float(batch * m * n * sum(step.special for step in plan.epilogue))
     return Cost(2.0 * batch * m * n * k, float(batch * (moved + results)), plan.unit, special)
 
 

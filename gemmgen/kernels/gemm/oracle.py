@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from gemmgen.core.elements import ELEMENTS, to_numbers
 from gemmgen.core.formulas import round_up
 from gemmgen.kernels.accuracy import rounded, stored
 from gemmgen.kernels.blas_cases import case_of, corner_cases, scalar_values
-from gemmgen.kernels.epilogue.numbers import Tracked
+from gemmgen.kernels.epilogue.numbers import Tracked, extremum, stored_value
 from gemmgen.kernels.epilogue.steps import Access, apply_steps
 from gemmgen.kernels.family import Case, Expected
 from gemmgen.kernels.gemm.cost_model import cost
@@ -76,7 +77,7 @@ def cases(plan: GemmPlan) -> list[Case]:
             cases.append(case_of(name, packed(plan, size, batch=GROUPS if plan.grouped else 2), scalars[data], data))
     uneven = packed(plan, promised(plan, (tile_m + 3, tile_n // 2 + 1, least_k + tile_k + 1)), batch=3)
     padded = dict(uneven)
-    matrices = (plan.matrix_a, plan.matrix_b, plan.matrix_c, *plan.residuals)
+    matrices = (plan.matrix_a, plan.matrix_b, plan.matrix_c, *plan.like_output)
     for index, matrix in enumerate(matrices):
         # Each its own, so that one in place of another shows.
         padded[matrix.leading_dimension] += (3 + 2 * index) * matrix.alignment
@@ -210,6 +211,8 @@ def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
         return _offsets(plan, case, shape[0], rng)
     if name == "amax":
         return rng.choice([0.0, 0.0, 1e6], shape)
+    if any(store.argument.name == name and store.output.reduce for step in plan.epilogue for store in step.stores):
+        return rng.choice([-1e6, -3.0, 0.0, 2.0, 1e6], shape)
     if unread:
         return np.full(shape, np.nan if ELEMENTS[kind].is_float else ELEMENTS[kind].limits[1])
     if case.data == "extremes" and kind in ("s8", "u8"):
@@ -260,22 +263,58 @@ def _kept_array(plan: GemmPlan, factor: str, case: Case) -> npt.NDArray[np.uint8
 def reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Expected]:
     """Expected contents of C, with the forward error bound of its sums; rows of no group stay as they are."""
     if not plan.grouped:
-        expected, largest = _reference(plan, case, arrays)
-        return {"C": expected} | _largest(arrays, [largest])
-    largests = []
+        products = [_reference(plan, case, arrays)]
+        return {"C": products[0].expected} | _largest(arrays, [products[0].inner]) | _further(plan, arrays, products, [np.s_[:]])
     before = to_numbers(plan.matrix_c.type, arrays["C"])
     value = before.astype(np.int64 if plan.matrix_c.type == "s32" else np.float64)
     bound = np.zeros(value.shape)
-    for index, rows in enumerate(group_rows(arrays["offsets"], case.dimensions["m"])):
+    products, places = [], group_rows(arrays["offsets"], case.dimensions["m"])
+    for index, rows in enumerate(places):
         own = dict(arrays) | {"A": arrays["A"][rows], "B": arrays["B"][index]}
-        own |= {matrix.name: arrays[matrix.name][rows] for matrix in (plan.matrix_c, *plan.residuals)}
+        own |= {matrix.name: arrays[matrix.name][rows] for matrix in (plan.matrix_c, *plan.like_output)}
         for access in (access for step in plan.epilogue for access in step.accesses):
-            if access.operand.per in ("row", "column"):
-                own[access.name] = arrays[access.name][rows if access.operand.per == "row" else index]
-        expected, largest = _reference(plan, case, own)
-        largests.append(largest)
+            if access.operand.per in ("row", "column", "group"):
+                part: dict[str, Any] = {"row": rows, "column": index, "group": np.s_[index : index + 1]}
+                own[access.name] = arrays[access.name][part[access.operand.per]]
+        products.append(_reference(plan, case, own, rows.start))
+        expected = products[-1].expected
         value[rows], bound[rows] = expected.value, 0.0 if expected.bound is None else expected.bound
-    return {"C": Expected(value, bound)} | _largest(arrays, largests)
+    largest = _largest(arrays, [product.inner for product in products])
+    return {"C": Expected(value, bound)} | largest | _further(plan, arrays, products, places)
+
+
+@dataclass(frozen=True)
+class _Product:
+    """Results of one product, or of a batch of products."""
+
+    expected: Expected
+    """Its part of C."""
+    inner: Tracked
+    """The results that the largest absolute value is of."""
+    outputs: Mapping[str, Tracked]
+    """Values of the epilogue's further outputs."""
+
+
+def _further(
+    plan: GemmPlan, arrays: Mapping[str, npt.NDArray[Any]], products: Sequence[_Product], places: Sequence[slice]
+) -> dict[str, Expected]:
+    """The further outputs of the epilogue, from those of the products whose rows lie at ``places``."""
+    found: dict[str, Expected] = {}
+    for store in (store for step in plan.epilogue for store in step.stores):
+        name, output = store.argument.name, store.output
+        before = to_numbers(store.type, arrays[name])
+        value, bound = before.astype(np.float64), np.zeros(before.shape)
+        for product, rows in zip(products, places, strict=True):
+            result = product.outputs[name]
+            if output.reduce is None:
+                value[rows], bound[rows] = stored_value(result, store.type)
+                continue
+            axes = {"row": (1,), "column": (0,)}.get(output.per or "all", tuple(range(result.value.ndim)))
+            place = rows if output.per == "row" else np.s_[:]
+            value[place], more = extremum(output.reduce, result, axes, value[place])
+            bound[place] = np.maximum(bound[place], more)
+        found[name] = Expected(value, bound)
+    return found
 
 
 def _largest(arrays: Mapping[str, npt.NDArray[Any]], found: list[Tracked]) -> dict[str, Expected]:
@@ -292,8 +331,8 @@ def _largest(arrays: Mapping[str, npt.NDArray[Any]], found: list[Tracked]) -> di
     return {"amax": Expected(np.array([largest]), np.array([max(high - largest, largest - low)]))}
 
 
-def _reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> tuple[Expected, Tracked]:
-    """The expected result of one product, or of a batch of them, and what the largest absolute value is of."""
+def _reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]], first_row: int = 0) -> _Product:
+    """The expected results of one product, or of a batch of products; ``first_row``: of a group."""
     alpha, beta = (float(np.float32(case.scalars.get(name, default))) for name, default in (("alpha", 1.0), ("beta", 0.0)))
     shape = arrays["C"].shape
     value, bound = np.zeros(shape), np.zeros(shape)
@@ -315,9 +354,18 @@ def _reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]
             array = np.asarray(given[access.name], np.float64)
             return array[:, None] if access.operand.per == "row" else array
 
-        inner = apply_steps(plan.inner_epilogue, Tracked(value, bound, "f32"), read)
+        coordinates = {"row": np.arange(shape[-2])[:, None] + first_row, "column": np.arange(shape[-1])[None, :]}
+        outputs: dict[str, Tracked] = {}
+        inner = apply_steps(plan.inner_epilogue, Tracked(value, bound, "f32"), read, coordinates, outputs)
         finished = apply_steps(plan.epilogue[len(plan.inner_epilogue) :], inner, read)
-    return Expected(*stored(plan.matrix_c.type, finished.value, finished.bound)), inner
+        outputs = {name: _spread(result, shape) for name, result in outputs.items()}
+        finished = _spread(finished, shape)
+    return _Product(Expected(*stored(plan.matrix_c.type, finished.value, finished.bound)), inner, outputs)
+
+
+def _spread(value: Tracked, shape: tuple[int, ...]) -> Tracked:
+    """A value for each element, of one that may be the same for several."""
+    return Tracked(np.broadcast_to(value.value, shape), np.broadcast_to(value.bound, shape), value.kind)
 
 
 def counted_case(plan: GemmPlan) -> Case:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from gemmgen.kernels.epilogue.torch_values import apply_torch
 from gemmgen.kernels.family import Peer
 from gemmgen.kernels.gemm.cublaslt import WORKSPACE_BYTES, Addresses, Algorithm, CublasLt, CublasLtError, Epilogue, Operand, Product
 from gemmgen.kernels.vendor import milliseconds
@@ -78,7 +79,7 @@ def gemm_peer(plan: GemmPlan, arrays: Mapping[str, Any], scalars: Mapping[str, f
     def run() -> None:
         made.run()
         for step in steps:
-            result = step.operation.apply_torch(arrays["C"], [read(access.name, access.operand.per) for access in step.accesses])
+            result = apply_torch(step, arrays["C"], [read(access.name, access.operand.per) for access in step.accesses])
             if result is not arrays["C"]:
                 arrays["C"].copy_(result)
 

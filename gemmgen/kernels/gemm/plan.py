@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from gemmgen.core.errors import PlanError, Reason
+from gemmgen.core.formulas import Formula
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.accuracy import UNIT_ROUNDOFF
+from gemmgen.kernels.epilogue.graph import Accuracy
 from gemmgen.kernels.epilogue.products import plan_epilogue
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.family import KernelPlan
@@ -233,7 +235,7 @@ class GemmPlan(KernelPlan):
     @property
     def batched(self) -> tuple[Matrix, ...]:
         """Matrices of which each product of a batch has its own."""
-        return (*self.matrices, *self.residuals) if self.spec.batch == "strided" else ()
+        return (*self.matrices, *self.like_output) if self.spec.batch == "strided" else ()
 
     @property
     def grouped(self) -> bool:
@@ -327,6 +329,11 @@ class GemmPlan(KernelPlan):
         return self.epilogue[:-1] if self.spec.amax == "unscaled" else self.epilogue
 
     @property
+    def has_place(self) -> bool:
+        """True if the epilogue's function is told where its element lies, and whether it exists: it reads or writes matrices itself."""
+        return any(step.has_place for step in self.inner_epilogue)
+
+    @property
     def epilogue_coordinates(self) -> tuple[str, ...]:
         """Coordinates of an element that the epilogue looks at."""
         used = {access.operand.per for step in self.epilogue for access in step.accesses}
@@ -337,9 +344,14 @@ class GemmPlan(KernelPlan):
         """Parameters of the epilogue's device function: the value, coordinates, arguments and elements of matrices."""
         parameters: list[Argument] = [ScalarArgument("value", "f32", "the result so far")]
         parameters += [ScalarArgument(name, "s32", f"its {name}") for name in self.epilogue_coordinates]
+        if self.has_place:
+            parameters += [ScalarArgument(f"at_{name}", "s32", f"its true {name}") for name in ("row", "column")]
+            parameters.append(ScalarArgument("exists", "bool", "whether there is such an element"))
         for step in self.inner_epilogue:
             parameters += step.arguments
             parameters += [ScalarArgument(matrix.variable, "f32", f"element of {matrix.name}") for matrix in step.matrices]
+            for matrix in step.placed:
+                parameters += [matrix.argument("output" if matrix.name in step.written else "input"), matrix.scalars[0]]
         return tuple(parameters)
 
     @property
@@ -353,6 +365,11 @@ class GemmPlan(KernelPlan):
         return tuple(matrix for step in self.epilogue for matrix in step.matrices)
 
     @property
+    def like_output(self) -> tuple[Matrix, ...]:
+        """Matrices of C's shape that the epilogue reads or writes."""
+        return tuple(matrix for step in self.epilogue for matrix in (*step.matrices, *step.placed))
+
+    @property
     def column_vectors(self) -> tuple[EpilogueVector, ...]:
         """Values for each column that the epilogue reads, where they come through shared memory."""
         return ()
@@ -364,13 +381,17 @@ class GemmPlan(KernelPlan):
 
     def passed(self, argument: Argument) -> str:
         """The expression that the epilogue's function is passed for one of its arguments."""
-        own = self.grouped and not self.column_vectors and isinstance(argument, ArrayArgument) and len(argument.shape) == 2
+        if not self.grouped or not isinstance(argument, ArrayArgument):
+            return argument.name
+        if argument.shape == (Formula("groups"),):
+            return f"{argument.name} + work.product"
+        own = not self.column_vectors and len(argument.shape) == 2
         return f"{argument.name} + static_cast<long long>(work.product) * n" if own else argument.name
 
     @property
     def approximate(self) -> bool:
         """True if the epilogue calls functions whose last bits differ between backends."""
-        return any(step.operation.approximate for step in self.epilogue)
+        return any(step.approximate for step in self.epilogue)
 
     def combined(self, product: str, previous: str) -> str:
         """CUDA expression of alpha times a product plus beta times the previous element of C, as far as the spec has them."""
@@ -378,6 +399,14 @@ class GemmPlan(KernelPlan):
         if not added:
             return f"alpha * {product}" if scaled else product
         return f"fmaf(alpha, {product}, beta * {previous})" if scaled else f"fmaf(beta, {previous}, {product})"
+
+
+def epilogue_accuracy(spec: GemmSpec) -> Accuracy:
+    """Accuracy that functions of the epilogue are computed with: that of the widest result, unless the spec asks for more."""
+    types = {spec.storage.c, *(output.type for operation in spec.epilogue for output in operation.further_outputs.values())}
+    if spec.accuracy == "full" or types & {"f32", "s32"}:
+        return "full"
+    return "bfloat16" if types <= {"bf16", "e4m3", "e5m2"} else "halves"
 
 
 class Outline:
@@ -400,7 +429,8 @@ class Outline:
 
     def epilogue(self) -> tuple[Step, ...]:
         """The epilogue's steps; raises ``PlanError`` with all reasons if there are any against the spec."""
-        epilogue = plan_epilogue(self.spec.epilogue, self.matrices[2], self.reasons, self.spec.batch == "grouped")
+        spec = self.spec
+        epilogue = plan_epilogue(spec.epilogue, self.matrices[2], self.reasons, spec.batch == "grouped", epilogue_accuracy(spec))
         if self.reasons:
             raise PlanError(f"no kernel for this spec on {self.architecture.name}:", self.reasons)
         return epilogue

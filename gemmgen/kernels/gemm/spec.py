@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from gemmgen.kernels.epilogue.operations import AnyOperation
+from gemmgen.kernels.epilogue.operations import Operations
 from gemmgen.kernels.family import KernelSpec, SpecModel
 from gemmgen.kernels.math.fma_order import OrderName
 from gemmgen.kernels.tiles.extents import Extents2, Extents3
@@ -408,8 +408,11 @@ class GemmSpec(KernelSpec):
     epilogue reads) in whole vectors, side by side, whatever the fragments are; on tensor cores, an element by each lane, for rows
     that no other way stores well: those that do not begin at multiples of 16 bytes. ``tma``: groups of warps collect their results in
     shared memory, from where the copy engine takes them."""
-    epilogue: Annotated[tuple[AnyOperation, ...], Field(max_length=16)] = ()
-    """Operations on each element before it is stored, in this order."""
+    epilogue: Operations = ()
+    """Operations on each element before it is stored, in this order; or the fields of one formula (``docs/epilogues.md``)."""
+    accuracy: Literal["result", "full"] = "result"
+    """Accuracy of the epilogue's functions. ``result``: as much as the results' types show, so that those of 16 bits or fewer come from
+    approximate instructions, within a derived bound; ``full``: that of float32."""
     amax: Literal["none", "stored", "unscaled"] = "none"
     """Raises ``amax``, a float32 in the device's memory, to the largest absolute value of the results before they are rounded to C's type;
     NaN counts as larger than all. ``unscaled``: before the factor that ends the epilogue. Needs tensor cores."""
@@ -427,6 +430,8 @@ class GemmSpec(KernelSpec):
             del fields["batch_invariant"]
         if self.amax == "none":
             del fields["amax"]
+        if self.accuracy == "result":
+            del fields["accuracy"]
         arithmetic = fields["mainloop"].get("arithmetic", {})
         for name in ("sums", "kept", "split"):
             if arithmetic.get(name) == Arithmetic.model_fields[name].default:

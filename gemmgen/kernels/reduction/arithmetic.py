@@ -10,7 +10,7 @@ from gemmgen.core.elements import ELEMENTS, FLOATS, DataType
 from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.epilogue.operations import DATA_TYPES, Abs, Cast, Complaint, Operand, Square
-from gemmgen.kernels.epilogue.steps import Access, Step, convert, number_argument, plan_steps
+from gemmgen.kernels.epilogue.steps import Access, OutputSpace, Step, convert, number_argument, plan_steps
 from gemmgen.kernels.launch import Argument, ArrayArgument
 from gemmgen.kernels.reduction.spec import ReductionSpec, Walk
 
@@ -56,7 +56,7 @@ _LIMITS = {
 
 
 @dataclass(frozen=True)
-class ResultSpace:
+class ResultSpace(OutputSpace):
     """The results of a reduction: an operation may read a number, or an array with a value for each result."""
 
     def access(self, operand: Operand, name: str, kind: DataType) -> Access | Complaint:
@@ -308,7 +308,7 @@ class Arithmetic:
         """True if an element of 0 changes nothing, so that it may stand where there is none."""
         if self.parts:
             return all(part.ignores_zeros for part in self.parts)
-        return self.combiner == "add" and all(step.operation.op in ("square", "abs") for step in self.prologue)
+        return self.combiner == "add" and all(step.calls <= {"square", "abs"} for step in self.prologue)
 
     @property
     def adds_bytes(self) -> bool:
@@ -361,7 +361,7 @@ def plan_arithmetic(spec: ReductionSpec, reasons: list[Reason]) -> Arithmetic:
     if operation in ("logsumexp", "mean_variance") and compute not in FLOATS:
         need = "a floating-point accumulator: float32 or float64"
         reasons.append(Reason("type", "accumulator", f"{operation} in {_type_name(accumulator)}", need))
-    if combiner.startswith("first_") and any(step.operation.op in ("exp", "sqrt") for step in prologue):
+    if combiner.startswith("first_") and any(step.calls & {"exp", "sqrt"} for step in prologue):
         need = "no exp or sqrt: they change no order, but values that round to the same number would tie"
         reasons.append(Reason("tie", "prologue", f"{operation} after exp or sqrt", need, "leave it out"))
     state = _STATES.get(combiner, "scalar")

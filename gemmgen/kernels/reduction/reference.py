@@ -14,6 +14,7 @@ import numpy as np
 
 from gemmgen.core.elements import ELEMENTS, FLOATS, float_format, to_numbers
 from gemmgen.core.formulas import ceil_div
+from gemmgen.kernels.epilogue.functions import EXPONENTIAL_ULPS, square_root
 from gemmgen.kernels.epilogue.numbers import (
     Tracked,
     clear_bounds,
@@ -23,7 +24,6 @@ from gemmgen.kernels.epilogue.numbers import (
     tracked,
     wide_type,
 )
-from gemmgen.kernels.epilogue.operations import EXPONENTIAL_ULPS, square_root
 from gemmgen.kernels.epilogue.steps import Access, apply_steps
 from gemmgen.kernels.family import Case, Expected
 from gemmgen.kernels.launch import ArrayArgument
@@ -48,8 +48,7 @@ def reference(plan: ReductionPlan, case: Case, arrays: Mapping[str, Array]) -> d
     shape = tuple(extent.evaluate(problem) for extent in _output(plan).shape)
     with np.errstate(all="ignore"):
         elements = to_type(tracked(lines, ELEMENTS[a.stored].computed_in), a.value)
-        for step in a.prologue:
-            elements = step.operation.reference(elements, ())
+        elements = apply_steps(a.prologue, elements, _no_operand)
         depth = path_length(plan, problem)
         if a.state == "moments":
             mean, variance = _moments(elements, depth, plan)
@@ -64,6 +63,10 @@ def reference(plan: ReductionPlan, case: Case, arrays: Mapping[str, Array]) -> d
 
         result = apply_steps(a.epilogue, result, read)
         return {"Y": _expected(plan, result, shape)}
+
+
+def _no_operand(access: Access) -> Array:
+    raise AssertionError(f"an element has no {access.name}")
 
 
 def _output(plan: ReductionPlan) -> ArrayArgument:

@@ -137,7 +137,7 @@ def test_what_an_operation_is_refused_for_is_said_in_words() -> None:
     with pytest.raises(PlanError) as caught:
         planned(input="int32", prologue=[{"op": "bias"}, {"op": "scale", "factor": 0.5}])
     assert "got bias of an element, need a place in the epilogue" in str(caught.value)
-    assert "got scale of an integer value by 0.5, need an integer factor" in str(caught.value)
+    assert "got scale: 0.5 beside an integer value, need an integer" in str(caught.value)
 
 
 def test_all_reasons_come_at_once() -> None:

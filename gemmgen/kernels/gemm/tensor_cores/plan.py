@@ -121,6 +121,8 @@ class TensorPlan(GemmPlan):
     def finishing_takes(self, coordinate: Literal["row", "column"]) -> bool:
         """True if finishing a fragment's result takes a coordinate of it: to read a matrix, to look up a value, or to tell whether
         it counts."""
+        if self.has_place:
+            return True
         looks_up = coordinate in self.epilogue_coordinates and not (self.row_vectors if coordinate == "row" else self.column_vectors)
         reads = self.spec.beta == "argument" or bool(self.residuals and not self.residual_staged)
         return looks_up or reads or self.spec.amax != "none"

@@ -34,7 +34,8 @@ def type_reasons(spec: GemmSpec) -> Iterator[Reason]:
     if c == "s32" and integer and not plain:
         need, hint = "alpha: one, beta: zero and no epilogue for a C of s32", "int32 sums are stored as they are; f32, f16, bf16 or s8"
         yield Reason("storage", "storage.c", "s32", need, hint)
-    reads = spec.beta == "argument" or any(operand.like_output for operation in spec.epilogue for operand in operation.operands())
+    operands = [operand for operation in spec.epilogue for operand in operation.operands()]
+    reads = spec.beta == "argument" or any(operand.like_output and operand.stored is None for operand in operands)
     if c in ("s8", *BYTE_FLOATS) and reads:
         need = "f32, f16 or bf16 where C, or a matrix of its type such as a residual, is read"
         yield Reason("storage", "storage.c", c, need, "beta: zero, no residual and no multiply")
@@ -54,6 +55,8 @@ def turning_reasons(spec: GemmSpec) -> Iterator[Reason]:
 def result_reasons(spec: GemmSpec, in_boxes: bool) -> Iterator[Reason]:
     """Reasons against a largest absolute value, and against groups of rows; ``in_boxes``: TMA brings the tiles."""
     decomposition, planes = spec.decomposition, computes_f32(spec)
+    if planes and any(output.reduce for operation in spec.epilogue for output in operation.further_outputs.values()):
+        yield Reason("reduce", "epilogue", "a reduction with float32 by planes", "results that one kernel finishes")
     if spec.amax != "none":
         if isinstance(decomposition, SplitKParallel) or planes:
             got = decomposition.scheme if isinstance(decomposition, SplitKParallel) else "float32 by planes"

@@ -147,7 +147,7 @@ def vector_bytes(columns: int, element_bytes: int) -> int:
 
 def _has_residual_alone(spec: GemmSpec) -> bool:
     """True if a residual is the only matrix that the epilogue reads, and lies as C does, without groups."""
-    matrices = [operation for operation in spec.epilogue if operation.op in ("residual", "multiply")]
+    matrices = [one for one in spec.epilogue if any(operand.like_output for operand in one.operands()) or one.further_outputs]
     return len(matrices) == 1 and matrices[0].op == "residual" and spec.batch != "grouped" and spec.beta == "zero"
 
 

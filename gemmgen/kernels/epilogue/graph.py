@@ -1,0 +1,304 @@
+"""Typed expression graphs: checks, evaluation with derived error bounds, CUDA text, cost and derivatives.
+
+A graph is a list of assignments. Each has a typed tree, whose names are inputs or earlier assignments. References, bounds, text and
+derivatives all come from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gemmgen.core.elements import ELEMENTS, FLOATS, DataType
+from gemmgen.core.literals import literal
+from gemmgen.kernels.epilogue.expression import OPERATORS, FormulaError, Node, nearest, parse, place, written
+from gemmgen.kernels.epilogue.functions import CASTS, FUNCTIONS, MACROS, Function, constants_of
+from gemmgen.kernels.epilogue.numbers import Tracked, to_type, wide_type
+
+CALL_LEVEL = 8
+"""Precedence of calls, names and what stands in brackets."""
+MAXIMUM_NODES = 2000
+"""Of one expression once the functions that are short for others are written out."""
+
+Accuracy = Literal["full", "halves", "bfloat16"]
+"""Accuracy that functions are computed with. ``full``: of float32; ``halves``: enough for a float16 and all narrower types;
+``bfloat16``: enough for a bfloat16 and 8-bit types."""
+
+_CAST_TYPES: Mapping[str, DataType] = {**CASTS, **{kind: kind for kind in CASTS.values()}}
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A node with its type: a number, a name, a cast, or a function of other nodes."""
+
+    kind: DataType
+    function: Function | None = None
+    arguments: tuple[Typed, ...] = ()
+    name: str = ""
+    number: float | None = None
+    cast: DataType | None = None
+    """The type that the argument is rounded to; the node's own type holds it."""
+
+    def walk(self) -> list[Typed]:
+        """The node and all nodes below it."""
+        found, pending = [], [self]
+        while pending:
+            node = pending.pop()
+            found.append(node)
+            pending += node.arguments
+        return found
+
+    def quick(self, accuracy: Accuracy) -> bool:
+        """True if the function is computed on approximate instructions."""
+        function = self.function
+        if function is None or not function.quick or accuracy == "full" or self.kind != "f32":
+            return False
+        return function.quick_f16 or accuracy == "bfloat16"
+
+
+@dataclass
+class _Typer:
+    text: str
+    kinds: Mapping[str, DataType]
+    default: DataType
+    count: int = 0
+
+    def error(self, got: str, need: str, node: Node) -> FormulaError:
+        return FormulaError(got, need, place(self.text, node.at))
+
+    def typed(self, node: Node, wanted: DataType | None, bound: Mapping[str, Typed]) -> Typed:
+        """The node with types; ``wanted``: the type of numbers."""
+        self.count += 1
+        if self.count > MAXIMUM_NODES:
+            raise FormulaError("a long expression", f"need at most {MAXIMUM_NODES} parts; name some under let", repr(self.text[:40]))
+        if node.number is not None:
+            return self.literal(node, wanted or self.default)
+        if node.name:
+            if node.name in bound:
+                return bound[node.name]
+            if node.name not in self.kinds:
+                raise self.error(
+                    f"the unknown name {node.name!r}", f"need one of {', '.join(self.kinds)}{nearest(node.name, self.kinds)}", node
+                )
+            return Typed(self.kinds[node.name], name=node.name)
+        if node.function in MACROS:
+            return self.macro(node, wanted, bound)
+        if node.function in _CAST_TYPES:
+            return self.cast(node, bound)
+        return self.function(node, wanted, bound)
+
+    def literal(self, node: Node, kind: DataType) -> Typed:
+        assert node.number is not None
+        if kind == "bool":
+            raise self.error(f"{written(node)} as a truth value", "need a comparison", node)
+        if kind not in FLOATS and not float(node.number).is_integer():
+            raise self.error(f"{written(node)} beside an integer value", "need an integer, or a cast to float32 before it", node)
+        if abs(node.number) > ELEMENTS[kind].limits[1]:
+            word, largest = ELEMENTS[kind].word, ELEMENTS[kind].limits[1]
+            raise self.error(f"{node.number:g} beside a {word} value", f"need at most {largest:.7e}, the largest {word}", node)
+        return Typed(kind, number=node.number)
+
+    def arity(self, node: Node, wanted: int) -> None:
+        if len(node.arguments) != wanted:
+            raise self.error(f"{node.function} of {len(node.arguments)} values", f"need {wanted}", node)
+
+    def macro(self, node: Node, wanted: DataType | None, bound: Mapping[str, Typed]) -> Typed:
+        parameters, body = MACROS[node.function]
+        self.arity(node, len(parameters))
+        given = self.alike(node, wanted, bound)
+        return self.typed(parse(body), given[0].kind, dict(zip(parameters, given, strict=True)))
+
+    def cast(self, node: Node, bound: Mapping[str, Typed]) -> Typed:
+        self.arity(node, 1)
+        to = _CAST_TYPES[node.function]
+        (argument,) = (self.typed(argument, None, bound) for argument in node.arguments)
+        if argument.kind == "bool":
+            one, zero = (Typed(ELEMENTS[to].computed_in, number=value) for value in (1.0, 0.0))
+            return Typed(one.kind, FUNCTIONS["select"], (argument, one, zero))
+        return Typed(ELEMENTS[to].computed_in, arguments=(argument,), cast=to)
+
+    def alike(self, node: Node, wanted: DataType | None, bound: Mapping[str, Typed]) -> list[Typed]:
+        """The arguments, which have one type; numbers take it from the others."""
+        others = [argument for argument in node.arguments if argument.number is None]
+        known = {id(argument): self.typed(argument, wanted, bound) for argument in others}
+        kinds = list(dict.fromkeys(typed.kind for typed in known.values()))
+        if len(kinds) > 1:
+            words = " and ".join(ELEMENTS[kind].word for kind in kinds)
+            raise self.error(f"{node.function} of {words}", "need one type: cast one of them, with float32(...) for example", node)
+        kind = kinds[0] if kinds else wanted or self.default
+        return [known[id(argument)] if id(argument) in known else self.typed(argument, kind, bound) for argument in node.arguments]
+
+    def function(self, node: Node, wanted: DataType | None, bound: Mapping[str, Typed]) -> Typed:
+        function = FUNCTIONS.get(node.function)
+        if function is None:
+            known = [*(word for word in FUNCTIONS if word not in OPERATORS), *MACROS, *_CAST_TYPES]
+            raise self.error(
+                f"the unknown function {node.function!r}", f"need one of {', '.join(known)}{nearest(node.function, known)}", node
+            )
+        self.arity(node, function.arity)
+        if function.name == "select":
+            condition = self.typed(node.arguments[0], None, bound)
+            if condition.kind != "bool":
+                raise self.error(f"a condition of type {ELEMENTS[condition.kind].word}", "need a comparison", node.arguments[0])
+            chosen = self.alike(Node(node.at, node.function, node.arguments[1:]), wanted, bound)
+            return Typed(chosen[0].kind, function, (condition, *chosen))
+        arguments = self.alike(node, wanted if function.gives == "same" else None, bound)
+        kind = arguments[0].kind
+        problem = type_problem(function, kind)
+        if problem is not None:
+            raise self.error(f"{function.name} of {problem[0]}", problem[1], node)
+        return Typed("bool" if function.gives == "truth" else kind, function, tuple(arguments))
+
+
+def type_problem(function: Function, kind: DataType) -> tuple[str, str] | None:
+    """The reason against arguments of a type: what it got, and what it needs; None if there is none."""
+    word = ELEMENTS[kind].word
+    if function.takes == "any":
+        return None
+    if function.takes == "truth":
+        return None if kind == "bool" else (f"a value of type {word}", "need a comparison")
+    if kind == "bool":
+        return "a truth value", "need a number: select(condition, 1, 0) makes one"
+    if function.takes == "float32" and kind != "f32":
+        return f"a value of type {word}", "need a float32 value: cast to float32 before it"
+    if function.takes == "float" and kind not in FLOATS:
+        return "an integer value", "need a floating-point value: cast to float32 or float64 before it"
+    return None
+
+
+def typed(text: str, kinds: Mapping[str, DataType], default: DataType) -> Typed:
+    """The typed tree of an expression; ``kinds``: types of the names in it; ``default``: the type of numbers. Raises ``FormulaError``."""
+    return typed_node(parse(text), text, kinds, default)
+
+
+def typed_node(node: Node, text: str, kinds: Mapping[str, DataType], default: DataType) -> Typed:
+    """The same for a tree that was read before."""
+    return _Typer(text, kinds, default).typed(node, default, {})
+
+
+# ---- evaluation ----
+
+
+def held(value: float, kind: DataType) -> float:
+    """A constant as values of ``kind`` hold it."""
+    import numpy as np
+
+    return float(np.float32(value)) if kind == "f32" else value
+
+
+def evaluate(node: Typed, names: Mapping[str, Tracked], accuracy: Accuracy = "full") -> Tracked:
+    """The value of a tree with its derived error bound."""
+    import numpy as np
+
+    if node.number is not None:
+        value = np.asarray(held(node.number, node.kind) if node.kind in FLOATS else int(node.number)).astype(wide_type(node.kind))
+        return Tracked(value, np.zeros(value.shape), node.kind)
+    if node.name:
+        return names[node.name]
+    arguments = [evaluate(argument, names, accuracy) for argument in node.arguments]
+    if node.cast is not None:
+        return to_type(arguments[0], node.cast)
+    assert node.function is not None
+    reference = node.function.reference
+    if node.quick(accuracy):
+        reference = node.function.quick_reference or reference
+    return reference(*arguments)
+
+
+# ---- CUDA text ----
+
+
+@dataclass
+class Writer:
+    """CUDA statements of assignments, with a variable for each part that a statement needs twice."""
+
+    accuracy: Accuracy = "full"
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """CUDA expressions of the names that are no variables."""
+    lines: list[str] = field(default_factory=list)
+    taken: set[str] = field(default_factory=set)
+    """Names that variables must not have."""
+    convert: Callable[[str, DataType, DataType], str] = lambda text, kind, to: text
+
+    def assign(self, target: str, node: Typed, declared: str = "") -> None:
+        """Adds the statement that gives ``target`` a value; ``declared``: ``const`` or nothing before the type of a new variable, which
+        a space follows; empty for a variable that changes."""
+        text = self.text(node) if declared else self._changed(target, node)
+        if declared:
+            self.lines.append(f"{declared}{target} = {text};")
+        elif text and text != target:
+            self.lines.append(f"{target} = {text};")
+
+    def _changed(self, target: str, node: Typed) -> str:
+        """The new value of a variable; empty if a shorter statement was added."""
+        function = node.function
+        if function is None or node.arguments[0].name != target:
+            return self.text(node)
+        signs = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+        if node.kind in FLOATS and function.name in signs:
+            self.lines.append(f"{target} {signs[function.name]}= {self.text(node.arguments[1])};")
+        elif node.kind in FLOATS and function.name == "square":
+            self.lines.append(f"{target} *= {target};")
+        elif node.kind not in FLOATS and function.name == "abs":
+            element = ELEMENTS[node.kind]
+            bits = f"static_cast<{element.unsigned_c_type}>(0) - static_cast<{element.unsigned_c_type}>({target})"
+            self.lines += [f"if ({target} < 0)", f"    {target} = static_cast<{element.c_type}>({bits});"]
+        else:
+            return self.text(node)
+        return ""
+
+    def text(self, node: Typed, level: int = 0) -> str:
+        """The CUDA expression of a tree; ``level``: the precedence that it needs."""
+        if node.number is not None:
+            text = literal(node.kind, held(node.number, node.kind))
+            return f"({text})" if text.startswith("-") and level > 6 else text
+        if node.name:
+            return self.texts.get(node.name, node.name)
+        if node.cast is not None:
+            return self.cast(node, level)
+        function = node.function
+        assert function is not None
+        first = node.arguments[0].kind
+        template, own, inner = function.code, function.level, function.inner
+        extremum = self._extremum(node)
+        if node.quick(self.accuracy):
+            template, own, inner = function.quick, CALL_LEVEL, ()
+        elif extremum:
+            template, own, inner = extremum, 0, (5, 5)
+        elif function.integer and first not in FLOATS:
+            template = function.integer
+            own, inner = (0, (CALL_LEVEL,)) if "?" in template else (CALL_LEVEL, ())
+        repeats = template.count("{0}") > 1
+        texts = []
+        for index, argument in enumerate(node.arguments):
+            text = self.text(argument, inner[index] if index < len(inner) else 0)
+            simple = argument.number is not None or bool(argument.name)
+            texts.append(self.variable(argument.kind, self.text(argument)) if index == 0 and repeats and not simple else text)
+        result = template.format(*texts, **constants_of(first))
+        return f"({result})" if own < level else result
+
+    def _extremum(self, node: Typed) -> str:
+        """The text of a limit by a constant; empty if the node is none."""
+        assert node.function is not None
+        if node.function.name not in ("min", "max") or node.kind not in FLOATS or node.arguments[1].number is None:
+            return ""
+        sign = ">" if node.function.name == "min" else "<"
+        return "{0} " + sign + " {1} ? {1} : {0}"
+
+    def variable(self, kind: DataType, text: str) -> str:
+        """A new variable for a part."""
+        count = 1
+        while f"part{count}" in self.taken:
+            count += 1
+        self.taken.add(f"part{count}")
+        self.lines.append(f"const {ELEMENTS[kind].c_type} part{count} = {text};")
+        return f"part{count}"
+
+    def cast(self, node: Typed, level: int) -> str:
+        (argument,) = node.arguments
+        assert node.cast is not None
+        text = self.text(argument)
+        if argument.kind in FLOATS and node.cast not in FLOATS and not argument.name:
+            text = self.variable(argument.kind, text)  # the conversion tells NaN by a comparison with itself
+        return self.convert(self.convert(text, argument.kind, node.cast), node.cast, node.kind)

@@ -1,0 +1,68 @@
+// Activations for results of 16 bits or fewer, on the instructions that approximate 2^x, 1 / x and tanh x. Their relative errors
+// are below those of rounding to the result's type, in the tails as well.
+
+// 2^x, within 2 units of the last place; subnormal results are kept.
+__device__ __forceinline__ float approximate_power(float x)
+{
+    float power;
+    asm("ex2.approx.f32 %0, %1;" : "=f"(power) : "f"(x));
+    return power;
+}
+
+// 1 / x for x from 1 to 9, within 1 unit of the last place.
+__device__ __forceinline__ float approximate_reciprocal(float x)
+{
+    float inverse;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(x));
+    return inverse;
+}
+
+// e^x.
+__device__ __forceinline__ float quick_exp(float x)
+{
+    return approximate_power(1.44269504f * x);
+}
+
+// tanh x, for bfloat16 and narrower.
+__device__ __forceinline__ float quick_tanh(float x)
+{
+    float result;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
+    return result;
+}
+
+// 1 / (1 + e^-x).
+__device__ __forceinline__ float quick_sigmoid(float x)
+{
+    const float power = approximate_power(-1.44269504f * fabsf(x));
+    return (x < 0.0f ? power : 1.0f) * approximate_reciprocal(1.0f + power);
+}
+
+// x / (1 + e^-x).
+__device__ __forceinline__ float quick_silu(float x)
+{
+    const float power = approximate_power(-1.44269504f * fabsf(x));
+    return (x < 0.0f ? x * power : x) * approximate_reciprocal(1.0f + power);
+}
+
+// x times the distribution function of the normal distribution: max(x, 0) - |x| erfc(|x| / sqrt(2)) / 2, where erfc(z) e^(z^2) is
+// t times a polynomial of t = 1 / (1 + 0.54 z). Beyond |x| = 20 the second term is 0.
+__device__ __forceinline__ float quick_gelu(float x)
+{
+    const float size = fminf(fabsf(x), 20.0f);
+    const float t = approximate_reciprocal(fmaf(0.38183766f, size, 1.0f));
+    float tail = fmaf(t, -0.089395f, 0.18425135f);
+    tail = fmaf(t, tail, 0.09527471f);
+    tail = fmaf(t, tail, 0.15782835f);
+    tail = fmaf(t, tail, 0.15202129f);
+    const float power = approximate_power(-0.72134752f * x * x);
+    return fmaf(-size * t * power, tail, fmaf(0.5f, x, 0.5f * fabsf(x)));
+}
+
+// x / (1 + e^-w) with w = 1.5957691 x + 0.07135482 x^3, in units of ln 2 here.
+__device__ __forceinline__ float quick_gelu_tanh(float x)
+{
+    const float w = x * fmaf(0.10294324f, x * x, 2.3022082f);
+    const float power = approximate_power(-fabsf(w));
+    return (x < 0.0f ? x * power : x) * approximate_reciprocal(1.0f + power);
+}

@@ -1,0 +1,158 @@
+"""Functions of epilogues against mpmath: references, the bounds of kernels that evaluate them, tails and special values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+
+from gemmgen.codegen.device_code import with_device_code
+from gemmgen.emulator.launch import launch
+from gemmgen.hardware.target import architecture
+from gemmgen.kernels.epilogue.functions import FUNCTIONS, GELU_POLYNOMIAL_ERROR
+from gemmgen.kernels.epilogue.graph import Accuracy, Writer, evaluate, typed
+from gemmgen.kernels.epilogue.numbers import Tracked
+from gemmgen.kernels.epilogue.steps import convert
+from gemmgen.toolchain.nvrtc import compile_source
+
+mpmath.mp.dps = 40
+
+
+def normal(x: Any) -> Any:
+    return mpmath.erfc(-x / mpmath.sqrt(2)) / 2
+
+
+def logistic(x: Any) -> Any:
+    return 1 / (1 + mpmath.exp(-x))
+
+
+EXACT: dict[str, Callable[[Any], Any]] = {
+    "exp": mpmath.exp,
+    "log": mpmath.log,
+    "sqrt": mpmath.sqrt,
+    "rsqrt": lambda x: 1 / mpmath.sqrt(x),
+    "tanh": mpmath.tanh,
+    "erf": mpmath.erf,
+    "erfc": mpmath.erfc,
+    "sigmoid": logistic,
+    "silu": lambda x: x * logistic(x),
+    "gelu": lambda x: x * normal(x),
+    "gelu_tanh": lambda x: x * logistic(2 * mpmath.sqrt(2 / mpmath.pi) * (x + mpmath.mpf("0.044715") * x**3)),
+    "softplus": lambda x: mpmath.log1p(mpmath.exp(x)),
+}
+POSITIVE = ("log", "sqrt", "rsqrt")
+EDGES = np.array([0.0, 1e-40, 1e-8, 0.5, 1.0, 3.0, 5.0, 6.0, 9.0, 13.0, 20.0, 60.0, 87.0, 88.0], np.float32)
+
+
+def points(name: str) -> np.ndarray:
+    rng = np.random.default_rng(7)
+    sizes = np.concatenate([10.0 ** rng.uniform(-6, 1.0, 200), rng.uniform(0, 12, 300)]).astype(np.float32)
+    found = np.concatenate([sizes, EDGES])
+    if name in POSITIVE:
+        return found[found > 1e-38]
+    return np.concatenate([found, -found])
+
+
+def computed(text: str, values: np.ndarray, accuracy: Accuracy = "full") -> np.ndarray:
+    """The expression as a kernel on the emulator computes it."""
+    writer = Writer(accuracy, {"value": "values[at]"}, convert=convert)
+    writer.assign("results[at]", typed(text, {"value": "f32"}, "f32"))
+    source = (
+        '//@device\n\nextern "C" __global__ void apply(const float* values, float* results, int count)\n{\n'
+        "    const int at = blockIdx.x * blockDim.x + threadIdx.x;\n    if (at >= count)\n        return;\n    "
+        + "\n    ".join(writer.lines)
+        + "\n}\n"
+    )
+    binary = compile_source(with_device_code(source, architecture("sm_80")), architecture="sm_80")
+    results = np.full(values.shape, 77.0, np.float32)
+    launch(binary.ptx, "apply", grid=-(-values.size // 128), block=128, args=[values, results, values.size])
+    return results
+
+
+def reference(text: str, values: np.ndarray, accuracy: Accuracy = "full", bound: float = 0.0) -> Tracked:
+    with np.errstate(all="ignore"):
+        wide = values.astype(np.float64)
+        return evaluate(typed(text, {"value": "f32"}, "f32"), {"value": Tracked(wide, np.full(wide.shape, bound), "f32")}, accuracy)
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_the_reference_is_exact_to_float64(name: str) -> None:
+    values = points(name)
+    exact = np.array([float(EXACT[name](mpmath.mpf(float(value)))) for value in values])
+    found = reference(f"{name}(value)", values).value
+    kept = np.abs(exact) > 1e-300
+    if name in ("exp", "sqrt"):  # rounded to the float32 that the kernel gives where that is known
+        np.testing.assert_allclose(found[kept], exact[kept], rtol=2.0**-23)
+    else:
+        np.testing.assert_allclose(found[kept], exact[kept], rtol=2e-13)
+
+
+@pytest.mark.parametrize("accuracy", ["full", "halves", "bfloat16"])
+@pytest.mark.parametrize("name", EXACT)
+def test_a_kernel_is_within_the_bound(name: str, accuracy: Accuracy) -> None:
+    if accuracy != "full" and not typed(f"{name}(value)", {"value": "f32"}, "f32").quick(accuracy):
+        pytest.skip("computed as with full accuracy")
+    values = points(name)
+    results = computed(f"{name}(value)", values, accuracy).astype(np.float64)
+    expected = reference(f"{name}(value)", values, accuracy)
+    exact = np.array([float(EXACT[name](mpmath.mpf(float(value)))) for value in values])
+    assert (np.abs(results - exact) <= expected.bound * (1 + 1e-9) + np.abs(exact - expected.value)).all()
+
+
+@pytest.mark.parametrize("name", ["gelu", "silu", "gelu_tanh", "sigmoid", "tanh"])
+def test_bounds_of_approximations_are_below_the_rounding_to_the_result(name: str) -> None:
+    values = np.linspace(-12, 12, 4001).astype(np.float32)
+    for accuracy, roundoff in (("halves", 2.0**-11), ("bfloat16", 2.0**-8)):
+        found = reference(f"{name}(value)", values, accuracy)  # type: ignore[arg-type]
+        assert (found.bound <= roundoff * np.abs(found.value) + 2.0**-125).all()
+
+
+@pytest.mark.parametrize("accuracy", ["full", "bfloat16"])
+def test_tails_do_not_cancel(accuracy: Accuracy) -> None:
+    values = np.array([-3.0, -5.0, -6.0, -9.0, -12.0], np.float32)
+    exact = np.array([float(EXACT["gelu"](mpmath.mpf(float(value)))) for value in values])
+    np.testing.assert_allclose(computed("gelu(value)", values, accuracy), exact, rtol=2e-5 if accuracy == "full" else 1e-4)
+    (small,) = computed("silu(value)", np.array([-89.0], np.float32), accuracy)
+    assert small == pytest.approx(-89.0 * np.exp(-89.0), rel=1e-4)
+
+
+@pytest.mark.parametrize("accuracy", ["full", "halves", "bfloat16"])
+@pytest.mark.parametrize("name", [*EXACT, "relu", "abs", "square", "neg"])
+def test_special_values_are_those_of_the_reference(name: str, accuracy: Accuracy) -> None:
+    values = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e30, -1e30], np.float32)
+    text = "-value" if name == "neg" else f"{name}(value)"
+    expected = reference(text, values, accuracy)
+    results = computed(text, values, accuracy)
+    certain = np.isfinite(expected.bound)
+    assert certain[:3].all()
+    with np.errstate(invalid="ignore"):
+        close = np.abs(results - expected.value) <= expected.bound
+    same = (np.isnan(results) & np.isnan(expected.value)) | (results == expected.value) | close
+    assert same[certain].all(), (results, expected.value)
+
+
+@pytest.mark.parametrize("name", ["tanh", "erf", "erfc", "sigmoid", "silu", "gelu", "gelu_tanh", "softplus"])
+def test_the_slope_in_a_bound_is_at_least_the_largest(name: str) -> None:
+    at = np.linspace(-12, 12, 240_001).astype(np.float32)
+    exact, wide = reference(f"{name}(value)", at), reference(f"{name}(value)", at, bound=1e3)
+    inner = np.diff(at.astype(np.float64)) > 0
+    slope = np.abs(np.diff(exact.value)[inner] / np.diff(at.astype(np.float64))[inner]).max()
+    assert slope <= ((wide.bound - exact.bound) / 1e3).min()
+
+
+def test_the_polynomial_of_gelu_is_as_close_as_it_says() -> None:
+    z = np.linspace(0, 12, 3001)
+    t = 1 / (1 + np.float64(np.float32(0.38183766)) * z * np.sqrt(2))
+    tail = np.full(z.shape, -0.089395)
+    for coefficient in (0.18425135, 0.09527471, 0.15782835, 0.15202129):
+        tail = tail * t + coefficient
+    exact = np.array([float(mpmath.erfc(one) * mpmath.exp(mpmath.mpf(one) ** 2)) for one in z])
+    assert np.abs(2 * t * tail / exact - 1).max() <= GELU_POLYNOMIAL_ERROR
+
+
+def test_every_function_of_one_argument_is_tested() -> None:
+    single = {name for name, function in FUNCTIONS.items() if function.arity == 1}
+    assert single - {*EXACT, "neg", "not", "abs", "square", "relu", "round", "hard_swish"} == set()
