@@ -58,7 +58,8 @@ class Matrix:
     @property
     def variable(self) -> str:
         """Name of its elements in a kernel."""
-        return self.name.lower()
+        lower = self.name.lower()
+        return lower if lower != self.name else f"{lower}_element"
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:

@@ -20,6 +20,7 @@ from pydantic import AllowInfNan, BeforeValidator, Field, model_validator
 from gemmgen.core.elements import BY_WORD, DataType
 from gemmgen.kernels.epilogue.expression import FormulaError, Node, call, name, nearest, number, parse, place, written
 from gemmgen.kernels.epilogue.functions import known_functions
+from gemmgen.kernels.epilogue.reserved import LOCAL, is_reserved
 from gemmgen.kernels.family import SpecModel
 
 Finite = Annotated[float, AllowInfNan(False)]
@@ -404,8 +405,8 @@ _WORDS = frozenset(
     re.split(
         " ",
         "auto bool break case char class const constexpr continue default delete do double else enum extern false float for goto if "
-        "inline int long namespace new operator private public register return short signed sizeof static struct switch template this true typedef "
-        "union unsigned using void volatile while",
+        "inline int long namespace new operator private public register return short signed sizeof static struct switch template this "
+        "true typedef union unsigned using void volatile while",
     )
 )
 """Words of C++ that look like names."""
@@ -522,6 +523,8 @@ class Formula(Operation):
                     raise ValueError(f"{kind} has {word!r}, which expressions know already")
                 if word in known_functions() or word in _WORDS:
                     raise ValueError(f"{kind} has {word!r}, which is a function or a word of C++")
+                if word in LOCAL or (kind != "let" and is_reserved(word)):
+                    raise ValueError(f"{kind} has {word!r}, which is a name that kernels use themselves: choose another")
                 if word in taken:
                     raise ValueError(f"two meanings of {word!r}: under {taken[word]} and under {kind}")
                 taken[word] = kind
