@@ -224,7 +224,7 @@ def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
         low, high = (-2.0, 0.3) if narrow else (-3.0, 3.0)
         return rng.choice([-1.0, 1.0], shape) * 10.0 ** rng.uniform(low, high, shape)
     values = rng.integers(0 if kind == "u8" else -LARGEST_INTEGER, LARGEST_INTEGER + 1, shape).astype(np.float64)
-    if case.data == "nonfinite":
+    if case.data == "nonfinite" and ELEMENTS[kind].is_float:
         # 8-bit floats stop at their largest number, beside which small ones are lost.
         special = rng.choice([np.nan] if kind in ("e4m3", "e5m2") else [np.nan, np.inf, -np.inf], shape)
         special_at = rng.random(shape) < 0.02
