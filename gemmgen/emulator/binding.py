@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 
+from gemmgen.emulator import residues
+from gemmgen.emulator.arithmetic import REAL, Arithmetic
 from gemmgen.emulator.call_graph import function_address
-from gemmgen.emulator.errors import EmulatorError, UnknownInstruction
+from gemmgen.emulator.data_flow import DataFlow
+from gemmgen.emulator.errors import EmulatorError, NoFieldMeaning, UnknownInstruction
 from gemmgen.emulator.geometry import Geometry, Lanes
 from gemmgen.emulator.memory import GLOBAL_BASE, Spaces
 from gemmgen.emulator.operation import Operation
@@ -58,8 +62,10 @@ class Binder:
         registers: RegisterFile,
         spaces: Spaces,
         specials: SpecialRegisters,
+        arithmetic: Arithmetic = REAL,
     ) -> None:
         self.program = program
+        self.arithmetic = arithmetic
         self.geometry = geometry
         self.registers = registers
         self.spaces = spaces
@@ -75,6 +81,11 @@ class Binder:
         self.make_engines: Callable[[], Engines] | None = None
         self.started_engines: Engines | None = None
         """The engines, once an instruction that needs them has been bound."""
+
+    @cached_property
+    def data_flow(self) -> DataFlow:
+        """The writers of registers, made when first asked for."""
+        return DataFlow(self.program)
 
     @property
     def engines(self) -> Engines:
@@ -115,6 +126,11 @@ class Binder:
 
     def _float_scalar(self, inst: Instruction, bits: int, width: int, type_name: str) -> np.generic:
         dtype = np.dtype(DTYPES[type_name])
+        if not self.arithmetic.is_real:
+            value = np.uint32(bits).view(np.float32) if width == 32 else np.uint64(bits).view(np.float64)
+            if type_name in ("f32", "b32"):
+                residue: np.generic = residues.of_float(float(value)).view(dtype)
+                return residue
         if width == 64 and type_name == "f32":
             return np.float32(np.uint64(bits).view(np.float64))
         if width != dtype.itemsize * 8:
@@ -247,6 +263,12 @@ class Binder:
                 some_operation(chosen)
 
         return Operation(full, some)
+
+    def require_real(self, inst: Instruction, needed: bool) -> None:
+        """Raises UnknownInstruction if the instruction needs real arithmetic, but the machine computes with something else."""
+        if needed and not self.arithmetic.is_real:
+            name = ".".join((inst.opcode, *inst.modifiers))
+            raise NoFieldMeaning(f"{name} has no meaning over a finite field", instruction=inst)
 
     def fail(self, kind: type[EmulatorError], message: str, inst: Instruction, lanes: Lanes) -> NoReturn:
         """Raises an error that happened to these lanes."""

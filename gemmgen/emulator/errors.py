@@ -160,6 +160,12 @@ class UnknownInstruction(EmulatorError):
     title = "unknown instruction"
 
 
+class NoFieldMeaning(UnknownInstruction):
+    """An instruction that means something for real numbers alone, in a run over a finite field."""
+
+    title = "no meaning over a field"
+
+
 class BadLaunch(EmulatorError):
     """The launch itself is wrong: geometry, arguments, shared memory."""
 

@@ -126,11 +126,10 @@ def bind_group(group: Sequence[Instruction], binder: Binder, scratch: Scratch, f
     return _FusedMultiplyAdd(group, binder, scratch, flags).operation()
 
 
-class _FusedMultiplyAdd:
-    def __init__(self, group: Sequence[Instruction], binder: Binder, scratch: Scratch, flags: FloatFlags) -> None:
-        self.array = binder.registers.arrays["b32"].view(np.float32)
-        self.lanes = binder.geometry.lanes
-        self.scratch, self.flags = scratch, flags
+class GroupPlan:
+    """The registers of a group of fma as rows of one array, and its products as few multiplications of rows."""
+
+    def __init__(self, group: Sequence[Instruction], binder: Binder) -> None:
         self.count = len(group)
         order: dict[Operand, int] = {}
         for position in (1, 2):
@@ -157,13 +156,15 @@ class _FusedMultiplyAdd:
                 assert isinstance(addend, Register)
                 self.addend_rows.append(place(addend)[1])
         self.target_rows = [place(inst.operands[0])[1] for inst in group if isinstance(inst.operands[0], Register)]
-        scratch.reserve("factors", len(self.factors), "f8")
-        scratch.reserve("sums", self.count, "f8")
-        scratch.reserve("addends", self.count, "f8")
-        scratch.reserve("low bits", self.count, "i8")
 
-    def operation(self) -> Operation:
-        return Operation(self._full(), self._some)
+    def products(self, factors: np.ndarray, into: np.ndarray) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """The multiplications (left, right, result) that give all products."""
+        outer = self._outer()
+        if outer is None:
+            return [(factors[left], factors[right], into[rows]) for left, right, rows in self._multiplications()]
+        rows, columns, left_is_outer = outer
+        first, second = (self.left[0], self.right[0]) if left_is_outer else (self.right[0], self.left[0])
+        return [(factors[first : first + rows, None, :], factors[None, second : second + columns, :], into.reshape(rows, columns, -1))]
 
     def _multiplications(self) -> list[tuple[slice | int, slice | int, slice]]:
         """The products as few multiplications of rows: one factor fixed and the other running, or both running."""
@@ -211,6 +212,20 @@ class _FusedMultiplyAdd:
                 return rows, columns, left_is_outer
         return None
 
+
+class _FusedMultiplyAdd(GroupPlan):
+    def __init__(self, group: Sequence[Instruction], binder: Binder, scratch: Scratch, flags: FloatFlags) -> None:
+        super().__init__(group, binder)
+        self.array = binder.registers.arrays["b32"].view(np.float32)
+        self.scratch, self.flags = scratch, flags
+        scratch.reserve("factors", len(self.factors), "f8")
+        scratch.reserve("sums", self.count, "f8")
+        scratch.reserve("addends", self.count, "f8")
+        scratch.reserve("low bits", self.count, "i8")
+
+    def operation(self) -> Operation:
+        return Operation(self._full(), self._some)
+
     def _full(self) -> Callable[[], None]:
         array, count, flags = self.array, self.count, self.flags
         factors = self.scratch.get("factors", len(self.factors), "f8")
@@ -219,31 +234,18 @@ class _FusedMultiplyAdd:
         low_bits = self.scratch.get("low bits", count, "i8")
         sum_bits = sums.view(np.int64)
         loads = [
-            (factors[position : position + length], array[row : row + length]) for position, row, length in _runs_of_rows(self.factor_rows)
+            (factors[position : position + length], array[row : row + length]) for position, row, length in runs_of_rows(self.factor_rows)
         ]
         fills = [(factors[index], value) for index, value in self.constants.items()]
-        outer = self._outer()
-        products = []
-        if outer is not None:
-            rows, columns, left_is_outer = outer
-            first, second = (self.left[0], self.right[0]) if left_is_outer else (self.right[0], self.left[0])
-            products.append(
-                (
-                    factors[first : first + rows, None, :],
-                    factors[None, second : second + columns, :],
-                    sums.reshape(rows, columns, -1),
-                )
-            )
-        else:
-            products = [(factors[left], factors[right], sums[rows]) for left, right, rows in self._multiplications()]
+        products = self.products(factors, sums)
         addend_runs = [
-            (addends[position : position + length], array[row : row + length]) for position, row, length in _runs_of_rows(self.addend_rows)
+            (addends[position : position + length], array[row : row + length]) for position, row, length in runs_of_rows(self.addend_rows)
         ]
         gather_addends = len(addend_runs) > 4 and not self.addend_constants
         addend_rows = np.array(self.addend_rows)
         addend_fills = [(addends[index], value) for index, value in self.addend_constants.items()]
         target_runs = [
-            (array[row : row + length], sums[position : position + length]) for position, row, length in _runs_of_rows(self.target_rows)
+            (array[row : row + length], sums[position : position + length]) for position, row, length in runs_of_rows(self.target_rows)
         ]
         copyto, multiply, add, left_shift = np.copyto, np.multiply, np.add, np.left_shift
         low_minimum = low_bits.min
@@ -307,6 +309,6 @@ class _FusedMultiplyAdd:
         array[np.array(self.target_rows)[:, None], lanes[None, :]] = results
 
 
-def _runs_of_rows(rows: Sequence[int]) -> list[tuple[int, int, int]]:
+def runs_of_rows(rows: Sequence[int]) -> list[tuple[int, int, int]]:
     """`_runs` without the places of constants (row -1)."""
     return [run for run in _runs(rows) if run[1] >= 0]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gemmgen.emulator.arithmetic import REAL, Arithmetic
 from gemmgen.emulator.buffers import DeviceMemory
 from gemmgen.emulator.errors import BadLaunch, EmulatorError, SourceText
 from gemmgen.emulator.geometry import Dim3
@@ -79,6 +80,7 @@ def launch(
     overlapped: bool = False,
     jobs: int = 1,
     progress: Progress | None = None,
+    arithmetic: Arithmetic = REAL,
 ) -> LaunchResult:
     """Executes a kernel on the CPU.
 
@@ -98,6 +100,8 @@ def launch(
 
     `jobs` processes share the blocks of a launch that takes long, as long as no block touches what another one writes; results,
     findings and counts are those of one process. `progress(done, total)` counts blocks.
+
+    `arithmetic` is the meaning of floating-point instructions; over a field, data are residues (`gemmgen.emulator.residues`).
 
     Raises EmulatorError, in its subclasses. Arrays then hold what was written until the error.
     """
@@ -123,6 +127,7 @@ def launch(
             overlapped,
             jobs,
             progress,
+            arithmetic,
         )
     except EmulatorError as error:
         if error.source is None:
@@ -151,6 +156,7 @@ def _launch(
     overlapped: bool,
     jobs: int,
     progress: Progress | None,
+    arithmetic: Arithmetic,
 ) -> LaunchResult:
     program = link(ptx, entry)
     _check_geometry(program, grid, block)
@@ -186,6 +192,7 @@ def _launch(
             [*given, *([detector, detector.proxies] if detector is not None else [])],
             blocks_of_cluster,
             cluster is not None or "reqnctapercluster" in program.entry.directives,
+            arithmetic,
         )
         try:
             execute(waves, jobs if overlaps is None and not overlapped else 1, progress)

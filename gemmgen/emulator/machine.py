@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from gemmgen.emulator import fusion
+from gemmgen.emulator.arithmetic import REAL, Arithmetic
 from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.control import Control, Terminator
@@ -31,6 +32,7 @@ from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import Instruction
 from gemmgen.emulator.registers import RegisterFile
+from gemmgen.emulator.residue_fusion import bind_residue_group
 from gemmgen.emulator.schedule import Schedule
 from gemmgen.emulator.special_registers import SpecialRegisters
 
@@ -74,7 +76,7 @@ class BoundBlock:
 class Machine:
     """Registers, memory and control for `blocks` blocks side by side; reused from wave to wave and launch to launch."""
 
-    def __init__(self, program: Program, block_dim: Dim3, blocks: int, shared_bytes: int) -> None:
+    def __init__(self, program: Program, block_dim: Dim3, blocks: int, shared_bytes: int, arithmetic: Arithmetic = REAL) -> None:
         self.program = program
         self.geometry = Geometry(block_dim, blocks)
         geometry = self.geometry
@@ -86,7 +88,7 @@ class Machine:
             BankedSpace("local", geometry, everyone, geometry.lanes, program.local_bytes),
         )
         self.specials = SpecialRegisters(geometry)
-        self.binder = Binder(program, geometry, self.registers, self.spaces, self.specials)
+        self.binder = Binder(program, geometry, self.registers, self.spaces, self.specials, arithmetic)
         if any(inst.opcode == "wgmma" for block in program.blocks for inst in block.body):
             self.binder.warpgroups = Warpgroups(geometry, self.registers, self.spaces.shared, program.blocks)
             self.spaces.shared.warpgroups = self.binder.warpgroups
@@ -97,6 +99,7 @@ class Machine:
         self.bound: list[BoundBlock | None] = [None] * len(program.blocks)
         self.executions = [0] * len(program.blocks)
         self.fuse = True
+        self.bind_group = fusion.bind_group if arithmetic.is_real else bind_residue_group
         self.tracker: RegisterTracker | None = None
         self.maps: list[PlacedMap] = []
         """The tensor maps of the launch."""
@@ -120,7 +123,7 @@ class Machine:
         pieces: Sequence[Instruction | list[Instruction]] = fusion.partition(block.body, self.geometry.lanes) if self.fuse else block.body
         for piece in pieces:
             if isinstance(piece, list):
-                operation = fusion.bind_group(piece, self.binder, self.scratch, self.flags)
+                operation = self.bind_group(piece, self.binder, self.scratch, self.flags)
             else:
                 operation = self.binder.guarded(piece, bind(piece, self.binder))
             if self.binder.warpgroups is not None:

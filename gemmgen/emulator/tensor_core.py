@@ -164,10 +164,10 @@ def multiply_fp8_on_halves(a: Factor, b: Factor, c: Array) -> Array:
 def multiply_integers(a: Array, b: Array) -> Array:
     """A B of matrices of integers of up to 8 bits, as int32."""
     # Sums of up to 256 products of two bytes stay below 2**24: float32 holds them exactly, and its product is fast.
-    return _product(a.astype(np.float32), b.astype(np.float32)).astype(np.int32)
+    return exact_product(a.astype(np.float32), b.astype(np.float32)).astype(np.int32)
 
 
-def _product(a: Array, b: Array) -> Array:
+def exact_product(a: Array, b: Array) -> Array:
     """A B by the library, where it is exact."""
     columns, depth = b.shape[-2:]
     at_once = max(_THREADLESS // (a.shape[-2] * depth), 1)
@@ -205,7 +205,7 @@ def _sums(a: Factor, b: Factor, addend: Array, exponents: Array, step: Step) -> 
     unit = max(a.highest + b.highest, int(exponents.max(initial=_NO_EXPONENT)), _LEAST_EXPONENT) - step.fraction_bits
     if a.lowest + b.lowest >= unit and not np.fmod(addend, 2.0**unit).any():
         # Nothing is cut anywhere: the products and their sums are multiples of one unit, far below 2**53 of them.
-        return _product(a.values.astype(np.float64), b.values.astype(np.float64)) + addend
+        return exact_product(a.values.astype(np.float64), b.values.astype(np.float64)) + addend
     narrow = all(m.highest <= _NARROW and m.lowest >= -_NARROW for m in (a, b))
     rows, columns = addend.shape[-2:]
     depth = a.values.shape[-1]

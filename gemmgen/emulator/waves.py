@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gemmgen.emulator.arithmetic import REAL, Arithmetic
 from gemmgen.emulator.buffers import DeviceMemory
 from gemmgen.emulator.geometry import WARP, Dim3
 from gemmgen.emulator.hazards import HazardDetector, UndefinedRegisters, find_undefined
@@ -41,6 +42,7 @@ class Waves:
     observers: list[Observer]
     cluster: Dim3
     explicit_cluster: bool
+    arithmetic: Arithmetic = REAL
     counts: Counter[str] = field(default_factory=Counter)
     steps: int = 0
     starts: int = 0
@@ -60,7 +62,7 @@ class Waves:
         while first < stop:
             count = min(self.per_wave, stop - first)
             loads = detector is not None and detector.follows_loads is True
-            machine = _machine(self.program, self.block, count, self.needed + self.program.shared_gap_bytes, hazards, loads)
+            machine = _machine(self.program, self.block, count, self.needed + self.program.shared_gap_bytes, hazards, loads, self.arithmetic)
             if machine is not counted:
                 if counted is not None:
                     self.counts += counted.take_counts()
@@ -114,23 +116,23 @@ class _Machines(threading.local):
     """The machines of one thread, most recently used last."""
 
     def __init__(self) -> None:
-        self.by_shape: OrderedDict[tuple[int, Dim3, int, int, bool, bool], tuple[Program, Machine, int]] = OrderedDict()
+        self.by_shape: OrderedDict[tuple[int, Dim3, int, int, bool, bool, str], tuple[Program, Machine, int]] = OrderedDict()
 
 
 _machines = _Machines()
 
 
-def _machine(program: Program, block: Dim3, blocks: int, shared: int, hazards: bool, loads: bool) -> Machine:
+def _machine(program: Program, block: Dim3, blocks: int, shared: int, hazards: bool, loads: bool, arithmetic: Arithmetic) -> Machine:
     """A machine for a number of blocks: a used one if there is one, since binding costs more than running a small launch."""
     undefined = find_undefined(program) if hazards else frozenset()
-    key = (id(program), block, blocks, shared, bool(undefined), loads)
+    key = (id(program), block, blocks, shared, bool(undefined), loads, arithmetic.name)
     known = _machines.by_shape
     found = known.pop(key, None)
     if found is None:
         lanes = blocks * (-(-block[0] * block[1] * block[2] // WARP) * WARP)
         size = lanes * (RegisterFile.bytes_per_lane(program) + program.local_bytes + 64) + blocks * shared
         machine = Machine(program, block, blocks, shared)
-        machine.tracker = _tracker(program, machine, hazards, loads)
+        machine.tracker = _tracker(program, machine, hazards, loads, self.arithmetic)
         found = (program, machine, size)
     known[key] = found
     while len(known) > 1 and sum(size for _, _, size in known.values()) > _CACHED_MACHINE_BYTES:

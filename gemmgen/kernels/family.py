@@ -146,6 +146,20 @@ class Case:
 
 
 @dataclass(frozen=True)
+class FieldPart:
+    """A problem of the plain kernel that an instance is held against over a finite field."""
+
+    sizes: Mapping[str, int]
+    """Values for the sizes of the plain kernel's problem, by name."""
+    chosen: Mapping[str, Any]
+    """The part of each of the instance's arrays that belongs to it, as an index; the whole of those that are not named."""
+    given: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    """Residues of its arrays that are not the instance's."""
+    scalars: Mapping[str, int] = field(default_factory=dict)
+    """Residues of its scalars that are not the instance's."""
+
+
+@dataclass(frozen=True)
 class Expected:
     """Expected output: ``value`` exactly, or within ``bound`` of it, element by element."""
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gemmgen.emulator import Buffer, EmulatorError, LaunchResult, Observer
+    from gemmgen.emulator.arithmetic import Arithmetic
     from gemmgen.toolchain.nvrtc import Binary
 
 _GIVEN = ("pointer", "struct", "tensor_map")
@@ -55,17 +56,20 @@ class EmulatorBackend:
         hazards: bool = True,
         schedules: int = 1,
         step_limit: int | None = None,
+        arithmetic: Arithmetic | None = None,
     ) -> None:
         """``observers`` see every access of every launch.
 
         ``hazards`` makes races, volatile ones too, and reads of what nothing has written errors.
         With ``schedules`` above 1, each launch runs under that number of interleavings of warps and blocks, and all must leave the same
-        bytes. A launch that takes more than ``step_limit`` basic blocks is taken to loop forever.
+        bytes. A launch that takes more than ``step_limit`` basic blocks is taken to loop forever. ``arithmetic`` is the meaning of
+        floating-point instructions; None: real numbers.
         """
         self._observers = tuple(observers)
         self._hazards = hazards
         self._schedules = schedules
         self._step_limit = step_limit
+        self._arithmetic = arithmetic
 
     def run(
         self,
@@ -87,6 +91,7 @@ class EmulatorBackend:
         import numpy as np
 
         from gemmgen import emulator
+        from gemmgen.emulator.arithmetic import REAL
         from gemmgen.emulator.launch import SHARED_LIMIT, STEP_LIMIT
 
         workspace = _workspace(sequence, dimensions)
@@ -114,6 +119,7 @@ class EmulatorBackend:
                     step_limit=self._step_limit or STEP_LIMIT,
                     cluster=launch.cluster if launch.cluster_blocks > 1 else None,
                     overlaps=before if launch.programmatic and self._hazards else None,
+                    arithmetic=self._arithmetic or REAL,
                     overlapped=after is not None and after.programmatic and self._hazards,
                 )
             except emulator.EmulatorError as error:

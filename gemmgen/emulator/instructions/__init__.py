@@ -35,6 +35,8 @@ for _concern in (
     "warp",
     "wgmma",
     "wmma",
+    # The handlers over other meanings of arithmetic come last: they are asked first.
+    "over_field",
 ):
     import_module(f"{__name__}.{_concern}")
 

@@ -8,9 +8,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from gemmgen.emulator import ieee
+from gemmgen.emulator import ieee, residues
+from gemmgen.emulator.arithmetic import REAL, Arithmetic
 from gemmgen.emulator.binding import Binder, Source
-from gemmgen.emulator.errors import UnknownInstruction
+from gemmgen.emulator.errors import NoFieldMeaning, UnknownInstruction
 from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.instructions.floating import minimum
 from gemmgen.emulator.instructions.half import _add, join, split
@@ -55,10 +56,12 @@ def _add_f64(old: np.ndarray, b: np.ndarray) -> Source:
     return np.where(np.isnan(b), b, np.where(np.isnan(old), old, old + b))
 
 
-def update_of(inst: Instruction, operation: str, type_name: str) -> Update:
+def update_of(inst: Instruction, operation: str, type_name: str, arithmetic: Arithmetic = REAL) -> Update:
     """The new values of an operation on a type."""
     if operation in _UPDATES:
         return _UPDATES[operation]
+    if not arithmetic.is_real and "f" in type_name:
+        return _residue_update(inst, operation, type_name, arithmetic)
     if type_name in ("f16", "f16x2", "bf16", "bf16x2"):
         if operation == "add":
             return lambda old, b: join(*_add(split(old, type_name), split(b, type_name)), type_name)
@@ -71,6 +74,19 @@ def update_of(inst: Instruction, operation: str, type_name: str) -> Update:
     if operation in ("min", "max"):
         return np.minimum if operation == "min" else np.maximum
     raise UnknownInstruction(f"atomic operation .{operation} on .{type_name}", instruction=inst)
+
+
+def _residue_update(inst: Instruction, operation: str, type_name: str, arithmetic: Arithmetic) -> Update:
+    if (operation, type_name) != ("add", "f32"):
+        raise NoFieldMeaning(f"atomic operation .{operation} on .{type_name} has no meaning over a finite field", instruction=inst)
+
+    def add(old: np.ndarray, b: np.ndarray) -> Source:
+        pair = old.view(np.uint32), np.ascontiguousarray(b).view(np.uint32)
+        if arithmetic.name == "tree":
+            return residues.tree_sum(*pair).view(old.dtype)
+        return residues.words(residues.folded(pair[0].astype(np.uint64) + pair[1])).view(old.dtype)
+
+    return add
 
 
 def stable_order(index: np.ndarray) -> np.ndarray:
@@ -137,6 +153,8 @@ def atomic(inst: Instruction, binder: Binder) -> Operation:
     raw = type_name if type_name[0] in "busf" and "x2" not in type_name and type_name[:2] != "bf" else (f"b{TYPE_BYTES[type_name] * 8}")
     if type_name == "f16":
         raw = "b16"
+    if type_name == "f32" and not binder.arithmetic.is_real:
+        raw = "b32"
     dtype = np.dtype(DTYPES[raw])
     target = binder.target(inst, target_operand, raw)
     if isinstance(target_operand, Register) and target_operand.name in binder.program.mentioned_once:
@@ -144,14 +162,14 @@ def atomic(inst: Instruction, binder: Binder) -> Operation:
     sources = [binder.source(inst, operand, raw) for operand in operands[2 if has_result else 1 :]]
     if len(sources) > (2 if operation == "cas" else 1):
         sources = sources[: 2 if operation == "cas" else 1]
-    update = update_of(inst, operation, type_name)
+    update = update_of(inst, operation, type_name, binder.arithmetic)
     access = Access(inst, "atomic", dtype.itemsize, dtype.itemsize)
     return through_space(
         inst,
         binder,
         address,
         lambda space: _transfer(
-            space, access, dtype, target, sources, update, operation == "add" and dtype.kind in "iu" and "f16" not in type_name
+            space, access, dtype, target, sources, update, operation == "add" and dtype.kind in "iu" and "f" not in type_name
         ),
     )
 

@@ -259,7 +259,7 @@ def _between_blocks(inst: Instruction, binder: Binder, operands: list[Operand], 
     size = binder.source(inst, operands[2], "u32")
     barriers = shared_offsets(inst, binder, operands[3], 8)
     shared = binder.spaces.shared
-    combine = _combination(inst)
+    combine = _combination(inst, binder)
 
     def run(lanes: Lanes) -> None:
         for lane, to, origin, count, barrier in zip(
@@ -295,7 +295,7 @@ def _to_global(inst: Instruction, binder: Binder, operands: list[Operand]) -> Op
     size = binder.source(inst, operands[2], "u32")
     mask = binder.source(inst, operands[3], "u16") if inst.has("cp_mask") else None
     units, shared = binder.spaces.global_.units, binder.spaces.shared
-    combine, kind = _combination(inst), "atomic" if inst.has("reduce") else "store"
+    combine, kind = _combination(inst, binder), "atomic" if inst.has("reduce") else "store"
 
     def run(lanes: Lanes) -> None:
         masks = None if mask is None else value_at(mask, lanes).tolist()
@@ -336,7 +336,7 @@ Combine = Callable[[dict[int, np.ndarray], np.ndarray, np.ndarray, int], None]
 """`combine(units, index, data, unit)` writes data, or reduces it into what is there."""
 
 
-def _combination(inst: Instruction, element: str | None = None) -> Combine:
+def _combination(inst: Instruction, binder: Binder, element: str | None = None) -> Combine:
     """Effect at the destination. `element`: type of the elements if the instruction names none."""
     operation = inst.first_of(_OPERATIONS) if inst.has("reduce") else None
     if operation is None:
@@ -349,7 +349,7 @@ def _combination(inst: Instruction, element: str | None = None) -> Combine:
     if type_name in ("bf16", "f16") and operation != "add":
         # The minimum of halves works on pairs.
         type_name += "x2"
-    update = update_of(inst, operation, type_name)
+    update = update_of(inst, operation, type_name, binder.arithmetic)
     dtype = np.dtype(DTYPES[type_name if type_name not in ("f16", "f16x2") else "b16" if type_name == "f16" else "b32"])
 
     def reduce(units: dict[int, np.ndarray], index: np.ndarray, data: np.ndarray, unit: int) -> None:
@@ -593,7 +593,7 @@ def _store(inst: Instruction, binder: Binder, operands: list[Operand]) -> Operat
             ends.box_moved(kind, placed, box, 1)
             place = (origin // shared.stride * shared.stride // box.unit + box.shared)[box.inside]
             reads = ends.reads(lane, _chunks_of(place, box.unit), GROUP_READ)
-            combine = _combination(inst, placed.map.element)
+            combine = _combination(inst, binder, placed.map.element)
             put = _putter(units, combine, inside, box.unit)
             take = _taker(shared.units, place, box.unit)
             ends.engines.copies.issue_in_group(Copy(inst, lane, take, put, reads))

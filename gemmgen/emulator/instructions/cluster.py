@@ -110,7 +110,7 @@ def store_and_signal(inst: Instruction, binder: Binder) -> Operation:
     sources = [binder.source(inst, element, f"b{size * 8}") for element in elements]
     change: Callable[[np.ndarray, np.ndarray, np.ndarray], None] = _writer(units, size)
     if inst.opcode == "red":
-        change = _reducer(inst, units, size)
+        change = _reducer(inst, binder, units, size)
 
     def run(lanes: Lanes) -> None:
         where, signal = targets(lanes), signals(lanes)
@@ -144,12 +144,14 @@ def _writer(units: dict[int, np.ndarray], size: int) -> Callable[[np.ndarray, np
     return write
 
 
-def _reducer(inst: Instruction, units: dict[int, np.ndarray], size: int) -> Callable[[np.ndarray, np.ndarray, np.ndarray], None]:
+def _reducer(
+    inst: Instruction, binder: Binder, units: dict[int, np.ndarray], size: int
+) -> Callable[[np.ndarray, np.ndarray, np.ndarray], None]:
     operation = inst.first_of(("add", "inc", "dec", "min", "max", "and", "or", "xor"))
     if operation is None:
         raise UnknownInstruction("red.async in a form that is not understood", instruction=inst)
     dtype = np.dtype(DTYPES[inst.type])
-    update = update_of(inst, operation, inst.type)
+    update = update_of(inst, operation, inst.type, binder.arithmetic)
 
     def reduce(index: np.ndarray, values: np.ndarray, lanes: Lanes) -> None:
         in_turns(units[size].view(dtype), index, update, (values.view(dtype),))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gemmgen.emulator import tensor_core
+from gemmgen.emulator import residue_products, tensor_core
 from gemmgen.emulator.binding import Binder, Source
 from gemmgen.emulator.errors import UnknownInstruction
 from gemmgen.emulator.geometry import WARP, Lanes
@@ -57,6 +57,7 @@ class _Multiply:
         self.rows, self.columns, self.depth = _check(inst, shape, a_type, b_type, self.result_type, self.sum_type)
         self.a_type, self.b_type = a_type, b_type
         self.saturates = inst.has("satfinite")
+        binder.require_real(inst, self.sum_type == "f16")
         d, a, b, c = (registers_in(operand) for operand in inst.operands)
         tiles_along_k = self.depth * _ELEMENT_BITS[a_type] // 128
         self.a = self._sources(a, self.rows // _TILE * tiles_along_k)
@@ -122,6 +123,8 @@ class _Multiply:
         return parts.transpose(1, 4, 0, 2, 3).reshape(row_tiles * 2, -1).view(np.uint32)
 
     def _float_sums(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+        if not self.binder.arithmetic.is_real:
+            return residue_products.multiply_add(self.binder.arithmetic, a, b, (self.a_type, self.b_type), c)
         left, right = tensor_core.factor(a, self.a_type), tensor_core.factor(b, self.b_type)
         if self.a_type in _FP8:
             return tensor_core.multiply_fp8_on_halves(left, right, c)

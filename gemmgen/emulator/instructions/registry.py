@@ -15,15 +15,19 @@ MISUSE = (IndexError, KeyError, ValueError, TypeError, AttributeError, Assertion
 
 Handler = Callable[[Instruction, Binder], Operation]
 
-_HANDLERS: dict[str, list[tuple[Callable[[Instruction], bool], Handler]]] = {}
+_Table = dict[str, list[tuple[Callable[[Instruction], bool], Handler]]]
+_TABLES: dict[str, _Table] = {"real": {}, "field": {}, "tree": {}}
 
 
-def instruction(*opcodes: str, when: Callable[[Instruction], bool] | None = None) -> Callable[[Handler], Handler]:
-    """Registers a handler for opcodes, perhaps only for forms that `when` accepts; the last registered wins."""
+def instruction(*opcodes: str, when: Callable[[Instruction], bool] | None = None, table: str = "real") -> Callable[[Handler], Handler]:
+    """Registers a handler for opcodes, perhaps only for forms that `when` accepts; the last registered wins.
+
+    `table` names the meaning of arithmetic that the handler is for (`gemmgen.emulator.arithmetic`).
+    """
 
     def register(handler: Handler) -> Handler:
         for opcode in opcodes:
-            _HANDLERS.setdefault(opcode, []).insert(0, (when or (lambda inst: True), handler))
+            _TABLES[table].setdefault(opcode, []).insert(0, (when or (lambda inst: True), handler))
         return handler
 
     return register
@@ -33,9 +37,10 @@ def bind(inst: Instruction, binder: Binder) -> Operation:
     """The operation of an instruction, guard not included. Raises UnknownInstruction."""
     check_form(inst)
     try:
-        for accepts, handler in _HANDLERS.get(inst.opcode, ()):
-            if accepts(inst):
-                return handler(inst, binder)
+        for table in binder.arithmetic.tables:
+            for accepts, handler in _TABLES[table].get(inst.opcode, ()):
+                if accepts(inst):
+                    return handler(inst, binder)
     except MISUSE as error:
         raise misunderstood(inst, error) from error
     raise UnknownInstruction(f"{'.'.join((inst.opcode, *inst.modifiers))} is not implemented", instruction=inst)
@@ -49,9 +54,9 @@ def misunderstood(inst: Instruction, error: Exception) -> UnknownInstruction:
 
 def handlers(opcode: str) -> list[Handler]:
     """The handlers of an opcode, those of special forms first."""
-    return [handler for _, handler in _HANDLERS.get(opcode, ())]
+    return [handler for _, handler in _TABLES["real"].get(opcode, ())]
 
 
 def opcodes() -> list[str]:
     """All opcodes of PTX that have a handler; those of the emulator's own are no identifiers."""
-    return sorted(opcode for opcode in _HANDLERS if opcode.isidentifier())
+    return sorted(opcode for opcode in _TABLES["real"] if opcode.isidentifier())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gemmgen.emulator import matrix_descriptor, tensor_core
+from gemmgen.emulator import matrix_descriptor, residue_products, tensor_core
 from gemmgen.emulator.binding import Binder, Source
 from gemmgen.emulator.engines.warpgroups import CHUNK_BYTES, GROUP_LANES, WARPS, Issue, Warpgroups
 from gemmgen.emulator.errors import DivergentWarp, InvalidMatrix, UnknownInstruction
@@ -108,6 +108,7 @@ class _Product:
         shape = next((m for m in inst.modifiers if m.startswith("m64n")), "m64n0k0")
         self.columns, k = (int(part) for part in shape[4:].split("k"))
         self._check(k)
+        binder.require_real(inst, self.sum_type == "f16")
         self.depth = k
         d, a, b, scale_d, *immediates = inst.operands
         self.accumulators = self._rows(d, self.columns // (4 if self.sum_type == "f16" else 2))
@@ -285,6 +286,10 @@ class _Product:
         if self.sum_type == "s32":
             products = tensor_core.multiply_integers(a, b)
             return tensor_core.accumulate_integers(sums, products, saturate=self.inst.has("satfinite"))
+        arithmetic = self.binder.arithmetic
+        if not arithmetic.is_real:
+            negated = self.negated[0] != self.negated[1]
+            return residue_products.multiply_add(arithmetic, a, b, (self.a_type, self.b_type), sums, negated=negated, warpgroup=True)
         left, right = tensor_core.factor(a, self.a_type), tensor_core.factor(b, self.b_type)
         if self.negated[0] != self.negated[1]:
             left = tensor_core.negated(left)

@@ -11,7 +11,7 @@ import re
 
 import numpy as np
 
-from gemmgen.emulator import ieee, tensor_core
+from gemmgen.emulator import ieee, residue_products, tensor_core
 from gemmgen.emulator.binding import Binder, Source
 from gemmgen.emulator.errors import UnknownInstruction
 from gemmgen.emulator.geometry import WARP, Lanes
@@ -146,6 +146,7 @@ def multiply(inst: Instruction, binder: Binder) -> Operation:
     floats = a_type in _FLOATS and a_type == b_type and sum_type in ("f32", "f16")
     if result_type != sum_type or not (floats or (a_type in ("s8", "u8") and sum_type == "s32") or sum_type == a_type == "f64"):
         raise UnknownInstruction(f"{'.'.join((inst.opcode, *inst.modifiers))} is not implemented", instruction=inst)
+    binder.require_real(inst, sum_type in ("f16", "f64"))
     d, a, b, c = (
         _Fragment(inst, binder, registers_in(operand), part, type_name, part == "d")
         for operand, part, type_name in zip(inst.operands, "dabc", (result_type, a_type, b_type, sum_type), strict=True)
@@ -162,6 +163,8 @@ def multiply(inst: Instruction, binder: Binder) -> Operation:
             signed = [each.view(np.int8) if name == "s8" else each for each, name in ((left, a_type), (right, b_type))]
             sums = tensor_core.multiply_integers(*signed)
             return tensor_core.accumulate_integers(addend.view(np.int32), sums, saturate=inst.has("satfinite")).view(np.uint32)
+        if not binder.arithmetic.is_real:
+            return residue_products.multiply_add(binder.arithmetic, left, right, (a_type, b_type), addend)
         factors = tensor_core.factor(left, a_type), tensor_core.factor(right, b_type)
         return (tensor_core.multiply_half if sum_type == "f16" else tensor_core.multiply_float)(*factors, addend)
 

@@ -1,0 +1,239 @@
+"""The flow of data through a program's registers, as far as the text tells: what the data decides, and what it does not.
+
+A claim over a finite field holds for kernels whose control flow and addresses do not depend on the numbers that they compute with.
+This module finds branches, guards and addresses that may, without running anything: a register holds data if an instruction
+computes it from data, and the data begin at loads of chosen arrays and at results of tensor cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from gemmgen.emulator.blocks import BasicBlock
+from gemmgen.emulator.program import Program
+from gemmgen.emulator.ptx.syntax import Address, Instruction, Operand, Pair, Register, registers_of
+
+_WITHOUT_RESULTS = (
+    *("st", "red", "bar", "barrier", "stmatrix", "bra", "brx", "ret", "exit", "trap"),
+    *("membar", "fence", "cp", "griddepcontrol"),
+)
+_PRODUCTS = ("mma", "wmma", "wgmma", "ldmatrix")
+_MEMORY = ("ld", "ldu", "ldmatrix")
+_READS_MEMORY = ("ld", "ldu", "ldmatrix", "atom", "tex")
+_FLOAT_OPCODES = (
+    *("add", "sub", "mul", "fma", "mad", "neg", "div", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "tanh", "sin", "cos", "abs"),
+    *("copysign", "min", "max", "setp", "set", "cvt", "mma", "wmma", "wgmma"),
+)
+_FLOAT_TYPES = ("f32", "f16", "bf16", "f16x2", "bf16x2", "f64", "e4m3x2", "e5m2x2", "tf32")
+
+
+def instructions_of(program: Program) -> Iterator[Instruction]:
+    """Every instruction of a program, the ends of basic blocks too."""
+    for block in program.blocks:
+        yield from block.body
+        if block.terminator is not None:
+            yield block.terminator
+
+
+def written_by(inst: Instruction) -> tuple[str, ...]:
+    """Names of the registers that an instruction may write."""
+    if not inst.operands or inst.opcode in _WITHOUT_RESULTS or isinstance(inst.operands[0], Address):
+        return ()
+    return tuple(register.name for register in registers_of(inst.operands[0]))
+
+
+def _read_by(inst: Instruction) -> Iterator[str]:
+    """Names of the registers whose values an instruction computes with; not those of its addresses and its guard."""
+    operands: tuple[Operand, ...] = inst.operands if not written_by(inst) else inst.operands[1:]
+    if inst.opcode in ("wgmma", "mma", "wmma"):
+        operands = inst.operands
+    for operand in operands:
+        if not isinstance(operand, Address):
+            for register in registers_of(operand):
+                yield register.name
+
+
+class DataFlow:
+    """The writers of each register."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        writers: dict[str, list[Instruction]] = {}
+        for inst in instructions_of(program):
+            for name in written_by(inst):
+                writers.setdefault(name, []).append(inst)
+        self._writers = writers
+
+    def only_writer(self, name: str) -> Instruction | None:
+        """The instruction that writes a register, if there is but one."""
+        found = self._writers.get(name, ())
+        return found[0] if len(found) == 1 else None
+
+
+@dataclass(frozen=True)
+class DataDependence:
+    """Instructions that the data decide about."""
+
+    control: tuple[Instruction, ...]
+    """Branches, and guarded instructions with an effect beyond registers."""
+    addresses: tuple[Instruction, ...]
+    choices: tuple[Instruction, ...]
+    """Selections and guarded instructions that a comparison of data decides, and that are not read as opaque functions."""
+
+    @property
+    def reason(self) -> str:
+        """The first place where data decide about control flow or an address; empty if there is none."""
+        for instructions, what in ((self.control, "control flow"), (self.addresses, "an address")):
+            for inst in instructions:
+                line = f" (line {inst.location.own().line} of the source)" if inst.location is not None else f" (line {inst.line} of PTX)"
+                return f"{what} depends on data: {inst.text.strip()}{line}"
+        return ""
+
+
+def data_dependence(program: Program, loads: Iterable[Instruction], hashed: Iterable[Instruction] = ()) -> DataDependence:
+    """Decisions of data that come from these loads, from any others that feed floating-point instructions, and from tensor cores.
+
+    `hashed` are selections that are read as opaque functions.
+    """
+    everything = list(instructions_of(program))
+    roots = {id(inst) for inst in loads}
+    feeding = _feeding_floats(everything)
+    spread = _Spread(program, lambda inst: id(inst) in roots or _brings_data(inst, feeding))
+    opaque = {id(inst) for inst in hashed}
+    control: list[Instruction] = []
+    addresses: list[Instruction] = []
+    choices: list[Instruction] = []
+    for inst, tainted in spread.states():
+        if inst.guard is not None and inst.guard.name in tainted:
+            effect = inst.opcode in ("bra", "brx", "ret", "exit", "trap", "bar", "barrier", "call") or not written_by(inst)
+            (control if effect or inst.opcode in _READS_MEMORY else choices).append(inst)
+        elif inst.opcode == "brx" and tainted.any_of(_names(inst.operands[0])):
+            control.append(inst)
+        elif inst.opcode == "selp" and id(inst) not in opaque and tainted.any_of(_names(inst.operands[3])):
+            choices.append(inst)
+        if any(isinstance(operand, Address) and tainted.any_of(_names(operand)) for operand in inst.operands):
+            addresses.append(inst)
+    return DataDependence(tuple(control), tuple(addresses), tuple(choices))
+
+
+def _names(operand: Operand) -> set[str]:
+    return {register.name for register in registers_of(operand)}
+
+
+def _feeding_floats(everything: list[Instruction]) -> set[str]:
+    """Registers whose values reach a floating-point instruction, through whatever moves and combines bits."""
+    found: set[str] = set()
+    sources: dict[str, set[str]] = {}
+    for inst in everything:
+        reads = set(_read_by(inst))
+        if inst.opcode in _FLOAT_OPCODES and (inst.opcode in _PRODUCTS or any(m in _FLOAT_TYPES for m in inst.modifiers)):
+            if not (inst.opcode == "cvt" and inst.types and inst.types[-1] not in _FLOAT_TYPES):
+                found |= reads
+        elif inst.opcode not in _READS_MEMORY:
+            for name in written_by(inst):
+                sources.setdefault(name, set()).update(reads)
+    work = list(found)
+    while work:
+        new = sources.get(work.pop(), set()) - found
+        found |= new
+        work += new
+    return found
+
+
+def _brings_data(inst: Instruction, feeding: set[str]) -> bool:
+    if inst.opcode in _MEMORY:
+        return inst.opcode == "ldmatrix" or (not inst.has("param") and bool(feeding & set(written_by(inst))))
+    return inst.opcode in _PRODUCTS
+
+
+class _Spread:
+    """Registers that hold data before each instruction, along all paths: a bit for each register."""
+
+    def __init__(self, program: Program, is_root: Callable[[Instruction], bool]) -> None:
+        self._bits: dict[str, int] = {}
+        self._blocks = [
+            [self._effect(inst, is_root) for inst in (*block.body, *([block.terminator] if block.terminator is not None else []))]
+            for block in program.blocks
+        ]
+        self._before = [0] * len(self._blocks)
+        successors = [_successors(block, len(self._blocks)) for block in program.blocks]
+        work, seen = [0], {0}
+        while work:
+            number = work.pop()
+            after = self._run(number)
+            for target in successors[number]:
+                if target not in seen or after & ~self._before[target]:
+                    seen.add(target)
+                    self._before[target] |= after
+                    work.append(target)
+
+    def _mask(self, names: Iterable[str]) -> int:
+        mask = 0
+        for name in names:
+            mask |= 1 << self._bits.setdefault(name, len(self._bits))
+        return mask
+
+    def _effect(self, inst: Instruction, is_root: Callable[[Instruction], bool]) -> tuple[Instruction, int, int, bool]:
+        reads = 0 if inst.opcode in _READS_MEMORY else self._mask(_read_by(inst))
+        return inst, reads, self._mask(written_by(inst)), is_root(inst)
+
+    def _run(self, number: int) -> int:
+        state = self._before[number]
+        for inst, reads, writes, root in self._blocks[number]:
+            state = self._after(state, inst, reads, writes, root)
+        return state
+
+    @staticmethod
+    def _after(state: int, inst: Instruction, reads: int, writes: int, root: bool) -> int:
+        if root or reads & state:
+            return state | writes
+        # What a guarded instruction or a partial result leaves in place stays data.
+        return state if inst.guard is not None else state & ~writes
+
+    def states(self) -> Iterator[tuple[Instruction, _Tainted]]:
+        """Each instruction with the registers that hold data before it."""
+        for number, effects in enumerate(self._blocks):
+            state = self._before[number]
+            for inst, reads, writes, root in effects:
+                yield inst, _Tainted(state, self._bits)
+                state = self._after(state, inst, reads, writes, root)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tainted:
+    """A set of register names as a mask."""
+
+    mask: int
+    bits: dict[str, int]
+
+    def __contains__(self, name: str) -> bool:
+        return bool(self.mask >> self.bits[name] & 1) if name in self.bits else False
+
+    def any_of(self, names: Iterable[str]) -> bool:
+        """True if one of the registers holds data."""
+        return any(name in self for name in names)
+
+
+def _successors(block: BasicBlock, blocks: int) -> tuple[int, ...]:
+    last = block.terminator
+    falls = last is None or last.guard is not None or last.opcode in ("bar", "barrier")
+    return (*block.targets, block.index + 1) if falls and block.index + 1 < blocks else block.targets
+
+
+def comparison_behind(flow: DataFlow, predicate: Operand) -> Instruction | None:
+    """The only comparison of float32 that writes a predicate, if its operands are still there wherever the predicate is."""
+    found = flow.only_writer(predicate.name) if isinstance(predicate, Register) else None
+    if found is None or found.opcode != "setp" or found.types != ("f32",) or len(found.operands) != 3 or found.guard is not None:
+        return None
+    if isinstance(found.operands[0], Pair) or found.modifiers[0] in ("num", "nan"):
+        return None
+    registers = [operand for operand in found.operands[1:] if isinstance(operand, Register)]
+    return found if all(flow.only_writer(register.name) is not None for register in registers) else None
+
+
+def hashed_selections(program: Program) -> list[Instruction]:
+    """Selections by a comparison of float32, which runs over a field read as opaque functions of all four numbers."""
+    flow = DataFlow(program)
+    chosen = (inst for inst in instructions_of(program) if inst.opcode == "selp" and inst.type == "f32")
+    return [inst for inst in chosen if comparison_behind(flow, inst.operands[3]) is not None]

@@ -1,0 +1,253 @@
+"""Floating-point instructions over a finite field, and as summation trees (`gemmgen.emulator.arithmetic`).
+
+Sums and products are the field's. Functions without algebraic meaning (exponentials, divisions, minima, selections by a comparison) are
+hashes of their name and their arguments, so that two kernels agree only if they pass equal arguments. Rounding to a narrower
+type is a hash as well. Everything else on floating-point types raises NoFieldMeaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gemmgen.emulator import residues
+from gemmgen.emulator.binding import Binder, Source
+from gemmgen.emulator.data_flow import comparison_behind
+from gemmgen.emulator.errors import NoFieldMeaning
+from gemmgen.emulator.instructions.registry import instruction
+from gemmgen.emulator.operation import Operation
+from gemmgen.emulator.ptx.syntax import Instruction, Negated, Pair
+
+_FLOATS = ("f16", "bf16", "f32", "f64", "f16x2", "bf16x2", "f32x2")
+_PAIRS_OF_BYTES = ("e4m3x2", "e5m2x2")
+_OPCODES = (
+    *("add", "sub", "mul", "fma", "mad", "neg", "div", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "tanh", "sin", "cos", "abs", "copysign"),
+    *("min", "max", "testp", "setp", "set", "slct", "cvt"),
+)
+
+
+def _on_floats(inst: Instruction) -> bool:
+    return any(modifier in (*_FLOATS, "tf32", *_PAIRS_OF_BYTES) for modifier in inst.modifiers)
+
+
+def _on_f32(inst: Instruction) -> bool:
+    return inst.types == ("f32",)
+
+
+def _sources(inst: Instruction, binder: Binder, first: int = 1) -> list[Source]:
+    return [binder.source(inst, operand, "b32") for operand in inst.operands[first:]]
+
+
+def _words(value: np.ndarray) -> Source:
+    return residues.words(residues.canonical(value))
+
+
+@instruction(*_OPCODES, when=_on_floats, table="field")
+def without_meaning(inst: Instruction, binder: Binder) -> Operation:
+    """Raises NoFieldMeaning: the handlers below are asked first."""
+    raise NoFieldMeaning(f"{'.'.join((inst.opcode, *inst.modifiers))} has no meaning over a finite field", instruction=inst)
+
+
+def _difference(a: Source, b: Source) -> Source:
+    return _words(np.asarray(a, np.uint64) + (np.uint64(residues.MODULUS) - residues.canonical(b)))
+
+
+_RING: dict[str, Callable[..., Source]] = {
+    "add": lambda a, b: _words(np.asarray(a, np.uint64) + np.asarray(b, np.uint64)),
+    "sub": _difference,
+    "mul": lambda a, b: _words(residues.multiplied(a, b)),
+    "fma": lambda a, b, c: _words(residues.multiplied(a, b) + np.asarray(c, np.uint64)),
+    "mad": lambda a, b, c: _words(residues.multiplied(a, b) + np.asarray(c, np.uint64)),
+    "neg": lambda a: _difference(np.uint64(0), a),
+}
+
+
+@instruction(*_RING, when=lambda inst: _on_f32(inst) and not inst.has("sat"), table="field")
+def ring(inst: Instruction, binder: Binder) -> Operation:
+    """Sums and products, whatever their rounding."""
+    return binder.gathered([binder.target(inst, inst.operands[0], "b32")], _RING[inst.opcode], _sources(inst, binder))
+
+
+_TREE: dict[str, Callable[..., Source]] = {
+    "add": residues.tree_sum,
+    "sub": lambda a, b: residues.tree_sum(a, _RING["neg"](b)),
+    "fma": lambda a, b, c: residues.tree_sum(residues.multiplied(a, b), c),
+    "mad": lambda a, b, c: residues.tree_sum(residues.multiplied(a, b), c),
+}
+
+
+@instruction(*_TREE, when=lambda inst: _on_f32(inst) and not inst.has("sat"), table="tree")
+def tree(inst: Instruction, binder: Binder) -> Operation:
+    """Additions that remember their order."""
+    return binder.gathered([binder.target(inst, inst.operands[0], "b32")], _TREE[inst.opcode], _sources(inst, binder))
+
+
+@instruction(
+    "div", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "tanh", "sin", "cos", "abs", "copysign", "min", "max", when=_on_f32, table="field"
+)
+def opaque(inst: Instruction, binder: Binder) -> Operation:
+    """Functions that are known by their name and arguments alone; those of two interchangeable arguments commute."""
+    key, commutes = ".".join((inst.opcode, *sorted(inst.modifiers))), inst.opcode in ("min", "max")
+    target = binder.target(inst, inst.operands[0], "b32")
+    return binder.gathered([target], lambda *values: residues.opaque(key, values, commutes=commutes), _sources(inst, binder))
+
+
+# -- comparisons ---------------------------------------------------------------------------------------------------
+
+_ORDERS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "num": lambda a, b: np.ones(a.shape, np.bool_),
+    "nan": lambda a, b: np.zeros(a.shape, np.bool_),
+}
+_COMBINATIONS = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
+
+
+def _order_of(inst: Instruction) -> str:
+    """A comparison without the answer that it gives for NaN, which no residue is."""
+    name = inst.modifiers[0]
+    return name.removesuffix("u") if name not in ("num", "nan") else name
+
+
+@instruction("setp", when=_on_f32, table="field")
+def setp(inst: Instruction, binder: Binder) -> Operation:
+    """A comparison in one fixed order of residues."""
+    compare = _ORDERS[_order_of(inst)]
+    destination = inst.operands[0]
+    pair = (destination.first, destination.second) if isinstance(destination, Pair) else (destination,)
+    targets = [binder.target(inst, operand, "pred") for operand in pair]
+    a, b = (binder.source(inst, operand, "b32") for operand in inst.operands[1:3])
+    combination = inst.first_of(tuple(_COMBINATIONS))
+    third: Sequence[Source] = ()
+    negated = False
+    if combination is not None:
+        operand = inst.operands[3]
+        negated = isinstance(operand, Negated)
+        third = (binder.source(inst, operand.register if isinstance(operand, Negated) else operand, "pred"),)
+
+    def compute(x: Source, y: Source, *others: Source) -> Source:
+        holds = compare(*np.broadcast_arrays(residues.centred(x), residues.centred(y)))
+        answers = [holds, ~holds]
+        if combination is not None:
+            other = ~others[0] if negated else others[0]
+            answers = [_COMBINATIONS[combination](answer, other) for answer in answers]
+        return answers[0] if len(targets) == 1 else tuple(answers)
+
+    return binder.gathered(targets, compute, [a, b, *third])
+
+
+@instruction("selp", when=lambda inst: inst.type in ("f32", "b32"), table="field")
+def select(inst: Instruction, binder: Binder) -> Operation:
+    """One of two values. Where a comparison of float32 decides, a hash of all four numbers, which hides no difference of the compared
+    ones as a choice between them would."""
+    target = binder.target(inst, inst.operands[0], "b32")
+    first, second = (binder.source(inst, operand, "b32") for operand in inst.operands[1:3])
+    found = comparison_behind(binder.data_flow, inst.operands[3]) if inst.type == "f32" else None
+    if found is None:
+        condition = binder.source(inst, inst.operands[3], "pred")
+        return binder.gathered([target], lambda c, a, b: np.where(c, a, b), [condition, first, second])
+    x, y = (binder.source(found, operand, "b32") for operand in found.operands[1:])
+    order = _order_of(found)
+    # All orders are written with "less" or "equal".
+    if order in ("gt", "le"):
+        x, y = y, x
+    if order in ("ge", "le", "ne"):
+        first, second = second, first
+    key = "selp.eq" if order in ("eq", "ne") else "selp.lt"
+    return binder.gathered([target], lambda *values: residues.opaque(key, values), [x, y, first, second])
+
+
+# -- conversions ---------------------------------------------------------------------------------------------------
+
+
+def _key(inst: Instruction) -> str:
+    return ".".join((inst.opcode, *sorted(inst.modifiers)))
+
+
+@instruction("cvt", when=lambda inst: inst.types == ("f32", "f32"), table="field")
+def convert_to_itself(inst: Instruction, binder: Binder) -> Operation:
+    """Saturation and rounding to whole numbers are opaque; a change of rounding mode alone changes nothing."""
+    target = binder.target(inst, inst.operands[0], "b32")
+    plain = not any(inst.has(name) for name in ("sat", "rni", "rzi", "rmi", "rpi", "relu"))
+    key = _key(inst)
+    return binder.gathered([target], _words if plain else lambda a: residues.opaque(key, [a]), _sources(inst, binder))
+
+
+@instruction("cvt", when=lambda inst: inst.types in (("bf16", "f32"), ("f16", "f32")), table="field")
+def narrow(inst: Instruction, binder: Binder) -> Operation:
+    """Rounding to 16 bits."""
+    target = binder.target(inst, inst.operands[0], "b16")
+    return binder.gathered([target], lambda a: _narrowed(inst, a, 16).astype(np.uint16), _sources(inst, binder))
+
+
+def _narrowed(inst: Instruction, value: Source, bits: int) -> Source:
+    if inst.has("relu"):
+        value = residues.opaque("max.f32", [value, np.uint64(0)], commutes=True)
+    return residues.narrowed(value, bits)
+
+
+@instruction("cvt", when=lambda inst: inst.types in (("bf16x2", "f32"), ("f16x2", "f32")) and len(inst.operands) == 3, table="field")
+def narrow_pair(inst: Instruction, binder: Binder) -> Operation:
+    """Rounding of two numbers; the first goes to the upper half."""
+    target = binder.target(inst, inst.operands[0], "b32")
+
+    def compute(a: Source, b: Source) -> Source:
+        return (_narrowed(inst, a, 16) << np.uint32(16)) | _narrowed(inst, b, 16)
+
+    return binder.gathered([target], compute, _sources(inst, binder))
+
+
+@instruction("cvt", when=lambda inst: inst.types == ("f32",) and inst.first_of(_PAIRS_OF_BYTES) is not None, table="field")
+def narrow_bytes(inst: Instruction, binder: Binder) -> Operation:
+    """Rounding of two numbers to 8 bits each; the first goes to the upper byte."""
+    target = binder.target(inst, inst.operands[0], "b16")
+
+    def compute(a: Source, b: Source) -> Source:
+        return ((_narrowed(inst, a, 8) << np.uint32(8)) | _narrowed(inst, b, 8)).astype(np.uint16)
+
+    return binder.gathered([target], compute, _sources(inst, binder))
+
+
+@instruction("cvt", when=lambda inst: inst.types == ("f16x2",) and inst.first_of(_PAIRS_OF_BYTES) is not None, table="field")
+def widen_bytes(inst: Instruction, binder: Binder) -> Operation:
+    """Codes of 8 bits and of 16 count alike."""
+    target = binder.target(inst, inst.operands[0], "b32")
+    source = binder.source(inst, inst.operands[1], "b16")
+    return binder.gathered([target], lambda a: ((a.astype(np.uint32) & 0xFF00) << np.uint32(8)) | (a.astype(np.uint32) & 0xFF), [source])
+
+
+@instruction("cvt", when=lambda inst: inst.types in (("f32", "bf16"), ("f32", "f16")), table="field")
+def widen(inst: Instruction, binder: Binder) -> Operation:
+    """A code of 16 bits as the upper half of a word."""
+    target = binder.target(inst, inst.operands[0], "b32")
+    source = binder.source(inst, inst.operands[1], "b16")
+    return binder.gathered([target], lambda a: np.asarray(a).astype(np.uint32) << np.uint32(16), [source])
+
+
+@instruction("cvt", when=lambda inst: inst.has("tf32") and not inst.has("relu"), table="field")
+def cut(inst: Instruction, binder: Binder) -> Operation:
+    """float32 to tf32: the upper 19 bits of the word."""
+    target = binder.target(inst, inst.operands[0], "b32")
+    return binder.gathered([target], lambda a: a & np.uint32(0xFFFFE000), _sources(inst, binder))
+
+
+_INTEGERS = ("s8", "u8", "s16", "u16", "s32", "u32", "s64", "u64")
+
+
+@instruction("cvt", when=lambda inst: len(inst.types) == 2 and inst.types[0] == "f32" and inst.types[1] in _INTEGERS, table="field")
+def from_integer(inst: Instruction, binder: Binder) -> Operation:
+    """An integer as the residue that it is."""
+    target = binder.target(inst, inst.operands[0], "b32")
+    return binder.gathered([target], residues.of_integers, [binder.source(inst, inst.operands[1], inst.types[1])])
+
+
+@instruction("cvt", when=lambda inst: len(inst.types) == 2 and inst.types[1] == "f32" and inst.types[0] in ("s32", "u32"), table="field")
+def to_integer(inst: Instruction, binder: Binder) -> Operation:
+    """Rounding to an integer as a hash of 8 bits around zero, which saturation afterwards leaves alone."""
+    target = binder.target(inst, inst.operands[0], "b32")
+    return binder.gathered([target], lambda a: residues.narrowed(a, 8) - np.uint32(128), _sources(inst, binder))

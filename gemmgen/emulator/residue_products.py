@@ -1,0 +1,61 @@
+"""Products of tensor cores over the field, and as nodes of a summation tree."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gemmgen.emulator import residues, tensor_core
+from gemmgen.emulator.arithmetic import Arithmetic
+from gemmgen.emulator.residues import Array
+
+_SCALES = {"tf32": 26, "bf16": 32, "f16": 32, "e4m3": 32, "e5m2": 32}
+"""The power of two of a product of two codes; modulo 2^31 - 1, exponents count modulo 31."""
+_FP8 = ("e4m3", "e5m2")
+_WGMMA_FP8 = 2
+_OTHERS = 1
+
+
+def multiply_add(
+    arithmetic: Arithmetic,
+    a: Array,
+    b: Array,
+    types: tuple[str, str],
+    c: Array,
+    *,
+    negated: bool = False,
+    warpgroup: bool = False,
+) -> Array:
+    """D = A B + C of stacks of codes: A [..., rows, depth], B [..., columns, depth], C and D [..., rows, columns] of 32-bit patterns."""
+    if arithmetic.name == "tree":
+        return _tree(a, b, types, c, negated, warpgroup)
+    return residues.words(residues.folded(_products(a, b, types, negated) + c))
+
+
+def _products(a: Array, b: Array, types: tuple[str, str], negated: bool) -> Array:
+    """Sums of products as uint64 below 2^32."""
+    # Codes of 8 bits have sums below 2^24, exact in float32; others below 2^53, exact in float64.
+    dtype = np.float32 if types[0] in _FP8 else np.float64
+    left, right = (_codes(matrix, type_name).astype(dtype) for matrix, type_name in ((a, types[0]), (b, types[1])))
+    exact = tensor_core.exact_product(left, right).astype(np.uint64)
+    if types[0] not in _FP8:
+        exact = residues.folded(exact)
+    exact <<= np.uint64(_SCALES[types[0]] % 31)
+    exact = residues.folded(exact)
+    return np.uint64(2 * residues.MODULUS) - exact if negated else exact
+
+
+def _codes(matrix: Array, type_name: str) -> Array:
+    return matrix >> np.uint32(13) if type_name == "tf32" else matrix
+
+
+def _tree(a: Array, b: Array, types: tuple[str, str], c: Array, negated: bool, warpgroup: bool) -> Array:
+    if types[0] in _FP8 and not warpgroup:
+        # Two steps of half the depth from zero, to whose sum C is added (`tensor_core.multiply_fp8_on_halves`).
+        total: Array = np.zeros(c.shape, np.uint32)
+        depth = np.arange(a.shape[-1])
+        for chosen in (depth % 4 < 2, depth % 4 >= 2):
+            products = _products(a[..., chosen], b[..., chosen], types, negated)
+            total = residues.tree_step(total, products, _OTHERS)
+        return residues.tree_sum(total, c)
+    kind = _WGMMA_FP8 if types[0] in _FP8 else _OTHERS
+    return residues.tree_step(c, _products(a, b, types, negated), kind)

@@ -1,0 +1,147 @@
+"""Residues modulo 2^31 - 1 in the bits of 32-bit registers, and hashes of them.
+
+Any 32-bit pattern stands for its residue, so zero bits are zero; `canonical` gives the one pattern below the modulus. Elements of 16
+bits are read as code * 2^16, which is how bfloat16 widens to float32; those of 8 bits likewise as code * 2^16 and tf32, the upper 19
+bits of a word, as code * 2^13. Schwartz and Zippel count the codes that are drawn from, not the modulus.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+MODULUS = (1 << 31) - 1
+_MODULUS = np.uint64(MODULUS)
+_SHIFT = np.uint64(31)
+_GOLDEN, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)
+_NEUTRAL = np.uint64(77)
+
+CODE_BITS = {"f32": 32, "tf32": 19, "bf16": 16, "f16": 16, "e4m3": 8, "e5m2": 8}
+"""Bits of an element that count."""
+CODE_SHIFT = {"f32": 0, "tf32": 13, "bf16": 16, "f16": 16, "e4m3": 16, "e5m2": 16}
+"""The power of two that a code is multiplied by to give its residue."""
+
+
+def folded(value: Array) -> Array:
+    """uint64 below 2^64 to a representative below 2^31 + 5, in place."""
+    high = value >> _SHIFT
+    np.bitwise_and(value, _MODULUS, out=value)
+    np.add(value, high, out=value)
+    np.right_shift(value, _SHIFT, out=high)
+    np.bitwise_and(value, _MODULUS, out=value)
+    np.add(value, high, out=value)
+    return value
+
+
+def canonical(value: Any) -> Array:
+    """Residues of unsigned integers as uint64 below the modulus."""
+    reduced = folded(np.array(value, np.uint64, ndmin=1))
+    reduced[reduced >= _MODULUS] -= _MODULUS
+    return reduced
+
+
+def words(value: Array) -> Array:
+    """The 32-bit patterns of uint64 residues below 2^32."""
+    return value.astype(np.uint32)
+
+
+def of_float(value: float) -> np.uint32:
+    """A floating-point literal, a dyadic fraction, as a residue; infinities and NaN as some fixed ones."""
+    if value != value or value in (float("inf"), float("-inf")):
+        return np.uint32(zlib.crc32(repr(value).encode()) % MODULUS)
+    numerator, denominator = float(value).as_integer_ratio()
+    return np.uint32(numerator * pow(denominator, -1, MODULUS) % MODULUS)
+
+
+def of_integers(value: Any) -> Array:
+    """Integers as residues, negative ones too, as 32-bit patterns."""
+    array = np.array(value, ndmin=1)
+    if array.dtype.kind == "u":
+        return words(canonical(array))
+    return np.mod(array.astype(np.int64), MODULUS).astype(np.uint32)
+
+
+def of_codes(codes: Array, type_name: str) -> Array:
+    """Elements of a storage type, given by their bits, as uint64 residues (not canonical)."""
+    wide = codes.astype(np.uint64)
+    if type_name == "tf32":
+        return wide >> np.uint64(13) << np.uint64(13)
+    return wide << np.uint64(CODE_SHIFT[type_name])
+
+
+def centred(value: Any) -> Array:
+    """Residues as integers around zero: the fixed order that comparisons use."""
+    signed = canonical(value).astype(np.int64)
+    around: Array = np.where(signed > MODULUS // 2, signed - MODULUS, signed)
+    return around
+
+
+def multiplied(first: Any, second: Any) -> Array:
+    """Products as uint64 below 2^31 + 5."""
+    return folded(np.array(first, np.uint64, ndmin=1) * np.asarray(second, np.uint64))
+
+
+def matrix_product(left: Array, right: Array) -> Array:
+    """left @ right of canonical uint64 residues: halves of 16 bits multiply exactly in float64 as long as sums stay below 2^53."""
+    depth = left.shape[-1]
+    total = np.zeros((*left.shape[:-1], right.shape[-1]), np.uint64)
+    low = np.uint64(0xFFFF)
+    for begin in range(0, depth, 1 << 20):
+        a, b = left[..., begin : begin + (1 << 20)], right[..., begin : begin + (1 << 20), :]
+        parts = [(each & low).astype(np.float64) for each in (a, b)], [(each >> np.uint64(16)).astype(np.float64) for each in (a, b)]
+        (a_low, b_low), (a_high, b_high) = parts
+        lows = folded((a_low @ b_low).astype(np.uint64))
+        # One sum for both products across: below 2 * 2^20 * 2^31 < 2^53.
+        across = folded((a_low @ b_high + a_high @ b_low).astype(np.uint64))
+        highs = folded((a_high @ b_high).astype(np.uint64))
+        # 2^32 is 2 modulo 2^31 - 1.
+        total = folded(total + lows + (across << np.uint64(16)) + (highs << np.uint64(1)))
+    return canonical(total)
+
+
+# -- hashes --------------------------------------------------------------------------------------------------------
+
+
+def _mixed(value: Array) -> Array:
+    value = (value ^ (value >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(32))) * np.uint64(0x94D049BB133111EB)
+    return (value ^ (value >> _SHIFT)) & _MODULUS
+
+
+def narrowed(value: Any, bits: int) -> Array:
+    """Rounding to a narrower type as a hash of so many bits."""
+    hashed = _mixed(canonical(value) * _GOLDEN)
+    return (hashed >> np.uint64(31 - bits)).astype(np.uint32)
+
+
+def opaque(key: str, arguments: Sequence[Any], *, commutes: bool = False) -> Array:
+    """A function without algebraic meaning: a hash of its name and its arguments."""
+    name = np.uint64(zlib.crc32(key.encode()))
+    parts = np.broadcast_arrays(*[canonical(argument) for argument in arguments])
+    if commutes:
+        total = sum((_mixed(part * _GOLDEN + name) for part in parts[1:]), start=_mixed(parts[0] * _GOLDEN + name))
+        return words(_mixed(total * _SECOND))
+    hashed = np.broadcast_to(name, parts[0].shape)
+    for part in parts:
+        hashed = _mixed(part * _GOLDEN + hashed * _SECOND)
+    return words(hashed)
+
+
+def tree_sum(first: Any, second: Any) -> Array:
+    """Addition that commutes and does not associate; zero is neutral."""
+    a, b = np.broadcast_arrays(canonical(first), canonical(second))
+    hashed = _mixed(_mixed(a + _NEUTRAL) + _mixed(b + _NEUTRAL) + ((a * b) << np.uint64(1)))
+    return words(np.where(a == 0, b, np.where(b == 0, a, hashed)))
+
+
+def tree_step(accumulator: Any, products: Any, kind: int) -> Array:
+    """One instruction's sum of products on top of an accumulator: the set of products counts, not their order. Products that sum to
+    zero change nothing. `kind` tells instructions apart that cut their terms differently."""
+    a, b = np.broadcast_arrays(canonical(accumulator), canonical(products))
+    hashed = _mixed(a * _GOLDEN + b * _SECOND + np.uint64(kind))
+    return words(np.where(b == 0, a, hashed))

@@ -1,0 +1,105 @@
+"""GEMM over a finite field: the plain kernel that every instance is held against, and the problem that both compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemmgen.emulator import residues
+from gemmgen.kernels.family import Case, FieldPart
+from gemmgen.kernels.gemm.oracle import cases, group_rows
+from gemmgen.kernels.gemm.plan import GemmPlan
+from gemmgen.kernels.gemm.spec import GemmSpec
+
+MAIN_CASE = "2 x 3 tiles"
+_REFERENCE = {
+    "mainloop": {"strategy": "naive", "threadblock": {"m": 8, "n": 32}},
+    "storage": {"a": "f32", "b": "f32", "c": "f32"},
+}
+_KEPT = ("kind", "order", "epilogue")
+
+
+def reference_spec(plan: GemmPlan) -> dict[str, Any]:
+    """The naive kernel in float32 with the same epilogue."""
+    fields = plan.spec.model_dump(mode="json", exclude_unset=True)
+    kept = {name: fields[name] for name in _KEPT if name in fields}
+    batch = "strided" if plan.spec.batch == "strided" else "none"
+    return {**kept, **_REFERENCE, "alpha": "argument", "beta": "argument", "batch": batch, "label": "field_reference"}
+
+
+def field_cases(plan: GemmPlan) -> list[Case]:
+    """The problem that is run over the field: whole tiles, several in each direction, and a few steps."""
+    return [next(case for case in cases(plan) if case.name == MAIN_CASE)]
+
+
+def excluded(plan: GemmPlan) -> str:
+    """The reason why products of this instance are no polynomials over the field; empty for most instances."""
+    spec: GemmSpec = plan.spec
+    if plan.planes is not None:
+        return "operands are split into planes of a smaller type, which is a matter of real bits"
+    if spec.storage.c == "s32" and (spec.alpha == "argument" or spec.beta == "argument" or spec.epilogue):
+        return "results are integers that are computed by way of real numbers"
+    return ""
+
+
+def degree(plan: GemmPlan) -> int:
+    """Degree of an element of C as a polynomial of all that is drawn, before the epilogue's functions."""
+    scales = sum(len(step.accesses) for step in plan.epilogue)
+    return 2 + int(plan.spec.alpha == "argument") + scales
+
+
+def parts(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]], scalars: Mapping[str, int]) -> Iterator[FieldPart]:
+    """The epilogues of alpha A B + beta C, one for each group of rows. The plain kernel is given that matrix as its C, with alpha of 0."""
+    sizes = {name: case.dimensions[name] for name in ("m", "n")} | {"k": 1}
+    if not plan.grouped:
+        batch = {"batch": case.dimensions["batch"]} if plan.batched else {}
+        yield _finishing({**sizes, **batch}, {}, _product(arrays, scalars))
+        return
+    for index, rows in enumerate(group_rows(arrays["offsets"], case.dimensions["m"])):
+        chosen: dict[str, Any] = {"A": np.s_[rows], "B": np.s_[index], "C": np.s_[rows]}
+        chosen |= {matrix.name: np.s_[rows] for matrix in plan.residuals}
+        for access in (access for step in plan.epilogue for access in step.accesses):
+            if access.operand.per in ("row", "column"):
+                chosen[access.name] = np.s_[rows] if access.operand.per == "row" else np.s_[index]
+        if rows.stop > rows.start:
+            own = {name: arrays[name][chosen[name]] for name in "ABC"}
+            yield _finishing(sizes | {"m": rows.stop - rows.start}, chosen, _product(own, scalars))
+
+
+def _finishing(sizes: dict[str, int], chosen: dict[str, Any], product: npt.NDArray[Any]) -> FieldPart:
+    m, n, batch = sizes["m"], sizes["n"], product.shape[:-2]
+    zeros = {"A": np.zeros((*batch, m, 1), np.uint32), "B": np.zeros((*batch, 1, n), np.uint32)}
+    return FieldPart(sizes, chosen, {**zeros, "C": residues.words(product)}, {"alpha": 0, "beta": 1})
+
+
+def _product(arrays: Mapping[str, npt.NDArray[Any]], scalars: Mapping[str, int]) -> npt.NDArray[Any]:
+    """alpha A B + beta C as canonical residues."""
+    product = residues.matrix_product(residues.canonical(arrays["A"]), residues.canonical(arrays["B"]))
+    if "alpha" in scalars:
+        product = residues.canonical(residues.multiplied(product, np.uint64(scalars["alpha"])))
+    if "beta" in scalars:
+        product = residues.canonical(product + residues.multiplied(arrays["C"], np.uint64(scalars["beta"])))
+    return product
+
+
+def types(plan: GemmPlan) -> dict[str, str]:
+    """Operands of tensor cores that read the upper 19 bits of float32 alone."""
+    return {matrix.name: matrix.type for matrix in (plan.matrix_a, plan.matrix_b) if matrix.type == "tf32"}
+
+
+def polynomial(
+    plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]], scalars: Mapping[str, int]
+) -> dict[str, npt.NDArray[Any]] | None:
+    """alpha A B + beta C, where there is neither an epilogue nor groups."""
+    if plan.epilogue or plan.grouped:
+        return None
+    product = _product(arrays, scalars)
+    return {"C": residues.centred(product) if plan.matrix_c.type == "s32" else product}
+
+
+def unclaimed(plan: GemmPlan) -> tuple[str, ...]:
+    """Outputs that the plain kernel does not have."""
+    return ("amax",) if plan.spec.amax != "none" else ()

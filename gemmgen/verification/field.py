@@ -1,0 +1,348 @@
+"""One run for all data: an instance over a finite field, held against a plain kernel of its family on the same residues.
+
+A kernel whose control flow does not depend on its data computes polynomials of its inputs, and opaque functions of polynomials.
+If one of its results differs from the plain kernel's as a polynomial, it differs at a random point of the field, except with a
+probability of at most the degree over the number of values that are drawn from (Schwartz, Zippel). The claim is about one size, one
+order of execution and exact arithmetic: it says nothing of rounding, overflow, NaN or races.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from gemmgen.core.elements import ELEMENTS
+from gemmgen.core.errors import GemmgenError, PlanError
+from gemmgen.emulator import NoFieldMeaning, Observer, residues
+from gemmgen.emulator.arithmetic import FIELD
+from gemmgen.emulator.data_flow import data_dependence, hashed_selections
+from gemmgen.emulator.memory import GLOBAL_BASE, Access, Space
+from gemmgen.emulator.program import link
+from gemmgen.emulator.ptx.syntax import Instruction
+from gemmgen.kernels import family, has_part, part
+from gemmgen.kernels.family import Case, FieldPart, KernelPlan
+from gemmgen.kernels.planning import plan as plan_of
+from gemmgen.runtime.emulation import EmulatorBackend, KernelFault
+from gemmgen.toolchain.compilation import compile_plan
+from gemmgen.toolchain.nvrtc import Binary
+from gemmgen.verification.case_arrays import CaseMemory, require_memory
+from gemmgen.verification.oracle import oracle_of
+
+WANTED_BITS = 29
+"""Runs are repeated until a wrong kernel passes all of them with a probability below 2 to the minus this."""
+_SCALAR_LIMIT = 0x7F800000
+"""Residues of scalars are below: as float32 they are no NaN, whose bits a conversion could change."""
+_INTEGERS = ("s8", "u8", "s32", "u32")
+_PLAIN = ("s32", "u32", "s64", "bool")
+"""Types of arrays that are not drawn from the field."""
+_FIELD_BITS = 31
+_WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
+FIRST_PAIRED_ARCHITECTURE = "sm_80"
+"""The oldest architecture whose conversions to bfloat16 are instructions; before, they are integer arithmetic on real bits."""
+
+
+class FieldOracle(Protocol):
+    """The module ``field`` of a family."""
+
+    def reference_spec(self, plan: Any) -> dict[str, Any]:
+        """Fields of the plain spec that must compute the same function."""
+
+    def field_cases(self, plan: Any) -> list[Case]:
+        """The problems that are run over the field."""
+
+    def excluded(self, plan: Any) -> str:
+        """The reason why nothing can be claimed for this instance, or nothing."""
+
+    def degree(self, plan: Any) -> int:
+        """Degree of a result as a polynomial of everything that is drawn."""
+
+    def parts(self, plan: Any, case: Case, arrays: Mapping[str, npt.NDArray[Any]], scalars: Mapping[str, int]) -> Iterator[FieldPart]:
+        """The plain kernel's problems that make up a case."""
+
+    def types(self, plan: Any) -> Mapping[str, str]:
+        """The types of arrays whose elements do not count in full, as tf32 in words of float32."""
+
+    def polynomial(
+        self, plan: Any, case: Case, arrays: Mapping[str, npt.NDArray[Any]], scalars: Mapping[str, int]
+    ) -> dict[str, npt.NDArray[Any]] | None:
+        """The results where they are polynomials that NumPy computes at once; None if a plain kernel has to."""
+
+    def unclaimed(self, plan: Any) -> tuple[str, ...]:
+        """Names of outputs that nothing is claimed about."""
+
+
+@dataclass(frozen=True)
+class FieldReport:
+    """Outcome of the runs of one instance over the field."""
+
+    name: str
+    outcome: str
+    """``passed``, ``wrong``, or ``nothing claimed``."""
+    runs: int
+    miss_bits: float
+    """A wrong kernel passes with a probability below 2 to the minus this."""
+    sizes: Mapping[str, int]
+    reason: str
+    """The first wrong element, or why nothing is claimed."""
+    seconds: float
+    elements: int = 0
+
+    @property
+    def text(self) -> str:
+        """The outcome in one line."""
+        if self.outcome != "passed":
+            return f"{self.outcome}: {self.reason}"
+        return f"passed, wrong with probability below 2^-{math.floor(self.miss_bits)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain data, without times."""
+        found: dict[str, Any] = {"outcome": self.outcome, "runs": self.runs, "dimensions": dict(self.sizes)}
+        if self.outcome == "passed":
+            found |= {"wrong_with_probability_below": f"2^-{math.floor(self.miss_bits)}", "elements": self.elements}
+        return found | ({"reason": self.reason} if self.reason else {})
+
+
+class _DataLoads(Observer):
+    """Notes which instructions read the arrays that hold residues."""
+
+    def __init__(self, names: set[str]) -> None:
+        self._names = names
+        self.found: dict[int, Instruction] = {}
+
+    def accessed(self, space: Space, access: Access, lanes: Any, addresses: npt.NDArray[Any]) -> None:
+        if space.name != "global" or access.kind == "store" or id(access.instruction) in self.found or not len(addresses):
+            return
+        first = int(addresses[0]) - GLOBAL_BASE
+        regions = space.regions  # type: ignore[attr-defined]
+        if any(region.start <= first < region.stop and region.name in self._names for region in regions):
+            self.found[id(access.instruction)] = access.instruction
+
+
+def verify_field(plan: KernelPlan, binary: Binary | None = None, *, hazards: bool = True, bits: int = WANTED_BITS) -> FieldReport:
+    """Runs an instance over the field as often as it takes to make a miss less likely than 2 to the minus ``bits``.
+
+    A ``binary`` for an architecture before sm_80 is compiled again for that one.
+    """
+    started = time.perf_counter()
+
+    def report(
+        outcome: str, reason: str = "", runs: int = 0, miss: float = 0.0, sizes: Mapping[str, int] | None = None, elements: int = 0
+    ) -> FieldReport:
+        return FieldReport(plan.name, outcome, runs, miss, sizes or {}, reason, time.perf_counter() - started, elements)
+
+    kind = plan.spec.kind
+    if not has_part(kind, "field"):
+        return report("nothing claimed", f"kernels of kind {kind} have no reference over a field")
+    oracle = cast("FieldOracle", part(kind, "field"))
+    reason = oracle.excluded(plan)
+    if reason:
+        return report("nothing claimed", reason)
+    if _is_older(plan):
+        plan, binary = plan_of(plan.spec, FIRST_PAIRED_ARCHITECTURE), None
+    reference = Reference(plan, oracle)
+    binary = binary or compile_plan(plan)
+    case = oracle.field_cases(plan)[0]
+    require_memory(plan, [case])
+    per_run = miss_bits_of_run(plan, oracle)
+    runs = max(1, math.ceil(bits / per_run))
+    elements = 0
+    for seed in range(runs):
+        try:
+            wrong, compared, doubt = _run(plan, binary, reference, case, seed, hazards and seed == 0)
+        except KernelFault as fault:
+            if isinstance(fault.__cause__, NoFieldMeaning):
+                return report("nothing claimed", str(fault.__cause__).splitlines()[0])
+            return report("wrong", str(fault), seed + 1, 0.0, case.dimensions)
+        except PlanError as error:
+            return report("nothing claimed", f"there is no plain kernel for it: {error}")
+        except GemmgenError as error:
+            return report("wrong", str(error), seed + 1, 0.0, case.dimensions)
+        if doubt:
+            return report("nothing claimed", doubt, seed + 1, 0.0, case.dimensions)
+        if wrong:
+            return report("wrong", wrong, seed + 1, 0.0, case.dimensions)
+        elements += compared
+    return report("passed", "", runs, per_run * runs, case.dimensions, elements)
+
+
+def _is_older(plan: KernelPlan) -> bool:
+    return plan.architecture.compute_capability < (8, 0)
+
+
+def miss_bits_of_run(plan: KernelPlan, oracle: FieldOracle) -> float:
+    """Bits of confidence of one run: the degree over the number of codes that are drawn from, and collisions of rounded results."""
+    arrays = [array for array in plan.sequence.arrays if array.role != "workspace"]
+    types = oracle.types(plan)
+    drawn = min(_code_bits(types.get(array.name, array.type)) for array in arrays if array.reads and array.type not in _PLAIN)
+    stored = min(_code_bits(array.type) for array in arrays if array.writes and array.name not in oracle.unclaimed(plan))
+    collision = 0.0 if stored >= _FIELD_BITS else 2.0**-stored
+    return -math.log2(oracle.degree(plan) * 2.0 ** -min(drawn, _FIELD_BITS) + collision)
+
+
+def _code_bits(type_name: str) -> int:
+    return residues.CODE_BITS.get(type_name, 8 * ELEMENTS[type_name].bytes)
+
+
+def _run(
+    plan: KernelPlan,
+    binary: Binary,
+    reference: Reference,
+    case: Case,
+    seed: int,
+    hazards: bool,
+) -> tuple[str, int, str]:
+    """One run: the first wrong element, the number of elements compared, and why nothing can be claimed."""
+    rng = np.random.default_rng([seed, case.seed])
+    memory = {array.name: CaseMemory.of(array, case) for array in plan.sequence.arrays if array.role != "workspace"}
+    for index, (name, piece) in enumerate(memory.items()):
+        if piece.array.reads:
+            _fill(plan, case, reference.types.get(name, piece.array.type), piece, rng, case.generator(index))
+    scalars = _scalars(plan, rng)
+    before = {name: piece.view.copy() for name, piece in memory.items()}
+    data = {name for name, piece in memory.items() if piece.array.type not in ("s32", "u32", "s64") and name != "offsets"}
+    loads = _DataLoads(data)
+    first_run = seed == 0
+    backend = EmulatorBackend((loads,) if first_run else (), hazards=hazards, arithmetic=FIELD)
+    backend.run(binary, plan.sequence, case.dimensions, scalars, {name: piece.buffer for name, piece in memory.items()})
+    compared = 0
+    for name, index, values in reference.results(case, before, scalars):
+        piece = memory[name]
+        wrong = _compare(name, piece.array.type, piece.view[index], values)
+        compared += values.size
+        if wrong:
+            return wrong, compared, ""
+    return "", compared, _doubt(plan, binary, loads) if first_run else ""
+
+
+def _doubt(plan: KernelPlan, binary: Binary, loads: _DataLoads) -> str:
+    text = binary.ptx if isinstance(binary.ptx, str) else binary.ptx.decode()
+    for launch in plan.sequence.launches:
+        program = link(text, launch.entry)
+        found = data_dependence(program, loads.found.values(), hashed_selections(program))
+        if found.reason:
+            return found.reason
+    return ""
+
+
+def _fill(plan: KernelPlan, case: Case, type_name: str, piece: CaseMemory, rng: np.random.Generator, own: np.random.Generator) -> None:
+    """Random codes of an array's type; arrays of integers that are no factors get what the family gives them."""
+    name, shape = piece.array.name, piece.view.shape
+    if name == "amax":
+        piece.fill(np.zeros(shape))
+    elif name == "offsets" or type_name in ("s64", "bool"):
+        piece.fill(oracle_of(plan.spec.kind).fill(plan, case, name, shape, own))
+    elif type_name in ("s32", "u32"):
+        piece.fill(rng.integers(-(1 << 20) if type_name == "s32" else 0, 1 << 20, shape))
+    else:
+        word = _WORDS[ELEMENTS[type_name].bytes]
+        limit = residues.MODULUS if type_name == "f32" else 1 << 8 * np.dtype(word).itemsize
+        codes = rng.integers(0, limit, shape, dtype=np.uint64).astype(word)
+        piece.view.view(word)[...] = codes & np.uint32(0xFFFFE000) if type_name == "tf32" else codes
+
+
+def _scalars(plan: KernelPlan, rng: np.random.Generator) -> dict[str, Any]:
+    """A residue for every float32 that is passed by value."""
+    dimensions = {dimension.name for dimension in plan.sequence.dimensions}
+    return {
+        scalar.name: np.uint32(rng.integers(2, _SCALAR_LIMIT)).view(np.float32)
+        for scalar in plan.sequence.scalars
+        if scalar.type == "f32" and scalar.name not in dimensions
+    }
+
+
+def _residues_of(type_name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
+    """An array's elements as residues in float32's words."""
+    if type_name in _INTEGERS:
+        return residues.of_integers(values).reshape(values.shape)
+    codes = np.ascontiguousarray(values).view(_WORDS[values.itemsize])
+    return residues.words(residues.canonical(residues.of_codes(codes, type_name))).reshape(values.shape)
+
+
+class Reference:
+    """The function that an instance must compute: a polynomial in NumPy, or a plain kernel of its family."""
+
+    def __init__(self, plan: KernelPlan, oracle: FieldOracle) -> None:
+        self.plan, self.oracle = plan, oracle
+        self.types = dict(oracle.types(plan))
+        self._plain: tuple[KernelPlan, Binary] | None = None
+
+    def results(
+        self, case: Case, arrays: Mapping[str, npt.NDArray[Any]], scalars: Mapping[str, Any]
+    ) -> Iterator[tuple[str, Any, npt.NDArray[Any]]]:
+        """Name of an output, the part of it, and the residues that belong there. Raises ``PlanError`` if there is no plain kernel."""
+        own = {array.name: self.types.get(array.name, array.type) for array in self.plan.sequence.arrays}
+        given = {name: values if own[name] in _PLAIN else _residues_of(own[name], values) for name, values in arrays.items()}
+        words = {name: int(np.asarray(value, np.float32).view(np.uint32)) for name, value in scalars.items()}
+        skipped = self.oracle.unclaimed(self.plan)
+        direct = self.oracle.polynomial(self.plan, case, given, words)
+        if direct is not None:
+            yield from ((name, ..., values) for name, values in direct.items())
+            return
+        for problem in self.oracle.parts(self.plan, case, given, words):
+            for name, values in self._of_plain_kernel(problem, arrays, given, scalars).items():
+                if name not in skipped:
+                    yield name, problem.chosen.get(name, ...), values
+
+    def _of_plain_kernel(
+        self,
+        problem: FieldPart,
+        arrays: Mapping[str, npt.NDArray[Any]],
+        given: Mapping[str, npt.NDArray[Any]],
+        scalars: Mapping[str, Any],
+    ) -> dict[str, npt.NDArray[Any]]:
+        if self._plain is None:
+            planned = plan_of(self.oracle.reference_spec(self.plan), self.plan.architecture)
+            self._plain = planned, compile_plan(planned)
+        reference, binary = self._plain
+        found = family(reference.spec.kind)
+        case = Case("field", found.problem(reference, [problem.sizes[name] for name in found.instance_sizes(reference)]))
+        pieces = {array.name: CaseMemory.of(array, case) for array in reference.sequence.arrays if array.role != "workspace"}
+        for name, piece in pieces.items():
+            if piece.array.reads:
+                values = problem.given.get(name)
+                if values is None:
+                    source = given if piece.array.type == "f32" else arrays
+                    values = source[name][problem.chosen.get(name, ...)]
+                piece.view.view(values.dtype)[...] = values.reshape(piece.view.shape)
+        own_scalars = {scalar.name: scalars[scalar.name] for scalar in reference.sequence.scalars if scalar.name in scalars}
+        own_scalars |= {name: np.uint32(value).view(np.float32) for name, value in problem.scalars.items()}
+        backend = EmulatorBackend(hazards=False, arithmetic=FIELD)
+        backend.run(binary, reference.sequence, case.dimensions, own_scalars, {name: piece.buffer for name, piece in pieces.items()})
+        written = {name: np.ascontiguousarray(piece.view) for name, piece in pieces.items() if piece.array.writes}
+        return {name: values.view(_WORDS[values.itemsize]) for name, values in written.items()}
+
+
+def rounded_residues(type_name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Residues as they are stored in a type: hashes of as many bits for narrower ones. Signed integers are stored as they are."""
+    if values.dtype.kind == "i":
+        return values
+    if type_name == "f32":
+        return residues.words(residues.canonical(values)).reshape(values.shape)
+    if type_name in ("s8", "u8", "s32"):
+        signed = residues.narrowed(values, 8).astype(np.int64).reshape(values.shape) - 128
+        return np.maximum(signed, 0) if type_name == "u8" else signed
+    bits = residues.CODE_BITS[type_name]
+    return residues.narrowed(values, bits).reshape(values.shape)
+
+
+def _compare(name: str, type_name: str, got: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> str:
+    """A message about the first element that is another residue; empty if there is none."""
+    expected = rounded_residues(type_name, wanted.reshape(got.shape))
+    if type_name in _INTEGERS:
+        actual: npt.NDArray[Any] = got.astype(np.int64)
+    else:
+        actual = np.ascontiguousarray(got).view(_WORDS[got.itemsize])
+    if type_name == "f32":
+        actual = rounded_residues("f32", actual)
+    different = np.argwhere(actual != expected)
+    if not len(different):
+        return ""
+    at = tuple(int(index) for index in different[0])
+    place = ", ".join(map(str, at))
+    return f"{name}[{place}] is another polynomial; {len(different)} of {got.size} elements are wrong over the field"
