@@ -7,12 +7,12 @@ computes it from data, and the data begin at loads of chosen arrays and at resul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.program import Program
-from gemmgen.emulator.ptx.syntax import Address, Instruction, Operand, Pair, Register, registers_of
+from gemmgen.emulator.ptx.syntax import Address, Instruction, Operand, Register, registers_of
 
 _WITHOUT_RESULTS = (
     *("st", "red", "bar", "barrier", "stmatrix", "bra", "brx", "ret", "exit", "trap"),
@@ -55,20 +55,57 @@ def _read_by(inst: Instruction) -> Iterator[str]:
 
 
 class DataFlow:
-    """The writers of each register."""
+    """The comparison behind each selection between two float32 numbers."""
 
     def __init__(self, program: Program) -> None:
-        self.program = program
         writers: dict[str, list[Instruction]] = {}
         for inst in instructions_of(program):
             for name in written_by(inst):
                 writers.setdefault(name, []).append(inst)
-        self._writers = writers
+        self._only = {name: found[0] for name, found in writers.items() if len(found) == 1}
+        self._comparisons: dict[int, Instruction] = {}
+        self.hashed: list[Instruction] = []
+        """Selections with a known comparison."""
+        for block in program.blocks:
+            latest: dict[str, Instruction] = {}
+            for inst in block.body:
+                if inst.opcode == "selp" and inst.type == "f32" and isinstance(inst.operands[3], Register):
+                    name = inst.operands[3].name
+                    found = latest.get(name) or self._from_anywhere(name)
+                    if found is not None:
+                        self._comparisons[id(inst)] = found
+                        self.hashed.append(inst)
+                self._forget(latest, inst)
+                if _compares(inst):
+                    latest[written_by(inst)[0]] = inst
 
-    def only_writer(self, name: str) -> Instruction | None:
-        """The instruction that writes a register, if there is but one."""
-        found = self._writers.get(name, ())
-        return found[0] if len(found) == 1 else None
+    def comparison_behind(self, selection: Instruction) -> Instruction | None:
+        """The comparison of float32 that decides a selection, if its operands still hold what was compared."""
+        return self._comparisons.get(id(selection))
+
+    def _from_anywhere(self, name: str) -> Instruction | None:
+        """A comparison in another basic block, if it and its operands are written nowhere else."""
+        found = self._only.get(name)
+        if found is None or not _compares(found):
+            return None
+        names = {register.name for operand in found.operands[1:] for register in registers_of(operand)}
+        return found if names <= self._only.keys() else None
+
+    @staticmethod
+    def _forget(latest: dict[str, Instruction], inst: Instruction) -> None:
+        """Drops comparisons whose result or operands an instruction overwrites."""
+        written = set(written_by(inst))
+        if not written:
+            return
+        for name, found in list(latest.items()):
+            if name in written or any(register.name in written for operand in found.operands[1:] for register in registers_of(operand)):
+                del latest[name]
+
+
+def _compares(inst: Instruction) -> bool:
+    """True for a plain comparison of float32 that has an answer for residues."""
+    plain = inst.opcode == "setp" and inst.types == ("f32",) and len(inst.operands) == 3 and inst.guard is None
+    return plain and isinstance(inst.operands[0], Register) and inst.modifiers[0] not in ("num", "nan")
 
 
 @dataclass(frozen=True)
@@ -104,8 +141,11 @@ def data_dependence(program: Program, loads: Iterable[Instruction], hashed: Iter
     control: list[Instruction] = []
     addresses: list[Instruction] = []
     choices: list[Instruction] = []
+    chosen = {id(inst) for inst in choosing_branches(program)}
     for inst, tainted in spread.states():
-        if inst.guard is not None and inst.guard.name in tainted:
+        if inst.guard is not None and inst.guard.name in tainted and id(inst) in chosen:
+            choices.append(inst)
+        elif inst.guard is not None and inst.guard.name in tainted:
             effect = inst.opcode in ("bra", "brx", "ret", "exit", "trap", "bar", "barrier", "call") or not written_by(inst)
             (control if effect or inst.opcode in _READS_MEMORY else choices).append(inst)
         elif inst.opcode == "brx" and tainted.any_of(_names(inst.operands[0])):
@@ -215,25 +255,59 @@ class _Tainted:
         return any(name in self for name in names)
 
 
+def choosing_branches(program: Program) -> list[Instruction]:
+    """Branches around code that only computes registers, up to where both ways meet: choices between values, as of a piecewise function."""
+    blocks = program.blocks
+    successors = [_successors(block, len(blocks)) for block in blocks]
+    joins = _joins(successors)
+    found = []
+    for block in blocks:
+        last = block.terminator
+        if last is None or last.opcode != "bra" or last.guard is None or joins[block.index] is None:
+            continue
+        region: set[int] = set()
+        work = [target for target in successors[block.index] if target != joins[block.index]]
+        while work:
+            number = work.pop()
+            if number not in region:
+                region.add(number)
+                work += [target for target in successors[number] if target != joins[block.index]]
+        if block.index not in region and all(_only_computes(blocks[number]) for number in region):
+            found.append(last)
+    return found
+
+
+def _only_computes(block: BasicBlock) -> bool:
+    last = block.terminator
+    plain = last is None or last.opcode == "bra"
+    return plain and all(written_by(inst) and inst.opcode not in ("atom", "shfl", "vote", "match", "redux", "call") for inst in block.body)
+
+
+def _joins(successors: Sequence[tuple[int, ...]]) -> list[int | None]:
+    """The first block that every path from each block comes to, if there is one (its immediate postdominator)."""
+    count = len(successors)
+    everything = (1 << count) - 1
+    sets = [1 << number if not after else everything for number, after in enumerate(successors)]
+    changed = True
+    while changed:
+        changed = False
+        for number in reversed(range(count)):
+            if successors[number]:
+                common = everything
+                for target in successors[number]:
+                    common &= sets[target]
+                common |= 1 << number
+                if common != sets[number]:
+                    sets[number], changed = common, True
+    joins: list[int | None] = []
+    for number in range(count):
+        strict = sets[number] & ~(1 << number)
+        # The nearest is the one whose own set is the whole of the others.
+        joins.append(next((other for other in range(count) if strict >> other & 1 and sets[other] == strict), None))
+    return joins
+
+
 def _successors(block: BasicBlock, blocks: int) -> tuple[int, ...]:
     last = block.terminator
     falls = last is None or last.guard is not None or last.opcode in ("bar", "barrier")
     return (*block.targets, block.index + 1) if falls and block.index + 1 < blocks else block.targets
-
-
-def comparison_behind(flow: DataFlow, predicate: Operand) -> Instruction | None:
-    """The only comparison of float32 that writes a predicate, if its operands are still there wherever the predicate is."""
-    found = flow.only_writer(predicate.name) if isinstance(predicate, Register) else None
-    if found is None or found.opcode != "setp" or found.types != ("f32",) or len(found.operands) != 3 or found.guard is not None:
-        return None
-    if isinstance(found.operands[0], Pair) or found.modifiers[0] in ("num", "nan"):
-        return None
-    registers = [operand for operand in found.operands[1:] if isinstance(operand, Register)]
-    return found if all(flow.only_writer(register.name) is not None for register in registers) else None
-
-
-def hashed_selections(program: Program) -> list[Instruction]:
-    """Selections by a comparison of float32, which runs over a field read as opaque functions of all four numbers."""
-    flow = DataFlow(program)
-    chosen = (inst for inst in instructions_of(program) if inst.opcode == "selp" and inst.type == "f32")
-    return [inst for inst in chosen if comparison_behind(flow, inst.operands[3]) is not None]

@@ -110,7 +110,8 @@ def matrix_product(left: Array, right: Array) -> Array:
 def _mixed(value: Array) -> Array:
     value = (value ^ (value >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(32))) * np.uint64(0x94D049BB133111EB)
-    return (value ^ (value >> _SHIFT)) & _MODULUS
+    result: Array = (value ^ (value >> _SHIFT)) & _MODULUS
+    return result
 
 
 def narrowed(value: Any, bits: int) -> Array:

@@ -131,8 +131,8 @@ def _machine(program: Program, block: Dim3, blocks: int, shared: int, hazards: b
     if found is None:
         lanes = blocks * (-(-block[0] * block[1] * block[2] // WARP) * WARP)
         size = lanes * (RegisterFile.bytes_per_lane(program) + program.local_bytes + 64) + blocks * shared
-        machine = Machine(program, block, blocks, shared)
-        machine.tracker = _tracker(program, machine, hazards, loads, self.arithmetic)
+        machine = Machine(program, block, blocks, shared, arithmetic)
+        machine.tracker = _tracker(program, machine, hazards, loads)
         found = (program, machine, size)
     known[key] = found
     while len(known) > 1 and sum(size for _, _, size in known.values()) > _CACHED_MACHINE_BYTES:

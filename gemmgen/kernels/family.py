@@ -157,6 +157,10 @@ class FieldPart:
     """Residues of its arrays that are not the instance's."""
     scalars: Mapping[str, int] = field(default_factory=dict)
     """Residues of its scalars that are not the instance's."""
+    arrange: Callable[[str, npt.NDArray[Any]], npt.NDArray[Any]] | None = None
+    """Its result as the instance arranges it, from the result's name and elements."""
+    whole: bool = False
+    """True if ``sizes`` are all dimensions of its problem, not only those that ``--size`` sets."""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from gemmgen.kernels.family import Case
     from gemmgen.runtime.backends import BackendName
+    from gemmgen.verification.field import FieldReport
     from gemmgen.verification.runner import VerificationReport
 
 
@@ -61,6 +62,12 @@ if TYPE_CHECKING:
     multiple=True,
     help="Run a problem of these sizes as well, in the family's order, as gemmgen bench takes them. Repeatable.",
 )
+@click.option(
+    "field",
+    "--field",
+    is_flag=True,
+    help="Also run each kernel over a finite field, on the emulator: one run for all data, with the probability that it misses an error.",
+)
 @click.option("counters", "--counters", is_flag=True, help="Also show what one case costs, by line of the source.")
 @check_report_options
 @json_option
@@ -75,6 +82,7 @@ def command(
     schedules: int,
     sanitize: bool,
     sizes: Sequence[str],
+    field: bool,
     counters: bool,
     as_json: bool,
     reports: CheckReports,
@@ -89,11 +97,14 @@ def command(
     from gemmgen.verification.runner import verify_binary
 
     problems = list(dict.fromkeys(map(parse_size, sizes)))
+    over_field: dict[str, FieldReport] = {}
     files = asked.files(specs, architecture=architecture)
     if are_for_processors(files):
         if problems:
             raise click.UsageError("--size is for kernels of GPUs; gemmgen bench checks those of processors at any size")
-        _report(context, files, verification_reports(files, overrides, sanitize), reports, as_json)
+        if field:
+            raise click.UsageError("--field is for kernels of GPUs, which the emulator runs")
+        _report(context, files, verification_reports(files, overrides, sanitize), over_field, reports, as_json)
         return
     if sanitize:
         raise click.UsageError("--sanitize is for specs of processors; the emulator finds such errors in kernels by itself")
@@ -112,7 +123,11 @@ def command(
             found[item.file.label] = verify_binary(
                 item.plan, binary, backend, cases=own_cases, progress=lambda result: progress.advance(task), counters=counters, further=True
             )
-    _report(context, files, found, reports, as_json)
+            if field:
+                from gemmgen.verification.field import verify_field
+
+                over_field[item.file.label] = verify_field(item.plan)
+    _report(context, files, found, over_field, reports, as_json)
 
 
 def _all_cases(planned: Sequence[PlannedSpec], sizes: Sequence[tuple[int, ...]]) -> list[list[Case]]:
@@ -157,7 +172,12 @@ def _sized(item: PlannedSpec, sizes: tuple[int, ...], others: Sequence[Case]) ->
 
 
 def _report(
-    context: click.Context, files: Sequence[SpecFile], reports: dict[str, VerificationReport], written: CheckReports, as_json: bool
+    context: click.Context,
+    files: Sequence[SpecFile],
+    reports: dict[str, VerificationReport],
+    over_field: dict[str, FieldReport],
+    written: CheckReports,
+    as_json: bool,
 ) -> None:
     paths = {file.label: str(file.path) for file in files}
     written.write(
@@ -166,12 +186,19 @@ def _report(
             for label, report in reports.items()
             for result in report.results
         ]
+        + [
+            Check(label, "over a finite field", paths[label], found.reason if found.outcome == "wrong" else "", "field", found.seconds)
+            for label, found in over_field.items()
+        ]
     )
     if as_json:
-        print_json([{"spec": label, **report.to_json()} for label, report in reports.items()])
+        fields = {label: {"field": found.to_json()} for label, found in over_field.items()}
+        print_json([{"spec": label, **report.to_json(), **fields.get(label, {})} for label, report in reports.items()])
     else:
         _print_reports(reports)
-    if not all(report.passed for report in reports.values()):
+        for label, found in over_field.items():
+            click.echo(printable(f"field: {label}: {found.text}"))
+    if not all(report.passed for report in reports.values()) or any(found.outcome == "wrong" for found in over_field.values()):
         context.exit(exit_codes.FAILED)
 
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from gemmgen.emulator import residues
 from gemmgen.emulator.binding import Binder, Source
-from gemmgen.emulator.data_flow import comparison_behind
 from gemmgen.emulator.errors import NoFieldMeaning
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.operation import Operation
@@ -147,7 +146,7 @@ def select(inst: Instruction, binder: Binder) -> Operation:
     ones as a choice between them would."""
     target = binder.target(inst, inst.operands[0], "b32")
     first, second = (binder.source(inst, operand, "b32") for operand in inst.operands[1:3])
-    found = comparison_behind(binder.data_flow, inst.operands[3]) if inst.type == "f32" else None
+    found = binder.data_flow.comparison_behind(inst)
     if found is None:
         condition = binder.source(inst, inst.operands[3], "pred")
         return binder.gathered([target], lambda c, a, b: np.where(c, a, b), [condition, first, second])
@@ -160,6 +159,15 @@ def select(inst: Instruction, binder: Binder) -> Operation:
         first, second = second, first
     key = "selp.eq" if order in ("eq", "ne") else "selp.lt"
     return binder.gathered([target], lambda *values: residues.opaque(key, values), [x, y, first, second])
+
+
+@instruction("selp", when=lambda inst: inst.type == "f32", table="ordered")
+def select_by_order(inst: Instruction, binder: Binder) -> Operation:
+    """One of two values, where not all selections can be read as opaque functions."""
+    target = binder.target(inst, inst.operands[0], "b32")
+    first, second = (binder.source(inst, operand, "b32") for operand in inst.operands[1:3])
+    condition = binder.source(inst, inst.operands[3], "pred")
+    return binder.gathered([target], lambda c, a, b: np.where(c, a, b), [condition, first, second])
 
 
 # -- conversions ---------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from gemmgen.kernels.gemm.oracle import cases, group_rows
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.spec import GemmSpec
 
-MAIN_CASE = "2 x 3 tiles"
+CASES = ("2 x 3 tiles", "primes")
 _REFERENCE = {
     "mainloop": {"strategy": "naive", "threadblock": {"m": 8, "n": 32}},
     "storage": {"a": "f32", "b": "f32", "c": "f32"},
@@ -31,8 +31,9 @@ def reference_spec(plan: GemmPlan) -> dict[str, Any]:
 
 
 def field_cases(plan: GemmPlan) -> list[Case]:
-    """The problem that is run over the field: whole tiles, several in each direction, and a few steps."""
-    return [next(case for case in cases(plan) if case.name == MAIN_CASE)]
+    """Whole tiles, several in each direction, and sizes that no tile divides."""
+    found = cases(plan)
+    return [next(case for case in found if case.name == name) for name in CASES if any(case.name == name for case in found)]
 
 
 def excluded(plan: GemmPlan) -> str:

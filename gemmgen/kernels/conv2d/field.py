@@ -1,0 +1,94 @@
+"""Convolutions over a finite field: the kernel in which each thread sums up by itself, on images in NHWC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemmgen.kernels.conv2d.direct import DirectPlan
+from gemmgen.kernels.conv2d.layouts import nchw32_to_nchw, reorder_filter, restore_filter
+from gemmgen.kernels.conv2d.oracle import cases
+from gemmgen.kernels.conv2d.reference import from_nchw, to_nchw
+from gemmgen.kernels.conv2d.results import FinishingPlan
+from gemmgen.kernels.family import Case, FieldPart
+
+_KEPT = ("kind", "zero_point", "bias", "residual", "alpha", "beta", "gamma", "activation", "epilogue")
+_CASES = ("3 x 3, padding 1", "1 x 1", "2 x 2 tiles", "one tile")
+
+
+def reference_spec(plan: FinishingPlan) -> dict[str, Any]:
+    """The direct kernel with the same types, factors and operations; of one element a thread where the instance is a direct kernel."""
+    spec = plan.spec
+    fields = spec.model_dump(mode="json", exclude_unset=True)
+    return {name: fields[name] for name in _KEPT if name in fields} | {
+        "mainloop": {"strategy": "direct", "pixels": 1 if not isinstance(plan, DirectPlan) or spec.mainloop.pixels > 1 else 2},
+        "input": {"type": spec.input.type, "layout": "nhwc"},
+        "output": {"type": spec.output.type, "layout": "nhwc"},
+        "convolution": {"groups": "argument"},
+        "store": "direct",
+        "label": "field_reference",
+    }
+
+
+def field_cases(plan: FinishingPlan) -> list[Case]:
+    """A filter of 3 x 3 with a border, where the instance takes one."""
+    found = cases(plan)
+    names = {case.name: case for case in reversed(found)}
+    return [next((names[name] for name in _CASES if name in names), found[0])]
+
+
+def excluded(plan: FinishingPlan) -> str:
+    """Results that are rounded twice, and layouts without an inverse."""
+    if plan.spec.zero_point != "none":
+        return "the zero point is subtracted by way of sums over the filter, as integers"
+    if plan.spec.output.type == "s32":
+        return "results are integers that are computed by way of real numbers"
+    if plan.spec.output.type in ("s8", "u8") and plan.spec.activation.op == "relu" and not isinstance(plan, DirectPlan):
+        return "relu, saturation and rounding to 8 bits are one sequence of instructions, which the plain kernel does not have"
+    return ""
+
+
+def degree(plan: FinishingPlan) -> int:
+    """Two factors and alpha; beta and the bias, gamma and the residual are of no higher degree."""
+    return 3
+
+
+def types(plan: FinishingPlan) -> dict[str, str]:
+    """All elements count in full."""
+    return {}
+
+
+def polynomial(
+    plan: FinishingPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]], scalars: Mapping[str, int]
+) -> dict[str, npt.NDArray[Any]] | None:
+    """Left to the plain kernel."""
+    return None
+
+
+def parts(plan: FinishingPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]], scalars: Mapping[str, int]) -> Iterator[FieldPart]:
+    """The whole problem, its arrays in the layouts of the direct kernel."""
+    spec, channels = plan.spec, case.dimensions["k"]
+    filters = restore_filter(arrays["filter"], plan.filter_order)
+    filters = (filters if filters.ndim == 4 else nchw32_to_nchw(filters))[:channels]
+    given = {"x": _nhwc(to_nchw(arrays["x"], spec.input.layout)), "filter": np.asarray(reorder_filter(filters, "taps"))}
+    if "z" in arrays:
+        given["z"] = _nhwc(to_nchw(arrays["z"], spec.output.layout))
+    sizes = {name: case.dimensions[name] for name in ("n", "c", "h", "w", "k", "r", "s", "p", "q")}
+    sizes |= {name: value for name, value in case.dimensions.items() if name.startswith(("stride_", "padding_", "dilation_", "groups"))}
+
+    def arrange(name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.asarray(from_nchw(values.transpose(0, 3, 1, 2), spec.output.layout))
+
+    yield FieldPart(sizes, {}, given, arrange=arrange, whole=True)
+
+
+def _nhwc(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.ascontiguousarray(values.transpose(0, 2, 3, 1))
+
+
+def unclaimed(plan: FinishingPlan) -> tuple[str, ...]:
+    """Nothing is left out."""
+    return ()

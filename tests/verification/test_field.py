@@ -1,0 +1,111 @@
+"""Runs over a finite field: correct kernels pass, changed ones do not, and kernels whose data decide are not judged."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import pytest
+from sampling import ALL
+
+import gemmgen
+from gemmgen.core.errors import GemmgenError
+from gemmgen.emulator import residues
+from gemmgen.kernels.family import KernelPlan
+from gemmgen.kernels.shipped import shipped_specs
+from gemmgen.toolchain.compilation import COMPILE_OPTIONS
+from gemmgen.toolchain.nvrtc import compile_source
+from gemmgen.verification.field import FieldReport, verify_field
+
+from .field_mutants import NARROW_OF_EACH, WIDE_COUNT, Slip, narrow_slips, wide_slips
+
+PASSING = ("gemm/mma/bf16_32x32", "gemm/residual_block", "reduction/mean_bf16_rows", "elementwise/gated_silu", "conv2d/to_float")
+
+
+@lru_cache(maxsize=None)
+def plan_of(name: str) -> KernelPlan:
+    plan = gemmgen.plan(shipped_specs()[name])
+    assert isinstance(plan, KernelPlan)
+    return plan
+
+
+def source_of(name: str) -> str:
+    return gemmgen.render(plan_of(name)).text
+
+
+def judged(slip: Slip) -> FieldReport | str:
+    plan = plan_of(slip.spec)
+    try:
+        binary = compile_source(slip.text, architecture=plan.architecture.name, options=COMPILE_OPTIONS, name="slip.cu")
+    except GemmgenError:
+        return "does not compile"
+    return verify_field(plan, binary, bits=1)
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_a_correct_kernel_passes(name):
+    report = verify_field(plan_of(name), bits=1)
+    assert report.outcome == "passed", report.reason
+    assert report.elements > 0
+
+
+def test_the_text_states_the_probability():
+    report = verify_field(plan_of("gemm/mma/bf16_32x32"))
+    assert report.text == f"passed, wrong with probability below 2^-{int(report.miss_bits)}"
+    assert report.miss_bits > 29
+
+
+def test_float32_takes_one_run_of_each_problem():
+    assert verify_field(plan_of("gemm/v0_naive")).runs == 2
+
+
+def test_planes_are_not_claimed():
+    report = verify_field(plan_of("gemm/f32_by_bf16x6"))
+    assert report.outcome == "nothing claimed"
+    assert "planes" in report.reason
+
+
+@pytest.mark.parametrize("slip", narrow_slips(source_of) if ALL else narrow_slips(source_of)[::13], ids=lambda slip: slip.name)
+def test_a_slip_of_one_thread_is_caught(slip):
+    report = judged(slip)
+    assert isinstance(report, FieldReport)
+    assert report.outcome == "wrong"
+
+
+@pytest.mark.parametrize("slip", wide_slips(source_of) if ALL else wide_slips(source_of)[::70], ids=lambda slip: slip.name)
+def test_a_changed_index_is_caught(slip):
+    report = judged(slip)
+    assert report == "does not compile" or report.outcome == "wrong"
+
+
+def test_there_are_300_slips():
+    assert len(wide_slips(source_of)) == WIDE_COUNT
+    assert len(narrow_slips(source_of)) == 3 * NARROW_OF_EACH
+
+
+def test_control_flow_that_depends_on_data_is_not_judged():
+    text = source_of("gemm/v0_naive").replace("*target = product;", "if (product != 1.0f) *target = product;")
+    binary = compile_source(text, architecture="sm_80", options=COMPILE_OPTIONS, name="guarded.cu")
+    report = verify_field(plan_of("gemm/v0_naive"), binary, bits=1)
+    assert report.outcome == "nothing claimed"
+    assert "depends on data" in report.reason
+
+
+def test_a_product_of_residues_is_exact():
+    random = np.random.default_rng(3)
+    a, b = (random.integers(0, residues.MODULUS, shape, dtype=np.uint64) for shape in ((4, 70), (70, 3)))
+    exact = [[sum(int(x) * int(y) for x, y in zip(row, column, strict=True)) % residues.MODULUS for column in b.T] for row in a]
+    assert residues.matrix_product(a, b).tolist() == exact
+
+
+def test_literals_are_dyadic_fractions():
+    half, third = residues.of_float(0.5), residues.of_float(-3.0)
+    assert int(half) * 2 % residues.MODULUS == 1
+    assert (int(third) + 3) % residues.MODULUS == 0
+
+
+def test_sums_of_trees_commute_and_do_not_associate():
+    a, b, c = (np.array([value], np.uint32) for value in (5, 7, 11))
+    assert residues.tree_sum(a, b) == residues.tree_sum(b, a)
+    assert residues.tree_sum(residues.tree_sum(a, b), c) != residues.tree_sum(a, residues.tree_sum(b, c))
+    assert residues.tree_sum(a, np.zeros(1, np.uint32)) == a
