@@ -62,7 +62,9 @@ class Waves:
         while first < stop:
             count = min(self.per_wave, stop - first)
             loads = detector is not None and detector.follows_loads is True
-            machine = _machine(self.program, self.block, count, self.needed + self.program.shared_gap_bytes, hazards, loads, self.arithmetic)
+            machine = _machine(
+                self.program, self.block, count, self.needed + self.program.shared_gap_bytes, hazards, loads, self.arithmetic
+            )
             if machine is not counted:
                 if counted is not None:
                     self.counts += counted.take_counts()

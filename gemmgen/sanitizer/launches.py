@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gemmgen.emulator import EmulatorError, LaunchResult, Schedule
+    from gemmgen.emulator.arithmetic import Arithmetic
     from gemmgen.emulator.counters import Counters
 
 Dimensions = tuple[int, ...]
@@ -57,6 +58,8 @@ class Settings:
     """Processes that may share the blocks of a launch."""
     progress: Callable[[int, int], None] | None = field(default=None, compare=False)
     """`progress(done, total)` counts the blocks of each launch."""
+    arithmetic: Arithmetic | None = None
+    """Meaning of floating-point instructions; None: real numbers."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ def run_launches(
 ) -> Run:
     """Runs launches in order on the same memory, a copy of what is given. Raises ``GemmgenError`` if a launch is impossible."""
     from gemmgen import emulator
+    from gemmgen.emulator.arithmetic import REAL
     from gemmgen.emulator.counters import CounterObserver
     from gemmgen.emulator.launch import SHARED_LIMIT, STEP_LIMIT
     from gemmgen.hardware.target import ARCHITECTURES
@@ -144,6 +148,7 @@ def run_launches(
                 overlapped=followed,
                 jobs=settings.jobs,
                 progress=settings.progress,
+                arithmetic=settings.arithmetic or REAL,
             )
         except (emulator.BadLaunch, emulator.ParseError, emulator.UnknownInstruction) as impossible:
             told = str(impossible)

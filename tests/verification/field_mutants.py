@@ -72,9 +72,9 @@ def _simt_slips(random: Random) -> Iterator[tuple[str, str, str]]:
         term = f"fragment_a[0][{i}], fragment_b[0][{j}], accumulators[{i}][{j}]"
         yield f"a term lost: {at}", call, f"{call} {at}accumulators[{i}][{j}] = fmaf(-{term});"
         yield f"a term twice: {at}", call, f"{call} {at}accumulators[{i}][{j}] = fmaf({term});"
-        yield f"the next column's factor: {at}", call, (
-            f"{call} {at}accumulators[{i}][{j}] = fmaf(fragment_a[0][{i}], fragment_b[0][{j + 1}] - fragment_b[0][{j}], accumulators[{i}][{j}]);"
-        )
+        difference = f"fragment_b[0][{j + 1}] - fragment_b[0][{j}]"
+        further = f"fmaf(fragment_a[0][{i}], {difference}, accumulators[{i}][{j}])"
+        yield f"the next column's factor: {at}", call, f"{call} {at}accumulators[{i}][{j}] = {further};"
         yield f"the next row's factor: {at}", call, f"{at}fragment_a[0][{i}] = fragment_a[0][{(i + 1) % 8}]; {call}"
 
 
@@ -84,7 +84,11 @@ def _mma_slips(random: Random) -> Iterator[tuple[str, str, str]]:
         thread, block, step, part = random.randrange(128), random.randrange(4), random.randrange(2), random.randrange(2)
         register, half = random.randrange(4), random.randrange(2)
         at = f"if (threadIdx.x == {thread} && blockIdx.x == {block} && step == {step} && part == {part} && j == 0) "
-        yield f"half of a register of A lost: {at}", call, f"{at}fragments_a[i][{register}] &= {'0xffffu' if half else '0xffff0000u'}; {call}"
+        yield (
+            f"half of a register of A lost: {at}",
+            call,
+            f"{at}fragments_a[i][{register}] &= {'0xffffu' if half else '0xffff0000u'}; {call}",
+        )
         swapped = f"fragments_b[j][{register % 2}] << 16 | fragments_b[j][{register % 2}] >> 16"
         yield f"halves of a register of B swapped: {at}", call, f"{at}fragments_b[j][{register % 2}] = {swapped}; {call}"
         yield f"a register of A of the next: {at}", call, f"{at}fragments_a[i][{register}] = fragments_a[i][{register ^ 1}]; {call}"
@@ -97,7 +101,13 @@ def _mma_slips(random: Random) -> Iterator[tuple[str, str, str]]:
 def _wgmma_slips(random: Random) -> Iterator[tuple[str, str, str]]:
     value = "accumulators[block][4 * j + 2 * half + v]"
     for _ in range(NARROW_OF_EACH // 4):
-        thread, block, column, half, v = random.randrange(128), random.randrange(4), random.randrange(4), random.randrange(2), random.randrange(2)
+        thread, block, column, half, v = (
+            random.randrange(128),
+            random.randrange(4),
+            random.randrange(4),
+            random.randrange(2),
+            random.randrange(2),
+        )
         own = f"threadIdx.x % 128 == {thread} && blockIdx.x == {block} && j == {column} && half == {half}"
         yield f"a result of its neighbour: {own}", value, f"accumulators[block][4 * j + 2 * half + ({own} && v == {v} ? {1 - v} : v)]"
         yield f"a result of the other line: {own}", value, f"accumulators[block][4 * j + 2 * ({own} ? {1 - half} : half) + v]"

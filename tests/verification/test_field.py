@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from .field_mutants import NARROW_OF_EACH, WIDE_COUNT, Slip, narrow_slips, wide_
 PASSING = ("gemm/mma/bf16_32x32", "gemm/residual_block", "reduction/mean_bf16_rows", "elementwise/gated_silu", "conv2d/to_float")
 
 
-@lru_cache(maxsize=None)
+@cache
 def plan_of(name: str) -> KernelPlan:
     plan = gemmgen.plan(shipped_specs()[name])
     assert isinstance(plan, KernelPlan)

@@ -8,6 +8,7 @@ import re
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ from gemmgen.sanitizer.source import KernelCode, UnusableInput, find_entry, read
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from gemmgen.sanitizer.field import Other
 
 _SHORT_SECONDS = 5.0
 MOST_SCHEDULES = 1_000_000
@@ -151,6 +154,17 @@ def _existing(context: click.Context, parameter: click.Parameter, file: Path) ->
     multiple=True,
     help="What an array must be afterwards: @file.npy, zeros, file.py:function.",
 )
+@click.option(
+    "field",
+    "--field",
+    metavar="FILE[:ENTRY]|ARRAY=EXPRESSION",
+    help="Also compare the kernel, over a finite field, with a second kernel of the same arguments, or an array with a NumPy expression of "
+    "the parameters' names: 'c=a.reshape(64,32)@b.reshape(32,48)'.",
+)
+@click.option("field_grid", "--field-grid", callback=parse_dimensions, metavar="X[,Y[,Z]]", help="Grid of the second kernel, if another.")
+@click.option(
+    "field_block", "--field-block", callback=parse_dimensions, metavar="X[,Y[,Z]]", help="Block of the second kernel, if another."
+)
 @click.option("--rtol", type=click.FloatRange(min=0), default=0.0, help="Relative difference that --expect allows.")
 @click.option("--atol", type=click.FloatRange(min=0), default=0.0, help="Absolute difference that --expect allows.")
 @click.option("sarif_file", "--sarif", type=click.Path(dir_okay=False, path_type=Path), help="Write the findings as SARIF.")
@@ -195,6 +209,9 @@ def command(
     printed: Sequence[str],
     saved: Sequence[str],
     expected: Sequence[str],
+    field: str | None,
+    field_grid: Dimensions | None,
+    field_block: Dimensions | None,
     rtol: float,
     atol: float,
     sarif_file: Path | None,
@@ -275,6 +292,15 @@ def command(
         findings[:0] = [found for name, value in wanted if (found := compare(name, arrays, names, value, rtol, atol)) is not None]
     for name, path in files:
         _save(arrays[name], path)
+    answer = None
+    if field is not None and not run.failed:
+        from gemmgen.sanitizer.field import compare_over_field
+
+        other = _field_other(field, launches, options, field_grid, field_block, names)
+        answer = compare_over_field(code, launches, given, symbols, replace(settings, progress=None), other)
+        if answer.outcome == "different":
+            told = f"over a finite field: {answer.text}"
+            findings.insert(0, Finding("wrong-result", "wrong result", "error", told, (), None, 1, told))
     failed = any(finding.severity == "error" for finding in findings)
     _write_reports(file, entry_label, findings, sarif_file, junit_file, annotate)
     if counters_file is not None and run.counters is not None:
@@ -282,9 +308,12 @@ def command(
 
         write_output(counters_file, counters_page(run.counters, code.text_of, f"{entry_label} in {file}"))
     if as_json:
-        print_json(_to_json(code, launches, run, findings, [(name, limit) for name, limit in shown]))
+        answered = {"field": {"outcome": answer.outcome, "text": answer.text}} if answer is not None else {}
+        print_json(_to_json(code, launches, run, findings, [(name, limit) for name, limit in shown]) | answered)
     else:
         _print_run(file, entry_label, launches, run, findings, schedules, seed)
+        if answer is not None and answer.outcome != "different":
+            click.echo(printable(f"field: {answer.outcome}: {answer.text}"))
         for name, limit in shown:
             _print_array(name, arrays[name], limit)
         if run.counters is not None and want_counters:
@@ -292,6 +321,35 @@ def command(
             print_counters(run.counters)
     if failed:
         context.exit(exit_codes.FAILED)
+
+
+def _field_other(
+    text: str,
+    launches: Sequence[Launch],
+    options: CompileOptions,
+    grid: Dimensions | None,
+    block: Dimensions | None,
+    names: Mapping[str, KernelArgument],
+) -> Other | dict[str, str]:
+    """A second kernel, launched as the first one is but for its grid and block, or an expression for an array."""
+    from gemmgen.sanitizer.field import Other
+
+    name, equals, expression = text.partition("=")
+    if equals and name.strip() in names:
+        return {name.strip(): expression}
+    path, _, entry_name = text.partition(":") if not Path(text).exists() else (text, "", "")
+    if not Path(path).exists():
+        raise click.UsageError(f"--field {text!r}: neither a file nor ARRAY=EXPRESSION for one of {', '.join(names) or 'no arrays'}")
+    if len(launches) != 1:
+        raise click.UsageError("--field with a second kernel takes one launch")
+    code = read_kernel_file(Path(path), options, entry_name or None)
+    entry = find_entry(code, entry_name or None)
+    first = launches[0]
+    if len(entry.parameter_names) != len(first.arguments):
+        raise click.UsageError(
+            f"--field: {entry.name} has {len(entry.parameter_names)} parameters, the first kernel {len(first.arguments)}"
+        )
+    return Other(code, (replace(first, entry=entry, grid=grid or first.grid, block=block or first.block),))
 
 
 def _cpus() -> int:

@@ -13,6 +13,7 @@ from gemmgen.kernels.family import Case, FieldPart
 from gemmgen.kernels.gemm.oracle import cases, group_rows
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.spec import GemmSpec
+from gemmgen.kernels.gemm.split_precision.product import SplitPrecisionPlan
 
 CASES = ("2 x 3 tiles", "primes")
 _REFERENCE = {
@@ -39,7 +40,7 @@ def field_cases(plan: GemmPlan) -> list[Case]:
 def excluded(plan: GemmPlan) -> str:
     """The reason why products of this instance are no polynomials over the field; empty for most instances."""
     spec: GemmSpec = plan.spec
-    if plan.planes is not None:
+    if isinstance(plan, SplitPrecisionPlan):
         return "operands are split into planes of a smaller type, which is a matter of real bits"
     if spec.storage.c == "s32" and (spec.alpha == "argument" or spec.beta == "argument" or spec.epilogue):
         return "results are integers that are computed by way of real numbers"

@@ -1,0 +1,262 @@
+"""Two kernels, or a kernel and an expression, over a finite field: whether they are the same function of their arrays.
+
+Arrays of floating-point numbers are filled with random residues, whatever they held. The answer is a probability, as
+`gemmgen.emulator.arithmetic` explains, and nothing is claimed for kernels whose data decide about branches or addresses.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from gemmgen.core.errors import GemmgenError
+from gemmgen.sanitizer.arguments import KernelArgument
+from gemmgen.sanitizer.launches import Launch, Run, Settings, run_launches
+from gemmgen.sanitizer.source import KernelCode, UnusableInput
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+FLOATS = {"f32": 31, "f16": 16, "bf16": 16}
+"""Types that are drawn from the field, and their bits that count."""
+MOST_DEGREE = 4
+"""Degree that probabilities are stated for: products of two arrays, with a scalar and a mask."""
+_SCALAR_LIMIT = 0x7F800000
+_LONGEST_EXPRESSION = 2000
+_DEEPEST_EXPRESSION = 40
+
+
+@dataclass(frozen=True)
+class Other:
+    """The second kernel, with launches of its own."""
+
+    code: KernelCode
+    launches: tuple[Launch, ...]
+
+
+@dataclass(frozen=True)
+class FieldAnswer:
+    """Outcome of a comparison."""
+
+    outcome: str
+    """``same``, ``different`` or ``nothing claimed``."""
+    text: str
+
+
+def compare_over_field(
+    code: KernelCode,
+    launches: Sequence[Launch],
+    given: Mapping[str, KernelArgument],
+    symbols: Mapping[str, Any],
+    settings: Settings,
+    other: Other | Mapping[str, str],
+    bits: int = 29,
+) -> FieldAnswer:
+    """Runs a kernel, and what it is compared with, on the same residues as often as it takes for a miss below 2 to the minus ``bits``.
+
+    ``other`` is a second kernel or, by the names of arrays, expressions for what they hold afterwards. Raises ``UnusableInput``.
+    """
+    types = {array.type for argument in given.values() for _, array in argument.arrays("")} & FLOATS.keys()
+    if not types:
+        raise UnusableInput(f"--field needs an array of {', '.join(FLOATS)}")
+    drawn = min(FLOATS[name] for name in types)
+    per_run = -math.log2(MOST_DEGREE * 2.0**-drawn + (2.0**-drawn if drawn < 31 else 0.0))
+    runs = max(1, math.ceil(bits / per_run))
+    programs = [(code, launches)] if not isinstance(other, Other) else [(code, launches), (other.code, other.launches)]
+    for seed in range(runs):
+        arguments = {name: _drawn(name, argument, seed) for name, argument in given.items()}
+        first = _run(code, launches, arguments, symbols, settings)
+        if isinstance(first, FieldAnswer):
+            return first
+        if isinstance(other, Other):
+            second = _run(other.code, other.launches, arguments, symbols, settings)
+            if isinstance(second, FieldAnswer):
+                return second
+            wanted = {name: (array.type, array.value) for name, array in second.arrays().items()}
+        else:
+            wanted = {name: (given[name].type, _stored(evaluate(text, arguments), given[name])) for name, text in other.items()}
+        for name, array in first.arrays().items():
+            if name in wanted and (told := _difference(name, array, wanted[name][1])):
+                return FieldAnswer("different", told)
+    for own_code, own_launches in programs:
+        doubt = _doubt(own_code, own_launches)
+        if doubt:
+            return FieldAnswer("nothing claimed", doubt)
+    return FieldAnswer("same", f"the same function, wrong with probability below 2^-{math.floor(per_run * runs)} ({runs} runs)")
+
+
+def _run(
+    code: KernelCode, launches: Sequence[Launch], arguments: Mapping[str, KernelArgument], symbols: Mapping[str, Any], settings: Settings
+) -> Run | FieldAnswer:
+    from gemmgen.emulator.arithmetic import FIELD
+
+    try:
+        run = run_launches(code, launches, arguments, symbols, None, replace(settings, counters=False, arithmetic=FIELD))
+    except UnusableInput:
+        raise
+    except GemmgenError as error:
+        return FieldAnswer("nothing claimed", str(error).splitlines()[0])
+    if run.failed:
+        worst = next(finding for finding in run.findings if finding.severity == "error")
+        return FieldAnswer("different", f"{code.name} does what it must not: {worst.title}")
+    return run
+
+
+def _drawn(name: str, argument: KernelArgument, seed: int) -> KernelArgument:
+    """An argument with residues in its arrays of floats; a float32 by value becomes a residue too."""
+    import numpy as np
+
+    from gemmgen.emulator import residues
+
+    rng = np.random.default_rng([seed, *name.encode()])
+    if argument.pointers:
+        raise UnusableInput(f"--field takes no structures and arrays of pointers, as {name} is one")
+    if argument.is_array and argument.type in FLOATS and argument.initialised:
+        bits = FLOATS[argument.type]
+        word = np.uint32 if bits == 31 else np.uint16
+        codes = rng.integers(0, residues.MODULUS if bits == 31 else 1 << bits, argument.value.shape, dtype=np.uint64).astype(word)
+        return replace(argument, value=codes.view(argument.value.dtype))
+    if not argument.is_array and argument.type == "f32":
+        return replace(argument, value=np.uint32(rng.integers(2, _SCALAR_LIMIT)).view(np.float32))
+    return argument
+
+
+def _stored(values: npt.NDArray[Any], like: KernelArgument) -> npt.NDArray[Any]:
+    import numpy as np
+
+    from gemmgen.emulator import residues
+
+    if values.size != like.value.size:
+        raise UnusableInput(f"--field: the expression has {values.size} elements, the array {like.value.size}")
+    flat = values.reshape(-1)
+    if like.type == "f32":
+        return residues.words(residues.canonical(flat))
+    return residues.narrowed(flat, FLOATS[like.type]).astype(np.uint16)
+
+
+def _difference(name: str, array: KernelArgument, wanted: npt.NDArray[Any]) -> str:
+    import numpy as np
+
+    from gemmgen.emulator import residues
+
+    if array.type not in FLOATS:
+        same = np.ascontiguousarray(array.value).reshape(-1).view(np.uint8) == np.ascontiguousarray(wanted).reshape(-1).view(np.uint8)
+        return "" if same.all() else f"{name} differs"
+    word = np.uint32 if array.type == "f32" else np.uint16
+    got, expected = (np.ascontiguousarray(values).reshape(-1).view(word) for values in (array.value, wanted))
+    if array.type == "f32":
+        got, expected = residues.canonical(got), residues.canonical(expected)
+    different = np.flatnonzero(got != expected)
+    if not len(different):
+        return ""
+    return f"{name}[{int(different[0])}] is another function of the arrays; {len(different)} of {got.size} elements differ"
+
+
+def _doubt(code: KernelCode, launches: Sequence[Launch]) -> str:
+    from gemmgen.emulator.data_flow import DataFlow, data_dependence
+    from gemmgen.emulator.program import link
+
+    for launch in launches:
+        program = link(code.ptx if isinstance(code.ptx, str) else code.ptx.decode(), launch.entry.symbol)
+        found = data_dependence(program, (), DataFlow(program).hashed)
+        if found.reason:
+            return f"{launch.entry.name}: {found.reason}"
+    return ""
+
+
+# -- expressions ---------------------------------------------------------------------------------------------------
+
+
+def evaluate(text: str, arguments: Mapping[str, KernelArgument]) -> npt.NDArray[Any]:
+    """A NumPy expression of the arguments over the field: + - * @, .T, .reshape(...), .sum(axis=...), slices and numbers.
+
+    Raises ``UnusableInput`` for anything else.
+    """
+    if len(text) > _LONGEST_EXPRESSION:
+        raise UnusableInput(f"--field: an expression of {len(text)} characters, need at most {_LONGEST_EXPRESSION}")
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise UnusableInput(f"--field: {text!r} is no expression") from None
+    import numpy as np
+
+    try:
+        return _value(tree.body, arguments, 0)
+    except (ValueError, IndexError, TypeError, np.exceptions.AxisError) as error:
+        raise UnusableInput(f"--field: {text!r}: {error}") from None
+
+
+def _value(node: ast.expr, arguments: Mapping[str, KernelArgument], depth: int) -> npt.NDArray[Any]:
+    """Residues as uint64 below the modulus."""
+    import numpy as np
+
+    from gemmgen.emulator import residues
+
+    if depth > _DEEPEST_EXPRESSION:
+        raise UnusableInput(f"--field: an expression nested more than {_DEEPEST_EXPRESSION} deep")
+    match node:
+        case ast.Name(id=name) if name in arguments:
+            return _residues_of(arguments[name])
+        case ast.Constant(value=int() | float() as number):
+            return residues.canonical(residues.of_float(float(number))).reshape(())
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            value = _value(operand, arguments, depth + 1)
+            return residues.canonical(np.uint64(residues.MODULUS) - value).reshape(value.shape)
+        case ast.BinOp(left=left, op=ast.MatMult(), right=right):
+            return residues.matrix_product(_value(left, arguments, depth + 1), _value(right, arguments, depth + 1))
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult() as operator, right=right):
+            a, b = np.broadcast_arrays(_value(left, arguments, depth + 1), _value(right, arguments, depth + 1))
+            if isinstance(operator, ast.Mult):
+                result = residues.multiplied(a, b)
+            else:
+                result = a + (b if isinstance(operator, ast.Add) else np.uint64(residues.MODULUS) - b)
+            return residues.canonical(result).reshape(a.shape)
+        case ast.Attribute(value=inner, attr="T"):
+            return _value(inner, arguments, depth + 1).T
+        case ast.Subscript(value=inner, slice=index):
+            chosen: npt.NDArray[Any] = _value(inner, arguments, depth + 1)[_index(index)]
+            return chosen
+        case ast.Call(func=ast.Attribute(value=inner, attr="reshape"), args=sizes, keywords=[]):
+            return _value(inner, arguments, depth + 1).reshape([_integer(size) for size in sizes])
+        case ast.Call(func=ast.Attribute(value=inner, attr="sum"), args=[], keywords=keywords):
+            axes = {keyword.arg: _integer(keyword.value) for keyword in keywords}
+            total = _value(inner, arguments, depth + 1).sum(dtype=np.uint64, axis=axes.get("axis"))
+            return residues.canonical(total).reshape(np.shape(total))
+        case _:
+            known = ", ".join(arguments)
+            raise UnusableInput(f"--field: {ast.unparse(node)!r} is not understood; there are {known}, + - * @, .T, .reshape and .sum")
+
+
+def _residues_of(argument: KernelArgument) -> npt.NDArray[Any]:
+    import numpy as np
+
+    from gemmgen.emulator import residues
+
+    value = np.asarray(argument.value)
+    if argument.type in FLOATS:
+        words = np.ascontiguousarray(value).view(np.uint32 if argument.type == "f32" else np.uint16)
+        return residues.canonical(residues.of_codes(words, argument.type)).reshape(value.shape)
+    return residues.canonical(residues.of_integers(value)).reshape(value.shape)
+
+
+def _integer(node: ast.expr) -> int:
+    match node:
+        case ast.Constant(value=int() as number):
+            return number
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() as number)):
+            return -number
+    raise UnusableInput(f"--field: {ast.unparse(node)!r} is no integer")
+
+
+def _index(node: ast.expr) -> Any:
+    match node:
+        case ast.Tuple(elts=elements):
+            return tuple(_index(element) for element in elements)
+        case ast.Slice(lower=lower, upper=upper, step=step):
+            return slice(*(None if part is None else _integer(part) for part in (lower, upper, step)))
+        case ast.Constant(value=None):
+            return None
+    return _integer(node)

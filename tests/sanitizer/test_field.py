@@ -1,0 +1,73 @@
+"""Kernels compared over a finite field, with each other and with expressions."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from gemmgen.cli import cli
+from gemmgen.sanitizer.arguments import KernelArgument
+from gemmgen.sanitizer.field import evaluate
+from gemmgen.sanitizer.source import UnusableInput
+
+KERNEL = """extern "C" __global__ void product(const float* a, const float* b, float* c, int m, int n, int k) {{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= m * n) return;
+    float sum = 0.0f;
+    {loop}
+    c[i] = sum;
+}}"""
+TERM = "sum = fmaf(a[i / n * k + x], b[x * n + i % n], sum);"
+UP = f"for (int x = 0; x < k; ++x) {TERM}"
+DOWN = f"for (int x = k - 1; x >= 0; --x) {TERM}"
+LOST = f"for (int x = 0; x < k; ++x) if (x != 3 || i != 77) {TERM}"
+SKIPS = f"for (int x = 0; x < k; ++x) if (a[i / n * k + x] != 0.0f) {{ {TERM} if (sum > 1e30f) c[i] = 0.0f; }}"
+ARGUMENTS = [
+    *("--grid", "2", "--block", "96", "--arg", "f32[80]=random", "--arg", "f32[120]=random", "--arg", "f32[96]"),
+    *("--arg", "i32=8", "--arg", "i32=12", "--arg", "i32=10"),
+]
+
+
+@pytest.fixture
+def compare(tmp_path):
+    def run(loop: str, other: str):
+        file = tmp_path / "first.cu"
+        file.write_text(KERNEL.format(loop=loop))
+        if "=" not in other.partition("(")[0] or other.startswith("for"):
+            (tmp_path / "second.cu").write_text(KERNEL.format(loop=other))
+            other = str(tmp_path / "second.cu")
+        return CliRunner().invoke(cli, ["emulate", str(file), *ARGUMENTS, "--field", other])
+
+    return run
+
+
+def test_two_orders_of_a_sum_are_the_same_function(compare):
+    result = compare(UP, DOWN)
+    assert result.exit_code == 0, result.output
+    assert "field: same: the same function, wrong with probability below 2^-29" in result.output
+
+
+def test_a_lost_term_is_another_function(compare):
+    result = compare(UP, LOST)
+    assert result.exit_code == 1
+    assert "c[77] is another function of the arrays; 1 of 96 elements differ" in result.output
+
+
+def test_an_expression_is_compared(compare):
+    assert compare(UP, "c=a.reshape(8,10)@b.reshape(10,12)").exit_code == 0
+    assert compare(UP, "c=a.reshape(8,10)@b.reshape(10,12) + 1").exit_code == 1
+
+
+def test_nothing_is_claimed_where_data_decide(compare):
+    result = compare(SKIPS, SKIPS)
+    assert result.exit_code == 0
+    assert "field: nothing claimed" in result.output
+
+
+@pytest.mark.parametrize("text", ["__import__('os')", "a.tofile('x')", "a if a else b", "a[b]", "(" * 60, "unknown + 1", "a @"])
+def test_other_expressions_are_refused(text):
+    import numpy as np
+
+    arrays = {name: KernelArgument(name, "f32", np.ones(4, np.float32)) for name in "ab"}
+    with pytest.raises(UnusableInput):
+        evaluate(text, arrays)
