@@ -6,15 +6,15 @@ import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gemmgen.core.cache import cache_key
 from gemmgen.core.errors import EnvironmentMissing
-from gemmgen.core.version import __version__
 from gemmgen.sweep.evaluation import Conditions, Ending, Prepared
 from gemmgen.sweep.file import Limits
+from gemmgen.sweep.machine import code_version
 from gemmgen.sweep.processes import Lane, Outcome, Task, wait_for
 from gemmgen.sweep.records import PointResult, Stage, Status, SweepError
 
@@ -70,6 +70,8 @@ class _Job:
     point: Point
     place: int
     """In the list of results."""
+    key: str
+    """Digest of the point before it is checked. Its result is stored under this one if no check ends."""
     prepared: Prepared | None = None
     ending: Ending = field(default_factory=lambda: Ending(Stage.CHECK, Status.CORRECT))
     steps: list[Step] = field(default_factory=list)
@@ -170,7 +172,7 @@ class Engine:
                     break
                 self._taken += 1
                 self._open += 1
-                self._submit(self._cpu, _Job(following[1], following[0]))
+                self._accept(_Job(following[1], following[0], _point_key(following[1], self.settings.conditions)))
             if exhausted and not self._open:
                 return
             lanes = self._lanes()
@@ -178,6 +180,16 @@ class Engine:
             for lane in lanes:
                 for job, outcome in lane.collect():
                     self._take(lane, job, outcome)
+
+    def _accept(self, job: _Job) -> None:
+        """Begins with a point, unless it is known that its check does not end."""
+        if job.key in self.results:
+            self.duplicates += 1
+            self._answer(job, self.results[job.key])
+        elif (known := self._known(job.key, job.point)) is not None:
+            self._reuse(job, known)
+        else:
+            self._submit(self._cpu, job)
 
     def _has_room(self) -> bool:
         return all(len(queue) < BACKLOG for queue in self._queues.values())
@@ -213,10 +225,10 @@ class Engine:
             if outcome.kind == "done":
                 self._take_prepared(job, outcome.value)
             else:
-                job.prepared, job.ending = _unprepared(job.point), _ending_of(outcome)
-                self._finish(job)
+                known = self._store.digest_of(job.point.sweep, job.key) if self._store is not None else None
+                self._take_prepared(job, _unprepared(job.point, known or job.key, _ending_of(outcome, Stage.CHECK)))
             return
-        ending = outcome.value if outcome.kind == "done" else _ending_of(outcome)
+        ending = outcome.value if outcome.kind == "done" else _ending_of(outcome, job.steps[0][1][0])
         if ending.context_lost:
             lane.retire()
         waiting = self._waiting.pop(job.kernel_step, None)
@@ -234,13 +246,11 @@ class Engine:
             self._running[prepared.digest].followers.append(job)
         elif prepared.digest in self.results:
             self.duplicates += 1
+            if self._store is not None:
+                self._store.assign(job.point.sweep, job.key, prepared.digest)
             self._answer(job, self.results[prepared.digest])
         elif (known := self._known(prepared.digest, job.point)) is not None:
-            self.reused += 1
-            self.results[prepared.digest] = known
-            self._answer(job, known)
-            if self._listener is not None:
-                self._listener(known, True)
+            self._reuse(job, known)
         else:
             self._running[prepared.digest] = job
             go_on = not self.settings.check_only and prepared.ending.status is Status.CORRECT
@@ -300,6 +310,16 @@ class Engine:
             self._store.append(own)
         return own
 
+    def _reuse(self, job: _Job, known: PointResult) -> None:
+        """Answers a point with its stored result."""
+        self.reused += 1
+        self.results[known.digest] = known
+        if self._store is not None:
+            self._store.assign(job.point.sweep, job.key, known.digest)
+        self._answer(job, known)
+        if self._listener is not None:
+            self._listener(known, True)
+
     def _answer(self, job: _Job, result: PointResult) -> None:
         self._answers[job.place] = result if result.axes == job.point.axes else replace(result, axes=job.point.axes)
         self._open -= 1
@@ -309,7 +329,7 @@ class Engine:
         assert job.prepared is not None
         result = _result(job.point, job.prepared, job.ending, self.settings.conditions)
         if self._store is not None:
-            self._store.append(result)
+            self._store.append(result, [one.key for one in (job, *job.followers)])
         self._running.pop(result.digest, None)
         self.results[result.digest] = result
         for one in (job, *job.followers):
@@ -343,9 +363,9 @@ def _result(point: Point, prepared: Prepared, ending: Ending, conditions: Condit
     )
 
 
-def _ending_of(outcome: Outcome) -> Ending:
-    """The end of a point whose task brought no value."""
-    stage = outcome.stage or Stage.CHECK
+def _ending_of(outcome: Outcome, first: Stage) -> Ending:
+    """The end of a point whose task, which begins with the stage ``first``, brought no value."""
+    stage = outcome.stage or first
     seconds = {str(stage): outcome.seconds} if outcome.seconds else {}
     match outcome.kind:
         case "expired":
@@ -357,13 +377,16 @@ def _ending_of(outcome: Outcome) -> Ending:
     return Ending(stage, Status.RUNTIME, outcome.text, "exception", seconds=seconds)
 
 
-def _unprepared(point: Point) -> Prepared:
-    """Record of a point that could not even be checked."""
-    content = json.dumps([point.fields, point.sizes, point.architecture], sort_keys=True, default=str)
-    digest = cache_key("sweep point not checked", __version__, content)
+def _point_key(point: Point, conditions: Conditions) -> str:
+    """Digest of a point that is not checked: of its fields as they were given, the code and all conditions."""
+    content = [point.fields, point.sizes, point.architecture, point.axes if point.mistake else None, asdict(conditions)]
+    return cache_key("sweep point not checked", code_version(), json.dumps(content, sort_keys=True, default=str))
+
+
+def _unprepared(point: Point, digest: str, ending: Ending) -> Prepared:
+    """Record of a point whose check did not end."""
     kind = point.fields.get("kind")
-    nothing = Ending(Stage.CHECK, Status.RUNTIME)
-    return Prepared(digest, digest, kind if isinstance(kind, str) else "", "", point.fields, {}, point.architecture or "", nothing)
+    return Prepared(digest, digest, kind if isinstance(kind, str) else "", "", point.fields, {}, point.architecture or "", ending)
 
 
 def _machine_memory() -> int:

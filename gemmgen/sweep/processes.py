@@ -148,7 +148,8 @@ class Worker:
         self._kill()
         last = _last_words(lines)
         text = f"the worker {_how(code)}{f'; it said: {last}' if last else ''}"
-        if not self._began and self._stage is None:
+        # One that was killed before it began says nothing about the next.
+        if not self._began and self._stage is None and (code is None or code >= 0):
             raise SweepError(f"workers cannot be started: {text}")
         return Outcome("died", text=text, stage=self._stage, seconds=spent)
 

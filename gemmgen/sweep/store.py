@@ -11,7 +11,7 @@ import os
 import sqlite3
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -44,9 +44,21 @@ CREATE INDEX by_digest ON results (digest);
 COMMIT;
 """
 
+_POINTS = """
+CREATE TABLE IF NOT EXISTS points (
+    sweep TEXT NOT NULL,
+    point TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    PRIMARY KEY (sweep, point)
+) WITHOUT ROWID
+"""
+"""Maps a point, as it is known before it is checked, to the digest of its result: a point has one result at any time. The table is
+absent from files of earlier versions, which ignore it."""
+
 
 class ResultStore:
-    """The results in one file, which is made when it does not exist. Each sweep has at most one result under a digest."""
+    """The results in one file, which is made when it does not exist. Each sweep has at most one result under a digest, and one result
+    for a point."""
 
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
         """Opens ``path``. Raises ``SweepError`` if it cannot be used or holds something else, which is left as it is."""
@@ -61,13 +73,57 @@ class ResultStore:
             self._require_own()
             self._connection = self._open_to_read() if read_only else self._open_to_write()
 
-    def append(self, result: PointResult) -> None:
-        """Keeps a result on disk; an older one of the same sweep under the same digest gives way."""
-        with self._explained():
+    def append(self, result: PointResult, points: Iterable[str] = ()) -> None:
+        """Keeps a result on disk; an older one of the same sweep under the same digest gives way.
+
+        ``points`` are the points whose result it is. A result under another digest that one of them had before is removed, unless
+        other points share it. A result whose digest is that of an unchecked point is dropped if the point has a result by now.
+        """
+        record = json.dumps(result.to_json())
+        with self._explained(), self._transaction():
+            if result.digest in points and self._digest_of(result.sweep, result.digest) not in (None, result.digest):
+                return
             self._connection.execute(
-                "INSERT OR REPLACE INTO results (digest, sweep, record) VALUES (?, ?, ?)",
-                (result.digest, result.sweep, json.dumps(result.to_json())),
+                "INSERT OR REPLACE INTO results (digest, sweep, record) VALUES (?, ?, ?)", (result.digest, result.sweep, record)
             )
+            for point in points:
+                self._assign(result.sweep, point, result.digest)
+
+    def assign(self, sweep: str, point: str, digest: str) -> None:
+        """Notes that a point's result is the one that is stored under ``digest``."""
+        with self._explained():
+            if self._digest_of(sweep, point) != digest:
+                with self._transaction():
+                    self._assign(sweep, point, digest)
+
+    def digest_of(self, sweep: str, point: str) -> str | None:
+        """The digest under which the result of a point is stored; None if it has none."""
+        with self._explained():
+            return self._digest_of(sweep, point)
+
+    def _digest_of(self, sweep: str, point: str) -> str | None:
+        row = self._connection.execute("SELECT digest FROM points WHERE sweep = ? AND point = ?", (sweep, point)).fetchone()
+        return None if row is None else str(row[0])
+
+    def _assign(self, sweep: str, point: str, digest: str) -> None:
+        before = self._digest_of(sweep, point)
+        self._connection.execute("INSERT OR REPLACE INTO points (sweep, point, digest) VALUES (?, ?, ?)", (sweep, point, digest))
+        if before not in (None, digest):
+            self._connection.execute(
+                "DELETE FROM results WHERE sweep = :sweep AND digest = :digest "
+                "AND NOT EXISTS (SELECT 1 FROM points WHERE sweep = :sweep AND digest = :digest)",
+                {"sweep": sweep, "digest": before},
+            )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
 
     def get(self, digest: str, sweep: str | None = None) -> PointResult | None:
         """The newest result under ``digest``, of one sweep or of any; None if there is none."""
@@ -152,6 +208,7 @@ class ResultStore:
             connection.execute("PRAGMA synchronous = NORMAL")
             # A file that cannot be written is reported now, not when there is something to keep.
             connection.execute("DELETE FROM results WHERE 0")
+            connection.execute(_POINTS)
             connection.execute("SELECT number, digest, sweep, record FROM results LIMIT 1").fetchone()
         except BaseException:
             connection.close()

@@ -15,7 +15,9 @@ from gemmgen.codegen.rendering import render
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.sweep.evaluation import Conditions, Ending, Enter, Prepared
 from gemmgen.sweep.evaluation import execute as really_execute
+from gemmgen.sweep.evaluation import prepare
 from gemmgen.sweep.records import Stage, Status
+from gemmgen.sweep.space import Point
 from gemmgen.toolchain import compilation
 from gemmgen.toolchain.nvrtc import Binary, compile_source
 
@@ -123,3 +125,56 @@ DEEDS = {
     "slow": lambda: time.sleep(0.2),
     "wait": wait,
 }
+
+
+def prepare_once_badly(job: tuple[Point, Conditions], enter: Enter) -> Prepared:
+    """Checks of which some fail the first time: a label such as ``check_kill`` names the stage and the deed."""
+    stumble_once(job[0].fields["label"], Stage.CHECK, enter)
+    return prepare(job, enter)
+
+
+def execute_once_badly(job: Job, enter: Enter) -> Ending:
+    """Stages of which some fail the first time."""
+    prepared, _, stages = job
+    for stage in stages:
+        stumble_once(prepared.spec["label"], stage, enter)
+    return Ending(stages[-1], Status.CORRECT, metrics={f"{stages[-1]}_ran": 1.0})
+
+
+def stumble_once(label: str, stage: Stage, enter: Enter) -> None:
+    """Enters ``stage``; dies there if the label says so and no process did before."""
+    enter(stage)
+    named, _, deed = label.partition("_")
+    flag = Path(os.environ[NOTES]) / label
+    if named == stage and deed in ONCE and not flag.exists():
+        flag.touch()
+        ONCE[deed]()
+
+
+def run_out_of_memory() -> None:
+    raise MemoryError
+
+
+ONCE = {
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "timeout": lambda: time.sleep(600),
+    "memory": run_out_of_memory,
+}
+
+
+def execute_slowly(job: Job, enter: Enter) -> Ending:
+    """Stages that take a while, so that a kill may come in each."""
+    prepared, _, stages = job
+    for stage in stages:
+        enter(stage)
+        time.sleep(0.03)
+    return Ending(stages[-1], Status.CORRECT, metrics={f"{stages[-1]}_ran": 1.0})
+
+
+def prepare_slowly(job: tuple[Point, Conditions], enter: Enter) -> Prepared:
+    """Checks that take as long as stages."""
+    enter(Stage.CHECK)
+    time.sleep(0.02)
+    found = prepare(job, enter)
+    time.sleep(0.02)
+    return found
