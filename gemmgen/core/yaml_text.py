@@ -19,6 +19,8 @@ from gemmgen.core.text import printable
 MAXIMUM_BYTES = 1_000_000
 MAXIMUM_DEPTH = 32
 """Levels of mappings and lists in one another. Ours have fewer than ten."""
+MAXIMUM_VALUES = 50_000
+"""Values of one text, keys not counted. A sweep may list thousands; every message about a text takes less than two seconds."""
 MAXIMUM_DIGITS = 64
 _SHOWN_LINE = 160
 """Columns of a line that is quoted."""
@@ -139,7 +141,7 @@ class _Place:
 
 def hint(value: object) -> str:
     """Text to write instead of one that YAML 1.1 took for something else; "" for any other value."""
-    match = _TEXT_SINCE.fullmatch(value) if isinstance(value, str) else None
+    match = _TEXT_SINCE.fullmatch(value) if isinstance(value, str) and len(value) <= MAXIMUM_DIGITS else None
     if match is None:
         return ""
     return "YAML 1.2 takes this for text: write true or false" if match["truth"] else "YAML 1.2 takes this for text: write a decimal number"
@@ -152,6 +154,11 @@ class _Open:
         self.data = data
         self.key: Any = None
         self.has_key = False
+
+    @property
+    def expects_key(self) -> bool:
+        """True in a mapping before each key."""
+        return isinstance(self.data, dict) and not self.has_key
 
     def add(self, value: Any, mark: Any) -> None:
         """An item of a list; of a mapping a key, then its value."""
@@ -170,7 +177,12 @@ class _Open:
 def _parse(text: bytes | str) -> Any:
     root: list[Any] = []
     stack = [_Open(root)]
+    values = 0
     for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and not stack[-1].expects_key:
+            values += 1
+            if values > MAXIMUM_VALUES:
+                raise _Misplaced(event.start_mark, f"more than {MAXIMUM_VALUES:,} values")
         match event:
             case yaml.ScalarEvent():
                 stack[-1].add(_scalar(event), event.start_mark)

@@ -9,7 +9,7 @@ import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ _SHOWN_CHARACTERS = 60
 """Of a name that a user chose."""
 _SHOWN_MESSAGE = 600
 """Of what Pydantic says, which quotes values."""
+_SHOWN_MISTAKES = 20
+"""Mistakes of one file that are reported one by one; the others are counted."""
 _LISTED_FIELDS = 16
 """Fields of one place that are all named where none is like the one that was asked for."""
 
@@ -146,7 +148,7 @@ def _validated(fields: dict[str, Any], name: str, text: bytes | None, overrides:
         got = "it has none" if "kind" not in fields else f"got {reprlib.repr(kind)}"
         near = get_close_matches(kind if isinstance(kind, str) else "", kinds, n=1)
         told = f"{name}: kind: {got}, need one of: {', '.join(kinds)}" + (f" (did you mean {near[0]}?)" if near else "")
-        raise SpecError("\n".join([told, *_excerpt(text, ["kind"], overrides)]))
+        raise SpecError("\n".join([told, *_Excerpts(text, overrides).of(["kind"])]))
     checked: KernelSpec = validated(family(kind).spec, fields, name, "not a valid spec", text, overrides)
     return checked
 
@@ -168,45 +170,63 @@ def validated(
         raise SpecError(f"{name}: nested too deeply") from None
     schema = model.model_json_schema()
     lines = [f"{name}: {wrong}:"]
-    for item, path, number in _told_once(mistakes, fields):
+    told = _told_once(mistakes, fields)
+    excerpts = _Excerpts(text, overrides)
+    for item, path, number in told[:_SHOWN_MISTAKES]:
         reason = _reason(item, path, fields, schema)
         if number is not None:
             reason = replace(reason, need=f"{reason.need}, or {_reason(number, path, fields, schema).need}")
         lines.append(f"  - {reason}")
-        lines += _excerpt(text, path, overrides)
+        lines += excerpts.of(path)
+    if len(told) > _SHOWN_MISTAKES:
+        lines.append(f"  and {len(told) - _SHOWN_MISTAKES:,} more, {len(told):,} in all")
     raise SpecError("\n".join(lines))
 
 
 def _told_once(mistakes: Sequence[Any], fields: Any) -> list[tuple[Any, list[str], Any]]:
     """Mistakes with their paths. Where a field takes values of several forms, each form has its own complaint: the first is reported, or
     that about a part of the value. Where the first is about words and another about whole numbers, that comes third, else None."""
-    placed = [(item, _path(item["loc"], fields)) for item in mistakes]
-    paths = [path for _, path in placed]
+    complaints: dict[tuple[str, ...], list[Any]] = {}
+    for item in mistakes:
+        complaints.setdefault(tuple(_path(item["loc"], fields)), []).append(item)
+    wholes = {path[:length] for path in complaints for length in range(len(path))}
     told = []
-    for index, (item, path) in enumerate(placed):
-        about_a_part = any(len(other) > len(path) and other[: len(path)] == path for other in paths)
-        if path not in paths[:index] and not about_a_part:
-            others = (other for other, there in placed[index + 1 :] if there == path)
+    for path, (item, *others) in complaints.items():
+        if path not in wholes:
             number = next((other for other in others if other["type"].startswith(("int_", "greater", "less"))), None)
-            told.append((item, path, number if item["type"] == "literal_error" else None))
+            told.append((item, list(path), number if item["type"] == "literal_error" else None))
     return told
 
 
-def _excerpt(text: bytes | None, path: Sequence[str], overrides: Sequence[str]) -> list[str]:
-    """The override that a path is from; else the line of a YAML text that it leads to, or that of the part of a spec in which it is
-    missing, and a caret below."""
-    for override in reversed(overrides):
-        keys = override.partition("=")[0].split(".")
-        if list(path[: len(keys)]) == keys:
-            return [f"      by --set {printable(override, _SHOWN_CHARACTERS)}"]
-    positions = {} if text is None else yaml_text.positions(text)
-    keyed = [tuple(int(part) if part.isdecimal() and as_index else part for part in path) for as_index in (True, False)]
-    found = next((positions[key[:length]] for length in range(len(path), 0, -1) for key in keyed if key[:length] in positions), None)
-    if found is None:  # a part of it that only an override names
-        begun = [override for override in overrides if override.partition("=")[0].split(".")[: len(path)] == list(path)]
-        return [f"      by --set {printable(override, _SHOWN_CHARACTERS)}" for override in begun[-1:]]
-    assert text is not None
-    return yaml_text.excerpt(text.decode("utf-8", "replace").splitlines()[found[0] - 1], *found)
+class _Excerpts:
+    """Lines of a YAML text that mistakes are in, and the overrides that made others. The text is read once, whatever their number."""
+
+    def __init__(self, text: bytes | None, overrides: Sequence[str]) -> None:
+        self._text = text
+        self._overrides = overrides
+
+    @cached_property
+    def _positions(self) -> Mapping[tuple[str | int, ...], tuple[int, int]]:
+        return {} if self._text is None else yaml_text.positions(self._text)
+
+    @cached_property
+    def _lines(self) -> list[str]:
+        return [] if self._text is None else self._text.decode("utf-8", "replace").splitlines()
+
+    def of(self, path: Sequence[str]) -> list[str]:
+        """The override that a path is from; else the line of the text that it leads to, or that of the part of a spec in which it is
+        missing, and a caret below."""
+        for override in reversed(self._overrides):
+            keys = override.partition("=")[0].split(".")
+            if list(path[: len(keys)]) == keys:
+                return [f"      by --set {printable(override, _SHOWN_CHARACTERS)}"]
+        positions = self._positions
+        keyed = [tuple(int(part) if part.isdecimal() and as_index else part for part in path) for as_index in (True, False)]
+        found = next((positions[key[:length]] for length in range(len(path), 0, -1) for key in keyed if key[:length] in positions), None)
+        if found is None:  # a part of it that only an override names
+            begun = [override for override in self._overrides if override.partition("=")[0].split(".")[: len(path)] == list(path)]
+            return [f"      by --set {printable(override, _SHOWN_CHARACTERS)}" for override in begun[-1:]]
+        return yaml_text.excerpt(self._lines[found[0] - 1], *found)
 
 
 def _as_data(value: Any) -> Any:
