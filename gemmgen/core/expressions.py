@@ -14,6 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+MAXIMUM_DEPTH = 200
+"""Levels of a tree. Those who walk it by recursion need the stack for so many."""
+
 BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -76,7 +79,7 @@ class Grammar:
     """The contents, in words."""
 
     def children(self, node: ast.expr) -> list[ast.expr]:
-        """The parts of a node; raises ``NotInGrammar`` for one that the grammar has not."""
+        """The parts of a node. Raises ``NotInGrammar`` for a wrong number of arguments, ``_Foreign`` if the grammar has no such node."""
         match node:
             case ast.Constant(value=value) if type(value) in self.constants:
                 return []
@@ -94,7 +97,7 @@ class Grammar:
                 return arguments
         found = _general_children(node) if self.general else None
         if found is None:
-            raise NotInGrammar(f"{reprlib.repr(ast.unparse(node))} is not part of {self.parts}")
+            raise _Foreign(node)
         return found
 
 
@@ -115,17 +118,36 @@ def _general_children(node: ast.expr) -> list[ast.expr] | None:
     return None
 
 
+class _Foreign(Exception):
+    """A node that a grammar does not have."""
+
+    def __init__(self, node: ast.expr) -> None:
+        super().__init__(node)
+        self.node = node
+
+
+def text_of(node: ast.expr, text: str) -> str:
+    """The part of ``text`` that a node of its tree was read from. Unlike ``ast.unparse`` it needs no stack, however deep the node is."""
+    return ast.get_source_segment(text.strip(), node) or ""
+
+
 def read(text: str, grammar: Grammar, most_nodes: int | None = None) -> ast.expr:
-    """The tree of ``text``. Raises ``NotInGrammar``."""
+    """The tree of ``text``, at most ``MAXIMUM_DEPTH`` levels deep. Raises ``NotInGrammar``."""
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise NotInGrammar(f"cannot be read: {getattr(error, 'msg', None) or error}") from None
     if most_nodes is not None and sum(1 for _ in ast.walk(tree)) > most_nodes:
         raise NotInGrammar(f"more than {most_nodes} parts; split it into several")
-    pending = [tree]
-    while pending:
-        pending += grammar.children(pending.pop())
+    level, depth = [tree], 0
+    while level:
+        depth += 1
+        if depth > MAXIMUM_DEPTH:
+            raise NotInGrammar(f"nested more than {MAXIMUM_DEPTH} levels deep")
+        try:
+            level = [child for node in level for child in grammar.children(node)]
+        except _Foreign as error:
+            raise NotInGrammar(f"{reprlib.repr(text_of(error.node, text))} is not part of {grammar.parts}") from None
     return tree
 
 

@@ -19,7 +19,7 @@ from gemmgen.core.text import printable
 MAXIMUM_BYTES = 1_000_000
 MAXIMUM_DEPTH = 32
 """Levels of mappings and lists in one another. Ours have fewer than ten."""
-MAXIMUM_VALUES = 50_000
+MAXIMUM_VALUES = 20_000
 """Values of one text, keys not counted. A sweep may list thousands; every message about a text takes less than two seconds."""
 MAXIMUM_DIGITS = 64
 _SHOWN_LINE = 160

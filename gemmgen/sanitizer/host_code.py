@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from gemmgen.core.errors import EnvironmentMissing
+from gemmgen.sanitizer.comments import without_comments
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
@@ -298,8 +299,8 @@ def _mentions(item: Node, marks: Collection[str]) -> bool:
 
 
 def _has_word(text: bytes, marks: Collection[str]) -> bool:
-    plain = re.sub(rb"//[^\n]*|/\*.*?\*/", b" ", text, flags=re.DOTALL)
-    return any(word.decode() in marks for word in re.findall(rb"\b[A-Za-z_]\w*", plain))
+    plain = without_comments(text.decode("latin-1"))
+    return any(word in marks for word in re.findall(r"\b[A-Za-z_]\w*", plain, re.ASCII))
 
 
 def _has(node: Node, types: Collection[str]) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from gemmgen.core.errors import GemmgenError
 from gemmgen.core.files import MAXIMUM_BYTES, read_plain, read_plain_text
 from gemmgen.emulator.demangling import demangled, plain_name, qualified_name
+from gemmgen.sanitizer.comments import without_comments
 from gemmgen.sanitizer.front_end import DEFAULT_ARCHITECTURE, DEFAULT_OPTIONS, CompileOptions, Request, compile_request, project_files
 from gemmgen.sanitizer.headers import header_folders
 
@@ -91,11 +92,11 @@ def load_kernel(
     """The same from a text; `is_ptx` None looks for PTX's first directive."""
     text = text.removeprefix("\ufeff")
     if is_ptx is None:
-        is_ptx = re.search(r"^\s*\.version\s", text, re.MULTILINE) is not None
+        is_ptx = re.search(r"^[^\S\n]*\.version\s", text, re.MULTILINE) is not None
     if is_ptx:
         if options.include_directories or options.definitions or options.options or options.debug:
             raise UnusableInput(f"includes, definitions and options are for CUDA; {name} is PTX")
-        target = re.search(r"^\s*\.target\s+(sm_\w+)", text, re.MULTILINE)
+        target = re.search(r"^[^\S\n]*\.target\s+(sm_\w+)", text, re.MULTILINE)
         return KernelCode(name, text, None, options.architecture or (target[1] if target else DEFAULT_ARCHITECTURE))
     wanted = tuple(dict.fromkeys(entry for entry in entries if entry is not None and "<" in entry))
     request = Request(text, name, folder, options, wanted)
@@ -104,8 +105,21 @@ def load_kernel(
     return KernelCode(name, code.ptx, text, request.architecture, options, folder, symbols, code.cubin, code.resources)
 
 
-_TEMPLATE = re.compile(r"\btemplate\s*<[^;{}]*?\b__global__\b[^;{}()]*?(?:__launch_bounds__\s*\([^)]*\)\s*\w*\s*)?\b(\w+)\s*\(")
-"""A template of a kernel, and its name."""
+_LONGEST_PIECE = 2000
+"""Characters of a declaration, or of a part of one, that are looked at."""
+_MOST_PIECES = 100
+
+
+def _kernel_templates(source: str) -> list[str]:
+    """Names of the templates of kernels in a source."""
+    found = []
+    for statement in re.split(r"[;{}]", without_comments(source)):
+        head, marked, tail = statement[: 2 * _LONGEST_PIECE].partition("__global__")
+        if marked and re.search(r"\btemplate\s{0,9}<", head):
+            tail = re.sub(r"__launch_bounds__\s{0,9}\([^)]*\)", "", tail[:_LONGEST_PIECE])
+            if name := re.search(r"\b(\w+)\s{0,9}\(", tail):
+                found.append(name[1])
+    return found
 
 
 def find_entry(code: KernelCode, name: str | None) -> Entry:
@@ -120,11 +134,11 @@ def find_entry(code: KernelCode, name: str | None) -> Entry:
     names = {symbol: qualified_name(symbol) for symbol in functions}
     there = "\n".join(f"  {symbol}" + (f" ({names[symbol]})" if names[symbol] != symbol else "") for symbol in functions)
     if not functions:
-        templates = _TEMPLATE.findall(code.source or "")
+        templates = _kernel_templates(code.source or "")
         named = f" but the template {templates[0]}" if templates else ""
         counts = "it counts" if templates else "a template counts"
         called = templates[0] if templates else "kernel"
-        launched = re.search(rf"\b{called}\s*<[^;{{}}]*?>(?=\s*<<<)", code.source or "")
+        launched = re.search(rf"\b{called}\s{{0,9}}<[^;{{}}]{{0,200}}?>(?=\s{{0,9}}<<<)", code.source or "")
         example = f"--entry '{launched[0] if launched else f'{called}<float>'}'"
         raise UnusableInput(f"{code.name} has no kernel{named}; {counts} with its arguments, such as {example}")
     if name is None:
@@ -164,13 +178,13 @@ def _matching(name: str, code: KernelCode, names: dict[str, str], there: str) ->
 def _declared_parameters(source: str, function: str, instance: str = "") -> list[tuple[str, str]]:
     """Types and names of a kernel's parameters in the source; a guess that holds where there is one plain definition. The template's
     parameters are those of `instance`, `scale<float, 4>`."""
-    plain = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.DOTALL)
-    for match in re.finditer(rf"\b{re.escape(function)}\s*\(", plain):
+    plain = without_comments(source)
+    for match in re.finditer(rf"\b{re.escape(function)}\s{{0,99}}\(", plain):
         before = plain[max(0, match.start() - 400) : match.start()]
         if "__global__" not in re.split(r"[;}]", before)[-1]:
             continue
         depth, pieces, piece = 1, [], ""
-        for character in plain[match.end() :]:
+        for character in plain[match.end() : match.end() + _LONGEST_PIECE * _MOST_PIECES]:
             depth += (character in "(<[{") - (character in ")>]}")
             if depth == 0:
                 break
@@ -179,7 +193,8 @@ def _declared_parameters(source: str, function: str, instance: str = "") -> list
                 piece = ""
             else:
                 piece += character
-        named = [(text, re.search(r"(\w+)\s*(?:\[[^\]]*\]\s*)*(?:=.*)?$", text, re.DOTALL)) for text in [*pieces, piece]]
+        short = [text for text in [*pieces, piece] if len(text) <= _LONGEST_PIECE]
+        named = [(text, re.search(r"(\w+)\s*(?:\[[^\]]*\]\s*)*(?:=.*)?$", text, re.DOTALL)) for text in short]
         values = _template_values(re.split(r"[;}]", before)[-1], instance)
         return [(_type_of(_with_values(text[: found.start()], values)), found[1]) for text, found in named if found is not None]
     return []

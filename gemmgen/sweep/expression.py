@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
-from gemmgen.core.expressions import BINARY, COMPARE, Grammar, NotInGrammar, Walker, read
+from gemmgen.core.expressions import BINARY, COMPARE, Grammar, NotInGrammar, Walker, read, text_of
 from gemmgen.sweep.records import SweepError
 
 MAXIMUM_CHARACTERS = 2000
@@ -139,8 +139,9 @@ class _Values(Walker):
                 found = callable
             if not callable(found):
                 return found
+        shown = reprlib.repr(text_of(node, self.expression.text)).strip("'\"")
         there_are = f"; there are {', '.join(known)}" if known else ""
-        raise UnknownName(f"{self.expression.name}: {reprlib.repr(self.expression.text)}: there is no {ast.unparse(node)}{there_are}")
+        raise UnknownName(f"{self.expression.name}: {reprlib.repr(self.expression.text)}: there is no {shown}{there_are}")
 
 
 def _members(value: Any) -> list[str]:

@@ -13,9 +13,8 @@ from typing import Any
 
 from gemmgen.codegen.rendering import render
 from gemmgen.kernels.family import KernelPlan
-from gemmgen.sweep.evaluation import Conditions, Ending, Enter, Prepared
+from gemmgen.sweep.evaluation import Conditions, Ending, Enter, Prepared, prepare
 from gemmgen.sweep.evaluation import execute as really_execute
-from gemmgen.sweep.evaluation import prepare
 from gemmgen.sweep.records import Stage, Status
 from gemmgen.sweep.space import Point
 from gemmgen.toolchain import compilation
@@ -164,7 +163,7 @@ ONCE = {
 
 def execute_slowly(job: Job, enter: Enter) -> Ending:
     """Stages that take a while, so that a kill may come in each."""
-    prepared, _, stages = job
+    stages = job[2]
     for stage in stages:
         enter(stage)
         time.sleep(0.03)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -168,3 +169,21 @@ def test_any_expression_has_a_value_or_a_message_within_a_moment(text: str) -> N
         value = str(error)
     assert isinstance(value, bool) or value.startswith("rule: ")
     assert time.process_time() - started < 10
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x" + "()" * 900,
+        "x" + ".y" * 199,
+        "not " * 400 + "1",
+        "-" * 1900 + "1",
+        "1" + "+1" * 199,
+        "1 if 0 else " * 99 + "1",
+        "(" * 150 + ")" * 150,
+    ],
+    ids=lambda text: text[:8],
+)
+def test_a_deep_expression_is_an_error_or_a_value(text: str) -> None:
+    with suppress(ExpressionError):
+        Expression("deep", text).holds({"x": {"y": 1}})

@@ -104,7 +104,7 @@ def test_a_failed_point_is_replaced_by_its_later_success(sweep: Callable[..., Sw
     ran.require_agreement(repaired)
 
 
-def test_a_check_that_dies_later_does_not_hide_an_earlier_success(sweep: Callable[..., Sweep], notes: Path) -> None:
+def test_a_check_that_dies_does_not_hide_an_earlier_success(sweep: Callable[..., Sweep], notes: Path) -> None:
     ran = sweep("check_kill")
     (notes / "check_kill").touch()
     first, _ = ran.run()
@@ -114,7 +114,7 @@ def test_a_check_that_dies_later_does_not_hide_an_earlier_success(sweep: Callabl
     ran.require_agreement(again)
 
 
-def test_a_failed_retry_of_the_check_stays_under_the_points_digest(sweep: Callable[..., Sweep], notes: Path) -> None:
+def test_a_failed_retry_stays_under_the_digest(sweep: Callable[..., Sweep], notes: Path) -> None:
     ran = sweep("verify_kill")
     first, _ = ran.run()
     moved = replace(ran, labels=("good", "verify_kill"))

@@ -10,6 +10,7 @@ from gemmgen.emulator.errors import ParseError
 _PATTERN = re.compile(
     r"""
     (?P<skip>\s+|//[^\n]*|/\*.*?\*/|\#[^\n]*)
+  | (?P<unclosed>/\*)
   | (?P<float>0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|\d+\.\d*(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+)
   | (?P<int>0[xX][0-9a-fA-F]+U?|0[bB][01]+U?|\d+U?)
   | (?P<word>\.reg(?=\.)|[.%$A-Za-z_][\w$]*(?:(?:\.|::)[\w$]+)*)
@@ -37,6 +38,8 @@ class Tokens:
             if match is None:
                 raise ParseError(f"unexpected character {text[position]!r}", ptx_line=self.line_at(position))
             kind = match.lastgroup
+            if kind == "unclosed":  # looked for once: from every later one it would be looked for again
+                raise ParseError("a comment that does not end", ptx_line=self.line_at(position))
             if kind != "skip":
                 self.kinds.append(kind or "")
                 self.words.append(match.group())
