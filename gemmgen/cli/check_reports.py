@@ -13,7 +13,7 @@ import click
 
 from gemmgen.cli.options import Decorator
 from gemmgen.cli.selection import writable, write_output
-from gemmgen.core.text import xml_text
+from gemmgen.core.text import printable, xml_text
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def sarif(command: str, checks: Sequence[Check]) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return printable(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:

@@ -19,7 +19,16 @@ if TYPE_CHECKING:
 BEST = 3
 """Points that are shown for each problem."""
 
-_STYLES = {"correct": "green", "constraints": "dim", "timeout": "red", "runtime": "red", "compile": "red", "correctness": "bold red"}
+_FAILED = dict.fromkeys(("invalid", "timeout", "runtime", "compile"), "red")
+_STYLES = {"correct": "green", "constraints": "dim", **_FAILED, "correctness": "bold red"}
+    "correct": "green",
+    "constraints": "dim",
+    "invalid": "red",
+    "timeout": "red",
+    "runtime": "red",
+    "compile": "red",
+    "correctness": "bold red",
+}
 
 
 def by_reason(results: Sequence[PointResult]) -> list[dict[str, Any]]:

@@ -1,4 +1,5 @@
-"""Text of others made fit to be shown: no character in it moves the cursor or recolours the terminal, and it has an end."""
+"""Text of others made fit to be shown: no character in it moves the cursor or recolours the terminal, no line of it commands a service of
+continuous integration that reads the log, and it has an end."""
 
 from __future__ import annotations
 
@@ -14,6 +15,9 @@ _ALIKE, _BEHIND = 0.65, 0.12
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """All but tab and line feed: controls of C0 and C1, and what turns the direction of writing around (unicode.org, UAX #9)."""
+_LOG_COMMAND = re.compile(r"^([^\S\n]*):(?=:)|##(?=\[|vso\[|teamcity\[)", re.MULTILINE)
+"""Beginnings of commands in logs: ``::stop-commands::`` of GitHub, which looks at the start of lines, ``##[error]`` and ``##vso[...]`` of
+Azure and ``##teamcity[...]``, which are found anywhere. Sections of GitLab need a control character."""
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 does not have, not even escaped (w3.org/TR/xml, 2.2)."""
 
@@ -39,11 +43,13 @@ def _likeness(one: str, other: str) -> float:
 
 
 def printable(text: str, limit: int = MAXIMUM_CHARACTERS) -> str:
-    """``text`` with control characters written as escapes, and its middle left out where it is longer than ``limit``."""
+    """``text`` with control characters written as escapes, with a space in what would be a command of a log (``: :error``), and with its
+    middle left out where it is longer than ``limit``."""
     if len(text) > limit:
         left_out = len(text) - limit
         text = f"{text[: limit - limit // 4]} ... ({left_out} characters left out) ... {text[len(text) - limit // 4 :]}"
-    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    text = _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    return _LOG_COMMAND.sub(lambda match: "# #" if match[1] is None else f"{match[1]}: ", text)
 
 
 def xml_text(text: str) -> str:

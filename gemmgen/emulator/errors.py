@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from gemmgen.emulator.printing import Output
+
 SourceText = Callable[[str], str | None]
 """The text of a CUDA file by its name; None if it is not known."""
 
@@ -87,8 +89,13 @@ class EmulatorError(Exception):
         self.other = other
         self.other_threads = other_threads
         self.other_source = other_source
-        self.output = ""
-        """Output of the kernel until then."""
+        self.printed = Output()
+        """Text that the kernel printed until then."""
+
+    @property
+    def output(self) -> str:
+        """The text that the kernel printed until then."""
+        return self.printed.text
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A function that finds sources stays behind when an error travels to another process.

@@ -17,15 +17,20 @@ from gemmgen.emulator.hazards import FollowLoads, HazardDetector, HazardError
 from gemmgen.emulator.hazards.sequences import Footprint, footprints, in_flight_behind, overlap
 from gemmgen.emulator.memory import Observer
 from gemmgen.emulator.parallel import Progress, run_all
+from gemmgen.emulator.printing import Output
 from gemmgen.emulator.program import Program, link
 from gemmgen.emulator.schedule import MinimumBlock, Schedule
-from gemmgen.emulator.waves import Waves, blocks_per_wave
+from gemmgen.emulator.waves import Waves, blocks_per_wave, bytes_of_block
 
 MAX_THREADS = 1024
 MAX_CLUSTER = 16
 """Blocks of a cluster, where the kernel allows sizes that not every GPU has (CUDA programming guide)."""
 SHARED_LIMIT = 227 * 1024
 LANES_PER_WAVE = 2048
+LOCAL_LIMIT = 512 * 1024
+"""Bytes of local memory a thread (CUDA C++ Programming Guide, technical specifications per compute capability)."""
+MEMORY_LIMIT = 1 << 30
+"""Bytes for the registers and the local memory of one block, and for a module's variables. Arguments have a limit of their own."""
 STEP_LIMIT = 5_000_000
 
 
@@ -49,6 +54,8 @@ class LaunchResult:
     """Text that the kernel printed."""
     footprints: tuple[Footprint, ...] = field(default=(), repr=False, compare=False)
     """Reads and writes, for a launch that may begin before this one has ended."""
+    printed: Output = field(default_factory=Output, repr=False, compare=False)
+    """The same text, to be put together with that of other launches."""
     unfinished: tuple[Footprint, ...] = field(default=(), repr=False, compare=False)
     """Those of launches that may not have ended when this one has: it began before their end and has not waited for it."""
 
@@ -160,6 +167,7 @@ def _launch(
 ) -> LaunchResult:
     program = link(ptx, entry)
     _check_geometry(program, grid, block)
+    _check_memory(program, block)
     blocks_of_cluster = _cluster_of(program, grid, cluster)
     if shared_bytes < 0:
         raise BadLaunch(f"shared_bytes is {shared_bytes}")
@@ -211,9 +219,19 @@ def _launch(
     unfinished: tuple[Footprint, ...] = ()
     if detector is not None and overlapped and overlaps is not None:
         touched, unfinished = in_flight_behind(detector, touched, overlaps.footprints, overlaps.unfinished)
-    output = "".join(waves.output)
     return LaunchResult(
-        program.entry.name, grid, block, needed, dict(waves.counts), waves.steps, waves.starts, findings, output, touched, unfinished
+        program.entry.name,
+        grid,
+        block,
+        needed,
+        dict(waves.counts),
+        waves.steps,
+        waves.starts,
+        findings,
+        waves.output.text,
+        touched,
+        waves.output,
+        unfinished,
     )
 
 
@@ -227,13 +245,13 @@ def execute(waves: Waves, jobs: int, progress: Progress | None) -> None:
             if detector.findings:
                 raise detector.findings.error()
     except HazardError as error:
-        error.output = "".join(waves.output)
+        error.printed = waves.output
         raise
     except EmulatorError as error:
-        error.output = "".join(waves.output)
+        error.printed = waves.output
         if detector is not None and detector.findings:
             first_of_all = detector.findings.error(error)
-            first_of_all.output = error.output
+            first_of_all.printed = error.printed
             raise first_of_all from error
         raise
 
@@ -263,6 +281,18 @@ def _check_geometry(program: Program, grid: Dim3, block: Dim3) -> None:
         required = (*directives["reqntid"], 1, 1)[:3]
         if tuple(required) != block:
             raise BadLaunch(f"{program.entry.name} requires blocks of {tuple(required)}, got {block}")
+
+
+def _check_memory(program: Program, block: Dim3) -> None:
+    """Raises BadLaunch for what no device has, or what this computer should not be asked for, before any of it is taken."""
+    name = program.entry.name
+    if program.local_bytes > LOCAL_LIMIT:
+        raise BadLaunch(f"{name} needs {program.local_bytes} bytes of local memory a thread; the limit is {LOCAL_LIMIT}")
+    if program.static_bytes > MEMORY_LIMIT:
+        raise BadLaunch(f"the module's variables have {program.static_bytes} bytes; the emulator's limit is {MEMORY_LIMIT}")
+    needed = bytes_of_block(program, block)
+    if needed > MEMORY_LIMIT:
+        raise BadLaunch(f"a block of {name} needs {needed} bytes for registers and local memory; the emulator's limit is {MEMORY_LIMIT}")
 
 
 def _cluster_of(program: Program, grid: Dim3, given: Dim3 | None) -> Dim3:

@@ -15,6 +15,7 @@ import numpy as np
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.errors import EmulatorError, Misaligned, OutOfBounds, ReadOnly
 from gemmgen.emulator.geometry import Geometry, Lanes
+from gemmgen.emulator.printing import Output
 from gemmgen.emulator.ptx.syntax import Instruction
 
 if TYPE_CHECKING:
@@ -540,7 +541,7 @@ class Spaces:
     global_: GlobalSpace
     shared: BankedSpace
     local: BankedSpace
-    output: list[str] = field(default_factory=list)
+    output: Output = field(default_factory=Output)
     """Text that the kernel printed."""
 
     def watch(self, observers: Sequence[Observer]) -> None:

@@ -27,6 +27,7 @@ from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.hazards import FollowLoads, HazardError
 from gemmgen.emulator.hazards.sites import granules
 from gemmgen.emulator.memory import GLOBAL_BASE, Access, Observer, Space
+from gemmgen.emulator.printing import BUFFER_CHARACTERS, Output
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import Special
 from gemmgen.emulator.schedule import MinimumBlock
@@ -123,7 +124,7 @@ class _Report:
     counts: Counter[str]
     steps: int
     starts: int
-    output: list[tuple[int, str]]
+    output: list[tuple[int, Output]]
     """Text by the first block of the part that printed it."""
     findings: list[tuple[int, HazardError]]
     """Findings, by the first block of the part that they were first seen in."""
@@ -237,13 +238,14 @@ class _Team:
         touches = _Touches(self.rows[number, 0], self.rows[number, 1], self.granule)
         waves.observers = [touches, *(copy for copy in copies if copy is not None)]
         waves.counts, waves.steps, waves.starts = Counter(), 0, 0
-        output: list[tuple[int, str]] = []
+        output: list[tuple[int, Output]] = []
+        printed = 0
         findings: list[tuple[int, HazardError]] = []
         before = {id(hazard): hazard.count for hazard in known}
         try:
             while token := os.read(parts, 16):
                 start, stop = struct.unpack("<qq", token)
-                waves.output = []
+                waves.output = Output()
                 done = int(self.done[number])
 
                 def count(block: int, done: int = done, start: int = start) -> bool:
@@ -251,7 +253,12 @@ class _Team:
                     return True
 
                 waves.run(start, stop, count)
-                output.append((start, "".join(waves.output)))
+                output.append((start, waves.output))
+                printed += len(waves.output)
+                while printed > BUFFER_CHARACTERS and len(output) > 1:
+                    oldest = output.pop(0)[1]
+                    printed -= len(oldest)
+                    output[0][1].dropped += len(oldest) + oldest.dropped
                 if waves.detector is not None:
                     if waves.detector.findings:
                         end.send(None)
@@ -278,7 +285,8 @@ class _Team:
             waves.starts += report.starts
             for observer, observed in zip(waves.observers, report.observed, strict=True):
                 observer.absorb(observed, waves.program)
-        waves.output += [text for _, text in sorted(part for report in reports for part in report.output)]
+        parts = sorted((part for report in reports for part in report.output), key=lambda part: part[0])
+        waves.output.extend(text for _, text in parts)
         if waves.detector is not None:
             assert self.state is not None
             waves.detector.global_shadow.use_state(self.state)

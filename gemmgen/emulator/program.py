@@ -33,6 +33,7 @@ from gemmgen.emulator.ptx.syntax import (
 
 MAX_CALL_DEPTH = 32
 MAX_INSTRUCTIONS = 2_000_000
+MAX_CALLS = 100_000
 SHARED_GAP = 1024
 """Bytes left free between shared variables, so that an overrun is not taken for an access to the next one. A multiple of the row of
 banks and of every swizzle, so that both see the addresses that they would see without gaps."""
@@ -336,6 +337,8 @@ class _Linker:
             self._call_recursive(call, callee, actuals)
             return
         self.instances += 1
+        if self.instances > MAX_CALLS:  # of functions without instructions, whose calls double from one to the next
+            raise UnknownInstruction("the expanded code is too large; calls are expanded in place")
         bindings = {formal.name: actual for formal, actual in zip(formals, actuals, strict=True)}
         self._expand(callee, f"{callee.name}#{self.instances}/", bindings, depth + 1)
 

@@ -15,6 +15,7 @@ from gemmgen.emulator.geometry import WARP, Dim3
 from gemmgen.emulator.hazards import HazardDetector, UndefinedRegisters, find_undefined
 from gemmgen.emulator.machine import Machine
 from gemmgen.emulator.memory import Observer
+from gemmgen.emulator.printing import Output
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.registers import RegisterFile
 from gemmgen.emulator.schedule import Schedule
@@ -47,7 +48,7 @@ class Waves:
     steps: int = 0
     starts: int = 0
     """Times that blocks were started together."""
-    output: list[str] = field(default_factory=list)
+    output: Output = field(default_factory=Output)
 
     @property
     def total(self) -> int:
@@ -90,7 +91,7 @@ class Waves:
                     machine.follow_with(_tracker(self.program, machine, hazards, loads))
                 memory.regions = machine.spaces.global_.regions
                 machine.spaces.global_.release()
-                self.output += machine.spaces.output
+                self.output.extend([machine.spaces.output])
             first = machine.next_block
             self.starts += machine.starts
             if not progress(first):
@@ -100,11 +101,17 @@ class Waves:
         return first
 
 
+def bytes_of_block(program: Program, block: Dim3) -> int:
+    """Bytes that the lanes of a block take: registers, local memory and state."""
+    lanes = -(-block[0] * block[1] * block[2] // WARP) * WARP
+    return lanes * (RegisterFile.bytes_per_lane(program) + program.local_bytes + 64)
+
+
 def blocks_per_wave(program: Program, block: Dim3, grid: Dim3, shared: int, lanes_per_wave: int, cluster: int) -> int:
     """Number of blocks that run side by side, whole clusters; all of them, memory permitting, if the kernel waits for other blocks."""
     total = grid[0] * grid[1] * grid[2]
     lanes = -(-block[0] * block[1] * block[2] // WARP) * WARP
-    per_block = lanes * (RegisterFile.bytes_per_lane(program) + program.local_bytes + 64) + shared
+    per_block = bytes_of_block(program, block) + shared
     by_memory = max(_WAVE_BYTES // max(per_block, 1), 1)
     wanted = total if program.polls else max(lanes_per_wave // lanes, 1)
     clusters = total // cluster

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gemmgen.core.errors import GemmgenError
 from gemmgen.core.semaphores import has_semaphores
 from gemmgen.emulator.demangling import demangled
+from gemmgen.emulator.printing import Output
 from gemmgen.sanitizer.arguments import LARGEST_TOTAL_BYTES, KernelArgument
 from gemmgen.sanitizer.findings import Finding, findings_of, findings_of_launches
 from gemmgen.sanitizer.source import Entry, KernelCode, UnusableInput
@@ -119,7 +120,7 @@ def run_launches(
     known = ARCHITECTURES.get(code.architecture)
     results: list[LaunchResult] = []
     findings: list[tuple[Finding, ...]] = []
-    error, printed = None, ""
+    error, printed = None, Output()
     behind = 0
     for number, launch in enumerate(launches):
         if behind > _GARBAGE_BYTES:
@@ -159,16 +160,16 @@ def run_launches(
         except emulator.EmulatorError as caught:
             error = error or caught
             findings.append(findings_of(caught, (), code.text_of))
-            printed += caught.output
+            printed.extend([caught.printed])
             # A GPU runs on behind a race; only what would end the kernel there ends the sequence.
             if not isinstance(caught, emulator.HazardError) or caught.ending is not None or followed:
                 break
             continue
         results.append(result)
-        printed += result.output
+        printed.extend([result.printed])
         findings.append(findings_of(None, result.findings, code.text_of))
     counters = observer.counters(code.text_of) if observer is not None else None
-    return Run(arguments, variables, tuple(results), findings_of_launches(findings), counters, printed, error)
+    return Run(arguments, variables, tuple(results), findings_of_launches(findings), counters, printed.text, error)
 
 
 def module_variables(code: KernelCode, launches: Sequence[Launch], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from gemmgen.core.text import xml_text
+from gemmgen.core.text import printable, xml_text
 from gemmgen.sanitizer.findings import Finding, Place
 
 _LEVELS = {"error": "error", "warning": "warning", "note": "note"}
@@ -82,7 +82,7 @@ def workflow_commands(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return printable(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:

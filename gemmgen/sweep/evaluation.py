@@ -94,7 +94,7 @@ def prepare(job: tuple[Point, Conditions], enter: Enter) -> Prepared:
     checked = _Checked(point, conditions)
     reason_code, reason = checked.rejection
     seconds = {str(Stage.CHECK): time.perf_counter() - started}
-    status = Status.CONSTRAINTS if reason_code else Status.CORRECT
+    status = Status.INVALID if reason_code == "spec" else Status.CONSTRAINTS if reason_code else Status.CORRECT
     metrics: dict[str, float] = {}
     if checked.plan is not None:
         threads = max(launch.threads for launch in checked.plan.sequence.launches)
@@ -148,7 +148,7 @@ class _Checked:
         self.problem: dict[str, int] = {}
         named = point.architecture or conditions.architecture
         self.architecture = named or str(point.fields.get("architecture", ""))
-        self.rejection = ("spec", point.mistake) if point.mistake else ("", "")
+        self.rejection = ("axes", point.mistake) if point.mistake else ("", "")
         self._axes, self._mistake = point.axes, point.mistake
         if point.mistake:
             return
@@ -418,6 +418,6 @@ def selects(point: Point, where: Expression, conditions: Conditions) -> bool:
     try:
         return where.holds(checked.spec, checked.plan)
     except UnknownName:
-        if checked.rejection[0] == "spec":
+        if checked.rejection[0] in ("spec", "axes"):
             return False
         raise

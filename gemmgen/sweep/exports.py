@@ -77,11 +77,11 @@ def write_t4(results: Sequence[PointResult], path: Path) -> None:
     write(path, json.dumps(t4(ordered(results)), indent=1) + "\n")
 
 
-def write_junit(results: Sequence[PointResult], path: Path) -> None:
-    """A test case for each result, for continuous integration."""
+def write_junit(results: Sequence[PointResult], path: Path, incomplete: str = "") -> None:
+    """A test case for each result, for continuous integration; and one that fails, if the results are ``incomplete``."""
     from gemmgen.sweep.junit import junit
 
-    write(path, junit(ordered(results)))
+    write(path, junit(ordered(results), incomplete))
 
 
 def write_html(

@@ -1,7 +1,8 @@
 """Results as JUnit XML, which continuous integration shows as tests: one test case for each point.
 
 The file keeps to the schema of Ant's JUnit task (github.com/windyroad/JUnit-Schema) and to that of Jenkins's xUnit plugin
-(junit-10.xsd). What a spec's constraints reject is skipped, a wrong result is a failure, everything else that went wrong an error.
+(junit-10.xsd). What a spec's constraints reject is skipped, a wrong result is a failure, everything else that went wrong an error: an
+axis value that makes no valid spec too, and points that an interrupted sweep did not get to.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import math
 import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from xml.etree import ElementTree
@@ -22,6 +23,7 @@ from gemmgen.sweep.records import PointResult, Status
 _OUTCOMES = {
     Status.CORRECT: None,
     Status.CONSTRAINTS: "skipped",
+    Status.INVALID: "error",
     Status.CORRECTNESS: "failure",
     Status.COMPILE: "error",
     Status.RUNTIME: "error",
@@ -31,52 +33,82 @@ _OUTCOMES = {
 _EPOCH = "1970-01-01T00:00:00"
 
 
-def junit(results: Sequence[PointResult]) -> str:
-    """The document: a suite for each sweep and architecture, in the order of ``results``."""
+def junit(results: Sequence[PointResult], incomplete: str = "") -> str:
+    """The document: a suite for each sweep and architecture, in the order of ``results``.
+
+    ``incomplete`` says why there are not results for all points; it becomes an error in a suite of its own.
+    """
     suites: dict[tuple[str, str], list[PointResult]] = {}
     for result in results:
         suites.setdefault((result.sweep, result.architecture), []).append(result)
     root = ElementTree.Element("testsuites")
     for number, ((sweep, architecture), members) in enumerate(suites.items()):
         root.append(_suite(number, sweep, architecture, members))
+    if incomplete:
+        root.append(_incomplete(len(suites), incomplete))
     ElementTree.indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
 
 
-def _suite(number: int, sweep: str, architecture: str, results: Sequence[PointResult]) -> ElementTree.Element:
-    outcomes = Counter(_OUTCOMES[result.status] for result in results)
-    suite = ElementTree.Element(
+def _empty_suite(number: int, name: str, timestamp: str, outcomes: Counter[str | None], seconds: float) -> ElementTree.Element:
+    return ElementTree.Element(
         "testsuite",
         {
             "package": "gemmgen.sweep",
             "id": str(number),
-            "name": _token(f"{sweep} {architecture}") or "sweep",
-            "timestamp": _timestamp(min(result.date for result in results)),
+            "name": name,
+            "timestamp": timestamp,
             "hostname": _token(socket.gethostname()) or "localhost",
-            "tests": str(len(results)),
+            "tests": str(outcomes.total()),
             "failures": str(outcomes["failure"]),
             "errors": str(outcomes["error"]),
             "skipped": str(outcomes["skipped"]),
-            "time": _decimal(sum(_seconds(result) for result in results)),
+            "time": _decimal(seconds),
         },
     )
+
+
+def _incomplete(number: int, why: str) -> ElementTree.Element:
+    """A suite whose one test says that others were not run."""
+    suite = _empty_suite(number, "incomplete", datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S"), Counter(["error"]), 0.0)
+    ElementTree.SubElement(suite, "properties")
+    case = ElementTree.SubElement(suite, "testcase", {"classname": "gemmgen", "name": "the sweep is complete", "time": _decimal(0.0)})
+    ElementTree.SubElement(case, "error", {"type": "incomplete", "message": _text(why)}).text = _text(why)
+    ElementTree.SubElement(suite, "system-out")
+    ElementTree.SubElement(suite, "system-err")
+    return suite
+
+
+def _suite(number: int, sweep: str, architecture: str, results: Sequence[PointResult]) -> ElementTree.Element:
+    outcomes = Counter(_OUTCOMES[result.status] for result in results)
+    name = _token(f"{sweep} {architecture}") or "sweep"
+    timestamp = _timestamp(min(result.date for result in results))
+    suite = _empty_suite(number, name, timestamp, outcomes, sum(_seconds(result) for result in results))
     properties = ElementTree.SubElement(suite, "properties")
     for name in ("device", "backend", "compiler"):
         values = sorted({getattr(result, name) for result in results} - {""})
         if values:
             ElementTree.SubElement(properties, "property", {"name": name, "value": _text(", ".join(values))})
     names: Counter[tuple[str, str]] = Counter()
+    short = _short_paths(dict.fromkeys(path for result in results for path in result.axes))
     for result in results:
-        suite.append(_case(result, names))
+        suite.append(_case(result, names, short))
     # Empty, but the schema of Ant's task wants them.
     ElementTree.SubElement(suite, "system-out")
     ElementTree.SubElement(suite, "system-err")
     return suite
 
 
-def _case(result: PointResult, names: Counter[tuple[str, str]]) -> ElementTree.Element:
+def _short_paths(paths: Iterable[str]) -> dict[str, str]:
+    """For each field path the fewest last parts that no other has: ``thread.m`` for ``mainloop.tile.thread.m``."""
+    endings = {path: [".".join(parts[place:]) for place in reversed(range(len(parts)))] for path in paths for parts in [path.split(".")]}
+    uses = Counter(ending for of_path in endings.values() for ending in of_path)
+    return {path: next((ending for ending in of_path if uses[ending] == 1), path) for path, of_path in endings.items()}
+
+
+def _case(result: PointResult, names: Counter[tuple[str, str]], short: Mapping[str, str]) -> ElementTree.Element:
     classname = _token(".".join(part for part in ("gemmgen", result.sweep, result.kind, result.architecture) if part))
-    name = _name(result)
+    name = _name(result, short)
     names[classname, name] += 1
     if names[classname, name] > 1:
         name = f"{name} #{names[classname, name]}"
@@ -90,16 +122,23 @@ def _case(result: PointResult, names: Counter[tuple[str, str]]) -> ElementTree.E
     return case
 
 
-def _name(result: PointResult) -> str:
+def _name(result: PointResult, short: Mapping[str, str]) -> str:
     """Distinction of this point from the others: its axes, and its problem."""
-    parts = [f"{path}={_value(value)}" for path, value in result.axes.items()]
+    parts = [f"{short[path]}={_value(value)}" for path, value in result.axes.items()]
     if result.problem:
-        parts.append(f"[{','.join(str(size) for size in result.problem.values())}]")
+        parts.append("x".join(str(size) for size in result.problem.values()))
     return _token(" ".join(parts)) or _token(result.instance) or result.digest[:12] or "point"
 
 
 def _value(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(plain(value), separators=(",", ":"))
+    match value:
+        case str():
+            return value
+        case dict():
+            return f"{{{', '.join(f'{name}: {_value(inner)}' for name, inner in value.items())}}}"
+        case list() | tuple():
+            return f"[{', '.join(map(_value, value))}]"
+    return json.dumps(plain(value))
 
 
 def _seconds(result: PointResult) -> float:

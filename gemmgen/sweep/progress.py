@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from gemmgen.core.text import printable
 from gemmgen.sweep.records import PointResult, Status
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ LINE_SECONDS = 15.0
 RATE_SECONDS = 60.0
 """The rate is that of the last minute."""
 
-_ORDER = (Status.CORRECT, Status.CORRECTNESS, Status.RUNTIME, Status.TIMEOUT, Status.COMPILE, Status.CONSTRAINTS)
+_ORDER = (Status.CORRECT, Status.CORRECTNESS, Status.RUNTIME, Status.TIMEOUT, Status.COMPILE, Status.INVALID, Status.CONSTRAINTS)
 
 
 class Progress:
@@ -63,7 +64,7 @@ class Progress:
             sizes = ",".join(map(str, result.problem.values()))
             point = " ".join(part for part in (result.instance or where, sizes) if part)
             first = result.reason.split("\n", 1)[0]
-            self._console.print(f"{result.status} at {result.stage}: {point}: {first}", markup=False, style="red")
+            self._console.print(printable(f"{result.status} at {result.stage}: {point}: {first}"), markup=False, style="red")
         self._done += 1
         now = time.monotonic()
         self._recent.append((now, self._done - self._known))

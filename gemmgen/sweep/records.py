@@ -16,10 +16,13 @@ class SweepError(GemmgenError):
 
 
 class Status(StrEnum):
-    """End of a point, in the vocabulary of the T4 format for auto-tuning results."""
+    """End of a point, in the vocabulary of the T4 format for auto-tuning results, and ``invalid``, which T4 counts among constraints."""
 
     CORRECT = "correct"
     CONSTRAINTS = "constraints"
+    """A valid spec that cannot work, or that a constraint rejects."""
+    INVALID = "invalid"
+    """No valid spec: an axis has a value that its field does not take, which is a mistake in the sweep."""
     COMPILE = "compile"
     RUNTIME = "runtime"
     CORRECTNESS = "correctness"
@@ -109,6 +112,8 @@ class PointResult:
             if item.name not in known or not _SHAPES[str(item.type)](known[item.name]):
                 got = reprlib.repr(known[item.name]) if item.name in known else "missing"
                 raise SweepError(f"not the result of a point: its {item.name} is {got}")
+        if (known["status"], known["reason_code"]) == (Status.CONSTRAINTS, "spec"):  # as versions before wrote it
+            known["status"] = Status.INVALID
         try:
             return cls(**{**known, "stage": Stage(known["stage"]), "status": Status(known["status"]), "cases": tuple(known["cases"])})
         except (TypeError, ValueError) as error:

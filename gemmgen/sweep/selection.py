@@ -35,11 +35,6 @@ class Selection:
             )
 
     @property
-    def whole(self) -> bool:
-        """True if it takes all points of the space."""
-        return self.where is None and (self.sample is None or self.sample >= self.space.size)
-
-    @property
     def most(self) -> int:
         """Largest number of points, given what is known so far."""
         rest = self.space.size - self.left_out

@@ -64,7 +64,7 @@ def _result(result: PointResult) -> dict[str, Any]:
         "configuration": plain({**result.axes, **sizes}),
         "objectives": ["time"] if timed is not None else [],
         "times": times,
-        "invalidity": str(result.status),
+        "invalidity": str(Status.CONSTRAINTS if result.status is Status.INVALID else result.status),
         "correctness": 1 if result.status is Status.CORRECT else 0,
         "measurements": measurements,
     }

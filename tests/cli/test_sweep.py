@@ -189,7 +189,7 @@ def test_a_field_below_what_has_none_rejects_its_points_only(run: Run, sweep: Pa
     told = run("sweep", sweep, "--set", "mainloop.stages=1", "--set", "mainloop.tile.threadblock.k=8", "--json").json
     assert [(line["status"], line["reason_code"], line["points"]) for line in told["counts"]] == [
         ("correct", "", 2),
-        ("constraints", "spec", 2),
+        ("constraints", "axes", 2),
     ]
     assert "'decomposition' is None and has no field 'slices'" in told["counts"][1]["example"]
 
@@ -252,7 +252,7 @@ def test_what_is_wrong_with_the_command_is_said(run: Run, sweep: Path, options: 
 def test_whatever_yaml_can_hold_is_kept_as_text(run: Run, sweep: Path) -> None:
     edit(sweep, "transpose: [nn, tt]", "transpose: [2020-01-01, {1: 2, a: 3}, .nan, 1e999, [[]], null, 'ü\\u2028']")
     told = run("sweep", sweep, "--json", code=2).json
-    assert told["points"] == 42 and {line["status"] for line in told["counts"]} == {"constraints"}
+    assert told["points"] == 42 and {line["status"] for line in told["counts"]} == {"invalid"}
     assert run("sweep", sweep, "--json", code=2).json["known"] == 42
 
 
@@ -261,10 +261,10 @@ def test_a_space_too_large_to_enumerate_says_how_to_go_on(run: Run, sweep: Path)
     assert "--sample N" in run("sweep", sweep, *large, "--dry-run", code=2).err
     larger = [part for field in range(20) for part in ("--set", f"x{field}={{range: [1, 9000, 1]}}")]
     edit(sweep, "axes:", "axes:\n" + "\n".join(f"  x{field}: [1]" for field in range(20)))
-    assert run("sweep", sweep, *large, "--dry-run", "--sample", 5).out.startswith("status")
+    assert run("sweep", sweep, *large, "--dry-run", "--sample", 5, "--allow-invalid").out.startswith("status")
     assert "more than 10^80 points" in run("sweep", sweep, *larger, "--dry-run", code=2).err
-    outcome = run("sweep", sweep, *larger, "--dry-run", "--sample", 5)
-    assert "5 constraints" in outcome.out and "No point was accepted" in outcome.err
+    outcome = run("sweep", sweep, *larger, "--dry-run", "--sample", 5, "--allow-invalid")
+    assert "5 invalid" in outcome.out and "No point was accepted" in outcome.err
 
 
 @pytest.mark.parametrize("name", sorted(shipped_sweeps()))
@@ -273,7 +273,19 @@ def test_a_shipped_sweep_can_be_run(run: Run, sweep: Path, name: str) -> None:
     accepted = told["points"] - sum(line["points"] for line in told["counts"] if line["status"] == "constraints")
     assert accepted >= 5
     assert told["combinations"] > (1000 if name.startswith("tune") else 100)
-    assert not {line["reason_code"] for line in told["counts"]} & {"spec", "sizes", "exception"}
+    assert not {line["reason_code"] for line in told["counts"]} & {"spec", "axes", "sizes", "exception"}
+
+
+def test_a_misspelled_value_of_an_axis_fails_the_run(run: Run, sweep: Path) -> None:
+    edit(sweep, "transpose: [nn, tt]", "transpose: [nn, ttt]")
+    few = ("--set", "mainloop.stages=1", "--set", "mainloop.tile.threadblock.k=8", "--stages", "check")
+    outcome = run("sweep", sweep, *few, "--export", "junit=found.xml", code=2)
+    assert "1 correct, 1 invalid" in outcome.out
+    assert "1 of 2 points of trial make no valid spec: " in outcome.err and "did you mean" in outcome.err
+    report = Path("found.xml").read_text()
+    assert 'errors="1"' in report and 'skipped="0"' in report
+    assert "1 invalid" in run("sweep", sweep, *few, "--allow-invalid").out
+    assert run("sweep", sweep, *few, "--dry-run", code=2).err == outcome.err
 
 
 def start(*arguments: str, **more: Any) -> subprocess.Popen[str]:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner, Result
 
 from gemmgen.cli import cli
+from gemmgen.emulator import BadLaunch
+from gemmgen.emulator.launch import LOCAL_LIMIT, MEMORY_LIMIT, _check_memory
 
 KERNEL = "__global__ void copy(const float* x, float* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = x[threadIdx.x]; }"
 STRAY = KERNEL.replace("y[threadIdx.x] =", "y[threadIdx.x + n] =")
@@ -216,3 +220,82 @@ def test_a_page_of_a_hostile_name_holds_no_markup_of_it(tmp_path: Path) -> None:
     for page in ("diff.html", "counters.html"):
         text = (tmp_path / page).read_text()
         assert ("<script>alert" in text, "<img" in text, "alert(1)" in text) == (False, False, True)
+
+
+def emulated(tmp_path: Path, body: str, *more: str, name: str = "k.cu") -> Result:
+    """Runs one thread of a kernel with this body and an array of four numbers."""
+    (tmp_path / name).write_text(f"#include <cstdio>\n__global__ void k(int* p) {{ {body} }}\n")
+    return run("emulate", str(tmp_path / name), "--grid", "1", "--block", "1", "--arg", "i32[4]=zeros", *more)
+
+
+def commands(output: str) -> list[str]:
+    """Lines that a service of continuous integration takes for commands."""
+    return [line for line in output.splitlines() if line.lstrip().startswith("::") or "##[" in line or "##vso[" in line]
+
+
+FORGED = r"::add-mask::x\n \t::stop-commands::t\n##[error]a\nb ##vso[task.complete]\n##teamcity[x]\n::error::forged"
+
+
+@pytest.mark.parametrize("body", [f'printf("{FORGED}"); p[9] = 1;', f"// {FORGED}\n*/\n"], ids=["printed", "refused"])
+def test_a_kernel_gives_no_commands_to_a_log(tmp_path: Path, body: str) -> None:
+    result = emulated(tmp_path, body, "--annotations")
+    own = [line for line in commands(result.output) if line.startswith("::error file=")]
+    assert commands(result.output) == own and "forged" not in "".join(line.partition(",title=")[0] for line in own)
+    assert result.exit_code == (1 if "printf" in body else 2) and len(own) == (1 if "printf" in body else 0)
+
+
+@pytest.mark.parametrize(
+    ("body", "begins"),
+    [
+        ('printf("%1000000000d|", 1);', "(999,995,904 characters that were printed earlier are left out)\n "),
+        ('printf("%*d|", 1000000000, 1);', "(999,995,904 characters"),
+        ('printf("%.1000000000f|", 1.0);', "(999,995,904 characters that were printed earlier are left out)\n1.0"),
+        ('printf("%99999999999999999999999d|", 1);', "("),
+        ('printf("%.*f|", -1, 1.0);', "1.000000|"),
+        ('printf("%*d|%.f|%.*d|", -4, 7, 1.5, -2147483647 - 1, 3);', "7   |2|3|"),
+    ],
+)
+def test_a_print_is_bounded_like_the_devices(tmp_path: Path, body: str, begins: str) -> None:
+    result = emulated(tmp_path, body)
+    assert (result.exit_code, result.output[: len(begins)]) == (0, begins) and len(result.output) < 10_000
+
+
+def test_a_flood_of_prints_keeps_the_newest_megabyte(tmp_path: Path) -> None:
+    result = emulated(tmp_path, 'for (int i = 0; i < 500; ++i) printf("%4000d\\n", i);', "--json")
+    printed = json.loads(result.output)["output"]
+    left_out, _, kept = printed.partition("\n")
+    assert left_out == f"({500 * 4001 - (1 << 20):,} characters that were printed earlier are left out)"
+    assert len(kept) == 1 << 20 and kept.endswith(" 499\n")
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (
+            "volatile char s[1 << 24]; s[p[0]] = 1; p[0] = s[p[0] + 1];",
+            "local memory a thread; the limit is 524288",
+        ),
+        ("volatile char s[1 << 30]; s[p[0]] = 1; p[0] = s[p[0] + 1];", "needs 1073741824 bytes of local memory a thread"),
+        ("static __device__ char s[1ll << 36]; s[p[0]] = 1; p[0] = s[p[1]];", "take 64 GiB, need at most 2 GiB"),
+    ],
+)
+def test_memory_of_a_kernel_is_sized_before_it_is_taken(tmp_path: Path, body: str, told: str) -> None:
+    result = emulated(tmp_path, body)
+    assert result.exit_code == 2 and told in result.output and len(result.output) < 500
+
+
+def test_a_block_whose_lanes_take_gigabytes_is_refused() -> None:
+    entry = SimpleNamespace(name="k")
+    program: Any = SimpleNamespace(entry=entry, local_bytes=LOCAL_LIMIT, static_bytes=0, registers={"b64": range(70_000)})
+    with pytest.raises(BadLaunch, match=r"a block of k needs 11\d{8} bytes for registers and local memory; the emulator's limit is"):
+        _check_memory(program, (1024, 1, 1))
+    with pytest.raises(BadLaunch, match="the module's variables have"):
+        program.static_bytes = MEMORY_LIMIT + 1
+        _check_memory(program, (1, 1, 1))
+
+
+def test_calls_that_double_end_in_a_message(tmp_path: Path) -> None:
+    functions = ".func f0() { ret; }\n" + "".join(f".func f{n}() {{ call f{n - 1}; call f{n - 1}; ret; }}\n" for n in range(1, 31))
+    (tmp_path / "k.ptx").write_text(f".version 8.0\n.target sm_80\n.address_size 64\n{functions}.visible .entry k() {{ call f30; ret; }}\n")
+    result = run("emulate", str(tmp_path / "k.ptx"), "--grid", "1", "--block", "1")
+    assert result.exit_code == 2 and "the expanded code is too large" in result.output

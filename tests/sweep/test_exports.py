@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemmgen.sweep.exports import EXPORTS, export, ordered
+from gemmgen.sweep.exports import EXPORTS, export, ordered, write_junit
+from gemmgen.sweep.junit import _short_paths
 from gemmgen.sweep.records import PointResult, Stage, Status, SweepError
 from sweep.samples import one_of_each, sample
 
@@ -200,7 +201,8 @@ def test_t4_times_are_milliseconds(tmp_path):
 
 def test_t4_status_and_correctness_agree(tmp_path):
     results = strict_json(written("t4", one_of_each(), tmp_path))["results"]
-    assert sorted(one["invalidity"] for one in results) == sorted(str(status) for status in Status)
+    as_t4 = [Status.CONSTRAINTS if status is Status.INVALID else status for status in Status]
+    assert sorted(one["invalidity"] for one in results) == sorted(map(str, as_t4))
     assert all(one["correctness"] == (one["invalidity"] == "correct") for one in results)
 
 
@@ -253,6 +255,7 @@ def test_junit_has_a_case_for_each_result(tmp_path):
     assert ends == {
         Status.CORRECT: [],
         Status.CONSTRAINTS: ["skipped"],
+        Status.INVALID: ["error"],
         Status.COMPILE: ["error"],
         Status.RUNTIME: ["error"],
         Status.CORRECTNESS: ["failure"],
@@ -269,13 +272,32 @@ def test_junit_tells_the_reason(tmp_path):
 
 def test_junit_names_are_axes_and_sizes_and_differ(tmp_path):
     (suite,) = junit_of([sample(1), sample(1, digest="other")], tmp_path)
-    name = "mainloop.stages=2 mainloop.copies=cp_async [512,512,512]"
+    name = "stages=2 copies=cp_async 512x512x512"
     assert [case.get("name") for case in suite.findall("testcase")] == [name, f"{name} #2"]
 
 
 def test_junit_has_a_suite_for_each_sweep_and_architecture(tmp_path):
     root = junit_of([sample(0), sample(1, architecture="sm_80"), sample(2, sweep="other")], tmp_path)
     assert [suite.get("name") for suite in root] == ["other sm_90a", "tiles sm_80", "tiles sm_90a"]
+
+
+def test_short_names_of_fields_stay_apart():
+    paths = ["mainloop.tile.thread.m", "mainloop.tile.warp.m", "mainloop.stages", "stages", "alignment.a"]
+    assert list(_short_paths(paths).values()) == ["thread.m", "warp.m", "mainloop.stages", "stages", "a"]
+
+
+def test_junit_after_an_interrupt_says_that_points_are_missing(tmp_path):
+    path = tmp_path / "found.xml"
+    write_junit([sample(0)], path, "the sweep was interrupted")
+    root = ElementTree.parse(path).getroot()
+    check_junit(root)
+    assert [suite.get("name") for suite in root] == ["tiles sm_90a", "incomplete"]
+    assert root[1].find("testcase/error").get("message") == "the sweep was interrupted"
+
+
+def test_invalid_points_are_constraints_in_t4(tmp_path):
+    document = json.loads(written("t4", [sample(0, Status.INVALID)], tmp_path).read_text())
+    assert [one["invalidity"] for one in document["results"]] == ["constraints"]
 
 
 def test_junit_of_nothing_has_no_suites(tmp_path):

@@ -274,7 +274,8 @@ def command(
     finally:
         progress.close()
     if run.output and not as_json:
-        click.echo(printable(run.output, len(run.output)), nl=False)
+        # A line of its own, so that no annotation begins within it.
+        click.echo(printable(run.output, len(run.output)), nl=not run.output.endswith("\n"))
     findings = list(run.findings)
     if not run.failed and schedules:
         from gemmgen.sanitizer.api import schedule_finding

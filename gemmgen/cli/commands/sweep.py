@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 Against = tuple[str, Sequence["PointResult"]]
 """The name of other results, and these."""
-Exports = list[tuple[Callable[[Sequence["PointResult"], Path], None], Path]]
+Exports = list[tuple[Callable[[Sequence["PointResult"], Path, str], None], Path]]
+"""Writers, which are given the results, the file, and the reason why results are incomplete; and the files."""
 
 
 def _complete_sweep(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -136,6 +137,12 @@ def _complete_override(context: click.Context, parameter: click.Parameter, incom
     metavar="FILE",
     help="Verify the best point once more, time it against the second best, and write it as a spec.",
 )
+@click.option(
+    "allow_invalid",
+    "--allow-invalid",
+    is_flag=True,
+    help="Go on where axis values make no valid spec, as in combinations of fields that exclude each other; else that is exit status 2.",
+)
 @json_option
 @click.pass_context
 def command(
@@ -163,12 +170,14 @@ def command(
     trials: int,
     objectives: Sequence[str],
     winner: str | None,
+    allow_invalid: bool,
     as_json: bool,
 ) -> None:
     """Take all points of SWEEP, a YAML file or one that ships with gemmgen, through check, compile, verify and bench.
 
     Each point runs in a process that may hang or die without harm to the others. Results are kept one by one: the same command
-    goes on where it was stopped. Exits with 1 if a point that was accepted did not come out right.
+    goes on where it was stopped. Exits with 1 if a point that was accepted did not come out right, with 2 if axis values make no valid
+    spec.
     """
     from gemmgen.cli.sweep_search import search_of, search_space
     from gemmgen.sweep.expression import Expression
@@ -212,13 +221,13 @@ def command(
         from gemmgen.sweep.engine import Settings
 
         settings = Settings(conditions, limits, jobs or 0, gpus, retry)
-        run = Run(context, space, settings, cluster, path, reports, wanted, backend, as_json)
+        run = Run(context, space, settings, cluster, path, reports, wanted, backend, as_json, allow_invalid)
         if search is not None:
             run.search()
             return
         selection = Selection(space, conditions, condition, sample, seed)
         if dry_run:
-            _dry_run(context, selection, settings, path, as_json)
+            _dry_run(context, selection, settings, path, as_json, allow_invalid)
             return
         run.evaluate(selection)
     finally:
@@ -239,6 +248,7 @@ class Run:
     wanted: Search
     backend: BackendName
     as_json: bool
+    allow_invalid: bool
 
     def evaluate(self, selection: Selection) -> None:
         """Evaluates every point, and tells what came of it."""
@@ -261,7 +271,7 @@ class Run:
             found = ranked(search_space(self.space), engine.results.values(), self.wanted.objectives)
             write_winner(self.wanted, found, self.space, self.backend)
 
-        self._finish(engine, live, selection.left_out, conclude if self.wanted.winner else None, whole=selection.whole)
+        self._finish(engine, live, selection.left_out, conclude if self.wanted.winner else None)
 
     def search(self) -> None:
         """Evaluates the points that a sampler proposes, and tells what came of them."""
@@ -290,7 +300,6 @@ class Run:
         left_out: int = 0,
         conclude: Callable[[], None] | None = None,
         search: dict[str, Any] | None = None,
-        whole: bool = False,
     ) -> None:
         """Writes the exports, prints the summary, settles the winner with ``conclude``, and exits with what all that says."""
         from gemmgen.cli.sweep_output import best_points, by_reason, print_best, print_counts, totals
@@ -324,20 +333,21 @@ class Run:
                 f"{left_out:,} left out by --where" if left_out else "",
             ]
             click.echo(f"\n{'; '.join(part for part in [totals(results), *more] if part)}. Kept in {printable(str(self.path))}")
-        self.reports.write(results)
+        self.reports.write(results, "the sweep was interrupted: points are missing" if engine.interrupted else "")
         if live is not None:
             live.finish(results)
         if engine.interrupted:
             click.echo("Interrupted: the same command goes on from here.", err=True)
             self.context.exit(exit_codes.INTERRUPTED)
-        _require_accepted(results, whole)
+        _require_valid(results, self.allow_invalid)
+        _tell_none_accepted(results)
         if conclude is not None:
             conclude()
         if any(result.failed for result in results):
             self.context.exit(exit_codes.FAILED)
 
 
-def _dry_run(context: click.Context, selection: Selection, settings: Settings, path: Path, as_json: bool) -> None:
+def _dry_run(context: click.Context, selection: Selection, settings: Settings, path: Path, as_json: bool, allow_invalid: bool) -> None:
     """Checks every point and runs none."""
     from dataclasses import replace
 
@@ -381,7 +391,7 @@ def _dry_run(context: click.Context, selection: Selection, settings: Settings, p
                 },
             }
         )
-        _end_dry_run(context, selection, engine)
+        _end_dry_run(context, allow_invalid, engine)
         return
     if results:
         print_counts(results)
@@ -402,27 +412,37 @@ def _dry_run(context: click.Context, selection: Selection, settings: Settings, p
         gpus = counted(max(len(settings.gpus), 1), "GPU") if conditions.backend == "gpu" else ""
         workers = " and ".join(part for part in (counted(jobs, "CPU"), gpus) if part)
         click.echo(f"Time: about {clock(expected.seconds)} with {workers}; summed over points: {', '.join(parts)}.")
-    _end_dry_run(context, selection, engine)
+    _end_dry_run(context, allow_invalid, engine)
 
 
-def _end_dry_run(context: click.Context, selection: Selection, engine: Engine) -> None:
+def _end_dry_run(context: click.Context, allow_invalid: bool, engine: Engine) -> None:
     if engine.interrupted:
         click.echo("Interrupted: these are the points that were checked before.", err=True)
         context.exit(exit_codes.INTERRUPTED)
-    _require_accepted(list(engine.results.values()), selection.whole)
+    results = list(engine.results.values())
+    _require_valid(results, allow_invalid)
+    _tell_none_accepted(results)
 
 
-def _require_accepted(results: Sequence[PointResult], whole: bool) -> None:
-    """Says so if nothing was tried. Raises ``SweepError`` if not a single point of the ``whole`` space is a spec: then the sweep
-    itself is wrong."""
+def _require_valid(results: Sequence[PointResult], allow_invalid: bool) -> None:
+    """Raises ``SweepError`` if points are no valid specs, which is a mistake in the sweep, unless that is allowed."""
     from gemmgen.sweep.records import Status, SweepError
 
-    if not results or any(result.status is not Status.CONSTRAINTS for result in results):
+    invalid = [result for result in results if result.status is Status.INVALID]
+    none_valid = all(result.status is Status.INVALID or result.reason_code == "axes" for result in results)
+    if not results or allow_invalid or not (invalid or none_valid):
         return
-    if whole and all(result.reason_code == "spec" for result in results):
-        first = results[0].reason.split("\n", 1)[0]
-        raise SweepError(f"no point of {results[0].sweep} is a valid spec, so that nothing was tried: {first}")
-    click.echo("No point was accepted: nothing was tried.", err=True)
+    first = (invalid or results)[0]
+    told = "no point of {} is a valid spec" if none_valid else f"{len(invalid):,} of {len(results):,} points of {{}} make no valid spec"
+    reason = first.reason.split("\n", 1)[0]
+    raise SweepError(f"{told.format(first.sweep)}: {reason}. Correct the axes, or allow it with --allow-invalid")
+
+
+def _tell_none_accepted(results: Sequence[PointResult]) -> None:
+    from gemmgen.sweep.records import Status
+
+    if results and all(result.status in (Status.CONSTRAINTS, Status.INVALID) for result in results):
+        click.echo("No point was accepted: nothing was tried.", err=True)
 
 
 def _show_stored(results_path: str | None, reports: Reports, as_json: bool) -> None:
@@ -466,10 +486,10 @@ class Reports:
         click.echo(printable(f"{self.live_path}: the report, written anew while the sweep runs"), err=True)
         return LiveReport(self.live_path, title, self.before)
 
-    def write(self, results: Sequence[PointResult]) -> None:
-        """Writes the exports."""
+    def write(self, results: Sequence[PointResult], incomplete: str = "") -> None:
+        """Writes the exports; ``incomplete`` says why points are missing, if they are."""
         for write, target in self.writers:
-            write(results, target)
+            write(results, target, incomplete)
 
     def print_comparison(self, results: Sequence[PointResult]) -> None:
         """The comparison with other results in words, and the points that changed most."""
@@ -520,7 +540,7 @@ def _writers(exports: Sequence[str], before: Against | None) -> Exports:
     if not exports:
         return []
     from gemmgen.cli.selection import writable
-    from gemmgen.sweep.exports import EXPORTS, write_html
+    from gemmgen.sweep.exports import EXPORTS, write_html, write_junit
 
     chosen: Exports = []
     for text in exports:
@@ -528,8 +548,13 @@ def _writers(exports: Sequence[str], before: Against | None) -> Exports:
         if not separator or not path or form not in EXPORTS:
             raise click.UsageError(f"--export {text!r}: expected FORMAT=FILE, with a format of {', '.join(EXPORTS)}")
         write = partial(write_html, against=before) if form == "html" else EXPORTS[form]
-        chosen.append((write, writable("--export", path)))
+        chosen.append((write_junit if form == "junit" else _without_reason(write), writable("--export", path)))
     return chosen
+
+
+def _without_reason(write: Callable[[Sequence[PointResult], Path], None]) -> Callable[[Sequence[PointResult], Path, str], None]:
+    """A writer of a format that has no place for the reason why results are incomplete."""
+    return lambda results, path, _: write(results, path)
 
 
 def _require_one_way(sample: int | None, where: str | None, search: str | None, dry_run: bool) -> None:

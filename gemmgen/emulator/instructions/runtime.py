@@ -18,11 +18,13 @@ from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.program import FRAME
 from gemmgen.emulator.ptx.syntax import Group, Instruction, Symbol
 
-_CONVERSION = re.compile(r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+))?(hh|h|ll|l|j|z|t|L)?([diouxXcfFeEgGaAspn%])")
+_CONVERSION = re.compile(r"%([-+ #0]*)(\*|[0-9]+)?(?:\.(\*|[0-9]*))?(hh|h|ll|l|j|z|t|L)?([diouxXcfFeEgGaAspn%])")
 _MOST_STACK_BYTES = 256 << 20
 _MOST_CALLS = 1024
 """Bound on the depth of recursion. A GPU's stack, a kilobyte a thread by default, holds fewer calls of most functions."""
 _LONGEST_STRING = 4096
+_WIDEST = 4096
+"""Bound on the width and on the precision of one conversion of ``printf``."""
 
 
 @instruction("call")
@@ -82,15 +84,17 @@ def _print(inst: Instruction, binder: Binder, names: list[str], lanes: Lanes) ->
     spaces = binder.spaces
     counts = []
     for lane, where, values in zip(lanes.tolist(), _read(inst, binder, form, lanes), _read(inst, binder, arguments, lanes), strict=True):
-        text, count = _formatted(spaces, string_at(spaces, int(where), lane), int(values), lane)
+        text, count, cut = _formatted(spaces, string_at(spaces, int(where), lane), int(values), lane)
+        spaces.output.dropped += cut
         spaces.output.append(text)
         counts.append(count)
     _write(inst, binder, result, lanes, np.array(counts, np.int32).view(np.uint32))
 
 
-def _formatted(spaces: Spaces, form: str, values: int, lane: int) -> tuple[str, int]:
-    """A format with the arguments that lie at an address, as varargs are: aligned to their size, floats as double."""
-    offset = count = 0
+def _formatted(spaces: Spaces, form: str, values: int, lane: int) -> tuple[str, int, int]:
+    """A format with the arguments that lie at an address, as varargs are: aligned to their size, floats as double; the number of
+    arguments, and that of characters by which widths and precisions go beyond their bound."""
+    offset = count = cut = 0
 
     def take(size: int, kind: str) -> int | float:
         nonlocal offset, count
@@ -101,12 +105,23 @@ def _formatted(spaces: Spaces, form: str, values: int, lane: int) -> tuple[str, 
         value: int | float = struct.unpack(f"<{kind}", raw)[0] if len(raw) == size else 0
         return value
 
+    def bounded(part: str | None, of_width: bool) -> str:
+        """A width or a precision; a negative width means the left, a negative precision none (C17, 7.21.6.1)."""
+        nonlocal cut
+        if part is None:
+            return ""
+        number = int(take(4, "i")) if part == "*" else int(part[-20:] or 0)
+        if number < 0 and not of_width:
+            return ""
+        cut += max(abs(number) - _WIDEST, 0)
+        sign, number = "-" if number < 0 else "", min(abs(number), _WIDEST)
+        return f"{sign}{number}" if of_width else f".{number}"
+
     def convert(match: re.Match[str]) -> str:
         flags, width, precision, length, letter = match.groups()
         if letter == "%":
             return "%"
-        width, precision = (str(take(4, "i")) if part == "*" else part for part in (width, precision))
-        start = f"%{flags}{width or ''}{'.' + precision if precision is not None else ''}"
+        start = f"%{flags}{bounded(width, True)}{bounded(precision, False)}"
         wide = length in ("l", "ll", "j", "z", "t")
         if letter in "fFeEgG":
             return (start + letter) % take(8, "d")
@@ -128,7 +143,7 @@ def _formatted(spaces: Spaces, form: str, values: int, lane: int) -> tuple[str, 
             number -= (signed and number >> (bits - 1)) << bits
         return (start + ("d" if letter in "diu" else letter)) % number
 
-    return _CONVERSION.sub(convert, form), count
+    return _CONVERSION.sub(convert, form), count, cut
 
 
 def assertion_message(inst: Instruction, binder: Binder, lane: int) -> str:

@@ -318,6 +318,8 @@ def _tiles(results: Sequence[PointResult], groups: Sequence[Group]) -> list[tupl
         (f"{counts[Status.CONSTRAINTS]:,}", "rejected by constraints", ""),
         (f"{failed:,}", "failed", "bad" if failed else ""),
     ]
+    if counts[Status.INVALID]:
+        tiles.insert(3, (f"{counts[Status.INVALID]:,}", "no valid spec", "bad"))
     if len(groups) == 1:
         best = groups[0].ranked[0]
         tiles.append((groups[0].measure.text(best.value), "the best" if groups[0].measure.larger_is_better else "the least", "best"))
