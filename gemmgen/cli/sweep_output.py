@@ -21,14 +21,6 @@ BEST = 3
 
 _FAILED = dict.fromkeys(("invalid", "timeout", "runtime", "compile"), "red")
 _STYLES = {"correct": "green", "constraints": "dim", **_FAILED, "correctness": "bold red"}
-    "correct": "green",
-    "constraints": "dim",
-    "invalid": "red",
-    "timeout": "red",
-    "runtime": "red",
-    "compile": "red",
-    "correctness": "bold red",
-}
 
 
 def by_reason(results: Sequence[PointResult]) -> list[dict[str, Any]]:

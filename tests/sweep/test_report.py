@@ -93,7 +93,7 @@ def test_every_status_and_reason_is_counted():
     assert reasons(results)[0] == (Status.CONSTRAINTS, "shared_memory", 3, "the point is constraints")
     text = Page(html_report(results)).text()
     assert all(f"{status}_code" in text for status in Status if status is not Status.CORRECT)
-    assert re.search(r"9\npoints\n1\ncorrect\n4\nrejected by constraints\n4\nfailed", text)
+    assert re.search(r"10\npoints\n1\ncorrect\n4\nrejected by constraints\n1\nno valid spec\n4\nfailed", text)
 
 
 def test_failures_are_listed_and_rejected_points_are_not():
