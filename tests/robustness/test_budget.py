@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from gemmgen.core.errors import CompileError, GemmgenError
+from gemmgen.core.errors import GemmgenError
 from gemmgen.emulator import ParseError
 from gemmgen.emulator.ptx import parse
 from gemmgen.kernels.spec_files import load_spec, parse_yaml
-from gemmgen.sanitizer import headers, host_code, source, structures
+from gemmgen.sanitizer import comments, headers, host_code, source
 from gemmgen.sweep.expression import Expression
 from gemmgen.sweep.file import load_sweep
 
@@ -53,22 +53,16 @@ PIECES = (
 
 def read_cuda(text: str) -> None:
     for head in ("", "int main(){k<<<1,1>>>();\n"):
+        comments.without_comments(head + text)
         host_code.has_host_code(head + text)
-        host_code.device_part(head + text)
-        host_code.without_refused_items(head + text, set(range(1, 100)))
+        host_code.device_macros([head + text])
 
 
 def read_declarations(text: str) -> None:
     source._declared_parameters(f"template<{text}> __global__ void k({text}", "k", "k<1>")
     source._kernel_templates(f"template<{text}__global__ {text}(")
-    source._advice(CompileError('identifier "a" is undefined'), text)
     headers.host_algorithms(text)
     headers.host_libraries(text)
-
-
-def read_structure(text: str) -> None:
-    for head in ("", "struct a {", "typedef struct ", "typedef struct {"):
-        structures._members(head + text, "a")
 
 
 def read_ptx(text: str) -> None:
@@ -84,7 +78,6 @@ def read_yaml(text: str) -> None:
 READERS: dict[str, tuple[Callable[[str], object], int]] = {
     "cuda": (read_cuda, CODE_BYTES),
     "declarations": (read_declarations, CODE_BYTES),
-    "structure": (read_structure, CODE_BYTES),
     "ptx": (read_ptx, CODE_BYTES),
     "where": (lambda text: Expression("--where", text), YAML_BYTES),
     "yaml": (read_yaml, YAML_BYTES),
