@@ -23,7 +23,7 @@ _SWEEP = str(ROOT / "docs" / "tutorials" / "stages.yaml")
 
 CALLS = {
     "analyze": [
-        "analyze gemm/v1_tiled reduction/s0_interleaved conv2d/split_k",
+        "analyze gemm/v1_tiled reduction/s0_interleaved conv2d/mma_sync/split_k",
         "analyze gemm/v1_tiled --no-traffic --time 3ms",
         "analyze cpu/c0_naive cpu/c3_packed",
     ],
@@ -35,12 +35,12 @@ CALLS = {
         "check gemm/v0_naive --set mainloop.stages=9",
         "check gemm/v3_double_buffer --set mainloop.tile.threadblock.k=7",
     ],
-    "compile": ["compile gemm/v0_naive", "compile conv2d/split_k --arch sm_80 --arch sm_90", "compile cpu/c0_naive"],
+    "compile": ["compile gemm/v0_naive", "compile conv2d/mma_sync/split_k --arch sm_80 --arch sm_90", "compile cpu/c0_naive"],
     "diff": ["diff gemm/v0_naive gemm/v1_tiled", "diff gemm/v1_tiled gemm/v1_tiled", f"diff {_CU} {_CU}"],
     "doctor": ["doctor"],
     "draw": ["draw gemm/v1_tiled", "draw reduction/s0_interleaved"],
     "emulate": [f"emulate {_CU} {_LAUNCH}", f"emulate {_CU.replace('reverse', 'reverse_fixed')} {_LAUNCH} --counters --print out"],
-    "explain": ["explain gemm/v0_naive", "explain conv2d/split_k", "explain cpu/c3_packed", "explain --problem gemm:64,64,64"],
+    "explain": ["explain gemm/v0_naive", "explain conv2d/mma_sync/split_k", "explain cpu/c3_packed", "explain --problem gemm:64,64,64"],
     "export": [
         "export gemm/v0_naive --format header -o kernel.h",
         "export gemm/v0_naive --format python -o kernel.py",
@@ -48,7 +48,7 @@ CALLS = {
     ],
     "library-check": ["library check --sample 0"],
     "library-list": ["library list"],
-    "library-show": ["library show reduction/rows_1m", "library show gemm/hopper/bf16_128x128"],
+    "library-show": ["library show reduction/rows/1m", "library show gemm/wgmma/bf16/128x128"],
     "render": ["render gemm/v0_naive gemm/v1_tiled -o sources"],
     "sweep": [f"sweep {_SWEEP} --stages compile", f"sweep {_SWEEP} --stages check --against stages.sqlite"],
     "sweep-dry-run": [f"sweep {_SWEEP} --dry-run"],

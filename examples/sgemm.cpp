@@ -2,7 +2,7 @@
 //
 //   ./sgemm [m n k]
 //
-// The header is made by: gemmgen export gemm/blocked_128x128x8 --format header --prefix sgemm -o sgemm.h
+// The header is made by: gemmgen export gemm/simt/blocked/128x128x8 --format header --prefix sgemm -o sgemm.h
 
 #include "sgemm.h"
 

@@ -57,7 +57,7 @@ COLUMNS = {
     "256 by 64 u8": ["unroll=8", "lanes=64", "min_blocks_per_sm=3"],
     "128 u8": ["unroll=8", "threads=128", "lanes=32"],
 }
-"""Variants of ``gemm/vector/columns_tn`` by what they change of its mainloop."""
+"""Variants of ``gemm/gemv/columns/one`` by what they change of its mainloop."""
 SHALLOW = {
     "one": [],
     "128": ["mainloop.threads=128"],
@@ -170,18 +170,18 @@ def variants(kind: str, type: str, unaligned: bool) -> Specs:
     """Name, spec and changes of each variant of a kind of shapes."""
     if kind != "columns":
         spec, changes = {
-            "shallow": ("gemm/vector/shallow_nn", SHALLOW),
-            "batched": ("gemm/general/batched_96x96_nn", BATCHED),
-            "wide": ("gemm/shallow/wide_nt", WIDE),
-            "halves": ("gemm/mma/bf16_128x128", HALVES),
+            "shallow": ("gemm/gemv/shallow/one_row", SHALLOW),
+            "batched": ("gemm/simt/batched/96x96_nn", BATCHED),
+            "wide": ("gemm/simt/shallow", WIDE),
+            "halves": ("gemm/mma_sync/bf16/128x128", HALVES),
         }[kind]
         return {name: (spec, change) for name, change in changes.items()}
     found = {}
     for name, change in COLUMNS.items():
         own = [f"mainloop.{one}" for one in change]
-        found[name] = ("gemm/vector/columns_shifted_tn" if unaligned else "gemm/vector/columns_tn", own)
+        found[name] = ("gemm/gemv/columns/shifted" if unaligned else "gemm/gemv/columns/one", own)
         if unaligned and name in ("u4", "u8"):
-            found[f"{name} narrow"] = ("gemm/vector/columns_tn", own)
+            found[f"{name} narrow"] = ("gemm/gemv/columns/one", own)
     return found
 
 

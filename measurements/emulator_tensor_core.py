@@ -2,7 +2,7 @@
 
     python -m measurements.emulator_tensor_core [--rounds 3]
 
-The product is 512 x 512 x 512 in bfloat16, the kernel that of specs/gemm/hopper_bf16_128x256.yaml: tensor copies, two groups of consumers,
+The product is 512 x 512 x 512 in bfloat16, the kernel gemm/wgmma/tour/bf16_128x256: tensor copies, two groups of consumers,
 clusters of two blocks. Each launch has a process of its own, in which nothing was launched before; its largest memory counts
 all that the process did. Every result is compared. Writes emulator_tensor_core.json and emulator_tensor_core.md beside this file.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-SPEC = "specs/gemm/hopper_bf16_128x256.yaml"
+SPEC = "specs/gemm/wgmma/tour.yaml/bf16_128x256"
 SIZE = 512
 CHILD = """
 import json, resource, sys, time

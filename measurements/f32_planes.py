@@ -29,8 +29,9 @@ from gemmgen.toolchain.compilation import compile_plan
 from measurements.f32_report import PEERS, write
 
 HERE = Path(__file__).resolve().parent
-SPEC = HERE.parent / "specs" / "gemm" / "f32_by_f16x3.yaml"
-FFMA = HERE.parent / "specs" / "gemm" / "v3_double_buffer.yaml"
+SPECS = "gemm/split_precision"
+SPEC = f"{SPECS}/f16x3/128x128"
+FFMA = "gemm/v3_double_buffer"
 ONE_GROUP = ("mainloop.tile.m=64", "mainloop.tile.n=64", "mainloop.consumers=1", "mainloop.persistent_blocks=0")
 PLAIN = "mainloop.arithmetic.sums=plain"
 VARIANTS: dict[str, tuple[str, ...]] = {
@@ -42,20 +43,19 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "f16x3 128x64 plain sums": (PLAIN, "mainloop.tile.n=64", "mainloop.stages=4"),
 }
 """Instances, as changes of the shipped spec."""
-WARPS = SPEC.parent / "mma"
 BF16X9 = "mainloop.arithmetic.f32_by=bf16x9"
-SCHEMES: dict[str, tuple[Path, tuple[str, ...]]] = {
+SCHEMES: dict[str, tuple[str, tuple[str, ...]]] = {
     "f16x3": (SPEC, ()),
     "f16x3, plain sums": (SPEC, (PLAIN,)),
-    "bf16x6": (SPEC.with_stem("f32_by_bf16x6"), ()),
-    "bf16x6, plain sums": (SPEC.with_stem("f32_by_bf16x6"), (PLAIN,)),
-    "bf16x9": (SPEC.with_stem("f32_by_bf16x6"), (BF16X9,)),
-    "tf32x3": (SPEC.with_stem("f32_by_tf32x3"), ()),
-    "bf16x6, split in the mainloop": (SPEC.with_stem("f32_by_bf16x6_decode_64"), ("order=row_major", "transpose=nt")),
-    "f16x3, mma.sync": (WARPS / "f32_by_f16x3.yaml", ()),
-    "bf16x6, mma.sync": (WARPS / "f32_by_bf16x6.yaml", ()),
-    "bf16x9, mma.sync": (WARPS / "f32_by_bf16x6.yaml", (BF16X9,)),
-    "tf32x3, mma.sync": (WARPS / "f32_by_tf32x3.yaml", ()),
+    "bf16x6": (f"{SPECS}/bf16x6", ()),
+    "bf16x6, plain sums": (f"{SPECS}/bf16x6", (PLAIN,)),
+    "bf16x9": (f"{SPECS}/bf16x6", (BF16X9,)),
+    "tf32x3": (f"{SPECS}/tf32x3", ()),
+    "bf16x6, split in the mainloop": (f"{SPECS}/bf16x6_decode/64", ("order=row_major", "transpose=nt")),
+    "f16x3, mma.sync": (f"{SPECS}/mma_sync/f16x3", ()),
+    "bf16x6, mma.sync": (f"{SPECS}/mma_sync/bf16x6", ()),
+    "bf16x9, mma.sync": (f"{SPECS}/mma_sync/bf16x6", (BF16X9,)),
+    "tf32x3, mma.sync": (f"{SPECS}/mma_sync/tf32x3", ()),
 }
 """Ways whose errors are measured, beside what ``ops.matmul`` chooses."""
 SPEED = [(n, n, n) for n in (512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)] + [
@@ -75,7 +75,7 @@ DEPTHS = (1, 2, 3, 4, 5, 7, 8, 12, 16, 20, 24, 27, 31, 32, 40, 45, 46, 48, 56, 6
 ROWS, COLUMNS = 512, 256
 
 
-def compiled(overrides: Sequence[str], spec: Path = SPEC) -> Candidate:
+def compiled(overrides: Sequence[str], spec: str = SPEC) -> Candidate:
     """One instance, for the device."""
     planned = plan(spec, gpu(0).architecture, overrides)
     return Candidate(planned, compile_plan(planned))

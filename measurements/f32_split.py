@@ -164,7 +164,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with ThreadPoolExecutor() as pool:
         kernels = dict(zip(map(named, TILES), pool.map(split_kernel, TILES), strict=True))
-    planes = gemmgen.compile("gemm/f32_by_f16x3", "sm_90a")
+    planes = gemmgen.compile("gemm/split_precision/f16x3/128x128", "sm_90a")
     if arguments.compile:
         return
     import torch

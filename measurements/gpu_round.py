@@ -63,9 +63,9 @@ def specs(*patterns: str) -> tuple[str, ...]:
 def steps() -> tuple[Step, ...]:
     """All steps, the most needed first."""
     return (
-        Step("verify convolutions", gemmgen("verify", "--backend", "gpu", *specs("conv2d/quantised/*", "conv2d/direct")), 240, 30),
-        Step("verify mma_sync", gemmgen("verify", "--backend", "gpu", *specs("gemm/mma/*")), 240, 30),
-        Step("verify planes", gemmgen("verify", "--backend", "gpu", *specs("gemm/f32_by_*", "gemm/hopper/f32_*")), 240, 30),
+        Step("verify convolutions", gemmgen("verify", "--backend", "gpu", *specs("conv2d/wgmma/quantised", "conv2d/direct/int8")), 240, 30),
+        Step("verify mma_sync", gemmgen("verify", "--backend", "gpu", *specs("gemm/mma_sync/*")), 240, 30),
+        Step("verify planes", gemmgen("verify", "--backend", "gpu", *specs("gemm/split_precision/*")), 240, 30),
         Step("library", gemmgen("library", "measure", "--output", f"{EVIDENCE}/h200.json"), 420, 120),
         Step("f32_ops", program("f32_ops"), 240, 60),
         Step("f32_planes", program("f32_planes", "--seconds", "150"), 240, 60),

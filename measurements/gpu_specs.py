@@ -1,6 +1,6 @@
 """Specs that are in no library: every case verified on a GPU, by itself and under compute-sanitizer's memcheck and racecheck.
 
-    python -m measurements.gpu_specs specs/gemm/hopper_dynamic.yaml ...     on a machine with a GPU and compute-sanitizer
+    python -m measurements.gpu_specs specs/gemm/wgmma/dynamic.yaml ...     on a machine with a GPU and compute-sanitizer
     python -m measurements.gpu_specs --report                               writes the page anew
 
 Instances of the library have certificates instead. Writes gpu_specs.json, where specs that are not run keep what was there, and

@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from gemmgen.api import plan
-from gemmgen.core.resources import resource_directory
 from gemmgen.kernels import family_of
 from gemmgen.perf.benchmark import Candidate, benchmark
 from gemmgen.runtime.cuda.driver import gpu
 from gemmgen.toolchain.compilation import compile_plan
 
 HERE = Path(__file__).resolve().parent
-INSTANCES = ("gemm/hopper/bf16_128x256", "gemm/hopper/bf16_192x192", "gemm/hopper/fp8_128x256", "gemm/hopper/int8_128x192")
+INSTANCES = ("gemm/wgmma/bf16/128x256", "gemm/wgmma/bf16/192x192", "gemm/wgmma/fp8/128x256", "gemm/wgmma/int8/128x192")
 ORDERS = (("minor", 1), ("minor", 2), ("minor", 4), ("minor", 8), ("minor", 16), ("minor", 32), ("major", 8), ("major", 32))
 """Direction of a band of tiles, and its width in tiles; the shipped instances have bands of 8 along the minor direction."""
 SHAPES = (
@@ -64,7 +63,7 @@ def made(job: tuple[str, tuple[str, int]]) -> Candidate:
     """An instance with an order, compiled."""
     name, (along, group) = job
     changes = (f"rasterization={{along: {along}, group: {group}}}",)
-    planned = plan(resource_directory("specs") / f"{name}.yaml", gpu(0).architecture, changes)
+    planned = plan(name, gpu(0).architecture, changes)
     return Candidate(planned, compile_plan(planned))
 
 

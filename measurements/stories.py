@@ -79,30 +79,30 @@ SGEMM = _gemm(
     ("v3_double_buffer", (_CHECKS, _ONE_BUFFER), "V3: columns in turns"),
     ("v3_double_buffer", (_ONE_BUFFER,), "V3: edges apart"),
     ("v3_double_buffer", (), "V3: fragments ahead"),
-    ("blocked_128x128x8", (_CHECKS, _ONE_BUFFER), "squarer warps"),
-    ("blocked_128x128x8", (_ONE_BUFFER,), "squarer warps, edges apart"),
-    ("blocked_128x128x8", (), "squarer warps, fragments ahead"),
-    ("swizzled_cp_async", (), "cp.async, 4 stages"),
-    ("general/large_nn", (), "8 × 16 a thread"),
+    ("simt/blocked/128x128x8", (_CHECKS, _ONE_BUFFER), "squarer warps"),
+    ("simt/blocked/128x128x8", (_ONE_BUFFER,), "squarer warps, edges apart"),
+    ("simt/blocked/128x128x8", (), "squarer warps, fragments ahead"),
+    ("simt/swizzled_cp_async", (), "cp.async, 4 stages"),
+    ("simt/sgemm_large/nn", (), "8 × 16 a thread"),
 )
 MAXAS = _gemm(
-    ("maxas_64", ("mainloop.order=rows",), "64 threads, rows"),
-    ("maxas_64", ("store=direct",), "64 threads, stored directly"),
-    ("maxas_64", ("mainloop.edges=each_vector", "mainloop.min_blocks_per_sm=1"), "64 threads, any registers"),
-    ("maxas_64", (), "64 threads"),
-    ("maxas_256", ("mainloop.order=rows",), "256 threads, rows"),
-    ("maxas_256", ("store=direct",), "256 threads, stored directly"),
-    ("maxas_256", ("mainloop.edges=each_vector", "mainloop.min_blocks_per_sm=1"), "256 threads, any registers"),
-    ("maxas_256", (), "256 threads"),
-    ("general/large_tn", (), "8 × 16 a thread"),
+    ("simt/maxas/64", ("mainloop.order=rows",), "64 threads, rows"),
+    ("simt/maxas/64", ("store=direct",), "64 threads, stored directly"),
+    ("simt/maxas/64", ("mainloop.edges=each_vector", "mainloop.min_blocks_per_sm=1"), "64 threads, any registers"),
+    ("simt/maxas/64", (), "64 threads"),
+    ("simt/maxas/256", ("mainloop.order=rows",), "256 threads, rows"),
+    ("simt/maxas/256", ("store=direct",), "256 threads, stored directly"),
+    ("simt/maxas/256", ("mainloop.edges=each_vector", "mainloop.min_blocks_per_sm=1"), "256 threads, any registers"),
+    ("simt/maxas/256", (), "256 threads"),
+    ("simt/sgemm_large/tn", (), "8 × 16 a thread"),
 )
 _K_MAJOR = ("mainloop.shared_a.order=k_major", "mainloop.shared_a.k_vector=4", "mainloop.shared_a.fragment=interleaved")
 SHARED = _gemm(
-    ("swizzled_cp_async", ("mainloop.shared_a.swizzle=none", "mainloop.shared_a.padding=0"), "k-major, as it comes"),
-    ("swizzled_cp_async", ("mainloop.shared_a.swizzle=none", "mainloop.shared_a.padding=4"), "k-major, padded by 4"),
-    ("swizzled_cp_async", (), "k-major, XOR swizzle"),
+    ("simt/swizzled_cp_async", ("mainloop.shared_a.swizzle=none", "mainloop.shared_a.padding=0"), "k-major, as it comes"),
+    ("simt/swizzled_cp_async", ("mainloop.shared_a.swizzle=none", "mainloop.shared_a.padding=4"), "k-major, padded by 4"),
+    ("simt/swizzled_cp_async", (), "k-major, XOR swizzle"),
     (
-        "swizzled_cp_async",
+        "simt/swizzled_cp_async",
         (
             "mainloop.shared_a.order=mn_major",
             "mainloop.shared_a.k_vector=1",
@@ -111,19 +111,19 @@ SHARED = _gemm(
         ),
         "transposed, 4 bytes at a time",
     ),
-    ("swizzled_cp_async", ("mainloop.edges=each_tile",), "XOR swizzle, edges apart"),
-    ("swizzled_cp_async", ("mainloop.fragment_buffers=2", "mainloop.edges=each_tile"), "XOR swizzle, fragments ahead"),
-    ("swizzled_cp_async", ("cache.l2_prefetch_a=128", "cache.l2_prefetch_b=128"), "L2 prefetch of 128 bytes"),
-    ("swizzled_cp_async", ("cache.l2_policy_a=evict_first", "cache.l2_policy_b=evict_last"), "L2 policies: A first, B last"),
-    ("swizzled_cp_async", ("cache.l2_policy_a=evict_last", "cache.l2_policy_b=evict_last"), "L2 policies: both last"),
+    ("simt/swizzled_cp_async", ("mainloop.edges=each_tile",), "XOR swizzle, edges apart"),
+    ("simt/swizzled_cp_async", ("mainloop.fragment_buffers=2", "mainloop.edges=each_tile"), "XOR swizzle, fragments ahead"),
+    ("simt/swizzled_cp_async", ("cache.l2_prefetch_a=128", "cache.l2_prefetch_b=128"), "L2 prefetch of 128 bytes"),
+    ("simt/swizzled_cp_async", ("cache.l2_policy_a=evict_first", "cache.l2_policy_b=evict_last"), "L2 policies: A first, B last"),
+    ("simt/swizzled_cp_async", ("cache.l2_policy_a=evict_last", "cache.l2_policy_b=evict_last"), "L2 policies: both last"),
 )
 CONV = (
-    Step("conv2d/turing_one_stage", (), "m8n8k16, one stage"),
-    Step("conv2d/turing_128x64x64", (), "m8n8k16, two stages"),
-    Step("conv2d/turing_128x128x32", (), "m8n8k16, 64 × 64 a warp, residual"),
-    Step("conv2d/channels_128x128x64", (), "m16n8k32, cp.async"),
-    Step("conv2d/pixels_128x128x64", (), "pixels as rows, no exchange"),
-    Step("conv2d/hopper/int8_128x128", (), "wgmma, NHWC"),
+    Step("conv2d/mma_sync/turing/one_stage", (), "m8n8k16, one stage"),
+    Step("conv2d/mma_sync/turing/128x64x64", (), "m8n8k16, two stages"),
+    Step("conv2d/mma_sync/turing/128x128x32", (), "m8n8k16, 64 × 64 a warp, residual"),
+    Step("conv2d/mma_sync/int8/channels_128x128x64", (), "m16n8k32, cp.async"),
+    Step("conv2d/mma_sync/int8/pixels_128x128x64", (), "pixels as rows, no exchange"),
+    Step("conv2d/wgmma/int8/128x128", (), "wgmma, NHWC"),
 )
 ELEMENTWISE = (
     Step("elementwise/relu", ("alignment=1", "unroll=1"), "1 element"),
@@ -134,10 +134,10 @@ ELEMENTWISE = (
     Step("elementwise/relu", ("unroll=8",), "8 × 4 elements"),
 )
 TENSOR = _gemm(
-    ("general/large_nt", (), "float32, FFMA"),
-    ("hopper/f32_128x64", (), "float32 by three of float16"),
+    ("simt/sgemm_large/nt", (), "float32, FFMA"),
+    ("split_precision/f16x3/128x64", (), "float32 by three of float16"),
 )
-HALVES = _gemm(("mma/bf16_128x256", (), "bfloat16, mma.sync"), ("hopper/bf16_128x256", (), "bfloat16, wgmma"))
+HALVES = _gemm(("mma_sync/bf16/128x256", (), "bfloat16, mma.sync"), ("wgmma/bf16/128x256", (), "bfloat16, wgmma"))
 CHAPTERS = (
     *(Chapter(f"sgemm_{n}", (n, n, n), SGEMM) for n in (1024, 4096, 4095)),
     *(Chapter(f"maxas_{n}", (n, n, n), MAXAS) for n in (512, 1024, 4096)),

@@ -44,11 +44,11 @@ DRAWN = 9
 COLUMNS, DEPTHS = (16, 32, 48, 64), (16, 32, 64)
 """Columns and depth of the instances' tiles."""
 OTHERS = (
-    "gemm/mma/bf16_direct_32x16",
-    "gemm/mma/bf16_direct_32x32",
-    "gemm/mma/bf16_256x32_k16",
-    "gemm/mma/bf16_128x128",
-    "gemm/hopper/bf16_128x64",
+    "gemm/mma_sync/bf16_direct/32x16",
+    "gemm/mma_sync/bf16_direct/32x32",
+    "gemm/mma_sync/bf16/256x32_k16",
+    "gemm/mma_sync/bf16/128x128",
+    "gemm/wgmma/bf16/128x64",
 )
 
 
@@ -69,7 +69,7 @@ def tile(rows: int, columns: int, depth: int, warps: int = 4, blocks: int = 528,
         f"mainloop.persistent_blocks={blocks}",
         f"mainloop.min_blocks_per_sm={least}",
     ]
-    return "gemm/mma/bf16_tall_64x48_k16", changes
+    return "gemm/mma_sync/bf16_tall/64x48_k16", changes
 
 
 def variants(shape: Shape) -> Specs:

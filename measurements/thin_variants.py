@@ -71,7 +71,7 @@ FEW_COLUMNS = {
     "128 u8 b3": ["unroll=8", "min_blocks_per_sm=3"],
     "64 u4 b8": ["threads=64", "min_blocks_per_sm=8"],
 }
-"""Variants of ``gemm/vector/few_columns_tn`` by what they change of its mainloop."""
+"""Variants of ``gemm/gemv/columns/few`` by what they change of its mainloop."""
 SHORT_ROWS = {
     "256 b2": [],
     "256 b1": ["min_blocks_per_sm=1"],
@@ -83,7 +83,7 @@ SHORT_ROWS = {
     "four rows, 128 b3": ["rows=4", "threads=128", "min_blocks_per_sm=3"],
     "u2, 256 b2": ["unroll=2"],
 }
-"""The same of ``gemm/vector/shallow_nn``."""
+"""The same of ``gemm/gemv/shallow/one_row``."""
 SINGLE = {
     "1024 by 32 u4": (1024, 8, 4, 1),
     "1024 by 32 u2": (1024, 8, 2, 1),
@@ -128,17 +128,17 @@ def drawn(seed: int) -> list[tuple[Shape, str]]:
 def variants(shape: Shape) -> Specs:
     """Variants of the instance that a shape's kind is for."""
     if shape.kind == THIN:
-        found: dict[str, tuple[str, list[str]]] = {"as it is": ("gemm/vector/columns_tn", [])}
+        found: dict[str, tuple[str, list[str]]] = {"as it is": ("gemm/gemv/columns/one", [])}
         found |= {name: thin(*numbers) for name, numbers in SINGLE.items()}
-        return found | {"shifted": ("gemm/vector/columns_shifted_tn", [])}
+        return found | {"shifted": ("gemm/gemv/columns/shifted", [])}
     if shape.kind == PLANES:
         names = ("hopper/f32_64x64", "hopper/f32_64x32", "hopper/f32_128x64", "f32_by_f16x3", "mma/f32_by_f16x3_64x64")
         return {name: (f"gemm/{name}", []) for name in names}
-    spec, changes = ("gemm/vector/few_columns_tn", FEW_COLUMNS) if shape.kind == FEW else ("gemm/vector/shallow_nn", SHORT_ROWS)
+    spec, changes = ("gemm/gemv/columns/few", FEW_COLUMNS) if shape.kind == FEW else ("gemm/gemv/shallow/one_row", SHORT_ROWS)
     found = {name: (spec, [f"mainloop.{one}" for one in change]) for name, change in changes.items()}
     others: dict[str, tuple[str, list[str]]] = {
-        "columns_tn": ("gemm/vector/columns_tn", []),
-        "shifted": ("gemm/vector/columns_shifted_tn", []),
+        "columns_tn": ("gemm/gemv/columns/one", []),
+        "shifted": ("gemm/gemv/columns/shifted", []),
     }
     return found | others if shape.kind == FEW else found
 

@@ -59,13 +59,13 @@ def thin(threads: int, lanes: int, unroll: int, blocks: int) -> tuple[str, list[
     """The spec and changes of an instance for one column: its matcher gives a block four times ``lanes`` lanes, of one element each, and
     has a thread read four times ``unroll`` elements ahead."""
     changes = [f"mainloop.threads={threads}", f"mainloop.lanes={lanes}", f"mainloop.unroll={unroll}"]
-    return "gemm/vector/columns_tn", [*changes, f"mainloop.min_blocks_per_sm={blocks}"]
+    return "gemm/gemv/columns/one", [*changes, f"mainloop.min_blocks_per_sm={blocks}"]
 
 
 def variants(shape: Shape) -> Specs:
     """Tiles of 8 to 64 rows for one column; tiled instances for any alignment by their ways of copying."""
     if shape.kind == THIN:
-        found: dict[str, tuple[str, list[str]]] = {"as it is": ("gemm/vector/columns_tn", [])}
+        found: dict[str, tuple[str, list[str]]] = {"as it is": ("gemm/gemv/columns/one", [])}
         for threads, blocks in ((512, 2), (512, 4), (1024, 1), (1024, 2)):
             for lanes in (2, 4, 8, 16):
                 unroll = 4 if threads * blocks == 1024 else 2

@@ -9,6 +9,7 @@ import pytest
 from hypothesis.internal.conjecture import providers
 
 from gemmgen.kernels.shipped import shipped_specs
+from gemmgen.kernels.variants import spec_name
 
 # What Hypothesis draws follows from the test alone, and no example fails for being slow. It would also draw constants of those modules
 # of the project that happen to be imported, which differ between the workers of pytest-xdist. `--hypothesis-profile=default` draws anew.
@@ -32,6 +33,11 @@ SHIPPED = sorted(shipped_specs().values())
 """The specs among the files in it."""
 SHIPPED_KERNELS = [path for path in SHIPPED if path.parent.name != "cpu"]
 """Those of kernels for GPUs."""
+
+
+def spec_id(path: Path) -> str:
+    """Name of a shipped spec, as the identifier of a test."""
+    return spec_name(path, SPECS)
 
 
 @pytest.fixture(scope="session")

@@ -69,10 +69,10 @@ def _kinds(specs: Iterable[str]) -> list[str]:
     """Kinds of the specs that a command line names so far; empty if that cannot be said, and then all are meant."""
     from gemmgen.cli.selection import find_specs
     from gemmgen.core.errors import GemmgenError
-    from gemmgen.kernels.spec_files import read_yaml
+    from gemmgen.kernels.spec_files import spec_fields
 
     try:
-        return list(dict.fromkeys(str(read_yaml(file.path).get("kind")) for file in find_specs(specs)))
+        return list(dict.fromkeys(str(spec_fields(file.path).get("kind")) for file in find_specs(specs)))
     except GemmgenError:
         return []
 

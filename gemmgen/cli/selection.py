@@ -15,6 +15,7 @@ from gemmgen.core.errors import GemmgenError, SpecError
 from gemmgen.core.resources import resource_directory
 from gemmgen.core.text import printable
 from gemmgen.kernels.shipped import find_shipped, shipped_specs
+from gemmgen.kernels.variants import expanded, split_variant
 
 if TYPE_CHECKING:
     from gemmgen.hardware.target import Architecture
@@ -42,9 +43,9 @@ class SpecFile:
     @property
     def kind(self) -> object:
         """The value of ``kind``, whatever it is. Raises ``SpecError`` for a file that cannot be read."""
-        from gemmgen.kernels.spec_files import read_yaml
+        from gemmgen.kernels.spec_files import spec_fields
 
-        return self.spec.kind if self.spec is not None else read_yaml(self.path).get("kind")
+        return self.spec.kind if self.spec is not None else spec_fields(self.path).get("kind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +80,10 @@ def find_specs(arguments: Iterable[str]) -> list[SpecFile]:
 def _resolved(file: SpecFile) -> SpecFile:
     """The file with the kernel that is chosen, where its spec leaves that open. A file that cannot be read stays as it is: what reads it
     later reports that."""
-    from gemmgen.kernels.spec_files import read_text
+    from gemmgen.kernels.yaml_files import read_text
 
     try:
-        text = read_text(file.path)
+        text = read_text(split_variant(file.path)[0])
     except SpecError:
         return file
     if _AUTO.search(text) is None:
@@ -143,7 +144,7 @@ def _find(argument: str) -> Iterator[SpecFile]:
     except (OSError, ValueError) as error:
         raise SpecError(f"{argument!r} cannot be looked up: {getattr(error, 'strerror', None) or error}") from None
     if is_directory:
-        own, specs = resource_directory("specs"), {file.resolve() for file in shipped_specs().values()}
+        own, specs = resource_directory("specs"), {split_variant(spec)[0].resolve() for spec in shipped_specs().values()}
         try:
             found = sorted(path.rglob("*.yaml"))
             files = [file for file in found if own not in file.resolve().parents or file.resolve() in specs]
@@ -151,12 +152,14 @@ def _find(argument: str) -> Iterator[SpecFile]:
             raise SpecError(f"{error.filename or argument}: cannot be searched: {error.strerror or error}") from None
         if not files:
             raise SpecError(f"{argument}: the directory holds no .yaml file")
-        yield from (SpecFile(str(file), file) for file in files)
+        yield from (SpecFile(str(spec), spec) for file in files for spec in expanded(file))
     elif exists and path.suffix in KERNEL_SUFFIXES:
         raise SpecError(
             f"{argument}: this is a file of kernels, not a spec; gemmgen emulate runs it, gemmgen diff compares it with another"
         )
     elif exists:
+        yield from (SpecFile(str(spec), spec) for spec in expanded(path))
+    elif split_variant(path)[1] is not None:
         yield SpecFile(argument, path)
     else:
         yield from (SpecFile(name, path) for name, path in find_shipped(argument).items())

@@ -13,7 +13,10 @@ from gemmgen.core.resources import resource_directory
 from gemmgen.kernels.family import KernelSpec
 from gemmgen.kernels.manifest import read_manifest
 from gemmgen.kernels.naming import spec_digest
-from gemmgen.kernels.spec_files import load_spec, read_yaml
+from gemmgen.kernels.shipped import shipped_specs
+from gemmgen.kernels.spec_files import load_spec
+from gemmgen.kernels.variants import matching, spec_name, split_variant
+from gemmgen.kernels.yaml_files import read_yaml
 
 _KIND = re.compile(r"^kind: (?P<kind>\w+)\s*(#.*)?$", re.MULTILINE)
 
@@ -51,31 +54,27 @@ def candidates(kind: str) -> tuple[Candidate, ...]:
 @cache
 def reserves(kind: str) -> tuple[Candidate, ...]:
     """The other specs of a family that come with gemmgen: for what none of the candidates can do."""
-    specs = resource_directory("specs")
-    labels = [path.relative_to(specs).with_suffix("").as_posix() for path in specs.rglob("*.yaml")]
     known = {candidate.label for candidate in candidates(kind)}
-    return _made(kind, {label for label in labels if label not in known})
+    return _made(kind, shipped_specs().keys() - known)
 
 
 def _made(kind: str, labels: Collection[str]) -> tuple[Candidate, ...]:
-    specs = resource_directory("specs")
-    built = _built()
+    shipped, built = shipped_specs(), {instance.digest: instance for instance in _built().values()}
     found: dict[str, Candidate] = {}
     for label in sorted(labels):
-        spec = _read(specs / f"{label}.yaml", kind)
+        spec = _read(shipped[label], kind) if label in shipped else None
         if spec is not None:
             digest = spec_digest(spec)
-            instance = built.get(label, _Built("", "", frozenset()))
-            name = instance.name if instance.digest == digest else ""
-            found.setdefault(digest, Candidate(label, spec, instance.architectures, name))
+            instance = built.get(digest, _Built("", "", frozenset()))
+            found.setdefault(digest, Candidate(label, spec, instance.architectures, instance.name))
     return tuple(found.values())
 
 
 def _read(path: Path, kind: str) -> KernelSpec | None:
-    """The spec in a file; None for those of other kinds, and for other YAML files that lie among the specs."""
+    """The spec in a file; None for those of other kinds, and for those that cannot be read."""
     try:
         # Most files say so in a line of their own; what they say otherwise is found out by reading them whole.
-        said = _KIND.search(path.read_text())
+        said = _KIND.search(split_variant(path)[0].read_text())
         spec = load_spec(path) if said is None or said["kind"] == kind else None
     except (OSError, ValueError, SpecError):
         return None
@@ -88,10 +87,10 @@ def _listed() -> dict[str, bool]:
     try:
         groups = read_yaml(specs / "library.yaml", "a list")["groups"]
         return {
-            path.relative_to(specs).with_suffix("").as_posix(): bool(group.get("for_readers"))
+            spec_name(path, specs): bool(group.get("for_readers"))
             for group in groups
             for pattern in group["specs"]
-            for path in specs.glob(f"{pattern}.yaml")
+            for path in matching(specs, pattern)
         }
     except (GemmgenError, KeyError, TypeError, AttributeError):
         return {}

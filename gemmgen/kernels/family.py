@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
@@ -33,6 +33,9 @@ class SpecModel(BaseModel):
 
 class KernelSpec(SpecModel):
     """The fields that every kind of kernel has."""
+
+    mainloop_field: ClassVar[str] = ""
+    """Field in which a row of variants may leave out the first part of a path; none if empty."""
 
     schema_version: Literal[1] = 1
     """Version of this format."""

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from gemmgen.core.errors import SpecError
 from gemmgen.core.resources import resource_directory
 from gemmgen.core.text import close_paths
+from gemmgen.kernels.variants import expanded, spec_name, split_variant
 
 
 def shipped_specs() -> dict[str, Path]:
-    """The specs that come with gemmgen, by name: ``gemm/v3_double_buffer``. They lie in a folder for each kind; the list of the
-    library and the sweeps beside these folders are something else."""
+    """The specs that come with gemmgen, by name: ``gemm/v3_double_buffer``, or ``gemm/wgmma/bf16/128x256`` for a variant of a file.
+
+    They lie in a folder for each kind; the list of the library and the sweeps beside these folders are something else."""
     root = resource_directory("specs")
-    return {
-        path.relative_to(root).with_suffix("").as_posix(): path
-        for path in sorted(root.glob("*/**/*.yaml"))
-        if path.relative_to(root).parts[0] != "sweeps"
-    }
+    files = (path for path in sorted(root.glob("*/**/*.yaml")) if path.relative_to(root).parts[0] != "sweeps")
+    return {spec_name(spec, root): spec for file in files for spec in expanded(file)}
 
 
 def find_shipped(argument: str) -> dict[str, Path]:
@@ -29,7 +29,7 @@ def find_shipped(argument: str) -> dict[str, Path]:
     if argument and chosen:
         return {known: shipped[known] for known in chosen}
     folders = sorted({known.rpartition("/")[0] for known in shipped})
-    close = _begun(name, shipped) or close_paths(name, [*shipped, *folders])
+    close = _begun(name, shipped) or _ended(name, shipped) or close_paths(name, [*shipped, *folders])
     stem = name
     while not close and "_" in stem.rpartition("/")[2]:  # gemm/v2_vectorized: the one that begins with gemm/v2_
         stem = stem.rpartition("_")[0]
@@ -45,10 +45,19 @@ def _begun(name: str, shipped: Mapping[str, Path]) -> list[str]:
     return sorted(begun, key=len)[:3]
 
 
+def _ended(name: str, shipped: Mapping[str, Path]) -> list[str]:
+    """The shortest three names that end so, however their parts are joined: ``bf16_128x256``, ``bf16[128x256]``."""
+    end = re.sub(r"\W+", "_", f"_{name.rpartition('/')[2]}").rstrip("_")
+    ended = (known for known in shipped if len(end) > 1 and f"_{known.replace('/', '_')}".endswith(end))
+    return sorted(ended, key=len)[:3]
+
+
 def spec_path(source: str | Path) -> Path:
-    """The file that a path, or the name of one shipped spec, means; what names neither is taken for a path."""
+    """The path of a spec, through its file to a variant if it is one, for a path or the name of a shipped spec.
+
+    Text that names neither is taken for a path."""
     path = Path(source)
-    if isinstance(source, str) and not path.suffix and not path.exists():
+    if isinstance(source, str) and not path.suffix and not path.exists() and split_variant(path)[1] is None:
         found = find_shipped(source)
         if len(found) > 1:
             raise SpecError(f"{source!r} names {len(found)} specs; name one of them: {', '.join(list(found)[:5])}, ...")

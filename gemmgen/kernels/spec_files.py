@@ -11,18 +11,20 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import cached_property, lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pydantic
 
 from gemmgen.core import yaml_text
 from gemmgen.core.errors import Reason, SpecError
-from gemmgen.core.files import read_plain
 from gemmgen.core.schema_fields import sibling_fields
 from gemmgen.core.text import printable
 from gemmgen.kernels import FAMILIES, HOST_FAMILIES, family
 from gemmgen.kernels.family import KernelSpec
 from gemmgen.kernels.shipped import spec_path
+from gemmgen.kernels.variants import VARIANTS, Row, VariantTable, split_variant
+from gemmgen.kernels.yaml_files import parse_yaml, positions, read_text, read_yaml
 
 _SHOWN_CHARACTERS = 60
 """Of a name that a user chose."""
@@ -34,6 +36,14 @@ _LISTED_FIELDS = 16
 """Fields of one place that are all named where none is like the one that was asked for."""
 
 
+_DEFAULT: Any = object()
+"""Value of a field that a variant leaves at its default."""
+
+Places = Mapping[tuple[str, ...], tuple[str, ...]]
+"""For paths of fields that a row of a table sets, where the row has them in the YAML."""
+_NO_PLACES: Places = MappingProxyType({})
+
+
 def load_spec(source: str | Path | Mapping[str, Any], overrides: Iterable[str] = ()) -> KernelSpec:
     """A checked spec from a YAML file, from the name of one that ships with gemmgen (``gemm/v0_naive``), or from a mapping.
 
@@ -41,41 +51,63 @@ def load_spec(source: str | Path | Mapping[str, Any], overrides: Iterable[str] =
     every mistake that was found.
     """
     if isinstance(source, Mapping):
-        name, fields, text = "spec", dict(source), None
+        name, fields, text, places = "spec", dict(source), None, _NO_PLACES
+        if VARIANTS in fields:
+            raise SpecError(f"{name}: {VARIANTS}: only a file has a table of variants; pass the fields of one variant")
     else:
         path = spec_path(source)
-        text = read_text(path)
-        name, fields = str(source), read_yaml(path, text=text)
+        file, variant = split_variant(path)
+        text = read_text(file)
+        name = str(source)
+        fields, places = _with_variant(read_yaml(file, text=text), file, variant, name, text)
     overrides = tuple(overrides)
     for override in overrides:
         fields = overridden(fields, override)
-    return _validated(fields, name, text, overrides)
+    return _validated(fields, name, text, overrides, places)
 
 
-def read_yaml(path: Path, expected: str = "a spec is a YAML mapping (kind: gemm, ...)", text: bytes | None = None) -> dict[str, Any]:
-    """The mapping that a YAML file holds; ``expected`` tells the user what should be in it, ``text`` is its text if that was read.
-
-    Raises ``SpecError`` if the file cannot be read or holds something else.
-    """
-    loaded = parse_yaml(read_text(path) if text is None else text, str(path))
-    if not isinstance(loaded, dict):
-        kind = "nothing" if loaded is None else f"a {type(loaded).__name__}"
-        raise SpecError(f"{path}: {expected}, this file holds {kind}")
-    return loaded
+def spec_fields(path: Path) -> dict[str, Any]:
+    """The fields of one spec as its file writes them, a variant's row applied. Raises ``SpecError``."""
+    file, variant = split_variant(path)
+    text = read_text(file)
+    return _with_variant(read_yaml(file, text=text), file, variant, str(path), text)[0]
 
 
-def read_text(path: Path) -> bytes:
-    """The text of a YAML file, as it lies there. Raises ``SpecError`` if it cannot be read."""
-    try:
-        if path.is_dir():
-            raise SpecError(f"{path}: is a directory; name the YAML files in it")
-        data = read_plain(path, yaml_text.MAXIMUM_BYTES)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise SpecError(f"{path}: cannot be read: {reason}") from None
-    if len(data) > yaml_text.MAXIMUM_BYTES:
-        raise SpecError(f"{path}: larger than {yaml_text.MAXIMUM_BYTES} bytes, which no spec is")
-    return data
+def _with_variant(fields: dict[str, Any], file: Path, variant: str | None, name: str, text: bytes) -> tuple[dict[str, Any], Places]:
+    """The fields of one variant of a spec file. Raises ``SpecError`` if the file has no such variant, or several and none is named."""
+    if VARIANTS not in fields:
+        if variant is not None:
+            raise SpecError(f"{name}: {file} has no table of variants, so {reprlib.repr(variant)} names nothing in it")
+        return fields, _NO_PLACES
+    rows: dict[str, Row] = _checked_table(text, str(file)).variants
+    if variant is None:
+        shown = ", ".join(f"{name}/{known}" for known in list(rows)[:3])
+        raise SpecError(f"{name} describes {len(rows)} kernels; name one of them: {shown}{', ...' if len(rows) > 3 else ''}")
+    if variant not in rows:
+        near = get_close_matches(variant, rows, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(list(rows)[:_LISTED_FIELDS])}"
+        raise SpecError(f"{file}: there is no variant {reprlib.repr(variant)}; {hint}")
+    return _with_row({key: value for key, value in fields.items() if key != VARIANTS}, variant, rows[variant], name)
+
+
+def _with_row(fields: dict[str, Any], variant: str, row: Row, name: str) -> tuple[dict[str, Any], Places]:
+    kind = fields.get("kind")
+    model = family(kind).spec if isinstance(kind, str) and kind in FAMILIES | HOST_FAMILIES else KernelSpec
+    for field in ("label", "description"):
+        if isinstance(fields.get(field), str):
+            fields[field] = fields[field].replace("{variant}", variant)
+    places: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for key, value in row.items():
+        path = key if key.partition(".")[0] in model.model_fields else f"{model.mainloop_field}.{key}".removeprefix(".")
+        fields = with_field(fields, path, _DEFAULT if value is None else value, f"{name}: {VARIANTS}.{variant}")
+        places[tuple(path.split("."))] = (VARIANTS, variant, key)
+    return fields, places
+
+
+@lru_cache(maxsize=64)
+def _checked_table(text: bytes, name: str) -> Any:
+    fields = read_yaml(Path(name), text=text)
+    return validated(VariantTable, {VARIANTS: fields[VARIANTS]}, name, "not a valid spec", text)
 
 
 def json_schema() -> dict[str, Any]:
@@ -84,12 +116,13 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "gemmgen kernel spec", **schema}
 
 
-def parse_yaml(data: bytes | str, name: str) -> Any:
-    """Contents of a YAML text. Raises ``SpecError`` that begins with ``name`` if it is not valid, or has keys twice or aliases."""
-    try:
-        return yaml_text.parse(data)
-    except yaml_text.YamlTextError as error:
-        raise SpecError(f"{name}: {error}") from None
+def file_schema() -> dict[str, Any]:
+    """JSON Schema of spec files: that of specs, and of their tables of variants."""
+    schema = json_schema()
+    table = VariantTable.model_json_schema()["properties"][VARIANTS]
+    for kind in schema["anyOf"]:
+        schema["$defs"][kind["$ref"].rpartition("/")[2]]["properties"][VARIANTS] = table
+    return schema
 
 
 def overridden(fields: dict[str, Any], override: str) -> dict[str, Any]:
@@ -120,7 +153,10 @@ def with_field(fields: dict[str, Any], path: str, value: Any, name: str) -> dict
         else:
             raise SpecError(f"{name}: {reprlib.repr(path)} leads through a value that has no fields")
         if following is None:
-            here[slot] = value
+            if value is not _DEFAULT:
+                here[slot] = value
+            elif isinstance(here, dict):
+                here.pop(slot, None)
             break
         below = here[slot] if isinstance(here, list) else here.get(slot, {})
         if not isinstance(below, dict | list):
@@ -139,7 +175,7 @@ def _adapter() -> pydantic.TypeAdapter[Any]:
     return pydantic.TypeAdapter(union)
 
 
-def _validated(fields: dict[str, Any], name: str, text: bytes | None, overrides: Sequence[str]) -> KernelSpec:
+def _validated(fields: dict[str, Any], name: str, text: bytes | None, overrides: Sequence[str], places: Places) -> KernelSpec:
     kind = fields.get("kind")
     if not isinstance(kind, str) or kind not in FAMILIES | HOST_FAMILIES:
         if "kind" not in fields and {"base", "axes"} <= fields.keys():
@@ -148,18 +184,24 @@ def _validated(fields: dict[str, Any], name: str, text: bytes | None, overrides:
         got = "it has none" if "kind" not in fields else f"got {reprlib.repr(kind)}"
         near = get_close_matches(kind if isinstance(kind, str) else "", kinds, n=1)
         told = f"{name}: kind: {got}, need one of: {', '.join(kinds)}" + (f" (did you mean {near[0]}?)" if near else "")
-        raise SpecError("\n".join([told, *_Excerpts(text, overrides).of(["kind"])]))
-    checked: KernelSpec = validated(family(kind).spec, fields, name, "not a valid spec", text, overrides)
+        raise SpecError("\n".join([told, *_Excerpts(text, overrides, places).of(["kind"])]))
+    checked: KernelSpec = validated(family(kind).spec, fields, name, "not a valid spec", text, overrides, places)
     return checked
 
 
 def validated(
-    model: type[Any], fields: Mapping[str, Any], name: str, wrong: str, text: bytes | None = None, overrides: Sequence[str] = ()
+    model: type[Any],
+    fields: Mapping[str, Any],
+    name: str,
+    wrong: str,
+    text: bytes | None = None,
+    overrides: Sequence[str] = (),
+    places: Places = _NO_PLACES,
 ) -> Any:
     """``fields`` as an instance of a Pydantic ``model``. Raises ``SpecError``: ``name``, ``wrong``, and all mistakes.
 
     With the YAML ``text`` that the fields are from, each mistake is shown in its line; with ``overrides`` applied to them since, by
-    the one that made it.
+    the one that made it. ``places`` says where the row of a variant has its fields.
     """
     try:
         # As JSON, lists become tuples and mappings parts of a spec while numbers, truth values and text stay apart.
@@ -168,10 +210,10 @@ def validated(
         mistakes = error.errors(include_url=False)
     except (RecursionError, ValueError):  # too deep, or a YAML alias within what it stands for
         raise SpecError(f"{name}: nested too deeply") from None
-    schema = model.model_json_schema()
+    schema = _schema(model)
     lines = [f"{name}: {wrong}:"]
     told = _told_once(mistakes, fields)
-    excerpts = _Excerpts(text, overrides)
+    excerpts = _Excerpts(text, overrides, places)
     for item, path, number in told[:_SHOWN_MISTAKES]:
         reason = _reason(item, path, fields, schema)
         if number is not None:
@@ -181,6 +223,12 @@ def validated(
     if len(told) > _SHOWN_MISTAKES:
         lines.append(f"  and {len(told) - _SHOWN_MISTAKES:,} more, {len(told):,} in all")
     raise SpecError("\n".join(lines))
+
+
+@lru_cache(maxsize=32)
+def _schema(model: type[Any]) -> dict[str, Any]:
+    schema: dict[str, Any] = model.model_json_schema()
+    return schema
 
 
 def _told_once(mistakes: Sequence[Any], fields: Any) -> list[tuple[Any, list[str], Any]]:
@@ -201,13 +249,14 @@ def _told_once(mistakes: Sequence[Any], fields: Any) -> list[tuple[Any, list[str
 class _Excerpts:
     """Lines of a YAML text that mistakes are in, and the overrides that made others. The text is read once, whatever their number."""
 
-    def __init__(self, text: bytes | None, overrides: Sequence[str]) -> None:
+    def __init__(self, text: bytes | None, overrides: Sequence[str], places: Places) -> None:
         self._text = text
         self._overrides = overrides
+        self._places = places
 
     @cached_property
     def _positions(self) -> Mapping[tuple[str | int, ...], tuple[int, int]]:
-        return {} if self._text is None else yaml_text.positions(self._text)
+        return {} if self._text is None else positions(self._text)
 
     @cached_property
     def _lines(self) -> list[str]:
@@ -220,9 +269,11 @@ class _Excerpts:
             keys = override.partition("=")[0].split(".")
             if list(path[: len(keys)]) == keys:
                 return [f"      by --set {printable(override, _SHOWN_CHARACTERS)}"]
-        positions = self._positions
-        keyed = [tuple(int(part) if part.isdecimal() and as_index else part for part in path) for as_index in (True, False)]
-        found = next((positions[key[:length]] for length in range(len(path), 0, -1) for key in keyed if key[:length] in positions), None)
+        known = self._positions
+        in_row = next((length for length in range(len(path), 0, -1) if tuple(path[:length]) in self._places), 0)
+        whole = [*self._places.get(tuple(path[:in_row]), path[:in_row]), *path[in_row:]]
+        keyed = [tuple(int(part) if part.isdecimal() and as_index else part for part in whole) for as_index in (True, False)]
+        found = next((known[key[:length]] for length in range(len(whole), 0, -1) for key in keyed if key[:length] in known), None)
         if found is None:  # a part of it that only an override names
             begun = [override for override in self._overrides if override.partition("=")[0].split(".")[: len(path)] == list(path)]
             return [f"      by --set {printable(override, _SHOWN_CHARACTERS)}" for override in begun[-1:]]

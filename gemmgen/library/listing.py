@@ -17,7 +17,9 @@ from gemmgen.hardware.target import architecture
 from gemmgen.kernels import family_of
 from gemmgen.kernels.family import KernelPlan, KernelSpec, SpecModel
 from gemmgen.kernels.launch import LARGEST_WORKSPACE
-from gemmgen.kernels.spec_files import load_spec, read_text, read_yaml, validated
+from gemmgen.kernels.spec_files import load_spec, validated
+from gemmgen.kernels.variants import matching, spec_name
+from gemmgen.kernels.yaml_files import read_text, read_yaml
 
 Pattern = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_*./-]*$", max_length=200)]
 
@@ -27,7 +29,8 @@ class Group(SpecModel):
 
     title: Annotated[str, StringConstraints(min_length=1, max_length=100)]
     specs: Annotated[tuple[Pattern, ...], Field(min_length=1)]
-    """Names of specs below the folder of the list, without ``.yaml``; ``*`` stands for anything but a slash."""
+    """Names of specs below the folder of the list, without ``.yaml``; ``*`` stands for anything but a slash. The name of a file takes all
+    its variants."""
     sizes: tuple[tuple[Annotated[int, Field(ge=0, strict=True)], ...], ...] = ()
     """Sizes that the instances are timed on, in their family's order; without any, their typical one."""
     for_readers: bool = False
@@ -145,7 +148,7 @@ def read_listing(path: Path | None = None) -> Listing:
     groups = _find(file, checked, errors)
     instances: dict[str, Instance] = {}
     for spec_path, group in groups.items():
-        label = spec_path.relative_to(file.parent).with_suffix("").as_posix()
+        label = spec_name(spec_path, file.parent)
         try:
             instance = Instance(label, spec_path, group, _plans(label, load_spec(spec_path), checked.architectures))
         except SpecError as error:
@@ -169,13 +172,13 @@ def _find(file: Path, checked: ListFile, errors: list[str]) -> dict[Path, Group]
             if ".." in pattern.split("/"):
                 errors.append(f"{pattern!r} leaves the folder of the list")
                 continue
-            found = sorted(path for path in file.parent.glob(f"{pattern}.yaml") if path.is_file() and path != file)
+            found = [path for path in matching(file.parent, pattern) if path != file]
             if not found:
                 errors.append(f"{pattern!r} ({group.title}) matches no spec below {file.parent}")
             for path in found:
                 other = groups.setdefault(path, group)
                 if other is not group:
-                    errors.append(f"{path.relative_to(file.parent)} is listed twice, in {other.title!r} and in {group.title!r}")
+                    errors.append(f"{spec_name(path, file.parent)} is listed twice, in {other.title!r} and in {group.title!r}")
     return groups
 
 

@@ -20,7 +20,10 @@ from gemmgen.runtime.arrays.views import LEGACY_STREAM
 from gemmgen.runtime.kernel import Kernel, stream_handle
 from gemmgen.toolchain.compilation import compile_plan
 
-SPECS: tuple[tuple[Feature, str], ...] = (("wgmma", "gemm/f32_by_f16x3.yaml"), ("cp_async", "gemm/mma/f32_by_f16x3.yaml"))
+SPECS: tuple[tuple[Feature, str], ...] = (
+    ("wgmma", "gemm/split_precision/f16x3.yaml/128x128"),
+    ("cp_async", "gemm/split_precision/mma_sync.yaml/f16x3"),
+)
 """Instances whose kernels split, each with the feature of an architecture that it needs; all make the same planes."""
 
 

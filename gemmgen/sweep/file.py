@@ -11,7 +11,10 @@ from pydantic import Discriminator, Field, StringConstraints, Tag, model_validat
 from gemmgen.core.resources import resource_directory
 from gemmgen.core.text import close_paths
 from gemmgen.kernels.family import Identifier, PlainText, SpecModel
-from gemmgen.kernels.spec_files import parse_yaml, read_text, read_yaml, validated
+from gemmgen.kernels.shipped import shipped_specs
+from gemmgen.kernels.spec_files import validated
+from gemmgen.kernels.variants import VARIANTS, split_variant
+from gemmgen.kernels.yaml_files import parse_yaml, read_text, read_yaml
 from gemmgen.sweep.records import Stage, SweepError
 
 MAXIMUM_VALUES = 10_000
@@ -178,7 +181,7 @@ def find_sweep(argument: str) -> Path:
     name = argument.removeprefix("specs/").removeprefix("sweeps/").removesuffix(".yaml")
     if name in shipped:
         return shipped[name]
-    if (resource_directory("specs") / f"{name}.yaml").is_file():
+    if name in shipped_specs():
         raise SweepError(f"{argument!r} is a spec, not a sweep; a sweep names it as its base and has axes over its fields")
     close = close_paths(name, shipped)
     hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(shipped)}"
@@ -224,9 +227,11 @@ def _with_axes(sweep: SweepFile, overrides: Iterable[str]) -> tuple[dict[str, An
 
 def _base(sweep: SweepFile, folder: Path, overrides: Iterable[str]) -> dict[str, Any]:
     """The base as plain fields, with ``overrides`` applied."""
-    from gemmgen.kernels.spec_files import overridden
+    from gemmgen.kernels.spec_files import overridden, spec_fields
 
-    fields = sweep.base if isinstance(sweep.base, dict) else read_yaml(_base_file(sweep.base, folder))
+    if isinstance(sweep.base, dict) and VARIANTS in sweep.base:
+        raise _NoBase("base: a table of variants is no base; write the fields of one spec, or name a variant of a file")
+    fields = sweep.base if isinstance(sweep.base, dict) else spec_fields(_base_spec(sweep.base, folder))
     for override in overrides:
         fields = overridden(fields, override)
     return fields
@@ -236,16 +241,15 @@ class _NoBase(SweepError):
     """The base names no spec."""
 
 
-def _base_file(base: str, folder: Path) -> Path:
-    specs = resource_directory("specs")
+def _base_spec(base: str, folder: Path) -> Path:
+    shipped = shipped_specs()
     name = base.removeprefix("specs/").removesuffix(".yaml")
-    for candidate in (folder / base, Path(base), specs / f"{name}.yaml"):
+    for candidate in (folder / base, Path(base), shipped.get(name)):
         try:
-            if candidate.is_file():
+            if candidate is not None and split_variant(candidate)[0].is_file():
                 return candidate
         except (OSError, ValueError):
             continue
-    shipped = [path.relative_to(specs).with_suffix("").as_posix() for path in sorted(specs.glob("*/**/*.yaml"))]
-    close = close_paths(name, (known for known in shipped if not known.startswith("sweeps/")))
+    close = close_paths(name, shipped)
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
     raise _NoBase(f"base: {base!r} is no spec file beside the sweep's, none here, and no spec of gemmgen's{hint}")

@@ -40,7 +40,7 @@ def test_explain_says_that_a_device_is_too_old(run: Run, spec: Path) -> None:
 
 
 def test_explain_shows_warnings(run: Run, spec: Path) -> None:
-    assert "got about 136 registers a thread by an estimate" in " ".join(run("explain", "gemm/maxas_64").out.split())
+    assert "got about 136 registers a thread by an estimate" in " ".join(run("explain", "gemm/simt/maxas/64").out.split())
     assert "Warnings" not in run("explain", spec).out
 
 

@@ -20,7 +20,7 @@ REVERSE = ROOT / "docs" / "tutorials" / "reverse_fixed.cu"
 CALLS = {
     "banks": ["banks", "lane*24", "--width", "8"],
     "check": ["check", "gemm/v3_double_buffer", "--arch", "sm_90"],
-    "draw": ["draw", "gemm/swizzled_cp_async"],
+    "draw": ["draw", "gemm/simt/swizzled_cp_async"],
     "explain": ["explain", "reduction/s7_shuffle"],
     "diff": ["diff", "gemm/v2_transposed_quads", "--set-b", "mainloop.stages=2"],
     "cache-info": ["cache", "info"],
@@ -29,7 +29,7 @@ CALLS = {
     "emulate": ["emulate", str(REVERSE), "--grid", "1", "--block", "64", "--arg", "f32[64]=range", "--arg", "f32[64]"],
     "export": ["export", "gemm/v1_tiled", "--format", "cubin", "--arch", "sm_80", "-o", "kernel.cubin"],
     "library-list": ["library", "list", "--kind", "reduction"],
-    "library-show": ["library", "show", "reduction/rows_1m"],
+    "library-show": ["library", "show", "reduction/rows/1m"],
     "render": ["render", "reduction/s7_shuffle", "-o", "out"],
     "sweep-dry-run": ["sweep", "ci_reduction", "--dry-run"],
     "verify": ["verify", "reduction/s7_shuffle", "--backend", "emulator"],
@@ -53,7 +53,7 @@ OTHERS = {
     "check": ["check", "gemm/v0_naive", "cpu/c0_naive", "--set", "mainloop.stages=9"],
     "compile": ["compile", "cpu/c0_naive"],
     "explain": ["explain", "cpu/c3_packed"],
-    "library-show": ["library", "show", "gemm/hopper/bf16_64x64"],
+    "library-show": ["library", "show", "gemm/wgmma/bf16/64x64"],
     "sweep-dry-run": ["sweep", "ci_conv2d", "--dry-run"],
 }
 """Outputs in another form: of processors, of specs of another kind, of what is refused."""

@@ -44,9 +44,9 @@ def completed(*arguments: str) -> list[str]:
 
 def test_paths_of_fields_are_completed() -> None:
     assert "mainloop.stages=" in completed("render", "gemm/v1_tiled", "--set", "mainloop.st")
-    assert completed("render", "conv2d/grouped", "--set", "transp") == []
+    assert completed("render", "conv2d/mma_sync/grouped", "--set", "transp") == []
     assert completed("diff", "gemm/v1_tiled", "--set-b", "mainloop.st") == completed("render", "gemm/v1_tiled", "--set", "mainloop.st")
-    assert completed("diff", "conv2d/grouped", "--set-b", "transp") == []
+    assert completed("diff", "conv2d/mma_sync/grouped", "--set-b", "transp") == []
     assert "mainloop.stages=" in completed("sweep", "ci_gemm", "--set", "mainloop.st")
     assert completed("sweep", "ci_conv2d", "--set", "transp") == []
 
@@ -92,7 +92,7 @@ def test_a_mistake_is_shown_in_its_line(run: Run, old: str, new: str, expected: 
         ("help verify", "did you mean 'gemmgen verify --help'?"),
         ("list", "did you mean 'library list'?"),
         ("show gemm/v0_naive", "did you mean 'library show'?"),
-        ("render linear_bias_relu", "did you mean gemm/linear_bias_relu or"),
+        ("render linear_bias_relu", "did you mean gemm/simt/linear/bias_relu or"),
         ("check sweep.yaml", "sweep.yaml: this is a sweep, not a spec; gemmgen sweep runs it"),
         ("sweep gemm/v0_naive", "'gemm/v0_naive' is a spec, not a sweep; a sweep names it as its base"),
         ("sweep empty.yaml --dry-run", "axes.mainloop.stages: got [], need a length of at least 1"),
@@ -112,7 +112,7 @@ def test_a_mistake_is_shown_in_its_line(run: Run, old: str, new: str, expected: 
         ("check twice.yaml", "'kind' is given twice 2 | kind: gemm | ^"),
         ("verify gemm/v0_naive --junit nothing.cu/x.xml", "--junit 'nothing.cu/x.xml': cannot be written: nothing.cu is no directory"),
         ("verify gemm/v0_naive --size 8,8", "--size 8,8: gemm/v0_naive needs 3 numbers: m,n,k"),
-        ("verify gemm/h200/128x128x8_8x16_whole --size 100,128,64", "m is a multiple of 128, as the spec's multiple_of.m promises"),
+        ("verify gemm/simt/h200/128x128x8 --size 100,128,64", "m is a multiple of 128, as the spec's multiple_of.m promises"),
         ("verify cpu/c0_naive --size 8,8,8", "gemmgen bench checks those of processors at any size"),
     ],
 )

@@ -123,11 +123,11 @@ def test_check_rejects_an_older_architecture(run: Run, spec: Path) -> None:
 
 
 def test_check_accepts_with_a_warning(run: Run) -> None:
-    shown = run("check", "gemm/maxas_64", "gemm/v1_tiled")
+    shown = run("check", "gemm/simt/maxas/64", "gemm/v1_tiled")
     assert shown.out.count("accepted") == 2
     assert shown.out.count("warning: mainloop.tile.thread: got about 136 registers a thread by an estimate") == 1
 
 
 def test_warnings_are_part_of_the_json_of_check(run: Run) -> None:
-    first, second = run("check", "gemm/maxas_64", "gemm/v1_tiled", "--json").json
+    first, second = run("check", "gemm/simt/maxas/64", "gemm/v1_tiled", "--json").json
     assert [warning["code"] for warning in first["warnings"]] == ["registers"] and second["warnings"] == []

@@ -27,7 +27,7 @@ def test_polling_would_be_seen(loop: str) -> None:
     assert POLLING.findall(loop)
 
 
-@pytest.mark.parametrize("name", ["gemm/split_k_serial", "gemm/stream_k", "reduction/s8_streaming"])
+@pytest.mark.parametrize("name", ["gemm/simt/split_k_serial", "gemm/simt/stream_k", "reduction/s8_streaming"])
 def test_a_wait_has_pauses(name: str) -> None:
     planned = plan(f"specs/{name}.yaml", "sm_80")
     assert "wait_until" in render(planned).text

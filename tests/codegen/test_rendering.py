@@ -47,7 +47,7 @@ def test_no_function_or_constant_is_unused(path: Path) -> None:
 
 
 def test_the_header_holds_the_spec_that_the_source_was_made_from(tmp_path: Path) -> None:
-    original = load_spec(SPECS / "gemm" / "epilogue_tour.yaml")
+    original = load_spec("gemm/simt/epilogues/tour")
     text = gemmgen.render(original).text
     lines = text[text.index("Spec, SHA-256") :].splitlines()[1:]
     held = [line[5:] for line in lines if line.startswith("//   ")]
@@ -71,7 +71,7 @@ def test_a_float_literal_reads_back_as_the_same_float(value: float) -> None:
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
 def test_nvcc_compiles_the_same_source(tmp_path: Path) -> None:
-    source = gemmgen.render(SPECS / "gemm" / "epilogue_tour.yaml")
+    source = gemmgen.render("gemm/simt/epilogues/tour")
     path = tmp_path / source.file_name
     path.write_text(source.text)
     command = ["nvcc", "-arch=sm_80", "-cubin", "-o", str(tmp_path / "out.cubin"), str(path)]
@@ -116,11 +116,9 @@ def test_specs_in_headers_and_quoted_text_are_never_folded(line: str) -> None:
 
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
 @pytest.mark.parametrize("alignment", [1, 2, 4])
-def test_results_of_sixteen_bits_are_stored_at_every_width(kind: str, alignment: int, tmp_path: Path) -> None:
+def test_results_of_sixteen_bits_are_stored_at_every_width(kind: str, alignment: int) -> None:
     """Parts of a line that are empty for one width leave nothing behind."""
-    spec = (SPECS / "gemm/half_storage.yaml").read_text().replace("f16", kind).replace("c: 4}", f"c: {alignment}}}")
-    path = tmp_path / "half.yaml"
-    path.write_text(spec)
-    text = gemmgen.render(path).text
+    storage = f"storage={{a: {kind}, b: {kind}, c: {kind}}}"
+    text = gemmgen.render(gemmgen.plan("gemm/simt/half_storage/f16", overrides=[storage, f"alignment.c={alignment}"])).text
     assert "\0" not in text
     assert f"const float (&values)[{alignment}]" in text

@@ -6,7 +6,7 @@ import pytest
 
 from gemmgen.core.text import close_paths
 
-KNOWN = ("gemm/v0_naive", "gemm/v1_tiled", "gemm/hopper_fp8", "gemm/hopper", "conv2d/hopper", "reduction/open", "reduction")
+KNOWN = ("gemm/v0_naive", "gemm/v1_tiled", "gemm/wgmma/tour/fp8_128x256", "gemm/wgmma", "conv2d/wgmma", "reduction/open", "reduction")
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ KNOWN = ("gemm/v0_naive", "gemm/v1_tiled", "gemm/hopper_fp8", "gemm/hopper", "co
         ("gemm/v1_tilde", ["gemm/v1_tiled"]),
         ("v1_tild", ["gemm/v1_tiled"]),
         ("gem/v1_tiled", ["gemm/v1_tiled"]),
-        ("hoper", ["gemm/hopper", "conv2d/hopper"]),
+        ("wgma", ["gemm/wgmma", "conv2d/wgmma"]),
         ("reducton", ["reduction"]),
         ("gemm/nope", []),
         ("", []),

@@ -92,7 +92,7 @@ def test_a_promise_that_the_arrays_do_not_keep_is_not_made():
 
 
 def decode_of_sixteen(problem):
-    (candidate,) = (one for one in candidates("gemm") if one.label == "gemm/hopper/bf16_decode_16")
+    (candidate,) = (one for one in candidates("gemm") if one.label == "gemm/wgmma/bf16_decode/16")
     return fitted(candidate, parse_problem(problem), H200.architecture)
 
 

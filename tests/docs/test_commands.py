@@ -19,6 +19,8 @@ from sampling import sampled
 import gemmgen
 from gemmgen.cli import cli
 from gemmgen.core.errors import GemmgenError
+from gemmgen.kernels.shipped import shipped_specs
+from gemmgen.kernels.spec_files import spec_fields
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(
@@ -171,7 +173,7 @@ def test_every_line_of_a_block_of_commands_is_one_that_is_known(path: Path, line
 def test_the_spec_of_the_readme_is_the_one_it_names() -> None:
     for page in ("README.md", "docs/tutorials/fused_linear.md"):
         spec = yaml.safe_load(next(body for language, body in blocks(ROOT / page) if language == "yaml"))
-        shipped = yaml.safe_load((ROOT / "specs" / "gemm" / "linear_bias_relu.yaml").read_text())
+        shipped = spec_fields(shipped_specs()["gemm/simt/linear/bias_relu"])
         assert {
             name: value for name, value in shipped.items() if name not in ("label", "description", "schema_version", "architecture")
         } == spec
@@ -179,7 +181,7 @@ def test_the_spec_of_the_readme_is_the_one_it_names() -> None:
 
 def test_the_kernel_of_the_readme_is_the_one_that_is_rendered() -> None:
     kernel = next(body for language, body in blocks(ROOT / "README.md") if language == "cuda")
-    assert kernel in gemmgen.render("gemm/linear_bias_relu").text
+    assert kernel in gemmgen.render("gemm/simt/linear/bias_relu").text
 
 
 def test_the_sweep_of_the_tutorial_is_the_file_beside_it() -> None:

@@ -57,7 +57,7 @@ def stated(file: str, words: str) -> str:
 
 
 V3, BLOCKED, SMALL, LARGE, COPIES = (
-    f"gemm/{name}" for name in ("v3_double_buffer", "blocked_128x128x8", "maxas_64", "maxas_256", "swizzled_cp_async")
+    f"gemm/{name}" for name in ("v3_double_buffer", "simt/blocked/128x128x8", "simt/maxas/64", "simt/maxas/256", "simt/swizzled_cp_async")
 )
 GUARDED, ONE = ("mainloop.edges=each_vector", "mainloop.fragment_buffers=1"), ("mainloop.fragment_buffers=1",)
 TILE = load_spec("gemm/v1_tiled").mainloop.tile.threadblock

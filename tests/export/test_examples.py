@@ -21,7 +21,7 @@ from gemmgen.runtime.cuda import gpu_available, list_gpus
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 STRICT = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror")
 PROGRAMS = {
-    "sgemm": ("sgemm.cpp", "gemm/blocked_128x128x8", ("g++", "-std=c++11")),
+    "sgemm": ("sgemm.cpp", "gemm/simt/blocked/128x128x8", ("g++", "-std=c++11")),
     "sum": ("sum.c", "reduction/sum_last_block", ("gcc", "-std=c99")),
 }
 needs_gpu = pytest.mark.skipif(not gpu_available(), reason="this machine has no GPU")

@@ -48,12 +48,12 @@ def test_cubins_are_one_for_each_architecture(run: Run, spec: Path) -> None:
     assert text_sections((Path("out") / f"{name}.sm_90.cubin").read_bytes()) == code
 
 
-@pytest.mark.parametrize("name", ["gemm/v3_double_buffer", "reduction/sum_last_block", "conv2d/same_3x3"])
+@pytest.mark.parametrize("name", ["gemm/v3_double_buffer", "reduction/sum_last_block", "conv2d/mma_sync/same_3x3"])
 def test_binaries_hold_certified_code_without_lines_of_source(run: Run, name: str) -> None:
     run("export", name, "--format", "cubin", "--arch", "sm_90", "-o", "small.cubin")
     run("export", name, "--format", "cubin", "--arch", "sm_90", "--line-info", "-o", "large.cubin")
     small, large = Path("small.cubin").read_bytes(), Path("large.cubin").read_bytes()
-    certified = compile_plan(api.plan(SPECS / f"{name}.yaml", "sm_90"))
+    certified = compile_plan(api.plan(name, "sm_90"))
     assert large == certified.cubin
     assert text_sections(small) == text_sections(large)
     assert read_entries(small) == read_entries(large)
@@ -80,8 +80,13 @@ def test_a_binary_whose_code_comes_out_otherwise_keeps_its_lines(run: Run, monke
 
 
 def test_functions_of_header_have_short_name_of_their_own(run: Run) -> None:
-    names = ["gemm/v3_double_buffer", "gemm/split_k_serial", "conv2d/pixels_128x128x64", "reduction/argmax_vocabulary_bf16"]
-    plans = [api.plan(SPECS / f"{name}.yaml") for name in names]
+    names = [
+        "gemm/v3_double_buffer",
+        "gemm/simt/split_k_serial",
+        "conv2d/mma_sync/int8/pixels_128x128x64",
+        "reduction/argmax_vocabulary_bf16",
+    ]
+    plans = [api.plan(name) for name in names]
     for plan in plans:
         text = render_header(dummy_bundle(plan))
         prefix = f"{plan.spec.label or plan.spec.kind}_{plan.spec_digest[:8]}"
@@ -103,7 +108,7 @@ def test_a_module_is_python_and_names_itself_as_its_file(run: Run, spec: Path) -
     assert "import gemmgen" not in text
 
 
-@pytest.mark.parametrize("name", ["conv2d/same_3x3", "reduction/sum_last_block"])
+@pytest.mark.parametrize("name", ["conv2d/mma_sync/same_3x3", "reduction/sum_last_block"])
 def test_instances_of_other_families(run: Run, name: str) -> None:
     assert "_launch(" in run("export", name, "--format", "header", "--arch", "sm_80").out
 
@@ -114,12 +119,12 @@ def test_files_as_json(run: Run, spec: Path) -> None:
 
 
 def test_an_instance_of_the_library_is_found_by_its_name(run: Run) -> None:
-    name = api.plan(SPECS / "gemm/linear_bias_relu.yaml").name
+    name = api.plan("gemm/simt/linear/bias_relu").name
     assert name in run("export", name, "--format", "header", "--arch", "sm_80").out
 
 
 def test_the_default_covers_every_generation_with_one_cubin_each() -> None:
-    plan = api.plan(SPECS / "gemm/swizzled_cp_async.yaml")
+    plan = api.plan("gemm/simt/swizzled_cp_async")
     assert [a.name for a in portable_architectures(allowed_architectures(plan))] == ["sm_80", "sm_90", "sm_100", "sm_120"]
     assert [a.name for a in portable_architectures([ARCHITECTURES["sm_90a"]])] == ["sm_90a"]
 
@@ -130,7 +135,7 @@ BAD = {
     "an unknown format": (["small.yaml", "--format", "elf"], "'elf' is not one of"),
     "an unknown architecture": (["small.yaml", "--format", "cubin", "--arch", "sm_1"], "unknown architecture 'sm_1'; known: sm_75"),
     "an architecture that is too old": (
-        ["gemm/swizzled_cp_async", "--format", "header", "--arch", "sm_75"],
+        ["gemm/simt/swizzled_cp_async", "--format", "header", "--arch", "sm_75"],
         "architecture: got sm_75, need sm_80 or newer",
     ),
     "a prefix that is no identifier": (["small.yaml", "--format", "header", "--prefix", "a b"], "need a C identifier"),
@@ -140,7 +145,10 @@ BAD = {
     "a prefix for many": (["gemm", "--format", "header", "--prefix", "x"], "name one"),
     "many for one output": (["small.yaml", "--format", "cubin", "--arch", "all"], "do not fit into one output"),
     "many for one file": (["small.yaml", "--format", "cubin", "--arch", "all", "-o", "small.yaml"], "small.yaml would be one file"),
-    "many for what is called like one file": (["small.yaml", "gemm/skinny", "--format", "header", "-o", "x.h"], "name a directory, x/"),
+    "many for what is called like one file": (
+        ["small.yaml", "gemm/simt/skinny", "--format", "header", "-o", "x.h"],
+        "name a directory, x/",
+    ),
     "an output without a name": (["small.yaml", "--format", "header", "-o", ""], "-o needs the name"),
     "a prefix that makes a type of C": (["small.yaml", "--format", "header", "--prefix", "uint8"], "uint8_t is a type of C already"),
     "a file that cannot be written": (["small.yaml", "--format", "cubin", "-o", "/proc/none/x"], "cannot be written"),

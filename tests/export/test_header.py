@@ -110,8 +110,8 @@ def test_the_first_binary_that_runs_on_the_device_is_loaded(tmp_path: Path, majo
 
 
 def test_headers_go_together_unless_they_have_one_prefix(tmp_path: Path) -> None:
-    names = ("gemm/split_k_parallel", "reduction/argmax_vocabulary_bf16")
-    plans = [api.plan(SPECS / f"{name}.yaml") for name in names]
+    names = ("gemm/simt/split_k_parallel", "reduction/argmax_vocabulary_bf16")
+    plans = [api.plan(name) for name in names]
     for index, plan in enumerate(plans):
         (tmp_path / f"own{index}.h").write_text(render_header(dummy_bundle(plan)))
         (tmp_path / f"same{index}.h").write_text(render_header(dummy_bundle(plan), "same"))

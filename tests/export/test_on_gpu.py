@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import SPECS
 
 from export.c_host import CHost, driver_library
 from export.plans import import_module, sampled_plans
@@ -128,7 +127,7 @@ def test_modules_are_right(bundles: list[Bundle], tmp_path: Path) -> None:
 def test_a_fat_binary_loads_and_has_the_kernel(names: list[str]) -> None:
     from gemmgen.runtime.cuda.driver import call, current_device
 
-    plan = api.plan(SPECS / "gemm/linear_bias_relu.yaml")
+    plan = api.plan("gemm/simt/linear/bias_relu")
     plans = plans_for(plan, [ARCHITECTURES[name] for name in names])
     content = make_fatbin(bundle(plans[0], [compile_plan(each) for each in plans]))
     with current_device(0):
@@ -139,7 +138,7 @@ def test_a_fat_binary_loads_and_has_the_kernel(names: list[str]) -> None:
 
 def test_a_module_takes_arrays_of_torch(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    plan = api.plan(SPECS / "gemm/linear_bias_relu.yaml", device_architecture())
+    plan = api.plan("gemm/simt/linear/bias_relu", device_architecture())
     module = import_module(bundle(plan, [compile_plan(plan)]), tmp_path)
     generator = torch.Generator("cuda").manual_seed(1)
     x = torch.randint(-3, 4, (100, 64), generator=generator, device="cuda").float()

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import SPECS
 from fake_driver import OK, FakeDriver, real
 
 from export.c_host import Memset, dummy_bundle, expected, note_map
@@ -155,7 +154,7 @@ class DeviceArray:
 
 @pytest.fixture
 def linear(tmp_path: Path) -> ModuleType:
-    return load(api.plan(SPECS / "gemm/linear_bias_relu.yaml"), tmp_path)
+    return load(api.plan("gemm/simt/linear/bias_relu"), tmp_path)
 
 
 def shown(**changes: Any) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from waiting import PATIENCE
 
+from gemmgen.kernels.shipped import shipped_specs
+from gemmgen.kernels.spec_files import spec_fields
 from kernels.cpu_gemm.specs import HERE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,13 +39,13 @@ print(json.dumps({"source": gemmgen.render(plan).text, "failures": [r.failure fo
 KERNELS: dict[str, dict[str, Any]] = {
     "gemm/v0_naive": {"epilogue": [OPERATION]},
     "gemm/v3_double_buffer": {"epilogue": [OPERATION, {"op": "bias", "per": "column"}]},
-    "gemm/split_k_parallel": {"epilogue": [OPERATION]},
-    "gemm/vector/rows_nt": {"epilogue": [OPERATION]},
-    "gemm/mma/f16_64x64": {"epilogue": [OPERATION]},
-    "gemm/hopper_f16_small": {"epilogue": [OPERATION]},
-    "reduction/rows_128": {"prologue": [OPERATION], "epilogue": [OPERATION]},
-    "conv2d/turing_one_stage": {"epilogue": [OPERATION]},
-    "conv2d/hopper/int8_64x32": {"epilogue": [OPERATION]},
+    "gemm/simt/split_k_parallel": {"epilogue": [OPERATION]},
+    "gemm/gemv/rows/two": {"epilogue": [OPERATION]},
+    "gemm/mma_sync/f16/64x64": {"epilogue": [OPERATION]},
+    "gemm/wgmma/tour/f16_64x64": {"epilogue": [OPERATION]},
+    "reduction/rows/128": {"prologue": [OPERATION], "epilogue": [OPERATION]},
+    "conv2d/mma_sync/turing/one_stage": {"epilogue": [OPERATION]},
+    "conv2d/wgmma/int8/64x32": {"epilogue": [OPERATION]},
     "elementwise/relu": {"operations": [OPERATION]},
     "cpu/c0_naive": {"epilogue": [OPERATION]},
 }
@@ -52,7 +53,7 @@ KERNELS: dict[str, dict[str, Any]] = {
 
 def spec(name: str) -> str:
     """A shipped spec with the operation in place of its own, as JSON."""
-    fields = yaml.safe_load((ROOT / "specs" / f"{name}.yaml").read_text())
+    fields = spec_fields(shipped_specs()[name])
     fields.pop("activation", None)
     return json.dumps({**fields, **KERNELS[name]})
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import SHIPPED
+from conftest import SHIPPED, spec_id
 
 from gemmgen.core.errors import SpecError
 from gemmgen.kernels.shipped import find_shipped, shipped_specs
@@ -20,7 +20,7 @@ def write(directory: Path, text: str | bytes) -> Path:
     return path
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SHIPPED, ids=spec_id)
 def test_every_shipped_spec_loads_and_says_what_it_is_for(path: Path) -> None:
     assert load_spec(path).description
 
@@ -154,7 +154,7 @@ def test_a_name_that_begins_like_one_of_ours_suggests_it() -> None:
 
 
 def test_a_field_unlike_all_others_names_them(tmp_path: Path) -> None:
-    told = told_of(shipped_specs()["gemm/hopper_bf16_128x256"], "mainloop.tile.threadblock=64")
+    told = told_of(shipped_specs()["gemm/wgmma/tour/bf16_128x256"], "mainloop.tile.threadblock=64")
     assert "mainloop.tile.threadblock: no such field (there are m, n, k)" in told
 
 

@@ -39,14 +39,14 @@ def test_every_division_of_the_work_has_the_field(kind: str) -> None:
 LOOPS = {
     "naive": ("gemm/v0_naive", "mainloop.unroll", 8, r"fma\.rn\.f32"),
     "tiled": ("gemm/v2_transposed_quads", "mainloop.unroll", 2, r"fma\.rn\.f32"),
-    "warpgroups": ("gemm/hopper_bf16_128x256", "mainloop.unroll", 1, r"wgmma\.mma_async"),
-    "promoted sums of warpgroups": ("gemm/hopper_fp8", "mainloop.unroll", 2, r"wgmma\.mma_async"),
-    "fragments": ("gemm/mma/bf16_128x128", "mainloop.unroll", 1, r"mma\.sync"),
-    "integer fragments": ("gemm/mma/int8_64x64_nn", "mainloop.unroll", 1, r"mma\.sync"),
-    "a convolution one by one": ("conv2d/direct", "mainloop.unroll", 2, r"ld\.global"),
-    "a convolution by warpgroups": ("conv2d/hopper/int8_64x64", "mainloop.unroll", 1, r"wgmma\.mma_async"),
-    "windows of a convolution": ("conv2d/hopper/f16_windows_64x384", "mainloop.unroll", 1, r"wgmma\.mma_async"),
-    "planes of a convolution": ("conv2d/turing_one_stage", "unroll", 1, r"mma\.sync"),
+    "warpgroups": ("gemm/wgmma/tour/bf16_128x256", "mainloop.unroll", 1, r"wgmma\.mma_async"),
+    "promoted sums of warpgroups": ("gemm/wgmma/tour/fp8_128x256", "mainloop.unroll", 2, r"wgmma\.mma_async"),
+    "fragments": ("gemm/mma_sync/bf16/128x128", "mainloop.unroll", 1, r"mma\.sync"),
+    "integer fragments": ("gemm/mma_sync/int8/64x64_nn", "mainloop.unroll", 1, r"mma\.sync"),
+    "a convolution one by one": ("conv2d/direct/int8", "mainloop.unroll", 2, r"ld\.global"),
+    "a convolution by warpgroups": ("conv2d/wgmma/int8/64x64", "mainloop.unroll", 1, r"wgmma\.mma_async"),
+    "windows of a convolution": ("conv2d/wgmma/f16/windows_64x384", "mainloop.unroll", 1, r"wgmma\.mma_async"),
+    "planes of a convolution": ("conv2d/mma_sync/turing/one_stage", "unroll", 1, r"mma\.sync"),
 }
 """Specs with a factor that differs from what the loop has without it, and the instruction that is written more or less often then."""
 
@@ -78,7 +78,14 @@ def test_loops_on_a_processor_stay_right(loops: str) -> None:
     assert gemmgen.verify(plan).passed
 
 
-NAMED = ["gemm/v0_naive", "gemm/hopper_int8", "gemm/mma/bf16_128x128", "conv2d/direct", "conv2d/hopper/int8_64x64", "cpu/c0_naive"]
+NAMED = [
+    "gemm/v0_naive",
+    "gemm/wgmma/tour/int8_128x128",
+    "gemm/mma_sync/bf16/128x128",
+    "conv2d/direct/int8",
+    "conv2d/wgmma/int8/64x64",
+    "cpu/c0_naive",
+]
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -90,10 +97,10 @@ def test_the_default_changes_no_name(name: str) -> None:
 
 REFUSED = {
     "fragments are read ahead": ("gemm/v3_double_buffer", "mainloop.unroll=2", "mainloop.fragment_buffers=2"),
-    "mma": ("gemm/mma/bf16_128x128_ahead", "mainloop.unroll=2"),
-    "float32 is computed by planes": ("gemm/f32_by_f16x3", "mainloop.unroll=2"),
-    "mma by planes": ("gemm/mma/f32_by_f16x3", "mainloop.unroll=2"),
-    "A comes from registers": ("gemm/hopper_a_from_registers", "mainloop.unroll=2"),
+    "mma": ("gemm/mma_sync/bf16/128x128_ahead", "mainloop.unroll=2"),
+    "float32 is computed by planes": ("gemm/split_precision/f16x3/128x128", "mainloop.unroll=2"),
+    "mma by planes": ("gemm/split_precision/mma_sync/f16x3", "mainloop.unroll=2"),
+    "A comes from registers": ("gemm/wgmma/tour/a_from_registers", "mainloop.unroll=2"),
 }
 
 
@@ -108,7 +115,7 @@ def test_a_loop_that_must_be_unrolled_says_why(case: str) -> None:
 
 def test_a_convolution_names_the_field_of_its_mainloop() -> None:
     with pytest.raises(PlanError) as caught:
-        gemmgen.plan(load_spec("conv2d/direct", ["unroll=4"]))
+        gemmgen.plan(load_spec("conv2d/direct/int8", ["unroll=4"]))
     assert [(reason.field, reason.hint) for reason in caught.value.reasons] == [("unroll", "mainloop.unroll")]
 
 

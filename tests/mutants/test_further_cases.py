@@ -14,19 +14,19 @@ from .trials import Subject, try_mutant
 
 MISTAKES = {
     "the last stage of a tile is never freed": (
-        "gemm/hopper_uint8",
+        "gemm/wgmma/quantised/uint8",
         "const int previous = stage == 0 ? kStages - 1 : stage - 1;",
         "const int previous = stage == 0 ? kStages - 2 : stage - 1;",
         "tiles of as many steps as stages, few blocks",
     ),
     "a ticket's place is taken before it has been read": (
-        "gemm/hopper_dynamic",
+        "gemm/wgmma/dynamic",
         "mbarrier_wait(barriers + kBarrierBytes * (kTickets + place), (count / kTickets & 1) ^ 1);",
         "mbarrier_wait(barriers + kBarrierBytes * (kTickets + place), (count / kTickets & 0) ^ 1);",
         "many tiles of one step, few blocks",
     ),
     "infinities are taken for large numbers": (
-        "gemm/hopper/f32_128x64",
+        "gemm/split_precision/f16x3/128x64",
         "constexpr int kNotFinite = 255;",
         "constexpr int kNotFinite = 256;",
         "lines of one infinity and zeros",

@@ -14,19 +14,19 @@ from .operators import Mutant, all_mutants
 from .trials import Subject, deep_cases, try_mutant
 
 COVERED = [
-    ("gemm/hopper/fp8_64x64", "a statement is missing", "prefetch_tensor_map(map_b);", "prefetch"),
-    ("gemm/hopper/fp8_64x64", "a condition never holds", "if (k > 0) {", "prefetch"),
-    ("gemm/hopper/fp8_decode_16", "stay in the loop", "break;", "counter rises"),
-    ("gemm/hopper/bf16_128x144", "a constant one too large", "constexpr int kBand = 8;", "order of the same tiles"),
-    ("gemm/hopper/tf32_64x32", "a constant halved", "constexpr int kStages = 8;", "Fewer stages"),
-    ("gemm/hopper/bf16_decode_8", "add becomes assign", "for (; index < works; index += gridDim.x / kClusterBlocks) {", "one tile"),
+    ("gemm/wgmma/fp8/64x64", "a statement is missing", "prefetch_tensor_map(map_b);", "prefetch"),
+    ("gemm/wgmma/fp8/64x64", "a condition never holds", "if (k > 0) {", "prefetch"),
+    ("gemm/wgmma/fp8_decode/16", "stay in the loop", "break;", "counter rises"),
+    ("gemm/wgmma/bf16/128x144", "a constant one too large", "constexpr int kBand = 8;", "order of the same tiles"),
+    ("gemm/wgmma/tf32/64x32", "a constant halved", "constexpr int kStages = 8;", "Fewer stages"),
+    ("gemm/wgmma/bf16_decode/8", "add becomes assign", "for (; index < works; index += gridDim.x / kClusterBlocks) {", "one tile"),
 ]
 OBSERVED = [
-    ("gemm/hopper/fp8_64x64", "drop a condition", "if (k > 0) {"),
-    ("gemm/hopper/bf16_128x144", "plus becomes minus", "const int tile_m = band * kBand + within % band_tiles;"),
-    ("gemm/hopper/tf32_64x32", "a constant doubled", "constexpr int kStages = 8;"),
-    ("gemm/hopper/bf16_decode_8", "a loop takes steps of twice the size", "for (; index < works; index += gridDim.x / kClusterBlocks) {"),
-    ("gemm/hopper/bf16_64x32", "plus becomes minus", "mbarrier_arrive(empty + kBarrierBytes * previous);"),
+    ("gemm/wgmma/fp8/64x64", "drop a condition", "if (k > 0) {"),
+    ("gemm/wgmma/bf16/128x144", "plus becomes minus", "const int tile_m = band * kBand + within % band_tiles;"),
+    ("gemm/wgmma/tf32/64x32", "a constant doubled", "constexpr int kStages = 8;"),
+    ("gemm/wgmma/bf16_decode/8", "a loop takes steps of twice the size", "for (; index < works; index += gridDim.x / kClusterBlocks) {"),
+    ("gemm/wgmma/bf16/64x32", "plus becomes minus", "mbarrier_arrive(empty + kBarrierBytes * previous);"),
 ]
 
 
@@ -52,7 +52,7 @@ def test_no_rule_covers_what_lies_beside(name: str, kind: str, before: str) -> N
 
 def test_shared_steps_take_several_turns() -> None:
     """The spec's 264 blocks would take as many steps; with five, the kernel is the same but for that number."""
-    spec = gemmgen.plan(shipped_specs()["gemm/stream_k"]).spec.model_dump(mode="json", exclude_unset=True)
+    spec = gemmgen.plan(shipped_specs()["gemm/simt/stream_k"]).spec.model_dump(mode="json", exclude_unset=True)
     plan = gemmgen.plan(spec | {"decomposition": {"scheme": "stream_k", "blocks": 5}})
     (case,) = deep_cases(plan)
     subject = Subject("stream-K of few blocks", plan, gemmgen.render(plan).text, ((plan, case),))
@@ -62,7 +62,7 @@ def test_shared_steps_take_several_turns() -> None:
 
 
 def test_the_sums_of_all_slices_count() -> None:
-    subject = Subject.of("gemm/vector/rows4_nt")
+    subject = Subject.of("gemm/gemv/rows/four_by_eight")
     deep = tuple(item for item in subject.cases if item[1].name == "70 whole slices")
     ((plan, case),) = deep
     assert verify_case(plan, subject.binary, EmulatorBackend(), case).failure == ""
@@ -72,4 +72,4 @@ def test_the_sums_of_all_slices_count() -> None:
 
 def test_deep_cases_of_few_kernels_only() -> None:
     assert deep_cases(gemmgen.plan(shipped_specs()["gemm/v0_naive"])) == []
-    assert deep_cases(gemmgen.plan(shipped_specs()["reduction/rows_32"])) == []
+    assert deep_cases(gemmgen.plan(shipped_specs()["reduction/rows/32"])) == []

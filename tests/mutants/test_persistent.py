@@ -18,7 +18,7 @@ from gemmgen.verification.runner import verify_binary, verify_case
 from .operators import all_mutants
 from .trials import Subject, try_mutant
 
-DEEP = "conv2d/hopper/int8_64x64_deep"
+DEEP = "conv2d/wgmma/int8/64x64_deep"
 
 
 PLANS = {name: plan for name, path in shipped_specs().items() if shares_out_tiles(plan := gemmgen.plan(path))}

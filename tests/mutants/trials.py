@@ -27,8 +27,8 @@ from .operators import Mutant, all_mutants
 
 WHOLE = (
     "gemm/v3_double_buffer",
-    "gemm/linear_bias_relu",
-    "gemm/blocked_128x128x8",
+    "gemm/simt/linear/bias_relu",
+    "gemm/simt/blocked/128x128x8",
     "reduction/s4_unroll_last_warp",
     "reduction/s6_grid_stride",
     "reduction/s7_shuffle",
@@ -36,9 +36,9 @@ WHOLE = (
     "reduction/sum_exp_abs",
     "reduction/argmin_f64_two_pass",
     "reduction/softmax_logsumexp",
-    "conv2d/pixels_64x64x64",
-    "conv2d/turing_one_stage",
-    "conv2d/split_k",
+    "conv2d/mma_sync/int8/pixels_64x64x64",
+    "conv2d/mma_sync/turing/one_stage",
+    "conv2d/mma_sync/split_k",
 )
 """Kernels of which every mutant has to be caught or explained."""
 _CASES_FIRST = ("primes", "many steps", "one tile", "k one above a tile")

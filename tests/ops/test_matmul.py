@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import SPECS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sampling import ALL
@@ -346,7 +345,7 @@ def test_precision_is_for_float32_factors():
     [(4096, [], True), (4096, ["ffma"], False), (128, ["tf32"], True), (127, ["tf32"], False), (127, [], False)],
 )
 def test_planes_serve_where_they_pay(k, words, takes_planes):
-    spec = load_spec(SPECS / "gemm" / "f32_by_f16x3.yaml")
+    spec = load_spec("gemm/split_precision/f16x3/128x128")
     fit = matcher.fit(spec, matcher.parse_request([256, 256, k], words))
     assert isinstance(fit, Fit) == takes_planes
 
@@ -374,7 +373,7 @@ def test_rows_have_the_same_bits_in_batches_of_any_size(type, options):
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_planes_that_are_kept_are_an_operand_of_the_kernel(turned):
-    spec = load_spec(SPECS / "gemm" / "f32_by_f16x3.yaml")
+    spec = load_spec("gemm/split_precision/f16x3/128x128")
     request = matcher.parse_request([256, 256, 512], ["nt", "planes"])
     fit = matcher.fit(spec, replace(request, c=matcher.transposed(request.c)) if turned else request)
     kept = "a" if turned else "b"
@@ -420,7 +419,7 @@ def test_planes_of_what_is_no_stored_float32_matrix_are_refused(w, match):
 def test_tf32_instances_take_float32_arrays():
     layouts = {name: Layout.packed((2048, 2048), "f32") for name in "ab"}
     turned = {**layouts, "b": Layout((2048, 2048), (1, 2048), "f32")}
-    spec = load_spec(SPECS / "gemm" / "hopper_tf32.yaml")
+    spec = load_spec("gemm/wgmma/tour/tf32_128x256")
     request = interpret(turned, {"precision": "tf32"}).request
     fitting = fitted(Candidate("tf32", spec), request, find_device("H200").architecture)
     assert not isinstance(fitting, str)

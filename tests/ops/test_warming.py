@@ -58,7 +58,7 @@ def test_command_names_what_it_compiled():
     assert result.exit_code == 0, result.output
     (row,) = json.loads(result.output)
     assert row["problem"] == "gemm:96,1,64"
-    assert row["spec"].startswith("gemm/vector/")
+    assert row["spec"].startswith("gemm/gemv/")
 
 
 def test_call_is_served_while_the_best_is_compiled(monkeypatch):

@@ -90,5 +90,5 @@ def test_programs_import_one_another_by_the_package(path: Path) -> None:
 
 
 def test_patterns_of_the_round_name_specs() -> None:
-    assert len(specs("gemm/mma/*")) > 10
-    assert specs("gemm/mma/none") == ()
+    assert len(specs("gemm/mma_sync/*")) > 10
+    assert specs("gemm/mma_sync/none") == ()

@@ -32,8 +32,8 @@ def run(*arguments: str) -> Result:
 
 HUGE = {
     "multiples": ("gemm/v3_double_buffer", ["multiple_of.n=348081", "multiple_of.k=150937"]),
-    "padding": ("conv2d/same_3x3", ["convolution.padding_h=1800", "convolution.padding_w=1800"]),
-    "filters": ("conv2d/same_3x3", ["convolution.k=1048576", "convolution.c=14528"]),
+    "padding": ("conv2d/mma_sync/same_3x3", ["convolution.padding_h=1800", "convolution.padding_w=1800"]),
+    "filters": ("conv2d/mma_sync/same_3x3", ["convolution.k=1048576", "convolution.c=14528"]),
 }
 
 
@@ -47,7 +47,7 @@ def test_cases_too_large_for_memory_are_refused(name: str) -> None:
 
 def test_a_spec_that_no_small_problem_meets_is_refused() -> None:
     padded = ["--set", "convolution.padding_h=30000", "--set", "convolution.padding_w=30000"]
-    outcome = run("verify", "--backend", "emulator", "conv2d/same_3x3", *padded)
+    outcome = run("verify", "--backend", "emulator", "conv2d/mma_sync/same_3x3", *padded)
     assert outcome.exit_code == 2 and "[no_case]" in outcome.output
 
 
@@ -80,7 +80,7 @@ def test_arrays_too_large_for_memory_together_are_refused(tmp_path: Path) -> Non
 
 
 def test_an_access_wider_than_the_hardware_has_is_a_reason() -> None:
-    outcome = run("check", "gemm/swizzled_cp_async", "--set", "alignment.b=8")
+    outcome = run("check", "gemm/simt/swizzled_cp_async", "--set", "alignment.b=8")
     assert outcome.exit_code == 2 and "alignment.b: got 8 elements of 4 bytes" in outcome.output
 
 
@@ -106,7 +106,7 @@ def test_every_convolution_is_explained_without_a_size(name: str) -> None:
 
 
 def test_more_groups_than_a_grid_has_blocks_is_a_reason() -> None:
-    outcome = run("check", "conv2d/grouped", "--set", "convolution.groups=1048576")
+    outcome = run("check", "conv2d/mma_sync/grouped", "--set", "convolution.groups=1048576")
     assert outcome.exit_code == 2 and "at most 65535" in outcome.output
 
 

@@ -21,7 +21,7 @@ from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.runner import compare_elements, verify_binary
 
 LIMIT = float_format("f32").overflow
-GEMM, ROWS = "specs/gemm/unaligned_64x64x8.yaml", "specs/reduction/rows_32.yaml"
+GEMM, ROWS = "specs/gemm/simt/layouts.yaml/unaligned", "specs/reduction/rows.yaml/32"
 SPECS = {
     "scaled beyond": (GEMM, "epilogue=[{op: scale, factor: 3.0e38}]"),
     "scaled there and back": (GEMM, "epilogue=[{op: scale, factor: 3.0e38}, {op: scale, factor: 1.0e-38}]"),
@@ -30,7 +30,7 @@ SPECS = {
     "a negative slope": (GEMM, "epilogue=[{op: scale, factor: 1.0e36}, {op: leaky_relu, slope: -100}]"),
     "gelu": (GEMM, "epilogue=[{op: scale, factor: 1.0e38}, {op: gelu}]"),
     "silu": (GEMM, "epilogue=[{op: scale, factor: 1.0e38}, {op: silu}]"),
-    "halves": ("specs/gemm/half_storage.yaml", "epilogue=[{op: scale, factor: 1.0e4}]"),
+    "halves": ("specs/gemm/simt/half_storage.yaml/f16", "epilogue=[{op: scale, factor: 1.0e4}]"),
     "exp twice": (ROWS, "prologue=[{op: exp}, {op: exp}]"),
     "exp twice on results": (ROWS, "epilogue=[{op: exp}, {op: exp}]"),
     "exp in halves": (ROWS, "prologue=[{op: exp}, {op: cast, type: float16}]"),

@@ -126,7 +126,8 @@ def test_a_worker_that_is_ended_leaves_no_file_open() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["check gemm/v0_naive", "verify reduction/rows_32", "sweep ci_gemm --dry-run", "explain gemm/v0_naive", "draw gemm/maxas_64"]
+    "command",
+    ["check gemm/v0_naive", "verify reduction/rows/32", "sweep ci_gemm --dry-run", "explain gemm/v0_naive", "draw gemm/simt/maxas/64"],
 )
 def test_a_command_leaves_nothing_open(command: str, tmp_path: Path) -> None:
     line = [sys.executable, "-X", "dev", "-W", "error", "-P", "-m", "gemmgen", *command.split()]
@@ -137,7 +138,7 @@ def test_a_command_leaves_nothing_open(command: str, tmp_path: Path) -> None:
 
 def test_a_long_run_does_not_grow() -> None:
     def verified(number: int) -> None:
-        result = run("verify", "--backend", "emulator", "reduction/rows_32", "--set", f"label=run_{number}")
+        result = run("verify", "--backend", "emulator", "reduction/rows/32", "--set", f"label=run_{number}")
         assert result.exit_code == 0, result.output
 
     def held() -> int:

@@ -9,9 +9,9 @@ from random import Random
 from mutants.operators import OPERATORS, Mutant
 from mutants.survivors import explanation
 
-WIDE = ("gemm/v3_double_buffer", "gemm/linear_bias_relu", "gemm/blocked_128x128x8")
+WIDE = ("gemm/v3_double_buffer", "gemm/simt/linear/bias_relu", "gemm/simt/blocked/128x128x8")
 """Kernels whose mutants that change nothing are known."""
-NARROW = ("gemm/v3_double_buffer", "gemm/mma/bf16_32x32", "gemm/hopper/bf16_64x32")
+NARROW = ("gemm/v3_double_buffer", "gemm/mma_sync/bf16/32x32", "gemm/wgmma/bf16/64x32")
 WIDE_COUNT, NARROW_OF_EACH = 240, 20
 _INDEX_KINDS = (
     *("an index one too far", "plus becomes minus", "minus becomes plus", "a subtraction the wrong way round", "a factor is missing"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import SHIPPED_KERNELS
+from conftest import SHIPPED_KERNELS, spec_id
 
 import gemmgen
 from gemmgen.runtime.emulation import EmulatorBackend
@@ -30,7 +30,7 @@ def gpu() -> object:
     return GpuBackend()
 
 
-@pytest.mark.parametrize("path", SHIPPED_KERNELS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+@pytest.mark.parametrize("path", SHIPPED_KERNELS, ids=spec_id)
 def test_the_same_bits_on_both_backends(path: Path, gpu: object) -> None:
     plan = gemmgen.plan(path, gpu.architecture)  # type: ignore[attr-defined]
     binary = compile_plan(plan)

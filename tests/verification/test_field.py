@@ -19,7 +19,7 @@ from gemmgen.verification.field import FieldReport, verify_field
 
 from .field_mutants import NARROW_OF_EACH, WIDE_COUNT, Slip, narrow_slips, wide_slips
 
-PASSING = ("gemm/mma/bf16_32x32", "gemm/residual_block", "reduction/mean_bf16_rows", "elementwise/gated_silu", "conv2d/to_float")
+PASSING = ("gemm/mma_sync/bf16/32x32", "gemm/simt/linear/residual_block", "reduction/mean_bf16_rows", "elementwise/gated_silu", "conv2d/mma_sync/output/float")
 
 
 @cache
@@ -50,7 +50,7 @@ def test_a_correct_kernel_passes(name):
 
 
 def test_the_text_states_the_probability():
-    report = verify_field(plan_of("gemm/mma/bf16_32x32"))
+    report = verify_field(plan_of("gemm/mma_sync/bf16/32x32"))
     assert report.text == f"passed, wrong with probability below 2^-{int(report.miss_bits)}"
     assert report.miss_bits > 29
 
@@ -60,7 +60,7 @@ def test_float32_takes_one_run_of_each_problem():
 
 
 def test_planes_are_not_claimed():
-    report = verify_field(plan_of("gemm/f32_by_bf16x6"))
+    report = verify_field(plan_of("gemm/split_precision/bf16x6"))
     assert report.outcome == "nothing claimed"
     assert "planes" in report.reason
 

@@ -18,8 +18,8 @@ from gemmgen.verification import further
 from gemmgen.verification.further import further_cases
 from gemmgen.verification.runner import verify_binary
 
-SLICED = "gemm/vector/rows4_nt"
-TILES = "conv2d/hopper/int8_64x64_deep"
+SLICED = "gemm/gemv/rows/four_by_eight"
+TILES = "conv2d/wgmma/int8/64x64_deep"
 
 
 def plan_of(name: str) -> KernelPlan:
@@ -33,9 +33,9 @@ def plan_of(name: str) -> KernelPlan:
     [
         ("gemm/v0_naive", []),
         ("cpu/c0_naive", []),
-        ("reduction/rows_32", []),
-        ("gemm/vector/rows4_nt", ["70 whole slices"]),
-        ("gemm/stream_k", ["more steps than blocks"]),
+        ("reduction/rows/32", []),
+        ("gemm/gemv/rows/four_by_eight", ["70 whole slices"]),
+        ("gemm/simt/stream_k", ["more steps than blocks"]),
         (TILES, ["tiles of many steps, few blocks"]),
     ],
 )

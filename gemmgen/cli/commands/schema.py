@@ -47,9 +47,9 @@ def command(file: Path | None, of: str | None) -> None:
             raise click.UsageError(f"--of {of!r}: there are schemas of {', '.join(schemas)}")
         text = schemas[of]
     else:
-        from gemmgen.kernels.spec_files import json_schema
+        from gemmgen.kernels.spec_files import file_schema
 
-        text = json.dumps(json_schema(), indent=2) + "\n"
+        text = json.dumps(file_schema(), indent=2) + "\n"
     if file is None:
         click.echo(text, nl=False)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -157,6 +157,8 @@ else:
 
 class Conv2dSpec(KernelSpec):
     """y = activation(alpha * convolution(x, filter) + beta * bias + gamma * z) of int8 tensors on tensor cores."""
+
+    mainloop_field: ClassVar[str] = "mainloop"
 
     kind: Literal["conv2d"]
     mainloop: Annotated[WarpgroupMainloop | DirectMainloop, Field(discriminator="strategy")] | None = None

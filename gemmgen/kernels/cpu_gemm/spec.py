@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -102,6 +102,8 @@ Loops = Annotated[NaiveLoops | ReorderedLoops | BlockedLoops, Field(discriminato
 
 class CpuGemmSpec(KernelSpec):
     """C = epilogue(alpha * op(A) * op(B) + beta * C) in float32, on a CPU."""
+
+    mainloop_field: ClassVar[str] = "loops"
 
     kind: Literal["cpu_gemm"]
     architecture: Literal["x86_64_v3", "x86_64_v4", "aarch64"] = "x86_64_v3"  # type: ignore[assignment]

@@ -374,6 +374,8 @@ class Storage(SpecModel):
 class GemmSpec(KernelSpec):
     """C = epilogue(alpha * op(A) * op(B) + beta * C), computed in float32; products of 8-bit integers are summed up in int32."""
 
+    mainloop_field: ClassVar[str] = "mainloop"
+
     kind: Literal["gemm"]
     order: Literal["row_major", "column_major"] = "row_major"
     """Storage order of C, and of A and B where they are not transposed."""

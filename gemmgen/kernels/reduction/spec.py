@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -205,6 +205,8 @@ class Extents(SpecModel):
 
 class ReductionSpec(KernelSpec):
     """Y = epilogue(reduce(prologue(X))) over one axis of an array or over all of it."""
+
+    mainloop_field: ClassVar[str] = "strategy"
 
     kind: Literal["reduction"]
     operation: OperationName | Annotated[tuple[OperationName, ...], Field(min_length=2, max_length=2)]

@@ -68,4 +68,4 @@ def test_a_spec_that_cannot_work_says_why(spec: dict[str, Any], code: str) -> No
 @pytest.mark.parametrize("problem", ["gemm:14,14,14,bf16,batch=2961", "gemm:18,18,18,nt,f16,batch=796"])
 def test_batches_of_small_products_are_packed_into_blocks(problem: str) -> None:
     chosen = choose(parse_problem(problem), device("H100")).chosen
-    assert chosen.candidate.label.startswith("gemm/mma/bf16_direct")
+    assert chosen.candidate.label.startswith("gemm/mma_sync/bf16_direct")

@@ -54,7 +54,7 @@ def test_a_promise_leaves_only_the_other_edges() -> None:
 
 
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90"])
-@pytest.mark.parametrize("name", ["v3_double_buffer", "blocked_128x128x8", "maxas_64", "maxas_256"])
+@pytest.mark.parametrize("name", ["v3_double_buffer", "simt/blocked/128x128x8", "simt/maxas/64", "simt/maxas/256"])
 def test_fragments_read_ahead_fit_into_128_registers(name: str, architecture: str) -> None:
     plan = gemmgen.plan(f"gemm/{name}", architecture)
     assert plan.loop.fragment_buffers == 2

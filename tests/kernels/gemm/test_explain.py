@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conftest import SPECS
+from conftest import spec_id
 
 import gemmgen
 from gemmgen.kernels.gemm.explain import explain
+from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.present.explanation import explanation_of
 
 BASE = {
@@ -76,7 +77,7 @@ def test_predictions_stand_beside_the_fewest_wavefronts() -> None:
     assert lines["Shared memory", "beside arithmetic"].endswith("91% as long")
 
 
-@pytest.mark.parametrize("path", sorted((SPECS / "gemm").rglob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [path for name, path in shipped_specs().items() if name.startswith("gemm/")], ids=spec_id)
 def test_explanations_are_whole_lines_of_text(path: Any) -> None:
     plan = gemmgen.plan(path)
     for section in explanation_of(plan.spec.kind).explain(plan):
@@ -85,8 +86,8 @@ def test_explanations_are_whole_lines_of_text(path: Any) -> None:
 
 
 def test_copies_whose_sources_meet_are_warned_of() -> None:
-    narrow = gemmgen.plan("specs/gemm/swizzled_cp_async.yaml", "sm_80")
-    wide = gemmgen.plan("specs/gemm/bfloat16_cp_async.yaml", "sm_80")
+    narrow = gemmgen.plan("specs/gemm/simt/swizzled_cp_async.yaml", "sm_80")
+    wide = gemmgen.plan("specs/gemm/simt/half_storage.yaml/bf16_cp_async", "sm_80")
     told = [text for section in explain(narrow) for label, text in section.lines if label == "warning"]  # type: ignore[arg-type]
     assert len(told) == 1 and told[0].startswith("copies of A take 2 wavefronts where 1 would do")
     assert not [text for section in explain(wide) for label, text in section.lines if label == "warning"]  # type: ignore[arg-type]

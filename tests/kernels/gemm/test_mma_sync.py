@@ -197,5 +197,5 @@ def test_rows_of_an_odd_length_go_to_tensor_cores() -> None:
 
 def test_slices_of_k_follow_the_multiprocessors() -> None:
     few, many = (choose(parse_problem("gemm:29,29,1002931,bf16,tn"), device(name)).chosen for name in ("A100", "H100"))
-    assert few.candidate.label == many.candidate.label == "gemm/mma/bf16_32x32_deep"
+    assert few.candidate.label == many.candidate.label == "gemm/mma_sync/bf16/32x32_deep"
     assert few.dimensions["slices"] < many.dimensions["slices"]

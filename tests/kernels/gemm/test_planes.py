@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import SPECS
 from sampling import ALL
 
 import gemmgen
@@ -20,8 +19,8 @@ from gemmgen.kernels.gemm.split_precision.planes import SCHEMES, slices_factor
 from kernels.gemm.planes_specs import specs
 from kernels.random_batches import try_random_specs
 
-SPEC = SPECS / "gemm" / "f32_by_f16x3.yaml"
-MMA = SPECS / "gemm" / "mma"
+SPEC = "gemm/split_precision/f16x3/128x128"
+MMA = "gemm/split_precision/mma_sync"
 SMALL = ["mainloop.tile.m=64", "mainloop.tile.n=64", "mainloop.consumers=1", "mainloop.stages=2", "early_launch=false"]
 SLICED = "decomposition={scheme: split_k_parallel, slices: launch}"
 HOLDS = {
@@ -82,9 +81,9 @@ def test_bound_is_that_of_multiply_adds_at_most(name, compensated, steps):
         assert all(scheme.error_factor(k, promoted, compensated) + parts - 1 <= k for k in range(least, 20000))
 
 
-@pytest.mark.parametrize(("path", "more"), [("f32_by_f16x3.yaml", 0), ("f32_by_bf16x6.yaml", 1024 / 32), ("f32_by_tf32x3.yaml", 1024 / 16)])
+@pytest.mark.parametrize(("path", "more"), [("f16x3/128x128", 0), ("bf16x6", 1024 / 32), ("tf32x3", 1024 / 16)])
 def test_bound_at_the_end_of_the_range_counts_additions(path, more):
-    planes = gemmgen.plan(SPEC.parent / path, "sm_90a").planes
+    planes = gemmgen.plan(f"gemm/split_precision/{path}", "sm_90a").planes
     assert planes.range_factor(1024) == planes.error_factor(1024) + more
     factors = np.full((2, 1, 1024), [[[2.0**59]], [[2.0**57]]])
     large, small = (planes_bound(planes, a[None, 0], np.full((1, 1024, 1), 2.0**58)) / a[0, 0] for a in factors)
@@ -221,7 +220,7 @@ def test_warps_leave_what_planes_cannot_hold_to_the_repair():
 @pytest.mark.parametrize("setting", ["decomposition={scheme: split_k_parallel, slices: 2}", "batch=grouped", "store=through_shared"])
 def test_warps_refuse_what_planes_cannot_serve(setting):
     with pytest.raises(PlanError):
-        gemmgen.plan(MMA / "f32_by_f16x3.yaml", "sm_80", [setting])
+        gemmgen.plan(f"{MMA}/f16x3", "sm_80", [setting])
 
 
 @pytest.mark.parametrize(("name", "unit"), [("A100", "planes"), ("RTX 4090", "ffma"), ("RTX 3090", "ffma")])
@@ -501,7 +500,7 @@ def test_rows_split_in_the_mainloop_refuse_slices():
 @pytest.mark.parametrize("letters", ["nn", "tt"])
 def test_few_tiles_and_a_long_k_are_cut_into_slices(letters):
     chosen = choose_by(None, parse_problem(f"gemm:384,384,32000,{letters}"), device("H200")).chosen
-    assert chosen.candidate.label.startswith("gemm/hopper/f32_split_")
+    assert chosen.candidate.label.startswith("gemm/split_precision/f16x3/split_")
     assert chosen.dimensions["slices"] > 1
 
 

@@ -7,16 +7,16 @@ from functools import cache
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
-from conftest import SPECS
 from pydantic import BaseModel
 
 import gemmgen
 from gemmgen.core.errors import PlanError
 from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop, TensorCoreMainloop
+from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.kernels.spec_files import load_spec
 
 MAINLOOPS: dict[str, type[BaseModel]] = {"tensor_core": TensorCoreMainloop, "mma_sync": MmaSyncMainloop}
-SAMPLES = {"tensor_core": "gemm/hopper_f16_small", "mma_sync": "gemm/mma/f16_64x64"}
+SAMPLES = {"tensor_core": "gemm/wgmma/tour/f16_64x64", "mma_sync": "gemm/mma_sync/f16/64x64"}
 """A spec of each strategy that takes most changes of one field."""
 REFUSED = {
     "tensor_core": ("decomposition.scheme=split_k_serial", "decomposition.scheme=split_k_last"),
@@ -65,7 +65,7 @@ def shipped(strategy: str) -> frozenset[str]:
         else:
             yield f"{path}={value}"
 
-    specs = (load_spec(path) for path in sorted((SPECS / "gemm").rglob("*.yaml")))
+    specs = (load_spec(path) for name, path in shipped_specs().items() if name.startswith("gemm/"))
     loops = [spec for spec in specs if isinstance(spec, GemmSpec) and spec.mainloop.strategy == strategy]
     return frozenset(choice for spec in loops for choice in leaves(spec.model_dump(), ""))
 

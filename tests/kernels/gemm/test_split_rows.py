@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import SPECS
 
 import gemmgen
 from gemmgen.core.errors import PlanError
@@ -15,7 +14,7 @@ from gemmgen.kernels.accuracy import UNIT_ROUNDOFF
 from gemmgen.kernels.gemm import oracle
 from gemmgen.kernels.gemm.split_precision.planes import SCHEMES
 
-SPEC = SPECS / "gemm" / "f32_by_bf16x6_decode_16.yaml"
+SPEC = "gemm/split_precision/bf16x6_decode/16"
 TURNS = ["mainloop.schedule=alternating", "mainloop.consumers=2", "mainloop.promote_every=16", "mainloop.min_blocks_per_sm=1"]
 SHALLOW = "mainloop.stages=2"
 ALONE = "decomposition={scheme: data_parallel}"

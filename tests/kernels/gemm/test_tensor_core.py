@@ -67,7 +67,7 @@ def test_groups_of_columns_are_not_copied_in_boxes(transpose: str) -> None:
 
 
 def test_groups_of_columns_are_multiplied_without_boxes() -> None:
-    plan = gemmgen.plan("gemm/mma/bf16_grouped", overrides=("transpose=tn",))
+    plan = gemmgen.plan("gemm/mma_sync/grouped", overrides=("transpose=tn",))
     assert plan.grouped
 
 

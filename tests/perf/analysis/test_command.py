@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from conftest import SPECS
 
 from gemmgen.api import plan
 from gemmgen.cli import cli
@@ -108,13 +107,13 @@ def test_tiles_and_waves_are_counted_by_hand() -> None:
 
 def test_a_convolution_executes_whole_tiles() -> None:
     # 49 pixels of 64 channels, 64 * 9 deep, by tiles of 64 pixels x 64 channels x 128.
-    (spec,) = analysed("conv2d/pixels_64x64x128", "--size", "1,64,7,7,64,3,3,1,1", "--no-traffic")
+    (spec,) = analysed("conv2d/mma_sync/int8/pixels_64x64x128", "--size", "1,64,7,7,64,3,3,1,1", "--no-traffic")
     assert spec["quantisation"]["executed_operations"] == 2 * 64 * 64 * 640
     assert spec["roofline"]["operations"] == 2 * 49 * 64 * 576
 
 
 def test_instance_for_other_than_typical_sizes_is_analysed() -> None:
-    (spec,) = analysed("conv2d/pointwise_128x64x64", "--no-traffic")
+    (spec,) = analysed("conv2d/mma_sync/pointwise/128x64x64", "--no-traffic")
     assert spec["problem"]["r"] == 1
 
 
@@ -123,7 +122,7 @@ def test_an_empty_problem_is_no_mistake() -> None:
 
 
 def test_every_kernel_of_a_sequence_is_analysed() -> None:
-    (spec,) = analysed("gemm/h200/64x128x16_8x8_async2_groups3_parallel66_rowlanes_early_whole", "--size", "128,128,65536", "--no-traffic")
+    (spec,) = analysed("gemm/simt/h200/64x128x16_split66", "--size", "128,128,65536", "--no-traffic")
     names = [kernel["entry"] for kernel in spec["kernels"]]
     assert len(names) == 2
     assert [launch["entry"] for launch in spec["quantisation"]["launches"]] == names
@@ -138,7 +137,7 @@ def test_traffic_is_what_verify_counts_and_what_plan_predicts() -> None:
 
     name = "gemm/v2_transposed_quads"
     (spec,) = analysed(name, "--arch", "sm_90")
-    planned = plan(SPECS / f"{name}.yaml", "sm_90")
+    planned = plan(name, "sm_90")
     counted = count_case(planned, compile_plan(planned))
     assert spec["traffic"] == json.loads(json.dumps(counted.to_json()))
     assert isinstance(planned, GemmPlan)
@@ -176,7 +175,7 @@ def test_an_unknown_bank_rule_is_said() -> None:
         (("gemm/v1_tiled", "--size", "2147483647,2147483647,8"), "grid"),
         (("gemm/v1_tiled", "gemm/v0_naive", "--time", "1us"), "--time"),
         (("gemm/v1_tiled", "gemm/v0_naive", "reduction/s7_shuffle", "--size", "8,8,8"), "needs 1 numbers"),
-        (("gemm/bfloat16_cp_async", "--arch", "sm_75"), "sm_75"),
+        (("gemm/simt/half_storage/bf16_cp_async", "--arch", "sm_75"), "sm_75"),
     ],
 )
 def test_mistakes_are_one_message(arguments: tuple[str, ...], words: str) -> None:
@@ -187,6 +186,6 @@ def test_mistakes_are_one_message(arguments: tuple[str, ...], words: str) -> Non
 
 @pytest.mark.parametrize(("time", "doubted", "explained"), [("240us", False, False), ("231us", False, True), ("100us", True, False)])
 def test_only_a_time_far_below_the_roof_is_doubted(time: str, doubted: bool, explained: bool) -> None:
-    text = " ".join(run("reduction/sum_2e28", "--size", "268435456", "--no-traffic", "--time", time).stdout.split())
+    text = " ".join(run("reduction/sum/256m", "--size", "268435456", "--no-traffic", "--time", time).stdout.split())
     assert ("is the time that of this size?" in text) == doubted
     assert ("the roof is no exact limit" in text) == explained

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from conftest import SPECS
 from perf.analysis.listing import assemble
 
 from gemmgen.api import plan
@@ -58,7 +57,7 @@ def test_a_store_reads_all_of_its_data() -> None:
 
 @pytest.mark.skipif(find_nvdisasm() is None, reason="needs nvdisasm")
 def test_machine_code_of_the_maxas_kernel_reads_what_it_loads() -> None:
-    binary = compile_plan(plan(SPECS / "gemm" / "maxas_64.yaml", "sm_90"))
+    binary = compile_plan(plan("gemm/simt/maxas/64", "sm_90"))
     (code,) = machine_code(binary, ARCHITECTURES["sm_90"]).values()
     main = code.main_loop
     loads = [place for place, instruction in enumerate(main.loop.instructions) if instruction.mnemonic == "LDG"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from conftest import SPECS
 from perf.analysis.listing import assemble
 
 from gemmgen.api import plan
@@ -29,7 +28,7 @@ def main_loop(code: KernelCode) -> MainLoop:
 
 @cache
 def code_of(spec: str, architecture: str, *overrides: str) -> KernelCode:
-    planned = plan(SPECS / f"{spec}.yaml", architecture, overrides)
+    planned = plan(spec, architecture, overrides)
     return machine_code(compile_plan(planned), planned.architecture)[planned.name]
 
 
@@ -110,7 +109,7 @@ def test_the_main_loop_of_a_gemm_is_one_step_along_k(architecture: str) -> None:
 @needs_nvdisasm
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 def test_the_main_loop_of_a_convolution_is_that_with_its_mma(architecture: str) -> None:
-    main = main_loop(code_of("conv2d/pixels_64x64x64", architecture))
+    main = main_loop(code_of("conv2d/mma_sync/int8/pixels_64x64x64", architecture))
     assert main.mix.classes["mma"] % 8 == 0
     assert set(main.mix.accesses["LDGSTS"]) == {16}
     assert set(main.mix.accesses["LDSM"]) == {16}
@@ -135,7 +134,7 @@ def test_without_promised_alignment_global_loads_are_narrow() -> None:
 
 @needs_nvdisasm
 def test_persistent_kernels_show_loop_over_k_inside() -> None:
-    code = code_of("gemm/stream_k", "sm_90")
+    code = code_of("gemm/simt/stream_k", "sm_90")
     assert main_loop(code).loop.depth == 2
     assert main_loop(code).mix.accesses["LDS"] == {16: 32}
 

@@ -100,13 +100,13 @@ def test_texts_have_contrast_in_both_schemes(scheme: str) -> None:
 
 
 def test_a_picture_is_the_same_every_time() -> None:
-    plan = gemmgen.plan(shipped_specs()["gemm/maxas_64"])
+    plan = gemmgen.plan(shipped_specs()["gemm/simt/maxas/64"])
     illustration = illustration_of(plan.spec.kind)
     assert draw(plan.name, illustration.pictures(plan)) == draw(plan.name, illustration.pictures(plan))
 
 
 def test_who_cannot_see_it_is_told_its_numbers() -> None:
-    plan = gemmgen.plan(shipped_specs()["gemm/maxas_64"])
+    plan = gemmgen.plan(shipped_specs()["gemm/simt/maxas/64"])
     root = parse(draw(plan.name, illustration_of(plan.spec.kind).pictures(plan)))
     assert root.attrib["role"] == "img"
     assert plan.name in root.findtext("{http://www.w3.org/2000/svg}title", "")

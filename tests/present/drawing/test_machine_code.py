@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(find_nvdisasm() is None, reason="nvdisasm reads 
 
 @pytest.fixture(scope="module")
 def binary() -> Binary:
-    (found,) = compile_plans([gemmgen.plan("gemm/maxas_64", "sm_90a")])
+    (found,) = compile_plans([gemmgen.plan("gemm/simt/maxas/64", "sm_90a")])
     return found
 
 

@@ -38,7 +38,7 @@ def drawn(plan: KernelPlan) -> ElementTree.Element:
 
 
 def test_tiles_and_stages() -> None:
-    plan = plan_of("gemm/swizzled_cp_async")
+    plan = plan_of("gemm/simt/swizzled_cp_async")
     assert isinstance(plan, GemmPlan) and isinstance(plan.loop, TiledLoop)
     root = drawn(plan)
     (overview,) = groups(root, "stages")
@@ -49,9 +49,9 @@ def test_tiles_and_stages() -> None:
 
 
 def test_tiles_of_a_convolution() -> None:
-    root = drawn(plan_of("conv2d/pixels_128x128x64"))
+    root = drawn(plan_of("conv2d/mma_sync/int8/pixels_128x128x64"))
     levels = {group.attrib["data-level"]: [datum(group, name) for name in ("rows", "columns")] for group in groups(root, "level")}
-    spec = plan_of("conv2d/pixels_128x128x64").spec
+    spec = plan_of("conv2d/mma_sync/int8/pixels_128x128x64").spec
     assert levels["threadblock-tile"] == [spec.tile.threadblock.m, spec.tile.threadblock.n]
     assert levels["warp-tile"] == [spec.tile.warp.m, spec.tile.warp.n]
     assert levels[f"instruction-{spec.tile.instruction}"] == [16, 8] if spec.tile.instruction == "m16n8k32" else [8, 8]
@@ -59,7 +59,7 @@ def test_tiles_of_a_convolution() -> None:
 
 def test_fragments_of_the_tensor_cores_are_those_of_the_manual() -> None:
     # PTX ISA, "Matrix Fragments for mma.m16n8k32" with .s8: groupID = lane / 4, threadID_in_group = lane % 4.
-    plan = plan_of("conv2d/pixels_128x128x64")
+    plan = plan_of("conv2d/mma_sync/int8/pixels_128x128x64")
     (fragments,) = (picture for picture in pictures_of(plan) if isinstance(picture, Fragments))
     assert plan.spec.tile.instruction == "m16n8k32" and fragments.a is not None and fragments.b is not None
     for lane in range(WARP):
@@ -70,7 +70,15 @@ def test_fragments_of_the_tensor_cores_are_those_of_the_manual() -> None:
         assert fragments.c.shares[lane].rectangles == ((group, 2 * member, 1, 2), (group + 8, 2 * member, 1, 2))
 
 
-GEMMS = ["swizzled_cp_async", "v1_tiled", "v3_double_buffer", "maxas_256", "both_transposed", "half_storage", "bfloat16_cp_async"]
+GEMMS = [
+    "simt/swizzled_cp_async",
+    "v1_tiled",
+    "v3_double_buffer",
+    "simt/maxas/256",
+    "simt/layouts/tt",
+    "simt/half_storage/f16",
+    "simt/half_storage/bf16_cp_async",
+]
 
 
 @pytest.mark.parametrize("name", GEMMS)
@@ -99,7 +107,13 @@ def check_places(cells: list[ElementTree.Element]) -> None:
         assert [at for _, at in sorted(places)] == sorted(at for _, at in places)
 
 
-WITH_BANKS = ["gemm/swizzled_cp_async", "gemm/v1_tiled", "gemm/staged_epilogue", "conv2d/turing_128x128x32", "reduction/s2_sequential"]
+WITH_BANKS = [
+    "gemm/simt/swizzled_cp_async",
+    "gemm/v1_tiled",
+    "gemm/simt/epilogues/staged",
+    "conv2d/mma_sync/turing/128x128x32",
+    "reduction/s2_sequential",
+]
 
 
 @pytest.mark.parametrize("name", WITH_BANKS)
@@ -124,7 +138,7 @@ def test_every_lane_stands_where_its_access_goes(name: str) -> None:
 
 
 def test_the_swizzle_spares_what_the_picture_says() -> None:
-    plan = plan_of("gemm/swizzled_cp_async", "mainloop.tile.threadblock.k=32")
+    plan = plan_of("gemm/simt/swizzled_cp_async", "mainloop.tile.threadblock.k=32")
     root = drawn(plan)
     costs = {}
     for group in groups(root, "layout"):
@@ -134,7 +148,7 @@ def test_the_swizzle_spares_what_the_picture_says() -> None:
     assert costs == {"plain rows": 8, "XOR swizzle, as here": 2}
 
 
-@pytest.mark.parametrize("name", ["maxas_64", "v1_tiled", "linear_bias_relu"])
+@pytest.mark.parametrize("name", ["simt/maxas/64", "v1_tiled", "simt/linear/bias_relu"])
 def test_lanes_stand_where_the_order_puts_them(name: str) -> None:
     plan = plan_of(f"gemm/{name}")
     assert isinstance(plan, GemmPlan) and isinstance(plan.loop, TiledLoop)
@@ -150,7 +164,7 @@ def test_lanes_stand_where_the_order_puts_them(name: str) -> None:
 
 
 def test_reads_in_the_chosen_order_cost_what_the_plan_says() -> None:
-    plan = plan_of("gemm/maxas_64")
+    plan = plan_of("gemm/simt/maxas/64")
     assert isinstance(plan, GemmPlan) and isinstance(plan.loop, TiledLoop)
     (orders,) = (picture for picture in pictures_of(plan) if isinstance(picture, LaneOrders))
     (chosen,) = (order for order in orders.orders if order.chosen)

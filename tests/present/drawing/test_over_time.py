@@ -35,7 +35,7 @@ def picture(name: str, kind: type) -> object:
 
 
 def test_stream_k_gives_blocks_equal_shares_and_cuts_tiles() -> None:
-    found = next(one for one in all_pictures(gemmgen.plan("gemm/stream_k"), device("H200")) if one.name == "k_division")
+    found = next(one for one in all_pictures(gemmgen.plan("gemm/simt/stream_k"), device("H200")) if one.name == "k_division")
     assert isinstance(found, Timeline)
     steps = [sum(span.length for span in found.spans if span.row == row) for row in range(len(found.rows))]
     assert len(set(steps)) == 1
@@ -55,7 +55,7 @@ def test_occupancy_is_the_least_of_its_limits() -> None:
     assert found.blocks == min(limit for _, limit in found.limits)
 
 
-@pytest.mark.parametrize("name", ["gemm/stream_k", "gemm/hopper_bf16_128x256", "conv2d/split_k", "elementwise/relu"])
+@pytest.mark.parametrize("name", ["gemm/simt/stream_k", "gemm/wgmma/tour/bf16_128x256", "conv2d/mma_sync/split_k", "elementwise/relu"])
 def test_every_text_lies_on_the_page(name: str) -> None:
     plan = gemmgen.plan(name)
     svg = draw(
@@ -100,7 +100,7 @@ def test_lanes_that_do_not_fit_are_counted() -> None:
     assert lanes_text([10, 14, 18, 22], 15)[0] == "×4"
 
 
-@pytest.mark.parametrize("name", ["conv2d/turing_128x64x64", "conv2d/turing_128x128x32"])
+@pytest.mark.parametrize("name", ["conv2d/mma_sync/turing/128x64x64", "conv2d/mma_sync/turing/128x128x32"])
 def test_increments_walk_every_tap_and_end_at_the_next_block(name: str) -> None:
     plan = gemmgen.plan(name)
     found = picture(name, TapWalk)
@@ -117,7 +117,7 @@ def test_increments_walk_every_tap_and_end_at_the_next_block(name: str) -> None:
 
 
 def test_a_kernel_that_counts_taps_has_no_increments() -> None:
-    assert not any(isinstance(one, TapWalk) for one in all_pictures(gemmgen.plan("conv2d/large_filter"), device("H200")))
+    assert not any(isinstance(one, TapWalk) for one in all_pictures(gemmgen.plan("conv2d/mma_sync/large_filter"), device("H200")))
 
 
 @pytest.mark.parametrize("name", ["cpu/c4_avx2_16x6", "cpu/c6_avx512"])
