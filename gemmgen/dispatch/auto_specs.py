@@ -13,7 +13,9 @@ from gemmgen.dispatch.chosen import ChosenKernel, choose_kernel
 from gemmgen.dispatch.problems import PROCESSOR, read_problem
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.family import KernelSpec, SpecModel
-from gemmgen.kernels.spec_files import load_spec, read_text, read_yaml, validated
+from gemmgen.kernels.spec_files import load_spec, spec_fields, validated
+from gemmgen.kernels.variants import split_variant
+from gemmgen.kernels.yaml_files import read_text
 
 
 class AutoSpec(SpecModel):
@@ -59,6 +61,5 @@ def auto_spec_in(source: Path | Mapping[str, Any]) -> tuple[KernelSpec, ChosenKe
     """The chosen spec of a file or of fields that leave the kernel to the choice; None if they name a kernel themselves."""
     if isinstance(source, Mapping):
         return chosen_spec(source, "spec") if is_auto(source) else None
-    text = read_text(source)
-    fields = read_yaml(source, text=text)
-    return chosen_spec(fields, str(source), text) if is_auto(fields) else None
+    fields = spec_fields(source)
+    return chosen_spec(fields, str(source), read_text(split_variant(source)[0])) if is_auto(fields) else None

@@ -190,7 +190,7 @@ def _validated(fields: dict[str, Any], name: str, text: bytes | None, overrides:
 
 
 def validated(
-    model: type[Any],
+    model: type[pydantic.BaseModel],
     fields: Mapping[str, Any],
     name: str,
     wrong: str,
@@ -226,7 +226,7 @@ def validated(
 
 
 @lru_cache(maxsize=32)
-def _schema(model: type[Any]) -> dict[str, Any]:
+def _schema(model: type[pydantic.BaseModel]) -> dict[str, Any]:
     schema: dict[str, Any] = model.model_json_schema()
     return schema
 

@@ -251,7 +251,7 @@ def test_times_of_runners_up_have_the_unit_that_suits_them():
 def test_waves_are_those_of_the_product():
     # The kernel that splits its factors has 128 blocks, 6 at a time; two slices of k make 128 of the product, which fill an SM each.
     told = explained("gemm:128,4096,4096,nt", "--device", "H200")
-    assert "decode_128" in told
+    assert "bf16x6_decode/128" in told
     assert "128 blocks, 1 at a time on each of 132 SMs" in told
 
 
