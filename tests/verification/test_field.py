@@ -19,7 +19,13 @@ from gemmgen.verification.field import FieldReport, verify_field
 
 from .field_mutants import NARROW_OF_EACH, WIDE_COUNT, Slip, narrow_slips, wide_slips
 
-PASSING = ("gemm/mma_sync/bf16/32x32", "gemm/simt/linear/residual_block", "reduction/mean_bf16_rows", "elementwise/gated_silu", "conv2d/mma_sync/output/float")
+PASSING = (
+    "gemm/mma_sync/bf16/32x32",
+    "gemm/simt/linear/residual_block",
+    "reduction/mean_bf16_rows",
+    "elementwise/gated_silu",
+    "conv2d/mma_sync/output/float",
+)
 
 
 @cache
