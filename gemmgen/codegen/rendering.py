@@ -15,6 +15,7 @@ import jinja2
 import yaml
 
 from gemmgen.codegen.device_code import with_device_code
+from gemmgen.codegen.sizes import with_sizes
 from gemmgen.codegen.summary import summary
 from gemmgen.codegen.templates import environment, without_empty_lines
 from gemmgen.core.resources import resource_directory
@@ -47,7 +48,7 @@ class Source:
 def render(plan: InstancePlan) -> Source:
     """The source of the kernels in ``plan``, whose template is looked up below ``templates/``."""
     text = _environment().get_template(plan.template).render(plan=plan)
-    text = f"{head(plan)}\n{without_empty_lines(text)}"
+    text = f"{head(plan)}\n{with_sizes(without_empty_lines(text), plan)}"
     if isinstance(plan, KernelPlan):
         text = with_device_code(text, plan.architecture)
     return Source(plan.name, _tidy(text), Path(plan.template.removesuffix(".j2")).suffix)

@@ -9,6 +9,7 @@ that is printed, needs a function ``ceil_log2``.
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -86,6 +87,42 @@ class _Values(Walker):
         return int(self.values[name])
 
 
+class _Folded(ast.NodeTransformer):
+    """A formula with integers in the place of names, and what is then constant evaluated."""
+
+    def __init__(self, values: Mapping[str, int]) -> None:
+        self.values = values
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(self.values[node.id]) if node.id in self.values else node
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        node.args = [self.visit(argument) for argument in node.args]
+        if isinstance(node.func, ast.Name) and node.func.id == "select" and isinstance(node.args[0], ast.Constant):
+            return node.args[1] if node.args[0].value else node.args[2]
+        return self._evaluated(node, node.args)
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        node.left, node.right = self.visit(node.left), self.visit(node.right)
+        return self._evaluated(node, [node.left, node.right])
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        node.left, node.comparators = self.visit(node.left), [self.visit(other) for other in node.comparators]
+        return self._evaluated(node, [node.left, *node.comparators])
+
+    @staticmethod
+    def _evaluated(node: ast.expr, parts: list[ast.expr]) -> ast.expr:
+        """The node as a number if all its parts are numbers and it is none below 0, which the grammar has no literals for."""
+        if not all(isinstance(part, ast.Constant) for part in parts):
+            return node
+        text = ast.unparse(ast.fix_missing_locations(node))
+        try:
+            value = int(_Values({}, text).value(node))
+        except ZeroDivisionError:
+            return node
+        return ast.Constant(value) if value >= 0 else node
+
+
 def _to_c(node: ast.expr) -> str:
     match node:
         case ast.Name(id=name):
@@ -147,6 +184,13 @@ class Formula:
             return int(_Values(values, self.text).value(self.tree))
         except ZeroDivisionError:
             raise FormulaError(f"formula {self.text!r} divides by zero") from None
+
+    def given(self, values: Mapping[str, int]) -> Formula:
+        """The formula with ``values`` in the place of their names, its parts that are then constants evaluated."""
+        if not self.names & values.keys():
+            return self
+        folded = _Folded(values).visit(copy.deepcopy(self.tree))
+        return Formula(ast.unparse(ast.fix_missing_locations(folded)))
 
     def to_c(self) -> str:
         """The formula as a C expression over the same names, right for non-negative values."""

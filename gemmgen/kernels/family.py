@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StringConstraints, WithJsonSchema
 
 from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import Architecture
+from gemmgen.kernels.baking import baked
 from gemmgen.kernels.launch import LaunchSequence
 
 if TYPE_CHECKING:
@@ -31,6 +32,30 @@ class SpecModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
 
+MOST_SIZES = 64
+
+
+def _as_sizes(value: Any) -> Any:
+    return tuple(value.items()) if isinstance(value, dict) else value
+
+
+Sizes = Annotated[
+    tuple[tuple[Identifier, Annotated[int, Field(ge=1, le=2**31 - 1, strict=True)]], ...],
+    Field(max_length=MOST_SIZES),
+    BeforeValidator(_as_sizes),
+    PlainSerializer(dict),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "additionalProperties": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1},
+            "maxProperties": MOST_SIZES,
+            "default": {},
+        }
+    ),
+]
+"""Values of dimensions by name: a mapping in YAML, pairs in the model, so that specs can be looked up."""
+
+
 class KernelSpec(SpecModel):
     """The fields that every kind of kernel has."""
 
@@ -48,9 +73,13 @@ class KernelSpec(SpecModel):
     architecture: Literal["sm_75", "sm_80", "sm_89", "sm_90", "sm_90a", "sm_100"] = "sm_75"
     """Oldest architecture that the kernel is written for; it compiles for this one and newer."""
 
+    sizes: Sizes = ()
+    """Dimensions that the kernel is compiled for, ``{n: 11008, k: 4096}`` say: they become constants of its source, and problems of other
+    sizes are refused. ``gemmgen explain`` lists a kernel's dimensions."""
+
     def identity(self) -> dict[str, Any]:
         """The spec without its prose, every default written out: what decides the kernel and its name."""
-        return self.model_dump(mode="json", exclude={"description"})
+        return self.model_dump(mode="json", exclude={"description"} if self.sizes else {"description", "sizes"})
 
 
 @dataclass(frozen=True)
@@ -316,13 +345,33 @@ class Family:
     kind: str
     """The value of ``kind`` in a spec, and the name of the family's folders."""
     spec: type[KernelSpec]
-    plan: Callable[[Any, Any], Any]
-    """Every number of the kernel; raises ``PlanError`` with all reasons if the spec cannot work there."""
+    own_plan: Callable[[Any, Any], Any]
+    """Every number of the kernel, whatever its sizes; raises ``PlanError`` with all reasons if the spec cannot work there."""
     size_names: tuple[str, ...]
     """The dimensions that ``--size`` sets, in order; the others follow from them."""
     typical_sizes: tuple[int, ...]
     """A value for each of them, as an example."""
-    problem: Callable[[Any, Sequence[int]], dict[str, int]]
+    own_problem: Callable[[Any, Sequence[int]], dict[str, int]]
     """All dimensions of a packed problem of an instance, from values for its ``instance_sizes``."""
-    instance_sizes: Callable[[Any], dict[str, int]]
+    own_sizes: Callable[[Any], dict[str, int]]
     """The dimensions that ``--size`` sets for one instance, in order, each with a typical value."""
+    promising: Callable[[Any, Mapping[str, int]], Any] = lambda spec, sizes: spec
+    """A spec with what follows from extents that are multiples of ``sizes``, such as edges that need no checks."""
+
+    def plan(self, spec: Any, architecture: Any) -> Any:
+        """Every number of the kernel; raises ``PlanError`` with all reasons if the spec cannot work there."""
+        if not spec.sizes:
+            return self.own_plan(spec, architecture)
+        sizes = dict(spec.sizes)
+        return baked(self.own_plan(self.promising(spec, sizes), architecture), sizes)
+
+    def problem(self, plan: Any, sizes: Sequence[int]) -> dict[str, int]:
+        """All dimensions of a packed problem of an instance, from values for its ``instance_sizes``; strides as the spec has them."""
+        names = self.own_sizes(plan)
+        constant = {name: value for name, value in plan.spec.sizes if name not in names}
+        return self.own_problem(plan, sizes) | constant
+
+    def instance_sizes(self, plan: Any) -> dict[str, int]:
+        """The dimensions that ``--size`` sets for one instance, in order, each with a typical value, or the one that it is made for."""
+        constant = dict(plan.spec.sizes)
+        return {name: constant.get(name, typical) for name, typical in self.own_sizes(plan).items()}

@@ -16,7 +16,7 @@ from gemmgen.library.digests import cases_digest, compile_options, options_diges
 from gemmgen.library.evidence import Evidence, Record
 from gemmgen.library.json_text import rounded
 from gemmgen.library.listing import Instance, Listing
-from gemmgen.verification.oracle import oracle_of
+from gemmgen.verification.baked_cases import counted_case_of
 
 SCHEMA_VERSION = 1
 FORMAT = "gemmgen certificate"
@@ -121,7 +121,7 @@ def describe_launch(sequence: LaunchSequence) -> dict[str, Any]:
 
 def _problem(plan: KernelPlan, instance: Instance) -> dict[str, int]:
     """A problem that stands for the instance: the first that it is timed on, else the largest that it is verified on."""
-    return next(iter(instance.problems()), None) or dict(oracle_of(plan.spec.kind).counted_case(plan).dimensions)
+    return next(iter(instance.problems()), None) or dict(counted_case_of(plan).dimensions)
 
 
 def _example(plan: KernelPlan, instance: Instance) -> dict[str, Any]:

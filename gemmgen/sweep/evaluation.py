@@ -274,9 +274,9 @@ def execute(job: tuple[Prepared, Conditions, tuple[Stage, ...]], enter: Enter) -
 
 def chosen_cases(plan: KernelPlan, count: int | None) -> tuple[list[Case], int]:
     """The cases that a point is verified on, and how many its family has: ``count`` of them, drawn by the spec's digest."""
-    from gemmgen.verification.oracle import oracle_of
+    from gemmgen.verification.baked_cases import cases_of
 
-    cases = oracle_of(plan.spec.kind).cases(plan)
+    cases = cases_of(plan)
     if count is None or count >= len(cases):
         return cases, len(cases)
     places = sorted(random.Random(plan.spec_digest).sample(range(len(cases)), count))

@@ -10,8 +10,8 @@ from gemmgen.emulator.counters import CounterObserver, Counters
 from gemmgen.kernels.family import Case, KernelPlan
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.nvrtc import Binary
+from gemmgen.verification.baked_cases import counted_case_of
 from gemmgen.verification.case_arrays import prepare_case
-from gemmgen.verification.oracle import oracle_of
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def count_case(
 
     Raises ``LaunchError`` if the emulator finds an error in the kernel.
     """
-    chosen = oracle_of(plan.spec.kind).counted_case(plan) if case is None else case
+    chosen = counted_case_of(plan) if case is None else case
     observer = CounterObserver() if observer is None else observer
     buffers = {name: piece.buffer for name, piece in prepare_case(plan, chosen).items()}
     EmulatorBackend([observer], hazards=hazards).run(binary, plan.sequence, chosen.dimensions, chosen.scalars, buffers)

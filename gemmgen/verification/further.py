@@ -20,7 +20,7 @@ _SEVERAL_TILES = ("tiles of many steps", "2 x 3 tiles", "2 x 3 tiles of each of 
 
 def further_cases(plan: InstancePlan) -> list[tuple[InstancePlan, Case]]:
     """Deep cases, and cases of several tiles for each block, each with the plan that it is launched by: of the same name and code."""
-    if not isinstance(plan, KernelPlan):
+    if not isinstance(plan, KernelPlan) or plan.spec.sizes:
         return []
     deep = getattr(oracle_of(plan.spec.kind), "deep_cases", None)
     found = [(plan, case) for case in deep(plan)] if deep is not None else []

@@ -18,6 +18,7 @@ from gemmgen.runtime.backend import Backend
 from gemmgen.runtime.emulation import KernelFault
 from gemmgen.toolchain.host import HostBinary
 from gemmgen.toolchain.nvrtc import Binary
+from gemmgen.verification.baked_cases import cases_of
 from gemmgen.verification.case_arrays import prepare_case, require_memory
 from gemmgen.verification.counters import CaseCounters, count_case
 from gemmgen.verification.further import further_cases
@@ -117,7 +118,7 @@ def verify_binary(
     """
     started = time.perf_counter()
     results = []
-    chosen = oracle_of(plan.spec.kind).cases(plan) if cases is None else cases
+    chosen = cases_of(plan) if cases is None else cases
     require_memory(plan, chosen)
     for launched, case in (*((plan, case) for case in chosen), *(further_cases(plan) if further else ())):
         result = verify_case(launched, binary, backend, case)

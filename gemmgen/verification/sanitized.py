@@ -16,7 +16,7 @@ from pathlib import Path
 from gemmgen.core.errors import EnvironmentMissing, VerificationError
 from gemmgen.kernels.family import InstancePlan
 from gemmgen.toolchain.host import HostCompiler, find_compiler
-from gemmgen.verification.oracle import oracle_of
+from gemmgen.verification.baked_cases import cases_of
 
 SECONDS = 600
 MARK = "cases under the sanitizers:"
@@ -81,7 +81,7 @@ def main(path: str) -> None:
     planned = plan(load_spec(json.loads(Path(path).read_text())))
     binary = compile_host_plan(planned, sanitize=True)
     backend = NativeBackend(exact=True)
-    cases = oracle_of(planned.spec.kind).cases(planned)
+    cases = cases_of(planned)
     for case in cases:
         result = verify_case(planned, binary, backend, case)
         if not result.passed:

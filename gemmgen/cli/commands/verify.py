@@ -135,13 +135,13 @@ def _all_cases(planned: Sequence[PlannedSpec], sizes: Sequence[tuple[int, ...]])
 
     Raises ``SpecError`` with all specs that have no cases, or too large ones, before the first is run.
     """
+    from gemmgen.verification.baked_cases import cases_of
     from gemmgen.verification.case_arrays import require_memory
-    from gemmgen.verification.oracle import oracle_of
 
     errors, found = [], []
     for item in planned:
         try:
-            cases = oracle_of(item.plan.spec.kind).cases(item.plan)
+            cases = cases_of(item.plan)
             if not cases:
                 need = "a problem that a verification can run: what the spec fixes leaves only larger ones"
                 raise PlanError(f"{item.plan.name} cannot be verified:", [Reason("no_case", "", "none", need)])

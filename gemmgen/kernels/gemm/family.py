@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.family import Family
 from gemmgen.kernels.gemm.plan import TYPICAL, GemmPlan, packed
-from gemmgen.kernels.gemm.spec import GemmSpec
+from gemmgen.kernels.gemm.spec import MOST_MULTIPLE, GemmSpec, Multiples
 from gemmgen.kernels.gemm.strategies import part_for
 
 
@@ -25,4 +25,10 @@ def _instance_sizes(plan: GemmPlan) -> dict[str, int]:
     return plan.typical
 
 
-family = Family("gemm", GemmSpec, plan_gemm, tuple(TYPICAL), tuple(TYPICAL.values()), _problem, _instance_sizes)
+def _promising(spec: GemmSpec, sizes: Mapping[str, int]) -> GemmSpec:
+    """The spec with extents as multiples of their sizes, as far as a promise may go."""
+    promised = {name: size for name, size in sizes.items() if name in TYPICAL and size <= MOST_MULTIPLE}
+    return spec.model_copy(update={"multiple_of": Multiples(**{**spec.multiple_of.model_dump(), **promised})})
+
+
+family = Family("gemm", GemmSpec, plan_gemm, tuple(TYPICAL), tuple(TYPICAL.values()), _problem, _instance_sizes, _promising)

@@ -258,12 +258,15 @@ class MmaSyncMainloop(SpecModel):
     """Blocks that must fit on a multiprocessor at once: bounds the registers that the compiler may use."""
 
 
+MOST_MULTIPLE = 1 << 20
+
+
 class Multiples(SpecModel):
     """Promises about extents: each is a multiple of its number. Where that is a multiple of the tile, edges are not checked."""
 
-    m: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 1
-    n: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 1
-    k: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 1
+    m: Annotated[int, Field(ge=1, le=MOST_MULTIPLE, strict=True)] = 1
+    n: Annotated[int, Field(ge=1, le=MOST_MULTIPLE, strict=True)] = 1
+    k: Annotated[int, Field(ge=1, le=MOST_MULTIPLE, strict=True)] = 1
 
 
 L2Prefetch = Literal[0, 64, 128, 256]

@@ -16,8 +16,8 @@ from gemmgen.perf.analysis.residency import MoreBlocks, Residency, one_more_bloc
 from gemmgen.perf.analysis.roofline import Roofline, roofline
 from gemmgen.perf.cost_model import cost_model_of
 from gemmgen.toolchain.nvrtc import Binary
+from gemmgen.verification.baked_cases import counted_case_of
 from gemmgen.verification.counters import CaseCounters, count_case
-from gemmgen.verification.oracle import oracle_of
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def on_one_case(one: tuple[Analysis, Binary], other: tuple[Analysis, Binary]) ->
     """Two analyses with their traffic: counted on the same problem, the larger one of the two instances' own that both can run, or on
     each instance's own where these differ in their dimensions' names, or neither instance can run the other's."""
     sides = one, other
-    cases = [oracle_of(analysis.plan.spec.kind).counted_case(analysis.plan) for analysis, _ in sides]
+    cases = [counted_case_of(analysis.plan) for analysis, _ in sides]
     if cases[0].dimensions != cases[1].dimensions and set(cases[0].dimensions) == set(cases[1].dimensions):
         work = [
             cost_model_of(analysis.plan.spec.kind).cost(analysis.plan, case.dimensions).weight
@@ -225,7 +225,7 @@ def _typical_problem(plan: KernelPlan) -> Mapping[str, int]:
     try:
         return family.problem(plan, tuple(family.instance_sizes(plan).values()))
     except GemmgenError:
-        return oracle_of(plan.spec.kind).counted_case(plan).dimensions
+        return counted_case_of(plan).dimensions
 
 
 def _runs(device: Device, plan: KernelPlan) -> bool:

@@ -1,0 +1,92 @@
+"""Cases of kernels that are made for sizes: a family's cases, with these sizes in the place of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from gemmgen.core.errors import LaunchError, PlanError
+from gemmgen.kernels import family_of
+from gemmgen.kernels.family import Case, InstancePlan
+from gemmgen.runtime.arrays.binding import bind_dimensions
+from gemmgen.verification.oracle import oracle_of
+
+LARGEST_PROMISE = 64
+MOST_WORK = 1 << 31
+"""Product of the sizes of all cases together, beyond the first ones: the emulator has to run them."""
+FEWEST = 6
+
+
+def cases_of(plan: InstancePlan) -> list[Case]:
+    """The cases that a verification runs."""
+    cases = oracle_of(plan.spec.kind).cases
+    if not plan.spec.sizes:
+        return cases(plan)
+    general = general_plan(plan)
+    return _baked(plan, general, cases(general))
+
+
+def counted_case_of(plan: InstancePlan) -> Case:
+    """The problem whose memory traffic and instructions stand for the instance. Raises ``PlanError`` if there is none."""
+    if not plan.spec.sizes:
+        return oracle_of(plan.spec.kind).counted_case(plan)
+    general = general_plan(plan)
+    found = _baked(plan, general, [oracle_of(plan.spec.kind).counted_case(general)]) or cases_of(plan)
+    if not found:
+        raise PlanError(f"{plan.name}: no problem of its sizes is small enough to be counted", [])
+    return found[0]
+
+
+def general_plan(plan: InstancePlan) -> InstancePlan:
+    """The plan of the same kernel for all sizes."""
+    family = family_of(plan.spec)
+    spec = plan.spec.model_copy(update={"sizes": ()})
+    promises = {name: min(size & -size, LARGEST_PROMISE) for name, size in plan.spec.sizes}
+    general: InstancePlan
+    try:
+        general = family.plan(family.promising(spec, promises), plan.architecture)
+    except PlanError:
+        general = family.plan(spec, plan.architecture)
+    return general
+
+
+def _baked(plan: InstancePlan, general: InstancePlan, cases: Sequence[Case]) -> list[Case]:
+    """The cases that the kernel can run once its sizes are put in, each problem once for each kind of data, and no more than are quickly
+    run: the smallest."""
+    found: dict[Any, Case] = {}
+    for case in cases:
+        dimensions = _with_sizes(general, dict(plan.spec.sizes), case.dimensions)
+        problems: list[str] = []
+        try:
+            bind_dimensions(plan.sequence, {}, dimensions, problems)
+            plan.sequence.resolve(dimensions)
+        except LaunchError as error:
+            problems.append(str(error))
+        if not problems:
+            key = tuple(dimensions.items()), tuple(case.scalars.items()), case.data, tuple(case.offsets.items())
+            found.setdefault(key, replace(case, dimensions=dimensions))
+    kept: list[Case] = []
+    left = MOST_WORK
+    names = family_of(plan.spec).own_sizes(plan)
+    works = {id(case): prod(max(case.dimensions.get(name, 1), 1) for name in names) for case in found.values()}
+    for case in sorted(found.values(), key=lambda one: works[id(one)]):
+        left -= works[id(case)]
+        if left >= 0 or len(kept) < FEWEST:
+            kept.append(case)
+    chosen = {id(case) for case in kept}
+    return [case for case in found.values() if id(case) in chosen]
+
+
+def _with_sizes(plan: InstancePlan, sizes: Mapping[str, int], dimensions: Mapping[str, int]) -> dict[str, int]:
+    """A problem of a kernel for all sizes with these ones, all else as far from a problem without gaps as it was."""
+    family = family_of(plan.spec)
+    names = family.own_sizes(plan)
+    try:
+        before = family.own_problem(plan, [dimensions[name] for name in names])
+        after = family.own_problem(plan, [sizes.get(name, dimensions[name]) for name in names])
+    except (KeyError, LaunchError):
+        return {**dimensions, **sizes}
+    moved = {name: after[name] + value - before[name] for name, value in dimensions.items() if name in before and name in after}
+    return {**dimensions, **moved, **sizes}
