@@ -52,6 +52,27 @@ def sections_of(analysis: Analysis) -> list[Section]:
     return sections
 
 
+def saved_section(analysis: Analysis, general: Analysis) -> Section:
+    """What the sizes that a kernel is made for save, beside the same kernel for all sizes on the same problem."""
+    from gemmgen.dispatch.model import model_seconds
+    from gemmgen.perf.cost_model import cost_model_of
+
+    lines = [("made for", " ".join(f"{name}={size}" for name, size in analysis.plan.spec.sizes))]
+    for kernel, other in zip(analysis.kernels, general.kernels, strict=True):
+        of = f" of {kernel.entry}" if len(analysis.kernels) > 1 else ""
+        lines.append((f"registers{of}", f"{kernel.resources.registers} a thread, {other.resources.registers} for all sizes"))
+        if analysis.code is not None and general.code is not None:
+            before, after = (side.code[entry].mix.total for side, entry in ((general, other.entry), (analysis, kernel.entry)) if side.code)
+            lines.append((f"instructions{of}", f"{after}, {before} for all sizes: {after / before - 1:+.0%}"))
+            loops = [side.code[entry].main_loop for side, entry in ((general, other.entry), (analysis, kernel.entry)) if side.code]
+            if all(loops):
+                inner = [len(loop.loop.instructions) for loop in loops if loop is not None]
+                lines.append((f"main loop{of}", f"{inner[1]} instructions, {inner[0]} for all sizes"))
+    times = [model_seconds(cost_model_of(one.plan.spec.kind).work(one.plan, analysis.problem), one.device) for one in (general, analysis)]
+    lines.append(("predicted", f"{duration(times[1])}, {duration(times[0])} for all sizes, by the model, which does not see instructions"))
+    return Section("Saved by the sizes", tuple(lines))
+
+
 def _numbers(analysis: Analysis) -> dict[str, str]:
     """Short name of each kernel, by its entry, whose name is long."""
     return {kernel.entry: str(number) for number, kernel in enumerate(analysis.kernels, 1)}

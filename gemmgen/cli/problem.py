@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,8 @@ class AskedProblems:
 
     texts: tuple[str, ...]
     spec_output: Path | None
+    baked: str | None = None
+    """Names of dimensions that become constants of the kernels, or ``all``."""
     device_name: str | None = None
     """The device that ``--device`` names, of commands that need one for nothing else."""
 
@@ -37,8 +39,9 @@ class AskedProblems:
         """The specs that ``names`` and the problems mean. Raises ``UsageError`` if there is neither."""
         if not names and not self.texts:
             raise click.UsageError("missing argument 'SPEC...'; or name a problem: --problem gemm:512,512,512,nt")
-        if not self.texts and (self.spec_output is not None or self.device_name is not None):
-            raise click.UsageError(f"{'--spec' if self.spec_output is not None else '--device'} goes with --problem")
+        given = {"--spec": self.spec_output, "--bake": self.baked, "--device": self.device_name}
+        if not self.texts and (alone := [name for name, value in given.items() if value is not None]):
+            raise click.UsageError(f"{alone[0]} goes with --problem")
         if self.spec_output is not None and len(self.texts) > 1:
             raise click.UsageError(f"--spec is the file of one spec, and {len(self.texts)} problems are named")
         files = find_specs(names) if names else []
@@ -46,6 +49,7 @@ class AskedProblems:
 
         for text in dict.fromkeys(self.texts):
             chosen = choose(text, device or self.device_name, architecture)
+            chosen = chosen if self.baked is None else _baked(chosen, self.baked)
             click.echo(printable(choice_line(chosen)), err=True)
             if self.spec_output is not None:
                 tell_written(self.spec_output, write_output(self.spec_output, spec_text(chosen)), err=True)
@@ -67,9 +71,14 @@ def problem_options(*, device: bool = False) -> Decorator[Any]:
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def with_problems(
-            *arguments: Any, problem_texts: Sequence[str], spec_output: Path | None, choice_device: str | None = None, **more: Any
+            *arguments: Any,
+            problem_texts: Sequence[str],
+            spec_output: Path | None,
+            baked: str | None,
+            choice_device: str | None = None,
+            **more: Any,
         ) -> Any:
-            return function(*arguments, asked=AskedProblems(tuple(problem_texts), spec_output, choice_device), **more)
+            return function(*arguments, asked=AskedProblems(tuple(problem_texts), spec_output, baked, choice_device), **more)
 
         options = [
             click.option(
@@ -87,6 +96,14 @@ def problem_options(*, device: bool = False) -> Decorator[Any]:
                 help="Write the spec that --problem gets, which renders alike anywhere.",
             ),
         ]
+        options.append(
+            click.option(
+                "baked",
+                "--bake",
+                metavar="NAMES",
+                help="Sizes of --problem that become constants of the kernel: n,k, or strides such as ldb, or all.",
+            )
+        )
         if device:
             options.append(
                 click.option(
@@ -103,6 +120,18 @@ def problem_options(*, device: bool = False) -> Decorator[Any]:
         return result  # type: ignore[no-any-return]
 
     return decorated
+
+
+def _baked(chosen: ChosenKernel, names: str) -> ChosenKernel:
+    """The kernel made for these dimensions of its problem. Raises ``UsageError`` for names that are none."""
+    from gemmgen.kernels.planning import plan
+
+    known = chosen.dimensions
+    wanted = list(known) if names == "all" else [name.strip() for name in names.split(",")]
+    if unknown := [name for name in wanted if name not in known]:
+        raise click.UsageError(f"--bake: {unknown[0]!r} is no dimension of {chosen.plan.name}; there are: {', '.join(known)}, all")
+    spec = chosen.plan.spec.model_copy(update={"sizes": tuple((name, known[name]) for name in wanted)})
+    return replace(chosen, plan=plan(spec, chosen.plan.architecture))
 
 
 def choice_line(chosen: ChosenKernel) -> str:

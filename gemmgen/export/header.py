@@ -331,7 +331,9 @@ def _steps(sequence: LaunchSequence, names: Mapping[str, str]) -> tuple[list[Ste
             value = to_c(dimension.default, Facts(ranges), names)
             default = Default(value.text, value.checked)
         ranges[dimension.name] = dimension.minimum, dimension.maximum
-        message = f"{dimension.name} ({dimension.meaning}) must be from {dimension.minimum} to {dimension.maximum}"
+        least, most = dimension.minimum, dimension.maximum
+        need = f"{least}, which the kernel is made for" if least == most else f"from {least} to {most}"
+        message = f"{dimension.name} ({dimension.meaning}) must be {need}"
         steps.append(Step(name, default, Check(f"{name} < {_number(dimension.minimum)} || {name} > {_number(dimension.maximum)}", message)))
     return steps, required
 

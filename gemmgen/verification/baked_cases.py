@@ -11,6 +11,7 @@ from gemmgen.core.errors import LaunchError, PlanError
 from gemmgen.kernels import family_of
 from gemmgen.kernels.family import Case, InstancePlan
 from gemmgen.runtime.arrays.binding import bind_dimensions
+from gemmgen.runtime.arrays.views import ArrayView, overlaps_itself
 from gemmgen.verification.oracle import oracle_of
 
 LARGEST_PROMISE = 64
@@ -61,6 +62,7 @@ def _baked(plan: InstancePlan, general: InstancePlan, cases: Sequence[Case]) -> 
         problems: list[str] = []
         try:
             bind_dimensions(plan.sequence, {}, dimensions, problems)
+            problems += [] if problems else _overlapping(plan, dimensions)
             plan.sequence.resolve(dimensions)
         except LaunchError as error:
             problems.append(str(error))
@@ -77,6 +79,17 @@ def _baked(plan: InstancePlan, general: InstancePlan, cases: Sequence[Case]) -> 
             kept.append(case)
     chosen = {id(case) for case in kept}
     return [case for case in found.values() if id(case) in chosen]
+
+
+def _overlapping(plan: InstancePlan, dimensions: Mapping[str, int]) -> list[str]:
+    """Results whose elements lie on one another, as happens where one stride is the kernel's and another a case's."""
+    found = []
+    for array in plan.sequence.arrays:
+        if array.writes and array.role != "workspace":
+            shape, strides = (tuple(one.evaluate(dimensions) for one in formulas) for formulas in (array.shape, array.strides))
+            if overlaps_itself(ArrayView(0, shape, strides, array.type, "cpu")):
+                found.append(f"the elements of {array.name} overlap")
+    return found
 
 
 def _with_sizes(plan: InstancePlan, sizes: Mapping[str, int], dimensions: Mapping[str, int]) -> dict[str, int]:

@@ -100,7 +100,9 @@ def command(
     if as_json:
         print_json([{"spec": label, **analysis.to_json()} for label, analysis in analyses.items()])
     elif len(analyses) == 1:
-        _print_one(*analyses.values())
+        (analysis,) = analyses.values()
+        general = _general(planned[0], analysis) if planned[0].plan.spec.sizes else None
+        _print_one(analysis, general)
         if with_listing:
             _print_listing(binaries[0])
     else:
@@ -126,12 +128,26 @@ def _require_sizes(item: PlannedSpec, sizes: tuple[int, ...] | None) -> None:
         raise click.UsageError(f"--size {given}: {item.file.label} needs {len(names)} numbers: {','.join(names)}")
 
 
-def _print_one(analysis: Analysis) -> None:
-    from gemmgen.cli.analysis import sections_of
+def _general(item: PlannedSpec, analysis: Analysis) -> Analysis:
+    """The analysis of the same kernel for all sizes."""
+    from gemmgen.cli.compilation import compile_plans
+    from gemmgen.kernels.family import KernelPlan
+    from gemmgen.perf.analysis.report import analyse
+    from gemmgen.verification.baked_cases import general_plan
+
+    general = general_plan(item.plan)
+    assert isinstance(general, KernelPlan)
+    (binary,) = compile_plans([general])
+    return analyse(general, binary, analysis.device, analysis.problem, traffic=False)
+
+
+def _print_one(analysis: Analysis, general: Analysis | None) -> None:
+    from gemmgen.cli.analysis import saved_section, sections_of
     from gemmgen.cli.counters import print_counters
     from gemmgen.cli.sections import print_sections
 
-    print_sections(analysis.plan.name, sections_of(analysis))
+    saved = [] if general is None else [saved_section(analysis, general)]
+    print_sections(analysis.plan.name, [*saved, *sections_of(analysis)])
     click.echo()
     if analysis.traffic is None:
         click.echo(f"Memory traffic: not counted: {analysis.traffic_missing}")

@@ -183,7 +183,9 @@ def bind_dimensions(
     for dimension in sequence.dimensions:
         value = values.get(dimension.name)
         if value is not None and not dimension.minimum <= value <= dimension.maximum:
-            problems.append(f"{dimension.name} is {value}, need {dimension.minimum} to {dimension.maximum}")
+            one = dimension.minimum == dimension.maximum
+            need = f"{dimension.minimum}, which the kernel is made for" if one else f"{dimension.minimum} to {dimension.maximum}"
+            problems.append(f"{dimension.name} is {value}, need {need}")
     for formula, value, where in facts:
         needed = None if formula.is_name else _evaluate(formula, values, problems)
         if needed is not None and value != needed:

@@ -1,0 +1,175 @@
+"""Sizes baked in: kernels that are made for some sizes of their problem beside the same kernels for all sizes.
+
+    python -m measurements.baked_sizes                    on a machine with a GPU: times 12 problems, small, odd and large
+    python -m measurements.baked_sizes --verify 30        anywhere: verifies drawn problems on the emulator
+
+Timing takes the kernels that operations launch and makes two copies of each: for all extents and strides but the first extent, and for all.
+The three take turns, in CUDA graphs, as in ``gemmgen bench``. Writes baked_sizes.json and baked_sizes.md beside this file. Drawn problems
+have a random set of their sizes baked in, and are verified on all cases that are left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gemmgen.api import choose
+from gemmgen.core.errors import GemmgenError
+from gemmgen.dispatch.chosen import ChosenKernel
+from gemmgen.kernels.family import KernelPlan
+from gemmgen.kernels.planning import plan as plan_of
+
+HERE = Path(__file__).resolve().parent
+SEED = 2611
+PROBLEMS = (
+    # small: a launch's overhead counts
+    "gemm:64,64,64,f32",
+    "gemm:16,128,512,nt,bf16",
+    "reduction:64,512,1,sum",
+    "elementwise:1,1,128,96,silu,padded",
+    # odd: edges
+    "gemm:333,777,1001,unaligned",
+    "gemm:127,1023,511,bf16,unaligned",
+    "reduction:31,742,371,max",
+    "conv2d:4,32,29,31,96,3,3,1,1",
+    # large
+    "gemm:4096,11008,4096,nt,bf16,silu",
+    "gemm:2048,2048,2048",
+    "reduction:4096,8192,1,mean,bf16",
+    "conv2d:32,128,28,28,128,3,3,1,1",
+)
+PRODUCTS = ("", "nt", "tn", "bias", "relu", "f16", "bf16,nt", "s8,nt", "alpha,beta")
+REDUCTIONS = ("", "max", "f16", "mean,bf16", "argmax")
+MAPS = ("silu", "padded,relu", "strided,abs", "f16")
+
+
+def _drawn_sizes(draw: random.Random, number: int) -> tuple[str, list[int], tuple[str, ...]]:
+    """Kind, sizes and words to choose from of a drawn problem."""
+    match number % 5:
+        case 0:
+            return "gemm", [draw.randint(1, 150) for _ in range(3)], PRODUCTS
+        case 1:
+            return "gemm", [draw.randint(1, 40), draw.randint(1, 200), draw.randint(1, 600)], ("", "nt,bf16", "unaligned", "batch=3")
+        case 2:
+            return "reduction", [draw.randint(1, 9), draw.randint(1, 900), draw.choice([1, 1, 33, 64])], REDUCTIONS
+        case 3:
+            return "elementwise", [1, draw.randint(1, 3), draw.randint(1, 30), draw.randint(1, 120)], MAPS
+    return "conv2d", [draw.randint(1, 2), 32, draw.randint(3, 9), draw.randint(3, 9), 32, 3, 3, 1, 1], ("", "relu", "f32")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One problem. Times in microseconds."""
+
+    problem: str
+    instance: str
+    general_us: float
+    but_first_us: float
+    """With all sizes baked in but the first."""
+    all_us: float
+    peer_us: float | None
+    error: str = ""
+
+
+def made_for(chosen: ChosenKernel, names: list[str]) -> KernelPlan:
+    """The chosen kernel with these dimensions of its problem as constants."""
+    sizes = tuple((name, chosen.dimensions[name]) for name in names if chosen.dimensions[name] > 0)
+    made: KernelPlan = plan_of(chosen.plan.spec.model_copy(update={"sizes": sizes}), chosen.plan.architecture)
+    return made
+
+
+def drawn(count: int, device: str) -> Iterator[tuple[str, ChosenKernel, list[str]]]:
+    """Problems of all kinds, each with the names of the sizes to bake in."""
+    draw = random.Random(SEED)
+    for number in range(count):
+        kind, sizes, words = _drawn_sizes(draw, number)
+        text = f"{kind}:{','.join([*map(str, sizes), *filter(None, [draw.choice(words)])])}"
+        chosen = choose(text, device)
+        names = list(chosen.dimensions)
+        yield text, chosen, draw.sample(names, draw.randint(1, len(names)))
+
+
+def verify(count: int, device: str) -> int:
+    """Verifies drawn problems on the emulator; the number that are wrong."""
+    from gemmgen.api import verify as verified
+
+    wrong = 0
+    for text, chosen, names in drawn(count, device):
+        started = time.perf_counter()
+        sizes = {name: chosen.dimensions[name] for name in names}
+        try:
+            report = verified(made_for(chosen, names), "emulator")
+            failed = [result.failure for result in report.results if result.failure]
+            told = f"{len(report.results)} cases, {len(failed)} wrong {' '.join(map(str, failed[:1]))}"
+            wrong += bool(failed) or not report.results
+        except GemmgenError as error:
+            told, wrong = f"refused: {error}", wrong + 1
+        print(f"{text:<40} {sizes}: {told}; {time.perf_counter() - started:.1f} s", flush=True)
+    print(f"{count} problems, {wrong} wrong")
+    return wrong
+
+
+def measure(text: str, rounds: int) -> Row:
+    """Times one problem: the kernel for all sizes, for all but the first, for these alone."""
+    from gemmgen.perf.benchmark import Candidate, benchmark
+    from gemmgen.toolchain.compilation import compile_plan
+
+    chosen = choose(text)
+    names = list(chosen.dimensions)
+    plans: list[Any] = [chosen.plan, made_for(chosen, names[1:]), made_for(chosen, names)]
+    report = benchmark([Candidate(plan, compile_plan(plan)) for plan in plans], chosen.dimensions, rounds=rounds)
+    times = {timing.name: timing.median_us for timing in report.timings}
+    peers = [timing.median_us for timing in report.timings if timing.kind == "peer"]
+    return Row(text, chosen.plan.name, *(round(times[plan.name], 3) for plan in plans), round(min(peers), 3) if peers else None)
+
+
+def table(rows: list[Row], device: str) -> str:
+    """The page of the measurement."""
+    lines = [f"# Sizes baked in, on {device}", ""]
+    lines += ["Microseconds of a launch; the three kernels and the vendor's library take turns (`python -m measurements.baked_sizes`).", ""]
+    lines += ["| problem | for all sizes | all but the first baked in | all baked in | gain | peer |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        gain = f"{row.general_us / min(row.but_first_us, row.all_us) - 1:+.1%}" if not row.error else row.error
+        times = f"{row.general_us:.2f} | {row.but_first_us:.2f} | {row.all_us:.2f}"
+        lines.append(f"| `{row.problem}` | {times} | {gain} | {'' if row.peer_us is None else f'{row.peer_us:.2f}'} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Verifies or times."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--verify", type=int, metavar="N", help="verify so many drawn problems on the emulator")
+    parser.add_argument("--device", default="H200", help="with --verify: the device that kernels are chosen for")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--seconds", type=float, default=90.0, help="begin no further problem after so long")
+    parser.add_argument("--output", type=Path, default=HERE)
+    arguments = parser.parse_args()
+    if arguments.verify:
+        raise SystemExit(bool(verify(arguments.verify, arguments.device)))
+    from gemmgen.runtime.cuda.driver import gpu
+
+    started, rows = time.monotonic(), []
+    for text in PROBLEMS:
+        if time.monotonic() - started > arguments.seconds:
+            print(f"left out for lack of time: {text}")
+            continue
+        try:
+            rows.append(measure(text, arguments.rounds))
+        except GemmgenError as error:
+            rows.append(Row(text, "", 0.0, 0.0, 0.0, None, str(error).splitlines()[0]))
+        print(rows[-1], flush=True)
+    device = str(gpu())
+    (arguments.output / "baked_sizes.json").write_text(
+        json.dumps({"device": device, "rows": [asdict(row) for row in rows]}, indent=1) + "\n"
+    )
+    (arguments.output / "baked_sizes.md").write_text(table(rows, device))
+
+
+if __name__ == "__main__":
+    main()
