@@ -95,12 +95,12 @@ def drawn(count: int, device: str) -> Iterator[tuple[str, ChosenKernel, list[str
         yield text, chosen, draw.sample(names, draw.randint(1, len(names)))
 
 
-def verify(count: int, device: str) -> int:
+def verify(count: int, device: str, skip: int = 0) -> int:
     """Verifies drawn problems on the emulator; the number that are wrong."""
     from gemmgen.api import verify as verified
 
     wrong = 0
-    for text, chosen, names in drawn(count, device):
+    for text, chosen, names in list(drawn(count, device))[skip:]:
         started = time.perf_counter()
         sizes = {name: chosen.dimensions[name] for name in names}
         try:
@@ -145,13 +145,14 @@ def main() -> None:
     """Verifies or times."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--verify", type=int, metavar="N", help="verify so many drawn problems on the emulator")
+    parser.add_argument("--skip", type=int, default=0, metavar="N", help="with --verify: leave the first out")
     parser.add_argument("--device", default="H200", help="with --verify: the device that kernels are chosen for")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seconds", type=float, default=90.0, help="begin no further problem after so long")
     parser.add_argument("--output", type=Path, default=HERE)
     arguments = parser.parse_args()
     if arguments.verify:
-        raise SystemExit(bool(verify(arguments.verify, arguments.device)))
+        raise SystemExit(bool(verify(arguments.verify, arguments.device, arguments.skip)))
     from gemmgen.runtime.cuda.driver import gpu
 
     started, rows = time.monotonic(), []

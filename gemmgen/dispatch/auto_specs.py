@@ -10,8 +10,9 @@ from pydantic import ConfigDict, Field
 
 from gemmgen.core.errors import SpecError
 from gemmgen.dispatch.chosen import ChosenKernel, choose_kernel
-from gemmgen.dispatch.problems import PROCESSOR, read_problem
+from gemmgen.dispatch.problems import read_problem
 from gemmgen.hardware.target import device as find_device
+from gemmgen.kernels import PROCESSOR
 from gemmgen.kernels.family import KernelSpec, SpecModel
 from gemmgen.kernels.spec_files import load_spec, spec_fields, validated
 from gemmgen.kernels.variants import split_variant
@@ -23,7 +24,7 @@ class AutoSpec(SpecModel):
 
     model_config = ConfigDict(extra="allow")
 
-    kind: Literal["gemm", "grouped", "conv2d", "reduction", "elementwise"]
+    kind: str = Field(max_length=40)
     """The kind of the problem."""
     mainloop: Literal["auto"]
     problem: str = Field(max_length=4096)

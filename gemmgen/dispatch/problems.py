@@ -11,13 +11,10 @@ from dataclasses import dataclass
 from gemmgen.core.errors import SpecError
 from gemmgen.core.text import did_you_mean
 from gemmgen.dispatch.matcher import matcher_of
-from gemmgen.kernels import FAMILIES, family
+from gemmgen.kernels import GROUPED, PROBLEM_KINDS, PROCESSOR, family
 from gemmgen.kernels.problem_words import plain_word
 from gemmgen.kernels.requests import Request
 
-GROUPED, PROCESSOR = "grouped", "cpu"
-"""Kinds of problems that are no family's name: products of groups of rows, and products on this machine's processor."""
-KINDS = (*FAMILIES, GROUPED, PROCESSOR)
 LONGEST = 4096
 """Characters of a problem."""
 _LARGEST = 2**31 - 1
@@ -41,10 +38,10 @@ def read_problem(text: str) -> Problem:
     shown = reprlib.repr(given)
     if len(given) > LONGEST:
         raise SpecError(f"{shown} is no problem: it has more than {LONGEST} characters")
-    if kind not in KINDS:
-        kinds = ", ".join(f"{name}:" for name in KINDS)
-        raise SpecError(f"{shown} is no problem: it starts with {kind!r}, need one of {kinds}{did_you_mean(kind, KINDS)}")
-    found = family("gemm" if kind in (GROUPED, PROCESSOR) else kind)
+    if kind not in PROBLEM_KINDS:
+        kinds = ", ".join(f"{name}:" for name in PROBLEM_KINDS)
+        raise SpecError(f"{shown} is no problem: it starts with {kind!r}, need one of {kinds}{did_you_mean(kind, PROBLEM_KINDS)}")
+    found = family(PROBLEM_KINDS[kind])
     sizes, words = _sizes_and_words(shown, kind, rest, found.size_names, found.typical_sizes)
     if kind == GROUPED and not any(word.startswith("groups=") for word in words):
         raise SpecError(f"{shown} is no problem: grouped needs the number of groups, for example grouped:4096,11008,4096,bf16,groups=8")

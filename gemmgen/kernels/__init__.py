@@ -21,6 +21,12 @@ HOST_FAMILIES = {"cpu_gemm": "gemmgen.kernels.cpu_gemm"}
 """The same for kinds whose instances run on the host's processor, compiled by a C compiler."""
 
 
+GROUPED, PROCESSOR = "grouped", "cpu"
+"""Kinds of problems that are no family's name: products of groups of rows, and products on this machine's processor."""
+PROBLEM_KINDS = {**{kind: kind for kind in FAMILIES}, GROUPED: "gemm", PROCESSOR: "gemm"}
+"""Every kind of problem, and the family whose grammar it has."""
+
+
 @cache
 def family(kind: str) -> Family:
     """The family of ``kind``; ``KeyError`` if there is none."""
