@@ -47,7 +47,7 @@ class OutputChannels(OutputSpace):
         if operand.per not in ("channel", "result"):
             return f"per {operand.per}", "per all, channel or result"
         name = name.lower()
-        stored: DataType = "f32" if operand.per == "channel" else self.spec.output.type
+        stored: DataType = operand.stored or ("f32" if operand.per == "channel" else self.spec.output.type)
         extents = ("k",) if operand.per == "channel" else output_layout(self.spec)
         array = ArrayArgument(
             name,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from gemmgen.kernels.epilogue.operations import OPERATIONS, AnyOperation, Operation
+from gemmgen.kernels.epilogue.operations import OPERATIONS, Operation, Operations
 from gemmgen.kernels.family import KernelSpec, SpecModel
 from gemmgen.kernels.tiles.extents import Extent, Extents2, Extents3
 
@@ -200,7 +200,7 @@ class Conv2dSpec(KernelSpec):
     gamma: Factor = "argument"
     activation: AnyActivation = NoActivation()
     """The first operation on the results."""
-    epilogue: Annotated[tuple[AnyOperation, ...], Field(max_length=16)] = ()
+    epilogue: Operations = ()
     """Operations on the results after the activation, in this order."""
     output: Output = Output()
     store: Literal["shared", "direct", "tma"] = "shared"

@@ -372,7 +372,13 @@ def _epilogue(operations: tuple[Operation, ...], output: Matrix, reasons: list[R
             need = "operations on float32: a kernel for a processor converts to no other type"
             reasons.append(Reason("elementwise", f"epilogue.{index}", "cast", need))
             return ()
-    return plan_epilogue(operations, output, reasons)
+    steps = plan_epilogue(operations, output, reasons)
+    for step in steps:
+        others = [access.name for access in step.accesses if access.stored != "f32"] + [store.name for store in step.stores]
+        if others or step.has_place:
+            need = "float32 operands, and one output: a kernel for a processor has no others, and no coordinates"
+            reasons.append(Reason("elementwise", "epilogue", ", ".join(others) or "a coordinate", need))
+    return steps
 
 
 def _blocked(

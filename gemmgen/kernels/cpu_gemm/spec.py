@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from gemmgen.kernels.epilogue.operations import AnyOperation
+from gemmgen.kernels.epilogue.operations import Operations
 from gemmgen.kernels.family import KernelSpec, SpecModel
 
 Block = Annotated[int, Field(ge=1, le=1 << 20, strict=True)]
@@ -117,7 +117,7 @@ class CpuGemmSpec(KernelSpec):
     beta: Literal["argument", "zero"] = "argument"
     """``zero`` makes a kernel that never reads what C held before."""
     loops: Loops
-    epilogue: Annotated[tuple[AnyOperation, ...], Field(max_length=16)] = ()
+    epilogue: Operations = ()
     """Operations on each element after the product is complete, in this order."""
 
     def identity(self) -> dict[str, Any]:

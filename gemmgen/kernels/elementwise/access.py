@@ -118,7 +118,11 @@ class ElementSpace(OutputSpace):
     def access(self, operand: Operand, name: str, kind: DataType) -> Access | Complaint:
         if operand.per == "all":
             return number_argument(operand, name, kind)
-        name, stored = name.lower(), DATA_TYPES[self.spec.input]
+        name, stored = name.lower(), operand.stored or DATA_TYPES[self.spec.input]
+        if operand.per in ("memory", "group"):
+            return f"per {operand.per}", "per all, row, column, channel or result"
+        if ELEMENTS[stored].bytes > ELEMENTS[DATA_TYPES[self.spec.input]].bytes and self.spec.alignment > 1:
+            return f"of type {stored} beside {self.spec.input}", "a type that is no wider than the input's, or alignment: 1"
         text = convert(name, stored, kind)
         if operand.per == "result":
             return Access(operand, self.array(name, stored).argument("input", operand.meaning), text, stored)

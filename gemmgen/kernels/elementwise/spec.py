@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gemmgen.kernels.epilogue.operations import AnyOperation, NumberType
+from gemmgen.kernels.epilogue.operations import NumberType, Operations
 from gemmgen.kernels.family import KernelSpec
 
 VectorWidth = Literal[1, 2, 4, 8, 16]
@@ -20,7 +20,7 @@ class ElementwiseSpec(KernelSpec):
     """Type of x and of the arrays that operations read. Halves are computed in float32, int8 in int32."""
     output: NumberType | None = None
     """Type of y. Default: the input's, unless an operation changes the type that is computed in."""
-    operations: Annotated[tuple[AnyOperation, ...], Field(max_length=16)] = ()
+    operations: Operations = ()
     """Operations on each element, in this order; without any, x is copied, and converted if the output has another type."""
     rank: Annotated[int, Field(ge=1, le=4, strict=True)] = 1
     """Axes of the arrays. x and arrays of y's shape have strides of their own; a stride of 0 broadcasts them along an axis."""

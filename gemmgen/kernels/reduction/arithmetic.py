@@ -65,7 +65,9 @@ class ResultSpace(OutputSpace):
         if operand.per != "result":
             return f"per {operand.per}", "per all or result: results have neither rows nor columns"
         size = Formula("1")  # the launch sequence knows the shape of the results
-        return Access(operand, ArrayArgument(name, kind, "input", (size,), (size,), 1, operand.meaning), f"{name}[at]", kind)
+        stored = operand.stored or kind
+        array = ArrayArgument(name, stored, "input", (size,), (size,), 1, operand.meaning)
+        return Access(operand, array, convert(f"{name}[at]", stored, kind), stored)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from gemmgen.kernels.epilogue.operations import AnyOperation, NumberType
+from gemmgen.kernels.epilogue.operations import NumberType, Operations
 from gemmgen.kernels.family import KernelSpec, SpecModel
 
 OperationName = Literal[
@@ -232,9 +232,9 @@ class ReductionSpec(KernelSpec):
     the inner extent. It allows loads of that many elements."""
     typical: Extents | None = None
     """The problem that the instance is meant for; it guides the choices left open. Any other gives the right result too."""
-    prologue: Annotated[tuple[AnyOperation, ...], Field(max_length=16)] = ()
+    prologue: Operations = ()
     """Operations on each element before it is reduced, in this order."""
     strategy: Strategy | None = None
     """Division of the work; left out, the family's rule chooses by shape and ``typical``."""
-    epilogue: Annotated[tuple[AnyOperation, ...], Field(max_length=16)] = ()
+    epilogue: Operations = ()
     """Operations on each result before it is stored, in this order."""

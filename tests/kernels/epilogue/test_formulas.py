@@ -1,0 +1,183 @@
+"""Formulas in the kernels of every family: drawn graphs are verified on the emulator, and wrong ones are refused with one message."""
+
+from __future__ import annotations
+
+import math
+import os
+from random import Random
+from typing import Any
+
+import pytest
+
+import gemmgen
+from gemmgen.core.errors import GemmgenError
+from gemmgen.runtime.emulation import EmulatorBackend
+from gemmgen.toolchain.compilation import compile_plan
+from gemmgen.verification.oracle import oracle_of
+from gemmgen.verification.runner import verify_binary
+
+NAIVE = {"strategy": "naive", "threadblock": {"m": 4, "n": 32}}
+TILED = {
+    "strategy": "tiled",
+    "tile": {"threadblock": {"m": 32, "n": 32, "k": 8}, "warp": {"m": 16, "n": 32}, "thread": {"m": 4, "n": 4}},
+}
+FRAGMENTS = {
+    "strategy": "mma_sync",
+    "tile": {"threadblock": {"m": 32, "n": 32, "k": 32}, "warp": {"m": 32, "n": 16}},
+    "stages": 2,
+}
+WARPGROUPS = {"strategy": "tensor_core", "tile": {"m": 64, "n": 32, "k": 64}, "consumers": 1, "stages": 2}
+HALVES = {"a": "bf16", "b": "bf16", "c": "bf16"}
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "naive": {"mainloop": NAIVE},
+    "tiled": {"mainloop": TILED, "storage": {"c": "f16"}},
+    "GEMV": {"mainloop": {"strategy": "vector", "columns": 2}, "transpose": "nt"},
+    "mma_sync": {"mainloop": FRAGMENTS, "storage": HALVES, "architecture": "sm_80", "transpose": "nt"},
+    "mma_sync, aligned": {
+        "mainloop": FRAGMENTS, "storage": HALVES, "architecture": "sm_80", "transpose": "nt", "alignment": {"a": 8, "b": 8, "c": 8},
+    },
+    "wgmma": {
+        "mainloop": WARPGROUPS, "storage": HALVES, "architecture": "sm_90a", "transpose": "nt", "alignment": {"a": 8, "b": 8, "c": 8},
+        "store": "tma", "multiple_of": {"n": 8},
+    },
+    "wgmma, pairs": {
+        "mainloop": WARPGROUPS, "storage": HALVES, "architecture": "sm_90a", "transpose": "nt", "alignment": {"a": 8, "b": 8, "c": 2},
+    },
+    "split k": {"mainloop": TILED, "decomposition": {"scheme": "split_k_parallel", "slices": 2}},
+}  # fmt: skip
+FAMILIES: dict[str, dict[str, Any]] = {
+    "elementwise": {"kind": "elementwise", "rank": 2, "threads": 32, "alignment": 1},
+    "reduction": {"kind": "reduction", "operation": "sum", "shape": "rows", "typical": {"outer": 8, "reduced": 64}},
+    "conv2d": {
+        "kind": "conv2d",
+        "architecture": "sm_75",
+        "copy_through": "registers",
+        "tile": {"threadblock": {"m": 32, "n": 32, "k": 32}, "warp": {"m": 32, "n": 32}, "instruction": "m8n8k16"},
+        "convolution": {"r": 1, "s": 1, "stride_h": 1, "stride_w": 1, "padding_h": 0, "padding_w": 0},
+        "output": {"type": "f32", "layout": "nhwc"},
+        "store": "direct",
+    },
+}
+AXES = {"elementwise": ("all", "row", "column", "element"), "reduction": ("all", "element"), "conv2d": ("all", "channel", "element")}
+COUNT = int(os.environ.get("GEMMGEN_FORMULAS", "2"))
+"""Formulas that are drawn for each strategy and family: 2 in ordinary runs; more, by this variable, in thorough ones."""
+
+UNARY = (
+    *("silu({0})", "gelu({0})", "gelu_tanh({0})", "tanh({0})", "sigmoid({0})", "relu({0})", "abs({0})", "-{0}", "square(0.125 * {0})"),
+    *("exp(min(0.125 * {0}, 3))", "sqrt(abs({0}))", "clamp({0}, -2, 30)", "softplus({0})", "erf({0})", "leaky_relu({0}, 0.25)"),
+    *("rsqrt(square({0}) + 1)", "elu({0}, 0.5)", "hard_swish({0})", "log(abs({0}) + 1)", "bfloat16({0})", "float16(0.0625 * {0})"),
+)
+BINARY = ("{0} + {1}", "{0} - {1}", "{0} * {1}", "{0} / (abs({1}) + 1)", "min({0}, {1})", "max({0}, {1})", "fma({0}, 0.5, {1})",
+          "{0} if {0} > {1} else 0.5 * {1}")  # fmt: skip
+
+
+def drawn(rng: Random, axes: tuple[str, ...], product: bool) -> dict[str, Any]:
+    """A formula: operands, two or three intermediate values, and for products further outputs."""
+    inputs: dict[str, Any] = {}
+    for number in range(rng.randint(1, 3)):
+        per = rng.choice(axes)
+        kind = "f32" if per in ("all", "memory") or not product else rng.choice(["f32", "f16", "bf16", "s8", "u8"])
+        inputs[f"given{number}"] = {"per": per, "type": kind}
+    known = ["acc", *inputs]
+    let: dict[str, str] = {}
+    unused = [*inputs]
+    for number in range(rng.randint(2, 3)):
+        first, second = (f"({rng.choice(known)})" for _ in range(2))
+        if unused:
+            second = unused.pop()
+        text = rng.choice(BINARY).format(rng.choice(UNARY).format(first), second)
+        let[f"t{number}"] = rng.choice((text, rng.choice(UNARY).format(f"({text})")))
+        known.append(f"t{number}")
+    for name in unused:
+        let["t0"] += f" + {name}"
+    result = " + ".join(name for name in let)
+    outputs: dict[str, Any] = {}
+    if product:
+        result = rng.choice((result, f"{result} if row >= column else 0"))
+        if rng.random() < 0.7:
+            outputs["saved"] = {"value": rng.choice(list(let)), "type": rng.choice(["f32", "f16", "bf16"])}
+        if rng.random() < 0.5:
+            outputs["positive"] = {"value": f"{rng.choice(list(let))} > 0", "type": "bool"}
+        if rng.random() < 0.7:
+            outputs["reach"] = {"reduce": rng.choice(["max", "min", "absmax"]), "per": rng.choice(["all", "row", "column"]), "of": "t0"}
+    return {"inputs": inputs, "let": let, "outputs": {**outputs, "value": result}}
+
+
+def verified(fields: dict[str, Any]) -> list[str]:
+    """Failures of the smallest cases of every kind of data."""
+    plan = gemmgen.plan(fields)
+
+    def size(case: Any) -> int:
+        return math.prod(max(1, extent) for name, extent in case.dimensions.items() if not name.startswith(("ld", "stride")))
+
+    cases = [case for case in oracle_of(plan.spec.kind).cases(plan) if min(case.dimensions.values()) > 0]
+    few = [one for data in ("integers", "reals", "nonfinite") for one in sorted((c for c in cases if c.data == data), key=size)[:4][-2:]]
+    report = verify_binary(plan, compile_plan(plan), EmulatorBackend(), cases=few)
+    return [str(result.failure) for result in report.results if result.failure]
+
+
+@pytest.mark.parametrize("number", range(COUNT))
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_drawn_formulas_of_products_are_right(strategy: str, number: int) -> None:
+    rng = Random(f"{strategy} {number}")
+    formula = drawn(rng, ("all", "memory", "row", "column", "element"), True)
+    assert verified({"kind": "gemm", **STRATEGIES[strategy], "epilogue": formula}) == [], formula
+
+
+@pytest.mark.parametrize("number", range(COUNT))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_drawn_formulas_of_other_families_are_right(family: str, number: int) -> None:
+    formula = drawn(Random(f"{family} {number}"), AXES[family], False)
+    field = "operations" if family == "elementwise" else "epilogue"
+    assert verified({**FAMILIES[family], field: formula}) == [], formula
+
+
+def test_groups_have_values_of_their_own() -> None:
+    formula = {
+        "inputs": {"weight": {"per": "group"}, "bias": {"per": "column", "type": "f16"}, "gate": {"per": "element", "type": "f16"}},
+        "outputs": {"C": "acc * weight + bias * gate", "saved": {"value": "acc", "type": "f32"}, "reach": {"reduce": "max", "of": "acc"}},
+    }
+    spec = {"kind": "gemm", **STRATEGIES["mma_sync"], "batch": "grouped", "epilogue": formula}
+    assert verified(spec) == []
+
+
+def test_batches_have_matrices_of_their_own() -> None:
+    formula = {"inputs": {"gate": {"per": "element", "type": "u8"}}, "outputs": {"C": "acc * gate", "saved": {"value": "acc - gate"}}}
+    assert verified({"kind": "gemm", "mainloop": NAIVE, "batch": "strided", "epilogue": formula}) == []
+
+
+@pytest.mark.parametrize(
+    ("formula", "message"),
+    [
+        ({"value": "silu(gat)", "inputs": {"gate": {"per": "row"}}}, r"unknown name 'gat' at character 6 of 'silu\(gat\)'.*'gate'"),
+        ({"value": "sliu(acc)"}, r"unknown function 'sliu' at character 1.*'silu'|sliu.*silu"),
+        ({"value": "acc + row"}, r"add of .*float32.*need one type|row"),
+        ({"value": "acc if acc else 1"}, "condition of type float32"),
+        ({"value": "acc > 1"}, "truth value as the result"),
+        ({"value": "acc +"}, "no expression at character"),
+        ({"value": "__import__('os')"}, "no expression|which no expression has"),
+        ({"value": "a", "let": {"a": "b", "b": "a"}}, "a cycle of a, b|cycle"),
+        ({"outputs": {"C": "acc", "value": "acc"}}, "two writers of the result"),
+        ({"value": "saved", "let": {"saved": "acc"}, "outputs": {"saved": {"value": "acc"}}}, "two meanings of 'saved'"),
+        ({"value": "acc", "inputs": {"gate": {"per": "row"}}}, "'gate' is not used"),
+        ({"value": "lane + acc", "inputs": {"lane": {"per": "row"}}}, "'lane', which is a name that kernels use"),
+        ({"value": "int + acc", "let": {"int": "acc"}}, "a word of C"),
+        ({"value": "gate", "inputs": {"gate": {"per": "group"}}}, "per group"),
+        ({"value": "acc", "outputs": {"total_of": {"reduce": "sum", "of": "acc"}}}, "reduce: sum"),
+        ({"value": "+".join(["acc"] * 300)}, "need at most"),
+        ({"value": "(" * 300 + "acc" + ")" * 300}, "brackets inside each other"),
+        ({"value": "acc * 1e39"}, "the largest float32"),
+    ],
+)
+def test_bad_formulas_end_in_one_message(formula: dict[str, Any], message: str) -> None:
+    with pytest.raises(GemmgenError, match=message):
+        gemmgen.plan({"kind": "gemm", "mainloop": NAIVE, "epilogue": formula})
+
+
+def test_a_formula_means_the_same_as_the_list_that_is_short_for_it() -> None:
+    listed = gemmgen.plan({"kind": "gemm", "mainloop": NAIVE, "epilogue": [{"op": "bias", "per": "column"}, {"op": "silu"}]})
+    formula = {"inputs": {"bias": {"per": "column"}}, "outputs": {"C": "silu(acc + bias)"}}
+    written = gemmgen.plan({"kind": "gemm", "mainloop": NAIVE, "epilogue": formula})
+    statements = [gemmgen.render(plan).text.split("// Applied")[1].split("{")[1].split("}")[0] for plan in (listed, written)]
+    assert statements[0].split() == ["value", "+=", "bias[column];", "value", "=", "silu(value);", "return", "value;"]
+    assert statements[1].split() == ["value", "=", "silu(value", "+", "bias[column]);", "return", "value;"]
