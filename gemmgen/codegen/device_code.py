@@ -1,7 +1,7 @@
 """Device functions that are the same in every kernel: files of CUDA below ``templates/device``, of which a kernel takes what it uses.
 
 A kernel's template has a line with ``MARK`` where they go. The files are plain CUDA, each of which compiles alone. A definition is
-a block of lines without an empty one: a comment, then a function or a struct.
+a block of lines without an empty one: a comment, then a function, a struct or a constant.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ MARK = "//@device"
 """The line of a rendered kernel where the functions go that it uses."""
 
 _AMPERE = (8, 0)
+_HEAD = r"struct (?:alignas\(\d+\) )?(\w+)|^constexpr \w+ (k\w+) =|(\w+)\("
+"""The beginning of a definition, with its name."""
 
 
 @dataclass(frozen=True)
 class Definition:
-    """A function or a struct of a device file, with the comment above it."""
+    """A function, a struct or a constant of a device file, with the comment above it."""
 
     name: str
     text: str
@@ -62,10 +64,10 @@ def parse(text: str) -> list[Definition]:
         code = [line for line in block.splitlines() if not line.startswith("//")]
         if not code:
             continue
-        head = re.search(r"struct (?:alignas\(\d+\) )?(\w+)|(\w+)\(", "\n".join(line for line in code if not line.startswith("template")))
+        head = re.search(_HEAD, "\n".join(line for line in code if not line.startswith("template")))
         if head is None:
             raise ValueError(f"no name in {code[0]!r}")
-        name = head.group(1) or head.group(2)
+        name = head[head.lastindex or 0]
         found.append(Definition(name, block, frozenset(_identifiers(block)) - {name}))
     return found
 

@@ -66,9 +66,9 @@ def half_words(width: int) -> tuple[tuple[str, int, int], ...]:
     return tuple(("xyzw"[word], 2 * word, 2 * word + 1) for word in range(width // 2))
 
 
-def constant(name: str, value: object, meaning: str = "") -> str:
+def constant(name: str, value: object, meaning: str = "", kind: str = "int") -> str:
     """The definition of a whole number by name."""
-    return f"constexpr int {name} = {value};" + (f"  // {meaning}" if meaning else "")
+    return f"constexpr {kind} {name} = {value};" + (f"  // {meaning}" if meaning else "")
 
 
 def constants_of(found: Iterable[tuple[str, object, str]]) -> str:

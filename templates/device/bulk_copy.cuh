@@ -140,3 +140,54 @@ __device__ __forceinline__ void fence_async_proxy()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
+
+// Starts to copy kBoxes boxes side by side, kElements apart in the tensor and kBytes apart in shared memory.
+template <int kBoxes, int kElements, int kBytes>
+__device__ __forceinline__ void load_boxes_2d(unsigned target, const TensorMap& map, unsigned barrier, int x, int y)
+{
+    #pragma unroll
+    for (int box = 0; box < kBoxes; ++box)
+        load_box_2d(target + box * kBytes, map, barrier, x + box * kElements, y);
+}
+
+// Starts to copy such boxes of a tensor with three axes.
+template <int kBoxes, int kElements, int kBytes>
+__device__ __forceinline__ void load_boxes_3d(
+    unsigned target, const TensorMap& map, unsigned barrier, int x, int y, int z)
+{
+    #pragma unroll
+    for (int box = 0; box < kBoxes; ++box)
+        load_box_3d(target + box * kBytes, map, barrier, x + box * kElements, y, z);
+}
+
+// Copies such boxes to the same place of every block in `blocks`.
+template <int kBoxes, int kElements, int kBytes>
+__device__ __forceinline__ void multicast_boxes_2d(
+    unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int x, int y)
+{
+    #pragma unroll
+    for (int box = 0; box < kBoxes; ++box)
+        multicast_box_2d(target + box * kBytes, map, barrier, blocks, x + box * kElements, y);
+}
+
+// Copies such boxes of a tensor with three axes to the same place of every block in `blocks`.
+template <int kBoxes, int kElements, int kBytes>
+__device__ __forceinline__ void multicast_boxes_3d(
+    unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int x, int y, int z)
+{
+    #pragma unroll
+    for (int box = 0; box < kBoxes; ++box)
+        multicast_box_3d(target + box * kBytes, map, barrier, blocks, x + box * kElements, y, z);
+}
+
+// Starts to copy the first `pieces` pieces of kRows rows of such boxes, kPieceBytes apart in shared memory.
+template <int kBoxes, int kElements, int kBytes, int kRows, int kPieceBytes>
+__device__ __forceinline__ void load_pieces_2d(
+    unsigned target, const TensorMap& map, unsigned barrier, int x, int y, int pieces)
+{
+    for (int piece = 0; piece < pieces; ++piece)
+        #pragma unroll
+        for (int box = 0; box < kBoxes; ++box)
+            load_box_2d(
+                target + box * kBytes + piece * kPieceBytes, map, barrier, x + box * kElements, y + piece * kRows);
+}

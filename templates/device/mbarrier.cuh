@@ -51,3 +51,30 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity)
     while (!mbarrier_try_wait(barrier, parity)) {
     }
 }
+
+// Passes the number of a piece of work on to the consumers of a block; -1 after the last. Each of kTickets places has a
+// barrier that says that a number is there and, kTickets further, one that says that it has been read.
+template <int kTickets>
+__device__ __forceinline__ void pass_ticket(unsigned barriers, int* tickets, int count, int index)
+{
+    constexpr int kBarrierBytes = 8;
+    const int place = count % kTickets;
+    mbarrier_wait(barriers + kBarrierBytes * (kTickets + place), (count / kTickets & 1) ^ 1);
+    tickets[place] = index;
+    mbarrier_arrive(barriers + kBarrierBytes * place);
+}
+
+// Waits for the next number, which the lane reads that gives the place free.
+template <int kTickets>
+__device__ __forceinline__ int take_ticket(unsigned barriers, const int* tickets, int count, int lane)
+{
+    constexpr int kBarrierBytes = 8;
+    const int place = count % kTickets;
+    mbarrier_wait(barriers + kBarrierBytes * place, count / kTickets & 1);
+    int index = 0;
+    if (lane == 0) {
+        index = tickets[place];
+        mbarrier_arrive(barriers + kBarrierBytes * (kTickets + place));
+    }
+    return __shfl_sync(0xFFFFFFFF, index, 0);
+}

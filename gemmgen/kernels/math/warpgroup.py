@@ -91,14 +91,29 @@ class WarpgroupOperand:
         return self.extent // self.span_elements // self.blocks
 
     @property
+    def boxes(self) -> int:
+        """Boxes side by side that this block copies of a tile, or of a group's rows of one."""
+        return self.spans if self.k_major else self.parts
+
+    @property
+    def box_pitch_bytes(self) -> int:
+        """From one of them to the next in shared memory."""
+        return self.span_bytes if self.k_major else self.part_bytes
+
+    @property
+    def own_elements(self) -> int:
+        """Rows, or elements along m or n, that this block copies to all of its cluster."""
+        return self.box_rows if self.k_major else self.block_part
+
+    @property
+    def own_bytes(self) -> int:
+        """Shared memory of them."""
+        return self.box_bytes if self.k_major else self.block_part_bytes
+
+    @property
     def box_bytes(self) -> int:
         """Shared memory of a box."""
         return self.box_rows * self.row_bytes
-
-    @property
-    def cluster_mask(self) -> int:
-        """The blocks of the cluster that a box goes to, a bit for each."""
-        return (1 << self.blocks) - 1
 
     @property
     def part_bytes(self) -> int:
@@ -132,61 +147,6 @@ class WarpgroupOperand:
             return INSTRUCTION_BYTES // self.element_bytes * self.row_bytes
         return self.span_bytes if self.spans > 1 and self.steps_in_row == 1 else INSTRUCTION_BYTES
 
-    @property
-    def step_constants(self) -> tuple[tuple[str, int, str], ...]:
-        """Names, values and meanings of the bytes by which ``step_offset`` counts; of A also those between instructions' rows."""
-        rows = (("kBlockBytes", self.block_bytes, "of the rows of A of one instruction"),) if self.name == "A" else ()
-        spans = ((f"kSpanBytes{self.name}", self.span_bytes, "of as much of k as a row holds"),) if self.steps_in_row > 1 else ()
-        steps = ((f"kRowSteps{self.name}", self.steps_in_row, "instructions along k that a row holds"),) if self.steps_in_row > 1 else ()
-        return (*rows, (f"kStepBytes{self.name}", self.k_step_bytes, "of one instruction, along k"), *steps, *spans)
-
-    @property
-    def receivers(self) -> str:
-        """The definition of the mask of blocks that copies go to; empty where each block copies for itself."""
-        return f"constexpr unsigned short kReceivers = {self.cluster_mask};  // every block of the cluster" if self.blocks > 1 else ""
-
-    @property
-    def share_argument(self) -> str:
-        """Last argument of the call that copies a tile, where a block copies a part of it; else empty."""
-        if self.blocks > 1:
-            return ", rank"
-        return ", work.groups" if self.pieces > 1 else ""
-
-    @property
-    def own_part(self) -> str:
-        """The statements by which a block finds its part of a tile that it copies to all; empty where it copies all of its own."""
-        return f"{self.axis} += rank * kOwnPart;\ntarget += rank * kOwnBytes;" if self.blocks > 1 else ""
-
-    @property
-    def load_constants(self) -> tuple[tuple[str, int, str], ...]:
-        """Names, values and meanings of the numbers by which boxes of a tile are told apart: in shared memory, and in the tensor."""
-        rows, shared = self.k_major, self.blocks > 1
-        own, own_bytes = (self.box_rows, self.box_bytes) if rows else (self.block_part, self.block_part_bytes)
-        of_block = (("kOwnPart", own, f"of {self.axis}, that this block copies"), ("kOwnBytes", own_bytes, "of that part"))
-        boxes = (("kBoxRows", self.box_rows, "of a group of warps"), ("kBoxBytes", self.box_bytes, "of those rows"))
-        spans = (
-            ("kSpans", self.spans, "pieces of a row of the tile, each of which is a row in shared memory"),
-            ("kSpan", self.span_elements, "of k, in a piece"),
-            ("kSpanBytes", self.span_bytes, "of all rows' first pieces, or second, and so on"),
-        )
-        parts = (
-            ("kParts", self.parts, "boxes side by side"),
-            ("kPart", self.span_elements, f"of {self.axis}, in one of them"),
-            ("kPartBytes", self.part_bytes, "of one"),
-        )
-        return (
-            *(of_block if shared else ()),
-            *(boxes if rows and self.pieces > 1 else ()),
-            *(spans if rows and self.spans > 1 else ()),
-            *(parts if not rows and self.parts > 1 else ()),
-        )
-
-    def step_offset(self, index: str) -> str:
-        """Bytes to an instruction's part of k, as an expression: within rows, or from some of the rows to the next."""
-        steps, size = self.steps_in_row, f"kStepBytes{self.name}"
-        row = f"kRowSteps{self.name}"
-        return f"{index} / {row} * kSpanBytes{self.name} + {index} % {row} * {size}" if steps > 1 else f"{index} * {size}"
-
     def part_offset(self, columns: int) -> int:
         """Bytes from some of B's columns to as many next to them."""
         return columns * self.row_bytes if self.k_major else columns // self.span_elements * self.part_bytes
@@ -205,22 +165,6 @@ class WarpgroupOperand:
     def leading_bytes(self) -> int:
         """Leading byte offset of a descriptor: from one box to the next along m or n; ignored where rows run along k."""
         return 16 if self.k_major else self.part_bytes
-
-    @property
-    def leading_units(self) -> int:
-        """The same as a descriptor holds it, in 16 bytes."""
-        return self.leading_bytes // 16
-
-    @property
-    def leading_field(self) -> tuple[str, str, str]:
-        """Name, value and meaning of the leading byte offset where the lower half of a descriptor has it."""
-        meaning = "ignored where rows run along k" if self.k_major else f"from a row's end to what follows it along {self.axis}"
-        return f"kLeading{self.name}", f"{self.leading_units} << 16", f"a descriptor's leading byte offset, {meaning}"
-
-    @property
-    def layout_text(self) -> str:
-        along = "k" if self.k_major else self.axis
-        return f"rows of {self.row_bytes} bytes along {along}, swizzled"
 
 
 TURNED_COLUMNS = 32
@@ -432,20 +376,19 @@ class WarpgroupLoop:
         return "promote" if self.promote_steps else "accumulate"
 
     @property
-    def accumulate_parameter(self) -> str:
-        """The parameter of the function that multiplies a stage by which some calls add to what the accumulators hold, and some do not."""
-        return ", int accumulate" if self.promote_steps > 1 else ""
-
-    def adds(self, later: str) -> str:
-        """Expression for adding to what the accumulators hold; ``later``: true but for the first instruction of a stage."""
-        if not self.promote_steps:
-            return "1"
-        return f"accumulate || {later}" if self.promote_steps > 1 else later
+    def described(self) -> tuple[WarpgroupOperand, ...]:
+        """Operands that instructions find by descriptors."""
+        return (self.b,) if self.a_in_registers else (self.a, self.b)
 
     @property
-    def leading_fields(self) -> tuple[tuple[str, str, str], ...]:
-        """``leading_field`` of the operands that descriptors tell."""
-        return tuple(operand.leading_field for operand in ((self.b,) if self.a_in_registers else (self.a, self.b)))
+    def all_blocks(self) -> int:
+        """The blocks that share tiles, a bit for each."""
+        return (1 << self.sharers) - 1
+
+    def adds(self, later: str) -> str:
+        """Expression for adding to what the accumulators hold, where their sums are promoted; ``later``: true but for the first instruction
+        of a stage."""
+        return f"accumulate || {later}" if self.promote_steps > 1 else later
 
     @property
     def arrivals(self) -> int:
@@ -526,11 +469,6 @@ class WarpgroupLoop:
     def sums_bytes(self) -> int:
         """Shared memory for the sums of a cluster's other blocks."""
         return (self.cluster_k - 1) * self.tile_m * self.tile_n * 4
-
-    @property
-    def turn(self) -> str:
-        """The first of a group's rounds over k, as CUDA."""
-        return "group" if self.k_groups > 1 else "0"
 
     @property
     def sum_holders(self) -> str:

@@ -27,6 +27,7 @@ from gemmgen.kernels.gemm.plan import Outline
 from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop
 from gemmgen.kernels.gemm.tensor_cores.operands import Multiplied
 from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_INTEGERS, computes_f32
+from gemmgen.kernels.math.warpgroup import WarpgroupOperand
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 from gemmgen.kernels.tiles.unrolling import unroll_argument
@@ -62,11 +63,6 @@ class WarpOperand:
     """Matrices that one of float32 was split into, whose tiles lie one behind the other."""
     boxed: bool = False
     """True if the copy engine brings tiles in boxes."""
-    blocks: int = 1
-    """Blocks that share a tile, and boxes one below the other: as the copy engine's boxes for warpgroups have them."""
-    pieces: int = 1
-    receivers: str = ""
-    own_part: str = ""
 
     @property
     def suffix(self) -> str:
@@ -269,19 +265,11 @@ class WarpOperand:
         return self.pitch // self.element_bytes
 
     @property
-    def parts(self) -> int:
-        """Boxes side by side along m or n, where these run along the rows."""
-        return 1 if self.k_major else self.spans
-
-    @property
-    def part_bytes(self) -> int:
-        """From one of them to the next."""
-        return self.span_bytes
-
-    @property
-    def box(self) -> tuple[int, int]:
-        """Extents of a box of the copy engine in elements, the contiguous one first."""
-        return self.span_elements, self.extent if self.shared_k_major else self.tile_k
+    def boxes(self) -> WarpgroupOperand:
+        """The tile as TMA brings it: in boxes as for warpgroups."""
+        return WarpgroupOperand(
+            self.name, self.axis, self.k_major, self.extent, self.tile_k, self.element_bytes, blocks=1, row_bytes=self.pitch
+        )
 
     @property
     def tile_bytes(self) -> int:
@@ -295,18 +283,6 @@ class WarpOperand:
         alike = (("kRowsAlike", self.group, "that fill all banks together"),) if self.group > 1 else ()
         permutations = ("kPermutations", self.mask + 1, "of a row's vectors")
         return (("kVectorBytes", CHUNK_BYTES, ""), ("kRowBytes", self.pitch, ""), *span, *alike, permutations)
-
-    @property
-    def load_constants(self) -> tuple[tuple[str, int, str], ...]:
-        """Names, values and meanings of the numbers by which the boxes of a tile are told apart, where there are several."""
-        if self.spans == 1:
-            return ()
-        count, along = ("kSpans", "kSpan") if self.k_major else ("kParts", "kPart")
-        return (
-            (count, self.spans, "boxes side by side"),
-            (along, self.span_elements, f"of {'k' if self.k_major else self.axis}, in one of them"),
-            (f"{along}Bytes", self.span_bytes, "of one"),
-        )
 
     @property
     def mask(self) -> int:

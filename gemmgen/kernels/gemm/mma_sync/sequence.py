@@ -52,7 +52,8 @@ def mma_sync_sequence(
     factors: list[Argument] = [*problem.extents, *counts, *problem.alphas]
     if loop.boxed:
         maps += [
-            matrix_map(matrix, operand.box, SWIZZLES[operand.pitch]) for matrix, operand in zip(matrices[:2], (loop.a, loop.b), strict=True)
+            matrix_map(matrix, operand.boxes.box, SWIZZLES[operand.pitch])
+            for matrix, operand in zip(matrices[:2], (loop.a, loop.b), strict=True)
         ]
         strides = [scalar for matrix in matrices[:2] for scalar in matrix.scalars if scalar.name == matrix.batch_stride]
         own = [*factors, *maps, *strides]

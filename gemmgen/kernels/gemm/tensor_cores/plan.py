@@ -129,13 +129,6 @@ class TensorPlan(GemmPlan):
 
     # Pieces of work.
 
-    def box_position(self, operand: str, planes: int) -> str:
-        """Third coordinate of a tile in an operand's tensor map; empty where the map has two axes."""
-        if planes > 1:
-            return "plane"
-        matrix = self.matrix_a if operand == "A" else self.matrix_b
-        return "product" if matrix.batch_stride else ""
-
     @property
     def counts_across(self) -> bool:
         """True if pieces of work are found by the number of tiles across the direction that these are counted along."""
