@@ -1,5 +1,5 @@
 // Descriptors by which matrix instructions of warpgroups find operands in shared memory (PTX ISA, "Matrix Descriptor
-// Format"): strides in the upper half of 64 bits; in the lower half the address, so that adding to it moves the operand.
+// Format"): strides in the upper half of 64 bits; in the lower half the address, so that adding to it moves an operand.
 
 // Bytes in which descriptors count.
 constexpr int kDescriptorUnit = 16;

@@ -1,4 +1,4 @@
-"""Device code is CUDA of its own: each file compiles alone, and each name is defined once."""
+"""Device code is CUDA of its own: each file compiles without a kernel, on the architectures that it serves, and each name stands once."""
 
 from __future__ import annotations
 
@@ -6,21 +6,110 @@ from pathlib import Path
 
 import pytest
 
-from gemmgen.codegen.device_code import parse
+from gemmgen.codegen.device_code import MARK, parse, with_device_code
 from gemmgen.core.resources import resource_directory
+from gemmgen.hardware.target import architecture
 from gemmgen.toolchain.compilation import COMPILE_OPTIONS
 from gemmgen.toolchain.nvrtc import compile_source
 
 ROOT = resource_directory("templates") / "device"
-FILES = [(path, "sm_75" if path.parent.name == "turing" else "sm_90a") for path in sorted(ROOT.rglob("*.cuh"))]
+EVERYWHERE = ("sm_80", "sm_90a")
+SERVES = {
+    "async_copy": EVERYWHERE,
+    "conversions": EVERYWHERE,
+    "division": EVERYWHERE,
+    "flag": EVERYWHERE,
+    "load_matrices": EVERYWHERE,
+    "planes": EVERYWHERE,
+    "ticket": EVERYWHERE,
+    "warp_tiles": EVERYWHERE,
+}
+"""Architectures of files that serve more than warpgroups and TMA."""
+FILES = [
+    (path, name)
+    for path in sorted(ROOT.rglob("*.cuh"))
+    for name in (("sm_75",) if path.parent.name == "turing" else SERVES.get(path.stem, ("sm_90a",)))
+]
+USES = {
+    "bulk_copy": """
+__global__ void uses(TensorMap map, int* found)
+{
+    load_boxes_2d<2, 64, 8192>(0, map, 0, 0, 0);
+    load_boxes_3d<1, 64, 8192>(0, map, 0, 0, 0, 0);
+    multicast_boxes_2d<2, 64, 8192>(0, map, 0, 3, 0, 0);
+    multicast_boxes_3d<2, 64, 8192>(0, map, 0, 3, 0, 0, 0);
+    load_pieces_2d<2, 64, 8192, 64, 4096>(0, map, 0, 0, 0, 2);
+    store_boxes_wait<0>();
+}
+""",
+    "matrix_descriptor": """
+__global__ void uses(unsigned long long* found)
+{
+    found[0] = matrix_descriptor<128>(descriptor_position<16>(1024) + step_offset<32, 4, 8192>(5) / kDescriptorUnit);
+    static_assert(kDescriptorUnit == 16);
+}
+""",
+    "mbarrier": """
+__global__ void uses(int* tickets)
+{
+    pass_ticket<4>(0, tickets, 0, 1);
+    tickets[0] = take_ticket<4>(0, tickets, 0, 0);
+}
+""",
+    "pipeline": """
+__global__ void uses(int* stage, int* phase) { advance<4>(*stage, *phase); }
+""",
+    "warp_tiles": """
+template <bool kKMajor, int kSpan>
+struct Tile {
+    using Element = unsigned short;
+    static constexpr int kLines = 64;
+    static constexpr int kDepth = 64;
+    static constexpr int kVector = 8;
+    static constexpr int kElementBytes = 2;
+    static constexpr int kRowBytes = 128;
+    static constexpr int kSpanBytes = kSpan;
+    static constexpr bool kAlongK = kKMajor;
+    static constexpr bool kSharedAlongK = kKMajor;
+};
+template <class Along, class Across>
+__device__ void use(unsigned* found, const unsigned short* matrix, unsigned shared, int part)
+{
+    unsigned a[2][4];
+    unsigned b[2][2];
+    copy_tile<Along, 128>(shared, matrix, 64, 0, 0, 64, 64);
+    copy_tile<Across, 96>(shared, matrix, 64, 0, 0, 64, 64);
+    load_fragments_a<Along, 16>(a, shared, 0, part, threadIdx.x);
+    load_fragments_b<Across, 16>(b, shared, 0, part, threadIdx.x);
+    found[0] = a[1][3] + b[1][1];
+    load_fragments_a<Across, 16>(a, shared, 0, part, threadIdx.x);
+    load_fragments_b<Along, 16>(b, shared, 0, part, threadIdx.x);
+    found[1] = a[1][3] + b[1][1];
+}
+__global__ void uses(unsigned* found, const unsigned short* matrix, unsigned shared, int part)
+{
+    use<Tile<true, 0>, Tile<false, 0>>(found, matrix, shared, part);
+    use<Tile<true, 8192>, Tile<false, 8192>>(found, matrix, shared, part);
+}
+""",
+}
+"""Uses of templates, by the file that they are in."""
 
 
-@pytest.mark.parametrize(("path", "architecture"), FILES, ids=lambda value: value.stem if isinstance(value, Path) else value)
-def test_a_file_of_device_code_compiles_alone(path: Path, architecture: str) -> None:
-    binary = compile_source(path.read_text(), architecture=architecture, options=COMPILE_OPTIONS, name=path.name, cache=None)
-    assert binary.architecture == architecture
+@pytest.mark.parametrize(("path", "name"), FILES, ids=lambda value: value.stem if isinstance(value, Path) else value)
+def test_a_file_of_device_code_compiles_without_a_kernel(path: Path, name: str) -> None:
+    used = with_device_code(f"{MARK}\n{USES[path.stem]}", architecture(name)) if path.stem in USES else path.read_text()
+    binary = compile_source(used, architecture=name, options=COMPILE_OPTIONS, name=path.name, cache=None)
+    assert binary.architecture == name
+
+
+@pytest.mark.parametrize("stem", USES)
+def test_every_template_of_these_files_is_used(stem: str) -> None:
+    text = (ROOT / f"{stem}.cuh").read_text()
+    templates = [definition.name for definition in parse(text) if "template <" in definition.text]
+    assert [name for name in templates if f"{name}<" not in USES[stem] + text.replace(f"{name}(", "")] == []
 
 
 def test_a_definition_stands_in_one_file() -> None:
-    names = [definition.name for path, architecture in FILES if architecture != "sm_75" for definition in parse(path.read_text())]
+    names = [definition.name for path in sorted(ROOT.glob("*.cuh")) for definition in parse(path.read_text())]
     assert sorted(names) == sorted(set(names))

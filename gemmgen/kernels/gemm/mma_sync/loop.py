@@ -199,31 +199,11 @@ class WarpOperand:
         """Names, values and meanings of the numbers by which a thread finds what it copies."""
         return (
             *((("kVector", self.vector, "elements"),) if self.vector > 1 else ()),
-            *((("kCopyBytes", self.vector_bytes, "at a time"),) if self.is_async else ()),
             (self.line_constant, self.rows if self.turned else self.vectors, ""),
             *(((self.advance_constant, self.advance, ""),) if self.advance else ()),
             ("kPasses", self.passes, ""),
             *((("kTileVectors", self.tile_vectors, ""),) if self.checks_index else ()),
         )
-
-    @property
-    def fragment_constants(self) -> tuple[tuple[str, int, str], ...]:
-        """Names, values and meanings of the numbers by which lanes find the rows of matrices that they read."""
-        rows = (("kInstructionM", BLOCK_ROWS, ""),) if self.name == "A" else ()
-        matrix = (("kMatrix", BLOCK_COLUMNS, "rows of a matrix, each of 16 bytes"),) if self.name == "B" or not self.shared_k_major else ()
-        return (*rows, *matrix)
-
-    @property
-    def available_bytes(self) -> str:
-        """Bytes of a vector of which ``available`` elements may be read, as an expression."""
-        if self.vector == 1:
-            return "available > 0 ? kCopyBytes : 0"
-        return "min(max(available, 0), kVector) * (kCopyBytes / kVector)"
-
-    @property
-    def rows_alike(self) -> str:
-        """Division of a row's number by how many are permuted alike; empty for one."""
-        return " / kRowsAlike" if self.group > 1 else ""
 
     @property
     def checks_index(self) -> bool:
@@ -277,24 +257,6 @@ class WarpOperand:
         return self.planes * self.plane_bytes
 
     @property
-    def offset_constants(self) -> tuple[tuple[str, int, str], ...]:
-        """Names, values and meanings of the numbers by which elements find their place in shared memory."""
-        span = (("kSpanBytes", self.span_bytes, "of as much of all rows as kRowBytes hold"),) if self.spans > 1 else ()
-        alike = (("kRowsAlike", self.group, "that fill all banks together"),) if self.group > 1 else ()
-        permutations = ("kPermutations", self.mask + 1, "of a row's vectors")
-        return (("kVectorBytes", CHUNK_BYTES, ""), ("kRowBytes", self.pitch, ""), *span, *alike, permutations)
-
-    @property
-    def mask(self) -> int:
-        """Bits of a chunk's index that the swizzle changes."""
-        return self.pitch // CHUNK_BYTES - 1
-
-    @property
-    def group(self) -> int:
-        """Rows that share 128 bytes, all banks: their chunks are permuted alike."""
-        return BANKS_BYTES // self.pitch
-
-    @property
     def fragments(self) -> int:
         """Fragments of a warp along m or n."""
         return self.own_extent // (BLOCK_ROWS if self.name == "A" else BLOCK_COLUMNS)
@@ -308,9 +270,6 @@ class WarpOperand:
             else self.passes * ceil_div(self.vector_bytes, 4) * (4 if self.turned or self.vector == 1 else 1)
         )
 
-    @property
-    def layout_text(self) -> str:
-        return f"rows of {self.pitch} bytes along {'k' if self.shared_k_major else self.axis}, swizzled"
 
 
 @dataclass(frozen=True)
