@@ -157,9 +157,9 @@ def test_an_unchanged_kernel_passes(spec: dict[str, Any]) -> None:
     [
         (SPEC, "copy_async_wait<kStages - 2>();", "copy_async_wait<kStages - 1>();"),
         (SPEC, "__syncthreads();\n\n            // The stage", "\n            // The stage"),
-        (SPEC, "min(max(available, 0), kVector) * (kCopyBytes / kVector)", "16"),
+        (SPEC, "min(max(available, 0), kVector) * (kBytes / kVector)", "16"),
         (SPEC, "load_matrices_transposed(words", "load_matrices(words"),
-        (SPEC, "warp % kWarpsN * kWarpN, part", "0, part"),
+        (SPEC, "warp % kWarpsN * kWarpN,", "0,"),
         (SPEC, "const int filled = stage == 0 ? kStages - 1 : stage - 1;", "const int filled = stage;"),
         (AHEAD, "fragments_a[(part + 1) % 2]", "fragments_a[part % 2]"),
         (AHEAD, "if (step + 1 < work.steps) {", "if (step + 2 < work.steps) {"),
@@ -171,7 +171,7 @@ def test_an_unchanged_kernel_passes(spec: dict[str, Any]) -> None:
         (SLICED, "count_works(m, n, slices)", "count_works(m, n, slices - 1)"),
         (UNALIGNED, "available > 0 ? *source", "true ? *source"),
         (UNALIGNED, "if (fills)\n                get_tile_a", "if (step == 0)\n                get_tile_a"),
-        (TURNED, "offset_a(m + i, k)", "offset_a(m, k)"),
+        (TURNED, "tile_offset<TileA>(m + i, k)", "tile_offset<TileA>(m, k)"),
     ],
 )
 def test_a_planted_mistake_is_caught(spec: dict[str, Any], old: str, new: str) -> None:

@@ -271,7 +271,6 @@ class WarpOperand:
         )
 
 
-
 @dataclass(frozen=True)
 class FragmentVectors:
     """Vectors that lanes read and store where fragments come straight from global memory, in elements."""
