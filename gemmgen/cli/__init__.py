@@ -17,6 +17,8 @@ COMMANDS = {
     "sweep": "Take every point of a parameter space through all of this, each in a process of its own.",
     "tune": "Time instances on this GPU, so that operations choose by measured times.",
     "warm": "Compile ahead what operations will be asked for.",
+    "trace": "List the problems of a model, from a script of torch or from a profile.",
+    "plan-model": "Choose the kernels of a model's problems, and say what time they take.",
     "library": "The pregenerated library: build it, prove that it is current, look at its certificates.",
     "export": "Write instances for programs without gemmgen: cubin, fat binary, C header, Python module.",
     "explain": "Explain the plan of a spec in words, and what bounds it.",

@@ -36,7 +36,7 @@ class Application(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.command_summaries:
             return None
-        found: click.Command = import_module(f"gemmgen.cli.commands.{cmd_name}").command
+        found: click.Command = import_module(f"gemmgen.cli.commands.{cmd_name.replace('-', '_')}").command
         return found
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
