@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "gemmgen" / "cli" / "schemas"
 
 _CU = str(ROOT / "docs" / "tutorials" / "reverse.cu")
+_PROGRAM = str(ROOT / "tests" / "sanitizer" / "whole_programs.cu")
 _LAUNCH = "--grid 1 --block 64 --arg f32[64]=range --arg f32[64]"
 _SWEEP = str(ROOT / "docs" / "tutorials" / "stages.yaml")
 
@@ -50,6 +51,7 @@ CALLS = {
     "library-list": ["library list"],
     "library-show": ["library show reduction/rows/1m", "library show gemm/wgmma/bf16/128x128"],
     "render": ["render gemm/v0_naive gemm/v1_tiled -o sources"],
+    "run": [f"run --json {_PROGRAM} -- {mode}" for mode in ("features", "race", "unsupported", "twice", "streams", "bounds")],
     "sweep": [f"sweep {_SWEEP} --stages compile", f"sweep {_SWEEP} --stages check --against stages.sqlite"],
     "sweep-dry-run": [f"sweep {_SWEEP} --dry-run"],
     "sweep-results": ["sweep --results stages.sqlite"],
@@ -82,7 +84,8 @@ def output(call: str) -> Any:
 
     from gemmgen.cli import cli
 
-    result = CliRunner().invoke(cli, [*call.split(), "--json"], prog_name="gemmgen")
+    words = call.split()
+    result = CliRunner().invoke(cli, words if "--json" in words else [*words, "--json"], prog_name="gemmgen")
     return json.loads(result.stdout)
 
 

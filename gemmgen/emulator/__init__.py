@@ -1,6 +1,7 @@
 """Executes PTX on the CPU, all lanes of all blocks as NumPy vectors: functional, exact, and stricter than a GPU."""
 
 from gemmgen.emulator.buffers import Buffer, Struct
+from gemmgen.emulator.device import Device, DeviceLaunch, DeviceModule
 from gemmgen.emulator.errors import (
     BadAllocation,
     BadLaunch,
@@ -67,6 +68,9 @@ __all__ = [
     "ClusterMisuse",
     "CopyWithoutProxyFence",
     "Deadlock",
+    "Device",
+    "DeviceLaunch",
+    "DeviceModule",
     "DivergentBarrier",
     "DivergentWarp",
     "EarlyBarrierUse",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -67,6 +67,29 @@ class _Mapped:
     offset: int
     alignment: int
     base: int = 0
+
+
+class LaunchMemory(Protocol):
+    """Memory as a launch sees it: bytes, what lies where, and what has been written before."""
+
+    data: np.ndarray
+    regions: list[Region]
+    heap: Heap
+    maps: list[PlacedMap]
+    textures: list[PlacedTexture]
+    grid_workspace: int
+
+    def unwritten(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Starts of regions, and for each byte from there whether nothing has written it."""
+
+    def extents(self) -> Iterator[tuple[int, int, int]]:
+        """Addresses of arrays on the host, their places in emulated memory, and their bytes."""
+
+    def regions_behind(self, names: Collection[str]) -> list[Region]:
+        """The regions that parameters and module variables of these names lead to."""
+
+    def note_written(self, written: Callable[[int, int], np.ndarray]) -> None:
+        """Keeps what `written(start, stop)` says of the bytes in between."""
 
 
 class DeviceMemory:

@@ -166,9 +166,9 @@ def _launch(
     arithmetic: Arithmetic,
 ) -> LaunchResult:
     program = link(ptx, entry)
-    _check_geometry(program, grid, block)
-    _check_memory(program, block)
-    blocks_of_cluster = _cluster_of(program, grid, cluster)
+    check_geometry(program, grid, block)
+    check_memory(program, block)
+    blocks_of_cluster = cluster_of(program, grid, cluster)
     if shared_bytes < 0:
         raise BadLaunch(f"shared_bytes is {shared_bytes}")
     needed = program.dynamic_shared_offset + shared_bytes if shared_bytes else program.shared_bytes
@@ -266,7 +266,8 @@ def _dimensions(value: int | Sequence[int], name: str) -> Dim3:
     return x, y, z
 
 
-def _check_geometry(program: Program, grid: Dim3, block: Dim3) -> None:
+def check_geometry(program: Program, grid: Dim3, block: Dim3) -> None:
+    """Raises BadLaunch for a grid or a block that no GPU, or not this kernel, allows."""
     threads = block[0] * block[1] * block[2]
     if threads > MAX_THREADS or block[2] > 64:
         raise BadLaunch(f"a block of {block} has {threads} threads; the limits are {MAX_THREADS} in all and 64 along z")
@@ -283,7 +284,7 @@ def _check_geometry(program: Program, grid: Dim3, block: Dim3) -> None:
             raise BadLaunch(f"{program.entry.name} requires blocks of {tuple(required)}, got {block}")
 
 
-def _check_memory(program: Program, block: Dim3) -> None:
+def check_memory(program: Program, block: Dim3) -> None:
     """Raises BadLaunch for what no device has, or what this computer should not be asked for, before any of it is taken."""
     name = program.entry.name
     if program.local_bytes > LOCAL_LIMIT:
@@ -295,7 +296,7 @@ def _check_memory(program: Program, block: Dim3) -> None:
         raise BadLaunch(f"a block of {name} needs {needed} bytes for registers and local memory; the emulator's limit is {MEMORY_LIMIT}")
 
 
-def _cluster_of(program: Program, grid: Dim3, given: Dim3 | None) -> Dim3:
+def cluster_of(program: Program, grid: Dim3, given: Dim3 | None) -> Dim3:
     """The shape of the launch's clusters. Raises BadLaunch for one that the kernel or the grid does not allow."""
     name, directives = program.entry.name, program.entry.directives
     required = None

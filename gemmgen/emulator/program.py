@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -111,6 +111,14 @@ def link(text: str, entry: str | None) -> Program:
     return _Linker(module, module.functions[entry]).program()
 
 
+def link_in_place(module: Module, entry: str, places: Mapping[str, Placed]) -> Program:
+    """The program of one entry of a module whose variables have been placed. Raises BadLaunch if there is no such entry."""
+    function = module.functions.get(entry)
+    if function is None or not function.is_entry:
+        raise BadLaunch(f"no entry {entry!r} in the module")
+    return _Linker(module, function, places).program()
+
+
 @dataclass(slots=True)
 class _Flat:
     """The expanded code: instructions whose branch targets are unique label strings."""
@@ -120,8 +128,10 @@ class _Flat:
 
 
 class _Linker:
-    def __init__(self, module: Module, entry: Function) -> None:
+    def __init__(self, module: Module, entry: Function, places: Mapping[str, Placed] | None = None) -> None:
+        """`places` of the module's variables in global memory; None puts them behind the parameters."""
         self.module = module
+        self.places = places
         self.entry = entry
         self.flat = _Flat([], {})
         self.branch_targets: dict[str, tuple[str, ...]] = {}
@@ -172,6 +182,9 @@ class _Linker:
         return _align(offset, 256) if offset else 256
 
     def _place_module_variables(self, offset: int) -> int:
+        if self.places is not None:
+            self.symbols.update(self.places)
+            return offset
         # Read-only and writable variables are separate regions; a guard lies after each variable.
         for variable in self.module.variables.values():
             if variable.space in ("global", "const"):

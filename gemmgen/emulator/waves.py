@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gemmgen.emulator.arithmetic import REAL, Arithmetic
-from gemmgen.emulator.buffers import DeviceMemory
+from gemmgen.emulator.buffers import LaunchMemory
 from gemmgen.emulator.geometry import WARP, Dim3
 from gemmgen.emulator.hazards import HazardDetector, UndefinedRegisters, find_undefined
 from gemmgen.emulator.machine import Machine
@@ -31,7 +31,7 @@ class Waves:
     program: Program
     grid: Dim3
     block: Dim3
-    memory: DeviceMemory
+    memory: LaunchMemory
     schedule: Schedule
     per_wave: int
     shared_bytes: int

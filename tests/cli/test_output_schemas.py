@@ -12,6 +12,7 @@ import pytest
 from cli.conftest import Run
 from gemmgen.cli import cli
 from gemmgen.cli.commands.schema import output_schemas
+from gemmgen.toolchain.nvcc import find_nvcc
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema validates")
 
@@ -63,6 +64,13 @@ OTHERS = {
 def test_an_output_in_another_form_meets_its_schema_too(run: Run, name: str) -> None:
     code = 2 if name == "check" else 0
     jsonschema.validate(run(*OTHERS[name], "--json", code=code).json, schema(run, name))
+
+
+def test_the_report_of_a_program_meets_its_schema(run: Run) -> None:
+    if find_nvcc() is None:
+        pytest.skip("programs are built by nvcc")
+    program = ROOT / "tests" / "sanitizer" / "whole_programs.cu"
+    jsonschema.validate(run("run", "--json", program, "--", "copy", code=1).json, schema(run, "run"))
 
 
 def test_every_certificate_meets_the_schema_of_library_show(run: Run) -> None:

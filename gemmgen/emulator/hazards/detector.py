@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,11 +44,11 @@ from gemmgen.emulator.hazards.sites import Site, granules, has_parts_of_blocks, 
 from gemmgen.emulator.hazards.undefined import UndefinedRegisters, tainted_by
 from gemmgen.emulator.instructions.warp import from_inactive_lanes, member_mask_operand, value_at
 from gemmgen.emulator.lane_state import EXITED
-from gemmgen.emulator.memory import GLOBAL_BASE, Access, BankedSpace, Observer, Space, Spaces, verb
+from gemmgen.emulator.memory import GLOBAL_BASE, Access, BankedSpace, Observer, Region, Space, Spaces, verb
 from gemmgen.emulator.ptx.syntax import Instruction, Integer, Register, Vector, registers_of
 
 if TYPE_CHECKING:
-    from gemmgen.emulator.buffers import DeviceMemory
+    from gemmgen.emulator.buffers import LaunchMemory
     from gemmgen.emulator.machine import Machine
     from gemmgen.emulator.program import Program
 
@@ -71,7 +71,7 @@ class HazardDetector(Observer):
     """Sees every access and every synchronization of a launch; raises or collects what is wrong (`findings`)."""
 
     def __init__(
-        self, program: Program, memory: DeviceMemory, strict: bool = False, remember_all: bool = False, follows_loads: bool | None = None
+        self, program: Program, memory: LaunchMemory, strict: bool = False, remember_all: bool = False, follows_loads: bool | None = None
     ) -> None:
         """`remember_all`: reads of what this launch does not write matter to the next one. `follows_loads`: a load of unwritten memory is
         an error where its value is used; False raises FollowLoads at the first such load, None takes each for an error."""
@@ -96,9 +96,7 @@ class HazardDetector(Observer):
         self._global.stale = self._stale
         self._global.content = lambda: memory.data
         written = None if remember_all else destinations(program)
-        for region in memory.regions if written is None else memory.regions_behind(written):
-            if region.writable:
-                self._global.state[self._granules_of("global", region.start, region.stop)] |= WATCHED
+        self._watch(memory.regions if written is None else memory.regions_behind(written))
         for start, flags in unwritten:
             self._mark_unwritten(start, flags)
         self._shared: Shadow | None = None
@@ -117,6 +115,12 @@ class HazardDetector(Observer):
     def global_shadow(self) -> Shadow:
         """Events of global memory."""
         return self._global
+
+    def _watch(self, regions: Sequence[Region]) -> None:
+        """Reads of these regions are remembered, since the launch may write them."""
+        for region in regions:
+            if region.writable:
+                self._global.state[self._granules_of("global", region.start, region.stop)] |= WATCHED
 
     def _granules_of(self, space: str, start: int, stop: int) -> slice:
         granule = self.granules[space]

@@ -1,0 +1,212 @@
+"""``gemmgen run``: a whole CUDA program, host code included, without a GPU."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gemmgen.cli import exit_codes
+from gemmgen.cli.options import complete_architecture, json_option
+from gemmgen.cli.output import print_json
+from gemmgen.cli.selection import write_output
+from gemmgen.core.errors import GemmgenError
+from gemmgen.core.text import printable
+
+if TYPE_CHECKING:
+    from gemmgen.sanitizer.programs.session import Report
+
+_SOURCES = (".cu", ".cpp", ".cc", ".cxx", ".c")
+
+
+@click.command("run", context_settings={"ignore_unknown_options": False})
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="PROGRAM|FILE.cu... [-- ARGS...]")
+@click.option(
+    "architecture",
+    "--arch",
+    default="sm_80",
+    show_default=True,
+    metavar="ARCH",
+    shell_complete=complete_architecture,
+    help="Architecture that the program sees.",
+)
+@click.option(
+    "includes", "--include", "-I", multiple=True, type=click.Path(exists=True, file_okay=False), help="Folder of headers. Repeatable."
+)
+@click.option("definitions", "--define", "-D", metavar="NAME[=VALUE]", multiple=True, help="Define a macro. Repeatable.")
+@click.option("compiler_options", "--option", metavar="OPTION", multiple=True, help="An option for nvcc: --option=-lm. Repeatable.")
+@click.option("build", "--build", metavar="COMMAND", help="Build the program first, with a wrapper of nvcc: --build make.")
+@click.option("--sandbox", is_flag=True, help="The program may change files of the current folder only, and opens no connection.")
+@click.option("--seconds", type=click.IntRange(1, 86400), default=600, show_default=True, help="Limit for the program.")
+@click.option("--repeats", type=click.IntRange(0), default=0, metavar="N", help="Run at most N equal launches in a row.")
+@click.option(
+    "multiprocessors",
+    "--multiprocessors",
+    type=click.IntRange(1, 1024),
+    default=8,
+    show_default=True,
+    help="Multiprocessors that the program sees.",
+)
+@click.option("memory", "--memory", type=click.IntRange(1, 64), default=8, show_default=True, metavar="GIB", help="Device memory.")
+@click.option("--strict", is_flag=True, help="Warnings and notes are errors.")
+@click.option("no_hazards", "--no-hazards", is_flag=True, help="Look for no races and no uninitialised reads: faster.")
+@click.option("sarif_file", "--sarif", type=click.Path(dir_okay=False, path_type=Path), help="Write the findings as SARIF.")
+@click.option("annotate", "--annotations", "--github", is_flag=True, help="Print the findings as annotations of GitHub's workflows too.")
+@json_option
+@click.pass_context
+def command(
+    context: click.Context,
+    files: Sequence[Path],
+    architecture: str,
+    includes: Sequence[str],
+    definitions: Sequence[str],
+    compiler_options: Sequence[str],
+    build: str | None,
+    sandbox: bool,
+    seconds: int,
+    repeats: int,
+    multiprocessors: int,
+    memory: int,
+    strict: bool,
+    no_hazards: bool,
+    sarif_file: Path | None,
+    annotate: bool,
+    as_json: bool,
+) -> None:
+    """Run a CUDA program, unchanged, on the emulator.
+
+    PROGRAM is CUDA sources, which nvcc and the host compiler build, or a program that is linked to the shared CUDA runtime and holds
+    readable PTX. Its arguments follow behind --. The report tells kernels, findings with their lines in CUDA and host code, memory, and
+    calls that the emulator does not have.
+
+    Exits with 1 if there is a finding that is an error, 2 if the program could not be run or a kernel was refused, else with the
+    program's own status.
+
+    \b
+    gemmgen run vectorAdd.cu -- 1000
+    gemmgen run --build make ./reduction --n=4096
+    """
+    from gemmgen.sanitizer.programs.building import build_environment, build_program, make_toolkit, run_build
+    from gemmgen.sanitizer.programs.running import run_program
+    from gemmgen.sanitizer.programs.session import RunSettings
+
+    number = architecture.removeprefix("sm_").rstrip("af")
+    if not number.isdigit():
+        raise click.UsageError(f"--arch {architecture}: expected a name like sm_80")
+    settings = RunSettings(int(number), not no_hazards, strict, multiprocessors, repeats, seconds, sandbox, memory << 30)
+    sources, program, arguments = _split(files)
+    with tempfile.TemporaryDirectory(prefix="gemmgen-run-") as name:
+        folder = Path(name)
+        libraries = folder / "lib"
+        libraries.mkdir()
+        toolkit = make_toolkit(libraries, settings.architecture)
+        if build is not None:
+            run_build(build, build_environment(toolkit, folder))
+        if sources:
+            program = folder / sources[0].stem
+            build_program(toolkit, sources, program, includes, definitions, compiler_options)
+        assert program is not None
+        if not os.access(program, os.X_OK) or program.is_dir():
+            raise GemmgenError(f"{program} is no program{'' if build else '; --build COMMAND builds one, or give its .cu files'}")
+        command_line = [str(program.resolve()) if sources else _found(program), *arguments]
+        report = run_program(
+            command_line, libraries, settings, [toolkit.nvcc.include, os.path.realpath(toolkit.nvcc.include), name], quiet=as_json
+        )
+    shown = " ".join(str(source) for source in sources) or str(program)
+    _write_reports(report, sarif_file, annotate)
+    if as_json:
+        print_json(_to_json(report))
+    else:
+        _print(shown, report)
+    context.exit(_status(report))
+
+
+def _split(files: Sequence[Path]) -> tuple[list[Path], Path | None, list[str]]:
+    """Sources, or a program, and arguments."""
+    if not files:
+        raise click.UsageError("Missing argument 'PROGRAM|FILE.cu...'.")
+    sources = []
+    for file in files:
+        if file.suffix not in _SOURCES:
+            break
+        if not file.is_file():
+            raise click.BadParameter(f"File {str(file)!r} does not exist.")
+        sources.append(file)
+    rest = [str(file) for file in files[len(sources) :]]
+    return (sources, None, rest) if sources else ([], files[0], rest[1:])
+
+
+def _found(program: Path) -> str:
+    return str(program.resolve()) if program.exists() else shutil.which(str(program)) or str(program)
+
+
+def _status(report: Report) -> int:
+    if any(finding.severity == "error" for finding in report.findings):
+        return exit_codes.FAILED
+    if report.refused or report.ended_early or report.status is None:
+        return exit_codes.USAGE
+    return report.status if report.status >= 0 else 128 - report.status
+
+
+def _write_reports(report: Report, sarif_file: Path | None, annotate: bool) -> None:
+    from gemmgen.sanitizer import reports
+
+    if sarif_file is not None:
+        write_output(sarif_file, reports.sarif(report.findings))
+    if annotate:
+        for line in reports.workflow_commands(report.findings):
+            click.echo(line)
+
+
+def _print(shown: str, report: Report) -> None:
+    errors = sum(finding.severity == "error" for finding in report.findings)
+    ended = (
+        f"exit status {report.status}" if report.status is not None and report.status >= 0 else f"ended by signal {-(report.status or 0)}"
+    )
+    verdict = "not clean" if errors else "not run to its end" if report.ended_early or report.refused else "clean"
+    click.echo(f"\n{verdict}  {shown}: {ended}, {report.seconds:.1f} s", err=True)
+    for name, totals in sorted(report.kernels.items(), key=lambda item: -item[1].seconds):
+        launches = f"{totals.launches} launch{'es' if totals.launches != 1 else ''}"
+        skipped = f", {totals.skipped} of them skipped" if totals.skipped else ""
+        click.echo(
+            f"  {printable(name, 100)}: {launches}{skipped}, {totals.instructions:,} instructions of threads, {totals.seconds:.2f} s",
+            err=True,
+        )
+    click.echo(
+        f"  {report.allocations} allocations, at most {report.most_bytes:,} bytes at a time; {report.copied_bytes:,} bytes copied", err=True
+    )
+    if report.timed:
+        click.echo("  times of events are the emulator's: they say nothing about a GPU", err=True)
+    if any(totals.skipped for totals in report.kernels.values()):
+        click.echo("  skipped launches repeat one that changed nothing, or are beyond --repeats", err=True)
+    for call, where in report.unsupported.items():
+        click.echo(f"  not supported: {printable(call, 200)} (first at {where})", err=True)
+    for kernel, reason in report.refused.items():
+        click.echo(f"  refused: {printable(kernel, 200)}: {reason}", err=True)
+    if report.ended_early:
+        click.echo(f"  {report.ended_early}", err=True)
+    for finding in report.findings:
+        click.echo(f"\n{finding.text}", err=True)
+
+
+def _to_json(report: Report) -> dict[str, Any]:
+    return {
+        "status": report.status,
+        "seconds": round(report.seconds, 3),
+        "kernels": [
+            {"name": name, "launches": t.launches, "skipped": t.skipped, "instructions": t.instructions, "seconds": round(t.seconds, 3)}
+            for name, t in report.kernels.items()
+        ],
+        "findings": [finding.to_json() for finding in report.findings],
+        "unsupported": [{"call": call, "place": place} for call, place in report.unsupported.items()],
+        "refused": [{"kernel": kernel, "reason": reason} for kernel, reason in report.refused.items()],
+        "allocations": report.allocations,
+        "most_bytes": report.most_bytes,
+        "copied_bytes": report.copied_bytes,
+        "ended_early": report.ended_early,
+    }

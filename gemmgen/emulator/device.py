@@ -1,0 +1,572 @@
+"""A device whose memory, modules and variables last from launch to launch, as those of a GPU do.
+
+Memory is one array at the addresses of `GLOBAL_BASE` on. Which bytes have been written is kept by pages: a page that is written as a
+whole, or not at all, costs nothing. A launch looks at the pages that it touches, so its cost does not depend on what else is allocated.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gemmgen.emulator.buffers import HEAP_BYTES, initial_bytes
+from gemmgen.emulator.demangling import plainly
+from gemmgen.emulator.engines.boxes import PlacedMap
+from gemmgen.emulator.errors import BadLaunch, EmulatorError, SourceText
+from gemmgen.emulator.geometry import Dim3, Lanes
+from gemmgen.emulator.hazards import FollowLoads, HazardDetector, HazardError
+from gemmgen.emulator.hazards.destinations import destinations
+from gemmgen.emulator.hazards.shadow import UNWRITTEN, WATCHED
+from gemmgen.emulator.launch import LANES_PER_WAVE, SHARED_LIMIT, STEP_LIMIT, check_geometry, check_memory, cluster_of, execute
+from gemmgen.emulator.memory import GLOBAL_BASE, Access, Heap, Observer, Region, Space
+from gemmgen.emulator.parallel import Progress
+from gemmgen.emulator.program import Placed, Program, link_in_place
+from gemmgen.emulator.ptx import parse
+from gemmgen.emulator.schedule import MinimumBlock
+from gemmgen.emulator.textures import HANDLE_BASE, PlacedTexture, Texture, placed_texture
+from gemmgen.emulator.waves import Waves, blocks_per_wave
+from gemmgen.hardware.tensor_map import TensorMap, problems
+
+PARAMETER_BYTES = 1 << 16
+"""Bytes at the start of device memory for the parameters of the launch that runs."""
+GUARD_BYTES = 256
+PAGE_BYTES = 1 << 16
+DEFAULT_BYTES = 16 << 30
+"""Size of device memory. Pages that nothing touches take no memory of the computer."""
+SNAPSHOT_BYTES = 32 << 20
+"""Limit of memory that is copied before a launch, so that the launch can be repeated with values of loads followed."""
+_MOST_FREED = 1024
+_SYSTEM_PAGE = 4096
+_QUARANTINE_BYTES = 256 << 20
+"""Freed memory that is not used again as long as there is other memory."""
+_WHOLE, _NONE, _PARTS = 0, 1, 2
+"""Writing of a page: all of it written, nothing, or what the flags say."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLayout:
+    """A kernel as its launches see it: byte offset and size of each parameter, static shared memory, and the limit of threads."""
+
+    parameters: tuple[tuple[int, int], ...]
+    shared_bytes: int
+    local_bytes: int
+    max_threads: int
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of all parameters."""
+        return max((offset + size for offset, size in self.parameters), default=0)
+
+
+@dataclass(slots=True)
+class _Kernel:
+    program: Program
+    follows_loads: bool = False
+    """True once a launch has read memory that nothing had written: from then on values of loads are followed."""
+
+
+@dataclass(slots=True)
+class DeviceModule:
+    """A module of PTX whose variables have their places."""
+
+    places: dict[str, Placed]
+    link: Callable[[str], Program]
+    kernels: dict[str, _Kernel] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLaunch:
+    """Result of a launch on a device. `error` is what would have ended it on a GPU too; after it memory holds what was written so far."""
+
+    kernel: str
+    grid: Dim3
+    block: Dim3
+    instructions: int
+    findings: tuple[EmulatorError, ...]
+    """Hazards, the worst first; those that are errors among them."""
+    error: EmulatorError | None
+    output: str
+    touched: tuple[Touched, ...]
+    """Memory that the launch touched, by allocation."""
+    engines_moved: bool = False
+    """True if engines moved data, of which `touched` does not tell."""
+
+
+@dataclass(slots=True)
+class Touched:
+    """Bytes of one region that a launch read and wrote: flags for each `UNIT` bytes from the region's start."""
+
+    region: Region
+    read: np.ndarray
+    written: np.ndarray
+
+    UNIT = 64
+
+
+class Device:
+    """Device memory with allocations, modules and their variables; kernels are launched on raw parameter bytes.
+
+    `hazards` looks for races and uninitialised reads in each launch; they are findings, and the launch goes on behind them.
+    """
+
+    def __init__(self, size_bytes: int = DEFAULT_BYTES, *, hazards: bool = True, strict: bool = False, jobs: int = 1) -> None:
+        if size_bytes < 2 * PAGE_BYTES or size_bytes % PAGE_BYTES:
+            raise ValueError(f"device memory is a multiple of {PAGE_BYTES} bytes, got {size_bytes}")
+        self.size_bytes, self.hazards, self.strict, self.jobs = size_bytes, hazards, strict, jobs
+        self.descriptor = os.memfd_create("gemmgen-device") if sys.platform == "linux" else -1
+        """The file of the memory, for another process to map; -1 where there are none."""
+        if self.descriptor >= 0:
+            os.ftruncate(self.descriptor, size_bytes)
+        self.memory = np.frombuffer(mmap.mmap(self.descriptor, size_bytes), np.uint8)
+        self._top = PARAMETER_BYTES + GUARD_BYTES
+        self._regions: dict[int, Region] = {}
+        self._free: list[tuple[int, int]] = []
+        self._freed: dict[int, int] = {}
+        self._pages = np.zeros(size_bytes // PAGE_BYTES, np.uint8)
+        self._unwritten: dict[int, np.ndarray] = {}
+        """Flags of the bytes of pages that are written in parts."""
+        self.maps: list[PlacedMap] = []
+        self.textures: list[PlacedTexture] = []
+        self._heap: Heap | None = None
+        self._grid_workspace = 0
+        self.modules: list[DeviceModule] = []
+
+    # -- memory ------------------------------------------------------------------------------------------------
+
+    def allocate(self, count: int, name: str, *, alignment: int = 256, writable: bool = True, written: bool = False) -> int:
+        """The address of fresh bytes. Raises MemoryError."""
+        if count < 0 or alignment < 1 or alignment & (alignment - 1):
+            raise ValueError(f"an allocation of {count} bytes, aligned to {alignment}")
+        start = self._find_room(count, alignment)
+        self._regions[start] = Region(name, start, start + count, writable)
+        self._freed.pop(start + GLOBAL_BASE, None)
+        if not written:
+            self._note(start, start + count, written=False)
+        return start + GLOBAL_BASE
+
+    def _find_room(self, count: int, alignment: int) -> int:
+        # Freed memory is used again late, so that uses of what was freed are seen.
+        if (
+            sum(stop - first for first, stop in self._free) > _QUARANTINE_BYTES
+            and (found := self._find_freed(count, alignment)) is not None
+        ):
+            return found
+        start = -(-self._top // alignment) * alignment
+        if start + count + GUARD_BYTES <= self.size_bytes:
+            self._top = start + count + GUARD_BYTES
+            return start
+        found = self._find_freed(count, alignment)
+        if found is None:
+            raise MemoryError(f"{count} bytes of device memory")
+        return found
+
+    def _find_freed(self, count: int, alignment: int) -> int | None:
+        for index, (first, stop) in enumerate(self._free):
+            start = -(-first // alignment) * alignment
+            if start + count + GUARD_BYTES <= stop:
+                self._free[index] = (start + count + GUARD_BYTES, stop)
+                self._freed = {at: size for at, size in self._freed.items() if not first <= at - GLOBAL_BASE < start + count}
+                return start
+        return None
+
+    def free(self, address: int) -> None:
+        """Gives an allocation back. Raises KeyError for an address that is none."""
+        region = self._regions.pop(address - GLOBAL_BASE)
+        self._note(region.start, region.stop, written=True)
+        self._free.append((region.start, region.stop + GUARD_BYTES))
+        self._freed[address] = region.stop - region.start
+        if len(self._freed) > _MOST_FREED:
+            del self._freed[next(iter(self._freed))]
+
+    def was_freed(self, address: int) -> bool:
+        """True for the address of an allocation that was given back."""
+        return address in self._freed
+
+    def region_of(self, address: int) -> Region | None:
+        """The allocation or variable that holds an address."""
+        offset = address - GLOBAL_BASE
+        exact = self._regions.get(offset)
+        if exact is not None:
+            return exact
+        return next((region for region in self._regions.values() if region.start <= offset < region.stop), None)
+
+    def allocations(self) -> tuple[Region, ...]:
+        """Everything that has a place, in order of its start."""
+        return tuple(region for _, region in sorted(self._regions.items()))
+
+    def note_written(self, address: int, count: int) -> None:
+        """Bytes have been written from outside."""
+        self._note(address - GLOBAL_BASE, address - GLOBAL_BASE + count, written=True)
+
+    def count_unwritten(self, address: int, count: int) -> int:
+        """Bytes of a range that nothing has written."""
+        start, stop = address - GLOBAL_BASE, address - GLOBAL_BASE + count
+        found = 0
+        for page in range(start // PAGE_BYTES, -(-stop // PAGE_BYTES)):
+            state = int(self._pages[page])
+            begin = page * PAGE_BYTES
+            low, high = max(start - begin, 0), min(stop - begin, PAGE_BYTES)
+            if state == _NONE:
+                found += high - low
+            elif state == _PARTS:
+                found += int(np.count_nonzero(self._unwritten[page][low:high]))
+        return found
+
+    def _note(self, start: int, stop: int, written: bool) -> None:
+        first, last = -(-start // PAGE_BYTES), stop // PAGE_BYTES
+        if first <= last:
+            self._pages[first:last] = _WHOLE if written else _NONE
+            for page in [page for page in self._unwritten if first <= page < last] if self._unwritten else ():
+                del self._unwritten[page]
+        edges = {start // PAGE_BYTES, (stop - 1) // PAGE_BYTES} if stop > start else set()
+        for page in edges:
+            if first <= page < last:
+                continue
+            begin = page * PAGE_BYTES
+            self._flags(page)[max(start - begin, 0) : min(stop - begin, PAGE_BYTES)] = not written
+            self._pages[page] = _PARTS
+
+    def _flags(self, page: int) -> np.ndarray:
+        """The flags of a page's bytes, which can be changed: True where nothing has written."""
+        flags = self._unwritten.get(page)
+        if flags is None:
+            flags = self._unwritten[page] = np.full(PAGE_BYTES, self._pages[page] == _NONE, np.bool_)
+        return flags
+
+    # -- modules, maps, textures -------------------------------------------------------------------------------
+
+    def load(self, ptx: str) -> DeviceModule:
+        """A module, whose variables get their places and initial values. Raises EmulatorError."""
+        parsed = parse(ptx)
+        places: dict[str, Placed] = {}
+        # Pages with managed variables hold nothing else: the host may touch them.
+        least = _SYSTEM_PAGE if ".attribute(.managed)" in ptx else 256
+        for variable in parsed.variables.values():
+            if variable.space in ("global", "const") and not variable.external:
+                alignment = max(least, variable.alignment)
+                name = plainly(variable.name)
+                address = self.allocate(variable.size, name, alignment=alignment, writable=variable.space == "global", written=True)
+                places[variable.name] = Placed(variable, address - GLOBAL_BASE)
+        if places and least > 256:
+            self._top = -(-self._top // least) * least
+        module = DeviceModule(places, lambda entry: link_in_place(parsed, entry, places))
+        first = next((name for name, function in parsed.functions.items() if function.is_entry), None)
+        if first is not None and places:
+            program = self.kernel(module, first)
+            for placed in places.values():
+                content = np.frombuffer(initial_bytes(program, placed.variable), np.uint8)
+                self.memory[placed.offset : placed.offset + len(content)] = content
+        self.modules.append(module)
+        return module
+
+    def kernel(self, module: DeviceModule, name: str) -> Program:
+        """A kernel of a module. Raises BadLaunch if it has none of this name."""
+        if name not in module.kernels:
+            module.kernels[name] = _Kernel(module.link(name))
+        return module.kernels[name].program
+
+    def layout(self, module: DeviceModule, name: str) -> KernelLayout:
+        """The layout of a kernel's parameters, and what it needs."""
+        program = self.kernel(module, name)
+        parameters = tuple((program.symbols[each.name].offset, each.size) for each in program.entry.parameters)
+        limit = int(np.prod(program.entry.directives.get("maxntid", (1024,))))
+        return KernelLayout(parameters, program.shared_bytes, program.local_bytes, limit)
+
+    def encode(self, tensor_map: TensorMap, address: int) -> bytes:
+        """The bytes of a tensor map over memory at an address. Raises BadLaunch for what CUDA does not allow."""
+        wrong = problems(tensor_map, address)
+        if wrong:
+            raise BadLaunch("\n  ".join(["a tensor map that CUDA does not allow", *wrong]))
+        self.maps.append(PlacedMap(tensor_map, address - GLOBAL_BASE, len(self.maps)))
+        return self.maps[-1].encode()
+
+    def add_texture(self, texture: Texture, address: int) -> int:
+        """The handle of a texture whose texels lie at an address. Raises ValueError for what CUDA would refuse."""
+        self.textures.append(placed_texture(texture, texture.array, address - GLOBAL_BASE))
+        return HANDLE_BASE + len(self.textures) - 1
+
+    # -- launches ----------------------------------------------------------------------------------------------
+
+    def launch(
+        self,
+        module: DeviceModule,
+        kernel: str,
+        *,
+        grid: Dim3,
+        block: Dim3,
+        parameters: bytes,
+        shared_bytes: int = 0,
+        cluster: Dim3 | None = None,
+        source: str | SourceText | None = None,
+        progress: Progress | None = None,
+        step_limit: int = STEP_LIMIT,
+        lanes_per_wave: int = LANES_PER_WAVE,
+        tracks: bool = False,
+    ) -> DeviceLaunch:
+        """Runs a kernel on raw parameter bytes. `tracks` notes what it touches. Raises BadLaunch if it cannot start."""
+        program = self.kernel(module, kernel)
+        if min(*grid, *block) < 1:
+            raise BadLaunch(f"grid {grid}, block {block}: every dimension must be at least 1")
+        check_geometry(program, grid, block)
+        check_memory(program, block)
+        blocks = cluster_of(program, grid, cluster)
+        if shared_bytes < 0 or len(parameters) != self.layout(module, kernel).parameter_bytes:
+            raise BadLaunch(f"{kernel} got {len(parameters)} bytes of parameters and {shared_bytes} of shared memory")
+        needed = program.dynamic_shared_offset + shared_bytes if shared_bytes else program.shared_bytes
+        if needed > SHARED_LIMIT:
+            raise BadLaunch(f"{plainly(kernel)} needs {needed} bytes of shared memory; the limit is {SHARED_LIMIT}")
+        known = module.kernels[kernel]
+        snapshot = self._snapshot() if self.hazards and not known.follows_loads else None
+        follows = True if known.follows_loads else (False if snapshot is not None else None)
+        while True:
+            memory = _LaunchMemory(self, program, parameters)
+            detector = _DeviceDetector(program, memory, self.strict, follows, self) if self.hazards else None
+            tracker = _Tracker() if tracks else None
+            observers: list[Observer] = [*([tracker] if tracker is not None else [])]
+            observers += [detector, detector.proxies] if detector is not None else []
+            per_wave = blocks_per_wave(program, block, grid, needed, lanes_per_wave, int(np.prod(blocks)))
+            explicit = cluster is not None or "reqnctapercluster" in program.entry.directives
+            waves = Waves(
+                program,
+                grid,
+                block,
+                memory,
+                MinimumBlock(),
+                per_wave,
+                shared_bytes,
+                needed,
+                step_limit,
+                detector,
+                observers,
+                blocks,
+                explicit,
+            )
+            error: EmulatorError | None = None
+            try:
+                execute(waves, self.jobs if tracker is None else 1, progress)
+            except FollowLoads:
+                assert snapshot is not None
+                self._restore(snapshot)
+                known.follows_loads = follows = True
+                continue
+            except HazardError as found:
+                error = found.ending
+            except EmulatorError as found:
+                error = found
+            break
+        if detector is not None:
+            detector.note_pages()
+        if memory.data is not memory.arena:
+            memory.arena[:] = memory.data
+        if memory.heap.stop:
+            self._heap = memory.heap
+            self._keep_heap_regions(memory.regions)
+        findings = detector.findings.all() if detector is not None else ()
+        for told in (*findings, *([error] if error is not None else [])):
+            told.source = told.source or source
+        return DeviceLaunch(
+            kernel,
+            grid,
+            block,
+            sum(waves.counts.values()),
+            findings,
+            error,
+            waves.output.text,
+            tuple(tracker.regions()) if tracker is not None else (),
+            tracker is not None and tracker.engines_moved,
+        )
+
+    def _snapshot(self) -> list[tuple[int, np.ndarray]] | None:
+        """Copies of all allocations; None if they are too large."""
+        regions = [region for region in self._regions.values() if region.writable]
+        if sum(region.stop - region.start for region in regions) > SNAPSHOT_BYTES:
+            return None
+        return [(region.start, self.memory[region.start : region.stop].copy()) for region in regions]
+
+    def _restore(self, snapshot: Sequence[tuple[int, np.ndarray]]) -> None:
+        for start, content in snapshot:
+            self.memory[start : start + len(content)] = content
+
+    def _keep_heap_regions(self, regions: Sequence[Region]) -> None:
+        """Allocations that kernels made with malloc last as others do."""
+        assert self._heap is not None
+        first = self._heap.stop - HEAP_BYTES
+        self._regions = {start: region for start, region in self._regions.items() if not first <= start < self._heap.stop}
+        self._regions |= {region.start: region for region in regions if first <= region.start < self._heap.stop}
+
+    def heap(self) -> Heap:
+        """The heap of kernels that call malloc."""
+        if self._heap is None:
+            start = self._find_room(HEAP_BYTES, 256)
+            self._heap = Heap(start, start + HEAP_BYTES)
+        return self._heap
+
+    def grid_workspace(self) -> int:
+        """The address of the counters of grid barriers, as they are before a launch."""
+        if not self._grid_workspace:
+            self._grid_workspace = self.allocate(16, "the workspace of grid barriers", written=True)
+        start = self._grid_workspace - GLOBAL_BASE
+        self.memory[start : start + 16] = np.frombuffer(struct.pack("<IIII", 16, 0, 0, 0), np.uint8)
+        return self._grid_workspace
+
+    def in_use(self) -> int:
+        """Bytes from the start of memory on that have been given out."""
+        return min(-(-(self._top + GUARD_BYTES) // 4096) * 4096, self.size_bytes)
+
+    def freed(self) -> dict[int, int]:
+        """Sizes of allocations that were given back, by address."""
+        return self._freed
+
+    def unwritten_in(self, page: int) -> bool | np.ndarray:
+        """False if all of a page is written, True if nothing is, else the flags of its bytes."""
+        state = int(self._pages[page])
+        return self._unwritten[page] if state == _PARTS else state == _NONE
+
+    def note_page(self, page: int, unwritten: np.ndarray) -> None:
+        """Bytes of a page that are still unwritten behind a launch."""
+        if self._pages[page] == _WHOLE:
+            return
+        if not unwritten.any():
+            self._pages[page] = _WHOLE
+            self._unwritten.pop(page, None)
+            return
+        flags = self._flags(page)
+        flags &= unwritten
+        self._pages[page] = _PARTS
+
+
+class _LaunchMemory:
+    """Device memory as one launch sees it."""
+
+    def __init__(self, device: Device, program: Program, parameters: bytes) -> None:
+        self.device, self.program, self.parameters = device, program, parameters
+        self.heap = device.heap() if program.allocates else Heap(0, 0, freed=device.freed())
+        self.grid_workspace = device.grid_workspace() if program.meets_grid else 0
+        self.arena = device.memory[: device.in_use()]
+        self.data = self.arena
+        self.data[: program.parameter_bytes] = 0
+        self.data[: len(parameters)] = np.frombuffer(parameters, np.uint8)
+        self.maps, self.textures = device.maps, device.textures
+        self.regions = [Region("the kernel's parameters", 0, program.parameter_bytes, False), *device.allocations()]
+
+    def unwritten(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Nothing: the detector asks page by page."""
+        return iter(())
+
+    def extents(self) -> Iterator[tuple[int, int, int]]:
+        """Nothing: arrays of the host have no places here."""
+        return iter(())
+
+    def regions_behind(self, names: Collection[str]) -> list[Region]:
+        """The regions that these parameters, and module variables with such names, lead to."""
+        symbols, places = self.program.symbols, []
+        own = {parameter.name: parameter for parameter in self.program.entry.parameters}
+        for name in names:
+            if name in own:
+                offset = symbols[name].offset
+                words = range(offset, offset + own[name].size - 7, 4)
+                places += [int.from_bytes(self.parameters[word : word + 8], "little") - GLOBAL_BASE for word in words]
+            elif name in symbols and symbols[name].variable.space not in ("param", "shared", "local"):
+                places.append(symbols[name].offset)
+        return [region for region in self.regions if any(region.start <= place <= region.stop for place in places)]
+
+    def note_written(self, written: Callable[[int, int], np.ndarray]) -> None:
+        """The detector of a device notes the pages itself."""
+
+    def copy_back(self) -> None:
+        """Nothing: launches work on the memory itself."""
+
+
+class _DeviceDetector(HazardDetector):
+    """Looks at the pages of global memory when a launch first touches them."""
+
+    def __init__(self, program: Program, memory: _LaunchMemory, strict: bool, follows_loads: bool | None, device: Device) -> None:
+        self._device = device
+        self._looked = np.zeros(-(-len(memory.data) // PAGE_BYTES), np.bool_)
+        self._watched: list[Region] | None = None
+        super().__init__(program, memory, strict, follows_loads=follows_loads)
+        if destinations(program) is None:
+            self._watched = None
+
+    def _watch(self, regions: Sequence[Region]) -> None:
+        self._watched = [region for region in regions if region.writable]
+
+    def accessed(self, space: Space, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
+        if space.name == "global":
+            pages = (addresses.astype(np.uint64, copy=False) - np.uint64(GLOBAL_BASE)).view(np.int64) // PAGE_BYTES
+            if not self._looked[pages].all():
+                for page in np.unique(pages).tolist():
+                    self._look(page)
+        super().accessed(space, access, lanes, addresses)
+
+    def _look(self, page: int) -> None:
+        if self._looked[page]:
+            return
+        self._looked[page] = True
+        begin, stop = page * PAGE_BYTES, min((page + 1) * PAGE_BYTES, len(self.memory.data))
+        state = self._global.state[self._granules_of("global", begin, stop)]
+        granule = self._global.granule
+        unwritten = self._device.unwritten_in(page)
+        if isinstance(unwritten, np.ndarray):
+            whole = unwritten[: stop - begin].reshape(-1, granule).all(axis=1)
+            state |= whole.view(np.uint8) * np.uint8(UNWRITTEN)
+        elif unwritten:
+            state |= UNWRITTEN
+        if self._watched is None:
+            state |= WATCHED
+            return
+        for region in self._watched:
+            if region.start < stop and begin < region.stop:
+                first, last = max(region.start - begin, 0), min(region.stop, stop) - begin
+                state[first // granule : -(-last // granule)] |= WATCHED
+
+    def note_pages(self) -> None:
+        """Tells the device what the launch has written."""
+        for page in np.flatnonzero(self._looked).tolist():
+            begin, stop = page * PAGE_BYTES, min((page + 1) * PAGE_BYTES, len(self.memory.data))
+            unwritten = np.zeros(PAGE_BYTES, np.bool_)
+            unwritten[: stop - begin] = ~self.written(begin, stop)
+            self._device.note_page(page, unwritten)
+
+
+class _Tracker(Observer):
+    """Notes the bytes of each region that a launch reads and writes."""
+
+    def __init__(self) -> None:
+        self._touched: dict[int, Touched] = {}
+        self.engines_moved = False
+
+    def regions(self) -> Iterator[Touched]:
+        """What was touched."""
+        yield from self._touched.values()
+
+    def box_moved(self, *what: object) -> None:
+        self.engines_moved = True
+
+    def accessed(self, space: Space, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
+        if space.name != "global":
+            return
+        offsets = (addresses.astype(np.uint64, copy=False) - np.uint64(GLOBAL_BASE)).view(np.int64)
+        regions = getattr(space, "regions", [])
+        low, high = int(offsets.min()), int(offsets.max())
+        region = regions[access.hint] if access.hint < len(regions) else None
+        found = [region] if region is not None and region.start <= low and high < region.stop else None
+        for each in found or [r for r in regions if r.start <= high and low < r.stop]:
+            here = offsets if found else offsets[(offsets >= each.start) & (offsets < each.stop)]
+            if each.start == 0 or not len(here):
+                continue
+            touched = self._touched.get(each.start)
+            if touched is None:
+                count = (each.stop - each.start) // Touched.UNIT + 1
+                touched = self._touched[each.start] = Touched(each, np.zeros(count, np.bool_), np.zeros(count, np.bool_))
+            units = (here - each.start) // Touched.UNIT
+            if access.kind != "store":
+                touched.read[units] = True
+            if access.kind != "load":
+                touched.written[units] = True

@@ -1,0 +1,172 @@
+"""Compilers' part of `gemmgen run`: the replacement of the CUDA runtime, programs from source, and builds of other people's projects."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemmgen.core.cache import Cache, cache_key
+from gemmgen.core.errors import CompileError, EnvironmentMissing, GemmgenError
+from gemmgen.sanitizer.front_end import CompileOptions, Request, project_files
+from gemmgen.toolchain.nvcc import Nvcc, find_nvcc
+
+LIBRARY = "libcudart.so"
+_SOURCE = Path(__file__).with_name("runtime.cpp")
+_MAXIMUM_SECONDS = 900
+_DEFINED = re.compile(r"\b(?:API\s[\w\s*]*?|^)(cu\w+|__cuda\w+)\(", re.MULTILINE)
+_WRAPPER = """#!{python}
+# nvcc for gemmgen run: the call with the architecture, the kind of PTX and the runtime that the emulator needs.
+import os, sys
+kept, words = [], sys.argv[1:]
+skipped = ("-arch", "--gpu-architecture", "-gencode", "--generate-code", "-code", "--gpu-code", "-cudart", "--cudart")
+while words:
+    word = words.pop(0)
+    if word in skipped:
+        words = words[1:]
+    elif not word.startswith(tuple(name + "=" for name in skipped)) and not word.startswith(("-arch=", "-gencode=")):
+        kept.append(word)
+query = not kept or any(word in ("--version", "-V", "--help", "-h", "--dryrun", "-dryrun") for word in kept)
+os.execv({nvcc!r}, [{nvcc!r}, *kept, *([] if query else {options!r})])
+"""
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    """nvcc and what it is called with. `libraries` is the folder of the replacement runtime."""
+
+    nvcc: Nvcc
+    libraries: Path
+    architecture: int
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Options with which a program's kernels can be read and its calls reach the replacement."""
+        target = f"arch=compute_{self.architecture},code=compute_{self.architecture}"
+        return ("-gencode", target, "-lineinfo", "--no-compress", "-cudart", "shared", f"-L{self.libraries}", "-Xcompiler", "-g")
+
+
+def make_toolkit(folder: Path, architecture: int) -> Toolkit:
+    """The replacement runtime in a folder, compiled if the cache does not have it. Raises GemmgenError."""
+    nvcc = find_nvcc()
+    if nvcc is None:
+        raise EnvironmentMissing("nvcc was not found; install it with: pip install 'gemmgen[run]' (or a CUDA toolkit)")
+    compiler = host_compiler()
+    source = _SOURCE.read_text()
+    stubs = _stubs(source, nvcc)
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    key = cache_key("CUDA runtime", source, stubs, version, nvcc.release, nvcc.include)
+    cache = Cache(quiet=True)
+    library = folder / LIBRARY
+    if (stored := cache.load(key)) is not None and LIBRARY in stored:
+        library.write_bytes(stored[LIBRARY])
+    else:
+        whole = folder / "runtime.cpp"
+        whole.write_text(f'#line 1 "{_SOURCE}"\n{source}\n{stubs}')
+        command = [compiler, "-std=c++17", "-O1", "-g1", "-fPIC", "-shared", "-fvisibility=hidden", "-w", f"-I{nvcc.include}"]
+        _run([*command, str(whole), "-o", str(library), "-ldl", "-Wl,-soname,libcudart.so.13"], "the CUDA runtime of gemmgen run")
+        cache.store(key, {LIBRARY: library.read_bytes()})
+    library.chmod(0o755)
+    for release in (11, 12, 13):
+        (folder / f"{LIBRARY}.{release}").symlink_to(LIBRARY)
+    # Projects that link the static runtime by name get the same.
+    (folder / "libcudart_static.a").write_text("INPUT(-lcudart)\n")
+    return Toolkit(nvcc, folder, architecture)
+
+
+def host_compiler() -> str:
+    """The system's C++ compiler. Raises EnvironmentMissing."""
+    found = shutil.which("g++") or shutil.which("c++")
+    if found is None:
+        raise EnvironmentMissing("gemmgen run needs a C++ compiler: install g++")
+    return found
+
+
+def _stubs(source: str, nvcc: Nvcc) -> str:
+    """Functions of the real runtime that the replacement does not have: each says so and fails."""
+    include = Path(nvcc.include)
+    places = [include.parent / name for name in ("lib64", "lib")]
+    library = next((found for place in places for found in sorted(place.glob("libcudart.so*"))), None)
+    tool = shutil.which("nm")
+    if library is None or tool is None:
+        return ""
+    told = subprocess.run([tool, "-D", "--defined-only", str(library)], capture_output=True, text=True, check=False).stdout
+    names = {line.split()[-1].split("@")[0] for line in told.splitlines() if len(line.split()) == 3}
+    written = set(_DEFINED.findall(source))
+    missing = sorted(name for name in names - written if re.fullmatch(r"(?:__)?cuda\w+", name))
+    return "".join(
+        f'API cudaError_t {name}() __asm__("{name}");\n'.replace(f" {name}()", f" gemmgen_stub_{name}()") for name in missing
+    ) + "".join(f'API cudaError_t gemmgen_stub_{name}() {{ return gemmgen_unsupported("{name}"); }}\n' for name in missing)
+
+
+def _run(command: Sequence[str], what: str, environment: dict[str, str] | None = None) -> None:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_MAXIMUM_SECONDS, check=False, env=environment
+        )
+    except subprocess.TimeoutExpired:
+        raise CompileError(f"{what} took more than {_MAXIMUM_SECONDS} s to compile") from None
+    except OSError as error:
+        raise EnvironmentMissing(f"{command[0]}: {error.strerror}") from None
+    if done.returncode:
+        log = (done.stderr + done.stdout).strip()
+        errors = [line for line in log.splitlines() if re.search(r"\b(?:error|fatal|undefined reference|cannot find)\b", line)][:12]
+        raise CompileError("\n".join([f"{what} does not compile", *(errors or log.splitlines()[-12:])]), log)
+
+
+def build_program(
+    toolkit: Toolkit, sources: Sequence[Path], output: Path, includes: Sequence[str], definitions: Sequence[str], options: Sequence[str]
+) -> None:
+    """Compiles a program from its sources, or takes it from the cache. Raises CompileError."""
+    cache, key = Cache(quiet=True), _program_key(toolkit, sources, includes, definitions, options)
+    if (stored := cache.load(key)) is not None and "program" in stored:
+        output.write_bytes(stored["program"])
+        output.chmod(0o755)
+        return
+    standard = [] if any(re.match(r"--?std\b", option) for option in options) else ["-std=c++17"]
+    command = [toolkit.nvcc.path, "-w", "-O2", *standard, *toolkit.options, *(f"-I{place}" for place in includes)]
+    command += [f"-D{definition}" for definition in definitions]
+    _run([*command, *(str(source) for source in sources), *options, "-o", str(output)], " ".join(str(source) for source in sources))
+    cache.store(key, {"program": output.read_bytes()})
+
+
+def _program_key(
+    toolkit: Toolkit, sources: Sequence[Path], includes: Sequence[str], definitions: Sequence[str], options: Sequence[str]
+) -> str:
+    """A key of the texts of all files of the project, and of all that they are compiled with."""
+    parts = [toolkit.nvcc.path, toolkit.nvcc.release, str(toolkit.architecture), os.getcwd(), *includes, "", *definitions, "", *options, ""]
+    for source in sources:
+        request = Request(source.read_text(errors="replace"), str(source), source.resolve().parent, CompileOptions(None, tuple(includes)))
+        parts += [part for item in sorted(project_files(request).items()) for part in item]
+    return cache_key("program", *parts)
+
+
+def build_environment(toolkit: Toolkit, folder: Path) -> dict[str, str]:
+    """An environment in which a project's own build finds the wrapper of nvcc first, in PATH and as a CUDA toolkit."""
+    tree = folder / "cuda"
+    (tree / "bin").mkdir(parents=True)
+    wrapper = tree / "bin" / "nvcc"
+    wrapper.write_text(_WRAPPER.format(python=sys.executable, nvcc=toolkit.nvcc.path, options=list(toolkit.options)))
+    wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
+    (tree / "include").symlink_to(toolkit.nvcc.include)
+    for name in ("lib64", "lib"):
+        (tree / name).symlink_to(toolkit.libraries)
+    environment = dict(os.environ)
+    environment["PATH"] = f"{tree / 'bin'}:{environment.get('PATH', '')}"
+    for name in ("CUDA_PATH", "CUDA_HOME", "CUDAToolkit_ROOT"):
+        environment[name] = str(tree)
+    environment |= {"NVCC": str(wrapper), "CUDACXX": str(wrapper), "LIBRARY_PATH": str(toolkit.libraries)}
+    return environment
+
+
+def run_build(command: str, environment: dict[str, str]) -> None:
+    """Runs a project's build in the current folder. Raises GemmgenError."""
+    done = subprocess.run(command, shell=True, env=environment, check=False)
+    if done.returncode:
+        raise GemmgenError(f"the build {command!r} failed (status {done.returncode})")

@@ -1,0 +1,1152 @@
+// Replacement of libcudart for `gemmgen run`: device memory is a file shared with the emulator's process, which gets each
+// launch over a socket. Compiled by the host compiler against the CUDA headers that the program is compiled with.
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdarg>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#define API extern "C" __attribute__((visibility("default")))
+typedef cudaError_t Error;
+
+namespace {
+
+// Numbers of the messages; gemmgen/sanitizer/programs/messages.py has the same.
+enum Operation : uint32_t {
+  LOAD_MODULE = 1, FIND_VARIABLE, FIND_KERNEL, LAUNCH, ALLOCATE, RELEASE, COPIED, STREAM, TENSOR_MAP, TEXTURE, MISUSE, UNSUPPORTED
+};
+enum StreamEvent : uint32_t { CREATE = 1, CREATE_UNORDERED, DESTROY, SYNCHRONIZE, SYNCHRONIZE_ALL, RECORD, WAIT, SYNCHRONIZE_EVENT };
+enum MemoryKind : uint32_t { DEVICE, MANAGED, PINNED };
+
+const uintptr_t BASE = 0x7f0000000000ull;  // GLOBAL_BASE of the emulator
+const size_t PAGE = 4096;
+const int FRAMES = 12;
+
+struct Kernel {
+  uint64_t module;
+  std::string name;
+  bool known = false;
+  uint32_t shared_bytes = 0, local_bytes = 0, max_threads = 1024, parameter_bytes = 0;
+  std::vector<std::pair<uint32_t, uint32_t>> parameters;  // offset, size
+  int dynamic_limit = 0;
+};
+struct Variable { uint64_t module; std::string name; uint64_t address = 0, size = 0; };
+struct Configuration { dim3 grid, block; size_t shared; cudaStream_t stream; };
+struct Allocation { size_t bytes; MemoryKind kind; };
+struct Graph { std::vector<std::function<Error()>> steps; };
+struct Stream { uint32_t id; unsigned flags; int priority; Graph* capture; };
+struct Event { uint32_t id; double milliseconds; bool recorded; };
+struct Array { cudaChannelFormatDesc format; cudaExtent extent; void* data; size_t element_bytes; unsigned flags; };
+
+std::recursive_mutex guard;
+int channel = -1;
+size_t arena = 0;
+char* window = nullptr;  // the same memory at another address, which this library may always touch
+std::map<const void*, Kernel*> kernels;
+std::set<const Kernel*> kernel_set;
+std::map<const void*, Variable*> variables;
+std::map<uintptr_t, Allocation> allocations;
+std::map<uint64_t, Array*> textures;
+std::vector<std::pair<void**, Variable*>> managed_variables;
+std::set<Stream*> streams;
+std::set<Event*> events;
+uint32_t next_stream = 1, next_event = 1;
+Error sticky = cudaSuccess;
+thread_local std::vector<Configuration> configurations;
+thread_local Error last_error = cudaSuccess;
+
+double now() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1e3 + t.tv_nsec * 1e-6;
+}
+
+Error fail(Error error) {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+void say(const char* format, ...) {
+  va_list list;
+  va_start(list, format);
+  fflush(stdout);
+  fprintf(stderr, "[gemmgen] ");
+  vfprintf(stderr, format, list);
+  fputc('\n', stderr);
+  va_end(list);
+}
+
+// -- messages ---------------------------------------------------------------------------------------------------------
+
+bool transfer(bool sends, char* data, size_t count) {
+  while (count) {
+    ssize_t done = sends ? send(channel, data, count, MSG_NOSIGNAL) : recv(channel, data, count, 0);
+    if (done <= 0) return false;
+    data += done;
+    count -= done;
+  }
+  return true;
+}
+
+template <class T> std::string raw(const T& value) { return std::string((const char*)&value, sizeof value); }
+
+void start();
+
+// Sends a message and returns the status of the answer; `answer` gets its body.
+int ask(Operation operation, const std::string& body, std::string* answer = nullptr) {
+  std::lock_guard<std::recursive_mutex> lock(guard);
+  start();
+  std::string message = raw((uint32_t)operation) + raw((uint32_t)body.size()) + body;
+  int32_t status;
+  uint32_t size;
+  std::string text;
+  bool fine = transfer(true, &message[0], message.size()) && transfer(false, (char*)&status, 4) && transfer(false, (char*)&size, 4);
+  if (fine) {
+    text.resize(size);
+    fine = !size || transfer(false, &text[0], size);
+  }
+  if (!fine) {
+    say("the emulator has ended");
+    _exit(3);
+  }
+  if (answer) *answer = text;
+  return status;
+}
+
+// The calls that led here, as places in files: the report names lines of the program by them.
+std::string callers() {
+  void* frames[FRAMES];
+  int count = backtrace(frames, FRAMES);
+  std::string found;
+  uint32_t kept = 0;
+  for (int i = 1; i < count; ++i) {
+    Dl_info info;
+    if (!dladdr(frames[i], &info) || !info.dli_fname) continue;
+    if (strstr(info.dli_fname, "libcudart") || strstr(info.dli_fname, "libc.so")) continue;
+    std::string file(info.dli_fname);
+    found += raw((uint64_t)((char*)frames[i] - (char*)info.dli_fbase)) + raw((uint32_t)file.size()) + file;
+    if (++kept == 4) break;
+  }
+  return raw(kept) + found;
+}
+
+void misuse(const char* code, const char* format, ...) {
+  char text[1024];
+  va_list list;
+  va_start(list, format);
+  vsnprintf(text, sizeof text, format, list);
+  va_end(list);
+  std::string name(code), message(text);
+  ask(MISUSE, raw((uint32_t)name.size()) + name + raw((uint32_t)message.size()) + message + callers());
+}
+
+struct sigaction previous_handler;
+std::map<uintptr_t, std::pair<size_t, std::string>> guarded;  // pages that work in flight writes, and its name
+
+// The host has waited: it may touch everything again.
+void unguard() {
+  for (auto& each : guarded) mprotect((void*)each.first, each.second.first, PROT_READ | PROT_WRITE);
+  guarded.clear();
+}
+
+void faulted(int number, siginfo_t* info, void*) {
+  uintptr_t address = (uintptr_t)info->si_addr;
+  auto found = guarded.upper_bound(address);
+  if (found != guarded.begin() && (--found, address < found->first + found->second.first)) {
+    std::string writer = found->second.second;
+    unguard();
+    misuse("host-race", "host code touches memory that %s writes, before it has waited for it", writer.c_str());
+    return;
+  }
+  if (address >= BASE && address < BASE + arena) {
+    misuse("host-access", "host code touches device memory at 0x%lx, which is allocated with cudaMalloc, or freed", (unsigned long)address);
+  }
+  sigaction(SIGSEGV, &previous_handler, nullptr);
+  raise(number);
+}
+
+void start() {
+  if (channel >= 0) return;
+  const char* socket_text = getenv("GEMMGEN_SOCKET");
+  const char* memory_text = getenv("GEMMGEN_MEMORY");
+  const char* arena_text = getenv("GEMMGEN_ARENA");
+  if (!socket_text || !memory_text || !arena_text) {
+    fprintf(stderr, "this program's CUDA runtime is gemmgen's emulator: start it with gemmgen run\n");
+    _exit(2);
+  }
+  channel = atoi(socket_text);
+  arena = strtoull(arena_text, nullptr, 10);
+  int file = atoi(memory_text);
+  void* at = mmap((void*)BASE, arena, PROT_NONE, MAP_SHARED | MAP_FIXED_NOREPLACE, file, 0);
+  window = (char*)mmap(nullptr, arena, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (at != (void*)BASE || window == MAP_FAILED) {
+    say("device memory cannot be mapped");
+    _exit(2);
+  }
+  setvbuf(stdout, nullptr, _IOLBF, 1 << 16);
+  struct sigaction action = {};
+  action.sa_sigaction = faulted;
+  action.sa_flags = SA_SIGINFO | SA_NODEFER;
+  sigaction(SIGSEGV, &action, &previous_handler);
+}
+
+void unsupported(const char* what) {
+  std::string name(what);
+  ask(UNSUPPORTED, raw((uint32_t)name.size()) + name + callers());
+  fail(cudaErrorNotSupported);
+}
+
+// -- streams ----------------------------------------------------------------------------------------------------------
+
+bool is_stream(cudaStream_t stream) { return streams.count((Stream*)stream) != 0; }
+
+uint32_t id_of(cudaStream_t stream) { return is_stream(stream) ? ((Stream*)stream)->id : 0; }
+
+void tell(StreamEvent what, uint32_t stream, uint32_t event = 0) {
+  ask(STREAM, raw((uint32_t)what) + raw(stream) + raw(event));
+  if (what == SYNCHRONIZE || what == SYNCHRONIZE_ALL || what == SYNCHRONIZE_EVENT) unguard();
+}
+
+Graph* capturing(cudaStream_t stream) { return is_stream(stream) ? ((Stream*)stream)->capture : nullptr; }
+
+// Does a step now, or keeps it for the graph that the stream is captured into.
+Error in_stream(cudaStream_t stream, const std::function<Error()>& step) {
+  std::lock_guard<std::recursive_mutex> lock(guard);
+  if (Graph* graph = capturing(stream)) {
+    graph->steps.push_back(step);
+    return cudaSuccess;
+  }
+  return step();
+}
+
+// -- memory -----------------------------------------------------------------------------------------------------------
+
+bool on_device(const void* pointer) {
+  start();
+  return (uintptr_t)pointer - BASE < arena;
+}
+
+char* reachable(const void* pointer) { return on_device(pointer) ? window + ((uintptr_t)pointer - BASE) : (char*)pointer; }
+
+std::map<uintptr_t, Allocation>::iterator allocation_of(const void* pointer) {
+  auto found = allocations.upper_bound((uintptr_t)pointer);
+  if (found == allocations.begin()) return allocations.end();
+  --found;
+  return (uintptr_t)pointer <= found->first + found->second.bytes ? found : allocations.end();
+}
+
+size_t whole_pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
+
+Error allocate(void** pointer, size_t bytes, MemoryKind kind, const char* call) {
+  start();
+  if (!pointer) return fail(cudaErrorInvalidValue);
+  *pointer = nullptr;
+  if (!bytes) return fail(sticky);
+  std::string name(call), answer;
+  if (ask(ALLOCATE, raw((uint64_t)bytes) + raw((uint32_t)kind) + raw((uint32_t)name.size()) + name + callers(), &answer) || answer.size() != 8)
+    return fail(cudaErrorMemoryAllocation);
+  uint64_t address;
+  memcpy(&address, answer.data(), 8);
+  *pointer = (void*)address;
+  allocations[address] = {bytes, kind};
+  if (kind != DEVICE) mprotect((void*)address, whole_pages(bytes), PROT_READ | PROT_WRITE);
+  return fail(sticky);
+}
+
+Error release(void* pointer, const char* call) {
+  if (!pointer) return fail(sticky);
+  auto found = allocations.find((uintptr_t)pointer);
+  std::string name(call);
+  if (found == allocations.end()) {
+    std::string answer;
+    ask(RELEASE, raw((uint64_t)(uintptr_t)pointer) + raw((uint32_t)name.size()) + name + callers(), &answer);
+    return fail(cudaErrorInvalidValue);
+  }
+  if (found->second.kind != DEVICE) mprotect(pointer, whole_pages(found->second.bytes), PROT_NONE);
+  allocations.erase(found);
+  ask(RELEASE, raw((uint64_t)(uintptr_t)pointer) + raw((uint32_t)name.size()) + name + callers());
+  return fail(sticky);
+}
+
+// True if bytes lie within one allocation of the device, or are memory of the host alone.
+bool fits(const void* pointer, size_t count, const char* call) {
+  if (!on_device(pointer)) return true;
+  auto found = allocation_of(pointer);
+  if (found == allocations.end()) {
+    misuse("copy-out-of-bounds", "%s: %p lies in no allocation (it may have been freed)", call, pointer);
+    return false;
+  }
+  size_t offset = (uintptr_t)pointer - found->first;
+  if (offset + count <= found->second.bytes) return true;
+  misuse("copy-out-of-bounds", "%s: %zu bytes, from byte %zu of an allocation of %zu bytes on", call, count, offset, found->second.bytes);
+  return false;
+}
+
+bool is_device_only(const void* pointer) {
+  if (!on_device(pointer)) return false;
+  auto found = allocation_of(pointer);
+  return found != allocations.end() && found->second.kind == DEVICE;
+}
+
+// Tells the emulator of bytes that a copy or a fill moved: from `source` (0: from the host) to `target` (0: to the host).
+void moved(const void* target, const void* source, size_t count, cudaStream_t stream, bool host_waits, const char* call) {
+  uint64_t to = on_device(target) ? (uintptr_t)target : 0, from = source && on_device(source) ? (uintptr_t)source : 0;
+  if (!count || (!to && !from)) {
+    if (host_waits) tell(SYNCHRONIZE, id_of(stream));
+    return;
+  }
+  std::string name(call);
+  if (host_waits) unguard();
+  ask(COPIED, raw(to) + raw(from) + raw((uint64_t)count) + raw(id_of(stream)) + raw((uint32_t)host_waits) + raw((uint32_t)name.size()) + name + callers());
+}
+
+Error copy_now(void* target, const void* source, size_t count, cudaMemcpyKind kind, cudaStream_t stream, bool host_waits, const char* call) {
+  start();
+  if (sticky) return fail(sticky);
+  if (!count) return cudaSuccess;
+  bool to_host = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyHostToHost, from_host = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyHostToHost;
+  bool wrong = kind != cudaMemcpyDefault && ((to_host && is_device_only(target)) || (from_host && is_device_only(source)) ||
+                                             (!to_host && !on_device(target)) || (!from_host && !on_device(source)));
+  if (wrong) {
+    misuse("copy-direction", "%s: the direction %d does not fit the pointers %p <- %p", call, (int)kind, target, source);
+    return fail(cudaErrorInvalidValue);
+  }
+  if (!fits(target, count, call) || !fits(source, count, call)) return fail(cudaErrorInvalidValue);
+  memmove(reachable(target), reachable(source), count);
+  moved(target, source, count, stream, host_waits, call);
+  return fail(sticky);
+}
+
+Error copy_rows(void* target, size_t target_pitch, const void* source, size_t source_pitch, size_t width, size_t height, cudaMemcpyKind kind,
+                cudaStream_t stream, bool host_waits, const char* call) {
+  if (width > target_pitch || width > source_pitch) return fail(cudaErrorInvalidPitchValue);
+  for (size_t row = 0; row < height; ++row) {
+    Error error = copy_now((char*)target + row * target_pitch, (const char*)source + row * source_pitch, width, kind, stream, host_waits, call);
+    if (error) return error;
+  }
+  return cudaSuccess;
+}
+
+Error fill_now(void* target, int value, size_t count, cudaStream_t stream, bool host_waits, const char* call) {
+  start();
+  if (sticky) return fail(sticky);
+  if (!count) return cudaSuccess;
+  if (!on_device(target) || !fits(target, count, call)) return fail(cudaErrorInvalidValue);
+  memset(reachable(target), value, count);
+  moved(target, nullptr, count, stream, host_waits, call);
+  return cudaSuccess;
+}
+
+Variable* variable_of(const void* symbol) {
+  auto found = variables.find(symbol);
+  if (found == variables.end()) return nullptr;
+  Variable* variable = found->second;
+  if (!variable->address) {
+    std::string answer;
+    if (ask(FIND_VARIABLE, raw(variable->module) + variable->name, &answer) || answer.size() != 16) return nullptr;
+    memcpy(&variable->address, answer.data(), 8);
+    memcpy(&variable->size, answer.data() + 8, 8);
+    allocations[variable->address] = {variable->size, DEVICE};
+  }
+  return variable;
+}
+
+// -- kernels ----------------------------------------------------------------------------------------------------------
+
+Kernel* kernel_of(const void* function) {
+  auto found = kernels.find(function);
+  if (found != kernels.end()) return found->second;
+  return kernel_set.count((const Kernel*)function) ? (Kernel*)function : nullptr;
+}
+
+Error know(Kernel* kernel) {
+  if (kernel->known) return cudaSuccess;
+  std::string answer;
+  if (ask(FIND_KERNEL, raw(kernel->module) + kernel->name, &answer) || answer.size() < 16) {
+    say("%s: %s", kernel->name.c_str(), answer.c_str());
+    return fail(cudaErrorInvalidDeviceFunction);
+  }
+  uint32_t head[4];
+  memcpy(head, answer.data(), 16);
+  kernel->shared_bytes = head[1];
+  kernel->local_bytes = head[2];
+  kernel->max_threads = head[3];
+  for (uint32_t i = 0; i < head[0]; ++i) {
+    uint32_t pair[2];
+    memcpy(pair, answer.data() + 16 + 8 * i, 8);
+    kernel->parameters.push_back({pair[0], pair[1]});
+    kernel->parameter_bytes = pair[0] + pair[1];
+  }
+  kernel->known = true;
+  return cudaSuccess;
+}
+
+struct LaunchShape { dim3 grid, block; uint32_t cluster[3]; size_t shared; bool cooperative; };
+
+Error launch_now(Kernel* kernel, const LaunchShape& shape, const std::string& parameters, cudaStream_t stream) {
+  if (sticky) return fail(sticky);
+  uint32_t words[12] = {shape.grid.x,     shape.grid.y,     shape.grid.z,     shape.block.x,          shape.block.y, shape.block.z,
+                        shape.cluster[0], shape.cluster[1], shape.cluster[2], (uint32_t)shape.shared, shape.cooperative, id_of(stream)};
+  std::string answer;
+  fflush(stdout);
+  int status = ask(LAUNCH, raw(kernel->module) + raw(words) + raw((uint32_t)kernel->name.size()) + kernel->name + parameters, &answer);
+  if (status == cudaSuccess) {
+    // What the kernel wrote of memory that the host sees may not be touched before the host has waited.
+    uint32_t count = 0;
+    if (answer.size() >= 4) memcpy(&count, answer.data(), 4);
+    for (uint32_t i = 0; i < count && answer.size() >= 4 + 16 * (i + 1); ++i) {
+      uint64_t range[2];
+      memcpy(range, answer.data() + 4 + 16 * i, 16);
+      guarded[range[0]] = {range[1], kernel->name};
+      mprotect((void*)range[0], range[1], PROT_NONE);
+    }
+    fputs(answer.c_str() + 4 + 16 * count, stdout);
+    return cudaSuccess;
+  }
+  fputs(answer.c_str(), stdout);
+  if (status == cudaErrorInvalidConfiguration || status == cudaErrorInvalidDeviceFunction || status == cudaErrorInvalidValue) return fail((Error)status);
+  sticky = (Error)status;  // as on a GPU, later calls tell
+  return cudaSuccess;
+}
+
+Error launch(const void* function, LaunchShape shape, void** arguments, cudaStream_t stream) {
+  Kernel* kernel = kernel_of(function);
+  if (!kernel) return fail(cudaErrorInvalidDeviceFunction);
+  if (Error error = know(kernel)) return error;
+  size_t most = kernel->dynamic_limit ? kernel->dynamic_limit : 49152 > kernel->shared_bytes ? 49152 - kernel->shared_bytes : 0;
+  if (shape.shared > most) {
+    misuse("too-much-shared-memory", "%s is launched with %zu bytes of dynamic shared memory, more than %zu: cudaFuncSetAttribute allows more",
+           kernel->name.c_str(), shape.shared, most);
+    return fail(cudaErrorInvalidValue);
+  }
+  std::string parameters(kernel->parameter_bytes, '\0');
+  for (size_t i = 0; i < kernel->parameters.size(); ++i)
+    memcpy(&parameters[kernel->parameters[i].first], arguments[i], kernel->parameters[i].second);
+  return in_stream(stream, [=] { return launch_now(kernel, shape, parameters, stream); });
+}
+
+LaunchShape plain_shape(dim3 grid, dim3 block, size_t shared, bool cooperative = false) { return {grid, block, {0, 0, 0}, shared, cooperative}; }
+
+// -- the card ---------------------------------------------------------------------------------------------------------
+
+int setting(const char* name, int otherwise) {
+  const char* text = getenv(name);
+  return text ? atoi(text) : otherwise;
+}
+
+int architecture() { return setting("GEMMGEN_ARCHITECTURE", 80); }
+
+int attribute(int which) {
+  bool hopper = architecture() >= 90;
+  switch (which) {
+    case cudaDevAttrMaxThreadsPerBlock: case cudaDevAttrMaxBlockDimX: case cudaDevAttrMaxBlockDimY: return 1024;
+    case cudaDevAttrMaxBlockDimZ: return 64;
+    case cudaDevAttrMaxGridDimX: return 2147483647;
+    case cudaDevAttrMaxGridDimY: case cudaDevAttrMaxGridDimZ: return 65535;
+    case cudaDevAttrMaxSharedMemoryPerBlock: return 49152;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: return hopper ? 232448 : 166912;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: return hopper ? 233472 : 167936;
+    case cudaDevAttrReservedSharedMemoryPerBlock: return 1024;
+    case cudaDevAttrTotalConstantMemory: return 65536;
+    case cudaDevAttrWarpSize: return 32;
+    case cudaDevAttrMultiProcessorCount: return setting("GEMMGEN_MULTIPROCESSORS", 8);
+    case cudaDevAttrMaxThreadsPerMultiProcessor: return 2048;
+    case cudaDevAttrMaxRegistersPerBlock: case cudaDevAttrMaxRegistersPerMultiprocessor: return 65536;
+    case cudaDevAttrMaxBlocksPerMultiprocessor: return 32;
+    case cudaDevAttrComputeCapabilityMajor: return architecture() / 10;
+    case cudaDevAttrComputeCapabilityMinor: return architecture() % 10;
+    case cudaDevAttrCooperativeLaunch: case cudaDevAttrUnifiedAddressing: case cudaDevAttrManagedMemory: case cudaDevAttrCanMapHostMemory:
+    case cudaDevAttrStreamPrioritiesSupported: case cudaDevAttrConcurrentManagedAccess: case cudaDevAttrConcurrentKernels:
+    case cudaDevAttrMemoryPoolsSupported: case cudaDevAttrAsyncEngineCount: return 1;
+    case cudaDevAttrClockRate: case cudaDevAttrMemoryClockRate: return 1000000;
+    case cudaDevAttrGlobalMemoryBusWidth: return 512;
+    case cudaDevAttrL2CacheSize: return 1 << 22;
+    case cudaDevAttrTextureAlignment: case cudaDevAttrTexturePitchAlignment: return 512;
+    case cudaDevAttrClusterLaunch: return hopper;
+    default: return 0;
+  }
+}
+
+Error finish_all() {
+  tell(SYNCHRONIZE_ALL, 0);
+  return fail(sticky);
+}
+
+size_t element_bytes(const cudaChannelFormatDesc& format) { return (format.x + format.y + format.z + format.w) / 8; }
+
+size_t rows_of(const Array* array) { return std::max<size_t>(array->extent.height, 1) * std::max<size_t>(array->extent.depth, 1); }
+
+}  // namespace
+
+// Stubs of calls that are not written name themselves here.
+API cudaError_t gemmgen_unsupported(const char* name) {
+  unsupported(name);
+  return cudaErrorNotSupported;
+}
+
+// -- what nvcc generates calls of --------------------------------------------------------------------------------------
+
+API void** __cudaRegisterFatBinary(void* wrapper) {
+  struct Wrapper { int magic, version; const char* data; void* more; };
+  const char* data = ((Wrapper*)wrapper)->data;
+  uint64_t size;
+  uint16_t header;
+  memcpy(&header, data + 6, 2);
+  memcpy(&size, data + 8, 8);
+  std::string answer;
+  uint64_t* module = new uint64_t(~0ull);
+  if (ask(LOAD_MODULE, std::string(data, header + size), &answer) == 0 && answer.size() == 8) memcpy(module, answer.data(), 8);
+  return (void**)module;
+}
+API void __cudaRegisterFatBinaryEnd(void**) {}
+API void __cudaUnregisterFatBinary(void**) {}
+API char __cudaInitModule(void**) {
+  for (auto& each : managed_variables)
+    if (Variable* variable = variable_of(each.first)) *each.first = (void*)variable->address;
+  return 0;
+}
+API void __cudaRegisterFunction(void** module, const char* function, char*, const char* name, int, uint3*, uint3*, dim3*, dim3*, int*) {
+  Kernel* kernel = new Kernel;
+  kernel->module = *(uint64_t*)module;
+  kernel->name = name;
+  kernels[function] = kernel;
+  kernel_set.insert(kernel);
+}
+API void __cudaRegisterVar(void** module, char* variable, char*, const char* name, int, size_t, int, int) {
+  Variable* made = new Variable;
+  made->module = *(uint64_t*)module;
+  made->name = name;
+  variables[variable] = made;
+}
+API void __cudaRegisterManagedVar(void** module, void** variable, char*, const char* name, int, size_t, int, int) {
+  Variable* made = new Variable;
+  made->module = *(uint64_t*)module;
+  made->name = name;
+  variables[variable] = made;
+  if (variable_of(variable)) {
+    *variable = (void*)made->address;
+    allocations[made->address].kind = MANAGED;
+    uintptr_t first = made->address / PAGE * PAGE;
+    mprotect((void*)first, whole_pages(made->address - first + made->size), PROT_READ | PROT_WRITE);
+    managed_variables.push_back({variable, made});
+  }
+}
+API unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, cudaStream_t stream) {
+  configurations.push_back({grid, block, shared, stream});
+  return 0;
+}
+API Error __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared, void* stream) {
+  if (configurations.empty()) return fail(cudaErrorMissingConfiguration);
+  Configuration found = configurations.back();
+  configurations.pop_back();
+  *grid = found.grid;
+  *block = found.block;
+  *shared = found.shared;
+  *(cudaStream_t*)stream = found.stream;
+  return cudaSuccess;
+}
+API Error __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
+  *kernel = (cudaKernel_t)kernel_of(function);
+  return *kernel ? cudaSuccess : fail(cudaErrorInvalidDeviceFunction);
+}
+API Error __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream) {
+  return launch(kernel, plain_shape(grid, block, shared), arguments, stream);
+}
+
+// -- launches ---------------------------------------------------------------------------------------------------------
+
+API Error cudaGetKernel(cudaKernel_t* kernel, const void* function) { return __cudaGetKernel(kernel, function); }
+API Error cudaGetFuncBySymbol(cudaFunction_t* function, const void* symbol) { return __cudaGetKernel((cudaKernel_t*)function, symbol); }
+API Error cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream) {
+  return launch(function, plain_shape(grid, block, shared), arguments, stream);
+}
+API Error cudaLaunchCooperativeKernel(const void* function, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream) {
+  return launch(function, plain_shape(grid, block, shared, true), arguments, stream);
+}
+API Error cudaLaunchKernelExC(const cudaLaunchConfig_t* configuration, const void* function, void** arguments) {
+  LaunchShape shape = plain_shape(configuration->gridDim, configuration->blockDim, configuration->dynamicSmemBytes);
+  for (unsigned i = 0; i < configuration->numAttrs; ++i) {
+    const cudaLaunchAttribute& each = configuration->attrs[i];
+    if (each.id == cudaLaunchAttributeClusterDimension) {
+      shape.cluster[0] = each.val.clusterDim.x;
+      shape.cluster[1] = each.val.clusterDim.y;
+      shape.cluster[2] = each.val.clusterDim.z;
+    }
+    if (each.id == cudaLaunchAttributeCooperative) shape.cooperative |= each.val.cooperative;
+  }
+  return launch(function, shape, arguments, configuration->stream);
+}
+API Error cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  return in_stream(stream, [=] { function(data); return cudaSuccess; });
+}
+API Error cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function, void* data, unsigned) {
+  return in_stream(stream, [=] { function(stream, sticky, data); return cudaSuccess; });
+}
+API Error cudaFuncSetAttribute(const void* function, cudaFuncAttribute which, int value) {
+  Kernel* kernel = kernel_of(function);
+  if (!kernel) return fail(cudaErrorInvalidDeviceFunction);
+  if (which == cudaFuncAttributeMaxDynamicSharedMemorySize) {
+    if (value < 0 || value > attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)) return fail(cudaErrorInvalidValue);
+    kernel->dynamic_limit = value;
+  }
+  return cudaSuccess;
+}
+API Error cudaFuncSetCacheConfig(const void*, cudaFuncCache) { return cudaSuccess; }
+API Error cudaFuncSetSharedMemConfig(const void*, cudaSharedMemConfig) { return cudaSuccess; }
+API Error cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
+  Kernel* kernel = kernel_of(function);
+  if (!kernel) return fail(cudaErrorInvalidDeviceFunction);
+  if (Error error = know(kernel)) return error;
+  memset(attributes, 0, sizeof *attributes);
+  attributes->sharedSizeBytes = kernel->shared_bytes;
+  attributes->localSizeBytes = kernel->local_bytes;
+  attributes->maxThreadsPerBlock = kernel->max_threads;
+  attributes->numRegs = 32;
+  attributes->ptxVersion = attributes->binaryVersion = architecture();
+  attributes->maxDynamicSharedSizeBytes = kernel->dynamic_limit ? kernel->dynamic_limit : 49152 - (int)kernel->shared_bytes;
+  return cudaSuccess;
+}
+API Error cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* function, int threads, size_t shared, unsigned) {
+  Kernel* kernel = kernel_of(function);
+  if (!kernel) return fail(cudaErrorInvalidDeviceFunction);
+  if (Error error = know(kernel)) return error;
+  int by_threads = threads > 0 && threads <= (int)kernel->max_threads ? 2048 / ((threads + 31) / 32 * 32) : 0;
+  int by_memory = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / (int)(shared + kernel->shared_bytes + 1024);
+  *blocks = std::min(std::min(by_threads, by_memory), 32);
+  return cudaSuccess;
+}
+API Error cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function, int threads, size_t shared) {
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, shared, 0);
+}
+API Error cudaOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, const void* function, int blocks, int) {
+  Kernel* kernel = kernel_of(function);
+  if (!kernel || know(kernel) || blocks < 1) return fail(cudaErrorInvalidValue);
+  int each = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / blocks - 1024 - (int)kernel->shared_bytes;
+  *bytes = std::max(std::min(each, attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)), 0);
+  return cudaSuccess;
+}
+API Error cudaOccupancyMaxPotentialClusterSize(int* size, const void*, const cudaLaunchConfig_t*) { *size = 8; return cudaSuccess; }
+
+// -- memory -----------------------------------------------------------------------------------------------------------
+
+API Error cudaMalloc(void** pointer, size_t bytes) { return allocate(pointer, bytes, DEVICE, "cudaMalloc"); }
+API Error cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t) { return allocate(pointer, bytes, DEVICE, "cudaMallocAsync"); }
+API Error cudaMallocFromPoolAsync(void** pointer, size_t bytes, cudaMemPool_t, cudaStream_t) { return allocate(pointer, bytes, DEVICE, "cudaMallocFromPoolAsync"); }
+API Error cudaMallocManaged(void** pointer, size_t bytes, unsigned) { return allocate(pointer, bytes, MANAGED, "cudaMallocManaged"); }
+API Error cudaMallocHost(void** pointer, size_t bytes) { return allocate(pointer, bytes, PINNED, "cudaMallocHost"); }
+API Error cudaHostAlloc(void** pointer, size_t bytes, unsigned) { return allocate(pointer, bytes, PINNED, "cudaHostAlloc"); }
+API Error cudaMallocPitch(void** pointer, size_t* pitch, size_t width, size_t height) {
+  *pitch = (width + 511) / 512 * 512;
+  return allocate(pointer, *pitch * height, DEVICE, "cudaMallocPitch");
+}
+API Error cudaMalloc3D(cudaPitchedPtr* pointer, cudaExtent extent) {
+  pointer->pitch = (extent.width + 511) / 512 * 512;
+  pointer->xsize = extent.width;
+  pointer->ysize = extent.height;
+  return allocate(&pointer->ptr, pointer->pitch * extent.height * extent.depth, DEVICE, "cudaMalloc3D");
+}
+API Error cudaFree(void* pointer) {
+  if (pointer) finish_all();
+  return release(pointer, "cudaFree");
+}
+API Error cudaFreeAsync(void* pointer, cudaStream_t stream) { return in_stream(stream, [=] { return release(pointer, "cudaFreeAsync"); }); }
+API Error cudaFreeHost(void* pointer) { return release(pointer, "cudaFreeHost"); }
+API Error cudaHostGetDevicePointer(void** device, void* host, unsigned) {
+  *device = host;
+  return on_device(host) ? cudaSuccess : fail(cudaErrorInvalidValue);
+}
+API Error cudaHostGetFlags(unsigned* flags, void*) { *flags = 0; return cudaSuccess; }
+API Error cudaHostRegister(void*, size_t, unsigned flags) {
+  if (flags & cudaHostRegisterMapped) unsupported("cudaHostRegister with cudaHostRegisterMapped");
+  return flags & cudaHostRegisterMapped ? cudaErrorNotSupported : cudaSuccess;
+}
+API Error cudaHostUnregister(void*) { return cudaSuccess; }
+API Error cudaMemcpy(void* target, const void* source, size_t count, cudaMemcpyKind kind) {
+  return copy_now(target, source, count, kind, nullptr, true, "cudaMemcpy");
+}
+API Error cudaMemcpyAsync(void* target, const void* source, size_t count, cudaMemcpyKind kind, cudaStream_t stream) {
+  // Pageable memory is copied through a buffer of the driver's: the host waits for it.
+  bool waits = !(on_device(target) && on_device(source));
+  return in_stream(stream, [=] { return copy_now(target, source, count, kind, stream, waits, "cudaMemcpyAsync"); });
+}
+API Error cudaMemcpy2D(void* target, size_t target_pitch, const void* source, size_t source_pitch, size_t width, size_t height, cudaMemcpyKind kind) {
+  return copy_rows(target, target_pitch, source, source_pitch, width, height, kind, nullptr, true, "cudaMemcpy2D");
+}
+API Error cudaMemcpy2DAsync(void* target, size_t target_pitch, const void* source, size_t source_pitch, size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
+  bool waits = !(on_device(target) && on_device(source));
+  return in_stream(stream, [=] { return copy_rows(target, target_pitch, source, source_pitch, width, height, kind, stream, waits, "cudaMemcpy2DAsync"); });
+}
+API Error cudaMemcpyPeer(void* target, int, const void* source, int, size_t count) {
+  return copy_now(target, source, count, cudaMemcpyDefault, nullptr, true, "cudaMemcpyPeer");
+}
+API Error cudaMemset(void* target, int value, size_t count) { return fill_now(target, value, count, nullptr, false, "cudaMemset"); }
+API Error cudaMemsetAsync(void* target, int value, size_t count, cudaStream_t stream) {
+  return in_stream(stream, [=] { return fill_now(target, value, count, stream, false, "cudaMemsetAsync"); });
+}
+API Error cudaMemset2DAsync(void* target, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream) {
+  return in_stream(stream, [=] {
+    for (size_t row = 0; row < height; ++row)
+      if (Error error = fill_now((char*)target + row * pitch, value, width, stream, false, "cudaMemset2D")) return error;
+    return cudaSuccess;
+  });
+}
+API Error cudaMemset2D(void* target, size_t pitch, int value, size_t width, size_t height) {
+  return cudaMemset2DAsync(target, pitch, value, width, height, nullptr);
+}
+API Error cudaMemcpyToSymbolAsync(const void* symbol, const void* source, size_t count, size_t offset, cudaMemcpyKind kind, cudaStream_t stream) {
+  Variable* variable = variable_of(symbol);
+  if (!variable) return fail(cudaErrorInvalidSymbol);
+  return in_stream(stream, [=] { return copy_now((char*)variable->address + offset, source, count, kind, stream, true, "cudaMemcpyToSymbol"); });
+}
+API Error cudaMemcpyToSymbol(const void* symbol, const void* source, size_t count, size_t offset, cudaMemcpyKind kind) {
+  return cudaMemcpyToSymbolAsync(symbol, source, count, offset, kind, nullptr);
+}
+API Error cudaMemcpyFromSymbolAsync(void* target, const void* symbol, size_t count, size_t offset, cudaMemcpyKind kind, cudaStream_t stream) {
+  Variable* variable = variable_of(symbol);
+  if (!variable) return fail(cudaErrorInvalidSymbol);
+  return in_stream(stream, [=] { return copy_now(target, (char*)variable->address + offset, count, kind, stream, true, "cudaMemcpyFromSymbol"); });
+}
+API Error cudaMemcpyFromSymbol(void* target, const void* symbol, size_t count, size_t offset, cudaMemcpyKind kind) {
+  return cudaMemcpyFromSymbolAsync(target, symbol, count, offset, kind, nullptr);
+}
+API Error cudaGetSymbolAddress(void** address, const void* symbol) {
+  Variable* variable = variable_of(symbol);
+  if (variable) *address = (void*)variable->address;
+  return variable ? cudaSuccess : fail(cudaErrorInvalidSymbol);
+}
+API Error cudaGetSymbolSize(size_t* size, const void* symbol) {
+  Variable* variable = variable_of(symbol);
+  if (variable) *size = variable->size;
+  return variable ? cudaSuccess : fail(cudaErrorInvalidSymbol);
+}
+API Error cudaMemGetInfo(size_t* free_bytes, size_t* total) {
+  start();
+  size_t used = 0;
+  for (auto& each : allocations) used += each.second.bytes;
+  *total = arena;
+  *free_bytes = used < arena ? arena - used : 0;
+  return fail(sticky);
+}
+API Error cudaMemPrefetchAsync(const void*, size_t, cudaMemLocation, unsigned, cudaStream_t) { return cudaSuccess; }
+API Error cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, cudaMemLocation) { return cudaSuccess; }
+API Error cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
+  memset(attributes, 0, sizeof *attributes);
+  auto found = allocation_of(pointer);
+  if (!on_device(pointer) || found == allocations.end()) {
+    attributes->hostPointer = (void*)pointer;
+    return cudaSuccess;
+  }
+  MemoryKind kind = found->second.kind;
+  attributes->type = kind == DEVICE ? cudaMemoryTypeDevice : kind == MANAGED ? cudaMemoryTypeManaged : cudaMemoryTypeHost;
+  attributes->devicePointer = (void*)pointer;
+  attributes->hostPointer = kind == DEVICE ? nullptr : (void*)pointer;
+  return cudaSuccess;
+}
+API Error cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int) { *pool = (cudaMemPool_t)1; return cudaSuccess; }
+API Error cudaDeviceGetMemPool(cudaMemPool_t* pool, int) { *pool = (cudaMemPool_t)1; return cudaSuccess; }
+API Error cudaDeviceSetMemPool(int, cudaMemPool_t) { return cudaSuccess; }
+API Error cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) { *pool = (cudaMemPool_t)2; return cudaSuccess; }
+API Error cudaMemPoolDestroy(cudaMemPool_t) { return cudaSuccess; }
+API Error cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
+API Error cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr, void* value) { *(uint64_t*)value = 0; return cudaSuccess; }
+API Error cudaMemPoolTrimTo(cudaMemPool_t, size_t) { return cudaSuccess; }
+
+// -- arrays and textures -----------------------------------------------------------------------------------------------
+
+API cudaChannelFormatDesc cudaCreateChannelDesc(int x, int y, int z, int w, cudaChannelFormatKind kind) { return {x, y, z, w, kind}; }
+API Error cudaMalloc3DArray(cudaArray_t* array, const cudaChannelFormatDesc* format, cudaExtent extent, unsigned flags) {
+  if (flags & (cudaArrayLayered | cudaArrayCubemap)) {
+    unsupported("layered and cubemap arrays");
+    return cudaErrorNotSupported;
+  }
+  Array* made = new Array{*format, extent, nullptr, element_bytes(*format), flags};
+  Error error = allocate(&made->data, made->element_bytes * extent.width * rows_of(made), DEVICE, "cudaMallocArray");
+  *array = (cudaArray_t)made;
+  return error;
+}
+API Error cudaMallocArray(cudaArray_t* array, const cudaChannelFormatDesc* format, size_t width, size_t height, unsigned flags) {
+  return cudaMalloc3DArray(array, format, cudaExtent{width, height, 0}, flags);
+}
+API Error cudaFreeArray(cudaArray_t array) {
+  if (!array) return cudaSuccess;
+  Error error = release(((Array*)array)->data, "cudaFreeArray");
+  delete (Array*)array;
+  return error;
+}
+API Error cudaArrayGetInfo(cudaChannelFormatDesc* format, cudaExtent* extent, unsigned* flags, cudaArray_t array) {
+  Array* found = (Array*)array;
+  if (format) *format = found->format;
+  if (extent) *extent = found->extent;
+  if (flags) *flags = found->flags;
+  return cudaSuccess;
+}
+API Error cudaMemcpy2DToArray(cudaArray_t array, size_t x, size_t y, const void* source, size_t pitch, size_t width, size_t height, cudaMemcpyKind kind) {
+  Array* found = (Array*)array;
+  size_t row = found->element_bytes * found->extent.width;
+  return copy_rows((char*)found->data + y * row + x, row, source, pitch, width, height, kind, nullptr, true, "cudaMemcpy2DToArray");
+}
+API Error cudaMemcpy2DFromArray(void* target, size_t pitch, cudaArray_const_t array, size_t x, size_t y, size_t width, size_t height, cudaMemcpyKind kind) {
+  Array* found = (Array*)array;
+  size_t row = found->element_bytes * found->extent.width;
+  return copy_rows(target, pitch, (char*)found->data + y * row + x, row, width, height, kind, nullptr, true, "cudaMemcpy2DFromArray");
+}
+API Error cudaMemcpyToArray(cudaArray_t array, size_t x, size_t y, const void* source, size_t count, cudaMemcpyKind kind) {
+  Array* found = (Array*)array;
+  return copy_now((char*)found->data + y * found->element_bytes * found->extent.width + x, source, count, kind, nullptr, true, "cudaMemcpyToArray");
+}
+API Error cudaMemcpy3DAsync(const cudaMemcpy3DParms* p, cudaStream_t stream) {
+  cudaMemcpy3DParms copy = *p;
+  return in_stream(stream, [=] {
+    Array *from = (Array*)copy.srcArray, *to = (Array*)copy.dstArray;
+    size_t unit = from ? from->element_bytes : to ? to->element_bytes : 1;
+    size_t from_pitch = from ? unit * from->extent.width : copy.srcPtr.pitch, to_pitch = to ? unit * to->extent.width : copy.dstPtr.pitch;
+    size_t from_rows = from ? std::max<size_t>(from->extent.height, 1) : copy.srcPtr.ysize, to_rows = to ? std::max<size_t>(to->extent.height, 1) : copy.dstPtr.ysize;
+    char *source = (char*)(from ? from->data : copy.srcPtr.ptr), *target = (char*)(to ? to->data : copy.dstPtr.ptr);
+    source += copy.srcPos.x * (from ? unit : 1) + copy.srcPos.y * from_pitch + copy.srcPos.z * from_pitch * from_rows;
+    target += copy.dstPos.x * (to ? unit : 1) + copy.dstPos.y * to_pitch + copy.dstPos.z * to_pitch * to_rows;
+    size_t width = copy.extent.width * unit, height = std::max<size_t>(copy.extent.height, 1), depth = std::max<size_t>(copy.extent.depth, 1);
+    for (size_t z = 0; z < depth; ++z) {
+      Error error = copy_rows(target + z * to_pitch * to_rows, to_pitch, source + z * from_pitch * from_rows, from_pitch, width, height, copy.kind, stream, true, "cudaMemcpy3D");
+      if (error) return error;
+    }
+    return cudaSuccess;
+  });
+}
+API Error cudaMemcpy3D(const cudaMemcpy3DParms* p) { return cudaMemcpy3DAsync(p, nullptr); }
+API Error cudaCreateTextureObject(cudaTextureObject_t* object, const cudaResourceDesc* resource, const cudaTextureDesc* texture, const cudaResourceViewDesc*) {
+  uint64_t address = 0, extents[3] = {0, 0, 0};
+  cudaChannelFormatDesc format = {};
+  bool linear = false;
+  if (resource->resType == cudaResourceTypeArray) {
+    Array* array = (Array*)resource->res.array.array;
+    address = (uintptr_t)array->data;
+    format = array->format;
+    extents[0] = array->extent.width; extents[1] = array->extent.height; extents[2] = array->extent.depth;
+  } else if (resource->resType == cudaResourceTypeLinear) {
+    address = (uintptr_t)resource->res.linear.devPtr;
+    format = resource->res.linear.desc;
+    extents[0] = resource->res.linear.sizeInBytes / element_bytes(format);
+    linear = true;
+  } else if (resource->resType == cudaResourceTypePitch2D && resource->res.pitch2D.pitchInBytes == resource->res.pitch2D.width * element_bytes(resource->res.pitch2D.desc)) {
+    address = (uintptr_t)resource->res.pitch2D.devPtr;
+    format = resource->res.pitch2D.desc;
+    extents[0] = resource->res.pitch2D.width; extents[1] = resource->res.pitch2D.height;
+  } else {
+    unsupported("textures over mipmapped arrays and over memory with gaps between rows");
+    return cudaErrorNotSupported;
+  }
+  uint32_t channels = 1 + (format.y > 0) + (format.z > 0) + (format.w > 0);
+  uint32_t words[8] = {(uint32_t)format.x, channels, (uint32_t)format.f, (uint32_t)texture->filterMode, (uint32_t)texture->addressMode[0],
+                       (uint32_t)texture->normalizedCoords, (uint32_t)(texture->readMode == cudaReadModeNormalizedFloat), (uint32_t)linear};
+  std::string answer;
+  if (ask(TEXTURE, raw(address) + raw(extents) + raw(words), &answer) || answer.size() != 8) {
+    say("cudaCreateTextureObject: %s", answer.c_str());
+    return fail(cudaErrorNotSupported);
+  }
+  memcpy(object, answer.data(), 8);
+  return cudaSuccess;
+}
+API Error cudaDestroyTextureObject(cudaTextureObject_t) { return cudaSuccess; }
+
+// -- streams, events, graphs --------------------------------------------------------------------------------------------
+
+API Error cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+  std::lock_guard<std::recursive_mutex> lock(guard);
+  Stream* made = new Stream{next_stream++, flags, priority, nullptr};
+  streams.insert(made);
+  tell(flags & cudaStreamNonBlocking ? CREATE_UNORDERED : CREATE, made->id);
+  *stream = (cudaStream_t)made;
+  return fail(sticky);
+}
+API Error cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) { return cudaStreamCreateWithPriority(stream, flags, 0); }
+API Error cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithPriority(stream, 0, 0); }
+API Error cudaStreamDestroy(cudaStream_t stream) {
+  if (!is_stream(stream)) return fail(cudaErrorInvalidResourceHandle);
+  tell(DESTROY, id_of(stream));
+  streams.erase((Stream*)stream);
+  delete (Stream*)stream;
+  return cudaSuccess;
+}
+API Error cudaStreamSynchronize(cudaStream_t stream) { tell(SYNCHRONIZE, id_of(stream)); return fail(sticky); }
+API Error cudaStreamQuery(cudaStream_t stream) { tell(SYNCHRONIZE, id_of(stream)); return fail(sticky); }
+API Error cudaStreamGetPriority(cudaStream_t stream, int* priority) { *priority = is_stream(stream) ? ((Stream*)stream)->priority : 0; return cudaSuccess; }
+API Error cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) { *flags = is_stream(stream) ? ((Stream*)stream)->flags : 0; return cudaSuccess; }
+API Error cudaStreamAttachMemAsync(cudaStream_t, void*, size_t, unsigned) { return cudaSuccess; }
+API Error cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  std::lock_guard<std::recursive_mutex> lock(guard);
+  Event* made = new Event{next_event++, 0, false};
+  events.insert(made);
+  *event = (cudaEvent_t)made;
+  return fail(sticky);
+}
+API Error cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
+API Error cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (!events.count((Event*)event)) return fail(cudaErrorInvalidResourceHandle);
+  return in_stream(stream, [=] {
+    ((Event*)event)->milliseconds = now();
+    ((Event*)event)->recorded = true;
+    tell(RECORD, id_of(stream), ((Event*)event)->id);
+    return fail(sticky);
+  });
+}
+API Error cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) { return cudaEventRecord(event, stream); }
+API Error cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (!events.count((Event*)event)) return fail(cudaErrorInvalidResourceHandle);
+  // A stream that waits for an event of a captured one is captured with it.
+  for (Stream* each : streams)
+    if (each->capture && is_stream(stream) && !capturing(stream)) ((Stream*)stream)->capture = each->capture;
+  return in_stream(stream, [=] { tell(WAIT, id_of(stream), ((Event*)event)->id); return cudaSuccess; });
+}
+API Error cudaEventSynchronize(cudaEvent_t event) {
+  if (!events.count((Event*)event)) return fail(cudaErrorInvalidResourceHandle);
+  tell(SYNCHRONIZE_EVENT, 0, ((Event*)event)->id);
+  return fail(sticky);
+}
+API Error cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
+API Error cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
+  if (!events.count((Event*)from) || !events.count((Event*)to) || !((Event*)from)->recorded || !((Event*)to)->recorded) return fail(cudaErrorInvalidResourceHandle);
+  *milliseconds = std::max(((Event*)to)->milliseconds - ((Event*)from)->milliseconds, 1e-3);
+  return cudaSuccess;
+}
+API Error cudaEventDestroy(cudaEvent_t event) {
+  if (!events.erase((Event*)event)) return fail(cudaErrorInvalidResourceHandle);
+  delete (Event*)event;
+  return cudaSuccess;
+}
+API Error cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  if (!is_stream(stream) || capturing(stream)) return fail(cudaErrorStreamCaptureUnsupported);
+  ((Stream*)stream)->capture = new Graph;
+  return cudaSuccess;
+}
+API Error cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  Graph* captured = capturing(stream);
+  if (!captured) return fail(cudaErrorStreamCaptureUnmatched);
+  for (Stream* each : streams)
+    if (each->capture == captured) each->capture = nullptr;
+  *graph = (cudaGraph_t)captured;
+  return cudaSuccess;
+}
+API Error cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  *status = capturing(stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+API Error cudaGraphCreate(cudaGraph_t* graph, unsigned) { *graph = (cudaGraph_t) new Graph; return cudaSuccess; }
+API Error cudaGraphDestroy(cudaGraph_t graph) { delete (Graph*)graph; return cudaSuccess; }
+API Error cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) { *made = (cudaGraphExec_t) new Graph(*(Graph*)graph); return cudaSuccess; }
+API Error cudaGraphInstantiateWithFlags(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) { return cudaGraphInstantiate(made, graph, 0); }
+API Error cudaGraphExecDestroy(cudaGraphExec_t made) { delete (Graph*)made; return cudaSuccess; }
+API Error cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
+API Error cudaGraphClone(cudaGraph_t* clone, cudaGraph_t graph) { *clone = (cudaGraph_t) new Graph(*(Graph*)graph); return cudaSuccess; }
+API Error cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
+  if (nodes) { unsupported("cudaGraphGetNodes with nodes"); return cudaErrorNotSupported; }
+  *count = ((Graph*)graph)->steps.size();
+  return cudaSuccess;
+}
+API Error cudaGraphLaunch(cudaGraphExec_t made, cudaStream_t) {
+  // Steps run in the order in which they were added, which is one that the graph allows.
+  for (auto& step : ((Graph*)made)->steps)
+    if (Error error = step()) return error;
+  return fail(sticky);
+}
+static Error add_step(cudaGraphNode_t* node, cudaGraph_t graph, std::function<Error()> step) {
+  ((Graph*)graph)->steps.push_back(step);
+  *node = (cudaGraphNode_t)((Graph*)graph)->steps.size();
+  return cudaSuccess;
+}
+API Error cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t) { return add_step(node, graph, [] { return cudaSuccess; }); }
+API Error cudaGraphAddKernelNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t, const cudaKernelNodeParams* p) {
+  Kernel* kernel = kernel_of(p->func);
+  if (!kernel) return fail(cudaErrorInvalidDeviceFunction);
+  if (Error error = know(kernel)) return error;
+  std::string parameters(kernel->parameter_bytes, '\0');
+  for (size_t i = 0; i < kernel->parameters.size(); ++i) memcpy(&parameters[kernel->parameters[i].first], p->kernelParams[i], kernel->parameters[i].second);
+  LaunchShape shape = plain_shape(p->gridDim, p->blockDim, p->sharedMemBytes);
+  return add_step(node, graph, [=] { return launch_now(kernel, shape, parameters, nullptr); });
+}
+API Error cudaGraphAddMemcpyNode1D(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t, void* target, const void* source, size_t count, cudaMemcpyKind kind) {
+  return add_step(node, graph, [=] { return copy_now(target, source, count, kind, nullptr, false, "a copy of a graph"); });
+}
+API Error cudaGraphAddMemcpyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t, const cudaMemcpy3DParms* p) {
+  cudaMemcpy3DParms copy = *p;
+  return add_step(node, graph, [=] { return cudaMemcpy3DAsync(&copy, nullptr); });
+}
+API Error cudaGraphAddMemsetNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t, const cudaMemsetParams* p) {
+  cudaMemsetParams fill = *p;
+  return add_step(node, graph, [=] {
+    if (fill.elementSize == 1) return cudaMemset2DAsync(fill.dst, fill.pitch, fill.value, fill.width, fill.height, nullptr);
+    std::string row;
+    for (size_t i = 0; i < fill.width; ++i) row.append((const char*)&fill.value, fill.elementSize);
+    for (size_t i = 0; i < std::max<size_t>(fill.height, 1); ++i)
+      if (Error error = copy_now((char*)fill.dst + i * fill.pitch, row.data(), row.size(), cudaMemcpyHostToDevice, nullptr, false, "a fill of a graph")) return error;
+    return cudaSuccess;
+  });
+}
+API Error cudaGraphAddHostNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t, const cudaHostNodeParams* p) {
+  cudaHostNodeParams call = *p;
+  return add_step(node, graph, [=] { call.fn(call.userData); return cudaSuccess; });
+}
+API Error cudaGraphAddChildGraphNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t, cudaGraph_t child) {
+  Graph steps = *(Graph*)child;
+  return add_step(node, graph, [=] { return cudaGraphLaunch((cudaGraphExec_t)&steps, nullptr); });
+}
+
+// -- the device ---------------------------------------------------------------------------------------------------------
+
+API Error cudaDeviceSynchronize() { return finish_all(); }
+API Error cudaThreadSynchronize() { return finish_all(); }
+API Error cudaDeviceReset() {
+  finish_all();
+  std::vector<uintptr_t> live;
+  for (auto& each : allocations) live.push_back(each.first);
+  for (uintptr_t address : live) {
+    bool is_variable = false;
+    for (auto& each : variables) is_variable |= each.second->address == address;
+    if (!is_variable) release((void*)address, "cudaDeviceReset");
+  }
+  return cudaSuccess;
+}
+API Error cudaGetLastError() {
+  Error error = last_error ? last_error : sticky;
+  last_error = cudaSuccess;
+  return error;
+}
+API Error cudaPeekAtLastError() { return last_error ? last_error : sticky; }
+API Error cudaGetDeviceCount(int* count) { *count = 1; return cudaSuccess; }
+API Error cudaGetDevice(int* device) { *device = 0; return cudaSuccess; }
+API Error cudaSetDevice(int device) { return device ? fail(cudaErrorInvalidDevice) : cudaSuccess; }
+API Error cudaInitDevice(int, unsigned, unsigned) { return cudaSuccess; }
+API Error cudaSetValidDevices(int*, int) { return cudaSuccess; }
+API Error cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
+API Error cudaGetDeviceFlags(unsigned* flags) { *flags = 0; return cudaSuccess; }
+API Error cudaDeviceSetLimit(cudaLimit, size_t) { return cudaSuccess; }
+API Error cudaDeviceGetLimit(size_t* value, cudaLimit) { *value = 8 << 20; return cudaSuccess; }
+API Error cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
+API Error cudaDeviceGetCacheConfig(cudaFuncCache* which) { *which = cudaFuncCachePreferNone; return cudaSuccess; }
+API Error cudaDeviceSetSharedMemConfig(cudaSharedMemConfig) { return cudaSuccess; }
+API Error cudaDeviceGetSharedMemConfig(cudaSharedMemConfig* which) { *which = cudaSharedMemBankSizeFourByte; return cudaSuccess; }
+API Error cudaDeviceCanAccessPeer(int* can, int, int) { *can = 0; return cudaSuccess; }
+API Error cudaDeviceEnablePeerAccess(int, unsigned) { return fail(cudaErrorPeerAccessUnsupported); }
+API Error cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int device) {
+  *value = attribute(which);
+  return device ? fail(cudaErrorInvalidDevice) : cudaSuccess;
+}
+API Error cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  if (least) *least = 0;
+  if (greatest) *greatest = -5;
+  return cudaSuccess;
+}
+API Error cudaDeviceGetPCIBusId(char* text, int length, int) { snprintf(text, length, "0000:00:00.0"); return cudaSuccess; }
+API Error cudaDeviceGetByPCIBusId(int* device, const char*) { *device = 0; return cudaSuccess; }
+API Error cudaRuntimeGetVersion(int* version) { *version = CUDART_VERSION; return cudaSuccess; }
+API Error cudaDriverGetVersion(int* version) { *version = CUDART_VERSION; return cudaSuccess; }
+API Error cudaChooseDevice(int* device, const cudaDeviceProp*) { *device = 0; return cudaSuccess; }
+API Error cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
+  if (device) return fail(cudaErrorInvalidDevice);
+  start();
+  memset(p, 0, sizeof *p);
+  snprintf(p->name, sizeof p->name, "gemmgen emulator (sm_%d)", architecture());
+  p->totalGlobalMem = arena;
+  p->sharedMemPerBlock = attribute(cudaDevAttrMaxSharedMemoryPerBlock);
+  p->sharedMemPerBlockOptin = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  p->sharedMemPerMultiprocessor = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+  p->reservedSharedMemPerBlock = 1024;
+  p->regsPerBlock = p->regsPerMultiprocessor = 65536;
+  p->warpSize = 32;
+  p->memPitch = 1u << 30;
+  p->maxThreadsPerBlock = p->maxThreadsDim[0] = p->maxThreadsDim[1] = 1024;
+  p->maxThreadsDim[2] = 64;
+  p->maxGridSize[0] = 2147483647;
+  p->maxGridSize[1] = p->maxGridSize[2] = 65535;
+  p->totalConstMem = 65536;
+  p->major = architecture() / 10;
+  p->minor = architecture() % 10;
+  p->multiProcessorCount = attribute(cudaDevAttrMultiProcessorCount);
+  p->maxThreadsPerMultiProcessor = 2048;
+  p->maxBlocksPerMultiProcessor = 32;
+  p->canMapHostMemory = p->concurrentKernels = p->unifiedAddressing = p->managedMemory = p->cooperativeLaunch = p->concurrentManagedAccess = 1;
+  p->asyncEngineCount = p->memoryPoolsSupported = p->streamPrioritiesSupported = 1;
+  p->memoryBusWidth = attribute(cudaDevAttrGlobalMemoryBusWidth);
+  p->l2CacheSize = attribute(cudaDevAttrL2CacheSize);
+  p->textureAlignment = p->texturePitchAlignment = 512;
+  p->maxTexture1D = p->maxTexture2D[0] = p->maxTexture2D[1] = 65536;
+  return cudaSuccess;
+}
+API Error cudaProfilerStart() { return cudaSuccess; }
+API Error cudaProfilerStop() { return cudaSuccess; }
+API Error cudaCtxResetPersistingL2Cache() { return cudaSuccess; }
+
+// -- tensor maps --------------------------------------------------------------------------------------------------------
+
+API CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* base, const cuuint64_t* extents, const cuuint64_t* strides,
+                                    const cuuint32_t* box, const cuuint32_t* steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                    CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+  if (rank < 1 || rank > 5) return CUDA_ERROR_INVALID_VALUE;
+  uint32_t words[6] = {(uint32_t)type, rank, (uint32_t)interleave, (uint32_t)swizzle, (uint32_t)promotion, (uint32_t)fill};
+  std::string body = raw(words) + raw((uint64_t)(uintptr_t)base), answer;
+  body.append((const char*)extents, 8 * rank).append((const char*)strides, 8 * (rank - 1));
+  body.append((const char*)box, 4 * rank).append((const char*)steps, 4 * rank);
+  if (ask(TENSOR_MAP, body, &answer) || answer.size() != sizeof *map) {
+    say("cuTensorMapEncodeTiled: %s", answer.c_str());
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  memcpy(map, answer.data(), sizeof *map);
+  return CUDA_SUCCESS;
+}
+static Error entry_point(const char* name, void** function, cudaDriverEntryPointQueryResult* result) {
+  *function = strcmp(name, "cuTensorMapEncodeTiled") ? nullptr : (void*)cuTensorMapEncodeTiled;
+  if (!*function) unsupported(name);
+  if (result) *result = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  return *function ? cudaSuccess : fail(cudaErrorSymbolNotFound);
+}
+API Error cudaGetDriverEntryPoint(const char* name, void** function, unsigned long long, cudaDriverEntryPointQueryResult* result) { return entry_point(name, function, result); }
+API Error cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long, cudaDriverEntryPointQueryResult* result) {
+  return entry_point(name, function, result);
+}
+
+// -- names of errors ----------------------------------------------------------------------------------------------------
+
+API const char* cudaGetErrorName(Error error) {
+  switch ((int)error) {
+#define NAME(error) case error: return #error;
+    NAME(cudaSuccess) NAME(cudaErrorInvalidValue) NAME(cudaErrorMemoryAllocation) NAME(cudaErrorInvalidConfiguration) NAME(cudaErrorInvalidPitchValue)
+    NAME(cudaErrorInvalidSymbol) NAME(cudaErrorInvalidDeviceFunction) NAME(cudaErrorInvalidDevice) NAME(cudaErrorInvalidResourceHandle)
+    NAME(cudaErrorMissingConfiguration) NAME(cudaErrorIllegalAddress) NAME(cudaErrorMisalignedAddress) NAME(cudaErrorLaunchFailure) NAME(cudaErrorAssert)
+    NAME(cudaErrorLaunchTimeout) NAME(cudaErrorNotSupported) NAME(cudaErrorPeerAccessUnsupported) NAME(cudaErrorSymbolNotFound) NAME(cudaErrorNotReady)
+    NAME(cudaErrorStreamCaptureUnsupported) NAME(cudaErrorStreamCaptureUnmatched) NAME(cudaErrorIllegalInstruction)
+#undef NAME
+    default: return "unrecognized error code";
+  }
+}
+API const char* cudaGetErrorString(Error error) {
+  switch ((int)error) {
+    case cudaSuccess: return "no error";
+    case cudaErrorInvalidValue: return "invalid argument";
+    case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorInvalidConfiguration: return "invalid configuration argument";
+    case cudaErrorIllegalAddress: return "an illegal memory access was encountered";
+    case cudaErrorMisalignedAddress: return "misaligned address";
+    case cudaErrorLaunchFailure: return "unspecified launch failure";
+    case cudaErrorAssert: return "device-side assert triggered";
+    case cudaErrorInvalidDevice: return "invalid device ordinal";
+    case cudaErrorNotSupported: return "operation not supported";
+    default: return cudaGetErrorName(error);
+  }
+}

@@ -1,0 +1,589 @@
+"""One run of a program: answers its CUDA runtime, launches its kernels on a device, and collects what is wrong."""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import get_args
+
+import numpy as np
+
+from gemmgen.emulator import Device, DeviceLaunch, DeviceModule, Texture
+from gemmgen.emulator.demangling import qualified_name
+from gemmgen.emulator.device import Touched
+from gemmgen.emulator.errors import BadLaunch, EmulatorError, Misaligned, OutOfBounds, ParseError, ReadOnly, Trapped, UnknownInstruction
+from gemmgen.emulator.memory import GLOBAL_BASE, Region
+from gemmgen.emulator.textures import AddressMode
+from gemmgen.hardware.tensor_map import Element, Fill, Interleave, L2Promotion, Swizzle, TensorMap
+from gemmgen.sanitizer.findings import Finding, Place, findings_of, findings_of_launches
+from gemmgen.sanitizer.programs.fat_binaries import ptx_of
+from gemmgen.sanitizer.programs.messages import BadMessage, Body, Frame, MemoryKind, Operation, StreamEvent, limit_of
+from gemmgen.sanitizer.programs.places import Places
+from gemmgen.sanitizer.programs.streams import Conflict, StreamOrder
+
+_INVALID_VALUE, _OUT_OF_MEMORY, _INVALID_CONFIGURATION, _INVALID_FUNCTION = 1, 2, 9, 98
+_ILLEGAL_ADDRESS, _TIMEOUT, _ASSERT, _MISALIGNED, _LAUNCH_FAILURE, _NOT_SUPPORTED = 700, 702, 710, 716, 719, 801
+_PAGE = 4096
+_MOST_OBJECTS = 1 << 20
+_MOST_FINDINGS = 400
+_MOST_GUARDED = 256
+_ELEMENTS: tuple[Element, ...] = get_args(Element)
+_INTERLEAVES: tuple[Interleave, ...] = get_args(Interleave)
+_SWIZZLES: tuple[Swizzle, ...] = get_args(Swizzle)
+_PROMOTIONS: tuple[L2Promotion, ...] = get_args(L2Promotion)
+_FILLS: tuple[Fill, ...] = get_args(Fill)
+_MOST_STREAMS = 1 << 16
+_ADDRESS_MODES: tuple[AddressMode, ...] = ("wrap", "clamp", "mirror", "border")
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Choices for a run. `repeats`: launches that are equal in a row beyond this number are skipped; 0: none are."""
+
+    architecture: int = 80
+    hazards: bool = True
+    strict: bool = False
+    multiprocessors: int = 8
+    repeats: int = 0
+    seconds: int = 600
+    sandbox: bool = False
+    memory_bytes: int = 8 << 30
+
+
+@dataclass
+class KernelTotals:
+    """Launches of one kernel."""
+
+    launches: int = 0
+    skipped: int = 0
+    instructions: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class Report:
+    """Outcome of a run."""
+
+    status: int | None = None
+    """The program's exit status, negative for a signal; None while it runs."""
+    kernels: dict[str, KernelTotals] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    unsupported: dict[str, str] = field(default_factory=dict)
+    """Calls that the emulator does not have, and where the first one was made."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Kernels that the emulator does not run, and why."""
+    allocations: int = 0
+    most_bytes: int = 0
+    """Most bytes that were allocated at a time."""
+    copied_bytes: int = 0
+    timed: bool = False
+    """True if the program measured time with events."""
+    ended_early: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Owner:
+    """An allocation: the call that made it, and where."""
+
+    call: str
+    kind: MemoryKind
+    frames: tuple[Frame, ...]
+    number: int
+
+
+class Session:
+    """Answers one program."""
+
+    def __init__(self, settings: RunSettings, places: Places, text_of: Callable[[str], str | None]) -> None:
+        self.settings, self.places, self.text_of = settings, places, text_of
+        self.device = Device(settings.memory_bytes, hazards=settings.hazards, strict=settings.strict)
+        self.order = StreamOrder()
+        self.report = Report()
+        self.child: subprocess.Popen[bytes] | None = None
+        self._owners: dict[int, _Owner] = {}
+        self._freed: dict[int, tuple[_Owner, tuple[Frame, ...]]] = {}
+        self._allocated = 0
+        self._host_sees = False
+        """True once there is memory that host and kernels share."""
+        self._launch_findings: list[tuple[Finding, ...]] = []
+        self._others: dict[tuple[str, str], Finding] = {}
+        self._versions: dict[int, int] = {}
+        self._clock = 0
+        self._repeated: dict[bytes, _Repeated] = {}
+        self._last_launch = b""
+        self._in_a_row = 0
+        self._answers: dict[Operation, Callable[[Body], bytes]] = {
+            Operation.LOAD_MODULE: self._load_module,
+            Operation.FIND_VARIABLE: self._find_variable,
+            Operation.FIND_KERNEL: self._find_kernel,
+            Operation.LAUNCH: self._launch,
+            Operation.ALLOCATE: self._allocate,
+            Operation.RELEASE: self._release,
+            Operation.COPIED: self._copied,
+            Operation.STREAM: self._stream,
+            Operation.TENSOR_MAP: self._tensor_map,
+            Operation.TEXTURE: self._texture,
+            Operation.MISUSE: self._misuse,
+            Operation.UNSUPPORTED: self._unsupported,
+        }
+
+    # -- the connection ------------------------------------------------------------------------------------------
+
+    def serve(self, connection: socket.socket) -> None:
+        """Answers until the program closes its end. Raises BadMessage."""
+        stream = connection.makefile("rb")
+        while len(head := stream.read(8)) == 8:
+            number, size = struct.unpack("<II", head)
+            if size > limit_of(number):
+                raise BadMessage(f"a message of {size} bytes")
+            data = stream.read(size)
+            if len(data) < size:
+                break
+            status, answer = self._answer(Operation(number), Body(data))
+            try:
+                connection.sendall(struct.pack("<iI", status, len(answer)) + answer)
+            except OSError:
+                break
+
+    def _answer(self, operation: Operation, body: Body) -> tuple[int, bytes]:
+        try:
+            return 0, self._answers[operation](body)
+        except _Refused as refusal:
+            return refusal.status, refusal.text.encode()
+        except MemoryError:
+            return _OUT_OF_MEMORY, b""
+        except BadLaunch as error:
+            return _INVALID_CONFIGURATION, str(error).encode()
+
+    # -- modules -------------------------------------------------------------------------------------------------
+
+    def _load_module(self, body: Body) -> bytes:
+        if len(self.device.modules) >= 4096:
+            raise BadMessage("too many modules")
+        try:
+            self.device.load(self.places.with_names(ptx_of(body.rest(), self.settings.architecture)))
+        except (BadLaunch, ParseError, UnknownInstruction) as error:
+            self.report.refused.setdefault("a module", str(error))
+            raise _Refused(_INVALID_FUNCTION, str(error)) from None
+        return struct.pack("<Q", len(self.device.modules) - 1)
+
+    def _module(self, number: int) -> DeviceModule:
+        if number == 2**64 - 1:
+            raise _Refused(_INVALID_FUNCTION, "the module was refused")
+        if number >= len(self.device.modules):
+            raise BadMessage(f"no module {number}")
+        return self.device.modules[number]
+
+    def _find_variable(self, body: Body) -> bytes:
+        module, name = self._module(body.number("Q")), body.name()
+        placed = module.places.get(name)
+        if placed is None:
+            raise _Refused(_INVALID_VALUE, f"the module has no variable {name}")
+        return struct.pack("<QQ", placed.offset + GLOBAL_BASE, placed.variable.size)
+
+    def _find_kernel(self, body: Body) -> bytes:
+        module, name = self._module(body.number("Q")), body.name()
+        try:
+            layout = self.device.layout(module, name)
+        except (BadLaunch, ParseError, UnknownInstruction) as error:
+            self.report.refused.setdefault(qualified_name(name), str(error))
+            raise _Refused(_INVALID_FUNCTION, str(error)) from None
+        words = (len(layout.parameters), layout.shared_bytes, layout.local_bytes, layout.max_threads)
+        return struct.pack("<4I", *words) + b"".join(struct.pack("<II", *pair) for pair in layout.parameters)
+
+    # -- launches ------------------------------------------------------------------------------------------------
+
+    def _launch(self, body: Body) -> bytes:
+        module_number = body.number("Q")
+        module = self._module(module_number)
+        *shape, shared, _, stream = body.numbers("12I")
+        name = body.text()
+        parameters = body.rest()
+        grid, block, cluster = (shape[0], shape[1], shape[2]), (shape[3], shape[4], shape[5]), (shape[6], shape[7], shape[8])
+        label = qualified_name(name)
+        totals = self.report.kernels.setdefault(label, KernelTotals())
+        totals.launches += 1
+        key = struct.pack("<Q10I", module_number, *shape, shared) + name.encode() + b"\0" + parameters
+        self._in_a_row = self._in_a_row + 1 if key == self._last_launch else 1
+        self._last_launch = key
+        repeated = self._repeated.setdefault(key, _Repeated())
+        if repeated.changes_nothing(self._versions) or 0 < self.settings.repeats < self._in_a_row:
+            totals.skipped += 1
+            return struct.pack("<I", 0)
+        repeated.runs += 1
+        tracks = self.order.is_used or self._host_sees or repeated.runs >= 2
+        before = repeated.snapshot(self.device) if repeated.runs >= 3 else None
+        began = time.perf_counter()
+        try:
+            result = self.device.launch(
+                module,
+                name,
+                grid=grid,
+                block=block,
+                parameters=parameters,
+                shared_bytes=shared,
+                cluster=cluster if any(cluster) else None,
+                source=self.text_of,
+                progress=self._progress,
+                tracks=tracks,
+            )
+        except (ParseError, UnknownInstruction) as error:
+            self.report.refused.setdefault(label, str(error))
+            raise _Refused(_INVALID_FUNCTION, str(error)) from None
+        totals.instructions += result.instructions
+        totals.seconds += time.perf_counter() - began
+        self._note_launch(result, module, repeated, before)
+        if self.order.is_used:
+            work = self.order.enqueue(stream, label)
+            for touched in result.touched:
+                self._conflicts(self.order.touch(work, touched))
+        if len(self._launch_findings) < _MOST_FINDINGS:
+            told = findings_of(result.error, result.findings, self.text_of)
+            if told:
+                self._launch_findings.append(tuple(self._named(finding) for finding in told))
+        if result.error is not None:
+            if isinstance(result.error, UnknownInstruction):
+                self.report.refused.setdefault(label, str(result.error))
+            raise _Refused(_status_of(result.error), result.output)
+        return self._pages_of_the_host(result) + result.output.encode()
+
+    def _pages_of_the_host(self, result: DeviceLaunch) -> bytes:
+        """Pages that the host sees and the launch has written: their number, then address and bytes of each run."""
+        ranges: list[tuple[int, int]] = []
+        for touched in result.touched if self._host_sees else ():
+            if self._kind(touched.region.start) in (MemoryKind.MANAGED, MemoryKind.PINNED):
+                units = _PAGE // Touched.UNIT
+                flags = np.resize(touched.written, -(-len(touched.written) // units) * units)
+                flags[len(touched.written) :] = False
+                pages = np.flatnonzero(flags.reshape(-1, units).any(axis=1))
+                for run in np.split(pages, np.flatnonzero(np.diff(pages) != 1) + 1) if len(pages) else ():
+                    ranges.append((touched.region.start + GLOBAL_BASE + int(run[0]) * _PAGE, len(run) * _PAGE))
+        ranges = ranges[:_MOST_GUARDED]
+        return struct.pack("<I", len(ranges)) + b"".join(struct.pack("<QQ", *each) for each in ranges)
+
+    def _progress(self, done: int, total: int) -> None:
+        if self.child is not None and self.child.poll() is not None:
+            raise ProgramEnded(f"the program ended while a kernel was running: {done} of {total} blocks were done")
+
+    def _note_launch(self, result: DeviceLaunch, module: DeviceModule, repeated: _Repeated, before: dict[int, np.ndarray] | None) -> None:
+        """Versions of what the launch changed; a launch that changed nothing can be skipped until something else does."""
+        self._clock += 1
+        if not result.touched and not result.engines_moved:
+            # Not tracked: everything may have changed.
+            for start in [region.start for region in self.device.allocations()]:
+                self._versions[start] = self._clock
+            return
+        written = {touched.region.start for touched in result.touched if touched.written.any()}
+        everything = {touched.region.start for touched in result.touched}
+        changed = [start for start in written if before is None or not self._is_as(start, before.get(start))]
+        for start in changed:
+            self._versions[start] = self._clock
+        variables = {placed.offset for placed in module.places.values()}
+        plain = all(start in variables or self._kind(start) == MemoryKind.DEVICE for start in everything)
+        repeated.written = written
+        fit = plain and not result.engines_moved and not result.output and result.error is None and not result.findings
+        repeated.versions = (
+            {start: self._versions.get(start, 0) for start in everything} if before is not None and not changed and fit else None
+        )
+
+    def _is_as(self, start: int, before: np.ndarray | None) -> bool:
+        return before is not None and np.array_equal(self.device.memory[start : start + len(before)], before)
+
+    def _kind(self, start: int) -> MemoryKind | None:
+        owner = self._owners.get(start + GLOBAL_BASE)
+        return owner.kind if owner is not None else None
+
+    # -- memory --------------------------------------------------------------------------------------------------
+
+    def _allocate(self, body: Body) -> bytes:
+        size, kind, call, frames = body.number("Q"), body.number("I"), body.text(), body.frames()
+        body.end()
+        if kind not in set(MemoryKind):
+            raise BadMessage(f"no kind of memory {kind}")
+        if len(self._owners) >= _MOST_OBJECTS or size > self.settings.memory_bytes:
+            raise MemoryError
+        self.report.allocations += 1
+        number = self.report.allocations
+        alignment = 512 if kind == MemoryKind.DEVICE else _PAGE
+        count = size if kind == MemoryKind.DEVICE else -(-size // _PAGE) * _PAGE
+        # The host writes pinned and managed memory unseen.
+        address = self.device.allocate(count, f"allocation {number}", alignment=alignment, written=kind != MemoryKind.DEVICE)
+        self._host_sees |= kind != MemoryKind.DEVICE
+        self._owners[address] = _Owner(call, MemoryKind(kind), frames, number)
+        self._allocated += size
+        self.report.most_bytes = max(self.report.most_bytes, self._allocated)
+        self._touch_version(address - GLOBAL_BASE)
+        return struct.pack("<Q", address)
+
+    def _release(self, body: Body) -> bytes:
+        address, call, frames = body.number("Q"), body.text(), body.frames()
+        body.end()
+        owner = self._owners.pop(address, None)
+        if owner is None:
+            before = self._freed.get(address)
+            if before is not None:
+                text = f"{call} of {self._described(before[0])}, which {self._at(before[1])} has freed before"
+                self._tell("double-free", "memory freed twice", "error", text, frames)
+            else:
+                self._tell(
+                    "invalid-free", "free of what is no allocation", "error", f"{call} of 0x{address:x}, which is no allocation", frames
+                )
+            return b""
+        region = self.device.region_of(address)
+        assert region is not None
+        if call == "cudaFreeAsync" and self.order.is_used:
+            self._conflicts(self.order.touch_bytes(self.order.enqueue(0, call), region.start, 0, region.stop - region.start, True))
+        self._allocated -= region.stop - region.start
+        self.device.free(address)
+        self.order.forget(region.start)
+        self._freed[address] = (owner, frames)
+        self._touch_version(region.start)
+        return b""
+
+    def _touch_version(self, start: int) -> None:
+        self._clock += 1
+        self._versions[start] = self._clock
+
+    def _region(self, address: int, count: int) -> Region:
+        region = self.device.region_of(address)
+        if region is None or address - GLOBAL_BASE + count > region.stop:
+            raise BadMessage("a copy outside of allocations")
+        return region
+
+    def _copied(self, body: Body) -> bytes:
+        target, source, count, stream, waits = body.numbers("QQQII")
+        call, frames = body.text(), body.frames()
+        body.end()
+        work = self.order.enqueue(stream, call) if self.order.is_used else None
+        if source:
+            region = self._region(source, count)
+            self._look_for_unwritten(region, source, count, call, frames, to_host=not target)
+            if work is not None:
+                self._conflicts(self.order.touch_bytes(work, region.start, source - GLOBAL_BASE - region.start, count, False), frames)
+        if target:
+            region = self._region(target, count)
+            self.device.note_written(target, count)
+            self._touch_version(region.start)
+            if work is not None:
+                self._conflicts(self.order.touch_bytes(work, region.start, target - GLOBAL_BASE - region.start, count, True), frames)
+        self.report.copied_bytes += count
+        if waits:
+            self.order.synchronize(stream)
+        return b""
+
+    def _look_for_unwritten(self, region: Region, address: int, count: int, call: str, frames: tuple[Frame, ...], to_host: bool) -> None:
+        """Bytes that nothing has written reach the host."""
+        if not (self.settings.hazards and to_host):
+            return
+        unwritten = self.device.count_unwritten(address, count)
+        if unwritten:
+            owner = self._owners.get(region.start + GLOBAL_BASE)
+            text = f"{call} of {count} bytes, of which nothing has written {unwritten}, from {self._described(owner)}"
+            self._tell("unwritten-copy", "copy of unwritten memory to the host", "warning", text, frames)
+
+    # -- streams -------------------------------------------------------------------------------------------------
+
+    def _stream(self, body: Body) -> bytes:
+        what, stream, event = body.numbers("III")
+        body.end()
+        if what not in set(StreamEvent) or stream > _MOST_STREAMS:
+            raise BadMessage(f"no event {what} of stream {stream}")
+        match StreamEvent(what):
+            case StreamEvent.CREATE | StreamEvent.CREATE_UNORDERED:
+                self.order.create(stream, what == StreamEvent.CREATE_UNORDERED)
+            case StreamEvent.DESTROY:
+                self.order.destroy(stream)
+            case StreamEvent.SYNCHRONIZE:
+                self.order.synchronize(stream)
+            case StreamEvent.SYNCHRONIZE_ALL:
+                self.order.synchronize_all()
+            case StreamEvent.RECORD:
+                self.report.timed = True
+                self.order.record(event, stream)
+            case StreamEvent.WAIT:
+                self.order.wait(stream, event)
+            case StreamEvent.SYNCHRONIZE_EVENT:
+                self.order.synchronize_event(event)
+        return b""
+
+    def _conflicts(self, conflicts: Iterable[Conflict], frames: tuple[Frame, ...] = ()) -> None:
+        for conflict in conflicts:
+            owner = self._owners.get(conflict.region + GLOBAL_BASE)
+            earlier, later = ("writes" if writes else "reads" for writes in (conflict.earlier_writes, conflict.later_writes))
+            text = f"{conflict.later.label} in {_stream_name(conflict.later.stream)} {later} {self._described(owner)}, which "
+            text += f"{conflict.earlier.label} in {_stream_name(conflict.earlier.stream)} {earlier}, and nothing orders the two"
+            self._tell("stream-race", "streams without an order", "error", text, frames)
+
+    # -- tensor maps and textures --------------------------------------------------------------------------------
+
+    def _tensor_map(self, body: Body) -> bytes:
+        kind, rank, interleave, swizzle, promotion, fill = body.numbers("6I")
+        if kind >= len(_ELEMENTS) or not 1 <= rank <= 5 or interleave > 2 or swizzle > 3 or promotion > 3 or fill > 1:
+            raise _Refused(_INVALID_VALUE, "a tensor map of a kind that the emulator does not have")
+        base = body.number("Q")
+        extents, strides = body.numbers(f"{rank}Q"), body.numbers(f"{rank - 1}Q")
+        box, steps = body.numbers(f"{rank}I"), body.numbers(f"{rank}I")
+        body.end()
+        made = TensorMap(
+            _ELEMENTS[kind],
+            extents,
+            strides,
+            box,
+            steps,
+            _INTERLEAVES[interleave],
+            _SWIZZLES[swizzle],
+            _FILLS[fill],
+            _PROMOTIONS[promotion],
+        )
+        region = self.device.region_of(base)
+        if region is None or base - GLOBAL_BASE + made.array_bytes > region.stop:
+            raise _Refused(_INVALID_VALUE, "a tensor map over memory that is not allocated")
+        return self.device.encode(made, base)
+
+    def _texture(self, body: Body) -> bytes:
+        address, *extents = body.numbers("4Q")
+        bits, channels, kind, linear_filter, mode, normalized, as_float, linear_memory = body.numbers("8I")
+        body.end()
+        names = {0: "i", 1: "u", 2: "f"}
+        if kind not in names or bits not in (8, 16, 32) or mode >= len(_ADDRESS_MODES) or channels not in (1, 2, 4):
+            raise _Refused(_NOT_SUPPORTED, "a texture of a kind that the emulator does not have")
+        shape = tuple(extent for extent in reversed(extents) if extent)
+        count = int(np.prod(shape, dtype=np.uint64)) * channels * bits // 8
+        region = self.device.region_of(address)
+        if not shape or region is None or address - GLOBAL_BASE + count > region.stop:
+            raise _Refused(_INVALID_VALUE, "a texture over memory that is not allocated")
+        start = address - GLOBAL_BASE
+        array = self.device.memory[start : start + count].view(np.dtype(f"{names[kind]}{bits // 8}"))
+        array = array.reshape((*shape, channels) if channels > 1 else shape)
+        texture = Texture(array, channels, "linear" if linear_filter else "point", _ADDRESS_MODES[mode], bool(normalized), bool(as_float))
+        if (not normalized and texture.address in ("wrap", "mirror")) or linear_memory:
+            # CUDA takes other modes for clamping then.
+            texture = Texture(array, channels, texture.filter, "clamp", bool(normalized), bool(as_float))
+        try:
+            return struct.pack("<Q", self.device.add_texture(texture, address))
+        except ValueError as error:
+            raise _Refused(_NOT_SUPPORTED, str(error)) from None
+
+    # -- findings ------------------------------------------------------------------------------------------------
+
+    def _misuse(self, body: Body) -> bytes:
+        code, message, frames = body.text(), body.text(), body.frames()
+        body.end()
+        if code not in MISUSES:
+            raise BadMessage(f"no finding {code!r}")
+        self._tell(code, MISUSES[code], "error", re.sub(r"\b_Z\w+", lambda match: qualified_name(match[0]), message), frames)
+        return b""
+
+    def _unsupported(self, body: Body) -> bytes:
+        name, frames = body.text(), body.frames()
+        body.end()
+        if len(self.report.unsupported) < 1000:
+            self.report.unsupported.setdefault(name, self._at(frames))
+        return b""
+
+    def _tell(self, code: str, title: str, severity: str, message: str, frames: tuple[Frame, ...]) -> None:
+        if len(self._others) >= _MOST_FINDINGS:
+            return
+        call = self.places.first(frames)
+        where = (Place(call.file, call.line, None, call.function, 0, "", None),) if call is not None else ()
+        text = f"{'' if severity == 'error' else f'{severity}: '}{title}: {message}"
+        if call is not None:
+            quoted = self.places.line(call)
+            text += f"\n  host  {call.file}:{call.line}" + (f"\n      {call.line:>6} | {quoted.strip()}" if quoted else "")
+        severity = "error" if self.settings.strict else severity
+        finding = Finding(code, title, severity, message, where, None, 1, text)  # type: ignore[arg-type]
+        self._others.setdefault((code, message if call is None else f"{call.file}:{call.line}"), finding)
+
+    def _described(self, owner: _Owner | None) -> str:
+        if owner is None:
+            return "memory of the device"
+        call = self.places.first(owner.frames)
+        name = self.places.variable(call) if call is not None else None
+        where = f" ({owner.call} at {call.file}:{call.line})" if call is not None else f" ({owner.call})"
+        return f"{name or f'allocation {owner.number}'}{where}"
+
+    def _at(self, frames: tuple[Frame, ...]) -> str:
+        call = self.places.first(frames)
+        return f"{call.file}:{call.line}" if call is not None else "the program"
+
+    def _named(self, finding: Finding) -> Finding:
+        """The finding with allocations called as the program calls them."""
+        owners = {owner.number: owner for owner in (*self._owners.values(), *(owner for owner, _ in self._freed.values()))}
+
+        def name(text: str) -> str:
+            return self.places.renamed(text, lambda number: self._described(owners[number]) if number in owners else None)
+
+        element = name(finding.element) if finding.element else finding.element
+        return replace(finding, message=name(finding.message), text=name(finding.text), element=element)
+
+    def finish(self, status: int | None) -> Report:
+        """The report, once the program has ended."""
+        for address, owner in self._owners.items() if status == 0 and not self.report.ended_early else ():
+            region = self.device.region_of(address)
+            size = region.stop - region.start if region is not None else 0
+            text = f"{size:,} bytes of {self._described(owner)} are never freed"
+            self._tell("leak", "memory that is never freed", "note", text, owner.frames)
+        order = ("error", "warning", "note")
+        found = [*findings_of_launches(self._launch_findings), *self._others.values()]
+        self.report.findings = tuple(sorted(found, key=lambda finding: order.index(finding.severity)))
+        self.report.status = status
+        return self.report
+
+
+MISUSES = {
+    "host-access": "device memory used by host code",
+    "host-race": "memory used by host code before it has waited",
+    "copy-out-of-bounds": "copy out of bounds",
+    "copy-direction": "copy in the wrong direction",
+    "too-much-shared-memory": "launch with too much shared memory",
+}
+"""Findings that the runtime makes by itself."""
+
+
+class ProgramEnded(Exception):
+    """The program has ended while a kernel was running."""
+
+
+class _Refused(Exception):
+    """A call that fails with a code of cudaError_t."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status, self.text = status, text
+
+
+@dataclass
+class _Repeated:
+    """Launches with the same kernel, shape and parameters."""
+
+    runs: int = 0
+    written: set[int] = field(default_factory=set)
+    versions: dict[int, int] | None = None
+    """Versions of all memory that it touches, if it changed nothing the last time."""
+
+    def changes_nothing(self, versions: dict[int, int]) -> bool:
+        return self.versions is not None and all(versions.get(start, 0) == version for start, version in self.versions.items())
+
+    def snapshot(self, device: Device) -> dict[int, np.ndarray]:
+        regions = {region.start: region for region in device.allocations()}
+        return {start: device.memory[start : regions[start].stop].copy() for start in self.written if start in regions}
+
+
+def _status_of(error: EmulatorError) -> int:
+    if isinstance(error, OutOfBounds | ReadOnly):
+        return _ILLEGAL_ADDRESS
+    if isinstance(error, Misaligned):
+        return _MISALIGNED
+    if isinstance(error, Trapped):
+        return _ASSERT if "assert" in error.message else _LAUNCH_FAILURE
+    return _LAUNCH_FAILURE
+
+
+def _stream_name(stream: int) -> str:
+    return f"stream {stream}" if stream else "the default stream"

@@ -1,0 +1,170 @@
+"""Order of what a program enqueues: kernels, copies and fills in streams, events, and the host's waits.
+
+Each stream, and the host, has a vector clock. Work begins behind what its stream and the host know when it is enqueued; the legacy default
+stream and blocking streams wait for each other (CUDA programming guide, "Implicit Synchronization"). Two accesses to the same bytes,
+one of which writes, that no clock orders are a finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gemmgen.emulator.device import Touched
+
+DEFAULT_STREAM = 0
+_MOST_ACCESSES = 64
+"""Accesses of a region to remember; older ones are dropped."""
+
+Clock = dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Something enqueued: its stream, its number there, what it is ordered behind, and what it is in words."""
+
+    stream: int
+    number: int
+    behind: Clock = field(repr=False)
+    label: str
+
+    def follows(self, other: Work) -> bool:
+        """True if `other` has ended when this work begins."""
+        return self.behind.get(other.stream, 0) >= other.number
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    work: Work
+    first: int
+    last: int
+    writes: bool
+    flags: np.ndarray | None
+    """Touched units of `Touched.UNIT` bytes from `first` on; None: all."""
+
+    def meets(self, other: _Access) -> bool:
+        first, last = max(self.first, other.first), min(self.last, other.last)
+        if first > last:
+            return False
+        mine = self._within(first, last)
+        theirs = other._within(first, last)
+        return mine is None or theirs is None or bool((mine & theirs).any())
+
+    def _within(self, first: int, last: int) -> np.ndarray | None:
+        return None if self.flags is None else self.flags[first - self.first : last - self.first + 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Two pieces of work that touch the same bytes in no order."""
+
+    earlier: Work
+    later: Work
+    region: int
+    earlier_writes: bool
+    later_writes: bool
+
+
+class StreamOrder:
+    """Clocks of streams, events and the host, and the last accesses of each region."""
+
+    def __init__(self) -> None:
+        self._clocks: dict[int, Clock] = {DEFAULT_STREAM: {}}
+        self._numbers: dict[int, int] = {}
+        self._unordered: set[int] = set()
+        self._events: dict[int, Clock] = {}
+        self._host: Clock = {}
+        self._accesses: dict[int, list[_Access]] = {}
+        self.is_used = False
+        """True once the program has made a stream: without one everything is in order."""
+
+    def create(self, stream: int, is_unordered: bool) -> None:
+        """A stream begins; an unordered one (cudaStreamNonBlocking) does not wait for the default stream."""
+        self._clocks[stream] = {}
+        self.is_used = True
+        if is_unordered:
+            self._unordered.add(stream)
+
+    def destroy(self, stream: int) -> None:
+        """The stream's handle is given back; its work goes on."""
+
+    def enqueue(self, stream: int, label: str) -> Work:
+        """Work in a stream."""
+        clock = self._clocks.setdefault(stream, {})
+        _join(clock, self._host)
+        if stream == DEFAULT_STREAM:
+            for other, theirs in self._clocks.items():
+                if other not in self._unordered:
+                    _join(clock, theirs)
+        elif stream not in self._unordered:
+            _join(clock, self._clocks[DEFAULT_STREAM])
+        number = self._numbers[stream] = self._numbers.get(stream, 0) + 1
+        work = Work(stream, number, dict(clock), label)
+        clock[stream] = number
+        return work
+
+    def record(self, event: int, stream: int) -> None:
+        """An event stands for all work of a stream so far."""
+        self._events[event] = dict(self._behind(stream))
+
+    def wait(self, stream: int, event: int) -> None:
+        """Work of a stream from here on waits for an event."""
+        _join(self._clocks.setdefault(stream, {}), self._events.get(event, {}))
+
+    def synchronize(self, stream: int) -> None:
+        """The host waits for a stream."""
+        _join(self._host, self._behind(stream))
+
+    def synchronize_event(self, event: int) -> None:
+        """The host waits for an event."""
+        _join(self._host, self._events.get(event, {}))
+
+    def synchronize_all(self) -> None:
+        """The host waits for the device."""
+        for clock in self._clocks.values():
+            _join(self._host, clock)
+
+    def _behind(self, stream: int) -> Clock:
+        found = dict(self._clocks.setdefault(stream, {}))
+        if stream == DEFAULT_STREAM:
+            for other, theirs in self._clocks.items():
+                if other not in self._unordered:
+                    _join(found, theirs)
+        return found
+
+    def forget(self, region: int) -> None:
+        """A region is given back."""
+        self._accesses.pop(region, None)
+
+    def touch_bytes(self, work: Work, region: int, first: int, count: int, writes: bool) -> Iterator[Conflict]:
+        """Work touches all bytes of a range."""
+        if count > 0:
+            yield from self._touch(region, _Access(work, first // Touched.UNIT, (first + count - 1) // Touched.UNIT, writes, None))
+
+    def touch(self, work: Work, touched: Touched) -> Iterator[Conflict]:
+        """Work touches what a launch has touched of a region."""
+        for flags, writes in ((touched.read, False), (touched.written, True)):
+            units = np.flatnonzero(flags)
+            if len(units):
+                first, last = int(units[0]), int(units[-1])
+                yield from self._touch(touched.region.start, _Access(work, first, last, writes, flags[first : last + 1]))
+
+    def _touch(self, region: int, access: _Access) -> Iterator[Conflict]:
+        earlier = self._accesses.setdefault(region, [])
+        kept = []
+        for other in earlier:
+            ordered = access.work is other.work or access.work.follows(other.work)
+            if not ordered and (access.writes or other.writes) and access.meets(other):
+                yield Conflict(other.work, access.work, region, other.writes, access.writes)
+            covers = access.flags is None and access.first <= other.first and other.last <= access.last
+            if not (ordered and covers and access.writes >= other.writes):
+                kept.append(other)
+        self._accesses[region] = [*kept[-_MOST_ACCESSES:], access]
+
+
+def _join(clock: Clock, other: Clock) -> None:
+    for stream, number in other.items():
+        if clock.get(stream, 0) < number:
+            clock[stream] = number

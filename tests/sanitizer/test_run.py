@@ -1,0 +1,234 @@
+"""`gemmgen run`: host code and kernels of one program, with a mode for each thing that can be right or wrong in it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gemmgen.cli import cli
+from gemmgen.core.errors import CompileError
+from gemmgen.sanitizer.programs.building import Toolkit, build_environment, build_program, make_toolkit
+from gemmgen.sanitizer.programs.fat_binaries import ptx_of
+from gemmgen.sanitizer.programs.messages import BadMessage, Body, limit_of
+from gemmgen.sanitizer.programs.running import landlock_version, run_program
+from gemmgen.sanitizer.programs.session import Report, RunSettings
+from gemmgen.sanitizer.programs.streams import StreamOrder
+from gemmgen.toolchain.nvcc import find_nvcc
+
+SOURCE = Path(__file__).with_name("whole_programs.cu")
+needs_nvcc = pytest.mark.skipif(
+    sys.platform != "linux" or find_nvcc() is None or shutil.which("g++") is None, reason="programs are built by nvcc and g++"
+)
+SETTINGS = RunSettings(seconds=60, memory_bytes=1 << 30)
+
+
+@pytest.fixture(scope="module")
+def toolkit(tmp_path_factory: pytest.TempPathFactory) -> Toolkit:
+    return make_toolkit(tmp_path_factory.mktemp("lib"), 80)
+
+
+@pytest.fixture(scope="module")
+def program(toolkit: Toolkit, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("program") / "program"
+    build_program(toolkit, [SOURCE], path, (), (), ())
+    return path
+
+
+def run(program: Path, toolkit: Toolkit, *arguments: str, settings: RunSettings = SETTINGS) -> Report:
+    return run_program([str(program), *arguments], toolkit.libraries, settings, [toolkit.nvcc.include])
+
+
+def line_of(words: str) -> int:
+    return next(number for number, line in enumerate(SOURCE.read_text().splitlines(), 1) if words in line)
+
+
+@needs_nvcc
+def test_a_program_with_streams_graphs_textures_and_grid_barriers_is_clean(
+    program: Path, toolkit: Toolkit, capfd: pytest.CaptureFixture[str]
+) -> None:
+    report = run(program, toolkit, "features")
+    out = capfd.readouterr().out
+    assert report.findings == () and report.status == 0 and not report.refused and not report.unsupported
+    assert out.splitlines() == ["streams 12", "graph 2", "cooperative 128 6, 32 blocks", "dynamic 63", "texture 5 8"]
+    assert report.timed and report.kernels["increment"].launches == 6
+
+
+@needs_nvcc
+@pytest.mark.parametrize(
+    ("mode", "code", "words", "status"),
+    [
+        ("race", "shared-race", "tile[63]", 0),
+        ("bounds", "out-of-bounds", "past the end of second_array (cudaMalloc at", 6),
+        ("freed", "out-of-bounds", "that has been freed", 6),
+        ("twice", "double-free", "cudaFree of first_array", 0),
+        ("copy", "copy-out-of-bounds", "260 bytes, from byte 0 of an allocation of 256 bytes", 0),
+        ("unwritten", "unwritten-copy", "nothing has written 256, from second_array", 0),
+        ("host", "host-access", "host code touches device memory", -11),
+        ("streams", "stream-race", "set in stream 2 writes second_array", 0),
+        ("overtakes", "stream-race", "cudaMemcpy in the default stream reads second_array", 0),
+        ("pinned", "host-race", "memory that set writes", 0),
+    ],
+)
+def test_a_mistake_of_a_program_is_found(program: Path, toolkit: Toolkit, mode: str, code: str, words: str, status: int) -> None:
+    report = run(program, toolkit, mode)
+    found = [finding for finding in report.findings if finding.code != "leak"]
+    assert [finding.code for finding in found] == [code] and words in found[0].text
+    assert report.status == status
+
+
+@needs_nvcc
+def test_the_launch_behind_a_race_runs(program: Path, toolkit: Toolkit) -> None:
+    assert set(run(program, toolkit, "race").kernels) == {"reversed", "increment"}
+
+
+@needs_nvcc
+def test_places_of_calls_are_lines_of_the_program(program: Path, toolkit: Toolkit) -> None:
+    (found,) = run(program, toolkit, "copy").findings
+    assert found.places[0].line == line_of("cudaMemcpy(host, first_array, 260")
+
+
+@needs_nvcc
+def test_a_host_that_waits_may_read_what_a_kernel_wrote(program: Path, toolkit: Toolkit) -> None:
+    assert run(program, toolkit, "pinned", "wait").findings == ()
+
+
+@needs_nvcc
+def test_launches_that_change_nothing_are_skipped(program: Path, toolkit: Toolkit) -> None:
+    totals = run(program, toolkit, "repeats").kernels["set"]
+    assert totals.launches == 100 and totals.skipped >= 90
+    assert run(program, toolkit, "repeats", settings=replace(SETTINGS, repeats=1)).kernels["set"].skipped == 99
+
+
+@needs_nvcc
+@pytest.mark.parametrize("byte", ["0", "4", "9", "255"])
+def test_a_program_that_writes_garbage_is_ended(program: Path, toolkit: Toolkit, byte: str) -> None:
+    report = run(program, toolkit, "garbage", byte)
+    assert "does not send" in report.ended_early and report.status == -9
+
+
+@needs_nvcc
+def test_a_program_is_ended_at_its_limit(program: Path, toolkit: Toolkit) -> None:
+    report = run(program, toolkit, "busy", settings=replace(SETTINGS, seconds=2))
+    assert "after 2 s" in report.ended_early and report.status == -9
+
+
+@needs_nvcc
+@pytest.mark.skipif(not landlock_version(), reason="needs Landlock")
+def test_a_fenced_program_writes_in_the_current_folder_only(
+    program: Path, toolkit: Toolkit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    monkeypatch.chdir(inside)
+    settings = replace(SETTINGS, sandbox=True)
+    run(program, toolkit, "writes", "own", settings=settings)
+    run(program, toolkit, "writes", str(tmp_path / "other"), settings=settings)
+    assert [line for line in capfd.readouterr().out.splitlines() if "file" in line] == ["file 1", "file 0"]
+    assert (inside / "own").exists() and not (tmp_path / "other").exists()
+
+
+@needs_nvcc
+def test_calls_that_the_emulator_does_not_have_are_named(program: Path, toolkit: Toolkit) -> None:
+    (call,) = run(program, toolkit, "unsupported").unsupported.items()
+    assert call[0] == "cudaGraphicsUnregisterResource" and call[1].endswith(f":{line_of('cudaGraphicsUnregisterResource')}")
+
+
+@needs_nvcc
+def test_the_build_of_a_project_uses_the_wrapper(toolkit: Toolkit, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "Makefile").write_text("main: main.cu\n\tnvcc -arch=sm_52 -gencode arch=compute_60,code=sm_60 -cudart static -o $@ $<\n")
+    (tmp_path / "main.cu").write_text(
+        '#include <cstdio>\n__global__ void k() { printf("built\\n"); }\nint main() { k<<<1, 1>>>(); return cudaDeviceSynchronize(); }\n'
+    )
+    subprocess.run(["make", "-C", str(tmp_path)], env=build_environment(toolkit, tmp_path / "t"), check=True, capture_output=True)
+    report = run(tmp_path / "main", toolkit)
+    assert report.status == 0 and "built" in capfd.readouterr().out and "k" in report.kernels
+
+
+@needs_nvcc
+def test_an_error_of_the_compiler_is_one_message(toolkit: Toolkit, tmp_path: Path) -> None:
+    source = tmp_path / "wrong.cu"
+    source.write_text("int main() { return missing; }\n")
+    with pytest.raises(CompileError, match=r'identifier "missing" is undefined'):
+        build_program(toolkit, [source], tmp_path / "wrong", (), (), ())
+
+
+@needs_nvcc
+def test_the_command_reports_as_json_and_sarif(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli, ["run", "--json", "--sarif", "run.sarif", str(SOURCE), "--", "race"])
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    assert document["status"] == 0 and [finding["code"] for finding in document["findings"]] == ["shared-race"]
+    (place,) = json.loads(Path("run.sarif").read_text())["runs"][0]["results"][0]["locations"]
+    assert place["physicalLocation"]["region"]["startLine"] == line_of("tile[63 - threadIdx.x]")
+
+
+def test_a_file_that_is_no_program_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no program")
+    result = CliRunner().invoke(cli, ["run", str(tmp_path / "text")])
+    assert result.exit_code == 2
+
+
+@pytest.fixture
+def order() -> Iterator[StreamOrder]:
+    made = StreamOrder()
+    made.create(1, False)
+    made.create(2, True)
+    yield made
+
+
+def conflicts(order: StreamOrder, *steps: tuple[int, bool]) -> int:
+    """Conflicts of writes (True) and reads of the same bytes, by stream."""
+    return sum(len(list(order.touch_bytes(order.enqueue(stream, "work"), 0, 0, 64, writes))) for stream, writes in steps)
+
+
+def test_the_default_stream_waits_for_streams_that_do_not_refuse_it(order: StreamOrder) -> None:
+    assert conflicts(order, (1, True), (0, True), (1, True)) == 0
+    assert conflicts(order, (2, True)) == 1
+
+
+def test_two_reads_need_no_order_and_events_give_one(order: StreamOrder) -> None:
+    assert conflicts(order, (1, False), (2, False)) == 0
+    order.record(7, 1)
+    order.wait(2, 7)
+    order.synchronize(2)
+    assert conflicts(order, (2, True)) == 0
+
+
+def test_the_host_orders_what_it_has_waited_for(order: StreamOrder) -> None:
+    assert conflicts(order, (2, True)) == 0
+    order.synchronize(2)
+    assert conflicts(order, (1, True)) == 0
+
+
+def test_other_bytes_do_not_meet(order: StreamOrder) -> None:
+    assert not list(order.touch_bytes(order.enqueue(1, "one"), 0, 0, 64, True))
+    assert not list(order.touch_bytes(order.enqueue(2, "two"), 0, 64, 64, True))
+
+
+def test_messages_are_checked() -> None:
+    with pytest.raises(BadMessage):
+        limit_of(99)
+    for data in (b"\x05\0\0\0", b"\xff\xff\xff\xff"):
+        with pytest.raises(BadMessage):
+            Body(data).text()
+        with pytest.raises(BadMessage):
+            Body(data).frames()
+    with pytest.raises(BadMessage):
+        Body(b"12345").end()
+
+
+@pytest.mark.parametrize("data", [b"", b"\x50\xed\x55\xba" + bytes(12), b"\x50\xed\x55\xba\x01\x00\x10\x00" + b"\xff" * 200])
+def test_broken_fat_binaries_are_refused(data: bytes) -> None:
+    from gemmgen.emulator import BadLaunch
+
+    with pytest.raises(BadLaunch):
+        ptx_of(data, 80)

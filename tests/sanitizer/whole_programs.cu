@@ -1,0 +1,181 @@
+// A program with a mode for each thing that gemmgen run is tried on.
+#include <cooperative_groups.h>
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+namespace cg = cooperative_groups;
+
+__constant__ float factor = 2;
+__device__ int counter;
+__managed__ int managed_counter = 5;
+
+template <class T> __global__ void scale(const T* in, T* out, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = factor * in[i];
+}
+__global__ void set(int* out, int value) { out[blockIdx.x * blockDim.x + threadIdx.x] = value; }
+__global__ void increment(int* out) { ++out[threadIdx.x]; }
+__global__ void reversed(const int* in, int* out) {
+  __shared__ int tile[64];
+  tile[threadIdx.x] = in[threadIdx.x];
+  out[threadIdx.x] = tile[63 - threadIdx.x];
+}
+__global__ void sum_all(int* out) {
+  atomicAdd(&counter, 1);
+  cg::this_grid().sync();
+  if (threadIdx.x == 0) out[blockIdx.x] = counter;
+  if (threadIdx.x == 0 && blockIdx.x == 0) ++managed_counter;
+}
+__global__ void sample(cudaTextureObject_t texture, float* out) { out[threadIdx.x] = tex2D<float>(texture, threadIdx.x + 0.5f, 1.5f); }
+__global__ void dynamic(int* out) {
+  extern __shared__ int more[];
+  more[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  out[threadIdx.x] = more[blockDim.x - 1 - threadIdx.x];
+}
+
+#define CHECK(call) do { cudaError_t e = call; if (e) { printf("%s: %s\n", #call, cudaGetErrorString(e)); exit(4); } } while (0)
+
+int features() {
+  std::vector<float> host(256, 3);
+  float *in, *out;
+  CHECK(cudaMalloc(&in, 1024));
+  CHECK(cudaMalloc(&out, 1024));
+  cudaStream_t first, second;
+  cudaEvent_t done, ended;
+  CHECK(cudaStreamCreate(&first));
+  CHECK(cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking));
+  CHECK(cudaEventCreate(&done));
+  CHECK(cudaEventCreate(&ended));
+  CHECK(cudaMemcpyAsync(in, host.data(), 1024, cudaMemcpyHostToDevice, first));
+  scale<<<2, 128, 0, first>>>(in, out, 256);
+  CHECK(cudaEventRecord(done, first));
+  CHECK(cudaStreamWaitEvent(second, done, 0));
+  scale<<<2, 128, 0, second>>>(out, in, 256);
+  CHECK(cudaEventRecord(ended, second));
+  CHECK(cudaStreamSynchronize(second));
+  float time;
+  CHECK(cudaEventElapsedTime(&time, done, ended));
+  CHECK(cudaMemcpy(host.data(), in, 1024, cudaMemcpyDeviceToHost));
+  printf("streams %g\n", host[255]);
+
+  cudaGraph_t graph;
+  cudaGraphExec_t made;
+  int* numbers;
+  CHECK(cudaMallocManaged(&numbers, 256));
+  CHECK(cudaStreamBeginCapture(first, cudaStreamCaptureModeGlobal));
+  CHECK(cudaMemsetAsync(numbers, 0, 256, first));
+  increment<<<1, 64, 0, first>>>(numbers);
+  increment<<<1, 64, 0, first>>>(numbers);
+  CHECK(cudaStreamEndCapture(first, &graph));
+  CHECK(cudaGraphInstantiate(&made, graph, 0));
+  for (int i = 0; i < 3; ++i) CHECK(cudaGraphLaunch(made, first));
+  CHECK(cudaDeviceSynchronize());
+  printf("graph %d\n", numbers[63]);
+
+  void* arguments[] = {&numbers};
+  int blocks;
+  CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, sum_all, 32, 0));
+  CHECK(cudaLaunchCooperativeKernel(sum_all, dim3(4), dim3(32), arguments));
+  CHECK(cudaDeviceSynchronize());
+  printf("cooperative %d %d, %d blocks\n", numbers[3], managed_counter, blocks);
+
+  CHECK(cudaFuncSetAttribute(dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, 65536));
+  dynamic<<<1, 64, 65536>>>(numbers);
+  CHECK(cudaDeviceSynchronize());
+  printf("dynamic %d\n", numbers[0]);
+
+  float texels[2][4] = {{1, 2, 3, 4}, {5, 6, 7, 8}};
+  cudaChannelFormatDesc format = cudaCreateChannelDesc<float>();
+  cudaArray_t array;
+  CHECK(cudaMallocArray(&array, &format, 4, 2));
+  CHECK(cudaMemcpy2DToArray(array, 0, 0, texels, 16, 16, 2, cudaMemcpyHostToDevice));
+  cudaResourceDesc resource = {};
+  resource.resType = cudaResourceTypeArray;
+  resource.res.array.array = array;
+  cudaTextureDesc texture = {};
+  texture.addressMode[0] = texture.addressMode[1] = cudaAddressModeClamp;
+  cudaTextureObject_t object;
+  CHECK(cudaCreateTextureObject(&object, &resource, &texture, nullptr));
+  sample<<<1, 4>>>(object, out);
+  CHECK(cudaMemcpy(host.data(), out, 16, cudaMemcpyDeviceToHost));
+  printf("texture %g %g\n", host[0], host[3]);
+  cudaFreeArray(array);
+  cudaFree(in);
+  cudaFree(out);
+  cudaFree(numbers);
+  return 0;
+}
+
+int main(int argc, char** argv) {
+  std::string mode = argc > 1 ? argv[1] : "";
+  if (mode == "features") return features();
+  int *first_array, *second_array;
+  int host[64] = {};
+  CHECK(cudaMalloc(&first_array, 256));
+  CHECK(cudaMalloc(&second_array, 256));
+  CHECK(cudaMemcpy(first_array, host, 256, cudaMemcpyHostToDevice));
+  if (mode == "race") {
+    reversed<<<1, 64>>>(first_array, second_array);
+    increment<<<1, 64>>>(second_array);
+  } else if (mode == "bounds") {
+    set<<<1, 65>>>(second_array, 1);
+  } else if (mode == "freed") {
+    CHECK(cudaFree(first_array));
+    increment<<<1, 64>>>(first_array);
+  } else if (mode == "twice") {
+    cudaFree(first_array);
+    cudaFree(first_array);
+  } else if (mode == "copy") {
+    cudaMemcpy(host, first_array, 260, cudaMemcpyDeviceToHost);
+  } else if (mode == "unwritten") {
+    cudaMemcpy(host, second_array, 256, cudaMemcpyDeviceToHost);
+  } else if (mode == "host") {
+    printf("%d\n", first_array[0]);
+  } else if (mode == "streams") {
+    cudaStream_t one, two;
+    cudaStreamCreate(&one);
+    cudaStreamCreate(&two);
+    set<<<1, 64, 0, one>>>(second_array, 1);
+    set<<<1, 64, 0, two>>>(second_array, 2);
+  } else if (mode == "overtakes") {
+    cudaStream_t one;
+    cudaStreamCreateWithFlags(&one, cudaStreamNonBlocking);
+    set<<<1, 64, 0, one>>>(second_array, 1);
+    cudaMemcpy(host, second_array, 256, cudaMemcpyDeviceToHost);
+  } else if (mode == "repeats") {
+    for (int i = 0; i < 100; ++i) set<<<1, 64>>>(second_array, 1);
+  } else if (mode == "pinned") {
+    int* pinned;
+    cudaMallocHost(&pinned, 256);
+    set<<<1, 64>>>(pinned, 7);
+    if (argc > 2) cudaDeviceSynchronize();
+    printf("pinned %d\n", pinned[5]);
+    cudaFreeHost(pinned);
+  } else if (mode == "garbage") {
+    int socket = atoi(getenv("GEMMGEN_SOCKET"));
+    unsigned words[64];
+    memset(words, atoi(argv[2]), sizeof words);
+    if (write(socket, words, sizeof words) < 0) return 5;
+    sleep(5);
+  } else if (mode == "writes") {
+    FILE* file = fopen(argv[2], "w");
+    printf("file %d\n", file != nullptr);
+  } else if (mode == "unsupported") {
+    cudaGraphicsResource_t resource = nullptr;
+    printf("%s\n", cudaGetErrorString(cudaGraphicsUnregisterResource(resource)));
+  } else if (mode == "busy") {
+    for (volatile long i = 0;; ++i) {}
+  }
+  cudaError_t error = cudaDeviceSynchronize();
+  printf("end: %s\n", cudaGetErrorString(error));
+  cudaFree(second_array);
+  if (mode != "freed" && mode != "twice") cudaFree(first_array);
+  return error ? 6 : 0;
+}
