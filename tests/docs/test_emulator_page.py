@@ -8,7 +8,7 @@ from emulator.engines import test_hazard_pairs
 from emulator.engines.hazard_pairs import PAIRS
 
 import gemmgen.emulator.interleavings
-from gemmgen.emulator.errors import BadLaunch, EmulatorError, ParseError, UnknownInstruction
+from gemmgen.emulator.errors import BadLaunch, EmulatorError, NoFieldMeaning, ParseError, UnknownInstruction
 from gemmgen.emulator.hazards.report import HazardError
 from gemmgen.emulator.instructions import forms, opcodes
 
@@ -24,7 +24,7 @@ def program(name):
 
 
 generator, hazards = program("instructions"), program("hazards")
-NO_HAZARDS = {HazardError, ParseError, UnknownInstruction, BadLaunch}
+NO_HAZARDS = {HazardError, ParseError, UnknownInstruction, BadLaunch, NoFieldMeaning}
 """Errors of programs and launches themselves."""
 ELSEWHERE = {gemmgen.emulator.interleavings.ScheduleDependent: "tests/emulator/hazards/test_schedules.py"}
 """Kinds that several launches together find."""
