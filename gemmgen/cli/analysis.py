@@ -53,7 +53,7 @@ def sections_of(analysis: Analysis) -> list[Section]:
 
 
 def saved_section(analysis: Analysis, general: Analysis) -> Section:
-    """What the sizes that a kernel is made for save, beside the same kernel for all sizes on the same problem."""
+    """Savings of the sizes that a kernel is made for, beside the same kernel for all sizes on the same problem."""
     from gemmgen.dispatch.model import model_seconds
     from gemmgen.perf.cost_model import cost_model_of
 

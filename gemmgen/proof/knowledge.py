@@ -29,11 +29,14 @@ Path: TypeAlias = tuple[Condition, ...]
 """Conditions that all hold where a thread is."""
 
 
+AccessKind = Literal["load", "store", "atomic"]
+
+
 @dataclass(frozen=True, eq=False)
 class Access:
     """One access to memory of one thread."""
 
-    kind: Literal["load", "store", "atomic"]
+    kind: AccessKind
     space: str
     address: Value | None
     """The offset in its array; None where it is not known which array that is."""

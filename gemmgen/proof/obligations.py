@@ -445,7 +445,7 @@ _Place = tuple[Access, list[z3.ArithRef], z3.ArithRef]
 
 
 def _disjoint(one: _Place, two: _Place, other: OtherThread) -> z3.BoolRef:
-    """What one thread stores and what the other stores have no element in common."""
+    """The stores of one thread and of the other have no element in common."""
     (_, indices, count), (_, indices_, count_) = one, two
     theirs = [other.term(index) for index in indices_]
     same_row = [mine == index for mine, index in zip(indices[:-1], theirs[:-1], strict=True)]

@@ -13,7 +13,7 @@ import z3
 
 from gemmgen.emulator.ptx.syntax import Address, Float, Instruction, Integer, Operand, Register, Sink, Special, Symbol, Vector
 from gemmgen.hardware.target import WARP_THREADS
-from gemmgen.proof.knowledge import BARRIERS, GROUPS, Access, Knowledge, Path, State, Wait, bits_of
+from gemmgen.proof.knowledge import BARRIERS, GROUPS, Access, AccessKind, Knowledge, Path, State, Wait, bits_of
 from gemmgen.proof.slicing import FLOATS, negated_register, written
 from gemmgen.proof.values import (
     UNBOUNDED,
@@ -58,6 +58,7 @@ ORDERS: dict[str, Callable[[z3.ArithRef, z3.ArithRef], z3.BoolRef]] = {
     "eq": lambda a, b: a == b,
     "ne": lambda a, b: a != b,
 }
+KINDS: dict[str, AccessKind] = {"ld": "load", "st": "store"}
 SPACES = ("global", "shared", "local", "const", "param")
 MATRIX_ROW_BYTES = 16
 """Bytes that a lane's address of ``ldmatrix`` and ``stmatrix`` names."""
@@ -442,8 +443,8 @@ def _memory(known: Knowledge, instruction: Instruction, block: int, path: Path, 
     address = _address(known, where, state)
     barriers = state[BARRIERS]
     assert isinstance(barriers, Value)
-    kind = {"ld": "load", "st": "store"}.get(opcode, "atomic")
-    known.record(Access(kind, _space_of(known, space, address), address, size, size, path, barriers, instruction, block))  # type: ignore[arg-type]
+    kind = KINDS.get(opcode, "atomic")
+    known.record(Access(kind, _space_of(known, space, address), address, size, size, path, barriers, instruction, block))
     if opcode in ("ld", "atom"):
         _forget(known, instruction, state)
 
@@ -487,9 +488,9 @@ def _matrices(known: Knowledge, instruction: Instruction, block: int, path: Path
     where = path if lanes >= WARP_THREADS else (*path, known.lane.z3 < lanes)
     barriers = state[BARRIERS]
     assert isinstance(barriers, Value)
-    kind = "store" if stores else "load"
+    kind: AccessKind = "store" if stores else "load"
     size = MATRIX_ROW_BYTES
-    known.record(Access(kind, "shared", address, size, size, where, barriers, instruction, block))  # type: ignore[arg-type]
+    known.record(Access(kind, "shared", address, size, size, where, barriers, instruction, block))
     if not stores:
         _forget(known, instruction, state)
 

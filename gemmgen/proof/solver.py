@@ -23,7 +23,7 @@ class OutOfTime(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """What z3 says: ``proved``, ``refuted`` with a model, or ``unknown`` within the limit."""
+    """An answer of z3: ``proved``, ``refuted`` with a model, or ``unknown`` within the limit."""
 
     verdict: Literal["proved", "refuted", "unknown"]
     model: z3.ModelRef | None = None
@@ -39,7 +39,7 @@ class Solver:
         self.seconds = 0.0
 
     def implies(self, premises: Sequence[Condition], goal: Condition, milliseconds: int = FULL_MILLISECONDS) -> Answer:
-        """Whether the premises imply the goal."""
+        """The answer to the question of whether the premises imply the goal."""
         if goal is True:
             return Answer("proved")
         conditions = [as_condition(premise) for premise in premises if premise is not True]

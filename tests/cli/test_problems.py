@@ -70,7 +70,7 @@ def test_a_problem_that_no_kernel_serves_names_the_nearest(run: Run) -> None:
     assert "Nearest that is served: gemm:128,64,64,nt,bf16 (bf16 for fp8)" in error
 
 
-def test_unknown_devices_list_the_known_ones_and_how_to_describe_another(run: Run) -> None:
+def test_unknown_devices_list_the_known_ones(run: Run) -> None:
     error = run("render", "--problem", FUSED, "--device", "H2000", code=2).err
     assert "did you mean H200?" in error and "RTX 3090" in error and "arch=sm_86" in error
     described = "name=A10,arch=sm_86,sms=72,mhz=1695,l2=6,fp32=31.2,int8=250,memory=600"

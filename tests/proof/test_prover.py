@@ -51,7 +51,7 @@ def test_a_counterexample_names_sizes_and_thread() -> None:
         ('asm volatile("{ .reg .b64 t; mbarrier.arrive.shared.b64 t, [%0]; }" :: "r"(0));', "mbarrier is not modelled"),
     ],
 )
-def test_statements_that_are_not_modelled_leave_everything_unproved(statement: str, obstacle: str) -> None:
+def test_statements_without_a_model_leave_all_unproved(statement: str, obstacle: str) -> None:
     sample = SAMPLES["scale"]
     proof = proof_of(sample, sample.source.replace("if (i < n)", f"{statement} if (i < n)"), "sm_90")
     assert proof.proved == ()

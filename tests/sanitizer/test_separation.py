@@ -47,7 +47,7 @@ def test_headers_of_a_framework_that_a_header_includes(tmp_path: Path) -> None:
     assert result(project(tmp_path, main_cu='#include "launch.h"\n', launch_h=header))[3] == 3
 
 
-def test_a_header_beside_a_header_is_found_and_host_functions_of_both_go(tmp_path: Path) -> None:
+def test_a_header_beside_a_header_is_found_and_separated(tmp_path: Path) -> None:
     inner = "#include <vector>\nstd::vector<int> all();\n__device__ inline unsigned one() { return 1; }\n"
     outer = '#include "../inner.h"\nint count(std::vector<int> v) { return v.size(); }\n'
     main = '#include "a/outer.h"\n__global__ void k(unsigned* x) { x[threadIdx.x] = one(); }\nint main() { k<<<1, 1>>>(nullptr); }\n'
@@ -80,7 +80,7 @@ def test_what_nvcc_has_without_an_include(tmp_path: Path, body: str) -> None:
     assert result(project(tmp_path, main_cu=main), architecture="sm_90a")[5] == 1
 
 
-def test_structures_of_headers_namespaces_and_bases_are_passed_by_name(tmp_path: Path) -> None:
+def test_structures_of_headers_and_bases_are_passed_by_name(tmp_path: Path) -> None:
     header = "namespace a { struct Base { int first; float* p; }; struct Params : Base { union { int n; float f; };  }; }\n"
     main = '#include "params.h"\n__global__ void k(a::Params q) { if (threadIdx.x < q.n) q.p[threadIdx.x] = q.first; }\n'
     path = project(tmp_path, main_cu=main, params_h=header)

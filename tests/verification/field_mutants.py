@@ -23,7 +23,7 @@ _INDEX_KINDS = (
 
 
 _DECLARATIONS = ("__shared__", "(&", "__restrict__", "__launch_bounds__", "constexpr", "float fragment_a[", "float accumulators[")
-"""What lines have in which brackets give a size."""
+"""Text of the lines in which brackets give a size."""
 
 
 @dataclass(frozen=True)

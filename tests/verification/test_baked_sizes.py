@@ -42,7 +42,7 @@ def test_sizes_become_constants_and_no_parameters(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_the_cases_that_are_left_have_the_sizes_and_come_out_right(name: str) -> None:
+def test_cases_that_are_left_have_the_sizes_and_are_right(name: str) -> None:
     plan = made(name, MADE[name])
     cases = cases_of(plan)
     assert len(cases) >= 4

@@ -410,7 +410,7 @@ def epilogue_accuracy(spec: GemmSpec) -> Accuracy:
 
 
 class Outline:
-    """What planning begins with for every strategy: layouts, the epilogue, and the reasons against the spec so far."""
+    """The start of planning for every strategy: layouts, the epilogue, and the reasons against the spec so far."""
 
     def __init__(self, spec: GemmSpec, architecture: Architecture, combination: Iterable[Reason]) -> None:
         """``combination``: reasons against fields of the spec that exclude one another in the strategy."""

@@ -174,7 +174,7 @@ def test_bad_formulas_end_in_one_message(formula: dict[str, Any], message: str) 
         gemmgen.plan({"kind": "gemm", "mainloop": NAIVE, "epilogue": formula})
 
 
-def test_a_formula_means_the_same_as_the_list_that_is_short_for_it() -> None:
+def test_a_formula_equals_the_list_that_is_short_for_it() -> None:
     listed = gemmgen.plan({"kind": "gemm", "mainloop": NAIVE, "epilogue": [{"op": "bias", "per": "column"}, {"op": "silu"}]})
     formula = {"inputs": {"bias": {"per": "column"}}, "outputs": {"C": "silu(acc + bias)"}}
     written = gemmgen.plan({"kind": "gemm", "mainloop": NAIVE, "epilogue": formula})

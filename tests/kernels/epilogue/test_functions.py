@@ -103,7 +103,7 @@ def test_a_kernel_is_within_the_bound(name: str, accuracy: Accuracy) -> None:
 
 
 @pytest.mark.parametrize("name", ["gelu", "silu", "gelu_tanh", "sigmoid", "tanh"])
-def test_bounds_of_approximations_are_below_the_rounding_to_the_result(name: str) -> None:
+def test_approximations_err_less_than_the_rounding_of_results(name: str) -> None:
     values = np.linspace(-12, 12, 4001).astype(np.float32)
     for accuracy, roundoff in (("halves", 2.0**-11), ("bfloat16", 2.0**-8)):
         found = reference(f"{name}(value)", values, accuracy)  # type: ignore[arg-type]

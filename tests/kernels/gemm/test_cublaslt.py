@@ -101,7 +101,7 @@ def test_column_major_results_keep_the_order_of_operands() -> None:
     assert (library.attributes[TRANSPOSE_A], library.attributes[TRANSPOSE_B]) == (1, 1)
 
 
-def test_bias_scales_and_accumulation_are_set_before_each_product() -> None:
+def test_bias_scales_and_accumulation_are_set_for_a_product() -> None:
     library = Recorded()
     product = Product(row_major("e4m3", 16, 32), row_major("e4m3", 16, 32).transposed, row_major("bf16", 16, 16), "bias_gelu", False, True)
     CublasLt(0, library).algorithms(product)[0].run(AT, 1.0, 0.0, 0)
