@@ -18,6 +18,8 @@ LARGEST_PROMISE = 64
 MOST_WORK = 1 << 31
 """Product of the sizes of all cases together, beyond the first ones: the emulator has to run them."""
 FEWEST = 6
+MOST_BORDER = 32
+"""Extent beyond twice a result's that is tried for what it comes from."""
 
 
 def cases_of(plan: InstancePlan) -> list[Case]:
@@ -81,6 +83,29 @@ def _baked(plan: InstancePlan, general: InstancePlan, cases: Sequence[Case]) -> 
     return [case for case in found.values() if id(case) in chosen]
 
 
+def _reaching(plan: InstancePlan, sizes: Mapping[str, int], wanted: dict[str, int]) -> dict[str, int]:
+    """``wanted``, changed in sizes that are free so that extents which follow from them, rows of an image's result say, are those of the
+    kernel."""
+    family = family_of(plan.spec)
+    names = family.own_sizes(plan)
+    problem = family.own_problem(plan, list(wanted.values()))
+    arrays = {name for array in plan.sequence.arrays for formula in array.shape for name in formula.names}
+    for derived in [name for name in sizes if name in problem and name in arrays and name not in names]:
+        for free in (name for name in names if name not in sizes):
+            if problem[derived] == sizes[derived]:
+                break
+            for value in range(1, 2 * sizes[derived] + MOST_BORDER):
+                tried = wanted | {free: value}
+                try:
+                    found = family.own_problem(plan, list(tried.values()))
+                except LaunchError:
+                    continue
+                if found.get(derived) == sizes[derived]:
+                    wanted, problem = tried, found
+                    break
+    return wanted
+
+
 def _overlapping(plan: InstancePlan, dimensions: Mapping[str, int]) -> list[str]:
     """Results whose elements lie on one another, as happens where one stride is the kernel's and another a case's."""
     found = []
@@ -98,7 +123,8 @@ def _with_sizes(plan: InstancePlan, sizes: Mapping[str, int], dimensions: Mappin
     names = family.own_sizes(plan)
     try:
         before = family.own_problem(plan, [dimensions[name] for name in names])
-        after = family.own_problem(plan, [sizes.get(name, dimensions[name]) for name in names])
+        wanted = _reaching(plan, sizes, {name: sizes.get(name, dimensions[name]) for name in names})
+        after = family.own_problem(plan, list(wanted.values()))
     except (KeyError, LaunchError):
         return {**dimensions, **sizes}
     moved = {name: after[name] + value - before[name] for name, value in dimensions.items() if name in before and name in after}

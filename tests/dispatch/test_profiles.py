@@ -90,7 +90,7 @@ def test_files_of_another_form_are_refused(tmp_path: Path, content: bytes) -> No
 
 
 def test_a_query_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gemmgen.dispatch.profiles.SQLITE_STEPS", 1_000_000)
+    monkeypatch.setattr("gemmgen.dispatch.profiles.SQLITE_STEPS", 500_000)
     path = tmp_path / "large.sqlite"
     with sqlite3.connect(path) as database:
         database.execute("CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, text TEXT)")

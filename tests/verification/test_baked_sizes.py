@@ -18,9 +18,9 @@ from gemmgen.verification.runner import verify_binary
 
 MADE = {
     "gemm/v3_double_buffer": {"n": 64, "k": 24},
-    "gemm/split/tall_64x8": {"n": 8, "k": 40, "slices": 2},
-    "gemm/hopper/bf16_128x256": {"k": 64, "ldb": 72},
-    "conv2d/turing_one_stage": {"h": 5, "w": 6, "r": 3, "s": 3, "stride_h": 1},
+    "gemm/simt/split_k/tall_64x8": {"n": 8, "k": 40, "slices": 2},
+    "gemm/wgmma/bf16/128x256": {"k": 64, "ldb": 72},
+    "conv2d/mma_sync/turing/one_stage": {"h": 5, "w": 6, "r": 3, "s": 3, "stride_h": 1},
     "reduction/mean_bf16_rows": {"reduced": 128, "stride_outer": 200},
     "elementwise/gated_silu": {"d1": 96, "x_stride0": 104},
 }
