@@ -7,7 +7,7 @@ from typing import Any, Protocol, cast
 
 from gemmgen.hardware.target import Architecture, Device
 from gemmgen.kernels import part
-from gemmgen.kernels.family import KernelSpec
+from gemmgen.kernels.family import KernelPlan, KernelSpec
 from gemmgen.kernels.requests import Fit, Request
 
 
@@ -37,6 +37,19 @@ class Settings(Protocol):
 def settings_of(kind: str) -> Settings | None:
     """Choices that the matcher of a family leaves to the launch; None where there are none."""
     return getattr(part(kind, "matcher"), "settings", None)
+
+
+class NumericClasses(Protocol):
+    """Of a matcher that knows which instances give a row the same bits: the function ``numeric_class_of``."""
+
+    def __call__(self, plan: Any, dimensions: Mapping[str, int]) -> str | None:
+        """Name of an instance's class; None if a row's bits depend on how many rows there are."""
+
+
+def numeric_class_of(plan: KernelPlan, dimensions: Mapping[str, int]) -> str | None:
+    """Name of the class of instances that give a row the same bits: one of its own for each instance where the family knows no classes."""
+    own: NumericClasses | None = getattr(part(plan.spec.kind, "matcher"), "numeric_class_of", None)
+    return plan.name if own is None else own(plan, dimensions)
 
 
 class Adapted(Protocol):

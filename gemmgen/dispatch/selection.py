@@ -11,7 +11,7 @@ from typing import Any
 
 from gemmgen.core.errors import LaunchError, PlanError
 from gemmgen.dispatch.candidates import Candidate, candidates, reserves
-from gemmgen.dispatch.matcher import adapted, matcher_of, settings_of
+from gemmgen.dispatch.matcher import adapted, matcher_of, numeric_class_of, settings_of
 from gemmgen.dispatch.model import model_seconds
 from gemmgen.dispatch.table import Row, RowModel, Source, Table, table_for
 from gemmgen.hardware.target import ARCHITECTURES, Architecture, Device
@@ -89,10 +89,10 @@ def choose_by(
     near = table.near(request, without) if table is not None else []
     found: dict[str, Option] = {}
     rejected: dict[str, str] = {}
-    common = _common_candidate(table, request.companions, device, target) if request.companions else None
+    common = _common_class(table, request.companions, device, target) if request.companions else None
     for candidate, (fit, plan, dimensions) in all_fitted(request, target, rejected):
-        if common not in (None, candidate.label):
-            rejected[candidate.label] = f"{common} serves all sizes of the batch"
+        if common is not None and numeric_class_of(plan, dimensions) != common:
+            rejected[candidate.label] = f"rows have the same bits in all sizes of the batch by the class {common}"
             continue
         name = table_name(candidate, target)
         if among is not None and name not in among:
@@ -112,22 +112,29 @@ def choose_by(
     return Choice(request, device, options, options[0], rejected, table)
 
 
-def _common_candidate(table: Table | None, requests: Sequence[Request], device: Device, architecture: Architecture) -> str:
-    """Label of the candidate that serves all the requests with the least geometric mean of its times. Raises ``LaunchError`` if none
-    can."""
+def _common_class(table: Table | None, requests: Sequence[Request], device: Device, architecture: Architecture) -> str:
+    """Name of the numeric class that serves all the requests with the least geometric mean of its best times, which does not depend on
+    the request that they accompany. Raises ``LaunchError`` if no class can."""
     logarithms: dict[str, list[float]] = {}
     rejected: dict[str, str] = {}
     for request in (each.on(device) for each in requests):
         near = table.near(request) if table is not None else []
+        best: dict[str, float] = {}
         for candidate, (_, plan, dimensions) in all_fitted(request, architecture, rejected):
+            found = numeric_class_of(plan, dimensions)
+            if found is None:
+                rejected[candidate.label] = "a row's bits depend on how many rows there are"
+                continue
             _, seconds = set_best(plan, dimensions, device)
             if table is not None:
                 seconds, _ = table.estimate(near, table_name(candidate, architecture), seconds, row_model(table, device, architecture))
-            logarithms.setdefault(candidate.label, []).append(math.log(seconds))
-    complete = {label: sum(values) for label, values in logarithms.items() if len(values) == len(requests)}
+            best[found] = min(seconds, best.get(found, math.inf))
+        for found, seconds in best.items():
+            logarithms.setdefault(found, []).append(math.log(seconds))
+    complete = {found: sum(values) for found, values in logarithms.items() if len(values) == len(requests)}
     if not complete:
         raise LaunchError(_nothing_fits(requests[0], rejected))
-    return min(complete, key=lambda label: (complete[label], label))
+    return min(complete, key=lambda found: (complete[found], found))
 
 
 def _rank(option: Option) -> tuple[float, bool, int, float, str]:

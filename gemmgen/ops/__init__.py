@@ -54,7 +54,7 @@ _GROUPED = Operator(
     ("a", "b", "offsets", "bias", "scale_a", "scale_b", "scale_out", "amax"),
     ("out",),
     ("alpha", "beta"),
-    ("scaled", "activation", "output"),
+    ("scaled", "activation", "output", "batch_invariant"),
     ("amax",),
     3,
 )
@@ -107,7 +107,7 @@ def matmul(
     ``precision``, of float32 factors: ``f32`` takes multiply-adds, or products by planes on tensor cores, whose error bound is no
     larger, whichever is faster; ``ffma`` keeps to multiply-adds; ``tf32`` also allows factors cut to 11 bits, as
     ``torch.set_float32_matmul_precision("high")`` does. ``batch_invariant``: a row of the result has the same bits however many rows
-    there are: one instance serves all, and some sizes are slower for it. ``stream``: as for ``Kernel``. ``backend``: arrays in host
+    there are: the fastest instance of one numeric class is taken, which adds up products in one order (docs/classes.md). ``stream``: as for ``Kernel``. ``backend``: arrays in host
     memory are multiplied by a kernel for the processor, if they are float32 and there is a C compiler; else, and for ``emulator``, by the
     emulator, which is slow. With ``alpha`` 0, a and b are not read; with ``beta`` 0, out is not.
 
@@ -168,6 +168,7 @@ def grouped_matmul(
     scale_out: Any = None,
     amax: Any = None,
     output: str | None = None,
+    batch_invariant: bool = False,
     stream: Any = None,
 ) -> Any:
     """As ``matmul`` for groups of rows, each with a matrix of its own, in one launch: the experts of a mixture.
@@ -186,7 +187,11 @@ def grouped_matmul(
         return _traced(
             "grouped_matmul",
             (a, b, offsets, bias, alpha, activation or "", scale_a, scale_b, scale_out, output or ""),
-            out is None and amax is None and stream is None and (activation is None or isinstance(activation, str)),
+            out is None
+            and amax is None
+            and stream is None
+            and not batch_invariant
+            and (activation is None or isinstance(activation, str)),
         )
     if activation.__class__ is not str and activation is not None:
         activation = hashable(activation)
@@ -197,7 +202,7 @@ def grouped_matmul(
     if scale_b is not None and is_number(scale_b.__class__):
         scale_b, alpha, scaled = None, alpha * number("grouped_matmul", "scale_b", scale_b), True
     arrays = (a, b, offsets, bias, scale_a, scale_b, scale_out, amax, out)
-    return _GROUPED.call(arrays, (scaled, activation, output), (alpha, 0.0), stream)[0]
+    return _GROUPED.call(arrays, (scaled, activation, output, batch_invariant), (alpha, 0.0), stream)[0]
 
 
 def reduce(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gemmgen.emulator import residues
 from gemmgen.kernels.family import Case, FieldPart
 from gemmgen.kernels.gemm.oracle import cases, group_rows
-from gemmgen.kernels.gemm.plan import GemmPlan
+from gemmgen.kernels.gemm.plan import GemmPlan, epilogue_accuracy
 from gemmgen.kernels.gemm.spec import GemmSpec
 from gemmgen.kernels.gemm.split_precision.product import SplitPrecisionPlan
 
@@ -28,6 +28,7 @@ def reference_spec(plan: GemmPlan) -> dict[str, Any]:
     fields = plan.spec.model_dump(mode="json", exclude_unset=True)
     kept = {name: fields[name] for name in _KEPT if name in fields}
     batch = "strided" if plan.spec.batch == "strided" else "none"
+    kept["accuracy"] = epilogue_accuracy(plan.spec)
     return {**kept, **_REFERENCE, "alpha": "argument", "beta": "argument", "batch": batch, "label": "field_reference"}
 
 

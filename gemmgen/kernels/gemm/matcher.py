@@ -14,6 +14,7 @@ from gemmgen.core.errors import SpecError
 from gemmgen.hardware.target import Architecture, Device, occupancy
 from gemmgen.kernels.epilogue.operations import AnyOperation, Factor, Operation
 from gemmgen.kernels.gemm.fitting import VARIES, divides_by_size
+from gemmgen.kernels.gemm.numeric_class import numeric_class
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.request import FACTOR_TYPES, PRECISIONS, RESULT_TYPES, GemmRequest, Precision, result_type, transposed
 from gemmgen.kernels.gemm.sequence import MOST_SLICES
@@ -44,6 +45,12 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         return VARIES
     found: Fit | str = part_for(spec, "matching").fit(spec, spec.mainloop, request)
     return found
+
+
+def numeric_class_of(plan: GemmPlan, dimensions: Mapping[str, int]) -> str | None:
+    """Name of the class of instances whose rows have the same bits; None if the order of additions depends on the number of rows."""
+    found = numeric_class(plan, dimensions["k"])
+    return None if isinstance(found, str) else found.text
 
 
 def adapted(spec: GemmSpec, architecture: Architecture) -> GemmSpec:

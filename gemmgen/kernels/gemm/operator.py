@@ -177,6 +177,7 @@ def _interpret_groups(operands: Mapping[str, Layout], options: Mapping[str, Any]
         scales=tuple(factors),
         offsets=offsets,
         amax=_amax(operands, "grouped_matmul"),
+        invariant="m" if options.get("batch_invariant") else "none",
     )
     return Interpretation(request, (Result("out", (m, n), kind),))
 

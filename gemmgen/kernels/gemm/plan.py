@@ -404,7 +404,9 @@ class GemmPlan(KernelPlan):
 def epilogue_accuracy(spec: GemmSpec) -> Accuracy:
     """Accuracy that functions of the epilogue are computed with: that of the widest result, unless the spec asks for more."""
     types = {spec.storage.c, *(output.type for operation in spec.epilogue for output in operation.further_outputs.values())}
-    if spec.accuracy == "full" or types & {"f32", "s32"}:
+    if spec.accuracy != "result":
+        return spec.accuracy
+    if types & {"f32", "s32"}:
         return "full"
     return "bfloat16" if types <= {"bf16", "e4m3", "e5m2"} else "halves"
 

@@ -12,6 +12,9 @@ from gemmgen.kernels.gemm.tensor_cores.reasons import turning_reasons
 from gemmgen.kernels.math.warpgroup import SPAN_BYTES
 from gemmgen.kernels.requests import MOST_ALIGNMENT, Fit
 
+INVARIANT_PROMOTION = 256
+"""Values of k after which sums of 8-bit floats leave the tensor core where rows must not depend on their number: the deepest tile."""
+
 
 def fit(spec: GemmSpec, mainloop: TensorCoreMainloop, request: GemmRequest) -> Fit | str:
     """The instance's spec, changed as far as the request needs it; or why it cannot be."""
@@ -26,6 +29,9 @@ def fit(spec: GemmSpec, mainloop: TensorCoreMainloop, request: GemmRequest) -> F
         copied = _copied_factors(request, found.row_major, found.alignment, mainloop)
         found.alignment.update(dict.fromkeys(copied, 1))
         mainloop = mainloop.model_copy(update={"copied": "both" if len(copied) > 1 else copied[0] if copied else "none"})
+    if request.invariant != "none" and request.a.type in ("e4m3", "e5m2") and INVARIANT_PROMOTION % mainloop.tile.k == 0:
+        # Instances for few rows and for many then promote alike, and belong to one numeric class.
+        mainloop = mainloop.model_copy(update={"promote_every": INVARIANT_PROMOTION})
     if request.groups is not None and mainloop.persistent_blocks:
         # Groups end at different times.
         mainloop = mainloop.model_copy(update={"tiles": "dynamic", "cluster": Cluster()})

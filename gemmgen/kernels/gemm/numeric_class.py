@@ -1,0 +1,114 @@
+"""Numeric classes: which instances give the same bits for all data, as a function of their plans and of k.
+
+Rounding depends on the order in which products are added up. Two instances of one class add them up in the same order for every element of
+C, whatever their tiles, stages, warps or clusters are, so a row's bits stay when one takes the other's place. What decides is the
+types, the depth of an instruction, how often sums leave the tensor core, and where k is cut into slices.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from gemmgen.core.formulas import ceil_div
+from gemmgen.kernels.gemm.gemv.plan import GemvPlan
+from gemmgen.kernels.gemm.mma_sync.plan import MmaSyncPlan
+from gemmgen.kernels.gemm.naive.plan import NaivePlan
+from gemmgen.kernels.gemm.plan import GemmPlan
+from gemmgen.kernels.gemm.simt.plan import SimtPlan
+from gemmgen.kernels.gemm.spec import SplitKCluster, SplitKLast, SplitKParallel, SplitKSerial, StreamK
+from gemmgen.kernels.gemm.split_precision.product import SplitPrecisionPlan
+from gemmgen.kernels.gemm.wgmma.plan import WgmmaPlan
+
+_SHOWN_SLICES = 4
+
+
+@dataclass(frozen=True)
+class NumericClass:
+    """An order of additions for one element of C."""
+
+    types: tuple[str, str]
+    """Types of the factors, as they are multiplied."""
+    steps: str
+    """What adds up products: ``fma``, or a tensor core's instruction by its depth, with the way in which it cuts terms."""
+    promoted: int
+    """Values of k after which sums leave the tensor core; 0: never."""
+    slices: tuple[int, ...]
+    """Where the slices of k end, each added up for itself and then in order; a single one where k is not divided."""
+    joined: str = ""
+    """The order in which slices are added up, if it is not one after the other."""
+
+    @property
+    def divided(self) -> bool:
+        """True if k is divided."""
+        return len(self.slices) > 1
+
+    @property
+    def text(self) -> str:
+        """Its name: equal for equal classes at one k."""
+        types = self.types[0] if self.types[0] == self.types[1] else "_".join(self.types)
+        parts = [types, self.steps]
+        if self.promoted:
+            parts.append(f"promoted every {self.promoted}")
+        if self.divided:
+            ends = "-".join(map(str, self.slices))
+            if len(self.slices) > _SHOWN_SLICES:
+                ends = hashlib.sha256(ends.encode()).hexdigest()[:8]
+            parts.append(f"{len(self.slices)} slices {ends}" + (f" {self.joined}" if self.joined else ""))
+        return ", ".join(parts)
+
+
+def numeric_class(plan: GemmPlan, k: int) -> NumericClass | str:
+    """The class of an instance for products of a depth, or why it has none: the order of its additions depends on m, n or the launch."""
+    spec = plan.spec
+    if isinstance(spec.decomposition, StreamK):
+        return "stream-K divides k by the number of tiles, so by m and n"
+    if plan.cut_at_launch or isinstance(spec.decomposition, SplitKLast):
+        return "the launch says into how many slices k is cut"
+    types = (plan.matrix_a.type, plan.matrix_b.type)
+    if types[0] in ("s8", "u8"):
+        return NumericClass(types, "exact", 0, (k,))
+    slices, joined = _slices(plan, k)
+    match plan:
+        case SplitPrecisionPlan():
+            # Planes of one scheme add up their products by pairs of planes, which only the whole loop tells.
+            loop = plan.loop
+            steps = f"{spec.mainloop.arithmetic.f32_by} by {spec.mainloop.strategy} of {loop.tile_k}"
+            return NumericClass(types, f"{steps}, {_digest(plan)}", loop.promote_steps, slices, joined)
+        case WgmmaPlan():
+            every = plan.loop.promote_steps * plan.loop.tile_k
+            cut = " of 14 bits" if types[0] in ("e4m3", "e5m2") else ""
+            return NumericClass(types, f"k{plan.loop.instruction_k}{cut}", every if every < k else 0, slices, joined)
+        case MmaSyncPlan() if plan.loop.vectors is not None:
+            return NumericClass(types, f"vectors of {_digest(plan)}", 0, slices, joined)
+        case MmaSyncPlan():
+            halves = " in halves" if types[0] in ("e4m3", "e5m2") else ""
+            return NumericClass(types, f"k{plan.loop.instruction_k}{halves}", 0, slices, joined)
+        case NaivePlan():
+            return NumericClass(types, "fma", 0, (k,))
+        case SimtPlan():
+            groups = plan.loop.k_groups
+            return NumericClass(types, "fma" if groups == 1 else f"fma in {groups} groups by {plan.loop.tile_k}", 0, slices, joined)
+        case GemvPlan():
+            return NumericClass(types, f"chains of fma {_digest(plan)}", 0, slices, joined)
+    return f"the order of additions of {type(plan).__name__} is not known"
+
+
+def _digest(plan: GemmPlan) -> str:
+    """A name for whatever in a mainloop may decide about the order."""
+    fields = plan.spec.mainloop.model_dump(mode="json")
+    kept = sorted((name, str(value)) for name, value in fields.items() if name not in ("stages", "min_blocks_per_sm", "persistent_blocks"))
+    layout = (plan.matrix_a.row_major, plan.matrix_b.row_major, plan.matrix_a.alignment, plan.spec.transpose, plan.spec.order)
+    return hashlib.sha256(repr((kept, layout)).encode()).hexdigest()[:8]
+
+
+def _slices(plan: GemmPlan, k: int) -> tuple[tuple[int, ...], str]:
+    """Where slices of k end, and how they are joined."""
+    match plan.spec.decomposition:
+        case SplitKSerial(slices=count) | SplitKParallel(slices=int(count)) | SplitKCluster(slices=count):
+            steps = ceil_div(max(k, 1), plan.step_k)
+            each = ceil_div(steps, count) * plan.step_k
+            ends = tuple(min(each * (number + 1), k) for number in range(ceil_div(k, each)))
+            groups = plan.reduction_groups if isinstance(plan.spec.decomposition, SplitKParallel) else 1
+            return ends or (k,), f"in {groups} groups" if groups > 1 else ""
+    return (k,), ""

@@ -1,0 +1,80 @@
+"""Time of the batch-invariant choice beside the free one: python measurements/batch_invariance.py [SECONDS]
+
+For bfloat16 and e4m3, n and k from 4096 to 14336 and m from 1 to 8192, both choices run on the same arrays as CUDA graphs of several
+launches, in turns; the median of the ratios is a point's result. Prints JSON with each point, geometric means and the worst, and
+stops drawing points after SECONDS (70 by default).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+import time
+from typing import Any
+
+ROWS = (1, 8, 16, 32, 64, 96, 128, 256, 512, 1024, 2048, 4096, 8192)
+EXTENTS = ((4096, 4096), (6144, 4096), (11008, 4096), (4096, 11008), (14336, 4096), (4096, 14336))
+LAUNCHES, TURNS = 8, 7
+
+
+def graph_of(run: Any, torch: Any) -> Any:
+    """A CUDA graph of several calls."""
+    run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(LAUNCHES):
+            run()
+    return graph
+
+
+def seconds_of(graph: Any, torch: Any) -> float:
+    """Device time of one call."""
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1e3 / LAUNCHES
+
+
+def measure(kind: str, m: int, n: int, k: int, torch: Any, ops: Any) -> dict[str, Any]:
+    """Times of both choices, and whether row 0 alone has the same bits as in the batch."""
+    dtype = torch.bfloat16 if kind == "bf16" else torch.float8_e4m3fn
+    a, w = (torch.randn(shape, device="cuda", dtype=torch.float32).to(dtype) for shape in ((m, k), (n, k)))
+    b, out = w.T, torch.empty((m, n), device="cuda", dtype=torch.bfloat16)
+    free = graph_of(lambda: ops.matmul(a, b, out=out), torch)
+    bound = graph_of(lambda: ops.matmul(a, b, out=out, batch_invariant=True), torch)
+    pairs = [(seconds_of(free, torch), seconds_of(bound, torch)) for _ in range(TURNS)]
+    bound.replay()
+    alone = ops.matmul(a[:1], b, batch_invariant=True, output="bfloat16" if kind != "bf16" else None)
+    same = bool((alone.view(torch.int16) == out[:1].view(torch.int16)).all())
+    ratio = statistics.median(second / first for first, second in pairs)
+    return {"type": kind, "m": m, "n": n, "k": k, "free_us": min(p[0] for p in pairs) * 1e6, "ratio": ratio, "same_bits": same}
+
+
+def main(limit: float) -> None:
+    import torch
+
+    from gemmgen import ops
+
+    started, points = time.perf_counter(), []
+    for n, k in EXTENTS:
+        for m in ROWS:
+            for kind in ("bf16", "e4m3"):
+                if time.perf_counter() - started < limit:
+                    points.append(measure(kind, m, n, k, torch, ops))
+    summary = {}
+    for kind in ("bf16", "e4m3"):
+        ratios = [point["ratio"] for point in points if point["type"] == kind]
+        if ratios:
+            mean = math.exp(statistics.fmean(map(math.log, ratios)))
+            summary[kind] = {"points": len(ratios), "geometric_mean": round(mean, 4), "worst": round(max(ratios), 4)}
+    kept = all(point["same_bits"] for point in points)
+    print(json.dumps({"device": torch.cuda.get_device_name(), "rows_keep_their_bits": kept, "summary": summary, "points": points}, indent=1))
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 70.0)

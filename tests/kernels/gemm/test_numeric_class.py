@@ -1,0 +1,75 @@
+"""Numeric classes are what the summation trees of kernels say."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+from sampling import sampled
+
+import gemmgen
+from gemmgen.kernels.gemm.numeric_class import numeric_class
+from gemmgen.kernels.gemm.oracle import promised
+from gemmgen.kernels.gemm.plan import GemmPlan, packed
+from gemmgen.kernels.shipped import shipped_specs
+from gemmgen.kernels.spec_files import load_spec
+from gemmgen.verification.summation_tree import summation_tree
+
+DEPTHS = (256, 272)
+"""A multiple of all tiles along k, and one that is a multiple of few."""
+
+
+def plain(name: str) -> GemmPlan | None:
+    """An instance without an epilogue and scalars, which stand behind the sum; None for what has no class or no such form."""
+    spec = load_spec(name)
+    if spec.kind != "gemm" or spec.batch == "grouped":
+        return None
+    fields = spec.model_dump(mode="json", exclude_unset=True)
+    fields.pop("amax", None)
+    plan = gemmgen.plan(fields | {"alpha": "one", "beta": "zero", "epilogue": [], "batch": "none"})
+    assert isinstance(plan, GemmPlan)
+    return plan
+
+
+def classified(k: int) -> list[tuple[str, GemmPlan, str]]:
+    found = []
+    for name in (name for name in shipped_specs() if name.startswith("gemm/")):
+        plan = plain(name)
+        if plan is None or plan.matrix_a.type in ("s8", "u8") or promised(plan, (3, 16, k))[2] != k:
+            continue
+        own = numeric_class(plan, k)
+        if not isinstance(own, str):
+            found.append((name, plan, own.text))
+    return found
+
+
+@pytest.mark.parametrize("k", DEPTHS)
+def test_instances_of_one_class_add_up_in_one_order_and_others_do_not(k):
+    chosen = sampled(classified(k), 40, lambda item: item[0], lambda item: item[1].matrix_a.type)
+    trees: dict[str, set[str]] = defaultdict(set)
+    for _, plan, text in chosen:
+        trees[text].add(summation_tree(plan, packed(plan, promised(plan, (3, 16, k)), batch=1)))
+    assert {text: len(found) for text, found in trees.items() if len(found) > 1} == {}
+    merged = [tree for tree in set.union(*trees.values()) if sum(tree in found for found in trees.values()) > 1]
+    assert merged == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"decomposition": {"scheme": "stream_k", "blocks": 4}}, "stream-K"),
+        ({"decomposition": {"scheme": "split_k_parallel", "slices": "launch"}}, "launch"),
+    ],
+)
+def test_an_order_that_depends_on_the_problem_has_no_class(changes, reason):
+    spec = {
+        "kind": "gemm",
+        "architecture": "sm_80",
+        "mainloop": {"strategy": "mma_sync", "tile": {"threadblock": {"m": 64, "n": 64, "k": 32}, "warp": {"m": 32, "n": 32}}},
+        "storage": {"a": "bf16", "b": "bf16"},
+        "alignment": {"a": 8, "b": 8},
+        **changes,
+    }
+    plan = gemmgen.plan(spec)
+    assert isinstance(plan, GemmPlan)
+    assert reason in str(numeric_class(plan, 1024))
