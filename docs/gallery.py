@@ -46,10 +46,7 @@ def gallery_pages() -> Iterator[tuple[str, str]]:
     limit = int(os.environ.get("GEMMGEN_SITE_GALLERY", "100000"))
     specs = list(shipped_specs().items())
     chosen = specs if len(specs) <= limit else specs[:: max(1, len(specs) // limit)]
-    manifest = {
-        entry["spec_file"].removesuffix(".yaml"): entry
-        for entry in json.loads((ROOT / "generated" / "manifest.json").read_text())["instances"]
-    }
+    manifest = {entry["spec_name"]: entry for entry in json.loads((ROOT / "generated" / "manifest.json").read_text())["instances"]}
     told = f"All {len(specs)} specs that ship with gemmgen, each with its pictures, its kernel, its certificates and its counters."
     lines = ["# Gallery", "", told, ""]
     groups: dict[str, list[str]] = {}
@@ -84,7 +81,7 @@ def _gallery_page(name: str, path: Path, evidence: list[str]) -> tuple[str, str,
         f"## The spec {UNSEARCHED}",
         "",
         "```yaml",
-        path.read_text().rstrip(),
+        _text_of_spec(path),
         "```",
         "",
         "## The plan",
@@ -98,15 +95,25 @@ def _gallery_page(name: str, path: Path, evidence: list[str]) -> tuple[str, str,
     return "\n".join(lines), svg, description
 
 
+def _text_of_spec(path: Path) -> str:
+    """The file of a spec; for a variant, the spec with its row applied."""
+    from gemmgen.codegen.rendering import spec_lines
+    from gemmgen.kernels.spec_files import load_spec
+    from gemmgen.kernels.variants import split_variant
+
+    return path.read_text().rstrip() if split_variant(path)[1] is None else "\n".join(spec_lines(load_spec(path)))
+
+
 _HEADINGS = "| architecture | registers | spills, bytes | blocks on an SM | verified on | cases | error / bound |"
 
 
 def _certified(entry: dict[str, Any]) -> list[str]:
     """The certificates of an instance of the library, and the counters of one case."""
+    from gemmgen.library.sections import separated
+
     lines = [f"## Certificates {UNSEARCHED}", "", _HEADINGS, "|---|---:|---:|---:|---|---:|---:|"]
     predicted: dict[str, Any] = {}
-    for architecture, file in entry["certificates"].items():
-        certificate = json.loads((ROOT / "generated" / file).read_text())
+    for architecture, certificate in separated(json.loads((ROOT / "generated" / entry["certificate"]).read_text())).items():
         blocks = min(found["blocks_per_sm"] for found in certificate["occupancy"].values())
         lines.append(_evidence_row(architecture, certificate["binary"].values(), blocks, certificate["verification"]))
         predicted = certificate["predicted"] or predicted

@@ -22,12 +22,12 @@ Entry = Mapping[str, Any]
 def print_list(entries: Sequence[Entry], folder: LibraryFolder) -> None:
     """The instances in the order of their specs, each with what its certificates say."""
     rows: list[list[str | Text]] = []
-    for entry in sorted(entries, key=lambda entry: (entry["kind"], entry["spec_file"])):
-        certificates = [found for file in entry["certificates"].values() if isinstance(found := folder.certificate(file), dict)]
+    for entry in sorted(entries, key=lambda entry: (entry["kind"], entry["spec_name"])):
+        certificates = list(folder.certificates(entry).values())
         rows.append(
             [
-                entry["spec_file"].removesuffix(".yaml"),
-                " ".join(name.removeprefix("sm_") for name in entry["certificates"]),
+                entry["spec_name"],
+                " ".join(name.removeprefix("sm_") for name in entry["architectures"]),
                 _range([_registers(certificate) for certificate in certificates]),
                 _verified(entry, certificates),
                 _beside_peers(certificates),
@@ -52,7 +52,7 @@ def print_certificates(entry: Entry, certificates: Sequence[Entry]) -> None:
     """One instance: what it is, how it is launched, and what is known of it on each architecture."""
     first = certificates[0]
     click.echo(click.style(entry["name"], fg="cyan", bold=True))
-    click.echo(printable(f"{entry['description']}\nSpec {entry['spec_file']}, source {entry['source']}"))
+    click.echo(printable(f"{entry['description']}\nSpec {entry['spec_name']}, source {entry['source']}"))
     _title("Launch")
     for launch in first["launch"]["launches"]:
         grid, block = ", ".join(map(_plain, launch["grid"])), ", ".join(map(str, launch["block"]))
@@ -181,7 +181,7 @@ def _verified(entry: Entry, certificates: Sequence[Entry]) -> str | Text:
     wrong = [item for item in runs if not item["passed"]]
     if wrong:
         return styled(f"WRONG on {wrong[0]['device']}", "bold red")
-    if len(certificates) < len(entry["certificates"]) or not all(certificate["verification"] for certificate in certificates):
+    if len(certificates) < len(entry["architectures"]) or not all(certificate["verification"] for certificate in certificates):
         return styled("not all", "yellow")
     return ", ".join(dict.fromkeys(item["backend"] for item in runs))
 

@@ -17,7 +17,7 @@ import yaml
 from gemmgen.codegen.device_code import with_device_code
 from gemmgen.codegen.sizes import with_sizes
 from gemmgen.codegen.summary import summary
-from gemmgen.codegen.templates import environment, without_empty_lines
+from gemmgen.codegen.templates import environment, recorded_macros, used_text, without_empty_lines
 from gemmgen.core.resources import resource_directory
 from gemmgen.core.version import __version__
 from gemmgen.kernels.family import InstancePlan, KernelPlan, KernelSpec
@@ -52,6 +52,13 @@ def render(plan: InstancePlan) -> Source:
     if isinstance(plan, KernelPlan):
         text = with_device_code(text, plan.architecture)
     return Source(plan.name, _tidy(text), Path(plan.template.removesuffix(".j2")).suffix)
+
+
+def render_with_templates(plan: InstancePlan) -> tuple[Source, str]:
+    """The source, and the text of the templates and macros that went into it."""
+    with recorded_macros() as used:
+        source = render(plan)
+    return source, used_text(resource_directory("templates"), plan.template, used)
 
 
 def head(plan: InstancePlan) -> str:

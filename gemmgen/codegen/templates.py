@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache, partial
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -38,6 +41,8 @@ _USED = re.compile(r"(?<![\w.])\w+(?=[.\[])")
 """Names that may be those of building blocks, between Jinja's marks."""
 _BOUND = re.compile(r"\{%-? (?:set ([\w, ]+)|macro \w+\(([^)]*)\)|for ([\w, ]+?) in|import \S+ as (\w+))")
 """Names that a template gives to values of its own, or imports itself."""
+_MACRO = re.compile(r"\{%-? *macro (\w+)\(.*?\{%-? *endmacro *-?%\}", re.DOTALL)
+_USED_MACROS: ContextVar[set[tuple[str, str]] | None] = ContextVar("_USED_MACROS", default=None)
 _EMPTY_LINE = re.compile(rf"^[ \t]*{_NOTHING}\n?", re.MULTILINE)
 
 
@@ -73,6 +78,40 @@ def without_empty_lines(text: str) -> str:
     return _EMPTY_LINE.sub("", text).replace(_NOTHING, "")
 
 
+@contextmanager
+def recorded_macros() -> Iterator[set[tuple[str, str]]]:
+    """Collects the macros of building blocks that are called meanwhile, as path of the template and name."""
+    used: set[tuple[str, str]] = set()
+    token = _USED_MACROS.set(used)
+    try:
+        yield used
+    finally:
+        _USED_MACROS.reset(token)
+
+
+def used_text(root: Path, template: str, used: Iterable[tuple[str, str]]) -> str:
+    """The text of a kernel's template and of the macros that its rendering called, with the macros of their own files that these name.
+
+    A macro that nothing calls is no part of it.
+    """
+    wanted: dict[str, set[str]] = {template: set()}
+    for path, macro in used:
+        wanted.setdefault(path, set()).add(macro)
+    parts = []
+    for path in sorted(wanted):
+        text = (root / path).read_text(encoding="utf-8")
+        macros = {found[1]: found[0] for found in _MACRO.finditer(text)}
+        body = _MACRO.sub("", text)
+        pending, taken = {body, *(macros[name] for name in wanted[path] if name in macros)}, set(wanted[path])
+        while pending:
+            words = {word for piece in pending for marks in _MARKS.findall(piece) for word in _NAME.findall(marks)}
+            new = (words & macros.keys()) - taken
+            taken |= new
+            pending = {macros[name] for name in new}
+        parts += [path, body, *(macros[name] for name in sorted(taken) if name in macros)]
+    return "\0".join(parts)
+
+
 class Block:
     """A building block, read when the first of its macros is called: most kernels need few of those that their template names."""
 
@@ -80,6 +119,8 @@ class Block:
         self._environment, self._path = environment, path
 
     def __getattr__(self, macro: str) -> Any:
+        if (used := _USED_MACROS.get()) is not None:
+            used.add((self._path, macro))
         return getattr(self._environment.get_template(self._path).module, macro)
 
 

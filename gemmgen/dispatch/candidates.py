@@ -102,9 +102,7 @@ def _built() -> dict[str, _Built]:
     try:
         entries = read_manifest(resource_directory("generated"))["instances"]
         return {
-            str(entry["spec_file"]).removesuffix(".yaml"): _Built(
-                str(entry["name"]), str(entry["digests"]["spec"]), frozenset(map(str, entry["certificates"]))
-            )
+            str(entry["spec_name"]): _Built(str(entry["name"]), str(entry["digests"]["spec"]), frozenset(map(str, entry["architectures"])))
             for entry in entries
         }
     except (GemmgenError, FileNotFoundError, KeyError, TypeError):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from gemmgen.core.errors import EnvironmentMissing, GemmgenError, VerificationError
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.manifest import MANIFEST
-from gemmgen.library.certificate import certificate_name, failures, make_certificate, make_manifest, recorded_binaries
+from gemmgen.library.certificate import failures, make_certificate, make_manifest, recorded_binaries
 from gemmgen.library.compiled import Facts, entries, facts_of, kept_facts
-from gemmgen.library.digests import cases_digest, options_digest, text_digest
+from gemmgen.library.digests import cases_digest, options_digest, program_digests, text_digest
 from gemmgen.library.emulator_run import prove
 from gemmgen.library.evidence import EMULATOR_FILE, Evidence, Record, emulator_evidence, read_evidence
 from gemmgen.library.folder import LibraryFolder, write_file
@@ -35,7 +36,10 @@ class BuildReport:
     """Result of a build. Names of files below the library's folder."""
 
     compiled: int = 0
+    carried: int = 0
+    """Programs whose evidence is that of the same machine code from another source or by another name."""
     verified: int = 0
+    failed: int = 0
     written: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     unchanged: int = 0
@@ -67,16 +71,18 @@ def build(
     missing = [target for target in wanted if (target[0].name, target[1]) not in facts]
     facts |= compile_facts(listing, missing, jobs, progress)
     report.compiled = len(missing)
-    report.verified = _verify(listing, folder, wanted, facts, evidence, jobs, progress)
+    _verify(listing, folder, wanted, facts, evidence, jobs, progress, report)
 
     files: dict[str, str] = {}
     wrong: list[str] = []
-    for index, (instance, architecture, _) in enumerate(wanted):
-        certificate = make_certificate(listing, instance, architecture, facts[instance.name, architecture], evidence)
+    instances = list({instance.name: instance for instance, _, _ in wanted}.values())
+    for index, instance in enumerate(instances):
+        known = {architecture: facts[instance.name, architecture] for architecture in instance.plans}
+        certificate = make_certificate(listing, instance, known, evidence)
         wrong += failures(certificate)
-        files[instance.source.file_name] = instance.source.text
-        files[certificate_name(instance.name, architecture)] = to_text(certificate)
-        progress("certifying", index + 1, len(wanted))
+        files[instance.source_file] = instance.source.text
+        files[instance.certificate_file] = to_text(certificate)
+        progress("certifying", index + 1, len(instances))
     binaries = recorded_binaries(folder.certificate(MANIFEST)) | {target: known.digest for target, known in facts.items()}
     files[MANIFEST] = to_text(make_manifest(listing, binaries))
     for name, text in files.items():
@@ -96,7 +102,7 @@ def keep_facts(listing: Listing, folder: LibraryFolder, targets: Iterable[tuple[
     options, kept = options_digest(), {}
     recorded = recorded_binaries(folder.certificate(MANIFEST))
     for instance, architecture, plan in targets:
-        certificate = folder.certificate(certificate_name(instance.name, architecture))
+        certificate = folder.section(instance, architecture)
         facts = kept_facts(certificate, instance.source.digest, options, listing.release)
         if facts is None or list(facts.kernels) != list(entries(plan)):
             continue
@@ -154,19 +160,46 @@ def compile_facts(
     return facts
 
 
-def _moved(
-    listing: Listing, instance: Instance, architecture: str, folder: LibraryFolder, evidence: Evidence, facts: Facts, cases: str
-) -> Record | None:
-    """The evidence of an instance whose lines have moved since, but not its code."""
-    path = folder.path / instance.source.file_name
-    old = path.read_text(encoding="utf-8") if path.is_file() else instance.source.text
-    if old == instance.source.text:
+class _Earlier:
+    """Evidence of instances as they were: of code that is the same now, but for lines and names."""
+
+    def __init__(self, listing: Listing, folder: LibraryFolder, evidence: Evidence) -> None:
+        self._listing, self._folder = listing, folder
+        self._records: dict[str, list[Record]] = {}
+        for record in evidence.emulator.values():
+            self._records.setdefault(record["cases"], []).append(record)
+        self._names = {instance.name for instance in listing.instances}
+
+    @cached_property
+    def _texts(self) -> dict[str, str]:
+        """The sources that lie in the folder, by digest."""
+        files = (name for name in self._folder.own_files() if not name.endswith(".json"))
+        return {text_digest(text): text for name in files if (text := self._folder.text(name)) is not None}
+
+    def record(self, instance: Instance, architecture: str, facts: Facts, cases: str) -> Record | None:
+        """What was seen of the same code on the same cases, told by the lines of the source as it is now; None if nothing was."""
+        options, alike = options_digest(), self._records.get(cases, ())
+        before = kept_facts(self._folder.section(instance, architecture), None, options, self._listing.release)
+        for known in alike:
+            code = self._code_under(known, instance, architecture, facts)
+            old = self._texts.get(known["source"]) or self._folder.text(instance.source_file)
+            if known["code"] != code or old is None:
+                continue
+            moved = moved_record(
+                [known], replace(facts, code=code), cases, options, old, instance.source.text, before.program if before else None
+            )
+            if moved is not None:
+                formerly = sorted({*known.get("formerly", ()), code} - {facts.code})
+                return {**moved, "instance": instance.name, "code": facts.code} | ({"formerly": formerly} if formerly else {})
         return None
-    about = [record for record in evidence.emulator.values() if record["instance"] == instance.name]
-    options = options_digest()
-    certificate = folder.certificate(certificate_name(instance.name, architecture))
-    before = kept_facts(certificate, text_digest(old), options, listing.release)
-    return moved_record(about, facts, cases, options, old, instance.source.text, before.program if before else None)
+
+    def _code_under(self, known: Record, instance: Instance, architecture: str, facts: Facts) -> str:
+        """The digest that the instance's code had by the name of a record's instance, if that is one that the list has no more."""
+        if known["instance"] == instance.name or known["instance"] in self._names:
+            return facts.code
+        from gemmgen.toolchain.compilation import compile_plan
+
+        return program_digests(compile_plan(instance.plans[architecture]).ptx, instance.name, known["instance"])["code"]
 
 
 def _verify(
@@ -177,17 +210,20 @@ def _verify(
     evidence: Evidence,
     jobs: int,
     progress: Progress,
-) -> int:
-    """Runs every program for which there is no evidence on the emulator, and writes its evidence; returns how many it ran."""
+    report: BuildReport,
+) -> None:
+    """Carries evidence over to code that is the same, runs every program that is left on the emulator, and writes the evidence."""
+    earlier = _Earlier(listing, folder, evidence)
     used: dict[tuple[str, str], Record] = {}
     missing: dict[tuple[str, str], tuple[Path, str]] = {}
     for instance, architecture, plan in targets:
         key = (facts[instance.name, architecture].program, cases_digest(plan))
         if key in evidence.emulator:
             used[key] = evidence.emulator[key]
-        elif moved := _moved(listing, instance, architecture, folder, evidence, facts[instance.name, architecture], key[1]):
+        elif moved := earlier.record(instance, architecture, facts[instance.name, architecture], key[1]):
             used[key] = moved
             evidence.add(moved)
+            report.carried += 1
         else:
             missing.setdefault(key, (instance.path, architecture))
     if missing and not compiler_fits(listing):
@@ -205,11 +241,13 @@ def _verify(
         for done, (_, result) in enumerate(run_tasks(prove, list(missing.values()), jobs)):
             if isinstance(result, GemmgenError):
                 errors.append(str(result))
+                report.failed += 1
             elif isinstance(result, Exception):
                 raise result
             else:
                 evidence.add(result)
                 records[result["program"], result["cases"]] = result
+                report.verified += 1
             progress("verifying", done + 1, len(missing))
             if time.monotonic() - saved > SAVE_SECONDS:
                 save({**evidence.emulator, **records})
@@ -219,8 +257,8 @@ def _verify(
         raise
     save(records)
     if errors:
-        raise VerificationError("\n".join(errors))
-    return len(missing)
+        told = f"{report.carried} carried over, {report.verified} verified, {report.failed} failed:"
+        raise VerificationError("\n".join([told, *errors]))
 
 
 def _prune(folder: LibraryFolder, expected: Collection[str]) -> list[str]:
@@ -229,6 +267,10 @@ def _prune(folder: LibraryFolder, expected: Collection[str]) -> list[str]:
     for name in gone:
         try:
             (folder.path / name).unlink(missing_ok=True)
+            for parent in (folder.path / name).parents:
+                if parent == folder.path or any(parent.iterdir()):
+                    break
+                parent.rmdir()
         except OSError as error:
             raise GemmgenError(f"{folder.path / name}: cannot be removed: {error.strerror or error}") from None
     return gone

@@ -12,13 +12,14 @@ from gemmgen.kernels.launch import LaunchSequence
 from gemmgen.kernels.manifest import MANIFEST_FORMAT
 from gemmgen.kernels.source import parameters
 from gemmgen.library.compiled import Facts
-from gemmgen.library.digests import cases_digest, compile_options, options_digest, templates_digest
+from gemmgen.library.digests import cases_digest, compile_options, options_digest, text_digest
 from gemmgen.library.evidence import Evidence, Record
 from gemmgen.library.json_text import rounded
 from gemmgen.library.listing import Instance, Listing
+from gemmgen.library.sections import joined, separated
 from gemmgen.verification.baked_cases import counted_case_of
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FORMAT = "gemmgen certificate"
 FORMULAS = (
     "Integer expressions over the dimensions: // divides rounding down, ceil_div(a, b) rounding up, round_up(a, b) is the next "
@@ -27,17 +28,18 @@ FORMULAS = (
 )
 
 
-def certificate_name(instance: str, architecture: str) -> str:
-    """The file of a certificate."""
-    return f"{instance}.{architecture}.json"
+def make_certificate(listing: Listing, instance: Instance, facts: Mapping[str, Facts], evidence: Evidence) -> dict[str, Any]:
+    """The certificate of an instance for all its architectures, as plain data. ``facts``: by architecture."""
+    return joined({name: _for_one(listing, instance, name, facts[name], evidence) for name in instance.plans})
 
 
-def make_certificate(listing: Listing, instance: Instance, architecture: str, facts: Facts, evidence: Evidence) -> dict[str, Any]:
-    """Facts about an instance on one architecture, as plain data."""
+def _for_one(listing: Listing, instance: Instance, architecture: str, facts: Facts, evidence: Evidence) -> dict[str, Any]:
+    """Facts about an instance on one architecture."""
     plan = instance.plans[architecture]
     options = options_digest()
     emulated = evidence.emulator.get((facts.program, cases_digest(plan)))
-    seen = evidence.seen_on_gpus(architecture, code=facts.code, source=instance.source.digest, options=options)
+    codes = {facts.code, *(emulated.get("formerly", ()) if emulated else ())}
+    seen = evidence.seen_on_gpus(architecture, codes=codes, source=instance.source.digest, options=options)
     return {
         "format": FORMAT,
         "schema_version": SCHEMA_VERSION,
@@ -45,12 +47,12 @@ def make_certificate(listing: Listing, instance: Instance, architecture: str, fa
         "architecture": architecture,
         "kind": instance.spec.kind,
         "description": instance.spec.description,
-        "spec_file": f"{instance.label}.yaml",
-        "spec": instance.spec.identity(),
+        "spec_name": instance.label,
+        "spec": instance.spec.model_dump(mode="json", exclude={"description"}, exclude_defaults=True),
         "digests": {
             "spec": plan.spec_digest,
             "source": instance.source.digest,
-            "templates": templates_digest(plan.template),
+            "templates": text_digest(instance.templates),
             "options": options,
             "program": facts.program,
             "code": facts.code,
@@ -78,13 +80,14 @@ def make_manifest(listing: Listing, binaries: Mapping[tuple[str, str], str]) -> 
         "instances": [
             {
                 "name": instance.name,
-                "spec_file": f"{instance.label}.yaml",
+                "spec_name": instance.label,
                 "kind": instance.spec.kind,
                 "group": instance.group.title,
                 "description": instance.spec.description,
                 "digests": {"spec": instance.plan.spec_digest, "source": instance.source.digest},
-                "source": instance.source.file_name,
-                "certificates": {name: certificate_name(instance.name, name) for name in instance.plans},
+                "source": instance.source_file,
+                "certificate": instance.certificate_file,
+                "architectures": list(instance.plans),
                 "binaries": {name: binaries[instance.name, name] for name in instance.plans if (instance.name, name) in binaries},
                 "launches": [
                     {"grid": [str(extent) for extent in launch.grid], "block": list(launch.block)}
@@ -112,7 +115,6 @@ def recorded_binaries(manifest: Any) -> dict[tuple[str, str], str]:
 def describe_launch(sequence: LaunchSequence) -> dict[str, Any]:
     """The signature and the launches, with each kernel's declaration in C, as a host in any language needs them."""
     described = sequence.to_json()
-    described["formulas"] = FORMULAS
     for index, launch in enumerate(described["launches"]):
         listed = " ".join(parameters(sequence.parameters_of(index)).split())
         launch["declaration"] = f'extern "C" __global__ void {launch["entry"]}({listed})'
@@ -190,6 +192,10 @@ def _origin(record: Record) -> dict[str, Any]:
 
 def failures(certificate: Mapping[str, Any]) -> list[str]:
     """Evidence in a certificate against its instance, in words."""
+    return list(dict.fromkeys(found for one in separated(certificate).values() for found in _failures(one)))
+
+
+def _failures(certificate: Mapping[str, Any]) -> list[str]:
     name = certificate["name"]
     found = [f"{name}: wrong on {item['device']}: {item['failure']}" for item in certificate["verification"] if not item["passed"]]
     return found + [

@@ -41,7 +41,7 @@ def standing(plan: InstancePlan, architectures: Iterable[str], nvrtc_version: tu
     release, here = str(manifest["compiler"]["release"]), "{}.{}".format(*nvrtc_version)
     if release != here:
         return Standing(False, f"the certificates are of binaries of NVRTC {release}, these are of {here}")
-    missing = [name for name in architectures if name not in entry["certificates"]]
+    missing = [name for name in architectures if name not in entry["architectures"]]
     if missing:
         return Standing(False, f"there is no certificate for {', '.join(missing)}")
     return Standing(True, f"source, compiler (NVRTC {release}) and architectures are those of the library's certificates")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gemmgen.core.errors import EnvironmentMissing, GemmgenError, SpecError
 from gemmgen.kernels.manifest import MANIFEST
 from gemmgen.library.building import compile_facts, compiler_fits, how_to_get_compiler, keep_facts
-from gemmgen.library.certificate import certificate_name, failures, make_certificate, make_manifest, recorded_binaries
+from gemmgen.library.certificate import failures, make_certificate, make_manifest, recorded_binaries
 from gemmgen.library.compiled import Facts
 from gemmgen.library.digests import cases_digest, digest
 from gemmgen.library.emulator_run import prove
@@ -25,6 +25,9 @@ _WITHOUT_FACTS = (
 )
 
 
+_NOT_NEEDED = "no instance on the list needs it"
+
+
 @dataclass(frozen=True)
 class Problem:
     """A file that is not as it should be, below the library's folder."""
@@ -33,6 +36,8 @@ class Problem:
     state: str
     """``missing``, ``damaged``, ``stale``, ``extra``, ``unverified``, ``wrong`` or ``unchecked``."""
     why: str
+    cause: str = ""
+    """Words that problems of the same cause have in common; empty for one that stands alone."""
 
 
 @dataclass
@@ -51,6 +56,13 @@ class CheckReport:
     @property
     def passed(self) -> bool:
         return not self.problems
+
+    def by_cause(self) -> list[list[Problem]]:
+        """The problems, those of one cause together."""
+        groups: dict[object, list[Problem]] = {}
+        for number, problem in enumerate(self.problems):
+            groups.setdefault((problem.state, problem.cause) if problem.cause else number, []).append(problem)
+        return list(groups.values())
 
 
 def check(
@@ -94,27 +106,27 @@ def _compare_files(
     """Holds every file against what a build would write."""
     binaries = recorded_binaries(folder.certificate(MANIFEST)) | {target: known.digest for target, known in facts.items()}
     expected: dict[str, str | None] = {MANIFEST: to_text(make_manifest(listing, binaries))}
-    for instance, architecture, _ in listing.targets():
-        expected[instance.source.file_name] = instance.source.text
-        known = facts.get((instance.name, architecture))
-        name, text = certificate_name(instance.name, architecture), None
-        if known is not None:
-            certificate = make_certificate(listing, instance, architecture, known, evidence)
-            text = to_text(certificate)
-            report.problems += [Problem(name, "wrong", why) for why in failures(certificate)]
-        expected[name] = text
+    for instance in listing.instances:
+        expected[instance.source_file] = instance.source.text
+        known = {name: facts[instance.name, name] for name in instance.plans if (instance.name, name) in facts}
+        expected[instance.certificate_file] = None
+        if len(known) == len(instance.plans):
+            certificate = make_certificate(listing, instance, known, evidence)
+            expected[instance.certificate_file] = to_text(certificate)
+            report.problems += [Problem(instance.certificate_file, "wrong", why) for why in failures(certificate)]
     report.files = len(expected)
     for name, text in sorted(expected.items()):
         found = folder.text(name)
         if found is None:
             there = (folder.path / name).exists()
             why = "it cannot be read as text" if there else "the list of the library asks for it"
-            report.problems.append(Problem(name, "damaged" if there else "missing", why))
+            report.problems.append(Problem(name, "damaged" if there else "missing", why, why))
         elif text is None:
-            report.problems.append(Problem(name, "stale", _WITHOUT_FACTS))
+            report.problems.append(Problem(name, "stale", _WITHOUT_FACTS, _WITHOUT_FACTS))
         elif found != text:
-            report.problems.append(Problem(name, "stale", _first_difference(found, text)))
-    report.problems += [Problem(name, "extra", "no instance on the list needs it") for name in folder.own_files() if name not in expected]
+            cause = "a build writes other content" if name.endswith(".json") else "templates, plan or spec give another source now"
+            report.problems.append(Problem(name, "stale", _first_difference(found, text), cause))
+    report.problems += [Problem(name, "extra", _NOT_NEEDED, _NOT_NEEDED) for name in folder.own_files() if name not in expected]
 
 
 def _compare_evidence(
@@ -131,7 +143,7 @@ def _compare_evidence(
             used[key] = evidence.emulator[key]
         else:
             why = "there is no record of a verification of this program on these cases"
-            report.problems.append(Problem(certificate_name(instance.name, architecture), "unverified", why))
+            report.problems.append(Problem(instance.certificate_file, "unverified", f"{architecture}: {why}", why))
     found = folder.text(f"{EVIDENCE}/{EMULATOR_FILE}")
     if found is not None and not report.problems and found != emulator_evidence(used.values()):
         why = "it holds records that no instance needs, or is not written as gemmgen writes it"
@@ -173,21 +185,23 @@ def _check_again(
         if recorded is None:
             continue
         report.compiled += 1
-        name = certificate_name(instance.name, architecture)
+        name = instance.certificate_file
         if (recorded.program, recorded.code) != (fresh.program, fresh.code):
             # NVRTC chooses between equal programs by where its data lie in memory, which differs between processes: of 80 certificates
             # drawn, 8 are of another choice. The program at hand is proven in place of the recorded one.
-            report.notes.append(f"{name}: the compiler makes other PTX of the source than it was certified with, which is verified instead")
+            report.notes.append(
+                f"{name}, {architecture}: the compiler makes other PTX of the source than it was certified with, which is verified instead"
+            )
             others.append((instance, architecture))
         elif recorded.kernels != fresh.kernels and not (recorded.spills or fresh.spills):
-            report.problems.append(Problem(name, "wrong", "registers or memory are not what the compiler says"))
+            report.problems.append(Problem(name, "wrong", f"{architecture}: registers or memory are not what the compiler says"))
         else:
             first.setdefault(instance.name, (instance, architecture))
     tasks = [*first.values(), *others]
     for done, (index, result) in enumerate(run_tasks(prove, [(instance.path, name) for instance, name in tasks], jobs)):
         progress("verifying", done + 1, len(tasks))
         instance, architecture = tasks[index]
-        name = certificate_name(instance.name, architecture)
+        name = instance.certificate_file
         if isinstance(result, GemmgenError):
             report.problems.append(Problem(name, "wrong", str(result)))
             continue

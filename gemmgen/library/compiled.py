@@ -47,11 +47,12 @@ def facts_of(plan: KernelPlan, binary: Binary) -> Facts:
     return Facts(**program_digests(binary.ptx, plan.name), kernels=kernels)
 
 
-def kept_facts(certificate: Any, source: str, options: str, release: str) -> Facts | None:
-    """The facts in a certificate, if it is about the source and options with these digests and was made by that release."""
+def kept_facts(certificate: Any, source: str | None, options: str, release: str) -> Facts | None:
+    """The facts in a certificate, if it is about the source (None: any) and options with these digests and was made by that release."""
     try:
         digests = certificate["digests"]
-        if (digests["source"], digests["options"], certificate["compiler"]["release"]) != (source, options, release):
+        about = digests["source"] if source is None else source
+        if (digests["source"], digests["options"], certificate["compiler"]["release"]) != (about, options, release):
             return None
         kernels = {str(entry): dict(kernel) for entry, kernel in certificate["binary"].items()}
         if not kernels or not all(isinstance(value, int | None) for kernel in kernels.values() for value in kernel.values()):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from functools import cache
 from typing import Any
 
 from gemmgen.kernels.family import KernelPlan
@@ -38,34 +37,22 @@ def options_digest() -> str:
     return digest(*compile_options())
 
 
-@cache
-def templates_digest(template: str) -> str:
-    """The digest of all templates that go into a source: the one called ``template`` and the building blocks that it names."""
-    from gemmgen.codegen.templates import environment as environment_of
-    from gemmgen.codegen.templates import referenced
-    from gemmgen.core.resources import resource_directory
-
-    root = resource_directory("templates")
-    environment = environment_of(root)
-    texts: dict[str, str] = {}
-    wanted = [template]
-    while wanted:
-        name = wanted.pop()
-        if name not in texts:
-            texts[name] = (root / name).read_text(encoding="utf-8")
-            wanted += referenced(environment, texts[name], name)
-    return digest(*(part for name in sorted(texts) for part in (name, texts[name])))
-
-
 def text_digest(text: str) -> str:
     """The digest of a rendered source's text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def program_digests(ptx: str, name: str) -> dict[str, str]:
+def program_digests(ptx: str, name: str, formerly: str | None = None) -> dict[str, str]:
     """Two digests of an instance's PTX without what names the architecture and the instance: ``program`` with its line
-    information, so that what was seen of it can be told by lines of the source, and ``code`` without."""
-    program = _PROLOGUE.sub("", ptx).replace(name, "instance")
+    information, so that what was seen of it can be told by lines of the source, and ``code`` without.
+
+    ``formerly``: another name, of which the digests are wanted that the same code had under it. Names of shared arrays hold the length of
+    the kernel's.
+    """
+    program = _PROLOGUE.sub("", ptx)
+    if formerly is not None:
+        program = program.replace(f"{len(name)}{name}", f"{len(formerly)}instance")
+    program = program.replace(name, "instance")
     return {"program": digest(program), "code": digest(_LINE_INFORMATION.sub("", program))}
 
 

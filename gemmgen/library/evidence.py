@@ -7,7 +7,7 @@ was seen on the emulator holds for every architecture whose PTX is the same, wha
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,12 +40,12 @@ class Evidence:
         else:
             self.others.setdefault(record["architecture"], []).append(record)
 
-    def seen_on_gpus(self, architecture: str, *, code: str, source: str, options: str) -> list[Record]:
-        """The records of what ran on GPUs, the oldest first: of the same code, or of the same source with the same options, from
-        which another build of the compiler's release may have made slightly different code."""
+    def seen_on_gpus(self, architecture: str, *, codes: Collection[str], source: str, options: str) -> list[Record]:
+        """The records of what ran on GPUs, the oldest first: of code with one of these digests, or of the same source with the same
+        options, from which another build of the compiler's release may have made slightly different code."""
 
         def same(record: Record) -> bool:
-            return bool(record["options"] == options and (record["code"] == code or record["source"] == source))
+            return bool(record["options"] == options and (record["code"] in codes or record["source"] == source))
 
         return sorted(filter(same, self.others.get(architecture, ())), key=lambda record: str(record["date"]))
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.errors import EnvironmentMissing, GemmgenError
 from gemmgen.core.files import MAXIMUM_BYTES, read_plain, write_atomically
@@ -14,6 +14,10 @@ from gemmgen.core.resources import resource_directory
 from gemmgen.core.text import close_paths
 from gemmgen.kernels.manifest import MANIFEST, MANIFEST_FORMAT, read_json
 from gemmgen.library.certificate import FORMAT
+from gemmgen.library.sections import separated
+
+if TYPE_CHECKING:
+    from gemmgen.library.listing import Instance
 
 EVIDENCE = "evidence"
 TUNED = "tuned"
@@ -36,6 +40,15 @@ class LibraryFolder:
         """A certificate as plain data; None if it is missing or damaged."""
         return read_json(self.path / file_name)
 
+    def section(self, instance: Instance, architecture: str) -> dict[str, Any] | None:
+        """The certificate of an instance as it is for one architecture; None if it is missing or damaged, or about others."""
+        return separated(self.certificate(instance.certificate_file)).get(architecture)
+
+    def certificates(self, entry: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """The certificate of a manifest's entry as it is for each architecture; empty if it is missing or damaged."""
+        found = separated(self.certificate(str(entry["certificate"])))
+        return {name: found[name] for name in entry["architectures"] if name in found}
+
     def text(self, file_name: str) -> str | None:
         """The content of a file; None if there is none that can be read as text."""
         try:
@@ -44,10 +57,12 @@ class LibraryFolder:
             return None
 
     def own_files(self) -> list[str]:
-        """Names of the files directly in the folder that gemmgen made: sources by their header, the others by their format."""
+        """Paths of the files in the folder that gemmgen made: sources by their header, the others by their format."""
         if not self.path.is_dir():
             return []
-        return [path.name for path in sorted(self.path.iterdir()) if path.is_file() and _is_own(path)]
+        other = (self.evidence, self.path / TUNED)
+        files = (path for path in sorted(self.path.rglob("*")) if path.is_file() and not any(folder in path.parents for folder in other))
+        return [path.relative_to(self.path).as_posix() for path in files if _is_own(path)]
 
 
 def _is_own(path: Path) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from gemmgen.codegen.rendering import Source, render
+from gemmgen.codegen.rendering import Source, render_with_templates
 from gemmgen.core.errors import LaunchError, PlanError, SpecError
 from gemmgen.core.resources import resource_directory
 from gemmgen.hardware.target import architecture
@@ -18,8 +18,11 @@ from gemmgen.kernels import family_of
 from gemmgen.kernels.family import KernelPlan, KernelSpec, SpecModel
 from gemmgen.kernels.launch import LARGEST_WORKSPACE
 from gemmgen.kernels.spec_files import load_spec, validated
-from gemmgen.kernels.variants import matching, spec_name
+from gemmgen.kernels.variants import matching, spec_name, split_variant
 from gemmgen.kernels.yaml_files import read_text, read_yaml
+
+_STRATEGIES = {"naive": "simt", "tiled": "simt"}
+"""Folders of the library for templates whose specs lie in no folder of a strategy."""
 
 Pattern = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_*./-]*$", max_length=200)]
 
@@ -72,10 +75,38 @@ class Instance:
         checked: KernelSpec = self.plan.spec
         return checked
 
-    @cached_property
+    @property
     def source(self) -> Source:
         """The source, which is the same for every architecture."""
-        return render(self.plan)
+        return self._rendered[0]
+
+    @property
+    def templates(self) -> str:
+        """The text of the templates and macros that the source was rendered from."""
+        return self._rendered[1]
+
+    @cached_property
+    def _rendered(self) -> tuple[Source, str]:
+        return render_with_templates(self.plan)
+
+    @property
+    def stem(self) -> str:
+        """Path of the instance's files below the library's folder, without a suffix: ``gemm/wgmma/bf16_128x256``."""
+        family, *folders, last = self.label.split("/")
+        if split_variant(self.path)[1] is not None:
+            *folders, head = folders
+            last = f"{head}_{last}"
+        template = PurePosixPath(self.plan.template).name.partition(".")[0]
+        strategy = folders[0] if folders else _STRATEGIES.get(template, template)
+        return "/".join([family, strategy, "_".join([*folders[1:], last])])
+
+    @property
+    def source_file(self) -> str:
+        return f"{self.stem}{self.source.suffix}"
+
+    @property
+    def certificate_file(self) -> str:
+        return f"{self.stem}.json"
 
     def problems(self) -> list[dict[str, int]]:
         """All dimensions of the problems that stand for the instance: those of its group that it takes, or its typical one
@@ -157,6 +188,11 @@ def read_listing(path: Path | None = None) -> Listing:
         other = instances.setdefault(instance.name, instance)
         if other is not instance:
             errors.append(f"{other.label} and {label} have the same name {instance.name}; list one of them, or give one a label")
+    stems: dict[str, Instance] = {}
+    for instance in instances.values():
+        other = stems.setdefault(instance.stem, instance)
+        if other is not instance:
+            errors.append(f"{other.label} and {instance.label} would have the same files {instance.stem}.*; rename one of them")
     if errors:
         raise SpecError("\n".join([f"{file}: the library cannot be built from this list:", *(f"  - {error}" for error in errors)]))
     major, minor = map(int, checked.compiler.split("."))

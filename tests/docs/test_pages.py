@@ -97,7 +97,7 @@ def test_a_command_of_a_document_exists(path: Path, command: str, monkeypatch: p
 
 def test_instances_that_documents_show_are_in_the_library() -> None:
     instances = json.loads((ROOT / "generated" / "manifest.json").read_text())["instances"]
-    labels = {instance["spec_file"].removesuffix(".yaml") for instance in instances}
+    labels = {instance["spec_name"] for instance in instances}
     shown = {command.split()[3] for _, command in COMMANDS if command.startswith("gemmgen library show ")}
     assert shown and shown <= labels
 

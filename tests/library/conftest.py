@@ -4,12 +4,13 @@ import fcntl
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gemmgen.library.building import build
 from gemmgen.library.folder import LibraryFolder
-from gemmgen.library.listing import Listing, read_listing
+from gemmgen.library.listing import Instance, Listing, read_listing
 
 LIST = """\
 compiler: "13.0"
@@ -109,3 +110,10 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
 def other_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine whose compiler is of another release than the lists name."""
     monkeypatch.setattr("gemmgen.toolchain.nvrtc.nvrtc_version", lambda: (13, 4))
+
+
+def section(folder: LibraryFolder, instance: Instance, architecture: str = "sm_90") -> dict[str, Any]:
+    """The certificate of an instance as it is for one architecture."""
+    found = folder.section(instance, architecture)
+    assert found is not None
+    return found

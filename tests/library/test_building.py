@@ -12,6 +12,7 @@ from gemmgen.library import building
 from gemmgen.library.building import build
 from gemmgen.library.folder import LibraryFolder
 from gemmgen.library.listing import Listing
+from library.conftest import section
 
 Relist = Callable[[str, str], Listing]
 
@@ -26,12 +27,12 @@ def stamps(folder: Path) -> dict[str, tuple[int, int]]:
 
 def test_a_library_has_sources_certificates_and_a_manifest(listing: Listing, folder: LibraryFolder) -> None:
     files = contents(folder.path)
-    assert sorted(name.rsplit(".", 1)[1] for name in files) == ["cu"] * 3 + ["json"] * (5 + 1 + 1)
+    assert sorted(name.rsplit(".", 1)[1] for name in files) == ["cu"] * 3 + ["json"] * (3 + 1 + 1)
     entries = read_manifest(folder.path)["instances"]
     assert [entry["name"] for entry in entries] == [instance.name for instance in listing.instances]
     for entry in entries:
         assert entry["source"] in files
-        assert set(entry["certificates"].values()) <= files.keys()
+        assert entry["certificate"] in files
 
 
 def test_building_in_two_places_gives_the_same_bytes(listing: Listing, folder: LibraryFolder, tmp_path: Path) -> None:
@@ -68,10 +69,10 @@ def test_only_instance_whose_spec_changed_is_built(folder: LibraryFolder, listin
     report = build(relist("gemm/small.yaml", "k: 8 -> k: 16"), folder, jobs=1)
     new = read_manifest(folder.path)["instances"]
     assert report.compiled == 2
-    assert all(name.startswith(old) for name in report.removed) and len(report.removed) == 3
+    assert report.removed == []
     assert {entry["name"] for entry in new}.isdisjoint({old})
     changed = {name for name, stamp in stamps(folder.path).items() if before.get(name) != stamp}
-    assert len(changed) == 3 + 2  # source and certificates of the new one; manifest and evidence
+    assert len(changed) == 2 + 2  # source and certificate; manifest and evidence
 
 
 def test_instance_no_longer_listed_is_removed(folder: LibraryFolder, relist: Relist) -> None:
@@ -82,7 +83,7 @@ def test_instance_no_longer_listed_is_removed(folder: LibraryFolder, relist: Rel
     (folder.path / "tuned" / "h200.json").write_text("{}")
     (folder.evidence / "h200.json").write_text('{"format": "gemmgen evidence", "schema_version": 1, "run": {}, "records": []}')
     report = build(relist("library.yaml", "gemm/* -> gemm/hopper"), folder, jobs=1)
-    assert len(report.removed) == 3
+    assert report.removed == ["gemm/simt/small.cu", "gemm/simt/small.json"]
     assert {name: (folder.path / name).read_text() for name in foreign} == foreign
     assert (folder.path / "tuned" / "h200.json").exists() and (folder.evidence / "h200.json").exists()
 
@@ -90,7 +91,7 @@ def test_instance_no_longer_listed_is_removed(folder: LibraryFolder, relist: Rel
 @pytest.mark.usefixtures("idle")
 def test_a_description_changes_files_without_compiling(folder: LibraryFolder, relist: Relist) -> None:
     report = build(relist("gemm/small.yaml", "A small product -> A little product"), folder, jobs=1)
-    assert len(report.written) == 2 + 1
+    assert len(report.written) == 1 + 1
 
 
 @pytest.mark.usefixtures("other_compiler")
@@ -108,12 +109,12 @@ def test_a_wrong_instance_is_not_certified(folder: LibraryFolder, relist: Relist
         return Source(source.name, source.text.replace("fmaf(", "-fmaf("))
 
     listing = relist("gemm/small.yaml", "k: 8 -> k: 16")
-    for module in ("gemmgen.toolchain.compilation.render", "gemmgen.library.listing.render", "gemmgen.verification.runner.render"):
+    for module in ("gemmgen.toolchain.compilation.render", "gemmgen.codegen.rendering.render", "gemmgen.verification.runner.render"):
         monkeypatch.setattr(module, broken)
     with pytest.raises(VerificationError, match=r"is wrong on the emulator: .*: C\[0, 0\] is"):
         build(listing, folder, jobs=1)
-    names = {entry["spec_file"]: entry["name"] for entry in read_manifest(folder.path)["instances"]}
-    assert names["gemm/small.yaml"] not in {found.name for found in listing.instances}
+    names = {entry["spec_name"]: entry["name"] for entry in read_manifest(folder.path)["instances"]}
+    assert names["gemm/small"] not in {found.name for found in listing.instances}
 
 
 def test_an_interrupted_build_keeps_what_it_verified(folder: LibraryFolder, relist: Relist, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +147,7 @@ def test_named_instances_are_built_and_the_others_left_alone(folder: LibraryFold
 
 def test_evidence_of_a_failure_on_a_gpu_fails_the_build(folder: LibraryFolder, listing: Listing) -> None:
     instance = next(found for found in listing.instances if found.label == "gemm/small")
-    digests = folder.certificate(f"{instance.name}.sm_90.json")["digests"]
+    digests = section(folder, instance)["digests"]
     record = {name: digests[name] for name in ("program", "code", "source", "options")}
     record |= {"instance": instance.name, "architecture": "sm_90"}
     record["verification"] = {"passed": False, "cases": 3, "elements": 9, "worst_ratio": None, "failure": "C[0, 0] is 1, expected 2"}

@@ -6,14 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from gemmgen.codegen.templates import environment, recorded_macros, used_text
 from gemmgen.core.formulas import Formula
+from gemmgen.library.building import keep_facts
 from gemmgen.library.certificate import make_certificate
 from gemmgen.library.compiled import Facts, kept_facts
-from gemmgen.library.digests import program_digests, templates_digest
+from gemmgen.library.digests import program_digests
 from gemmgen.library.evidence import Evidence, evidence_text, read_evidence
 from gemmgen.library.folder import LibraryFolder
 from gemmgen.library.json_text import WIDTH, to_text
 from gemmgen.library.listing import Instance, Listing
+from gemmgen.library.sections import joined, separated
+from library.conftest import section
 
 ABSOLUTE_PATH = re.compile(r'"/|(?:^|[\s\'=(,;])/[A-Za-z_][\w.-]*/|\b[A-Za-z]:\\\\')
 """A path of one particular machine: from the root, or from a drive."""
@@ -33,16 +37,18 @@ def record(certificate: dict[str, object], **more: object) -> dict[str, object]:
 def certified(listing: Listing, folder: LibraryFolder, *records: dict[str, object], **facts: object) -> dict[str, object]:
     """The certificate of the small product with more evidence."""
     instance = small(listing)
-    known = folder.certificate(f"{instance.name}.sm_90.json")
+    known = section(folder, instance)
     evidence = read_evidence(folder.evidence)
     for found in records:
         evidence.add({**record(known), **found})
     kept = Facts(known["digests"]["program"], known["digests"]["code"], known["binary"])
-    return make_certificate(listing, instance, "sm_90", kept, evidence)
+    others = keep_facts(listing, folder, listing.targets())
+    facts = {name: kept if name == "sm_90" else others[instance.name, name] for name in instance.plans}
+    return separated(make_certificate(listing, instance, facts, evidence))["sm_90"]
 
 
 def test_a_host_can_launch_from_the_certificate_alone(listing: Listing, folder: LibraryFolder) -> None:
-    for path in sorted(folder.path.glob("*.sm_90.json")):
+    for path in sorted(folder.path.glob("*/*/*.json")):
         launch = json.loads(path.read_text())["launch"]
         problem, example = launch["example"]["problem"], launch["example"]
         assert Formula(launch["workspace_bytes"]).evaluate(problem) == example["workspace_bytes"]
@@ -73,7 +79,7 @@ def test_a_quotient_is_no_absolute_path(text: str) -> None:
 
 def test_each_access_site_is_predicted_with_its_line(listing: Listing, folder: LibraryFolder) -> None:
     instance = small(listing)
-    predicted = folder.certificate(f"{instance.name}.sm_80.json")["predicted"]
+    predicted = section(folder, instance, "sm_80")["predicted"]
     lines = instance.source.text.splitlines()
     assert predicted["wavefronts"] > 0 and predicted["sectors"] > 0
     assert all(lines[site["line"] - 1].strip() == site["source"] != "" for site in predicted["sites"])
@@ -121,7 +127,7 @@ def test_evidence_about_other_code_is_not_quoted(listing: Listing, folder: Libra
 
 
 def test_facts_are_kept_only_for_same_source_options_and_release(listing: Listing, folder: LibraryFolder) -> None:
-    certificate = folder.certificate(f"{small(listing).name}.sm_90.json")
+    certificate = section(folder, small(listing))
     digests = certificate["digests"]
     assert kept_facts(certificate, digests["source"], digests["options"], "13.0") is not None
     assert kept_facts(certificate, "0", digests["options"], "13.0") is None
@@ -138,8 +144,39 @@ def test_programs_are_the_same_under_other_targets_and_names() -> None:
     assert program_digests(ptx.format("sm_80", "k", 4).replace("ret", "exit"), "k")["code"] != one["code"]
 
 
-def test_the_digest_of_templates_follows_imports() -> None:
-    assert templates_digest("gemm/naive.cu.j2") != templates_digest("gemm/tiled.cu.j2")
+def test_a_macro_that_no_kernel_calls_is_no_part_of_what_was_used(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    block = (
+        "{% macro used(n) %}{{ helper(n) }}{% endmacro %}\n{% macro helper(n) %}{{ n }}{% endmacro %}\n{% macro idle(n) %}no{% endmacro %}"
+    )
+    (tmp_path / "a" / "block.cu.j2").write_text(block)
+    (tmp_path / "a" / "kernel.cu.j2").write_text("int x = {{ block.used(1) }};\n{% macro unused() %}never{% endmacro %}\n")
+
+    def text() -> str:
+        with recorded_macros() as used:
+            assert environment(tmp_path).get_template("a/kernel.cu.j2").render() == "int x = 1;\n"
+        return used_text(tmp_path, "a/kernel.cu.j2", used)
+
+    before = text()
+    assert "helper" in before and "idle" not in before and "never" not in before
+    (tmp_path / "a" / "block.cu.j2").write_text(block.replace("no{", "not at all{"))
+    assert text() == before
+    (tmp_path / "a" / "block.cu.j2").write_text(block.replace("{{ n }}", "{{ n }}{# a comment #}"))
+    assert text() != before
+
+
+def test_what_architectures_have_in_common_stands_once(listing: Listing, folder: LibraryFolder) -> None:
+    certificate = folder.certificate(small(listing).certificate_file)
+    assert joined(separated(certificate)) == certificate
+    assert list(separated(certificate)) == list(small(listing).plans)
+    assert "launch" in certificate and not any("launch" in one for one in certificate["architectures"].values())
+
+
+def test_code_under_another_name_has_the_digest_that_it_had() -> None:
+    ptx = ".visible .entry {0}() {{\n\t.shared .b8 _ZZ{1}{0}E4tile[4];\n}}\n"
+    old = program_digests(ptx.format("long_name", 9), "long_name")
+    assert program_digests(ptx.format("k", 1), "k") != old
+    assert program_digests(ptx.format("k", 1), "k", "long_name") == old
 
 
 def test_json_is_folded_and_reads_back() -> None:
@@ -154,5 +191,5 @@ def test_a_file_of_evidence_reads_back_as_it_was(tmp_path: Path) -> None:
     run = {"backend": "gpu", "device": "H200", "date": "2026-01-02"}
     own = {"instance": "b", "architecture": "sm_90", "code": "1", "source": "2", "options": "3"}
     (tmp_path / "h200.json").write_text(evidence_text(run, [{**run, **own}]))
-    assert read_evidence(tmp_path).seen_on_gpus("sm_90", code="1", source="x", options="3") == [{**run, **own}]
+    assert read_evidence(tmp_path).seen_on_gpus("sm_90", codes={"1"}, source="x", options="3") == [{**run, **own}]
     assert read_evidence(tmp_path / "none") == Evidence()

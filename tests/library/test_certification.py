@@ -16,7 +16,7 @@ from gemmgen.library.certification import standing
 @pytest.fixture
 def manifest(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     plan = gemmgen.plan("gemm/v0_naive")
-    instance = {"name": plan.name, "digests": {"source": gemmgen.render(plan).digest}, "certificates": {"sm_80": "x.json"}}
+    instance = {"name": plan.name, "digests": {"source": gemmgen.render(plan).digest}, "architectures": ["sm_80"]}
     found: dict[str, Any] = {"instances": [instance], "compiler": {"release": "13.0"}}
     monkeypatch.setattr(module, "read_manifest", lambda folder: found)
     monkeypatch.setattr(module, "shipped_folder", lambda: SimpleNamespace(path=Path()))

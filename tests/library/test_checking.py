@@ -13,7 +13,8 @@ from gemmgen.library.checking import check
 from gemmgen.library.compiled import Facts
 from gemmgen.library.evidence import EMULATOR_FILE
 from gemmgen.library.folder import LibraryFolder
-from gemmgen.library.listing import Listing, read_listing
+from gemmgen.library.listing import Instance, Listing, read_listing
+from library.conftest import section
 
 Relist = Callable[[str, str], Listing]
 
@@ -25,13 +26,13 @@ def states(listing: Listing, folder: LibraryFolder, sample: int = 0) -> set[tupl
 
 
 def first_source(listing: Listing) -> str:
-    return listing.instances[0].source.file_name
+    return listing.instances[0].source_file
 
 
 def test_a_library_as_built_is_current(listing: Listing, folder: LibraryFolder) -> None:
     report = check(listing, folder, sample=None, jobs=1)
     assert report.problems == [] and report.notes == []
-    assert (report.files, report.compiled, report.verified) == (3 + 5 + 1, 5, 3)
+    assert (report.files, report.compiled, report.verified) == (3 + 3 + 1, 5, 3)
 
 
 def test_a_source_that_was_edited_is_stale(listing: Listing, folder: LibraryFolder) -> None:
@@ -41,9 +42,9 @@ def test_a_source_that_was_edited_is_stale(listing: Listing, folder: LibraryFold
 
 
 def test_a_missing_source_and_an_extra_certificate_are_named(listing: Listing, folder: LibraryFolder) -> None:
-    name = listing.instances[0].name
-    (folder.path / f"{name}.cu").unlink()
-    (folder.path / f"{name}x.sm_90.json").write_bytes((folder.path / f"{name}.sm_90.json").read_bytes())
+    stem = listing.instances[0].stem
+    (folder.path / f"{stem}.cu").unlink()
+    (folder.path / f"{stem}x.json").write_bytes((folder.path / f"{stem}.json").read_bytes())
     assert states(listing, folder) == {("cu", "missing"), ("json", "extra")}
 
 
@@ -53,9 +54,9 @@ def test_foreign_files_are_no_problem(listing: Listing, folder: LibraryFolder) -
     assert states(listing, folder) == set()
 
 
-def test_a_changed_spec_makes_files_missing_and_extra(folder: LibraryFolder, relist: Relist) -> None:
+def test_a_changed_spec_makes_files_stale(folder: LibraryFolder, relist: Relist) -> None:
     found = states(relist("gemm/small.yaml", "k: 8 -> k: 16"), folder)
-    assert found == {("cu", "missing"), ("json", "missing"), ("cu", "extra"), ("json", "extra"), ("json", "stale")}
+    assert found == {("cu", "stale"), ("json", "stale")}
 
 
 def test_a_changed_template_makes_sources_and_certificates_stale(
@@ -63,35 +64,37 @@ def test_a_changed_template_makes_sources_and_certificates_stale(
 ) -> None:
     from gemmgen.codegen.rendering import Source, render
 
-    monkeypatch.setattr("gemmgen.library.listing.render", lambda plan: Source(plan.name, render(plan).text + "// more\n"))
+    monkeypatch.setattr(
+        "gemmgen.library.listing.render_with_templates", lambda plan: (Source(plan.name, render(plan).text + "// more\n"), "")
+    )
     assert states(read_listing(listing.path), folder) == {("cu", "stale"), ("json", "stale")}
 
 
 def test_an_unseen_comment_of_a_template_makes_stale(folder: LibraryFolder, listing: Listing, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gemmgen.library.certificate.templates_digest", lambda template: "0" * 64)
+    monkeypatch.setattr("gemmgen.library.certificate.text_digest", lambda text: "0" * 64)
     assert states(listing, folder) == {("json", "stale")}
 
 
-def change_registers(folder: LibraryFolder, name: str, add: int) -> None:
-    path = folder.path / f"{name}.sm_90.json"
-    registers = json.loads(path.read_text())["binary"][name]["registers"]
+def change_registers(folder: LibraryFolder, instance: Instance, add: int) -> None:
+    path = folder.path / instance.certificate_file
+    registers = section(folder, instance)["binary"][instance.name]["registers"]
     path.write_text(path.read_text().replace(f'"registers": {registers}', f'"registers": {registers + add}', 1))
 
 
 def test_registers_that_were_changed_by_hand_are_found(listing: Listing, folder: LibraryFolder) -> None:
-    name = listing.instances[0].name
-    right = (folder.path / f"{name}.sm_90.json").read_bytes()
-    change_registers(folder, name, 1)
+    file = listing.instances[0].certificate_file
+    right = (folder.path / file).read_bytes()
+    change_registers(folder, listing.instances[0], 1)
     report = check(listing, folder, sample=0, jobs=1)
-    assert [(problem.file, problem.state) for problem in report.problems] == [(f"{name}.sm_90.json", "stale")]
+    assert [(problem.file, problem.state) for problem in report.problems] == [(file, "stale")]
     assert "is not what the manifest records" in report.problems[0].why
-    assert build(listing, folder, jobs=1).written == [f"{name}.sm_90.json"]
-    assert (folder.path / f"{name}.sm_90.json").read_bytes() == right
+    assert build(listing, folder, jobs=1).written == [file]
+    assert (folder.path / file).read_bytes() == right
 
 
 def test_registers_that_compiler_does_not_report_are_found(listing: Listing, folder: LibraryFolder) -> None:
     for instance in listing.instances:
-        change_registers(folder, instance.name, 1)
+        change_registers(folder, instance, 1)
     manifest = json.loads((folder.path / MANIFEST).read_text())
     for entry in manifest["instances"]:
         del entry["binaries"]
@@ -152,7 +155,7 @@ def test_a_gate_that_compiled_nothing_does_not_pass(listing: Listing, folder: Li
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"digests": 3}', b"\xff\xfe", b'{"format": "gemmgen certificate"}'])
 def test_a_damaged_certificate_is_named_and_no_crash(listing: Listing, folder: LibraryFolder, damage: bytes) -> None:
-    (folder.path / f"{listing.instances[0].name}.sm_90.json").write_bytes(damage)
+    (folder.path / listing.instances[0].certificate_file).write_bytes(damage)
     assert states(listing, folder) == {("json", "damaged" if damage == b"\xff\xfe" else "stale")}
 
 

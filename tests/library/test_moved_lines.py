@@ -57,8 +57,8 @@ def test_a_build_after_a_comment_changed_runs_nothing(
     listing: Listing, folder: LibraryFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The folder is made to hold what an older template would have written: one comment less, all lines one further up."""
-    name = next(instance.name for instance in listing.instances if instance.label == "gemm/small")
-    source = folder.path / f"{name}.cu"
+    small = next(instance for instance in listing.instances if instance.label == "gemm/small")
+    name, source = small.name, folder.path / small.source_file
     text = source.read_text()
     old = text.replace("// SPDX-License-Identifier: Apache-2.0\n", "", 1)
     source.write_text(old)
@@ -71,7 +71,7 @@ def test_a_build_after_a_comment_changed_runs_nothing(
             for site in known["traffic"]["sites"]:
                 site["line"] -= 1
     file.write_text(json.dumps(evidence))
-    for certificate in folder.path.glob(f"{name}.*.json"):
+    for certificate in (folder.path / small.certificate_file,):
         certificate.write_text(certificate.read_text().replace(text_digest(text), text_digest(old)))
     monkeypatch.setattr(building, "prove", lambda *_: pytest.fail("the code is the same"))
     assert build(listing, folder, jobs=1).verified == 0

@@ -32,7 +32,7 @@ def _complete_instance(context: click.Context, parameter: click.Parameter, incom
         entries = read_manifest(shipped_folder().path)["instances"]
     except GemmgenError:
         return []
-    names = [name for entry in entries for name in (entry["spec_file"].removesuffix(".yaml"), entry["name"])]
+    names = [name for entry in entries for name in (entry["spec_name"], entry["name"])]
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
@@ -96,7 +96,8 @@ def build_command(names: Sequence[str], output: Path | None, list_file: Path | N
             click.echo(printable(f"{verb}    {name} ({counted(number, 'file')})"))
     click.echo(
         f"{counted(len(only) if only is not None else len(listing.instances), 'instance')}: {report.compiled} compiled, "
-        f"{report.verified} verified, {len(report.written)} files written, {len(report.removed)} removed, {report.unchanged} unchanged",
+        f"{report.carried} carried over, {report.verified} verified, {report.failed} failed; "
+        f"{len(report.written)} files written, {len(report.removed)} removed, {report.unchanged} unchanged",
         err=True,
     )
 
@@ -155,8 +156,10 @@ def check_command(
     if as_json:
         print_json({**asdict(report), "passed": report.passed})
     else:
-        for problem in report.problems:
-            click.echo(f"{click.style(f'{problem.state:<10}', fg='red')}  {printable(f'{problem.file}: {problem.why}')}")
+        for alike in report.by_cause():
+            first = alike[0]
+            told = f"{first.file}: {first.why}" if len(alike) == 1 else f"{len(alike)} files: {first.cause}; {first.file}: {first.why}"
+            click.echo(f"{click.style(f'{first.state:<10}', fg='red')}  {printable(told)}")
         for note in report.notes:
             click.echo(printable(f"Note: {note}"), err=True)
         again = f"{report.compiled} compiled again, {report.verified} verified again"
@@ -205,15 +208,15 @@ def show_command(name: str, architecture: str | None, folder: Path | None, as_js
 
     found = _find(folder)
     entries = {entry["name"]: entry for entry in read_manifest(found.path)["instances"]}
-    (chosen,) = choose([name], ((key, entry["spec_file"]) for key, entry in entries.items()))
-    names = entries[chosen]["certificates"]
+    (chosen,) = choose([name], ((key, entry["spec_name"]) for key, entry in entries.items()))
+    names = entries[chosen]["architectures"]
     if architecture is not None and architecture not in names:
         raise click.UsageError(f"--arch {architecture!r}: {chosen} has certificates for {', '.join(names)}")
-    files = [file for key, file in names.items() if architecture in (None, key)]
-    certificates = [found.certificate(file) for file in files]
-    for file, certificate in zip(files, certificates, strict=True):
-        if not isinstance(certificate, dict):
-            raise GemmgenError(f"{found.path / file} is missing or damaged; make it anew with: gemmgen library build")
+    known = found.certificates(entries[chosen])
+    if len(known) < len(names):
+        file = found.path / entries[chosen]["certificate"]
+        raise GemmgenError(f"{file} is missing or damaged; make it anew with: gemmgen library build")
+    certificates = [certificate for name, certificate in known.items() if architecture in (None, name)]
     if as_json:
         print_json(certificates)
     else:
