@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.version import __version__
 
-__all__ = ["Kernel", "__version__", "compile", "emulate", "for_problem", "load_spec", "plan", "render", "verify"]
+__all__ = ["Kernel", "__version__", "compile", "emulate", "epilogue", "for_problem", "load_spec", "plan", "render", "symbols", "verify"]
 
 if TYPE_CHECKING:
     from gemmgen.api import compile, for_problem, load_spec, plan, render, verify
+    from gemmgen.kernels.epilogue.tracing import Functions, epilogue
     from gemmgen.runtime.kernel import Kernel
     from gemmgen.sanitizer.api import emulate
+
+    symbols: Functions
 
 
 def __getattr__(name: str) -> Any:
@@ -24,6 +27,10 @@ def __getattr__(name: str) -> Any:
         from gemmgen.sanitizer.api import emulate
 
         return emulate
+    if name in ("epilogue", "symbols"):
+        from gemmgen.kernels.epilogue import tracing
+
+        return tracing.epilogue if name == "epilogue" else tracing.Functions()
     if name in __all__:
         from gemmgen import api
 

@@ -243,7 +243,7 @@ def square_root(value: Tracked, *, of_squares: bool = False) -> Tracked:
         root = np.sqrt(value.value)
         # |sqrt(v + e) - sqrt(v)| = |e| / (sqrt(v + e) + sqrt(v)) <= |e| / sqrt(v), and <= sqrt(|e|).
         bound = np.sqrt(value.bound)
-        bound = np.minimum(bound, np.divide(value.bound, root, out=bound.copy(), where=root > 0))
+        bound = np.minimum(bound, np.divide(value.bound, root, out=np.array(bound), where=root > 0))
         if not of_squares:
             unknown = (value.bound > 0) & (np.abs(value.value) <= value.bound)
             root, bound = np.where(unknown, 0.0, root), np.where(unknown, np.inf, bound)

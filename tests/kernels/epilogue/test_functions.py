@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import mpmath
@@ -12,7 +14,7 @@ import pytest
 from gemmgen.codegen.device_code import with_device_code
 from gemmgen.emulator.launch import launch
 from gemmgen.hardware.target import architecture
-from gemmgen.kernels.epilogue.functions import FUNCTIONS, GELU_POLYNOMIAL_ERROR
+from gemmgen.kernels.epilogue.functions import FUNCTIONS, GELU_POLYNOMIAL_ERROR, MACROS
 from gemmgen.kernels.epilogue.graph import Accuracy, Writer, evaluate, typed
 from gemmgen.kernels.epilogue.numbers import Tracked
 from gemmgen.kernels.epilogue.steps import convert
@@ -156,3 +158,15 @@ def test_the_polynomial_of_gelu_is_as_close_as_it_says() -> None:
 def test_every_function_of_one_argument_is_tested() -> None:
     single = {name for name, function in FUNCTIONS.items() if function.arity == 1}
     assert single - {*EXACT, "neg", "not", "abs", "square", "relu", "round", "hard_swish"} == set()
+
+
+def test_the_page_of_epilogues_lists_every_function_with_its_error() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "epilogues.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    for name, function in FUNCTIONS.items():
+        (row,) = (row for row in rows if re.search(rf"`{name}[`(]", row.split("|")[1]) and row.count("|") - row.count("\\|") == 5)
+        figures = row.replace("\\|", "|").replace("²", "^2").replace("³", "^3")
+        assert function.bound.split(",")[0] in figures, name
+        assert f"{function.cost:g}" in row and f"{function.quick_cost or function.cost:g}" in row, name
+    for name in MACROS:
+        assert f"`{name}(" in page

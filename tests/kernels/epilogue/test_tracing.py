@@ -1,0 +1,104 @@
+"""Python functions that become epilogues, and derivatives of graphs."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gemmgen
+from gemmgen import symbols
+from gemmgen.core.errors import SpecError
+from gemmgen.kernels.epilogue.derivative import derivative
+from gemmgen.kernels.epilogue.expression import parse, written
+from gemmgen.kernels.epilogue.functions import FUNCTIONS
+from gemmgen.kernels.epilogue.graph import evaluate, typed_node
+from gemmgen.kernels.epilogue.numbers import tracked
+
+NAIVE = {"kind": "gemm", "mainloop": {"strategy": "naive", "threadblock": {"m": 4, "n": 32}}}
+
+
+@gemmgen.epilogue(bias={"per": "column"}, gate={"per": "element", "type": "bf16"})
+def gated(acc: Any, bias: Any, gate: Any, row: Any, column: Any) -> Any:
+    z = acc + bias
+    return {
+        "C": symbols.select((row >= column) & ~(z > 100), symbols.silu(z) * gate, 0.5 * -z),
+        "preactivation": {"value": z, "type": "bf16"},
+        "reach": {"reduce": "max", "of": abs(z)},
+    }
+
+
+def test_a_function_becomes_the_formula_of_its_text() -> None:
+    assert gated["outputs"]["C"] == "select(row >= column and not acc + bias > 100, silu(acc + bias) * gate, 0.5 * -(acc + bias))"
+    traced = gemmgen.plan({**NAIVE, "epilogue": gated})
+    text = gemmgen.plan({**NAIVE, "epilogue": dict(gated)})
+    assert gemmgen.render(traced).text == gemmgen.render(text).text
+    assert traced.spec.epilogue[0].outputs["reach"].of == "abs(acc + bias)"
+
+
+def test_what_a_function_must_not_do_is_said() -> None:
+    with pytest.raises(SpecError, match="select"):
+        gemmgen.epilogue()(lambda acc: acc if acc > 0 else 0)
+    with pytest.raises(SpecError, match="'gat' is no input; did you mean 'gate'"):
+        gemmgen.epilogue(gate={"per": "row"})(lambda acc, gat: acc * gat)
+    with pytest.raises(AttributeError, match="did you mean 'silu'"):
+        symbols.sliu(1)
+    with pytest.raises(SpecError, match="need a symbol or a number"):
+        gemmgen.epilogue()(lambda acc: acc + "1")
+
+
+def value_of(assignments: Any, names: dict[str, float], wanted: str) -> float:
+    """The value of a name after assignments."""
+    values = {name: tracked(np.asarray(value), "f64") for name, value in names.items()}
+    kinds: dict[str, Any] = dict.fromkeys(values, "f64")
+    for target, node in assignments:
+        tree = typed_node(node, written(node), kinds, "f64")
+        values[target], kinds[target] = evaluate(tree, values), tree.kind
+    return float(values[wanted].value)
+
+
+SMOOTH = [name for name, function in FUNCTIONS.items() if function.arity == 1 and name not in ("not", "round")]
+
+
+@pytest.fixture
+def any_float(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions of float32 alone are evaluated in float64, for differences that tell."""
+    from gemmgen.kernels.epilogue import graph
+
+    monkeypatch.setattr(graph, "type_problem", lambda function, kind: None)
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_a_derivative_is_the_limit_of_differences(name: str, any_float: None) -> None:
+    assignments = [("value", parse(f"{name}(value) * gate" if name != "neg" else "-value * gate"))]
+    found = derivative(assignments, "value", ("value", "gate"))
+    for at in (0.3, 1.7, 2.6):
+        names = {"value": at, "gate": 1.5, "upstream": 2.0}
+        slope = value_of(found.assignments, names, found.by["value"].name)
+        step = 1e-5
+        high, low = (value_of(assignments, {**names, "value": at + sign * step}, "value") for sign in (1, -1))
+        assert slope == pytest.approx(2.0 * (high - low) / (2 * step), rel=2e-4, abs=1e-7)
+
+
+def test_derivatives_of_drawn_graphs_are_limits_of_differences(any_float: None) -> None:
+    rng = Random(5)
+    pieces = [
+        *("silu({0}) * {1}", "{0} / (square({1}) + 1)", "max({0}, {1}) + {0}", "tanh({0}) - {1} * {1}", "fma({0}, {1}, 0.5)"),
+        *("select({0} > {1}, {0} * {1}, {1})", "clamp({0} * {1}, -3, 3)", "elu({0}, 0.5) + exp(0.1 * {1})", "float64({0}) * {1}"),
+    ]
+    for _ in range(25):
+        known, assignments = ["value", "gate", "bias"], []
+        for number in range(3):
+            text = rng.choice(pieces).format(rng.choice(known), rng.choice(known))
+            assignments.append((f"t{number}", parse(text)))
+            known.append(f"t{number}")
+        assignments.append(("value", parse("t0 + t1 * t2")))
+        names = {one: rng.uniform(-2, 2) for one in ("value", "gate", "bias")} | {"upstream": 1.0}
+        found = derivative(assignments, "value", ("value", "gate", "bias"))
+        for one, node in found.by.items():
+            slope = value_of(found.assignments, names, node.name) if node.name else node.number
+            step = 1e-6
+            high, low = (value_of(assignments, {**names, one: names[one] + sign * step}, "value") for sign in (1, -1))
+            assert slope == pytest.approx((high - low) / (2 * step), rel=1e-4, abs=1e-5)
