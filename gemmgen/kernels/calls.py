@@ -26,10 +26,25 @@ def number(operation: str, name: str, value: Any) -> float:
         raise LaunchError(f"{operation}: {name} must be a number that a float holds: {error}") from None
 
 
+class Fields(tuple[tuple[str, Any], ...]):
+    """A mapping as pairs that a dictionary can look up."""
+
+
 def hashable(activation: Any) -> Any:
-    """An activation as something that a dictionary can look up: pairs for a mapping, tuples for sequences."""
+    """An activation as something that a dictionary can look up: ``Fields`` for mappings, tuples for sequences."""
+    if isinstance(activation, Fields):
+        return activation
     if isinstance(activation, Mapping):
-        return tuple(sorted(activation.items(), key=lambda item: str(item[0])))
-    if isinstance(activation, list | tuple) and not (activation and isinstance(activation[0], tuple)):
+        return Fields((str(key), hashable(value)) for key, value in activation.items())
+    if isinstance(activation, list | tuple):
         return tuple(hashable(part) for part in activation)
     return activation
+
+
+def written_out(activation: Any) -> Any:
+    """The mappings and lists that ``hashable`` was given."""
+    if isinstance(activation, Fields):
+        return {key: written_out(value) for key, value in activation}
+    if isinstance(activation, Mapping):
+        return {key: written_out(value) for key, value in activation.items()}
+    return [written_out(part) for part in activation] if isinstance(activation, list | tuple) else activation

@@ -77,6 +77,8 @@ def matmul(
     residual: Any = None,
     gamma: float = 1.0,
     activation: str | Mapping[str, Any] | Sequence[Any] | None = None,
+    epilogue: Mapping[str, Any] | Sequence[Any] | None = None,
+    operands: Mapping[str, Any] | None = None,
     scale_a: Any = None,
     scale_b: Any = None,
     scale_out: Any = None,
@@ -100,6 +102,8 @@ def matmul(
     column), or (m, 1) values (one for each row), of the result's type, float32 where that is an integer or of 8 bits.
     ``residual``: of the result's shape and type. ``activation``: ``relu``, ``leaky_relu``, ``gelu``, ``gelu_tanh``,
     ``silu``, ``sigmoid``, ``tanh``, or a mapping as in a spec's epilogue, ``{"op": "clamp", "high": 6.0}``, or several of them.
+    ``epilogue``: a formula as in a spec, or what ``gemmgen.epilogue`` made of a function, or several operations, in place of bias,
+    residual, activation and scales, for two matrices; ``operands``: its operands and further outputs by name, arrays or numbers.
     ``scale_a``, ``scale_b``, ``scale_out``: float32 of one element, where they lie on a GPU read there; ``scale_a`` also of (m, 1), one for
     each row, ``scale_b`` of (1, n), one for each column; ``scale_a`` and ``scale_b`` may be numbers, which are multiplied into ``alpha``.
     ``amax``: float32 of one element, 0 or more, which is raised to the largest absolute value of the result before ``scale_out`` and before
@@ -113,6 +117,19 @@ def matmul(
 
     Raises ``LaunchError`` for arguments that do not go together.
     """
+    if epilogue is not None:
+        others = {"bias": bias, "residual": residual, "activation": activation, "scale_a": scale_a, "scale_b": scale_b, "amax": amax}
+        for name, value in (others | {"scale_out": scale_out}).items():
+            if value is not None:
+                raise LaunchError(f"matmul: {name} beside epilogue, need all of it in the formula")
+        if batch_invariant or Planes in (a.__class__, b.__class__):
+            raise LaunchError("matmul: epilogue with batch_invariant or Planes, need arrays and neither")
+        from gemmgen.ops.formulas import matmul_with
+
+        factors = number("matmul", "alpha", alpha), number("matmul", "beta", beta)
+        return matmul_with(a, b, hashable(epilogue), operands or {}, out, factors, output, precision, backend, stream)
+    if operands is not None:
+        raise LaunchError("matmul: operands without epilogue, need the formula that reads them")
     if _compiling is not None and (_compiling() or _recording(a, b, bias, residual)):
         b = b.source if b.__class__ is Planes else b
         output, alpha, scale_a, scale_b = _numbers_as_factors(a, alpha, scale_a, scale_b, output)

@@ -123,7 +123,7 @@ def _readable(request: Request) -> tuple[GemmRequest, Transposes] | None:
 def native_call(request: Request) -> NativeCall | None:
     """Plan of a request on this processor; None where it does not: other types than float32, or no compiler."""
     readable = _readable(request)
-    if readable is None:
+    if readable is None or (isinstance(request, GemmRequest) and request.named):
         return None
     form, letters = readable
     try:

@@ -10,6 +10,7 @@ import pydantic
 
 from gemmgen.core.elements import BY_WORD, ELEMENTS
 from gemmgen.core.errors import LaunchError
+from gemmgen.kernels.calls import written_out
 from gemmgen.kernels.conv2d.matcher import ALIGNMENT, CHANNELS, Conv2dRequest, complete_request
 from gemmgen.kernels.conv2d.spec import AnyActivation, Input
 from gemmgen.kernels.epilogue.operations import Operation
@@ -119,7 +120,7 @@ def _adapter() -> pydantic.TypeAdapter[Any]:
 
 def _activation(wanted: Any) -> AnyActivation:
     try:
-        fields = {"op": "none"} if wanted is None else {"op": wanted} if isinstance(wanted, str) else dict(wanted)
+        fields = {"op": "none"} if wanted is None else {"op": wanted} if isinstance(wanted, str) else dict(written_out(wanted))
     except (TypeError, ValueError):
         raise LaunchError(f"conv2d: activation is {wanted!r}, need a name such as relu, or a mapping as in a spec") from None
     try:

@@ -10,6 +10,7 @@ import pydantic
 
 from gemmgen.core.errors import LaunchError, PlanError, Reason
 from gemmgen.core.text import printable
+from gemmgen.kernels.calls import written_out
 from gemmgen.kernels.elementwise.matcher import ARRAYS, NUMBERS, SPEC_TYPES, broadcast, request_of
 from gemmgen.kernels.elementwise.plan import plan_operations
 from gemmgen.kernels.elementwise.spec import ElementwiseSpec
@@ -28,7 +29,8 @@ def parse_operations(wanted: Any) -> tuple[Operation, ...]:
     """Operations from names, mappings as in a spec (or their items), or several of them. Raises ``LaunchError``."""
     if wanted is None:
         return ()
-    if isinstance(wanted, str | Mapping) or (isinstance(wanted, tuple) and wanted and _is_item(wanted[0])):
+    wanted = (wanted,) if isinstance(wanted, tuple) and wanted and _is_item(wanted[0]) else written_out(wanted)
+    if isinstance(wanted, str | Mapping):
         wanted = (wanted,)
     found = []
     for one in wanted if isinstance(wanted, Iterable) else (wanted,):

@@ -80,6 +80,12 @@ class Operation(SpecModel):
         """Operands that the operation reads beside the value, with the names that the first operation of its kind gives them."""
         return ()
 
+    def turned(self) -> Operation:
+        """The same for the transposed output."""
+        fields = self.model_dump()
+        other = {"row": "column", "column": "row"}.get(fields.get("per", ""))
+        return self if other is None else self.model_copy(update={"per": other})
+
     @property
     def further_outputs(self) -> Mapping[str, FormulaOutput]:
         """Outputs beside the value."""

@@ -60,7 +60,11 @@ def placed(spec: GemmSpec, request: GemmRequest, turned: bool = False) -> Placed
             return f"{name.upper()} is stored neither row-major nor column-major"
         letters += wanted
         orders[name] = stored
+    elements = [one.layout for one in request.named if one.per == "result" and one.layout is not None]
+    if not all(is_stored(layout, row_major) for layout in elements):
+        return "an operand of the epilogue is not stored like the result"
     like_c = [request.c] + ([] if request.residual is None else [request.residual])
+    like_c += [layout for layout in elements if layout.type == request.c.type]
     # What TMA stores is aligned as it wants, whatever the type.
     promised_c = MOST_ALIGNMENT // request.c.element_bytes if spec.store == "tma" else spec.alignment.c
     alignment = {
@@ -123,6 +127,12 @@ def fitted(
                 scalars["bias"] = "bias"
             else:
                 arrays["bias"] = ("bias", _vector(request, per, vector_type(request.c.type)))
+    for one in request.named:
+        if one.layout is None:
+            scalars[one.name] = one.name
+        else:
+            kind = one.layout.type
+            arrays[one.name] = (one.name, one.layout if one.per == "result" else _vector(request, one.per, kind))
     margin *= MARGIN_OF_TF32 if changed.storage.a == "tf32" != spec.storage.a else 1.0
     return Fit(changed, arrays, scalars, derived=changed_fields(spec, changed), margin=margin)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, Literal
 
@@ -10,9 +10,20 @@ import pydantic
 
 from gemmgen.core.elements import BY_WORD, ELEMENTS
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.epilogue.operations import Bias, Factor, Operation, Residual
+from gemmgen.kernels.calls import written_out
+from gemmgen.kernels.epilogue.operations import VALUE, Axis, Bias, Factor, Operation, Residual
 from gemmgen.kernels.gemm.matcher import ACTIVATIONS, operation
-from gemmgen.kernels.gemm.request import BYTE_TYPES, PRECISIONS, RESULT_TYPES, TYPES, GemmRequest, is_stored, result_type, vector_type
+from gemmgen.kernels.gemm.request import (
+    BYTE_TYPES,
+    PRECISIONS,
+    RESULT_TYPES,
+    TYPES,
+    GemmRequest,
+    NamedOperand,
+    is_stored,
+    result_type,
+    vector_type,
+)
 from gemmgen.kernels.requests import Copy, Interpretation, Layout, Result, merged
 
 NAMES = ("matmul", "grouped_matmul")
@@ -25,6 +36,9 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     number), ``activation`` (as ``ops.matmul`` takes it). Raises ``LaunchError``."""
     if "offsets" in operands:
         return _interpret_groups(operands, options)
+    formula: Sequence[Operation] = options.get("epilogue") or ()
+    every, own = operands, {name for one in formula for name in (*(operand.name for operand in one.operands()), *one.further_outputs)}
+    operands = {name: layout for name, layout in every.items() if name not in own}
     a, b = operands["a"], operands["b"]
     for name in ("a", "b"):
         _check_type(name, operands[name], (*TYPES, *BYTE_TYPES))
@@ -40,7 +54,7 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     shape = full[: len(full) - 2] + (() if vector_a else (full[-2],)) + (() if vector_b else (full[-1],))
     out = operands.get("out")
     added = any(operands.get(name) is not None for name in ("bias", "amax", *SCALES))
-    plain = not added and not any(options.get(name) for name in ("scaled", "activation", "bias_number"))
+    plain = not added and not any(options.get(name) for name in ("scaled", "activation", "bias_number", "epilogue"))
     kind = out.type if out is not None else _output(options.get("output")) or result_type(a.type, b.type, plain)
     if out is None:
         if options.get("accumulates"):
@@ -86,7 +100,9 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     epilogue += [] if per is None else [Bias.model_validate({"op": "bias", "per": per})]
     epilogue += [] if z is None else [Residual(op="residual")]
     epilogue += _activations(options.get("activation"))
+    epilogue += formula
     epilogue += [factors[name] for name in SCALES[2:] if name in factors]
+    named = _named(formula, every, shape)
     layouts = _without_batch(a, b, c, z, any(getattr(step, "per", "") == "row" for step in epilogue))
     if layouts is not None:
         a, b, c, z = layouts
@@ -114,6 +130,7 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
         amax=_amax(operands, "matmul"),
         planes=operands.get("planes"),
         invariant="m" if options.get("batch_invariant") else "none",
+        named=named,
     )
     results = (Result("out", shape, kind),)
     return Interpretation(request.transposed if columns else request, results, tuple(copies.values()))
@@ -279,23 +296,57 @@ def _amax(operands: Mapping[str, Layout], operation: str) -> Literal["none", "st
 
 
 def _activations(wanted: Any) -> list[Operation]:
+    wanted = written_out(wanted)
     if wanted is None:
         return []
-    if isinstance(wanted, list | tuple) and not (wanted and isinstance(wanted[0], tuple)):
+    if isinstance(wanted, list):
         return [operation for part in wanted for operation in _activations(part)]
     fields: Mapping[str, Any] | None = None
     if isinstance(wanted, str):
-        fields = ACTIVATIONS.get(wanted)
-    elif isinstance(wanted, Mapping | tuple):
-        fields = dict(wanted)
+        fields = ACTIVATIONS.get(wanted) or ({"op": "formula", "value": wanted} if "(" in wanted or VALUE in wanted else None)
+    elif isinstance(wanted, Mapping):
+        fields = wanted if "op" in wanted else {"op": "formula", **wanted}
     names = ", ".join(ACTIVATIONS)
-    if fields is None or fields.get("op") in ("bias", "residual", "factor", "multiply"):
+    if fields is None:
         raise LaunchError(f"matmul: activation is {wanted!r}, need one of {names}, or a mapping such as {{'op': 'clamp', 'high': 6}}")
     try:
-        return [operation(fields)]
+        made = operation(fields)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise LaunchError(f"matmul: activation {fields}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    if made.operands() or made.further_outputs:
+        need = f"need one of {names}, or a mapping that reads nothing else; epilogue= takes operands"
+        raise LaunchError(f"matmul: activation is {wanted!r}, {need}")
+    return [made]
+
+
+def _named(epilogue: Sequence[Operation], operands: Mapping[str, Layout], shape: tuple[int, ...]) -> tuple[NamedOperand, ...]:
+    """Operands and further outputs of formulas, by the shapes that they need."""
+    found: list[NamedOperand] = []
+    for one in epilogue:
+        wanted = [(operand.name, operand.per, operand.stored or "f32") for operand in one.operands()]
+        for name, output in one.further_outputs.items():
+            per: Axis = (
+                "result" if output.reduce is None else "row" if output.per == "row" else "column" if output.per == "column" else "memory"
+            )
+            wanted.append((name, per, output.type))
+        if wanted and len(shape) != 2:
+            raise LaunchError(f"matmul: an epilogue with operands for a result of shape {shape}, need two matrices")
+        for name, per, kind in wanted:
+            if per == "all":
+                found.append(NamedOperand(name, per, None))
+                continue
+            layout = operands[name]
+            _check_type(name, layout, (kind,), "as the epilogue says")
+            (m, n), one_element = shape, all(extent == 1 for extent in layout.shape)
+            shapes = {"result": (shape,), "row": ((m,), (m, 1)), "column": ((n,), (1, n)), "memory": ()}.get(per, ())
+            if layout.shape not in shapes and not (per == "memory" and one_element):
+                need = " or ".join(map(str, shapes)) or "one element"
+                raise LaunchError(f"matmul: {name} has shape {layout.shape}, need {need}, for an operand per {per}")
+            if per != "result" and not _is_contiguous(layout):
+                raise LaunchError(f"matmul: {name} has strides {layout.strides}, need values without gaps")
+            found.append(NamedOperand(name, per, layout))
+    return tuple(found)
 
 
 def _without_batch(a: Layout, b: Layout, c: Layout, z: Layout | None, per_row: bool) -> tuple[Layout, Layout, Layout, Layout | None] | None:

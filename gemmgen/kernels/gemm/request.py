@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Literal
 
-from gemmgen.kernels.epilogue.operations import Operation
+from gemmgen.kernels.epilogue.operations import Axis, Operation
 from gemmgen.kernels.requests import MOST_ALIGNMENT, Layout, Request, widest
 
 TYPES = ("f32", "f16", "bf16")
@@ -17,7 +17,6 @@ FACTOR_TYPES = (*TYPES, *BYTE_TYPES)
 RESULT_TYPES = (*TYPES, "s32", "s8", "e4m3", "e5m2")
 Extent = Literal["none", "m", "n"]
 _TURNED: dict[Extent, Extent] = {"none": "none", "m": "n", "n": "m"}
-_OTHER = {"row": "column", "column": "row", "all": "all", "memory": "memory"}
 ALIGNED_ELEMENTS = 4
 """Elements of an access from which on a request counts as aligned."""
 Precision = Literal["f32", "ffma", "tf32"]
@@ -27,6 +26,23 @@ PRECISIONS: dict[str, Precision] = {"ffma": "ffma", "tf32": "tf32"}
 """Options that a problem's words may ask for beside the default."""
 INVARIANT_ROWS = (1, 64, 512, 4096)
 """Sizes of batches that an instance is chosen for whose rows do not depend on the size of the batch."""
+
+
+@dataclass(frozen=True)
+class NamedOperand:
+    """An operand or a further output of a formula in the epilogue."""
+
+    name: str
+    per: Axis
+    layout: Layout | None
+    """None: a number."""
+
+    @property
+    def turned(self) -> NamedOperand:
+        """The same for the transposed result."""
+        per: Axis = "column" if self.per == "row" else "row" if self.per == "column" else self.per
+        layout = transposed(self.layout) if self.per == "result" and self.layout is not None else self.layout
+        return NamedOperand(self.name, per, layout)
 
 
 @dataclass(frozen=True)
@@ -55,6 +71,8 @@ class GemmRequest(Request):
     """Where groups of rows of A and C end, each of which is multiplied by a matrix of its own: B then has a first axis that counts them."""
     planes: Layout | None = None
     """The planes of operand ``b`` in the order of ``PLANES``, where the caller keeps them."""
+    named: tuple[NamedOperand, ...] = ()
+    """Operands and further outputs of formulas in the epilogue."""
     invariant: Extent = "none"
     """The extent on which no element may depend: that of a batch, along the rows of C, or along its columns where C is transposed."""
 
@@ -132,10 +150,7 @@ class GemmRequest(Request):
     @property
     def transposed(self) -> GemmRequest:
         """The same as a product that gives the transpose of C: (A B)ᵀ = Bᵀ Aᵀ."""
-        turned = tuple(
-            operation.model_copy(update={"per": _OTHER[operation.per]}) if hasattr(operation, "per") else operation
-            for operation in self.epilogue
-        )
+        turned = tuple(operation.turned() for operation in self.epilogue)
         return replace(
             self,
             a=transposed(self.b),
@@ -144,6 +159,7 @@ class GemmRequest(Request):
             epilogue=turned,
             residual=None if self.residual is None else transposed(self.residual),
             operands=self.operands[::-1],
+            named=tuple(one.turned for one in self.named),
             invariant=_TURNED[self.invariant],
         )
 

@@ -1,0 +1,107 @@
+"""Products with an epilogue of the caller's, by ``ops.matmul``: operands by name, further outputs, traced functions, mistakes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gemmgen
+from gemmgen import ops, symbols
+from gemmgen.core.errors import LaunchError
+
+RNG = np.random.default_rng(3)
+A = RNG.integers(-3, 4, (9, 20)).astype(np.float32)
+B = RNG.integers(-3, 4, (20, 13)).astype(np.float32)
+BIAS = RNG.integers(-3, 4, 13).astype(np.float32)
+SLOPE = RNG.integers(1, 3, (9, 1)).astype(np.float16)
+GATE = RNG.integers(-3, 4, (9, 13)).astype(np.int8)
+FORMULA = {
+    "inputs": {
+        "bias": {"per": "column"},
+        "slope": {"per": "row", "type": "f16"},
+        "gate": {"per": "element", "type": "s8"},
+        "keep": {"scalar": "f32"},
+    },
+    "let": {"z": "acc * slope + bias"},
+    "outputs": {
+        "C": "z * gate * keep if row >= column else -1",
+        "saved": {"value": "z", "type": "f16"},
+        "reach": {"reduce": "absmax", "of": "z"},
+    },
+}
+
+
+def operands(**more: Any) -> dict[str, Any]:
+    return {
+        "bias": BIAS,
+        "slope": SLOPE,
+        "gate": GATE,
+        "keep": 0.5,
+        "saved": np.zeros((9, 13), np.float16),
+        "reach": np.zeros(1, np.float32),
+        **more,
+    }
+
+
+def test_operands_and_outputs_are_passed_by_name() -> None:
+    given = operands()
+    got = ops.matmul(A, B, epilogue=FORMULA, operands=given, backend="emulator")
+    z = A @ B * SLOPE.astype(np.float32) + BIAS
+    wanted = np.where(np.arange(9)[:, None] >= np.arange(13), z * GATE * 0.5, -1)
+    np.testing.assert_array_equal(got, wanted)
+    np.testing.assert_array_equal(given["saved"], z.astype(np.float16))
+    assert given["reach"] == np.abs(z).max()
+
+
+def test_a_result_in_columns_turns_the_formula() -> None:
+    given = operands(gate=np.asfortranarray(GATE), saved=np.zeros((9, 13), np.float16, order="F"))
+    out = np.zeros((9, 13), np.float32, order="F")
+    ops.matmul(A, B, epilogue=FORMULA, operands=given, out=out, backend="emulator")
+    np.testing.assert_array_equal(out, ops.matmul(A, B, epilogue=FORMULA, operands=operands(), backend="emulator"))
+    np.testing.assert_array_equal(given["saved"], (A @ B * SLOPE.astype(np.float32) + BIAS).astype(np.float16))
+
+
+def test_a_traced_function_is_an_epilogue() -> None:
+    @gemmgen.epilogue(bias={"per": "column"})
+    def finish(acc: Any, bias: Any) -> Any:
+        return symbols.max(acc + bias, 0)
+
+    got = ops.matmul(A, B, epilogue=finish, operands={"bias": BIAS}, backend="emulator")
+    np.testing.assert_array_equal(got, np.maximum(A @ B + BIAS, 0))
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [
+        [{"op": "relu"}, {"op": "clamp", "high": 6.0}],
+        [{"op": "clamp", "low": 0, "high": 6.0}],
+        ({"op": "relu"}, {"value": "min(value, 6)"}),
+        "clamp(value, 0, 6)",
+        {"let": {"z": "max(acc, 0)"}, "value": "min(z, 6)"},
+    ],
+)
+def test_activations_are_lists_of_mappings_and_formulas(activation: Any) -> None:
+    got = ops.matmul(A, B, activation=activation, backend="emulator")
+    np.testing.assert_array_equal(got, np.clip(A @ B, 0, 6))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"operands": operands(gat=GATE)}, "the epilogue has no 'gat'; did you mean 'gate'"),
+        ({"operands": {"bias": BIAS}}, "the epilogue has the operand slope, pass operands="),
+        ({"operands": operands(saved=None)}, "the epilogue has the output saved"),
+        ({"operands": operands(bias=BIAS[:5])}, r"bias has shape \(5,\), need \(13,\) or \(1, 13\)"),
+        ({"operands": operands(gate=GATE.astype(np.int16))}, "gate has elements"),
+        ({"operands": operands(), "bias": BIAS}, "bias beside epilogue"),
+        ({"epilogue": None, "operands": operands()}, "operands without epilogue"),
+        ({"epilogue": {"value": "silu(gat)"}}, "unknown name 'gat'"),
+        ({"epilogue": [{"op": "bias", "per": "column"}]}, "bias reads an operand, need a formula"),
+        ({"epilogue": None, "activation": {"value": "acc * rate", "inputs": {"rate": {"per": "row"}}}}, "epilogue= takes operands"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_said(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(LaunchError, match=message):
+        ops.matmul(A, B, **{"epilogue": FORMULA, "backend": "emulator", **options})
