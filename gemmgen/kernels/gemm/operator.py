@@ -326,10 +326,8 @@ def _named(epilogue: Sequence[Operation], operands: Mapping[str, Layout], shape:
     for one in epilogue:
         wanted = [(operand.name, operand.per, operand.stored or "f32") for operand in one.operands()]
         for name, output in one.further_outputs.items():
-            per: Axis = (
-                "result" if output.reduce is None else "row" if output.per == "row" else "column" if output.per == "column" else "memory"
-            )
-            wanted.append((name, per, output.type))
+            reduced: dict[str | None, Axis] = {"row": "row", "column": "column"}
+            wanted.append((name, "result" if output.reduce is None else reduced.get(output.per, "memory"), output.type))
         if wanted and len(shape) != 2:
             raise LaunchError(f"matmul: an epilogue with operands for a result of shape {shape}, need two matrices")
         for name, per, kind in wanted:
