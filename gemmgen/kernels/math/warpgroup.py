@@ -269,11 +269,6 @@ class WarpgroupLoop:
         return BLOCK_ROWS
 
     @property
-    def worker(self) -> str:
-        """Whose a piece of work is, for comments."""
-        return "A block's"
-
-    @property
     def own_columns(self) -> str:
         """The constant that says how many columns' sums a thread has a part of."""
         return "kTileN"

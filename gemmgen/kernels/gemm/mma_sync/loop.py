@@ -83,55 +83,6 @@ class WarpOperand:
         return self.k_major and self.vector > 1
 
     @property
-    def words(self) -> int:
-        """Words of a lane in a fragment."""
-        return 4 if self.name == "A" else 2
-
-    @property
-    def blocks_constant(self) -> str:
-        """The constant that says how many fragments of an instruction a warp has side by side."""
-        return "kBlocksM" if self.name == "A" else "kBlocksN"
-
-    @property
-    def lines(self) -> str:
-        """Lines of the operand along k, in words."""
-        return "rows" if self.name == "A" else "columns"
-
-    @property
-    def word_place(self) -> tuple[str, str]:
-        """Distance of word ``i`` of fragment ``block`` from a lane's first, in matrices: across lines, and along k."""
-        return ("(2 * block + i % 2)", "i / 2") if self.name == "A" else ("block", "i")
-
-    @property
-    def vectors_text(self) -> str:
-        """The elements that a lane reads at once of fragments that are read in vectors."""
-        return (
-            "vectors of neighbours along k" if self.k_major else f"pairs of lines along k, of which it takes neighbours along {self.axis}"
-        )
-
-    @property
-    def next_along_k(self) -> str:
-        """Elements to the next one along k, as an expression."""
-        return "1" if self.k_major else "ld"
-
-    @property
-    def lane_offset(self) -> str:
-        """Elements from a matrix to a lane's first pair, as an expression."""
-        line = f"first_{self.axis}"
-        slow, fast = (line, "lane_k") if self.k_major else ("lane_k", line)
-        return f"(static_cast<long long>({slow}) * ld{self.suffix} + {fast})"
-
-    @property
-    def instruction_step(self) -> str:
-        """Elements from what one instruction multiplies to the next along k, as an expression."""
-        return "kInstructionK" if self.k_major else f"static_cast<long long>(kInstructionK) * ld{self.suffix}"
-
-    @property
-    def distances(self) -> tuple[str, str]:
-        """Elements to the row of A, or column of B, ``line``, and to the place ``along`` k, as expressions."""
-        return ("static_cast<long long>(line) * ld", "along") if self.k_major else ("line", "static_cast<long long>(along) * ld")
-
-    @property
     def turned(self) -> bool:
         """True if elements are transposed on their way to shared memory."""
         return self.shared_k_major and not self.k_major
@@ -170,40 +121,6 @@ class WarpOperand:
         if self.turned:
             return self.threads // self.rows * self.vector if self.threads % self.rows == 0 else 0
         return self.threads // self.vectors if self.threads % self.vectors == 0 else 0
-
-    @property
-    def line_constant(self) -> str:
-        """The constant by which the number of a copy is divided to find its place: copies of a row, or rows where these come first."""
-        return "kRows" if self.turned else "kVectorsPerRow"
-
-    @property
-    def advanced(self) -> str:
-        """Elements from a thread's first copy to its copy of number ``pass``, as a CUDA expression."""
-        ahead = f"pass * {self.advance_constant}"
-        if self.turned:
-            return ahead
-        return f"static_cast<long long>({'pitch' if self.passes > 4 else 'ld'}) * ({ahead})"
-
-    @property
-    def advance_constant(self) -> str:
-        """The constant of ``advance``."""
-        return "kElementsPerPass" if self.turned else "kRowsPerPass"
-
-    @property
-    def times_vector(self) -> str:
-        """Factor from the number of a vector to that of its first element; empty for 1."""
-        return " * kVector" if self.vector > 1 else ""
-
-    @property
-    def copy_constants(self) -> tuple[tuple[str, int, str], ...]:
-        """Names, values and meanings of the numbers by which a thread finds what it copies."""
-        return (
-            *((("kVector", self.vector, "elements"),) if self.vector > 1 else ()),
-            (self.line_constant, self.rows if self.turned else self.vectors, ""),
-            *(((self.advance_constant, self.advance, ""),) if self.advance else ()),
-            ("kPasses", self.passes, ""),
-            *((("kTileVectors", self.tile_vectors, ""),) if self.checks_index else ()),
-        )
 
     @property
     def checks_index(self) -> bool:
@@ -301,53 +218,6 @@ class FragmentVectors:
         """Pairs of a lane's vector along k."""
         return self.along_k // 2
 
-    @property
-    def reads(self) -> dict[str, str]:
-        """The function that reads a vector, by the operand's name; so are the next."""
-        return {"A": "read_whole" if self.whole_a else "read_pairs", "B": "read_whole" if self.whole_b else "read_pairs"}
-
-    @property
-    def together(self) -> dict[str, str]:
-        """The constant that says how many fragments a vector across k belongs to."""
-        return {"A": "kRowBlocks", "B": "kColumnBlocks"}
-
-    @property
-    def read_one_by_one(self) -> dict[str, str]:
-        """Lines of a lane that are read along k: for A, two of a fragment."""
-        return {"A": "2 * kBlocksM", "B": "kBlocksN"}
-
-    @property
-    def own_line(self) -> dict[str, str]:
-        """The line ``i`` of those, as an expression."""
-        line = "i * kMatrix + lane / 4"
-        if self.blocks_n == 1:
-            return {"A": line, "B": line}
-        group = "i / kColumnBlocks * (kColumnBlocks * kMatrix) + lane / 8 * (2 * kColumnBlocks)"
-        return {"A": line, "B": f"{group} + i % kColumnBlocks * 2 + lane / 4 % 2"}
-
-    @property
-    def first_line(self) -> dict[str, str]:
-        """The first line of a lane's vector across k, as an expression."""
-        return {"A": "i * (2 * kMatrix) + lane / 4 * (2 * kRowBlocks)", "B": "i * kMatrix + lane / 8 * (2 * kColumnBlocks)"}
-
-    @property
-    def place_along_k(self) -> str:
-        """Where a lane's pair number ``place`` begins along k, as an expression."""
-        if self.along_k == 2:
-            return "place * kMatrix + lane % 4 * 2"
-        return "place / (kAlongK / 2) * (4 * kAlongK) + lane % 4 * kAlongK + place % (kAlongK / 2) * 2"
-
-    @property
-    def stored_type(self) -> str:
-        """The type of what a lane stores at once."""
-        return {1: "unsigned", 2: "uint2", 4: "uint4"}[self.blocks_n]
-
-    @property
-    def stored(self) -> str:
-        """Its words as one value."""
-        words = ", ".join(f"words[{index}]" for index in range(self.blocks_n))
-        return words if self.blocks_n == 1 else f"make_{self.stored_type}({words})"
-
 
 @dataclass(frozen=True)
 class WarpLoop:
@@ -382,19 +252,6 @@ class WarpLoop:
     """Warps of a block that have a tile of their own each; 1: they share one."""
 
     @property
-    def period_assertion(self) -> str:
-        """A check that tiles which the copy engine swizzles begin with a period of the swizzle; empty where threads copy."""
-        if not self.boxed:
-            return ""
-        return (
-            "// The copy engine permutes vectors of 16 bytes by their address, with a period of eight rows: every tile begins\n"
-            "// with a period.\n"
-            f"constexpr int kPeriodA = {8 * self.a.pitch};  // bytes of eight rows\n"
-            f"constexpr int kPeriodB = {8 * self.b.pitch};\n"
-            "static_assert(kBytesA % kPeriodA == 0 && kStages * kBytesA % kPeriodB == 0 && kBytesB % kPeriodB == 0);"
-        )
-
-    @property
     def own_columns(self) -> str:
         """The constant that says how many columns' sums a thread has a part of."""
         return "kWarpN"
@@ -415,31 +272,6 @@ class WarpLoop:
     @property
     def threads(self) -> int:
         return WARP_THREADS * self.warps_m * self.warps_n * self.own_tiles
-
-    @property
-    def shared_declaration(self) -> str:
-        """The declaration of the shared memory of warps that read fragments from global memory; empty if they use none."""
-        return "extern __shared__ __align__(16) unsigned char shared_memory[];" if self.turned else ""
-
-    @property
-    def worker(self) -> str:
-        """Whose a piece of work is, for comments."""
-        return "A warp's" if self.direct else "A block's"
-
-    @property
-    def row_of_warp(self) -> str:
-        """Row of a warp's part of a tile, as a summand."""
-        return "" if self.direct else " + warp / kWarpsN * kWarpM"
-
-    @property
-    def column_of_warp(self) -> str:
-        """Column of a warp's part of a tile, as a summand."""
-        return "" if self.direct else " + warp % kWarpsN * kWarpN"
-
-    @property
-    def tiles_free(self) -> str:
-        """A barrier behind the last use of shared memory, which the next piece of work fills; empty where it does not."""
-        return "" if self.direct else "__syncthreads();  // the next piece of work fills the stages again"
 
     @property
     def parts(self) -> int:

@@ -110,7 +110,7 @@ def plan(spec: GemmSpec, mainloop: MmaSyncMainloop, architecture: Architecture) 
 
 def grid_of(loop: WarpLoop) -> Grid:
     """The grid of warps that share a tile, or have one each."""
-    return Grid(loop.tile_m, loop.tile_n, loop.tile_k, loop.persistent_blocks, loop.own_tiles)
+    return Grid(loop.tile_m, loop.tile_n, loop.tile_k, loop.persistent_blocks, loop.own_tiles, warps_apart=loop.direct)
 
 
 def name_parts(mainloop: MmaSyncMainloop) -> list[str]:

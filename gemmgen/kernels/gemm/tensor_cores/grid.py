@@ -24,6 +24,8 @@ class Grid:
     """Blocks that take tiles in turn; 0: as many as there are tiles."""
     own_tiles: int = 1
     """Tiles that a block takes at a time: one, or one for each warp."""
+    warps_apart: bool = False
+    """True if every warp takes pieces of work for itself."""
     cluster_m: int = 1
     cluster_n: int = 1
     cluster_k: int = 1
