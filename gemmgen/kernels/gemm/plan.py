@@ -248,18 +248,6 @@ class GemmPlan(KernelPlan):
         return tuple(matrix for matrix in self.batched if matrix.name in given)
 
     @property
-    def batch_argument(self) -> str:
-        """The number of products as one more argument of a call; empty without a batch."""
-        return ", batch" if self.batched else ""
-
-    @property
-    def batch_arguments(self) -> str:
-        """Arguments by which a call finds the workspace of a batch, after others; empty without a batch."""
-        return ", batch, stride_a, stride_b" if self.batched else ""
-
-    # The division of k.
-
-    @property
     def store(self) -> str:
         """Where a tile goes: ``finished``, or ``partial``, ``in_turn``, ``last`` or ``streamed`` with k divided among blocks."""
         return STORES[self.spec.decomposition.scheme]
@@ -274,27 +262,6 @@ class GemmPlan(KernelPlan):
     def cut_at_launch(self) -> bool:
         """True if the launch says into how many slices a parallel split cuts k."""
         return getattr(self.spec.decomposition, "slices", 1) == "launch"
-
-    @property
-    def slices_name(self) -> str:
-        """Their number, as CUDA."""
-        return "slices" if self.cut_at_launch else "kSlices"
-
-    @property
-    def partials(self) -> str:
-        """Where the sums of slices begin, as CUDA."""
-        return "workspace"
-
-    @property
-    def partial_reader(self) -> str:
-        """The kernel that adds them up, in words."""
-        return "second kernel"
-
-    @property
-    def partial_constant(self) -> str:
-        """The constant that says how rows of the slices' sums are rounded up."""
-        vector, reader = REDUCTION_VECTOR, self.partial_reader
-        return f"constexpr int kPartialVector = {vector};  // sums that the {reader} reads at a time: rows are whole vectors"
 
     @property
     def partial_vector_elements(self) -> int:

@@ -279,33 +279,6 @@ class WarpgroupLoop:
         return self.consumers > 1 and not self.ping_pong and self.k_groups == 1
 
     @property
-    def consumers_description(self) -> str:
-        """Division of the work among the groups that multiply."""
-        if self.ping_pong:
-            return "groups take pieces of work alternately, so that one multiplies while the other stores"
-        if self.k_groups > 1:
-            return "two groups have the same rows, and take parts of k alternately"
-        return "each group has its own rows of the tile" if self.shares_tile else "one group"
-
-    @property
-    def multipliers_description(self) -> str:
-        """Warpgroups that multiply, and what each has of the block's work."""
-        if self.ping_pong:
-            return "the others multiply, a tile each"
-        if self.k_groups > 1:
-            return "the others multiply, the same kBlocksM times 64 rows, each over every other part of k"
-        if self.consumers == 1:
-            return "another multiplies, kBlocksM times 64 rows"
-        return "the others multiply, kBlocksM times 64 rows of the tile each"
-
-    @property
-    def cluster_description(self) -> str:
-        """Division of the work among the blocks of a cluster."""
-        if self.cluster_k > 1:
-            return "each has a part of k"
-        return "side by side along m, they share B" if self.cluster_m > 1 else "side by side along n, they share A"
-
-    @property
     def blocks_m(self) -> int:
         """Rows of a group, in those of an instruction."""
         return self.tile_m // BLOCK_ROWS // (self.consumers if self.shares_tile else 1)
@@ -417,11 +390,6 @@ class WarpgroupLoop:
         return self.tile_n * self.b.row_bytes
 
     @property
-    def instruction_extent(self) -> str:
-        """Extents of one instruction, in words."""
-        return f"{BLOCK_ROWS} x {self.instruction_n} of D and {self.instruction_k} of k"
-
-    @property
     def accumulator_registers(self) -> int:
         """Registers of a thread for the result of one instruction."""
         return self.instruction_n // 2
@@ -464,11 +432,6 @@ class WarpgroupLoop:
     def sums_bytes(self) -> int:
         """Shared memory for the sums of a cluster's other blocks."""
         return (self.cluster_k - 1) * self.tile_m * self.tile_n * 4
-
-    @property
-    def sum_holders(self) -> str:
-        """Threads whose sums are those of different results, as CUDA."""
-        return "128" if self.k_groups > 1 else "128 * kGroups"
 
     @property
     def extremes_bytes(self) -> int:

@@ -71,14 +71,6 @@ class SplitPrecisionPlan(TensorPlan):
         return stored_planes(kept, factor if kept.name == "A" else factor.T)
 
     @property
-    def partials(self) -> str:
-        return f"parts_of(workspace, m, n, k{self.batch_arguments}).partials"
-
-    @property
-    def partial_reader(self) -> str:
-        return "kernel below"
-
-    @property
     def staged_store(self) -> str:
         return "scaled"
 

@@ -139,31 +139,6 @@ class TensorPlan(GemmPlan):
         """True if a piece of work may begin with another step along k than the first."""
         return getattr(self.spec.decomposition, "slices", 1) != 1 or self.store == "streamed"
 
-    @property
-    def first_step(self) -> str:
-        """The first step along k of a piece of work, as an expression."""
-        return "work.first_step" if self.begins_within else "0"
-
-    @property
-    def first_step_member(self) -> str:
-        """The declaration of ``first_step`` within a piece of work."""
-        return "int first_step;" if self.begins_within else ""
-
-    @property
-    def first_step_reset(self) -> str:
-        """The statement by which a piece of work begins with the first step of a tile."""
-        return "work.first_step = 0;" if self.begins_within else ""
-
-    @property
-    def end_step(self) -> str:
-        """The step along k behind the last of a piece of work, as an expression."""
-        return "work.first_step + work.steps" if self.begins_within else "work.steps"
-
-    def step_of_work(self, step: str) -> str:
-        """A step along k, counted from the first of a piece of work, as an operand."""
-        whole = f"work.first_step + {step}" if self.begins_within else step
-        return f"({whole})" if " " in whole else whole
-
     def work_extents(self, of_problem: str = "", of_extent: str = "") -> str:
         """Arguments that a piece of work is found by, or, with the types before them, the parameters: the extents, each followed by a
         comma, or the problem in place of m."""
