@@ -78,34 +78,14 @@ class Scheme:
         return "unsigned" if self.type == "f32" else "unsigned short"
 
     @property
-    def vector_type(self) -> str:
-        """The CUDA type of four of them."""
-        return "uint4" if self.type == "f32" else "uint2"
-
-    def make_vector(self, plane: str) -> str:
-        """Four elements of x, y, z and w at index ``plane`` as one vector."""
-        if self.type == "f32":
-            return f"make_uint4(x[{plane}], y[{plane}], z[{plane}], w[{plane}])"
-        return f"make_uint2(x[{plane}] | y[{plane}] << 16, z[{plane}] | w[{plane}] << 16)"
+    def kept_factor(self) -> float:
+        """Factor of the kept products at the end."""
+        return 2.0**-self.significand_bits
 
     @property
-    def split_function(self) -> str:
-        return f"split_{'tf32' if self.type == 'f32' else self.type}x{self.planes}"
-
-    @property
-    def kept_factor(self) -> str:
-        """Factor of the kept products at the end, as a constant of CUDA."""
-        return f"{2.0**-self.significand_bits!r}f"
-
-    @property
-    def kept_scale(self) -> str:
-        """Scale of the kept products, as a constant of CUDA."""
-        return f"{2.0**self.significand_bits!r}f"
-
-    @property
-    def kept_ratio(self) -> str:
-        """The largest ratio of a kept product to the leading one, in words."""
-        return f"2^-{self.significand_bits}"
+    def kept_scale(self) -> float:
+        """Scale of the kept products."""
+        return 2.0**self.significand_bits
 
     @property
     def promote_every(self) -> int:
@@ -251,16 +231,6 @@ class PlaneOperand:
         return f"ld{self.suffix}"
 
     @property
-    def line_apart(self) -> str:
-        """The factor from a line to the next, as CUDA after its number; empty where lines lie side by side."""
-        return f" * {self.leading_dimension}" if self.k_major else ""
-
-    @property
-    def step_apart(self) -> str:
-        """The same for the elements of a line."""
-        return "" if self.k_major else f" * {self.leading_dimension}"
-
-    @property
     def batch_stride(self) -> str | None:
         return self.matrix.batch_stride
 
@@ -270,30 +240,14 @@ class PlaneOperand:
         return f"select({self.batch_stride} == 0, 1, batch)" if self.batch_stride else "1"
 
     @property
-    def c_product(self) -> str:
-        """Of a product of the batch, the index of its matrix."""
-        return f"({self.batch_stride} != 0 ? product : 0)"
-
-    @property
-    def read_constants(self) -> tuple[tuple[str, object, str], ...]:
-        """Names, values and meanings of the numbers by which a warp reads a row: one value to a lane, or a vector."""
-        if self.vector == 1:
-            return (("kAhead", 2 * READ_AHEAD, "values on their way to a lane"),)
-        return (
-            ("kAhead", READ_AHEAD, "vectors on their way to a lane"),
-            ("kVector", self.vector, ""),
-            ("kAtOnce", f"{self.row_threads} * kVector", f"elements that a {self.row_team} reads at a time"),
-        )
+    def ahead(self) -> int:
+        """Values, or vectors, of a row on their way to a lane."""
+        return 2 * READ_AHEAD if self.vector == 1 else READ_AHEAD
 
     @property
     def row_team(self) -> Literal["warp", "block"]:
         """Threads that split a row together, where rows run along k."""
         return "block" if self.row_of_block else "warp"
-
-    @property
-    def row_threads(self) -> str:
-        """Their number, as CUDA."""
-        return "kSplitThreads" if self.row_of_block else "32"
 
     @property
     def pitch_multiple(self) -> int:
@@ -302,11 +256,6 @@ class PlaneOperand:
         Tensor maps need 16; 2500 x 2500 x 2500 took 20% longer with those on an H200.
         """
         return 32 // self.scheme.element_bytes
-
-    def c_index(self, line: str, at_k: str) -> str:
-        """Where a number lies in memory, in CUDA."""
-        slow, fast = (line, at_k) if self.k_major else (at_k, line)
-        return f"static_cast<long long>({slow}) * {self.leading_dimension} + {fast}"
 
     @property
     def rows(self) -> str:
@@ -322,23 +271,8 @@ class PlaneOperand:
         return f"round_up({self.columns}, {self.pitch_multiple})"
 
     @property
-    def c_pitch(self) -> str:
-        """The same in CUDA, as a factor."""
-        return f"({self.c_pitch_alone})"
-
-    @property
-    def c_pitch_alone(self) -> str:
-        """The same in CUDA, as a whole expression."""
-        return f"({self.columns} + kRowMultiple - 1) / kRowMultiple * kRowMultiple"
-
-    @property
     def plane_bytes(self) -> str:
         return f"{self.rows} * {self.pitch} * {self.scheme.element_bytes}"
-
-    @property
-    def c_matrix_elements(self) -> str:
-        """Elements of all planes of a matrix, in CUDA."""
-        return f"static_cast<long long>({self.scheme.planes}) * {self.rows} * {self.c_pitch}"
 
     @property
     def blocks(self) -> str:
@@ -346,12 +280,6 @@ class PlaneOperand:
         if self.k_major:
             return self.extent if self.row_of_block else f"ceil_div({self.extent}, {SPLIT_THREADS // 32})"
         return f"ceil_div({self.extent}, {SPLIT_THREADS}) * max(1, ceil_div(k, {CHUNK}))"
-
-    @property
-    def c_blocks(self) -> str:
-        if self.k_major:
-            return self.extent if self.row_of_block else f"({self.extent} + kSplitThreads / 32 - 1) / (kSplitThreads / 32)"
-        return f"(({self.extent} + kSplitThreads - 1) / kSplitThreads) * max(1, (k + kChunk - 1) / kChunk)"
 
 
 @dataclass(frozen=True)
@@ -444,40 +372,14 @@ class PlanesPlan:
         """Times that the epilogue's code runs for a tile."""
         return self.matrices[0] // self.stored_matrices
 
-    @property
-    def row_constant(self) -> str:
-        """The definition of the number of which rows of planes are multiples."""
-        return f"constexpr int kRowMultiple = {self.operands[0].pitch_multiple};  // elements: rows begin at multiples of 32 bytes"
-
-    def row_constant_among(self, parts: tuple[WorkspacePart, ...]) -> str:
-        """The same where what lies behind planes in memory is found by it; else nothing."""
-        return self.row_constant if any("kRowMultiple" in part.c_bytes for part in parts[:-1]) else ""
+    def uses_row_multiple(self, parts: tuple[WorkspacePart, ...]) -> bool:
+        """True if something lies behind planes in memory, whose rows are rounded up."""
+        return any("kRowMultiple" in part.c_bytes for part in parts[:-1])
 
     @property
     def marked_before(self) -> tuple[PlaneOperand, ...]:
         """Operands whose lines are marked when the kernel that multiplies begins."""
         return tuple(operand for operand in self.operands if not operand.in_mainloop)
-
-    @property
-    def row_exponent(self) -> str:
-        """The exponent of a row of a result where it is stored, as CUDA."""
-        return "row_exponents[block][half]" if self.in_mainloop or self.store_turns > 1 else "k > 0 ? exponents_a[min(row, m - 1)] : 0"
-
-    def result_of(self, product: str, column_exponent: str = "column_exponents[j][v]") -> str:
-        """A result before the epilogue, of the sum of its products, as CUDA."""
-        if self.in_mainloop:
-            return f"in_order_of_k({product}, A, B, row, column, k, lda, ldb)"
-        return f"scaled({product}, -(row_exponent + {column_exponent}))" if self.scheme.scaled else product
-
-    def with_lost(self, sum: str, lost: str) -> str:
-        """A sum of slices with what its additions rounded off, as CUDA; that is no number where an unscaled sum is infinite, or was near
-        the end of its range."""
-        return f"{sum} + {lost}" if self.scheme.scaled else f"isfinite({lost}) ? {sum} + {lost} : {sum}"
-
-    @property
-    def leaves_out(self) -> str:
-        """The opening of a comment on which results are stored, and how."""
-        return "What the scales multiplied is divided out again; rows" if self.scheme.scaled else "Rows"
 
     @property
     def repair_parts(self) -> int:
@@ -488,26 +390,6 @@ class PlanesPlan:
     def together(self) -> bool:
         """True if all products of some steps leave the tensor core together, the smaller ones first."""
         return not self.in_mainloop and leave_together(self.scheme, self.compensated)
-
-    @property
-    def form(self) -> str:
-        """The name of loops over k by that."""
-        return "together" if self.together else "apart"
-
-    @property
-    def kept_sums(self) -> str:
-        """The registers that a thread keeps beside its sums, as CUDA names them: of smaller products, or of what was rounded off."""
-        return "lost" if self.together else "kept"
-
-    @property
-    def add_kept(self) -> str:
-        """The assignment by which what was kept beside a sum joins it at the end, as CUDA. Where all products leave the tensor core
-        together, that is no number if the sum is infinite, or was near the end of its range; then the sum stays as it is."""
-        if self.together:
-            return "+= isfinite(lost[block][i]) ? lost[block][i] : 0.0f"
-        if not self.scheme.scaled:
-            return "+= kept[block][i]"
-        return f"= fmaf(kept[block][i], {'1.0f / kKeptScale' if self.compensated else self.scheme.kept_factor}, accumulators[block][i])"
 
     @property
     def repair_rows(self) -> int:
@@ -642,7 +524,9 @@ def memory_parts(operands: tuple[PlaneOperand, ...]) -> tuple[WorkspacePart, ...
     found = [part("extremes", "unsigned", o, f"8 * {o.extent}", f"8LL * {o.extent}") for o in operands if not (o.k_major or o.in_mainloop)]
     found += [part("exponents", "int", o, f"4 * {o.extent}", f"4LL * {o.extent}") for o in operands]
     for o in (operand for operand in operands if not operand.in_mainloop):
-        c_size = f"{o.scheme.planes * o.scheme.element_bytes}LL * {o.rows} * {o.c_pitch}"
+        c_size = (
+            f"{o.scheme.planes * o.scheme.element_bytes}LL * {o.rows} * (({o.columns} + kRowMultiple - 1) / kRowMultiple * kRowMultiple)"
+        )
         found.append(part("planes", o.scheme.part_type, o, f"{o.scheme.planes} * {o.plane_bytes}", c_size))
     return tuple(found)
 
