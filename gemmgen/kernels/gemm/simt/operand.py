@@ -144,34 +144,9 @@ class Operand:
         return self.copy.vector * self.element_bytes
 
     @property
-    def copy_bytes_constant(self) -> str:
-        """The definition of how many bytes an asynchronous copy brings."""
-        return f"constexpr int kCopyBytes = {self.vector_bytes};  // at a time"
-
-    @property
-    def available_bytes(self) -> str:
-        """Bytes of an asynchronous copy that lie in the matrix, of ``available`` elements where it looks for its end, as an expression."""
-        if not self.guarded:
-            return "kCopyBytes"
-        if self.copy.vector == 1:
-            return "available > 0 ? kCopyBytes : 0"
-        return f"min(max(available, 0), kVector{self.name}) * (kCopyBytes / kVector{self.name})"
-
-    @property
-    def stride_constant(self) -> str:
-        """The definition of the distance of a thread's vectors."""
-        meaning = "vector" if self.fragment.vector > 1 else "element"
-        return f"constexpr int kStride = {self.fragment.piece_stride};  // from one {meaning} to the next"
-
-    @property
-    def async_copy(self) -> str:
-        """Device function that starts to copy one vector. 16 bytes bypass the L1 unless they are to be kept there, others may not."""
-        if self.has_policy:
-            return "copy_async_by_policy<kCopyBytes>"
-        cached = self.keeps_in_l1 and self.vector_bytes == WIDEST_COPY_BYTES
-        name = "copy_async" + "_cached" * cached + "_prefetching" * (self.l2_prefetch > 0)
-        arguments = [str(value) for value, given in (("kCopyBytes", not cached), (self.l2_prefetch, self.l2_prefetch > 0)) if given]
-        return f"{name}<{', '.join(arguments)}>" if arguments else name
+    def cached_in_l1(self) -> bool:
+        """True if its asynchronous copies are of 16 bytes, which bypass the L1, and are to be kept there all the same."""
+        return self.keeps_in_l1 and self.vector_bytes == WIDEST_COPY_BYTES
 
     @property
     def swizzles_each_vector(self) -> bool:
@@ -189,14 +164,6 @@ class Operand:
         if self.swizzle is None or self.swizzles_each_vector or not self.scatters:
             return 0
         return self.swizzle.span if self.mn_major else self.swizzle.row_period
-
-    @property
-    def first_description(self) -> str:
-        """Meaning of the argument ``first`` of the function that reads fragments."""
-        if self.swizzles_each_vector:
-            return f"it begins at {'column' if self.mn_major else 'row'} `first`"
-        points = f"`first` points at {'the first of them' if self.k_vector > 1 else 'its first element'}"
-        return points + (", and the next is a row further" if self.load_width == 1 and not self.mn_major else "")
 
     @property
     def guarded(self) -> bool:
@@ -223,104 +190,9 @@ class Operand:
         return f"offset_{self.axis}({element})" if self.scatters else element
 
     @property
-    def extent_left(self) -> str:
-        """Rest of the matrix along the axis from the block's tile on, as an expression."""
-        return "(copies_a ? m - block_m : n - block_n)" if self.name == "AB" else f"{self.axis} - block_{self.axis}"
-
-    @property
-    def left_parameters(self) -> str:
-        """Parameters that say how much of the matrix is left, for the directions in which it may end."""
-        return ", int rows_left" * self.guards_rows + ", int columns_left" * self.guards_columns
-
-    @property
-    def left_arguments(self) -> str:
-        """Arguments for them from a thread's variables."""
-        return f", rows_left_{self.suffix}" * self.guards_rows + f", columns_left_{self.suffix}" * self.guards_columns
-
-    def left_of_tile(self, k_left: str) -> str:
-        """Arguments for them where ``k_left`` of k are left from the tile's first element on."""
-        rows, columns = (self.extent_left, k_left) if self.contiguous_along_k else (k_left, self.extent_left)
-        return f", {rows} - copy_row_{self.suffix}" * self.guards_rows + f", {columns} - copy_column_{self.suffix}" * self.guards_columns
-
-    @property
-    def available(self) -> str:
-        """Elements of a copy's vector that lie in the matrix, as an expression."""
-        columns = f"kVector{self.name}"
-        if self.guards_columns:
-            columns = "columns_left" + " - column" * (self.copy.passes_per_row > 1)
-        return f"row < rows_left ? {columns} : 0" if self.guards_rows else columns
-
-    @property
-    def pass_source(self) -> str:
-        """The address that a pass copies from, as an expression."""
-        return "source + static_cast<long long>(row) * ld" + " + column" * (self.copy.passes_per_row > 1)
-
-    def copy_source(self, sliced: bool) -> str:
-        """Elements from the start of the matrix to what a thread copies first; ``sliced``: of a slice of k."""
-        tile, k = f"block_{self.axis} + ", "slice_begin + " if sliced else ""
-        row, column = (tile, k) if self.contiguous_along_k else (k, tile)
-        s = self.suffix
-        return f"static_cast<long long>({row}copy_row_{s}) * {self.leading_dimension} + {column}copy_column_{s}"
-
-    @property
-    def copy_limits(self) -> list[tuple[str, str]]:
-        """Declarations, with their values, of how much of the matrix lies beyond that; along k it shrinks from tile to tile."""
-        s, along_tile, along_k = self.suffix, ("const int", self.extent_left), ("int", "k")
-        rows, columns = (along_tile, along_k) if self.contiguous_along_k else (along_k, along_tile)
-        of_rows = (f"{rows[0]} rows_left_{s}", f"{rows[1]} - copy_row_{s}")
-        of_columns = (f"{columns[0]} columns_left_{s}", f"{columns[1]} - copy_column_{s}")
-        return [of_rows] * self.guards_rows + [of_columns] * self.guards_columns
-
-    @property
     def shared_rows(self) -> str:
         """The constant that says how many rows the shared tile has."""
         return "kTileK" if self.mn_major else f"kTile{self.axis.upper()}"
-
-    def shared_place(self, row: str, column: str) -> str:
-        """An element of the shared tile, as an expression."""
-        swizzled = f"swizzle_{'a' if self.name == 'AB' else self.suffix}({row}, {column})" if self.swizzle else column
-        return f"tile[{row}][{swizzled}]"
-
-    def shared_element(self, element: str = "") -> str:
-        """The place of an element of the vector that a pass copies, as an expression."""
-        row = "first_row + row"
-        column = "first_column" + " + column" * (self.copy.passes_per_row > 1) + (f" + {element}" if element else "")
-        return self.shared_place(column, row) if self.transposes else self.shared_place(row, column)
-
-    def copy_name(self, verb: str, edge: bool) -> str:
-        """The device function that copies a tile: where tiles inside have one without checks, the other has a name of its own."""
-        return f"{verb}_{'edge_' * edge}tile_{self.suffix}"
-
-    def tile_text(self, edge: bool) -> str:
-        """The tile that it copies, in words."""
-        return f"a tile of {self.title}" + " that may cross an edge" * edge
-
-    @property
-    def fragment_parameters(self) -> str:
-        """Parameters of the device function that reads fragments: the first element, or where its tile and it are."""
-        tile = f" (&tile)[{self.shared_rows}][{self.pitch_constant}], int first, int k"
-        return f"const {self.shared_c_type}" + (tile if self.swizzles_each_vector else "* first")
-
-    @property
-    def fragment_offset(self) -> str:
-        """The distance of element i of a fragment from its first one in shared memory, as an expression."""
-        return self.offset("i") + ("" if self.mn_major else f" * {self.pitch_constant}")
-
-    @property
-    def fragment_place(self) -> str:
-        """Element i of a fragment by its place in the tile, where a swizzle moves each vector differently."""
-        along = f"first + {self.offset('i')}"
-        return self.shared_place("k", along) if self.mn_major else self.shared_place(along, "k")
-
-    @property
-    def fragment_element(self) -> str:
-        """Element i of a fragment, as an expression."""
-        return self.fragment_place if self.swizzles_each_vector else f"first[{self.fragment_offset}]"
-
-    @property
-    def fragment_address(self) -> str:
-        """Its address."""
-        return f"&{self.fragment_place}" if self.swizzles_each_vector else f"first + {self.fragment_offset}"
 
     @property
     def inside(self) -> Operand:
