@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import jsonschema
@@ -84,3 +85,57 @@ def test_notes_of_a_release_are_its_section(released: Path) -> None:
 def test_a_tag_that_is_not_the_version_is_refused(released: Path) -> None:
     with pytest.raises(SystemExit, match=r"version.py has 1.2.3, the tag is v1.2.4\n.*CITATION.cff.*\n.*no section 1.2.4"):
         release.notes("v1.2.4", released)
+
+
+ACTIONS = [*WORKFLOWS, ROOT / ".github" / "actions" / "emulate" / "action.yml"]
+
+
+@pytest.mark.parametrize("path", ACTIONS, ids=lambda path: path.stem)
+def test_actions_are_pinned_by_commit(path: Path) -> None:
+    used = re.findall(r"uses: *(.*)", path.read_text())
+    assert not [line for line in used if not re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", line)]
+
+
+@pytest.mark.parametrize("path", ACTIONS, ids=lambda path: path.stem)
+def test_no_signing_key_is_in_a_shared_cache(path: Path) -> None:
+    assert "cache.key" not in path.read_text() and "~/.cache/gemmgen" not in path.read_text()
+
+
+def test_a_release_is_tested_before_it_is_built_and_has_provenance() -> None:
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
+    assert "make test" in [step.get("run") for step in jobs["test"]["steps"]] and jobs["build"]["needs"] == "test"
+    steps = json.dumps(jobs["build"]["steps"])
+    assert "attest-build-provenance" in steps and "docs/sbom.py" in steps and "--require-hashes" in steps and "--no-isolation" in steps
+
+
+def test_build_tools_are_pinned_with_hashes() -> None:
+    lines = (ROOT / ".github" / "requirements" / "build.txt").read_text().replace("\\\n", " ").splitlines()
+    assert lines and all(re.match(r"[\w.-]+==\S+\s+--hash=sha256:[0-9a-f]{64}", line) for line in lines)
+    wanted = (ROOT / ".github" / "requirements" / "build.in").read_text().split()
+    assert {line.partition("==")[0] for line in lines} >= set(wanted)
+
+
+def test_all_supported_releases_of_python_are_tested() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    stated = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())["jobs"]
+    assert jobs["test"]["strategy"]["matrix"]["python-version"] == stated == ["3.11", "3.12", "3.13", "3.14"]
+    assert {one["releases"] for one in jobs["dependencies"]["strategy"]["matrix"]["include"]} == {"lowest", "newest"}
+
+
+def test_every_dependency_has_a_lowest_release() -> None:
+    told = subprocess.run([sys.executable, str(ROOT / ".github" / "lowest.py")], capture_output=True, text=True, check=True).stdout
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert [line.partition("==")[0] for line in told.split()] == [re.split("[>=]", one)[0] for one in project["dependencies"]]
+
+
+def test_the_bill_of_materials_has_what_the_package_needs() -> None:
+    told = subprocess.run([sys.executable, str(ROOT / "docs" / "sbom.py"), "gemmgen"], capture_output=True, text=True, check=True).stdout
+    document = json.loads(told)
+    names = {component["name"] for component in document["components"]}
+    assert {"numpy", "pydantic", "pydantic-core", "jinja2", "markupsafe", "nvidia-cuda-nvrtc"} <= names and "pytest" not in names
+    assert document["metadata"]["component"]["version"] == __version__
+
+
+def test_the_action_takes_a_file_whose_name_begins_with_a_dash() -> None:
+    assert 'gemmgen emulate "${options[@]}" --annotations -- "$FILE"' in ACTIONS[-1].read_text()
