@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from gemmgen.core.version import __version__
+
+TYPE_CHECKING = False  # as typing has it, which takes a while to import: an interrupt meanwhile would be a traceback
 
 __all__ = ["Kernel", "__version__", "compile", "emulate", "epilogue", "for_problem", "load_spec", "plan", "render", "symbols", "verify"]
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from gemmgen.api import compile, for_problem, load_spec, plan, render, verify
     from gemmgen.kernels.epilogue.tracing import Functions, epilogue
     from gemmgen.runtime.kernel import Kernel

@@ -93,7 +93,9 @@ def print_best(results: Sequence[PointResult]) -> None:
 
 
 def _print_predicted(results: Sequence[PointResult]) -> None:
-    predicted = best_points(results, metric="predicted_us")
+    from gemmgen.sweep.model_view import PREDICTED, unseen_axes
+
+    predicted = best_points(results, metric=PREDICTED)
     rows: list[list[str | Text]] = [
         [
             _shortened(result.instance),
@@ -106,6 +108,12 @@ def _print_predicted(results: Sequence[PointResult]) -> None:
         click.echo("\nNothing was timed. The fastest by the model, on the problems of the sweep or else a typical one:\n")
         columns = [Column("instance", folds=True), Column("µs predicted", "right"), Column("registers", "right")]
         print_table(columns, rows)
+        unseen = unseen_axes(results)
+        if unseen:
+            told = (
+                f"The model does not distinguish values of {', '.join(unseen)}: points that differ only there are not ranked; measure them."
+            )
+            click.echo(printable(f"\n{told}"))
 
 
 def print_comparison(name: str, before: Sequence[PointResult], results: Sequence[PointResult]) -> None:

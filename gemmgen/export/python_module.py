@@ -205,6 +205,7 @@ def render_module(bundle: Bundle, import_name: str | None = None) -> str:
         "packed": packed,
         "plain": _plain,
         "array_pair": lambda name: f'"{name}": {name}',
+        "untyped": lambda name: f"{name}: Any",
         "parameter_list": parameter_list,
     }
     text: str = template("module.py.j2", filters).render(module=model(bundle, import_name or bundle.plan.name))

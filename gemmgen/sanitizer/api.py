@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.errors import GemmgenError
-from gemmgen.sanitizer.arguments import KernelArgument, argument_of, check_arguments, within_memory
+from gemmgen.sanitizer.arguments import KernelArgument, argument_of, check_arguments, check_count, within_memory
 from gemmgen.sanitizer.findings import Finding
 from gemmgen.sanitizer.front_end import CompileOptions
 from gemmgen.sanitizer.launches import Dimensions, Launch, Run, Settings, run_launches, schedule_difference
@@ -142,6 +142,7 @@ def bind_arguments(code: KernelCode, entry: Entry, args: Sequence[Any]) -> list[
     """Arguments for the parameters of a kernel. Raises ``UnusableInput``."""
     if isinstance(args, str) or not isinstance(args, Sequence):
         raise UnusableInput(f"args is a list with one value for each parameter, got {type(args).__name__}")
+    check_count(entry.name, entry.parameters, entry.parameter_names, len(args))
     types = [*entry.parameter_types, *[""] * len(args)]
     arguments = within_memory(
         argument_of(value, index, c_type, partial(find_layout, code, c_type))

@@ -169,8 +169,9 @@ def within_memory(arguments: Iterable[KernelArgument]) -> list[KernelArgument]:
     return made
 
 
-def parse_argument(text: str, index: int, layout: Layouts | None = None) -> KernelArgument:
-    """The argument that ``text`` describes; random values depend on ``index`` only. Raises ``UnusableInput``."""
+def parse_argument(text: str, index: int, layout: Layouts | None = None, filled: bool = True) -> KernelArgument:
+    """The argument that ``text`` describes; random values depend on ``index`` only. Unless ``filled``, arrays hold anything: that tells
+    cheaply whether the text means something. Raises ``UnusableInput``."""
     text = text.strip()
     if _depth(text) > DEEPEST:
         raise _wrong(text, f"braces and brackets inside each other, need at most {DEEPEST}")
@@ -178,11 +179,11 @@ def parse_argument(text: str, index: int, layout: Layouts | None = None) -> Kern
         return KernelArgument(text, "null", None)
     if text.startswith(PREFIX):
         described = parse_tensor_map(text, tuple(TYPES), lambda why: _wrong(text, why))
-        array = _array(text, described.type, ",".join(map(str, described.shape)), described.content, index)
+        array = _array(text, described.type, ",".join(map(str, described.shape)), described.content, index, filled)
         return KernelArgument(text, described.type, array, described.content is not None, tensor_map=described.map)
     if text.startswith(TEXTURE_PREFIX):
         texel = parse_texture(text, tuple(TYPES), lambda why: _wrong(text, why))
-        array = _array(text, texel.type, ",".join(map(str, texel.shape)), texel.content, index)
+        array = _array(text, texel.type, ",".join(map(str, texel.shape)), texel.content, index, filled)
         return KernelArgument(text, texel.type, array, texel.content is not None, texture=texel.texture)
     if text.startswith("{"):
         if layout is None:
@@ -209,7 +210,7 @@ def parse_argument(text: str, index: int, layout: Layouts | None = None) -> Kern
         raise _wrong(text, f"{kind!r} is no type; the types are {', '.join(TYPES)}")
     try:
         if shape is not None:
-            return KernelArgument(text, kind, _array(text, kind, shape, value, index), value is not None)
+            return KernelArgument(text, kind, _array(text, kind, shape, value, index, filled), value is not None)
         if value is None:
             raise _wrong(text, f"a scalar needs a value, {kind}=7 for example; an array needs a length, {kind}[1024]")
         return KernelArgument(text, kind, _scalar(text, kind, value))
@@ -441,7 +442,7 @@ def _file_bytes(text: str) -> bytes:
         raise _wrong(text, f"{text[1:]}: {error}") from None
 
 
-def _array(text: str, kind: str, shape: str, fill: str | None, index: int) -> npt.NDArray[Any]:
+def _array(text: str, kind: str, shape: str, fill: str | None, index: int, filled: bool) -> npt.NDArray[Any]:
     import numpy as np
 
     dtype = np.dtype(TYPES[kind])
@@ -450,6 +451,8 @@ def _array(text: str, kind: str, shape: str, fill: str | None, index: int) -> np
         extents = None
     else:
         try:
+            if not shape.isascii():  # int takes the digits of every script
+                raise ValueError
             extents = tuple(int(part) for part in re.split(r"[,x]", shape))
         except ValueError:
             raise _wrong(text, f"[{shape}] is no length; expected a number, or several such as 64x128") from None
@@ -463,6 +466,8 @@ def _array(text: str, kind: str, shape: str, fill: str | None, index: int) -> np
         return _from_file(text, fill[1:], dtype, extents)
     assert extents is not None
     size = prod(extents)
+    if not filled and (fill is None or fill in FILLS):
+        return np.empty(extents, dtype)
     if fill is None:
         return np.full(size * dtype.itemsize, POISON, np.uint8).view(dtype).reshape(extents)
     values: npt.NDArray[Any]
@@ -529,15 +534,20 @@ def _wrong(text: str, why: str) -> UnusableInput:
     return UnusableInput(f"--arg {text!r}: {why}")
 
 
+def check_count(entry: str, parameters: Sequence[Variable], names: Sequence[str], count: int) -> None:
+    """Raises ``UnusableInput``, with the kernel's signature, if this is not the number of its arguments."""
+    if count != len(parameters):
+        raise UnusableInput(f"{entry} takes {len(parameters)} arguments, got {count}\n{signature(entry, parameters, names)}")
+
+
 def check_arguments(
     entry: str, parameters: Sequence[Variable], names: Sequence[str], arguments: Sequence[KernelArgument], types: Sequence[str] = ()
 ) -> None:
     """Raises ``UnusableInput``, with the kernel's signature, if the arguments cannot be passed to the parameters; with their `types` in
     C++, also if an array has elements of another size."""
+    check_count(entry, parameters, names, len(arguments))
     problem = ""
-    if len(arguments) != len(parameters):
-        problem = f"{entry} takes {len(parameters)} arguments, got {len(arguments)}"
-    else:
+    if parameters:
         for index, (parameter, name, argument) in enumerate(zip(parameters, names, arguments, strict=True)):
             if isinstance(argument.value, bytes):
                 wrong = parameter.size != len(argument.value)

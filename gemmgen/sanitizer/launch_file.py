@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from gemmgen.core import yaml_text
 from gemmgen.core.files import read_plain
 from gemmgen.core.text import printable
-from gemmgen.sanitizer.arguments import KernelArgument, argument_of, check_arguments, parse_argument, within_memory
+from gemmgen.sanitizer.arguments import KernelArgument, argument_of, check_arguments, check_count, parse_argument, within_memory
 from gemmgen.sanitizer.launches import Launch
 from gemmgen.sanitizer.source import KernelCode, UnusableInput, find_entry
 from gemmgen.sanitizer.structures import find_layout
@@ -67,6 +67,9 @@ def read_launch_file(path: Path) -> LaunchFile:
 
 def bind_launches(spec: LaunchFile, code: KernelCode, entry: str | None) -> tuple[list[Launch], dict[str, KernelArgument]]:
     """The launches of a file, and all their arguments by name. Raises ``UnusableInput``."""
+    for launch in spec.launches:
+        found = find_entry(code, launch.entry or entry)
+        check_count(found.name, found.parameters, found.parameter_names, len(launch.args))
     arrays = within_memory(parse_argument(text, index) for index, text in enumerate(spec.arrays.values()))
     given = dict(zip(spec.arrays, arrays, strict=True))
     if spec.launches[0].early:

@@ -244,9 +244,12 @@ class _NoBase(SweepError):
 def _base_spec(base: str, folder: Path) -> Path:
     shipped = shipped_specs()
     name = base.removeprefix("specs/").removesuffix(".yaml")
-    for candidate in (folder / base, Path(base), shipped.get(name)):
+    for candidate, within in ((folder / base, folder), (Path(base), Path()), (shipped.get(name), None)):
         try:
-            if candidate is not None and split_variant(candidate)[0].is_file():
+            if candidate is not None and (file := split_variant(candidate)[0]).is_file():
+                # A sweep of somebody else's must not have a file elsewhere read, and its contents told in messages.
+                if within is not None and not file.resolve().is_relative_to(within.resolve()):
+                    raise _NoBase(f"base: {base!r} leads out of {str(within)!r}; need a file in that folder or below")
                 return candidate
         except (OSError, ValueError):
             continue

@@ -228,11 +228,24 @@ def nvrtc_version() -> tuple[int, int]:
     try:
         result, major, minor = nvrtc.nvrtcVersion()
     except RuntimeError as error:
-        raise EnvironmentMissing(f"NVRTC, the CUDA compiler library, was not found; {_HOW_TO_GET_NVRTC}") from error
+        raise EnvironmentMissing(_why_not_loaded(error)) from error
     _check(nvrtc, result, "nvrtcVersion")
     if (major, minor) < OLDEST_NVRTC:
         raise EnvironmentMissing(f"NVRTC {major}.{minor} is too old; {_HOW_TO_GET_NVRTC}")
     return int(major), int(minor)
+
+
+def _why_not_loaded(error: RuntimeError) -> str:
+    """A message for NVRTC that cannot be loaded, which is not the same as one that is not there."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        installed = version("nvidia-cuda-nvrtc")
+    except PackageNotFoundError:
+        return f"NVRTC, the CUDA compiler library, was not found; {_HOW_TO_GET_NVRTC}"
+    said = " ".join(str(error).split())[:300]
+    hint = "It takes some 200 MB of address space, which ulimit -v may refuse"
+    return f"NVRTC {installed} is installed but cannot be loaded: {said}. {hint}; {_HOW_TO_GET_NVRTC}"
 
 
 def nvrtc_release() -> str:

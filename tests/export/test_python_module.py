@@ -15,6 +15,7 @@ from fake_driver import OK, FakeDriver, real
 from export.c_host import Memset, dummy_bundle, expected, note_map
 from export.plans import DRAWS, draw_call, import_module, sampled_plans
 from gemmgen import api
+from gemmgen.export.python_module import render_module
 from gemmgen.kernels.family import KernelPlan
 
 
@@ -228,3 +229,14 @@ def test_the_first_binary_that_runs_on_the_device_is_loaded(linear: ModuleType, 
         )
         found[capability] = linear._image_for(0).rstrip(b"\0").decode().strip()
     assert found == {(8, 0): "cubin sm_80", (8, 9): "cubin sm_80", (9, 0): "cubin sm_90", (12, 1): "ptx sm_90"}
+
+
+@pytest.mark.parametrize("name", ["gemm/v3_double_buffer", "gemm/general/batched_small_nn"])
+def test_a_module_passes_strict_type_checks(name: str, tmp_path: Path) -> None:
+    from mypy import api as mypy
+
+    path = tmp_path / "kernel.py"
+    path.write_text(render_module(dummy_bundle(api.plan(SPECS / f"{name}.yaml"))))
+    options = ["--strict", "--no-incremental", "--config-file=", "--follow-imports=skip", "--python-version=3.11"]
+    told, _, code = mypy.run([*options, str(path)])
+    assert code == 0, told

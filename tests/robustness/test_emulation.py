@@ -16,6 +16,8 @@ from gemmgen.cli import cli
 from gemmgen.emulator import BadLaunch
 from gemmgen.emulator.launch import LOCAL_LIMIT, MEMORY_LIMIT, _check_memory
 
+from .test_budget import SECONDS, budget
+
 KERNEL = "__global__ void copy(const float* x, float* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = x[threadIdx.x]; }"
 STRAY = KERNEL.replace("y[threadIdx.x] =", "y[threadIdx.x + n] =")
 HOSTILE = "a\x1b[2J<img src=x onerror=alert(1)>\x01\udcff.cu"
@@ -299,3 +301,23 @@ def test_calls_that_double_end_in_a_message(tmp_path: Path) -> None:
     (tmp_path / "k.ptx").write_text(f".version 8.0\n.target sm_80\n.address_size 64\n{functions}.visible .entry k() {{ call f30; ret; }}\n")
     result = run("emulate", str(tmp_path / "k.ptx"), "--grid", "1", "--block", "1")
     assert result.exit_code == 2 and "the expanded code is too large" in result.output
+
+
+def test_arguments_are_counted_before_they_are_filled(kernel: str) -> None:
+    large = ("--arg", "f64[134217728]=random")
+    with budget() as spent:
+        result = run("emulate", kernel, "--grid", "1", "--block", "32", *large, *large)
+    assert result.exit_code == 2 and "takes 3 arguments, got 2" in result.output and spent() < SECONDS
+
+
+@pytest.mark.parametrize("text", ["i32[٣]=zeros", "i32[3x٣]", "i32[²]"])
+def test_a_length_is_written_in_ascii(kernel: str, text: str) -> None:
+    result = run("emulate", kernel, "--grid", "1", "--block", "32", "--arg", text)
+    assert result.exit_code == 2 and "is no length" in result.output
+
+
+@pytest.mark.parametrize("option", ["--rtol", "--atol"])
+@pytest.mark.parametrize("value", ["nan", "-1", "-nan"])
+def test_a_tolerance_is_a_number(kernel: str, option: str, value: str) -> None:
+    result = run("emulate", kernel, *LAUNCH, option, value)
+    assert result.exit_code == 2 and option in result.output

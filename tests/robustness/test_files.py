@@ -12,6 +12,7 @@ from gemmgen.core.files import read_plain, write_atomically
 from gemmgen.kernels.spec_files import load_spec
 from gemmgen.library.folder import LibraryFolder, write_file
 from gemmgen.sweep.exports import write
+from gemmgen.sweep.file import load_sweep
 from gemmgen.sweep.records import SweepError
 from gemmgen.sweep.store import ResultStore
 
@@ -108,3 +109,16 @@ def test_a_named_pipe_as_results_does_not_hang(tmp_path: Path) -> None:
 
 def test_a_file_that_tells_no_size_is_read() -> None:
     assert read_plain("/proc/self/status", 10_000).startswith(b"Name:") and len(read_plain("/proc/self/status", 10_000)) > 100
+
+
+@pytest.mark.parametrize("base", ["/etc/passwd", "../secret.yaml", "below/../../secret.yaml", "link.yaml"])
+def test_a_sweep_reads_no_base_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str) -> None:
+    (tmp_path / "secret.yaml").write_text("token: abc\n")
+    here = tmp_path / "here"
+    (here / "below").mkdir(parents=True)
+    (here / "link.yaml").symlink_to("../secret.yaml")
+    (here / "sweep.yaml").write_text(f"name: a\nbase: {base}\n")
+    monkeypatch.chdir(here)
+    with pytest.raises(GemmgenError, match="leads out of") as raised:
+        load_sweep("sweep.yaml")
+    assert "token" not in str(raised.value)

@@ -13,6 +13,7 @@ import yaml
 
 from gemmgen.kernels.spec_files import load_spec
 from gemmgen.sweep.live_report import LiveReport
+from gemmgen.sweep.model_view import unseen_axes
 from gemmgen.sweep.records import PointResult, Status
 from gemmgen.sweep.report.charts import axis_charts, progress_chart
 from gemmgen.sweep.report.data import MAXIMUM_DOTS, grouped, jitter, known_device, reasons, short_names
@@ -300,3 +301,19 @@ def test_every_one_of_few_points_is_a_tick():
     (group,) = grouped(many(3))
     ticks = [layer["encoding"]["x"]["axis"]["values"] for layer in progress_chart(group).spec["layer"][:2]]
     assert ticks == [[1, 2, 3]] * 2
+
+
+def predicted(times: dict[tuple[int, str], float]) -> list[PointResult]:
+    return [
+        sample(n, axes={"mainloop.stages": stages, "mainloop.swizzle": swizzle}, metrics={"predicted_us": time}, problem={})
+        for n, ((stages, swizzle), time) in enumerate(times.items())
+    ]
+
+
+def test_axes_that_the_model_does_not_see_are_named():
+    results = predicted({(2, "none"): 5.0, (3, "none"): 5.0, (2, "xor"): 7.0, (3, "xor"): 7.0})
+    assert unseen_axes(results) == ("mainloop.stages",)
+    text = Page(html_report(results)).text()
+    assert text.count("the model does not distinguish these values") == 1 and "makes no difference" not in text
+    assert unseen_axes(predicted({(2, "none"): 5.0, (3, "xor"): 5.0})) == ()
+    assert unseen_axes(predicted({(2, "none"): 5.0, (3, "none"): 5.1})) == ()

@@ -282,3 +282,13 @@ kernel.cu(1): warning #1: kept
     assert (spills["one"].store_bytes, spills["one"].load_bytes) == (52, 56)
     assert (spills["two"].store_bytes, spills["two"].load_bytes) == (8, 12)
     assert warnings_of(log) == "kernel.cu(1): warning #1: kept"
+
+
+def test_a_library_that_cannot_be_loaded_is_not_called_missing() -> None:
+    from importlib.metadata import version
+
+    from gemmgen.toolchain.nvrtc import _why_not_loaded
+
+    told = _why_not_loaded(RuntimeError("libnvrtc.so.13: failed to map segment from shared object"))
+    assert told.startswith(f"NVRTC {version('nvidia-cuda-nvrtc')} is installed but cannot be loaded: libnvrtc.so.13: failed to map")
+    assert "ulimit -v" in told

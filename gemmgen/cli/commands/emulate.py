@@ -18,7 +18,7 @@ from click.shell_completion import CompletionItem
 from gemmgen.cli import exit_codes
 from gemmgen.cli.counters import print_counters, terminal_width
 from gemmgen.cli.emulation_progress import EmulationProgress
-from gemmgen.cli.options import complete_architecture, json_option, parse_dimensions
+from gemmgen.cli.options import TOLERANCE, complete_architecture, json_option, parse_dimensions
 from gemmgen.cli.output import count, counted, print_json
 from gemmgen.cli.selection import write_output
 from gemmgen.core.text import printable
@@ -165,8 +165,8 @@ def _existing(context: click.Context, parameter: click.Parameter, file: Path) ->
 @click.option(
     "field_block", "--field-block", callback=parse_dimensions, metavar="X[,Y[,Z]]", help="Block of the second kernel, if another."
 )
-@click.option("--rtol", type=click.FloatRange(min=0), default=0.0, help="Relative difference that --expect allows.")
-@click.option("--atol", type=click.FloatRange(min=0), default=0.0, help="Absolute difference that --expect allows.")
+@click.option("--rtol", type=TOLERANCE, default=0.0, help="Relative difference that --expect allows.")
+@click.option("--atol", type=TOLERANCE, default=0.0, help="Absolute difference that --expect allows.")
 @click.option("sarif_file", "--sarif", type=click.Path(dir_okay=False, path_type=Path), help="Write the findings as SARIF.")
 @click.option("junit_file", "--junit", type=click.Path(dir_okay=False, path_type=Path), help="Write the findings as JUnit XML.")
 @click.option("annotate", "--annotations", "--github", is_flag=True, help="Print the findings as annotations of GitHub's workflows too.")
@@ -254,7 +254,7 @@ def command(
         # Texts that mean nothing are told before a kernel is looked for.
         for index, text in enumerate(argument_texts):
             if not text.lstrip().startswith(("{", "[", "@")):
-                parse_argument(text, index)
+                parse_argument(text, index, filled=False)
         entry = find_entry(code, entry_name)
         launches = [Launch(entry, grid, block, shared_bytes, entry.parameter_names, cluster)]
         given = dict(zip(entry.parameter_names, bind_arguments(code, entry, argument_texts), strict=True))

@@ -303,6 +303,7 @@ class Run:
     ) -> None:
         """Writes the exports, prints the summary, settles the winner with ``conclude``, and exits with what all that says."""
         from gemmgen.cli.sweep_output import best_points, by_reason, print_best, print_counts, totals
+        from gemmgen.sweep.model_view import unseen_axes
 
         results = list(engine.results.values())
         if self.as_json:
@@ -317,6 +318,7 @@ class Run:
                     "interrupted": engine.interrupted,
                     "counts": by_reason(results),
                     "best": [result.digest for result in best_points(results)],
+                    "undistinguished_by_model": list(unseen_axes(results)),
                     **({"search": search} if search is not None else {}),
                     **self.reports.compared_json(results),
                     "results": [result.to_json() for result in results],

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gemmgen.sweep.model_view import PREDICTED, unseen_axes
 from gemmgen.sweep.report.data import MAXIMUM_VALUES, Axis, Group, Measure, Shown, jitter, plain_text, value_text
 
 Spec = dict[str, Any]
@@ -248,6 +249,8 @@ def _axis_chart(group: Group, axis: Axis) -> Chart:
 
 
 def _axis_remark(group: Group, axis: Axis, hidden: int) -> str:
+    if group.measure.metric == PREDICTED and axis.path in unseen_axes(group.results):
+        return "the model does not distinguish these values: only a measurement does"
     best = group.best_by_value(axis)
     winner = min(best, key=lambda text: group.measure.rank(best[text].value))
     loss = _loss(group, axis)
