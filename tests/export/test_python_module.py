@@ -236,7 +236,7 @@ def test_a_module_passes_strict_type_checks(name: str, tmp_path: Path) -> None:
     from mypy import api as mypy
 
     path = tmp_path / "kernel.py"
-    path.write_text(render_module(dummy_bundle(api.plan(SPECS / f"{name}.yaml"))))
+    path.write_text(render_module(dummy_bundle(api.plan(name))))
     options = ["--strict", "--no-incremental", "--config-file=", "--follow-imports=skip", "--python-version=3.11"]
     told, _, code = mypy.run([*options, str(path)])
     assert code == 0, told
