@@ -13,6 +13,7 @@ from gemmgen.emulator.call_graph import function_address
 from gemmgen.emulator.engines.boxes import PlacedMap
 from gemmgen.emulator.errors import BadLaunch
 from gemmgen.emulator.memory import GLOBAL_BASE, GUARD_BYTES, UNIT_BYTES, Heap, Region
+from gemmgen.emulator.pages import zeros
 from gemmgen.emulator.program import Placed, Program
 from gemmgen.emulator.ptx.syntax import Float, Integer, Operand, Symbol, Variable
 from gemmgen.emulator.registers import DTYPES
@@ -46,6 +47,14 @@ class Buffer:
     written: np.ndarray | None = None
     pointers: tuple[tuple[int, Buffer | TensorMap], ...] = ()
     origin: int = 0
+    parts: tuple[tuple[int, int], ...] = ()
+    """The bytes (first, past the last) of the array that hold elements, if not all do. Only these are copied: memory follows what is
+    touched, not how far apart it lies."""
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """The bytes that hold elements."""
+        return self.parts or ((0, self.array.nbytes),)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,7 +144,7 @@ class DeviceMemory:
             self.heap = Heap(size + GUARD_BYTES, size + GUARD_BYTES + HEAP_BYTES)
             size = self.heap.stop
         size = -(-(size + GUARD_BYTES) // UNIT_BYTES) * UNIT_BYTES
-        self.data = np.empty(size // 8, np.uint64).view(np.uint8)
+        self.data = zeros(size // 8, np.uint64).view(np.uint8)
         self._fill(args)
 
     def _check_count(self, args: Sequence[Any]) -> None:
@@ -196,9 +205,13 @@ class DeviceMemory:
         for buffer in self.buffers:
             if buffer.array.nbytes:
                 start = self.address(buffer) - GLOBAL_BASE
-                content_bytes = np.array(_bytes_of(buffer.array))
-                self._point(content_bytes, buffer.pointers)
-                data[start : start + buffer.array.nbytes] = content_bytes
+                if buffer.pointers:
+                    content_bytes = np.array(_bytes_of(buffer.array))
+                    self._point(content_bytes, buffer.pointers)
+                    data[start : start + buffer.array.nbytes] = content_bytes
+                    continue
+                for first, end in buffer.ranges:
+                    data[start + first : start + end] = _bytes_of(buffer.array)[first:end]
         for arg, given, bases, parameter in zip(args, self._given, self._bases, program.entry.parameters, strict=True):
             offset = program.symbols[parameter.name].offset
             maps = maps_of(arg)
@@ -266,6 +279,12 @@ class DeviceMemory:
     def unwritten(self) -> Iterator[tuple[int, np.ndarray]]:
         """Start of a buffer, and for each byte from there whether nothing has written it; fully written ones left out."""
         for mapped in self._mapped:
+            alone = [buffer for buffer in self.buffers if buffer.name in mapped.names]
+            if len(alone) == 1 and alone[0].parts:
+                written = alone[0].written
+                if written is not None:
+                    yield from ((mapped.base + first, ~written[first:end]) for first, end in alone[0].parts)
+                continue
             flags = np.ones(mapped.stop - mapped.start, np.bool_)
             for buffer in self.buffers:
                 if buffer.name in mapped.names and buffer.array.nbytes:
@@ -291,14 +310,17 @@ class DeviceMemory:
         for buffer in self.buffers:
             if buffer.written is not None and buffer.array.nbytes:
                 start = self.address(buffer) - GLOBAL_BASE
-                np.logical_or(buffer.written, written(start, start + buffer.array.nbytes), out=buffer.written)
+                for first, end in buffer.ranges:
+                    flags = buffer.written[first:end]
+                    np.logical_or(flags, written(start + first, start + end), out=flags)
 
     def copy_back(self) -> None:
         """Writes what the kernel wrote into the arrays."""
         for buffer in self.buffers:
             if buffer.writable and buffer.array.flags.writeable and buffer.array.nbytes and not buffer.pointers:
                 start = self.address(buffer) - GLOBAL_BASE
-                _bytes_of(buffer.array)[:] = self.data[start : start + buffer.array.nbytes]
+                for first, end in buffer.ranges:
+                    _bytes_of(buffer.array)[first:end] = self.data[start + first : start + end]
         for placed, array in self._symbols.values():
             if placed.variable.space == "global" and array.flags.writeable:
                 _bytes_of(array)[:] = self.data[placed.offset : placed.offset + array.nbytes]
@@ -347,7 +369,7 @@ def _as_buffer(arg: Any, name: str, index: int) -> Buffer | None:
     writable = arg.writable and bool(array.flags.writeable)
     if arg.written is not None and (arg.written.dtype != np.bool_ or arg.written.shape != (array.nbytes,)):
         raise BadLaunch(f"{label}: `written` needs one bool for each of the array's {array.nbytes} bytes")
-    return Buffer(array, offset % arg.alignment, label, writable, arg.alignment, arg.written, arg.pointers, arg.origin)
+    return Buffer(array, offset % arg.alignment, label, writable, arg.alignment, arg.written, arg.pointers, arg.origin, arg.parts)
 
 
 def _nested(pointers: Sequence[tuple[int, Buffer | TensorMap]], name: str, index: int) -> list[Buffer]:

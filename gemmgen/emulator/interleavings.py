@@ -30,6 +30,8 @@ def launch_interleaved(ptx: str, entry: str | None = None, *, schedules: int, ar
     The arrays hold the first run's results. Raises ScheduleDependent if another run differs in any byte, or whatever a run
     raises.
     """
+    if schedules == 1:
+        return launch(ptx, entry, args=args, **kwargs)
     bases = [each.base for arg in args for each in maps_of(arg)]
     buffers = [Buffer(arg) if isinstance(arg, np.ndarray) else arg for arg in (*args, *bases)]
     arrays = [buffer.array for buffer in buffers if isinstance(buffer, Buffer)]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from numbers import Real
+from math import inf
+from numbers import Integral, Real
+from operator import index
 from typing import Any
 
 from gemmgen.core.errors import LaunchError
@@ -16,14 +18,44 @@ def is_number(kind: type) -> bool:
     return issubclass(kind, Real)
 
 
-def number(operation: str, name: str, value: Any) -> float:
-    """An argument as a float. Raises ``LaunchError`` for what is no number."""
+FLOAT32_OVERFLOW = 2.0**128 - 2.0**103
+"""The smallest magnitude that rounds to infinity in float32."""
+
+
+def number(operation: str, name: str, value: Any, overflow: float = FLOAT32_OVERFLOW) -> float:
+    """An argument, a number or an array without axes, as a float. Raises ``LaunchError`` for what is no number, and for finite ones from
+    ``overflow`` on."""
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real):
         raise LaunchError(f"{operation}: {name} must be a number, got {type(value).__name__}")
     try:
-        return float(value)
+        found = float(value)
     except (OverflowError, ValueError) as error:
         raise LaunchError(f"{operation}: {name} must be a number that a float holds: {error}") from None
+    if overflow <= abs(found) < inf:
+        raise LaunchError(f"{operation}: {name} is {found:g}, more than float32 holds")
+    return found
+
+
+def integer(operation: str, name: str, value: Any) -> int:
+    """An argument as an integer: Python's, NumPy's, or an array without axes. Raises ``LaunchError`` for anything else."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return index(value)
+    except TypeError:
+        raise LaunchError(f"{operation}: {name} is {value!r}, need an integer") from None
+
+
+def integer_or_number(operation: str, name: str, value: Any) -> float:
+    """An argument as an integer of 64 bits if it is one, else as a float: neither loses bits. Raises ``LaunchError``."""
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        whole = int(value)
+        if not -(2**63) <= whole < 2**63:
+            raise LaunchError(f"{operation}: {name} is {whole}, need an integer of 64 bits at most")
+        return whole
+    return number(operation, name, value, inf)
 
 
 class Fields(tuple[tuple[str, Any], ...]):

@@ -17,11 +17,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from math import isfinite
 from numbers import Integral, Real
 from typing import Any, Literal
 
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.calls import hashable, is_number, number
+from gemmgen.kernels.calls import FLOAT32_OVERFLOW, hashable, integer, is_number, number
+from gemmgen.ops.arrays import assigned, converted, empty_like, is_truth, same_place, type_word, wider_type
 from gemmgen.ops.engine import ASKED, LaunchedKernel, Operator, compile_in_background
 from gemmgen.ops.filters import Filter
 from gemmgen.ops.operators import FamilyCall, family_calls
@@ -60,6 +62,9 @@ _GROUPED = Operator(
 )
 WITHOUT_GRADIENTS = ("argmin", "argmax", "any", "all")
 """Reductions whose results change by steps only."""
+ALIASES = {"prod": "product", "norm": "l2_norm", "amin": "min", "amax": "max"}
+"""Other names of reductions, as NumPy and torch have them."""
+EXTREMA = ("min", "max")
 _OF_REDUCE = ("op", "axis", "keepdims", "correction")
 _REDUCE = Operator("reduce", ("x",), ("out",), (), _OF_REDUCE)
 _MOMENTS = Operator("reduce", ("x",), ("mean", "variance"), (), _OF_REDUCE)
@@ -145,6 +150,7 @@ def matmul(
             and backend == "auto"
             and not isinstance(bias, Real),
         )
+    alpha = alpha if alpha.__class__ is float else number("matmul", "alpha", alpha)
     scaled = alpha != 1
     if scale_a is not None and is_number(scale_a.__class__):
         scale_a, alpha, scaled = None, number("matmul", "alpha", alpha) * number("matmul", "scale_a", scale_a), True
@@ -158,14 +164,18 @@ def matmul(
         activation = hashable(activation)
     if backend not in ("auto", "emulator"):
         raise LaunchError(f"matmul: backend is {backend!r}, need 'auto' or 'emulator'")
+    if residual is not None and out is not None and scale_a is scale_b is scale_out is None and same_place(residual, out):
+        # Read before it is written, as beta times out is.
+        residual, beta = None, number("matmul", "beta", beta) + number("matmul", "gamma", gamma)
     planes = None
     if a.__class__ is Planes:
         raise LaunchError("matmul: a is Planes, which are of a right factor; give the array itself, or the transposed product")
     if b.__class__ is Planes:
         planes = None if precision == "ffma" else b.array(backend == "emulator", stream)
         b = b.source
+    beta = beta if beta.__class__ is float else number("matmul", "beta", beta)
     options = (scaled, beta != 0, bias_number, activation, precision, backend, output, batch_invariant)
-    if alpha.__class__ is not float or beta.__class__ is not float or gamma.__class__ is not float:
+    if not _are_floats(alpha, beta, gamma):
         alpha, beta, gamma = number("matmul", "alpha", alpha), number("matmul", "beta", beta), number("matmul", "gamma", gamma)
     arrays = (a, b, bias, residual, scale_a, scale_b, scale_out, planes, amax, out)
     return _MATMUL.call(arrays, options, (alpha, beta, gamma, added), stream)[0]
@@ -234,12 +244,13 @@ def reduce(
 ) -> Any:
     """``op`` of the elements along ``axis``, one or several axes, or of all of them.
 
-    ``op``: sum, product, min, max, mean, sum_of_squares, l1_norm, l2_norm, any, all, argmin, argmax, logsumexp, or
-    mean_variance, which returns two arrays (``correction`` 1: of a sample); or a list of two, ``["max", "argmax"]``, which one
-    pass over ``x`` makes: two arrays. ``x``: float32, float64, float16, bfloat16, int8, int32, int64 or truth values, of any
-    strides, negative ones and 0 too, and any axes, of which up to eight may be left when neighbouring ones that lie alike count
-    as one. ``out``: where to write, without gaps; it decides the type of the result (a pair for mean_variance, and for a list, with
-    the types that these have by themselves). Else sums, products and means of
+    ``op``: sum, product (or prod), min, max (amin, amax), mean, sum_of_squares, l1_norm, l2_norm (norm), any, all, argmin, argmax,
+    logsumexp, var, std, or mean_variance, which returns two arrays (``correction`` 1: of a sample); or a list of two,
+    ``["max", "argmax"]``, which one pass over ``x`` makes: two arrays. ``x``: float32, float64, float16, bfloat16, int8, int32, int64 or
+    truth values, or uint8, int16 and uint32, which are converted first, of any strides, negative ones and 0 too, and any axes; where more
+    than eight are left when neighbouring ones that lie alike count as one, it is copied first. ``out``: where to write,
+    without gaps; it decides the type of the result (a pair for mean_variance, and for a list, with the types that these have by
+    themselves). Else sums, products and means of
     floats are float32, or float64 for float64; sums of integers int64; extrema have the elements' type or float32; indices are
     int64. NumPy and CuPy hold the bits of bfloat16 as uint16.
 
@@ -247,6 +258,12 @@ def reduce(
     """
     if op.__class__ is list or op.__class__ is tuple:
         return _pair_of_reductions(x, op, axis, keepdims, out, stream)
+    if op in ALIASES:
+        op = ALIASES[op]
+    if wider_type(x):
+        return _reduced_widely(x, op, axis, keepdims, out, correction, stream)
+    if op == "var" or op == "std":
+        return _spread(x, op, axis, keepdims, out, correction, stream)
     if _compiling is not None and (_compiling() or (_recording(x) and op not in WITHOUT_GRADIENTS)):
         axes = [axis] if isinstance(axis, int) else axis
         return _traced("reduce", (x, op, axes, keepdims, correction), out is None and stream is None)
@@ -258,11 +275,48 @@ def reduce(
         if len(pair) != 2:
             raise LaunchError(f"reduce: mean_variance writes two arrays, out has {len(pair)}")
         return _MOMENTS.call((x, *pair), options, (), stream)
-    return _REDUCE.call((x, out), options, (), stream)[0]
+    result = _REDUCE.call((x, out), options, (), stream)[0]
+    return converted(result, "bool") if out is None and op in EXTREMA and is_truth(x) and stream is not ASKED else result
+
+
+def _spread(x: Any, op: str, axis: Any, keepdims: bool, out: Any, correction: Literal[0, 1], stream: Any) -> Any:
+    """The variance or the standard deviation alone."""
+    if _compiling is not None and (_compiling() or _recording(x)):
+        raise LaunchError(f"reduce: {op} has no derivative, and no operator of torch's; use mean and sum_of_squares, or detach x")
+    pair = None if out is None else (empty_like(out), out)
+    found = reduce(x, "mean_variance", axis, keepdims=keepdims, out=pair, correction=correction, stream=stream)
+    if stream is ASKED:
+        return found
+    variance = found[1]
+    return variance if op == "var" else _OF_FAMILIES["elementwise"](variance, "sqrt", out=variance, stream=stream)
+
+
+def _reduced_widely(x: Any, op: Any, axis: Any, keepdims: bool, out: Any, correction: Literal[0, 1], stream: Any) -> Any:
+    """A reduction of elements that are converted to a wider type first; extrema have the elements' own type again."""
+    found = reduce(converted(x, wider_type(x)), op, axis, keepdims=keepdims, correction=correction, stream=stream)
+    if stream is ASKED:
+        return found
+    names = list(map(_full_name, op)) if isinstance(op, list | tuple) else [op]
+    results = list(found) if isinstance(found, tuple) else [found]
+    if len(names) == len(results):
+        results = [converted(result, type_word(x)) if name in EXTREMA else result for name, result in zip(names, results, strict=True)]
+    if out is not None:
+        given = list(out) if isinstance(found, tuple) else [out]
+        if len(given) != len(results):
+            raise LaunchError(f"reduce: {op!r} writes {len(results)} arrays, out has {len(given)}")
+        results = [assigned("reduce", one, result) for one, result in zip(given, results, strict=True)]
+    return tuple(results) if isinstance(found, tuple) else results[0]
+
+
+def _full_name(name: Any) -> Any:
+    return ALIASES.get(name, name) if isinstance(name, str) else name
 
 
 def _pair_of_reductions(x: Any, op: Sequence[str], axis: Any, keepdims: bool, out: Any, stream: Any) -> tuple[Any, ...]:
-    names = tuple(op)
+    names = tuple(map(_full_name, op))
+    if wider_type(x):
+        found: tuple[Any, ...] = _reduced_widely(x, names, axis, keepdims, out, 0, stream)
+        return found
     if len(names) != 2 or not all(isinstance(name, str) for name in names):
         raise LaunchError(f"reduce: op is {op!r}, need a name, or two in a list")
     if _compiling is not None and _compiling():
@@ -270,7 +324,10 @@ def _pair_of_reductions(x: Any, op: Sequence[str], axis: Any, keepdims: bool, ou
     pair = (None, None) if out is None else tuple(out)
     if len(pair) != 2:
         raise LaunchError(f"reduce: {' and '.join(names)} write two arrays, out has {len(pair)}")
-    return _PAIR.call((x, *pair), (names, None if axis is None else _axes(axis), keepdims, 0), (), stream)
+    results = _PAIR.call((x, *pair), (names, None if axis is None else _axes(axis), keepdims, 0), (), stream)
+    if out is None and is_truth(x) and stream is not ASKED:
+        return tuple(converted(result, "bool") if name in EXTREMA else result for name, result in zip(names, results, strict=True))
+    return results
 
 
 _CONV2D = Operator(
@@ -305,7 +362,7 @@ def conv2d(
     dilation: int | tuple[int, int] = 1,
     groups: int = 1,
     alpha: Any = 1.0,
-    beta: float = 1.0,
+    bias_scale: float = 1.0,
     gamma: float = 1.0,
     zero_point: int = 0,
     activation: str | Mapping[str, Any] | None = None,
@@ -314,7 +371,7 @@ def conv2d(
     out: Any = None,
     stream: Any = None,
 ) -> Any:
-    """activation(alpha conv(x, w) + beta bias + gamma residual), rounded and, for integers, saturated to ``output``.
+    """activation(alpha conv(x, w) + bias_scale bias + gamma residual), rounded and, for integers, saturated to ``output``.
 
     ``x``: (n, c, h, w) with the channels side by side in memory, torch's channels_last, or NCHW32, (n, c / 32, h, w, 32), see
     ``gemmgen.layouts``; of int8, uint8, float16 or bfloat16. Hopper GPUs take tensor cores for one group of channels, strides up to 8 and
@@ -329,7 +386,7 @@ def conv2d(
     Raises ``LaunchError`` for arguments that do not go together.
     """
     if _compiling is not None and _compiling():
-        layer = (_twice(stride), _twice(padding), _twice(dilation), groups, alpha, beta, gamma)
+        layer = (_twice(stride), _twice(padding), _twice(dilation), groups, alpha, bias_scale, gamma)
         plain = out is None and stream is None and isinstance(alpha, Real) and not zero_point
         return _traced("conv2d", (x, w, bias, residual, *layer, activation or "", output or "", layout or ""), plain)
     for name, array in (("x", x), ("w", w), ("residual", residual), ("out", out)):
@@ -338,32 +395,35 @@ def conv2d(
     zero = 0 if zero_point.__class__ is int and not zero_point else _zero_point(x, zero_point)
     weights = w if isinstance(w, Filter) else Filter(w)
     alphas = None
-    if alpha.__class__ is not float and not is_number(alpha.__class__):
+    if alpha.__class__ is not float and not is_number(alpha.__class__) and getattr(alpha, "shape", None) != ():
         alphas, alpha = alpha, 1.0
+    elif alpha.__class__ is not float:
+        alpha = number("conv2d", "alpha", alpha)
     if activation.__class__ is not str and activation is not None:
         activation = hashable(activation)
     options = (
         weights.shape,
-        stride if stride.__class__ is int else _pair(stride),
-        padding if padding.__class__ is int else _pair(padding),
-        dilation if dilation.__class__ is int else _pair(dilation),
-        groups,
+        stride if stride.__class__ is int else _pair("stride", stride),
+        padding if padding.__class__ is int else _pair("padding", padding),
+        dilation if dilation.__class__ is int else _pair("dilation", dilation),
+        groups if groups.__class__ is int else integer("conv2d", "groups", groups),
         activation,
         output,
         layout,
         alphas is None and alpha != 1,
-        beta != 1,
+        bias_scale != 1,
         gamma != 1,
     )
-    if alpha.__class__ is not float or beta.__class__ is not float or gamma.__class__ is not float:
-        alpha, beta, gamma = number("conv2d", "alpha", alpha), number("conv2d", "beta", beta), number("conv2d", "gamma", gamma)
+    if not _are_floats(alpha, bias_scale, gamma):
+        alpha, gamma = number("conv2d", "alpha", alpha), number("conv2d", "gamma", gamma)
+        bias_scale = number("conv2d", "bias_scale", bias_scale)
     sums = weights.tap_sums() if zero else None
     last = len(x.shape) == 4
     if last:
         x, same = _channels_last(x), layout in (None, "nhwc")
         if same:
             residual, out = (None if array is None else _channels_last(array) for array in (residual, out))
-    result = _CONV2D.call((x, weights, bias, residual, alphas, sums, out), options, (alpha, beta, gamma, zero), stream)[0]
+    result = _CONV2D.call((x, weights, bias, residual, alphas, sums, out), options, (alpha, bias_scale, gamma, zero), stream)[0]
     return _axes_moved(result, (0, 3, 1, 2)) if last and same and stream is not ASKED else result
 
 
@@ -416,17 +476,39 @@ def register_torch() -> None:
 
 def _function(call: FamilyCall) -> Callable[..., Any]:
     """The function that a family offers by itself."""
-    operator = Operator(call.NAME, call.OPERANDS, call.RESULTS, call.NUMBERS, call.OPTIONS)
+    operator = Operator(call.NAME, call.OPERANDS, call.RESULTS, call.NUMBERS, call.OPTIONS, in_place=call.IN_PLACE)
 
     @wraps(call.arguments)
     def function(*given: Any, **named: Any) -> Any:
         if _compiling is not None and (_compiling() or _recording(*given, *named.values())):
             return _traced(call.NAME, *call.traced(*given, **named))
-        return operator.call(*call.arguments(*given, **named))[0]
+        arrays, options, numbers, stream = call.arguments(*given, **named)
+        if wider_type(arrays[0]):
+            return _computed_widely(operator, arrays, options, numbers, stream, call.keeps_type(options))
+        return operator.call(arrays, options, numbers, stream)[0]
 
     function.__name__ = function.__qualname__ = call.NAME
     function.__module__ = __name__
     return function
+
+
+def _computed_widely(
+    operator: Operator, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any, keeps_type: bool
+) -> Any:
+    """The result of an operation whose operands are converted to a wider type first; converted back if it ``keeps_type``."""
+    *operands, out = arrays
+    word, own = wider_type(operands[0]), type_word(operands[0])
+    for name, operand in zip(operator.operands, operands, strict=True):
+        if operand is not None and type_word(operand) != own:
+            raise LaunchError(f"{operator.name}: {name} has elements {type_word(operand)}, need x's, {own}")
+    operands = [converted(operand, word) for operand in operands]
+    if out is not None and type_word(out) not in (own, word):
+        return operator.call((*operands, out), options, numbers, stream)[0]
+    result = operator.call((*operands, None), options, numbers, stream)[0]
+    if stream is ASKED:
+        return result
+    result = converted(result, own) if keeps_type else result
+    return result if out is None else assigned(operator.name, out, result)
 
 
 def _with_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -491,8 +573,19 @@ def _axes(axis: Any) -> Any:
     return int(axis)
 
 
-def _pair(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _pair(name: str, value: Any) -> Any:
+    """An extent, or two, as plain integers."""
+    if isinstance(value, list | tuple):
+        return tuple(integer("conv2d", name, part) for part in value)
+    return integer("conv2d", name, value)
+
+
+def _are_floats(*numbers: Any) -> bool:
+    """True if the numbers are Python's floats, finite ones within the range of float32."""
+    for value in numbers:
+        if value.__class__ is not float or (not -FLOAT32_OVERFLOW < value < FLOAT32_OVERFLOW and isfinite(value)):
+            return False
+    return True
 
 
 if "torch" in sys.modules:

@@ -6,7 +6,7 @@ import ctypes
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from gemmgen.core.elements import ELEMENTS
@@ -103,8 +103,79 @@ def array_type(like: Any, kind: str, truth: bool) -> Any:
     if truth:
         return "bool"
     if kind == "bf16":
-        return like.dtype if like.dtype.name == "bfloat16" else "uint16"
+        # The library of the operands' own extended types, if they have such.
+        extended = sys.modules.get("ml_dtypes") if like.dtype.name.startswith(("bfloat16", "float8")) else None
+        return "uint16" if extended is None else extended.bfloat16
     return ELEMENTS[kind].word
+
+
+WIDER = {"uint8": "int32", "int16": "int32", "uint32": "int64"}
+"""Types of elements that kernels do not read, and those that they are copied to, which hold all their values."""
+
+
+def type_word(array: Any) -> str:
+    """Name of an array's type of elements, "" where it has none."""
+    return str(getattr(array, "dtype", "")).removeprefix("torch.")
+
+
+def converted(array: Any, word: str) -> Any:
+    """A copy with elements of another type; the array itself where it has that type or is None."""
+    if array is None or type_word(array) == word:
+        return array
+    if is_torch(array):
+        return array.to(getattr(sys.modules["torch"], word))
+    return array.astype(word)
+
+
+def assigned(operation: str, out: Any, values: Any) -> Any:
+    """``out`` with ``values`` of the same type and shape stored into it. Raises ``LaunchError`` for others."""
+    if type_word(out) != type_word(values) or tuple(out.shape) != tuple(values.shape):
+        got, need = (f"{type_word(array)} of shape {tuple(array.shape)}" for array in (out, values))
+        raise LaunchError(f"{operation}: out is {got}, need {need}")
+    if is_torch(out):
+        return out.copy_(values)
+    out[...] = values
+    return out
+
+
+@lru_cache(maxsize=64)
+def _wider(dtype: Any) -> str:
+    return WIDER.get(str(dtype).removeprefix("torch."), "")
+
+
+def wider_type(array: Any) -> str:
+    """Name of the type that an array's elements are converted to before kernels read them; "" for types that they read."""
+    dtype = getattr(array, "dtype", None)
+    return "" if dtype is None else _wider(dtype)
+
+
+@lru_cache(maxsize=64)
+def _is_bool(dtype: Any) -> bool:
+    return str(dtype) in ("bool", "torch.bool")
+
+
+def is_truth(array: Any) -> bool:
+    """True if an array holds truth values."""
+    dtype = getattr(array, "dtype", None)
+    return dtype is not None and _is_bool(dtype)
+
+
+def empty_like(array: Any) -> Any:
+    """Another array of the same library, extents and type, not initialised. Raises ``LaunchError`` for libraries without one."""
+    library = sys.modules.get(type(array).__module__.split(".")[0])
+    if library is None or not hasattr(library, "empty_like"):
+        raise LaunchError(f"arrays of {type(array).__module__} cannot be allocated beside out")
+    return library.empty_like(array)
+
+
+def same_place(one: Any, other: Any) -> bool:
+    """True if two arrays are one: the same address, extents, strides and type."""
+    if one is other:
+        return True
+    if is_torch(one) and is_torch(other) and one.data_ptr() != other.data_ptr():
+        return False
+    first, second = view_of(one, "", None), view_of(other, "", None)
+    return first.pointer == second.pointer and first.layout == second.layout
 
 
 @cache

@@ -8,10 +8,11 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from gemmgen.core.errors import GemmgenError
 from gemmgen.dispatch.selection import Option
-from gemmgen.kernels.family import KernelPlan
+from gemmgen.kernels.family import InstancePlan, KernelPlan
 from gemmgen.perf.cost_model import cost_model_of
 
 CALLS = 100
@@ -50,7 +51,7 @@ def soonest(options: Sequence[Option], is_held: Callable[[KernelPlan], bool]) ->
 class Compilers:
     """Threads that compile plans, each once. They end when nothing is left to do, or, with the program, after the plan at hand."""
 
-    def __init__(self, compile: Callable[[KernelPlan], object], threads: int | None = None) -> None:
+    def __init__(self, compile: Callable[[Any], object], threads: int | None = None) -> None:
         """``compile`` makes the kernel of a plan, and keeps it."""
         self._compile = compile
         self._threads = threads or max(1, len(os.sched_getaffinity(0)) // 2)
@@ -59,12 +60,12 @@ class Compilers:
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._queue: deque[KernelPlan] = deque()
+        self._queue: deque[InstancePlan] = deque()
         self._waiting: dict[tuple[str, str], list[Callable[[], None]]] = {}
         self._failed: set[tuple[str, str]] = set()
         self._running = 0
 
-    def submit(self, plan: KernelPlan, then: Callable[[], None]) -> None:
+    def submit(self, plan: InstancePlan, then: Callable[[], None]) -> None:
         """Has a thread compile a plan, unless that failed before, and call ``then``."""
         key = plan.name, plan.architecture.name
         with self._lock:
@@ -105,7 +106,7 @@ class Compilers:
                 _tell(plan, failure)
 
 
-def _tell(plan: KernelPlan, failure: Exception) -> None:
+def _tell(plan: InstancePlan, failure: Exception) -> None:
     """Warns that what serves is what goes on to serve."""
     reason = str(failure) if isinstance(failure, GemmgenError) else f"{type(failure).__name__}: {failure}"
     text = f"{plan.name} could not be compiled, and another instance goes on in its place: {reason}"

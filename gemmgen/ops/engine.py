@@ -118,13 +118,15 @@ class Operator:
         options: Sequence[str],
         updated: Sequence[str] = (),
         required: int = 1,
+        in_place: Sequence[str] = (),
     ) -> None:
         """Names in the order in which calls pass them, of arrays (``operands`` and ``results``), of ``numbers``, and of ``options``
         as ``interpret`` takes them; ``updated``: operands that are written, too; ``required``: number of leading operands that have to be
-        given."""
+        given; ``in_place``: operands that a result may be, since each element is read before it is written."""
         self.name = name
         self._required = tuple(operands)[:required]
         self._updated = frozenset(updated)
+        self._in_place = frozenset(in_place)
         self.operands, self.results, self.numbers, self.options = tuple(operands), tuple(results), tuple(numbers), tuple(options)
         self._arrays = (*self.operands, *self.results)
         self._calls: dict[Any, Call] = {}
@@ -462,6 +464,8 @@ class Operator:
         for name, (operand, layout) in option.fit.arrays.items():
             view = views[operand]
             assert view is not None
+            if any(other is not None and self._is_in_place(operand, other, view) for other in map(views.get, self.results)):
+                view = view.host_copy()
             arguments[name] = ArrayView(
                 view.pointer, layout.shape, layout.strides, layout.type, view.device, view.read_only, view.producer_stream, view.owner
             )
@@ -491,7 +495,8 @@ class Operator:
         sequence = option.plan.sequence
         known = {scalar.name for scalar in sequence.scalars}
         # An operand and a number of one name (a bias) are two slots.
-        slots = [(f"{name}[]", "pointer") for name in self._arrays] + [(name, "f32") for name in self.numbers]
+        kinds = {option.fit.scalars[scalar.name]: scalar.type for scalar in sequence.scalars if scalar.name in option.fit.scalars}
+        slots = [(f"{name}[]", "pointer") for name in self._arrays] + [(name, kinds.get(name, "f32")) for name in self.numbers]
         sources = {name: f"{operand}[]" for name, (operand, _) in option.fit.arrays.items()}
         sources |= {name: source for name, source in option.fit.scalars.items() if name in known}
         call.launcher = Launcher.of_sequence(
@@ -507,9 +512,14 @@ class Operator:
                 other_start, other_end = placed[other]
                 if start < other_end and other_start < end and arrays[other] is not None:
                     one, two = (view_of(arrays[place], self._arrays[place], None) for place in (index, other))
-                    if overlaps(one, two):
+                    if not self._is_in_place(self._arrays[other], one, two) and overlaps(one, two):
                         raise LaunchError(f"{self.name}: {self._arrays[index]} is written, but overlaps {self._arrays[other]} in memory")
         call.apart = pointers
+
+    def _is_in_place(self, operand: str, result: ArrayView, view: ArrayView) -> bool:
+        """True if a result is an operand itself, and may be."""
+        same = result.pointer == view.pointer and (result.shape, result.strides, result.type) == (view.shape, view.strides, view.type)
+        return same and operand in self._in_place
 
 
 _background = False

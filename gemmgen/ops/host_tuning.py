@@ -10,38 +10,46 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Literal
+from typing import Literal, cast
 
-from gemmgen.codegen.rendering import render
 from gemmgen.core.cache import Cache, cache_key
 from gemmgen.core.errors import PlanError
 from gemmgen.core.resources import resource_directory
-from gemmgen.hardware.cpu import best_architecture, host_name
+from gemmgen.hardware.cpu import CPU_ARCHITECTURES, CpuArchitecture, best_architecture, host_name, runs_here
 from gemmgen.kernels.cpu_gemm.plan import CpuGemmPlan, packed, plan_cpu_gemm
 from gemmgen.kernels.cpu_gemm.spec import CpuGemmSpec
 from gemmgen.kernels.spec_files import load_spec
 from gemmgen.toolchain.compilation import compile_host_plan
 from gemmgen.toolchain.host import find_compiler
 
-_UNPACKED = ("loops.pack=none", "loops.blocks={m: 64, n: 6144, k: 128}", "loops.prefetch.packing=false")
-"""For few rows: packed, every element of B would be written and read once more than it is used. Slices of 128 keep to as many pages as
-the first level of the TLB holds."""
-CANDIDATES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("c7_streamed", ()),
-    ("c7_streamed", ("loops.blocks.k=256",)),
-    ("c6_avx512", ()),
-    ("avx512_12x32", ()),
-    ("avx512_12x32", ("loops.pack=b",)),
-    ("avx512_12x32", ("loops.micro_kernel={rows: 4, columns: 96}", *_UNPACKED)),
-    ("avx2_6x16", ("loops.blocks.k=384", "loops.prefetch.packing=true")),
-    ("avx2_6x16", ()),
-    ("avx2_6x16", ("loops.pack=b",)),
-    ("avx2_6x16", ("loops.pack=b", "loops.blocks.k=256", "loops.prefetch.packing=true")),
-    ("avx2_6x16", ("loops.pack=none",)),
-    ("avx2_6x16", ("loops.micro_kernel={rows: 4, columns: 24}", *_UNPACKED)),
-    ("neon_8x12", ()),
+_DEPTH = ("loops.blocks.k=256",)
+"""All kernels cut k alike, so that results have the same bits whichever of them makes them."""
+_UNPACKED = ("loops.pack=none", "loops.blocks={m: 64, n: 6144, k: 256}", "loops.prefetch.packing=false")
+"""For few rows: packed, every element of B would be written and read once more than it is used."""
+Candidate = tuple[str, tuple[str, ...]]
+"""A spec of ``specs/cpu``, and what is changed of it: micro-kernels, what is packed and when it is fetched."""
+_FETCHED = ("loops.prefetch.packing=true",)
+_AVX512_ROWS: Candidate = ("avx512_12x32", ("loops.micro_kernel={rows: 4, columns: 96}", *_UNPACKED))
+_AVX2_ROWS: Candidate = ("avx2_6x16", ("loops.micro_kernel={rows: 4, columns: 24}", *_UNPACKED))
+CANDIDATES: tuple[Candidate, ...] = (
+    ("c7_streamed", _DEPTH),
+    ("c6_avx512", _DEPTH),
+    ("avx512_12x32", _DEPTH),
+    ("avx512_12x32", (*_DEPTH, "loops.pack=b")),
+    _AVX512_ROWS,
+    ("avx2_6x16", (*_DEPTH, *_FETCHED)),
+    ("avx2_6x16", _DEPTH),
+    ("avx2_6x16", (*_DEPTH, "loops.pack=b")),
+    ("avx2_6x16", (*_DEPTH, "loops.pack=b", *_FETCHED)),
+    ("avx2_6x16", (*_DEPTH, "loops.pack=none")),
+    _AVX2_ROWS,
+    ("neon_8x12", _DEPTH),
 )
-"""Specs of ``specs/cpu``, with what is changed of them: micro-kernels, depths of slices, what is packed and when it is fetched."""
+QUICK: Candidate = (
+    "avx2_6x16",
+    (*_DEPTH, "loops.edges=padded", "loops.instructions=extension", "loops.threads.count=1"),
+)
+"""What is compiled soonest; it serves while another is compiled."""
 LEAST_ROUNDS = 7
 MOST_ROUNDS = 31
 SEARCH_SECONDS = 0.2
@@ -89,44 +97,84 @@ def class_of(m: int, n: int, k: int) -> ShapeClass:
     return "small" if m * n * k <= MOST_SMALL_PRODUCTS else "large"
 
 
+_WITHOUT_TIMING: dict[ShapeClass, tuple[Candidate, ...]] = {
+    "few_rows": (_AVX512_ROWS, CANDIDATES[2], _AVX2_ROWS, CANDIDATES[5]),
+    "few_rows_near": (_AVX512_ROWS, CANDIDATES[2], _AVX2_ROWS, CANDIDATES[6]),
+    "few_columns": (CANDIDATES[3], CANDIDATES[2], CANDIDATES[7]),
+    "small": (CANDIDATES[3], CANDIDATES[2], CANDIDATES[7]),
+    "large": (CANDIDATES[0], CANDIDATES[5]),
+}
+"""Candidates of each class, the best first, by what they were on the machines of ``docs/cpu.md``. NEON has one."""
+
+
+def _plan(candidate: Candidate, transpose: Transposes, architecture: CpuArchitecture) -> CpuGemmPlan | None:
+    """None if the candidate is for other processors, or does not take operands stored so."""
+    name, changes = candidate
+    spec = load_spec(resource_directory("specs") / "cpu" / f"{name}.yaml", (*changes, f"transpose={transpose}"))
+    if isinstance(spec, CpuGemmSpec) and spec.architecture == architecture.name:
+        with suppress(PlanError):
+            return plan_cpu_gemm(spec, architecture)
+    return None
+
+
 @cache
 def candidates(transpose: Transposes) -> tuple[CpuGemmPlan, ...]:
     """Plans of all candidates for this machine's newest architecture that take operands stored so."""
-    folder, architecture = resource_directory("specs") / "cpu", best_architecture()
-    specs = [load_spec(folder / f"{name}.yaml", (*changes, f"transpose={transpose}")) for name, changes in CANDIDATES]
-    plans = []
-    for spec in specs:
-        if architecture is not None and isinstance(spec, CpuGemmSpec) and spec.architecture == architecture.name:
-            with suppress(PlanError):
-                plans.append(plan_cpu_gemm(spec, architecture))
-    return tuple(plans)
+    architecture = best_architecture()
+    if architecture is None:
+        return ()
+    plans = [_plan(candidate, transpose, architecture) for candidate in CANDIDATES]
+    return tuple(plan for plan in plans if plan is not None)
+
+
+@cache
+def quick_spec(transpose: Transposes) -> CpuGemmSpec | None:
+    """The spec that is compiled soonest; None where this machine does not run it."""
+    architecture = CPU_ARCHITECTURES["x86_64_v3"]
+    plan = _plan(QUICK, transpose, architecture) if runs_here(architecture) else None
+    return None if plan is None else cast("CpuGemmSpec", plan.spec)
 
 
 @cache
 def choice(shape: ShapeClass, transpose: Transposes) -> Choice | None:
     """The choice for a class and the storage of its operands, from the cache or timed now; None if the machine runs no candidate.
     Raises ``EnvironmentMissing`` without a compiler."""
-    compiler, plans = find_compiler(), candidates(transpose)
+    plans = candidates(transpose)
     if len(plans) < 2:
         return Choice(plans[0].name, {}, 0.0) if plans else None
-    sources = [render(plan).digest for plan in plans]
-    known_choices, key = Cache(), cache_key("fastest", shape, *map(str, REPRESENTATIVES[shape]), host_name(), compiler.version, *sources)
-    known = known_choices.load(key)
+    known = known_choice(shape, transpose)
     if known is not None:
-        return Choice(**json.loads(known["choice.json"]))
+        return known
     started = time.perf_counter()
     times = timed(plans, REPRESENTATIVES[shape])
     least = min(times.values())
     fastest = next(name for name, us in times.items() if us <= TIE * least)
     found = Choice(fastest, times, time.perf_counter() - started)
-    known_choices.store(key, {"choice.json": json.dumps(asdict(found)).encode()})
+    Cache().store(_choice_key(shape, plans), {"choice.json": json.dumps(asdict(found)).encode()})
     return found
 
 
+def known_choice(shape: ShapeClass, transpose: Transposes) -> Choice | None:
+    """What ``gemmgen tune --cpu`` found on this machine; None if it did not run."""
+    known = Cache().load(_choice_key(shape, candidates(transpose)))
+    return None if known is None else Choice(**json.loads(known["choice.json"]))
+
+
+def _choice_key(shape: ShapeClass, plans: Sequence[CpuGemmPlan]) -> str:
+    names = (plan.name for plan in plans)
+    return cache_key("fastest", shape, *map(str, REPRESENTATIVES[shape]), host_name(), find_compiler().version, *names)
+
+
 def general_spec(shape: ShapeClass, transpose: Transposes) -> CpuGemmSpec | None:
-    """The fastest candidate on a class of shapes; None if this machine runs none. Raises ``EnvironmentMissing`` without a compiler."""
-    found = choice(shape, transpose)
-    return None if found is None else next(plan.spec for plan in candidates(transpose) if plan.name == found.name)
+    """The candidate for a class of shapes: the fastest where that was timed, which nobody does unasked; else the best on other machines.
+    None if this machine runs none. Raises ``EnvironmentMissing`` without a compiler."""
+    known, architecture = known_choice(shape, transpose), best_architecture()
+    if architecture is None:
+        return None
+    chosen = [plan for plan in candidates(transpose) if known is not None and plan.name == known.name]
+    plans = (_plan(candidate, transpose, architecture) for candidate in (*_WITHOUT_TIMING[shape], *CANDIDATES))
+    best: CpuGemmPlan | None = next((plan for plan in (*chosen, *plans) if plan is not None), None)
+    return None if best is None else cast("CpuGemmSpec", best.spec)
 
 
 def timed(plans: Sequence[CpuGemmPlan], sizes: tuple[int, int, int]) -> dict[str, float]:

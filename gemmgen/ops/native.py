@@ -5,34 +5,54 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from math import prod
+from typing import Any
 
 from gemmgen.core.errors import EnvironmentMissing, PlanError
 from gemmgen.hardware.cpu import cpu_architecture
 from gemmgen.kernels.cpu_gemm.plan import CpuGemmPlan, packed, plan_cpu_gemm
+from gemmgen.kernels.cpu_gemm.spec import CpuGemmSpec
 from gemmgen.kernels.epilogue.steps import numbered
 from gemmgen.kernels.gemm.request import GemmRequest, is_stored
 from gemmgen.kernels.launch import ArrayArgument
 from gemmgen.kernels.requests import Layout, Request, replaced
-from gemmgen.ops.host_tuning import ShapeClass, Transposes, class_of, general_spec
-from gemmgen.toolchain.compilation import compile_host_plan
-
-if TYPE_CHECKING:
-    from gemmgen.runtime.native import LoadedLibrary
-
+from gemmgen.ops.background import Compilers
+from gemmgen.ops.host_tuning import ShapeClass, Transposes, class_of, general_spec, quick_spec
+from gemmgen.toolchain.compilation import compile_host_plan, host_plan_is_cached
 
 TRANSPOSES: dict[tuple[bool, ...], Transposes] = {(True, True): "nn", (True, False): "nt", (False, True): "tn", (False, False): "tt"}
 """The transpositions by which a kernel for matrices stored by rows takes operands, by whether A and B are stored by rows."""
 
+MOST_QUICK_PRODUCTS = 1 << 33
+"""Multiplications that a kernel of one thread makes before another is compiled."""
 NO_MEMORY = "matmul: no memory for packed operands"
+
+
+class Served:
+    """What serves a kind of product now: a function of C, and the plan that says what its arguments are. A better one with the same
+    arguments and the same bits may take its place at any time."""
+
+    __slots__ = ("function", "plan")
+
+    def __init__(self, plan: CpuGemmPlan, first: CpuGemmPlan) -> None:
+        """``plan``: the one that is meant to serve; ``first``: the one that does so from now on."""
+        self.plan = plan
+        self.function: Any = None
+        self.serve(first)
+
+    def serve(self, plan: CpuGemmPlan) -> None:
+        """Compiles a plan, if the user's cache does not have it, and has it serve from now on."""
+        from gemmgen.runtime.native import LoadedLibrary
+
+        self.function = LoadedLibrary(compile_host_plan(plan), plan.sequence).function
 
 
 class NativeCall:
     """A product with the layouts of one call: a function, and where each of its arguments comes from."""
 
-    def __init__(self, library: LoadedLibrary, plan: CpuGemmPlan, request: GemmRequest) -> None:
-        """``request`` has a result that is stored by rows, and operands as ``plan`` wants them."""
-        self._function = library.function
+    def __init__(self, served: Served, request: GemmRequest) -> None:
+        """``request`` has a result that is stored by rows, and operands as the plan wants them."""
+        self._served, plan = served, served.plan
         self.plan = plan
         layouts = {"A": (request.operands[0], request.a), "B": (request.operands[1], request.b), "C": ("out", request.c)}
         if request.residual is not None:
@@ -83,12 +103,13 @@ class NativeCall:
         self._run(values)
 
     def _run(self, values: list[Any]) -> None:
-        if self._function(*values) != 0:
+        function = self._served.function
+        if function(*values) != 0:
             raise MemoryError(NO_MEMORY)
         for _ in range(1, self._batch):
             for index, step in self._moving:
                 values[index] += step
-            if self._function(*values) != 0:
+            if function(*values) != 0:
                 raise MemoryError(NO_MEMORY)
 
 
@@ -127,10 +148,10 @@ def native_call(request: Request) -> NativeCall | None:
         return None
     form, letters = readable
     try:
-        loaded = _loaded(letters, form.epilogue, class_of(*form.sizes))
+        served = _served(letters, form.epilogue, class_of(*form.sizes), prod(form.sizes) > MOST_QUICK_PRODUCTS)
     except EnvironmentMissing:
         return None
-    return None if loaded is None else NativeCall(*loaded, form)
+    return None if served is None else NativeCall(served, form)
 
 
 def _leading_dimension(layout: Layout, row_major: bool) -> int:
@@ -139,16 +160,36 @@ def _leading_dimension(layout: Layout, row_major: bool) -> int:
     return max(least, layout.strides[slow]) if layout.shape[slow] > 1 else least
 
 
-@cache
-def _loaded(letters: Transposes, epilogue: tuple[Any, ...], shape: ShapeClass) -> tuple[LoadedLibrary, CpuGemmPlan] | None:
-    from gemmgen.runtime.native import LoadedLibrary
+def _served(letters: Transposes, epilogue: tuple[Any, ...], shape: ShapeClass, patient: bool) -> Served | None:
+    """What serves a kind of product. ``patient``: one of so many multiplications that it waits for the kernel that is meant for it; others
+    take one that is compiled in a part of a second, while a thread compiles that."""
+    key = letters, epilogue, shape
+    found = _known.get(key)
+    if found is not None:
+        return found
+    plan = _planned(general_spec(shape, letters), epilogue)
+    if plan is None:
+        return None
+    quick = None if patient or host_plan_is_cached(plan) else _planned(quick_spec(letters), epilogue)
+    served = _known.setdefault(key, Served(plan, quick or plan))
+    if quick is not None:
+        _compilers().submit(plan, lambda: served.serve(plan))
+    return served
 
-    spec = general_spec(shape, letters)
+
+_known: dict[tuple[Transposes, tuple[Any, ...], ShapeClass], Served] = {}
+
+
+@cache
+def _compilers() -> Compilers:
+    return Compilers(compile_host_plan)
+
+
+def _planned(spec: CpuGemmSpec | None, epilogue: tuple[Any, ...]) -> CpuGemmPlan | None:
+    """The plan of a spec with other operations; None if there is none."""
     if spec is None:
         return None
-    wanted = replaced(spec, {"epilogue": epilogue})
     try:
-        plan = plan_cpu_gemm(wanted, cpu_architecture(spec.architecture))
+        return plan_cpu_gemm(replaced(spec, {"epilogue": epilogue}), cpu_architecture(spec.architecture))
     except PlanError:
         return None
-    return LoadedLibrary(compile_host_plan(plan), plan.sequence), plan

@@ -35,6 +35,10 @@ class FamilyCall(Protocol):
     RESULTS: tuple[str, ...]
     NUMBERS: tuple[str, ...]
     OPTIONS: tuple[str, ...]
+    IN_PLACE: tuple[str, ...]
+    """Operands that a result may be."""
+    keeps_type: Callable[[tuple[Any, ...]], bool]
+    """From a call's options: True if the result has the type of the first operand."""
     arguments: Callable[..., Any]
     """The function's signature and docstring; gives arrays, options, numbers and the stream, as ``engine.Operator.call`` takes them."""
     traced: Callable[..., tuple[tuple[Any, ...], bool]]

@@ -22,7 +22,7 @@ _SCHEMAS = {
     "grouped_matmul": torch_grouped.SCHEMA,
     "reduce": "(Tensor x, str op='sum', int[]? axis=None, bool keepdims=False, int correction=0) -> Tensor",
     "conv2d": "(Tensor x, Tensor w, Tensor? bias=None, Tensor? residual=None, int[2] stride=1, int[2] padding=0, int[2] dilation=1, "
-    "int groups=1, float alpha=1.0, float beta=1.0, float gamma=1.0, str activation='', str output='', str layout='') -> Tensor",
+    "int groups=1, float alpha=1.0, float bias_scale=1.0, float gamma=1.0, str activation='', str output='', str layout='') -> Tensor",
 }
 _library: Any = None
 _functions: dict[str, Callable[..., Any]] = {}
@@ -142,7 +142,7 @@ def _conv2d(
     dilation: Any = 1,
     groups: int = 1,
     alpha: float = 1.0,
-    beta: float = 1.0,
+    bias_scale: float = 1.0,
     gamma: float = 1.0,
     activation: str = "",
     output: str = "",
@@ -158,7 +158,7 @@ def _conv2d(
         dilation=tuple(dilation),
         groups=groups,
         alpha=alpha,
-        beta=beta,
+        bias_scale=bias_scale,
         gamma=gamma,
         activation=activation or None,
         output=output or None,
@@ -215,7 +215,7 @@ def _fake(torch: Any, name: str) -> Any:
         dilation: Any = 1,
         groups: Any = 1,
         alpha: Any = 1.0,
-        beta: Any = 1.0,
+        bias_scale: Any = 1.0,
         gamma: Any = 1.0,
         activation: Any = "",
         output: str = "",

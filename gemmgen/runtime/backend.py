@@ -34,6 +34,8 @@ class HostBuffer:
     """One flag for each byte of ``storage``, where only a part is initialised: gaps between elements hold nothing."""
     origin_bytes: int = 0
     """From the start of ``storage`` to the element that the kernel's pointer leads to: with negative strides, that is not the first."""
+    parts: tuple[tuple[int, int], ...] = ()
+    """The bytes (first, past the last) of ``storage`` that hold elements, where wide gaps are between them; (): all."""
 
 
 class Backend(Protocol):

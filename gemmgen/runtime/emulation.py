@@ -168,6 +168,7 @@ def _pointers(
                 writable=argument.writes,
                 written=_written(buffer),
                 origin=buffer.origin_bytes,
+                parts=buffer.parts,
             )
     return pointers
 

@@ -103,6 +103,7 @@ class Kernel:
                 views[argument.name].host_storage(numpy_type(argument.type)),
                 offset_bytes=(views[argument.name].pointer + views[argument.name].span()[0]) % BASE_ALIGNMENT,
                 origin_bytes=-views[argument.name].span()[0],
+                parts=views[argument.name].parts(),
                 initialised=argument.reads and scalars.get(argument.needed or "") != 0,
             )
             for argument in self._arrays

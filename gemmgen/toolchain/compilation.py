@@ -7,7 +7,7 @@ from typing import Any
 from gemmgen.codegen.rendering import render
 from gemmgen.core.cache import Cache
 from gemmgen.kernels.family import KernelPlan
-from gemmgen.toolchain.host import HostBinary, compile_c
+from gemmgen.toolchain.host import HostBinary, compile_c, has_compiled_c
 from gemmgen.toolchain.nvrtc import Binary, cached_source, compile_source
 
 COMPILE_OPTIONS = ("--fmad=false",)
@@ -30,6 +30,11 @@ def cached_plan(planned: KernelPlan) -> Binary | None:
     """The binary of a plan, if the user's compile cache has it."""
     source = render(planned)
     return cached_source(source.text, architecture=planned.architecture.name, options=COMPILE_OPTIONS, name=source.file_name, cache=Cache())
+
+
+def host_plan_is_cached(planned: Any) -> bool:
+    """True if the user's compile cache has the shared library of a plan. Raises ``EnvironmentMissing`` without a compiler."""
+    return has_compiled_c(render(planned).text, architecture=planned.architecture, options=planned.compiler_options, cache=Cache())
 
 
 def compile_host_plan(planned: Any, *, sanitize: bool = False) -> HostBinary:

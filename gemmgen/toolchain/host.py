@@ -133,6 +133,19 @@ def _zig() -> HostCompiler | None:
     return None if found is None else HostCompiler(command, f"zig cc, {found.version}", "zig")
 
 
+def _library_key(compiler: HostCompiler, wanted: Sequence[str], libraries: Sequence[str], source: str) -> str:
+    return cache_key("host", compiler.version, *compiler.command, *wanted, *libraries, source)
+
+
+def has_compiled_c(
+    source: str, *, architecture: CpuArchitecture, options: Sequence[str], cache: Cache, libraries: Sequence[str] = ("-lm",)
+) -> bool:
+    """True if the cache has what ``compile_c`` would give. Raises ``EnvironmentMissing`` without a compiler."""
+    compiler = find_compiler(architecture)
+    wanted = (*compiler.options_for(architecture, options), *LIBRARY_OPTIONS)
+    return cache.load(_library_key(compiler, wanted, libraries, source)) is not None
+
+
 def compile_c(
     source: str,
     *,
@@ -150,7 +163,7 @@ def compile_c(
     """
     compiler = compiler or find_compiler(architecture)
     wanted = (*compiler.options_for(architecture, options), *LIBRARY_OPTIONS, *(SANITIZER_OPTIONS if sanitize else ()))
-    key = cache_key("host", compiler.version, *compiler.command, *wanted, *libraries, source)
+    key = _library_key(compiler, wanted, libraries, source)
     stored = cache.load(key) if cache is not None else None
     if stored is not None and "library.so" in stored:
         return HostBinary(name, architecture.name, stored["library.so"], compiler.version, wanted)

@@ -80,7 +80,7 @@ def test_the_sum_of_nothing_is_zero():
         (X, {"axis": 3}, "axis is 3, need integers from -3 to 2"),
         (X, {"axis": (0, 0)}, "names an axis twice"),
         (X, {"axis": 1.5}, "axis is 1.5"),
-        (np.zeros((3,) * 10, "f")[(slice(2),) * 10], {"axis": (0, 2, 4, 6, 8)}, "has 5 kept and 5 reduced axes that no stride joins"),
+        (np.zeros((3,) * 10, "f")[(slice(2),) * 10], {"axis": (0, 2, 4, 6, 8)}, "kept and reduced axes in turn, more than the 8"),
         (X[:0], {"op": "max", "axis": 0}, "max of nothing has no value"),
         (X, {"op": "argmin", "axis": (0, 1)}, "argmin takes one axis"),
         (X.astype("c8"), {}, "x has elements complex64"),

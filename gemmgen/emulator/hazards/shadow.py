@@ -14,6 +14,7 @@ import numpy as np
 from gemmgen.emulator.geometry import WARP, Lanes
 from gemmgen.emulator.hazards.order import Order
 from gemmgen.emulator.hazards.sites import Site
+from gemmgen.emulator.pages import zeros
 
 UNWRITTEN, WRITTEN, READ, STRONG_WRITE, STRONG_READ, WATCHED, NARROW, GUARD = 1, 2, 4, 8, 16, 32, 64, 128
 """Bits of a granule's state. WATCHED: somebody may write it, so that reads must be remembered. NARROW: a strong access orders
@@ -58,8 +59,8 @@ class AccessSet:
     """All accesses of a kind: the latest of the first thread that came to a granule, and a log of those by others."""
 
     def __init__(self, granules: int) -> None:
-        self.first = np.zeros(granules, np.int64)
-        self._shared = np.zeros(granules, np.bool_)
+        self.first = zeros(granules, np.int64)
+        self._shared = zeros(granules, np.bool_)
         self._log: list[tuple[np.ndarray, np.ndarray]] = []
         self._logged = 0
         self._limit = _LOG
@@ -110,7 +111,7 @@ class AccessSet:
         """Notes an access of a stream to distinct granules."""
         stream = packed & 0xFFFFFFFF
         if stream not in self._of_streams:
-            self._of_streams[stream] = np.zeros(len(self.first), np.int64)
+            self._of_streams[stream] = zeros(len(self.first), np.int64)
         self._of_streams[stream][granules] = packed
 
     def drop(self, granules: np.ndarray) -> None:
@@ -149,7 +150,7 @@ class AccessSet:
         many = np.flatnonzero(self._shared[granules])
         # Several lanes may ask for one granule; the marks hold one of them at a time.
         while len(many):
-            mark = np.zeros(len(self.first), np.int32) if self._mark is None else self._mark
+            mark = zeros(len(self.first), np.int32) if self._mark is None else self._mark
             self._mark = mark
             mark[granules[many]] = many + 1
             here = mark[granules[many]] == many + 1
@@ -214,7 +215,7 @@ class Shadow:
         self.scoped = scoped
         self.order, self.records, self.race = order, records, race
         self.count = size // granule
-        self.use_state(np.zeros(-(-self.count // _PIECE) * _PIECE, np.uint8))
+        self.use_state(zeros(-(-self.count // _PIECE) * _PIECE, np.uint8))
         self._writers: np.ndarray | None = None
         self._sets: dict[int, AccessSet] = {}
         self._pending: list[tuple[int, np.ndarray, Lanes | None, int]] = []
@@ -295,7 +296,7 @@ class Shadow:
                 self._meet_at_once(site, lanes, per, granules, packed)
             return
         if self._writers is None:
-            self._writers = np.zeros(self.count, np.int64)
+            self._writers = zeros(self.count, np.int64)
         self._writers[granules] = packed
         found = self._writers[granules]
         lost = np.flatnonzero(found != packed)
@@ -346,7 +347,7 @@ class Shadow:
     def mark_written(self, granules: np.ndarray, packed: int) -> None:
         """Makes a write the last thing that happened to granules."""
         if self._writers is None:
-            self._writers = np.zeros(self.count, np.int64)
+            self._writers = zeros(self.count, np.int64)
         self._writers[granules] = packed
         self.state[granules] = (self.state[granules] & (WATCHED | GUARD)) | WRITTEN
 

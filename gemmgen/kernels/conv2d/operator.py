@@ -55,6 +55,11 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     layout = options.get("layout") or of.layout
     if layout not in ("nchw32", "nhwc", "nchw4"):
         raise LaunchError(f"conv2d: layout is {layout!r}, need nchw32, nhwc or nchw4")
+    for extent, taps, way in (("h", "r", "h"), ("w", "s", "w")):
+        reach = given[f"dilation_{way}"] * (given[taps] - 1) + 1
+        padded = given[extent] + 2 * given[f"padding_{way}"]
+        if reach > padded:
+            raise LaunchError(f"conv2d: the filter reaches over {reach} elements along {way}, the padded image has {padded}")
     problem = complete_request(of, layout, given)
     bias = operands.get("bias")
     if bias is not None:
@@ -109,6 +114,11 @@ def _packed(name: str, layout: Layout, types: tuple[str, ...]) -> None:
         raise LaunchError(f"conv2d: {name} has elements {_word(layout.type)}, need {need}")
     plain = Layout.packed(layout.shape, layout.type)
     same = all(one == other for extent, one, other in zip(layout.shape, layout.strides, plain.strides, strict=True) if extent > 1)
+    if not layout.is_empty and not same and len(layout.shape) == 4:
+        raise LaunchError(
+            f"conv2d: {name} must have its channels side by side in memory, pixel after pixel without gaps: torch.channels_last, or with "
+            f"NumPy np.ascontiguousarray({name}.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)"
+        )
     if not layout.is_empty and (not same or layout.alignment < ALIGNMENT):
         raise LaunchError(f"conv2d: {name} must be contiguous and start at a multiple of {ALIGNMENT} bytes; pass a contiguous copy")
 

@@ -76,6 +76,8 @@ class BlockedPlan:
     thread_count: int | Literal["all"]
     parts_per_thread: int
     least_work: int
+    slice_unit: int
+    """Steps along k that the depth of a slice is a multiple of. Where blocks of equal depth allow it, kernels cut k alike."""
 
     @property
     def row_counts(self) -> range:
@@ -233,8 +235,8 @@ class CpuGemmPlan(InstancePlan):
     @property
     def vectors_template(self) -> str:
         """The template of the vector operations that the micro-kernel is written with."""
-        scalar = self.spec.loops.instructions == "scalar"
-        return f"cpu_gemm/vectors/{'scalar' if scalar else self.architecture.name}.c.j2"
+        instructions = self.spec.loops.instructions
+        return f"cpu_gemm/vectors/{self.architecture.name if instructions == 'vector' else instructions}.c.j2"
 
     @property
     def residuals(self) -> tuple[Matrix, ...]:
@@ -319,7 +321,7 @@ def plan_cpu_gemm(spec: CpuGemmSpec, architecture: CpuArchitecture) -> CpuGemmPl
         blocked = _blocked(spec, loops, architecture, right, reasons)
         tile, blocks = loops.micro_kernel, loops.blocks
         parts = [f"{tile.rows}x{tile.columns}", f"{blocks.m}x{blocks.n}x{blocks.k}"]
-        parts += ["scalar"] if loops.instructions == "scalar" else []
+        parts += [loops.instructions] if loops.instructions != "vector" else []
         parts += [] if loops.pack == "both" else [f"pack{loops.pack}"]
         parts += [] if loops.threads.count == 1 else [f"t{loops.threads.count}"]
     if reasons:
@@ -406,6 +408,9 @@ def _blocked(
         reasons.append(Reason("pack", "loops.pack", loops.pack, need, "pack: both"))
     if loops.edges == "padded" and loops.pack != "both":
         reasons.append(Reason("edges", "loops.edges", "padded", "both operands packed, for only those are filled up", "edges: masked"))
+    if loops.instructions == "extension" and (architecture.name != "x86_64_v3" or loops.edges != "padded"):
+        got = f"extension on {architecture.name} with {loops.edges} edges"
+        reasons.append(Reason("extension", "loops.instructions", got, "x86_64_v3 and padded edges, or vector"))
     if loops.edges == "masked" and not scalar and not architecture.masks:
         need = f"padded: {architecture.name} has no masked loads and stores"
         reasons.append(Reason("edges", "loops.edges", "masked", need, "edges: padded, pack: both"))
@@ -440,6 +445,7 @@ def _blocked(
         thread_count=loops.threads.count,
         parts_per_thread=loops.threads.parts,
         least_work=loops.threads.least_work,
+        slice_unit=LINE_FLOATS if blocks.k % LINE_FLOATS == 0 == LINE_FLOATS % loops.unroll else loops.unroll,
     )
     if plan.tile_rows * plan.tile_vectors >= architecture.registers:
         got = f"{tile.rows} x {tile.columns}, which is {plan.tile_rows * plan.tile_vectors} vectors of sums"

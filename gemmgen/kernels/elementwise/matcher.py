@@ -11,12 +11,12 @@ import pydantic
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError, Reason, SpecError
-from gemmgen.kernels.elementwise.access import AXES
+from gemmgen.kernels.elementwise.access import AXES, MAXIMUM_EXTENT
 from gemmgen.kernels.elementwise.plan import VECTOR_BYTES, ElementwisePlan, plan_operations, widest_vector
 from gemmgen.kernels.elementwise.spec import ElementwiseSpec
 from gemmgen.kernels.epilogue.operations import DATA_TYPES, AnyOperation, NumberType, Operation
 from gemmgen.kernels.problem_words import unknown_word
-from gemmgen.kernels.requests import MOST_ALIGNMENT, Fit, Layout, Request, changed_fields, replaced, say_once, widest
+from gemmgen.kernels.requests import MOST_ALIGNMENT, Copy, Fit, Layout, Request, changed_fields, replaced, say_once, widest
 
 SPEC_TYPES: dict[str, str] = {DATA_TYPES[name]: name for name in get_args(NumberType)}
 ARRAYS = ("bias", "bias2", "z", "z2", "f", "f2")
@@ -141,6 +141,26 @@ def merge_axes(shape: tuple[int, ...], strides: Mapping[str, tuple[int, ...]]) -
     return tuple(extent for extent, _ in axes), {name: tuple(steps[place] for _, steps in axes) for place, name in enumerate(strides)}
 
 
+def _merged(arrays: Mapping[str, Layout], shape: tuple[int, ...]) -> tuple[tuple[int, ...], dict[str, tuple[int, ...]]]:
+    if 0 in shape:
+        return (0,), dict.fromkeys(arrays, (1,))
+    return merge_axes(shape, {name: _spread(layout, shape) for name, layout in arrays.items()})
+
+
+def readable(arrays: Mapping[str, Layout], shape: tuple[int, ...]) -> tuple[dict[str, Layout], tuple[Copy, ...]]:
+    """The arrays with row-major copies in the place of those that no kernel reads: with negative strides, at odd addresses, or where more
+    axes are left than kernels walk through."""
+    found, copies = dict(arrays), []
+    for name, layout in arrays.items():
+        if name != "y" and (layout.alignment < layout.element_bytes or not all(0 <= stride <= MAXIMUM_EXTENT for stride in layout.strides)):
+            found[name] = Layout.packed(layout.shape, layout.type)
+            copies.append(Copy(name, layout.shape))
+    if len(_merged(found, shape)[0]) > len(AXES):
+        copies = [Copy(name, shape) for name in arrays if name != "y"]
+        found = {name: layout if name == "y" else Layout.packed(shape, layout.type) for name, layout in arrays.items()}
+    return found, tuple(copies)
+
+
 def request_of(
     arrays: Mapping[str, Layout], shape: tuple[int, ...], operations: tuple[Operation, ...], output: str | None
 ) -> ElementwiseRequest:
@@ -150,7 +170,7 @@ def request_of(
             raise LaunchError(f"elementwise: {name} does not start at a multiple of its {layout.element_bytes} bytes an element")
         if any(stride < 0 for stride in layout.strides):
             raise LaunchError(f"elementwise: {name} has negative strides; pass a contiguous copy")
-    extents, merged = merge_axes(shape, {name: _spread(layout, shape) for name, layout in arrays.items()})
+    extents, merged = _merged(arrays, shape)
     if len(extents) > len(AXES):
         raise LaunchError(f"elementwise: the arrays need {len(extents)} axes, {len(AXES)} are the most; pass contiguous copies")
     layouts = tuple((name, Layout(extents, strides, arrays[name].type, arrays[name].alignment)) for name, strides in merged.items())

@@ -8,13 +8,14 @@ from typing import Any
 
 import pydantic
 
+from gemmgen.core.elements import FLOATS
 from gemmgen.core.errors import LaunchError, PlanError, Reason
 from gemmgen.core.text import printable
 from gemmgen.kernels.calls import written_out
-from gemmgen.kernels.elementwise.matcher import ARRAYS, NUMBERS, SPEC_TYPES, broadcast, request_of
+from gemmgen.kernels.elementwise.matcher import ARRAYS, NUMBERS, SPEC_TYPES, broadcast, readable, request_of
 from gemmgen.kernels.elementwise.plan import plan_operations
 from gemmgen.kernels.elementwise.spec import ElementwiseSpec
-from gemmgen.kernels.epilogue.operations import AnyOperation, Bias, Operation
+from gemmgen.kernels.epilogue.operations import NAMED_FORMS, AnyOperation, Bias, Operation
 from gemmgen.kernels.requests import Interpretation, Layout, Result
 
 NAMES = ("elementwise",)
@@ -35,7 +36,7 @@ def parse_operations(wanted: Any) -> tuple[Operation, ...]:
     found = []
     for one in wanted if isinstance(wanted, Iterable) else (wanted,):
         try:
-            fields = {"op": one} if isinstance(one, str) else dict(one)
+            fields = NAMED_FORMS.get(one, {"op": one}) if isinstance(one, str) else dict(one)
             found.append(_adapter().validate_python(fields))
         except (TypeError, ValueError) as error:
             said = error.errors(include_url=False)[0]["msg"] if isinstance(error, pydantic.ValidationError) else "need a name or a mapping"
@@ -60,9 +61,12 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     shape = broadcast({"x": x, **given})
     spec = ElementwiseSpec.model_validate({"kind": "elementwise", "input": SPEC_TYPES[x.type], "operations": operations})
     reasons: list[Reason] = []
-    own = plan_operations(spec, reasons)[1]
+    steps, own = plan_operations(spec, reasons)
     if reasons:
         raise LaunchError(str(PlanError("elementwise:", reasons)))
+    for name in options.get("fractions", ()):
+        if any(access.name == name and access.stored not in FLOATS for step in steps for access in step.accesses):
+            raise LaunchError(f"elementwise: {name} is not an integer, and is added to integers; cast to float32 before it")
     out = operands.get("out")
     kind = out.type if out is not None else own
     if kind not in SPEC_TYPES:
@@ -70,8 +74,9 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     if out is not None and out.shape != shape:
         raise LaunchError(f"elementwise: out has shape {out.shape}, need {shape}")
     arrays = {"x": x, "y": out if out is not None else Layout.packed(shape, kind), **given}
+    arrays, copies = readable(arrays, shape)
     request = request_of(arrays, shape, operations, None if kind == own else SPEC_TYPES[kind])
-    return Interpretation(request, (Result("out", shape, kind),))
+    return Interpretation(request, (Result("out", shape, kind),), copies)
 
 
 def _with_places(operations: tuple[Operation, ...], operands: Mapping[str, Layout]) -> tuple[tuple[Operation, ...], list[str]]:

@@ -11,7 +11,7 @@ from gemmgen.core.formulas import Formula
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.elementwise.access import AXES, MAXIMUM_EXTENT, ElementSpace, Read, StridedArray
 from gemmgen.kernels.elementwise.spec import ElementwiseSpec
-from gemmgen.kernels.epilogue.operations import DATA_TYPES
+from gemmgen.kernels.epilogue.operations import DATA_TYPES, Cast
 from gemmgen.kernels.epilogue.steps import Step, convert, plan_steps
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.launch import (
@@ -180,6 +180,9 @@ def plan_operations(spec: ElementwiseSpec, reasons: list[Reason]) -> tuple[tuple
     steps, last = plan_steps(spec.operations, held, "operations", reasons, ElementSpace(spec))
     if spec.output is not None:
         return steps, DATA_TYPES[spec.output]
+    casts = [step.operation.type for step in steps if isinstance(step.operation, Cast)]
+    if casts:
+        return steps, DATA_TYPES[casts[-1]]
     return steps, stored if last == held else last
 
 

@@ -614,6 +614,8 @@ def _with_names(node: Node, names: Mapping[str, str]) -> Node:
     return Node(node.at, node.function, tuple(_with_names(argument, names) for argument in node.arguments), "", node.number)
 
 
+NAMED_FORMS: Mapping[str, Mapping[str, Any]] = {"gelu_tanh": {"op": "gelu", "form": "tanh"}}
+"""Names that calls may use for an operation with fields."""
 OPERATIONS: tuple[type[Operation], ...] = tuple(Operation.__subclasses__())
 """All operations."""
 

@@ -94,8 +94,10 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
         vector = operands.get(name)
         if vector is not None and not _is_contiguous(vector):
             copies[name] = Copy(name, vector.shape)
+    if per == "column" and prod(operands["bias"].shape) == 1 != full[-1]:
+        copies["bias"] = Copy("bias", (*operands["bias"].shape[:-1], full[-1]))
     if factors and options.get("accumulates"):
-        raise LaunchError("matmul: scales multiply the product and not out, but beta is not 0; pass out's old values as residual")
+        raise LaunchError("matmul: scales multiply the product and not out, but beta is not 0; pass a copy of out as residual")
     epilogue: list[Operation] = [factors[name] for name in SCALES[:2] if name in factors]
     epilogue += [] if per is None else [Bias.model_validate({"op": "bias", "per": per})]
     epilogue += [] if z is None else [Residual(op="residual")]
@@ -252,7 +254,7 @@ def _bias_per(bias: Layout | None, full: tuple[int, ...], vector_b: bool, kind: 
         raise LaunchError(f"matmul: bias has shape {bias.shape}, need one axis of more than one value")
     if (rank >= 2 and bias.shape[-2:] == (m, 1) and m != 1) or (rank == 1 and vector_b and bias.shape == (m,)):
         return "row"
-    if rank >= 1 and bias.shape[-1] == n:
+    if (rank >= 1 and bias.shape[-1] == n) or prod(bias.shape) == 1:
         return "column"
     raise LaunchError(f"matmul: bias has shape {bias.shape}, need ({n},) for one value a column, ({m}, 1) for one a row, or a number")
 

@@ -9,20 +9,33 @@ from typing import Any, Literal
 from gemmgen.core.elements import ELEMENTS, FLOATS, DataType
 from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import Formula
-from gemmgen.kernels.epilogue.operations import DATA_TYPES, Abs, Cast, Complaint, Operand, Square
+from gemmgen.kernels.epilogue.operations import DATA_TYPES, Abs, Cast, Complaint, Operand, Operation, Square
 from gemmgen.kernels.epilogue.steps import Access, OutputSpace, Step, convert, number_argument, plan_steps
 from gemmgen.kernels.launch import Argument, ArrayArgument
 from gemmgen.kernels.reduction.spec import ReductionSpec, Walk
 
-StateKind = Literal["scalar", "extremum", "logsumexp", "moments", "joint"]
+StateKind = Literal["scalar", "extremum", "logsumexp", "moments", "large_sum", "norm", "joint"]
 _STATES: Mapping[str, StateKind] = {
     "first_minimum": "extremum",
     "first_maximum": "extremum",
     "logsumexp": "logsumexp",
     "moments": "moments",
+    "large_sum": "large_sum",
+    "norm": "norm",
 }
 """Kinds of states by combiner; those of all others are scalars."""
-STATE_NAMES = {"extremum": "Extremum", "logsumexp": "LogSumExp", "moments": "Moments", "joint": "Joint"}
+STATE_NAMES = {
+    "extremum": "Extremum",
+    "logsumexp": "LogSumExp",
+    "moments": "Moments",
+    "large_sum": "LargeSum",
+    "norm": "Norm",
+    "joint": "Joint",
+}
+TAKES_VECTORS: tuple[StateKind, ...] = ("moments", "large_sum", "norm")
+"""States that the elements of a whole vector are added to at once."""
+_SHORT = ("f16", "s8", "u8")
+"""Types whose sums of squares stay in the range of float32, however many they are."""
 JOINED = ("sum", "mean", "sum_of_squares", "l1_norm", "l2_norm", "min", "max", "argmin", "argmax", "any", "all")
 """Operations of which two can be made in one pass."""
 EXTREMA = ("min", "max", "argmin", "argmax")
@@ -143,8 +156,9 @@ class Arithmetic:
             return self._joint_bytes
         size = ELEMENTS[self.compute].bytes
         if self.wide and self.state in ("extremum", "moments"):
-            return {"extremum": 16, "moments": 16 if size == 4 else 24}[self.state]
-        return {"scalar": size, "extremum": 2 * size, "logsumexp": 2 * size, "moments": 3 * size}[self.state]
+            return {"extremum": 16, "moments": 24 if size == 4 else 32}[self.state]
+        numbers = {"scalar": 1, "extremum": 2, "logsumexp": 2, "moments": 4, "large_sum": 2, "norm": 3}
+        return numbers[self.state] * size
 
     @property
     def _joint_bytes(self) -> int:
@@ -168,7 +182,9 @@ class Arithmetic:
         members: dict[str, tuple[str, ...]] = {
             "extremum": ("value", "index"),
             "logsumexp": ("largest", "sum"),
-            "moments": ("count", "mean", "m2"),
+            "moments": ("count", "origin", "mean", "variance"),
+            "large_sum": ("sum", "large"),
+            "norm": ("sum", "large", "small"),
         }
         return members.get(self.state, ())
 
@@ -181,6 +197,11 @@ class Arithmetic:
     def adjective(self) -> str:
         """The element that an extremum keeps, in words."""
         return "smaller" if self.combiner.endswith("minimum") else "larger"
+
+    @property
+    def extremum_function(self) -> str:
+        """The function, and the instruction, that gives an extremum of two numbers."""
+        return "min" if self.combiner.endswith("minimum") else "max"
 
     @property
     def precedes(self) -> str:
@@ -227,6 +248,10 @@ class Arithmetic:
         """The statement that makes the result of ``total``, before the epilogue. ``ordered``: elements come in the order of their places,
         so that the first may be an infinity that nothing precedes."""
         divides, numbers = f"{self.result_c} value = ", self.is_float
+        if self.state == "large_sum":
+            return f"{divides}quotient(total, static_cast<{self.result_c}>(reduced));"
+        if self.state == "norm":
+            return f"{divides}length(total);"
         if self.operation == "mean":
             return (
                 f"{divides}total / static_cast<{self.result_c}>(reduced);"
@@ -243,6 +268,16 @@ class Arithmetic:
         if self.state == "logsumexp":
             return f"{self.compute_c} value = total.largest + log{self.suffix}(total.sum);"
         return f"{divides}total;"
+
+    @property
+    def largest(self) -> str:
+        """The largest finite number of the type that is computed in."""
+        return "3.402823466e38f" if self.compute == "f32" else "1.7976931348623157e308"
+
+    @property
+    def takes_vectors(self) -> bool:
+        """True if the elements of a whole vector are added to a state at once."""
+        return self.state in TAKES_VECTORS
 
     @property
     def has_index(self) -> bool:
@@ -277,7 +312,9 @@ class Arithmetic:
             "first_minimum": f"{{{high}, {self.no_index}}}",
             "first_maximum": f"{{{low}, {self.no_index}}}",
             "logsumexp": f"{{{low}, {zero}}}",
-            "moments": f"{{0, {zero}, {zero}}}",
+            "moments": f"{{0, {zero}, {zero}, {zero}}}",
+            "large_sum": f"{{{zero}, {zero}}}",
+            "norm": f"{{{zero}, {zero}, {zero}}}",
         }[self.combiner]
 
     @property
@@ -310,7 +347,7 @@ class Arithmetic:
         """True if an element of 0 changes nothing, so that it may stand where there is none."""
         if self.parts:
             return all(part.ignores_zeros for part in self.parts)
-        return self.combiner == "add" and all(step.calls <= {"square", "abs"} for step in self.prologue)
+        return self.combiner in ("add", "large_sum", "norm") and all(step.calls <= {"square", "abs"} for step in self.prologue)
 
     @property
     def adds_bytes(self) -> bool:
@@ -352,9 +389,12 @@ def plan_arithmetic(spec: ReductionSpec, reasons: list[Reason]) -> Arithmetic:
     if isinstance(spec.operation, tuple):
         return _joint(spec, reasons)
     operation, stored = str(spec.operation), DATA_TYPES[spec.input]
-    combiner = COMBINERS[operation]
-    own = {"sum_of_squares": (Square(op="square"),), "l2_norm": (Square(op="square"),), "l1_norm": (Abs(op="abs"),)}
+    squares: tuple[Operation, ...] = (Square(op="square"),)
+    own: dict[str, tuple[Operation, ...]] = {"sum_of_squares": squares, "l2_norm": squares, "l1_norm": (Abs(op="abs"),)}
     accumulator = _accumulator(spec, stored, reasons)
+    combiner = _combiner(operation, stored, accumulator, bool(spec.prologue))
+    if combiner == "norm":
+        own["l2_norm"] = ()
     held = plan_steps(spec.prologue, accumulator, "prologue", [], None)[1]
     back = () if held == accumulator else (Cast(op="cast", type=_type_name(accumulator)),)
     plan_steps((*spec.prologue, *back), accumulator, "prologue", reasons, None)
@@ -427,6 +467,17 @@ def _accumulator(spec: ReductionSpec, stored: DataType, reasons: list[Reason]) -
     if held in FLOATS or spec.operation in EXTREMA or spec.operation in TRUTHS:
         return held
     return "f64" if spec.operation in ("logsumexp", "mean_variance") else "s64"
+
+
+def _combiner(operation: str, stored: DataType, compute: DataType, changed: bool) -> str:
+    """The operation on two states. Means and norms have states of their own where a sum on the way could leave the range of the type,
+    ``changed``: for what a prologue makes of the elements."""
+    if operation not in ("mean", "l2_norm") or compute not in FLOATS:
+        return COMBINERS[operation]
+    short = stored not in FLOATS or stored == "f16" if operation == "mean" else stored in (*_SHORT, "s32")
+    if not changed and (short or (compute == "f64" and stored != "f64")):
+        return COMBINERS[operation]
+    return "large_sum" if operation == "mean" else "norm"
 
 
 def _type_name(kind: DataType) -> Any:

@@ -62,7 +62,7 @@ def work(plan: ReductionPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
 
 def _state_cost(plan: ReductionPlan) -> float:
     """Operations on an element's state, in units of those on a number; kernels for tensors see the elements in order."""
-    if plan.arithmetic.state == "scalar":
+    if plan.arithmetic.state in ("scalar", "large_sum", "norm"):
         return 1.0
     return 2.0 if isinstance(plan.layout, TensorLayout) else 4.0
 

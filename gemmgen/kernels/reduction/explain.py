@@ -66,7 +66,7 @@ def summary(plan: ReductionPlan) -> list[str]:
         text = f"Mean and variance (squared distances over count{' - 1' if a.correction else ''}) of {_LINES[spec.shape]}"
     steps = ", then ".join(step.operation.describe() for step in a.epilogue)
     lines = [f"{text}{', then ' + steps if steps else ''}."]
-    own = {"sum_of_squares": 1, "l1_norm": 1, "l2_norm": 1}.get(a.operation, 0)
+    own = a.state == "scalar" and {"sum_of_squares": 1, "l1_norm": 1, "l2_norm": 1}.get(a.operation, 0)
     before = [step.operation.describe() for step in a.prologue[: len(a.prologue) - own]]
     if before:
         lines.append(f"Before that, on each element: {', '.join(before)}.")
@@ -89,7 +89,7 @@ def semantics(plan: ReductionPlan) -> str:
     elif not a.is_float and not a.is_extremum:
         parts.append(f"wraps around in {ELEMENTS[a.compute].word}")
     elif a.state == "moments":
-        parts.append("NaN and infinities make both NaN, and so may values further apart than the type reaches")
+        parts.append("NaN and infinities make the variance NaN; the mean takes them as in IEEE 754")
     elif a.is_float:
         parts.append("NaN and infinities as in IEEE 754")
     empty = _EMPTY.get(a.combiner)

@@ -15,7 +15,7 @@ from gemmgen.kernels.reduction.matcher import SPEC_TYPES, ReductionRequest, arit
 from gemmgen.kernels.reduction.plan import MOST_AXES
 from gemmgen.kernels.reduction.spec import InputType, OperationName, ReductionSpec
 from gemmgen.kernels.reduction.walking import Axis, Tensor, tensor_of
-from gemmgen.kernels.requests import Interpretation, Layout, Result, merged
+from gemmgen.kernels.requests import Copy, Interpretation, Layout, Result, merged
 
 NAMES = ("reduce",)
 
@@ -32,8 +32,6 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
         raise LaunchError(f"reduce: op is {operation!r}, need one of {', '.join(get_args(OperationName))}")
     if x.type not in [DATA_TYPES[name] for name in get_args(InputType)]:
         raise LaunchError(f"reduce: x has elements {x.type}, need one of {', '.join(get_args(InputType))}")
-    if x.alignment < x.element_bytes:
-        raise LaunchError(f"reduce: x does not start at a multiple of its {x.element_bytes} bytes an element")
     if options.get("correction", 0) not in (0, 1):
         raise LaunchError(f"reduce: correction is {options['correction']!r}, need 0 or 1")
     reduced = _axes(options.get("axis"), len(x.shape))
@@ -41,6 +39,15 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
         raise LaunchError(f"reduce: {operation} takes one axis, or None for the index in the flattened array, got {options['axis']}")
     kept = tuple(axis for axis in range(len(x.shape)) if axis not in reduced)
     tensor = _tensor(x, kept, reduced, operation)
+    copies: tuple[Copy, ...] = ()
+    if tensor is None or x.alignment < x.element_bytes:
+        x, copies = Layout.packed(x.shape, x.type), (Copy("x", x.shape),)
+        tensor = _tensor(x, kept, reduced, operation)
+    if tensor is None:
+        raise LaunchError(
+            f"reduce: x of shape {x.shape} has kept and reduced axes in turn, more than the {MOST_AXES} that kernels walk through; reduce "
+            "axis by axis"
+        )
     three = _three_axes(x, kept, reduced, operation)
     view = three or _like_three_axes(x, tensor)
     shape = tuple(1 if axis in reduced else x.shape[axis] for axis in range(len(x.shape)) if options.get("keepdims") or axis in kept)
@@ -56,7 +63,7 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
         _check_out(name, out, shape, own[place] if own else given[0].type)
     request = ReductionRequest(operation, view, kind, int(options.get("correction", 0)), tensor, three is not None)
     kinds = own or [str(kind or types.output)] * len(names)
-    return Interpretation(request, tuple(Result(name, shape, one, one == "u8") for name, one in zip(names, kinds, strict=True)))
+    return Interpretation(request, tuple(Result(name, shape, one, one == "u8") for name, one in zip(names, kinds, strict=True)), copies)
 
 
 def _axes(axis: Any, rank: int) -> tuple[int, ...]:
@@ -74,20 +81,15 @@ def _axes(axis: Any, rank: int) -> tuple[int, ...]:
     return found
 
 
-def _tensor(x: Layout, kept: tuple[int, ...], reduced: tuple[int, ...], operation: str) -> Tensor:
-    """The axes of X, with those of results that lie without gaps. Raises ``LaunchError`` if there are too many."""
+def _tensor(x: Layout, kept: tuple[int, ...], reduced: tuple[int, ...], operation: str) -> Tensor | None:
+    """The axes of X, with those of results that lie without gaps; None if there are too many."""
     steps = Layout.packed(tuple(x.shape[axis] for axis in kept), x.type).strides
     found = tensor_of(
         (Axis(x.shape[axis], x.strides[axis], step) for axis, step in zip(kept, steps, strict=True)),
         (Axis(x.shape[axis], x.strides[axis]) for axis in reduced),
         in_order(operation),
     )
-    if len(found.kept) + len(found.reduced) > MOST_AXES:
-        raise LaunchError(
-            f"reduce: x of shape {x.shape} and strides {x.strides} (elements) has {len(found.kept)} kept and {len(found.reduced)} reduced "
-            f"axes that no stride joins, kernels walk through {MOST_AXES}; reduce axis by axis, or a contiguous copy"
-        )
-    return found
+    return found if len(found.kept) + len(found.reduced) <= MOST_AXES else None
 
 
 def _like_three_axes(x: Layout, tensor: Tensor) -> Layout:

@@ -25,6 +25,8 @@ LARGEST_INTEGER = 4
 MOST_ELEMENTS = 1 << 20
 """No case but one is larger, so that the emulator gets through it."""
 MOST_ELEMENTS_OF_ONE_CASE = 9 << 20
+SEVERAL = 8
+"""Elements of a line from which on what adds them up matters."""
 SECOND_TURN = "a second turn of some blocks"
 """The case in which blocks come round again; with integers only, for it may be large."""
 CROWD = "more blocks than threads"
@@ -33,6 +35,9 @@ EXTREMUM = "the extremum comes"
 """Begins the names of cases in which a single element of a line decides the result."""
 EXTREMUM_PLACES = ("first", "in the middle", "in the last tile", "in the last vector", "last")
 """Its place: kernels treat whole tiles, whole vectors and what is left in different places."""
+
+ADVERSE = ("a constant plus noise", "alternating signs", "one huge element", "huge elements", "denormals")
+"""Names of cases with data on which sums lose most: cancellation, and both ends of the type's range."""
 
 
 def cases(plan: ReductionPlan) -> list[Case]:
@@ -61,6 +66,7 @@ def cases(plan: ReductionPlan) -> list[Case]:
                     cases.append(_case(f"{EXTREMUM} {place}, {name}", problem(sizes[name]), scalars, "integers"))
     if floats:
         cases.append(_case("not-a-numbers and infinities", problem(middle), scalars, "nonfinite"))
+        cases += _adverse_cases(plan, [problem(size) for size in sizes.values()], scalars)
     padded = problem(middle)
     strides = [name for name in padded if name.startswith("stride_")]
     if strides:
@@ -94,6 +100,7 @@ def _tensor_cases(plan: ReductionPlan, layout: TensorLayout) -> list[Case]:
         found += [_case(f"{EXTREMUM} {place}, several tiles", split, scalars, "integers") for place in EXTREMUM_PLACES]
     if plan.arithmetic.stored in FLOATS:
         found.append(_case("not-a-numbers and infinities", split, scalars, "nonfinite"))
+        found += _adverse_cases(plan, list(sizes.values()), scalars)
     strides = [dimension.name for dimension in plan.sequence.dimensions if dimension.name.endswith("_stride")]
     if strides:
         found.append(_case("padded strides", _spread(plan, layout, middle), scalars, "reals"))
@@ -112,6 +119,20 @@ def _tensor_cases(plan: ReductionPlan, layout: TensorLayout) -> list[Case]:
     for name in layout.kept[-1:] + (() if plan.arithmetic.rejects_nothing else layout.reduced[:1]):
         found.append(_case(f"no element along {name}", {**split, name: 0}, scalars, "integers"))
     return found
+
+
+def _adverse_cases(plan: ReductionPlan, problems: list[dict[str, int]], scalars: dict[str, float]) -> list[Case]:
+    """One for each kind of adverse data, on the smallest problem of more than a few elements."""
+    a = plan.arithmetic
+    if a.is_truth or a.is_extremum or a.operation == "product" or any(step.operation.op == "exp" for step in a.prologue):
+        return []
+
+    def elements(problem: dict[str, int]) -> int:
+        outer, reduced, inner = plan.extents(problem)
+        return outer * reduced * inner if reduced > SEVERAL else MOST_ELEMENTS_OF_ONE_CASE * 2
+
+    least = min(problems, key=elements)
+    return [_case(name, least, scalars, "reals") for name in ADVERSE]
 
 
 def _spread(plan: ReductionPlan, layout: TensorLayout, problem: dict[str, int]) -> dict[str, int]:
@@ -267,6 +288,8 @@ def fill(plan: ReductionPlan, case: Case, name: str, shape: tuple[int, ...], rng
         return _factors(plan, shape, rng)
     if a.stored not in FLOATS:
         return _integers(plan, case.data, shape, rng)
+    if case.name in ADVERSE:
+        return _adverse(a.stored, case.name, shape, rng)
     if case.data == "extremes":
         return _float_extremes(plan, shape, rng)
     if case.data == "reals":
@@ -341,6 +364,23 @@ def _reals(plan: ReductionPlan, case: Case, shape: tuple[int, ...], rng: np.rand
         return 100 + rng.normal(0, 3, shape)
     largest = 0.0 if "f16" in (a.stored, a.output) else 3.0
     return np.asarray(signs * 10.0 ** rng.uniform(-3, largest, shape))
+
+
+def _adverse(stored: str, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
+    """Data on which sums lose most, in the range of the type."""
+
+    form, noise = float_format(stored), rng.normal(0, 1, shape)
+    huge, large = form.largest / 4, 2.0 ** (form.digits - 2)
+    if name == "a constant plus noise":
+        return large + noise
+    if name == "alternating signs":
+        return large * rng.choice([-1.0, 1.0], shape) + noise
+    if name == "one huge element":
+        noise.flat[rng.integers(0, max(1, noise.size))] = huge
+        return noise
+    if name == "huge elements":
+        return huge * rng.choice([-1.0, 1.0, 2.0, 3.0], shape)
+    return form.smallest * rng.integers(-1000, 1000, shape)
 
 
 def _float_extremes(plan: ReductionPlan, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:

@@ -130,6 +130,40 @@ class ReductionPlan(KernelPlan):
         """Bytes that one load reads."""
         return self.vector * ELEMENTS[self.arithmetic.stored].bytes
 
+    @property
+    def joins_vectors(self) -> bool:
+        """True if a thread adds the elements of whole vectors to its state at once."""
+        rows = self.template in ("reduction/tensor_rows.cu.j2", "reduction/lanes.cu.j2", "reduction/blocks.cu.j2")
+        return self.arithmetic.takes_vectors and rows and self.vector > 1
+
+    @property
+    def finds_late(self) -> bool:
+        """True if a thread remembers which vector an extremum lies in, and looks for its place within the vector at the end."""
+        layout = self.layout
+        return isinstance(layout, TensorLayout) and _finds_late(self.arithmetic, layout)
+
+    @property
+    def joins_in_order(self) -> bool:
+        """True if a thread adds whole vectors to its state in the order of their elements."""
+        rows = self.template == "reduction/tensor_rows.cu.j2" and self.vector > 1
+        return rows and (self.arithmetic.state == "logsumexp" or self.finds_late)
+
+    @property
+    def joined_loads(self) -> int:
+        """Loads whose elements a log-sum-exp takes at once, no more than registers hold."""
+        return max(1, min(self.unroll, 32 // self.vector))
+
+    @property
+    def has_nan_extrema(self) -> bool:
+        """True if an instruction gives the smaller or the larger of two floats, or NaN if there is one."""
+        return self.arithmetic.compute == "f32" and self.architecture.compute_capability >= (8, 0)
+
+    @property
+    def packs(self) -> bool:
+        """True if vectors of short elements are held as whole words until their elements are added."""
+        short = self.vector > 1 and ELEMENTS[self.arithmetic.stored].bytes < 4 and self.vector_bytes % 4 == 0
+        return short and self.template == "reduction/tensor_rows.cu.j2" and not self.adds_words
+
     def extents(self, problem: Mapping[str, int]) -> tuple[int, int, int]:
         """X as (outer, reduced, inner), its axes in the order of its array."""
         if isinstance(self.layout, TensorLayout):
@@ -353,7 +387,7 @@ def _accumulators(arithmetic: Arithmetic, choice: Choice, layout: Layout) -> int
         return choice.vector
     if isinstance(layout, TensorLayout):
         return _tensor_accumulators(arithmetic, layout)
-    if isinstance(layout, BlockLayout) and layout.loads != "stream":
+    if (isinstance(layout, BlockLayout) and layout.loads != "stream") or arithmetic.takes_vectors:
         return 1
     return min(choice.vector, max(1, 8 // arithmetic.state_registers))
 
@@ -362,11 +396,18 @@ def _tensor_accumulators(arithmetic: Arithmetic, layout: TensorLayout) -> int:
     vector = layout.choice.vector
     if layout.keeps_inner:
         return vector * layout.choice.columns
-    if layout.name == "flat_rows" or arithmetic.state == "logsumexp":  # whole vectors are joined to a state at once
+    if (
+        layout.name == "flat_rows" or arithmetic.state == "logsumexp" or arithmetic.takes_vectors or _finds_late(arithmetic, layout)
+    ):  # whole vectors are joined to a state at once
         return 1
     if arithmetic.state == "extremum":  # the place within the vector is then known when the kernel is compiled
         return vector
     return min(vector, max(1, 8 // arithmetic.state_registers))
+
+
+def _finds_late(arithmetic: Arithmetic, layout: TensorLayout) -> bool:
+    rows = layout.name == "tensor_rows" and not layout.outer_reduced
+    return rows and arithmetic.state == "extremum" and layout.choice.vector > 1
 
 
 def _common_reasons(spec: ReductionSpec, arithmetic: Arithmetic, choice: Choice, architecture: Architecture) -> list[Reason]:

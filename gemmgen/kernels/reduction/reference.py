@@ -106,6 +106,10 @@ def _reduced(plan: ReductionPlan, elements: Tracked, depth: int) -> Tracked:
             # element that is less than the largest by at most the logarithm of kLargeSum.
             return _logsumexp(elements, depth, 4.0, 4.0, float(np.log(LARGE_SUM)))
         return _logsumexp(elements, depth, EXPONENTIAL_ULPS, 2.0)
+    if a.combiner == "large_sum":
+        return _sum(elements, depth, overflows=False)
+    if a.combiner == "norm":
+        return _norm(elements, depth)
     return {"add": _sum, "multiply": _product}[a.combiner](elements, depth)
 
 
@@ -113,11 +117,11 @@ def _finished(plan: ReductionPlan, result: Tracked, reduced: int) -> Tracked:
     """The operation's last step on its state: divide by the count, take the root."""
     a = plan.arithmetic
     if a.operation == "mean":
-        whole = to_type(result, a.result)
+        whole = result if a.state == "large_sum" else to_type(result, a.result)
         count = to_type(tracked(np.array([reduced]), "s64"), a.result)
         bound = clear_bounds(whole.bound / float(max(reduced, 1)))
         return rounded(whole.value / count.value, bound, a.result, ulps=_rounds(count, reduced))
-    if a.operation == "l2_norm":
+    if a.operation == "l2_norm" and a.state != "norm":
         return square_root(to_type(result, a.result), of_squares=True)
     return result
 
@@ -137,8 +141,8 @@ def _extreme(elements: Tracked, smallest: bool) -> Tracked:
     return Tracked(result, elements.bound.max(axis=1), elements.kind)
 
 
-def _sum(elements: Tracked, depth: int) -> Tracked:
-    """Higham, section 4.2: each element passes through at most ``depth`` additions."""
+def _sum(elements: Tracked, depth: int, overflows: bool = True) -> Tracked:
+    """Higham, section 4.2: each element passes through at most ``depth`` additions. ``overflows``: as sums in one number do."""
     kind, value = elements.kind, elements.value
     total, magnitude = value.sum(axis=1) + 0.0, np.abs(value).sum(axis=1)
     exact = (elements.bound == 0).all(axis=1)
@@ -152,6 +156,8 @@ def _sum(elements: Tracked, depth: int) -> Tracked:
     # Both signs may overflow on the way to a sum that does not, in an order that is not known.
     finite = np.where(np.isfinite(value), value, 0)
     up, down = (np.where(sign * finite > 0, np.abs(finite), 0).sum(axis=1) for sign in (1, -1))
+    if not overflows:
+        return Tracked(total, np.asarray(np.where(exact, 0.0, clear_bounds(inherited + own)), np.float64), kind)
     error, overflow = inherited + own, float_format(kind).overflow
     over_up, over_down = up + error >= overflow, down + error >= overflow
     undecided = (over_up & (over_down | (value == -np.inf).any(axis=1))) | (over_down & (value == np.inf).any(axis=1))
@@ -212,44 +218,66 @@ def _logsumexp(elements: Tracked, depth: int, ulps: float, argument_roundings: f
     return Tracked(result, np.asarray(bound, np.float64), kind)
 
 
-def _moments(elements: Tracked, depth: int, plan: ReductionPlan) -> tuple[Tracked, Tracked]:
-    """Mean and variance, with first-order bounds for updating and joining (Chan, Golub and LeVeque, 1983).
+SQUARED_AS_THEY_ARE = {"f32": (2.0**-60, 2.0**46), "f64": (2.0**-480, 2.0**480)}
+"""Between these, elements of a norm are squared without being scaled first."""
 
-    An update moves the mean by a fraction of a distance: it errs by at most 4 u max|x|, and what the mean erred before
-    does not grow. A squared distance then errs by that error times twice the range, in each of n elements; where parts are
-    joined, at most once more for each of the ``depth`` levels.
+
+def _norm(elements: Tracked, depth: int) -> Tracked:
+    """The root of a sum of squares. Elements that are scaled first, by a power of 2, are rounded no further."""
+    kind, value = elements.kind, elements.value
+    low, high = SQUARED_AS_THEY_ARE[kind]
+    sizes = np.abs(value)
+    plain = ((sizes == 0) | ((sizes > low) & (sizes < high))).all(axis=1) & (elements.bound == 0).all(axis=1)
+    squares = rounded(value * value, clear_bounds(elements.bound * (2 * sizes + elements.bound)), kind)
+    root = square_root(_sum(squares, depth), of_squares=True)
+    sizes = sizes.astype(np.longdouble)
+    total = (sizes * sizes).sum(axis=1)
+    inherited = (elements.bound * (2 * sizes + elements.bound)).sum(axis=1)
+    error = inherited + _gamma(depth + 6, kind) * (total + inherited)
+    length = np.sqrt(total)
+    bound = np.asarray(clear_bounds(np.sqrt(total + error) - length), np.float64)
+    scaled = rounded(length.astype(value.dtype), bound, kind, ulps=4.0)
+    return Tracked(np.where(plain, root.value, scaled.value), np.where(plain, root.bound, scaled.bound), kind)
+
+
+def _moments(elements: Tracked, depth: int, plan: ReductionPlan) -> tuple[Tracked, Tracked]:
+    """Mean and variance, with bounds for joining parts whose means are relative to an element (Chan, Golub and LeVeque, 1983).
+
+    A mean relative to an element is as large as the range R of the elements at most, and errs by d = 4 depth u R; no error of a part
+    grows when parts are joined. The variance is the sum of the squared distances between means that are joined, weighted by counts
+    over the count of all: an error of d in each of these adds up to 2 d times the sum of the weighted distances, which is the
+    standard deviation at most (Cauchy and Schwarz) at each of ``depth`` levels, the roots of whose weights add up to their root.
     """
     kind, value = elements.kind, elements.value
-    u, count = float_format(kind).roundoff, value.shape[1]
+    u, tiny, count = float_format(kind).roundoff, float_format(kind).smallest, value.shape[1]
     correction = plan.arithmetic.correction
     nothing = np.full((value.shape[0], value.shape[2]), np.nan)
     if count == 0:
         empty = Tracked(nothing, np.zeros(nothing.shape), kind)
         return empty, empty
     mean = value.mean(axis=1)
-    squares = ((value - mean[:, None]) ** 2).sum(axis=1)
-    spread = value.max(axis=1) - value.min(axis=1)
     finite = np.isfinite(value).all(axis=1)
-    mean, squares = np.where(finite, mean, np.nan), np.where(finite, squares, np.nan)
+    known = np.where(finite[:, None], value, 0)
+    spread = known.max(axis=1) - known.min(axis=1)
+    variance = np.where(finite, ((known - np.where(finite, mean, 0)[:, None]) ** 2).mean(axis=1), np.nan)
     wide = np.finfo(value.dtype).eps
-    mean_error = elements.bound.max(axis=1) + (4 * depth * u + count * wide) * np.abs(value).max(axis=1)
-    square_error = 4 * count * mean_error * (spread + mean_error) * (1 + depth) + (depth + 6) * u * squares
-    # Distances, and their squares weighted by counts, may overflow where the variance does not.
-    overflow = float_format(kind).overflow
-    near = finite & ((2 * np.abs(value).max(axis=1) >= overflow) | (squares * count + square_error >= overflow))
-    near |= ~np.isfinite(elements.bound).all(axis=1)
-    mean_error, square_error = np.where(near, np.inf, mean_error), np.where(near, np.inf, square_error)
-    equal = (spread == 0) & (elements.bound == 0).all(axis=1)  # Nothing is rounded: all distances are 0.
-    mean_error = np.where(equal, 0.0, mean_error)
-    square_error = np.where(equal, 0.0, square_error)
-    first = Tracked(mean, np.asarray(clear_bounds(mean_error), np.float64), kind)
+    inherited = elements.bound.max(axis=1)
+    mean_error = inherited + 4 * (depth + 6) * u * spread + 2 * u * np.abs(mean) + count * wide * np.abs(known).max(axis=1) + 8 * tiny
+    error = inherited + 4 * (depth + 6) * u * spread
+    variance_error = 4 * error * np.sqrt(variance) * (1 + np.sqrt(depth)) + 4 * error**2 * (1 + depth)
+    variance_error += 4 * (depth + 6) * u * variance + 64 * (depth + 6) * tiny
+    equal = (spread == 0) & (elements.bound == 0).all(axis=1) & finite  # Nothing is rounded: all distances are 0.
+    quarters = (np.abs(known) >= 2**4 * tiny / u) | (known == 0)
+    mean_error = np.where((equal & quarters.all(axis=1)) | ~finite, 0.0, mean_error)
+    first = rounded(mean, clear_bounds(mean_error), kind, ulps=0.0)
     if count <= correction:
         return first, Tracked(nothing, np.zeros(nothing.shape), kind)
-    freedom = count - correction
-    around = overflown(Tracked(squares, np.asarray(clear_bounds(square_error), np.float64), kind), kind)
-    variance = rounded(around.value / freedom, around.bound / freedom, kind, ulps=2.0)
-    certain = np.where(equal, 0.0, variance.bound)
-    return first, Tracked(variance.value, certain, kind)
+    # The square of a distance may overflow where the variance, over all elements, does not.
+    near = finite & (spread.astype(np.longdouble) ** 2 * 2 >= float_format(kind).overflow) & (variance < float_format(kind).overflow)
+    near |= ~np.isfinite(elements.bound).all(axis=1)
+    of_sample = count / (count - correction)
+    result = rounded(variance * of_sample, np.where(near, np.inf, clear_bounds(variance_error)) * of_sample, kind, ulps=4.0)
+    return first, Tracked(result.value, np.where(equal, 0.0, result.bound), kind)
 
 
 def _gamma(roundings: int, kind: str) -> float:

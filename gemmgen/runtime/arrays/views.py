@@ -9,9 +9,10 @@ DLPack export, because they cost a tenth of a capsule and work while a stream is
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import index
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,11 @@ PER_THREAD_STREAM = 2
 _BY_TYPESTR = {e.typestr: e.name for e in reversed(ELEMENTS.values()) if e.holder == e.word}
 """Types that libraries without float8 and bfloat16 know by name: their uint8 are integers, as NumPy's are."""
 
+_COPY_ALIGNMENT = 16
+"""Bytes, of which the address of a copy is as many past a multiple as that of its original."""
+_WIDE_GAP = 1 << 20
+"""Bytes between elements from which on the emulator's memory leaves them out."""
+_MOST_PARTS = 4096
 _LONGEST_QUOTE = 500
 """Characters of what a library says of its error."""
 _OVERLAP_WORK = 100_000
@@ -75,6 +81,31 @@ class ArrayView:
         reaches = [(extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True)]
         item = element_bytes(self.type)
         return sum(min(r, 0) for r in reaches) * item, (sum(max(r, 0) for r in reaches) + 1) * item
+
+    def parts(self) -> tuple[tuple[int, int], ...]:
+        """The bytes (first, past the last), relative to the start of the span, that the elements lie in where wide gaps are between
+        them; () where there are none, or too many."""
+        item = element_bytes(self.type)
+        length, outer = item, list[tuple[int, int]]()
+        for stride, extent in sorted((abs(stride) * item, extent) for stride, extent in zip(self.strides, self.shape, strict=True)):
+            if extent > 1 and (outer or stride - length >= _WIDE_GAP):
+                outer.append((stride, extent))
+            else:
+                length += (extent - 1) * stride
+        if not outer or self.is_empty or math.prod(extent for _, extent in outer) > _MOST_PARTS:
+            return ()
+        starts = [0]
+        for stride, extent in outer:
+            starts = [start + place * stride for place in range(extent) for start in starts]
+        return tuple((start, start + length) for start in sorted(set(starts)))
+
+    def host_copy(self) -> ArrayView:
+        """The same array elsewhere in host memory."""
+        first, end = self.span()
+        memory = ctypes.create_string_buffer(end - first + 2 * _COPY_ALIGNMENT)
+        start = -(-ctypes.addressof(memory) // _COPY_ALIGNMENT) * _COPY_ALIGNMENT + (self.pointer + first) % _COPY_ALIGNMENT
+        ctypes.memmove(start, self.pointer + first, end - first)
+        return replace(self, pointer=start - first, owner=memory)
 
     def host_storage(self, element_type: npt.DTypeLike) -> npt.NDArray[Any]:
         """The host memory from the first to the last element, gaps included, as one dimension; not a copy."""

@@ -128,7 +128,7 @@ def test_integers_are_added_up_in_64_bits() -> None:
 )
 def test_what_cannot_work_is_refused_for_its_reason(fields: dict[str, Any], code: str | None) -> None:
     if code is None:
-        assert planned(**fields).shared_bytes == 24 * 1024
+        assert planned(**fields).shared_bytes == 32 * 1024
     else:
         assert code in codes(**fields)
 
@@ -169,8 +169,8 @@ def test_sizes_on_command_line_are_extents_that_shape_has() -> None:
     assert problem == {"outer": 2, "reduced": 3, "inner": 5, "stride_reduced": 8, "stride_outer": 24}
 
 
-@pytest.mark.parametrize(("vector", "joins"), [(1, False), (4, True)])
-def test_moments_are_joined_where_a_thread_has_several(vector: int, joins: bool) -> None:
+@pytest.mark.parametrize(("vector", "joins"), [(1, False), (4, False)])
+def test_the_moments_of_a_thread_take_vectors_without_joining_states(vector: int, joins: bool) -> None:
     strategy = {"name": "row_lanes", "lanes": 1, "vector": vector}
     plan = planned(operation="mean_variance", shape="rows", alignment=4, strategy=strategy)
     assert ("combine(" in gemmgen.render(plan).text) == joins
