@@ -120,8 +120,7 @@ def native_plan(request: Request) -> CpuGemmPlan | None:
     if readable is None:
         return None
     form, letters = readable
-    found = _loaded(letters, form.epilogue, class_of(*form.sizes))
-    return None if found is None else found[1]
+    return _planned(general_spec(class_of(*form.sizes), letters), form.epilogue)
 
 
 def _readable(request: Request) -> tuple[GemmRequest, Transposes] | None:

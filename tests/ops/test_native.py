@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from kernels.cpu_gemm.specs import HERE
 
 from gemmgen import ops
-from gemmgen.codegen.rendering import Source
 from gemmgen.core.errors import EnvironmentMissing, LaunchError
 from gemmgen.core.resources import resource_directory
 from gemmgen.hardware.cpu import CPU_ARCHITECTURES
@@ -18,6 +19,8 @@ from gemmgen.kernels.requests import Layout
 from gemmgen.kernels.spec_files import load_spec
 from gemmgen.ops import host_tuning, native
 from gemmgen.ops.arrays import address_reader
+from gemmgen.runtime.native import LoadedLibrary
+from gemmgen.toolchain.compilation import compile_host_plan
 
 pytestmark = pytest.mark.skipif(not HERE, reason="this machine runs no code for x86-64-v3")
 RNG = np.random.default_rng(3)
@@ -45,11 +48,49 @@ def test_without_a_compiler_there_is_no_native_call(monkeypatch: pytest.MonkeyPa
         raise EnvironmentMissing("there is no C compiler")
 
     monkeypatch.setattr(native, "general_spec", none)
-    native._loaded.cache_clear()
-    try:
-        assert native.native_call(request()) is None
-    finally:
-        native._loaded.cache_clear()
+    monkeypatch.setattr(native, "_known", {})
+    assert native.native_call(request()) is None
+
+
+def test_a_quick_kernel_serves_until_another_is_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GEMMGEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(native, "_known", {})
+    compiled: list[str] = []
+    library = native.compile_host_plan
+    monkeypatch.setattr(native, "compile_host_plan", lambda plan: compiled.append(plan.name) or library(plan))
+    submitted: list[tuple[object, Callable[[], None]]] = []
+    monkeypatch.setattr(native, "_compilers", lambda: SimpleNamespace(submit=lambda *given: submitted.append(given)))
+    a, b = (RNG.standard_normal(shape).astype(np.float32) for shape in ((37, 800), (800, 50)))
+    served = native._served("nn", (), "large", patient=False)
+    assert served is not None
+    quick = served.function
+    results = [np.empty((37, 50), np.float32) for _ in range(2)]
+    arguments = [37, 50, 800, 1.0, a.ctypes.data, 800, b.ctypes.data, 50, 0.0]
+    assert quick(*arguments, results[0].ctypes.data, 50) == 0
+    ((_, then),) = submitted
+    then()
+    assert served.function is not quick and "extension" in compiled[0] and compiled[1] == served.plan.name
+    assert served.function(*arguments, results[1].ctypes.data, 50) == 0
+    np.testing.assert_array_equal(results[0], results[1])
+    np.testing.assert_allclose(results[0], a @ b, rtol=1e-3, atol=1e-3)
+
+
+def test_all_candidates_give_the_same_bits() -> None:
+    a, b = (RNG.standard_normal(shape).astype(np.float32) for shape in ((29, 531), (531, 43)))
+    found = []
+    for plan in host_tuning.candidates("nn"):
+        out = np.empty((29, 43), np.float32)
+        arguments = [29, 43, 531, 1.0, a.ctypes.data, 531, b.ctypes.data, 43, 0.0, out.ctypes.data, 43]
+        assert LoadedLibrary(compile_host_plan(plan), plan.sequence).function(*arguments) == 0
+        found.append(out)
+    assert len(found) > 1 and all((one == found[0]).all() for one in found)
+
+
+def test_no_kernel_is_timed_unasked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GEMMGEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(host_tuning, "timed", lambda plans, sizes: pytest.fail("kernels were timed"))
+    for shape in host_tuning.REPRESENTATIVES:
+        assert host_tuning.general_spec(shape, "nn") is not None
 
 
 @pytest.mark.parametrize("array", [np.ones(5), np.ones((4, 6), np.float32)[1:, 2:], np.empty((0, 3)), np.ones(())], ids=str)
@@ -160,12 +201,13 @@ def test_the_choice_is_the_least_time(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert found is not None and found.name == host_tuning.candidates("nn")[-1].name
 
 
-def test_another_template_is_timed_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_other_candidates_are_timed_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GEMMGEN_CACHE_DIR", str(tmp_path))
     calls = []
     monkeypatch.setattr(host_tuning, "timed", lambda plans, sizes: calls.append(sizes) or {plan.name: 1.0 for plan in plans})
-    for text in ("one", "one", "another"):
-        monkeypatch.setattr(host_tuning, "render", lambda plan, text=text: Source(plan.name, text))
+    plans = host_tuning.candidates("nn")
+    for some in (plans[:2], plans[:2], plans[:3]):
+        monkeypatch.setattr(host_tuning, "candidates", lambda transpose, some=some: some)
         host_tuning.choice.cache_clear()
         host_tuning.choice("large", "nn")
     host_tuning.choice.cache_clear()
