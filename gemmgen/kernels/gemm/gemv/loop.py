@@ -14,7 +14,6 @@ from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
 from gemmgen.kernels.gemm.spec import GemmSpec, VectorMainloop
 from gemmgen.kernels.matrix import Matrix
-from gemmgen.kernels.source import times
 
 WIDEST_BYTES = 16
 MOST_UNROLL = 16
@@ -127,46 +126,11 @@ class VectorLoop:
         """Elements of C that a block computes."""
         return self.tile_m * self.columns
 
-    def extents_a(self, row_major: bool) -> str:
-        """Extents of what is held of A for one step, the direction of its vectors last."""
-        if row_major:
-            return "[kRows][kVector]"
-        return f"[kVector][kRows{times(self.width_a, '/')}][{self.width_a}]" if self.along == "k" else "[kRows]"
-
-    def extents_b(self, row_major: bool) -> str:
-        """The same of B."""
-        width = times(self.width_b, "/")
-        if self.along != "k":
-            return f"[kColumns{width if row_major else ''}][{self.width_b}]"
-        return f"[kVector][kColumns{width}][{self.width_b}]" if row_major else f"[kColumns][kVector{width}][{self.width_b}]"
-
-    @property
-    def padding_text(self) -> str:
-        """Reason that rows of sums are longer than they have columns; empty where they are not."""
-        return ", longer than kColumns against bank conflicts" if self.pitch > self.columns else ""
-
     @property
     def pitch(self) -> int:
         """Elements from one row of a block's sums in shared memory to the next: an odd number of what is stored at a time, so that lanes
         meet no bank twice."""
         return (self.columns // self.width_c | 1) * self.width_c
-
-    @property
-    def sums_type(self) -> str:
-        """Type of the elements of a block's sums in shared memory, in CUDA."""
-        return "__align__(16) float" if self.width_c > 1 else "float"
-
-    @property
-    def vector_constants(self) -> tuple[tuple[str, object, str], ...]:
-        """Names, values and meanings of the numbers by which results are stored in vectors, or warps share what they read of B."""
-        if self.width_c > 1:
-            return (("kWidthC", self.width_c, "elements of C that a thread finishes and stores at a time"),)
-        if not self.stages_b:
-            return ()
-        return (
-            ("kPitchB", self.staged_pitch, "elements of B that a warp keeps for one value of k: whole vectors"),
-            ("kHeldB", self.staged_by_a_lane, "elements of B that a lane brings for them at a time"),
-        )
 
     @property
     def stages_b(self) -> bool:

@@ -60,25 +60,11 @@ class CopiedFactor:
         return f"{batch}{self.extent} * {self.pitch} * {self.matrix.element_bytes}"
 
     @property
-    def c_bytes(self) -> str:
-        """``bytes`` in CUDA, of a kernel that has the batch along z."""
-        batch = "gridDim.z * " if self.matrix.batch_stride else ""
-        return f"{batch}static_cast<long long>({self.extent}) * pitch * {self.matrix.element_bytes}"
-
-    @property
     def blocks(self) -> str:
         """Blocks that copy it."""
         if self.turned:
             return f"ceil_div({self.extent}, {SQUARE}) * ceil_div(k, {SQUARE})"
         return f"ceil_div({self.extent}, {COPY_THREADS // 32}) * ceil_div(k, {ROW_ELEMENTS})"
-
-    @property
-    def c_blocks(self) -> str:
-        """The same in CUDA."""
-        if self.turned:
-            return f"(({self.extent} + kSquare - 1) / kSquare) * ((k + kSquare - 1) / kSquare)"
-        rows = f"({self.extent} + kCopyThreads / 32 - 1) / (kCopyThreads / 32)"
-        return f"({rows}) * ((k + kRowElements - 1) / kRowElements)"
 
 
 @dataclass(frozen=True)
