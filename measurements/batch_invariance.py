@@ -56,6 +56,7 @@ def measure(kind: str, m: int, n: int, k: int, torch: Any, ops: Any) -> dict[str
 
 
 def main(limit: float) -> None:
+    """Draws points until the time is over, and prints the result."""
     import torch
 
     from gemmgen import ops
@@ -73,7 +74,9 @@ def main(limit: float) -> None:
             mean = math.exp(statistics.fmean(map(math.log, ratios)))
             summary[kind] = {"points": len(ratios), "geometric_mean": round(mean, 4), "worst": round(max(ratios), 4)}
     kept = all(point["same_bits"] for point in points)
-    print(json.dumps({"device": torch.cuda.get_device_name(), "rows_keep_their_bits": kept, "summary": summary, "points": points}, indent=1))
+    print(
+        json.dumps({"device": torch.cuda.get_device_name(), "rows_keep_their_bits": kept, "summary": summary, "points": points}, indent=1)
+    )
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ COMMANDS = {
     "compile": "Compile specs to PTX, cubin or SASS, and show what they use.",
     "verify": "Run specs on every edge case and compare with a reference.",
     "emulate": "Run any kernel of your own without a GPU, and report what is wrong with it.",
+    "judge": "Judge a kernel that someone wrote: the same function as a reference, without tricks.",
     "run": "Run a whole CUDA program, host code included, without a GPU.",
     "bench": "Time specs on a GPU beside the vendor's library.",
     "sweep": "Take every point of a parameter space through all of this, each in a process of its own.",

@@ -116,9 +116,10 @@ def matmul(
     ``precision``, of float32 factors: ``f32`` takes multiply-adds, or products by planes on tensor cores, whose error bound is no
     larger, whichever is faster; ``ffma`` keeps to multiply-adds; ``tf32`` also allows factors cut to 11 bits, as
     ``torch.set_float32_matmul_precision("high")`` does. ``batch_invariant``: a row of the result has the same bits however many rows
-    there are: the fastest instance of one numeric class is taken, which adds up products in one order (docs/classes.md). ``stream``: as for ``Kernel``. ``backend``: arrays in host
-    memory are multiplied by a kernel for the processor, if they are float32 and there is a C compiler; else, and for ``emulator``, by the
-    emulator, which is slow. With ``alpha`` 0, a and b are not read; with ``beta`` 0, out is not.
+    there are: the fastest instance of one numeric class is taken, which adds up products in one order (docs/classes.md). ``stream``: as for
+    ``Kernel``. ``backend``: arrays in host memory are multiplied by a kernel for the processor, if they are float32 and there is a C
+    compiler; else, and for ``emulator``, by the emulator, which is slow. With ``alpha`` 0, a and b are not read; with ``beta`` 0, out is
+    not.
 
     Raises ``LaunchError`` for arguments that do not go together.
     """
@@ -214,11 +215,7 @@ def grouped_matmul(
         return _traced(
             "grouped_matmul",
             (a, b, offsets, bias, alpha, activation or "", scale_a, scale_b, scale_out, output or ""),
-            out is None
-            and amax is None
-            and stream is None
-            and not batch_invariant
-            and (activation is None or isinstance(activation, str)),
+            out is None and amax is None and stream is None and not batch_invariant and (activation is None or isinstance(activation, str)),
         )
     if activation.__class__ is not str and activation is not None:
         activation = hashable(activation)

@@ -39,10 +39,8 @@ def summation_tree(plan: KernelPlan, dimensions: dict[str, int], rows: int = 1, 
     piece = memory["C"]
     found = np.ascontiguousarray(piece.view[..., :rows, :columns])
     words = found.view(_WORDS[found.itemsize])
-    if piece.array.type == "f32":
-        codes = residues.narrowed(words, 8)
-    else:
-        codes = words.astype(np.uint32) >> np.uint32(8 * found.itemsize - 8)
+    narrow = words.astype(np.uint32) >> np.uint32(8 * found.itemsize - 8)
+    codes = residues.narrowed(words, 8) if piece.array.type == "f32" else narrow
     return codes.astype(np.uint8).tobytes().hex()
 
 

@@ -11,6 +11,7 @@ from sampling import ALL
 from gemmgen import ops
 from gemmgen.core.errors import LaunchError
 from gemmgen.dispatch.candidates import Candidate
+from gemmgen.dispatch.matcher import numeric_class_of
 from gemmgen.dispatch.selection import choose, fitted
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.gemm import matcher

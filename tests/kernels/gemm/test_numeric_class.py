@@ -33,7 +33,8 @@ def plain(name: str) -> GemmPlan | None:
 
 def classified(k: int) -> list[tuple[str, GemmPlan, str]]:
     found = []
-    for name in (name for name in shipped_specs() if name.startswith("gemm/")):
+    names = [name for name in shipped_specs() if name.startswith("gemm/")]
+    for name in sampled(names, 60, str, lambda name: 0):
         plan = plain(name)
         if plan is None or plan.matrix_a.type in ("s8", "u8") or promised(plan, (3, 16, k))[2] != k:
             continue
@@ -45,10 +46,13 @@ def classified(k: int) -> list[tuple[str, GemmPlan, str]]:
 
 @pytest.mark.parametrize("k", DEPTHS)
 def test_instances_of_one_class_add_up_in_one_order_and_others_do_not(k):
-    chosen = sampled(classified(k), 40, lambda item: item[0], lambda item: item[1].matrix_a.type)
+    chosen = classified(k)
     trees: dict[str, set[str]] = defaultdict(set)
     for _, plan, text in chosen:
-        trees[text].add(summation_tree(plan, packed(plan, promised(plan, (3, 16, k)), batch=1)))
+        # Types of one size share their codes, so trees of different types may be alike.
+        trees[text].add(
+            f"{plan.matrix_a.type} {plan.matrix_b.type} " + summation_tree(plan, packed(plan, promised(plan, (3, 16, k)), batch=1))
+        )
     assert {text: len(found) for text, found in trees.items() if len(found) > 1} == {}
     merged = [tree for tree in set.union(*trees.values()) if sum(tree in found for found in trees.values()) > 1]
     assert merged == []

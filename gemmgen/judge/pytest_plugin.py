@@ -1,0 +1,28 @@
+"""A fixture for pytest: ``judge(candidate, task, reference, shapes)`` fails the test if the referee refuses the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from gemmgen.judge.referee import Verdict
+
+
+@pytest.fixture
+def judge() -> Callable[..., Verdict]:
+    """A function that judges a kernel file, and fails the test with the kinds of failures if it is refused."""
+
+    def run(candidate: Path | str, task: Path | str, reference: str, *shapes: str) -> Verdict:
+        from gemmgen.judge.api import judge as judged
+
+        file, _, function = reference.rpartition(":")
+        verdict = judged(Path(candidate), Path(task), (Path(file), function), shapes)
+        if not verdict.accepted:
+            pytest.fail("; ".join(f"{failure.kind}: {failure.message}" for failure in verdict.failures), pytrace=False)
+        return verdict
+
+    return run

@@ -1,0 +1,407 @@
+"""The referee: runs a candidate on the emulator under every check, and names the kind of each failure.
+
+Outputs are poisoned and marked unwritten before each call, inputs are read-only, every array has guards, two calls share the module's
+variables, and several orders of warps must agree. Errors are compared with a derived bound, never with a tolerance.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemmgen import emulator
+from gemmgen.core.errors import GemmgenError
+from gemmgen.emulator import Buffer, residues
+from gemmgen.emulator.arithmetic import FIELD, REAL, Arithmetic
+from gemmgen.emulator.data_flow import DataFlow, data_dependence
+from gemmgen.emulator.program import link
+from gemmgen.judge.reference import Arrays, Question, answers
+from gemmgen.judge.task import Task, evaluate, grid_of_shapes
+from gemmgen.sanitizer.launches import Launch, module_variables
+from gemmgen.sanitizer.source import KernelCode, find_entry
+
+KINDS = {
+    "out-of-bounds": "reads or writes beyond its arrays, where other results may lie",
+    "writes-input": "changes an array that is an input",
+    "unwritten-output": "leaves elements of an output as they were",
+    "reads-output": "reads an output, or shared or local memory, before anything was written there",
+    "wrong-function": "computes another function on ordinary data",
+    "wrong-at-shape": "computes another function at shapes other than the ones given",
+    "wrong-for-data": "computes another function for data of other signs or magnitudes",
+    "constant-output": "returns the same for different inputs",
+    "keeps-state": "returns what an earlier call left behind",
+    "special-values": "loses NaN or infinities, or makes them up",
+    "imprecise": "errs by more than the bound of its computation",
+    "race": "races, so that its result is a matter of luck",
+    "order-dependent": "gives different bits under different orders of warps",
+    "hangs": "does not come to an end, or stops at a barrier that others do not reach",
+    "reads-clock": "reads a clock, which no result may depend on",
+    "reads-processor": "reads the identity of the multiprocessor or the warp's slot, which no result may depend on",
+    "misaligned": "accesses memory at addresses that are not aligned",
+    "another-polynomial": "is another polynomial over a finite field",
+    "traps": "ends by a trap or a failed assertion",
+    "allocates": "allocates device memory or prints, where a kernel only computes",
+    "unknown": "uses what the emulator does not execute, so that nothing can be said for it",
+}
+"""Kinds of failures, with what the candidate does."""
+SCHEDULES = 2
+STEP_LIMIT = 200_000
+POISON = 0xFF
+_CLOCKS = re.compile(r"%(clock|clock64|clock_hi|globaltimer|globaltimer_lo|globaltimer_hi)\b")
+_PROCESSOR = re.compile(r"%(smid|nsmid|warpid|nwarpid|gridid)\b")
+_ERRORS: tuple[tuple[type[emulator.EmulatorError], str], ...] = (
+    (emulator.ReadOnly, "writes-input"),
+    (emulator.OutOfBounds, "out-of-bounds"),
+    (emulator.Misaligned, "misaligned"),
+    (emulator.Deadlock, "hangs"),
+    (emulator.DivergentBarrier, "hangs"),
+    (emulator.DivergentWarp, "hangs"),
+    (emulator.Trapped, "traps"),
+    (emulator.UnwrittenRead, "reads-output"),
+    (emulator.UndefinedRegister, "reads-output"),
+    (emulator.HazardError, "race"),
+    (emulator.UnknownInstruction, "unknown"),
+)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One kind of failure, where it was seen first."""
+
+    kind: str
+    shape: dict[str, int]
+    message: str
+
+
+@dataclass
+class Verdict:
+    """The referee's answer."""
+
+    candidate: str
+    failures: list[Failure] = field(default_factory=list)
+    checks: list[str] = field(default_factory=list)
+    """Checks that were made, in words."""
+    shapes: list[dict[str, int]] = field(default_factory=list)
+    worst_ratio: float = 0.0
+    """Largest error over its bound."""
+    seconds: float = 0.0
+
+    @property
+    def accepted(self) -> bool:
+        """True if nothing failed."""
+        return not self.failures
+
+    @property
+    def kinds(self) -> list[str]:
+        """Kinds of failures, each once."""
+        return list(dict.fromkeys(failure.kind for failure in self.failures))
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer as plain data."""
+        return {
+            "candidate": self.candidate,
+            "accepted": self.accepted,
+            "kinds": self.kinds,
+            "failures": [{"kind": f.kind, "meaning": KINDS[f.kind], "shape": f.shape, "message": f.message} for f in self.failures],
+            "checks": self.checks,
+            "shapes": self.shapes,
+            "worst_ratio": round(self.worst_ratio, 4),
+            "seconds": round(self.seconds, 2),
+        }
+
+
+@dataclass(frozen=True)
+class _Run:
+    outputs: Arrays
+    written: Arrays
+    """A flag for each byte of each output."""
+
+
+Draw = Callable[[np.random.Generator, tuple[int, ...]], npt.NDArray[Any]]
+_DATA: dict[str, Draw] = {
+    "ordinary": lambda rng, shape: rng.normal(0, 1, shape),
+    "other ordinary": lambda rng, shape: rng.normal(0, 1, shape),
+    "integers": lambda rng, shape: rng.integers(-4, 5, shape).astype(np.float64),
+    "negative": lambda rng, shape: -rng.uniform(0.5, 2.0, shape),
+    "large": lambda rng, shape: rng.normal(0, 1, shape) * 1e4,
+    "small": lambda rng, shape: rng.normal(0, 1, shape) * 1e-4,
+    "of many magnitudes": lambda rng, shape: rng.choice([-1.0, 1.0], shape) * 10.0 ** rng.uniform(-3, 3, shape),
+    "zeros": lambda rng, shape: np.zeros(shape),
+}
+
+
+class Referee:
+    """Judges one candidate."""
+
+    def __init__(self, code: KernelCode, task: Task, reference: tuple[Path, str], shapes: list[dict[str, int]]) -> None:
+        self.code, self.task, self.reference = code, task, reference
+        self.entry = find_entry(code, task.entry)
+        self.given = [dict(shape) for shape in shapes]
+        self.shapes = grid_of_shapes(task, shapes)
+        self.verdict = Verdict(code.name, shapes=self.shapes)
+        self.ptx = code.ptx
+
+    # -- running ---------------------------------------------------------------------------------------------------
+
+    def _inputs(self, sizes: dict[str, int], data: str, seed: int = 0) -> Arrays:
+        rng = np.random.default_rng([seed, *data.encode(), *sizes.values()])
+        found: Arrays = {}
+        for argument in self.task.arrays:
+            if argument.role == "input":
+                shape = tuple(evaluate(extent, sizes) for extent in argument.shape or ())
+                drawn = _DATA[data](rng, shape)
+                found[argument.name] = drawn.astype(np.float32) if argument.type == "f32" else np.rint(drawn * 8).astype(np.int32)
+        return found
+
+    def _call(
+        self,
+        sizes: dict[str, int],
+        inputs: Arrays,
+        *,
+        schedule: emulator.Schedule | None = None,
+        symbols: dict[str, Any] | None = None,
+        arithmetic: Arithmetic = REAL,
+    ) -> _Run:
+        """One launch on fresh memory. Raises ``EmulatorError``."""
+        outputs: Arrays = {}
+        written: Arrays = {}
+        args: list[Any] = []
+        for argument in self.task.arguments:
+            if argument.shape is None:
+                args.append(evaluate(argument.value if argument.value is not None else argument.name, sizes))
+                continue
+            shape = tuple(evaluate(extent, sizes) for extent in argument.shape)
+            if argument.role == "input":
+                args.append(Buffer(inputs[argument.name].copy(), name=argument.name, writable=False))
+                continue
+            dtype = np.float32 if argument.type == "f32" else np.int32
+            outputs[argument.name] = np.full(int(np.prod(shape)) * 4, POISON, np.uint8).view(dtype).reshape(shape)
+            written[argument.name] = np.zeros(outputs[argument.name].nbytes, np.bool_)
+            args.append(Buffer(outputs[argument.name], name=argument.name, written=written[argument.name]))
+        emulator.launch(
+            self.ptx,
+            self.entry.symbol,
+            grid=[max(1, evaluate(size, sizes)) for size in self.task.grid],
+            block=[max(1, evaluate(size, sizes)) for size in self.task.block],
+            shared_bytes=evaluate(self.task.shared_bytes, sizes),
+            args=args,
+            source=self.code.text_of,
+            schedule=schedule,
+            hazards=True,
+            step_limit=STEP_LIMIT,
+            symbols=symbols,
+            arithmetic=arithmetic,
+        )
+        return _Run(outputs, written)
+
+    def _fail(self, kind: str, sizes: dict[str, int], message: str) -> None:
+        if kind not in self.verdict.kinds:
+            self.verdict.failures.append(Failure(kind, dict(sizes), message.splitlines()[0][:400] if message else ""))
+
+    def _try(self, sizes: dict[str, int], inputs: Arrays, **more: Any) -> _Run | None:
+        try:
+            return self._call(sizes, inputs, **more)
+        except emulator.EmulatorError as error:
+            kind = next((name for type_, name in _ERRORS if isinstance(error, type_)), "hangs")
+            self._fail(kind, sizes, str(error))
+            return None
+
+    # -- judging ---------------------------------------------------------------------------------------------------
+
+    def judge(self) -> Verdict:
+        """All checks. Raises ``GemmgenError`` if the reference or the task cannot be used."""
+        began = time.perf_counter()
+        self._check_text()
+        plan = [(sizes, data) for sizes in self.given[:1] for data in _DATA]
+        plan += [(sizes, "ordinary") for sizes in self.shapes if sizes != self.given[0]]
+        plan += [(sizes, "integers") for sizes in self.shapes[-2:] if sizes != self.given[0]]
+        inputs = [self._inputs(sizes, data) for sizes, data in plan]
+        questions = [Question(sizes, _wide(arrays)) for (sizes, _), arrays in zip(plan, inputs, strict=True)]
+        questions += [Question(q.sizes, {name: np.abs(array) for name, array in q.arrays.items()}) for q in questions]
+        special = self._special_inputs()
+        questions.append(Question(self.given[0], _wide(special)))
+        field_inputs = self._residues()
+        questions.append(Question(self.given[0], {name: a.astype(np.int64) for name, a in field_inputs.items()}, residues.MODULUS))
+        found = answers(*self.reference, questions)
+        wanted, magnitudes, of_special, of_field = found[: len(plan)], found[len(plan) : 2 * len(plan)], found[-2], found[-1]
+        runs = []
+        for (sizes, data), arrays, expected, magnitude in zip(plan, inputs, wanted, magnitudes, strict=True):
+            run = self._try(sizes, arrays)
+            runs.append(run)
+            if run is not None:
+                self._compare(sizes, data, run, expected, magnitude)
+        self.verdict.checks.append(
+            f"{len(plan)} problems in {len(self.shapes)} shapes and {len(_DATA)} kinds of data, with hazards and guards"
+        )
+        self._check_constant(runs[0], runs[1], wanted[0], wanted[1])
+        self._check_orders(inputs[0], runs[0])
+        self._check_state(inputs, wanted)
+        self._check_special(special, of_special)
+        self._check_field(field_inputs, of_field)
+        self.verdict.seconds = time.perf_counter() - began
+        return self.verdict
+
+    def _check_text(self) -> None:
+        found = _CLOCKS.search(self.ptx)
+        if found:
+            self._fail("reads-clock", {}, f"PTX reads {found[0]}")
+        identity = _PROCESSOR.search(self.ptx)
+        if identity:
+            self._fail("reads-processor", {}, f"PTX reads {identity[0]}")
+        called = re.search(r"\b(malloc|vprintf|cudaMalloc|free)\b", self.ptx)
+        if called and f" {called[1]}" in self.ptx and "call" in self.ptx:
+            self._fail("allocates", {}, f"PTX calls {called[1]}")
+        self.verdict.checks.append("PTX reads no clock and allocates nothing")
+
+    def _compare(self, sizes: dict[str, int], data: str, run: _Run, wanted: Arrays, magnitude: Arrays) -> None:
+        for argument in self.task.arrays:
+            if argument.role != "output":
+                continue
+            name, got = argument.name, run.outputs[argument.name]
+            if name not in wanted or wanted[name].shape != got.shape:
+                raise GemmgenError(f"the reference returns no array {name} of shape {got.shape}")
+            if not run.written[name].all():
+                missing = int((~run.written[name]).sum()) // 4
+                self._fail("unwritten-output", sizes, f"{missing} of {got.size} elements of {name} are not written")
+                continue
+            bound = wanted.get(f"{name}_bound")
+            if bound is None:
+                bound = derived_bound(sizes, wanted[name], np.abs(magnitude.get(name, wanted[name])))
+            if argument.type == "s32":
+                bound = np.zeros(got.shape)
+            with np.errstate(all="ignore"):
+                error = np.abs(got.astype(np.float64) - wanted[name].astype(np.float64))
+                ratio = np.where(error == 0, 0.0, error / bound)
+            ratio = np.where(np.isnan(got.astype(np.float64)), np.inf, ratio)
+            worst = float(ratio.max(initial=0.0))
+            if worst <= 1:
+                self.verdict.worst_ratio = max(self.verdict.worst_ratio, worst)
+                continue
+            at = tuple(int(index) for index in np.argwhere(ratio > 1)[0])
+            told = f"{name}{list(at)} is {got[at]:.9g}, expected {float(wanted[name][at]):.9g} within {float(bound[at]):.3g} ({data} data)"
+            self._fail(self._kind_of_error(sizes, data, error, np.abs(magnitude.get(name, wanted[name]))), sizes, told)
+
+    def _kind_of_error(self, sizes: dict[str, int], data: str, error: npt.NDArray[Any], magnitude: npt.NDArray[Any]) -> str:
+        with np.errstate(all="ignore"):
+            relative = np.nanmax(np.where(magnitude > 0, error / magnitude, np.where(error > 0, np.inf, 0.0)), initial=0.0)
+        if relative < 2.0**-6:
+            return "imprecise"
+        if sizes != self.given[0]:
+            return "wrong-at-shape" if "wrong-function" not in self.verdict.kinds else "wrong-function"
+        return "wrong-function" if data in ("ordinary", "other ordinary") else "wrong-for-data"
+
+    def _check_constant(self, first: _Run | None, second: _Run | None, one: Arrays, other: Arrays) -> None:
+        self.verdict.checks.append("different inputs give different outputs")
+        if first is None or second is None:
+            return
+        for name, values in first.outputs.items():
+            same = values.tobytes() == second.outputs[name].tobytes()
+            if same and name in one and one[name].tobytes() != other[name].tobytes():
+                self._fail("constant-output", self.given[0], f"{name} is the same for different inputs")
+
+    def _check_orders(self, inputs: Arrays, usual: _Run | None) -> None:
+        self.verdict.checks.append(f"{SCHEDULES} further orders of warps")
+        if usual is None:
+            return
+        for seed in range(1, SCHEDULES + 1):
+            run = self._try(self.given[0], inputs, schedule=emulator.RandomWarps(seed))
+            if run is None or self.task.order == "any":
+                continue
+            for name, values in usual.outputs.items():
+                if values.tobytes() != run.outputs[name].tobytes():
+                    self._fail("order-dependent", self.given[0], f"{name} has other bits under schedule {seed}")
+
+    def _check_state(self, inputs: list[Arrays], wanted: list[Arrays]) -> None:
+        """Two calls with other data that share the module's variables."""
+        self.verdict.checks.append("a second call, on other data and poisoned memory, that finds the first one's variables")
+        sizes = self.given[0]
+        launch = Launch(self.entry, (1,), (1,), 0, ())
+        symbols = module_variables(self.code, [launch, launch], {})
+        if not symbols:
+            return
+        fresh = {name: np.array(value, copy=True) for name, value in symbols.items()}
+        alone = self._try(sizes, inputs[1], symbols=fresh)
+        first = self._try(sizes, inputs[0], symbols=symbols)
+        second = self._try(sizes, inputs[1], symbols=symbols)
+        if alone is None or first is None or second is None:
+            return
+        for name, values in alone.outputs.items():
+            if values.tobytes() != second.outputs[name].tobytes() or not second.written[name].all():
+                self._fail("keeps-state", sizes, f"{name} of a second call depends on the first")
+
+    def _special_inputs(self) -> Arrays:
+        found = self._inputs(self.given[0], "ordinary", seed=7)
+        rng = np.random.default_rng(11)
+        for array in found.values():
+            if array.dtype == np.float32 and array.size:
+                flat = array.reshape(-1)
+                flat[rng.integers(0, flat.size)] = np.nan
+                flat[rng.integers(0, flat.size)] = np.inf
+                flat[rng.integers(0, flat.size)] = 0.0
+        return found
+
+    def _check_special(self, inputs: Arrays, wanted: Arrays) -> None:
+        if self.task.special_values == "ignore":
+            return
+        self.verdict.checks.append("NaN and infinities")
+        run = self._try(self.given[0], inputs)
+        if run is None:
+            return
+        for name, got in run.outputs.items():
+            if got.dtype != np.float32 or name not in wanted or wanted[name].dtype.kind != "f":
+                continue
+            lost = np.isnan(wanted[name]) & ~np.isnan(got) | np.isfinite(wanted[name]) & ~np.isfinite(got)
+            if lost.any():
+                at = tuple(int(index) for index in np.argwhere(lost)[0])
+                self._fail("special-values", self.given[0], f"{name}{list(at)} is {got[at]}, expected {wanted[name][at]}")
+
+    def _residues(self) -> Arrays:
+        rng = np.random.default_rng(5)
+        found: Arrays = {}
+        for name, array in self._inputs(self.given[0], "ordinary").items():
+            found[name] = rng.integers(0, residues.MODULUS, array.shape, dtype=np.uint64) if array.dtype == np.float32 else array
+        return found
+
+    def _check_field(self, inputs: Arrays, wanted: Arrays) -> None:
+        """The same polynomial as the reference, where the reference is one."""
+        dependence = data_dependence(link(self.ptx, self.entry.symbol), (), DataFlow(link(self.ptx, self.entry.symbol)).hashed)
+        if dependence.reason or dependence.choices:
+            self.verdict.checks.append("no field test: data decide about control flow or values")
+            return
+        given = {name: array.astype(np.uint32).view(np.float32) if array.dtype == np.uint64 else array for name, array in inputs.items()}
+        try:
+            run = self._call(self.given[0], given, arithmetic=FIELD)
+        except emulator.EmulatorError:
+            self.verdict.checks.append("no field test: an instruction has no meaning over a field")
+            return
+        compared = False
+        for name, got in run.outputs.items():
+            if got.dtype != np.float32 or name not in wanted or wanted[name].size != got.size:
+                continue
+            compared = True
+            words = residues.canonical(got.reshape(-1).view(np.uint32))
+            if (words != wanted[name]).any():
+                at = int(np.flatnonzero(words != wanted[name])[0])
+                self._fail("another-polynomial", self.given[0], f"{name}, element {at}, is another polynomial of the inputs")
+        self.verdict.checks.append("one run over a finite field" if compared else "no field test: the reference is no polynomial")
+
+
+def _wide(arrays: Arrays) -> Arrays:
+    return {name: array.astype(np.float64) if array.dtype == np.float32 else array.astype(np.int64) for name, array in arrays.items()}
+
+
+def derived_bound(sizes: dict[str, int], value: npt.NDArray[Any], magnitude: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Largest error of sums of products in float32, in any order: each term takes part in at most as many roundings as a sum has
+    terms, of which no array's extent has more than the product of the two largest sizes (Higham, section 3.1)."""
+    terms = max([*sizes.values(), 1]) + 8
+    unit = 2.0**-24
+    gamma = terms * unit / (1 - terms * unit)
+    bound: npt.NDArray[np.float64] = gamma * np.maximum(magnitude, np.abs(value)).astype(np.float64) + 2.0**-126
+    return bound

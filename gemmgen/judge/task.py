@@ -1,0 +1,116 @@
+"""A task: how a candidate is launched on any shape, and what its arrays are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gemmgen.core.errors import GemmgenError, SpecError
+from gemmgen.core.formulas import Formula
+from gemmgen.core.yaml_text import YamlTextError, parse
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z_]\w{0,63}$")]
+Text = Annotated[str, Field(min_length=1, max_length=200)]
+Size = int | Text
+"""An integer, or a formula over the sizes of a problem."""
+ElementType = Literal["f32", "s32"]
+LARGEST_ELEMENTS = 1 << 20
+"""Elements of one array in a run."""
+
+
+class Argument(BaseModel):
+    """A parameter of the kernel: an array, or an integer of the problem where it has no shape."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Name
+    type: ElementType = "f32"
+    shape: tuple[Size, ...] | None = None
+    role: Literal["input", "output"] = "input"
+    value: Size | None = None
+    """The integer, as a formula; by default the size of the argument's name."""
+
+
+class Task(BaseModel):
+    """The launch of a candidate."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    entry: Name | None = None
+    """The kernel; by default the only one."""
+    grid: Annotated[tuple[Size, ...], Field(min_length=1, max_length=3)]
+    block: Annotated[tuple[Size, ...], Field(min_length=1, max_length=3)]
+    shared_bytes: Size = 0
+    arguments: Annotated[tuple[Argument, ...], Field(min_length=1, max_length=64)]
+    tile: dict[Name, Annotated[int, Field(ge=1, le=4096)]] = {}
+    """Sizes of the candidate's tile, around which shapes are drawn."""
+    architecture: Text = "sm_80"
+    special_values: Literal["propagate", "ignore"] = "propagate"
+    """``propagate``: NaN and infinities come out where the reference has them; ``ignore``: inputs never hold any."""
+    order: Literal["fixed", "any"] = "fixed"
+    """``fixed``: the same bits under every order of warps; ``any``: within the error bound, for sums by atomics."""
+
+    @property
+    def arrays(self) -> tuple[Argument, ...]:
+        """Arguments with a shape."""
+        return tuple(argument for argument in self.arguments if argument.shape is not None)
+
+
+def evaluate(size: Size, sizes: dict[str, int]) -> int:
+    """A formula over the sizes of a problem. Raises ``GemmgenError``."""
+    return size if isinstance(size, int) else Formula(size).evaluate(sizes)
+
+
+def read_task(path: Path) -> Task:
+    """The task in a YAML file. Raises ``SpecError``."""
+    try:
+        fields = parse(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, YamlTextError) as error:
+        raise SpecError(f"{path}: {error}") from None
+    try:
+        return Task.model_validate(fields)
+    except ValidationError as error:
+        told = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:5])
+        raise SpecError(f"{path}: {told}") from None
+
+
+def parse_shapes(texts: tuple[str, ...]) -> list[dict[str, int]]:
+    """Shapes written ``m=64,n=48,k=32``. Raises ``SpecError``."""
+    found = []
+    for text in texts:
+        sizes: dict[str, int] = {}
+        for part in text.split(","):
+            name, equals, value = part.partition("=")
+            if not equals or not name.strip().isidentifier() or not value.strip().isdecimal() or len(value) > 7:
+                raise SpecError(f"--shapes {text!r}: expected sizes such as m=64,n=48,k=32")
+            sizes[name.strip()] = int(value)
+        found.append(sizes)
+    return found
+
+
+def grid_of_shapes(task: Task, given: list[dict[str, int]]) -> list[dict[str, int]]:
+    """The given shapes, and those around the tile: one below, one above and a prime number, each size in turn; and all ones."""
+    found: list[dict[str, int]] = [dict(shape) for shape in given]
+    base = given[0]
+    for name in base:
+        tile = task.tile.get(name, 16)
+        for value in (tile - 1, tile + 1, 2 * tile + 3):
+            found.append({**base, name: max(1, value)})
+    found.append(dict.fromkeys(base, 1))
+    unique = {tuple(sorted(shape.items())): shape for shape in found}
+    return [shape for shape in unique.values() if _fits(task, shape)]
+
+
+def _fits(task: Task, sizes: dict[str, int]) -> bool:
+    try:
+        for argument in task.arrays:
+            count = 1
+            for extent in argument.shape or ():
+                count *= max(evaluate(extent, sizes), 0)
+            if count > LARGEST_ELEMENTS:
+                return False
+    except GemmgenError:
+        return False
+    return True
