@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 from gemmgen.cli.compilation import compile_plans
 from gemmgen.cli.host import are_for_processors
-from gemmgen.cli.options import ALL_ARCHITECTURES, architectures_option, complete_spec, json_option, set_option
+from gemmgen.cli.options import ALL_ARCHITECTURES, NAMED_PATH, architectures_option, complete_spec, json_option, set_option
 from gemmgen.cli.output import print_json
 from gemmgen.cli.problem import AskedProblems, problem_options
 from gemmgen.cli.selection import PlannedSpec, SpecFile, find_specs, plan_specs, tell_written, write_output
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     from gemmgen.export.images import Bundle
     from gemmgen.hardware.target import Architecture
 
-FORMATS = {"cubin": "cubin", "fatbin": "fatbin", "header": "h", "python": "py", "shared": "so"}
+FORMATS = {"cubin": "cubin", "fatbin": "fatbin", "header": "h", "python": "py", "shared": "so", "bundle": "h", "torch": "py"}
 """The formats, and how their files end."""
+LAYER_FORMATS = ("bundle", "torch")
+"""Those of several problems together."""
 HOST_FORMATS = ("header", "shared")
 """Those of specs for processors."""
 
@@ -46,6 +49,13 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
 @click.command("export")
 @click.argument("names", metavar="[NAME...]", nargs=-1, shell_complete=_complete)
 @problem_options(device=True)
+@click.option(
+    "problem_file",
+    "--problems",
+    type=NAMED_PATH,
+    metavar="FILE",
+    help="Of a bundle or a torch package: the problems of a model, one a line, as gemmgen trace writes them.",
+)
 @click.option("kind", "--format", type=click.Choice([*FORMATS]), required=True, help="What to write.")
 @architectures_option(
     "Architecture to compile for, or all that the spec allows. Repeatable. Without it: a cubin for the spec's own, "
@@ -70,6 +80,7 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
 def command(
     names: Sequence[str],
     asked: AskedProblems,
+    problem_file: Path | None,
     kind: str,
     architectures: Sequence[str],
     target: str | None,
@@ -87,6 +98,8 @@ def command(
     fatbin  the binaries for several architectures, and PTX for later ones, in one file for the driver
     header  one C or C++ header with the binaries and the functions to check, load and launch them
     python  one Python module with the same, which needs nothing but cuda-python
+    bundle  of --problems or several --problem: a header for each kernel, and one that chooses between them by size
+    torch   of the same: a package that builds with a C compiler and registers an operator for each product
     shared  of a spec for a processor: a shared library with its function, and with cblas_sgemm and sgemm_; header declares them
     """
     from gemmgen.export.text import check_prefix
@@ -95,6 +108,11 @@ def command(
         raise click.UsageError("-o needs the name of a file or of a directory")
     if as_json and target is None:
         raise click.UsageError("--json lists the files that were written, and needs -o")
+    if kind in LAYER_FORMATS:
+        _write_layers(names, asked, problem_file, kind, target, prefix)
+        return
+    if problem_file is not None:
+        raise click.UsageError(f"--problems goes with --format bundle or torch, not with {kind}")
     if prefix is not None:
         if kind != "header":
             raise click.UsageError(f"--prefix names the functions of a header; --format {kind} has none")
@@ -141,6 +159,40 @@ def command(
         return
     for path, (_, changed) in outcome.items():
         tell_written(path, changed)
+
+
+def _write_layers(
+    names: Sequence[str], asked: AskedProblems, problem_file: Path | None, kind: str, target: str | None, prefix: str | None
+) -> None:
+    """The files of a bundle, or of a torch package, into a directory."""
+    from gemmgen.dispatch.devices import problem_device
+    from gemmgen.dispatch.layers import layers_of
+    from gemmgen.dispatch.profiles import read_counted
+    from gemmgen.export.layers import bundle_files
+    from gemmgen.export.torch_package import torch_package
+    from gemmgen.hardware.target import device as find_device
+
+    problems = [*asked.texts, *(one.problem for one in (read_counted(problem_file) if problem_file is not None else ()))]
+    if names or not problems:
+        raise click.UsageError(f"--format {kind} takes problems: --problems FILE, or --problem gemm:512,512,512,nt")
+    if target is None:
+        raise click.UsageError(f"--format {kind} writes several files: -o DIR")
+    if asked.spec_output is not None or asked.baked is not None:
+        raise click.UsageError("--spec and --bake are for one problem, and a bundle has several")
+    name = prefix or re.sub(r"\W+", "_", (problem_file.stem if problem_file is not None else "model").lower())
+    device = find_device(asked.device_name) if asked.device_name else problem_device(None)
+    layers = layers_of(problems, device)
+    plans = {row.plan.name: row.plan for layer in layers for row in layer.served}
+    items = [PlannedSpec(SpecFile(row.label, Path(row.label)), row.plan) for layer in layers for row in layer.served]
+    bundles = {item.plan.name: _bundle(item, [item.plan.architecture], False) for item in {item.plan.name: item for item in items}.values()}
+    assert bundles.keys() == plans.keys()
+    for layer in layers:
+        for row in layer.served:
+            click.echo(printable(f"{layer.problem}: {layer.first} from {row.least} to {row.most}: {row.label}"), err=True)
+    files = (torch_package if kind == "torch" else bundle_files)(name, layers, bundles)
+    for file, content in files.items():
+        path = Path(target) / file
+        tell_written(path, write_output(path, content))
 
 
 def _write_for_processors(planned: Sequence[PlannedSpec], kind: str, target: str | None, as_json: bool) -> None:
