@@ -25,7 +25,16 @@ if TYPE_CHECKING:
     from gemmgen.export.images import Bundle
     from gemmgen.hardware.target import Architecture
 
-FORMATS = {"cubin": "cubin", "fatbin": "fatbin", "header": "h", "python": "py", "shared": "so", "bundle": "h", "torch": "py"}
+FORMATS = {
+    "cubin": "cubin",
+    "fatbin": "fatbin",
+    "header": "h",
+    "python": "py",
+    "shared": "so",
+    "launch": "json",
+    "bundle": "h",
+    "torch": "py",
+}
 """The formats, and how their files end."""
 LAYER_FORMATS = ("bundle", "torch")
 """Those of several problems together."""
@@ -98,6 +107,7 @@ def command(
     fatbin  the binaries for several architectures, and PTX for later ones, in one file for the driver
     header  one C or C++ header with the binaries and the functions to check, load and launch them
     python  one Python module with the same, which needs nothing but cuda-python
+    launch  a cubin and PTX for each architecture, and JSON that says how to launch them: arguments, formulas of grids, workspace
     bundle  of --problems or several --problem: a header for each kernel, and one that chooses between them by size
     torch   of the same: a package that builds with a C compiler and registers an operator for each product
     shared  of a spec for a processor: a shared library with its function, and with cblas_sgemm and sgemm_; header declares them
@@ -131,7 +141,7 @@ def command(
     output = None if target is None else Path(target)
     to_directory = output is not None and target is not None and (target.endswith("/") or _is_directory(output))
     targets = [(item, _targets(item, kind, architectures)) for item in planned]
-    count = sum(len(each) if kind == "cubin" else 1 for _, each in targets)
+    count = sum({"cubin": len(each), "launch": len(each) + 2}.get(kind, 1) for _, each in targets)
     if output is None:
         _require_plain_output(kind, count)
     elif count > 1 and not to_directory and (output.is_file() or output.suffix == f".{FORMATS[kind]}"):
@@ -297,10 +307,13 @@ def _contents(bundle: Bundle, kind: str, prefix: str | None, file_name: str | No
     """The names of an instance's files, and what makes their contents."""
     from gemmgen.export.fatbin import make_fatbin
     from gemmgen.export.header import render_header
+    from gemmgen.export.launch_json import launch_files
     from gemmgen.export.python_module import render_module
 
     name = bundle.plan.name
     match kind:
+        case "launch":
+            return launch_files(bundle)
         case "cubin":
             return {f"{name}.{image.label}.cubin": _constant(image.data) for image in bundle.cubins}
         case "fatbin":
