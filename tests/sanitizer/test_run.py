@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from gemmgen.cli import cli
@@ -169,6 +170,20 @@ def test_the_command_reports_as_json_and_sarif(tmp_path: Path, monkeypatch: pyte
     assert document["status"] == 0 and [finding["code"] for finding in document["findings"]] == ["shared-race"]
     (place,) = json.loads(Path("run.sarif").read_text())["runs"][0]["results"][0]["locations"]
     assert place["physicalLocation"]["region"]["startLine"] == line_of("tile[63 - threadIdx.x]")
+
+
+def test_the_action_runs_each_program_and_fails_with_one(tmp_path: Path) -> None:
+    action = yaml.safe_load((Path(__file__).parents[2] / ".github/actions/run/action.yml").read_text())
+    (tmp_path / "gemmgen").write_text('#!/bin/sh\necho "$@"\ncase "$*" in *bad*) exit 1;; esac\n')
+    (tmp_path / "gemmgen").chmod(0o755)
+    inputs = {"PROGRAMS": "./good -- --n 3\n\nbad.cu\n", "BUILD": "make all", "ARGUMENTS": "--arch sm_90\n", "SARIF": str(tmp_path / "s")}
+    environment = {**inputs, "PATH": f"{tmp_path}:/usr/bin:/bin"}
+    script = action["runs"]["steps"][-1]["run"]
+    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    common = f"run --annotations --sarif {tmp_path}/s/"
+    lines = [line for line in done.stdout.splitlines() if line.startswith("run")]
+    assert lines == [f"{common}1.sarif --build make all --arch sm_90 ./good -- --n 3", f"{common}2.sarif --arch sm_90 bad.cu"]
 
 
 def test_a_file_that_is_no_program_is_one_message(tmp_path: Path) -> None:

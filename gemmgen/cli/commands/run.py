@@ -89,7 +89,7 @@ def command(
 
     \b
     gemmgen run vectorAdd.cu -- 1000
-    gemmgen run --build make ./reduction --n=4096
+    gemmgen run --build make ./reduction -- 4096
     """
     from gemmgen.sanitizer.programs.building import build_environment, build_program, make_toolkit, run_build
     from gemmgen.sanitizer.programs.running import run_program
