@@ -23,7 +23,7 @@ from gemmgen.emulator.geometry import Dim3, Lanes
 from gemmgen.emulator.hazards import FollowLoads, HazardDetector, HazardError
 from gemmgen.emulator.hazards.destinations import destinations
 from gemmgen.emulator.hazards.shadow import UNWRITTEN, WATCHED
-from gemmgen.emulator.launch import LANES_PER_WAVE, SHARED_LIMIT, STEP_LIMIT, check_geometry, check_memory, cluster_of, execute
+from gemmgen.emulator.launch import SHARED_LIMIT, STEP_LIMIT, check_geometry, check_memory, cluster_of, execute
 from gemmgen.emulator.memory import GLOBAL_BASE, Access, Heap, Observer, Region, Space
 from gemmgen.emulator.parallel import Progress
 from gemmgen.emulator.program import Placed, Program, link_in_place
@@ -306,7 +306,7 @@ class Device:
         source: str | SourceText | None = None,
         progress: Progress | None = None,
         step_limit: int = STEP_LIMIT,
-        lanes_per_wave: int = LANES_PER_WAVE,
+        lanes_per_wave: int | None = None,
         tracks: bool = False,
     ) -> DeviceLaunch:
         """Runs a kernel on raw parameter bytes. `tracks` notes what it touches. Raises BadLaunch if it cannot start."""

@@ -9,12 +9,12 @@ import numpy as np
 
 from gemmgen.emulator.buffers import Buffer, maps_of
 from gemmgen.emulator.errors import EmulatorError
-from gemmgen.emulator.launch import LANES_PER_WAVE, LaunchResult, launch
+from gemmgen.emulator.launch import LaunchResult, launch
 from gemmgen.emulator.program import link
 from gemmgen.emulator.ptx.syntax import Instruction
 from gemmgen.emulator.schedule import RandomCrowds
 
-_WAVES = (1, LANES_PER_WAVE // 4, LANES_PER_WAVE, 4 * LANES_PER_WAVE)
+_WAVES = (1, 512, 2048, 8192)
 _FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
 
 

@@ -26,7 +26,6 @@ MAX_THREADS = 1024
 MAX_CLUSTER = 16
 """Blocks of a cluster, where the kernel allows sizes that not every GPU has (CUDA programming guide)."""
 SHARED_LIMIT = 227 * 1024
-LANES_PER_WAVE = 2048
 LOCAL_LIMIT = 512 * 1024
 """Bytes of local memory a thread (CUDA C++ Programming Guide, technical specifications per compute capability)."""
 MEMORY_LIMIT = 1 << 30
@@ -78,7 +77,7 @@ def launch(
     schedule: Schedule | None = None,
     shared_limit: int = SHARED_LIMIT,
     step_limit: int = STEP_LIMIT,
-    lanes_per_wave: int = LANES_PER_WAVE,
+    lanes_per_wave: int | None = None,
     hazards: bool = False,
     strict: bool = False,
     cluster: int | Sequence[int] | None = None,
@@ -96,7 +95,7 @@ def launch(
     `Buffer` is passed by value, a list of them as a struct of maps or, to a pointer, as an array of maps in global memory.
     `cluster` are the blocks of a cluster, which run at the same time. `shared_bytes` is dynamic shared memory. `source` is
     the CUDA text, or a function from a file's name to it, quoted in errors. `observers` see every access; `schedule` chooses
-    who runs when; `lanes_per_wave` is how many lanes run side by side (whole blocks, at least one). `hazards` makes it an
+    who runs when; `lanes_per_wave` is how many lanes run side by side (whole blocks, at least one); None chooses. `hazards` makes it an
     error, a HazardError, to race, to read what nothing has written and to use a register without a value. What may be
     harmless is a finding of the result; with `strict` that is an error too. `symbols` fill the module's variables, by their
     names in PTX, and take back what the kernel wrote to them.
@@ -154,7 +153,7 @@ def _launch(
     schedule: Schedule,
     shared_limit: int,
     step_limit: int,
-    lanes_per_wave: int,
+    lanes_per_wave: int | None,
     hazards: bool,
     strict: bool,
     cluster: Dim3 | None,

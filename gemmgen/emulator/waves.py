@@ -21,6 +21,9 @@ from gemmgen.emulator.registers import RegisterFile
 from gemmgen.emulator.schedule import Schedule
 
 _WAVE_BYTES = 512 << 20
+_REGISTER_BYTES = 11 << 20
+"""Registers of a wave, with their scratch, up to which more lanes made measured kernels faster."""
+_FEWEST_LANES, _MOST_LANES = 2048, 16384
 _CACHED_MACHINE_BYTES = 256 << 20
 
 
@@ -107,11 +110,17 @@ def bytes_of_block(program: Program, block: Dim3) -> int:
     return lanes * (RegisterFile.bytes_per_lane(program) + program.local_bytes + 64)
 
 
-def blocks_per_wave(program: Program, block: Dim3, grid: Dim3, shared: int, lanes_per_wave: int, cluster: int) -> int:
-    """Number of blocks that run side by side, whole clusters; all of them, memory permitting, if the kernel waits for other blocks."""
+def blocks_per_wave(program: Program, block: Dim3, grid: Dim3, shared: int, lanes_per_wave: int | None, cluster: int) -> int:
+    """Number of blocks that run side by side, whole clusters; all of them, memory permitting, if the kernel waits for other blocks.
+
+    `lanes_per_wave` None takes as many lanes as have registers of _REGISTER_BYTES: more lanes share the cost of
+    an instruction, until their registers no longer fit.
+    """
     total = grid[0] * grid[1] * grid[2]
     lanes = -(-block[0] * block[1] * block[2] // WARP) * WARP
     per_block = bytes_of_block(program, block) + shared
+    if lanes_per_wave is None:
+        lanes_per_wave = min(max(_REGISTER_BYTES // max(RegisterFile.bytes_per_lane(program), 1), _FEWEST_LANES), _MOST_LANES)
     by_memory = max(_WAVE_BYTES // max(per_block, 1), 1)
     wanted = total if program.polls else max(lanes_per_wave // lanes, 1)
     clusters = total // cluster
