@@ -10,13 +10,15 @@ FRAMEWORKS := $(CURDIR)/build/frameworks
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 KNOWN := --constraint constraints.txt
 
+FAST_TESTS := tests/core tests/hardware tests/codegen tests/kernels/test_spec_files.py tests/cli/test_variants.py tests/cli/test_bad_input.py
 CI_SWEEPS := ci_gemm ci_reduction ci_conv2d
 
-.PHONY: help demo test test-hooks lint sweep-ci docs docs-serve docs-audit clean
+.PHONY: help demo test test-fast test-all test-hooks lint sweep-ci docs docs-serve docs-audit clean
 
 help:
 	@echo "make demo    render, compile and verify one kernel, on the GPU if there is one, else on the emulator"
-	@echo "make test    run the tests"
+	@echo "make test    run the tests: every function, a sample of its cases, and all cases of specs that changed"
+	@echo "make test-fast run the tests for the edit loop; make test-all runs every case"
 	@echo "make test-hooks run numba-cuda's and Triton's kernels on the emulator; Triton takes 290 MB to fetch and 1 GB of disk"
 	@echo "make lint    run the linter, the type checker and the contract of layers"
 	@echo "make sweep-ci verify the small sweeps on the emulator, with JUnit files in build/sweeps"
@@ -41,7 +43,14 @@ demo: $(VENV)/.installed
 	@printf '\nThe kernel is %s. What next: %s --help\n' "$$(ls $(DEMO)/*.cu)" '$(BIN)/gemmgen'
 
 test: $(VENV)/.installed-dev
-	@$(BIN)/python -m pytest -n auto $(PYTEST_ARGUMENTS)
+	@$(BIN)/python -m pytest -n auto --tier usual $(PYTEST_ARGUMENTS)
+	@$(BIN)/python tests/changed.py
+
+test-fast: $(VENV)/.installed-dev
+	@$(BIN)/python -m pytest -n auto -q --tier fast $(FAST_TESTS) $(PYTEST_ARGUMENTS)
+
+test-all: $(VENV)/.installed-dev
+	@$(BIN)/python -m pytest -n auto --tier all $(PYTEST_ARGUMENTS)
 
 # Triton is large, and of no other use here: beside the environment, not in it.
 test-hooks: $(VENV)/.installed-dev

@@ -22,6 +22,14 @@ _PROGRAM = str(ROOT / "tests" / "sanitizer" / "whole_programs.cu")
 _LAUNCH = "--grid 1 --block 64 --arg f32[64]=range --arg f32[64]"
 _SWEEP = str(ROOT / "docs" / "tutorials" / "stages.yaml")
 
+_CERTIFIED = (
+    "reduction/argmax_vocabulary_bf16",
+    "gemm/wgmma/bf16/128x128",
+    "gemm/v0_naive",
+    "conv2d/mma_sync/residual",
+    "reduction/layernorm_moments_f16",
+)
+
 CALLS = {
     "analyze": [
         "analyze gemm/v1_tiled reduction/s0_interleaved conv2d/mma_sync/split_k",
@@ -49,7 +57,7 @@ CALLS = {
     ],
     "library-check": ["library check --sample 0"],
     "library-list": ["library list"],
-    "library-show": ["library show reduction/rows/1m", "library show gemm/wgmma/bf16/128x128"],
+    "library-show": [*(f"library show {name}" for name in _CERTIFIED)],
     "render": ["render gemm/v0_naive gemm/v1_tiled -o sources"],
     "run": [f"run --json {_PROGRAM} -- {mode}" for mode in ("features", "race", "unsupported", "twice", "streams", "bounds")],
     "sweep": [f"sweep {_SWEEP} --stages compile", f"sweep {_SWEEP} --stages check --against stages.sqlite"],

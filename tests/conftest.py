@@ -7,6 +7,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 from hypothesis.internal.conjecture import providers
+from tiers import TIERS, chosen
 
 from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.kernels.variants import spec_name
@@ -38,6 +39,16 @@ SHIPPED_KERNELS = [path for path in SHIPPED if path.parent.name != "cpu"]
 def spec_id(path: Path) -> str:
     """Name of a shipped spec, as the identifier of a test."""
     return spec_name(path, SPECS)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--tier", choices=TIERS, default="all", help="fast: for the edit loop; usual: before a change is taken; all.")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    kept = chosen(items, config.getoption("--tier"))
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
+    items[:] = [item for item in items if item.nodeid in kept]
 
 
 @pytest.fixture(scope="session")
