@@ -22,7 +22,7 @@ from .field_mutants import NARROW_OF_EACH, WIDE_COUNT, Slip, narrow_slips, wide_
 PASSING = (
     "gemm/mma_sync/bf16/32x32",
     "gemm/simt/linear/residual_block",
-    "reduction/mean_bf16_rows",
+    "reduction/rows/32",
     "elementwise/gated_silu",
     "conv2d/mma_sync/output/float",
 )
