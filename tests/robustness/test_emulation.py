@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from gemmgen.cli import cli
 from gemmgen.emulator import BadLaunch
-from gemmgen.emulator.launch import LOCAL_LIMIT, MEMORY_LIMIT, _check_memory
+from gemmgen.emulator.launch import LOCAL_LIMIT, MEMORY_LIMIT, check_memory
 
 from .test_budget import SECONDS, budget
 
@@ -290,10 +290,10 @@ def test_a_block_whose_lanes_take_gigabytes_is_refused() -> None:
     entry = SimpleNamespace(name="k")
     program: Any = SimpleNamespace(entry=entry, local_bytes=LOCAL_LIMIT, static_bytes=0, registers={"b64": range(70_000)})
     with pytest.raises(BadLaunch, match=r"a block of k needs 11\d{8} bytes for registers and local memory; the emulator's limit is"):
-        _check_memory(program, (1024, 1, 1))
+        check_memory(program, (1024, 1, 1))
     with pytest.raises(BadLaunch, match="the module's variables have"):
         program.static_bytes = MEMORY_LIMIT + 1
-        _check_memory(program, (1, 1, 1))
+        check_memory(program, (1, 1, 1))
 
 
 def test_calls_that_double_end_in_a_message(tmp_path: Path) -> None:
