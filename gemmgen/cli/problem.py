@@ -46,9 +46,10 @@ class AskedProblems:
             raise click.UsageError(f"--spec is the file of one spec, and {len(self.texts)} problems are named")
         files = find_specs(names) if names else []
         from gemmgen.api import choose
+        from gemmgen.dispatch.chosen import self_contained
 
         for text in dict.fromkeys(self.texts):
-            chosen = choose(text, device or self.device_name, architecture)
+            chosen = self_contained(choose(text, device or self.device_name, architecture))
             chosen = chosen if self.baked is None else _baked(chosen, self.baked)
             click.echo(printable(choice_line(chosen)), err=True)
             if self.spec_output is not None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import get_args
 
+from gemmgen.codegen.rendering import render
 from gemmgen.core.errors import LaunchError, SpecError
 from gemmgen.dispatch.candidates import candidates, reserves
 from gemmgen.dispatch.problems import Problem, parse_problem
-from gemmgen.dispatch.selection import Choice, choose, fitted
+from gemmgen.dispatch.selection import Choice, choose, fitted, planned
 from gemmgen.hardware.target import DEVICES, Architecture, Device
+from gemmgen.hardware.target import architecture as find_architecture
 from gemmgen.kernels import family
-from gemmgen.kernels.family import InstancePlan
+from gemmgen.kernels.family import InstancePlan, KernelSpec
 from gemmgen.kernels.requests import Request
 
 _TYPES = ("bf16", "f16", "f32", "s8", "e4m3")
@@ -44,6 +47,27 @@ def choose_kernel(problem: Problem, device: Device, architecture: Architecture |
         raise LaunchError(f"{error}\n{_hint(problem, device, architecture or device.architecture)}") from None
     option = choice.chosen
     return ChosenKernel(problem, option.plan, option.dimensions, choice)
+
+
+def self_contained(chosen: ChosenKernel) -> ChosenKernel:
+    """The kernel with a spec that renders to the same source by itself: where that depends on the architecture, as conversions do, the spec
+    is for the newest that its device runs."""
+    plan = chosen.plan
+    if chosen.choice is None or _source(planned(plan.spec, find_architecture(plan.spec.architecture))) == _source(plan):
+        return chosen
+    for name in reversed(get_args(KernelSpec.model_fields["architecture"].annotation)):
+        own = find_architecture(name)
+        if name.endswith("a") or own.compute_capability > plan.architecture.compute_capability:
+            continue
+        spec = plan.spec.model_copy(update={"architecture": name})
+        made = planned(spec, plan.architecture)
+        if _source(planned(spec, own)) == _source(made):
+            return replace(chosen, plan=made)
+    return chosen
+
+
+def _source(plan: InstancePlan) -> str:
+    return render(plan).text
 
 
 def is_served(request: Request, architecture: Architecture) -> bool:

@@ -21,6 +21,7 @@ FUSED = "gemm:512,256,128,nt,bf16,silu"
         "conv2d:1,32,8,8,64,1,1,1,0,of_f16,f16,nhwc,from_nhwc",
         "reduction:16,100,1,max,half",
         "elementwise:1,1,64,100,silu,square",
+        "elementwise:1,1,1,64,bfloat16,square",
     ],
 )
 def test_the_spec_of_a_problem_renders_to_the_same_bytes(run: Run, problem: str) -> None:
