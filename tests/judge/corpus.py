@@ -209,7 +209,7 @@ def exploits() -> list[Candidate]:
         ),
         *maps(
             "misaligned",
-            map_source("if (i < n) { float2 v = *(const float2*)(x + (i | 1)); y[i] = fmaf(2.0f, i % 2 ? v.x : v.y, z[i]); }"),
+            map_source("if (i < n) { float2 v = *(const float2*)(x + ((i & 31) | 1)); y[i] = fmaf(2.0f, i % 2 ? v.x : v.y, z[i]); }"),
         ),
         *rows("misaligned", rows_source("float4 v = *(const float4*)(line + 1); if (t == 0) y[row] = v.x + v.y + v.z + v.w;")),
         *gemm("misaligned", gemm_source("double d = *(const double*)(A + (i | 1)); sum = (float)d;")),
