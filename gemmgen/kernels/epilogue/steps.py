@@ -116,17 +116,6 @@ class Step:
         return sum(node.function.special for node in self._nodes if node.function is not None)
 
     @property
-    def instructions(self) -> float:
-        """Instructions of an evaluation in float32, approximately."""
-        total = 0.0
-        for node in self._nodes:
-            if node.function is not None:
-                quick = node.function.quick_cost if node.quick(self.accuracy) else None
-                total += node.function.cost if quick is None else quick
-            total += node.cast is not None
-        return total
-
-    @property
     def _nodes(self) -> list[Typed]:
         return [node for _, tree in self.assignments for node in tree.walk()]
 
