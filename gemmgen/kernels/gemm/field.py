@@ -13,7 +13,6 @@ from gemmgen.kernels.family import Case, FieldPart
 from gemmgen.kernels.gemm.oracle import cases, group_rows
 from gemmgen.kernels.gemm.plan import GemmPlan, epilogue_accuracy
 from gemmgen.kernels.gemm.spec import GemmSpec
-from gemmgen.kernels.gemm.split_precision.product import SplitPrecisionPlan
 
 CASES = ("2 x 3 tiles", "primes")
 _REFERENCE = {
@@ -41,7 +40,7 @@ def field_cases(plan: GemmPlan) -> list[Case]:
 def excluded(plan: GemmPlan) -> str:
     """The reason why products of this instance are no polynomials over the field; empty for most instances."""
     spec: GemmSpec = plan.spec
-    if isinstance(plan, SplitPrecisionPlan):
+    if plan.least_depth:
         return "operands are split into planes of a smaller type, which is a matter of real bits"
     if spec.storage.c == "s32" and (spec.alpha == "argument" or spec.beta == "argument" or spec.epilogue):
         return "results are integers that are computed by way of real numbers"

@@ -11,14 +11,8 @@ import hashlib
 from dataclasses import dataclass
 
 from gemmgen.core.formulas import ceil_div
-from gemmgen.kernels.gemm.gemv.plan import GemvPlan
-from gemmgen.kernels.gemm.mma_sync.plan import MmaSyncPlan
-from gemmgen.kernels.gemm.naive.plan import NaivePlan
 from gemmgen.kernels.gemm.plan import GemmPlan
-from gemmgen.kernels.gemm.simt.plan import SimtPlan
 from gemmgen.kernels.gemm.spec import SplitKCluster, SplitKLast, SplitKParallel, SplitKSerial, StreamK
-from gemmgen.kernels.gemm.split_precision.product import SplitPrecisionPlan
-from gemmgen.kernels.gemm.wgmma.plan import WgmmaPlan
 
 _SHOWN_SLICES = 4
 
@@ -69,37 +63,8 @@ def numeric_class(plan: GemmPlan, k: int) -> NumericClass | str:
     if types[0] in ("s8", "u8"):
         return NumericClass(types, "exact", 0, (k,))
     slices, joined = _slices(plan, k)
-    match plan:
-        case SplitPrecisionPlan():
-            # Planes of one scheme add up their products by pairs of planes, which only the whole loop tells.
-            loop = plan.loop
-            steps = f"{spec.mainloop.arithmetic.f32_by} by {spec.mainloop.strategy} of {loop.tile_k}"
-            return NumericClass(types, f"{steps}, {_digest(plan)}", loop.promote_steps, slices, joined)
-        case WgmmaPlan():
-            every = plan.loop.promote_steps * plan.loop.tile_k
-            cut = " of 14 bits" if types[0] in ("e4m3", "e5m2") else ""
-            return NumericClass(types, f"k{plan.loop.instruction_k}{cut}", every if every < k else 0, slices, joined)
-        case MmaSyncPlan() if plan.loop.vectors is not None:
-            return NumericClass(types, f"vectors of {_digest(plan)}", 0, slices, joined)
-        case MmaSyncPlan():
-            halves = " in halves" if types[0] in ("e4m3", "e5m2") else ""
-            return NumericClass(types, f"k{plan.loop.instruction_k}{halves}", 0, slices, joined)
-        case NaivePlan():
-            return NumericClass(types, "fma", 0, (k,))
-        case SimtPlan():
-            groups = plan.loop.k_groups
-            return NumericClass(types, "fma" if groups == 1 else f"fma in {groups} groups by {plan.loop.tile_k}", 0, slices, joined)
-        case GemvPlan():
-            return NumericClass(types, f"chains of fma {_digest(plan)}", 0, slices, joined)
-    return f"the order of additions of {type(plan).__name__} is not known"
-
-
-def _digest(plan: GemmPlan) -> str:
-    """A name for whatever in a mainloop may decide about the order."""
-    fields = plan.spec.mainloop.model_dump(mode="json")
-    kept = sorted((name, str(value)) for name, value in fields.items() if name not in ("stages", "min_blocks_per_sm", "persistent_blocks"))
-    layout = (plan.matrix_a.row_major, plan.matrix_b.row_major, plan.matrix_a.alignment, plan.spec.transpose, plan.spec.order)
-    return hashlib.sha256(repr((kept, layout)).encode()).hexdigest()[:8]
+    steps, promoted = plan.additions(k)
+    return NumericClass(types, steps, promoted, slices, joined)
 
 
 def _slices(plan: GemmPlan, k: int) -> tuple[tuple[int, ...], str]:

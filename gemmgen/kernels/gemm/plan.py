@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -177,6 +178,21 @@ class GemmPlan(KernelPlan):
         if self.grouped:
             return TYPICAL | {"groups": 16}
         return {"m": 512, "n": 512, "k": 512, "batch": 64} if self.batched else dict(TYPICAL)
+
+    def additions(self, k: int) -> tuple[str, int]:
+        """A name for the order in which products of depth ``k`` are added up within a slice, and the values of k after which sums leave the
+        tensor core; 0: never. Instances with one name give the same bits."""
+        raise NotImplementedError
+
+    @property
+    def mainloop_digest(self) -> str:
+        """A name for whatever in the mainloop may decide about that order."""
+        fields = self.spec.mainloop.model_dump(mode="json")
+        kept = sorted(
+            (name, str(value)) for name, value in fields.items() if name not in ("stages", "min_blocks_per_sm", "persistent_blocks")
+        )
+        layout = (self.matrix_a.row_major, self.matrix_b.row_major, self.matrix_a.alignment, self.spec.transpose, self.spec.order)
+        return hashlib.sha256(repr((kept, layout)).encode()).hexdigest()[:8]
 
     def product_bound(self, a: Array, b: Array, slices: int) -> Array:
         """Largest error of A B. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1: each of the k terms takes

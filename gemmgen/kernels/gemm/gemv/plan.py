@@ -43,6 +43,9 @@ class GemvPlan(GemmPlan):
     def padded_k(self) -> int:
         return 1
 
+    def additions(self, k: int) -> tuple[str, int]:
+        return f"chains of fma {self.mainloop_digest}", 0
+
     @property
     def helpers(self) -> tuple[Helper, ...]:
         """Loads of A and B, whole and guarded; what others call before those."""

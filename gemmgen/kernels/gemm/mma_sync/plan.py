@@ -56,6 +56,12 @@ class MmaSyncPlan(TensorPlan):
         own, depth = self.grid.own_tiles, self.loop.tile_k
         return {"many rows of a tile": (5 * own, 1, depth), "many tiles of a row": (3, 2 * own + 1, depth)}
 
+    def additions(self, k: int) -> tuple[str, int]:
+        if self.loop.vectors is not None:
+            return f"vectors of {self.mainloop_digest}", 0
+        halves = " in halves" if self.matrix_a.type in ("e4m3", "e5m2") else ""
+        return f"k{self.loop.instruction_k}{halves}", 0
+
     @property
     def staged_store(self) -> str:
         if self.loop.turned:

@@ -55,6 +55,9 @@ class NaivePlan(GemmPlan):
     def padded_k(self) -> int:
         return 1
 
+    def additions(self, k: int) -> tuple[str, int]:
+        return "fma", 0
+
     @property
     def fetched_tile(self) -> tuple[int, int]:
         return 1, min(self.tile_n, WARP_THREADS)

@@ -50,6 +50,10 @@ class SimtPlan(GemmPlan):
     def stages(self) -> int:
         return self.loop.stages
 
+    def additions(self, k: int) -> tuple[str, int]:
+        groups = self.loop.k_groups
+        return "fma" if groups == 1 else f"fma in {groups} groups by {self.loop.tile_k}", 0
+
     @property
     def mainloop(self) -> str:
         """The kernel's mainloop in ``templates/gemm/mainloop.cu.j2``."""

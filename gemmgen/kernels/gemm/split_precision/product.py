@@ -78,6 +78,12 @@ class SplitPrecisionPlan(TensorPlan):
     def least_depth(self) -> int:
         return self.planes.least_depth
 
+    def additions(self, k: int) -> tuple[str, int]:
+        # Planes of one scheme add up their products by pairs of planes, which only the whole loop tells.
+        mainloop = self.spec.mainloop
+        name = f"{mainloop.arithmetic.f32_by} by {mainloop.strategy} of {self.loop.tile_k}, {self.mainloop_digest}"
+        return name, self.loop.promote_steps
+
     def product_bound(self, a: Array, b: Array, slices: int) -> Array:
         from gemmgen.kernels.gemm.split_precision.numbers import planes_bound
 

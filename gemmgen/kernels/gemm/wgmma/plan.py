@@ -46,6 +46,11 @@ class WgmmaPlan(TensorPlan):
     def slice_k(self) -> int:
         return self.loop.tile_k * self.loop.k_groups
 
+    def additions(self, k: int) -> tuple[str, int]:
+        every = self.loop.promote_steps * self.loop.tile_k
+        cut = " of 14 bits" if self.matrix_a.type in ("e4m3", "e5m2") else ""
+        return f"k{self.loop.instruction_k}{cut}", every if every < k else 0
+
     @property
     def row_parts(self) -> int:
         return self.loop.consumers if self.loop.skips_rows else 1
