@@ -170,18 +170,24 @@ def test_every_line_of_a_block_of_commands_is_one_that_is_known(path: Path, line
             assert words[0] in ("gemmgen", "dask", ".", "git"), part
 
 
-def test_the_spec_of_the_readme_is_the_one_it_names() -> None:
-    for page in ("README.md", "docs/tutorials/fused_linear.md"):
-        spec = yaml.safe_load(next(body for language, body in blocks(ROOT / page) if language == "yaml"))
-        shipped = spec_fields(shipped_specs()["gemm/simt/linear/bias_relu"])
-        assert {
-            name: value for name, value in shipped.items() if name not in ("label", "description", "schema_version", "architecture")
-        } == spec
+README_PROBLEM = "gemm:4096,11008,4096,nt,bf16,silu"
 
 
-def test_the_kernel_of_the_readme_is_the_one_that_is_rendered() -> None:
+def test_the_readme_shows_the_spec_and_kernel_of_its_problem() -> None:
+    page = (ROOT / "README.md").read_text()
+    planned = gemmgen.for_problem(README_PROBLEM, "H200")
+    assert f"--problem {README_PROBLEM} --device H200" in page
+    spec = yaml.safe_load(next(body for language, body in blocks(ROOT / "README.md") if language == "yaml"))
+    assert gemmgen.plan(spec).spec == planned.spec
     kernel = next(body for language, body in blocks(ROOT / "README.md") if language == "cuda")
-    assert kernel in gemmgen.render("gemm/simt/linear/bias_relu").text
+    assert kernel in gemmgen.render(planned).text
+
+
+def test_the_tutorial_shows_the_spec_that_it_names() -> None:
+    spec = yaml.safe_load(next(body for language, body in blocks(ROOT / "docs/tutorials/fused_linear.md") if language == "yaml"))
+    shipped = spec_fields(shipped_specs()["gemm/simt/linear/bias_relu"])
+    named = ("label", "description", "schema_version", "architecture")
+    assert {name: value for name, value in shipped.items() if name not in named} == spec
 
 
 def test_the_sweep_of_the_tutorial_is_the_file_beside_it() -> None:

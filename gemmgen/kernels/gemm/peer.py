@@ -141,7 +141,9 @@ def fastest_product(product: Product, tensors: Sequence[Any], bias: Any, alpha: 
             return lambda index: enqueue(algorithm, *sets[index], spare)
 
         runs = {algorithm.number: trial(algorithm) for algorithm in algorithms}
-        _FASTEST[key] = Choice(_fastest(runs, len(sets)), len(algorithms))
+        torch.cuda.synchronize(device)
+        with torch.cuda.stream(torch.cuda.Stream(device)):  # graphs are not captured on the default stream
+            _FASTEST[key] = Choice(_fastest(runs, len(sets)), len(algorithms))
     choice = _FASTEST[key]
     chosen = next(algorithm for algorithm in algorithms if algorithm.number == choice.number)
     held = (*tensors, bias, workspace, one)  # as long as the graph that replays the launch
