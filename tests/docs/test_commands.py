@@ -40,6 +40,8 @@ ELSEWHERE = {
     r"sweep --results": "tests/sweep",
     r"sweep tune_.* --search": "tests/sweep/test_search.py",
     r"emulate kernels?\.": "tests/cli/test_emulate.py",
+    r"emulate gemm\.cu .*--field": "tests/sanitizer/test_field.py",
+    r"gemmgen run ": "tests/sanitizer/test_run.py",
     r"draw .* -o docs/": "tests/present/drawing/test_documents.py",
     r"op: threshold": "tests/kernels/test_new_operation.py",
     r"yours?[./]|your/": "tests/cli/test_compare_and_see.py",
@@ -48,6 +50,17 @@ ELSEWHERE = {
     r"verify cpu/.* --sanitize": "tests/kernels/cpu_gemm",
 }
 """Commands that take files of the reader's, a cluster or an hour, and the tests that run the like of them."""
+
+WRITTEN = (
+    ("saxpy.cu", "docs/emulate.md", "cuda", "// saxpy.cu"),
+    ("tiles.yaml", "docs/sweeps.md", "yaml", "name: tiles"),
+    ("fused.yaml", "README.md", "yaml", "kind: gemm"),
+    ("swiglu_gate.yaml", "docs/epilogues.md", "yaml", "kind: gemm\nlabel: swiglu_gate"),
+    ("candidate.cu", "docs/judge.md", "cuda", "// candidate.cu"),
+    ("task.yaml", "docs/judge.md", "yaml", "grid:"),
+    ("reference.py", "docs/judge.md", "python", "def gemm"),
+)
+"""Files of the reader's that documents show: name, page, language, how they begin."""
 
 ON_SOME_MACHINES = r"gemmgen (bench|tune|verify --backend gpu)"
 """Commands that say what they miss where there is no GPU, or a processor of another kind."""
@@ -124,9 +137,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "docs" / "tutorials", folder / "docs" / "tutorials")
     shutil.copy(ROOT / "docs" / "stories" / "no_barrier.cu", folder / "docs")
-    saxpy = next(body for language, body in blocks(ROOT / "docs" / "emulate.md") if "// saxpy.cu" in body)
-    (folder / "saxpy.cu").write_text(saxpy)
-    (folder / "tiles.yaml").write_text(next(body for language, body in blocks(ROOT / "docs" / "sweeps.md") if language == "yaml"))
+    for file, page, language, begins in WRITTEN:
+        found = (body for known, body in blocks(ROOT / page) if known == language and body.startswith(begins))
+        (folder / file).write_text(next(found))
     return folder
 
 
@@ -142,7 +155,7 @@ def test_a_command_of_a_document_runs(command: str, folder: Path, monkeypatch: p
     if re.search(ON_SOME_MACHINES, command):
         assert result.exit_code == 0 or re.search("GPU|AVX|avx512", result.output + result.stderr), result.output
     else:
-        finding = " emulate " in command and "--explain" not in command
+        finding = re.search(" (emulate|judge) ", command) and "--explain" not in command
         assert result.exit_code == (1 if finding else 0), result.output + result.stderr
         assert result.exception is None or isinstance(result.exception, SystemExit)
 
@@ -216,6 +229,9 @@ def operands(document: str) -> dict[str, object]:
         "tokens": random.standard_normal((32, 64)).astype(np.float16),
         "experts": random.standard_normal((2, 64, 32)).astype(np.float16),
     }
+    if document == "docs/classes.md":
+        weight = random.standard_normal((64, 48)).astype(np.float16)
+        return {"x": groups["tokens"], "w": weight, "experts": groups["experts"], "offsets": np.array([16, 32], np.int32)}
     return small | whole | scales | groups | {"offsets": np.array([16, 32], np.int32), "x": random.standard_normal((8, 100), np.float32)}
 
 
