@@ -543,7 +543,7 @@ class _Tracker(Observer):
         self.engines_moved = False
 
     def regions(self) -> Iterator[Touched]:
-        """What was touched."""
+        """The memory that was touched."""
         yield from self._touched.values()
 
     def box_moved(self, *what: object) -> None:

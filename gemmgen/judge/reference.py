@@ -68,7 +68,7 @@ class Question:
 
 
 def answers(file: Path, function: str, questions: Sequence[Question], seconds: int = SECONDS) -> list[Arrays]:
-    """What the reference returns for each question. Raises ``SpecError`` if it fails, takes too long, or returns no arrays."""
+    """The reference's results for each question. Raises ``SpecError`` if it fails, takes too long, or returns no arrays."""
     import json
 
     given: Arrays = {f"{number}/{name}": array for number, question in enumerate(questions) for name, array in question.arrays.items()}

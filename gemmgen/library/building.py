@@ -177,7 +177,7 @@ class _Earlier:
         return {text_digest(text): text for name in files if (text := self._folder.text(name)) is not None}
 
     def record(self, instance: Instance, architecture: str, facts: Facts, cases: str) -> Record | None:
-        """What was seen of the same code on the same cases, told by the lines of the source as it is now; None if nothing was."""
+        """The record of the same code on the same cases, by the lines of the source as it is now; None if nothing was."""
         options, alike = options_digest(), self._records.get(cases, ())
         before = kept_facts(self._folder.section(instance, architecture), None, options, self._listing.release)
         for known in alike:

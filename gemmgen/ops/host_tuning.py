@@ -49,7 +49,7 @@ QUICK: Candidate = (
     "avx2_6x16",
     (*_DEPTH, "loops.edges=padded", "loops.instructions=extension", "loops.threads.count=1"),
 )
-"""What is compiled soonest; it serves while another is compiled."""
+"""The kernel that is compiled soonest; it serves while another is compiled."""
 LEAST_ROUNDS = 7
 MOST_ROUNDS = 31
 SEARCH_SECONDS = 0.2
@@ -155,7 +155,7 @@ def choice(shape: ShapeClass, transpose: Transposes) -> Choice | None:
 
 
 def known_choice(shape: ShapeClass, transpose: Transposes) -> Choice | None:
-    """What ``gemmgen tune --cpu`` found on this machine; None if it did not run."""
+    """The choice that ``gemmgen tune --cpu`` made on this machine; None if it did not run."""
     known = Cache().load(_choice_key(shape, candidates(transpose)))
     return None if known is None else Choice(**json.loads(known["choice.json"]))
 

@@ -25,7 +25,7 @@ def traced(path: Path, events: Any) -> Path:
     return path
 
 
-def test_the_operations_of_a_trace_become_problems_with_counts_and_times(tmp_path: Path) -> None:
+def test_operations_of_a_trace_become_problems(tmp_path: Path) -> None:
     bf16 = "c10::BFloat16"
     events = [
         event("aten::mm", [[64, 128], [128, 32]], [bf16, bf16], [[128, 1], [1, 128]], 30),

@@ -101,7 +101,7 @@ def test_no_signing_key_is_in_a_shared_cache(path: Path) -> None:
     assert "cache.key" not in path.read_text() and "~/.cache/gemmgen" not in path.read_text()
 
 
-def test_a_release_is_tested_before_it_is_built_and_has_provenance() -> None:
+def test_a_release_is_tested_first_and_has_provenance() -> None:
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
     assert "make test" in [step.get("run") for step in jobs["test"]["steps"]] and jobs["build"]["needs"] == "test"
     steps = json.dumps(jobs["build"]["steps"])

@@ -21,7 +21,7 @@ from gemmgen.hardware.target import device
 PROGRAM = Path(__file__).parent / "torch_package_program.py"
 
 
-def test_a_package_builds_without_gemmgen_and_registers_its_operators(tmp_path: Path) -> None:
+def test_a_package_builds_and_registers_its_operators(tmp_path: Path) -> None:
     layers = layers_of(["gemm:16,64,32,nt,bf16,bias,silu", "gemm:2048,64,32,nt,bf16,bias,silu"], device("H200"))
     plans = {row.plan.name: row.plan for layer in layers for row in layer.served}
     for name, text in torch_package("mine", layers, {name: dummy_bundle(plan) for name, plan in plans.items()}).items():

@@ -1,4 +1,4 @@
-"""What a torch package does without a GPU: run with torch by test_torch_package.py. Arguments: the package's folder and name."""
+"""Uses of a torch package without a GPU: run with torch by test_torch_package.py. Arguments: the package's folder and name."""
 
 import importlib
 import sys

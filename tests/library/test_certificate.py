@@ -144,7 +144,7 @@ def test_programs_are_the_same_under_other_targets_and_names() -> None:
     assert program_digests(ptx.format("sm_80", "k", 4).replace("ret", "exit"), "k")["code"] != one["code"]
 
 
-def test_a_macro_that_no_kernel_calls_is_no_part_of_what_was_used(tmp_path: Path) -> None:
+def test_a_macro_that_no_kernel_calls_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     block = (
         "{% macro used(n) %}{{ helper(n) }}{% endmacro %}\n{% macro helper(n) %}{{ n }}{% endmacro %}\n{% macro idle(n) %}no{% endmacro %}"

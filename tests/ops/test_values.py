@@ -101,7 +101,7 @@ def test_deviations_are_written_where_they_are_wanted() -> None:
     np.testing.assert_allclose(out, x.std(1, ddof=1, keepdims=True), rtol=1e-5)
 
 
-def test_extrema_of_short_integers_are_written_into_their_own_type() -> None:
+def test_extrema_of_short_integers_keep_their_type() -> None:
     x = RNG.integers(0, 256, (3, 20)).astype(np.uint8)
     out = np.empty(3, np.uint8)
     assert ops.reduce(x, "max", 1, out=out) is out
@@ -169,7 +169,7 @@ def test_a_bias_of_one_value_is_added_to_all(bias: Any) -> None:
     assert (ops.matmul(np.ones((3, 4), np.float32), np.ones((4, 5), np.float32), bias=bias) == 6).all()
 
 
-def test_a_residual_that_is_the_result_is_read_before_it_is_written() -> None:
+def test_a_residual_that_is_the_result_is_read_first() -> None:
     out = np.full((8, 8), 2, np.float32)
     a, b = np.ones((8, 4), np.float32), np.ones((4, 8), np.float32)
     ops.matmul(a, b, residual=out[:], out=out, gamma=3.0, activation="relu")

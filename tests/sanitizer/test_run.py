@@ -52,7 +52,7 @@ def line_of(words: str) -> int:
 
 
 @needs_nvcc
-def test_a_program_with_streams_graphs_textures_and_grid_barriers_is_clean(
+def test_streams_graphs_textures_and_grid_barriers_are_clean(
     program: Path, toolkit: Toolkit, capfd: pytest.CaptureFixture[str]
 ) -> None:
     report = run(program, toolkit, "features")
@@ -205,7 +205,7 @@ def conflicts(order: StreamOrder, *steps: tuple[int, bool]) -> int:
     return sum(len(list(order.touch_bytes(order.enqueue(stream, "work"), 0, 0, 64, writes))) for stream, writes in steps)
 
 
-def test_the_default_stream_waits_for_streams_that_do_not_refuse_it(order: StreamOrder) -> None:
+def test_the_default_stream_waits_for_blocking_streams(order: StreamOrder) -> None:
     assert conflicts(order, (1, True), (0, True), (1, True)) == 0
     assert conflicts(order, (2, True)) == 1
 

@@ -24,7 +24,7 @@ class NumericClass:
     types: tuple[str, str]
     """Types of the factors, as they are multiplied."""
     steps: str
-    """What adds up products: ``fma``, or a tensor core's instruction by its depth, with the way in which it cuts terms."""
+    """The unit that adds up products: ``fma``, or a tensor core's instruction by its depth, with the way in which it cuts terms."""
     promoted: int
     """Values of k after which sums leave the tensor core; 0: never."""
     slices: tuple[int, ...]

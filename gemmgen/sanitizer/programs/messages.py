@@ -34,7 +34,7 @@ class Operation(IntEnum):
 
 
 class StreamEvent(IntEnum):
-    """What happens to a stream or an event."""
+    """An event of a stream, or of one of CUDA's events."""
 
     CREATE = 1
     CREATE_UNORDERED = 2

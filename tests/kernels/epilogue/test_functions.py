@@ -160,7 +160,7 @@ def test_every_function_of_one_argument_is_tested() -> None:
     assert single - {*EXACT, "neg", "not", "abs", "square", "relu", "round", "hard_swish"} == set()
 
 
-def test_the_page_of_epilogues_lists_every_function_with_its_error() -> None:
+def test_the_page_lists_every_function_with_its_error() -> None:
     page = (Path(__file__).parents[3] / "docs" / "epilogues.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     for name, function in FUNCTIONS.items():

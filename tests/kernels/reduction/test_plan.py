@@ -170,7 +170,7 @@ def test_sizes_on_command_line_are_extents_that_shape_has() -> None:
 
 
 @pytest.mark.parametrize(("vector", "joins"), [(1, False), (4, False)])
-def test_the_moments_of_a_thread_take_vectors_without_joining_states(vector: int, joins: bool) -> None:
+def test_moments_take_vectors_without_joining_states(vector: int, joins: bool) -> None:
     strategy = {"name": "row_lanes", "lanes": 1, "vector": vector}
     plan = planned(operation="mean_variance", shape="rows", alignment=4, strategy=strategy)
     assert ("combine(" in gemmgen.render(plan).text) == joins
