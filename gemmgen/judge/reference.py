@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -75,7 +75,7 @@ def answers(file: Path, function: str, questions: Sequence[Question], seconds: i
     asked = [{"sizes": question.sizes, "arrays": list(question.arrays), "field": question.field} for question in questions]
     given["asked"] = np.frombuffer(json.dumps(asked).encode(), np.uint8)
     with tempfile.TemporaryDirectory() as folder:
-        np.savez(Path(folder) / "given.npz", **given)  # type: ignore[arg-type]
+        np.savez(Path(folder) / "given.npz", **cast("dict[str, Any]", given))
         environment = {"PATH": os.environ.get("PATH", ""), "OPENBLAS_NUM_THREADS": "1", "HOME": folder}
         command = [sys.executable, "-I", "-c", _CHILD, str(file.resolve()), function, str(seconds), str(MEMORY_BYTES)]
         try:

@@ -22,7 +22,7 @@ from gemmgen.core.errors import GemmgenError, PlanError
 from gemmgen.emulator import NoFieldMeaning, Observer, residues
 from gemmgen.emulator.arithmetic import FIELD, ORDERED_FIELD, Arithmetic
 from gemmgen.emulator.data_flow import DataFlow, data_dependence
-from gemmgen.emulator.memory import GLOBAL_BASE, Access, Space
+from gemmgen.emulator.memory import GLOBAL_BASE, Access, GlobalSpace, Space
 from gemmgen.emulator.program import Program, link
 from gemmgen.emulator.ptx.syntax import Instruction
 from gemmgen.kernels import family, has_part, part
@@ -119,10 +119,10 @@ class _DataLoads(Observer):
         self.found: dict[int, Instruction] = {}
 
     def accessed(self, space: Space, access: Access, lanes: Any, addresses: npt.NDArray[Any]) -> None:
-        if space.name != "global" or access.kind == "store" or id(access.instruction) in self.found or not len(addresses):
+        if not isinstance(space, GlobalSpace) or access.kind == "store" or id(access.instruction) in self.found or not len(addresses):
             return
         first = int(addresses[0]) - GLOBAL_BASE
-        regions = space.regions  # type: ignore[attr-defined]
+        regions = space.regions
         if any(region.start <= first < region.stop and region.name in self._names for region in regions):
             self.found[id(access.instruction)] = access.instruction
 

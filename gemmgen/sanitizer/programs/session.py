@@ -20,7 +20,7 @@ from gemmgen.emulator.errors import BadLaunch, EmulatorError, Misaligned, OutOfB
 from gemmgen.emulator.memory import GLOBAL_BASE, Region
 from gemmgen.emulator.textures import AddressMode
 from gemmgen.hardware.tensor_map import Element, Fill, Interleave, L2Promotion, Swizzle, TensorMap
-from gemmgen.sanitizer.findings import Finding, Place, findings_of, findings_of_launches
+from gemmgen.sanitizer.findings import Finding, Place, Severity, findings_of, findings_of_launches
 from gemmgen.sanitizer.programs.fat_binaries import ptx_of
 from gemmgen.sanitizer.programs.messages import BadMessage, Body, Frame, MemoryKind, Operation, StreamEvent, limit_of
 from gemmgen.sanitizer.programs.places import Places
@@ -487,7 +487,7 @@ class Session:
             self.report.unsupported.setdefault(name, self._at(frames))
         return b""
 
-    def _tell(self, code: str, title: str, severity: str, message: str, frames: tuple[Frame, ...]) -> None:
+    def _tell(self, code: str, title: str, severity: Severity, message: str, frames: tuple[Frame, ...]) -> None:
         if len(self._others) >= _MOST_FINDINGS:
             return
         call = self.places.first(frames)
@@ -497,7 +497,7 @@ class Session:
             quoted = self.places.line(call)
             text += f"\n  host  {call.file}:{call.line}" + (f"\n      {call.line:>6} | {quoted.strip()}" if quoted else "")
         severity = "error" if self.settings.strict else severity
-        finding = Finding(code, title, severity, message, where, None, 1, text)  # type: ignore[arg-type]
+        finding = Finding(code, title, severity, message, where, None, 1, text)
         self._others.setdefault((code, message if call is None else f"{call.file}:{call.line}"), finding)
 
     def _described(self, owner: _Owner | None) -> str:
