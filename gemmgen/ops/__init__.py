@@ -248,8 +248,8 @@ def reduce(
     than eight are left when neighbouring ones that lie alike count as one, it is copied first. ``out``: where to write,
     without gaps; it decides the type of the result (a pair for mean_variance, and for a list, with the types that these have by
     themselves). Else sums, products and means of
-    floats are float32, or float64 for float64; sums of integers int64; extrema have the elements' type or float32; indices are
-    int64. NumPy and CuPy hold the bits of bfloat16 as uint16.
+    floats are float32, or float64 for float64; sums of integers int64; extrema have the elements' type, but float32 for 16-bit
+    floats and int32 for int8; indices are int64. NumPy and CuPy hold the bits of bfloat16 as uint16.
 
     Raises ``LaunchError`` for arguments that do not go together.
     """
