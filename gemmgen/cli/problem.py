@@ -38,7 +38,7 @@ class AskedProblems:
     ) -> list[SpecFile]:
         """The specs that ``names`` and the problems mean. Raises ``UsageError`` if there is neither."""
         if not names and not self.texts:
-            raise click.UsageError("missing argument 'SPEC...'; or name a problem: --problem gemm:512,512,512,nt")
+            raise click.UsageError("Missing argument 'SPEC...'. Name a spec, or a problem: --problem gemm:512,512,512,nt")
         given = {"--spec": self.spec_output, "--bake": self.baked, "--device": self.device_name}
         if not self.texts and (alone := [name for name, value in given.items() if value is not None]):
             raise click.UsageError(f"{alone[0]} goes with --problem")

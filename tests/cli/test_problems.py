@@ -48,7 +48,7 @@ def test_commands_take_a_problem(run: Run) -> None:
     assert run("export", "--problem", "elementwise:1,1,1,4096,silu", *device, "--format", "python").out.startswith("# SPDX")
     assert "mainloop" in run("diff", "--problem", "gemm:64,64,64", "gemm/v0_naive", "--device", "A100", "--no-source").out
     run("view", "--problem", "elementwise:1,1,1,64,abs", *device, "-o", "page.html")
-    assert "missing argument 'SPEC...'" in run("render", code=2).err
+    assert "Missing argument 'SPEC...'" in run("render", code=2).err
     assert "--spec goes with --problem" in run("render", "gemm/v0_naive", "--spec", "x.yaml", code=2).err
 
 

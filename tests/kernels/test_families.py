@@ -82,20 +82,24 @@ def names_a_family(path: Path, kind: str) -> bool:
 
 OUTSIDE: dict[str, dict[str, str]] = {
     "gemm": {
+        "dispatch/profiles.py": "operators of torch that are its products",
         "ops/native.py": "a product's request, for processors",
         "ops/planes.py": "planes of matrices, an object of the user's",
         "ops/torch_derivatives.py": "the type of a product's result",
     },
-    "reduction": {},
+    "reduction": {"dispatch/profiles.py": "operators of torch that are reductions"},
     "conv2d": {
         "layouts.py": "functions for users that reorder images and filters",
         "ops/__init__.py": "the call",
         "ops/filters.py": "reordered filters, kept",
         "ops/torch_operators.py": "the call's schema",
+        "verification/field.py": "layouts of images in a reference over a field",
     },
     "elementwise": {
+        "dispatch/profiles.py": "operators of torch that are chains of operations",
         "kernels/cpu_gemm/plan.py": "the code of a reason against operations",
         "kernels/epilogue/steps.py": "the same",
+        "ops/__init__.py": "the call",
     },
     "cpu_gemm": {
         "export/blas.py": "the interface of BLAS, which a product alone has",
