@@ -67,6 +67,14 @@ constexpr int kThreads = 128 * kGroups + 32;
 constexpr int kStages = 4;
 constexpr int kBytesA = 12288;
 constexpr int kBytesB = 29184;
+constexpr int kRowBytesA = 64;  // of a row in shared memory, which the swizzle spans
+constexpr int kBlockBytesA = 4096;  // of the rows of A of one instruction
+constexpr int kStepBytesA = 32;  // of one instruction, along k
+constexpr int kLeadingBytesA = 16;  // ignored: rows run along k
+constexpr int kRowBytesB = 64;  // of a row in shared memory, which the swizzle spans
+constexpr int kStepBytesB = 32;  // of one instruction, along k
+constexpr int kLeadingBytesB = 16;  // ignored: rows run along k
+
 constexpr int kStagingBytes = 14336;  // for each group
 constexpr int kBarriers = kStages * (kBytesA + kBytesB) + kGroups * kStagingBytes;
 
@@ -122,6 +130,39 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer)
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
+// Bytes in which descriptors count.
+constexpr int kDescriptorUnit = 16;
+
+// The lower half for an address. kLeadingBytes: from a row's end to what follows it along m or n; of no account where
+// rows run along k.
+template <int kLeadingBytes>
+__device__ __forceinline__ unsigned descriptor_position(unsigned address)
+{
+    constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
+    return kLeadingBytes / kDescriptorUnit << 16 | (address & kAddressBits) / kDescriptorUnit;
+}
+
+// The descriptor of an operand in swizzled rows of kRowBytes, 32, 64 or 128, with this lower half.
+template <int kRowBytes>
+__device__ __forceinline__ unsigned long long matrix_descriptor(unsigned position)
+{
+    constexpr unsigned kSwizzle = kRowBytes == 128 ? 1 : kRowBytes == 64 ? 2 : 3;  // code of the swizzle
+    constexpr unsigned kStrideBytes = 8 * kRowBytes;  // from eight rows to the next
+    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
+    return static_cast<unsigned long long>(kLayout) << 32 | position;
+}
+
+// Bytes from an operand's first instruction along k to another: kRowSteps of them find their part in one row of shared
+// memory, and the next as many kSpanBytes further.
+template <int kStepBytes, int kRowSteps = 1, int kSpanBytes = 0>
+__device__ __forceinline__ int step_offset(int step)
+{
+    if constexpr (kRowSteps == 1)
+        return step * kStepBytes;
+    else
+        return step / kRowSteps * kSpanBytes + step % kRowSteps * kStepBytes;
+}
+
 // Sets a barrier up: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
 __device__ __forceinline__ void mbarrier_init(unsigned barrier, int arrivals)
 {
@@ -164,6 +205,16 @@ __device__ __forceinline__ bool mbarrier_try_wait(unsigned barrier, int parity)
 __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity)
 {
     while (!mbarrier_try_wait(barrier, parity)) {
+    }
+}
+
+// Goes on to the next of kStages stages; the phase of their barriers changes after the last.
+template <int kStages>
+__device__ __forceinline__ void advance(int& stage, int& phase)
+{
+    if (++stage == kStages) {
+        stage = 0;
+        phase ^= 1;
     }
 }
 
@@ -217,14 +268,14 @@ struct Divisors {
     Divisor tiles, image_positions, row_positions;
 };
 
-// D = A B, plus D if `accumulate`, for 64 x 224 of D and 32 of k; asynchronous.
+// D = A B + D for 64 x 224 of D and 32 of k; asynchronous.
 __device__ __forceinline__ void wgmma_m64n224k32(
-    int (&d)[112], unsigned long long a, unsigned long long b, int accumulate)
+    int (&d)[112], unsigned long long a, unsigned long long b)
 {
     asm volatile(
         "{\n"
         ".reg .pred p;\n"
-        "setp.ne.b32 p, %114, 0;\n"
+        "setp.ne.b32 p, 1, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n224k32.s32.s8.s8 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
@@ -250,27 +301,7 @@ __device__ __forceinline__ void wgmma_m64n224k32(
             "+r"(d[97]), "+r"(d[98]), "+r"(d[99]), "+r"(d[100]), "+r"(d[101]), "+r"(d[102]), "+r"(d[103]),
             "+r"(d[104]), "+r"(d[105]), "+r"(d[106]), "+r"(d[107]), "+r"(d[108]), "+r"(d[109]), "+r"(d[110]),
             "+r"(d[111])
-        : "l"(a), "l"(b), "r"(accumulate));
-}
-
-// A descriptor of A in shared memory: rows of 64 bytes along k, swizzled, eight rows every 512 bytes.
-__device__ __forceinline__ unsigned long long descriptor_a(unsigned position)
-{
-    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr int kStrideBytes = 512;  // from eight rows to the next
-    constexpr unsigned kSwizzle = 2;  // the code of swizzled rows of 64 bytes
-    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
-    return static_cast<unsigned long long>(kLayout) << 32 | position;
-}
-
-// A descriptor of B in shared memory: rows of 64 bytes along k, swizzled, eight rows every 512 bytes.
-__device__ __forceinline__ unsigned long long descriptor_b(unsigned position)
-{
-    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr int kStrideBytes = 512;  // from eight rows to the next
-    constexpr unsigned kSwizzle = 2;  // the code of swizzled rows of 64 bytes
-    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
-    return static_cast<unsigned long long>(kLayout) << 32 | position;
+        : "l"(a), "l"(b));
 }
 
 // Starts to copy a tile of the filter.
@@ -285,10 +316,6 @@ __device__ __forceinline__ void load_filter(
 __device__ __forceinline__ void multiply_stage(
     int (&products)[kBlocksM][kInstructionN / 2], unsigned a, unsigned b)
 {
-    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr int kBlockBytes = 4096;  // of the rows of A of one instruction
-    constexpr int kStepBytesA = 32;  // of one instruction, along k
-    constexpr int kStepBytesB = 32;  // of one instruction, along k
     constexpr int kPixelBytes = 64;  // of some channels of a pixel
     #pragma unroll
     for (int tap = 0; tap < kTaps; ++tap)
@@ -298,18 +325,11 @@ __device__ __forceinline__ void multiply_stage(
             for (int block = 0; block < kBlocksM; ++block)
                 wgmma_m64n224k32(
                     products[block],
-                    descriptor_a(a
-                        + (tap * (kBytesA / kTaps) + block * kBlockBytes + step * kStepBytesA) / kDescriptorUnit),
-                    descriptor_b(b + (tap * kPixelBytes + step * kStepBytesB) / kDescriptorUnit), 1);
-}
-
-// Goes on to the next stage; the phase of the barriers changes after the last.
-__device__ __forceinline__ void advance(int& stage, int& phase)
-{
-    if (++stage == kStages) {
-        stage = 0;
-        phase ^= 1;
-    }
+                    matrix_descriptor<kRowBytesA>(a
+                        + (tap * (kBytesA / kTaps) + block * kBlockBytesA + step_offset<kStepBytesA>(step))
+                        / kDescriptorUnit),
+                    matrix_descriptor<kRowBytesB>(b
+                        + (tap * kPixelBytes + step_offset<kStepBytesB>(step)) / kDescriptorUnit));
 }
 
 // The pixel of y at a position. Positions also count the padding at the ends of rows: there, the next pixel.
@@ -385,10 +405,6 @@ hopper_conv_wgmma_s8_64x448x64_s4_g2p_windows_s8_nhwc_sm90a_ca193ae2(
     constexpr int kReaders = 8;  // warps that read a stage
     constexpr int kBarrierBytes = 8;
     constexpr int kInstructionM = 64;
-    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
-    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
-    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
     // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
     constexpr int kMatrix = 8;
@@ -452,7 +468,7 @@ hopper_conv_wgmma_s8_64x448x64_s4_g2p_windows_s8_nhwc_sm90a_ca193ae2(
                             full + kBarrierBytes * stage, channel, tap + i, work.channel);
                     load_pixels(shared + kStages * kBytesA + stage * kBytesB, map_x, full + kBarrierBytes * stage,
                         channel, left, top, image, 0, dy);
-                    advance(stage, phase);
+                    advance<kStages>(stage, phase);
                     // On to the next channels, then to the next row of the filter.
                     channel += kTileK;
                     if (channel >= c) {
@@ -469,9 +485,8 @@ hopper_conv_wgmma_s8_64x448x64_s4_g2p_windows_s8_nhwc_sm90a_ca193ae2(
         const int warp = thread / 32;
         const int lane = thread % 32;
         constexpr int kGroupBytes = 14336;  // of a group's pixels of a tile of x
-        const unsigned a = kLeadingA | (shared & kAddressBits) / kDescriptorUnit;
-        const unsigned b =
-            kLeadingB | ((shared + kStages * kBytesA + group * kGroupBytes) & kAddressBits) / kDescriptorUnit;
+        const unsigned a = descriptor_position<kLeadingBytesA>(shared);
+        const unsigned b = descriptor_position<kLeadingBytesB>(shared + kStages * kBytesA + group * kGroupBytes);
         const unsigned staging = shared + kStages * (kBytesA + kBytesB) + group * kStagingBytes;
         for (; index < works; index += gridDim.x) {
             const Work work = work_at(index, channel_tiles, divisors.tiles, steps);
@@ -495,7 +510,7 @@ hopper_conv_wgmma_s8_64x448x64_s4_g2p_windows_s8_nhwc_sm90a_ca193ae2(
                     if (lane == 0)
                         mbarrier_arrive(empty + kBarrierBytes * previous);
                 }
-                advance(stage, phase);
+                advance<kStages>(stage, phase);
             }
             wgmma_wait<0>();
             if (work.steps > 0) {

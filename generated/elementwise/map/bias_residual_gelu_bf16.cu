@@ -28,6 +28,12 @@ constexpr int kThreads = 256;
 constexpr int kVector = 8;  // Elements that a thread loads and stores at a time.
 constexpr unsigned kTile = kThreads;  // Vectors of a block at a time.
 
+// x times the distribution function of the normal distribution.
+__device__ __forceinline__ float gelu(float x)
+{
+    return 0.5f * x * erfcf(-0.70710678f * x);
+}
+
 // The value of a bfloat16: the upper half of a float.
 __device__ __forceinline__ float bf16_to_float(unsigned short bits)
 {
@@ -106,7 +112,7 @@ __device__ __forceinline__ unsigned short apply(unsigned short element, unsigned
     float value = bf16_to_float(element);
     value += bf16_to_float(bias);
     value = fmaf(gamma, bf16_to_float(z), value);
-    value = 0.5f * value * (1.0f + erff(0.70710678f * value));
+    value = gelu(value);
     return float_to_bf16(value);
 }
 

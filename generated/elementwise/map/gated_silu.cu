@@ -25,6 +25,13 @@ constexpr int kThreads = 256;
 constexpr int kVector = 4;  // Elements that a thread loads and stores at a time.
 constexpr unsigned kTile = kThreads;  // Vectors of a block at a time.
 
+// x / (1 + e^-x).
+__device__ __forceinline__ float silu(float x)
+{
+    const float power = expf(-fabsf(x));
+    return (x < 0.0f ? x * power : x) / (1.0f + power);
+}
+
 // A divisor, as the multiplier and the shift that the host prepared for it.
 struct Divisor {
     unsigned multiplier;
@@ -86,7 +93,7 @@ __device__ __forceinline__ void store(T* target, const T (&values)[kVector], int
 __device__ __forceinline__ float apply(float element, float f)
 {
     float value = element;
-    value = value / (1.0f + expf(-value));
+    value = silu(value);
     value *= f;
     return value;
 }

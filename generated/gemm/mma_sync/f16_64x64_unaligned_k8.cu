@@ -52,6 +52,32 @@ constexpr int kStages = 3;
 constexpr int kBytesA = 4096;
 constexpr int kBytesB = 4096;
 
+// A tile of A, in shared memory rows of 128 bytes along m, swizzled.
+struct TileA {
+    using Element = unsigned short;
+    static constexpr int kLines = 64;  // rows
+    static constexpr int kDepth = kTileK;
+    static constexpr int kVector = 1;  // elements that a thread copies at a time
+    static constexpr int kElementBytes = 2;
+    static constexpr int kRowBytes = 128;
+    static constexpr int kSpanBytes = 0;  // rows are whole
+    static constexpr bool kAlongK = false;
+    static constexpr bool kSharedAlongK = false;
+};
+
+// A tile of B, in shared memory rows of 128 bytes along n, swizzled.
+struct TileB {
+    using Element = unsigned short;
+    static constexpr int kLines = 64;  // columns
+    static constexpr int kDepth = kTileK;
+    static constexpr int kVector = 1;  // elements that a thread copies at a time
+    static constexpr int kElementBytes = 2;
+    static constexpr int kRowBytes = 128;
+    static constexpr int kSpanBytes = 0;  // rows are whole
+    static constexpr bool kAlongK = false;
+    static constexpr bool kSharedAlongK = false;
+};
+
 // The nearest float16; ties go to the even one.
 __device__ __forceinline__ unsigned short float_to_f16(float value)
 {
@@ -66,6 +92,15 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer)
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
+// Reads four matrices of 8 rows of 16 bytes: each group of eight lanes gives the addresses of one matrix's rows, every
+// lane gets a word of each matrix.
+__device__ __forceinline__ void load_matrices(unsigned (&words)[4], unsigned row)
+{
+    asm volatile(
+        "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+        : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "r"(row) : "memory");
+}
+
 // Reads four matrices of 8 rows of eight 16-bit elements, each transposed: each group of eight lanes gives the
 // addresses of one matrix's rows, every lane gets a word of each transposed matrix.
 __device__ __forceinline__ void load_matrices_transposed(unsigned (&words)[4], unsigned row)
@@ -73,6 +108,79 @@ __device__ __forceinline__ void load_matrices_transposed(unsigned (&words)[4], u
     asm volatile(
         "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
         : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "r"(row) : "memory");
+}
+
+// Bytes to a byte of a row in shared memory: kRowBytes of a row lie side by side, the next as many kSpanBytes further.
+// Vectors of 16 bytes are permuted by an exclusive or with the row, alike in as many rows as fill all banks.
+template <int kRowBytes, int kSpanBytes>
+__device__ __forceinline__ int swizzled_offset(int row, int byte)
+{
+    constexpr int kVectorBytes = 16;
+    constexpr int kVectors = kRowBytes / kVectorBytes;  // of a row
+    constexpr int kRowsAlike = 128 / kRowBytes;
+    const int permutation = row / kRowsAlike & (kVectors - 1);
+    if constexpr (kSpanBytes == 0) {
+        const int vector = byte / kVectorBytes ^ permutation;
+        return row * kRowBytes + vector * kVectorBytes + byte % kVectorBytes;
+    } else {
+        const int vector = byte / kVectorBytes % kVectors ^ permutation;
+        return byte / kRowBytes * kSpanBytes + row * kRowBytes + vector * kVectorBytes + byte % kVectorBytes;
+    }
+}
+
+// Bytes from a tile's start in shared memory to an element: of a line, a row of A or a column of B, at some k.
+template <class Tile>
+__device__ __forceinline__ int tile_offset(int line, int k)
+{
+    if constexpr (Tile::kSharedAlongK)
+        return swizzled_offset<Tile::kRowBytes, Tile::kSpanBytes>(line, k * Tile::kElementBytes);
+    else
+        return swizzled_offset<Tile::kRowBytes, Tile::kSpanBytes>(k, line * Tile::kElementBytes);
+}
+
+// Reads a warp's fragments of A for one instruction's part of k: kBlocks of 16 rows, from row `first` on.
+template <class Tile, int kInstructionK, int kBlocks>
+__device__ __forceinline__ void load_fragments_a(
+    unsigned (&fragments)[kBlocks][4], unsigned tile, int first, int part, int lane)
+{
+    constexpr int kInstructionM = 16;
+    constexpr int kMatrix = 8;  // rows of a matrix, each of 16 bytes
+    if constexpr (Tile::kSharedAlongK) {
+        const int m = first + lane % kInstructionM;
+        const int k = part * kInstructionK + lane / kInstructionM * (kInstructionK / 2);
+        #pragma unroll
+        for (int i = 0; i < kBlocks; ++i)
+            load_matrices(fragments[i], tile + tile_offset<Tile>(m + i * kInstructionM, k));
+    } else {
+        const int m = first + lane / kMatrix % 2 * kMatrix;
+        const int k = part * kInstructionK + lane % kMatrix + lane / (2 * kMatrix) * kMatrix;
+        #pragma unroll
+        for (int i = 0; i < kBlocks; ++i)
+            load_matrices_transposed(fragments[i], tile + tile_offset<Tile>(m + i * kInstructionM, k));
+    }
+}
+
+// Reads a warp's fragments of B for one instruction's part of k: kBlocks of 8 columns, from column `first` on.
+template <class Tile, int kInstructionK, int kBlocks>
+__device__ __forceinline__ void load_fragments_b(
+    unsigned (&fragments)[kBlocks][2], unsigned tile, int first, int part, int lane)
+{
+    constexpr int kMatrix = 8;  // rows of a matrix, each of 16 bytes
+    const int n = first + lane / (2 * kMatrix) * kMatrix + (Tile::kSharedAlongK ? lane % kMatrix : 0);
+    const int k = part * kInstructionK
+        + (Tile::kSharedAlongK ? lane / kMatrix % 2 * (kInstructionK / 2) : lane % (2 * kMatrix));
+    #pragma unroll
+    for (int j = 0; j < kBlocks; j += 2) {
+        unsigned words[4];
+        if constexpr (Tile::kSharedAlongK)
+            load_matrices(words, tile + tile_offset<Tile>(n + j * kMatrix, k));
+        else
+            load_matrices_transposed(words, tile + tile_offset<Tile>(n + j * kMatrix, k));
+        fragments[j][0] = words[0];
+        fragments[j][1] = words[1];
+        fragments[j + 1][0] = words[2];
+        fragments[j + 1][1] = words[3];
+    }
 }
 
 // D += A B for 16 x 8 of D and 16 of k.
@@ -83,28 +191,6 @@ __device__ __forceinline__ void multiply(float* d, const unsigned (&a)[4], const
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
-// Where an element of a tile of A lies in shared memory: rows of 128 bytes along m, swizzled.
-__device__ __forceinline__ int offset_a(int k, int m)
-{
-    constexpr int kVectorBytes = 16;
-    constexpr int kRowBytes = 128;
-    constexpr int kPermutations = 8;  // of a row's vectors
-    const int byte = m * 2;
-    const int vector = (byte / kVectorBytes) ^ (k & (kPermutations - 1));
-    return k * kRowBytes + vector * kVectorBytes + byte % kVectorBytes;
-}
-
-// Where an element of a tile of B lies in shared memory: rows of 128 bytes along n, swizzled.
-__device__ __forceinline__ int offset_b(int k, int n)
-{
-    constexpr int kVectorBytes = 16;
-    constexpr int kRowBytes = 128;
-    constexpr int kPermutations = 8;  // of a row's vectors
-    const int byte = n * 2;
-    const int vector = (byte / kVectorBytes) ^ (k & (kPermutations - 1));
-    return k * kRowBytes + vector * kVectorBytes + byte % kVectorBytes;
 }
 
 // What a thread copies of a tile of A.
@@ -147,7 +233,7 @@ __device__ __forceinline__ void put_tile_a(unsigned char* target, const HeldA& h
     #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
         const int k = k_0 + pass * kRowsPerPass;
-        *reinterpret_cast<unsigned short*>(target + offset_a(k, m)) = held.elements[pass][0];
+        *reinterpret_cast<unsigned short*>(target + tile_offset<TileA>(m, k)) = held.elements[pass][0];
     }
 }
 
@@ -191,38 +277,7 @@ __device__ __forceinline__ void put_tile_b(unsigned char* target, const HeldB& h
     #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
         const int k = k_0 + pass * kRowsPerPass;
-        *reinterpret_cast<unsigned short*>(target + offset_b(k, n)) = held.elements[pass][0];
-    }
-}
-
-// Reads a warp's fragments of A for one instruction's part of k.
-__device__ __forceinline__ void load_fragments_a(
-    unsigned (&fragments)[kBlocksM][4], unsigned tile, int first, int part, int lane)
-{
-    constexpr int kInstructionM = 16;
-    constexpr int kMatrix = 8;  // rows of a matrix, each of 16 bytes
-    const int m = first + lane / kMatrix % 2 * kMatrix;
-    const int k = part * kInstructionK + lane % kMatrix + lane / (2 * kMatrix) * kMatrix;
-    #pragma unroll
-    for (int i = 0; i < kBlocksM; ++i)
-        load_matrices_transposed(fragments[i], tile + offset_a(k, m + i * kInstructionM));
-}
-
-// Reads a warp's fragments of B for one instruction's part of k.
-__device__ __forceinline__ void load_fragments_b(
-    unsigned (&fragments)[kBlocksN][2], unsigned tile, int first, int part, int lane)
-{
-    constexpr int kMatrix = 8;  // rows of a matrix, each of 16 bytes
-    const int n = first + lane / (2 * kMatrix) * kMatrix;
-    const int k = part * kInstructionK + lane % (2 * kMatrix);
-    #pragma unroll
-    for (int j = 0; j < kBlocksN; j += 2) {
-        unsigned words[4];
-        load_matrices_transposed(words, tile + offset_b(k, n + j * kMatrix));
-        fragments[j][0] = words[0];
-        fragments[j][1] = words[1];
-        fragments[j + 1][0] = words[2];
-        fragments[j + 1][1] = words[3];
+        *reinterpret_cast<unsigned short*>(target + tile_offset<TileB>(n, k)) = held.elements[pass][0];
     }
 }
 
@@ -318,8 +373,10 @@ mma_f16_unaligned_64x64x32_w32x32_s3_splitkparallel8_f16_f16_f16_tn_sm80_e565a02
             for (int part = 0; part < kTileK / kInstructionK; ++part) {
                 unsigned fragments_a[kBlocksM][4];
                 unsigned fragments_b[kBlocksN][2];
-                load_fragments_a(fragments_a, tiles_a + stage * kBytesA, warp / kWarpsN * kWarpM, part, lane);
-                load_fragments_b(fragments_b, tiles_b + stage * kBytesB, warp % kWarpsN * kWarpN, part, lane);
+                load_fragments_a<TileA, kInstructionK>(fragments_a, tiles_a + stage * kBytesA, warp / kWarpsN * kWarpM,
+                    part, lane);
+                load_fragments_b<TileB, kInstructionK>(fragments_b, tiles_b + stage * kBytesB, warp % kWarpsN * kWarpN,
+                    part, lane);
                 #pragma unroll
                 for (int i = 0; i < kBlocksM; ++i)
                     #pragma unroll

@@ -58,6 +58,41 @@ constexpr int kBytesA = 16384;
 constexpr int kBytesB = 16384;
 constexpr int kBarriers = kStages * (kBytesA + kBytesB);
 
+// Boxes that a tile of A comes in, and one of B.
+constexpr int kBoxesA = 1;  // side by side, which hold parts of k
+constexpr int kBoxElementsA = 128;  // of k, in one of them
+constexpr int kBoxBytesA = 16384;  // from one to the next
+
+constexpr int kBoxesB = 1;  // side by side, which hold parts of k
+constexpr int kBoxElementsB = 128;  // of k, in one of them
+constexpr int kBoxBytesB = 16384;  // from one to the next
+
+// A tile of A, in shared memory rows of 128 bytes along k, swizzled.
+struct TileA {
+    using Element = signed char;
+    static constexpr int kLines = 128;  // rows
+    static constexpr int kDepth = kTileK;
+    static constexpr int kVector = 16;  // elements that a thread copies at a time
+    static constexpr int kElementBytes = 1;
+    static constexpr int kRowBytes = 128;
+    static constexpr int kSpanBytes = 0;  // rows are whole
+    static constexpr bool kAlongK = true;
+    static constexpr bool kSharedAlongK = true;
+};
+
+// A tile of B, in shared memory rows of 128 bytes along k, swizzled.
+struct TileB {
+    using Element = signed char;
+    static constexpr int kLines = 128;  // columns
+    static constexpr int kDepth = kTileK;
+    static constexpr int kVector = 16;  // elements that a thread copies at a time
+    static constexpr int kElementBytes = 1;
+    static constexpr int kRowBytes = 128;
+    static constexpr int kSpanBytes = 0;  // rows are whole
+    static constexpr bool kAlongK = true;
+    static constexpr bool kSharedAlongK = true;
+};
+
 // A tensor's address, extents, strides, box and swizzle, made by the host.
 struct alignas(64) TensorMap {
     unsigned char bytes[128];
@@ -76,6 +111,15 @@ __device__ __forceinline__ void load_box_2d(unsigned target, const TensorMap& ma
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];"
         :: "r"(target), "l"(&map), "r"(barrier), "r"(x), "r"(y) : "memory");
+}
+
+// Starts to copy kBoxes boxes side by side, kElements apart in the tensor and kBytes apart in shared memory.
+template <int kBoxes, int kElements, int kBytes>
+__device__ __forceinline__ void load_boxes_2d(unsigned target, const TensorMap& map, unsigned barrier, int x, int y)
+{
+    #pragma unroll
+    for (int box = 0; box < kBoxes; ++box)
+        load_box_2d(target + box * kBytes, map, barrier, x + box * kElements, y);
 }
 
 // The nearest bfloat16; ties go to the even one.
@@ -98,6 +142,15 @@ __device__ __forceinline__ void load_matrices(unsigned (&words)[4], unsigned row
 {
     asm volatile(
         "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+        : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "r"(row) : "memory");
+}
+
+// Reads four matrices of 8 rows of eight 16-bit elements, each transposed: each group of eight lanes gives the
+// addresses of one matrix's rows, every lane gets a word of each transposed matrix.
+__device__ __forceinline__ void load_matrices_transposed(unsigned (&words)[4], unsigned row)
+{
+    asm volatile(
+        "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
         : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "r"(row) : "memory");
 }
 
@@ -140,6 +193,89 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity)
     }
 }
 
+// Goes on to the next of kStages stages; the phase of their barriers changes after the last.
+template <int kStages>
+__device__ __forceinline__ void advance(int& stage, int& phase)
+{
+    if (++stage == kStages) {
+        stage = 0;
+        phase ^= 1;
+    }
+}
+
+// Bytes to a byte of a row in shared memory: kRowBytes of a row lie side by side, the next as many kSpanBytes further.
+// Vectors of 16 bytes are permuted by an exclusive or with the row, alike in as many rows as fill all banks.
+template <int kRowBytes, int kSpanBytes>
+__device__ __forceinline__ int swizzled_offset(int row, int byte)
+{
+    constexpr int kVectorBytes = 16;
+    constexpr int kVectors = kRowBytes / kVectorBytes;  // of a row
+    constexpr int kRowsAlike = 128 / kRowBytes;
+    const int permutation = row / kRowsAlike & (kVectors - 1);
+    if constexpr (kSpanBytes == 0) {
+        const int vector = byte / kVectorBytes ^ permutation;
+        return row * kRowBytes + vector * kVectorBytes + byte % kVectorBytes;
+    } else {
+        const int vector = byte / kVectorBytes % kVectors ^ permutation;
+        return byte / kRowBytes * kSpanBytes + row * kRowBytes + vector * kVectorBytes + byte % kVectorBytes;
+    }
+}
+
+// Bytes from a tile's start in shared memory to an element: of a line, a row of A or a column of B, at some k.
+template <class Tile>
+__device__ __forceinline__ int tile_offset(int line, int k)
+{
+    if constexpr (Tile::kSharedAlongK)
+        return swizzled_offset<Tile::kRowBytes, Tile::kSpanBytes>(line, k * Tile::kElementBytes);
+    else
+        return swizzled_offset<Tile::kRowBytes, Tile::kSpanBytes>(k, line * Tile::kElementBytes);
+}
+
+// Reads a warp's fragments of A for one instruction's part of k: kBlocks of 16 rows, from row `first` on.
+template <class Tile, int kInstructionK, int kBlocks>
+__device__ __forceinline__ void load_fragments_a(
+    unsigned (&fragments)[kBlocks][4], unsigned tile, int first, int part, int lane)
+{
+    constexpr int kInstructionM = 16;
+    constexpr int kMatrix = 8;  // rows of a matrix, each of 16 bytes
+    if constexpr (Tile::kSharedAlongK) {
+        const int m = first + lane % kInstructionM;
+        const int k = part * kInstructionK + lane / kInstructionM * (kInstructionK / 2);
+        #pragma unroll
+        for (int i = 0; i < kBlocks; ++i)
+            load_matrices(fragments[i], tile + tile_offset<Tile>(m + i * kInstructionM, k));
+    } else {
+        const int m = first + lane / kMatrix % 2 * kMatrix;
+        const int k = part * kInstructionK + lane % kMatrix + lane / (2 * kMatrix) * kMatrix;
+        #pragma unroll
+        for (int i = 0; i < kBlocks; ++i)
+            load_matrices_transposed(fragments[i], tile + tile_offset<Tile>(m + i * kInstructionM, k));
+    }
+}
+
+// Reads a warp's fragments of B for one instruction's part of k: kBlocks of 8 columns, from column `first` on.
+template <class Tile, int kInstructionK, int kBlocks>
+__device__ __forceinline__ void load_fragments_b(
+    unsigned (&fragments)[kBlocks][2], unsigned tile, int first, int part, int lane)
+{
+    constexpr int kMatrix = 8;  // rows of a matrix, each of 16 bytes
+    const int n = first + lane / (2 * kMatrix) * kMatrix + (Tile::kSharedAlongK ? lane % kMatrix : 0);
+    const int k = part * kInstructionK
+        + (Tile::kSharedAlongK ? lane / kMatrix % 2 * (kInstructionK / 2) : lane % (2 * kMatrix));
+    #pragma unroll
+    for (int j = 0; j < kBlocks; j += 2) {
+        unsigned words[4];
+        if constexpr (Tile::kSharedAlongK)
+            load_matrices(words, tile + tile_offset<Tile>(n + j * kMatrix, k));
+        else
+            load_matrices_transposed(words, tile + tile_offset<Tile>(n + j * kMatrix, k));
+        fragments[j][0] = words[0];
+        fragments[j][1] = words[1];
+        fragments[j + 1][0] = words[2];
+        fragments[j + 1][1] = words[3];
+    }
+}
+
 // Two floats as halves in one word, the first in its lower bits.
 __device__ __forceinline__ unsigned pack(float low, float high)
 {
@@ -154,81 +290,6 @@ __device__ __forceinline__ void multiply(int* d, const unsigned (&a)[4], const u
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
-// Where an element of a tile of A lies in shared memory: rows of 128 bytes along k, swizzled.
-__device__ __forceinline__ int offset_a(int m, int k)
-{
-    constexpr int kVectorBytes = 16;
-    constexpr int kRowBytes = 128;
-    constexpr int kPermutations = 8;  // of a row's vectors
-    const int byte = k;
-    const int vector = (byte / kVectorBytes) ^ (m & (kPermutations - 1));
-    return m * kRowBytes + vector * kVectorBytes + byte % kVectorBytes;
-}
-
-// Where an element of a tile of B lies in shared memory: rows of 128 bytes along k, swizzled.
-__device__ __forceinline__ int offset_b(int n, int k)
-{
-    constexpr int kVectorBytes = 16;
-    constexpr int kRowBytes = 128;
-    constexpr int kPermutations = 8;  // of a row's vectors
-    const int byte = k;
-    const int vector = (byte / kVectorBytes) ^ (n & (kPermutations - 1));
-    return n * kRowBytes + vector * kVectorBytes + byte % kVectorBytes;
-}
-
-// Starts to copy a tile of A.
-__device__ __forceinline__ void load_tile_a(
-    unsigned target, const TensorMap& map, unsigned barrier, int m, int k)
-{
-    load_box_2d(target, map, barrier, k, m);
-}
-
-// Starts to copy a tile of B.
-__device__ __forceinline__ void load_tile_b(
-    unsigned target, const TensorMap& map, unsigned barrier, int n, int k)
-{
-    load_box_2d(target, map, barrier, k, n);
-}
-
-// Reads a warp's fragments of A for one instruction's part of k.
-__device__ __forceinline__ void load_fragments_a(
-    unsigned (&fragments)[kBlocksM][4], unsigned tile, int first, int part, int lane)
-{
-    constexpr int kInstructionM = 16;
-    const int m = first + lane % kInstructionM;
-    const int k = part * kInstructionK + lane / kInstructionM * (kInstructionK / 2);
-    #pragma unroll
-    for (int i = 0; i < kBlocksM; ++i)
-        load_matrices(fragments[i], tile + offset_a(m + i * kInstructionM, k));
-}
-
-// Reads a warp's fragments of B for one instruction's part of k.
-__device__ __forceinline__ void load_fragments_b(
-    unsigned (&fragments)[kBlocksN][2], unsigned tile, int first, int part, int lane)
-{
-    constexpr int kMatrix = 8;  // rows of a matrix, each of 16 bytes
-    const int n = first + lane % kMatrix + lane / (2 * kMatrix) * kMatrix;
-    const int k = part * kInstructionK + lane / kMatrix % 2 * (kInstructionK / 2);
-    #pragma unroll
-    for (int j = 0; j < kBlocksN; j += 2) {
-        unsigned words[4];
-        load_matrices(words, tile + offset_b(n + j * kMatrix, k));
-        fragments[j][0] = words[0];
-        fragments[j][1] = words[1];
-        fragments[j + 1][0] = words[2];
-        fragments[j + 1][1] = words[3];
-    }
-}
-
-// Goes on to the next stage; the phase of the barriers changes after the last.
-__device__ __forceinline__ void advance(int& stage, int& phase)
-{
-    if (++stage == kStages) {
-        stage = 0;
-        phase ^= 1;
-    }
 }
 
 // Applied to every element before it is stored: factor per row, factor per column.
@@ -321,8 +382,10 @@ mma_int8_tma_128x128x128_w64x32_s3_tma_ahead_s8_s8_bf16_nt_sm90_88a4eb62(
                 const int filled = (stage + step) % kStages;
                 const int at_k = step * kTileK;
                 mbarrier_arrive_expect(full + kBarrierBytes * filled, kBytesA + kBytesB);
-                load_tile_a(tiles_a + filled * kBytesA, map_a, full + kBarrierBytes * filled, work.row, at_k);
-                load_tile_b(tiles_b + filled * kBytesB, map_b, full + kBarrierBytes * filled, work.column, at_k);
+                load_boxes_2d<kBoxesA, kBoxElementsA, kBoxBytesA>(tiles_a + filled * kBytesA, map_a,
+                    full + kBarrierBytes * filled, at_k, work.row);
+                load_boxes_2d<kBoxesB, kBoxElementsB, kBoxBytesB>(tiles_b + filled * kBytesB, map_b,
+                    full + kBarrierBytes * filled, at_k, work.column);
             }
         }
 
@@ -335,8 +398,10 @@ mma_int8_tma_128x128x128_w64x32_s3_tma_ahead_s8_s8_bf16_nt_sm90_88a4eb62(
         if (work.steps > 0) {
             mbarrier_wait(full + kBarrierBytes * stage, phase);
             __syncthreads();
-            load_fragments_a(fragments_a[0], tiles_a + stage * kBytesA, warp / kWarpsN * kWarpM, 0, lane);
-            load_fragments_b(fragments_b[0], tiles_b + stage * kBytesB, warp % kWarpsN * kWarpN, 0, lane);
+            load_fragments_a<TileA, kInstructionK>(fragments_a[0], tiles_a + stage * kBytesA, warp / kWarpsN * kWarpM,
+                0, lane);
+            load_fragments_b<TileB, kInstructionK>(fragments_b[0], tiles_b + stage * kBytesB, warp % kWarpsN * kWarpN,
+                0, lane);
         }
         for (int step = 0; step < work.steps; ++step) {
             // The stage that was read in the step before is filled again.
@@ -345,24 +410,28 @@ mma_int8_tma_128x128x128_w64x32_s3_tma_ahead_s8_s8_bf16_nt_sm90_88a4eb62(
             const int at_k = (step + kStages - 1) * kTileK;
             if (fills && threadIdx.x == 0) {
                 mbarrier_arrive_expect(full + kBarrierBytes * filled, kBytesA + kBytesB);
-                load_tile_a(tiles_a + filled * kBytesA, map_a, full + kBarrierBytes * filled, work.row, at_k);
-                load_tile_b(tiles_b + filled * kBytesB, map_b, full + kBarrierBytes * filled, work.column, at_k);
+                load_boxes_2d<kBoxesA, kBoxElementsA, kBoxBytesA>(tiles_a + filled * kBytesA, map_a,
+                    full + kBarrierBytes * filled, at_k, work.row);
+                load_boxes_2d<kBoxesB, kBoxElementsB, kBoxBytesB>(tiles_b + filled * kBytesB, map_b,
+                    full + kBarrierBytes * filled, at_k, work.column);
             }
 
             #pragma unroll
             for (int part = 0; part < kParts; ++part) {
                 if (part < kParts - 1) {
-                    load_fragments_a(fragments_a[(part + 1) % 2], tiles_a + stage * kBytesA, warp / kWarpsN * kWarpM,
-                        part + 1, lane);
-                    load_fragments_b(fragments_b[(part + 1) % 2], tiles_b + stage * kBytesB, warp % kWarpsN * kWarpN,
-                        part + 1, lane);
+                    load_fragments_a<TileA, kInstructionK>(fragments_a[(part + 1) % 2], tiles_a + stage * kBytesA,
+                        warp / kWarpsN * kWarpM, part + 1, lane);
+                    load_fragments_b<TileB, kInstructionK>(fragments_b[(part + 1) % 2], tiles_b + stage * kBytesB,
+                        warp % kWarpsN * kWarpN, part + 1, lane);
                 } else {
-                    advance(stage, phase);
+                    advance<kStages>(stage, phase);
                     if (step + 1 < work.steps) {
                         mbarrier_wait(full + kBarrierBytes * stage, phase);
                         __syncthreads();
-                        load_fragments_a(fragments_a[0], tiles_a + stage * kBytesA, warp / kWarpsN * kWarpM, 0, lane);
-                        load_fragments_b(fragments_b[0], tiles_b + stage * kBytesB, warp % kWarpsN * kWarpN, 0, lane);
+                        load_fragments_a<TileA, kInstructionK>(fragments_a[0], tiles_a + stage * kBytesA,
+                            warp / kWarpsN * kWarpM, 0, lane);
+                        load_fragments_b<TileB, kInstructionK>(fragments_b[0], tiles_b + stage * kBytesB,
+                            warp % kWarpsN * kWarpN, 0, lane);
                     }
                 }
                 #pragma unroll

@@ -88,6 +88,12 @@ __device__ constexpr int offset_n(int i)
     return i / kVector * kStride + i % kVector;
 }
 
+// x times the distribution function of the normal distribution.
+__device__ __forceinline__ float gelu(float x)
+{
+    return 0.5f * x * erfcf(-0.70710678f * x);
+}
+
 // Reads 4 consecutive floats at once; near an edge only the `available` ones, and 0 for the others.
 __device__ __forceinline__ void load_guarded(float (&values)[4], const float* source, int available)
 {
@@ -210,7 +216,7 @@ __device__ __forceinline__ void multiply_accumulate(
 __device__ __forceinline__ float epilogue(float value, int column, const float* __restrict__ bias)
 {
     value += bias[column];
-    value = 0.5f * value * (1.0f + erff(0.70710678f * value));
+    value = gelu(value);
     return value;
 }
 

@@ -62,6 +62,19 @@ constexpr int kSums = kStages * (kBytesA + kBytesB);
 constexpr int kExtremes = kSums + (kClusterBlocks - 1) * kTileM * kTileN * sizeof(float);
 constexpr int kBarriers = kExtremes + (kClusterBlocks - 1) * kTileM * 2 * sizeof(unsigned);
 
+// Boxes that a tile of A comes in, and one of B; what instructions read of them.
+constexpr int kBoxesA = 2;  // side by side, which hold parts of k
+constexpr int kBoxElementsA = 32;  // of k, in one of them
+constexpr int kBoxBytesA = 8192;  // from one to the next
+
+constexpr int kBoxesB = 1;  // side by side, which hold parts of k
+constexpr int kBoxElementsB = 64;  // of k, in one of them
+constexpr int kBoxBytesB = 4096;  // from one to the next
+
+constexpr int kRowBytesB = 128;  // of a row in shared memory, which the swizzle spans
+constexpr int kStepBytesB = 32;  // of one instruction, along k
+constexpr int kLeadingBytesB = 16;  // ignored: rows run along k
+
 // A tensor's address, extents, strides, box and swizzle, made by the host.
 struct alignas(64) TensorMap {
     unsigned char bytes[128];
@@ -91,6 +104,25 @@ __device__ __forceinline__ void load_box_3d(
         "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
         " [%0], [%1, {%3, %4, %5}], [%2];"
         :: "r"(target), "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z) : "memory");
+}
+
+// Starts to copy kBoxes boxes side by side, kElements apart in the tensor and kBytes apart in shared memory.
+template <int kBoxes, int kElements, int kBytes>
+__device__ __forceinline__ void load_boxes_2d(unsigned target, const TensorMap& map, unsigned barrier, int x, int y)
+{
+    #pragma unroll
+    for (int box = 0; box < kBoxes; ++box)
+        load_box_2d(target + box * kBytes, map, barrier, x + box * kElements, y);
+}
+
+// Starts to copy such boxes of a tensor with three axes.
+template <int kBoxes, int kElements, int kBytes>
+__device__ __forceinline__ void load_boxes_3d(
+    unsigned target, const TensorMap& map, unsigned barrier, int x, int y, int z)
+{
+    #pragma unroll
+    for (int box = 0; box < kBoxes; ++box)
+        load_box_3d(target + box * kBytes, map, barrier, x + box * kElements, y, z);
 }
 
 // This block's index within its cluster.
@@ -135,6 +167,39 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer)
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
+// Bytes in which descriptors count.
+constexpr int kDescriptorUnit = 16;
+
+// The lower half for an address. kLeadingBytes: from a row's end to what follows it along m or n; of no account where
+// rows run along k.
+template <int kLeadingBytes>
+__device__ __forceinline__ unsigned descriptor_position(unsigned address)
+{
+    constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
+    return kLeadingBytes / kDescriptorUnit << 16 | (address & kAddressBits) / kDescriptorUnit;
+}
+
+// The descriptor of an operand in swizzled rows of kRowBytes, 32, 64 or 128, with this lower half.
+template <int kRowBytes>
+__device__ __forceinline__ unsigned long long matrix_descriptor(unsigned position)
+{
+    constexpr unsigned kSwizzle = kRowBytes == 128 ? 1 : kRowBytes == 64 ? 2 : 3;  // code of the swizzle
+    constexpr unsigned kStrideBytes = 8 * kRowBytes;  // from eight rows to the next
+    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
+    return static_cast<unsigned long long>(kLayout) << 32 | position;
+}
+
+// Bytes from an operand's first instruction along k to another: kRowSteps of them find their part in one row of shared
+// memory, and the next as many kSpanBytes further.
+template <int kStepBytes, int kRowSteps = 1, int kSpanBytes = 0>
+__device__ __forceinline__ int step_offset(int step)
+{
+    if constexpr (kRowSteps == 1)
+        return step * kStepBytes;
+    else
+        return step / kRowSteps * kSpanBytes + step % kRowSteps * kStepBytes;
+}
+
 // Sets a barrier up: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
 __device__ __forceinline__ void mbarrier_init(unsigned barrier, int arrivals)
 {
@@ -177,6 +242,16 @@ __device__ __forceinline__ bool mbarrier_try_wait(unsigned barrier, int parity)
 __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity)
 {
     while (!mbarrier_try_wait(barrier, parity)) {
+    }
+}
+
+// Goes on to the next of kStages stages; the phase of their barriers changes after the last.
+template <int kStages>
+__device__ __forceinline__ void advance(int& stage, int& phase)
+{
+    if (++stage == kStages) {
+        stage = 0;
+        phase ^= 1;
     }
 }
 
@@ -362,50 +437,21 @@ gemm_64x32x64_s6_c1_bf16x6_split_rows_splitkcluster2_tn_col_sm90a_1c4de194_split
     split_b(B, parts.planes_b, parts.exponents_b, n, k, ldb, blockIdx.x);
 }
 
-// D = A B, plus D if `accumulate`, for 64 x 32 of D and 16 of k; asynchronous.
+// D = A B + D for 64 x 32 of D and 16 of k; asynchronous.
 __device__ __forceinline__ void wgmma_m64n32k16(
-    float (&d)[16], const unsigned (&a)[4], unsigned long long b, int accumulate)
+    float (&d)[16], const unsigned (&a)[4], unsigned long long b)
 {
     asm volatile(
         "{\n"
         ".reg .pred p;\n"
-        "setp.ne.b32 p, %21, 0;\n"
+        "setp.ne.b32 p, 1, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
         "{%16, %17, %18, %19}, %20, p, 1, 1, 0;\n"
         "}"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
             "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
-}
-
-// A descriptor of B in shared memory: rows of 128 bytes along k, swizzled, eight rows every 1024 bytes.
-__device__ __forceinline__ unsigned long long descriptor_b(unsigned position)
-{
-    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr int kStrideBytes = 1024;  // from eight rows to the next
-    constexpr unsigned kSwizzle = 1;  // the code of swizzled rows of 128 bytes
-    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
-    return static_cast<unsigned long long>(kLayout) << 32 | position;
-}
-
-// Starts to copy a tile of A.
-__device__ __forceinline__ void load_tile_a(
-    unsigned target, const TensorMap& map, unsigned barrier, int m, int k)
-{
-    constexpr int kSpans = 2;  // pieces of a row of the tile, each of which is a row in shared memory
-    constexpr int kSpan = 32;  // of k, in a piece
-    constexpr int kSpanBytes = 8192;  // of all rows' first pieces, or second, and so on
-    #pragma unroll
-    for (int span = 0; span < kSpans; ++span)
-        load_box_2d(target + span * kSpanBytes, map, barrier, k + span * kSpan, m);
-}
-
-// Starts to copy a tile of a plane of B.
-__device__ __forceinline__ void load_tile_b(
-    unsigned target, const TensorMap& map, unsigned barrier, int n, int k, int plane)
-{
-    load_box_3d(target, map, barrier, k, n, plane);
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
 // The row, of eight, that this lane and three others have. Half a warp reads rows along k together: it has those two
@@ -461,8 +507,6 @@ __device__ __forceinline__ void multiply_planes(
     float (&products)[kBlocksM][kTileN / 2], const unsigned (&rows)[kBlocksM][kPromotedSteps][kPlanes][4], unsigned b,
     int plane_a, int plane_b, int first)
 {
-    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr int kStepBytesB = 32;  // of one instruction, along k
     b += plane_b * (kBytesB / kPlanes / kDescriptorUnit);
     #pragma unroll
     for (int step = 0; step < kPromotedSteps; ++step)
@@ -470,7 +514,7 @@ __device__ __forceinline__ void multiply_planes(
         for (int block = 0; block < kBlocksM; ++block)
             wgmma_m64n32k16(
                 products[block], rows[block][step][plane_a],
-                descriptor_b(b + ((first + step) * kStepBytesB) / kDescriptorUnit), 1);
+                matrix_descriptor<kRowBytesB>(b + step_offset<kStepBytesB>(first + step) / kDescriptorUnit));
 }
 
 // A result, which is a sum in order of k where it is not finite: what additions rounded off is no number once a sum has
@@ -484,15 +528,6 @@ __device__ __forceinline__ float in_order_of_k(
     for (int at_k = 0; at_k < k; ++at_k)
         sum = fmaf(A[static_cast<long long>(row) * lda + at_k], B[static_cast<long long>(column) * ldb + at_k], sum);
     return sum;
-}
-
-// Goes on to the next stage; the phase of the barriers changes after the last.
-__device__ __forceinline__ void advance(int& stage, int& phase)
-{
-    if (++stage == kStages) {
-        stage = 0;
-        phase ^= 1;
-    }
 }
 
 // A cluster's next piece of work: a tile of C, and the steps along k that belong to it.
@@ -539,9 +574,6 @@ gemm_64x32x64_s6_c1_bf16x6_split_rows_splitkcluster2_tn_col_sm90a_1c4de194(
     constexpr int kReaders = 4;  // warps that read a stage
     constexpr int kBarrierBytes = 8;
     constexpr int kInstructionM = 64;
-    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
-    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
     // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
     constexpr int kMatrix = 8;
@@ -589,13 +621,15 @@ gemm_64x32x64_s6_c1_bf16x6_split_rows_splitkcluster2_tn_col_sm90a_1c4de194(
                 for (int step = work.first_step; step < work.first_step + work.steps; ++step) {
                     mbarrier_wait(empty + kBarrierBytes * stage, phase ^ 1);
                     mbarrier_arrive_expect(full + kBarrierBytes * stage, kBytesA + kBytesB);
-                    load_tile_a(shared + stage * kBytesA, map_a, full + kBarrierBytes * stage, work.row, step * kTileK);
+                    load_boxes_2d<kBoxesA, kBoxElementsA, kBoxBytesA>(shared + stage * kBytesA, map_a,
+                        full + kBarrierBytes * stage, step * kTileK, work.row);
                     #pragma unroll
                     for (int plane = 0; plane < kPlanes; ++plane) {
-                        load_tile_b(shared + kStages * kBytesA + stage * kBytesB + plane * (kBytesB / kPlanes), map_b,
-                            full + kBarrierBytes * stage, work.column, step * kTileK, plane);
+                        load_boxes_3d<kBoxesB, kBoxElementsB,
+                            kBoxBytesB>(shared + kStages * kBytesA + stage * kBytesB + plane * (kBytesB / kPlanes),
+                                map_b, full + kBarrierBytes * stage, step * kTileK, work.column, plane);
                     }
-                    advance(stage, phase);
+                    advance<kStages>(stage, phase);
                 }
             }
         }
@@ -606,7 +640,7 @@ gemm_64x32x64_s6_c1_bf16x6_split_rows_splitkcluster2_tn_col_sm90a_1c4de194(
         const int warp = thread / 32;
         const int lane = thread % 32;
         const unsigned a = shared;
-        const unsigned b = kLeadingB | ((shared + kStages * kBytesA) & kAddressBits) / kDescriptorUnit;
+        const unsigned b = descriptor_position<kLeadingBytesB>(shared + kStages * kBytesA);
         const unsigned sums = shared + kSums;
         for (; index < works; index += gridDim.x / kClusterBlocks) {
             const Work work = work_at(index, m, k, rank);
@@ -615,10 +649,8 @@ gemm_64x32x64_s6_c1_bf16x6_split_rows_splitkcluster2_tn_col_sm90a_1c4de194(
             // core has cut off much of them: the smaller ones first, so that what is cut off of these has their
             // magnitude, then the leading one. What that addition rounds off begins the sum of the next steps. While
             // the tensor cores multiply, the rows of the next steps are split.
-            constexpr int kTurns = 1;  // groups of warps that take these rounds in turns
-            constexpr int kRounds = kTileK / kInstructionK / kPromotedSteps / kTurns;  // of a stage, for a group
+            constexpr int kRounds = kTileK / kInstructionK / kPromotedSteps;  // of a stage
             static_assert(kRounds % 2 == 0);  // rows of rounds lie in two places alternately
-            const int begin = 0 * kPromotedSteps;
             float products[kBlocksM][kTileN / 2];
             unsigned largest[kBlocksM][2];  // extremes of this thread's rows: magnitudes as bits, the least less 1
             unsigned least[kBlocksM][2];
@@ -638,14 +670,14 @@ gemm_64x32x64_s6_c1_bf16x6_split_rows_splitkcluster2_tn_col_sm90a_1c4de194(
             unsigned rows[2][kBlocksM][kPromotedSteps][kPlanes][4];
             if (work.steps > 0) {
                 mbarrier_wait(full + kBarrierBytes * stage, phase);
-                split_rows(rows[0], largest, least, a + stage * kBytesA, begin, warp, lane);
+                split_rows(rows[0], largest, least, a + stage * kBytesA, 0, warp, lane);
             }
             for (int step = 0; step < work.steps; ++step) {
                 const int current = stage;
                 const unsigned stage_b = b + stage * (kBytesB / kDescriptorUnit);
                 #pragma unroll
                 for (int round = 0; round < kRounds; ++round) {
-                    const int first = begin + round * kTurns * kPromotedSteps;
+                    const int first = round * kPromotedSteps;
                     wgmma_fence();
                     multiply_planes(products, rows[round % 2], stage_b, 2, 0, first);
                     multiply_planes(products, rows[round % 2], stage_b, 0, 2, first);
@@ -656,12 +688,12 @@ gemm_64x32x64_s6_c1_bf16x6_split_rows_splitkcluster2_tn_col_sm90a_1c4de194(
                     wgmma_commit();
                     if (round < kRounds - 1) {
                         split_rows(rows[(round + 1) % 2], largest, least, a + current * kBytesA,
-                            first + kTurns * kPromotedSteps, warp, lane);
+                            first + kPromotedSteps, warp, lane);
                     } else {
-                        advance(stage, phase);
+                        advance<kStages>(stage, phase);
                         if (step < work.steps - 1) {
                             mbarrier_wait(full + kBarrierBytes * stage, phase);
-                            split_rows(rows[0], largest, least, a + stage * kBytesA, begin, warp, lane);
+                            split_rows(rows[0], largest, least, a + stage * kBytesA, 0, warp, lane);
                         }
                     }
                     wgmma_wait<0>();

@@ -55,6 +55,23 @@ constexpr int kBytesA = 32768;
 constexpr int kBytesB = 32768;
 constexpr int kBarriers = kStages * (kBytesA + kBytesB);
 
+// Boxes that a tile of A comes in, and one of B; what instructions read of them.
+constexpr int kBoxesA = 1;  // side by side, which hold parts of k
+constexpr int kBoxElementsA = 64;  // of k, in one of them
+constexpr int kBoxBytesA = 16384;  // from one to the next
+
+constexpr int kBoxesB = 1;  // side by side, which hold parts of k
+constexpr int kBoxElementsB = 64;  // of k, in one of them
+constexpr int kBoxBytesB = 16384;  // from one to the next
+
+constexpr int kRowBytesA = 128;  // of a row in shared memory, which the swizzle spans
+constexpr int kBlockBytesA = 8192;  // of the rows of A of one instruction
+constexpr int kStepBytesA = 32;  // of one instruction, along k
+constexpr int kLeadingBytesA = 16;  // ignored: rows run along k
+constexpr int kRowBytesB = 128;  // of a row in shared memory, which the swizzle spans
+constexpr int kStepBytesB = 32;  // of one instruction, along k
+constexpr int kLeadingBytesB = 16;  // ignored: rows run along k
+
 // A tensor's address, extents, strides, box and swizzle, made by the host.
 struct alignas(64) TensorMap {
     unsigned char bytes[128];
@@ -77,10 +94,53 @@ __device__ __forceinline__ void load_box_3d(
         :: "r"(target), "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z) : "memory");
 }
 
+// Starts to copy such boxes of a tensor with three axes.
+template <int kBoxes, int kElements, int kBytes>
+__device__ __forceinline__ void load_boxes_3d(
+    unsigned target, const TensorMap& map, unsigned barrier, int x, int y, int z)
+{
+    #pragma unroll
+    for (int box = 0; box < kBoxes; ++box)
+        load_box_3d(target + box * kBytes, map, barrier, x + box * kElements, y, z);
+}
+
 // The address of something in shared memory, as instructions take it.
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+// Bytes in which descriptors count.
+constexpr int kDescriptorUnit = 16;
+
+// The lower half for an address. kLeadingBytes: from a row's end to what follows it along m or n; of no account where
+// rows run along k.
+template <int kLeadingBytes>
+__device__ __forceinline__ unsigned descriptor_position(unsigned address)
+{
+    constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
+    return kLeadingBytes / kDescriptorUnit << 16 | (address & kAddressBits) / kDescriptorUnit;
+}
+
+// The descriptor of an operand in swizzled rows of kRowBytes, 32, 64 or 128, with this lower half.
+template <int kRowBytes>
+__device__ __forceinline__ unsigned long long matrix_descriptor(unsigned position)
+{
+    constexpr unsigned kSwizzle = kRowBytes == 128 ? 1 : kRowBytes == 64 ? 2 : 3;  // code of the swizzle
+    constexpr unsigned kStrideBytes = 8 * kRowBytes;  // from eight rows to the next
+    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
+    return static_cast<unsigned long long>(kLayout) << 32 | position;
+}
+
+// Bytes from an operand's first instruction along k to another: kRowSteps of them find their part in one row of shared
+// memory, and the next as many kSpanBytes further.
+template <int kStepBytes, int kRowSteps = 1, int kSpanBytes = 0>
+__device__ __forceinline__ int step_offset(int step)
+{
+    if constexpr (kRowSteps == 1)
+        return step * kStepBytes;
+    else
+        return step / kRowSteps * kSpanBytes + step % kRowSteps * kStepBytes;
 }
 
 // Sets a barrier up: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
@@ -125,6 +185,16 @@ __device__ __forceinline__ bool mbarrier_try_wait(unsigned barrier, int parity)
 __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity)
 {
     while (!mbarrier_try_wait(barrier, parity)) {
+    }
+}
+
+// Goes on to the next of kStages stages; the phase of their barriers changes after the last.
+template <int kStages>
+__device__ __forceinline__ void advance(int& stage, int& phase)
+{
+    if (++stage == kStages) {
+        stage = 0;
+        phase ^= 1;
     }
 }
 
@@ -358,14 +428,14 @@ gemm_128x128x64_s3_c2_f16x3_nt_sm90a_f6096070_split(
         is_a ? m : n, k, is_a ? lda : ldb, is_a ? blockIdx.x : blockIdx.x - blocks_a);
 }
 
-// D = A B, plus D if `accumulate`, for 64 x 128 of D and 16 of k; asynchronous.
+// D = A B + D for 64 x 128 of D and 16 of k; asynchronous.
 __device__ __forceinline__ void wgmma_m64n128k16(
-    float (&d)[64], unsigned long long a, unsigned long long b, int accumulate)
+    float (&d)[64], unsigned long long a, unsigned long long b)
 {
     asm volatile(
         "{\n"
         ".reg .pred p;\n"
-        "setp.ne.b32 p, %66, 0;\n"
+        "setp.ne.b32 p, 1, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
@@ -381,10 +451,10 @@ __device__ __forceinline__ void wgmma_m64n128k16(
             "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
             "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
             "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-        : "l"(a), "l"(b), "r"(accumulate));
+        : "l"(a), "l"(b));
 }
 
-// D = A B, whatever D was before; asynchronous.
+// D = A B, whatever D was before, for 64 x 128 of D and 16 of k; asynchronous.
 __device__ __forceinline__ void wgmma_m64n128k16_fresh(
     float (&d)[64], unsigned long long a, unsigned long long b)
 {
@@ -410,70 +480,30 @@ __device__ __forceinline__ void wgmma_m64n128k16_fresh(
         : "l"(a), "l"(b));
 }
 
-// A descriptor of A in shared memory: rows of 128 bytes along k, swizzled, eight rows every 1024 bytes.
-__device__ __forceinline__ unsigned long long descriptor_a(unsigned position)
-{
-    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr int kStrideBytes = 1024;  // from eight rows to the next
-    constexpr unsigned kSwizzle = 1;  // the code of swizzled rows of 128 bytes
-    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
-    return static_cast<unsigned long long>(kLayout) << 32 | position;
-}
-
-// A descriptor of B in shared memory: rows of 128 bytes along k, swizzled, eight rows every 1024 bytes.
-__device__ __forceinline__ unsigned long long descriptor_b(unsigned position)
-{
-    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr int kStrideBytes = 1024;  // from eight rows to the next
-    constexpr unsigned kSwizzle = 1;  // the code of swizzled rows of 128 bytes
-    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
-    return static_cast<unsigned long long>(kLayout) << 32 | position;
-}
-
-// Starts to copy a tile of a plane of A.
-__device__ __forceinline__ void load_tile_a(
-    unsigned target, const TensorMap& map, unsigned barrier, int m, int k, int plane)
-{
-    load_box_3d(target, map, barrier, k, m, plane);
-}
-
-// Starts to copy a tile of a plane of B.
-__device__ __forceinline__ void load_tile_b(
-    unsigned target, const TensorMap& map, unsigned barrier, int n, int k, int plane)
-{
-    load_box_3d(target, map, barrier, k, n, plane);
-}
-
 // Starts to multiply the leading planes of a stage over kPromotedSteps steps of k; of A this group's rows.
 __device__ __forceinline__ void multiply_leading(float (&products)[kBlocksM][kTileN / 2], unsigned a, unsigned b,
     int first)
 {
-    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr int kBlockBytes = 8192;  // of the rows of A of one instruction
-    constexpr int kStepBytesA = 32;  // of one instruction, along k
-    constexpr int kStepBytesB = 32;  // of one instruction, along k
     #pragma unroll
     for (int step = first; step < first + kPromotedSteps; ++step)
         #pragma unroll
         for (int block = 0; block < kBlocksM; ++block)
             if (step == first)
                 wgmma_m64n128k16_fresh(products[block],
-                    descriptor_a(a + (block * kBlockBytes + step * kStepBytesA) / kDescriptorUnit),
-                    descriptor_b(b + (step * kStepBytesB) / kDescriptorUnit));
+                    matrix_descriptor<kRowBytesA>(a
+                        + (block * kBlockBytesA + step_offset<kStepBytesA>(step)) / kDescriptorUnit),
+                    matrix_descriptor<kRowBytesB>(b + step_offset<kStepBytesB>(step) / kDescriptorUnit));
             else
                 wgmma_m64n128k16(products[block],
-                    descriptor_a(a + (block * kBlockBytes + step * kStepBytesA) / kDescriptorUnit),
-                    descriptor_b(b + (step * kStepBytesB) / kDescriptorUnit), 1);
+                    matrix_descriptor<kRowBytesA>(a
+                        + (block * kBlockBytesA + step_offset<kStepBytesA>(step)) / kDescriptorUnit),
+                    matrix_descriptor<kRowBytesB>(b + step_offset<kStepBytesB>(step) / kDescriptorUnit));
 }
 
 // Starts to add the product of two other planes, over the same steps.
 __device__ __forceinline__ void multiply_planes(
     float (&products)[kBlocksM][kTileN / 2], unsigned a, unsigned b, int plane_a, int plane_b, int first)
 {
-    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr int kBlockBytes = 8192;  // of the rows of A of one instruction
-    constexpr int kStepBytesA = 32;  // of one instruction, along k
-    constexpr int kStepBytesB = 32;  // of one instruction, along k
     a += plane_a * (kBytesA / kPlanes / kDescriptorUnit);
     b += plane_b * (kBytesB / kPlanes / kDescriptorUnit);
     #pragma unroll
@@ -481,17 +511,9 @@ __device__ __forceinline__ void multiply_planes(
         #pragma unroll
         for (int block = 0; block < kBlocksM; ++block)
             wgmma_m64n128k16(products[block],
-                descriptor_a(a + (block * kBlockBytes + step * kStepBytesA) / kDescriptorUnit),
-                descriptor_b(b + (step * kStepBytesB) / kDescriptorUnit), 1);
-}
-
-// Goes on to the next stage; the phase of the barriers changes after the last.
-__device__ __forceinline__ void advance(int& stage, int& phase)
-{
-    if (++stage == kStages) {
-        stage = 0;
-        phase ^= 1;
-    }
+                matrix_descriptor<kRowBytesA>(a
+                    + (block * kBlockBytesA + step_offset<kStepBytesA>(step)) / kDescriptorUnit),
+                matrix_descriptor<kRowBytesB>(b + step_offset<kStepBytesB>(step) / kDescriptorUnit));
 }
 
 // A block's next piece of work: a tile of C, and the steps along k that belong to it.
@@ -540,10 +562,6 @@ gemm_128x128x64_s3_c2_f16x3_nt_sm90a_f6096070(
     constexpr int kReaders = 8;  // warps that read a stage
     constexpr int kBarrierBytes = 8;
     constexpr int kInstructionM = 64;
-    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
-    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
-    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
     // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
     constexpr int kMatrix = 8;
@@ -599,12 +617,14 @@ gemm_128x128x64_s3_c2_f16x3_nt_sm90a_f6096070(
                     mbarrier_arrive_expect(full + kBarrierBytes * stage, kBytesA + kBytesB);
                     #pragma unroll
                     for (int plane = 0; plane < kPlanes; ++plane) {
-                        load_tile_a(shared + stage * kBytesA + plane * (kBytesA / kPlanes), map_a,
-                            full + kBarrierBytes * stage, work.row, step * kTileK, plane);
-                        load_tile_b(shared + kStages * kBytesA + stage * kBytesB + plane * (kBytesB / kPlanes), map_b,
-                            full + kBarrierBytes * stage, work.column, step * kTileK, plane);
+                        load_boxes_3d<kBoxesA, kBoxElementsA,
+                            kBoxBytesA>(shared + stage * kBytesA + plane * (kBytesA / kPlanes), map_a,
+                                full + kBarrierBytes * stage, step * kTileK, work.row, plane);
+                        load_boxes_3d<kBoxesB, kBoxElementsB,
+                            kBoxBytesB>(shared + kStages * kBytesA + stage * kBytesB + plane * (kBytesB / kPlanes),
+                                map_b, full + kBarrierBytes * stage, step * kTileK, work.column, plane);
                     }
-                    advance(stage, phase);
+                    advance<kStages>(stage, phase);
                 }
             }
         }
@@ -615,8 +635,8 @@ gemm_128x128x64_s3_c2_f16x3_nt_sm90a_f6096070(
         const int warp = thread / 32;
         const int lane = thread % 32;
         constexpr int kGroupBytes = 8192;  // of a group's rows of a tile of A
-        const unsigned a = kLeadingA | ((shared + group * kGroupBytes) & kAddressBits) / kDescriptorUnit;
-        const unsigned b = kLeadingB | ((shared + kStages * kBytesA) & kAddressBits) / kDescriptorUnit;
+        const unsigned a = descriptor_position<kLeadingBytesA>(shared + group * kGroupBytes);
+        const unsigned b = descriptor_position<kLeadingBytesB>(shared + kStages * kBytesA);
         if (group == 1)
             pass_turn(1);  // the first group begins
         for (; index < works; index += gridDim.x) {
@@ -668,7 +688,7 @@ gemm_128x128x64_s3_c2_f16x3_nt_sm90a_f6096070(
                         for (int i = 0; i < kTileN / 2; ++i)
                             kept[block][i] = fmaf(leading[block][i], kKeptScale, kept[block][i]);
                 }
-                advance(stage, phase);
+                advance<kStages>(stage, phase);
             }
             wgmma_wait<0>();
             if (work.steps > 0) {

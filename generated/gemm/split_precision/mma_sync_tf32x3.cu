@@ -59,6 +59,32 @@ constexpr int kStages = 2;
 constexpr int kBytesA = 32768;
 constexpr int kBytesB = 16384;
 
+// A tile of A, in shared memory rows of 128 bytes along k, swizzled.
+struct TileA {
+    using Element = float;
+    static constexpr int kLines = 128;  // rows
+    static constexpr int kDepth = kTileK;
+    static constexpr int kVector = 4;  // elements that a thread copies at a time
+    static constexpr int kElementBytes = 4;
+    static constexpr int kRowBytes = 128;
+    static constexpr int kSpanBytes = 0;  // rows are whole
+    static constexpr bool kAlongK = true;
+    static constexpr bool kSharedAlongK = true;
+};
+
+// A tile of B, in shared memory rows of 128 bytes along k, swizzled.
+struct TileB {
+    using Element = float;
+    static constexpr int kLines = 64;  // columns
+    static constexpr int kDepth = kTileK;
+    static constexpr int kVector = 4;  // elements that a thread copies at a time
+    static constexpr int kElementBytes = 4;
+    static constexpr int kRowBytes = 128;
+    static constexpr int kSpanBytes = 0;  // rows are whole
+    static constexpr bool kAlongK = true;
+    static constexpr bool kSharedAlongK = true;
+};
+
 // Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
 template <int kBytes>
 __device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes)
@@ -100,6 +126,15 @@ __device__ __forceinline__ void load_matrices(unsigned (&words)[4], unsigned row
         : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "r"(row) : "memory");
 }
 
+// Reads four matrices of 8 rows of eight 16-bit elements, each transposed: each group of eight lanes gives the
+// addresses of one matrix's rows, every lane gets a word of each transposed matrix.
+__device__ __forceinline__ void load_matrices_transposed(unsigned (&words)[4], unsigned row)
+{
+    asm volatile(
+        "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+        : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "r"(row) : "memory");
+}
+
 // The tf32 nearest to a value, and what it leaves as another: 22 to 24 bits together. The second is rounded in the
 // direction of the value, away from zero, as for float16.
 __device__ __forceinline__ void split_tf32x2(float value, unsigned (&parts)[2])
@@ -118,6 +153,125 @@ __device__ __forceinline__ float add_compensated(float& sum, float value)
     const float before = sum;
     sum = before + value;
     return value - (sum - before);
+}
+
+// Bytes to a byte of a row in shared memory: kRowBytes of a row lie side by side, the next as many kSpanBytes further.
+// Vectors of 16 bytes are permuted by an exclusive or with the row, alike in as many rows as fill all banks.
+template <int kRowBytes, int kSpanBytes>
+__device__ __forceinline__ int swizzled_offset(int row, int byte)
+{
+    constexpr int kVectorBytes = 16;
+    constexpr int kVectors = kRowBytes / kVectorBytes;  // of a row
+    constexpr int kRowsAlike = 128 / kRowBytes;
+    const int permutation = row / kRowsAlike & (kVectors - 1);
+    if constexpr (kSpanBytes == 0) {
+        const int vector = byte / kVectorBytes ^ permutation;
+        return row * kRowBytes + vector * kVectorBytes + byte % kVectorBytes;
+    } else {
+        const int vector = byte / kVectorBytes % kVectors ^ permutation;
+        return byte / kRowBytes * kSpanBytes + row * kRowBytes + vector * kVectorBytes + byte % kVectorBytes;
+    }
+}
+
+// Bytes from a tile's start in shared memory to an element: of a line, a row of A or a column of B, at some k.
+template <class Tile>
+__device__ __forceinline__ int tile_offset(int line, int k)
+{
+    if constexpr (Tile::kSharedAlongK)
+        return swizzled_offset<Tile::kRowBytes, Tile::kSpanBytes>(line, k * Tile::kElementBytes);
+    else
+        return swizzled_offset<Tile::kRowBytes, Tile::kSpanBytes>(k, line * Tile::kElementBytes);
+}
+
+// Reads a warp's fragments of A for one instruction's part of k: kBlocks of 16 rows, from row `first` on.
+template <class Tile, int kInstructionK, int kBlocks>
+__device__ __forceinline__ void load_fragments_a(
+    unsigned (&fragments)[kBlocks][4], unsigned tile, int first, int part, int lane)
+{
+    constexpr int kInstructionM = 16;
+    constexpr int kMatrix = 8;  // rows of a matrix, each of 16 bytes
+    if constexpr (Tile::kSharedAlongK) {
+        const int m = first + lane % kInstructionM;
+        const int k = part * kInstructionK + lane / kInstructionM * (kInstructionK / 2);
+        #pragma unroll
+        for (int i = 0; i < kBlocks; ++i)
+            load_matrices(fragments[i], tile + tile_offset<Tile>(m + i * kInstructionM, k));
+    } else {
+        const int m = first + lane / kMatrix % 2 * kMatrix;
+        const int k = part * kInstructionK + lane % kMatrix + lane / (2 * kMatrix) * kMatrix;
+        #pragma unroll
+        for (int i = 0; i < kBlocks; ++i)
+            load_matrices_transposed(fragments[i], tile + tile_offset<Tile>(m + i * kInstructionM, k));
+    }
+}
+
+// Reads a warp's fragments of B for one instruction's part of k: kBlocks of 8 columns, from column `first` on.
+template <class Tile, int kInstructionK, int kBlocks>
+__device__ __forceinline__ void load_fragments_b(
+    unsigned (&fragments)[kBlocks][2], unsigned tile, int first, int part, int lane)
+{
+    constexpr int kMatrix = 8;  // rows of a matrix, each of 16 bytes
+    const int n = first + lane / (2 * kMatrix) * kMatrix + (Tile::kSharedAlongK ? lane % kMatrix : 0);
+    const int k = part * kInstructionK
+        + (Tile::kSharedAlongK ? lane / kMatrix % 2 * (kInstructionK / 2) : lane % (2 * kMatrix));
+    #pragma unroll
+    for (int j = 0; j < kBlocks; j += 2) {
+        unsigned words[4];
+        if constexpr (Tile::kSharedAlongK)
+            load_matrices(words, tile + tile_offset<Tile>(n + j * kMatrix, k));
+        else
+            load_matrices_transposed(words, tile + tile_offset<Tile>(n + j * kMatrix, k));
+        fragments[j][0] = words[0];
+        fragments[j][1] = words[1];
+        fragments[j + 1][0] = words[2];
+        fragments[j + 1][1] = words[3];
+    }
+}
+
+// Starts to copy a tile to shared memory, in vectors of Tile::kVector elements by kThreads threads: `along` counts
+// elements of a row in global memory, `row` these. What lies outside of the matrix is not read and becomes 0.
+template <class Tile, int kThreads>
+__device__ __forceinline__ void copy_tile(
+    unsigned target, const typename Tile::Element* __restrict__ matrix, int ld, int first_row, int first_along,
+    int end_row, int end_along)
+{
+    constexpr int kVector = Tile::kVector;
+    constexpr int kBytes = kVector * Tile::kElementBytes;
+    constexpr int kRowVectors = (Tile::kAlongK ? Tile::kDepth : Tile::kLines) / kVector;
+    constexpr int kVectors = Tile::kLines * Tile::kDepth / kVector;
+    constexpr int kPasses = (kVectors + kThreads - 1) / kThreads;
+    if constexpr (kVectors % kThreads == 0 && kThreads % kRowVectors == 0) {
+        constexpr int kRowsPerPass = kThreads / kRowVectors;
+        const int first = static_cast<int>(threadIdx.x) / kRowVectors;
+        const int along = static_cast<int>(threadIdx.x) % kRowVectors * kVector;
+        const int available = end_along - first_along - along;
+        const int inside = kVector == 1 ? (available > 0 ? kBytes : 0)
+                                        : min(max(available, 0), kVector) * (kBytes / kVector);
+        const typename Tile::Element* source =
+            matrix + (static_cast<long long>(first_row + first) * ld + first_along + along);
+        #pragma unroll
+        for (int pass = 0; pass < kPasses; ++pass) {
+            const int row = first + pass * kRowsPerPass;
+            const int offset = Tile::kAlongK ? tile_offset<Tile>(row, along) : tile_offset<Tile>(along, row);
+            copy_async<kBytes>(target + offset, source, first_row + row < end_row ? inside : 0);
+            source += static_cast<long long>(kRowsPerPass) * ld;
+        }
+    } else {
+        #pragma unroll
+        for (int pass = 0; pass < kPasses; ++pass) {
+            const int index = pass * kThreads + threadIdx.x;
+            const int row = index / kRowVectors;
+            const int along = index % kRowVectors * kVector;
+            const int available = first_row + row < end_row ? end_along - first_along - along : 0;
+            const typename Tile::Element* source =
+                matrix + static_cast<long long>(first_row + row) * ld + first_along + along;
+            const int bytes = kVector == 1 ? (available > 0 ? kBytes : 0)
+                                           : min(max(available, 0), kVector) * (kBytes / kVector);
+            const int offset = Tile::kAlongK ? tile_offset<Tile>(row, along) : tile_offset<Tile>(along, row);
+            if (kVectors % kThreads == 0 || index < kVectors)
+                copy_async<kBytes>(target + offset, source, bytes);
+        }
+    }
 }
 
 constexpr int kPlanes = 2;  // of either operand
@@ -267,102 +421,6 @@ __device__ __forceinline__ void multiply(float* d, const unsigned (&a)[4], const
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Where an element of a tile of A lies in shared memory: rows of 128 bytes along k, swizzled.
-__device__ __forceinline__ int offset_a(int m, int k)
-{
-    constexpr int kVectorBytes = 16;
-    constexpr int kRowBytes = 128;
-    constexpr int kPermutations = 8;  // of a row's vectors
-    const int byte = k * 4;
-    const int vector = (byte / kVectorBytes) ^ (m & (kPermutations - 1));
-    return m * kRowBytes + vector * kVectorBytes + byte % kVectorBytes;
-}
-
-// Where an element of a tile of B lies in shared memory: rows of 128 bytes along k, swizzled.
-__device__ __forceinline__ int offset_b(int n, int k)
-{
-    constexpr int kVectorBytes = 16;
-    constexpr int kRowBytes = 128;
-    constexpr int kPermutations = 8;  // of a row's vectors
-    const int byte = k * 4;
-    const int vector = (byte / kVectorBytes) ^ (n & (kPermutations - 1));
-    return n * kRowBytes + vector * kVectorBytes + byte % kVectorBytes;
-}
-
-// Starts to copy a tile of A, in vectors of 16 bytes; what lies outside of the matrix is not read and becomes 0.
-__device__ __forceinline__ void copy_tile_a(unsigned target, const float* __restrict__ matrix, int ld, int first_m,
-    int first_k, int end_m, int end_k)
-{
-    constexpr int kVector = 4;  // elements
-    constexpr int kCopyBytes = 16;  // at a time
-    constexpr int kVectorsPerRow = 8;
-    constexpr int kRowsPerPass = 32;
-    constexpr int kPasses = 4;
-    const int m_0 = static_cast<int>(threadIdx.x) / kVectorsPerRow;
-    const int k = static_cast<int>(threadIdx.x) % kVectorsPerRow * kVector;
-    const int available = end_k - first_k - k;
-    const int inside = min(max(available, 0), kVector) * (kCopyBytes / kVector);  // bytes of a vector
-    const float* source = matrix + (static_cast<long long>(first_m + m_0) * ld + first_k + k);
-    #pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-        const int m = m_0 + pass * kRowsPerPass;
-        copy_async<kCopyBytes>(target + offset_a(m, k), source, first_m + m < end_m ? inside : 0);
-        source += static_cast<long long>(kRowsPerPass) * ld;
-    }
-}
-
-// Starts to copy a tile of B, in vectors of 16 bytes; what lies outside of the matrix is not read and becomes 0.
-__device__ __forceinline__ void copy_tile_b(unsigned target, const float* __restrict__ matrix, int ld, int first_n,
-    int first_k, int end_n, int end_k)
-{
-    constexpr int kVector = 4;  // elements
-    constexpr int kCopyBytes = 16;  // at a time
-    constexpr int kVectorsPerRow = 8;
-    constexpr int kRowsPerPass = 32;
-    constexpr int kPasses = 2;
-    const int n_0 = static_cast<int>(threadIdx.x) / kVectorsPerRow;
-    const int k = static_cast<int>(threadIdx.x) % kVectorsPerRow * kVector;
-    const int available = end_k - first_k - k;
-    const int inside = min(max(available, 0), kVector) * (kCopyBytes / kVector);  // bytes of a vector
-    const float* source = matrix + (static_cast<long long>(first_n + n_0) * ld + first_k + k);
-    #pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-        const int n = n_0 + pass * kRowsPerPass;
-        copy_async<kCopyBytes>(target + offset_b(n, k), source, first_n + n < end_n ? inside : 0);
-        source += static_cast<long long>(kRowsPerPass) * ld;
-    }
-}
-
-// Reads a warp's fragments of A for one instruction's part of k.
-__device__ __forceinline__ void load_fragments_a(
-    unsigned (&fragments)[kBlocksM][4], unsigned tile, int first, int part, int lane)
-{
-    constexpr int kInstructionM = 16;
-    const int m = first + lane % kInstructionM;
-    const int k = part * kInstructionK + lane / kInstructionM * (kInstructionK / 2);
-    #pragma unroll
-    for (int i = 0; i < kBlocksM; ++i)
-        load_matrices(fragments[i], tile + offset_a(m + i * kInstructionM, k));
-}
-
-// Reads a warp's fragments of B for one instruction's part of k.
-__device__ __forceinline__ void load_fragments_b(
-    unsigned (&fragments)[kBlocksN][2], unsigned tile, int first, int part, int lane)
-{
-    constexpr int kMatrix = 8;  // rows of a matrix, each of 16 bytes
-    const int n = first + lane % kMatrix + lane / (2 * kMatrix) * kMatrix;
-    const int k = part * kInstructionK + lane / kMatrix % 2 * (kInstructionK / 2);
-    #pragma unroll
-    for (int j = 0; j < kBlocksN; j += 2) {
-        unsigned words[4];
-        load_matrices(words, tile + offset_b(n + j * kMatrix, k));
-        fragments[j][0] = words[0];
-        fragments[j][1] = words[1];
-        fragments[j + 1][0] = words[2];
-        fragments[j + 1][1] = words[3];
-    }
-}
-
 // Adds the product of two planes, over an instruction's part of k.
 __device__ __forceinline__ void multiply_planes(
     float (&sums)[kBlocksM][kWarpN / 2], const unsigned (&fragments_a)[kBlocksM][4],
@@ -444,11 +502,13 @@ mma_f32_by_tf32x3_128x64x32_w32x32_s2_tf32x3_nt_sm80_920ab124(
             const int at_k = step * kTileK;
             #pragma unroll
             for (int plane = 0; plane < kPlanes; ++plane)
-                copy_tile_a(tiles_a + step * kBytesA + plane * (kBytesA / kPlanes), base_a + plane * plane_a, pitch_a,
+                copy_tile<TileA, kThreads>(
+                    tiles_a + step * kBytesA + plane * (kBytesA / kPlanes), base_a + plane * plane_a, pitch_a,
                     work.row, at_k, m, end_k);
             #pragma unroll
             for (int plane = 0; plane < kPlanes; ++plane)
-                copy_tile_b(tiles_b + step * kBytesB + plane * (kBytesB / kPlanes), base_b + plane * plane_b, pitch_b,
+                copy_tile<TileB, kThreads>(
+                    tiles_b + step * kBytesB + plane * (kBytesB / kPlanes), base_b + plane * plane_b, pitch_b,
                     work.column, at_k, n, end_k);
             copy_async_commit();
         }
@@ -465,12 +525,14 @@ mma_f32_by_tf32x3_128x64x32_w32x32_s2_tf32x3_nt_sm80_920ab124(
             const int at_k = (step + kStages - 1) * kTileK;
             #pragma unroll
             for (int plane = 0; plane < kPlanes; ++plane)
-                copy_tile_a(tiles_a + filled * kBytesA + plane * (kBytesA / kPlanes), base_a + plane * plane_a,
-                    pitch_a, work.row, at_k, m, end_k);
+                copy_tile<TileA, kThreads>(
+                    tiles_a + filled * kBytesA + plane * (kBytesA / kPlanes), base_a + plane * plane_a, pitch_a,
+                    work.row, at_k, m, end_k);
             #pragma unroll
             for (int plane = 0; plane < kPlanes; ++plane)
-                copy_tile_b(tiles_b + filled * kBytesB + plane * (kBytesB / kPlanes), base_b + plane * plane_b,
-                    pitch_b, work.column, at_k, n, end_k);
+                copy_tile<TileB, kThreads>(
+                    tiles_b + filled * kBytesB + plane * (kBytesB / kPlanes), base_b + plane * plane_b, pitch_b,
+                    work.column, at_k, n, end_k);
             copy_async_commit();
 
             // Every kPromotedSteps steps the products of planes go to float32 registers, rounded to nearest, before the
@@ -485,11 +547,11 @@ mma_f32_by_tf32x3_128x64x32_w32x32_s2_tf32x3_nt_sm80_920ab124(
                 for (int part = 0; part < kPromotedSteps; ++part) {
                     #pragma unroll
                     for (int plane = 0; plane < kPlanes; ++plane) {
-                        load_fragments_a(
+                        load_fragments_a<TileA, kInstructionK>(
                             fragments_a[part][plane], tiles_a + stage * kBytesA + plane * (kBytesA / kPlanes),
                             warp / kWarpsN * kWarpM,
                             first + part, lane);
-                        load_fragments_b(
+                        load_fragments_b<TileB, kInstructionK>(
                             fragments_b[part][plane], tiles_b + stage * kBytesB + plane * (kBytesB / kPlanes),
                             warp % kWarpsN * kWarpN,
                             first + part, lane);

@@ -55,6 +55,26 @@ constexpr int kBytesA = 8192;
 constexpr int kBytesB = 26624;
 constexpr int kBarriers = kStages * (kBytesA + kBytesB);
 
+// Boxes that a tile of A comes in, and one of B; what instructions read of them.
+constexpr int kBoxesA = 1;  // side by side, which hold parts of k
+constexpr int kBoxElementsA = 64;  // of k, in one of them
+constexpr int kBoxBytesA = 8192;  // from one to the next
+constexpr int kOwnPartA = 32;  // of m, that a block copies to all of its cluster
+constexpr int kOwnBytesA = 4096;  // of that part
+
+constexpr int kBoxesB = 1;  // side by side, which hold parts of k
+constexpr int kBoxElementsB = 64;  // of k, in one of them
+constexpr int kBoxBytesB = 26624;  // from one to the next
+
+constexpr unsigned short kAllBlocks = 3;  // of the cluster, a bit for each
+constexpr int kRowBytesA = 128;  // of a row in shared memory, which the swizzle spans
+constexpr int kBlockBytesA = 8192;  // of the rows of A of one instruction
+constexpr int kStepBytesA = 32;  // of one instruction, along k
+constexpr int kLeadingBytesA = 16;  // ignored: rows run along k
+constexpr int kRowBytesB = 128;  // of a row in shared memory, which the swizzle spans
+constexpr int kStepBytesB = 32;  // of one instruction, along k
+constexpr int kLeadingBytesB = 16;  // ignored: rows run along k
+
 // A tensor's address, extents, strides, box and swizzle, made by the host.
 struct alignas(64) TensorMap {
     unsigned char bytes[128];
@@ -84,6 +104,25 @@ __device__ __forceinline__ void multicast_box_2d(
         "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
         " [%0], [%1, {%4, %5}], [%2], %3;"
         :: "r"(target), "l"(&map), "r"(barrier), "h"(blocks), "r"(x), "r"(y) : "memory");
+}
+
+// Starts to copy kBoxes boxes side by side, kElements apart in the tensor and kBytes apart in shared memory.
+template <int kBoxes, int kElements, int kBytes>
+__device__ __forceinline__ void load_boxes_2d(unsigned target, const TensorMap& map, unsigned barrier, int x, int y)
+{
+    #pragma unroll
+    for (int box = 0; box < kBoxes; ++box)
+        load_box_2d(target + box * kBytes, map, barrier, x + box * kElements, y);
+}
+
+// Copies such boxes to the same place of every block in `blocks`.
+template <int kBoxes, int kElements, int kBytes>
+__device__ __forceinline__ void multicast_boxes_2d(
+    unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int x, int y)
+{
+    #pragma unroll
+    for (int box = 0; box < kBoxes; ++box)
+        multicast_box_2d(target + box * kBytes, map, barrier, blocks, x + box * kElements, y);
 }
 
 // This block's index within its cluster.
@@ -120,6 +159,39 @@ __device__ __forceinline__ unsigned short float_to_bf16(float value)
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+// Bytes in which descriptors count.
+constexpr int kDescriptorUnit = 16;
+
+// The lower half for an address. kLeadingBytes: from a row's end to what follows it along m or n; of no account where
+// rows run along k.
+template <int kLeadingBytes>
+__device__ __forceinline__ unsigned descriptor_position(unsigned address)
+{
+    constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
+    return kLeadingBytes / kDescriptorUnit << 16 | (address & kAddressBits) / kDescriptorUnit;
+}
+
+// The descriptor of an operand in swizzled rows of kRowBytes, 32, 64 or 128, with this lower half.
+template <int kRowBytes>
+__device__ __forceinline__ unsigned long long matrix_descriptor(unsigned position)
+{
+    constexpr unsigned kSwizzle = kRowBytes == 128 ? 1 : kRowBytes == 64 ? 2 : 3;  // code of the swizzle
+    constexpr unsigned kStrideBytes = 8 * kRowBytes;  // from eight rows to the next
+    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
+    return static_cast<unsigned long long>(kLayout) << 32 | position;
+}
+
+// Bytes from an operand's first instruction along k to another: kRowSteps of them find their part in one row of shared
+// memory, and the next as many kSpanBytes further.
+template <int kStepBytes, int kRowSteps = 1, int kSpanBytes = 0>
+__device__ __forceinline__ int step_offset(int step)
+{
+    if constexpr (kRowSteps == 1)
+        return step * kStepBytes;
+    else
+        return step / kRowSteps * kSpanBytes + step % kRowSteps * kStepBytes;
 }
 
 // Sets a barrier up: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
@@ -167,6 +239,16 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity)
     }
 }
 
+// Goes on to the next of kStages stages; the phase of their barriers changes after the last.
+template <int kStages>
+__device__ __forceinline__ void advance(int& stage, int& phase)
+{
+    if (++stage == kStages) {
+        stage = 0;
+        phase ^= 1;
+    }
+}
+
 // Orders accesses to accumulators, and the matrix instructions that follow.
 __device__ __forceinline__ void wgmma_fence()
 {
@@ -186,14 +268,14 @@ __device__ __forceinline__ void wgmma_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(kPending) : "memory");
 }
 
-// D = A B, plus D if `accumulate`, for 64 x 208 of D and 16 of k; asynchronous.
+// D = A B + D for 64 x 208 of D and 16 of k; asynchronous.
 __device__ __forceinline__ void wgmma_m64n208k16(
-    float (&d)[104], unsigned long long a, unsigned long long b, int accumulate)
+    float (&d)[104], unsigned long long a, unsigned long long b)
 {
     asm volatile(
         "{\n"
         ".reg .pred p;\n"
-        "setp.ne.b32 p, %106, 0;\n"
+        "setp.ne.b32 p, 1, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n208k16.f32.bf16.bf16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
@@ -217,72 +299,22 @@ __device__ __forceinline__ void wgmma_m64n208k16(
             "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]),
             "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]), "+f"(d[96]),
             "+f"(d[97]), "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103])
-        : "l"(a), "l"(b), "r"(accumulate));
-}
-
-// A descriptor of A in shared memory: rows of 128 bytes along k, swizzled, eight rows every 1024 bytes.
-__device__ __forceinline__ unsigned long long descriptor_a(unsigned position)
-{
-    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr int kStrideBytes = 1024;  // from eight rows to the next
-    constexpr unsigned kSwizzle = 1;  // the code of swizzled rows of 128 bytes
-    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
-    return static_cast<unsigned long long>(kLayout) << 32 | position;
-}
-
-// A descriptor of B in shared memory: rows of 128 bytes along k, swizzled, eight rows every 1024 bytes.
-__device__ __forceinline__ unsigned long long descriptor_b(unsigned position)
-{
-    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr int kStrideBytes = 1024;  // from eight rows to the next
-    constexpr unsigned kSwizzle = 1;  // the code of swizzled rows of 128 bytes
-    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
-    return static_cast<unsigned long long>(kLayout) << 32 | position;
-}
-
-// Starts to copy this block's part of a tile of A, which the 2 blocks of the cluster share, to all of them.
-__device__ __forceinline__ void load_tile_a(
-    unsigned target, const TensorMap& map, unsigned barrier, int m, int k, int rank)
-{
-    constexpr unsigned short kReceivers = 3;  // every block of the cluster
-    constexpr int kOwnPart = 32;  // of m, that this block copies
-    constexpr int kOwnBytes = 4096;  // of that part
-    m += rank * kOwnPart;
-    target += rank * kOwnBytes;
-    multicast_box_2d(target, map, barrier, kReceivers, k, m);
-}
-
-// Starts to copy a tile of B.
-__device__ __forceinline__ void load_tile_b(
-    unsigned target, const TensorMap& map, unsigned barrier, int n, int k)
-{
-    load_box_2d(target, map, barrier, k, n);
+        : "l"(a), "l"(b));
 }
 
 // Starts to multiply a tile of A, this group's rows of it, by a tile of B.
 __device__ __forceinline__ void multiply_stage(
     float (&products)[kBlocksM][kInstructionN / 2], unsigned a, unsigned b)
 {
-    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr int kBlockBytes = 8192;  // of the rows of A of one instruction
-    constexpr int kStepBytesA = 32;  // of one instruction, along k
-    constexpr int kStepBytesB = 32;  // of one instruction, along k
     #pragma unroll
     for (int step = 0; step < kTileK / kInstructionK; ++step)
         #pragma unroll
         for (int block = 0; block < kBlocksM; ++block)
             wgmma_m64n208k16(
-                products[block], descriptor_a(a + (block * kBlockBytes + step * kStepBytesA) / kDescriptorUnit),
-                descriptor_b(b + step * kStepBytesB / kDescriptorUnit), 1);
-}
-
-// Goes on to the next stage; the phase of the barriers changes after the last.
-__device__ __forceinline__ void advance(int& stage, int& phase)
-{
-    if (++stage == kStages) {
-        stage = 0;
-        phase ^= 1;
-    }
+                products[block],
+                matrix_descriptor<kRowBytesA>(a
+                    + (block * kBlockBytesA + step_offset<kStepBytesA>(step)) / kDescriptorUnit),
+                matrix_descriptor<kRowBytesB>(b + step_offset<kStepBytesB>(step) / kDescriptorUnit));
 }
 
 // A cluster's next piece of work: a tile of C, and the steps along k that belong to it.
@@ -325,10 +357,6 @@ bf16_decode_208_pair_64x208x64_s6_c1_cluster1x2_bf16_bf16_bf16_tn_col_sm90a_fb33
     constexpr int kReaders = 8;  // warps that read a stage
     constexpr int kBarrierBytes = 8;
     constexpr int kInstructionM = 64;
-    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
-    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
-    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
     // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
     constexpr int kMatrix = 8;
@@ -376,11 +404,12 @@ bf16_decode_208_pair_64x208x64_s6_c1_cluster1x2_bf16_bf16_bf16_tn_col_sm90a_fb33
                 for (int step = 0; step < work.steps; ++step) {
                     mbarrier_wait(empty + kBarrierBytes * stage, phase ^ 1);
                     mbarrier_arrive_expect(full + kBarrierBytes * stage, kBytesA + kBytesB);
-                    load_tile_a(shared + stage * kBytesA, map_a, full + kBarrierBytes * stage, work.row, step * kTileK,
-                        rank);
-                    load_tile_b(shared + kStages * kBytesA + stage * kBytesB, map_b, full + kBarrierBytes * stage,
-                        work.column, step * kTileK);
-                    advance(stage, phase);
+                    multicast_boxes_2d<kBoxesA, kBoxElementsA, kBoxBytesA>(
+                        shared + stage * kBytesA + rank * kOwnBytesA, map_a, full + kBarrierBytes * stage, kAllBlocks,
+                        step * kTileK, work.row + rank * kOwnPartA);
+                    load_boxes_2d<kBoxesB, kBoxElementsB, kBoxBytesB>(shared + kStages * kBytesA + stage * kBytesB,
+                        map_b, full + kBarrierBytes * stage, step * kTileK, work.column);
+                    advance<kStages>(stage, phase);
                 }
             }
         }
@@ -389,8 +418,8 @@ bf16_decode_208_pair_64x208x64_s6_c1_cluster1x2_bf16_bf16_bf16_tn_col_sm90a_fb33
         const int thread = threadIdx.x % kGroupThreads;
         const int warp = thread / 32;
         const int lane = thread % 32;
-        const unsigned a = kLeadingA | (shared & kAddressBits) / kDescriptorUnit;
-        const unsigned b = kLeadingB | ((shared + kStages * kBytesA) & kAddressBits) / kDescriptorUnit;
+        const unsigned a = descriptor_position<kLeadingBytesA>(shared);
+        const unsigned b = descriptor_position<kLeadingBytesB>(shared + kStages * kBytesA);
         for (; index < works; index += gridDim.x / kClusterBlocks) {
             const Work work = work_at(index, m, k, rank);
             float accumulators[kBlocksM][kTileN / 2];
@@ -413,7 +442,7 @@ bf16_decode_208_pair_64x208x64_s6_c1_cluster1x2_bf16_bf16_bf16_tn_col_sm90a_fb33
                     if (lane < kClusterBlocks)
                         mbarrier_arrive_remote(address_in_block(empty + kBarrierBytes * previous, lane));
                 }
-                advance(stage, phase);
+                advance<kStages>(stage, phase);
             }
             wgmma_wait<0>();
             if (work.steps > 0) {

@@ -57,6 +57,23 @@ constexpr int kBytesB = 10240;
 constexpr int kSums = kStages * (kBytesA + kBytesB);
 constexpr int kBarriers = kSums + (kClusterBlocks - 1) * kTileM * kTileN * sizeof(float);
 
+// Boxes that a tile of A comes in, and one of B; what instructions read of them.
+constexpr int kBoxesA = 1;  // side by side, which hold parts of k
+constexpr int kBoxElementsA = 64;  // of k, in one of them
+constexpr int kBoxBytesA = 8192;  // from one to the next
+
+constexpr int kBoxesB = 1;  // side by side, which hold parts of k
+constexpr int kBoxElementsB = 64;  // of k, in one of them
+constexpr int kBoxBytesB = 10240;  // from one to the next
+
+constexpr int kRowBytesA = 128;  // of a row in shared memory, which the swizzle spans
+constexpr int kBlockBytesA = 8192;  // of the rows of A of one instruction
+constexpr int kStepBytesA = 32;  // of one instruction, along k
+constexpr int kLeadingBytesA = 16;  // ignored: rows run along k
+constexpr int kRowBytesB = 128;  // of a row in shared memory, which the swizzle spans
+constexpr int kStepBytesB = 32;  // of one instruction, along k
+constexpr int kLeadingBytesB = 16;  // ignored: rows run along k
+
 // A tensor's address, extents, strides, box and swizzle, made by the host.
 struct alignas(64) TensorMap {
     unsigned char bytes[128];
@@ -75,6 +92,15 @@ __device__ __forceinline__ void load_box_2d(unsigned target, const TensorMap& ma
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];"
         :: "r"(target), "l"(&map), "r"(barrier), "r"(x), "r"(y) : "memory");
+}
+
+// Starts to copy kBoxes boxes side by side, kElements apart in the tensor and kBytes apart in shared memory.
+template <int kBoxes, int kElements, int kBytes>
+__device__ __forceinline__ void load_boxes_2d(unsigned target, const TensorMap& map, unsigned barrier, int x, int y)
+{
+    #pragma unroll
+    for (int box = 0; box < kBoxes; ++box)
+        load_box_2d(target + box * kBytes, map, barrier, x + box * kElements, y);
 }
 
 // This block's index within its cluster.
@@ -118,6 +144,39 @@ __device__ __forceinline__ unsigned short float_to_bf16(float value)
 __device__ __forceinline__ unsigned shared_address(const void* pointer)
 {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+// Bytes in which descriptors count.
+constexpr int kDescriptorUnit = 16;
+
+// The lower half for an address. kLeadingBytes: from a row's end to what follows it along m or n; of no account where
+// rows run along k.
+template <int kLeadingBytes>
+__device__ __forceinline__ unsigned descriptor_position(unsigned address)
+{
+    constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
+    return kLeadingBytes / kDescriptorUnit << 16 | (address & kAddressBits) / kDescriptorUnit;
+}
+
+// The descriptor of an operand in swizzled rows of kRowBytes, 32, 64 or 128, with this lower half.
+template <int kRowBytes>
+__device__ __forceinline__ unsigned long long matrix_descriptor(unsigned position)
+{
+    constexpr unsigned kSwizzle = kRowBytes == 128 ? 1 : kRowBytes == 64 ? 2 : 3;  // code of the swizzle
+    constexpr unsigned kStrideBytes = 8 * kRowBytes;  // from eight rows to the next
+    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
+    return static_cast<unsigned long long>(kLayout) << 32 | position;
+}
+
+// Bytes from an operand's first instruction along k to another: kRowSteps of them find their part in one row of shared
+// memory, and the next as many kSpanBytes further.
+template <int kStepBytes, int kRowSteps = 1, int kSpanBytes = 0>
+__device__ __forceinline__ int step_offset(int step)
+{
+    if constexpr (kRowSteps == 1)
+        return step * kStepBytes;
+    else
+        return step / kRowSteps * kSpanBytes + step % kRowSteps * kStepBytes;
 }
 
 // Sets a barrier up: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
@@ -165,6 +224,16 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity)
     }
 }
 
+// Goes on to the next of kStages stages; the phase of their barriers changes after the last.
+template <int kStages>
+__device__ __forceinline__ void advance(int& stage, int& phase)
+{
+    if (++stage == kStages) {
+        stage = 0;
+        phase ^= 1;
+    }
+}
+
 // Reads four floats from shared memory.
 __device__ __forceinline__ float4 load_floats(unsigned source)
 {
@@ -194,14 +263,14 @@ __device__ __forceinline__ void wgmma_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(kPending) : "memory");
 }
 
-// D = A B, plus D if `accumulate`, for 64 x 80 of D and 16 of k; asynchronous.
+// D = A B + D for 64 x 80 of D and 16 of k; asynchronous.
 __device__ __forceinline__ void wgmma_m64n80k16(
-    float (&d)[40], unsigned long long a, unsigned long long b, int accumulate)
+    float (&d)[40], unsigned long long a, unsigned long long b)
 {
     asm volatile(
         "{\n"
         ".reg .pred p;\n"
-        "setp.ne.b32 p, %42, 0;\n"
+        "setp.ne.b32 p, 1, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
@@ -213,67 +282,22 @@ __device__ __forceinline__ void wgmma_m64n80k16(
             "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
             "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]),
             "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39])
-        : "l"(a), "l"(b), "r"(accumulate));
-}
-
-// A descriptor of A in shared memory: rows of 128 bytes along k, swizzled, eight rows every 1024 bytes.
-__device__ __forceinline__ unsigned long long descriptor_a(unsigned position)
-{
-    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr int kStrideBytes = 1024;  // from eight rows to the next
-    constexpr unsigned kSwizzle = 1;  // the code of swizzled rows of 128 bytes
-    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
-    return static_cast<unsigned long long>(kLayout) << 32 | position;
-}
-
-// A descriptor of B in shared memory: rows of 128 bytes along k, swizzled, eight rows every 1024 bytes.
-__device__ __forceinline__ unsigned long long descriptor_b(unsigned position)
-{
-    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr int kStrideBytes = 1024;  // from eight rows to the next
-    constexpr unsigned kSwizzle = 1;  // the code of swizzled rows of 128 bytes
-    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
-    return static_cast<unsigned long long>(kLayout) << 32 | position;
-}
-
-// Starts to copy a tile of A.
-__device__ __forceinline__ void load_tile_a(
-    unsigned target, const TensorMap& map, unsigned barrier, int m, int k)
-{
-    load_box_2d(target, map, barrier, k, m);
-}
-
-// Starts to copy a tile of B.
-__device__ __forceinline__ void load_tile_b(
-    unsigned target, const TensorMap& map, unsigned barrier, int n, int k)
-{
-    load_box_2d(target, map, barrier, k, n);
+        : "l"(a), "l"(b));
 }
 
 // Starts to multiply a tile of A, this group's rows of it, by a tile of B.
 __device__ __forceinline__ void multiply_stage(
     float (&products)[kBlocksM][kInstructionN / 2], unsigned a, unsigned b)
 {
-    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr int kBlockBytes = 8192;  // of the rows of A of one instruction
-    constexpr int kStepBytesA = 32;  // of one instruction, along k
-    constexpr int kStepBytesB = 32;  // of one instruction, along k
     #pragma unroll
     for (int step = 0; step < kTileK / kInstructionK; ++step)
         #pragma unroll
         for (int block = 0; block < kBlocksM; ++block)
             wgmma_m64n80k16(
-                products[block], descriptor_a(a + (block * kBlockBytes + step * kStepBytesA) / kDescriptorUnit),
-                descriptor_b(b + step * kStepBytesB / kDescriptorUnit), 1);
-}
-
-// Goes on to the next stage; the phase of the barriers changes after the last.
-__device__ __forceinline__ void advance(int& stage, int& phase)
-{
-    if (++stage == kStages) {
-        stage = 0;
-        phase ^= 1;
-    }
+                products[block],
+                matrix_descriptor<kRowBytesA>(a
+                    + (block * kBlockBytesA + step_offset<kStepBytesA>(step)) / kDescriptorUnit),
+                matrix_descriptor<kRowBytesB>(b + step_offset<kStepBytesB>(step) / kDescriptorUnit));
 }
 
 // A cluster's next piece of work: a tile of C, and the steps along k that belong to it.
@@ -319,10 +343,6 @@ bf16_decode_80_k2_64x80x64_s8_c1_splitkcluster2_bf16_bf16_bf16_tn_col_sm90a_52f1
     constexpr int kReaders = 4;  // warps that read a stage
     constexpr int kBarrierBytes = 8;
     constexpr int kInstructionM = 64;
-    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
-    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
-    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
     // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
     constexpr int kMatrix = 8;
@@ -370,10 +390,11 @@ bf16_decode_80_k2_64x80x64_s8_c1_splitkcluster2_bf16_bf16_bf16_tn_col_sm90a_52f1
                 for (int step = work.first_step; step < work.first_step + work.steps; ++step) {
                     mbarrier_wait(empty + kBarrierBytes * stage, phase ^ 1);
                     mbarrier_arrive_expect(full + kBarrierBytes * stage, kBytesA + kBytesB);
-                    load_tile_a(shared + stage * kBytesA, map_a, full + kBarrierBytes * stage, work.row, step * kTileK);
-                    load_tile_b(shared + kStages * kBytesA + stage * kBytesB, map_b, full + kBarrierBytes * stage,
-                        work.column, step * kTileK);
-                    advance(stage, phase);
+                    load_boxes_2d<kBoxesA, kBoxElementsA, kBoxBytesA>(shared + stage * kBytesA, map_a,
+                        full + kBarrierBytes * stage, step * kTileK, work.row);
+                    load_boxes_2d<kBoxesB, kBoxElementsB, kBoxBytesB>(shared + kStages * kBytesA + stage * kBytesB,
+                        map_b, full + kBarrierBytes * stage, step * kTileK, work.column);
+                    advance<kStages>(stage, phase);
                 }
             }
         }
@@ -383,8 +404,8 @@ bf16_decode_80_k2_64x80x64_s8_c1_splitkcluster2_bf16_bf16_bf16_tn_col_sm90a_52f1
         const int thread = threadIdx.x % kGroupThreads;
         const int warp = thread / 32;
         const int lane = thread % 32;
-        const unsigned a = kLeadingA | (shared & kAddressBits) / kDescriptorUnit;
-        const unsigned b = kLeadingB | ((shared + kStages * kBytesA) & kAddressBits) / kDescriptorUnit;
+        const unsigned a = descriptor_position<kLeadingBytesA>(shared);
+        const unsigned b = descriptor_position<kLeadingBytesB>(shared + kStages * kBytesA);
         const unsigned sums = shared + kSums;
         for (; index < works; index += gridDim.x / kClusterBlocks) {
             const Work work = work_at(index, m, k, rank);
@@ -408,7 +429,7 @@ bf16_decode_80_k2_64x80x64_s8_c1_splitkcluster2_bf16_bf16_bf16_tn_col_sm90a_52f1
                     if (lane == 0)
                         mbarrier_arrive(empty + kBarrierBytes * previous);
                 }
-                advance(stage, phase);
+                advance<kStages>(stage, phase);
             }
             wgmma_wait<0>();
             if (work.steps > 0) {

@@ -59,6 +59,27 @@ constexpr int kBytesB = 16384;
 constexpr int kSums = kStages * (kBytesA + kBytesB);
 constexpr int kBarriers = kSums + (kClusterBlocks - 1) * kTileM * kTileN * sizeof(float);
 
+// Boxes that a tile of A comes in, and one of B; what instructions read of them.
+constexpr int kBoxesA = 2;  // side by side, which hold parts of k
+constexpr int kBoxElementsA = 128;  // of k, in one of them
+constexpr int kBoxBytesA = 8192;  // from one to the next
+
+constexpr int kBoxesB = 2;  // side by side, which hold parts of k
+constexpr int kBoxElementsB = 128;  // of k, in one of them
+constexpr int kBoxBytesB = 8192;  // from one to the next
+
+constexpr int kRowBytesA = 128;  // of a row in shared memory, which the swizzle spans
+constexpr int kBlockBytesA = 8192;  // of the rows of A of one instruction
+constexpr int kStepBytesA = 32;  // of one instruction, along k
+constexpr int kRowStepsA = 4;  // instructions along k that a row holds
+constexpr int kSpanBytesA = 8192;  // of as much of k as a row holds
+constexpr int kLeadingBytesA = 16;  // ignored: rows run along k
+constexpr int kRowBytesB = 128;  // of a row in shared memory, which the swizzle spans
+constexpr int kStepBytesB = 32;  // of one instruction, along k
+constexpr int kRowStepsB = 4;  // instructions along k that a row holds
+constexpr int kSpanBytesB = 8192;  // of as much of k as a row holds
+constexpr int kLeadingBytesB = 16;  // ignored: rows run along k
+
 // A tensor's address, extents, strides, box and swizzle, made by the host.
 struct alignas(64) TensorMap {
     unsigned char bytes[128];
@@ -77,6 +98,15 @@ __device__ __forceinline__ void load_box_2d(unsigned target, const TensorMap& ma
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];"
         :: "r"(target), "l"(&map), "r"(barrier), "r"(x), "r"(y) : "memory");
+}
+
+// Starts to copy kBoxes boxes side by side, kElements apart in the tensor and kBytes apart in shared memory.
+template <int kBoxes, int kElements, int kBytes>
+__device__ __forceinline__ void load_boxes_2d(unsigned target, const TensorMap& map, unsigned barrier, int x, int y)
+{
+    #pragma unroll
+    for (int box = 0; box < kBoxes; ++box)
+        load_box_2d(target + box * kBytes, map, barrier, x + box * kElements, y);
 }
 
 // This block's index within its cluster.
@@ -122,6 +152,39 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer)
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
+// Bytes in which descriptors count.
+constexpr int kDescriptorUnit = 16;
+
+// The lower half for an address. kLeadingBytes: from a row's end to what follows it along m or n; of no account where
+// rows run along k.
+template <int kLeadingBytes>
+__device__ __forceinline__ unsigned descriptor_position(unsigned address)
+{
+    constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
+    return kLeadingBytes / kDescriptorUnit << 16 | (address & kAddressBits) / kDescriptorUnit;
+}
+
+// The descriptor of an operand in swizzled rows of kRowBytes, 32, 64 or 128, with this lower half.
+template <int kRowBytes>
+__device__ __forceinline__ unsigned long long matrix_descriptor(unsigned position)
+{
+    constexpr unsigned kSwizzle = kRowBytes == 128 ? 1 : kRowBytes == 64 ? 2 : 3;  // code of the swizzle
+    constexpr unsigned kStrideBytes = 8 * kRowBytes;  // from eight rows to the next
+    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
+    return static_cast<unsigned long long>(kLayout) << 32 | position;
+}
+
+// Bytes from an operand's first instruction along k to another: kRowSteps of them find their part in one row of shared
+// memory, and the next as many kSpanBytes further.
+template <int kStepBytes, int kRowSteps = 1, int kSpanBytes = 0>
+__device__ __forceinline__ int step_offset(int step)
+{
+    if constexpr (kRowSteps == 1)
+        return step * kStepBytes;
+    else
+        return step / kRowSteps * kSpanBytes + step % kRowSteps * kStepBytes;
+}
+
 // Sets a barrier up: its phase ends when `arrivals` threads and all bytes announced to it have arrived.
 __device__ __forceinline__ void mbarrier_init(unsigned barrier, int arrivals)
 {
@@ -164,6 +227,16 @@ __device__ __forceinline__ bool mbarrier_try_wait(unsigned barrier, int parity)
 __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity)
 {
     while (!mbarrier_try_wait(barrier, parity)) {
+    }
+}
+
+// Goes on to the next of kStages stages; the phase of their barriers changes after the last.
+template <int kStages>
+__device__ __forceinline__ void advance(int& stage, int& phase)
+{
+    if (++stage == kStages) {
+        stage = 0;
+        phase ^= 1;
     }
 }
 
@@ -216,82 +289,21 @@ __device__ __forceinline__ void wgmma_m64n64k32(
         : "l"(a), "l"(b), "r"(accumulate));
 }
 
-// A descriptor of A in shared memory: rows of 128 bytes along k, swizzled, eight rows every 1024 bytes.
-__device__ __forceinline__ unsigned long long descriptor_a(unsigned position)
-{
-    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr int kStrideBytes = 1024;  // from eight rows to the next
-    constexpr unsigned kSwizzle = 1;  // the code of swizzled rows of 128 bytes
-    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
-    return static_cast<unsigned long long>(kLayout) << 32 | position;
-}
-
-// A descriptor of B in shared memory: rows of 128 bytes along k, swizzled, eight rows every 1024 bytes.
-__device__ __forceinline__ unsigned long long descriptor_b(unsigned position)
-{
-    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr int kStrideBytes = 1024;  // from eight rows to the next
-    constexpr unsigned kSwizzle = 1;  // the code of swizzled rows of 128 bytes
-    constexpr unsigned kLayout = kSwizzle << 30 | kStrideBytes / kDescriptorUnit;
-    return static_cast<unsigned long long>(kLayout) << 32 | position;
-}
-
-// Starts to copy a tile of A.
-__device__ __forceinline__ void load_tile_a(
-    unsigned target, const TensorMap& map, unsigned barrier, int m, int k)
-{
-    constexpr int kSpans = 2;  // pieces of a row of the tile, each of which is a row in shared memory
-    constexpr int kSpan = 128;  // of k, in a piece
-    constexpr int kSpanBytes = 8192;  // of all rows' first pieces, or second, and so on
-    #pragma unroll
-    for (int span = 0; span < kSpans; ++span)
-        load_box_2d(target + span * kSpanBytes, map, barrier, k + span * kSpan, m);
-}
-
-// Starts to copy a tile of B.
-__device__ __forceinline__ void load_tile_b(
-    unsigned target, const TensorMap& map, unsigned barrier, int n, int k)
-{
-    constexpr int kSpans = 2;  // pieces of a row of the tile, each of which is a row in shared memory
-    constexpr int kSpan = 128;  // of k, in a piece
-    constexpr int kSpanBytes = 8192;  // of all rows' first pieces, or second, and so on
-    #pragma unroll
-    for (int span = 0; span < kSpans; ++span)
-        load_box_2d(target + span * kSpanBytes, map, barrier, k + span * kSpan, n);
-}
-
 // Starts to multiply a tile of A, this group's rows of it, by a tile of B.
 __device__ __forceinline__ void multiply_stage(
     float (&products)[kBlocksM][kInstructionN / 2], unsigned a, unsigned b)
 {
-    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr int kBlockBytes = 8192;  // of the rows of A of one instruction
-    constexpr int kStepBytesA = 32;  // of one instruction, along k
-    constexpr int kRowStepsA = 4;  // instructions along k that a row holds
-    constexpr int kSpanBytesA = 8192;  // of as much of k as a row holds
-    constexpr int kStepBytesB = 32;  // of one instruction, along k
-    constexpr int kRowStepsB = 4;  // instructions along k that a row holds
-    constexpr int kSpanBytesB = 8192;  // of as much of k as a row holds
     #pragma unroll
     for (int step = 0; step < kTileK / kInstructionK; ++step)
         #pragma unroll
         for (int block = 0; block < kBlocksM; ++block)
             wgmma_m64n64k32(
                 products[block],
-                descriptor_a(a
-                    + (block * kBlockBytes + step / kRowStepsA * kSpanBytesA + step % kRowStepsA * kStepBytesA)
+                matrix_descriptor<kRowBytesA>(a
+                    + (block * kBlockBytesA + step_offset<kStepBytesA, kRowStepsA, kSpanBytesA>(step))
                     / kDescriptorUnit),
-                descriptor_b(b
-                    + (step / kRowStepsB * kSpanBytesB + step % kRowStepsB * kStepBytesB) / kDescriptorUnit), step > 0);
-}
-
-// Goes on to the next stage; the phase of the barriers changes after the last.
-__device__ __forceinline__ void advance(int& stage, int& phase)
-{
-    if (++stage == kStages) {
-        stage = 0;
-        phase ^= 1;
-    }
+                matrix_descriptor<kRowBytesB>(b
+                    + step_offset<kStepBytesB, kRowStepsB, kSpanBytesB>(step) / kDescriptorUnit), step > 0);
 }
 
 // A cluster's next piece of work: a tile of C, and the steps along k that belong to it.
@@ -337,10 +349,6 @@ fp8_decode_64_k2_64x64x256_s6_c1_splitkcluster2_e4m3_e4m3_bf16_tn_col_sm90a_790b
     constexpr int kReaders = 4;  // warps that read a stage
     constexpr int kBarrierBytes = 8;
     constexpr int kInstructionM = 64;
-    constexpr int kDescriptorUnit = 16;  // bytes in which descriptors count
-    constexpr unsigned kAddressBits = 0x3ffff;  // of an address in a descriptor
-    constexpr int kLeadingA = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
-    constexpr int kLeadingB = 1 << 16;  // a descriptor's leading byte offset, ignored where rows run along k
     constexpr int kWarpRows = kInstructionM / 4;  // of an instruction's result
     // Rows and columns of the matrices in a result: of row lane / 4, a lane has two neighbours.
     constexpr int kMatrix = 8;
@@ -388,10 +396,11 @@ fp8_decode_64_k2_64x64x256_s6_c1_splitkcluster2_e4m3_e4m3_bf16_tn_col_sm90a_790b
                 for (int step = work.first_step; step < work.first_step + work.steps; ++step) {
                     mbarrier_wait(empty + kBarrierBytes * stage, phase ^ 1);
                     mbarrier_arrive_expect(full + kBarrierBytes * stage, kBytesA + kBytesB);
-                    load_tile_a(shared + stage * kBytesA, map_a, full + kBarrierBytes * stage, work.row, step * kTileK);
-                    load_tile_b(shared + kStages * kBytesA + stage * kBytesB, map_b, full + kBarrierBytes * stage,
-                        work.column, step * kTileK);
-                    advance(stage, phase);
+                    load_boxes_2d<kBoxesA, kBoxElementsA, kBoxBytesA>(shared + stage * kBytesA, map_a,
+                        full + kBarrierBytes * stage, step * kTileK, work.row);
+                    load_boxes_2d<kBoxesB, kBoxElementsB, kBoxBytesB>(shared + kStages * kBytesA + stage * kBytesB,
+                        map_b, full + kBarrierBytes * stage, step * kTileK, work.column);
+                    advance<kStages>(stage, phase);
                 }
             }
         }
@@ -401,8 +410,8 @@ fp8_decode_64_k2_64x64x256_s6_c1_splitkcluster2_e4m3_e4m3_bf16_tn_col_sm90a_790b
         const int thread = threadIdx.x % kGroupThreads;
         const int warp = thread / 32;
         const int lane = thread % 32;
-        const unsigned a = kLeadingA | (shared & kAddressBits) / kDescriptorUnit;
-        const unsigned b = kLeadingB | ((shared + kStages * kBytesA) & kAddressBits) / kDescriptorUnit;
+        const unsigned a = descriptor_position<kLeadingBytesA>(shared);
+        const unsigned b = descriptor_position<kLeadingBytesB>(shared + kStages * kBytesA);
         const unsigned sums = shared + kSums;
         for (; index < works; index += gridDim.x / kClusterBlocks) {
             const Work work = work_at(index, m, k, rank);
@@ -428,7 +437,7 @@ fp8_decode_64_k2_64x64x256_s6_c1_splitkcluster2_e4m3_e4m3_bf16_tn_col_sm90a_790b
                     #pragma unroll
                     for (int i = 0; i < kInstructionN / 2; ++i)
                         accumulators[block][i] += products[block][i];
-                advance(stage, phase);
+                advance<kStages>(stage, phase);
             }
 
             // The cluster's blocks split k: the first gets the sums of the others in its shared memory, and goes on

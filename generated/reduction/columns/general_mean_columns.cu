@@ -6,7 +6,7 @@
 // NaN and infinities as in IEEE 754; of no elements: NaN; the same bits on every run.
 //
 // Launch:  grid ceil_div(inner, 128), 17, 1; block 512, 1, 1; dynamic shared memory 0 bytes.
-// Workspace: round_up(4 * ceil_div(inner, 128), 16) + 68 * inner bytes of device memory.
+// Workspace: round_up(4 * ceil_div(inner, 128), 16) + 136 * inner bytes of device memory.
 // The first 4 * ceil_div(inner, 128) of them must be zero before the first launch; every run leaves them zero.
 // Expects: inner is a multiple of 4, as the spec's alignment promises.
 // Expects: stride_reduced is a multiple of 4, as the spec's alignment promises.
@@ -50,21 +50,49 @@ __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int bl
     return last;
 }
 
-__device__ __forceinline__ float combine(float a, float b)
+// A sum in two parts: what comes near the largest number moves to `large`, which counts in units of 2^64.
+struct LargeSum {
+    float sum;
+    float large;
+};
+
+__device__ __forceinline__ void accumulate(LargeSum& total, float value)
 {
-    return a + b;
+    const float next = total.sum + value;
+    const bool fits = fabsf(next) < 0x1p126f;
+    if (!fits)
+        total.large = fmaf(value, 0x1p-64f, fmaf(total.sum, 0x1p-64f, total.large));
+    total.sum = fits ? next : 0;
+}
+
+__device__ __forceinline__ LargeSum combine(LargeSum a, LargeSum b)
+{
+    a.large += b.large;
+    accumulate(a, b.sum);
+    return a;
+}
+
+__device__ __forceinline__ float quotient(LargeSum total, float count)
+{
+    return total.large == 0 ? total.sum / count : fmaf(total.sum, 0x1p-64f, total.large) / count * 0x1p64f;
+}
+
+// The state of no elements.
+__device__ __forceinline__ LargeSum identity()
+{
+    return {0.0f, 0.0f};
 }
 
 // The result as it is stored.
-__device__ __forceinline__ float finished(float total, int reduced)
+__device__ __forceinline__ float finished(LargeSum total, int reduced)
 {
-    float value = total / static_cast<float>(reduced);
+    float value = quotient(total, static_cast<float>(reduced));
     return value;
 }
 
 // Combines the states of the threads of the same columns; those of the first ones count.
-__device__ __forceinline__ void reduce_row_threads(float (&exchange)[kRowThreads / 2][kTileColumns],
-    float (&totals)[kVector])
+__device__ __forceinline__ void reduce_row_threads(LargeSum (&exchange)[kRowThreads / 2][kTileColumns],
+    LargeSum (&totals)[kVector])
 {
     const int row_thread = threadIdx.x / kLanes;
     const int column = threadIdx.x % kLanes * kVector;
@@ -90,15 +118,15 @@ mean_columns_columns_tiles32x17_512x4x4_sm80_285dcbbc(
     int reduced, int inner, int stride_reduced, const float* __restrict__ X, float* __restrict__ Y,
     unsigned char* __restrict__ workspace)
 {
-    __shared__ float exchange[kRowThreads / 2][kTileColumns];
+    __shared__ LargeSum exchange[kRowThreads / 2][kTileColumns];
 
     // This thread's columns and its first row.
     const int column = blockIdx.x * kTileColumns + threadIdx.x % kLanes * kVector;
     int row = blockIdx.y * kRowThreads + threadIdx.x / kLanes;
-    float totals[kVector];
+    LargeSum totals[kVector];
     #pragma unroll
     for (int i = 0; i < kVector; ++i)
-        totals[i] = 0.0f;
+        totals[i] = identity();
 
     if (column < inner) {
         const float* const source = X + column;
@@ -113,7 +141,7 @@ mean_columns_columns_tiles32x17_512x4x4_sm80_285dcbbc(
             for (int u = 0; u < kUnroll; ++u)
                 #pragma unroll
                 for (int i = 0; i < kVector; ++i)
-                    totals[i] = combine(totals[i], loaded[u].element[i]);
+                    accumulate(totals[i], loaded[u].element[i]);
         }
         #pragma unroll 1
         for (; row < reduced; row += kRowStep) {
@@ -121,13 +149,13 @@ mean_columns_columns_tiles32x17_512x4x4_sm80_285dcbbc(
                 *reinterpret_cast<const Vector*>(source + static_cast<long long>(row) * stride_reduced);
             #pragma unroll
             for (int i = 0; i < kVector; ++i)
-                totals[i] = combine(totals[i], loaded.element[i]);
+                accumulate(totals[i], loaded.element[i]);
         }
     }
     reduce_row_threads(exchange, totals);
 
     constexpr int kAlignment = 16;  // partial results begin at a multiple of it, behind the tickets
-    float* const partials = reinterpret_cast<float*>(workspace
+    LargeSum* const partials = reinterpret_cast<LargeSum*>(workspace
         + (4ll * ((inner + kTileColumns - 1) / kTileColumns) + kAlignment - 1) / kAlignment * kAlignment);
     const long long results = inner;
     const long long result = column;
@@ -142,7 +170,7 @@ mean_columns_columns_tiles32x17_512x4x4_sm80_285dcbbc(
     // The block that comes last combines the results of all, in the order of the blocks.
     #pragma unroll
     for (int i = 0; i < kVector; ++i)
-        totals[i] = 0.0f;
+        totals[i] = identity();
     if (column < inner)
         for (int split = threadIdx.x / kLanes; split < kSplits; split += kRowThreads)
             #pragma unroll

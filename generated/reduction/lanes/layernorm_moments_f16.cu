@@ -3,8 +3,8 @@
 //
 // Mean and variance (squared distances over count) of each row of X, outer x reduced.
 // Elements float16, computed in float32, stored as float32.
-// NaN and infinities make both NaN, and so may values further apart than the type reaches; of no elements: NaN; the
-// same bits on every run.
+// NaN and infinities make the variance NaN; the mean takes them as in IEEE 754; of no elements: NaN; the same bits on
+// every run.
 //
 // Launch:  grid ceil_div(outer, 4), 1, 1; block 128, 1, 1; dynamic shared memory 0 bytes.
 // Expects: stride_outer is a multiple of 8, as the spec's alignment promises.
@@ -25,7 +25,6 @@ constexpr int kRows = 1;  // Rows that they reduce at the same time.
 constexpr int kGroups = kThreads / kLanes;
 constexpr int kVector = 8;  // Elements of a load.
 constexpr int kUnroll = 2;  // Loads of a row that a thread has in flight at the same time.
-constexpr int kAccumulators = 2;  // States for each row that do not wait for one another.
 
 // What one load reads.
 struct __align__(16) Vector {
@@ -47,47 +46,79 @@ __device__ __forceinline__ float prepared(unsigned short element)
     return value;
 }
 
-// Count, mean, and the sum of the squared distances from the mean.
+// Of quarters of the elements, so that no distance overflows: how many, the first finite one, and mean and variance
+// relative to it, by which small differences of large numbers keep their bits.
 struct Moments {
     int count;
+    float origin;
     float mean;
-    float m2;
+    float variance;
 };
 
-// Adds one element (Welford).
-__device__ __forceinline__ void accumulate(Moments& total, float value)
+// Joins a part whose mean is relative to the same origin (Chan, Golub and LeVeque, with variances for sums of squares).
+__device__ __forceinline__ void join(Moments& total, int count, float mean, float variance)
 {
-    total.count += 1;
-    const float distance = value - total.mean;
-    total.mean += distance / total.count;
-    total.m2 = fmaf(distance, value - total.mean, total.m2);
+    const float inverse = 1.0f / (total.count + count);
+    const float share = count * inverse, rest = total.count * inverse;
+    const float distance = mean - total.mean;
+    // A mean that is infinite stays so, and the variance is then NaN.
+    total.mean = fabsf(total.mean) <= 3.402823466e38f ? fmaf(distance, share, total.mean) : total.mean + mean;
+    total.variance = fmaf(distance * share, distance * rest, fmaf(variance, share, total.variance * rest));
+    total.count += count;
 }
 
-// Joins two parts (Chan, Golub and LeVeque).
+// The first finite element becomes the origin.
+__device__ __forceinline__ void start(Moments& total, float value)
+{
+    if (total.count == 0)
+        total.origin = fabsf(value) <= 3.402823466e38f ? 0.25f * value : 0;
+}
+
+__device__ __forceinline__ void accumulate(Moments& total, float value)
+{
+    start(total, value);
+    const float place = fmaf(0.25f, value, -total.origin);
+    join(total, 1, place, place - place);  // Of an infinity, the variance is NaN.
+}
+
+template <int kCount>
+__device__ __forceinline__ void accumulate(Moments& total, const float (&values)[kCount])
+{
+    start(total, values[0]);
+    float places[kCount], mean = 0, squares = 0;
+    #pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+        places[i] = fmaf(0.25f, values[i], -total.origin);
+        mean = fmaf(places[i], 1.0f / kCount, mean);
+    }
+    #pragma unroll
+    for (int i = 0; i < kCount; ++i)
+        squares = fmaf(places[i] - mean, places[i] - mean, squares);
+    join(total, kCount, mean, squares * (1.0f / kCount));
+}
+
 __device__ __forceinline__ Moments combine(Moments a, Moments b)
 {
     if (a.count == 0)
         return b;
-    if (b.count == 0)
-        return a;
-    const int count = a.count + b.count;
-    const float share = static_cast<float>(b.count) / count;
-    const float distance = b.mean - a.mean;
-    return {count, fmaf(distance, share, a.mean), fmaf(distance * distance, a.count * share, a.m2 + b.m2)};
+    if (b.count > 0)
+        join(a, b.count, b.origin - a.origin + b.mean, b.variance);
+    return a;
 }
 
 // The state of no elements.
 __device__ __forceinline__ Moments identity()
 {
-    return {0, 0.0f, 0.0f};
+    return {0, 0.0f, 0.0f, 0.0f};
 }
 
 // The state of the lane `offset` further.
 __device__ __forceinline__ Moments shuffled_down(Moments state, int offset)
 {
     state.count = __shfl_down_sync(0xffffffffu, state.count, offset, kLanes);
+    state.origin = __shfl_down_sync(0xffffffffu, state.origin, offset, kLanes);
     state.mean = __shfl_down_sync(0xffffffffu, state.mean, offset, kLanes);
-    state.m2 = __shfl_down_sync(0xffffffffu, state.m2, offset, kLanes);
+    state.variance = __shfl_down_sync(0xffffffffu, state.variance, offset, kLanes);
     return state;
 }
 
@@ -112,12 +143,10 @@ mean_variance_f16_rows_lanes32x1_128x8x2_sm75_a15ebed0(
     #pragma unroll
     for (int r = 0; r < kRows; ++r)
         source[r] = X + static_cast<long long>(min(first_row + r * kGroups, outer - 1)) * stride_outer;
-    Moments totals[kRows][kAccumulators];
+    Moments totals[kRows];
     #pragma unroll
     for (int r = 0; r < kRows; ++r)
-        #pragma unroll
-        for (int i = 0; i < kAccumulators; ++i)
-            totals[r][i] = identity();
+        totals[r] = identity();
 
     const int vectors = reduced / kVector;
     int at = threadIdx.x % kLanes;
@@ -133,9 +162,11 @@ mean_variance_f16_rows_lanes32x1_128x8x2_sm75_a15ebed0(
         for (int u = 0; u < kUnroll; ++u)
             #pragma unroll
             for (int r = 0; r < kRows; ++r) {
+                float values[kVector];
                 #pragma unroll
                 for (int i = 0; i < kVector; ++i)
-                    accumulate(totals[r][i % kAccumulators], prepared(loaded[r][u].element[i]));
+                    values[i] = prepared(loaded[r][u].element[i]);
+                accumulate(totals[r], values);
             }
     }
     #pragma unroll 1
@@ -146,30 +177,26 @@ mean_variance_f16_rows_lanes32x1_128x8x2_sm75_a15ebed0(
             loaded[r] = reinterpret_cast<const Vector*>(source[r])[at];
         #pragma unroll
         for (int r = 0; r < kRows; ++r) {
+            float values[kVector];
             #pragma unroll
             for (int i = 0; i < kVector; ++i)
-                accumulate(totals[r][i % kAccumulators], prepared(loaded[r].element[i]));
+                values[i] = prepared(loaded[r].element[i]);
+            accumulate(totals[r], values);
         }
     }
     // Less than a vector is left.
     for (at = vectors * kVector + threadIdx.x % kLanes; at < reduced; at += kLanes)
         #pragma unroll
         for (int r = 0; r < kRows; ++r)
-            accumulate(totals[r][0], prepared(source[r][at]));
+            accumulate(totals[r], prepared(source[r][at]));
 
     #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-        #pragma unroll
-        for (int half = kAccumulators / 2; half > 0; half /= 2)
-            #pragma unroll
-            for (int i = 0; i < half; ++i)
-                totals[r][i] = combine(totals[r][i], totals[r][i + half]);
-        const Moments total = reduce_lanes(totals[r][0]);
+        const Moments total = reduce_lanes(totals[r]);
         const int row = first_row + r * kGroups;
         if (threadIdx.x % kLanes == 0 && row < outer) {
-            // An infinity has made m2 a NaN; the mean is one too, wherever among the others the infinity was.
-            mean[row] = total.count > 0 && total.m2 == total.m2 ? total.mean : __int_as_float(0x7fffffff);
-            variance[row] = total.count > 0 ? total.m2 / total.count : __int_as_float(0x7fffffff);
+            mean[row] = total.count > 0 ? 4 * (total.origin + total.mean) : __int_as_float(0x7fffffff);
+            variance[row] = total.count > 0 ? total.variance * 16 : __int_as_float(0x7fffffff);
         }
     }
 }

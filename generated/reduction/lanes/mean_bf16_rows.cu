@@ -25,7 +25,6 @@ constexpr int kRows = 1;  // Rows that they reduce at the same time.
 constexpr int kGroups = kThreads / kLanes;
 constexpr int kVector = 8;  // Elements of a load.
 constexpr int kUnroll = 8;  // Loads of a row that a thread has in flight at the same time.
-constexpr int kAccumulators = 8;  // States for each row that do not wait for one another.
 
 // What one load reads.
 struct __align__(16) Vector {
@@ -54,24 +53,77 @@ __device__ __forceinline__ float prepared(unsigned short element)
     return value;
 }
 
-__device__ __forceinline__ float combine(float a, float b)
+// A sum in two parts: what comes near the largest number moves to `large`, which counts in units of 2^64.
+struct LargeSum {
+    float sum;
+    float large;
+};
+
+__device__ __forceinline__ void accumulate(LargeSum& total, float value)
 {
-    return a + b;
+    const float next = total.sum + value;
+    const bool fits = fabsf(next) < 0x1p126f;
+    if (!fits)
+        total.large = fmaf(value, 0x1p-64f, fmaf(total.sum, 0x1p-64f, total.large));
+    total.sum = fits ? next : 0;
+}
+
+template <int kCount>
+__device__ __forceinline__ void accumulate(LargeSum& total, const float (&values)[kCount])
+{
+    float sum = values[0];
+    #pragma unroll
+    for (int i = 1; i < kCount; ++i)
+        sum += values[i];
+    const float next = total.sum + sum;
+    if (fabsf(next) < 0x1p126f) {
+        total.sum = next;
+    } else {
+        #pragma unroll
+        for (int i = 0; i < kCount; ++i)
+            accumulate(total, values[i]);
+    }
+}
+
+__device__ __forceinline__ LargeSum combine(LargeSum a, LargeSum b)
+{
+    a.large += b.large;
+    accumulate(a, b.sum);
+    return a;
+}
+
+__device__ __forceinline__ float quotient(LargeSum total, float count)
+{
+    return total.large == 0 ? total.sum / count : fmaf(total.sum, 0x1p-64f, total.large) / count * 0x1p64f;
+}
+
+// The state of no elements.
+__device__ __forceinline__ LargeSum identity()
+{
+    return {0.0f, 0.0f};
+}
+
+// The state of the lane `offset` further.
+__device__ __forceinline__ LargeSum shuffled_down(LargeSum state, int offset)
+{
+    state.sum = __shfl_down_sync(0xffffffffu, state.sum, offset, kLanes);
+    state.large = __shfl_down_sync(0xffffffffu, state.large, offset, kLanes);
+    return state;
 }
 
 // The total of kLanes neighbouring lanes, in the first of them.
-__device__ __forceinline__ float reduce_lanes(float total)
+__device__ __forceinline__ LargeSum reduce_lanes(LargeSum total)
 {
     #pragma unroll
     for (int offset = kLanes / 2; offset > 0; offset /= 2)
-        total = combine(total, __shfl_down_sync(0xffffffffu, total, offset, kLanes));
+        total = combine(total, shuffled_down(total, offset));
     return total;
 }
 
 // The result as it is stored.
-__device__ __forceinline__ unsigned short finished(float total, int reduced)
+__device__ __forceinline__ unsigned short finished(LargeSum total, int reduced)
 {
-    float value = total / static_cast<float>(reduced);
+    float value = quotient(total, static_cast<float>(reduced));
     return float_to_bf16(value);
 }
 
@@ -86,12 +138,10 @@ mean_bf16_rows_lanes32x1_256x8x8_sm75_a775830c(
     #pragma unroll
     for (int r = 0; r < kRows; ++r)
         source[r] = X + static_cast<long long>(min(first_row + r * kGroups, outer - 1)) * stride_outer;
-    float totals[kRows][kAccumulators];
+    LargeSum totals[kRows];
     #pragma unroll
     for (int r = 0; r < kRows; ++r)
-        #pragma unroll
-        for (int i = 0; i < kAccumulators; ++i)
-            totals[r][i] = 0.0f;
+        totals[r] = identity();
 
     const int vectors = reduced / kVector;
     int at = threadIdx.x % kLanes;
@@ -107,9 +157,11 @@ mean_bf16_rows_lanes32x1_256x8x8_sm75_a775830c(
         for (int u = 0; u < kUnroll; ++u)
             #pragma unroll
             for (int r = 0; r < kRows; ++r) {
+                float values[kVector];
                 #pragma unroll
                 for (int i = 0; i < kVector; ++i)
-                    totals[r][i] = combine(totals[r][i], prepared(loaded[r][u].element[i]));
+                    values[i] = prepared(loaded[r][u].element[i]);
+                accumulate(totals[r], values);
             }
     }
     #pragma unroll 1
@@ -120,25 +172,22 @@ mean_bf16_rows_lanes32x1_256x8x8_sm75_a775830c(
             loaded[r] = reinterpret_cast<const Vector*>(source[r])[at];
         #pragma unroll
         for (int r = 0; r < kRows; ++r) {
+            float values[kVector];
             #pragma unroll
             for (int i = 0; i < kVector; ++i)
-                totals[r][i] = combine(totals[r][i], prepared(loaded[r].element[i]));
+                values[i] = prepared(loaded[r].element[i]);
+            accumulate(totals[r], values);
         }
     }
     // Less than a vector is left.
     for (at = vectors * kVector + threadIdx.x % kLanes; at < reduced; at += kLanes)
         #pragma unroll
         for (int r = 0; r < kRows; ++r)
-            totals[r][0] = combine(totals[r][0], prepared(source[r][at]));
+            accumulate(totals[r], prepared(source[r][at]));
 
     #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-        #pragma unroll
-        for (int half = kAccumulators / 2; half > 0; half /= 2)
-            #pragma unroll
-            for (int i = 0; i < half; ++i)
-                totals[r][i] = combine(totals[r][i], totals[r][i + half]);
-        const float total = reduce_lanes(totals[r][0]);
+        const LargeSum total = reduce_lanes(totals[r]);
         const int row = first_row + r * kGroups;
         if (threadIdx.x % kLanes == 0 && row < outer) {
             Y[row] = finished(total, reduced);

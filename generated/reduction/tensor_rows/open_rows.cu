@@ -106,11 +106,12 @@ __device__ __forceinline__ Index load(Vector& loaded, const float* row, Index nu
     if (first >= 0 && first <= extent - kVector) {
         loaded = *reinterpret_cast<const Vector*>(row + first);
     } else {
-        loaded = {};
+        Vector within = {};
         #pragma unroll
         for (int i = 0; i < kVector; ++i)
             if (first + i >= 0 && first + i < extent)
-                loaded.element[i] = row[first + i];
+                within.element[i] = row[first + i];
+        loaded = within;
     }
     return first;
 }
