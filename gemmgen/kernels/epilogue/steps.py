@@ -198,6 +198,8 @@ def plan_steps(
             need = "a floating-point value: cast to float32 or float64 before it"
             reasons.append(Reason("elementwise", where, f"{operation.op} of an integer value", need))
             continue
+        if len(accesses) < len(operation.operands()):  # the operand that is missing has its reason
+            continue
         try:
             step = _step(operation, variables, accesses, accuracy, space)
         except FormulaError as error:

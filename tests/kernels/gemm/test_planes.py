@@ -188,7 +188,7 @@ def test_smallest_normal_floats_keep_their_bits():
 
 def mma_kernel(scheme: str = "f16x3", *overrides: str) -> gemmgen.Kernel:
     """Such a product by ``mma.sync``, with scalars."""
-    path = MMA / f"f32_by_{'bf16x6' if scheme == 'bf16x9' else scheme}.yaml"
+    path = f"{MMA}/{'bf16x6' if scheme == 'bf16x9' else scheme}"
     changes = [f"mainloop.arithmetic.f32_by={scheme}", "alpha=argument", "beta=argument", *overrides]
     return gemmgen.compile(gemmgen.plan(path, "sm_80", changes))
 
