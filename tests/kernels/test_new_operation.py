@@ -71,7 +71,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for folder in ("gemmgen", "templates", "specs"):
         shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
     before, after = (root / REGISTRY).read_text().split(PLACE_IN_REGISTRY)
-    (root / REGISTRY).write_text(f"{before}\n\n{example('python').rstrip()}\n{PLACE_IN_REGISTRY}{after}")
+    (root / REGISTRY).write_text(f"{before}\n\n\n{example('python').rstrip()}\n{PLACE_IN_REGISTRY}{after}")
     return root
 
 

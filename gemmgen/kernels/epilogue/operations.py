@@ -616,6 +616,7 @@ def _with_names(node: Node, names: Mapping[str, str]) -> Node:
 
 NAMED_FORMS: Mapping[str, Mapping[str, Any]] = {"gelu_tanh": {"op": "gelu", "form": "tanh"}}
 """Names that calls may use for an operation with fields."""
+
 OPERATIONS: tuple[type[Operation], ...] = tuple(Operation.__subclasses__())
 """All operations."""
 
