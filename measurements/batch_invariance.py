@@ -14,30 +14,11 @@ import sys
 import time
 from typing import Any
 
+from gemmgen.perf.contestants import median_seconds
+
 ROWS = (1, 8, 16, 32, 64, 96, 128, 256, 512, 1024, 2048, 4096, 8192)
 EXTENTS = ((4096, 4096), (6144, 4096), (11008, 4096), (4096, 11008), (14336, 4096), (4096, 14336))
-LAUNCHES, TURNS = 8, 7
-
-
-def graph_of(run: Any, torch: Any) -> Any:
-    """A CUDA graph of several calls."""
-    run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(LAUNCHES):
-            run()
-    return graph
-
-
-def seconds_of(graph: Any, torch: Any) -> float:
-    """Device time of one call."""
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    graph.replay()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end)) / 1e3 / LAUNCHES
+TURNS = 7
 
 
 def measure(kind: str, m: int, n: int, k: int, torch: Any, ops: Any) -> dict[str, Any]:
@@ -45,14 +26,16 @@ def measure(kind: str, m: int, n: int, k: int, torch: Any, ops: Any) -> dict[str
     dtype = torch.bfloat16 if kind == "bf16" else torch.float8_e4m3fn
     a, w = (torch.randn(shape, device="cuda", dtype=torch.float32).to(dtype) for shape in ((m, k), (n, k)))
     b, out = w.T, torch.empty((m, n), device="cuda", dtype=torch.bfloat16)
-    free = graph_of(lambda: ops.matmul(a, b, out=out), torch)
-    bound = graph_of(lambda: ops.matmul(a, b, out=out, batch_invariant=True), torch)
-    pairs = [(seconds_of(free, torch), seconds_of(bound, torch)) for _ in range(TURNS)]
-    bound.replay()
+    calls = {
+        "free": lambda index: ops.matmul(a, b, out=out),
+        "bound": lambda index: ops.matmul(a, b, out=out, batch_invariant=True),
+    }
+    times = median_seconds(torch, calls, rounds=TURNS)
+    calls["bound"](0)
     alone = ops.matmul(a[:1], b, batch_invariant=True, output="bfloat16" if kind != "bf16" else None)
     same = bool((alone.view(torch.int16) == out[:1].view(torch.int16)).all())
-    ratio = statistics.median(second / first for first, second in pairs)
-    return {"type": kind, "m": m, "n": n, "k": k, "free_us": min(p[0] for p in pairs) * 1e6, "ratio": ratio, "same_bits": same}
+    ratio = times["bound"] / times["free"]
+    return {"type": kind, "m": m, "n": n, "k": k, "free_us": times["free"] * 1e6, "ratio": ratio, "same_bits": same}
 
 
 def main(limit: float) -> None:

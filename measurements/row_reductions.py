@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from math import exp, log
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmgen import ops
+from gemmgen.perf.contestants import median_seconds
 
 FIXED = (
     ("argmax", 8192, 4096, "bfloat16"),
@@ -37,7 +37,6 @@ FIXED = (
 OPERATIONS = ("sum", "mean", "max", "min", "argmax", "argmin", "any", "l2_norm", "logsumexp", "mean_variance")
 TYPES = ("float32", "float16", "bfloat16", "int8")
 ROTATED_BYTES = 256 << 20
-GRAPH_SECONDS = 200e-6
 TURNS = 15
 
 
@@ -71,38 +70,14 @@ def reference(torch: Any, operation: str) -> Callable[[Any], Any]:
     }[operation]
 
 
-def graphs_of(torch: Any, call: Callable[[Any], Any], arrays: list[Any]) -> tuple[Any, int]:
-    """A CUDA graph of enough calls, and their number."""
-    for array in arrays[:3]:
-        call(array)
-    torch.cuda.synchronize()
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    for array in arrays:
-        call(array)
-    end.record()
-    end.synchronize()
-    calls = max(len(arrays), int(GRAPH_SECONDS / max(start.elapsed_time(end) / 1e3 / len(arrays), 1e-6)))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for number in range(calls):
-            call(arrays[number % len(arrays)])
-    return graph, calls
-
-
 def timed(torch: Any, calls: dict[str, Callable[[Any], Any]], arrays: list[Any]) -> dict[str, float]:
     """Microseconds of one call of each, the median of turns."""
-    graphs = {name: graphs_of(torch, call, arrays) for name, call in calls.items()}
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    for _ in range(TURNS):
-        for name, (graph, count) in graphs.items():
-            start.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            samples[name].append(1e3 * start.elapsed_time(end) / count)
-    return {name: statistics.median(taken) for name, taken in samples.items()}
+
+    def on_sets(call: Callable[[Any], Any]) -> Callable[[int], Any]:
+        return lambda index: call(arrays[index])
+
+    found = median_seconds(torch, {name: on_sets(call) for name, call in calls.items()}, sets=len(arrays), rounds=TURNS)
+    return {name: 1e6 * seconds for name, seconds in found.items()}
 
 
 def measured(torch: Any, operation: str, rows: int, columns: int, word: str, compiled: bool) -> Row:

@@ -29,7 +29,7 @@ NO_MEMORY = "matmul: no memory for packed operands"
 
 
 class Served:
-    """The kernel that serves a kind of product now: a function of C, and the plan that says what its arguments are. A better one with the same
+    """The kernel that serves a kind of product now: a function of C, and the plan of its arguments. A better one with the same
     arguments and the same bits may take its place at any time."""
 
     __slots__ = ("function", "plan")
@@ -160,7 +160,7 @@ def _leading_dimension(layout: Layout, row_major: bool) -> int:
 
 
 def _served(letters: Transposes, epilogue: tuple[Any, ...], shape: ShapeClass, patient: bool) -> Served | None:
-    """The kernel for a kind of product. ``patient``: one of so many multiplications that it waits for the kernel that is meant for it; others
+    """The kernel for a kind of product. ``patient``: one of so many multiplications that it waits for the kernel meant for it; others
     take one that is compiled in a part of a second, while a thread compiles that."""
     key = letters, epilogue, shape
     found = _known.get(key)

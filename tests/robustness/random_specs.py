@@ -9,10 +9,8 @@ import random
 from functools import cache
 from typing import Any
 
-import yaml
-
 from gemmgen.kernels.shipped import shipped_specs
-from gemmgen.kernels.spec_files import json_schema
+from gemmgen.kernels.spec_files import json_schema, spec_fields
 
 HOSTILE: tuple[Any, ...] = (
     None,
@@ -52,7 +50,7 @@ _DEEPEST = 12
 
 @cache
 def _shipped() -> dict[str, dict[str, Any]]:
-    return {name: yaml.safe_load(path.read_text()) for name, path in sorted(shipped_specs().items())}
+    return {name: spec_fields(path) for name, path in sorted(shipped_specs().items())}
 
 
 @cache

@@ -73,7 +73,7 @@ def test_an_argument_too_large_for_memory_is_refused(tmp_path: Path) -> None:
 
 def test_arrays_too_large_for_memory_together_are_refused(tmp_path: Path) -> None:
     (tmp_path / "copy.cu").write_text(COPY)
-    launches = "launches: [{grid: 1, block: 32, args: []}]"
+    launches = "launches: [{grid: 1, block: 32, args: [a, b, i32=4]}]"
     (tmp_path / "run.yaml").write_text("arrays: {" + ", ".join(f"{name}: 'u8[1073741824]=zeros'" for name in "abc") + "}\n" + launches)
     outcome = run("emulate", str(tmp_path / "copy.cu"), "--launches", str(tmp_path / "run.yaml"))
     assert outcome.exit_code == 2 and "3 GiB together, need at most 2 GiB" in outcome.output

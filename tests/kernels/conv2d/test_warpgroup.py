@@ -142,7 +142,8 @@ MUTANTS = {
     "columns of the filter not undone": ("    dx = 0;\n", ""),
     "a step too few": (
         "++step) {\n                    mbarrier_wait(empty",
-        "++step) {\n                    if (step == 1) { advance<kStages>(stage, phase); continue; }\n                    mbarrier_wait(empty",
+        "++step) {\n                    if (step == 1) { advance<kStages>(stage, phase); continue; }\n"
+        "                    mbarrier_wait(empty",
     ),
     "padding on one side only": ("row * stride_h - padding_h", "row * stride_h"),
     "pixels of another group": (" + group * kGroupBytes)", ")"),

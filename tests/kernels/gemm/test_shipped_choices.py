@@ -34,7 +34,18 @@ WITH = {
     "decomposition.slices=launch": ("decomposition.scheme=split_k_parallel",),
 }
 """Other fields that a choice wants beside it."""
-ELSEWHERE = ("accuracy", "cache", "arithmetic", "architecture", "kind", "strategy", "multiple_of", "alignment", "epilogue", "schema_version")
+ELSEWHERE = (
+    "accuracy",
+    "cache",
+    "arithmetic",
+    "architecture",
+    "kind",
+    "strategy",
+    "multiple_of",
+    "alignment",
+    "epilogue",
+    "schema_version",
+)
 """Fields of which these strategies take nothing, or whose choices are tested for themselves."""
 
 
