@@ -168,7 +168,8 @@ def test_the_action_passes_arguments_whole(tmp_path: Path) -> None:
     arguments = "  --grid 4\n--arg {p=f32[4]=zeros, n=3}\n\n--strict"
     environment = {"FILE": "k.cu", "ARGUMENTS": arguments, "SARIF": "out.sarif", "PATH": os.environ["PATH"]}
     shown = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert shown == ["k.cu", "--grid", "4", "--arg", "{p=f32[4]=zeros, n=3}", "--strict", "--sarif", "out.sarif", "--annotations"]
+    options = ["--grid", "4", "--arg", "{p=f32[4]=zeros, n=3}", "--strict", "--sarif", "out.sarif", "--annotations"]
+    assert shown == [*options, "--", "k.cu"]
 
 
 def _launches(kernel: str, arguments: str, count: int) -> tuple[Any, ...]:
