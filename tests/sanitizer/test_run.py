@@ -52,9 +52,7 @@ def line_of(words: str) -> int:
 
 
 @needs_nvcc
-def test_streams_graphs_textures_and_grid_barriers_are_clean(
-    program: Path, toolkit: Toolkit, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_streams_graphs_textures_and_grid_barriers_are_clean(program: Path, toolkit: Toolkit, capfd: pytest.CaptureFixture[str]) -> None:
     report = run(program, toolkit, "features")
     out = capfd.readouterr().out
     assert report.findings == () and report.status == 0 and not report.refused and not report.unsupported
