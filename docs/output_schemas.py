@@ -20,6 +20,10 @@ FOLDER = ROOT / "gemmgen" / "cli" / "schemas"
 _CU = str(ROOT / "docs" / "tutorials" / "reverse.cu")
 _PROGRAM = str(ROOT / "tests" / "sanitizer" / "whole_programs.cu")
 _LAUNCH = "--grid 1 --block 64 --arg f32[64]=range --arg f32[64]"
+_PROBLEMS = str(ROOT / "docs" / "tutorials" / "problems.txt")
+_UNTIMED = str(ROOT / "docs" / "tutorials" / "problems_untimed.txt")
+_JUDGED = ROOT / "docs" / "tutorials" / "judge"
+_TASK = f"--task {_JUDGED / 'task.yaml'} --reference {_JUDGED / 'reference.py'}:gemm --shapes m=16,n=24,k=32"
 _SWEEP = str(ROOT / "docs" / "tutorials" / "stages.yaml")
 
 _CERTIFIED = (
@@ -27,7 +31,10 @@ _CERTIFIED = (
     "gemm/wgmma/bf16/128x128",
     "gemm/v0_naive",
     "conv2d/mma_sync/residual",
+    "conv2d/wgmma/f16/128x128",
+    "gemm/mma_sync/bf16/128x128_k16",
     "reduction/layernorm_moments_f16",
+    "reduction/s4_unroll_last_warp",
 )
 
 CALLS = {
@@ -55,9 +62,12 @@ CALLS = {
         "export gemm/v0_naive --format python -o kernel.py",
         "export cpu/c0_naive --format header -o host.h",
     ],
+    "judge": [f"judge {_JUDGED / name} {_TASK}" for name in ("candidate.cu", "candidate_fixed.cu")],
     "library-check": ["library check --sample 0"],
     "library-list": ["library list"],
     "library-show": [*(f"library show {name}" for name in _CERTIFIED)],
+    "plan-model": [f"plan-model {_PROBLEMS} --device H200", f"plan-model {_UNTIMED} --device T4"],
+    "prove": ["prove gemm/v0_naive", "prove reduction/s8_streaming"],
     "render": ["render gemm/v0_naive gemm/v1_tiled -o sources"],
     "run": [f"run --json {_PROGRAM} -- {mode}" for mode in ("features", "race", "unsupported", "twice", "streams", "bounds")],
     "sweep": [f"sweep {_SWEEP} --stages compile", f"sweep {_SWEEP} --stages check --against stages.sqlite"],
@@ -82,8 +92,13 @@ _FREE = {
     "base": "the fields of a spec",
     "ratios": "times beside each other's, by the names of both",
     "quartiles": "first and third quartile of these over the rounds",
+    "problem": "sizes by the names of the dimensions",
+    "shape": "sizes by their names in the task",
+    "shapes": "sizes by their names in the task",
+    "counterexample": "sizes and a thread for which the statement seems not to hold; null if none was found",
 }
-"""Objects whose keys belong to a spec or to a file of the user's or are names of kernels, by the key that they are the value of."""
+"""Objects whose keys belong to a spec or to a file of the user's or are names of kernels, by the key that they are the value of, or that
+their list is. Any of them may be null where one is or all are."""
 
 
 def output(call: str) -> Any:
@@ -99,15 +114,15 @@ def output(call: str) -> Any:
 
 def inferred(values: list[Any], of: str = "") -> dict[str, Any]:
     """The schema that all ``values`` meet, which are those of a key."""
-    if of in _FREE and all(isinstance(value, dict) for value in values):
-        return {"type": "object", "description": _FREE[of]}
+    if of in _FREE and values and all(isinstance(value, dict | None) for value in values):
+        return {"type": ["null", "object"] if None in values else "object", "description": _FREE[of]}
     kinds = sorted({_kind(value) for value in values})
     if "number" in kinds and "integer" in kinds:
         kinds.remove("integer")
     schema: dict[str, Any] = {"type": kinds[0] if len(kinds) == 1 else kinds}
     lists = [item for value in values if isinstance(value, list) for item in value]
     if lists:
-        schema["items"] = inferred(lists)
+        schema["items"] = inferred(lists, of)
     objects = [value for value in values if isinstance(value, dict)]
     if objects:
         keys = {key: None for value in objects for key in value}

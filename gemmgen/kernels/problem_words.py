@@ -58,6 +58,13 @@ _ALIKE = 0.8
 """Likeness from which on a known word is suggested: closer than silu and swiglu, or nt and int8."""
 
 
+def _likeness(word: str, known: str) -> float:
+    """From 0 to 1; a word with its letters in another order is as good as the same."""
+    if len(word) > 2 and sorted(word) == sorted(known):
+        return 1.0
+    return SequenceMatcher(None, word, known).ratio()
+
+
 def plain_word(word: str) -> str:
     """A word of a problem with the names of types that problems have: ``of_uint8`` is ``of_u8``."""
     return _ALIAS.sub(lambda match: ALIASES[match[0]], word.lower())
@@ -70,6 +77,6 @@ def unknown_word(what: str, word: str, known: Sequence[str], need: str) -> SpecE
         if re.fullmatch(pattern, word.lower()):
             return SpecError(f"{what} has no option {shown!r}: {reason}")
     name = word.partition("=")[0]
-    close = max(known, key=lambda other: SequenceMatcher(None, name, other).ratio(), default="")
-    near = f" (did you mean {close}?)" if close and SequenceMatcher(None, name, close).ratio() > _ALIKE else ""
+    close = max(known, key=lambda other: _likeness(name, other), default="")
+    near = f" (did you mean {close}?)" if close and _likeness(name, close) > _ALIKE else ""
     return SpecError(f"{what} has no option {shown!r}{near}: need {need}")

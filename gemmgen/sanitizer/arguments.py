@@ -169,6 +169,17 @@ def within_memory(arguments: Iterable[KernelArgument]) -> list[KernelArgument]:
     return made
 
 
+def _is_list(text: str) -> bool:
+    """True for pointers; ``[4]`` is an array whose type is missing."""
+    return text.startswith("[") and text.endswith("]") and len(text) > 2 and not text[1:-1].strip().isdecimal()
+
+
+def has_parts(text: str) -> bool:
+    """True if an argument is a structure, pointers or a file's bytes: what it means depends on the kernel, or on arrays of its own."""
+    text = text.strip()
+    return text.startswith(("{", "@")) or _is_list(text)
+
+
 def parse_argument(text: str, index: int, layout: Layouts | None = None, filled: bool = True) -> KernelArgument:
     """The argument that ``text`` describes; random values depend on ``index`` only. Unless ``filled``, arrays hold anything: that tells
     cheaply whether the text means something. Raises ``UnusableInput``."""
@@ -189,7 +200,7 @@ def parse_argument(text: str, index: int, layout: Layouts | None = None, filled:
         if layout is None:
             raise _wrong(text, "this parameter takes no structure")
         return _structure(text, dict(_fields(text)), layout(), index)
-    if text.startswith("[") and text.endswith("]") and len(text) > 2 and not text[1:-1].strip().isdecimal():
+    if _is_list(text):
         return _pointers(
             text, within_memory(parse_argument(part, 100 * index + number, layout) for number, part in enumerate(_parts(text)))
         )

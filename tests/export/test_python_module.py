@@ -231,7 +231,7 @@ def test_the_first_binary_that_runs_on_the_device_is_loaded(linear: ModuleType, 
     assert found == {(8, 0): "cubin sm_80", (8, 9): "cubin sm_80", (9, 0): "cubin sm_90", (12, 1): "ptx sm_90"}
 
 
-@pytest.mark.parametrize("name", ["gemm/v3_double_buffer", "gemm/general/batched_small_nn"])
+@pytest.mark.parametrize("name", ["gemm/v3_double_buffer", "gemm/simt/batched/small_nn"])
 def test_a_module_passes_strict_type_checks(name: str, tmp_path: Path) -> None:
     from mypy import api as mypy
 

@@ -211,7 +211,7 @@ def test_the_default_stream_waits_for_blocking_streams(order: StreamOrder) -> No
 def test_two_reads_need_no_order_and_events_give_one(order: StreamOrder) -> None:
     assert conflicts(order, (1, False), (2, False)) == 0
     order.record(7, 1)
-    order.wait(2, 7)
+    order.wait(stream=2, event=7)
     order.synchronize(2)
     assert conflicts(order, (2, True)) == 0
 

@@ -22,7 +22,7 @@ from gemmgen.cli.options import TOLERANCE, complete_architecture, json_option, p
 from gemmgen.cli.output import count, counted, print_json
 from gemmgen.cli.selection import write_output
 from gemmgen.core.text import printable
-from gemmgen.sanitizer.arguments import KernelArgument, argument_of, parse_argument
+from gemmgen.sanitizer.arguments import KernelArgument, argument_of, has_parts, parse_argument
 from gemmgen.sanitizer.findings import Finding
 from gemmgen.sanitizer.front_end import COMPILERS, CompileOptions
 from gemmgen.sanitizer.launches import Dimensions, Launch, Run, Settings, run_launches, schedule_difference
@@ -253,7 +253,7 @@ def command(
         assert grid is not None and block is not None
         # Texts that mean nothing are told before a kernel is looked for.
         for index, text in enumerate(argument_texts):
-            if not text.lstrip().startswith(("{", "[", "@")):
+            if not has_parts(text):
                 parse_argument(text, index, filled=False)
         entry = find_entry(code, entry_name)
         launches = [Launch(entry, grid, block, shared_bytes, entry.parameter_names, cluster)]
