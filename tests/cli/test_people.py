@@ -92,7 +92,7 @@ def test_a_mistake_is_shown_in_its_line(run: Run, old: str, new: str, expected: 
         ("help verify", "did you mean 'gemmgen verify --help'?"),
         ("list", "did you mean 'library list'?"),
         ("show gemm/v0_naive", "did you mean 'library show'?"),
-        ("render linear_bias_relu", "did you mean gemm/simt/linear/bias_relu or"),
+        ("render linear_bias_relu", "did you mean gemm/simt/linear/bias_relu?"),
         ("check sweep.yaml", "sweep.yaml: this is a sweep, not a spec; gemmgen sweep runs it"),
         ("sweep gemm/v0_naive", "'gemm/v0_naive' is a spec, not a sweep; a sweep names it as its base"),
         ("sweep empty.yaml --dry-run", "axes.mainloop.stages: got [], need a length of at least 1"),

@@ -81,7 +81,12 @@ def test_a_slip_of_one_thread_is_caught(slip):
 @pytest.mark.parametrize("slip", wide_slips(source_of) if ALL else wide_slips(source_of)[::70], ids=lambda slip: slip.name)
 def test_a_changed_index_is_caught(slip):
     report = judged(slip)
-    assert report == "does not compile" or report.outcome == "wrong"
+    outcome = "passed" if any(text in slip.name for text in SAME_FUNCTION) else "wrong"
+    assert report == "does not compile" or report.outcome == outcome
+
+
+SAME_FUNCTION = ("m - block_m - copy_row_a, k + copy_column_a",)
+"""Slips that do not change the function: what is loaded of A past k meets zeros of B."""
 
 
 def test_there_are_300_slips():
