@@ -226,7 +226,7 @@ def test_warps_refuse_what_planes_cannot_serve(setting):
 @pytest.mark.parametrize(("name", "unit"), [("A100", "planes"), ("RTX 4090", "ffma"), ("RTX 3090", "ffma")])
 def test_planes_by_warps_are_taken_where_they_are_faster(name, unit):
     chosen = choose(parse_problem("gemm:4096,4096,4096,nt"), device(name)).chosen
-    assert ("f32_by" in chosen.candidate.label) == (unit == "planes")
+    assert ("split_precision" in chosen.candidate.label) == (unit == "planes")
 
 
 @pytest.mark.parametrize("transpose", ["nt", "nn"])
