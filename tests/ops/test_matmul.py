@@ -16,6 +16,7 @@ from gemmgen.dispatch.selection import choose, fitted
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.gemm import matcher
 from gemmgen.kernels.gemm.operator import interpret
+from gemmgen.kernels.gemm.split_precision.kept import planes_layout
 from gemmgen.kernels.requests import Fit, Layout
 from gemmgen.kernels.spec_files import load_spec
 
@@ -401,7 +402,7 @@ def test_planes_are_made_once():
     w = integers(72, 36)
     kept = ops.Planes(w)
     made = kept.array(emulated=True)
-    assert made.shape == matcher.planes_layout(Layout.packed(w.shape, "f32")).shape
+    assert made.shape == planes_layout(Layout.packed(w.shape, "f32")).shape
     assert kept.array(emulated=True) is made
 
 

@@ -68,8 +68,10 @@ def test_a_quick_kernel_serves_until_another_is_compiled(monkeypatch: pytest.Mon
     arguments = [37, 50, 800, 1.0, a.ctypes.data, 800, b.ctypes.data, 50, 0.0]
     assert quick(*arguments, results[0].ctypes.data, 50) == 0
     ((_, then),) = submitted
+    # Threads of earlier tests may compile kernels of theirs meanwhile.
+    assert any("extension" in name for name in compiled) and served.plan.name not in compiled
     then()
-    assert served.function is not quick and "extension" in compiled[0] and compiled[1] == served.plan.name
+    assert served.function is not quick and served.plan.name in compiled
     assert served.function(*arguments, results[1].ctypes.data, 50) == 0
     np.testing.assert_array_equal(results[0], results[1])
     np.testing.assert_allclose(results[0], a @ b, rtol=1e-3, atol=1e-3)
