@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-DataType = Literal["f32", "f64", "f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "u8", "u16", "s32", "u32", "s64", "bool"]
+DataType = Literal["f32", "f64", "f16", "bf16", "tf32", "e4m3", "e5m2", "ue8m0", "s8", "u8", "u16", "s32", "u32", "s64", "bool"]
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,8 @@ _TF32 = FloatFormat(11, -126, 3.4011621342146535e38)
 # (PTX ISA, cvt: .satfinite is required for both).
 _E4M3 = FloatFormat(4, -6, 448.0, saturates=True)
 _E5M2 = FloatFormat(3, -14, 57344.0, saturates=True)
+# OCP Microscaling Formats Specification 1.0: the exponent alone, of powers of two from 2^-127 to 2^127, and one NaN.
+_UE8M0 = FloatFormat(1, -127, 2.0**127, saturates=True)
 
 _TABLE = (
     Element("f32", 4, "float32", "float32", "float", "float", "c_float", (2, 32), _F32),
@@ -127,6 +129,7 @@ _TABLE = (
     Element("tf32", 4, "float32", "float32", "float", "float", "c_float", (2, 32), _TF32, "f32"),
     Element("e4m3", 1, "float8_e4m3fn", "uint8", "unsigned char", "uint8_t", "c_ubyte", (10, 8), _E4M3, "f32"),
     Element("e5m2", 1, "float8_e5m2", "uint8", "unsigned char", "uint8_t", "c_ubyte", (12, 8), _E5M2, "f32"),
+    Element("ue8m0", 1, "float8_e8m0fnu", "uint8", "unsigned char", "uint8_t", "c_ubyte", (14, 8), _UE8M0, "f32"),
     Element("s8", 1, "int8", "int8", "signed char", "int8_t", "c_byte", (0, 8), None, "s32"),
     Element("u8", 1, "uint8", "uint8", "unsigned char", "uint8_t", "c_ubyte", (1, 8), None, "s32"),
     Element("u16", 2, "uint16", "uint16", "unsigned short", "uint16_t", "c_ushort", (1, 16)),
@@ -163,7 +166,7 @@ def numpy_type(kind: str) -> np.dtype[Any]:
 
 def to_elements(kind: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Numbers as elements of ``kind``, rounded to nearest even (tf32: ties away from zero, as ``cvt.rna`` does); types that are
-    held as their bits become those. 8-bit floats saturate."""
+    held as their bits become those. 8-bit floats saturate; ue8m0 has the power of two that is no smaller, the least for 0."""
     import numpy as np
 
     values = np.asarray(values)
@@ -177,6 +180,8 @@ def to_elements(kind: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return np.where(finite, (bits + 0x1000) & np.uint32(0xFFFFE000), bits).view(np.float32)
     if kind in ("e4m3", "e5m2"):
         return _byte_codes(kind, values)
+    if kind == "ue8m0":
+        return _exponent_codes(values)
     return values.astype(numpy_type(kind))
 
 
@@ -188,6 +193,8 @@ def to_numbers(kind: str, elements: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return (elements.astype(np.uint32) << 16).view(np.float32)
     if kind in ("e4m3", "e5m2"):
         return cast("npt.NDArray[Any]", _byte_values(kind)[elements])
+    if kind == "ue8m0":
+        return np.where(elements == 255, np.nan, np.ldexp(1.0, elements.astype(np.int32) - 127)).astype(np.float32)
     return elements
 
 
@@ -222,3 +229,14 @@ def _byte_codes(kind: str, values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     codes = np.where(low % 2 == 0, low, high)  # they differ by one where the number lies in the middle: the even one
     codes = np.where(np.isnan(numbers), 0x7F, codes) | np.where(np.signbit(numbers) & ~np.isnan(numbers), 0x80, 0)
     return codes.astype(np.uint8)
+
+
+def _exponent_codes(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Powers of two that are at least as large as numbers; NaN for negative ones, which there are none of."""
+    import numpy as np
+
+    numbers = values.astype(np.float64)
+    fraction, exponent = np.frexp(np.where(np.isfinite(numbers), numbers, 0.0))
+    codes = np.clip(np.where(fraction == 0.5, exponent - 1, exponent) + 127, 0, 254)
+    codes = np.where(numbers == 0, 0, np.where(np.isposinf(numbers), 254, codes))
+    return np.where(np.isnan(numbers) | (numbers < 0), 255, codes).astype(np.uint8)
