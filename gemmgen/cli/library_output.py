@@ -89,6 +89,7 @@ def print_certificates(entry: Entry, certificates: Sequence[Entry]) -> None:
     click.echo(printable(f"By {compiler['name']} {compiler['release']} with {' '.join(compiler['options'])}"))
     for certificate in certificates:
         _print_evidence(certificate)
+    _print_classes(first)
     _print_predicted(first)
 
 
@@ -113,6 +114,18 @@ def _print_evidence(certificate: Entry) -> None:
         peer = item.get("peer")
         beside = f"; {peer['name']} {peer['median_us']:g} µs: {peer['speedup']:.2f}x" if peer else ""
         click.echo(printable(f"  {item['date']}  {item['median_us']:g} µs on {item['device']} for {problem}{beside}"))
+
+
+def _print_classes(certificate: Entry) -> None:
+    """The verdict over a finite field and the numeric class; certificates made before these were recorded have neither."""
+    over_field, numeric = certificate.get("field"), certificate.get("numeric_class")
+    if over_field:
+        _title("All data")
+        click.echo(printable(f"  {over_field['date']}  field: {over_field['claim']} (as {over_field['architecture']})"))
+    if numeric:
+        _title("Numeric class")
+        name = numeric["name"] or f"none: {numeric['reason']}"
+        click.echo(printable(f"  {name} (sums of {count(numeric['terms'])} terms)"))
 
 
 def _print_predicted(certificate: Entry) -> None:
@@ -183,7 +196,9 @@ def _verified(entry: Entry, certificates: Sequence[Entry]) -> str | Text:
         return styled(f"WRONG on {wrong[0]['device']}", "bold red")
     if len(certificates) < len(entry["architectures"]) or not all(certificate["verification"] for certificate in certificates):
         return styled("not all", "yellow")
-    return ", ".join(dict.fromkeys(item["backend"] for item in runs))
+    backends = dict.fromkeys(item["backend"] for item in runs)
+    over_field = certificates[0].get("field") or {}
+    return ", ".join([*backends, *(["field"] if over_field.get("outcome") == "passed" else [])])
 
 
 def _beside_peers(certificates: Sequence[Entry]) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast
 from gemmgen.hardware.target import Architecture, Device
 from gemmgen.kernels import part
 from gemmgen.kernels.family import KernelPlan, KernelSpec
-from gemmgen.kernels.requests import Fit, Request
+from gemmgen.kernels.requests import Fit, NoClass, Request
 
 
 class Matcher(Protocol):
@@ -42,14 +42,20 @@ def settings_of(kind: str) -> Settings | None:
 class NumericClasses(Protocol):
     """Of a matcher that knows which instances give a row the same bits: the function ``numeric_class_of``."""
 
-    def __call__(self, plan: Any, dimensions: Mapping[str, int]) -> str | None:
-        """Name of an instance's class; None if a row's bits depend on how many rows there are."""
+    def __call__(self, plan: Any, dimensions: Mapping[str, int]) -> str | NoClass:
+        """Name of an instance's class; or why it has none: a row's bits depend on how many rows there are."""
 
 
-def numeric_class_of(plan: KernelPlan, dimensions: Mapping[str, int]) -> str | None:
+def numeric_class_of(plan: KernelPlan, dimensions: Mapping[str, int]) -> str | NoClass:
     """Name of the class of instances that give a row the same bits: one of its own for each instance where the family knows no classes."""
     own: NumericClasses | None = getattr(part(plan.spec.kind, "matcher"), "numeric_class_of", None)
     return plan.name if own is None else own(plan, dimensions)
+
+
+def numeric_class_at(plan: KernelPlan, dimensions: Mapping[str, int], terms: int) -> str | NoClass | None:
+    """The class for sums of a number of terms; None where the family knows no classes."""
+    summed = getattr(part(plan.spec.kind, "matcher"), "SUMMED", None)
+    return None if summed is None else numeric_class_of(plan, {**dimensions, summed: terms})
 
 
 class Adapted(Protocol):

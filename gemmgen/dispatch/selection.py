@@ -19,7 +19,7 @@ from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels import family
 from gemmgen.kernels.family import KernelPlan, KernelSpec
 from gemmgen.kernels.launch import LARGEST_WORKSPACE
-from gemmgen.kernels.requests import Fit, Layout, Request, changed_fields
+from gemmgen.kernels.requests import Fit, Layout, NoClass, Request, changed_fields
 from gemmgen.perf.cost_model import cost_model_of
 from gemmgen.runtime.arrays.binding import bind_dimensions
 from gemmgen.runtime.arrays.views import ArrayView
@@ -122,8 +122,8 @@ def _common_class(table: Table | None, requests: Sequence[Request], device: Devi
         best: dict[str, float] = {}
         for candidate, (_, plan, dimensions) in all_fitted(request, architecture, rejected):
             found = numeric_class_of(plan, dimensions)
-            if found is None:
-                rejected[candidate.label] = "a row's bits depend on how many rows there are"
+            if isinstance(found, NoClass):
+                rejected[candidate.label] = f"a row's bits depend on how many rows there are: {found.reason}"
                 continue
             _, seconds = set_best(plan, dimensions, device)
             if table is not None:

@@ -101,6 +101,13 @@ class Result:
 
 
 @dataclass(frozen=True)
+class NoClass:
+    """Statement that an instance belongs to no class of instances that give a row the same bits."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class Fit:
     """An instance's way to do what a request wants."""
 

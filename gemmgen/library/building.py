@@ -20,6 +20,7 @@ from gemmgen.library.folder import LibraryFolder, write_file
 from gemmgen.library.json_text import to_text
 from gemmgen.library.listing import Instance, Listing
 from gemmgen.library.moved_lines import moved_record
+from gemmgen.library.over_field import FIELD_FILE, field_architecture, field_evidence, quoted_and_missing, run_over_field
 from gemmgen.library.workers import cpus, run_tasks
 
 SAVE_SECONDS = 15.0
@@ -39,6 +40,8 @@ class BuildReport:
     carried: int = 0
     """Programs whose evidence is that of the same machine code from another source or by another name."""
     verified: int = 0
+    over_field: int = 0
+    """Instances that were run over a finite field."""
     failed: int = 0
     written: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
@@ -72,10 +75,11 @@ def build(
     facts |= compile_facts(listing, missing, jobs, progress)
     report.compiled = len(missing)
     _verify(listing, folder, wanted, facts, evidence, jobs, progress, report)
+    instances = list({instance.name: instance for instance, _, _ in wanted}.values())
+    _verify_over_field(listing, folder, instances, facts, evidence, jobs, progress, report)
 
     files: dict[str, str] = {}
     wrong: list[str] = []
-    instances = list({instance.name: instance for instance, _, _ in wanted}.values())
     for index, instance in enumerate(instances):
         known = {architecture: facts[instance.name, architecture] for architecture in instance.plans}
         certificate = make_certificate(listing, instance, known, evidence)
@@ -259,6 +263,51 @@ def _verify(
     if errors:
         told = f"{report.carried} carried over, {report.verified} verified, {report.failed} failed:"
         raise VerificationError("\n".join([told, *errors]))
+
+
+def _verify_over_field(
+    listing: Listing,
+    folder: LibraryFolder,
+    instances: Collection[Instance],
+    facts: dict[Target, Facts],
+    evidence: Evidence,
+    jobs: int,
+    progress: Progress,
+    report: BuildReport,
+) -> None:
+    """Runs every instance over a finite field of which no record is kept, and writes the records."""
+    quoted, missing = quoted_and_missing(evidence, instances, facts)
+    if missing and not compiler_fits(listing):
+        labels = ", ".join(instance.label for instance in missing[:3])
+        raise EnvironmentMissing(f"{labels} and others must be run over a finite field; install {how_to_get_compiler(listing)}")
+    # Records of instances that this build was not asked for stay.
+    records = list(evidence.over_field) if len(instances) < len(listing.instances) else quoted
+
+    def save(kept: list[Record]) -> None:
+        if kept:
+            write_file(folder.evidence / FIELD_FILE, field_evidence(kept))
+
+    errors, saved = [], time.monotonic()
+    tasks = [(instance.path, field_architecture(instance.plans)) for instance in missing]
+    try:
+        for done, (_, result) in enumerate(run_tasks(run_over_field, tasks, jobs)):
+            if isinstance(result, GemmgenError):
+                errors.append(str(result))
+                report.failed += 1
+            elif isinstance(result, Exception):
+                raise result
+            else:
+                evidence.add(result)
+                records.append(result)
+                report.over_field += 1
+            progress("running over a finite field", done + 1, len(tasks))
+            if time.monotonic() - saved > SAVE_SECONDS:
+                save(records)
+                saved = time.monotonic()
+    finally:
+        save(records)
+    if errors:
+        raise VerificationError("\n".join([f"{report.over_field} run over a finite field, {report.failed} failed:", *errors]))
 
 
 def _prune(folder: LibraryFolder, expected: Collection[str]) -> list[str]:

@@ -6,21 +6,26 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gemmgen.core.version import __version__
+from gemmgen.dispatch.matcher import numeric_class_at
 from gemmgen.hardware.target import occupancy
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.launch import LaunchSequence
 from gemmgen.kernels.manifest import MANIFEST_FORMAT
+from gemmgen.kernels.requests import NoClass
 from gemmgen.kernels.source import parameters
 from gemmgen.library.compiled import Facts
 from gemmgen.library.digests import cases_digest, compile_options, options_digest, text_digest
 from gemmgen.library.evidence import Evidence, Record
 from gemmgen.library.json_text import rounded
 from gemmgen.library.listing import Instance, Listing
+from gemmgen.library.over_field import field_record
 from gemmgen.library.sections import joined, separated
 from gemmgen.verification.baked_cases import counted_case_of
 
 SCHEMA_VERSION = 2
 FORMAT = "gemmgen certificate"
+TERMS = 4096
+"""Terms of the sums whose order a certificate's numeric class is about."""
 FORMULAS = (
     "Integer expressions over the dimensions: // divides rounding down, ceil_div(a, b) rounding up, round_up(a, b) is the next "
     "multiple of b, ceil_log2(a) the smallest exponent of a power of two that is at least a, comparisons are 1 or 0, and "
@@ -30,7 +35,9 @@ FORMULAS = (
 
 def make_certificate(listing: Listing, instance: Instance, facts: Mapping[str, Facts], evidence: Evidence) -> dict[str, Any]:
     """The certificate of an instance for all its architectures, as plain data. ``facts``: by architecture."""
-    return joined({name: _for_one(listing, instance, name, facts[name], evidence) for name in instance.plans})
+    found = field_record(evidence, instance, facts)
+    over_field = None if found is None else {"date": found["date"], "architecture": found["architecture"], **found["field"]}
+    return joined({name: {**_for_one(listing, instance, name, facts[name], evidence), "field": over_field} for name in instance.plans})
 
 
 def _for_one(listing: Listing, instance: Instance, architecture: str, facts: Facts, evidence: Evidence) -> dict[str, Any]:
@@ -61,6 +68,7 @@ def _for_one(listing: Listing, instance: Instance, architecture: str, facts: Fac
         "binary": {entry: dict(kernel) for entry, kernel in facts.kernels.items()},
         "occupancy": _occupancy(plan, instance, facts),
         "launch": describe_launch(plan.sequence) | {"example": _example(plan, instance)},
+        "numeric_class": _numeric_class(plan),
         "predicted": _predicted(emulated, instance) if emulated else None,
         "verification": _verifications([emulated] if emulated else [], seen),
         "sanitizer": _newest(seen, "sanitizer", lambda item: (item["tool"],)),
@@ -158,6 +166,14 @@ def _occupancy(plan: KernelPlan, instance: Instance, facts: Facts) -> dict[str, 
     return found
 
 
+def _numeric_class(plan: KernelPlan) -> dict[str, Any] | None:
+    """The class of instances that give a row the same bits as this one, at a depth at which certificates can be compared."""
+    found = numeric_class_at(plan, counted_case_of(plan).dimensions, TERMS)
+    if found is None:
+        return None
+    return {"terms": TERMS, **({"name": None, "reason": found.reason} if isinstance(found, NoClass) else {"name": found})}
+
+
 def _predicted(record: Record, instance: Instance) -> dict[str, Any]:
     """Counters of the emulator, each access site with its line of the source."""
     lines = instance.source.text.splitlines()
@@ -198,6 +214,9 @@ def failures(certificate: Mapping[str, Any]) -> list[str]:
 def _failures(certificate: Mapping[str, Any]) -> list[str]:
     name = certificate["name"]
     found = [f"{name}: wrong on {item['device']}: {item['failure']}" for item in certificate["verification"] if not item["passed"]]
+    over_field = certificate.get("field")
+    if over_field and over_field["outcome"] == "wrong":
+        found.append(f"{name}: wrong over a finite field: {over_field['reason']}")
     return found + [
         f"{name}: {item['tool']} on {item['device']}: {item['failure']}" for item in certificate["sanitizer"] if not item["passed"]
     ]

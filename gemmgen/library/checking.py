@@ -16,6 +16,7 @@ from gemmgen.library.evidence import EMULATOR_FILE, Evidence, emulator_evidence,
 from gemmgen.library.folder import EVIDENCE, TUNED, LibraryFolder
 from gemmgen.library.json_text import to_text
 from gemmgen.library.listing import Instance, Listing
+from gemmgen.library.over_field import FIELD_FILE, field_evidence, quoted_and_missing
 from gemmgen.library.workers import cpus, run_tasks
 
 Progress = Callable[[str, int, int], None]
@@ -144,10 +145,17 @@ def _compare_evidence(
         else:
             why = "there is no record of a verification of this program on these cases"
             report.problems.append(Problem(instance.certificate_file, "unverified", f"{architecture}: {why}", why))
-    found = folder.text(f"{EVIDENCE}/{EMULATOR_FILE}")
-    if found is not None and not report.problems and found != emulator_evidence(used.values()):
-        why = "it holds records that no instance needs, or is not written as gemmgen writes it"
-        report.problems.append(Problem(f"{EVIDENCE}/{EMULATOR_FILE}", "stale", why))
+    compiled = [instance for instance in listing.instances if all((instance.name, name) in facts for name in instance.plans)]
+    quoted, missing = quoted_and_missing(evidence, compiled, facts)
+    why = "there is no record of a run of this instance over a finite field"
+    report.problems += [Problem(instance.certificate_file, "unverified", why, why) for instance in missing]
+    if report.problems:
+        return
+    why = "it holds records that no instance needs, or is not written as gemmgen writes it"
+    for name, text in ((EMULATOR_FILE, emulator_evidence(used.values())), (FIELD_FILE, field_evidence(quoted))):
+        found = folder.text(f"{EVIDENCE}/{name}")
+        if found is not None and found != text:
+            report.problems.append(Problem(f"{EVIDENCE}/{name}", "stale", why))
 
 
 def _read_tables(folder: LibraryFolder, report: CheckReport) -> None:

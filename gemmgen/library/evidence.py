@@ -25,10 +25,12 @@ Record = Mapping[str, Any]
 
 @dataclass
 class Evidence:
-    """All records of a folder. Those of the emulator are kept by ``(program, cases)``, the others by ``architecture``."""
+    """All records of a folder. Those of the emulator are kept by ``(program, cases)``, those of GPUs by ``architecture``."""
 
     emulator: dict[tuple[str, str], Record] = field(default_factory=dict)
     others: dict[str, list[Record]] = field(default_factory=dict)
+    over_field: list[Record] = field(default_factory=list)
+    """Runs over a finite field, the newest first."""
 
     def add(self, record: Record) -> None:
         """Takes a record up; the newest of one program on the emulator stays."""
@@ -37,6 +39,8 @@ class Evidence:
             known = self.emulator.get(key)
             if known is None or known["date"] <= record["date"]:
                 self.emulator[key] = record
+        elif record["backend"] == "field":
+            self.over_field.insert(0, record)
         else:
             self.others.setdefault(record["architecture"], []).append(record)
 

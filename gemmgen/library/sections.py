@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 SECTIONS = "architectures"
-OWN = ("binary", "occupancy", "predicted", "verification", "sanitizer", "benchmarks")
+OWN = ("binary", "occupancy", "numeric_class", "predicted", "verification", "sanitizer", "benchmarks")
 """Fields that may differ between architectures; of the digests, those in ``OWN_DIGESTS``."""
 OWN_DIGESTS = ("program", "code")
 
@@ -56,4 +56,12 @@ def separated(certificate: Any) -> dict[str, dict[str, Any]]:
 
 
 def _empty(common: Mapping[str, Any], architecture: str) -> dict[str, Any]:
-    return {**common, "architecture": architecture, "predicted": None, "verification": [], "sanitizer": [], "benchmarks": []}
+    return {
+        **common,
+        "architecture": architecture,
+        "numeric_class": None,
+        "predicted": None,
+        "verification": [],
+        "sanitizer": [],
+        "benchmarks": [],
+    }

@@ -42,7 +42,7 @@ class FieldAnswer:
     """Outcome of a comparison."""
 
     outcome: str
-    """``same``, ``different`` or ``nothing claimed``."""
+    """``same``, ``different`` or ``not claimed``."""
     text: str
 
 
@@ -84,7 +84,7 @@ def compare_over_field(
     for own_code, own_launches in programs:
         doubt = _doubt(own_code, own_launches)
         if doubt:
-            return FieldAnswer("nothing claimed", doubt)
+            return FieldAnswer("not claimed", doubt)
     return FieldAnswer("same", f"the same function, wrong with probability below 2^-{math.floor(per_run * runs)} ({runs} runs)")
 
 
@@ -98,7 +98,7 @@ def _run(
     except UnusableInput:
         raise
     except GemmgenError as error:
-        return FieldAnswer("nothing claimed", str(error).splitlines()[0])
+        return FieldAnswer("not claimed", str(error).splitlines()[0])
     if run.failed:
         worst = next(finding for finding in run.findings if finding.severity == "error")
         return FieldAnswer("different", f"{code.name} does what it must not: {worst.title}")

@@ -44,6 +44,8 @@ _INTEGERS = ("s8", "u8", "s32", "u32")
 _PLAIN = ("s32", "u32", "s64", "bool")
 """Types of arrays that are not drawn from the field."""
 _FIELD_BITS = 31
+METHOD = 1
+"""Version of the claims: certificates quote no record of another one."""
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 FIRST_PAIRED_ARCHITECTURE = "sm_80"
 """The oldest architecture whose conversions to bfloat16 are instructions; before, they are integer arithmetic on real bits."""
@@ -85,7 +87,7 @@ class FieldReport:
 
     name: str
     outcome: str
-    """``passed``, ``wrong``, or ``nothing claimed``."""
+    """``passed``, ``wrong``, or ``not claimed``."""
     runs: int
     miss_bits: float
     """A wrong kernel passes with a probability below 2 to the minus this."""
@@ -141,11 +143,11 @@ def verify_field(plan: KernelPlan, binary: Binary | None = None, *, hazards: boo
 
     kind = plan.spec.kind
     if not has_part(kind, "field"):
-        return report("nothing claimed", f"kernels of kind {kind} have no reference over a field")
+        return report("not claimed", f"kernels of kind {kind} have no reference over a field")
     oracle = cast("FieldOracle", part(kind, "field"))
     reason = oracle.excluded(plan)
     if reason:
-        return report("nothing claimed", reason)
+        return report("not claimed", reason)
     if binary is None and _is_older(plan):
         plan = plan_of(plan.spec, FIRST_PAIRED_ARCHITECTURE)
     reference = Reference(plan, oracle)
@@ -164,14 +166,14 @@ def verify_field(plan: KernelPlan, binary: Binary | None = None, *, hazards: boo
             wrong, compared, doubt = _run(plan, binary, reference, case, seed, hazards and seed == 0)
         except KernelFault as fault:
             if isinstance(fault.__cause__, NoFieldMeaning):
-                return report("nothing claimed", str(fault.__cause__).splitlines()[0])
+                return report("not claimed", str(fault.__cause__).splitlines()[0])
             return report("wrong", str(fault), seed + 1, 0.0, case.dimensions)
         except PlanError as error:
-            return report("nothing claimed", f"there is no plain kernel for it: {error}")
+            return report("not claimed", f"there is no plain kernel for it: {error}")
         except GemmgenError as error:
             return report("wrong", str(error), seed + 1, 0.0, case.dimensions)
         if doubt:
-            return report("nothing claimed", doubt, seed + 1, 0.0, case.dimensions)
+            return report("not claimed", doubt, seed + 1, 0.0, case.dimensions)
         if wrong:
             return report("wrong", wrong, seed + 1, 0.0, case.dimensions)
         elements += compared

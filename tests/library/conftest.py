@@ -103,6 +103,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("nothing should have been run")
 
     monkeypatch.setattr("gemmgen.library.building.prove", refuse)
+    monkeypatch.setattr("gemmgen.library.building.run_over_field", refuse)
     monkeypatch.setattr("gemmgen.toolchain.compilation.compile_plan", refuse)
 
 

@@ -27,7 +27,7 @@ def stamps(folder: Path) -> dict[str, tuple[int, int]]:
 
 def test_a_library_has_sources_certificates_and_a_manifest(listing: Listing, folder: LibraryFolder) -> None:
     files = contents(folder.path)
-    assert sorted(name.rsplit(".", 1)[1] for name in files) == ["cu"] * 3 + ["json"] * (3 + 1 + 1)
+    assert sorted(name.rsplit(".", 1)[1] for name in files) == ["cu"] * 3 + ["json"] * (3 + 1 + 2)
     entries = read_manifest(folder.path)["instances"]
     assert [entry["name"] for entry in entries] == [instance.name for instance in listing.instances]
     for entry in entries:
@@ -44,9 +44,10 @@ def test_building_in_two_places_gives_the_same_bytes(listing: Listing, folder: L
 def test_a_build_runs_nothing_for_which_there_is_evidence(
     listing: Listing, folder: LibraryFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(building, "prove", lambda *_: pytest.fail("the evidence was there"))
+    for name in ("prove", "run_over_field"):
+        monkeypatch.setattr(building, name, lambda *_: pytest.fail("the evidence was there"))
     report = build(listing, LibraryFolder(tmp_path / "new"), seed=folder, jobs=1)
-    assert report.verified == 0
+    assert report.verified == report.over_field == 0
     assert contents(tmp_path / "new") == contents(folder.path)
 
 
@@ -72,7 +73,7 @@ def test_only_instance_whose_spec_changed_is_built(folder: LibraryFolder, listin
     assert report.removed == []
     assert {entry["name"] for entry in new}.isdisjoint({old})
     changed = {name for name, stamp in stamps(folder.path).items() if before.get(name) != stamp}
-    assert len(changed) == 2 + 2  # source and certificate; manifest and evidence
+    assert len(changed) == 2 + 3  # source and certificate; manifest and both files of evidence
 
 
 def test_instance_no_longer_listed_is_removed(folder: LibraryFolder, relist: Relist) -> None:
@@ -133,6 +134,38 @@ def test_an_interrupted_build_keeps_what_it_verified(folder: LibraryFolder, reli
         build(listing, folder, jobs=1)
     monkeypatch.setattr(building, "prove", real)
     assert build(listing, folder, jobs=1).verified == 1
+
+
+def test_an_instance_that_is_wrong_over_a_field_is_not_certified(
+    folder: LibraryFolder, relist: Relist, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gemmgen.verification.field import FieldReport
+
+    def wrong(plan: object, binary: object) -> FieldReport:
+        return FieldReport("small", "wrong", 1, 0.0, {}, "C[0, 0] is another polynomial", 0.0)
+
+    monkeypatch.setattr("gemmgen.library.over_field.verify_field", wrong)
+    with pytest.raises(VerificationError, match=r"is wrong over a finite field: C\[0, 0\] is another polynomial"):
+        build(relist("gemm/small.yaml", "k: 8 -> k: 16"), folder, jobs=1)
+
+
+def test_a_build_interrupted_over_the_field_keeps_its_runs(
+    folder: LibraryFolder, listing: Listing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = building.run_over_field, []
+    (folder.evidence / "field.json").unlink()
+
+    def interrupted(path: Path, architecture: str) -> object:
+        calls.append(path)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(path, architecture)
+
+    monkeypatch.setattr(building, "run_over_field", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        build(listing, folder, jobs=1)
+    monkeypatch.setattr(building, "run_over_field", real)
+    assert build(listing, folder, jobs=1).over_field == 1
 
 
 def test_named_instances_are_built_and_the_others_left_alone(folder: LibraryFolder, relist: Relist) -> None:

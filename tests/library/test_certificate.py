@@ -16,6 +16,7 @@ from gemmgen.library.evidence import Evidence, evidence_text, read_evidence
 from gemmgen.library.folder import LibraryFolder
 from gemmgen.library.json_text import WIDTH, to_text
 from gemmgen.library.listing import Instance, Listing
+from gemmgen.library.over_field import field_record
 from gemmgen.library.sections import joined, separated
 from library.conftest import section
 
@@ -60,6 +61,31 @@ def test_a_host_can_launch_from_the_certificate_alone(listing: Listing, folder: 
         names = {argument["name"] for argument in launch["arguments"]}
         assert {name for described in launch["launches"] for name in described["arguments"]} <= names
         assert all(Formula(constraint["condition"]).evaluate(problem) for constraint in launch["constraints"])
+
+
+def test_a_certificate_names_its_verdict_over_the_field_and_its_numeric_class(listing: Listing, folder: LibraryFolder) -> None:
+    for instance in listing.instances:
+        known = section(folder, instance)
+        assert known["field"]["claim"].startswith("passed, wrong with probability below 2^-")
+        assert known["field"]["architecture"] in instance.plans
+        if instance.spec.kind == "gemm":
+            assert known["numeric_class"] == {"terms": 4096, "name": "f32, fma"}
+
+
+def test_a_run_over_the_field_is_quoted_while_source_or_code_are_the_same(listing: Listing, folder: LibraryFolder) -> None:
+    instance, evidence = small(listing), read_evidence(folder.evidence)
+    facts = keep_facts(listing, folder, listing.targets())
+    own = {name: facts[instance.name, name] for name in instance.plans}
+    found = field_record(evidence, instance, own)
+    assert found is not None
+    for changes, quoted in (
+        ({"source": ""}, True),
+        ({"code": ""}, True),
+        ({"source": "", "code": ""}, False),
+        ({"method": -1}, False),
+        ({"options": ""}, False),
+    ):
+        assert (field_record(Evidence(over_field=[{**found, **changes}]), instance, own) is not None) == quoted, changes
 
 
 def test_no_certificate_names_place_or_user_of_machine(root: Path, folder: LibraryFolder) -> None:

@@ -12,6 +12,7 @@ from gemmgen.library.building import Target, build, compile_facts
 from gemmgen.library.checking import check
 from gemmgen.library.compiled import Facts
 from gemmgen.library.evidence import EMULATOR_FILE
+from gemmgen.library.over_field import FIELD_FILE
 from gemmgen.library.folder import LibraryFolder
 from gemmgen.library.listing import Instance, Listing, read_listing
 from library.conftest import section
@@ -123,6 +124,11 @@ def test_counts_that_emulator_does_not_confirm_are_found(listing: Listing, folde
 
 def test_without_evidence_a_certificate_is_unverified(listing: Listing, folder: LibraryFolder) -> None:
     (folder.evidence / EMULATOR_FILE).unlink()
+    assert ("json", "unverified") in states(listing, folder)
+
+
+def test_without_a_run_over_the_field_a_certificate_is_unverified(listing: Listing, folder: LibraryFolder) -> None:
+    (folder.evidence / FIELD_FILE).unlink()
     assert ("json", "unverified") in states(listing, folder)
 
 

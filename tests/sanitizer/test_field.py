@@ -61,7 +61,7 @@ def test_an_expression_is_compared(compare):
 def test_nothing_is_claimed_where_data_decide(compare):
     result = compare(SKIPS, SKIPS)
     assert result.exit_code == 0
-    assert "field: nothing claimed" in result.output
+    assert "field: not claimed" in result.output
 
 
 @pytest.mark.parametrize("text", ["__import__('os')", "a.tofile('x')", "a if a else b", "a[b]", "(" * 60, "unknown + 1", "a @"])

@@ -67,7 +67,7 @@ def test_float32_takes_one_run_of_each_problem():
 
 def test_planes_are_not_claimed():
     report = verify_field(plan_of("gemm/split_precision/bf16x6"))
-    assert report.outcome == "nothing claimed"
+    assert report.outcome == "not claimed"
     assert "planes" in report.reason
 
 
@@ -98,7 +98,7 @@ def test_control_flow_that_depends_on_data_is_not_judged():
     text = source_of("gemm/v0_naive").replace("*target = product;", "if (product != 1.0f) *target = product;")
     binary = compile_source(text, architecture="sm_80", options=COMPILE_OPTIONS, name="guarded.cu")
     report = verify_field(plan_of("gemm/v0_naive"), binary, bits=1)
-    assert report.outcome == "nothing claimed"
+    assert report.outcome == "not claimed"
     assert "depends on data" in report.reason
 
 

@@ -96,7 +96,7 @@ def build_command(names: Sequence[str], output: Path | None, list_file: Path | N
             click.echo(printable(f"{verb}    {name} ({counted(number, 'file')})"))
     click.echo(
         f"{counted(len(only) if only is not None else len(listing.instances), 'instance')}: {report.compiled} compiled, "
-        f"{report.carried} carried over, {report.verified} verified, {report.failed} failed; "
+        f"{report.carried} carried over, {report.verified} verified, {report.over_field} run over a finite field, {report.failed} failed; "
         f"{len(report.written)} files written, {len(report.removed)} removed, {report.unchanged} unchanged",
         err=True,
     )

@@ -21,7 +21,7 @@ from gemmgen.kernels.gemm.sequence import MOST_SLICES
 from gemmgen.kernels.gemm.spec import GemmSpec
 from gemmgen.kernels.gemm.strategies import part_for
 from gemmgen.kernels.problem_words import unknown_word
-from gemmgen.kernels.requests import Fit, Layout, replaced, say_once
+from gemmgen.kernels.requests import Fit, Layout, NoClass, replaced, say_once
 
 ACTIVATIONS = {
     "relu": {"op": "relu"},
@@ -35,6 +35,8 @@ ACTIVATIONS = {
 """Activations by name."""
 SCALES = {"scale_row": "row", "scale_column": "column", "scale": "memory"}
 """Scales as a problem's words name them: one for each row or column, or one for all that lies in memory."""
+SUMMED = "k"
+"""The dimension along which an element of the result is summed up."""
 FACTORS = ("alpha", "beta")
 """Numbers that a problem's words leave to the call; the product is not scaled, and C is not read, without them."""
 
@@ -47,10 +49,10 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
     return found
 
 
-def numeric_class_of(plan: GemmPlan, dimensions: Mapping[str, int]) -> str | None:
-    """Name of the class of instances whose rows have the same bits; None if the order of additions depends on the number of rows."""
-    found = numeric_class(plan, dimensions["k"])
-    return None if isinstance(found, str) else found.text
+def numeric_class_of(plan: GemmPlan, dimensions: Mapping[str, int]) -> str | NoClass:
+    """Name of the class of instances whose rows have the same bits; or why the order of additions depends on the number of rows."""
+    found = numeric_class(plan, dimensions[SUMMED])
+    return NoClass(found) if isinstance(found, str) else found.text
 
 
 def adapted(spec: GemmSpec, architecture: Architecture) -> GemmSpec:
