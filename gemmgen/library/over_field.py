@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-from gemmgen.core.errors import VerificationError
 from gemmgen.hardware.target import architecture as find_architecture
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.library.compiled import Facts
@@ -39,7 +38,7 @@ def field_record(evidence: Evidence, instance: Instance, facts: Mapping[str, Fac
 
 
 def run_over_field(path: Path, architecture: str) -> Record:
-    """Runs an instance over the field. Raises ``VerificationError`` if it computes another function than its reference."""
+    """The record of an instance's runs over the field, right or wrong."""
     from gemmgen.codegen.rendering import render
     from gemmgen.kernels.planning import plan
     from gemmgen.toolchain.compilation import compile_plan
@@ -47,8 +46,6 @@ def run_over_field(path: Path, architecture: str) -> Record:
     planned = plan(path, architecture)
     binary = compile_plan(planned)
     report = verify_field(planned, binary if planned.architecture.compute_capability >= FIRST_PAIRED.compute_capability else None)
-    if report.outcome == "wrong":
-        raise VerificationError(f"{planned.name} for {architecture} is wrong over a finite field: {report.reason}")
     return {
         **_RUN,
         "instance": planned.name,

@@ -136,7 +136,7 @@ def test_an_interrupted_build_keeps_what_it_verified(folder: LibraryFolder, reli
     assert build(listing, folder, jobs=1).verified == 1
 
 
-def test_an_instance_that_is_wrong_over_a_field_is_not_certified(
+def test_a_wrong_verdict_over_the_field_fails_the_build(
     folder: LibraryFolder, relist: Relist, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gemmgen.verification.field import FieldReport
@@ -145,7 +145,7 @@ def test_an_instance_that_is_wrong_over_a_field_is_not_certified(
         return FieldReport("small", "wrong", 1, 0.0, {}, "C[0, 0] is another polynomial", 0.0)
 
     monkeypatch.setattr("gemmgen.library.over_field.verify_field", wrong)
-    with pytest.raises(VerificationError, match=r"is wrong over a finite field: C\[0, 0\] is another polynomial"):
+    with pytest.raises(VerificationError, match=r"wrong over a finite field: C\[0, 0\] is another polynomial"):
         build(relist("gemm/small.yaml", "k: 8 -> k: 16"), folder, jobs=1)
 
 
