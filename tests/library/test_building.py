@@ -136,9 +136,7 @@ def test_an_interrupted_build_keeps_what_it_verified(folder: LibraryFolder, reli
     assert build(listing, folder, jobs=1).verified == 1
 
 
-def test_a_wrong_verdict_over_the_field_fails_the_build(
-    folder: LibraryFolder, relist: Relist, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_verdict_over_the_field_fails_the_build(folder: LibraryFolder, relist: Relist, monkeypatch: pytest.MonkeyPatch) -> None:
     from gemmgen.verification.field import FieldReport
 
     def wrong(plan: object, binary: object) -> FieldReport:

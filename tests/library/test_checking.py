@@ -12,9 +12,9 @@ from gemmgen.library.building import Target, build, compile_facts
 from gemmgen.library.checking import check
 from gemmgen.library.compiled import Facts
 from gemmgen.library.evidence import EMULATOR_FILE
-from gemmgen.library.over_field import FIELD_FILE
 from gemmgen.library.folder import LibraryFolder
 from gemmgen.library.listing import Instance, Listing, read_listing
+from gemmgen.library.over_field import FIELD_FILE
 from library.conftest import section
 
 Relist = Callable[[str, str], Listing]
