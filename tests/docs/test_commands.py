@@ -58,7 +58,7 @@ WRITTEN = (
     ("swiglu_gate.yaml", "docs/epilogues.md", "yaml", "kind: gemm\nlabel: swiglu_gate"),
     ("candidate.cu", "docs/judge.md", "cuda", "// candidate.cu"),
     ("task.yaml", "docs/judge.md", "yaml", "grid:"),
-    ("reference.py", "docs/judge.md", "python", "def gemm"),
+    ("reference.py", "docs/judge.md", "python", '"""The outputs'),
 )
 """Files of the reader's that documents show: name, page, language, how they begin."""
 

@@ -86,17 +86,17 @@ MEASURED: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ),
     ("maxas", "row by row is {} faster with 64", lambda: f"{-gain('maxas_4096', SMALL, ('mainloop.order=rows',))}%"),
     ("maxas", "the swirl {} faster with 256", lambda: f"{gain('maxas_4096', LARGE, ('mainloop.order=rows',))}%"),
-    ("shared_memory", "the second is {} faster", lambda: f"{gain('shared', COPIES, (), TRANSPOSING)}%"),
+    ("shared_memory", "the second variant is {} faster", lambda: f"{gain('shared', COPIES, (), TRANSPOSING)}%"),
     (
         "shared_memory",
-        "the swizzle gains {} over none",
+        "the swizzle gains only {}",
         lambda: f"{gain('shared', COPIES, ('mainloop.shared_a.swizzle=none', 'mainloop.shared_a.padding=0'))}%",
     ),
     ("shared_memory", "need {} registers instead of", lambda: str(STEPS["shared", COPIES, *TRANSPOSING]["registers"]["registers"])),
-    ("shared_memory", "registers instead of {},", lambda: str(STEPS["shared", COPIES]["registers"]["registers"])),
+    ("shared_memory", "registers instead of {}.", lambda: str(STEPS["shared", COPIES]["registers"]["registers"])),
     ("gemm", "{} with bfloat16", lambda: stated("tensor_gemm.md", r"\| bf16 \| \d+ \|")),
     ("gemm", "{} times fewer", lambda: str(round(2 / (1 / TILE.m + 1 / TILE.n)))),
-    ("roofline", "taken {} ms", lambda: re.findall(r"--time ([\d.]+)ms", PAGES["roofline"].read_text())[0]),
+    ("roofline", "took {} ms", lambda: re.findall(r"--time ([\d.]+)ms", PAGES["roofline"].read_text())[0]),
 )
 """Page, words with a place for the figure, and the figure."""
 
