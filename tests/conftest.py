@@ -7,7 +7,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 from hypothesis.internal.conjecture import providers
-from tiers import TIERS, chosen
+from tiers import TIERS, CostRecorder, chosen
 
 from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.kernels.variants import spec_name
@@ -43,6 +43,12 @@ def spec_id(path: Path) -> str:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--tier", choices=TIERS, default="all", help="fast: for the edit loop; usual: before a change is taken; all.")
+    parser.addoption("--record-costs", type=Path, metavar="FILE", help="Write what expensive tests cost, for tests/tiers.py.")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if (file := config.getoption("--record-costs")) is not None:
+        config.pluginmanager.register(CostRecorder(file))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

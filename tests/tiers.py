@@ -5,11 +5,17 @@ documents, planted mistakes and other slow files are left to ``all`` but for a s
 function, of the few folders that ``make test-fast`` names. Without ``--tier`` everything runs that the command line names.
 
 Cases of specs whose files differ from those of the main branch are always kept.
+
+``tests/costs.json`` holds the CPU time of expensive cases. The usual tier spends at most ``BUDGET_SECONDS`` on the cases of one function,
+and takes at least one of them. ``pytest --record-costs tests/costs.json`` measures the file anew.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import os
+import platform
 import subprocess
 from collections import defaultdict
 from functools import lru_cache
@@ -29,9 +35,14 @@ SLOW = (
 )
 """Folders and files of which the usual tier has one function in ``SLOW_ONE_IN``."""
 SLOW_ONE_IN = 6
-WHOLE_UP_TO = 4
+WHOLE_UP_TO = 3
 """Cases of a function that all belong to the usual tier; of more it has one in ``ONE_IN``, but at least as many."""
-ONE_IN = 4
+ONE_IN = 6
+COSTS = Path(__file__).with_name("costs.json")
+"""CPU seconds, child processes included, of the cases that take at least ``MIN_COST``; a function stands for its cases."""
+MIN_COST = 1.0
+BUDGET_SECONDS = 4.0
+"""CPU time that the usual tier spends on the cases of one function."""
 
 
 def chosen(items: list[pytest.Item], tier: str) -> set[str]:
@@ -42,6 +53,7 @@ def chosen(items: list[pytest.Item], tier: str) -> set[str]:
     for item in items:
         functions[item.nodeid.partition("[")[0]].append(item)
     kept: set[str] = set()
+    costs: dict[str, float] = json.loads(COSTS.read_text())["seconds"]
     for name, cases in functions.items():
         path = name.partition("::")[0].removeprefix("tests/")
         ordered = sorted(cases, key=lambda case: _ticket(case.nodeid))
@@ -50,11 +62,57 @@ def chosen(items: list[pytest.Item], tier: str) -> set[str]:
         elif _within(path, SLOW) and _ticket(name) % SLOW_ONE_IN:
             taken = []
         else:
-            taken = ordered[: max(WHOLE_UP_TO, -(-len(ordered) // ONE_IN))]
+            taken = _affordable(ordered, costs)[: max(WHOLE_UP_TO, -(-len(ordered) // ONE_IN))]
         kept |= {case.nodeid for case in taken}
     if tier == "usual" and (changed := changed_specs()):
         kept |= {item.nodeid for item in items if any(spec in item.nodeid for spec in changed)}
     return kept
+
+
+def _affordable(cases: list[pytest.Item], costs: dict[str, float]) -> list[pytest.Item]:
+    """The first of these cases that the budget of a function pays for; the cheapest one if it pays for none."""
+
+    def cost(case: pytest.Item) -> float:
+        return costs.get(case.nodeid, costs.get(case.nodeid.partition("[")[0], 0.0))
+
+    spent, taken = 0.0, list[pytest.Item]()
+    for case in cases:
+        if spent + cost(case) <= BUDGET_SECONDS:
+            spent += cost(case)
+            taken.append(case)
+    return taken or [min(cases, key=cost)]
+
+
+class CostRecorder:
+    """A plugin of pytest that measures the CPU time of every test and writes that of expensive functions to ``file``."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.begun = 0.0
+        self.seconds: dict[str, float] = {}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        self.begun = _cpu_seconds()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
+        item.user_properties.append(("cpu_seconds", _cpu_seconds() - self.begun))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "teardown":
+            self.seconds.update((report.nodeid, value) for name, value in report.user_properties if name == "cpu_seconds")
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if hasattr(session.config, "workerinput"):
+            return
+        costs = {case: round(seconds, 1) for case, seconds in sorted(self.seconds.items()) if seconds >= MIN_COST}
+        provenance = {"command": "pytest --record-costs", "machine": f"{platform.machine()}, {os.cpu_count()} cores"}
+        self.file.write_text(json.dumps({"provenance": provenance, "seconds": costs}, indent=1) + "\n")
+
+
+def _cpu_seconds() -> float:
+    return sum(os.times()[:4])
 
 
 @lru_cache(maxsize=1)

@@ -1,19 +1,18 @@
-"""Outcomes of checks in the forms that continuous integration reads: JUnit, SARIF, annotations of GitHub's workflows."""
+"""Outcomes of checks as reports for continuous integration, and the options that ask for them."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import click
 
 from gemmgen.cli.options import Decorator
 from gemmgen.cli.selection import writable, write_output
-from gemmgen.core.text import printable, xml_text
+from gemmgen.core import ci_reports
+from gemmgen.core.ci_reports import Location, Outcome, Result, TestCase, TestSuite
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class Check:
     """Subject that several checks have in common, a spec say."""
     name: str
     file: str
-    """File in which a failure is to be mended."""
+    """File in which a failure has to be fixed."""
     failure: str = ""
     """Reason of failure; empty if it passed."""
     rule: str = "wrong"
@@ -50,8 +49,8 @@ class CheckReports:
         if self.annotations:
             for check in checks:
                 if check.failure:
-                    title = _property(f"{check.group}: {check.name}")
-                    click.echo(f"::error file={_property(check.file)},line=1,title={title}::{_escaped(check.failure)}", err=True)
+                    title = f"{check.group}: {check.name}"
+                    click.echo(ci_reports.workflow_command("error", title, check.failure, Location(check.file, 1)), err=True)
 
 
 def check_report_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,64 +81,26 @@ def check_report_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def junit(command: str, checks: Sequence[Check]) -> str:
-    """A suite for each group."""
-    root = ElementTree.Element("testsuites", name=xml_text(command))
-    for group in dict.fromkeys(check.group for check in checks):
-        members = [check for check in checks if check.group == group]
-        failed = sum(bool(check.failure) for check in members)
-        suite = ElementTree.SubElement(
-            root,
-            "testsuite",
-            name=xml_text(group),
-            tests=str(len(members)),
-            failures=str(failed),
-            errors="0",
-            time=f"{sum(check.seconds for check in members):.3f}",
-        )
-        for check in members:
-            case = ElementTree.SubElement(
-                suite,
-                "testcase",
-                name=xml_text(check.name),
-                classname=xml_text(group),
-                file=xml_text(check.file),
-                time=f"{check.seconds:.3f}",
-            )
-            if check.failure:
-                failure = ElementTree.SubElement(case, "failure", message=xml_text(check.failure.splitlines()[0]), type=check.rule)
-                failure.text = xml_text(check.failure)
-    ElementTree.indent(root)
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
+    """JUnit XML with a suite for each group."""
+    package = ".".join(command.split())
+    return ci_reports.junit(
+        TestSuite(package, group, [_case(check) for check in checks if check.group == group])
+        for group in dict.fromkeys(check.group for check in checks)
+    )
+
+
+def _case(check: Check) -> TestCase:
+    outcome: Outcome = "failure" if check.failure else "passed"
+    return TestCase(check.group, check.name, outcome, check.rule, check.failure, seconds=check.seconds, file=check.file)
 
 
 def sarif(command: str, checks: Sequence[Check]) -> str:
-    """SARIF 2.1.0 of the checks that failed."""
-    from gemmgen.core.version import __version__
-
-    failed = [check for check in checks if check.failure]
-    rules = sorted({check.rule for check in failed})
-    results = [
-        {
-            "ruleId": check.rule,
-            "ruleIndex": rules.index(check.rule),
-            "level": "error",
-            "message": {"text": f"{check.group}: {check.name}: {check.failure}"},
-            "locations": [{"physicalLocation": {"artifactLocation": {"uri": check.file.lstrip("/")}, "region": {"startLine": 1}}}],
-        }
-        for check in failed
-    ]
-    driver = {"name": command, "version": __version__, "rules": [{"id": rule} for rule in rules]}
-    document = {
-        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
-        "version": "2.1.0",
-        "runs": [{"tool": {"driver": driver}, "results": results}],
-    }
-    return json.dumps(document, indent=2) + "\n"
-
-
-def _escaped(text: str) -> str:
-    return printable(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _escaped(text).replace(":", "%3A").replace(",", "%2C")
+    """SARIF of the checks that failed."""
+    return ci_reports.sarif(
+        command,
+        [
+            Result(check.rule, "error", f"{check.group}: {check.name}: {check.failure}", [Location(check.file, 1)])
+            for check in checks
+            if check.failure
+        ],
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 from gemmgen.core.errors import SpecError
 from gemmgen.core.resources import resource_directory
 from gemmgen.core.text import close_paths
-from gemmgen.kernels.variants import expanded, spec_name, split_variant
+from gemmgen.kernels.variants import expanded, split_variant
 
 
 def shipped_specs() -> dict[str, Path]:
@@ -18,7 +18,8 @@ def shipped_specs() -> dict[str, Path]:
     They lie in a folder for each kind; the list of the library and the sweeps beside these folders are something else."""
     root = resource_directory("specs")
     files = (path for path in sorted(root.glob("*/**/*.yaml")) if path.relative_to(root).parts[0] != "sweeps")
-    return {spec_name(spec, root): spec for file in files for spec in expanded(file)}
+    stems = {file: file.relative_to(root).with_suffix("").as_posix() for file in files}
+    return {stem if spec == file else f"{stem}/{spec.name}": spec for file, stem in stems.items() for spec in expanded(file)}
 
 
 def find_shipped(argument: str) -> dict[str, Path]:

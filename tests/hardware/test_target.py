@@ -48,15 +48,14 @@ def test_limits_agree_with_each_other(name):
     assert entry.name.rstrip("a") == f"sm_{major}{minor}"
 
 
-@pytest.mark.parametrize("entry", [Architecture, Device, Peaks])
-def test_every_number_is_read_somewhere(entry):
+def test_every_number_is_read_somewhere():
     read = {
         node.attr
         for path in Path(gemmgen.__file__).parent.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
     }
-    assert {field.name for field in fields(entry)} <= read
+    assert {field.name for entry in (Architecture, Device, Peaks) for field in fields(entry)} <= read
 
 
 def test_opt_in_shared_memory_is_what_the_guide_lists():

@@ -17,20 +17,21 @@ from gemmgen.kernels.family import InstancePlan
 from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.verification.oracle import oracle_of
 
+SPECS = shipped_specs()
 ONE_SPEC_IN = 8
 ONE_CASE_IN = 1 if ALL else 16
 
 
 @cache
 def planned(name: str) -> InstancePlan:
-    return gemmgen.plan(shipped_specs()[name])
+    return gemmgen.plan(SPECS[name])
 
 
 def form(name: str) -> object:
     return name.rpartition("/")[0], planned(name).template, planned(name).architecture.name
 
 
-@pytest.mark.parametrize("name", sampled(shipped_specs(), ONE_SPEC_IN, str, form))
+@pytest.mark.parametrize("name", sampled(SPECS, ONE_SPEC_IN, str, form))
 def test_a_shipped_spec_verifies(name: str) -> None:
     plan = planned(name)
     if isinstance(plan.architecture, CpuArchitecture) and not runs_here(plan.architecture):
@@ -41,7 +42,7 @@ def test_a_shipped_spec_verifies(name: str) -> None:
 
 
 def test_no_two_shipped_specs_share_a_name() -> None:
-    names = [planned(name).name for name in shipped_specs()]
+    names = [planned(name).name for name in SPECS]
     assert len(set(names)) == len(names) > 40
 
 

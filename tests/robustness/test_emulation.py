@@ -207,7 +207,7 @@ def test_reports_of_hostile_names_are_well_formed(tmp_path: Path) -> None:
     (tmp_path / HOSTILE).write_text(STRAY)
     files = {"--junit": tmp_path / "junit.xml", "--sarif": tmp_path / "findings.sarif"}
     assert run("emulate", str(tmp_path / HOSTILE), *LAUNCH, *(str(part) for item in files.items() for part in item)).exit_code == 1
-    case = ElementTree.parse(files["--junit"]).getroot().find("testcase")
+    case = ElementTree.parse(files["--junit"]).getroot().find("testsuite/testcase")
     assert case is not None and "<img src=x" in case.attrib["name"]
     assert json.loads(files["--sarif"].read_text())["runs"][0]["results"]
 

@@ -111,7 +111,7 @@ def test_reports_for_other_tools(run: Run) -> None:
     out = run("emulate", "race.cu", "--grid", "1", "--block", "64", "--arg", "i32[64]", *reports, code=1).out
     (result,) = json.loads(Path("out.sarif").read_text())["runs"][0]["results"]
     assert (result["ruleId"], result["locations"][0]["physicalLocation"]["region"]["startLine"]) == ("shared-race", 2)
-    assert ElementTree.parse("out.xml").find("testcase/failure").get("type") == "shared-race"
+    assert ElementTree.parse("out.xml").find("testsuite/testcase/failure").get("type") == "shared-race"
     assert "::error file=race.cu,line=2,title=shared memory race::" in out
 
 

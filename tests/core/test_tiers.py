@@ -1,0 +1,40 @@
+"""Tiers of tests: every function keeps a case, and the cases of expensive functions fit a budget."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import tiers
+
+
+def chosen(tier: str, *names: str) -> set[str]:
+    return tiers.chosen(cast(Any, [SimpleNamespace(nodeid=f"tests/{name}") for name in names]), tier)
+
+
+@pytest.fixture(autouse=True)
+def known_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = {"tests/a.py::test_slow": 3.0, "tests/a.py::test_cases[1]": 9.0, "tests/a.py::test_cases[2]": 5.0}
+    (tmp_path / "costs.json").write_text(json.dumps({"seconds": costs}))
+    monkeypatch.setattr(tiers, "COSTS", tmp_path / "costs.json")
+    monkeypatch.setattr(tiers, "changed_specs", lambda: ("gemm/changed",))
+
+
+def test_the_usual_tier_takes_a_sample_of_cheap_cases() -> None:
+    assert len(chosen("usual", *(f"a.py::test_cheap[{case}]" for case in range(60)))) == 10
+    assert len(chosen("fast", *(f"a.py::test_cheap[{case}]" for case in range(60)))) == 1
+
+
+def test_expensive_cases_fit_the_budget_of_their_function() -> None:
+    assert len(chosen("usual", *(f"a.py::test_slow[{case}]" for case in range(60)))) == 1
+
+
+def test_a_function_keeps_its_cheapest_case() -> None:
+    assert chosen("usual", "a.py::test_cases[1]", "a.py::test_cases[2]") == {"tests/a.py::test_cases[2]"}
+
+
+def test_cases_of_changed_specs_are_kept() -> None:
+    assert len(chosen("usual", *(f"a.py::test_slow[gemm/changed/{case}]" for case in range(5)))) == 5
