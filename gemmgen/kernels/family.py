@@ -32,6 +32,23 @@ class SpecModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
 
+class Later:
+    """Mark of a field that is younger than the first names: where it has its default, ``identity`` leaves it out."""
+
+
+LATER = Later()
+
+
+def _without_later(model: BaseModel, fields: dict[str, Any]) -> None:
+    """Removes from the dump of ``model`` the fields marked ``LATER`` that have their defaults, in its parts too."""
+    for name, info in type(model).model_fields.items():
+        value = getattr(model, name)
+        if LATER in info.metadata and value == info.get_default(call_default_factory=True):
+            fields.pop(name, None)
+        elif isinstance(value, BaseModel):
+            _without_later(value, fields[name])
+
+
 MOST_SIZES = 64
 
 
@@ -73,13 +90,15 @@ class KernelSpec(SpecModel):
     architecture: Literal["sm_75", "sm_80", "sm_89", "sm_90", "sm_90a", "sm_100"] = "sm_75"
     """Oldest architecture that the kernel is written for; it compiles for this one and newer."""
 
-    sizes: Sizes = ()
+    sizes: Annotated[Sizes, LATER] = ()
     """Dimensions that the kernel is compiled for, ``{n: 11008, k: 4096}`` say: they become constants of its source, and problems of other
     sizes are refused. ``gemmgen explain`` lists a kernel's dimensions."""
 
     def identity(self) -> dict[str, Any]:
-        """The spec without its prose, every default written out: what decides the kernel and its name."""
-        return self.model_dump(mode="json", exclude={"description"} if self.sizes else {"description", "sizes"})
+        """The spec without its prose, with every default but those of fields marked ``LATER``: what decides the kernel and its name."""
+        fields = self.model_dump(mode="json", exclude={"description"})
+        _without_later(self, fields)
+        return fields
 
 
 @dataclass(frozen=True)

@@ -161,3 +161,13 @@ def test_a_field_unlike_all_others_names_them(tmp_path: Path) -> None:
 def test_a_tab_is_called_by_its_name(tmp_path: Path) -> None:
     told = told_of(write(tmp_path, "kind: gemm\nmainloop:\n\tstrategy: tiled\n"))
     assert "line 3, column 1: not valid YAML: a tab" in told and told.endswith("      3 | →strategy: tiled\n        | ^")
+
+
+def test_identities_leave_out_defaults_of_later_fields() -> None:
+    def identity(**fields: Any) -> dict[str, Any]:
+        return load_spec({"kind": "gemm", "mainloop": {"strategy": "naive", "threadblock": {"m": 16, "n": 16}}, **fields}).identity()
+
+    assert not {"sizes", "amax", "batch_invariant", "description"} & set(identity())
+    assert identity(batch_invariant=True)["batch_invariant"] is True
+    assert "l1_a" not in identity()["cache"] and identity(cache={"l1_a": "keep"})["cache"]["l1_a"] == "keep"
+    assert "alpha" in identity()

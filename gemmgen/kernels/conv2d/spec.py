@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from gemmgen.kernels.epilogue.operations import OPERATIONS, Operation, Operations
-from gemmgen.kernels.family import KernelSpec, SpecModel
+from gemmgen.kernels.family import LATER, KernelSpec, SpecModel
 from gemmgen.kernels.tiles.extents import Extent, Extents2, Extents3
 
 """A tile's extent in elements."""
@@ -81,10 +81,10 @@ class WarpgroupMainloop(SpecModel):
     """Blocks that take tile after tile, a multiple of the multiprocessors; 0: a block for each tile."""
     min_blocks_per_sm: Annotated[int, Field(ge=1, le=4, strict=True)] = 1
     """Blocks that share a multiprocessor, and its registers."""
-    store_buffers: Literal[1, 2] = 1
+    store_buffers: Annotated[Literal[1, 2], LATER] = 1
     """Tiles of results that a group of consumers has in shared memory with ``store: tma``: with 2, it collects one while the copy engine
     still reads the one before."""
-    unroll: Literal["full"] | Annotated[int, Field(ge=1, le=64, strict=True)] = "full"
+    unroll: Annotated[Literal["full"] | Annotated[int, Field(ge=1, le=64, strict=True)], LATER] = "full"
     """Unrolling of the loop over a step's instructions along k."""
 
 
@@ -97,7 +97,7 @@ class DirectMainloop(SpecModel):
     """Threads of a block."""
     pixels: Literal[1, 2, 4, 8] = 4
     """Consecutive pixels of one output channel that a thread computes."""
-    unroll: Literal["auto"] | Annotated[int, Field(ge=1, le=64, strict=True)] = "auto"
+    unroll: Annotated[Literal["auto"] | Annotated[int, Field(ge=1, le=64, strict=True)], LATER] = "auto"
     """Unrolling of the loop over the input channels of a filter tap; ``auto`` leaves it to the compiler."""
 
 
@@ -161,7 +161,7 @@ class Conv2dSpec(KernelSpec):
     mainloop_field: ClassVar[str] = "mainloop"
 
     kind: Literal["conv2d"]
-    mainloop: Annotated[WarpgroupMainloop | DirectMainloop, Field(discriminator="strategy")] | None = None
+    mainloop: Annotated[Annotated[WarpgroupMainloop | DirectMainloop, Field(discriminator="strategy")] | None, LATER] = None
     """Products by ``wgmma``, or one by one; without it, by ``mma`` on the tile hierarchy of ``tile``."""
     gemm_m: Literal["output_channels", "pixels"] = "output_channels"
     """Rows of the implicit GEMM; the columns are the other."""
@@ -174,7 +174,7 @@ class Conv2dSpec(KernelSpec):
     multiprocessor, which spares the L2; copies through registers always do."""
     stages: Annotated[int, Field(ge=1, le=8, strict=True)] = 2
     """Tiles in shared memory at a time: 1 or 2 through registers, 2 or more with cp_async."""
-    unroll: Literal["full"] | Annotated[int, Field(ge=1, le=64, strict=True)] = "full"
+    unroll: Annotated[Literal["full"] | Annotated[int, Field(ge=1, le=64, strict=True)], LATER] = "full"
     """Unrolling of the loop over the planes of 32 channels of a step, for products by ``mma``; others have ``mainloop.unroll``."""
     increments: Literal["precomputed", "computed"] = "precomputed"
     """Source of the address steps from one filter tap to the next: a table with period r x s that the host computes and
@@ -188,7 +188,7 @@ class Conv2dSpec(KernelSpec):
     float_conversion: Literal["instruction", "addition"] = "instruction"
     """Conversion of sums to float32: by a conversion, or, if they have at most 256 products, by starting at a large float and
     subtracting it."""
-    zero_point: Literal["none", "argument"] = "none"
+    zero_point: Annotated[Literal["none", "argument"], LATER] = "none"
     """Number that stands for zero in x, which the padding has too: sums are those of x minus it, by an array of sums over the filter."""
     bias: Literal["none", "s32", "f32"] = "s32"
     """Type of the bias, one value for each output channel."""
@@ -200,7 +200,7 @@ class Conv2dSpec(KernelSpec):
     gamma: Factor = "argument"
     activation: AnyActivation = NoActivation()
     """The first operation on the results."""
-    epilogue: Operations = ()
+    epilogue: Annotated[Operations, LATER] = ()
     """Operations on the results after the activation, in this order."""
     output: Output = Output()
     store: Literal["shared", "direct", "tma"] = "shared"
@@ -215,29 +215,15 @@ class Conv2dSpec(KernelSpec):
     multiprocessors. Without it, there is a block for each tile."""
     min_blocks_per_sm: Annotated[int, Field(ge=1, le=32, strict=True)] = 1
     """Blocks that must fit on a multiprocessor at once: bounds the registers that the compiler may use."""
-    early_launch: bool = False
+    early_launch: Annotated[bool, LATER] = False
     """The kernels are brought to the SMs while the work before them in the stream still runs, and wait for it there (programmatic
     dependent launch). Needs sm_90."""
 
     def identity(self) -> dict[str, Any]:
-        """As for every spec; what a spec does not have is left out, so that names are those from before it could be had."""
+        """As for every spec; products by ``mma`` leave the default input out, which is older than other inputs."""
         fields = super().identity()
-        if not self.epilogue:
-            del fields["epilogue"]
-        if self.mainloop is None:
-            del fields["mainloop"]
-            if self.input == Input():
-                del fields["input"]
-        if self.zero_point == "none":
-            del fields["zero_point"]
-        if isinstance(self.mainloop, WarpgroupMainloop) and self.mainloop.store_buffers == 1:
-            del fields["mainloop"]["store_buffers"]
-        if self.mainloop is not None and self.mainloop.unroll == type(self.mainloop).model_fields["unroll"].default:
-            del fields["mainloop"]["unroll"]
-        if not self.early_launch:
-            del fields["early_launch"]
-        if self.unroll == "full":
-            del fields["unroll"]
+        if self.mainloop is None and self.input == Input():
+            del fields["input"]
         return fields
 
     @property

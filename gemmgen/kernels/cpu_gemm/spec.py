@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from gemmgen.kernels.epilogue.operations import Operations
-from gemmgen.kernels.family import KernelSpec, SpecModel
+from gemmgen.kernels.family import LATER, KernelSpec, SpecModel
 
 Block = Annotated[int, Field(ge=1, le=1 << 20, strict=True)]
 """An extent of a cache block, in elements."""
@@ -64,7 +64,7 @@ class NaiveLoops(SpecModel):
     """Three loops, the innermost along k: a dot product for every element of C."""
 
     strategy: Literal["naive"]
-    unroll: LoopUnroll = "auto"
+    unroll: Annotated[LoopUnroll, LATER] = "auto"
     """Unrolling of the innermost loop; ``auto`` leaves it to the compiler."""
 
 
@@ -73,7 +73,7 @@ class ReorderedLoops(SpecModel):
     vector instructions."""
 
     strategy: Literal["reordered"]
-    unroll: LoopUnroll = "auto"
+    unroll: Annotated[LoopUnroll, LATER] = "auto"
     """Unrolling of the innermost loop; ``auto`` leaves it to the compiler."""
 
 
@@ -119,10 +119,3 @@ class CpuGemmSpec(KernelSpec):
     loops: Loops
     epilogue: Operations = ()
     """Operations on each element after the product is complete, in this order."""
-
-    def identity(self) -> dict[str, Any]:
-        """As for every spec, but unrolling that is left to the compiler is left out: names are those from before it was a field."""
-        fields = super().identity()
-        if fields["loops"]["unroll"] == "auto":
-            del fields["loops"]["unroll"]
-        return fields

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from gemmgen.kernels.epilogue.operations import Operations
-from gemmgen.kernels.family import KernelSpec, SpecModel
+from gemmgen.kernels.family import LATER, KernelSpec, SpecModel
 from gemmgen.kernels.math.fma_order import OrderName
 from gemmgen.kernels.tiles.extents import Extents2, Extents3
 
@@ -56,19 +56,16 @@ class SharedOperand(SpecModel):
 class NaiveMainloop(SpecModel):
     """One thread computes one element of C, straight from global memory."""
 
-    LATER: ClassVar[dict[str, Any]] = {"unroll": "auto"}
-    """Defaults of fields that came later than the first names, which leave them out."""
     strategy: Literal["naive"]
     threadblock: Extents2
     """Threads of a block: each computes one element."""
-    unroll: Literal["auto"] | Annotated[int, Field(ge=1, le=64, strict=True)] = "auto"
+    unroll: Annotated[Literal["auto"] | Annotated[int, Field(ge=1, le=64, strict=True)], LATER] = "auto"
     """Unrolling of the loop over k; ``auto`` leaves it to the compiler."""
 
 
 class TiledMainloop(SpecModel):
     """Tiles in shared memory and in registers."""
 
-    LATER: ClassVar[dict[str, Any]] = {"edges": "each_vector"}
     strategy: Literal["tiled"]
     tile: Tile
     fragment: Fragment = "quads_in_warp"
@@ -90,7 +87,7 @@ class TiledMainloop(SpecModel):
     k_groups: Annotated[int, Field(ge=1, le=8, strict=True)] = 1
     """Groups of warps that split the block's k (sliced-K): each has its own tiles in shared memory and its own barrier, and they
     add up their sums in shared memory at the end. Blocks are larger for it and fewer, and so are the partial products of a split of k."""
-    edges: Literal["each_vector", "each_tile"] = "each_vector"
+    edges: Annotated[Literal["each_vector", "each_tile"], LATER] = "each_vector"
     """Checks of where the matrices end: of each vector as it is copied, or once for a whole tile, so that the copies of tiles that lie
     inside check nothing."""
     loaders: Literal["all", "halves"] = "all"
@@ -105,7 +102,6 @@ class VectorMainloop(SpecModel):
     """Products with few columns: A streams past a few columns of B, from global memory straight into registers, and each of its
     elements is read once. The threads of a block form teams, whose lanes read side by side."""
 
-    LATER: ClassVar[dict[str, Any]] = {"vectors": "aligned"}
     strategy: Literal["vector"]
     threads: Annotated[int, Field(ge=32, le=1024, multiple_of=32, strict=True)] = 256
     along: Literal["k", "m"] = "k"
@@ -115,7 +111,7 @@ class VectorMainloop(SpecModel):
     """Threads of a team."""
     rows: Literal[1, 2, 4, 8, 16] = 4
     """Rows of A that a team works on at a time; along m, it has as many for each lane as one vector of A holds."""
-    vectors: Literal["aligned", "shifted"] = "aligned"
+    vectors: Annotated[Literal["aligned", "shifted"], LATER] = "aligned"
     """Along m: ``aligned``, as wide as A's alignment promises; ``shifted``, of 16 bytes wherever columns of A begin: each team moves its
     rows back to the last address that such a vector may have. The columns of a team all begin alike, since teams are as many as a vector
     has elements, or a multiple."""
@@ -150,13 +146,13 @@ class Arithmetic(SpecModel):
     the operands; as accurate as float32 multiply-adds, or more. ``f16x3``, the fastest, scales rows of A and columns of B to the range
     of float16; the others keep the range of float32. What no planes can hold, such as infinities, a last kernel computes in float32.
     None: products of the types as stored."""
-    sums: Literal["auto", "plain", "compensated"] = "auto"
+    sums: Annotated[Literal["auto", "plain", "compensated"], LATER] = "auto"
     """Addition of what leaves the tensor core to the float32 sums: ``compensated`` keeps what each addition rounds off, so that errors
     do not grow with k; three more operations. ``auto``: compensated."""
-    kept: Literal["none", "a", "b"] = "none"
+    kept: Annotated[Literal["none", "a", "b"], LATER] = "none"
     """Operand that comes with its planes, made beforehand by kernels of their own: weights that serve many products, say. It is given
     as float32, too, for what planes cannot hold."""
-    split: Literal["kernel", "mainloop"] = "kernel"
+    split: Annotated[Literal["kernel", "mainloop"], LATER] = "kernel"
     """Where A becomes planes; B does so in a first kernel. ``kernel``: A as well. ``mainloop``: warps split what they read of a tile of A,
     and multiply it from registers, so that A is read once, as float32: for products whose A is large, and B has few columns. For
     ``bf16x6`` and ``bf16x9``, which need no scales, and not with ``split_k_parallel``."""
@@ -178,7 +174,6 @@ class TensorCoreMainloop(SpecModel):
     """Tensor cores of sm_90a: one thread of a block keeps the stages full by the copy engine (TMA), groups of four warps
     multiply what is in them (``wgmma``)."""
 
-    LATER: ClassVar[dict[str, Any]] = {"copied": "none", "tiles": "static", "a_from": "shared", "unroll": "full"}
     strategy: Literal["tensor_core"]
     tile: TensorCoreTile
     stages: Annotated[int, Field(ge=2, le=16, strict=True)] = 4
@@ -193,10 +188,10 @@ class TensorCoreMainloop(SpecModel):
     cluster: Cluster = Cluster()
     persistent_blocks: Annotated[int, Field(ge=0, le=65536, strict=True)] = 0
     """Blocks of the grid, which take tiles in turn: best as many as the device runs at a time. 0: one block for each tile."""
-    tiles: Literal["static", "dynamic"] = "static"
+    tiles: Annotated[Literal["static", "dynamic"], LATER] = "static"
     """Distribution of tiles among those blocks. ``static``: each has every n-th of n blocks; ``dynamic``: a counter in the workspace
     gives the next tile to whichever block asks first, so that tiles that take less time, such as a group's last rows, leave nobody idle."""
-    a_from: Literal["shared", "registers"] = "shared"
+    a_from: Annotated[Literal["shared", "registers"], LATER] = "shared"
     """Where matrix instructions read A. ``registers``: warps read fragments of it first (``ldmatrix``), and the tensor
     cores read shared memory for B alone. For A stored along k."""
     promote_every: Literal["auto", "never"] | Annotated[int, Field(ge=8, le=4096, strict=True)] = "auto"
@@ -204,11 +199,11 @@ class TensorCoreMainloop(SpecModel):
     ``auto``: 128 for 8-bit floats, never for others; with ``arithmetic.f32_by``, after two instructions."""
     instruction_n: Annotated[int, Field(ge=8, le=256, multiple_of=8, strict=True)] | None = None
     """Columns that one instruction computes where sums are promoted, so that fewer registers hold them; all of the tile's if not given."""
-    unroll: Literal["full"] | Annotated[int, Field(ge=1, le=64, strict=True)] = "full"
+    unroll: Annotated[Literal["full"] | Annotated[int, Field(ge=1, le=64, strict=True)], LATER] = "full"
     """Unrolling of the loop over a stage's instructions along k."""
     min_blocks_per_sm: Annotated[int, Field(ge=1, le=8, strict=True)] = 1
     """Blocks that must fit on a multiprocessor at once."""
-    copied: Literal["none", "a", "b", "both"] = "none"
+    copied: Annotated[Literal["none", "a", "b", "both"], LATER] = "none"
     """Factors that a first kernel copies into the workspace, in rows along k, from whatever storage order and alignment they have:
     the copy engine wants addresses and strides of 16 bytes, and matrix instructions want rows along k of all but 16-bit types."""
 
@@ -226,17 +221,11 @@ class MmaSyncMainloop(SpecModel):
     """Tensor cores of sm_80 and later: all warps copy tiles to shared memory, read fragments from there (``ldmatrix``) and multiply them
     (``mma.sync``). Takes every storage order and every alignment, with narrower copies where addresses allow no wide ones."""
 
-    LATER: ClassVar[dict[str, Any]] = {
-        "fragment_reads": "pairs",
-        "fragment_buffers": 1,
-        "unroll": "full",
-        "arithmetic": {"f32_by": None},
-    }
     strategy: Literal["mma_sync"]
     tile: MmaTile
     stages: Annotated[int, Field(ge=2, le=8, strict=True)] = 3
     """Tiles of A and B in shared memory at a time."""
-    arithmetic: Arithmetic = Arithmetic()
+    arithmetic: Annotated[Arithmetic, LATER] = Arithmetic()
     """Composition of float32 products."""
     copies: Literal["cp_async", "registers", "tma", "none"] = "cp_async"
     """Copy of tiles from global to shared memory. ``cp_async`` keeps those of all stages but one in flight; operands that are aligned
@@ -244,13 +233,13 @@ class MmaSyncMainloop(SpecModel):
     thread has the copy engine of sm_90 and later bring whole tiles; for operands aligned to 16 bytes, stored along k unless they are of
     16 bits. ``none``: each warp reads the fragments of a tile of its own from global memory, through the L1: for 16-bit products that
     are small or shallow, of which a block takes as many as it has warps."""
-    fragment_reads: Literal["pairs", "vectors"] = "pairs"
+    fragment_reads: Annotated[Literal["pairs", "vectors"], LATER] = "pairs"
     """Reads of a lane where nothing is copied. ``pairs``: two neighbours along k, where the instruction wants them. ``vectors``: up to
     16 bytes, in every storage order: rows, columns and places along k take the instruction's in another order, so that what a lane reads
     and stores lies side by side. Warps take tiles in turn, hold all of k, which is at most the tile's, and keep B as long as they can."""
-    fragment_buffers: Literal[1, 2] = 1
+    fragment_buffers: Annotated[Literal[1, 2], LATER] = 1
     """2: fragments for the next instructions are read while the tensor cores work on others; as many more registers."""
-    unroll: Literal["full"] | Annotated[int, Field(ge=1, le=64, strict=True)] = "full"
+    unroll: Annotated[Literal["full"] | Annotated[int, Field(ge=1, le=64, strict=True)], LATER] = "full"
     """Unrolling of the loop over a tile's instructions along k."""
     persistent_blocks: Annotated[int, Field(ge=0, le=65536, strict=True)] = 0
     """Blocks of the grid, which take tiles in turn. 0: one block for each tile."""
@@ -280,15 +269,15 @@ class CacheHints(SpecModel):
     """Bytes around each asynchronous copy from A that the L2 fetches along with it."""
     l2_prefetch_b: L2Prefetch = 0
     """The same for B."""
-    l1_a: Literal["bypass", "keep"] = "bypass"
+    l1_a: Annotated[Literal["bypass", "keep"], LATER] = "bypass"
     """True if asynchronous copies of 16 bytes from A leave what they read in the L1 (``cp.async.ca``) or not (``cg``); narrower ones
     always do."""
-    l1_b: Literal["bypass", "keep"] = "bypass"
+    l1_b: Annotated[Literal["bypass", "keep"], LATER] = "bypass"
     """The same for B."""
-    l2_policy_a: L2Policy = "normal"
+    l2_policy_a: Annotated[L2Policy, LATER] = "normal"
     """Priority of what asynchronous copies read from A when the L2 makes room: it goes first, or last (``.L2::cache_hint``, with a policy
     made by ``createpolicy.fractional``)."""
-    l2_policy_b: L2Policy = "normal"
+    l2_policy_b: Annotated[L2Policy, LATER] = "normal"
     """The same for B."""
     streaming_stores: bool = False
     """Stores to C are marked as not to be read again soon, so that they leave A and B in the L2."""
@@ -394,7 +383,7 @@ class GemmSpec(KernelSpec):
     which may be 0 for A and B: all products then share that operand. ``grouped``: the rows of A and C belong to ``groups``, one after the
     other, each of which has a B of its own: those of a mixture of experts. ``offsets``, in the device's memory, says where each group ends;
     rows beyond the last are left as they are. Values per column differ from group to group. Needs tensor cores."""
-    batch_invariant: bool = False
+    batch_invariant: Annotated[bool, LATER] = False
     """Promise that a row's result does not depend on how many rows there are: k is divided, and its parts are added up, in the same way
     for all of them. Refused where that depends on the sizes of a problem."""
     alignment: Alignment = Alignment()
@@ -415,34 +404,13 @@ class GemmSpec(KernelSpec):
     shared memory, from where the copy engine takes them."""
     epilogue: Operations = ()
     """Operations on each element before it is stored, in this order; or the fields of one formula (``docs/epilogues.md``)."""
-    accuracy: Literal["result", "full", "halves", "bfloat16"] = "result"
+    accuracy: Annotated[Literal["result", "full", "halves", "bfloat16"], LATER] = "result"
     """Accuracy of the epilogue's functions. ``result``: as much as the results' types show, so that those of 16 bits or fewer come from
     approximate instructions, within a derived bound; ``full``: that of float32; ``halves``, ``bfloat16``: enough for such results, whatever
     the results' types are."""
-    amax: Literal["none", "stored", "unscaled"] = "none"
+    amax: Annotated[Literal["none", "stored", "unscaled"], LATER] = "none"
     """Raises ``amax``, a float32 in the device's memory, to the largest absolute value of the results before they are rounded to C's type;
     NaN counts as larger than all. ``unscaled``: before the factor that ends the epilogue. Needs tensor cores."""
     early_launch: bool = False
     """The kernels are brought to the SMs while the work before them in the stream still runs, and wait for it there (programmatic
     dependent launch). Needs sm_90."""
-
-    def identity(self) -> dict[str, Any]:
-        """As for every spec, but hints that came later than the first names are left out where they are not given."""
-        fields = super().identity()
-        for name in ("l1_a", "l1_b", "l2_policy_a", "l2_policy_b"):
-            if fields["cache"][name] == CacheHints.model_fields[name].default:
-                del fields["cache"][name]
-        if not self.batch_invariant:
-            del fields["batch_invariant"]
-        if self.amax == "none":
-            del fields["amax"]
-        if self.accuracy == "result":
-            del fields["accuracy"]
-        arithmetic = fields["mainloop"].get("arithmetic", {})
-        for name in ("sums", "kept", "split"):
-            if arithmetic.get(name) == Arithmetic.model_fields[name].default:
-                del arithmetic[name]
-        for name, default in self.mainloop.LATER.items():
-            if fields["mainloop"][name] == default:
-                del fields["mainloop"][name]
-        return fields
