@@ -1,4 +1,4 @@
-"""Matrix products as the tensor cores of sm_90 compute them, bit for bit (docs/tensor_core_numerics.md has the evidence).
+"""Matrix products as tensor cores compute them, bit for bit (docs/tensor_core_numerics.md has the evidence for each architecture).
 
 One step is D = A B + C over the whole depth of an instruction. Products are exact; their exponents are the sums of their
 factors' exponents and are not normalised. Every term, C included, is cut toward zero to a fixed number of bits below the
@@ -24,6 +24,13 @@ _NO_EXPONENT = -1000
 _NO_LOWEST = 1000
 _LEAST_EXPONENT = -600
 """Below the exponent of every product; its powers of two are still in the range of float64."""
+_LEAST_OF_FLOAT32 = -126
+"""The exponent of the smallest normal float32."""
+_SUMMED_EXACTLY = 16
+"""Values of k whose products of 4-bit floats are added before anything is cut."""
+_BLOCK_FRACTION_BITS = 35
+"""Bits below the largest exponent that terms of block-scaled products of 4-bit floats keep."""
+_NAN = np.uint32(0x7FFFFFFF)
 _TF32_BITS = np.uint32(0xFFFFE000)
 _CHUNK = 1 << 15
 """Results that are worked on at once, so that the working arrays stay in a core's cache."""
@@ -67,9 +74,20 @@ class Format(NamedTuple):
     bits: int
     exponent_bits: int
     infinities: bool = True
+    """True if the largest exponent is that of infinities and NaN."""
+    nan: bool = True
+    """False if every code is a number."""
 
 
-_FORMATS = {"f16": Format(16, 5), "bf16": Format(16, 8), "e4m3": Format(8, 4, infinities=False), "e5m2": Format(8, 5)}
+_FORMATS = {
+    "f16": Format(16, 5),
+    "bf16": Format(16, 8),
+    "e4m3": Format(8, 4, infinities=False),
+    "e5m2": Format(8, 5),
+    "e2m3": Format(6, 2, infinities=False, nan=False),
+    "e3m2": Format(6, 3, infinities=False, nan=False),
+    "e2m1": Format(4, 2, infinities=False, nan=False),
+}
 
 
 @lru_cache
@@ -87,7 +105,7 @@ def _table(type_name: str) -> tuple[Array, Array, Array]:
     last = field == field.max()
     if form.infinities:
         values[last] = np.where(mantissa[last] == 0, np.inf, np.nan)
-    else:
+    elif form.nan:
         values[last & (mantissa == mantissa.max())] = np.nan
     values = np.where(patterns >> (form.bits - 1) != 0, -values, values)
     zero = significand == 0
@@ -159,6 +177,71 @@ def multiply_fp8_on_halves(a: Factor, b: Factor, c: Array) -> Array:
             halves: Array = ieee.canonical_f16(total.view(np.float16) + np.ascontiguousarray(c).view(np.float16)).view(np.uint16)
         return halves
     return _bits_of(ieee.canonical_f32(total.view(np.float32) + np.ascontiguousarray(c).view(np.float32)))
+
+
+class Scales(NamedTuple):
+    """Scale factors of blocks of a row of A or a column of B, [..., rows, blocks], as exact parts. NaN has the significand NaN."""
+
+    significands: Array
+    """float64; 0 or in [1/8, 2)."""
+    exponents: Array
+    """int16; of the smallest normal number for a subnormal one."""
+
+
+def scales(codes: Array, type_name: str) -> Scales:
+    """Takes scale factors apart: `ue8m0` is 2 to the power of code - 127, and 255 is NaN; `ue4m3` is e4m3 without its sign."""
+    if type_name == "ue8m0":
+        return Scales(np.where(codes == 0xFF, np.nan, 1.0), codes.astype(np.int16) - np.int16(127))
+    values, exponents, _ = _table("e4m3")
+    magnitudes = codes & 0x7F
+    exponents = np.maximum(exponents[magnitudes], np.int16(-6))
+    return Scales(np.ldexp(values[magnitudes].astype(np.float64), -exponents.astype(np.int64)), exponents)
+
+
+def multiply_scaled(a: Factor, b: Factor, c: Array, of_a: Scales, of_b: Scales) -> Array:
+    """D = (scale A) (B scale) + C with one power of two a row of A and a column of B (`kind::mxf8f6f4`); float32 bits.
+
+    One step as `multiply_float`: the exponents of the two scales belong to the exponent of each product, and a C of zero counts with the
+    exponent of the smallest normal float32.
+    """
+    exponents = of_a.exponents[..., :, None, 0] + of_b.exponents[..., None, :, 0]
+    significands = of_a.significands[..., :, None, 0] * of_b.significands[..., None, :, 0]
+    addend = np.ascontiguousarray(c).view(np.float32)
+    # Scaling C the other way instead of every product changes no bit, for all of it is by powers of two.
+    inverse = np.ldexp(1.0, -exponents.astype(np.int64))
+    of_c = np.maximum(_exponents_of_float32(c), np.int16(_LEAST_OF_FLOAT32)) - exponents
+    sums = _sums(a, b, addend.astype(np.float64) * inverse, of_c, FLOAT_STEP) / inverse
+    results = _finish(sums, a, b, addend, lambda finite: _cut(finite, FLOAT_STEP), scale=significands / inverse)
+    return np.where(np.isnan(significands), _NAN, results)
+
+
+def multiply_block_scaled(a: Factor, b: Factor, c: Array, of_a: Scales, of_b: Scales) -> Array:
+    """D = (scale A) (B scale) + C on e2m1, with a scale for each 32 or 16 values of k (`kind::mxf4`, `kind::mxf4nvf4`); float32 bits.
+
+    The products of each 16 values of k are added exactly; the sum times the significands of its scales is one term, whose exponent is
+    the sum of the exponents of the scales. Terms and C are cut to 35 bits below the largest exponent.
+    """
+    depth, addend = a.values.shape[-1], np.ascontiguousarray(c).view(np.float32)
+    blocks = of_a.exponents.shape[-1]
+    finite = np.where(np.isfinite(addend), addend, np.float32(0))
+    parts = [slice(first, first + _SUMMED_EXACTLY) for first in range(0, depth, _SUMMED_EXACTLY)]
+    terms, exponents = [], []
+    for part in parts:
+        block = part.start * blocks // depth
+        exponents.append(of_a.exponents[..., :, None, block] + of_b.exponents[..., None, :, block])
+        significands = of_a.significands[..., :, None, block] * of_b.significands[..., None, :, block]
+        terms.append(exact_product(a.values[..., part], b.values[..., part]) * significands)
+    invalid = np.isnan(sum(terms)) | np.isnan(addend)
+    largest = np.maximum(_exponents_of_float32(np.ascontiguousarray(finite).view(np.uint32)), np.int16(_LEAST_OF_FLOAT32))
+    for exponent in exponents:
+        np.maximum(largest, exponent, out=largest)
+    shift = _BLOCK_FRACTION_BITS - largest.astype(np.int64)
+    total = np.trunc(np.ldexp(finite.astype(np.float64), shift))
+    for term, exponent in zip(terms, exponents, strict=True):
+        total += np.trunc(np.ldexp(np.where(invalid, 0.0, term), shift + exponent))
+    with np.errstate(over="ignore"):
+        results = np.where(np.isinf(addend), c, _cut(np.ldexp(total, -shift), FLOAT_STEP))
+    return np.where(invalid, _NAN, results).astype(np.uint32)
 
 
 def multiply_integers(a: Array, b: Array) -> Array:
@@ -280,8 +363,10 @@ def _sum_of_terms(av: Array, ae: Array, bv: Array, be: Array, addend: Array, exp
 # -- results -------------------------------------------------------------------------------------------------------
 
 
-def _finish(sums: Array, a: Factor, b: Factor, addend: Array, convert: Callable[[Array], Array]) -> Array:
-    """The results of finite sums; infinities and NaN as IEEE 754 says."""
+def _finish(
+    sums: Array, a: Factor, b: Factor, addend: Array, convert: Callable[[Array], Array], scale: Array | float = 1.0
+) -> Array:
+    """The results of finite sums; infinities and NaN as IEEE 754 says. `scale` multiplies the products."""
     with np.errstate(over="ignore"):
         results = convert(sums)
     if a.special is None and b.special is None and np.isfinite(addend).all():
@@ -289,7 +374,7 @@ def _finish(sums: Array, a: Factor, b: Factor, addend: Array, convert: Callable[
     left, right = (m.values if m.special is None else m.special for m in (a, b))
     with np.errstate(invalid="ignore"):
         # Sums of finite terms stay finite in float64, whatever the order.
-        naive = np.einsum("...mk,...nk->...mn", left.astype(np.float64), right.astype(np.float64)) + addend
+        naive = np.einsum("...mk,...nk->...mn", left.astype(np.float64), right.astype(np.float64)) * scale + addend
     with np.errstate(over="ignore"):
         if results.dtype == np.uint32:
             special = _bits_of(ieee.canonical_f32(naive.astype(np.float32)))

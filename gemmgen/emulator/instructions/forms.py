@@ -11,6 +11,8 @@ _ROUNDINGS = "rn rz rm rp"
 _COMPARISONS = "eq ne lt le gt ge lo ls hi hs equ neu ltu leu gtu geu num nan"
 _SPACES = "global shared shared::cta shared::cluster local param param::entry param::func const"
 _SHAPES = "m8n8k16 m8n8k32 m16n8k4 m16n8k8 m16n8k16 m16n8k32 m16n8k64"
+_KINDS = "kind::f8f6f4 kind::mxf8f6f4 kind::mxf4 kind::mxf4nvf4"
+_SCALE_VECTORS = "scale_vec::1X scale_vec::2X scale_vec::4X"
 _WARPGROUP_SHAPES = " ".join(f"m64n{n}k{k}" for n in range(8, 257, 8) for k in (8, 16, 32))
 _ORDER = "weak volatile mmio relaxed acquire release acq_rel sc cta cluster gpu sys"
 
@@ -56,8 +58,9 @@ _FORMS = {
     "match": "sync all any",
     "redux": "sync add min max and or xor abs NaN",
     "elect": "sync",
-    "ldmatrix stmatrix": "sync aligned m8n8 x1 x2 x4 trans shared shared::cta",
-    "mma": f"sync aligned {_SHAPES} row col satfinite tf32 e4m3 e5m2 s4 u4",
+    "ldmatrix": "sync aligned m8n8 m8n16 m16n16 x1 x2 x4 trans shared shared::cta b8x16 b6x16_p32 b4x16_p64",
+    "stmatrix": "sync aligned m8n8 m16n8 x1 x2 x4 trans shared shared::cta",
+    "mma": f"sync aligned {_SHAPES} row col satfinite tf32 e4m3 e5m2 e3m2 e2m3 e2m1 s4 u4 {_KINDS} block_scale {_SCALE_VECTORS} ue8m0 ue4m3",
     "wgmma": f"sync aligned fence commit_group wait_group mma_async satfinite tf32 e4m3 e5m2 {_WARPGROUP_SHAPES}",
     "movmatrix": "sync aligned m8n8 trans",
     "cp": "async ca cg shared shared::cta shared::cluster global commit_group wait_group wait_all mbarrier arrive noinc bulk bulk_group "

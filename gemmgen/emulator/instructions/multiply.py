@@ -5,11 +5,18 @@ lanes, a tile of 8 rows of 16 bytes; lane l has the bytes 4(l mod 4) to 4(l mod 
 ordered down its rows first, then along k; B is described by its columns, with k along the 16 bytes; C and D are tiles of
 8 x 8 elements, down the rows first, two elements a lane side by side.
 
-The results are those of sm_90, bit for bit (`gemmgen.emulator.tensor_core`). Integers are exact: the accumulator wraps, or
-with .satfinite is cut to the range of s32 once, after the whole sum. Bytes of fp8 go through steps on float16 operands.
+The results are those of sm_90, bit for bit (`gemmgen.emulator.tensor_core`), and for sm_120 those of published bit models. Integers are
+exact: the accumulator wraps, or with .satfinite is cut to the range of s32 once, after the whole sum. Bytes of fp8 go through steps on
+float16 operands on sm_90; sm_120 multiplies them in one step, as all types of `kind::f8f6f4`.
+
+Block scales (PTX ISA, "Block Scaling for mma.sync") come from registers of some lanes of each quad: byte `byte-id` and following ones
+hold the scales along k, `thread-id` chooses the lanes. Rows r and r + 8 of A have theirs in lanes 2 thread-id and 2 thread-id + 1 of quad r,
+column n of B has its in lane thread-id of quad n.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,11 +26,13 @@ from gemmgen.emulator.errors import UnknownInstruction
 from gemmgen.emulator.geometry import WARP, Lanes
 from gemmgen.emulator.instructions.matrix import aligned, registers_in, whole_warps
 from gemmgen.emulator.instructions.registry import instruction
+from gemmgen.emulator.instructions.warp import uniform
 from gemmgen.emulator.operation import Operation
-from gemmgen.emulator.ptx.syntax import Instruction, Operand
+from gemmgen.emulator.ptx.syntax import Instruction, Operand, Vector
 
 _BYTES, _NIBBLES = ("s8", "u8"), ("s4", "u4")
 _FP8 = ("e4m3", "e5m2")
+_SMALL = (*_FP8, "e3m2", "e2m3", "e2m1")
 _SHAPES = {
     **dict.fromkeys(_BYTES, ((8, 8, 16), (16, 8, 16), (16, 8, 32))),
     **dict.fromkeys(_NIBBLES, ((8, 8, 32), (16, 8, 32), (16, 8, 64))),
@@ -32,19 +41,47 @@ _SHAPES = {
     **dict.fromkeys(_FP8, ((16, 8, 16), (16, 8, 32))),
 }
 _MIXES = (_BYTES, _NIBBLES, _FP8)
-_ELEMENT_BITS = {"s4": 4, "u4": 4, "s8": 8, "u8": 8, "e4m3": 8, "e5m2": 8, "f16": 16, "bf16": 16, "tf32": 32}
-_DTYPES = {"s8": np.int8, "u8": np.uint8, "e4m3": np.uint8, "e5m2": np.uint8, "f16": np.uint16, "bf16": np.uint16, "tf32": np.uint32}
+_ELEMENT_BITS = {"s4": 4, "u4": 4, "s8": 8, "u8": 8, **dict.fromkeys(_SMALL, 8), "f16": 16, "bf16": 16, "tf32": 32}
+_DTYPES = {
+    "s8": np.int8,
+    **dict.fromkeys(("u8", *_SMALL), np.uint8),
+    **dict.fromkeys(("f16", "bf16"), np.uint16),
+    "tf32": np.uint32,
+}
 _TILE = 8
+_QUAD = 4
 
 
-def _elements(tiles: np.ndarray, type_name: str) -> Source:
-    """Registers as tiles [..., 8, 4] of uint32 to their elements [..., 8, elements]: integers, or the bits of floats."""
-    if type_name not in _NIBBLES:
-        return tiles.view(_DTYPES[type_name])
+@dataclass(frozen=True)
+class _Kind:
+    """A `.kind` of mma on types of up to 8 bits."""
+
+    depth: int
+    types: tuple[str, ...]
+    scales: tuple[tuple[str, str], ...] = ()
+    """Types of scales, each with a number of scales along k as it is written; the first number is the default of those kinds that have one."""
+    default: bool = True
+
+
+_KINDS = {
+    "kind::f8f6f4": _Kind(32, _SMALL),
+    "kind::mxf8f6f4": _Kind(32, _SMALL, (("ue8m0", "1X"),)),
+    "kind::mxf4": _Kind(64, ("e2m1",), (("ue8m0", "2X"),)),
+    "kind::mxf4nvf4": _Kind(64, ("e2m1",), (("ue8m0", "2X"), ("ue8m0", "4X"), ("ue4m3", "4X")), default=False),
+}
+
+
+def _elements(tiles: np.ndarray, type_name: str, packed: bool) -> Source:
+    """Registers as tiles [..., 8, 4] of uint32 to their elements [..., 8, elements]: integers, or the bits of floats. `packed` floats have
+    4 bits, without space between them."""
+    if type_name not in _NIBBLES and not packed:
+        elements = tiles.view(_DTYPES[type_name])
+        # In a byte of its own, a float of 4 bits has two unused bits on either side, one of 6 bits has them above.
+        return elements >> 2 & 15 if type_name == "e2m1" else elements & 63 if type_name in ("e3m2", "e2m3") else elements
     both = np.repeat(tiles.view(np.uint8), 2, axis=-1)
     both[..., 1::2] >>= 4
     both &= 15
-    return both if type_name == "u4" else (both ^ 8).astype(np.int8) - np.int8(8)
+    return (both ^ 8).astype(np.int8) - np.int8(8) if type_name == "s4" else both
 
 
 class _Multiply:
@@ -52,20 +89,45 @@ class _Multiply:
 
     def __init__(self, inst: Instruction, binder: Binder) -> None:
         self.inst, self.binder = inst, binder
-        self.result_type, a_type, b_type, self.sum_type = inst.modifiers[-4:]
+        self.kind = _KINDS.get(inst.first_of(tuple(_KINDS)) or "")
+        types = inst.modifiers[-5:-1] if self.kind is not None and self.kind.scales else inst.modifiers[-4:]
+        self.result_type, a_type, b_type, self.sum_type = types
         shape = next((m for m in inst.modifiers if m.startswith("m") and m[1:2].isdigit()), "")
-        self.rows, self.columns, self.depth = _check(inst, shape, a_type, b_type, self.result_type, self.sum_type)
+        if self.kind is None:
+            self.rows, self.columns, self.depth = _check(inst, shape, a_type, b_type, self.result_type, self.sum_type)
+        else:
+            self.rows, self.columns, self.depth = _check_kind(inst, self.kind, shape, types)
         self.a_type, self.b_type = a_type, b_type
         self.saturates = inst.has("satfinite")
-        binder.require_real(inst, self.sum_type == "f16")
-        d, a, b, c = (registers_in(operand) for operand in inst.operands)
-        tiles_along_k = self.depth * _ELEMENT_BITS[a_type] // 128
+        self.packed = self.depth == 64 and a_type == "e2m1"
+        self.one_step = binder.program.module.target.startswith("sm_12")
+        binder.require_real(inst, self.sum_type == "f16" or self.kind is not None)
+        d, a, b, c = (registers_in(operand) for operand in inst.operands[:4])
+        tiles_along_k = self.depth * (4 if self.packed else _ELEMENT_BITS[a_type]) // 128
         self.a = self._sources(a, self.rows // _TILE * tiles_along_k)
         self.b = self._sources(b, tiles_along_k)
         self.c = self._sources(c, self._accumulators(self.sum_type))
         if len(d) != self._accumulators(self.result_type):
             raise UnknownInstruction("the number of registers does not fit the shape", instruction=inst)
         self.d = [binder.target(inst, register, "b32") for register in d]
+        self.scales = self._scales() if self.kind is not None and self.kind.scales else None
+
+    def _scales(self) -> tuple[_ScaleFactors, _ScaleFactors]:
+        """The block scales of A and B."""
+        if len(self.inst.operands) != 8:
+            raise UnknownInstruction("an mma with block scales has eight operands", instruction=self.inst)
+        assert self.kind is not None
+        vector = next((m for m in self.inst.modifiers if m.startswith("scale_vec::")), None)
+        count = int(self.kind.scales[0][1][0] if vector is None else vector.removeprefix("scale_vec::")[0])
+        of_a, ids_of_a, of_b, ids_of_b = self.inst.operands[4:]
+        return self._scales_in(of_a, ids_of_a, count, self.rows), self._scales_in(of_b, ids_of_b, count, self.columns)
+
+    def _scales_in(self, register: Operand, ids: Operand, count: int, rows: int) -> _ScaleFactors:
+        registers = registers_in(register)
+        if len(registers) != 1 or not isinstance(ids, Vector) or len(ids.elements) != 2:
+            raise UnknownInstruction("scales are {a register}, {byte-id, thread-id}", instruction=self.inst)
+        byte, thread = (self.binder.source(self.inst, element, "u16") for element in ids.elements)
+        return _ScaleFactors(self.inst, self._source(registers[0]), byte, thread, count, rows)
 
     def _accumulators(self, type_name: str) -> int:
         elements = self.rows * self.columns // WARP
@@ -92,7 +154,7 @@ class _Multiply:
             sums = tensor_core.accumulate_integers(words.view(np.int32).reshape(products.shape), products, saturate=self.saturates)
             results = sums.view(np.uint32)
         else:
-            results = self._registers(self._float_sums(a, b, self._accumulators_of(words)))
+            results = self._registers(self._float_sums(a, b, self._accumulators_of(words), lanes))
         for target, result in zip(self.d, results, strict=True):
             if target is not None:
                 target[... if lanes is None else lanes] = result
@@ -102,7 +164,7 @@ class _Multiply:
         words = np.concatenate(registers if lanes is None else [register[lanes] for register in registers])
         along_k = len(registers) // row_tiles
         tiles = words.reshape(along_k, row_tiles, -1, _TILE, 4).transpose(2, 1, 3, 0, 4)
-        elements: np.ndarray = _elements(np.ascontiguousarray(tiles), type_name)
+        elements: np.ndarray = _elements(np.ascontiguousarray(tiles), type_name, self.packed)
         return elements.reshape(elements.shape[0], row_tiles * _TILE, self.depth)
 
     def _accumulators_of(self, words: np.ndarray) -> np.ndarray:
@@ -122,15 +184,70 @@ class _Multiply:
             return np.ascontiguousarray(parts.transpose(1, 0, 2, 3, 4)).view(np.uint32).reshape(row_tiles, -1)
         return parts.transpose(1, 4, 0, 2, 3).reshape(row_tiles * 2, -1).view(np.uint32)
 
-    def _float_sums(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    def _float_sums(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, lanes: Lanes | None) -> np.ndarray:
         if not self.binder.arithmetic.is_real:
             return residue_products.multiply_add(self.binder.arithmetic, a, b, (self.a_type, self.b_type), c)
         left, right = tensor_core.factor(a, self.a_type), tensor_core.factor(b, self.b_type)
-        if self.a_type in _FP8:
+        if self.scales is not None:
+            of_a, of_b = (scales.read(lanes) for scales in self.scales)
+            multiply = tensor_core.multiply_block_scaled if self.depth == 64 else tensor_core.multiply_scaled
+            return multiply(left, right, c, of_a, of_b)
+        if self.a_type in _FP8 and self.kind is None and not self.one_step:
             return tensor_core.multiply_fp8_on_halves(left, right, c)
         if self.sum_type == "f16":
             return tensor_core.multiply_half(left, right, c)
         return tensor_core.multiply_float(left, right, c)
+
+
+@dataclass(frozen=True)
+class _ScaleFactors:
+    """The registers that scales come from."""
+
+    inst: Instruction
+    source: Source
+    byte: Source
+    thread: Source
+    count: int
+    """Scales along k, one a byte."""
+    rows: int
+    """Rows of A or columns of B."""
+
+    def read(self, lanes: Lanes | None) -> tensor_core.Scales:
+        """The scales of each warp, [warps, rows, count]."""
+        lanes_a_row = self.rows // _TILE
+        byte = self._id(self.byte, range(0, 4, self.count), "byte-id", lanes)
+        thread = self._id(self.thread, range(_QUAD // lanes_a_row), "thread-id", lanes)
+        words = self.source if lanes is None else self.source[lanes]
+        quads = np.ascontiguousarray(words).view(np.uint8).reshape(-1, WARP // _QUAD, _QUAD, 4)
+        chosen = quads[:, :, thread * lanes_a_row : (thread + 1) * lanes_a_row, byte : byte + self.count]
+        codes = np.ascontiguousarray(chosen.transpose(0, 2, 1, 3)).reshape(-1, self.rows, self.count)
+        return tensor_core.scales(codes, self.inst.modifiers[-1])
+
+    def _id(self, source: Source, allowed: range, name: str, lanes: Lanes | None) -> int:
+        value = uniform(source if lanes is None or not isinstance(source, np.ndarray) else source[lanes])
+        if value not in allowed:
+            got = "differs between lanes" if value is None else f"is {value}"
+            wanted = ", ".join(map(str, allowed))
+            raise UnknownInstruction(f"the {name} of a scale {got}; it must be one of {wanted} for all lanes", instruction=self.inst)
+        return value
+
+
+def _check_kind(inst: Instruction, kind: _Kind, shape: str, types: tuple[str, ...]) -> tuple[int, int, int]:
+    """The shape of an mma with a kind; raises UnknownInstruction for forms that the PTX ISA does not have."""
+    aligned(inst)
+    result_type, a_type, b_type, sum_type = types
+    sums = ("f32",) if kind.scales else ("f32", "f16")
+    vector = next((m.removeprefix("scale_vec::") for m in inst.modifiers if m.startswith("scale_vec::")), None)
+    if kind.scales:
+        scaled = inst.has("block_scale") and any(
+            inst.modifiers[-1] == type_name and vector in (number, None if kind.default else number) for type_name, number in kind.scales
+        )
+    else:
+        scaled = not inst.has("block_scale") and vector is None
+    valid = shape == f"m16n8k{kind.depth}" and a_type in kind.types and b_type in kind.types and result_type == sum_type in sums
+    if not (scaled and valid and inst.has("row") and inst.has("col") and not inst.has("satfinite")):
+        raise UnknownInstruction(f"{'.'.join((inst.opcode, *inst.modifiers))} is not implemented", instruction=inst)
+    return 16, 8, kind.depth
 
 
 def _check(inst: Instruction, shape: str, a_type: str, b_type: str, result_type: str, sum_type: str) -> tuple[int, int, int]:
