@@ -175,7 +175,7 @@ def test_observers_see_the_rows():
     "text",
     [
         "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%a}, [%a];",
-        "ldmatrix.sync.aligned.m16n16.x1.trans.shared.b8 {%a, %b}, [%a];",
+        "ldmatrix.sync.aligned.m16n16.x1.shared.b8 {%a, %b}, [%a];",
         "ldmatrix.sync.m8n8.x1.shared.b16 {%a}, [%a];",
         "ldmatrix.sync.aligned.m8n8.x1.global.b16 {%a}, [%a];",
         "stmatrix.sync.aligned.m16n8.x1.trans.shared.b8 [%a], {%b};",
@@ -186,3 +186,88 @@ def test_observers_see_the_rows():
 def test_other_forms_are_refused(text):
     with pytest.raises(emulator.UnknownInstruction):
         emulator.launch(wrap_ptx(f".reg .b32 %a, %b; mov.b32 %a, 0; {text} ret;"), grid=1, block=32)
+
+
+def _bytes_kernel(form: str, registers: int) -> str:
+    outputs = ", ".join(f'"=r"(r[{i}])' for i in range(registers))
+    return f"""extern "C" __global__ void kernel(const int4* in, const int* rows, unsigned* out) {{
+        __shared__ int4 tile[{WARPS}][64];
+        int lane = threadIdx.x % 32, warp = threadIdx.x / 32, all = blockIdx.x * {32 * WARPS} + threadIdx.x;
+        for (int i = lane; i < 64; i += 32) tile[warp][i] = in[(blockIdx.x * {WARPS} + warp) * 64 + i];
+        __syncwarp();
+        unsigned r[{registers}];
+        asm volatile("ldmatrix.sync.aligned.{form} {{{_registers(registers)}}}, [%{registers}];"
+            : {outputs} : "r"((unsigned)__cvta_generic_to_shared(&tile[warp][rows[all]])));
+        for (int i = 0; i < {registers}; ++i) out[all * {registers} + i] = r[i];
+    }}"""
+
+
+def _element(row: np.ndarray, column: int, bits: int) -> int:
+    """An element of a row of 16 bytes, the first of which are in its lowest bits."""
+    return int.from_bytes(row.tobytes(), "little") >> (bits * column) & ((1 << bits) - 1)
+
+
+@pytest.mark.parametrize("bits", [8, 6, 4])
+@pytest.mark.parametrize("count", [1, 2])
+def test_ldmatrix_of_sixteen_rows_of_bytes(count, bits):
+    kind = {8: "b8", 6: "b8x16.b6x16_p32", 4: "b8x16.b4x16_p64"}[bits]
+    data, rows = _inputs(count)
+    out = np.zeros((BLOCKS * WARPS, 32, 2 * count, 4), np.uint8)
+    source = _bytes_kernel(f"m16n16.x{count}.trans.shared.{kind}", 2 * count)
+    run_cuda(source, "kernel", BLOCKS, 32 * WARPS, [data, rows, out], "compute_120a")
+    want = np.zeros_like(out)
+    for warp, lane, register, byte in np.ndindex(out.shape):
+        row, column = 16 * (register // 2) + 4 * (lane % 4) + byte, lane // 4 + 8 * (register % 2)
+        want[warp, lane, register, byte] = _element(data[warp, rows[warp, row]], column, bits)
+    np.testing.assert_array_equal(out, want)
+
+
+@pytest.mark.parametrize("bits", [6, 4])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_ldmatrix_widens_rows(count, bits):
+    kind = {6: "b8x16.b6x16_p32", 4: "b8x16.b4x16_p64"}[bits]
+    data, rows = _inputs(count)
+    out = np.zeros((BLOCKS * WARPS, 32, count, 4), np.uint8)
+    run_cuda(_bytes_kernel(f"m8n16.x{count}.shared.{kind}", count), "kernel", BLOCKS, 32 * WARPS, [data, rows, out], "compute_120a")
+    want = np.zeros_like(out)
+    for warp, lane, matrix, byte in np.ndindex(out.shape):
+        want[warp, lane, matrix, byte] = _element(data[warp, rows[warp, 8 * matrix + lane // 4]], 4 * (lane % 4) + byte, bits)
+    np.testing.assert_array_equal(out, want)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_stmatrix_of_bytes_transposes_sums(count):
+    inputs = ", ".join(f'"r"(in[all * {count} + {i}])' for i in range(count))
+    names = ", ".join(f"%{i + 1}" for i in range(count))
+    source = f"""extern "C" __global__ void kernel(const unsigned* in, int4* out) {{
+        __shared__ int4 tile[{WARPS}][32];
+        int lane = threadIdx.x % 32, warp = threadIdx.x / 32, all = blockIdx.x * {32 * WARPS} + threadIdx.x;
+        asm volatile("stmatrix.sync.aligned.m16n8.x{count}.trans.shared.b8 [%0], {{{names}}};"
+            :: "r"((unsigned)__cvta_generic_to_shared(&tile[warp][lane])), {inputs} : "memory");
+        __syncwarp();
+        if (lane < {8 * count}) out[all] = tile[warp][lane];
+    }}"""
+    data = np.random.default_rng(count).integers(0, 256, (BLOCKS * WARPS, 32, count, 4)).astype(np.uint8)
+    out = np.zeros((BLOCKS * WARPS, 32, 16), np.uint8)
+    run_cuda(source, "kernel", BLOCKS, 32 * WARPS, [data, out], "compute_120a")
+    want = np.zeros_like(out)
+    for warp, lane, matrix, byte in np.ndindex(data.shape):
+        row, column = lane // 4 + 8 * (byte // 2), 2 * (lane % 4) + byte % 2
+        want[warp, 8 * matrix + column, row] = data[warp, lane, matrix, byte]
+    np.testing.assert_array_equal(out, want)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "m16n16.x4.trans.shared.b8",
+        "m16n16.x1.shared.b8",
+        "m8n16.x1.trans.shared.b8x16.b4x16_p64",
+        "m8n16.x1.shared.b8",
+        "m16n16.x1.trans.shared.b16",
+    ],
+)
+def test_other_forms_of_bytes_are_refused(form):
+    body = f".shared .align 16 .b8 tile[512]; .reg .b32 %r<8>; ldmatrix.sync.aligned.{form} {{%r0, %r1}}, [tile]; ret;"
+    with pytest.raises(emulator.UnknownInstruction):
+        emulator.launch(wrap_ptx(body), grid=1, block=32)

@@ -1,7 +1,10 @@
-"""ldmatrix, stmatrix and movmatrix: 8x8 matrices of 16-bit elements between shared memory and the lanes of a warp.
+"""ldmatrix, stmatrix and movmatrix: matrices in rows of 16 bytes between shared memory and the lanes of a warp.
 
-PTX ISA, "Warp Level Matrix Instructions". Of matrix i, lane 8i + r gives the address of row r (16 bytes), and lane l holds
-elements 2(l mod 4) and 2(l mod 4) + 1 of row l div 4; transposed, of column l div 4.
+PTX ISA, "Warp Level Matrix Instructions". Of a matrix of 8 rows, the i-th of an instruction, lane 8i + r gives the address of row r, and
+lane l holds bytes 4(l mod 4) to 4(l mod 4) + 3 of row l div 4: two elements of 16 bits, of a transposed matrix those of column l div 4.
+`ldmatrix.m16n16.trans` has 16 rows of 16 elements of a byte: a lane has rows 4(l mod 4) to 4(l mod 4) + 3 of column l div 4 in one
+register, and of column l div 4 + 8 in the next one. `stmatrix.m16n8.trans` stores the transpose of 16x8 elements of a byte that lie in lanes
+as sums of `mma` do. Rows of 6 or 4 bits are widened: 12 or 8 bytes of 16 elements, which become bytes, and unused ones after them.
 """
 
 from __future__ import annotations
@@ -87,19 +90,75 @@ class _RowAccess:
         return self.binder.spaces.shared.locate(self.access, who, addresses)
 
 
-def _matrices(inst: Instruction, fragment: Operand) -> int:
+_NARROW = {"b6x16_p32": 6, "b4x16_p64": 4}
+"""Bits of the elements of rows that `ldmatrix` widens to bytes."""
+
+
+def _matrices(inst: Instruction, fragment: Operand, wide: bool) -> int:
+    """Number of matrices of 8 rows that the registers of a form hold, of those forms that there are. `wide`: twice as many rows."""
     count = inst.first_of(("x1", "x2", "x4"))
     registers = registers_in(fragment)
-    if not inst.has("m8n8") or inst.type != "b16" or count is None or int(count[1]) != len(registers):
+    numbers = 0 if count is None else int(count[1]) * (2 if wide else 1)
+    if numbers != len(registers) or numbers > 4:
         raise UnknownInstruction(f"{inst.opcode} in a form that is not implemented", instruction=inst)
-    return len(registers)
+    return numbers
 
 
-@instruction("ldmatrix")
+def _check_load(inst: Instruction) -> None:
+    """Raises UnknownInstruction for shapes that do not go with a type."""
+    kept = {modifier for modifier in inst.modifiers if modifier not in ("sync", "aligned", "x1", "x2", "x4", "shared", "shared::cta")}
+    narrow = {"b8x16", *(kept & _NARROW.keys())}
+    forms = [{"m8n8", "b16"}, {"m8n8", "trans", "b16"}, {"m16n16", "trans", "b8"}]
+    if len(narrow) == 2:
+        forms += [{"m16n16", "trans", *narrow}, {"m8n16", *narrow}]
+    if kept not in forms:
+        raise UnknownInstruction(f"{inst.opcode} in a form that is not implemented", instruction=inst)
+
+
+def _widened(rows: np.ndarray, bits: int) -> np.ndarray:
+    """Rows of 16 bytes [..., 16] that begin with 16 elements of 6 or 4 bits: their elements as bytes."""
+    if bits == 4:
+        packed = np.repeat(rows[..., :8], 2, axis=-1)
+        packed[..., 1::2] >>= 4
+        halves: np.ndarray = packed & 15
+        return halves
+    every_bit = np.unpackbits(rows[..., :12], axis=-1, bitorder="little").reshape(*rows.shape[:-1], 16, 6)
+    return np.packbits(every_bit, axis=-1, bitorder="little")[..., 0]
+
+
+@instruction("ldmatrix", when=lambda inst: not inst.has("m8n8"))
+def load_bytes(inst: Instruction, binder: Binder) -> Operation:
+    """Loads matrices of elements that are bytes, or become bytes."""
+    aligned(inst)
+    _check_load(inst)
+    wide, bits = inst.has("m16n16"), _NARROW.get(inst.modifiers[-1])
+    matrices = _matrices(inst, inst.operands[0], wide)
+    targets = [binder.target(inst, register, "b32") for register in registers_in(inst.operands[0])]
+    rows = _RowAccess(inst, binder, inst.operands[1], "load", matrices)
+    units = binder.spaces.shared.units
+
+    def run(lanes: Lanes | None) -> None:
+        elements = units[ROW_BYTES].take(rows.index(lanes)).view(np.uint8).reshape(-1, ROW_BYTES)
+        if bits is not None:
+            elements = _widened(elements, bits)
+        if wide:
+            # [matrix, row, column] to a register for each half of the columns, whose lanes go down the columns by four rows.
+            square = elements.reshape(-1, matrices // 2, 4, 4, 2, 8)
+            elements = square.transpose(0, 1, 4, 5, 2, 3)
+        words = np.ascontiguousarray(elements).view(np.uint32).reshape(-1, matrices, WARP)
+        for matrix, target in enumerate(targets):
+            if target is not None:
+                target[... if lanes is None else lanes] = words[:, matrix].ravel()
+
+    return Operation(lambda: run(None), run)
+
+
+@instruction("ldmatrix", when=lambda inst: inst.has("m8n8"))
 def load(inst: Instruction, binder: Binder) -> Operation:
     """Loads one, two or four matrices, one register a lane for each."""
     aligned(inst)
-    matrices = _matrices(inst, inst.operands[0])
+    _check_load(inst)
+    matrices = _matrices(inst, inst.operands[0], wide=False)
     targets = [binder.target(inst, register, "b32") for register in registers_in(inst.operands[0])]
     rows = _RowAccess(inst, binder, inst.operands[1], "load", matrices)
     units, transpose = binder.spaces.shared.units, inst.has("trans")
@@ -119,7 +178,11 @@ def load(inst: Instruction, binder: Binder) -> Operation:
 def store(inst: Instruction, binder: Binder) -> Operation:
     """Stores one, two or four matrices."""
     aligned(inst)
-    matrices = _matrices(inst, inst.operands[1])
+    of_bytes = inst.has("m16n8")
+    form = (inst.has("m8n8"), of_bytes, inst.has("trans"), inst.type)
+    if form not in ((True, False, False, "b16"), (True, False, True, "b16"), (False, True, True, "b8")):
+        raise UnknownInstruction(f"{inst.opcode} in a form that is not implemented", instruction=inst)
+    matrices = _matrices(inst, inst.operands[1], wide=False)
     sources = [binder.source(inst, register, "b32") for register in registers_in(inst.operands[1])]
     rows = _RowAccess(inst, binder, inst.operands[0], "store", matrices)
     units, transpose = binder.spaces.shared.units, inst.has("trans")
@@ -129,7 +192,11 @@ def store(inst: Instruction, binder: Binder) -> Operation:
         words = np.empty((len(index) // (8 * matrices), matrices, 8, 4), np.uint32)
         for matrix, source in enumerate(sources):
             words[:, matrix] = (source if lanes is None else source[lanes]).reshape(-1, 8, 4)
-        if transpose:
+        if of_bytes:
+            # Lanes (row, pair of columns) with bytes (half of the rows, column of the pair): rows of the transpose are the columns.
+            elements = words.view(np.uint8).reshape(-1, matrices, 8, 4, 2, 2)
+            words = np.ascontiguousarray(elements.transpose(0, 1, 3, 5, 4, 2)).view(np.uint32)
+        elif transpose:
             words = transposed(words)
         units[ROW_BYTES][index] = words.view(units[ROW_BYTES].dtype).ravel()
 
