@@ -113,6 +113,7 @@ class Machine:
     def _start_engines(self) -> Engines:
         engines = Engines(self.program, self.geometry, self.spaces, self.state)
         engines.maps = self.maps
+        engines.claim_cluster = self.claim_cluster
         return engines
 
     # -- binding -----------------------------------------------------------------------------------------------
@@ -178,6 +179,15 @@ class Machine:
         """Number of blocks of the grid that have not started."""
         x, y, z = self.geometry.grid_dim
         return x * y * z - self.next_block
+
+    def claim_cluster(self) -> Dim3 | None:
+        """Takes the next cluster that has not started out of the grid: the coordinates of its first block."""
+        if not self.blocks_left:
+            return None
+        number = int(self.geometry.block_numbers(self.next_block, 1)[0])
+        self.next_block += self.geometry.cluster_size
+        x, y, _ = self.geometry.grid_dim
+        return number % x, number // x % y, number // (x * y)
 
     def start_more(self) -> bool:
         """Puts the next blocks of the grid at the places of blocks that have ended; False if there are none."""

@@ -31,7 +31,7 @@ from gemmgen.emulator.printing import BUFFER_CHARACTERS, Output
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import Special
 from gemmgen.emulator.schedule import MinimumBlock
-from gemmgen.emulator.waves import Waves
+from gemmgen.emulator.waves import Waves, cancels_launches
 
 Progress = Callable[[int, int], None]
 """`progress(done, total)`: blocks that have run, and all blocks."""
@@ -74,7 +74,7 @@ def _can_share(waves: Waves) -> bool:
         sys.platform == "linux"
         and not current_process().daemon
         and isinstance(waves.schedule, MinimumBlock)
-        and not (program.polls or program.allocates or program.meets_grid)
+        and not (program.polls or program.allocates or program.meets_grid or cancels_launches(program))
         and not _reads_time(program)
         and all(observer.of_worker() is not None for observer in waves.observers)
     )

@@ -50,6 +50,9 @@ class RegisterFile:
             self.arrays[name] = np.zeros((len(group) * width, lanes), dtype)
             for row, register in enumerate(group):
                 self._rows[register.name] = (name, row * width)
+                if width == 2:
+                    for part in (0, 1):
+                        self._rows[half_of(register, part).name] = (name, row * width + part)
 
     def clear(self, lanes: Lanes | None = None) -> None:
         """All registers of lanes (None: all) zero, so that a register nobody wrote reads the same every time."""
@@ -84,6 +87,11 @@ class RegisterFile:
     def width(self, register: Register) -> int:
         """Bytes of a register."""
         return {"pred": 1, "b16": 2, "b32": 4, "b64": 8, "b128": 16}[register_class(register.type)]
+
+
+def half_of(register: Register, part: int) -> Register:
+    """The lower (0) or upper (1) 64 bits of a register of 128."""
+    return Register(f"{register.name}:{part}", "b64")
 
 
 def widened(type_name: str, register_bytes: int) -> str:

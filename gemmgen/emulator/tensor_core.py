@@ -363,9 +363,7 @@ def _sum_of_terms(av: Array, ae: Array, bv: Array, be: Array, addend: Array, exp
 # -- results -------------------------------------------------------------------------------------------------------
 
 
-def _finish(
-    sums: Array, a: Factor, b: Factor, addend: Array, convert: Callable[[Array], Array], scale: Array | float = 1.0
-) -> Array:
+def _finish(sums: Array, a: Factor, b: Factor, addend: Array, convert: Callable[[Array], Array], scale: Array | float = 1.0) -> Array:
     """The results of finite sums; infinities and NaN as IEEE 754 says. `scale` multiplies the products."""
     with np.errstate(over="ignore"):
         results = convert(sums)

@@ -13,6 +13,7 @@ from gemmgen.emulator.arithmetic import REAL, Arithmetic
 from gemmgen.emulator.buffers import LaunchMemory
 from gemmgen.emulator.geometry import WARP, Dim3
 from gemmgen.emulator.hazards import HazardDetector, UndefinedRegisters, find_undefined
+from gemmgen.emulator.hazards.program_properties import of_program
 from gemmgen.emulator.machine import Machine
 from gemmgen.emulator.memory import Observer
 from gemmgen.emulator.printing import Output
@@ -24,6 +25,8 @@ _WAVE_BYTES = 512 << 20
 _REGISTER_BYTES = 11 << 20
 """Registers of a wave, with their scratch, up to which more lanes made measured kernels faster."""
 _FEWEST_LANES, _MOST_LANES = 2048, 16384
+_WAVES_TO_CANCEL = 3
+"""Waves of a grid whose blocks cancel the launch of others, if nothing else decides."""
 _CACHED_MACHINE_BYTES = 256 << 20
 
 
@@ -123,11 +126,20 @@ def blocks_per_wave(program: Program, block: Dim3, grid: Dim3, shared: int, lane
         lanes_per_wave = min(max(_REGISTER_BYTES // max(RegisterFile.bytes_per_lane(program), 1), _FEWEST_LANES), _MOST_LANES)
     by_memory = max(_WAVE_BYTES // max(per_block, 1), 1)
     wanted = total if program.polls else max(lanes_per_wave // lanes, 1)
+    if cancels_launches(program):
+        # Some blocks have to be left whose launch can be cancelled.
+        wanted = -(-total // _WAVES_TO_CANCEL)
     clusters = total // cluster
     count = min(max(min(wanted, by_memory) // cluster, 1), clusters)
     # Waves of equal size need one machine instead of two.
     waves = -(-clusters // count)
     return -(-clusters // waves) * cluster
+
+
+@of_program
+def cancels_launches(program: Program) -> bool:
+    """True if blocks may take over the work of others that have not started (clusterlaunchcontrol)."""
+    return any(inst.opcode == "clusterlaunchcontrol" and inst.has("try_cancel") for block in program.blocks for inst in block.body)
 
 
 class _Machines(threading.local):

@@ -13,7 +13,7 @@ from gemmgen.emulator.engines.clusters import Clusters
 from gemmgen.emulator.engines.copies import Copy, CopyEngine
 from gemmgen.emulator.engines.registers import RegisterPool
 from gemmgen.emulator.errors import Deadlock
-from gemmgen.emulator.geometry import Geometry, Lanes
+from gemmgen.emulator.geometry import Dim3, Geometry, Lanes
 from gemmgen.emulator.lane_state import PARKED, LaneState
 from gemmgen.emulator.memory import Spaces
 from gemmgen.emulator.program import Program
@@ -39,6 +39,8 @@ class Engines:
         shared.async_proxy = self.proxy
         shared.clusters = self.clusters
         self._seen = -1
+        self.claim_cluster: Callable[[], Dim3 | None] = lambda: None
+        """Cancels the launch of the next cluster, and gives the coordinates of its first block; None if all have started."""
 
     def clear(self, lanes: Lanes | None = None) -> None:
         """Fresh blocks (None: all of the wave)."""

@@ -124,7 +124,8 @@ class ProxyRules(Observer):
         self._sites: dict[tuple[int, str], Site] = {}
         self._streams: dict[tuple[str, int], int] = {}
         instructions = [inst for block in detector.program.blocks for inst in block.body]
-        self._concerned = any(inst.opcode == "wgmma" or (inst.opcode == "cp" and inst.has("bulk")) for inst in instructions)
+        engines = ("wgmma", "clusterlaunchcontrol")
+        self._concerned = any(inst.opcode in engines or (inst.opcode == "cp" and inst.has("bulk")) for inst in instructions)
 
     def of_worker(self) -> ProxyRules:
         return self

@@ -35,6 +35,9 @@ for _concern in (
     "warp",
     "wgmma",
     "wmma",
+    # Forms for 128 bits, which are asked before the general ones.
+    "wide",
+    "launch_control",
     # The handlers over other meanings of arithmetic come last: they are asked first.
     "over_field",
 ):

@@ -68,7 +68,7 @@ def wait_group(inst: Instruction, binder: Binder) -> Operation:
 # -- what all copies have in common ----------------------------------------------------------------------------
 
 
-class _Ends:
+class Ends:
     """Both ends of the copies of one instruction."""
 
     def __init__(self, inst: Instruction, binder: Binder) -> None:
@@ -185,7 +185,7 @@ def bulk_copy(inst: Instruction, binder: Binder) -> Operation:
 
 
 def _prefetch(inst: Instruction, binder: Binder, operands: list[Operand]) -> Operation:
-    ends = _Ends(inst, binder)
+    ends = Ends(inst, binder)
     _, addresses = binder.addresses(inst, operands[0])
     size = binder.source(inst, operands[1], "u32")
 
@@ -196,7 +196,7 @@ def _prefetch(inst: Instruction, binder: Binder, operands: list[Operand]) -> Ope
     return by_lanes(binder, run)
 
 
-def _run_of_bytes(ends: _Ends, lane: int, start: int, size: int) -> np.ndarray:
+def _run_of_bytes(ends: Ends, lane: int, start: int, size: int) -> np.ndarray:
     """Chunks of global memory; raises for a size or an address that is no multiple of 16."""
     if size % _CHUNK:
         ends.fail(f"a bulk copy of {size} bytes, which is no multiple of {_CHUNK}", lane)
@@ -210,7 +210,7 @@ def _run_of_bytes(ends: _Ends, lane: int, start: int, size: int) -> np.ndarray:
     return _chunks(start, size)
 
 
-def _checked_shared(ends: _Ends, lane: int, offset: int, size: int) -> None:
+def _checked_shared(ends: Ends, lane: int, offset: int, size: int) -> None:
     """Raises OutOfBounds if a run of bytes leaves its block's shared memory."""
     access = Access(ends.inst, "store", 1, 1)
     if size:
@@ -218,7 +218,7 @@ def _checked_shared(ends: _Ends, lane: int, offset: int, size: int) -> None:
 
 
 def _to_block(inst: Instruction, binder: Binder, operands: list[Operand], mask: Source | None) -> Operation:
-    ends = _Ends(inst, binder)
+    ends = Ends(inst, binder)
     destinations = shared_offsets(inst, binder, operands[0], _CHUNK)
     _, addresses = binder.addresses(inst, operands[1])
     size = binder.source(inst, operands[2], "u32")
@@ -241,7 +241,7 @@ def _to_block(inst: Instruction, binder: Binder, operands: list[Operand], mask: 
             for _, signal in targets:
                 ends.use_barrier(lane, signal)
             writes = [ends.writes(lane, _chunks(target, count)) for target, _ in targets]
-            put = _box_putter(shared.units, [access.chunks for access in writes], _CHUNK)
+            put = box_putter(shared.units, [access.chunks for access in writes], _CHUNK)
             take = _taker(source.units, taken)
             ends.engines.copies.issue(Copy(inst, lane, take, put, None, writes, [(signal, count) for _, signal in targets]))
 
@@ -253,7 +253,7 @@ def _taker(units: dict[int, np.ndarray], index: np.ndarray, unit: int = _CHUNK) 
 
 
 def _between_blocks(inst: Instruction, binder: Binder, operands: list[Operand], mask: Source | None) -> Operation:
-    ends = _Ends(inst, binder)
+    ends = Ends(inst, binder)
     destinations = shared_offsets(inst, binder, operands[0], _CHUNK)
     sources = shared_offsets(inst, binder, operands[1], _CHUNK)
     size = binder.source(inst, operands[2], "u32")
@@ -289,7 +289,7 @@ def _between_blocks(inst: Instruction, binder: Binder, operands: list[Operand], 
 
 
 def _to_global(inst: Instruction, binder: Binder, operands: list[Operand]) -> Operation:
-    ends = _Ends(inst, binder)
+    ends = Ends(inst, binder)
     _, addresses = binder.addresses(inst, operands[0])
     sources = shared_offsets(inst, binder, operands[1], _CHUNK)
     size = binder.source(inst, operands[2], "u32")
@@ -378,7 +378,7 @@ def _tensor_operand(inst: Instruction, binder: Binder, operand: Operand) -> _Ten
     return _TensorOperand(some, tuple(binder.source(inst, element, "s32") for element in elements))
 
 
-def _map_at(ends: _Ends, address: int, lane: int) -> PlacedMap:
+def _map_at(ends: Ends, address: int, lane: int) -> PlacedMap:
     """The tensor map at a global or generic address."""
     inst, lanes = ends.inst, np.array([lane])
     if address % MAP_ALIGNMENT:
@@ -410,7 +410,7 @@ def _dimensions(inst: Instruction) -> int:
     return int(word[0])
 
 
-def _box(ends: _Ends, placed: PlacedMap, lane: int, coordinates: list[int], offsets: list[int], address: int) -> Box:
+def _box(ends: Ends, placed: PlacedMap, lane: int, coordinates: list[int], offsets: list[int], address: int) -> Box:
     """The box that a lane's copy moves; raises InvalidCopy where map and instruction do not fit."""
     inst, m = ends.inst, placed.map
     im2col = inst.has("im2col") or inst.has("im2col_no_offs")
@@ -439,7 +439,7 @@ def _leaves_shared(inst: Instruction) -> bool:
     return not (_to_shared(inst) or inst.has("prefetch"))
 
 
-def _check_coordinates(ends: _Ends, m: TensorMap, lane: int, coordinates: list[int]) -> None:
+def _check_coordinates(ends: Ends, m: TensorMap, lane: int, coordinates: list[int]) -> None:
     """Coordinates at which a GPU ends the kernel with an illegal instruction (seen on an H200)."""
     begin = coordinates[0] * m.unit_bytes
     if begin % _CHUNK:
@@ -452,7 +452,7 @@ def _check_coordinates(ends: _Ends, m: TensorMap, lane: int, coordinates: list[i
         ends.fail(f"a store through a tensor map at negative coordinates {coordinates}; a GPU stops with an illegal instruction", lane)
 
 
-def _check_pixels(ends: _Ends, placed: PlacedMap, lane: int, coordinates: list[int]) -> None:
+def _check_pixels(ends: Ends, placed: PlacedMap, lane: int, coordinates: list[int]) -> None:
     """A column that is stored may not walk into padding, neither that before the pixels nor that behind them (faults of an H200)."""
     pixels = placed.pixels(coordinates)
     extents = [placed.map.extents[axis] for axis in placed.map.spatial_axes]
@@ -465,7 +465,7 @@ def _check_pixels(ends: _Ends, placed: PlacedMap, lane: int, coordinates: list[i
         )
 
 
-def _check_offsets(ends: _Ends, m: TensorMap, lane: int, offsets: list[int]) -> None:
+def _check_offsets(ends: Ends, m: TensorMap, lane: int, offsets: list[int]) -> None:
     """Offsets of pixels share 16 bits (PTX ISA, "im2col mode"): all of one axis, 8 of each of two, 5 of each of three."""
     limit = 1 << 16 // (m.rank - 2)
     for offset in offsets:
@@ -486,7 +486,7 @@ def tensor_copy(inst: Instruction, binder: Binder) -> Operation:
 
 
 def _load(inst: Instruction, binder: Binder, destination: Operand | None, operands: list[Operand], mask: Source | None) -> Operation:
-    ends = _Ends(inst, binder)
+    ends = Ends(inst, binder)
     tensor = _tensor_operand(inst, binder, operands.pop(0))
     destinations = barriers = None
     if destination is not None:
@@ -526,7 +526,7 @@ def _load(inst: Instruction, binder: Binder, destination: Operand | None, operan
                 inst,
                 lane,
                 _box_taker(global_units, placed, box, inside),
-                _box_putter(shared.units, places, box.unit),
+                box_putter(shared.units, places, box.unit),
                 None,
                 writes,
                 [(signal, placed.map.box_bytes) for _, signal in targets],
@@ -561,7 +561,9 @@ def _rounded_to_tf32(bits: np.ndarray) -> np.ndarray:
     return np.where((bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000), np.uint32(0x7FFFE000), rounded)
 
 
-def _box_putter(units: dict[int, np.ndarray], places: list[np.ndarray], unit: int) -> Callable[[np.ndarray], None]:
+def box_putter(units: dict[int, np.ndarray], places: list[np.ndarray], unit: int) -> Callable[[np.ndarray], None]:
+    """Writes the same data to several places, given as units of memory."""
+
     def put(data: np.ndarray) -> None:
         for place in places:
             units[unit][place] = data
@@ -570,7 +572,7 @@ def _box_putter(units: dict[int, np.ndarray], places: list[np.ndarray], unit: in
 
 
 def _store(inst: Instruction, binder: Binder, operands: list[Operand]) -> Operation:
-    ends = _Ends(inst, binder)
+    ends = Ends(inst, binder)
     if len(operands) != 2:
         raise UnknownInstruction("a tensor copy in a form that is not understood", instruction=inst)
     tensor = _tensor_operand(inst, binder, operands[0])
@@ -606,7 +608,7 @@ def prefetch_map(inst: Instruction, binder: Binder) -> Operation:
     """Looks whether there is a tensor map."""
     if not set(inst.modifiers) <= {"tensormap", "const", "param"}:
         raise UnknownInstruction(f"{'.'.join((inst.opcode, *inst.modifiers))} is no form of prefetch", instruction=inst)
-    ends = _Ends(inst, binder)
+    ends = Ends(inst, binder)
     _, addresses = binder.addresses(inst, inst.operands[0])
 
     def run(lanes: Lanes) -> None:

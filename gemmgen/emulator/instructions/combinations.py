@@ -94,6 +94,12 @@ _SYNTAX = {
     ),
     "elect": ("sync",),
     "setmaxnreg": ("inc|dec sync aligned u32",),
+    "clusterlaunchcontrol": (
+        f"try_cancel async [shared::cta] {_BYTES} [multicast::cluster::all] b128",
+        "query_cancel is_canceled pred b128",
+        "query_cancel get_first_ctaid v4 b32 b128",
+        "query_cancel get_first_ctaid::x|get_first_ctaid::y|get_first_ctaid::z b32 b128",
+    ),
     "griddepcontrol": ("launch_dependents|wait",),
     "mapa": ("[shared::cluster] u32|u64",),
     "getctarank": ("[shared::cluster] u32|u64",),

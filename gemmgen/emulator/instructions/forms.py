@@ -51,6 +51,8 @@ _FORMS = {
     "mbarrier": f"init inval arrive arrive_drop expect_tx complete_tx test_wait try_wait parity noComplete pending_count {_ORDER} "
     "shared shared::cta shared::cluster",
     "mapa getctarank": "shared::cluster",
+    "clusterlaunchcontrol": "try_cancel async shared::cta mbarrier::complete_tx::bytes multicast::cluster::all query_cancel is_canceled "
+    "get_first_ctaid get_first_ctaid::x get_first_ctaid::y get_first_ctaid::z v4",
     "setmaxnreg": "inc dec sync aligned",
     "griddepcontrol": "launch_dependents wait",
     "shfl": "sync up down bfly idx",
@@ -60,7 +62,8 @@ _FORMS = {
     "elect": "sync",
     "ldmatrix": "sync aligned m8n8 m8n16 m16n16 x1 x2 x4 trans shared shared::cta b8x16 b6x16_p32 b4x16_p64",
     "stmatrix": "sync aligned m8n8 m16n8 x1 x2 x4 trans shared shared::cta",
-    "mma": f"sync aligned {_SHAPES} row col satfinite tf32 e4m3 e5m2 e3m2 e2m3 e2m1 s4 u4 {_KINDS} block_scale {_SCALE_VECTORS} ue8m0 ue4m3",
+    "mma": f"sync aligned {_SHAPES} row col satfinite s4 u4 tf32 e4m3 e5m2 e3m2 e2m3 e2m1 {_KINDS} "
+    f"block_scale {_SCALE_VECTORS} ue8m0 ue4m3",
     "wgmma": f"sync aligned fence commit_group wait_group mma_async satfinite tf32 e4m3 e5m2 {_WARPGROUP_SHAPES}",
     "movmatrix": "sync aligned m8n8 trans",
     "cp": "async ca cg shared shared::cta shared::cluster global commit_group wait_group wait_all mbarrier arrive noinc bulk bulk_group "

@@ -3,8 +3,8 @@
 PTX ISA, "Warp Level Matrix Instructions". Of a matrix of 8 rows, the i-th of an instruction, lane 8i + r gives the address of row r, and
 lane l holds bytes 4(l mod 4) to 4(l mod 4) + 3 of row l div 4: two elements of 16 bits, of a transposed matrix those of column l div 4.
 `ldmatrix.m16n16.trans` has 16 rows of 16 elements of a byte: a lane has rows 4(l mod 4) to 4(l mod 4) + 3 of column l div 4 in one
-register, and of column l div 4 + 8 in the next one. `stmatrix.m16n8.trans` stores the transpose of 16x8 elements of a byte that lie in lanes
-as sums of `mma` do. Rows of 6 or 4 bits are widened: 12 or 8 bytes of 16 elements, which become bytes, and unused ones after them.
+register, and of column l div 4 + 8 in the next one. `stmatrix.m16n8.trans` stores the transpose of 16x8 elements of a byte, which lie in
+lanes as sums of `mma` do. Rows of 6 or 4 bits are widened: 12 or 8 bytes of 16 elements, which become bytes, and unused ones after them.
 """
 
 from __future__ import annotations

@@ -80,7 +80,8 @@ def _pack(inst: Instruction, binder: Binder, vector: Vector, type_name: str) -> 
 
 def _unpack(inst: Instruction, binder: Binder, vector: Vector, type_name: str) -> Operation:
     element = _element_type(inst, vector, type_name)
-    targets = [binder.target(inst, operand, element) for operand in vector.elements]
+    # Registers of 8 bits have rows of 16.
+    targets = [binder.target(inst, operand, "b16" if element == "b8" else element) for operand in vector.elements]
     source = binder.source(inst, inst.operands[1], f"b{TYPE_BYTES[type_name] * 8}")
     dtype = np.dtype(DTYPES[element])
     parts = len(targets)

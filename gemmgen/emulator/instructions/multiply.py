@@ -10,8 +10,8 @@ exact: the accumulator wraps, or with .satfinite is cut to the range of s32 once
 float16 operands on sm_90; sm_120 multiplies them in one step, as all types of `kind::f8f6f4`.
 
 Block scales (PTX ISA, "Block Scaling for mma.sync") come from registers of some lanes of each quad: byte `byte-id` and following ones
-hold the scales along k, `thread-id` chooses the lanes. Rows r and r + 8 of A have theirs in lanes 2 thread-id and 2 thread-id + 1 of quad r,
-column n of B has its in lane thread-id of quad n.
+hold the scales along k, `thread-id` chooses the lanes. The scales of rows r and r + 8 of A are in lanes 2 thread-id and 2 thread-id + 1 of
+quad r, those of column n of B in lane thread-id of quad n.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ class _Kind:
     depth: int
     types: tuple[str, ...]
     scales: tuple[tuple[str, str], ...] = ()
-    """Types of scales, each with a number of scales along k as it is written; the first number is the default of those kinds that have one."""
+    """Types of scales, each with a number of scales along k as it is written."""
     default: bool = True
+    """True if the first of these numbers need not be written."""
 
 
 _KINDS = {
@@ -225,7 +226,7 @@ class _ScaleFactors:
 
     def _id(self, source: Source, allowed: range, name: str, lanes: Lanes | None) -> int:
         value = uniform(source if lanes is None or not isinstance(source, np.ndarray) else source[lanes])
-        if value not in allowed:
+        if value is None or value not in allowed:
             got = "differs between lanes" if value is None else f"is {value}"
             wanted = ", ".join(map(str, allowed))
             raise UnknownInstruction(f"the {name} of a scale {got}; it must be one of {wanted} for all lanes", instruction=self.inst)

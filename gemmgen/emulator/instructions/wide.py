@@ -1,0 +1,41 @@
+"""Registers of 128 bits: they move between memory and pairs of 64-bit registers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gemmgen.emulator.binding import Binder
+from gemmgen.emulator.errors import UnknownInstruction
+from gemmgen.emulator.instructions.registry import bind, instruction
+from gemmgen.emulator.operation import Operation
+from gemmgen.emulator.ptx.syntax import Instruction, Operand, Register, Vector
+from gemmgen.emulator.registers import half_of
+
+
+def halves(inst: Instruction, operand: Operand) -> tuple[Operand, Operand]:
+    """The two 64-bit parts of a 128-bit operand, the lower one first."""
+    match operand:
+        case Register() if operand.type == "b128":
+            return half_of(operand, 0), half_of(operand, 1)
+        case Vector((low, high)):
+            return low, high
+        case _:
+            raise UnknownInstruction("a register of 128 bits, or two of 64, is expected", instruction=inst)
+
+
+@instruction("ld", "st", when=lambda inst: inst.type == "b128" and inst.first_of(("v2", "v4", "v8")) is None)
+def access(inst: Instruction, binder: Binder) -> Operation:
+    """One access of 16 bytes."""
+    position = 0 if inst.opcode == "ld" else 1
+    operands = list(inst.operands)
+    operands[position] = Vector(halves(inst, operands[position]))
+    modifiers = (*(modifier for modifier in inst.modifiers if modifier != "b128"), "v2", "b64")
+    return bind(replace(inst, modifiers=modifiers, operands=tuple(operands)), binder)
+
+
+@instruction("mov", when=lambda inst: inst.type == "b128")
+def move(inst: Instruction, binder: Binder) -> Operation:
+    """Moves, packs and unpacks."""
+    targets = [binder.target(inst, half, "b64") for half in halves(inst, inst.operands[0])]
+    sources = [binder.source(inst, half, "b64") for half in halves(inst, inst.operands[1])]
+    return binder.gathered(targets, lambda low, high: (low.copy(), high.copy()), sources)
