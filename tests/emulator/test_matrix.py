@@ -178,7 +178,7 @@ def test_observers_see_the_rows():
         "ldmatrix.sync.aligned.m16n16.x1.shared.b8 {%a, %b}, [%a];",
         "ldmatrix.sync.m8n8.x1.shared.b16 {%a}, [%a];",
         "ldmatrix.sync.aligned.m8n8.x1.global.b16 {%a}, [%a];",
-        "stmatrix.sync.aligned.m16n8.x1.trans.shared.b8 [%a], {%b};",
+        "stmatrix.sync.aligned.m16n8.x1.shared.b8 [%a], {%b};",
         "movmatrix.sync.aligned.m8n8.b16 %a, %b;",
         "ldmatrix.sync.aligned.m8n8.x1.shared::cluster.b16 {%a}, [%a];",
     ],

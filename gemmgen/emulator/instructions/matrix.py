@@ -195,7 +195,7 @@ def store(inst: Instruction, binder: Binder) -> Operation:
         if of_bytes:
             # Lanes (row, pair of columns) with bytes (half of the rows, column of the pair): rows of the transpose are the columns.
             elements = words.view(np.uint8).reshape(-1, matrices, 8, 4, 2, 2)
-            words = np.ascontiguousarray(elements.transpose(0, 1, 3, 5, 4, 2)).view(np.uint32)
+            words = np.ascontiguousarray(elements.transpose(0, 1, 3, 5, 4, 2)).view(np.uint32).reshape(words.shape)
         elif transpose:
             words = transposed(words)
         units[ROW_BYTES][index] = words.view(units[ROW_BYTES].dtype).ravel()
