@@ -15,12 +15,12 @@ from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import Address, Instruction, Operand, Register, registers_of
 
 _WITHOUT_RESULTS = (
-    *("st", "red", "bar", "barrier", "stmatrix", "bra", "brx", "ret", "exit", "trap"),
+    *("st", "sust", "red", "bar", "barrier", "stmatrix", "bra", "brx", "ret", "exit", "trap"),
     *("membar", "fence", "cp", "griddepcontrol"),
 )
 _PRODUCTS = ("mma", "wmma", "wgmma", "ldmatrix")
 _MEMORY = ("ld", "ldu", "ldmatrix")
-_READS_MEMORY = ("ld", "ldu", "ldmatrix", "atom", "tex")
+_READS_MEMORY = ("ld", "ldu", "ldmatrix", "atom", "tex", "tld4", "suld")
 _FLOAT_OPCODES = (
     *("add", "sub", "mul", "fma", "mad", "neg", "div", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "tanh", "sin", "cos", "abs"),
     *("copysign", "min", "max", "setp", "set", "cvt", "mma", "wmma", "wgmma"),

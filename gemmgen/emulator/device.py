@@ -286,9 +286,12 @@ class Device:
         self.maps.append(PlacedMap(tensor_map, address - GLOBAL_BASE, len(self.maps)))
         return self.maps[-1].encode()
 
-    def add_texture(self, texture: Texture, address: int) -> int:
-        """The handle of a texture whose texels lie at an address. Raises ValueError for what CUDA would refuse."""
-        self.textures.append(placed_texture(texture, texture.array, address - GLOBAL_BASE))
+    def add_texture(self, texture: Texture, address: int, pitch: int = 0) -> int:
+        """The handle of a texture or surface whose texels lie at an address, rows `pitch` bytes apart (0: without gaps).
+
+        Raises ValueError for what CUDA would refuse.
+        """
+        self.textures.append(placed_texture(texture, texture.array, address - GLOBAL_BASE, pitch))
         return HANDLE_BASE + len(self.textures) - 1
 
     # -- launches ----------------------------------------------------------------------------------------------

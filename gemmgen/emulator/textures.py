@@ -46,10 +46,23 @@ class PlacedTexture:
     base: int
     dtype: np.dtype
     extents: tuple[int, ...]
-    """Texels along each axis, innermost first."""
+    """Texels along each axis, innermost first; the layers or faces, if there are any, are the last axis."""
+    pitch: int = 0
+    """Bytes from row to row; 0: rows have no gaps between them."""
+
+    @property
+    def texel_bytes(self) -> int:
+        """Bytes of all channels of a texel."""
+        return self.dtype.itemsize * self.texture.channels
+
+    def offsets(self, numbers: np.ndarray) -> np.ndarray:
+        """Byte offsets in global memory of texels by their number."""
+        if not self.pitch:
+            return numbers * self.texel_bytes + self.base
+        return numbers // self.extents[0] * self.pitch + numbers % self.extents[0] * self.texel_bytes + self.base
 
 
-def placed_texture(texture: Texture, array: np.ndarray, base: int) -> PlacedTexture:
+def placed_texture(texture: Texture, array: np.ndarray, base: int, pitch: int = 0) -> PlacedTexture:
     """The texture over an array that lies at a place. Raises ValueError for what CUDA would refuse."""
     shape = array.shape if texture.channels == 1 else array.shape[:-1]
     if texture.channels not in (1, 2, 4) or (texture.channels > 1 and array.shape[-1:] != (texture.channels,)):
@@ -64,26 +77,57 @@ def placed_texture(texture: Texture, array: np.ndarray, base: int) -> PlacedText
         raise ValueError("linear filtering needs texels that are read as floats")
     if texture.address in ("wrap", "mirror") and not texture.normalized:
         raise ValueError(f"the address mode {texture.address} needs normalised coordinates")
-    return PlacedTexture(texture, base, array.dtype, tuple(reversed(shape)))
+    return PlacedTexture(texture, base, array.dtype, tuple(reversed(shape)), pitch)
 
 
-def taps(placed: PlacedTexture, coordinates: list[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Texels that a fetch reads: for each tap and lane the number of the texel, whether it exists, and its weight."""
-    texture = placed.texture
-    if coordinates[0].dtype.kind != "f":
-        return [_whole(placed, [each.astype(np.int64) for each in coordinates])]
-    axes: list[list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = []
-    for coordinate, extent in zip(coordinates, placed.extents, strict=True):
+Taps = list[tuple[np.ndarray, np.ndarray, np.ndarray]]
+"""For each tap and lane the number of the texel, whether it exists, and its weight."""
+
+
+def taps(placed: PlacedTexture, coordinates: list[np.ndarray], layer: np.ndarray | None = None) -> Taps:
+    """Texels that a fetch reads. `layer`: the layer of each lane; numbers outside are clamped."""
+    texture, count = placed.texture, len(coordinates[0])
+    extents = placed.extents if layer is None else placed.extents[:-1]
+    axes: list[Taps] = []
+    for coordinate, extent in zip(coordinates, extents, strict=True):
+        if coordinate.dtype.kind != "f":
+            # By whole numbers: outside there is nothing.
+            place = coordinate.astype(np.int64)
+            axes.append([(np.clip(place, 0, extent - 1), (place >= 0) & (place < extent), np.ones(count))])
+            continue
         x = coordinate.astype(np.float64) * (extent if texture.normalized else 1)
         if texture.filter == "point":
-            axes.append([(*_at(np.floor(x), extent, texture), np.ones(len(x)))])
+            axes.append([(*_at(np.floor(x), extent, texture), np.ones(count))])
             continue
         low = np.floor(x - 0.5)
         fraction = np.floor((x - 0.5 - low) * _FRACTION + 0.5) / _FRACTION
         axes.append([(*_at(low, extent, texture), 1 - fraction), (*_at(low + 1, extent, texture), fraction)])
-    found = [(np.zeros(len(coordinates[0]), np.int64), np.ones(len(coordinates[0]), np.bool_), np.ones(len(coordinates[0])))]
+    return _combined(axes, extents, _first_texel(placed, layer, count), count)
+
+
+def gathered(placed: PlacedTexture, coordinates: list[np.ndarray]) -> Taps:
+    """The four texels around a place in two dimensions, in the order of tex2Dgather."""
+    texture, count = placed.texture, len(coordinates[0])
+    axes: list[Taps] = []
+    for coordinate, extent in zip(coordinates, placed.extents, strict=True):
+        low = np.floor(coordinate.astype(np.float64) * (extent if texture.normalized else 1) - 0.5)
+        axes.append([(*_at(low + step, extent, texture), np.ones(count)) for step in (0, 1)])
+    found = _combined(axes, placed.extents, np.zeros(count, np.int64), count)
+    # Numbered (x, y): (0, 0), (0, 1), (1, 0), (1, 1) by _combined.
+    return [found[1], found[3], found[2], found[0]]
+
+
+def _first_texel(placed: PlacedTexture, layer: np.ndarray | None, count: int) -> np.ndarray:
+    if layer is None:
+        return np.zeros(count, np.int64)
+    each = int(np.prod(placed.extents[:-1]))
+    return np.clip(layer.astype(np.int64), 0, placed.extents[-1] - 1) * each
+
+
+def _combined(axes: list[Taps], extents: tuple[int, ...], first: np.ndarray, count: int) -> Taps:
+    found = [(first, np.ones(count, np.bool_), np.ones(count))]
     stride = 1
-    for places, extent in zip(axes, placed.extents, strict=True):
+    for places, extent in zip(axes, extents, strict=True):
         found = [
             (number + index * stride, there & inside, weight * part) for number, there, weight in found for index, inside, part in places
         ]
@@ -91,15 +135,20 @@ def taps(placed: PlacedTexture, coordinates: list[np.ndarray]) -> list[tuple[np.
     return found
 
 
-def _whole(placed: PlacedTexture, coordinates: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A fetch by whole numbers: outside there is nothing."""
-    number, there = np.zeros(len(coordinates[0]), np.int64), np.ones(len(coordinates[0]), np.bool_)
-    stride = 1
-    for coordinate, extent in zip(coordinates, placed.extents, strict=True):
-        there &= (coordinate >= 0) & (coordinate < extent)
-        number += np.clip(coordinate, 0, extent - 1) * stride
-        stride *= extent
-    return number, there, np.ones(len(number))
+def face_of(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The face of a cube map (+x, -x, +y, -y, +z, -z) that a direction meets, and the coordinates in it from 0 to 1.
+
+    CUDA programming guide, "Cubemap Textures".
+    """
+    directions = [each.astype(np.float64) for each in (x, y, z)]
+    size = np.abs(np.stack(directions))
+    axis = np.argmax(size, axis=0)
+    largest = np.maximum(size.max(axis=0), np.finfo(np.float64).tiny)
+    x, y, z = directions
+    negative = np.choose(axis, directions) < 0
+    s = np.choose(axis, [np.where(negative, z, -z), x, np.where(negative, -x, x)])
+    t = np.choose(axis, [-y, np.where(negative, -z, z), -y])
+    return axis * 2 + negative, ((s / largest + 1) / 2).astype(np.float32), ((t / largest + 1) / 2).astype(np.float32)
 
 
 def _at(place: np.ndarray, extent: int, texture: Texture) -> tuple[np.ndarray, np.ndarray]:

@@ -17,8 +17,9 @@ from click.testing import CliRunner
 
 from gemmgen.cli import cli
 from gemmgen.core.errors import CompileError
+from gemmgen.emulator.ptx import parse
 from gemmgen.sanitizer.programs.building import Toolkit, build_environment, build_program, make_toolkit
-from gemmgen.sanitizer.programs.fat_binaries import ptx_of
+from gemmgen.sanitizer.programs.fat_binaries import linked, ptx_of
 from gemmgen.sanitizer.programs.messages import BadMessage, Body, limit_of
 from gemmgen.sanitizer.programs.running import landlock_version, run_program
 from gemmgen.sanitizer.programs.session import Report, RunSettings
@@ -62,9 +63,36 @@ def test_streams_graphs_textures_and_grid_barriers_are_clean(program: Path, tool
 
 
 @needs_nvcc
+def test_surfaces_layers_faces_and_rows_with_gaps(program: Path, toolkit: Toolkit, capfd: pytest.CaptureFixture[str]) -> None:
+    report = run(program, toolkit, "surfaces")
+    assert capfd.readouterr().out.splitlines() == ["surface 1 32", "11 10 12 1 7854 6 5 "]
+    assert report.findings == () and report.status == 0 and not report.unsupported
+
+
+@needs_nvcc
+def test_source_files_with_relocatable_device_code_are_linked(toolkit: Toolkit, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.cu").write_text(
+        "#include <cstdio>\nextern __device__ int twice(int);\nextern __device__ int shared_count;\n"
+        "static __device__ int own = 7;\nvoid other(int*);\n"
+        "__global__ void k(int* out) { out[threadIdx.x] = twice(threadIdx.x) + shared_count + own++; }\n"
+        "int main() { int *p, h[2]; cudaMalloc(&p, 8); other(p); k<<<1, 2>>>(p); cudaMemcpy(h, p, 8, cudaMemcpyDeviceToHost);"
+        ' printf("%d\\n", h[1]); cudaFree(p); }\n'
+    )
+    (tmp_path / "b.cu").write_text(
+        "__device__ int shared_count = 5;\nstatic __device__ int own = 100;\n__device__ int twice(int x) { return 2 * x; }\n"
+        "__global__ void more(int* p) { shared_count += own; own = 0; *p = 1; }\nvoid other(int* p) { more<<<1, 1>>>(p); }\n"
+    )
+    built = tmp_path / "program"
+    build_program(toolkit, [tmp_path / "a.cu", tmp_path / "b.cu"], built, (), (), ("-rdc=true",))
+    report = run(built, toolkit)
+    assert capfd.readouterr().out in ("114\n", "115\n") and report.status == 0 and not report.refused
+
+
+@needs_nvcc
 @pytest.mark.parametrize(
     ("mode", "code", "words", "status"),
     [
+        ("outside", "out-of-bounds", "access to (32, 0) of a surface of 8 x 4 texels of 4 bytes", 4),
         ("race", "shared-race", "tile[63]", 0),
         ("bounds", "out-of-bounds", "past the end of second_array (cudaMalloc at", 6),
         ("freed", "out-of-bounds", "that has been freed", 6),
@@ -238,6 +266,20 @@ def test_messages_are_checked() -> None:
             Body(data).frames()
     with pytest.raises(BadMessage):
         Body(b"12345").end()
+
+
+def test_local_names_of_linked_modules_stay_apart() -> None:
+    head = ".version 8.0\n.target sm_80\n.address_size 64\n"
+    first = (
+        head
+        + ".global .align 1 .b8 $str[2] = {65, 0};\n.visible .global .align 4 .u32 both = 5;\n.func helper()\n{\nmov.u64 %rd1, $str;\n}\n"
+    )
+    second = head + ".extern .global .align 4 .u32 both;\n.global .align 1 .b8 $str[2] = {66, 0};\n.func helper()\n{\nret;\n}\n"
+    text = linked([first, second])
+    assert "$str$m0[2] = {65" in text and "$str$m1[2] = {66" in text and "mov.u64 %rd1, $str$m0;" in text
+    assert text.count("helper$m0") == text.count("helper$m1") == 1 and "both$m" not in text
+    module = parse(text)
+    assert not module.variables["both"].external and len(module.functions) == 2
 
 
 @pytest.mark.parametrize("data", [b"", b"\x50\xed\x55\xba" + bytes(12), b"\x50\xed\x55\xba\x01\x00\x10\x00" + b"\xff" * 200])

@@ -40,6 +40,23 @@ __global__ void dynamic(int* out) {
   out[threadIdx.x] = more[blockDim.x - 1 - threadIdx.x];
 }
 
+__global__ void add_one(cudaSurfaceObject_t surface, int shift) {
+  float value;
+  surf2Dread(&value, surface, threadIdx.x * 4, threadIdx.y);
+  surf2Dwrite(value + 1, surface, (threadIdx.x + shift) * 4, threadIdx.y);
+  surf2Dwrite(100.f, surface, (threadIdx.x + 8) * 4, threadIdx.y, cudaBoundaryModeZero);
+}
+__global__ void layers(cudaTextureObject_t layered, cudaTextureObject_t cube, cudaTextureObject_t pitched, cudaSurfaceObject_t surface, float* out) {
+  out[0] = tex2DLayered<float>(layered, 1.5f, 1.5f, 2);
+  out[1] = tex2DLayered<float>(layered, 0.5f, 1.5f, 9);
+  out[2] = texCubemap<float>(cube, -0.5f, -2.f, 0.5f);
+  out[3] = texCubemap<float>(cube, 3.f, 1.f, -1.f);
+  float4 around = tex2Dgather<float4>(pitched, 1.f, 2.f, 0);
+  out[4] = around.x * 1000 + around.y * 100 + around.z * 10 + around.w;
+  out[5] = tex2D<float>(pitched, 2.5f, 1.5f);
+  out[6] = surf2DLayeredread<float>(surface, 4, 0, 1);
+}
+
 #define CHECK(call) do { cudaError_t e = call; if (e) { printf("%s: %s\n", #call, cudaGetErrorString(e)); exit(4); } } while (0)
 
 int features() {
@@ -113,9 +130,60 @@ int features() {
   return 0;
 }
 
+cudaArray_t array_of(int width, int height, int depth, unsigned flags, const float* values) {
+  cudaChannelFormatDesc format = cudaCreateChannelDesc<float>();
+  cudaArray_t array;
+  CHECK(cudaMalloc3DArray(&array, &format, make_cudaExtent(width, height, depth), flags));
+  cudaMemcpy3DParms copy = {};
+  copy.srcPtr = make_cudaPitchedPtr((void*)values, width * 4, width, height);
+  copy.dstArray = array;
+  copy.extent = make_cudaExtent(width, height, depth > 0 ? depth : 1);
+  copy.kind = cudaMemcpyHostToDevice;
+  CHECK(cudaMemcpy3D(&copy));
+  return array;
+}
+
+int surfaces(int shift) {
+  float values[64], result[8], *out, *rows;
+  for (int i = 0; i < 64; ++i) values[i] = i;
+  cudaArray_t plane = array_of(8, 4, 0, cudaArraySurfaceLoadStore, values);
+  cudaArray_t stack = array_of(2, 2, 3, cudaArrayLayered | cudaArraySurfaceLoadStore, values), sky = array_of(2, 2, 6, cudaArrayCubemap, values);
+  cudaResourceDesc resource = {};
+  resource.resType = cudaResourceTypeArray;
+  resource.res.array.array = plane;
+  cudaSurfaceObject_t surface, layered_surface;
+  CHECK(cudaCreateSurfaceObject(&surface, &resource));
+  add_one<<<1, dim3(8, 4)>>>(surface, shift);
+  CHECK(cudaDeviceSynchronize());
+  CHECK(cudaMemcpy2DFromArray(values, 32, plane, 0, 0, 32, 4, cudaMemcpyDeviceToHost));
+  printf("surface %g %g\n", values[0], values[31]);
+  cudaTextureDesc sampling = {};
+  cudaTextureObject_t layered, cube, pitched;
+  resource.res.array.array = stack;
+  CHECK(cudaCreateTextureObject(&layered, &resource, &sampling, nullptr));
+  CHECK(cudaCreateSurfaceObject(&layered_surface, &resource));
+  resource.res.array.array = sky;
+  CHECK(cudaCreateTextureObject(&cube, &resource, &sampling, nullptr));
+  size_t pitch;
+  CHECK(cudaMallocPitch(&rows, &pitch, 12, 3));
+  for (int i = 0; i < 9; ++i) values[i] = i + 1;
+  CHECK(cudaMemcpy2D(rows, pitch, values, 12, 12, 3, cudaMemcpyHostToDevice));
+  resource.resType = cudaResourceTypePitch2D;
+  resource.res.pitch2D = {rows, cudaCreateChannelDesc<float>(), 3, 3, pitch};
+  CHECK(cudaCreateTextureObject(&pitched, &resource, &sampling, nullptr));
+  CHECK(cudaMalloc(&out, sizeof result));
+  layers<<<1, 1>>>(layered, cube, pitched, layered_surface, out);
+  CHECK(cudaMemcpy(result, out, 28, cudaMemcpyDeviceToHost));
+  for (int i = 0; i < 7; ++i) printf("%g ", result[i]);
+  printf("\n");
+  cudaFreeArray(plane); cudaFreeArray(stack); cudaFreeArray(sky); cudaFree(rows); cudaFree(out);
+  return 0;
+}
+
 int main(int argc, char** argv) {
   std::string mode = argc > 1 ? argv[1] : "";
   if (mode == "features") return features();
+  if (mode == "surfaces" || mode == "outside") return surfaces(mode == "outside");
   int *first_array, *second_array;
   int host[64] = {};
   CHECK(cudaMalloc(&first_array, 256));

@@ -13,7 +13,7 @@ from gemmgen.emulator.hazards.undefined import results_of, sources_of
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Instruction, Operand, Register, Special, Symbol, registers_of
 
-_READS_ONLY = ("ld", "ldu", "prefetch", "prefetchu", "ldmatrix", "isspacep", "applypriority", "discard", "tex")
+_READS_ONLY = ("ld", "ldu", "prefetch", "prefetchu", "ldmatrix", "isspacep", "applypriority", "discard", "tex", "tld4", "suld")
 _NUMBERS = {"mul", "div", "rem", "shl", "shr", "mul24", "popc", "clz", "sad", "fma", "set", "setp", "vote", "bfe", "brev"}
 """Instructions whose result is no address, whatever their operands are."""
 _ELSEWHERE = ("shared", "shared::cta", "shared::cluster", "local", "param")
@@ -31,6 +31,8 @@ def destinations(program: Program) -> frozenset[str] | None:
         for inst in (*block.body, *([block.terminator] if block.terminator is not None else [])):
             for name in results_of(inst):
                 definitions[name].append(inst)
+            if inst.opcode == "sust":
+                return None
             for address in _written(inst):
                 if not _take(address.base, work, found):
                     return None

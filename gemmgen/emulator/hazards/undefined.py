@@ -25,6 +25,7 @@ from gemmgen.emulator.registers import RegisterFile
 
 _NO_RESULT = {
     "st",
+    "sust",
     "red",
     "cp",
     "bra",
@@ -380,7 +381,7 @@ class UndefinedRegisters:
             elif inst.opcode == "st" and TYPE_BYTES[inst.type] == 1:
                 # Compilers copy the padding of structs byte by byte.
                 continue
-            elif inst.opcode in ("st", "atom", "red", "stmatrix", "cp"):
+            elif inst.opcode in ("st", "sust", "atom", "red", "stmatrix", "cp"):
                 for register in registers_of(operand):
                     yield register.name, "the value that is stored"
             elif inst.opcode in _EXCHANGES and not (inst.opcode == "shfl" and self.binder is not None and operand is inst.operands[1]):

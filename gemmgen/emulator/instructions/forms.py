@@ -69,7 +69,9 @@ _FORMS = {
     "cp": "async ca cg shared shared::cta shared::cluster global commit_group wait_group wait_all mbarrier arrive noinc bulk bulk_group "
     "mbarrier::complete_tx::bytes multicast::cluster tensor 1d 2d 3d 4d 5d tile im2col im2col_no_offs prefetch L2 reduce read cp_mask "
     "add min max inc dec and or xor noftz",
-    "tex": "1d 2d 3d v4",
+    "tex": "1d 2d 3d a1d a2d cube acube v4 level grad",
+    "tld4": "r g b a 2d v4",
+    "suld sust": "b 1d 2d 3d a1d a2d v2 v4 trap clamp zero ca cg cs cv wb wt",
     "tensormap": "replace tile global_address rank box_dim global_dim global_stride element_stride elemtype interleave_layout swizzle_mode "
     "fill_mode global shared::cta b1024 cp_fenceproxy tensormap::generic release cta cluster gpu sys sync aligned",
     "bra ret": "uni",

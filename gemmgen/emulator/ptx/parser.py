@@ -95,7 +95,8 @@ class _Parser:
                         functions[function.name] = function
                 elif word in _STATE_SPACES:
                     for variable in self._variables(external):
-                        variables[variable.name] = variable
+                        if not (variable.external and variable.name in variables):
+                            variables[variable.name] = variable
                 else:
                     raise tokens.error(f"unexpected {word!r} at module level")
         if not version:

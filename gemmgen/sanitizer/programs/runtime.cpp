@@ -64,7 +64,7 @@ std::map<const void*, Kernel*> kernels;
 std::set<const Kernel*> kernel_set;
 std::map<const void*, Variable*> variables;
 std::map<uintptr_t, Allocation> allocations;
-std::map<uint64_t, Array*> textures;
+std::map<uint64_t, std::pair<cudaResourceDesc, cudaTextureDesc>> views;
 std::vector<std::pair<void**, Variable*>> managed_variables;
 std::set<Stream*> streams;
 std::set<Event*> events;
@@ -505,15 +505,24 @@ API cudaError_t gemmgen_unsupported(const char* name) {
 // -- what nvcc generates calls of --------------------------------------------------------------------------------------
 
 API void** __cudaRegisterFatBinary(void* wrapper) {
-  struct Wrapper { int magic, version; const char* data; void* more; };
-  const char* data = ((Wrapper*)wrapper)->data;
-  uint64_t size;
-  uint16_t header;
-  memcpy(&header, data + 6, 2);
-  memcpy(&size, data + 8, 8);
+  struct Wrapper { int magic, version; const char* data; const char** linked; };
+  std::string binaries;
+  auto add = [&](const char* data) {
+    uint64_t size;
+    uint16_t header;
+    memcpy(&header, data + 6, 2);
+    memcpy(&size, data + 8, 8);
+    binaries.append(data, header + size);
+  };
+  const Wrapper* given = (Wrapper*)wrapper;
+  // Relocatable device code: a list of the binaries of all source files, which the device linker left apart as PTX.
+  if (given->version == 2)
+    for (const char** each = given->linked; each && *each; ++each) add(*each);
+  else
+    add(given->data);
   std::string answer;
   uint64_t* module = new uint64_t(~0ull);
-  if (ask(LOAD_MODULE, std::string(data, header + size), &answer) == 0 && answer.size() == 8) memcpy(module, answer.data(), 8);
+  if (ask(LOAD_MODULE, binaries, &answer) == 0 && answer.size() == 8) memcpy(module, answer.data(), 8);
   return (void**)module;
 }
 API void __cudaRegisterFatBinaryEnd(void**) {}
@@ -773,10 +782,7 @@ API Error cudaMemPoolTrimTo(cudaMemPool_t, size_t) { return cudaSuccess; }
 
 API cudaChannelFormatDesc cudaCreateChannelDesc(int x, int y, int z, int w, cudaChannelFormatKind kind) { return {x, y, z, w, kind}; }
 API Error cudaMalloc3DArray(cudaArray_t* array, const cudaChannelFormatDesc* format, cudaExtent extent, unsigned flags) {
-  if (flags & (cudaArrayLayered | cudaArrayCubemap)) {
-    unsupported("layered and cubemap arrays");
-    return cudaErrorNotSupported;
-  }
+  // Layers and faces are the outermost axis, as the depth is.
   Array* made = new Array{*format, extent, nullptr, element_bytes(*format), flags};
   Error error = allocate(&made->data, made->element_bytes * extent.width * rows_of(made), DEVICE, "cudaMallocArray");
   *array = (cudaArray_t)made;
@@ -831,39 +837,63 @@ API Error cudaMemcpy3DAsync(const cudaMemcpy3DParms* p, cudaStream_t stream) {
   });
 }
 API Error cudaMemcpy3D(const cudaMemcpy3DParms* p) { return cudaMemcpy3DAsync(p, nullptr); }
-API Error cudaCreateTextureObject(cudaTextureObject_t* object, const cudaResourceDesc* resource, const cudaTextureDesc* texture, const cudaResourceViewDesc*) {
-  uint64_t address = 0, extents[3] = {0, 0, 0};
+static Error create_view(uint64_t* object, const cudaResourceDesc* resource, const cudaTextureDesc& texture, const char* call) {
+  uint64_t address = 0, extents[3] = {0, 0, 0}, pitch = 0;
   cudaChannelFormatDesc format = {};
   bool linear = false;
   if (resource->resType == cudaResourceTypeArray) {
     Array* array = (Array*)resource->res.array.array;
+    if (!array) return fail(cudaErrorInvalidValue);
     address = (uintptr_t)array->data;
     format = array->format;
     extents[0] = array->extent.width; extents[1] = array->extent.height; extents[2] = array->extent.depth;
   } else if (resource->resType == cudaResourceTypeLinear) {
     address = (uintptr_t)resource->res.linear.devPtr;
     format = resource->res.linear.desc;
-    extents[0] = resource->res.linear.sizeInBytes / element_bytes(format);
+    extents[0] = element_bytes(format) ? resource->res.linear.sizeInBytes / element_bytes(format) : 0;
     linear = true;
-  } else if (resource->resType == cudaResourceTypePitch2D && resource->res.pitch2D.pitchInBytes == resource->res.pitch2D.width * element_bytes(resource->res.pitch2D.desc)) {
+  } else if (resource->resType == cudaResourceTypePitch2D) {
     address = (uintptr_t)resource->res.pitch2D.devPtr;
     format = resource->res.pitch2D.desc;
     extents[0] = resource->res.pitch2D.width; extents[1] = resource->res.pitch2D.height;
+    pitch = resource->res.pitch2D.pitchInBytes == extents[0] * element_bytes(format) ? 0 : resource->res.pitch2D.pitchInBytes;
   } else {
-    unsupported("textures over mipmapped arrays and over memory with gaps between rows");
+    unsupported("textures over mipmapped arrays");
     return cudaErrorNotSupported;
   }
   uint32_t channels = 1 + (format.y > 0) + (format.z > 0) + (format.w > 0);
-  uint32_t words[8] = {(uint32_t)format.x, channels, (uint32_t)format.f, (uint32_t)texture->filterMode, (uint32_t)texture->addressMode[0],
-                       (uint32_t)texture->normalizedCoords, (uint32_t)(texture->readMode == cudaReadModeNormalizedFloat), (uint32_t)linear};
+  uint32_t words[8] = {(uint32_t)format.x, channels, (uint32_t)format.f, (uint32_t)texture.filterMode, (uint32_t)texture.addressMode[0],
+                       (uint32_t)texture.normalizedCoords, (uint32_t)(texture.readMode == cudaReadModeNormalizedFloat), (uint32_t)linear};
   std::string answer;
-  if (ask(TEXTURE, raw(address) + raw(extents) + raw(words), &answer) || answer.size() != 8) {
-    say("cudaCreateTextureObject: %s", answer.c_str());
+  if (ask(TEXTURE, raw(address) + raw(extents) + raw(pitch) + raw(words), &answer) || answer.size() != 8) {
+    say("%s: %s", call, answer.c_str());
     return fail(cudaErrorNotSupported);
   }
   memcpy(object, answer.data(), 8);
   return cudaSuccess;
 }
+API Error cudaCreateTextureObject(cudaTextureObject_t* object, const cudaResourceDesc* resource, const cudaTextureDesc* texture, const cudaResourceViewDesc*) {
+  Error error = create_view((uint64_t*)object, resource, *texture, "cudaCreateTextureObject");
+  if (!error) views[*object] = {*resource, *texture};
+  return error;
+}
+API Error cudaGetTextureObjectResourceDesc(cudaResourceDesc* resource, cudaTextureObject_t object) {
+  if (!views.count(object)) return fail(cudaErrorInvalidValue);
+  *resource = views[object].first;
+  return cudaSuccess;
+}
+API Error cudaGetTextureObjectTextureDesc(cudaTextureDesc* texture, cudaTextureObject_t object) {
+  if (!views.count(object)) return fail(cudaErrorInvalidValue);
+  *texture = views[object].second;
+  return cudaSuccess;
+}
+API Error cudaCreateSurfaceObject(cudaSurfaceObject_t* object, const cudaResourceDesc* resource) {
+  if (resource->resType != cudaResourceTypeArray) return fail(cudaErrorInvalidValue);
+  cudaTextureDesc plain = {};
+  plain.addressMode[0] = cudaAddressModeClamp;
+  return create_view((uint64_t*)object, resource, plain, "cudaCreateSurfaceObject");
+}
+API Error cudaDestroySurfaceObject(cudaSurfaceObject_t) { return cudaSuccess; }
 API Error cudaDestroyTextureObject(cudaTextureObject_t) { return cudaSuccess; }
 
 // -- streams, events, graphs --------------------------------------------------------------------------------------------

@@ -447,26 +447,27 @@ class Session:
         return self.device.encode(made, base)
 
     def _texture(self, body: Body) -> bytes:
-        address, *extents = body.numbers("4Q")
+        address, *extents, pitch = body.numbers("5Q")
         bits, channels, kind, linear_filter, mode, normalized, as_float, linear_memory = body.numbers("8I")
         body.end()
         names = {0: "i", 1: "u", 2: "f"}
         if kind not in names or bits not in (8, 16, 32) or mode >= len(_ADDRESS_MODES) or channels not in (1, 2, 4):
             raise _Refused(_NOT_SUPPORTED, "a texture of a kind that the emulator does not have")
         shape = tuple(extent for extent in reversed(extents) if extent)
-        count = int(np.prod(shape, dtype=np.uint64)) * channels * bits // 8
+        texel = channels * bits // 8
+        if any(extent > 1 << 32 for extent in shape) or pitch >= 1 << 32 or (pitch and (len(shape) != 2 or pitch < shape[1] * texel)):
+            raise _Refused(_INVALID_VALUE, "a texture of extents that do not fit")
+        count = int(np.prod(shape, dtype=object)) * texel if not pitch else (shape[0] - 1) * pitch + shape[1] * texel
         region = self.device.region_of(address)
         if not shape or region is None or address - GLOBAL_BASE + count > region.stop:
             raise _Refused(_INVALID_VALUE, "a texture over memory that is not allocated")
-        start = address - GLOBAL_BASE
-        array = self.device.memory[start : start + count].view(np.dtype(f"{names[kind]}{bits // 8}"))
-        array = array.reshape((*shape, channels) if channels > 1 else shape)
+        array = np.broadcast_to(np.zeros((), f"{names[kind]}{bits // 8}"), (*shape, channels) if channels > 1 else shape)
         texture = Texture(array, channels, "linear" if linear_filter else "point", _ADDRESS_MODES[mode], bool(normalized), bool(as_float))
         if (not normalized and texture.address in ("wrap", "mirror")) or linear_memory:
             # CUDA takes other modes for clamping then.
             texture = Texture(array, channels, texture.filter, "clamp", bool(normalized), bool(as_float))
         try:
-            return struct.pack("<Q", self.device.add_texture(texture, address))
+            return struct.pack("<Q", self.device.add_texture(texture, address, pitch))
         except ValueError as error:
             raise _Refused(_NOT_SUPPORTED, str(error)) from None
 
