@@ -58,8 +58,9 @@ class PlacedTexture:
     def offsets(self, numbers: np.ndarray) -> np.ndarray:
         """Byte offsets in global memory of texels by their number."""
         if not self.pitch:
-            return numbers * self.texel_bytes + self.base
-        return numbers // self.extents[0] * self.pitch + numbers % self.extents[0] * self.texel_bytes + self.base
+            return np.asarray(numbers * self.texel_bytes + self.base)
+        found: np.ndarray = numbers // self.extents[0] * self.pitch + numbers % self.extents[0] * self.texel_bytes + self.base
+        return found
 
 
 def placed_texture(texture: Texture, array: np.ndarray, base: int, pitch: int = 0) -> PlacedTexture:

@@ -11,13 +11,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
 
 from gemmgen.cli import cli
 from gemmgen.core.errors import CompileError
+from gemmgen.emulator.memory import GLOBAL_BASE as BASE
+from gemmgen.emulator.memory import Region
 from gemmgen.emulator.ptx import parse
+from gemmgen.sanitizer.programs.blas import Memory, Operation, OutsideOfAllocation, Refusal, compute
 from gemmgen.sanitizer.programs.building import Toolkit, build_environment, build_program, make_toolkit
 from gemmgen.sanitizer.programs.fat_binaries import linked, ptx_of
 from gemmgen.sanitizer.programs.messages import BadMessage, Body, limit_of
@@ -86,6 +90,49 @@ def test_source_files_with_relocatable_device_code_are_linked(toolkit: Toolkit, 
     build_program(toolkit, [tmp_path / "a.cu", tmp_path / "b.cu"], built, (), (), ("-rdc=true",))
     report = run(built, toolkit)
     assert capfd.readouterr().out in ("114\n", "115\n") and report.status == 0 and not report.refused
+
+
+@needs_nvcc
+def test_calls_of_cublas_are_computed_and_checked(toolkit: Toolkit, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    built = tmp_path / "program"
+    build_program(toolkit, [Path(__file__).with_name("blas_program.cu")], built, (), (), ("-lcublas",))
+    report = run(built, toolkit, "beyond")
+    out = capfd.readouterr().out.splitlines()
+    assert out == ["31 37 43 31 39 47 dot 26 nrm2 2.23607 amax 12 gemv 10 64 batched 30 46", "13"]
+    assert [finding.code for finding in report.findings] == ["library-out-of-bounds"]
+    assert "cublasSgemm touches 48 bytes" in report.findings[0].message
+
+
+def _blas(numbers: list[int], scalars: list[float], memory: bytes) -> tuple[bytes, np.ndarray]:
+    array = np.frombuffer(memory, np.uint8).copy()
+    region = Region("array", 0, len(array), True)
+    return compute(Memory(array, lambda address: region), numbers, scalars), array
+
+
+def test_products_of_narrow_types_are_rounded_once() -> None:
+    bits = np.array([0x3F80, 0x4000, 0x3B80, 0x3F80], np.uint16)  # 1, 2, 2^-8, 1 in bfloat16
+    _, array = _blas([Operation.GEMM, 0, 1, 1, 1, 2, 14, 14, 14, 1, 1, 1, 0, 0, 0, 1, BASE, BASE + 4, BASE], [1, 0, 0, 0], bits.tobytes())
+    assert array.view(np.uint16)[0] == 0x4000  # 2 + 2^-8 is nearest to 2
+    halves = np.array([1, 2, 3, 4], np.float16)
+    result, _ = _blas([Operation.DOT, 2, 2, BASE, 1, BASE + 4, -1, 0], [1, 0], halves.tobytes())
+    assert np.frombuffer(result, np.float32)[0] == 1 * 4 + 2 * 3
+
+
+@pytest.mark.parametrize(
+    ("numbers", "error"),
+    [
+        ([99], BadMessage),
+        ([Operation.DOT, 1], BadMessage),
+        ([Operation.DOT, 1 << 40, 0, BASE, 1, BASE, 1, 0], Refusal),
+        ([Operation.DOT, 5, 0, BASE, 1, BASE, 1, 0], OutsideOfAllocation),
+        ([Operation.DOT, 1, 77, BASE, 1, BASE, 1, 0], Refusal),
+        ([Operation.GEMM, 0, 0, 4, 1, 1, 0, 0, 0, 1, 1, 4, 0, 0, 0, 1, BASE, BASE, BASE], Refusal),
+        ([Operation.GEMM, 0, 0, 1 << 20, 1 << 20, 1 << 20, 0, 0, 0, 1, 1, 4, 0, 0, 0, 1, BASE, BASE, BASE], Refusal),
+    ],
+)
+def test_bad_calls_of_cublas_end_in_one_message(numbers: list[int], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        _blas(numbers, [1, 0, 0, 0] if numbers[0] == Operation.GEMM else [1, 0], bytes(16))
 
 
 @needs_nvcc

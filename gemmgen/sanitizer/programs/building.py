@@ -18,7 +18,9 @@ from gemmgen.sanitizer.front_end import CompileOptions, Request, project_files
 from gemmgen.toolchain.nvcc import Nvcc, find_nvcc
 
 LIBRARY = "libcudart.so"
-_SOURCE = Path(__file__).with_name("runtime.cpp")
+_SOURCES = tuple(Path(__file__).with_name(name) for name in ("runtime.cpp", "blas.cpp"))
+_HEADERS = Path(__file__).with_name("include")
+"""Headers of libraries that the replacement has a part of, for toolkits without them."""
 _MAXIMUM_SECONDS = 900
 _DEFINED = re.compile(r"\b(?:API\s[\w\s*]*?|^)(cu\w+|__cuda\w+)\(", re.MULTILINE)
 _WRAPPER = """#!{python}
@@ -49,7 +51,8 @@ class Toolkit:
     def options(self) -> tuple[str, ...]:
         """Options with which a program's kernels can be read and its calls reach the replacement."""
         target = f"arch=compute_{self.architecture},code=compute_{self.architecture}"
-        return ("-gencode", target, "-lineinfo", "--no-compress", "-cudart", "shared", f"-L{self.libraries}", "-Xcompiler", "-g")
+        headers = () if (Path(self.nvcc.include) / "cublas_v2.h").exists() else (f"-I{_HEADERS}",)
+        return ("-gencode", target, "-lineinfo", "--no-compress", "-cudart", "shared", f"-L{self.libraries}", "-Xcompiler", "-g", *headers)
 
 
 def make_toolkit(folder: Path, architecture: int) -> Toolkit:
@@ -58,25 +61,40 @@ def make_toolkit(folder: Path, architecture: int) -> Toolkit:
     if nvcc is None:
         raise EnvironmentMissing("nvcc was not found; install it with: pip install 'gemmgen[run]' (or a CUDA toolkit)")
     compiler = host_compiler()
-    source = _SOURCE.read_text()
+    source = "".join(f'#line 1 "{file}"\n{file.read_text()}\n' for file in _SOURCES)
     stubs = _stubs(source, nvcc)
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
-    key = cache_key("CUDA runtime", source, stubs, version, nvcc.release, nvcc.include)
+    headers = [file.read_text() for file in sorted(_HEADERS.iterdir())]
+    key = cache_key("CUDA runtime", source, *headers, stubs, version, nvcc.release, nvcc.include)
     cache = Cache(quiet=True)
     library = folder / LIBRARY
     if (stored := cache.load(key)) is not None and LIBRARY in stored:
         library.write_bytes(stored[LIBRARY])
     else:
         whole = folder / "runtime.cpp"
-        whole.write_text(f'#line 1 "{_SOURCE}"\n{source}\n{stubs}')
-        command = [compiler, "-std=c++17", "-O1", "-g1", "-fPIC", "-shared", "-fvisibility=hidden", "-w", f"-I{nvcc.include}"]
+        whole.write_text(f"{source}\n{stubs}")
+        command = [
+            compiler,
+            "-std=c++17",
+            "-O1",
+            "-g1",
+            "-fPIC",
+            "-shared",
+            "-fvisibility=hidden",
+            "-w",
+            f"-I{_HEADERS}",
+            f"-I{nvcc.include}",
+        ]
         _run([*command, str(whole), "-o", str(library), "-ldl", "-Wl,-soname,libcudart.so.13"], "the CUDA runtime of gemmgen run")
         cache.store(key, {LIBRARY: library.read_bytes()})
     library.chmod(0o755)
     for release in (11, 12, 13):
         (folder / f"{LIBRARY}.{release}").symlink_to(LIBRARY)
-    # Projects that link the static runtime by name get the same.
-    (folder / "libcudart_static.a").write_text("INPUT(-lcudart)\n")
+    # Projects that link the static runtime by name, or cuBLAS, get the same.
+    for name in ("libcudart_static.a", "libcublas.so", "libcublas_static.a"):
+        (folder / name).write_text("INPUT(-lcudart)\n")
+    for release in (11, 12, 13):
+        (folder / f"libcublas.so.{release}").symlink_to(LIBRARY)
     return Toolkit(nvcc, folder, architecture)
 
 

@@ -31,6 +31,7 @@ class Operation(IntEnum):
     TEXTURE = 10
     MISUSE = 11
     UNSUPPORTED = 12
+    BLAS = 13
 
 
 class StreamEvent(IntEnum):
@@ -80,6 +81,10 @@ class Body:
         """Numbers by a struct layout."""
         numbers: tuple[int, ...] = struct.unpack("<" + layout, self.take(struct.calcsize("<" + layout)))
         return numbers
+
+    def reals(self, count: int) -> tuple[float, ...]:
+        """Floating point numbers of 64 bits."""
+        return struct.unpack(f"<{count}d", self.take(8 * count))
 
     def number(self, layout: str) -> int:
         """One number."""

@@ -21,6 +21,7 @@ from gemmgen.emulator.memory import GLOBAL_BASE, Region
 from gemmgen.emulator.textures import AddressMode
 from gemmgen.hardware.tensor_map import Element, Fill, Interleave, L2Promotion, Swizzle, TensorMap
 from gemmgen.sanitizer.findings import Finding, Place, Severity, findings_of, findings_of_launches
+from gemmgen.sanitizer.programs import blas
 from gemmgen.sanitizer.programs.fat_binaries import ptx_of
 from gemmgen.sanitizer.programs.messages import BadMessage, Body, Frame, MemoryKind, Operation, StreamEvent, limit_of
 from gemmgen.sanitizer.programs.places import Places
@@ -131,6 +132,7 @@ class Session:
             Operation.TEXTURE: self._texture,
             Operation.MISUSE: self._misuse,
             Operation.UNSUPPORTED: self._unsupported,
+            Operation.BLAS: self._blas,
         }
 
     # -- the connection ------------------------------------------------------------------------------------------
@@ -470,6 +472,46 @@ class Session:
             return struct.pack("<Q", self.device.add_texture(texture, address, pitch))
         except ValueError as error:
             raise _Refused(_NOT_SUPPORTED, str(error)) from None
+
+    # -- cuBLAS --------------------------------------------------------------------------------------------------
+
+    def _blas(self, body: Body) -> bytes:
+        call, stream, frames = body.text(), body.number("I"), body.frames()
+        numbers, scalars = body.numbers("II")
+        if numbers > blas.MOST_NUMBERS or scalars > 4:
+            raise _Refused(_NOT_SUPPORTED, "a batch of so many matrices is not implemented")
+        values, factors = body.numbers(f"{numbers}q"), body.reals(scalars)
+        body.end()
+        memory = blas.Memory(self.device.memory, self.device.region_of)
+        try:
+            with np.errstate(all="ignore"):
+                result = blas.compute(memory, values, factors)
+        except blas.Refusal as refusal:
+            self.report.unsupported.setdefault(f"{call}: {refusal}", self._at(frames))
+            raise _Refused(_NOT_SUPPORTED, str(refusal)) from None
+        except blas.OutsideOfAllocation as outside:
+            owner = self._owners.get(outside.region.start + GLOBAL_BASE) if outside.region is not None else None
+            holder = f"beyond {self._described(owner)}" if owner is not None else "where nothing is allocated"
+            text = f"{call} touches {outside.count:,} bytes from 0x{outside.address:x} on as {outside.what}, {holder}"
+            self._tell("library-out-of-bounds", "call of a library out of bounds", "error", text, frames)
+            raise _Refused(_ILLEGAL_ADDRESS, text) from None
+        work = self.order.enqueue(stream, call) if self.order.is_used else None
+        for part in memory.ranges:
+            region = self._region(part.address, part.count)
+            if not part.writes and not part.gaps and self.settings.hazards:
+                unwritten = self.device.count_unwritten(part.address, part.count)
+                if unwritten:
+                    owner = self._owners.get(region.start + GLOBAL_BASE)
+                    text = f"{call} reads {part.count:,} bytes of {self._described(owner)}, of which nothing has written {unwritten:,}"
+                    self._tell("library-unwritten-read", "read of unwritten memory by a library", "error", text, frames)
+            if part.writes:
+                self.device.note_written(part.address, part.count)
+                self._touch_version(region.start)
+            if work is not None:
+                self._conflicts(
+                    self.order.touch_bytes(work, region.start, part.address - GLOBAL_BASE - region.start, part.count, part.writes), frames
+                )
+        return result
 
     # -- findings ------------------------------------------------------------------------------------------------
 
