@@ -14,8 +14,6 @@ import click
 from gemmgen.core.errors import GemmgenError, SpecError
 from gemmgen.core.resources import resource_directory
 from gemmgen.core.text import printable
-from gemmgen.kernels.shipped import find_shipped, shipped_specs
-from gemmgen.kernels.variants import expanded, split_variant
 
 if TYPE_CHECKING:
     from gemmgen.hardware.target import Architecture
@@ -80,6 +78,7 @@ def find_specs(arguments: Iterable[str]) -> list[SpecFile]:
 def _resolved(file: SpecFile) -> SpecFile:
     """The file with the kernel that is chosen, where its spec leaves that open. A file that cannot be read stays as it is: what reads it
     later reports that."""
+    from gemmgen.kernels.variants import split_variant
     from gemmgen.kernels.yaml_files import read_text
 
     try:
@@ -136,6 +135,10 @@ def sized_problem(item: PlannedSpec, sizes: Sequence[int] | None) -> dict[str, i
 
 
 def _find(argument: str) -> Iterator[SpecFile]:
+    # Commands that read no spec, such as emulate, start without the families and their schemas.
+    from gemmgen.kernels.shipped import find_shipped, shipped_specs
+    from gemmgen.kernels.variants import expanded, split_variant
+
     if not argument:
         raise SpecError("an empty name is no spec; name a file, a directory, or a spec that comes with gemmgen")
     path = Path(argument)

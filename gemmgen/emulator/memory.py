@@ -280,6 +280,8 @@ class GlobalSpace(Space):
         super().__init__(geometry)
         self.regions: list[Region] = []
         self.heap = Heap(0, 0)
+        self.meant: Callable[[Instruction], list[Region]] = lambda instruction: []
+        """Regions that an instruction's addresses are computed from, for messages."""
         self._starts = np.zeros(0, np.int64)
         self._stops = np.zeros(0, np.int64)
         self._writable = np.zeros(0, np.bool_)
@@ -321,6 +323,7 @@ class GlobalSpace(Space):
 
     def release(self) -> None:
         """Lets go of a launch's memory."""
+        self.meant = lambda instruction: []
         self.map(np.zeros(UNIT_BYTES, np.uint8), [Region("nothing", 0, 0, False)])
 
     def locate(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> np.ndarray:
@@ -376,7 +379,7 @@ class GlobalSpace(Space):
                 lanes,
                 bad,
                 f"{verb(access)} of {access.width} bytes at 0x{(offset + GLOBAL_BASE) & (2**64 - 1):x}"
-                f"{self._nearest(offset, access.width)}",
+                f"{self._nearest(offset, access.width, access.instruction)}",
             )
         if access.kind != "load":
             bad = ~self._writable[found]
@@ -399,13 +402,13 @@ class GlobalSpace(Space):
         region = self.regions[found]
         return f"; {region.name} begins at 0x{region.start + GLOBAL_BASE:x}"
 
-    def _nearest(self, offset: int, width: int) -> str:
-        """Distance by which an access missed, and its target."""
+    def _nearest(self, offset: int, width: int, instruction: Instruction) -> str:
+        """Distance by which an access missed, and its target: a region that the address is computed from, else any."""
         best: tuple[int, str] | None = None
         for start, size in self.heap.freed.items():
             if start <= offset + GLOBAL_BASE < start + size:
                 return f", {offset + GLOBAL_BASE - start} bytes into an allocation of {size} bytes that has been freed"
-        for region in self.regions:
+        for region in self.meant(instruction) or self.regions:
             size = region.stop - region.start
             if offset + width > region.stop and offset >= region.start:
                 past = offset - region.stop

@@ -13,6 +13,7 @@ from gemmgen.emulator.arithmetic import REAL, Arithmetic
 from gemmgen.emulator.buffers import LaunchMemory
 from gemmgen.emulator.geometry import WARP, Dim3
 from gemmgen.emulator.hazards import HazardDetector, UndefinedRegisters, find_undefined
+from gemmgen.emulator.hazards.destinations import bases_of
 from gemmgen.emulator.hazards.program_properties import of_program
 from gemmgen.emulator.machine import Machine
 from gemmgen.emulator.memory import Observer
@@ -79,6 +80,7 @@ class Waves:
                 counted = machine
             machine.specials.dynamic_shared_bytes, machine.specials.total_shared_bytes = self.shared_bytes, self.needed
             machine.spaces.global_.map(memory.data, memory.regions, memory.heap)
+            machine.spaces.global_.meant = lambda inst: memory.regions_behind(bases_of(self.program, inst))
             machine.specials.grid_workspace = memory.grid_workspace
             machine.maps = memory.maps
             machine.binder.textures = memory.textures

@@ -513,3 +513,13 @@ def test_an_array_for_a_texture_is_told() -> None:
 def test_a_length_may_be_written_as_extents() -> None:
     result = gemmgen.emulate("__global__ void k(float* x) { x[11] += 1; }", grid=1, block=1, args=["f32[3x4]=ones"])
     assert result["x"].ravel()[11] == 2
+
+
+@pytest.mark.parametrize(("shift", "words"), [(150, "472 bytes past the end of b"), (-100, "400 bytes before b")])
+def test_a_wild_index_names_the_array_that_it_belongs_to(shift: int, words: str, tmp_path: Path) -> None:
+    # Another array is nearer to the address.
+    file = tmp_path / "shifted.cu"
+    file.write_text("__global__ void k(const float* a, const float* b, float* c, int n) { int i = threadIdx.x; c[i] = a[i] + b[i + n]; }")
+    array = np.ones(32, np.float32)
+    result = gemmgen.emulate(file, grid=1, block=32, args=[array, array.copy(), array.copy(), shift])
+    assert words in result.findings[0].message

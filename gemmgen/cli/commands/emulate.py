@@ -57,9 +57,9 @@ def _explain(context: click.Context, parameter: click.Parameter, code: str | Non
 
 def _existing(context: click.Context, parameter: click.Parameter, file: Path) -> Path:
     """The file, if there is one; for a spec of gemmgen's, an error that names the right command."""
-    from gemmgen.kernels.shipped import shipped_specs
-
     if not file.exists():
+        from gemmgen.kernels.shipped import shipped_specs
+
         spec = str(file).removesuffix(".yaml")
         hint = f"; gemmgen verify {spec} runs that spec on the emulator" if spec in shipped_specs() else ""
         raise click.BadParameter(f"File {str(file)!r} does not exist{hint}.", context, parameter)

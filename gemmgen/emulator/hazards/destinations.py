@@ -23,14 +23,10 @@ _ELSEWHERE = ("shared", "shared::cta", "shared::cluster", "local", "param")
 def destinations(program: Program) -> frozenset[str] | None:
     """Names of all parameters and variables that an address of a store, an atomic operation or an unknown writer is made of.
     None if such an address may come from anywhere: from a pointer in memory, say."""
-    entry = {parameter.name for parameter in program.entry.parameters}
-    definitions: dict[str, list[Instruction]] = defaultdict(list)
     work: list[str] = []
     found: set[str] = set()
     for block in program.blocks:
         for inst in (*block.body, *([block.terminator] if block.terminator is not None else [])):
-            for name in results_of(inst):
-                definitions[name].append(inst)
             if inst.opcode == "sust":
                 return None
             for address in _written(inst):
@@ -38,9 +34,37 @@ def destinations(program: Program) -> frozenset[str] | None:
                     return None
                 if address.extra and inst.opcode == "cp":
                     return None
+    return _followed(program, work, found)
+
+
+def bases_of(program: Program, inst: Instruction) -> frozenset[str]:
+    """Names of the parameters and variables that the addresses of one instruction are made of; none if they cannot be told."""
+    work: list[str] = []
+    found: set[str] = set()
+    for operand in inst.operands:
+        if isinstance(operand, Address) and not _take(operand.base, work, found):
+            return frozenset()
+    return _followed(program, work, found) or frozenset()
+
+
+@of_program
+def _definitions(program: Program) -> dict[str, list[Instruction]]:
+    """Instructions that write each register."""
+    definitions: dict[str, list[Instruction]] = defaultdict(list)
+    for block in program.blocks:
+        for inst in (*block.body, *([block.terminator] if block.terminator is not None else [])):
+            for name in results_of(inst):
+                definitions[name].append(inst)
+    return definitions
+
+
+def _followed(program: Program, work: list[str], found: set[str]) -> frozenset[str] | None:
+    """The names that registers are made of, beside those that are known; None if an address may come from anywhere."""
+    entry = {parameter.name for parameter in program.entry.parameters}
+    definitions = _definitions(program)
     seen = set(work)
     while work:
-        for inst in definitions[work.pop()]:
+        for inst in definitions.get(work.pop(), ()):
             if inst.opcode in _NUMBERS:
                 continue
             if inst.opcode in ("ld", "ldu"):
