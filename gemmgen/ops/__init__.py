@@ -125,15 +125,14 @@ def matmul(
     """
     if epilogue is not None:
         others = {"bias": bias, "residual": residual, "activation": activation, "scale_a": scale_a, "scale_b": scale_b, "amax": amax}
-        for name, value in (others | {"scale_out": scale_out}).items():
-            if value is not None:
-                raise LaunchError(f"matmul: {name} beside epilogue, need all of it in the formula")
+        _refuse_beside_epilogue("matmul", others | {"scale_out": scale_out})
         if batch_invariant or Planes in (a.__class__, b.__class__):
             raise LaunchError("matmul: epilogue with batch_invariant or Planes, need arrays and neither")
-        from gemmgen.ops.formulas import matmul_with
+        from gemmgen.ops.formulas import finished
 
         factors = number("matmul", "alpha", alpha), number("matmul", "beta", beta)
-        return matmul_with(a, b, hashable(epilogue), operands or {}, out, factors, output, precision, backend, stream)
+        choices = {"precision": precision, "backend": backend, "output": output}
+        return finished("matmul", {"a": a, "b": b}, hashable(epilogue), operands or {}, out, factors, choices, stream)
     if operands is not None:
         raise LaunchError("matmul: operands without epilogue, need the formula that reads them")
     if _compiling is not None and (_compiling() or _recording(a, b, bias, residual)):
@@ -191,6 +190,8 @@ def grouped_matmul(
     alpha: float = 1.0,
     bias: Any = None,
     activation: str | Mapping[str, Any] | Sequence[Any] | None = None,
+    epilogue: Mapping[str, Any] | Sequence[Any] | None = None,
+    operands: Mapping[str, Any] | None = None,
     scale_a: Any = None,
     scale_b: Any = None,
     scale_out: Any = None,
@@ -204,12 +205,26 @@ def grouped_matmul(
     ``a`` is (m, k), ``b`` (groups, k, n). ``offsets``, int32 and read where it lies, says where each group of rows ends: group g has the
     rows from ``offsets[g - 1]``, or 0, to ``offsets[g]``, which may be none. Rows beyond the last offset are not written. ``bias`` is
     (groups, n), ``scale_a`` (m,) or (m, 1), ``scale_b`` (groups, n) or (groups, 1, n); ``amax``, types and all else as for ``matmul``, on
-    tensor cores: float16, bfloat16, 8-bit integers and 8-bit floats.
+    tensor cores: float16, bfloat16, 8-bit integers and 8-bit floats. Operands of an ``epilogue`` per column have shape (groups, n),
+    those per group (groups,).
 
     Derivatives are of float16 and bfloat16 without scales; that of ``b`` is one product a group, for which ``offsets`` is read on the host.
 
     Raises ``LaunchError`` for arguments that do not go together.
     """
+    if epilogue is not None:
+        _refuse_beside_epilogue(
+            "grouped_matmul",
+            {"bias": bias, "activation": activation, "scale_a": scale_a, "scale_b": scale_b, "scale_out": scale_out, "amax": amax},
+        )
+        from gemmgen.ops.formulas import finished
+
+        given = {"a": a, "b": b, "offsets": offsets}
+        factors = number("grouped_matmul", "alpha", alpha), 0.0
+        choices = {"output": output, "batch_invariant": batch_invariant}
+        return finished("grouped_matmul", given, hashable(epilogue), operands or {}, out, factors, choices, stream)
+    if operands is not None:
+        raise LaunchError("grouped_matmul: operands without epilogue, need the formula that reads them")
     if _compiling is not None and (_compiling() or _recording(a, b, bias)):
         output, alpha, scale_a, scale_b = _numbers_as_factors(a, alpha, scale_a, scale_b, output)
         return _traced(
@@ -555,6 +570,12 @@ def _traced(name: str, arguments: tuple[Any, ...], possible: bool) -> Any:
     import torch  # not from sys.modules: the tracer would go through all of it, while other threads import
 
     return getattr(torch.ops.gemmgen, name)(*arguments)
+
+
+def _refuse_beside_epilogue(operation: str, others: Mapping[str, Any]) -> None:
+    for name, value in others.items():
+        if value is not None:
+            raise LaunchError(f"{operation}: {name} beside epilogue, need all of it in the formula")
 
 
 def _twice(value: Any) -> Any:

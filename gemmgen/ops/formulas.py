@@ -9,12 +9,10 @@ from typing import Any
 import pydantic
 
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.calls import number, written_out
+from gemmgen.kernels.calls import integer, number, written_out
 from gemmgen.kernels.epilogue.expression import nearest
 from gemmgen.kernels.epilogue.operations import Operation, Operations
 from gemmgen.ops.engine import Operator
-
-_OPTIONS = ("scaled", "accumulates", "epilogue", "precision", "backend", "output")
 
 
 @lru_cache(maxsize=1)
@@ -23,53 +21,64 @@ def _adapter() -> pydantic.TypeAdapter[tuple[Operation, ...]]:
 
 
 @lru_cache(maxsize=64)
-def _parsed(epilogue: Any) -> tuple[Operation, ...]:
+def parsed(operation: str, epilogue: Any) -> tuple[Operation, ...]:
+    """The operations of an epilogue. Raises ``LaunchError``."""
     try:
         found = _adapter().validate_python(written_out(epilogue))
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"] if part != "formula")
-        raise LaunchError(f"matmul: epilogue{f' {place}' if place else ''}: {first['msg'].removeprefix('Value error, ')}") from None
+        raise LaunchError(f"{operation}: epilogue{f' {place}' if place else ''}: {first['msg'].removeprefix('Value error, ')}") from None
     listed = [one.op for one in found if one.op != "formula" and one.operands()]
     if listed:
-        raise LaunchError(f"matmul: epilogue: {listed[0]} reads an operand, need a formula, which names it")
+        raise LaunchError(f"{operation}: epilogue: {listed[0]} reads an operand, need a formula, which names it")
     return found
 
 
 @lru_cache(maxsize=64)
-def _operator(arrays: tuple[str, ...], written: tuple[str, ...], numbers: tuple[str, ...]) -> Operator:
+def _operator(
+    name: str,
+    factors: tuple[str, ...],
+    arrays: tuple[str, ...],
+    written: tuple[str, ...],
+    numbers: tuple[str, ...],
+    options: tuple[str, ...],
+) -> Operator:
     """The operator of products with arrays and numbers of these names."""
-    return Operator("matmul", ("a", "b", *arrays, *written), ("out",), ("alpha", "beta", *numbers), _OPTIONS, written, 2)
+    rank = 3 if name == "grouped_matmul" else 2
+    return Operator(name, (*factors, *arrays, *written), ("out",), ("alpha", "beta", *numbers), options, written, rank)
 
 
-def matmul_with(
-    a: Any,
-    b: Any,
+def finished(
+    operation: str,
+    factors: Mapping[str, Any],
     epilogue: Any,
     given: Mapping[str, Any],
     out: Any,
-    factors: tuple[float, float],
-    output: str | None,
-    precision: str,
-    backend: str,
+    scalars: tuple[float, float],
+    choices: Mapping[str, Any],
     stream: Any,
 ) -> Any:
-    """The product of two matrices, finished by ``epilogue``, whose operands and further outputs are ``given`` by name; ``factors``: alpha
-    and beta. Raises ``LaunchError``."""
-    operations = _parsed(epilogue)
-    operands = [operand for operation in operations for operand in operation.operands()]
+    """The product of ``factors``, finished by ``epilogue``, whose operands and further outputs are ``given`` by name; ``scalars``: alpha
+    and beta; ``choices``: the operation's other options. Raises ``LaunchError``."""
+    operations = parsed(operation, epilogue)
+    operands = [operand for one in operations for operand in one.operands()]
     arrays = tuple(operand.name for operand in operands if operand.per != "all")
-    written = tuple(name for operation in operations for name in operation.further_outputs)
-    numbers = {operand.name: operand.default for operand in operands if operand.per == "all"}
+    written = tuple(name for one in operations for name in one.further_outputs)
+    numbers = {operand.name: operand for operand in operands if operand.per == "all"}
     for name in given:
         if name not in (*arrays, *written, *numbers):
-            raise LaunchError(f"matmul: the epilogue has no {name!r}{nearest(name, (*arrays, *written, *numbers))}")
-    for name in (*arrays, *written, *(name for name, default in numbers.items() if default is None)):
+            raise LaunchError(f"{operation}: the epilogue has no {name!r}{nearest(name, (*arrays, *written, *numbers))}")
+    for name in (*arrays, *written, *(name for name, operand in numbers.items() if operand.default is None)):
         if given.get(name) is None:
             kind = "output" if name in written else "operand"
-            raise LaunchError(f"matmul: the epilogue has the {kind} {name}, pass operands={{{name!r}: ...}}")
-    alpha, beta = factors
-    values = tuple(number("matmul", name, given.get(name, default)) for name, default in numbers.items())
-    options = (alpha != 1, beta != 0, operations, precision, backend, output)
-    every = (a, b, *(given[name] for name in (*arrays, *written)), out)
-    return _operator(arrays, written, tuple(numbers)).call(every, options, (alpha, beta, *values), stream)[0]
+            raise LaunchError(f"{operation}: the epilogue has the {kind} {name}, pass operands={{{name!r}: ...}}")
+    alpha, beta = scalars
+    values = tuple(
+        (integer if operand.stored == "s64" else number)(operation, name, given.get(name, operand.default))
+        for name, operand in numbers.items()
+    )
+    options = {"scaled": alpha != 1, "accumulates": beta != 0, "epilogue": operations} | dict(choices)
+    every = (*factors.values(), *(given[name] for name in (*arrays, *written)), out)
+    operator = _operator(operation, tuple(factors), arrays, written, tuple(numbers), tuple(options))
+    return operator.call(every, tuple(options.values()), (alpha, beta, *values), stream)[0]

@@ -10,6 +10,7 @@ import pytest
 import gemmgen
 from gemmgen import ops, symbols
 from gemmgen.core.errors import LaunchError
+from gemmgen.kernels.epilogue.functions import philox
 
 RNG = np.random.default_rng(3)
 A = RNG.integers(-3, 4, (9, 20)).astype(np.float32)
@@ -105,3 +106,63 @@ def test_activations_are_lists_of_mappings_and_formulas(activation: Any) -> None
 def test_mistakes_are_said(options: dict[str, Any], message: str) -> None:
     with pytest.raises(LaunchError, match=message):
         ops.matmul(A, B, **{"epilogue": FORMULA, "backend": "emulator", **options})
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_batches_have_epilogues(shared: bool) -> None:
+    """Rows count from 0 in each product, also where all of them share B."""
+    a = RNG.integers(-3, 4, (3, 5, 8)).astype(np.float32)
+    b = RNG.integers(-3, 4, (8, 6) if shared else (3, 8, 6)).astype(np.float32)
+    gate = RNG.integers(-3, 4, (3, 5, 6)).astype(np.float32)
+    saved, widest_value = np.zeros((3, 5, 6), np.float32), np.zeros(1, np.float32)
+    formula = {
+        "inputs": {"gate": {"per": "element"}, "slope": {"per": "row"}},
+        "outputs": {
+            "C": "acc * gate if row >= column else 0",
+            "saved": {"value": "acc * slope"},
+            "widest_value": {"reduce": "absmax", "of": "acc"},
+        },
+    }
+    slope = np.arange(5, dtype=np.float32)
+    given = {"gate": gate, "slope": slope, "saved": saved, "widest_value": widest_value}
+    got = ops.matmul(a, b, epilogue=formula, operands=given, backend="emulator")
+    np.testing.assert_array_equal(got, np.where(np.arange(5)[:, None] >= np.arange(6), a @ b * gate, 0))
+    np.testing.assert_array_equal(saved, a @ b * slope[:, None])
+    assert widest_value == np.abs(a @ b).max()
+
+
+def test_groups_have_epilogues() -> None:
+    a = RNG.integers(-3, 4, (9, 16)).astype(np.float16)
+    b = RNG.integers(-3, 4, (2, 16, 8)).astype(np.float16)
+    offsets = np.array([4, 9], np.int32)
+    bias, weight = RNG.integers(-3, 4, (2, 8)).astype(np.float32), np.array([2, 3], np.float32)
+    gate, saved = RNG.integers(0, 2, (9, 8)).astype(np.float16), np.zeros((9, 8), np.float32)
+    formula = {
+        "inputs": {"bias": {"per": "column"}, "weight": {"per": "group"}, "gate": {"per": "element", "type": "f16"}},
+        "outputs": {"C": "acc * weight + bias * gate", "saved": {"value": "acc"}},
+    }
+    given = {"bias": bias, "weight": weight, "gate": gate, "saved": saved}
+    got = ops.grouped_matmul(a, b, offsets, epilogue=formula, operands=given)
+    group = np.repeat([0, 1], [4, 5])
+    product = np.einsum("mk,mkn->mn", a.astype(np.float32), b.astype(np.float32)[group])
+    np.testing.assert_array_equal(got, (product * weight[group][:, None] + bias[group] * gate).astype(np.float16))
+    np.testing.assert_array_equal(saved, product)
+
+
+def test_sums_and_random_numbers() -> None:
+    formula = {
+        "inputs": {"seed": {"scalar": "s64"}},
+        "let": {"kept": "rand(seed, 0, int64(row) * 13 + int64(column), 0) < 0.5"},
+        "outputs": {
+            "C": "acc if kept else 0",
+            "by_row": {"reduce": "sum", "per": "row", "of": "acc"},
+            "kept_ones": {"value": "kept", "type": "bool"},
+        },
+    }
+    by_row, kept = np.zeros(9, np.float32), np.zeros((9, 13), bool)
+    given = {"seed": 67280421310721, "by_row": by_row, "kept_ones": kept}
+    got = ops.matmul(A, B, epilogue=formula, operands=given, backend="emulator")
+    words = philox(67280421310721, 0, np.arange(9 * 13).reshape(9, 13), 0)
+    np.testing.assert_array_equal(kept, words.astype(np.float32) * np.float32(2.0**-32) + np.float32(2.0**-33) < 0.5)
+    np.testing.assert_array_equal(got, np.where(kept, A @ B, 0))
+    np.testing.assert_array_equal(by_row, (A @ B).sum(1))

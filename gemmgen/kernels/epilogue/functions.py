@@ -21,8 +21,8 @@ Array = Any
 """An array of NumPy, which is imported when the first one is made."""
 Reference = Callable[..., Tracked]
 
-Takes = Literal["number", "float", "float32", "truth", "any"]
-"""Types of arguments: numbers of any type, floats, float32 alone, truth values, or any of them."""
+Takes = Literal["number", "float", "float32", "truth", "integers", "any"]
+"""Types of arguments: numbers of any type, floats, float32 alone, truth values, integers that become int64 each, or any of them."""
 
 EXPONENTIAL_ULPS = 1.0
 """Error of the exponential functions that the kernels use, in units of the last place: the generated float32 one stays
@@ -59,7 +59,7 @@ class Function:
     inner: tuple[int, ...] = ()
     """Precedence that each argument's text needs; calls need 0."""
     takes: Takes = "float"
-    gives: Literal["same", "truth"] = "same"
+    gives: Literal["same", "truth", "float32"] = "same"
     integer: str = ""
     """The text for integers, which wrap around; empty: that of floats."""
     quick: str = ""
@@ -356,6 +356,34 @@ def _softplus(x: Any) -> Array:
     return np.asarray(np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))))
 
 
+def philox(seed: Any, offset: Any, index: Any, threads: Any) -> Array:
+    """Words of Philox 4x32-10 for elements: the seed is the key, the thread that draws for an element the subsequence."""
+    np = _np()
+    seed, offset, index, threads = (
+        np.asarray(one, np.int64).astype(np.uint64) for one in np.broadcast_arrays(seed, offset, index, threads)
+    )
+    quad, many = index // 4, np.maximum(threads, 1)
+    serial = (threads == 0) | (threads >= np.uint64(2**63))
+    drawn = offset // 4 + np.where(serial, 0, quad // many).astype(np.uint64)
+    thread = np.where(serial, quad, quad % many).astype(np.uint64)
+    low, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
+    counter = [drawn & low, drawn >> shift, thread & low, thread >> shift]
+    keys = [seed & low, seed >> shift]
+    for _ in range(10):
+        first, second = counter[0] * np.uint64(0xD2511F53), counter[2] * np.uint64(0xCD9E8D57)
+        counter = [(second >> shift) ^ counter[1] ^ keys[0], second & low, (first >> shift) ^ counter[3] ^ keys[1], first & low]
+        keys = [(keys[0] + np.uint64(0x9E3779B9)) & low, (keys[1] + np.uint64(0xBB67AE85)) & low]
+    return np.choose((index & np.uint64(3)).astype(np.int64), counter)
+
+
+def _rand(seed: Tracked, offset: Tracked, index: Tracked, threads: Tracked) -> Tracked:
+    """A word times 2^-32, after its rounding to float32, plus 2^-33."""
+    np = _np()
+    words = philox(seed.value, offset.value, index.value, threads.value).astype(np.float32).astype(np.float64)
+    value = (words * 2.0**-32 + 2.0**-33).astype(np.float32).astype(np.float64)
+    return Tracked(value, np.zeros(value.shape), "f32")
+
+
 _U = UNIT_ROUNDOFF
 _TANH_FORM = 2 * math.sqrt(2 / math.pi)
 
@@ -455,6 +483,8 @@ _TABLE = (
              repeats=True, cost=3),
     Function("hard_swish", 1, _hard_swish, "{0} * fmin{s}(fmax{s}({0} + 3{point}, 0{point}), 6{point})", "",
              ("select(x < -3, 0, select(x > 3, 6, 2 * x + 3))",), 6, (8,), repeats=True, cost=4, bound="2 roundings"),
+    Function("rand", 4, _rand, "uniform_random({0}, {1}, {2}, {3})", derivative=(None, None, None, None), takes="integers",
+             gives="float32", cost=110, bound="exact"),
 )  # fmt: skip
 FUNCTIONS: Mapping[str, Function] = {function.name: function for function in _TABLE}
 """All functions and operators."""

@@ -137,6 +137,8 @@ class _Typer:
                 f"the unknown function {node.function!r}", f"need one of {', '.join(known)}{nearest(node.function, known)}", node
             )
         self.arity(node, function.arity)
+        if function.takes == "integers":
+            return Typed("f32", function, tuple(self.integer(argument, node, bound) for argument in node.arguments))
         if function.name == "select":
             condition = self.typed(node.arguments[0], None, bound)
             if condition.kind != "bool":
@@ -149,6 +151,15 @@ class _Typer:
         if problem is not None:
             raise self.error(f"{function.name} of {problem[0]}", problem[1], node)
         return Typed("bool" if function.gives == "truth" else kind, function, tuple(arguments))
+
+    def integer(self, argument: Node, node: Node, bound: Mapping[str, Typed]) -> Typed:
+        """An argument as an int64."""
+        typed = self.typed(argument, "s64", bound)
+        if typed.kind not in ("s32", "s64"):
+            raise self.error(
+                f"{node.function} of {ELEMENTS[typed.kind].word}", "need integers: row, column, or inputs of type s64", argument
+            )
+        return typed if typed.kind == "s64" else Typed("s64", arguments=(typed,), cast="s64")
 
 
 def type_problem(function: Function, kind: DataType) -> tuple[str, str] | None:

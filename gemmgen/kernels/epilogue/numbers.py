@@ -164,6 +164,35 @@ def extremum(reduce: str, values: Tracked, axes: tuple[int, ...], before: npt.ND
     return sign * found, bound
 
 
+def summed(terms: Tracked, axes: tuple[int, ...], squares: bool, shape: tuple[int, ...]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Float32 sums of terms, or of their squares, along axes, whatever the order, with their bounds.
+
+    N. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2: each of n terms takes part in at most n - 1 additions;
+    a fused square is one more rounding.
+    """
+    import numpy as np
+
+    from gemmgen.kernels.accuracy import SMALLEST, UNIT_ROUNDOFF
+
+    with np.errstate(invalid="ignore", over="ignore"):
+        value, bound = terms.value.astype(np.float64), terms.bound
+        if squares:
+            value, bound = value * value, clear_bounds(bound * (2 * np.abs(value) + bound))
+            bound = np.where((terms.bound == 0) & ~np.isfinite(value), 0.0, bound)
+        count = max(1, int(np.prod([value.shape[axis] for axis in axes])))
+        growth = count * UNIT_ROUNDOFF / (1 - count * UNIT_ROUNDOFF)
+        total, size = (part.sum(axis=axes).reshape(shape) for part in (value, np.abs(value) + bound))
+        spread = bound.sum(axis=axes).reshape(shape) + growth * size + count * SMALLEST * squares
+        integers = np.all((value == np.rint(value)) & (bound == 0), axis=axes).reshape(shape) & (size < 2.0**24)
+        unknown = ~np.isfinite(spread) | (size + spread >= float(np.finfo(np.float32).max))
+        uncertain = (~np.isfinite(bound)).any(axis=axes).reshape(shape)
+        spread = np.where(integers, 0.0, np.where(unknown, np.inf, spread))
+        # An infinity or NaN among exact terms decides, unless a partial sum of the others may overflow to the other infinity.
+        finite = np.where(np.isfinite(value), np.abs(value) + bound, 0.0).sum(axis=axes).reshape(shape)
+        certain = ~np.isfinite(total) & ~uncertain & (finite < 1e38)
+        return total, np.where(certain, 0.0, spread)
+
+
 def fused_multiply_add(a: Any, b: Any, c: Any) -> npt.NDArray[np.float64]:
     """a * b + c of numbers that float32 holds, in float64: rounding it to float32 gives what a fused multiply-add gives.
 

@@ -395,7 +395,7 @@ class Cast(Operation):
 
 
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}$")]
-StoredType = Literal["f32", "f16", "bf16", "s8", "u8", "s32", "bool"]
+StoredType = Literal["f32", "f16", "bf16", "s8", "u8", "s32", "s64", "bool"]
 """Types of arrays that formulas read and write, by their short names or those of NumPy and torch."""
 OutputType = Literal["f32", "f16", "bf16", "e4m3", "e5m2", "s8", "u8", "s32", "bool"]
 FormulaAxis = Literal["all", "memory", "row", "column", "group", "channel", "element"]
@@ -446,8 +446,10 @@ class FormulaInput(SpecModel):
 
     @model_validator(mode="after")
     def _number(self) -> FormulaInput:
-        if self.per == "all" and self.type not in ("f32", "s32"):
-            raise ValueError(f"a number of type {self.type}, need f32 or s32; per: memory takes any type")
+        if self.per == "all" and self.type not in ("f32", "s32", "s64"):
+            raise ValueError(f"a number of type {self.type}, need f32, s32 or s64; per: memory takes any type")
+        if self.type == "s64" and self.per not in ("all", "memory"):
+            raise ValueError(f"values of type s64 per {self.per}, need a number: scalar or pointer")
         if self.default is not None and self.per != "all":
             raise ValueError(f"a default of an operand per {self.per}, need per: all")
         return self

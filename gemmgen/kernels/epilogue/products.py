@@ -10,7 +10,7 @@ from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.epilogue.graph import Accuracy
 from gemmgen.kernels.epilogue.operations import Cast, Complaint, FormulaOutput, Operand, Operation
-from gemmgen.kernels.epilogue.steps import Access, OutputSpace, Step, Store, convert, number_argument, plan_steps, stored_text
+from gemmgen.kernels.epilogue.steps import SUMS, Access, OutputSpace, Step, Store, convert, number_argument, plan_steps, stored_text
 from gemmgen.kernels.launch import ArrayArgument
 from gemmgen.kernels.matrix import Matrix
 
@@ -26,6 +26,8 @@ class MatrixSpace(OutputSpace):
     output: Matrix
     grouped: bool = False
     """True if rows belong to groups, each of which has its own values for each column."""
+    sums: bool = True
+    """True if the instance can keep the terms of sums in its workspace."""
 
     @property
     def coordinates(self) -> Mapping[str, str]:
@@ -53,7 +55,7 @@ class MatrixSpace(OutputSpace):
         if self.grouped and operand.per == "column":
             shape, strides, meaning = (Formula("groups"), *shape), (Formula("n"), *strides), f"{meaning} of each group"
         vector = ArrayArgument(name, vectors, "input", shape, strides, ELEMENTS[vectors].bytes, meaning)
-        return Access(operand, vector, convert(f"{name}[{index}]", vectors, "f32"), vectors)
+        return Access(operand, vector, convert(f"{name}[{index}]", vectors, "s64" if vectors == "s64" else "f32"), vectors)
 
     def _like_output(self, operand: Operand, name: str) -> Access:
         stored = operand.stored or self.output.type
@@ -81,9 +83,9 @@ class MatrixSpace(OutputSpace):
             return Store(name, matrix, ("if (exists)", f"    {self._element(matrix)} = {value};"), output)
         if kind not in FLOATS:
             return f"a reduction of {ELEMENTS[kind].word} values", "floating point: float32(...) makes it"
-        if output.reduce not in EXTREMA:
-            return f"reduce: {output.reduce}", f"reduce: {', '.join(EXTREMA)}; store the values and sum them with a reduction kernel"
         per = output.per or "all"
+        if output.reduce in SUMS:
+            return self._sum(output, name, text)
         if per != "all" and self.output.batch_stride is not None:
             return f"a reduction per {per} of a batch", "per: all"
         extent, index = {"all": ("1", "0"), "row": ("m", "at_row"), "column": ("n", "at_column")}[per]
@@ -93,12 +95,28 @@ class MatrixSpace(OutputSpace):
         function = "lower_to" if output.reduce == "min" else "raise_to"
         return Store(name, array, ("if (exists)", f"    {function}({name}{f' + {index}' if index != '0' else ''}, {value});"), output)
 
+    def _sum(self, output: FormulaOutput, name: str, text: str) -> Store | Complaint:
+        """The store of a term, which lies at the element's place among all."""
+        if self.grouped or self.output.batch_stride is not None or not self.sums:
+            where = "in a batch" if self.sums else "of products by planes"
+            return (
+                f"reduce: {output.reduce} {where}",
+                f"reduce: {', '.join(EXTREMA)}; store the values and sum them with a reduction kernel",
+            )
+        terms = ArrayArgument(f"{name}_terms", "f32", "workspace", (Formula("m * n"),), (Formula("1"),), 4, f"the terms of {name}")
+        return Store(name, terms, ("if (exists)", f"    {terms.name}[place] = {text};"), output)
+
 
 def plan_epilogue(
-    operations: tuple[Operation, ...], output: Matrix, reasons: list[Reason], grouped: bool = False, accuracy: Accuracy = "full"
+    operations: tuple[Operation, ...],
+    output: Matrix,
+    reasons: list[Reason],
+    grouped: bool = False,
+    accuracy: Accuracy = "full",
+    sums: bool = True,
 ) -> tuple[Step, ...]:
     """The operations as the kernel does them, from a float32 value to another; adds to ``reasons`` what does not go together."""
-    space = MatrixSpace(output, grouped)
+    space = MatrixSpace(output, grouped, sums)
     steps, last = plan_steps(operations, "f32", "epilogue", reasons, space, accuracy=accuracy)
     if last == "f32":
         return steps

@@ -7,10 +7,13 @@ from functools import cache
 
 from gemmgen.core.resources import resource_directory
 
-LOCAL = frozenset(("at_row", "at_column", "exists", "element", "reduced", "total", "sum", "at", "index"))
+LOCAL = frozenset(("at_row", "at_column", "exists", "place", "element", "reduced", "total", "sum", "at", "index"))
 """Parameters of the functions that formulas are written into."""
 
-_ARGUMENTS = re.compile(r"ld\w*|stride_\w+|k[A-Z]\w*|[a-zA-Z]|alpha|beta|amax|part\d+|value\d+|\w+_element|\w+_rows|\w+_columns|\w+_loaded")
+_ARGUMENTS = re.compile(
+    r"ld\w*|stride_\w+|k[A-Z]\w*|[a-zA-Z]|alpha|beta|amax|part\d+|value\d+|\w+_element|\w+_rows|\w+_columns|\w+_loaded|"
+    r"sums_at|\w+_terms"
+)
 """Arguments and constants whose names plans make."""
 
 _TYPE = r"\b(?:int|float|double|unsigned|bool|auto|long|short|char|[A-Z]\w*)"

@@ -20,6 +20,9 @@ from gemmgen.kernels.matrix import Matrix
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+SUMS = ("sum", "sum_of_squares")
+"""Reductions whose terms go to the workspace, from where further kernels add them up in a fixed order."""
+
 Place = Literal["prologue", "epilogue", "operations", "activation"]
 """The field of a spec that the operations stand in."""
 
@@ -41,6 +44,10 @@ class Access:
     def name(self) -> str:
         return self.argument.name
 
+    def computed(self, kind: DataType) -> DataType:
+        """The type that expressions beside values of type ``kind`` see: that of the values, but for integers of 64 bits."""
+        return "s64" if self.stored == "s64" else kind
+
 
 @dataclass(frozen=True)
 class Store:
@@ -56,6 +63,11 @@ class Store:
     @property
     def type(self) -> DataType:
         return self.output.type
+
+    @property
+    def is_term(self) -> bool:
+        """True if it keeps terms of a sum, which further kernels add up."""
+        return self.output.reduce in SUMS
 
 
 class OutputSpace:
@@ -204,6 +216,7 @@ def plan_steps(
             step = _step(operation, variables, accesses, accuracy, space)
         except FormulaError as error:
             got = error.got if error.got.startswith(operation.op) else f"{operation.op}: {error.got}"
+            got += f" at {error.where}" if error.where and isinstance(operation, Formula) else ""
             reasons.append(Reason("elementwise", where, got, error.need.removeprefix("need ")))
             continue
         inexact |= "exp" in step.calls or step.approximate
@@ -234,7 +247,7 @@ class Variables:
 def _step(operation: Operation, variables: Variables, accesses: tuple[Access, ...], accuracy: Accuracy, space: OutputSpace | None) -> Step:
     """One operation from the value that ``variables`` has to the next. Raises ``FormulaError``."""
     source, kind = variables.name, variables.kind
-    kinds: dict[str, DataType] = {VALUE: kind} | {access.operand.name: kind for access in accesses}
+    kinds: dict[str, DataType] = {VALUE: kind} | {access.operand.name: access.computed(kind) for access in accesses}
     texts = {access.operand.name: access.text for access in accesses}
     if isinstance(operation, Formula):
         kinds[PRODUCT], texts[PRODUCT] = kind, source
@@ -356,19 +369,19 @@ def apply_steps(
     outputs: dict[str, Tracked] | None = None,
 ) -> Tracked:
     """Value and error bound after all steps; ``read`` gives what an access reads, shaped to broadcast against the value, and so are the
-    ``coordinates``. Values of further outputs are added to ``outputs`` under the names of their arrays."""
+    ``coordinates``. Values of further outputs are added to ``outputs`` under their names."""
     import numpy as np
 
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):
         for step in steps:
-            given = {access.operand.name: _as_computed(access, read(access), step.kind) for access in step.accesses}
+            given = {access.operand.name: _as_computed(access, read(access), access.computed(step.kind)) for access in step.accesses}
             names = {VALUE: value, PRODUCT: value} | given
             names |= {name: tracked(place, "s32") for name, place in (coordinates or {}).items()}
             for target, tree in step.assignments:
                 names[target] = evaluate(tree, names, step.accuracy)
             value = names[VALUE]
             if outputs is not None:
-                outputs |= {store.argument.name: names[store.name] for store in step.stores}
+                outputs |= {store.name: names[store.name] for store in step.stores}
     return value
 
 

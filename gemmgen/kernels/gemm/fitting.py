@@ -139,7 +139,7 @@ def fitted(
 
 def _vector(request: GemmRequest, per: str, kind: str) -> Layout:
     """Values for each row or column, of each group if there are groups, or the only one."""
-    shape: tuple[int, ...] = ({"row": request.m, "column": request.n}.get(per, 1),)
+    shape: tuple[int, ...] = ({"row": request.m, "column": request.n, "group": request.groups or 0}.get(per, 1),)
     if per == "column" and request.groups is not None:
         shape = (request.groups, *shape)
     return Layout.packed(shape, kind, ELEMENTS[kind].bytes)

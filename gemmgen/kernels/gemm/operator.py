@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any, Literal
 
@@ -104,8 +105,9 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     epilogue += _activations(options.get("activation"))
     epilogue += formula
     epilogue += [factors[name] for name in SCALES[2:] if name in factors]
-    named = _named(formula, every, shape)
-    layouts = _without_batch(a, b, c, z, any(getattr(step, "per", "") == "row" for step in epilogue))
+    named = _named(formula, every, shape, batch)
+    own_rows = bool(formula) or any(getattr(step, "per", "") == "row" for step in epilogue)
+    layouts = _without_batch(a, b, c, z, own_rows)
     if layouts is not None:
         a, b, c, z = layouts
     else:
@@ -144,6 +146,9 @@ def _interpret_groups(operands: Mapping[str, Layout], options: Mapping[str, Any]
     def refuse(why: str) -> LaunchError:
         return LaunchError(f"grouped_matmul: {why}")
 
+    formula: Sequence[Operation] = options.get("epilogue") or ()
+    every, own = operands, {name for one in formula for name in (*(operand.name for operand in one.operands()), *one.further_outputs)}
+    operands = {name: layout for name, layout in every.items() if name not in own}
     a, b, offsets = operands["a"], operands["b"], operands["offsets"]
     for name in ("a", "b"):
         _check_type(name, operands[name], (*TYPES[1:], *BYTE_TYPES), operation="grouped_matmul")
@@ -157,7 +162,7 @@ def _interpret_groups(operands: Mapping[str, Layout], options: Mapping[str, Any]
         )
     out = operands.get("out")
     added = any(operands.get(name) is not None for name in ("bias", "amax", *SCALES))
-    plain = not added and not options.get("scaled") and not options.get("activation")
+    plain = not added and not options.get("scaled") and not options.get("activation") and not formula
     kind = out.type if out is not None else _output(options.get("output")) or result_type(a.type, b.type, plain)
     out = Layout.packed((m, n), kind) if out is None else out
     _check_type("out", out, RESULT_TYPES, operation="grouped_matmul")
@@ -186,6 +191,7 @@ def _interpret_groups(operands: Mapping[str, Layout], options: Mapping[str, Any]
             raise refuse(f"bias has shape {bias.shape} and strides {bias.strides}, need {(groups, n)} without gaps")
         epilogue.append(Bias(op="bias", per="column"))
     epilogue += _activations(options.get("activation"))
+    epilogue += formula
     epilogue += [factors[name] for name in SCALES[2:] if name in factors]
     request = GemmRequest(
         a,
@@ -193,6 +199,7 @@ def _interpret_groups(operands: Mapping[str, Layout], options: Mapping[str, Any]
         out,
         scaled=bool(options.get("scaled")),
         epilogue=tuple(epilogue),
+        named=_named(formula, every, (m, n), (), groups, "grouped_matmul"),
         scales=tuple(factors),
         offsets=offsets,
         amax=_amax(operands, "grouped_matmul"),
@@ -322,29 +329,44 @@ def _activations(wanted: Any) -> list[Operation]:
     return [made]
 
 
-def _named(epilogue: Sequence[Operation], operands: Mapping[str, Layout], shape: tuple[int, ...]) -> tuple[NamedOperand, ...]:
-    """Operands and further outputs of formulas, by the shapes that they need."""
+def _named(
+    epilogue: Sequence[Operation],
+    operands: Mapping[str, Layout],
+    shape: tuple[int, ...],
+    batch: tuple[int, ...] = (),
+    groups: int | None = None,
+    operation: str = "matmul",
+) -> tuple[NamedOperand, ...]:
+    """Operands and further outputs of formulas, by the shapes that they need; ``shape``: the result's, with axes of a ``batch`` before
+    rows and columns."""
     found: list[NamedOperand] = []
     for one in epilogue:
         wanted = [(operand.name, operand.per, operand.stored or "f32") for operand in one.operands()]
         for name, output in one.further_outputs.items():
             reduced: dict[str | None, Axis] = {"row": "row", "column": "column"}
             wanted.append((name, "result" if output.reduce is None else reduced.get(output.per, "memory"), output.type))
-        if wanted and len(shape) != 2:
-            raise LaunchError(f"matmul: an epilogue with operands for a result of shape {shape}, need two matrices")
+        if wanted and len(shape) != len(batch) + 2:
+            raise LaunchError(f"{operation}: an epilogue with operands for a result of shape {shape}, need matrices")
         for name, per, kind in wanted:
             if per == "all":
                 found.append(NamedOperand(name, per, None))
                 continue
             layout = operands[name]
-            _check_type(name, layout, (kind,), "as the epilogue says")
-            (m, n), one_element = shape, all(extent == 1 for extent in layout.shape)
-            shapes = {"result": (shape,), "row": ((m,), (m, 1)), "column": ((n,), (1, n)), "memory": ()}.get(per, ())
+            if kind == "bool" and layout.type == "u8":  # what arrays of truth values are to operations
+                layout = replace(layout, type="bool")
+            _check_type(name, layout, (kind,), "as the epilogue says", operation)
+            (m, n), one_element = shape[-2:], all(extent == 1 for extent in layout.shape)
+            columns: tuple[tuple[int, ...], ...] = ((n,), (1, n)) if groups is None else ((groups, n),)
+            shapes = {"result": (shape,), "row": ((m,), (m, 1)), "column": columns, "group": ((groups or 0,),), "memory": ()}.get(per, ())
             if layout.shape not in shapes and not (per == "memory" and one_element):
                 need = " or ".join(map(str, shapes)) or "one element"
-                raise LaunchError(f"matmul: {name} has shape {layout.shape}, need {need}, for an operand per {per}")
-            if per != "result" and not _is_contiguous(layout):
-                raise LaunchError(f"matmul: {name} has strides {layout.strides}, need values without gaps")
+                raise LaunchError(f"{operation}: {name} has shape {layout.shape}, need {need}, for an operand per {per}")
+            if per != "result" and not (is_packed(layout) if len(layout.shape) == 2 and groups is not None else _is_contiguous(layout)):
+                raise LaunchError(f"{operation}: {name} has strides {layout.strides}, need values without gaps")
+            if per == "result" and batch:
+                if _one_axis(layout, batch) is None:
+                    raise LaunchError(f"{operation}: {name} has strides {layout.strides}, need axes of the batch that count as one")
+                layout = _batch_axis(layout, batch)
             found.append(NamedOperand(name, per, layout))
     return tuple(found)
 

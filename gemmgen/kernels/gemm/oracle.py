@@ -13,7 +13,7 @@ from gemmgen.core.elements import ELEMENTS, to_numbers
 from gemmgen.core.formulas import round_up
 from gemmgen.kernels.accuracy import rounded, stored
 from gemmgen.kernels.blas_cases import case_of, corner_cases, scalar_values
-from gemmgen.kernels.epilogue.numbers import Tracked, extremum, stored_value
+from gemmgen.kernels.epilogue.numbers import Tracked, extremum, stored_value, summed
 from gemmgen.kernels.epilogue.steps import Access, apply_steps
 from gemmgen.kernels.family import Case, Expected
 from gemmgen.kernels.gemm.cost_model import cost
@@ -301,7 +301,11 @@ def _further(
     """The further outputs of the epilogue, from those of the products whose rows lie at ``places``."""
     found: dict[str, Expected] = {}
     for store in (store for step in plan.epilogue for store in step.stores):
-        name, output = store.argument.name, store.output
+        name, output = store.name, store.output
+        if store.is_term:
+            lines: tuple[int, ...] = {"row": (1,), "column": (0,)}.get(output.per or "") or (0, 1)
+            found[name] = Expected(*summed(products[0].outputs[name], lines, output.reduce == "sum_of_squares", arrays[name].shape))
+            continue
         before = to_numbers(store.type, arrays[name])
         value, bound = before.astype(np.float64), np.zeros(before.shape)
         for product, rows in zip(products, places, strict=True):
@@ -348,10 +352,12 @@ def _reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]
         if beta != 0:
             scaled, scaled_bound = rounded(beta * arrays["C"].astype(np.float64), np.zeros(shape))
             value, bound = rounded(value + scaled, bound + scaled_bound)
-        given = {name: float(np.float32(scalar)) for name, scalar in case.scalars.items()} | dict(arrays)
+        given = {name: scalar if isinstance(scalar, int) else float(np.float32(scalar)) for name, scalar in case.scalars.items()} | dict(
+            arrays
+        )
 
         def read(access: Access) -> npt.NDArray[Any]:
-            array = np.asarray(given[access.name], np.float64)
+            array = np.asarray(given[access.name], np.int64 if access.stored == "s64" else np.float64)
             return array[:, None] if access.operand.per == "row" else array
 
         coordinates = {"row": np.arange(shape[-2])[:, None] + first_row, "column": np.arange(shape[-1])[None, :]}

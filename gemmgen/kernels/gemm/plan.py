@@ -15,11 +15,12 @@ from gemmgen.kernels.epilogue.graph import Accuracy
 from gemmgen.kernels.epilogue.products import plan_epilogue
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.family import KernelPlan
+from gemmgen.kernels.gemm import sums
 from gemmgen.kernels.gemm.matrices import matrix_layouts
 from gemmgen.kernels.gemm.reasons import alignment_reasons
 from gemmgen.kernels.gemm.sequence import REDUCTION_VECTOR, WORKSPACE_ALIGNMENT, reduction_groups
-from gemmgen.kernels.gemm.spec import DataParallel, GemmSpec, SplitKCluster, SplitKLast, StreamK
-from gemmgen.kernels.launch import Argument, ArrayArgument, LaunchSequence, ScalarArgument, TensorMapArgument
+from gemmgen.kernels.gemm.spec import Arithmetic, DataParallel, GemmSpec, SplitKCluster, SplitKLast, StreamK
+from gemmgen.kernels.launch import Argument, ArrayArgument, KernelLaunch, LaunchSequence, ScalarArgument, TensorMapArgument
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
 
@@ -330,12 +331,32 @@ class GemmPlan(KernelPlan):
         if self.has_place:
             parameters += [ScalarArgument(f"at_{name}", "s32", f"its true {name}") for name in ("row", "column")]
             parameters.append(ScalarArgument("exists", "bool", "whether there is such an element"))
+        if self.sum_kernels:
+            parameters.append(ScalarArgument("place", "s64", "its number among all"))
         for step in self.inner_epilogue:
             parameters += step.arguments
             parameters += [ScalarArgument(matrix.variable, "f32", f"element of {matrix.name}") for matrix in step.matrices]
             for matrix in step.placed:
                 parameters += [matrix.argument("output" if matrix.name in step.written else "input"), matrix.scalars[0]]
         return tuple(parameters)
+
+    @property
+    def sum_kernels(self) -> tuple[sums.SumKernel, ...]:
+        """The kernels behind the product that add up the terms of sums."""
+        return sums.kernels_of(self.name, self.epilogue, self.major)
+
+    @property
+    def sum_unit(self) -> int:
+        """Elements that the start of the terms is counted in."""
+        return sums.UNIT_FLOATS
+
+    def sum_launch(self, kernel: sums.SumKernel) -> KernelLaunch:
+        """The launch of one of these kernels."""
+        return next(launch for launch in self.sequence.launches if launch.entry == kernel.entry)
+
+    def sum_parameters(self, kernel: sums.SumKernel) -> tuple[Argument, ...]:
+        """The parameters of one of these kernels."""
+        return tuple(self.sequence.argument(name) for name in self.sum_launch(kernel).arguments)
 
     @property
     def looks_up_along_minor(self) -> bool:
@@ -364,6 +385,9 @@ class GemmPlan(KernelPlan):
 
     def passed(self, argument: Argument) -> str:
         """The expression that the epilogue's function is passed for one of its arguments."""
+        terms = [store.argument.name for store in sums.stores_of(self.epilogue)]
+        if argument.name in terms:
+            return sums.passed(argument.name, terms.index(argument.name))
         if not self.grouped or not isinstance(argument, ArrayArgument):
             return argument.name
         if argument.shape == (Formula("groups"),):
@@ -415,7 +439,10 @@ class Outline:
     def epilogue(self) -> tuple[Step, ...]:
         """The epilogue's steps; raises ``PlanError`` with all reasons if there are any against the spec."""
         spec = self.spec
-        epilogue = plan_epilogue(spec.epilogue, self.matrices[2], self.reasons, spec.batch == "grouped", epilogue_accuracy(spec))
+        by_planes = getattr(spec.mainloop, "arithmetic", Arithmetic()).f32_by is not None
+        epilogue = plan_epilogue(
+            spec.epilogue, self.matrices[2], self.reasons, spec.batch == "grouped", epilogue_accuracy(spec), not by_planes
+        )
         if self.reasons:
             raise PlanError(f"no kernel for this spec on {self.architecture.name}:", self.reasons)
         return epilogue

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from gemmgen.core.elements import DataType
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.epilogue.steps import Step
+from gemmgen.kernels.gemm import sums
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
 from gemmgen.kernels.gemm.spec import Arithmetic, GemmSpec
 from gemmgen.kernels.launch import (
@@ -95,7 +96,11 @@ def gemm_problem(
         a=layout_a.argument("input"),
         b=layout_b.argument("input"),
         c=layout_c.argument("inout", needed="beta") if reads_c else layout_c.argument("output"),
-        epilogue=(*(parameter for step in epilogue for parameter in step.parameters), *_amax(spec)),
+        epilogue=(
+            *(parameter for step in epilogue for parameter in step.parameters),
+            *((sums.START,) if sums.stores_of(epilogue) else ()),
+            *_amax(spec),
+        ),
     )
 
 

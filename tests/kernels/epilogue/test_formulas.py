@@ -11,6 +11,7 @@ import pytest
 
 import gemmgen
 from gemmgen.core.errors import GemmgenError
+from gemmgen.kernels.epilogue.functions import philox
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.verification.oracle import oracle_of
@@ -100,6 +101,9 @@ def drawn(rng: Random, axes: tuple[str, ...], product: bool) -> dict[str, Any]:
             outputs["positive"] = {"value": f"{rng.choice(list(let))} > 0", "type": "bool"}
         if rng.random() < 0.7:
             outputs["reach"] = {"reduce": rng.choice(["max", "min", "absmax"]), "per": rng.choice(["all", "row", "column"]), "of": "t0"}
+        if rng.random() < 0.5:
+            reduce = rng.choice(["sum", "sum_of_squares"])
+            outputs["added"] = {"reduce": reduce, "per": rng.choice(["all", "row", "column"]), "of": rng.choice(list(let))}
     return {"inputs": inputs, "let": let, "outputs": {**outputs, "value": result}}
 
 
@@ -110,8 +114,13 @@ def verified(fields: dict[str, Any]) -> list[str]:
     def size(case: Any) -> int:
         return math.prod(max(1, extent) for name, extent in case.dimensions.items() if not name.startswith(("ld", "stride")))
 
-    cases = [case for case in oracle_of(plan.spec.kind).cases(plan) if min(case.dimensions.values()) > 0]
+    cases = [
+        case
+        for case in oracle_of(plan.spec.kind).cases(plan)
+        if all(extent > 0 for name, extent in case.dimensions.items() if name != "sums_at")
+    ]
     few = [one for data in ("integers", "reals", "nonfinite") for one in sorted((c for c in cases if c.data == data), key=size)[:4][-2:]]
+    assert few
     report = verify_binary(plan, compile_plan(plan), EmulatorBackend(), cases=few)
     return [str(result.failure) for result in report.results if result.failure]
 
@@ -130,6 +139,48 @@ def test_drawn_formulas_of_other_families_are_right(family: str, number: int) ->
     formula = drawn(Random(f"{family} {number}"), AXES[family], False)
     field = "operations" if family == "elementwise" else "epilogue"
     assert verified({**FAMILIES[family], field: formula}) == [], formula
+
+
+SUMS = {
+    "let": {"z": "acc + 1"},
+    "outputs": {
+        "C": "z",
+        "by_row": {"reduce": "sum", "per": "row", "of": "z"},
+        "squares": {"reduce": "sum_of_squares", "per": "column", "of": "z"},
+        "everything": {"reduce": "sum_of_squares", "of": "z"},
+    },
+}
+
+
+@pytest.mark.parametrize("more", [STRATEGIES["split k"], {"mainloop": TILED, "order": "column_major"}, STRATEGIES["wgmma"]])
+def test_sums_are_right_in_any_direction(more: dict[str, Any]) -> None:
+    assert verified({"kind": "gemm", **more, "epilogue": SUMS}) == []
+
+
+def test_sums_behind_other_contents_of_the_workspace() -> None:
+    plan = gemmgen.plan({"kind": "gemm", **STRATEGIES["split k"], "epilogue": SUMS})
+    problem = {"m": 5, "n": 7, "k": 9}
+    assert plan.sequence.argument("by_row_terms").role == "workspace"
+    start = next(dimension for dimension in plan.sequence.dimensions if dimension.name == "sums_at")
+    assert start.default is not None and start.default.evaluate(problem) * 256 >= 2 * 4 * 5 * 8
+
+
+@pytest.mark.parametrize("batch", ["strided", "grouped"])
+def test_sums_of_batches_are_refused(batch: str) -> None:
+    with pytest.raises(GemmgenError, match="reduce: sum in a batch"):
+        gemmgen.plan({"kind": "gemm", **STRATEGIES["mma_sync"], "batch": batch, "epilogue": SUMS})
+
+
+def test_random_numbers_are_those_of_philox() -> None:
+    """The known answer of Random123 for a counter and a key of 0; and a kernel that draws them."""
+    assert [hex(int(philox(0, 0, word, 0))) for word in range(4)] == ["0x6627e8d5", "0xe169c58d", "0xbc57ac4c", "0x9b00dbd8"]
+    assert int(philox(3, 8, 4 * 7 + 1, 5)) == int(philox(3, 12, 4 * 2 + 1, 0))  # the seventh four is the second thread's second
+    formula = {
+        "inputs": {"seed": {"scalar": "s64"}, "drawn_before": {"pointer": "s64"}, "row_length": {"scalar": "s64"}},
+        "let": {"kept": "rand(seed, drawn_before, int64(row) * row_length + int64(column), 0) < 0.75"},
+        "outputs": {"C": "acc * 1.25 if kept else 0", "mask": {"value": "kept", "type": "bool"}, "raw": {"value": "rand(seed, 8, row, 3)"}},
+    }
+    assert verified({"kind": "gemm", **STRATEGIES["naive"], "epilogue": formula}) == []
 
 
 def test_groups_have_values_of_their_own() -> None:
@@ -163,7 +214,8 @@ def test_batches_have_matrices_of_their_own() -> None:
         ({"value": "lane + acc", "inputs": {"lane": {"per": "row"}}}, "'lane', which is a name that kernels use"),
         ({"value": "int + acc", "let": {"int": "acc"}}, "a word of C"),
         ({"value": "gate", "inputs": {"gate": {"per": "group"}}}, "per group"),
-        ({"value": "acc", "outputs": {"total_of": {"reduce": "sum", "of": "acc"}}}, "reduce: sum"),
+        ({"value": "rand(1, 2, acc, 0)"}, "rand of float32 at character 12 of .*integers: row"),
+        ({"value": "acc * seed", "inputs": {"seed": {"scalar": "s64"}}}, "mul of float32 and int64"),
         ({"value": "+".join(["acc"] * 300)}, "need at most"),
         ({"value": "(" * 300 + "acc" + ")" * 300}, "brackets inside each other"),
         ({"value": "acc * 1e39"}, "the largest float32"),
