@@ -84,6 +84,7 @@ def matmul(
     activation: str | Mapping[str, Any] | Sequence[Any] | None = None,
     epilogue: Mapping[str, Any] | Sequence[Any] | None = None,
     operands: Mapping[str, Any] | None = None,
+    saved: Literal["auto", "store", "recompute"] = "auto",
     scale_a: Any = None,
     scale_b: Any = None,
     scale_out: Any = None,
@@ -108,7 +109,9 @@ def matmul(
     ``residual``: of the result's shape and type. ``activation``: ``relu``, ``leaky_relu``, ``gelu``, ``gelu_tanh``,
     ``silu``, ``sigmoid``, ``tanh``, or a mapping as in a spec's epilogue, ``{"op": "clamp", "high": 6.0}``, or several of them.
     ``epilogue``: a formula as in a spec, or what ``gemmgen.epilogue`` made of a function, or several operations, in place of bias,
-    residual, activation and scales, for two matrices; ``operands``: its operands and further outputs by name, arrays or numbers.
+    residual, activation and scales, for matrices or batches of them; ``operands``: its operands and further outputs by name, arrays or
+    numbers. Where torch records gradients, they are those of the result by a, b and the operands, and ``saved`` says whether the product before the
+    epilogue is stored for the backward pass, if that reads it, or computed again; by default, the depth decides.
     ``scale_a``, ``scale_b``, ``scale_out``: float32 of one element, where they lie on a GPU read there; ``scale_a`` also of (m, 1), one for
     each row, ``scale_b`` of (1, n), one for each column; ``scale_a`` and ``scale_b`` may be numbers, which are multiplied into ``alpha``.
     ``amax``: float32 of one element, 0 or more, which is raised to the largest absolute value of the result before ``scale_out`` and before
@@ -132,6 +135,14 @@ def matmul(
 
         factors = number("matmul", "alpha", alpha), number("matmul", "beta", beta)
         choices = {"precision": precision, "backend": backend, "output": output}
+        if saved not in ("auto", "store", "recompute"):
+            raise LaunchError(f"matmul: saved is {saved!r}, need auto, store or recompute")
+        if _recording is not None and _recording(a, b, *(operands or {}).values()):
+            if out is not None or factors[1] != 0 or stream is not None:
+                raise LaunchError("matmul: where torch records gradients, an epilogue makes its result: no out, beta or stream")
+            from gemmgen.ops.torch_formulas import recorded
+
+            return recorded("matmul", a, b, hashable(epilogue), operands or {}, factors[0], choices, saved)
         return finished("matmul", {"a": a, "b": b}, hashable(epilogue), operands or {}, out, factors, choices, stream)
     if operands is not None:
         raise LaunchError("matmul: operands without epilogue, need the formula that reads them")

@@ -7,6 +7,7 @@ again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -47,21 +48,26 @@ def backward(context: Any, dy: Any) -> tuple[Any, ...]:
         z = None if result is not None else _product(a, b, alpha, precision, bias, residual, gamma)
         dz = through(activation, dy, result, z)
     dz = dz.contiguous()
+    da, db = product_gradients(a, b, dz, alpha, precision, needs[:2])
+    dbias = dz.sum_to_size(bias.shape).to(bias.dtype) if needs[2] else None
+    dresidual = gamma * dz if needs[3] else None
+    return (da, db, dbias, dresidual, *[None] * 8)[:given]
+
+
+def product_gradients(a: Any, b: Any, dz: Any, alpha: float, precision: str, needs: Sequence[bool] = (True, True)) -> tuple[Any, Any]:
+    """Gradients of both factors of alpha a b from that of the product; None where ``needs`` says so."""
     vector_a, vector_b = len(a.shape) == 1, len(b.shape) == 1
     left, right = a.unsqueeze(0) if vector_a else a, b.unsqueeze(1) if vector_b else b
     whole = dz.unsqueeze(-1) if vector_b else dz
     whole = whole.unsqueeze(-2) if vector_a else whole
-    da = db = dbias = None
+    da = db = None
     if needs[0]:
         da = _product(whole, right.mT, alpha, precision).sum_to_size(_batched(left, whole)).reshape(a.shape).to(a.dtype)
     if needs[1]:
         if len(right.shape) == 2:  # one product instead of a batch, and a sum over it
             left, whole = left.reshape(-1, left.shape[-1]), whole.reshape(-1, whole.shape[-1])
         db = _product(left.mT, whole, alpha, precision).sum_to_size(_batched(right, whole)).reshape(b.shape).to(b.dtype)
-    if needs[2]:
-        dbias = dz.sum_to_size(bias.shape).to(bias.dtype)
-    dresidual = gamma * dz if needs[3] else None
-    return (da, db, dbias, dresidual, *[None] * 8)[:given]
+    return da, db
 
 
 def _batched(factor: Any, product: Any) -> tuple[int, ...]:

@@ -302,7 +302,8 @@ def _accesses(
         got, need = f"{operation.op} of an element", "a place in the epilogue: what it reads belongs to results"
         reasons.append(Reason("elementwise", where, got, need))
         return ()
-    names = {operand.name: numbered(operand.name, count) for operand in operands}
+    # A formula names its operands itself.
+    names = {operand.name: operand.name if isinstance(operation, Formula) else numbered(operand.name, count) for operand in operands}
     found: list[Access] = []
     for operand in operands:
         assert space is not None
