@@ -110,8 +110,8 @@ def matmul(
     ``silu``, ``sigmoid``, ``tanh``, or a mapping as in a spec's epilogue, ``{"op": "clamp", "high": 6.0}``, or several of them.
     ``epilogue``: a formula as in a spec, or what ``gemmgen.epilogue`` made of a function, or several operations, in place of bias,
     residual, activation and scales, for matrices or batches of them; ``operands``: its operands and further outputs by name, arrays or
-    numbers. Where torch records gradients, they are those of the result by a, b and the operands, and ``saved`` says whether the product before the
-    epilogue is stored for the backward pass, if that reads it, or computed again; by default, the depth decides.
+    numbers. Where torch records gradients, they are those of the result by a, b and the operands, and ``saved`` says whether the
+    product before the epilogue is stored for the backward pass, if that reads it, or computed again; by default, the depth decides.
     ``scale_a``, ``scale_b``, ``scale_out``: float32 of one element, where they lie on a GPU read there; ``scale_a`` also of (m, 1), one for
     each row, ``scale_b`` of (1, n), one for each column; ``scale_a`` and ``scale_b`` may be numbers, which are multiplied into ``alpha``.
     ``amax``: float32 of one element, 0 or more, which is raised to the largest absolute value of the result before ``scale_out`` and before

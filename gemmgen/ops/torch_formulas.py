@@ -1,8 +1,8 @@
 """Derivatives of products with formulas, by the chain rule of the formula's graph.
 
-With y = f(z, operands) and z = alpha a b, the gradient of z comes from the graph's derivative (``gemmgen.kernels.epilogue.derivative``), and those of
-a and b from that by two products. Where the derivative reads z, the forward pass stores it as a further output, or the backward pass computes
-it again: ``saved``.
+With y = f(z, operands) and z = alpha a b, the gradient of z comes from the graph's derivative
+(``gemmgen.kernels.epilogue.derivative``), and those of a and b from that by two products. Where the derivative reads z, the forward pass
+stores it as a further output, or the backward pass computes it again: ``saved``.
 """
 
 from __future__ import annotations
@@ -114,32 +114,33 @@ def _function() -> Any:
     """The function of torch's that records the product."""
     import torch
 
-    class FinishedProduct(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, call: _Call, a: Any, b: Any, *tensors: Any) -> Any:
-            given = dict(call.others) | {word: tensor.detach() for word, tensor in zip(call.names, tensors, strict=True)}
-            epilogue, product = call.epilogue, None
-            if call.store:
-                shape = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-                product = torch.empty((*shape, a.shape[-2], b.shape[-1]), dtype=torch.float32, device=a.device)
-                first = {"op": "formula", "outputs": {SAVED: {"value": VALUE, "type": "f32"}}}
-                listed = [one.model_dump(mode="json") for one in parsed(call.operation, call.epilogue)]
-                epilogue, given = hashable([first, *listed]), given | {SAVED: product}
-            result = finished(
-                call.operation, {"a": a.detach(), "b": b.detach()}, epilogue, given, None, (call.alpha, 0.0), call.choices, None
-            )
-            ctx.call = call
-            ctx.save_for_backward(a, b, product, *tensors)
-            return result
+    members = {"forward": staticmethod(_forward), "backward": staticmethod(_backward)}
+    return type("FinishedProduct", (torch.autograd.Function,), members)
 
-        @staticmethod
-        def backward(ctx: Any, upstream: Any) -> Any:
-            a, b, product, *tensors = ctx.saved_tensors
-            gradients = _gradients(ctx.call, a, b, product, tensors, upstream)
-            needed = (needs for needs in ctx.needs_input_grad[1:])
-            return (None, *(gradient if needs else None for gradient, needs in zip(gradients, needed, strict=True)))
 
-    return FinishedProduct
+def _forward(ctx: Any, call: _Call, a: Any, b: Any, *tensors: Any) -> Any:
+    import torch
+
+    given = dict(call.others) | {word: tensor.detach() for word, tensor in zip(call.names, tensors, strict=True)}
+    epilogue, product = call.epilogue, None
+    if call.store:
+        shape = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        product = torch.empty((*shape, a.shape[-2], b.shape[-1]), dtype=torch.float32, device=a.device)
+        first = {"op": "formula", "outputs": {SAVED: {"value": VALUE, "type": "f32"}}}
+        listed = [one.model_dump(mode="json") for one in parsed(call.operation, call.epilogue)]
+        epilogue, given = hashable([first, *listed]), given | {SAVED: product}
+    factors = {"a": a.detach(), "b": b.detach()}
+    result = finished(call.operation, factors, epilogue, given, None, (call.alpha, 0.0), call.choices, None)
+    ctx.call = call
+    ctx.save_for_backward(a, b, product, *tensors)
+    return result
+
+
+def _backward(ctx: Any, upstream: Any) -> Any:
+    a, b, product, *tensors = ctx.saved_tensors
+    gradients = _gradients(ctx.call, a, b, product, tensors, upstream)
+    needed = (needs for needs in ctx.needs_input_grad[1:])
+    return (None, *(gradient if needs else None for gradient, needs in zip(gradients, needed, strict=True)))
 
 
 def _gradients(call: _Call, a: Any, b: Any, product: Any, tensors: Sequence[Any], upstream: Any) -> list[Any]:
@@ -206,8 +207,8 @@ def evaluated(node: Node, names: Mapping[str, Any]) -> Any:
     arguments = [evaluated(argument, names) for argument in node.arguments]
     kind = CASTS.get(node.function) or (node.function if node.function in CASTS.values() else None)
     if kind is not None:
-        held = getattr(torch, ELEMENTS[ELEMENTS[kind].computed_in].word)  # type: ignore[index]
-        return torch.as_tensor(arguments[0]).to(getattr(torch, ELEMENTS[kind].word)).to(held)  # type: ignore[index]
+        held = getattr(torch, ELEMENTS[ELEMENTS[kind].computed_in].word)
+        return torch.as_tensor(arguments[0]).to(getattr(torch, ELEMENTS[kind].word)).to(held)
     if node.function == "rand":
         return _random(arguments)
     tensors = [one if isinstance(one, torch.Tensor) else torch.tensor(one, device=_device(arguments)) for one in arguments]
@@ -234,9 +235,8 @@ def _random(arguments: Sequence[Any]) -> Any:
     import numpy as np
     import torch
 
-    from gemmgen.kernels.epilogue.functions import FUNCTIONS as FOUND
     from gemmgen.kernels.epilogue.numbers import tracked
 
     host = [np.asarray(one.cpu() if isinstance(one, torch.Tensor) else one).astype(np.int64) for one in arguments]
-    drawn = FOUND["rand"].reference(*(tracked(one, "s64") for one in host))
+    drawn = FUNCTIONS["rand"].reference(*(tracked(one, "s64") for one in host))
     return torch.as_tensor(drawn.value, dtype=torch.float32, device=_device(arguments))

@@ -31,7 +31,7 @@ def operands(requires: bool) -> dict[str, Any]:
 @pytest.mark.parametrize("saved", ["store", "recompute"])
 def test_gradients_are_those_of_torch(saved: str) -> None:
     given = operands(True)
-    a, b, *others = given
+    others = list(given)[2:]
     kept = torch.zeros(5, 6)
     named = {name: given[name] for name in others} | {"rate": 0.5, "kept_z": kept}
     result = ops.matmul(given["a"], given["b"], epilogue=FORMULA, operands=named, backend="emulator", saved=saved)
