@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gemmgen.kernels.epilogue.expression import Node, call, name, number, parse
-from gemmgen.kernels.epilogue.functions import CASTS, FUNCTIONS, MACROS
+from gemmgen.kernels.epilogue.extensions import macro_of
+from gemmgen.kernels.epilogue.functions import CASTS, FUNCTIONS
 
 _ARGUMENTS = ("x", "y", "z")
 _CASTS = {*CASTS, *CASTS.values()}
@@ -52,9 +53,10 @@ class _Flat:
         if node.name:
             return bound.get(node.name) or self.current.get(node.name, node)
         arguments = tuple(self.flat(argument, bound) for argument in node.arguments)
-        if node.function in MACROS:
-            parameters, body = MACROS[node.function]
-            return self.flat(parse(body), dict(zip(parameters, arguments, strict=True)))
+        macro = macro_of(node.function)
+        if macro is not None:
+            parameters, body = macro
+            return self.flat(body, dict(zip(parameters, arguments, strict=True)))
         return self.add(call(node.function, *arguments))
 
 

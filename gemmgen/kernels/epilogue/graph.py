@@ -13,6 +13,7 @@ from typing import Literal
 from gemmgen.core.elements import ELEMENTS, FLOATS, DataType
 from gemmgen.core.literals import literal
 from gemmgen.kernels.epilogue.expression import OPERATORS, FormulaError, Node, nearest, parse, place, written
+from gemmgen.kernels.epilogue.extensions import extension_names, macro_of
 from gemmgen.kernels.epilogue.functions import CASTS, FUNCTIONS, MACROS, Function, constants_of
 from gemmgen.kernels.epilogue.numbers import Tracked, to_type, wide_type
 
@@ -82,7 +83,7 @@ class _Typer:
                     f"the unknown name {node.name!r}", f"need one of {', '.join(self.kinds)}{nearest(node.name, self.kinds)}", node
                 )
             return Typed(self.kinds[node.name], name=node.name)
-        if node.function in MACROS:
+        if macro_of(node.function) is not None:
             return self.macro(node, wanted, bound)
         if node.function in _CAST_TYPES:
             return self.cast(node, bound)
@@ -104,10 +105,12 @@ class _Typer:
             raise self.error(f"{node.function} of {len(node.arguments)} values", f"need {wanted}", node)
 
     def macro(self, node: Node, wanted: DataType | None, bound: Mapping[str, Typed]) -> Typed:
-        parameters, body = MACROS[node.function]
+        macro = macro_of(node.function)
+        assert macro is not None
+        parameters, body = macro
         self.arity(node, len(parameters))
         given = self.alike(node, wanted, bound)
-        return self.typed(parse(body), given[0].kind, dict(zip(parameters, given, strict=True)))
+        return self.typed(body, given[0].kind, dict(zip(parameters, given, strict=True)))
 
     def cast(self, node: Node, bound: Mapping[str, Typed]) -> Typed:
         self.arity(node, 1)
@@ -132,7 +135,7 @@ class _Typer:
     def function(self, node: Node, wanted: DataType | None, bound: Mapping[str, Typed]) -> Typed:
         function = FUNCTIONS.get(node.function)
         if function is None:
-            known = [*(word for word in FUNCTIONS if word not in OPERATORS), *MACROS, *_CAST_TYPES]
+            known = [*(word for word in FUNCTIONS if word not in OPERATORS), *MACROS, *extension_names(), *_CAST_TYPES]
             raise self.error(
                 f"the unknown function {node.function!r}", f"need one of {', '.join(known)}{nearest(node.function, known)}", node
             )

@@ -19,6 +19,7 @@ from pydantic import AllowInfNan, BeforeValidator, Field, model_validator
 
 from gemmgen.core.elements import BY_WORD, DataType
 from gemmgen.kernels.epilogue.expression import FormulaError, Node, call, name, nearest, number, parse, place, written
+from gemmgen.kernels.epilogue.extensions import extension_names, operation_of
 from gemmgen.kernels.epilogue.functions import known_functions
 from gemmgen.kernels.epilogue.reserved import LOCAL, is_reserved
 from gemmgen.kernels.family import SpecModel
@@ -529,7 +530,7 @@ class Formula(Operation):
             for word in names:
                 if word in (VALUE, PRODUCT, *COORDINATES, *RESULTS):
                     raise ValueError(f"{kind} has {word!r}, which expressions know already")
-                if word in known_functions() or word in _WORDS:
+                if word in known_functions() or word in extension_names() or word in _WORDS:
                     raise ValueError(f"{kind} has {word!r}, which is a function or a word of C++")
                 if word in LOCAL or (kind != "let" and is_reserved(word)):
                     raise ValueError(f"{kind} has {word!r}, which is a name that kernels use themselves: choose another")
@@ -631,9 +632,20 @@ else:
 def operations_from(fields: Any) -> Any:
     """The operations of a list, or of a whole epilogue that is a mapping: a formula, or one operation."""
     if isinstance(fields, Mapping):
-        return (fields if "op" in fields else {"op": "formula", **fields},)
-    return tuple(fields) if isinstance(fields, list) else fields
+        return (_known(fields) if "op" in fields else {"op": "formula", **fields},)
+    return tuple(_known(one) for one in fields) if isinstance(fields, list) else fields
 
+
+def _known(fields: Any) -> Any:
+    """The fields of an operation, written out where another package brings it."""
+    word = fields.get("op") if isinstance(fields, Mapping) and set(fields) == {"op"} else None
+    if not isinstance(word, str) or word in _OWN:
+        return fields
+    return operation_of(word) or fields
+
+
+_OWN = frozenset(get_args(one.model_fields["op"].annotation)[0] for one in OPERATIONS)
+"""Names of gemmgen's own operations."""
 
 Operations = Annotated[tuple[AnyOperation, ...], BeforeValidator(operations_from), Field(max_length=16)]
 """The field of a spec that lists operations, or is a formula."""

@@ -1,0 +1,97 @@
+"""Symbols: values of a kernel that Python's operators and functions combine into expressions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gemmgen.core.errors import SpecError
+from gemmgen.kernels.epilogue.expression import Node, call, number, written
+
+Number = int | float
+
+
+class Symbol:
+    """A value of a kernel. Python's operators and comparisons on it, and functions of ``gemmgen.symbols``, give others."""
+
+    __slots__ = ("node",)
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    def __bool__(self) -> bool:
+        raise SpecError("an epilogue's function asks whether a symbol is true: use select(condition, a, b) in place of if, and or or")
+
+    def __repr__(self) -> str:
+        return written(self.node)
+
+    def __add__(self, other: Symbol | Number) -> Symbol:
+        return symbol("add", self, other)
+
+    def __radd__(self, other: Number) -> Symbol:
+        return symbol("add", other, self)
+
+    def __sub__(self, other: Symbol | Number) -> Symbol:
+        return symbol("sub", self, other)
+
+    def __rsub__(self, other: Number) -> Symbol:
+        return symbol("sub", other, self)
+
+    def __mul__(self, other: Symbol | Number) -> Symbol:
+        return symbol("mul", self, other)
+
+    def __rmul__(self, other: Number) -> Symbol:
+        return symbol("mul", other, self)
+
+    def __truediv__(self, other: Symbol | Number) -> Symbol:
+        return symbol("div", self, other)
+
+    def __rtruediv__(self, other: Number) -> Symbol:
+        return symbol("div", other, self)
+
+    def __neg__(self) -> Symbol:
+        return symbol("neg", self)
+
+    def __abs__(self) -> Symbol:
+        return symbol("abs", self)
+
+    def __invert__(self) -> Symbol:
+        return symbol("not", self)
+
+    def __and__(self, other: Symbol) -> Symbol:
+        return symbol("and", self, other)
+
+    def __or__(self, other: Symbol) -> Symbol:
+        return symbol("or", self, other)
+
+    def __lt__(self, other: Symbol | Number) -> Symbol:
+        return symbol("lt", self, other)
+
+    def __le__(self, other: Symbol | Number) -> Symbol:
+        return symbol("le", self, other)
+
+    def __gt__(self, other: Symbol | Number) -> Symbol:
+        return symbol("gt", self, other)
+
+    def __ge__(self, other: Symbol | Number) -> Symbol:
+        return symbol("ge", self, other)
+
+    def __eq__(self, other: object) -> Any:
+        return symbol("eq", self, other)
+
+    def __ne__(self, other: object) -> Any:
+        return symbol("ne", self, other)
+
+
+def node_of(value: object) -> Node:
+    """The tree of a symbol, or of a number. Raises ``SpecError`` for anything else."""
+    if isinstance(value, Symbol):
+        return value.node
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise SpecError(f"an epilogue's function computes with {value!r}: need a symbol or a number")
+    return number(float(value))
+
+
+def symbol(function: str, *arguments: object) -> Symbol:
+    """The symbol of a call."""
+    return Symbol(call(function, *map(node_of, arguments)))
