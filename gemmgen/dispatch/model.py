@@ -112,7 +112,8 @@ def _wave_clocks(work: Work, device: Device, p: Parameters, blocks: int, sms: in
     latency = p.memory_latency_seconds * device.clock_hz
     step = _norm((busy, latency * costs.latency / work.in_flight), p.sharpness)
     store = blocks * work.stored_bytes * costs.stores / p.l2_bytes_per_clock
-    return latency * (1 + costs.idle + costs.pause * (work.results - 1)) + step * work.steps + store
+    finish = blocks * work.finishing_clocks
+    return latency * (1 + costs.idle + costs.pause * (work.results - 1)) + step * work.steps + store + finish
 
 
 def _norm(values: Sequence[float], exponent: float) -> float:

@@ -333,6 +333,8 @@ class Work:
     """True if it is launched while the one before it still runs."""
     results: float = 1.0
     """Results of a block, one after the other."""
+    finishing_clocks: float = 0.0
+    """Clock cycles in which a block's epilogue keeps an SM busy, as far as nothing hides them."""
     costs: Costs = Costs()
 
 

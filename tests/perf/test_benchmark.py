@@ -14,7 +14,7 @@ from gemmgen.core.elements import to_elements, to_numbers
 from gemmgen.core.errors import EnvironmentMissing, LaunchError, VerificationError
 from gemmgen.perf import benchmark as benchmarks
 from gemmgen.perf import contestants
-from gemmgen.perf.benchmark import Candidate, Timing, benchmark, compare, first_difference
+from gemmgen.perf.benchmark import Candidate, Timing, benchmark, compare, first_difference, flushed
 from gemmgen.perf.clocks import ClockReader
 from gemmgen.runtime.cuda import gpu_available
 from gemmgen.toolchain.compilation import compile_plan
@@ -259,3 +259,10 @@ def test_graphs_of_fast_and_slow_contestants_take_about_as_long(monkeypatch):
     samples, launches = contestants.measure_in_turns(0, [contestant(name) for name in seconds], 3, 12)
     assert launches == [201, 3]
     assert [taken[0] / count for taken, count in zip(samples, launches, strict=True)] == pytest.approx(list(seconds.values()))
+
+
+def test_a_peer_that_flushes_tiny_results_is_no_difference():
+    """torch's silu(-88) is 0, for which a kernel has the exact -5e-37; anything larger beside a 0 is a difference."""
+    got, peer = np.array([-5.3e-37, 1.0, 1e-30], np.float32), np.array([0.0, 1.0, 0.0], np.float32)
+    assert first_difference("C", got[:2], flushed(got, peer)[:2]) == ""
+    assert first_difference("C", got, flushed(got, peer)).startswith("C[2]")

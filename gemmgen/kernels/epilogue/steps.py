@@ -128,6 +128,12 @@ class Step:
         return sum(node.function.special for node in self._nodes if node.function is not None)
 
     @property
+    def instructions(self) -> float:
+        """Instructions of its functions for an element."""
+        functions = [(node.function, node.quick(self.accuracy)) for node in self._nodes if node.function is not None]
+        return sum(one.quick_cost if quick and one.quick_cost is not None else one.cost for one, quick in functions)
+
+    @property
     def _nodes(self) -> list[Typed]:
         return [node for _, tree in self.assignments for node in tree.walk()]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from gemmgen.core.formulas import ceil_div, round_up
@@ -12,6 +13,10 @@ from gemmgen.kernels.gemm.peer import gemm_peer
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.strategies import part_of
 
+LANES_PER_CLOCK = 128.0
+"""Lanes that an SM issues an instruction for in a clock cycle."""
+SPECIAL_PER_CLOCK = 16.0
+"""Special functions of an SM in a clock cycle (CUDA C++ Programming Guide, table of arithmetic throughputs)."""
 UNFILLED = 0.3
 """Time of a tile that lacks rows for some groups of warps: this share of what the missing ones would take is spent all the same."""
 
@@ -31,7 +36,19 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     factors += float(k * n * b.element_bytes * (batch * groups if problem.get("stride_b", 1) else 1))
     moved = Moved(tiles, factors, float(m * n * batch * result_bytes(plan)))
     found: tuple[Work, ...] = part_of(plan, "cost").work(plan, problem, moved)
-    return found
+    finishing = finishing_clocks(plan) * m * n * batch
+    if not finishing or not found:
+        return found
+    last = found[-1]
+    hidden = max(1.0, last.results) if plan.finishes_aside and plan.store != "partial" else 1.0
+    return (*found[:-1], replace(last, finishing_clocks=finishing / max(1.0, last.blocks) / hidden))
+
+
+def finishing_clocks(plan: GemmPlan) -> float:
+    """Clock cycles in which an SM issues the epilogue's instructions for one element, or its special functions if they take longer."""
+    instructions = sum(step.instructions for step in plan.epilogue)
+    special = sum(step.special for step in plan.epilogue)
+    return max(instructions / LANES_PER_CLOCK, special / SPECIAL_PER_CLOCK)
 
 
 def cost(plan: GemmPlan, problem: Mapping[str, int]) -> Cost:

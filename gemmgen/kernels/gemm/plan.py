@@ -143,6 +143,11 @@ class GemmPlan(KernelPlan):
         return 1
 
     @property
+    def finishes_aside(self) -> bool:
+        """True if a block finishes one result while it multiplies for the next."""
+        return False
+
+    @property
     def least_depth(self) -> int:
         """k from which on products are made of those of smaller types; 0: none are."""
         return 0

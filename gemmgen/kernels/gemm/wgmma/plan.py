@@ -43,6 +43,10 @@ class WgmmaPlan(TensorPlan):
         return min(255, 65536 // (self.threads * self.loop.min_blocks_per_sm) // 8 * 8)
 
     @property
+    def finishes_aside(self) -> bool:
+        return self.loop.ping_pong
+
+    @property
     def slice_k(self) -> int:
         return self.loop.tile_k * self.loop.k_groups
 
