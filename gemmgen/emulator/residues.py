@@ -51,9 +51,15 @@ def words(value: Array) -> Array:
 
 
 def of_float(value: float) -> np.uint32:
-    """A floating-point literal, a dyadic fraction, as a residue; infinities and NaN as some fixed ones."""
+    """A floating-point literal, a dyadic fraction, as a residue; infinities and NaN as some fixed ones.
+
+    Those from 2^23 to 2^24 are read as their bits, which count up by one from each integer to the next: code adds and subtracts such
+    numbers to convert integers that it writes into, or reads from, the lowest bits."""
     if value != value or value in (float("inf"), float("-inf")):
         return np.uint32(zlib.crc32(repr(value).encode()) % MODULUS)
+    if 2.0**23 <= abs(value) < 2.0**24:
+        bits = int(np.float32(abs(value)).view(np.uint32))
+        return np.uint32((bits if value > 0 else -bits) % MODULUS)
     numerator, denominator = float(value).as_integer_ratio()
     return np.uint32(numerator * pow(denominator, -1, MODULUS) % MODULUS)
 

@@ -210,6 +210,8 @@ class FieldPart:
     """Residues of its scalars that are not the instance's."""
     arrange: Callable[[str, npt.NDArray[Any]], npt.NDArray[Any]] | None = None
     """Its result as the instance arranges it, from the result's name and elements."""
+    stored: Callable[[npt.NDArray[Any]], npt.NDArray[Any]] | None = None
+    """The elements that the instance stores, from residues of its result; None if the plain kernel stores them likewise."""
     whole: bool = False
     """True if ``sizes`` are all dimensions of its problem, not only those that ``--size`` sets."""
 

@@ -337,7 +337,12 @@ class Reference:
         own_scalars |= {name: np.uint32(value).view(np.float32) for name, value in problem.scalars.items()}
         backend = EmulatorBackend(hazards=False, arithmetic=self.arithmetic)
         backend.run(binary, reference.sequence, case.dimensions, own_scalars, {name: piece.buffer for name, piece in pieces.items()})
-        results = {name: self._stored(name, piece) for name, piece in pieces.items() if piece.array.writes}
+        written = {name: piece for name, piece in pieces.items() if piece.array.writes}
+        if problem.stored is None:
+            results = {name: self._stored(name, piece) for name, piece in written.items()}
+        else:
+            words = {name: np.ascontiguousarray(piece.view).view(np.uint32) for name, piece in written.items()}
+            results = {name: problem.stored(residues.canonical(found)) for name, found in words.items()}
         return results if problem.arrange is None else {name: problem.arrange(name, values) for name, values in results.items()}
 
     def _stored(self, name: str, piece: CaseMemory) -> npt.NDArray[Any]:

@@ -68,6 +68,18 @@ def ring(inst: Instruction, binder: Binder) -> Operation:
     return binder.gathered([binder.target(inst, inst.operands[0], "b32")], _RING[inst.opcode], _sources(inst, binder))
 
 
+SATURATED = "saturated"
+"""The opaque function of what is bounded by 0 and 1, whichever instruction does it."""
+
+
+@instruction("add", "sub", "mul", "fma", "mad", when=lambda inst: _on_f32(inst) and inst.has("sat"), table="field")
+def saturated(inst: Instruction, binder: Binder) -> Operation:
+    """Sums and products bounded by 0 and 1."""
+    compute = _RING[inst.opcode]
+    target = binder.target(inst, inst.operands[0], "b32")
+    return binder.gathered([target], lambda *values: residues.opaque(SATURATED, [compute(*values)]), _sources(inst, binder))
+
+
 _TREE: dict[str, Callable[..., Source]] = {
     "add": residues.tree_sum,
     "sub": lambda a, b: residues.tree_sum(a, _RING["neg"](b)),
@@ -182,7 +194,7 @@ def convert_to_itself(inst: Instruction, binder: Binder) -> Operation:
     """Saturation and rounding to whole numbers are opaque; a change of rounding mode alone changes nothing."""
     target = binder.target(inst, inst.operands[0], "b32")
     plain = not any(inst.has(name) for name in ("sat", "rni", "rzi", "rmi", "rpi", "relu"))
-    key = _key(inst)
+    key = SATURATED if inst.has("sat") and not any(inst.has(name) for name in ("rni", "rzi", "rmi", "rpi", "relu")) else _key(inst)
     return binder.gathered([target], _words if plain else lambda a: residues.opaque(key, [a]), _sources(inst, binder))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gemmgen.emulator import residues
 from gemmgen.kernels.conv2d.direct import DirectPlan
 from gemmgen.kernels.conv2d.layouts import nchw32_to_nchw, reorder_filter, restore_filter
 from gemmgen.kernels.conv2d.oracle import cases
@@ -23,10 +24,13 @@ def reference_spec(plan: FinishingPlan) -> dict[str, Any]:
     """The direct kernel with the same types, factors and operations; of one element a thread where the instance is a direct kernel."""
     spec = plan.spec
     fields = spec.model_dump(mode="json", exclude_unset=True)
-    return {name: fields[name] for name in _KEPT if name in fields} | {
+    kept = {name: fields[name] for name in _KEPT if name in fields}
+    if plan.unit:
+        kept.pop("activation", None)
+    return kept | {
         "mainloop": {"strategy": "direct", "pixels": 1 if not isinstance(plan, DirectPlan) or spec.mainloop.pixels > 1 else 2},
         "input": {"type": spec.input.type, "layout": "nhwc"},
-        "output": {"type": spec.output.type, "layout": "nhwc"},
+        "output": {"type": "f32" if plan.unit else spec.output.type, "layout": "nhwc"},
         "convolution": {"groups": "argument"},
         "store": "direct",
         "label": "field_reference",
@@ -41,13 +45,7 @@ def field_cases(plan: FinishingPlan) -> list[Case]:
 
 
 def excluded(plan: FinishingPlan) -> str:
-    """Results that are rounded twice, and layouts without an inverse."""
-    if plan.spec.zero_point != "none":
-        return "the zero point is subtracted by way of sums over the filter, as integers"
-    if plan.spec.output.type == "s32":
-        return "results are integers that are computed by way of real numbers"
-    if plan.spec.output.type in ("s8", "u8") and plan.spec.activation.op == "relu" and not isinstance(plan, DirectPlan):
-        return "relu, saturation and rounding to 8 bits are one sequence of instructions, which the plain kernel does not have"
+    """Nothing is left out."""
     return ""
 
 
@@ -76,13 +74,23 @@ def parts(plan: FinishingPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]
     given = {"x": _nhwc(to_nchw(arrays["x"], spec.input.layout)), "filter": np.asarray(reorder_filter(filters, "taps"))}
     if "z" in arrays:
         given["z"] = _nhwc(to_nchw(arrays["z"], spec.output.layout))
+        if plan.unit:
+            given["z"] = residues.of_integers(given["z"]).view(np.float32)
     sizes = {name: case.dimensions[name] for name in ("n", "c", "h", "w", "k", "r", "s", "p", "q")}
     sizes |= {name: value for name, value in case.dimensions.items() if name.startswith(("stride_", "padding_", "dilation_", "groups"))}
 
     def arrange(name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return np.asarray(from_nchw(values.transpose(0, 3, 1, 2), spec.output.layout))
 
-    yield FieldPart(sizes, {}, given, arrange=arrange, whole=True)
+    yield FieldPart(sizes, {}, given, arrange=arrange, stored=_unit_bytes if plan.unit else None, whole=True)
+
+
+def _unit_bytes(results: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Results as int8 where they are bounded on a scale of 128ths, before they are rounded (``templates/conv2d/output.cu.j2``)."""
+    scaled = residues.multiplied(results, residues.of_float(1 / 128))
+    units = residues.opaque("saturated", [scaled]).reshape(results.shape)
+    low = residues.canonical(residues.multiplied(units, np.uint64(128)) + np.uint64(residues.of_float(1.5 * 2**23))) & np.uint64(0xFF)
+    return (low - (low >> np.uint64(7))).astype(np.uint8).view(np.int8).astype(np.int64)
 
 
 def _nhwc(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
