@@ -212,6 +212,9 @@ def _run(
     for index, (name, piece) in enumerate(memory.items()):
         if piece.array.reads:
             _fill(plan, case, reference.types.get(name, piece.array.type), piece, rng, case.generator(index))
+    if (derived := getattr(reference.oracle, "derived", None)) is not None:
+        for name, values in derived(plan, {name: piece.view for name, piece in memory.items()}).items():
+            memory[name].view[...] = values
     scalars = _scalars(plan, rng)
     before = {name: piece.view.copy() for name, piece in memory.items()}
     data = {name for name, piece in memory.items() if piece.array.type not in ("s32", "u32", "s64") and name != "offsets"}

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from gemmgen.emulator import residues
 from gemmgen.kernels.conv2d.direct import DirectPlan
-from gemmgen.kernels.conv2d.layouts import nchw32_to_nchw, reorder_filter, restore_filter
+from gemmgen.kernels.conv2d.layouts import nchw32_to_nchw, reorder_filter, restore_filter, tap_sums
 from gemmgen.kernels.conv2d.oracle import cases
 from gemmgen.kernels.conv2d.reference import from_nchw, to_nchw
 from gemmgen.kernels.conv2d.results import FinishingPlan
@@ -95,6 +95,15 @@ def _unit_bytes(results: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def _nhwc(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.ascontiguousarray(values.transpose(0, 2, 3, 1))
+
+
+def derived(plan: FinishingPlan, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """Sums over the filter, which the caller computes from it."""
+    if "tap_sums" not in arrays:
+        return {}
+    filters = restore_filter(arrays["filter"], plan.filter_order)
+    filters = filters if filters.ndim == 4 else nchw32_to_nchw(filters)
+    return {"tap_sums": tap_sums(filters)[..., : arrays["tap_sums"].shape[-1]]}
 
 
 def unclaimed(plan: FinishingPlan) -> tuple[str, ...]:
