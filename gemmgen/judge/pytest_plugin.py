@@ -18,9 +18,9 @@ def judge() -> Callable[..., Verdict]:
 
     def run(candidate: Path | str, task: Path | str, reference: str, *shapes: str) -> Verdict:
         from gemmgen.judge.api import judge as judged
+        from gemmgen.judge.api import parse_reference
 
-        file, _, function = reference.rpartition(":")
-        verdict = judged(Path(candidate), Path(task), (Path(file), function), shapes)
+        verdict = judged(Path(candidate), Path(task), parse_reference(reference), shapes)
         if not verdict.accepted:
             pytest.fail("; ".join(f"{failure.kind}: {failure.message}" for failure in verdict.failures), pytrace=False)
         return verdict

@@ -10,20 +10,20 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gemmgen import emulator
+from gemmgen.core.elements import ELEMENTS, numpy_type, to_elements, to_numbers
 from gemmgen.core.errors import GemmgenError
 from gemmgen.emulator import Buffer, residues
 from gemmgen.emulator.arithmetic import FIELD, REAL, Arithmetic
 from gemmgen.emulator.data_flow import DataFlow, data_dependence
 from gemmgen.emulator.program import link
-from gemmgen.judge.reference import Arrays, Question, answers
-from gemmgen.judge.task import Task, evaluate, grid_of_shapes
+from gemmgen.judge.reference import Arrays, Question, Reference
+from gemmgen.judge.task import Argument, Task, evaluate, grid_of_shapes
 from gemmgen.sanitizer.launches import Launch, module_variables
 from gemmgen.sanitizer.source import KernelCode, find_entry
 
@@ -54,6 +54,7 @@ KINDS = {
 SCHEDULES = 2
 STEP_LIMIT = 200_000
 POISON = 0xFF
+_WITH_INFINITY = ("f32", "f16", "bf16")
 _CLOCKS = re.compile(r"%(clock|clock64|clock_hi|globaltimer|globaltimer_lo|globaltimer_hi)\b")
 _PROCESSOR = re.compile(r"%(smid|nsmid|warpid|nwarpid|gridid)\b")
 _ERRORS: tuple[tuple[type[emulator.EmulatorError], str], ...] = (
@@ -140,7 +141,7 @@ _DATA: dict[str, Draw] = {
 class Referee:
     """Judges one candidate."""
 
-    def __init__(self, code: KernelCode, task: Task, reference: tuple[Path, str], shapes: list[dict[str, int]]) -> None:
+    def __init__(self, code: KernelCode, task: Task, reference: Reference, shapes: list[dict[str, int]]) -> None:
         self.code, self.task, self.reference = code, task, reference
         self.entry = find_entry(code, task.entry)
         self.given = [dict(shape) for shape in shapes]
@@ -156,9 +157,16 @@ class Referee:
         for argument in self.task.arrays:
             if argument.role == "input":
                 shape = tuple(evaluate(extent, sizes) for extent in argument.shape or ())
-                drawn = _DATA[data](rng, shape)
-                found[argument.name] = drawn.astype(np.float32) if argument.type == "f32" else np.rint(drawn * 8).astype(np.int32)
+                found[argument.name] = _drawn(argument, data, rng, shape)
         return found
+
+    def _numbers(self, arrays: Arrays) -> Arrays:
+        """Elements as numbers: float64, or integers."""
+        types = {argument.name: argument.type for argument in self.task.arrays}
+        return {
+            name: to_numbers(types[name], array).astype(np.float64 if ELEMENTS[types[name]].is_float else np.int64)
+            for name, array in arrays.items()
+        }
 
     def _call(
         self,
@@ -181,8 +189,8 @@ class Referee:
             if argument.role == "input":
                 args.append(Buffer(inputs[argument.name].copy(), name=argument.name, writable=False))
                 continue
-            dtype = np.float32 if argument.type == "f32" else np.int32
-            outputs[argument.name] = np.full(int(np.prod(shape)) * 4, POISON, np.uint8).view(dtype).reshape(shape)
+            holder = numpy_type(argument.type)
+            outputs[argument.name] = np.full(int(np.prod(shape)) * holder.itemsize, POISON, np.uint8).view(holder).reshape(shape)
             written[argument.name] = np.zeros(outputs[argument.name].nbytes, np.bool_)
             args.append(Buffer(outputs[argument.name], name=argument.name, written=written[argument.name]))
         emulator.launch(
@@ -223,13 +231,13 @@ class Referee:
         plan += [(sizes, "ordinary") for sizes in self.shapes if sizes != self.given[0]]
         plan += [(sizes, "integers") for sizes in self.shapes[-2:] if sizes != self.given[0]]
         inputs = [self._inputs(sizes, data) for sizes, data in plan]
-        questions = [Question(sizes, _wide(arrays)) for (sizes, _), arrays in zip(plan, inputs, strict=True)]
+        questions = [Question(sizes, self._numbers(arrays)) for (sizes, _), arrays in zip(plan, inputs, strict=True)]
         questions += [Question(q.sizes, {name: np.abs(array) for name, array in q.arrays.items()}) for q in questions]
         special = self._special_inputs()
-        questions.append(Question(self.given[0], _wide(special)))
-        field_inputs = self._residues()
-        questions.append(Question(self.given[0], {name: a.astype(np.int64) for name, a in field_inputs.items()}, residues.MODULUS))
-        found = answers(*self.reference, questions)
+        questions.append(Question(self.given[0], self._numbers(special)))
+        field_inputs, field_residues = self._residues()
+        questions.append(Question(self.given[0], field_residues, residues.MODULUS))
+        found = self.reference.answers(questions)
         wanted, magnitudes, of_special, of_field = found[: len(plan)], found[len(plan) : 2 * len(plan)], found[-2], found[-1]
         runs = []
         for (sizes, data), arrays, expected, magnitude in zip(plan, inputs, wanted, magnitudes, strict=True):
@@ -268,18 +276,15 @@ class Referee:
             if name not in wanted or wanted[name].shape != got.shape:
                 raise GemmgenError(f"the reference returns no array {name} of shape {got.shape}")
             if not run.written[name].all():
-                missing = int((~run.written[name]).sum()) // 4
+                missing = int((~run.written[name]).sum()) // got.itemsize
                 self._fail("unwritten-output", sizes, f"{missing} of {got.size} elements of {name} are not written")
                 continue
-            bound = wanted.get(f"{name}_bound")
-            if bound is None:
-                bound = derived_bound(sizes, wanted[name], np.abs(magnitude.get(name, wanted[name])))
-            if argument.type == "s32":
-                bound = np.zeros(got.shape)
+            got = to_numbers(argument.type, got).astype(np.float64)
+            bound = self._bound(argument, sizes, wanted, magnitude)
             with np.errstate(all="ignore"):
-                error = np.abs(got.astype(np.float64) - wanted[name].astype(np.float64))
-                ratio = np.where(error == 0, 0.0, error / bound)
-            ratio = np.where(np.isnan(got.astype(np.float64)), np.inf, ratio)
+                error = np.abs(got - wanted[name].astype(np.float64))
+                ratio = np.where((error == 0) | np.isinf(bound), 0.0, error / bound)
+            ratio = np.where(np.isnan(got) & np.isfinite(bound), np.inf, ratio)
             worst = float(ratio.max(initial=0.0))
             if worst <= 1:
                 self.verdict.worst_ratio = max(self.verdict.worst_ratio, worst)
@@ -287,6 +292,21 @@ class Referee:
             at = tuple(int(index) for index in np.argwhere(ratio > 1)[0])
             told = f"{name}{list(at)} is {got[at]:.9g}, expected {float(wanted[name][at]):.9g} within {float(bound[at]):.3g} ({data} data)"
             self._fail(self._kind_of_error(sizes, data, error, np.abs(magnitude.get(name, wanted[name]))), sizes, told)
+
+    def _bound(self, argument: Argument, sizes: dict[str, int], wanted: Arrays, magnitude: Arrays) -> npt.NDArray[np.float64]:
+        """Largest error of an output: none for integers, that of its sums in float32 and of rounding to its type for others."""
+        name, element = argument.name, ELEMENTS[argument.type]
+        value = wanted[name].astype(np.float64)
+        if element.format is None:
+            return np.zeros(value.shape)
+        given = wanted.get(f"{name}_bound")
+        if given is not None and not self.reference.any_order:
+            return given.astype(np.float64)
+        bound = derived_bound(sizes, value, np.abs(magnitude.get(name, wanted[name])))
+        if argument.type != "f32":
+            bound = bound + element.format.roundoff * (np.abs(value) + bound) + element.format.smallest / 2
+            bound = np.where(np.abs(value) + bound >= element.format.largest, np.inf, bound)
+        return bound if given is None else np.maximum(bound, given)
 
     def _kind_of_error(self, sizes: dict[str, int], data: str, error: npt.NDArray[Any], magnitude: npt.NDArray[Any]) -> str:
         with np.errstate(all="ignore"):
@@ -339,12 +359,12 @@ class Referee:
     def _special_inputs(self) -> Arrays:
         found = self._inputs(self.given[0], "ordinary", seed=7)
         rng = np.random.default_rng(11)
-        for array in found.values():
-            if array.dtype == np.float32 and array.size:
+        for argument in self.task.arrays:
+            array = found.get(argument.name)
+            if array is not None and argument.type in _WITH_INFINITY and array.size:
                 flat = array.reshape(-1)
-                flat[rng.integers(0, flat.size)] = np.nan
-                flat[rng.integers(0, flat.size)] = np.inf
-                flat[rng.integers(0, flat.size)] = 0.0
+                for value in (np.nan, np.inf, 0.0):
+                    flat[rng.integers(0, flat.size)] = to_elements(argument.type, np.array([value], np.float32))[0]
         return found
 
     def _check_special(self, inputs: Arrays, wanted: Arrays) -> None:
@@ -354,20 +374,31 @@ class Referee:
         run = self._try(self.given[0], inputs)
         if run is None:
             return
-        for name, got in run.outputs.items():
-            if got.dtype != np.float32 or name not in wanted or wanted[name].dtype.kind != "f":
+        for argument in self.task.arrays:
+            name = argument.name
+            if argument.role != "output" or argument.type not in _WITH_INFINITY or name not in wanted or wanted[name].dtype.kind != "f":
                 continue
+            got = to_numbers(argument.type, run.outputs[name])
             lost = np.isnan(wanted[name]) & ~np.isnan(got) | np.isfinite(wanted[name]) & ~np.isfinite(got)
             if lost.any():
                 at = tuple(int(index) for index in np.argwhere(lost)[0])
                 self._fail("special-values", self.given[0], f"{name}{list(at)} is {got[at]}, expected {wanted[name][at]}")
 
-    def _residues(self) -> Arrays:
+    def _residues(self) -> tuple[Arrays, Arrays]:
+        """Random elements of the inputs, and the residues or integers that they are."""
         rng = np.random.default_rng(5)
         found: Arrays = {}
+        meant: Arrays = {}
+        types = {argument.name: argument.type for argument in self.task.arrays}
         for name, array in self._inputs(self.given[0], "ordinary").items():
-            found[name] = rng.integers(0, residues.MODULUS, array.shape, dtype=np.uint64) if array.dtype == np.float32 else array
-        return found
+            if ELEMENTS[types[name]].is_float:
+                most = residues.MODULUS if types[name] == "f32" else 1 << 8 * array.itemsize
+                codes = rng.integers(0, most, array.shape, dtype=np.uint64)
+                found[name] = codes.astype(f"u{array.itemsize}").view(array.dtype)
+                meant[name] = residues.canonical(residues.of_codes(codes, types[name])).reshape(array.shape).astype(np.int64)
+            else:
+                found[name], meant[name] = array, array.astype(np.int64)
+        return found, meant
 
     def _check_field(self, inputs: Arrays, wanted: Arrays) -> None:
         """The same polynomial as the reference, where the reference is one."""
@@ -375,26 +406,41 @@ class Referee:
         if dependence.reason or dependence.choices:
             self.verdict.checks.append("no field test: data decide about control flow or values")
             return
-        given = {name: array.astype(np.uint32).view(np.float32) if array.dtype == np.uint64 else array for name, array in inputs.items()}
         try:
-            run = self._call(self.given[0], given, arithmetic=FIELD)
+            run = self._call(self.given[0], inputs, arithmetic=FIELD)
         except emulator.EmulatorError:
             self.verdict.checks.append("no field test: an instruction has no meaning over a field")
             return
         compared = False
-        for name, got in run.outputs.items():
-            if got.dtype != np.float32 or name not in wanted or wanted[name].size != got.size:
+        for argument in self.task.arrays:
+            name = argument.name
+            if argument.role != "output" or not ELEMENTS[argument.type].is_float or name not in wanted:
+                continue
+            got, expected = run.outputs[name].reshape(-1), wanted[name].reshape(-1)
+            if expected.size != got.size:
                 continue
             compared = True
-            words = residues.canonical(got.reshape(-1).view(np.uint32))
-            if (words != wanted[name]).any():
-                at = int(np.flatnonzero(words != wanted[name])[0])
+            words = got.view(f"u{got.itemsize}").astype(np.uint64)
+            if argument.type == "f32":
+                words = residues.canonical(words)
+            else:
+                expected = residues.narrowed(expected, residues.CODE_BITS[argument.type])
+            if (words != expected).any():
+                at = int(np.flatnonzero(words != expected)[0])
                 self._fail("another-polynomial", self.given[0], f"{name}, element {at}, is another polynomial of the inputs")
         self.verdict.checks.append("one run over a finite field" if compared else "no field test: the reference is no polynomial")
 
 
-def _wide(arrays: Arrays) -> Arrays:
-    return {name: array.astype(np.float64) if array.dtype == np.float32 else array.astype(np.int64) for name, array in arrays.items()}
+def _drawn(argument: Argument, data: str, rng: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Elements of an input: numbers of a type with few exponents are drawn from a narrower range."""
+    drawn = _DATA[data](rng, shape)
+    element = ELEMENTS[argument.type]
+    if element.format is None:
+        least, most = element.limits
+        return np.clip(np.rint(drawn * 8), least, most).astype(numpy_type(argument.type))
+    if argument.type not in ("f32", "bf16") and data in ("large", "small", "of many magnitudes"):
+        drawn = np.sign(drawn) * np.abs(drawn) ** (0.3 if argument.type == "f16" else 0.15)
+    return to_elements(argument.type, drawn.astype(np.float32))
 
 
 def derived_bound(sizes: dict[str, int], value: npt.NDArray[Any], magnitude: npt.NDArray[Any]) -> npt.NDArray[np.float64]:

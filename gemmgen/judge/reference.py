@@ -1,4 +1,4 @@
-"""The reference: a stranger's Python, run in a process of its own with limits on time and memory, and no files of this one's.
+"""The reference as Python: a stranger's, run in a process of its own with limits on time and memory, and no files of this one's.
 
 `function(sizes, arrays)` takes a dictionary of integers and one of NumPy arrays (float64, or integers), and returns a dictionary of
 output arrays. An output may come with a bound of its own, as `name_bound`. The process is no sandbox: it runs with the rights of the user.
@@ -12,8 +12,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -61,10 +62,33 @@ np.savez("found.npz", **results)
 
 
 class Question:
-    """Inputs for one call of the reference."""
+    """Inputs for one call of the reference, as numbers; as residues where ``field`` is the modulus."""
 
     def __init__(self, sizes: dict[str, int], arrays: Arrays, field: int = 0) -> None:
         self.sizes, self.arrays, self.field = sizes, arrays, field
+
+
+class Reference(Protocol):
+    """A function that computes outputs from inputs."""
+
+    any_order: bool
+    """True if the bounds that come with its outputs hold for one order of additions, so that others are given those of sums too."""
+
+    def answers(self, questions: Sequence[Question]) -> list[Arrays]:
+        """The outputs for each question, and bounds of their errors as ``NAME_bound`` where it knows them. Raises ``SpecError``."""
+
+
+@dataclass(frozen=True)
+class PythonReference:
+    """A function in a file of Python."""
+
+    file: Path
+    function: str
+    any_order: bool = False
+
+    def answers(self, questions: Sequence[Question]) -> list[Arrays]:
+        """The function's results, from a process of its own."""
+        return answers(self.file, self.function, questions)
 
 
 def answers(file: Path, function: str, questions: Sequence[Question], seconds: int = SECONDS) -> list[Arrays]:

@@ -15,7 +15,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z_]\w{0,63}$")]
 Text = Annotated[str, Field(min_length=1, max_length=200)]
 Size = int | Text
 """An integer, or a formula over the sizes of a problem."""
-ElementType = Literal["f32", "s32"]
+ElementType = Literal["f32", "f16", "bf16", "e4m3", "e5m2", "s32", "s8", "u8"]
 LARGEST_ELEMENTS = 1 << 20
 """Elements of one array in a run."""
 

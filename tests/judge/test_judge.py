@@ -14,7 +14,7 @@ from gemmgen.cli import cli
 from gemmgen.core.errors import SpecError
 from gemmgen.judge.page import verdict_page
 from gemmgen.judge.referee import KINDS, Failure, Referee, Verdict
-from gemmgen.judge.reference import Question, answers
+from gemmgen.judge.reference import PythonReference, Question, answers
 from gemmgen.judge.task import Task, parse_shapes
 from gemmgen.sanitizer.front_end import CompileOptions
 from gemmgen.sanitizer.source import load_kernel
@@ -27,7 +27,9 @@ MOST_SECONDS = 60
 
 def verdict_of(candidate: Candidate) -> Verdict:
     code = load_kernel(candidate.source, f"{candidate.name}.cu", Path(), CompileOptions("sm_80"))
-    return Referee(code, Task.model_validate(candidate.task), (REFERENCES, candidate.function), parse_shapes((candidate.shape,))).judge()
+    return Referee(
+        code, Task.model_validate(candidate.task), PythonReference(REFERENCES, candidate.function), parse_shapes((candidate.shape,))
+    ).judge()
 
 
 @pytest.mark.parametrize("candidate", exploits() if ALL else exploits()[1::12], ids=lambda candidate: candidate.name)
@@ -102,3 +104,88 @@ def test_the_page_escapes_what_a_kernel_says():
     page = verdict_page(verdict)
     assert "<script>.cu" not in page
     assert "<b>no</b>" not in page
+
+
+HALF_GEMM = """
+#include <cuda_%(header)s.h>
+extern "C" __global__ void gemm(const %(type)s* A, const %(type)s* B, %(type)s* C, int m, int n, int k) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= m * n) return;
+    float sum = 0;
+    for (int j = 0; j < k%(less)s; ++j) sum = fmaf(%(to)s(A[i / n * k + j]), %(to)s(B[j * n + i %% n]), sum);
+    C[i] = %(from)s(sum);
+}
+"""
+_BF16 = {"header": "bf16", "type": "__nv_bfloat16", "to": "__bfloat162float", "from": "__float2bfloat16"}
+_F16 = {"header": "fp16", "type": "__half", "to": "__half2float", "from": "__float2half"}
+
+
+def typed_task(kind: str) -> dict[str, object]:
+    arguments = [{**argument, "type": kind} if argument["name"] in "ABC" else argument for argument in GEMM["arguments"]]
+    return {**GEMM, "arguments": arguments}
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "less", "accepted"), [("bf16", _BF16, "", True), ("bf16", _BF16, " - 1", False), ("f16", _F16, "", True)]
+)
+def test_elements_of_16_bits_are_judged(kind, words, less, accepted):
+    code = load_kernel(HALF_GEMM % {**words, "less": less}, "half.cu", Path(), CompileOptions("sm_80"))
+    reference = PythonReference(REFERENCES, "gemm")
+    verdict = Referee(code, Task.model_validate(typed_task(kind)), reference, parse_shapes((GEMM_SHAPE,))).judge()
+    assert verdict.accepted == accepted, verdict.failures
+    assert "one run over a finite field" in verdict.checks
+    assert accepted or "another-polynomial" in verdict.kinds
+
+
+BYTES = """
+extern "C" __global__ void gemm(const signed char* A, const unsigned char* B, int* C, int m, int n, int k) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= m * n) return;
+    int sum = 0;
+    for (int j = 0; j < k; ++j) sum += A[i / n * k + j] * B[j * n + i % n];
+    C[i] = sum;
+}
+"""
+
+
+def test_integers_of_8_bits_are_judged():
+    types = {"A": "s8", "B": "u8", "C": "s32"}
+    arguments = [{**one, "type": types[one["name"]]} if one["name"] in types else one for one in GEMM["arguments"]]
+    task = Task.model_validate({**GEMM, "arguments": arguments})
+    for text, accepted in ((BYTES, True), (BYTES.replace("signed char* A", "unsigned char* A"), False)):
+        code = load_kernel(text, "bytes.cu", Path(), CompileOptions("sm_80"))
+        assert Referee(code, task, PythonReference(REFERENCES, "gemm"), parse_shapes((GEMM_SHAPE,))).judge().accepted == accepted
+
+
+SPEC = """
+kind: gemm
+alpha: one
+beta: zero
+alignment: {a: 1, b: 1, c: 1}
+mainloop: {strategy: naive, threadblock: {m: 8, n: 32}}
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), [("good.cu", 0), ("bad.cu", 1)])
+def test_a_spec_is_a_reference(files, name, code):
+    (files / "spec.yaml").write_text(SPEC)
+    options = ["--task", str(files / "task.yaml"), "--reference", str(files / "spec.yaml"), "--shapes", GEMM_SHAPE]
+    result = CliRunner().invoke(cli, ["judge", str(files / name), *options, "--json"])
+    assert result.exit_code == code, result.output
+    assert "one run over a finite field" in json.loads(result.output)["checks"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        (SPEC.replace("alpha: one", "alpha: argument"), "alpha"),
+        (SPEC + "storage: {a: bf16, b: bf16, c: f32}", "A is an input of type bf16"),
+        (SPEC + "epilogue: [{op: bias, per: column}]", "its arrays are"),
+    ],
+)
+def test_a_spec_that_does_not_fit_the_task_is_told(files, fields, told):
+    (files / "spec.yaml").write_text(fields)
+    options = ["--task", str(files / "task.yaml"), "--reference", str(files / "spec.yaml"), "--shapes", GEMM_SHAPE]
+    result = CliRunner().invoke(cli, ["judge", str(files / "good.cu"), *options])
+    assert result.exit_code == 2
+    assert told in result.output

@@ -12,7 +12,6 @@ from gemmgen.cli import exit_codes
 from gemmgen.cli.options import json_option
 from gemmgen.cli.output import duration, print_json, styled
 from gemmgen.cli.selection import write_output
-from gemmgen.core.errors import SpecError
 from gemmgen.core.text import printable
 
 if TYPE_CHECKING:
@@ -24,10 +23,11 @@ if TYPE_CHECKING:
 @click.option("--task", "task_file", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=True, help="The launch file.")
 @click.option(
     "--reference",
-    metavar="FILE.py:FUNCTION",
+    metavar="FILE.py:FUNCTION|SPEC",
     required=True,
-    help="Python that computes the outputs from the inputs. It runs as your user in a process of its own, with limits on time and "
-    "memory but without a sandbox: read a stranger's reference before you use it.",
+    help="A spec, whose arrays and sizes the task names as the spec does; or Python that computes the outputs from the inputs. Python "
+    "runs as your user in a process of its own, with limits on time and memory but without a sandbox: read a stranger's reference "
+    "before you use it.",
 )
 @click.option("shapes", "--shapes", metavar="m=64,n=48,k=32", multiple=True, required=True, help="A problem. Repeatable.")
 @click.option("page", "--page", type=click.Path(dir_okay=False, path_type=Path), help="Write the verdict as an HTML page.")
@@ -43,13 +43,10 @@ def command(
 
     Exits with 0 if it is accepted, 1 if it is refused, 2 if it could not be judged.
     """
-    from gemmgen.judge.api import judge
+    from gemmgen.judge.api import judge, parse_reference
     from gemmgen.judge.page import verdict_page
 
-    file, _, function = reference.rpartition(":")
-    if not file or not function.isidentifier():
-        raise SpecError(f"--reference {reference!r}: expected FILE.py:FUNCTION")
-    verdict = judge(candidate, task_file, (Path(file), function), tuple(shapes))
+    verdict = judge(candidate, task_file, parse_reference(reference), tuple(shapes))
     if page is not None:
         write_output(page, verdict_page(verdict))
     if as_json:
