@@ -24,6 +24,7 @@ from gemmgen.emulator.data_flow import DataFlow, data_dependence
 from gemmgen.emulator.program import link
 from gemmgen.judge.reference import Arrays, Question, Reference
 from gemmgen.judge.task import Argument, Task, evaluate, grid_of_shapes
+from gemmgen.sanitizer.findings import Finding, findings_of, findings_report
 from gemmgen.sanitizer.launches import Launch, module_variables
 from gemmgen.sanitizer.source import KernelCode, find_entry
 
@@ -90,6 +91,8 @@ class Verdict:
     checks: list[str] = field(default_factory=list)
     """Checks that were made, in words."""
     shapes: list[dict[str, int]] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    """What the emulator found, with its places in the source."""
     worst_ratio: float = 0.0
     """Largest error over its bound."""
     seconds: float = 0.0
@@ -111,6 +114,7 @@ class Verdict:
             "accepted": self.accepted,
             "kinds": self.kinds,
             "failures": [{"kind": f.kind, "meaning": KINDS[f.kind], "shape": f.shape, "message": f.message} for f in self.failures],
+            **findings_report(self.findings),
             "checks": self.checks,
             "shapes": self.shapes,
             "worst_ratio": round(self.worst_ratio, 4),
@@ -218,6 +222,8 @@ class Referee:
             return self._call(sizes, inputs, **more)
         except emulator.EmulatorError as error:
             kind = next((name for type_, name in _ERRORS if isinstance(error, type_)), "hangs")
+            if kind not in self.verdict.kinds:
+                self.verdict.findings += findings_of(error, (), self.code.text_of)
             self._fail(kind, sizes, str(error))
             return None
 

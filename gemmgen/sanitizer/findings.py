@@ -55,6 +55,21 @@ class Finding:
         return asdict(self)
 
 
+def findings_report(findings: Sequence[Finding]) -> dict[str, Any]:
+    """What every command prints of findings as JSON: whether one is an error, the first error with its place, and all of them."""
+    worst = next((finding for finding in findings if finding.severity == "error"), None)
+    place = worst.places[0] if worst is not None and worst.places else None
+    return {
+        "clean": worst is None,
+        "problem": worst.text if worst is not None else None,
+        "kind": worst.title if worst is not None else None,
+        "source_line": place.line if place is not None else None,
+        "ptx_line": place.ptx_line if place is not None else None,
+        "threads": place.threads if place is not None else None,
+        "findings": [finding.to_json() for finding in findings],
+    }
+
+
 def code_of(kind: type[EmulatorError]) -> str:
     """The stable name of a kind of finding: `SharedRace` is `shared-race`."""
     return kind.code or re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind.__name__).lower()

@@ -70,6 +70,15 @@ def test_the_command_says_so_by_its_exit_code(files, name, code):
     found = json.loads(result.output)
     assert found["accepted"] == (code == 0)
     assert ("wrong-function" in found["kinds"]) == (code == 1)
+    assert found["clean"] and found["findings"] == []
+
+
+def test_findings_of_the_emulator_are_reported_with_their_places(files):
+    (files / "race.cu").write_text(gemm_source(LOOP, "C[i] = sum; C[i ^ 1] = sum;"))
+    options = ["--task", str(files / "task.yaml"), "--reference", f"{REFERENCES}:gemm", "--shapes", GEMM_SHAPE]
+    found = json.loads(CliRunner().invoke(cli, ["judge", str(files / "race.cu"), *options, "--json"]).output)
+    assert not found["clean"] and found["source_line"] and found["findings"][0]["code"]
+    assert found["problem"] == found["findings"][0]["text"]
 
 
 @pytest.mark.parametrize(

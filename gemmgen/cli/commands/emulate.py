@@ -23,7 +23,7 @@ from gemmgen.cli.output import count, counted, print_json
 from gemmgen.cli.selection import write_output
 from gemmgen.core.text import printable
 from gemmgen.sanitizer.arguments import KernelArgument, argument_of, has_parts, parse_argument
-from gemmgen.sanitizer.findings import Finding
+from gemmgen.sanitizer.findings import Finding, findings_report
 from gemmgen.sanitizer.front_end import COMPILERS, CompileOptions
 from gemmgen.sanitizer.launches import Dimensions, Launch, Run, Settings, run_launches, schedule_difference
 from gemmgen.sanitizer.source import KernelCode, UnusableInput, find_entry, read_kernel_file
@@ -468,21 +468,13 @@ def _print_array(name: str, argument: KernelArgument, limit: int) -> None:
 def _to_json(
     code: KernelCode, launches: Sequence[Launch], run: Run, findings: Sequence[Finding], shown: Sequence[tuple[str, int]]
 ) -> dict[str, Any]:
-    worst = next((finding for finding in findings if finding.severity == "error"), None)
-    place = worst.places[0] if worst is not None and worst.places else None
     arrays = run.arrays()
     last = run.results[-1] if run.results else None
     return {
         "file": code.name,
         "entry": launches[-1].entry.symbol,
         "architecture": code.architecture,
-        "clean": worst is None,
-        "problem": worst.text if worst is not None else None,
-        "kind": worst.title if worst is not None else None,
-        "source_line": place.line if place is not None else None,
-        "ptx_line": place.ptx_line if place is not None else None,
-        "threads": place.threads if place is not None else None,
-        "findings": [finding.to_json() for finding in findings],
+        **findings_report(findings),
         "output": run.output,
         "grid": last.grid if last is not None else None,
         "block": last.block if last is not None else None,

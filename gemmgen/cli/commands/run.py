@@ -195,6 +195,8 @@ def _print(shown: str, report: Report) -> None:
 
 
 def _to_json(report: Report) -> dict[str, Any]:
+    from gemmgen.sanitizer.findings import findings_report
+
     return {
         "status": report.status,
         "seconds": round(report.seconds, 3),
@@ -202,7 +204,7 @@ def _to_json(report: Report) -> dict[str, Any]:
             {"name": name, "launches": t.launches, "skipped": t.skipped, "instructions": t.instructions, "seconds": round(t.seconds, 3)}
             for name, t in report.kernels.items()
         ],
-        "findings": [finding.to_json() for finding in report.findings],
+        **findings_report(report.findings),
         "unsupported": [{"call": call, "place": place} for call, place in report.unsupported.items()],
         "refused": [{"kernel": kernel, "reason": reason} for kernel, reason in report.refused.items()],
         "allocations": report.allocations,
