@@ -44,7 +44,7 @@ _INTEGERS = ("s8", "u8", "s32", "u32")
 _PLAIN = ("s32", "u32", "s64", "bool")
 """Types of arrays that are not drawn from the field."""
 _FIELD_BITS = 31
-METHOD = 1
+METHOD = 2
 """Version of the claims: certificates quote no record of another one."""
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 FIRST_PAIRED_ARCHITECTURE = "sm_80"

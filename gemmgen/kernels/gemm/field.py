@@ -14,7 +14,9 @@ from gemmgen.kernels.gemm.oracle import cases, group_rows
 from gemmgen.kernels.gemm.plan import GemmPlan, epilogue_accuracy
 from gemmgen.kernels.gemm.spec import GemmSpec
 
-CASES = ("2 x 3 tiles", "primes")
+CASES = (("2 x 3 tiles",), ("padded leading dimensions", "primes"))
+"""The cases that are run, each with what takes its place where a spec leaves no gaps. Leading dimensions that are alike would hide that one
+is taken for another."""
 _REFERENCE = {
     "mainloop": {"strategy": "naive", "threadblock": {"m": 8, "n": 32}},
     "storage": {"a": "f32", "b": "f32", "c": "f32"},
@@ -32,9 +34,10 @@ def reference_spec(plan: GemmPlan) -> dict[str, Any]:
 
 
 def field_cases(plan: GemmPlan) -> list[Case]:
-    """Whole tiles, several in each direction, and sizes that no tile divides."""
-    found = cases(plan)
-    return [next(case for case in found if case.name == name) for name in CASES if any(case.name == name for case in found)]
+    """Whole tiles, several in each direction, and sizes that no tile divides, with gaps between the rows of each matrix."""
+    found = {case.name: case for case in reversed(cases(plan))}
+    chosen = (next((name for name in names if name in found), None) for names in CASES)
+    return [found[name] for name in chosen if name is not None]
 
 
 def excluded(plan: GemmPlan) -> str:
