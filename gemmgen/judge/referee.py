@@ -443,7 +443,8 @@ def _drawn(argument: Argument, data: str, rng: np.random.Generator, shape: tuple
     element = ELEMENTS[argument.type]
     if element.format is None:
         least, most = element.limits
-        return np.clip(np.rint(drawn * 8), least, most).astype(numpy_type(argument.type))
+        clipped: npt.NDArray[Any] = np.clip(np.rint(drawn * 8), least, most)
+        return clipped.astype(numpy_type(argument.type))
     if argument.type not in ("f32", "bf16") and data in ("large", "small", "of many magnitudes"):
         drawn = np.sign(drawn) * np.abs(drawn) ** (0.3 if argument.type == "f16" else 0.15)
     return to_elements(argument.type, drawn.astype(np.float32))

@@ -71,8 +71,9 @@ class Question:
 class Reference(Protocol):
     """A function that computes outputs from inputs."""
 
-    any_order: bool
-    """True if the bounds that come with its outputs hold for one order of additions, so that others are given those of sums too."""
+    @property
+    def any_order(self) -> bool:
+        """True if the bounds that come with its outputs hold for one order of additions, so that others are given those of sums too."""
 
     def answers(self, questions: Sequence[Question]) -> list[Arrays]:
         """The outputs for each question, and bounds of their errors as ``NAME_bound`` where it knows them. Raises ``SpecError``."""
