@@ -16,6 +16,7 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.expressions import Walker
 from gemmgen.core.formulas import GRAMMAR, Formula
 from gemmgen.kernels.launch import GRID_LIMITS, ArrayArgument, KernelLaunch, LaunchSequence
+from gemmgen.proof.solver import shape_of
 from gemmgen.proof.values import Term, Value, as_term, constant
 
 AXES = "xyz"
@@ -153,7 +154,7 @@ class Contract:
         for name, value in self._values.items():
             solver = z3.Solver()
             solver.set("timeout", 200)
-            solver.add(*[fact for fact in self.facts if not _is_product(fact)], value.z3 < 1)
+            solver.add(*[fact for fact in self.facts if not shape_of(fact).nonlinear], value.z3 < 1)
             if value.low == 0 and solver.check() == z3.unsat:
                 self._values[name] = Value(value.term, 1, value.high, value.zeros)
 
@@ -205,18 +206,3 @@ def _factors(formula: Formula) -> list[ast.expr]:
         else:
             found.append(node)
     return found
-
-
-def _is_product(term: z3.ExprRef) -> bool:
-    """True if numbers that are not known are multiplied anywhere in a term."""
-    seen: set[int] = set()
-    pending = [term]
-    while pending:
-        part = pending.pop()
-        if part.get_id() in seen:
-            continue
-        seen.add(part.get_id())
-        if z3.is_mul(part) and sum(not z3.is_int_value(child) for child in part.children()) > 1:
-            return True
-        pending += part.children()
-    return False

@@ -10,13 +10,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
+import numpy as np
 import z3
 
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Function, Instruction, Module
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.proof.contract import AXES, Contract
 from gemmgen.proof.control import Unliftable
-from gemmgen.proof.slicing import relevant_registers
+from gemmgen.proof.enumeration import Numbers
+from gemmgen.proof.polynomials import Polynomials
+from gemmgen.proof.slicing import relevant_registers, uniform_floats
 from gemmgen.proof.solver import Solver
 from gemmgen.proof.values import UNBOUNDED, Condition, Term, Value, as_term, constant, negation
 
@@ -87,10 +90,12 @@ class Knowledge:
     def __init__(self, module: Module, function: Function, contract: Contract, solver: Solver) -> None:
         self.module, self.function, self.contract, self.solver = module, function, contract, solver
         self.relevant = relevant_registers(function)
+        self.uniform_floats = uniform_floats(function)
         self.facts: list[z3.BoolRef] = list(contract.facts)
         self.private: list[z3.ExprRef] = []
         """Symbols that every thread has for itself."""
         self.lifted = Lifted()
+        self.polynomials = Polynomials()
         self.guessing = False
         """True while one turn of a loop is run on arbitrary values, to see what it does: nothing is proved or recorded then."""
         self.turns: list[z3.ArithRef] = []
@@ -105,6 +110,8 @@ class Knowledge:
         """Dividend and divisor by the number of a quotient's or a remainder's term."""
         self.block_parts: dict[str, tuple[z3.ArithRef, z3.ArithRef]] = {}
         """Quotient and remainder of a block's index by a factor of its grid, by axis: together they determine the index."""
+        self.extents: dict[int, z3.ArithRef] = {}
+        """Numbers of values that quotients and remainders of blocks' indices take, by the numbers of their terms."""
         self.here: Instruction | None = None
         self._names = 0
         x, y, z = contract.threads
@@ -152,6 +159,13 @@ class Knowledge:
         self.private.append(term)
         self.facts += [term >= 0, term < grid]
         return Value(term, 0, (1 << 31) - 1)
+
+    def all_threads(self) -> dict[int, Numbers]:
+        """The indices of all threads of a block, by the numbers of their terms."""
+        count = np.arange(self.contract.launch.threads, dtype=np.int64)
+        x, y, _ = self.contract.threads
+        by_axis = {"x": count % x, "y": count // x % y, "z": count // (x * y)}
+        return {value.term.get_id(): by_axis[axis] for axis, value in self.thread.items() if not isinstance(value.term, int)}
 
     @property
     def linear_thread(self) -> Value:

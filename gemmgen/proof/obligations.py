@@ -12,6 +12,7 @@ from gemmgen.proof.contract import Array
 from gemmgen.proof.knowledge import Access, Knowledge
 from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.solver import Answer
+from gemmgen.proof.storing import Digits, Stored, shared_elements
 from gemmgen.proof.values import Condition, Term, Value, as_condition, as_term, mentions
 
 PROPERTIES = ("memory", "races", "once", "progress")
@@ -24,6 +25,8 @@ MEANINGS: dict[str, str] = {
 }
 MAX_CASES = 16
 """Cases of one address that are looked at."""
+MOST_UNPROVED = 6
+"""Unproved obligations of one property, after which its rest is not tried: it is lost, and time is better spent on the others."""
 SMALL_SIZES = (8, 64, 300, 3000)
 """Bounds of dimensions under which a counterexample is looked for first, since small ones are easy to read and to run."""
 
@@ -50,6 +53,11 @@ class Verdict:
     counterexamples: list[Counterexample] = field(default_factory=list)
 
     @property
+    def hopeless(self) -> bool:
+        """True if so many obligations are unproved that the rest is not tried."""
+        return len(self.unproved) + len(self.counterexamples) >= MOST_UNPROVED
+
+    @property
     def holds(self) -> bool:
         """True if every obligation was proved."""
         return not self.unproved and not self.counterexamples
@@ -59,8 +67,10 @@ class Verdict:
         self.obligations += 1
         if answer.verdict == "proved":
             self.proved += 1
-        elif answer.verdict == "refuted":
+        elif answer.verdict == "refuted" and not self.counterexamples:
             self.counterexamples.append(_counterexample(known, access, premises, goal, answer))
+        elif answer.verdict == "refuted":
+            self.unproved.append(f"{place(access)}: {why}")
         else:
             self.unproved.append(f"{place(access)}: {why}")
 
@@ -99,6 +109,9 @@ def memory(lifter: Lifter) -> Verdict:
     """Every access within its array, and aligned."""
     known, verdict = lifter.known, Verdict("memory")
     for access in known.lifted.accesses:
+        if verdict.hopeless:
+            verdict.unproved.append("and statements after these, which were not tried")
+            break
         premises = [*known.facts, *access.path]
         if not isinstance(access.size, int):
             premises.append(access.size > 0)
@@ -126,7 +139,7 @@ def _cases(known: Knowledge, address: Value) -> list[tuple[list[Condition], Valu
     pending: list[tuple[list[Condition], z3.ArithRef]] = [([], address.z3)]
     while pending:
         conditions, term = pending.pop()
-        choice = None if element_indices(term, array) is not None else _first_choice(term)
+        choice = None if element_indices(known, term, array) is not None else _first_choice(term)
         if choice is None or len(pending) + len(found) >= MAX_CASES:
             found.append((conditions, replace(address, term=term)))
             continue
@@ -167,7 +180,7 @@ def _global_goal(known: Knowledge, access: Access, offset: z3.ArithRef, array: A
         return f"{array.name} is an input"
     if array.alignment % access.width and access.width > array.element_bytes:
         return f"{array.name} is aligned to {array.alignment} bytes only"
-    indices = element_indices(offset, array)
+    indices = element_indices(known, offset, array)
     if indices is None:
         return f"the offset in {array.name} is no sum of indices times strides"
     goals: list[z3.BoolRef] = []
@@ -197,12 +210,12 @@ def _elements(size: Term, element_bytes: int) -> z3.ArithRef | None:
     return (as_term(size) + (element_bytes - 1)) / element_bytes
 
 
-def element_indices(offset: z3.ArithRef, array: Array) -> list[z3.ArithRef] | None:
+def element_indices(known: Knowledge, offset: z3.ArithRef, array: Array) -> list[z3.ArithRef] | None:
     """Indices whose products with the strides add up to an offset in bytes: the coefficients of the strides in its sum of monomials.
 
     None if the offset has no such form. Strides of 1 take the rest.
     """
-    monomials = _monomials(offset)
+    monomials = known.polynomials.monomials(offset)
     unit: int | None = None
     found: list[z3.ArithRef] = []
     for axis, stride in enumerate(array.strides):
@@ -324,39 +337,96 @@ def _interval(known: Knowledge, access: Access) -> tuple[z3.ArithRef, z3.ArithRe
     return first, None
 
 
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """Accesses of one kind under one condition, whose addresses differ by constants only."""
+
+    first: Access
+    """The access with the lowest address."""
+    offsets: dict[int, Access]
+    """Distances from the first access's address in bytes, each with the first access there."""
+    count: int
+
+    @property
+    def span(self) -> int:
+        """Bytes from the lowest address to the highest."""
+        return max(self.offsets)
+
+
+def _groups(known: Knowledge, accesses: Sequence[Access]) -> list[_Group]:
+    """Accesses whose array is known, by condition, interval and the part of their addresses that is not constant."""
+    found: dict[tuple[object, ...], list[tuple[int, Access]]] = {}
+    for access in accesses:
+        if access.address is None:
+            continue
+        rest, offset = known.polynomials.split(access.address.z3)
+        size = access.size if isinstance(access.size, int) else access.size.get_id()
+        key = (*_when(access), access.kind, access.address.base, size, rest)
+        found.setdefault(key, []).append((offset, access))
+    groups = []
+    for members in found.values():
+        members.sort(key=lambda member: member[0])
+        lowest, first = members[0]
+        offsets: dict[int, Access] = {}
+        for offset, access in members:
+            offsets.setdefault(offset - lowest, access)
+        groups.append(_Group(first, offsets, len(members)))
+    return groups
+
+
+def _when(access: Access) -> tuple[object, ...]:
+    """The condition and the interval of an access, by the numbers of their terms."""
+    path = tuple(condition if isinstance(condition, bool) else condition.get_id() for condition in access.path)
+    return path, *(None if value is None else value.z3.get_id() for value in (access.barriers, access.group))
+
+
 def races(lifter: Lifter, uniform: bool) -> Verdict:
     """No two threads of a block touch the same shared memory between the same barriers, unless both read or both are atomic."""
     known, verdict = lifter.known, Verdict("races")
-    accesses = [access for access in known.lifted.accesses if access.space == "shared"]
+    accesses = [access for access in known.lifted.accesses if access.space in ("shared", "generic")]
     if accesses and not uniform:
         verdict.unproved.append("barriers that some threads may miss: see progress")
+    if any(access.writes for access in accesses):
+        for access in accesses:
+            if access.address is None or access.address.base is None:
+                verdict.obligations += 1
+                verdict.unproved.append(f"{place(access)}: the array that it points into is not known")
+    dynamic = {name for access in accesses if access.address is not None and _is_dynamic(known, name := access.address.base or "")}
+    if len(dynamic) > 1:
+        verdict.unproved.append(f"{' and '.join(sorted(dynamic))} begin at the same address")
     other = OtherThread(known, same_block=True)
     apart = _apart(known, other)
     meetings: dict[tuple[object, ...], bool] = {}
-    for place_, one in enumerate(accesses):
-        for two in accesses[place_:]:
-            if not (one.writes or two.writes) or one.kind == two.kind == "atomic":
+    groups = _groups(known, accesses)
+    for number, one in enumerate(groups):
+        for two in groups[number:]:
+            if verdict.hopeless:
+                return verdict
+            if not (one.first.writes or two.first.writes) or one.first.kind == two.first.kind == "atomic":
                 continue
-            if one.address is None or two.address is None:
-                verdict.obligations += 1
-                verdict.unproved.append(f"{place(one)}: the array that it points into is not known")
-                continue
-            if one.address.base != two.address.base:
-                continue
-            _meeting(lifter, verdict, one, two, other, apart, meetings)
+            assert one.first.address is not None and two.first.address is not None
+            if one.first.address.base == two.first.address.base:
+                _meeting(lifter, verdict, one, two, other, apart, meetings)
     return verdict
+
+
+def _is_dynamic(known: Knowledge, name: str) -> bool:
+    """True for shared memory whose size the launch gives."""
+    variable = known.module.variables.get(name)
+    return variable is not None and variable.space == "shared" and not variable.size
 
 
 def _meeting(
     lifter: Lifter,
     verdict: Verdict,
-    one: Access,
-    two: Access,
+    group: _Group,
+    group_: _Group,
     other: OtherThread,
     apart: z3.BoolRef,
     meetings: dict[tuple[object, ...], bool],
 ) -> None:
-    known = lifter.known
+    """Two groups of accesses, one of each thread: first whether they can be in the same interval, then whether they ever overlap."""
+    known, one, two = lifter.known, group.first, group_.first
     assert one.address is not None and two.address is not None
     (first, last), (first_, last_) = _interval(known, one), _interval(known, two)
     together: list[Condition] = [*known.facts, *other.facts, *one.path, *other.conditions(two.path)]
@@ -364,22 +434,44 @@ def _meeting(
         together.append(first <= other.term(last_))
     if last is not None:
         together.append(other.term(first_) <= last)
+    # A copy does not meet itself, which only one copy at that address in one turn of its loops can be.
+    same_copy = group is group_ and group.count == len(group.offsets)
+    other_copy = z3.Or(apart, *[turn != other.term(turn) for turn in one.turns])
     if one.group is None and two.group is None:
         together.append(apart)
-    elif one is two:
-        together.append(z3.Or(apart, first != other.term(first_)))
-    mine, theirs = one.address.z3, other.term(two.address.z3)
-    size, size_ = as_term(one.size), other.term(as_term(two.size))
-    goal = z3.Or(mine + size <= theirs, theirs + size_ <= mine)
-    when = (id(one.path), id(one.barriers), id(one.group), id(two.path), id(two.barriers), id(two.group))
+    pairs = group.count * (group.count + 1) // 2 if group is group_ else group.count * group_.count
+    when = (*_when(one), *_when(two))
     if when not in meetings:
         meetings[when] = not known.solver.proves(together, False, 500)
     if not meetings[when]:
-        verdict.obligations += 1
-        verdict.proved += 1
+        verdict.obligations += pairs
+        verdict.proved += pairs
         return
-    answer = known.solver.implies(together, goal)
-    verdict.note(answer, one, f"may meet PTX line {two.instruction.line}", known, together, goal)
+    mine, theirs = one.address.z3, other.term(two.address.z3)
+    size, size_ = as_term(one.size), other.term(as_term(two.size))
+    if group is not group_ and len(group.offsets) * len(group_.offsets) > 1:
+        apart_as_a_whole = z3.Or(mine + (size + group.span) <= theirs, theirs + (size_ + group_.span) <= mine)
+        if known.solver.proves(together, apart_as_a_whole, 1000):
+            verdict.obligations += pairs
+            verdict.proved += pairs
+            return
+    distances: dict[int, tuple[Access, Access]] = {}
+    for offset, access in group.offsets.items():
+        for offset_, access_ in group_.offsets.items():
+            distances.setdefault(offset_ - offset, (access, access_))
+    verdict.obligations += pairs - len(distances)
+    verdict.proved += pairs - len(distances)
+    for distance, (access, access_) in distances.items():
+        if group is group_ and distance < 0:  # the two threads change places
+            verdict.obligations += 1
+            verdict.proved += 1
+            continue
+        goal = z3.Or(mine + size <= theirs + distance, theirs + (size_ + distance) <= mine)
+        premises = together
+        if same_copy and distance == 0:
+            premises = [*together, other_copy]
+        answer = known.solver.implies(premises, goal)
+        verdict.note(answer, access, f"may meet PTX line {access_.instruction.line}", known, premises, goal)
 
 
 # Stored at most once -----------------------------------------------------------------------------------------------------------
@@ -408,12 +500,14 @@ def _stored_once(lifter: Lifter, verdict: Verdict, array: Array, stores: Sequenc
     places: list[_Place] = []
     for store in stores:
         assert store.address is not None
-        indices, count = element_indices(store.address.z3, array), _elements(store.size, array.element_bytes)
+        indices, count = element_indices(known, store.address.z3, array), _elements(store.size, array.element_bytes)
         if indices is None or count is None:
             verdict.obligations += 1
             verdict.unproved.append(f"{place(store)}: its offset in {array.name} is no sum of indices times strides")
             return
         places.append((store, indices, count))
+    if _by_digits(known, verdict, places):
+        return
     who = [value.term for value in known.thread.values() if not isinstance(value.term, int)]
     for axis, value in known.block.items():  # a block is known by the two parts of its index, where the kernel uses those
         who += known.block_parts.get(axis, () if isinstance(value.term, int) else (value.term,))
@@ -423,6 +517,8 @@ def _stored_once(lifter: Lifter, verdict: Verdict, array: Array, stores: Sequenc
     groups = [next(first for first, other_ in enumerate(places) if _class(one, other_, 0) is not None) for one in places]
     for number, one in enumerate(places):
         for two in places[number:]:
+            if verdict.hopeless:
+                return
             goal = _disjoint(one, two, other)
             key = _class(one, two, groups[number])
             if key is not None and key not in classes:
@@ -442,6 +538,34 @@ def _stored_once(lifter: Lifter, verdict: Verdict, array: Array, stores: Sequenc
 
 _Place = tuple[Access, list[z3.ArithRef], z3.ArithRef]
 """A store, the indices of its first element, and how many elements it stores."""
+
+
+def _by_digits(known: Knowledge, verdict: Verdict, places: Sequence[_Place]) -> bool:
+    """True if the form of the stores' indices shows that no element is stored twice."""
+    outer: dict[int, z3.ArithRef | None] = {}
+    for place_, (axis, value) in enumerate(known.block.items()):
+        if axis in known.block_parts:
+            outer |= {part.get_id(): known.extents[part.get_id()] for part in known.block_parts[axis]}
+        elif not isinstance(value.term, int):
+            outer[value.term.get_id()] = known.contract.grid[place_]
+    outer |= {turn.get_id(): None for store, _, _ in places for turn in store.turns}
+    stores = [Stored(indices, count.as_long()) for _, indices, count in places if z3.is_int_value(count)]
+    if len(stores) < len(places):
+        return False
+    shared = shared_elements(known.polynomials, stores, Digits(known.all_threads(), outer, frozenset(outer)))
+    if shared is None:
+        return False
+    excluded: dict[tuple[object, ...], bool] = {}
+    for one, two in shared:  # of one thread, which goes one way or the other
+        paths = places[one][0].path, places[two][0].path
+        key = tuple(condition if isinstance(condition, bool) else condition.get_id() for path in paths for condition in path)
+        if key not in excluded:
+            excluded[key] = one != two and known.proves((*paths[0], *paths[1]), False)
+        if not excluded[key]:
+            return False
+    verdict.obligations += len(places)
+    verdict.proved += len(places)
+    return True
 
 
 def _disjoint(one: _Place, two: _Place, other: OtherThread) -> z3.BoolRef:

@@ -70,7 +70,7 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
     from gemmgen.proof.obligations import MEANINGS, PROPERTIES, Verdict, memory, once, progress, races
     from gemmgen.proof.solver import OutOfTime, Solver
 
-    began = time.monotonic()
+    began = time.process_time()
     solver = Solver(seconds)
     verdicts: dict[str, Verdict] = {}
     obstacle = ""
@@ -101,7 +101,7 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
         reasons = [*verdict.unproved]
         reasons += [f"seems not to hold at: {each.statement} {each.line}".strip() for each in verdict.counterexamples]
         found.append(Property(name, MEANINGS[name], status, verdict.obligations, verdict.proved, tuple(reasons), example))
-    return KernelProof(launch.entry, tuple(found), time.monotonic() - began, solver.queries)
+    return KernelProof(launch.entry, tuple(found), time.process_time() - began, solver.queries)
 
 
 def prove_sequence(sequence: LaunchSequence, ptx: str, seconds: float = SECONDS) -> Sequence[KernelProof]:

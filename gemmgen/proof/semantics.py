@@ -218,6 +218,8 @@ def _computed(known: Knowledge, instruction: Instruction, path: Path, state: Sta
 def _comparison(known: Knowledge, instruction: Instruction, path: Path, state: State) -> Condition | None:
     kind = instruction.type
     order = next((modifier for modifier in instruction.modifiers if modifier in ORDERS), None)
+    if kind in FLOATS and len(instruction.operands) == 3:
+        return _uniform_comparison(known, instruction)
     if kind in FLOATS or order is None or any(modifier in ("and", "or", "xor") for modifier in instruction.modifiers):
         return None
     a, b = (operand_value(known, operand, state) for operand in instruction.operands[1:3])
@@ -230,6 +232,19 @@ def _comparison(known: Knowledge, instruction: Instruction, path: Path, state: S
     if a.constant is not None and b.constant is not None:
         return z3.is_true(z3.simplify(ORDERS[order](a.z3, b.z3)))
     return ORDERS[order](a.z3, b.z3)
+
+
+def _uniform_comparison(known: Knowledge, instruction: Instruction) -> Condition | None:
+    """A comparison of floats that all threads of a launch agree on, such as alpha with 0; None for other comparisons."""
+    names: list[str] = []
+    for operand in instruction.operands[1:]:
+        if isinstance(operand, Register) and operand.name in known.uniform_floats:
+            names.append(operand.name)
+        elif isinstance(operand, Float):
+            names.append(repr(operand))
+        else:
+            return None
+    return z3.Bool(" ".join((*instruction.modifiers, *instruction.types, *names)))
 
 
 def _logic(known: Knowledge, instruction: Instruction, state: State) -> Condition | None:
@@ -344,6 +359,7 @@ def _block_quotient(known: Knowledge, a: Value, b: Value, quotient: Value, remai
                 if known.proves((), b.z3 == other):
                     known.facts += [quotient.z3 < one, remainder.z3 < other]
                     known.block_parts[axis] = (quotient.z3, remainder.z3)
+                    known.extents.update({quotient.z3.get_id(): one, remainder.z3.get_id(): other})
                     return
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from gemmgen.emulator.ptx.syntax import Address, Function, Instruction, Negated, Operand, Pair, Register, Symbol, Vector, registers_of
+from gemmgen.emulator.ptx.syntax import Address, Float, Function, Instruction, Negated, Operand, Pair, Register, Symbol, Vector, registers_of
 
 FLOATS = frozenset({"f16", "bf16", "f32", "f64", "f16x2", "bf16x2", "f32x2"})
 
@@ -73,6 +73,30 @@ def relevant_registers(function: Function) -> frozenset[str]:
             if instruction.guard is not None:
                 sources.append(instruction.guard)
             pending += [source.name for source in sources]
+    return frozenset(found)
+
+
+def uniform_floats(function: Function) -> frozenset[str]:
+    """Floats that are computed from the launch's parameters alone, once: all threads have the same value, wherever it is read."""
+    writers: dict[str, list[Instruction]] = defaultdict(list)
+    for instruction in function.body:
+        for register in written(instruction):
+            writers[register.name].append(instruction)
+    found: set[str] = set()
+    for instruction in function.body:  # a register is written before it is read
+        for register in written(instruction):
+            if register.type not in FLOATS or len(writers[register.name]) > 1 or instruction.guard is not None:
+                continue
+            if instruction.opcode == "ld" and instruction.has("param"):
+                source = instruction.operands[1]
+                fixed = isinstance(source, Address) and isinstance(source.base, Symbol)
+            else:
+                fixed = instruction.opcode in ("mov", "cvt", "add", "mul", "neg", "sub", "abs") and all(
+                    isinstance(operand, Float) or (isinstance(operand, Register) and operand.name in found)
+                    for operand in instruction.operands[1:]
+                )
+            if fixed:
+                found.add(register.name)
     return frozenset(found)
 
 

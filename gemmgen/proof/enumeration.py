@@ -1,0 +1,99 @@
+"""Values of terms for every thread of a block at once, where they depend on nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import numpy as np
+import z3
+
+Numbers: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+LIMIT = 1 << 60
+"""Terms with larger numbers are not evaluated, so that 64 bits hold every sum of two of them."""
+
+
+class NotEnumerable(Exception):
+    """A term depends on more than the given symbols, or holds an operation or a number that is not evaluated."""
+
+
+def evaluate(term: z3.ExprRef, symbols: Mapping[int, Numbers], known: dict[int, Numbers] | None = None) -> Numbers:
+    """A term's value for each value of the symbols, which are given by the numbers of their terms. Raises ``NotEnumerable``."""
+    known = {} if known is None else known
+    pending = [term]
+    while pending:
+        part = pending[-1]
+        number = part.get_id()
+        if number in known:
+            pending.pop()
+            continue
+        if number in symbols:
+            known[number] = symbols[number]
+            continue
+        if z3.is_int_value(part):
+            if abs(part.as_long()) > LIMIT:
+                raise NotEnumerable
+            known[number] = np.asarray(part.as_long(), dtype=np.int64)
+            continue
+        children = part.children()
+        missing = [child for child in children if child.get_id() not in known]
+        if missing:
+            pending += missing
+            continue
+        known[number] = _operation(part, [known[child.get_id()] for child in children])
+        pending.pop()
+    return known[term.get_id()]
+
+
+def _operation(part: z3.ExprRef, values: list[Numbers]) -> Numbers:
+    kind = part.decl().kind()
+    if kind in (z3.Z3_OP_ADD, z3.Z3_OP_SUB):
+        _require(sum(_largest(value) for value in values) < LIMIT)
+        return np.asarray(sum(values[1:], values[0]) if kind == z3.Z3_OP_ADD else values[0] - sum(values[1:]))
+    if kind == z3.Z3_OP_MUL:
+        _require(math.prod(max(1, _largest(value)) for value in values) < LIMIT)
+        return np.asarray(math.prod(values[1:], start=values[0]))
+    if kind in (z3.Z3_OP_IDIV, z3.Z3_OP_MOD):
+        _require(bool((values[1] > 0).all()))  # both round down for positive divisors
+        return np.asarray(values[0] // values[1] if kind == z3.Z3_OP_IDIV else values[0] % values[1])
+    if kind == z3.Z3_OP_ITE:
+        return np.asarray(np.where(values[0] != 0, values[1], values[2]))
+    found: object
+    match kind:
+        case z3.Z3_OP_UMINUS:
+            found = -values[0]
+        case z3.Z3_OP_LE:
+            found = values[0] <= values[1]
+        case z3.Z3_OP_LT:
+            found = values[0] < values[1]
+        case z3.Z3_OP_GE:
+            found = values[0] >= values[1]
+        case z3.Z3_OP_GT:
+            found = values[0] > values[1]
+        case z3.Z3_OP_EQ:
+            found = values[0] == values[1]
+        case z3.Z3_OP_DISTINCT if len(values) == 2:
+            found = values[0] != values[1]
+        case z3.Z3_OP_NOT:
+            found = values[0] == 0
+        case z3.Z3_OP_AND:
+            found = np.logical_and.reduce(np.broadcast_arrays(*[value != 0 for value in values]))
+        case z3.Z3_OP_OR:
+            found = np.logical_or.reduce(np.broadcast_arrays(*[value != 0 for value in values]))
+        case z3.Z3_OP_TRUE:
+            found = 1
+        case z3.Z3_OP_FALSE:
+            found = 0
+        case _:
+            raise NotEnumerable
+    return np.asarray(found, dtype=np.int64)
+
+
+def _largest(value: Numbers) -> int:
+    return int(np.abs(value).max())
+
+
+def _require(holds: bool) -> None:
+    if not holds:
+        raise NotEnumerable

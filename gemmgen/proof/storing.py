@@ -1,0 +1,142 @@
+"""Freedom of doubly stored elements, from the form of a store's indices alone: each is a number in the system whose digits are the
+thread's place in its block's tile, the block and the turns of loops, with bases that are at least as large as the digits need.
+
+An index ``64 q + f(t)`` with ``0 <= f(t) < 64`` tells q and f(t), and ``256 g turn + 256 b + t`` with ``b < g`` and ``t < 256`` tells all three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import z3
+
+from gemmgen.proof.enumeration import NotEnumerable, Numbers, evaluate
+from gemmgen.proof.polynomials import Monomial, Polynomials
+
+MAX_ELEMENTS = 1 << 20
+"""Elements of one block's stores that are listed."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One store: the indices of its first element, and the elements that follow along the last axis."""
+
+    indices: Sequence[z3.ArithRef]
+    count: int
+
+
+@dataclass(frozen=True)
+class Digits:
+    """The unknowns that stores may depend on besides the thread."""
+
+    threads: Mapping[int, Numbers]
+    """The thread's indices by the numbers of their terms: entry i of each array belongs to thread i of the block."""
+    outer: Mapping[int, z3.ArithRef | None]
+    """Symbols by number, each with the number of values from 0 that it takes; None: without limit."""
+    identity: frozenset[int]
+    """The symbols that tell two blocks, or two turns, from each other."""
+
+
+def shared_elements(polynomials: Polynomials, stores: Sequence[Stored], digits: Digits) -> set[tuple[int, int]] | None:
+    """Pairs of stores that share an element in one thread, which is then in one turn of its loops.
+
+    An empty set says that no element is stored twice, by any thread, block or turn. None where this form does not show that two threads
+    never share an element.
+    """
+    try:
+        return _shared(polynomials, stores, digits)
+    except NotEnumerable:
+        return None
+
+
+def _shared(polynomials: Polynomials, stores: Sequence[Stored], digits: Digits) -> set[tuple[int, int]] | None:
+    threads = len(next(iter(digits.threads.values()))) if digits.threads else 1
+    if threads * sum(store.count for store in stores) > MAX_ELEMENTS:
+        return None
+    found: set[int] = set()
+    places: list[list[Numbers]] = [[] for _ in stores]
+    known: dict[int, Numbers] = {}
+    for axis in range(len(stores[0].indices)):
+        outer: dict[Monomial, int] | None = None
+        for store, place in zip(stores, places, strict=True):
+            form = polynomials.of(store.indices[axis])
+            mine = {monomial: number for monomial, number in form.items() if any(factor in digits.outer for factor in monomial)}
+            if outer is not None and outer != mine:
+                return None
+            outer = mine
+            total: Numbers = np.zeros(threads, dtype=np.int64)
+            for monomial, number in form.items():
+                if monomial not in mine:
+                    value: Numbers = np.asarray(number, dtype=np.int64)
+                    for factor in monomial:
+                        value = np.asarray(value * evaluate(polynomials.term(factor), digits.threads, known))
+                    total = np.asarray(total + value)
+            place.append(total)
+        assert outer is not None
+        last = axis == len(stores[0].indices) - 1
+        low = min(int(place[axis].min()) for place in places)
+        high = max(int(place[axis].max()) + (store.count - 1 if last else 0) for store, place in zip(stores, places, strict=True))
+        told = _told(polynomials, outer, high - low + 1, digits)
+        if told is None:
+            return None
+        found |= told
+    if not digits.identity <= found:
+        return None
+    owners: dict[tuple[int, ...], tuple[int, list[int]]] = {}
+    for number, (store, place) in enumerate(zip(stores, places, strict=True)):
+        for thread, (*rows, column) in enumerate(zip(*[axis.tolist() for axis in place], strict=True)):
+            for step in range(store.count):
+                owner, before = owners.setdefault((*rows, column + step), (thread, []))
+                if owner != thread:
+                    return None
+                before.append(number)
+    return {(before[i], before[j]) for _, before in owners.values() for j in range(len(before)) for i in range(j)}
+
+
+def _told(polynomials: Polynomials, outer: Mapping[Monomial, int], width: int, digits: Digits) -> set[int] | None:
+    """The symbols that an index tells, if its digits do not overlap; ``width``: values that its part of the thread takes."""
+    left = dict(outer)
+    found: set[int] = set()
+    base: dict[Monomial, int] | None = None
+    while left:
+        for symbol, extent in digits.outer.items():
+            if symbol in found:
+                continue
+            factor = _cofactor(left, symbol)
+            if factor is None:
+                continue
+            wide_enough = set(factor) == {()} and factor[()] >= width if base is None else factor == base
+            if not wide_enough:
+                continue
+            found.add(symbol)
+            left = {monomial: number for monomial, number in left.items() if symbol not in monomial}
+            if extent is None and left:
+                return None
+            if extent is not None:
+                base = _times(factor, polynomials.of(extent))
+            break
+        else:
+            return None
+    return found
+
+
+def _cofactor(form: Mapping[Monomial, int], symbol: int) -> dict[Monomial, int] | None:
+    """What a symbol is multiplied with in a sum; None if it occurs in no monomial, or as a square."""
+    found: dict[Monomial, int] = {}
+    for monomial, number in form.items():
+        if symbol in monomial:
+            if monomial.count(symbol) > 1:
+                return None
+            found[tuple(factor for factor in monomial if factor != symbol)] = number
+    return found or None
+
+
+def _times(one: Mapping[Monomial, int], two: Mapping[Monomial, int]) -> dict[Monomial, int]:
+    total: dict[Monomial, int] = {}
+    for a, number in one.items():
+        for b, number_ in two.items():
+            monomial = tuple(sorted((*a, *b)))
+            total[monomial] = total.get(monomial, 0) + number * number_
+    return {monomial: number for monomial, number in total.items() if number}
