@@ -30,6 +30,7 @@ def print_list(entries: Sequence[Entry], folder: LibraryFolder) -> None:
                 " ".join(name.removeprefix("sm_") for name in entry["architectures"]),
                 _range([_registers(certificate) for certificate in certificates]),
                 _verified(entry, certificates),
+                _proved(certificates),
                 _beside_peers(certificates),
                 entry["description"],
             ]
@@ -40,12 +41,19 @@ def print_list(entries: Sequence[Entry], folder: LibraryFolder) -> None:
             Column("sm"),
             Column("registers", "right"),
             Column("verified"),
+            Column("proved"),
             Column("beside peer", "right"),
             Column("what it is for", folds=True),
         ],
         rows,
     )
     click.echo(f"\n{counted(len(entries), 'instance')}. Beside peer: the peer's time over the instance's, from its worst to its best size.")
+
+
+def _proved(certificates: Sequence[Entry]) -> str:
+    """Properties that were proved on at least one architecture."""
+    found = [name for certificate in certificates if certificate["proved"] is not None for name in certificate["proved"]["proved"]]
+    return " ".join(dict.fromkeys(found))
 
 
 def print_certificates(entry: Entry, certificates: Sequence[Entry]) -> None:
@@ -102,6 +110,15 @@ def _print_evidence(certificate: Entry) -> None:
         click.echo(printable(f"  {item['date']}  verified on {item['device']}{same}: {cases}, {outcome}"))
     if not certificate["verification"]:
         click.echo("  not verified")
+    if certificate["proved"] is not None:
+        proved = certificate["proved"]
+        whole = f"proved for all sizes: {', '.join(proved['proved']) or 'nothing of all kernels'}"
+        parts = (
+            ""
+            if len(proved["kernels"]) == 1
+            else f" (by kernel: {'; '.join(', '.join(names) or 'nothing' for names in proved['kernels'])})"
+        )
+        click.echo(printable(f"  {proved['date']}  {whole}{parts}"))
     for item in certificate["sanitizer"]:
         outcome = "nothing found" if item["passed"] else f"FOUND: {item['failure']}"
         click.echo(

@@ -14,7 +14,7 @@ from gemmgen.kernels.manifest import MANIFEST_FORMAT
 from gemmgen.kernels.requests import NoClass
 from gemmgen.kernels.source import parameters
 from gemmgen.library.compiled import Facts
-from gemmgen.library.digests import cases_digest, compile_options, options_digest, text_digest
+from gemmgen.library.digests import cases_digest, compile_options, launch_digest, options_digest, text_digest
 from gemmgen.library.evidence import Evidence, Record
 from gemmgen.library.json_text import rounded
 from gemmgen.library.listing import Instance, Listing
@@ -23,6 +23,11 @@ from gemmgen.library.sections import joined, separated
 from gemmgen.verification.baked_cases import counted_case_of
 
 SCHEMA_VERSION = 2
+ASSUMPTIONS = (
+    "the constraints and bounds of the launch hold, and no grid has more than 2^30 blocks along an axis",
+    "ptxas translates PTX as PTX is specified, and no array wraps around the end of memory",
+)
+"""Conditions that proofs rest on."""
 FORMAT = "gemmgen certificate"
 TERMS = 4096
 """Terms of the sums whose order a certificate's numeric class is about."""
@@ -70,6 +75,7 @@ def _for_one(listing: Listing, instance: Instance, architecture: str, facts: Fac
         "launch": describe_launch(plan.sequence) | {"example": _example(plan, instance)},
         "numeric_class": _numeric_class(plan),
         "predicted": _predicted(emulated, instance) if emulated else None,
+        "proved": _proved(evidence.proofs.get((facts.code, launch_digest(plan.sequence)))),
         "verification": _verifications([emulated] if emulated else [], seen),
         "sanitizer": _newest(seen, "sanitizer", lambda item: (item["tool"],)),
         "benchmarks": _newest(seen, "benchmarks", lambda item: tuple(sorted({**item["problem"], **item["scalars"]}.items()))),
@@ -184,6 +190,13 @@ def _predicted(record: Record, instance: Instance) -> dict[str, Any]:
     traffic = record["traffic"]
     sites = [{"line": site["line"], "source": quoted(site["line"]), **site} for site in traffic["sites"]]
     return {**traffic, "sites": sites}
+
+
+def _proved(proof: Record | None) -> dict[str, Any] | None:
+    """The properties that hold for all problems that the launch's constraints allow; None where nothing was proved of this program."""
+    if proof is None or not any(proof["kernels"]):
+        return None
+    return {name: proof[name] for name in ("date", "by", "proved", "kernels")} | {"assumptions": list(ASSUMPTIONS)}
 
 
 def _verifications(emulated: list[Record], seen: list[Record]) -> list[dict[str, Any]]:

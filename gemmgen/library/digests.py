@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 from gemmgen.kernels.family import KernelPlan
+from gemmgen.kernels.launch import LaunchSequence
 from gemmgen.verification.oracle import oracle_of
 
 _PROLOGUE = re.compile(r"^\s*\.(?:version|target)\b.*\n|//.*$", re.MULTILINE)
@@ -54,6 +55,11 @@ def program_digests(ptx: str, name: str, formerly: str | None = None) -> dict[st
         program = program.replace(f"{len(name)}{name}", f"{len(formerly)}instance")
     program = program.replace(name, "instance")
     return {"program": digest(program), "code": digest(_LINE_INFORMATION.sub("", program))}
+
+
+def launch_digest(sequence: LaunchSequence) -> str:
+    """The digest of what a proof assumes of a launch: dimensions, constraints, arrays and grids, without the instance's name."""
+    return digest(json.dumps(sequence.to_json(), sort_keys=True).replace(sequence.name, "instance"))
 
 
 def cases_digest(plan: KernelPlan) -> str:

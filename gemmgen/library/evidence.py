@@ -19,22 +19,27 @@ from gemmgen.library.json_text import to_text
 SCHEMA_VERSION = 1
 FORMAT = "gemmgen evidence"
 EMULATOR_FILE = "emulator.json"
+PROOFS_FILE = "proofs.json"
 
 Record = Mapping[str, Any]
 
 
 @dataclass
 class Evidence:
-    """All records of a folder. Those of the emulator are kept by ``(program, cases)``, those of GPUs by ``architecture``."""
+    """All records of a folder. Those of the emulator are kept by ``(program, cases)``, proofs by ``(code, launch)``, those of GPUs by
+    ``architecture``."""
 
     emulator: dict[tuple[str, str], Record] = field(default_factory=dict)
     others: dict[str, list[Record]] = field(default_factory=dict)
     over_field: list[Record] = field(default_factory=list)
     """Runs over a finite field, the newest first."""
+    proofs: dict[tuple[str, str], Record] = field(default_factory=dict)
 
     def add(self, record: Record) -> None:
         """Takes a record up; the newest of one program on the emulator stays."""
-        if record["backend"] == "emulator":
+        if record["backend"] == "proof":
+            self.proofs[record["code"], record["launch"]] = record
+        elif record["backend"] == "emulator":
             key = (record["program"], record["cases"])
             known = self.emulator.get(key)
             if known is None or known["date"] <= record["date"]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 SECTIONS = "architectures"
-OWN = ("binary", "occupancy", "numeric_class", "predicted", "verification", "sanitizer", "benchmarks")
+OWN = ("binary", "occupancy", "numeric_class", "predicted", "proved", "verification", "sanitizer", "benchmarks")
 """Fields that may differ between architectures; of the digests, those in ``OWN_DIGESTS``."""
 OWN_DIGESTS = ("program", "code")
 
@@ -61,6 +61,7 @@ def _empty(common: Mapping[str, Any], architecture: str) -> dict[str, Any]:
         "architecture": architecture,
         "numeric_class": None,
         "predicted": None,
+        "proved": None,
         "verification": [],
         "sanitizer": [],
         "benchmarks": [],

@@ -17,9 +17,11 @@ from gemmgen.core.expressions import Walker
 from gemmgen.core.formulas import GRAMMAR, Formula
 from gemmgen.kernels.launch import GRID_LIMITS, ArrayArgument, KernelLaunch, LaunchSequence
 from gemmgen.proof.solver import shape_of
-from gemmgen.proof.values import Term, Value, as_term, constant
+from gemmgen.proof.values import Term, Value, as_term, constant, floor_divide
 
 AXES = "xyz"
+MOST_BLOCKS = 1 << 30
+"""Blocks along an axis of a grid that proofs assume, half of what hardware takes: a kernel may add a grid to a block's index."""
 
 
 class Inexpressible(Exception):
@@ -79,7 +81,7 @@ class _Terms(Walker):
             case ast.LShift() if isinstance(b, int):
                 return a * (1 << b)
             case ast.FloorDiv() if isinstance(b, int) and b > 0:
-                return a // b if isinstance(a, int) else a / b
+                return a // b if isinstance(a, int) else floor_divide(Value(a), b).term
             case ast.Mod() if isinstance(b, int) and b > 0:
                 return a % b
         raise Inexpressible(f"{type(op).__name__} by a number that is not known")
@@ -94,7 +96,7 @@ class _Terms(Walker):
             return z3.If(a <= b if function == "min" else a >= b, a, b)
         if function in ("ceil_div", "round_up") and isinstance(terms[1], int) and terms[1] > 0:
             a, divisor = terms[0], terms[1]
-            quotient = -(-a // divisor) if isinstance(a, int) else (a + (divisor - 1)) / divisor
+            quotient = -(-a // divisor) if isinstance(a, int) else floor_divide(Value(a + (divisor - 1)), divisor).term
             return quotient if function == "ceil_div" else quotient * divisor
         raise Inexpressible(f"{function} of numbers that are not known")
 
@@ -146,7 +148,7 @@ class Contract:
             product = factors[0]
             for factor in factors[1:]:
                 product = product * factor
-            self.facts.append(product <= limit)
+            self.facts.append(product <= min(limit, MOST_BLOCKS))
         self._tighten()
 
     def _tighten(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import z3
@@ -24,7 +24,12 @@ from gemmgen.proof.solver import Solver
 from gemmgen.proof.values import UNBOUNDED, Condition, Term, Value, as_term, constant, negation
 
 BARRIERS, GROUPS = "%barriers", "%groups"
-"""Pseudo-registers: barriers passed, and groups of asynchronous copies closed, so far."""
+"""Pseudo-registers: barriers of the whole block passed, and groups of asynchronous copies closed, so far."""
+TEAM_BARRIERS, WARP_BARRIERS = "%barriers of teams", "%barriers of warps"
+"""Pseudo-registers: the same with the named barriers of the thread's team of warps; with those and the barriers of its warp."""
+LEVELS = (BARRIERS, TEAM_BARRIERS, WARP_BARRIERS)
+"""Counters of barriers: each orders two threads if they share a block, a team or a warp, and counts those before it as well."""
+COUNTERS = frozenset({*LEVELS, GROUPS})
 LEMMA_MILLISECONDS = 3000
 
 State: TypeAlias = dict[str, Value | Condition]
@@ -47,7 +52,8 @@ class Access:
     width: int
     """Bytes that the address must be a multiple of."""
     path: Path
-    barriers: Value
+    barriers: tuple[Value, ...]
+    """Barriers passed, by ``LEVELS``."""
     instruction: Instruction
     block: int
     group: Value | None = None
@@ -67,7 +73,7 @@ class Wait:
 
     pending: int
     groups: Value
-    barriers: Value
+    barriers: tuple[Value, ...]
     turn: z3.ArithRef | None
     """The turn of the innermost loop around it."""
 
@@ -79,8 +85,26 @@ class Lifted:
     accesses: list[Access] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
     barrier_blocks: list[int] = field(default_factory=list)
+    branches: list[tuple[int, Condition]] = field(default_factory=list)
+    """Conditional branches: the basic block, and the condition in terms of the turns of the loops around it."""
+    team_blocks: list[int] = field(default_factory=list)
+    warp_blocks: list[int] = field(default_factory=list)
+    """Basic blocks with statements that wait for the rest of the block, of the thread's team and of its warp."""
     assumptions: list[str] = field(default_factory=list)
     unbounded_loops: list[Instruction] = field(default_factory=list)
+
+    def _lists(self) -> tuple[list[Any], ...]:
+        return self.accesses, self.waits, self.barrier_blocks, self.team_blocks, self.warp_blocks, self.unbounded_loops, self.branches
+
+    def marks(self) -> tuple[int, ...]:
+        """The present lengths, for ``forget_since``."""
+        return tuple(len(events) for events in self._lists())
+
+    def forget_since(self, marks: tuple[int, ...]) -> None:
+        """Drops all that was noted since."""
+        for events, mark in zip(self._lists(), marks, strict=True):
+            del events[mark:]
+
     """A branch back of each loop that was not proved to end."""
 
 
@@ -108,10 +132,14 @@ class Knowledge:
         """Quotients and remainders by numbers that are not known."""
         self.quotients: dict[int, tuple[z3.ArithRef, z3.ArithRef]] = {}
         """Dividend and divisor by the number of a quotient's or a remainder's term."""
-        self.block_parts: dict[str, tuple[z3.ArithRef, z3.ArithRef]] = {}
-        """Quotient and remainder of a block's index by a factor of its grid, by axis: together they determine the index."""
+        self.block_parts: dict[str, tuple[z3.ArithRef, ...]] = {}
+        """The block's index by axis, or quotients and remainders that together determine it."""
+        self.factors: dict[int, tuple[z3.ArithRef, ...]] = {}
+        """Factors of the number of values, from 0, that a block's index or a part of it takes, by the number of its term."""
         self.extents: dict[int, z3.ArithRef] = {}
-        """Numbers of values that quotients and remainders of blocks' indices take, by the numbers of their terms."""
+        """The number of those values."""
+        self.team: tuple[z3.ArithRef, int] | None = None
+        """The number of a named barrier, by which teams of warps are told apart, and the threads of a team."""
         self.here: Instruction | None = None
         self._names = 0
         x, y, z = contract.threads
@@ -158,6 +186,9 @@ class Knowledge:
         term = z3.Int(f"ctaid.{axis}")
         self.private.append(term)
         self.facts += [term >= 0, term < grid]
+        self.factors[term.get_id()] = self.contract.grid_factors[place]
+        self.extents[term.get_id()] = grid
+        self.block_parts[axis] = (term,)
         return Value(term, 0, (1 << 31) - 1)
 
     def all_threads(self) -> dict[int, Numbers]:

@@ -9,18 +9,18 @@ same barriers if two integers are equal.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import z3
 
 from gemmgen.emulator.ptx.syntax import Function, Module
 from gemmgen.proof.contract import Contract
 from gemmgen.proof.control import LEAVES, ControlFlow, control_flow
-from gemmgen.proof.knowledge import BARRIERS, GROUPS, Knowledge, Lifted, Path, State
+from gemmgen.proof.knowledge import COUNTERS, Knowledge, Lifted, Path, State
 from gemmgen.proof.loops import Edge, run_loop
 from gemmgen.proof.semantics import execute
 from gemmgen.proof.solver import Solver
-from gemmgen.proof.values import Condition, Value, as_condition, choose, conjunction, constant, mentions, negation
+from gemmgen.proof.values import Condition, Value, as_condition, choose, conjunction, constant, mentions
 
 
 class Lifter:
@@ -29,14 +29,14 @@ class Lifter:
     def __init__(self, module: Module, function: Function, contract: Contract, solver: Solver) -> None:
         self.known = Knowledge(module, function, contract, solver)
         self.flow: ControlFlow = control_flow(function)
-        self.branches: dict[int, Condition] = {}
-        """The condition of each conditional branch, in terms of the turns of the loops around it."""
+        self.members: tuple[z3.ArithRef | None, ...] = ()
+        """What the threads that a team's and a warp's barriers order have in common; None where those barriers are not relied on."""
         self._paths: dict[int, Path] = {}
-        self._reached: dict[int, Path] = {}
+        self._deciding: dict[int, frozenset[int]] = {}
 
     def lift(self) -> Lifted:
         """Runs the whole function once."""
-        start: State = {BARRIERS: constant(0), GROUPS: constant(0)}
+        start: State = {name: constant(0) for name in COUNTERS}
         self.region(frozenset(range(self.flow.end)), 0, [Edge(0, (), start)])
         return self.known.lifted
 
@@ -91,27 +91,27 @@ class Lifter:
                     state[name] = merged
         return path, state
 
-    def reached(self, block: int) -> Path:
-        """The exact condition for a thread to come to a block, provided that loops end: free of the turns of loops that ended."""
-        if block not in self._reached:
-            if block == 0:
-                self._reached[block] = ()
-            else:
+    def deciding(self, block: int) -> frozenset[int]:
+        """The basic blocks whose branches decide whether a thread comes to a block, provided that loops end."""
+        if block not in self._deciding:
+            found: frozenset[int] = frozenset()
+            if block != 0:
                 dominator = self.flow.immediate_dominator(block)
                 if block in self.flow.post_dominators[dominator]:
-                    self._reached[block] = self.reached(dominator)
+                    found = self.deciding(dominator)
                 else:
-                    ways = [
-                        self._way(before, block) for before in self.flow.predecessors[block] if block not in self.flow.dominators[before]
-                    ]
-                    self._reached[block] = ways[0] if len(ways) == 1 else (z3.Or(*[conjunction(way) for way in ways]),)
-        return self._reached[block]
+                    before = [other for other in self.flow.predecessors[block] if block not in self.flow.dominators[other]]
+                    found = frozenset(other for other in before if len(self.flow.successors[other]) > 1)
+                    found = found.union(*[self.deciding(other) for other in before])
+            self._deciding[block] = found
+        return self._deciding[block]
 
-    def _way(self, before: int, block: int) -> Path:
-        condition, targets = self.branches.get(before), self.flow.successors[before]
-        if condition is None:
-            return self.reached(before)
-        return (*self.reached(before), condition if targets[0] == block else negation(condition))
+    def conditions(self, blocks: Iterable[int]) -> Iterator[Condition]:
+        """The conditions of all branches at the ends of some basic blocks, of each time that they were lifted."""
+        wanted = set(blocks)
+        for block, condition in self.known.lifted.branches:
+            if block in wanted:
+                yield condition
 
     def _run_block(self, block: int, path: Path, state: State) -> list[Edge]:
         for instruction in self.flow.blocks[block]:
@@ -120,7 +120,9 @@ class Lifter:
             if instruction.opcode == "bra" or instruction.opcode in LEAVES:
                 if instruction.guard is None:
                     return [Edge(targets[0], path, state)]
-                condition = self.branches[block] = self.known.guard(instruction, state)
+                condition = self.known.guard(instruction, state)
+                if not self.known.guessing:
+                    self.known.lifted.branches.append((block, condition))
                 if isinstance(condition, bool):
                     return [Edge(targets[0 if condition else 1], path, state)]
                 taken = Edge(targets[0], (*path, condition), dict(state))

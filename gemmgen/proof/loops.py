@@ -14,7 +14,7 @@ from typing import Protocol
 import z3
 
 from gemmgen.proof.control import ControlFlow, Unliftable
-from gemmgen.proof.knowledge import BARRIERS, GROUPS, Knowledge, Path, State
+from gemmgen.proof.knowledge import COUNTERS, Knowledge, Path, State
 from gemmgen.proof.slicing import written
 from gemmgen.proof.values import UNBOUNDED, Condition, Value, add, conjunction, mentions
 
@@ -74,7 +74,7 @@ def run_loop(known: Knowledge, flow: ControlFlow, runner: Runner, header: int, p
     """Runs a loop; returns its ways out, in terms of the turn in which it is left."""
     blocks = flow.loops[header]
     names = {register.name for block in blocks for instruction in flow.blocks[block] for register in written(instruction)}
-    names |= {BARRIERS, GROUPS}
+    names |= COUNTERS
     kept = {name: value for name, value in state.items() if name not in names or isinstance(value, Value)}
     carried = {name: value for name, value in kept.items() if name in names and isinstance(value, Value)}
     unrolled = _unroll(known, flow, runner, header, path, state) if any(value.constant is not None for value in carried.values()) else None
@@ -83,8 +83,7 @@ def run_loop(known: Knowledge, flow: ControlFlow, runner: Runner, header: int, p
 
 def _unroll(known: Knowledge, flow: ControlFlow, runner: Runner, header: int, path: Path, state: State) -> list[Edge] | None:
     """Runs a loop turn by turn, if every turn knows whether another follows; None if one does not, or after ``MAX_UNROLLED`` turns."""
-    lifted = known.lifted
-    marks = len(lifted.accesses), len(lifted.waits), len(lifted.barrier_blocks), len(lifted.unbounded_loops)
+    marks = known.lifted.marks()
     for _ in range(MAX_UNROLLED):
         back, out = runner.region(flow.loops[header], header, [Edge(header, path, dict(state))])
         if not back:
@@ -92,7 +91,7 @@ def _unroll(known: Knowledge, flow: ControlFlow, runner: Runner, header: int, pa
         if out:
             break
         path, state = (back[0].path, back[0].state) if len(back) == 1 else runner.merge(header, back)
-    del lifted.accesses[marks[0] :], lifted.waits[marks[1] :], lifted.barrier_blocks[marks[2] :], lifted.unbounded_loops[marks[3] :]
+    known.lifted.forget_since(marks)
     return None
 
 
@@ -109,6 +108,8 @@ class _Loop:
 
     def run(self) -> list[Edge]:
         forms, latch = self._guess()
+        if any(_steps_by_blocks(name, form) for name, form in forms.items()) and (left := self._single_turn()) is not None:
+            return left
         sides: list[z3.BoolRef] | None = None
         for _ in range(MAX_ATTEMPTS):
             turn = self.known.symbol("turn", 0).z3
@@ -135,6 +136,15 @@ class _Loop:
                 continue
             return found
         raise Unliftable(self.first, "no invariant of this loop was found")
+
+    def _single_turn(self) -> list[Edge] | None:
+        """The ways out, if no thread comes to a second turn: a loop over the tiles of as many blocks; None if some may."""
+        marks = self.known.lifted.marks()
+        back, out = self.runner.region(self.blocks, self.header, [Edge(self.header, self.path, {**self.state, **self.carried})])
+        if all(self.known.proves(edge.path, False) for edge in back):
+            return out
+        self.known.lifted.forget_since(marks)
+        return None
 
     def _guess(self) -> tuple[dict[str, Form], z3.BoolRef]:
         """Closed forms that one turn from arbitrary values suggests, and the condition of a further turn."""
@@ -248,7 +258,7 @@ class _Loop:
     ) -> list[Edge] | _Failed:
         known = self.known
         lifted = known.lifted
-        marks = len(lifted.accesses), len(lifted.waits), len(lifted.barrier_blocks), len(lifted.unbounded_loops)
+        marks = lifted.marks()
         known.turns.append(turn)
         known.finished.append(turn)
         back, out = self.runner.region(self.blocks, self.header, [Edge(self.header, (*self.path, *invariants), {**self.state, **values})])
@@ -280,7 +290,7 @@ class _Loop:
         if previous is not None and not known.proves(path, z3.substitute(previous, (turn, turn + 1))):
             failed.latch = True
         if failed:
-            del lifted.accesses[marks[0] :], lifted.waits[marks[1] :], lifted.barrier_blocks[marks[2] :], lifted.unbounded_loops[marks[3] :]
+            lifted.forget_since(marks)
             return failed
         if not known.guessing and not self._ends(forms, values, path):
             lifted.unbounded_loops.append(self.first)
@@ -289,13 +299,18 @@ class _Loop:
     def _ends(self, forms: Mapping[str, Form], values: Mapping[str, Value], path: Path) -> bool:
         """True if some register that grows by a step other than 0 is bounded on the way back: the number of turns is, then, too."""
         for name, form in forms.items():
-            if not isinstance(form, Growth) or name.startswith("%barriers") or name.startswith("%groups"):
+            if not isinstance(form, Growth) or name in COUNTERS:
                 continue
             nonzero = self.known.proves(path, form.step != 0)
             value = values[name].z3
             if nonzero and self.known.proves(path, z3.And(value > -REGISTER_LIMIT, value < REGISTER_LIMIT)):
                 return True
         return False
+
+
+def _steps_by_blocks(name: str, form: Form) -> bool:
+    """True for a number, not an address, that grows by a step that depends on the problem."""
+    return name.startswith("%r") and not name.startswith("%rd") and isinstance(form, Growth) and not z3.is_int_value(form.step)
 
 
 @dataclass

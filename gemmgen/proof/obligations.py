@@ -8,12 +8,13 @@ from typing import Literal
 
 import z3
 
+from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.proof.contract import Array
 from gemmgen.proof.knowledge import Access, Knowledge
 from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.solver import Answer
 from gemmgen.proof.storing import Digits, Stored, shared_elements
-from gemmgen.proof.values import Condition, Term, Value, as_condition, as_term, mentions
+from gemmgen.proof.values import Condition, Term, Value, as_condition, as_term, conjunction, mentions
 
 PROPERTIES = ("memory", "races", "once", "progress")
 PropertyName = Literal["memory", "races", "once", "progress"]
@@ -291,8 +292,8 @@ def _product(number: int, parts: Sequence[z3.ArithRef]) -> z3.ArithRef:
 class OtherThread:
     """A second thread: every private symbol once more; of one block, what depends on the block alone stays shared."""
 
-    def __init__(self, known: Knowledge, same_block: bool) -> None:
-        kept: set[int] = set()
+    def __init__(self, known: Knowledge, same_block: bool, same_turns: bool = False) -> None:
+        kept: set[int] = {turn.get_id() for turn in known.finished} if same_turns else set()
         if same_block:
             kept |= {value.term.get_id() for value in known.block.values() if not isinstance(value.term, int)}
             for number, operands in known.quotients.items():
@@ -317,13 +318,13 @@ def _apart(known: Knowledge, other: OtherThread) -> z3.BoolRef:
     return z3.Or(*[mine != theirs for mine, theirs in pairs]) if pairs else z3.BoolVal(False)
 
 
-def _interval(known: Knowledge, access: Access) -> tuple[z3.ArithRef, z3.ArithRef | None]:
+def _interval(known: Knowledge, access: Access, level: int) -> tuple[z3.ArithRef, z3.ArithRef | None]:
     """The first and the last interval between barriers in which an access may take place; None: it may take place at any later time.
 
     An asynchronous copy ends at the latest where its thread has waited for its group. Where the number of groups grows by one a turn, the
     turn of that wait follows from the group's number.
     """
-    first = access.barriers.z3
+    first = access.barriers[level].z3
     if access.group is None:
         return first, first
     for wait in known.lifted.waits:
@@ -333,8 +334,19 @@ def _interval(known: Knowledge, access: Access) -> tuple[z3.ArithRef, z3.ArithRe
         if mentions(before, [wait.turn]) or mentions(before, known.finished):
             continue
         turn = access.group.z3 + (wait.pending + 1) - before
-        return first, z3.substitute(wait.barriers.z3, (wait.turn, z3.If(turn >= 0, turn, z3.IntVal(0))))
+        return first, z3.substitute(wait.barriers[level].z3, (wait.turn, z3.If(turn >= 0, turn, z3.IntVal(0))))
     return first, None
+
+
+def _meet(known: Knowledge, one: Access, two: Access, other: OtherThread, level: int) -> list[Condition]:
+    """Two accesses may take place between the same barriers of a level."""
+    (first, last), (first_, last_) = _interval(known, one, level), _interval(known, two, level)
+    found: list[Condition] = []
+    if last_ is not None:
+        found.append(first <= other.term(last_))
+    if last is not None:
+        found.append(other.term(first_) <= last)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -377,7 +389,7 @@ def _groups(known: Knowledge, accesses: Sequence[Access]) -> list[_Group]:
 def _when(access: Access) -> tuple[object, ...]:
     """The condition and the interval of an access, by the numbers of their terms."""
     path = tuple(condition if isinstance(condition, bool) else condition.get_id() for condition in access.path)
-    return path, *(None if value is None else value.z3.get_id() for value in (access.barriers, access.group))
+    return path, *(None if value is None else value.z3.get_id() for value in (*access.barriers, access.group))
 
 
 def races(lifter: Lifter, uniform: bool) -> Verdict:
@@ -428,12 +440,10 @@ def _meeting(
     """Two groups of accesses, one of each thread: first whether they can be in the same interval, then whether they ever overlap."""
     known, one, two = lifter.known, group.first, group_.first
     assert one.address is not None and two.address is not None
-    (first, last), (first_, last_) = _interval(known, one), _interval(known, two)
-    together: list[Condition] = [*known.facts, *other.facts, *one.path, *other.conditions(two.path)]
-    if last_ is not None:
-        together.append(first <= other.term(last_))
-    if last is not None:
-        together.append(other.term(first_) <= last)
+    together: list[Condition] = [*known.facts, *other.facts, *one.path, *other.conditions(two.path), *_meet(known, one, two, other, 0)]
+    for level, members in enumerate(lifter.members, start=1):
+        if members is not None:  # threads of one team or warp, which its barriers keep apart
+            together.append(z3.Or(members != other.term(members), conjunction(_meet(known, one, two, other, level))))
     # A copy does not meet itself, which only one copy at that address in one turn of its loops can be.
     same_copy = group is group_ and group.count == len(group.offsets)
     other_copy = z3.Or(apart, *[turn != other.term(turn) for turn in one.turns])
@@ -509,8 +519,8 @@ def _stored_once(lifter: Lifter, verdict: Verdict, array: Array, stores: Sequenc
     if _by_digits(known, verdict, places):
         return
     who = [value.term for value in known.thread.values() if not isinstance(value.term, int)]
-    for axis, value in known.block.items():  # a block is known by the two parts of its index, where the kernel uses those
-        who += known.block_parts.get(axis, () if isinstance(value.term, int) else (value.term,))
+    for parts in known.block_parts.values():  # a block is known by the parts of its index, where the kernel uses those
+        who += parts
     turns = tuple(dict.fromkeys(turn for store in stores for turn in store.turns))
     different = z3.Or(*[symbol != other.term(symbol) for symbol in (*who, *turns)])
     classes: dict[tuple[str, ...], bool] = {}
@@ -542,12 +552,8 @@ _Place = tuple[Access, list[z3.ArithRef], z3.ArithRef]
 
 def _by_digits(known: Knowledge, verdict: Verdict, places: Sequence[_Place]) -> bool:
     """True if the form of the stores' indices shows that no element is stored twice."""
-    outer: dict[int, z3.ArithRef | None] = {}
-    for place_, (axis, value) in enumerate(known.block.items()):
-        if axis in known.block_parts:
-            outer |= {part.get_id(): known.extents[part.get_id()] for part in known.block_parts[axis]}
-        elif not isinstance(value.term, int):
-            outer[value.term.get_id()] = known.contract.grid[place_]
+    blocks = [part for parts in known.block_parts.values() for part in parts]
+    outer: dict[int, z3.ArithRef | None] = {part.get_id(): known.extents[part.get_id()] for part in blocks}
     outer |= {turn.get_id(): None for store, _, _ in places for turn in store.turns}
     stores = [Stored(indices, count.as_long()) for _, indices, count in places if z3.is_int_value(count)]
     if len(stores) < len(places):
@@ -600,26 +606,35 @@ def _differ(one: _Place, two: _Place) -> bool:
 
 
 def progress(lifter: Lifter) -> Verdict:
-    """All threads of a block reach the same barriers, and every loop ends."""
+    """All threads of a block, a team or a warp reach the same barriers of it, and every loop ends."""
     known, verdict = lifter.known, Verdict("progress")
-    barriers = set(known.lifted.barrier_blocks)
+    lifted = known.lifted
+    barriers = set(lifted.barrier_blocks)
     for block in sorted(barriers):
         verdict.obligations += 1
-        depends = [condition for condition in lifter.reached(block) if condition is not True and known.depends_on_thread(condition)]
+        depends = any(known.depends_on_thread(condition) for condition in lifter.conditions(lifter.deciding(block)))
         if depends:
             verdict.unproved.append(f"{_of_block(lifter, block)}: threads of a block may differ in whether they reach this barrier")
         else:
             verdict.proved += 1
+    warp = z3.simplify(known.linear_thread.z3 / WARP_THREADS)
+    members: list[z3.ArithRef | None] = [None if known.team is None else known.team[0], warp]
+    for level, (whose, places) in enumerate((("team", lifted.team_blocks), ("warp", lifted.warp_blocks))):
+        together, term = _Together(known), members[level]
+        for block in sorted(set(places)):
+            verdict.obligations += 1
+            if term is not None and all(together.agree(condition, term) for condition in _deciding(lifter, block)):
+                verdict.proved += 1
+            else:
+                verdict.unproved.append(f"{_of_block(lifter, block)}: threads of a {whose} may differ in whether they reach its barrier")
+                members[level] = None  # its barriers then order nothing
+    lifter.members = tuple(members)
     for blocks in lifter.flow.loops.values():
         if not blocks & barriers:
             continue
-        for block in sorted(blocks):
-            condition = lifter.branches.get(block)
-            leaves = any(target not in blocks for target in lifter.flow.successors[block])
-            if condition is None or isinstance(condition, bool) or not leaves:
-                continue
+        for block in _ways_out(lifter, blocks):
             verdict.obligations += 1
-            if known.depends_on_thread(condition):
+            if any(known.depends_on_thread(condition) for condition in lifter.conditions([block])):
                 verdict.unproved.append(f"{_of_block(lifter, block)}: threads of a block may leave a loop with barriers at different turns")
             else:
                 verdict.proved += 1
@@ -628,6 +643,40 @@ def progress(lifter: Lifter) -> Verdict:
     for instruction in known.lifted.unbounded_loops:
         verdict.unproved.append(f"PTX line {instruction.line}: {instruction.text.strip()}: this loop was not proved to end")
     return verdict
+
+
+def _ways_out(lifter: Lifter, blocks: frozenset[int]) -> list[int]:
+    """The basic blocks of a loop that it may be left from."""
+    successors = lifter.flow.successors
+    return [block for block in sorted(blocks) if len(successors[block]) > 1 and any(target not in blocks for target in successors[block])]
+
+
+def _deciding(lifter: Lifter, block: int) -> Iterator[Condition]:
+    """The conditions for a thread to come to a basic block, and to leave the loops around it."""
+    yield from lifter.conditions(lifter.deciding(block))
+    for blocks in lifter.flow.loops.values():
+        if block in blocks:
+            yield from lifter.conditions(_ways_out(lifter, blocks))
+
+
+class _Together:
+    """Conditions that two threads of one block agree on in the same turn of a loop if a term has the same value for both."""
+
+    def __init__(self, known: Knowledge) -> None:
+        self._known = known
+        self._other = OtherThread(known, same_block=True, same_turns=True)
+        self._answers: dict[int, bool] = {}
+
+    def agree(self, condition: Condition, members: z3.ArithRef) -> bool:
+        known, other = self._known, self._other
+        if isinstance(condition, bool) or not known.depends_on_thread(condition):
+            return True
+        number = condition.get_id()
+        if number not in self._answers:
+            theirs = next(iter(other.conditions([condition])))
+            premises = [*known.facts, *other.facts, members == other.term(members)]
+            self._answers[number] = known.solver.proves(premises, condition == theirs)
+        return self._answers[number]
 
 
 def _of_block(lifter: Lifter, block: int) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from gemmgen.core.errors import EnvironmentMissing
 from gemmgen.kernels.launch import KernelLaunch, LaunchSequence
 
+ASSUMED_BLOCKS = "no grid of more than 2^30 blocks"
 SECONDS = 60.0
 """Time for one kernel."""
 
@@ -54,7 +55,7 @@ class KernelProof:
 def domain(sequence: LaunchSequence) -> tuple[str, ...]:
     """The preconditions that a proof holds under, as formulas over the problem."""
     bounds = [f"{dimension.minimum} <= {dimension.name} <= {dimension.maximum}" for dimension in sequence.dimensions]
-    return (*bounds, *(str(constraint.condition) for constraint in sequence.constraints))
+    return (*bounds, *(str(constraint.condition) for constraint in sequence.constraints), ASSUMED_BLOCKS)
 
 
 def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, seconds: float = SECONDS) -> KernelProof:

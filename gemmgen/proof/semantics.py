@@ -9,11 +9,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import numpy as np
 import z3
 
 from gemmgen.emulator.ptx.syntax import Address, Float, Instruction, Integer, Operand, Register, Sink, Special, Symbol, Vector
 from gemmgen.hardware.target import WARP_THREADS
-from gemmgen.proof.knowledge import BARRIERS, GROUPS, Access, AccessKind, Knowledge, Path, State, Wait, bits_of
+from gemmgen.proof.enumeration import NotEnumerable, evaluate
+from gemmgen.proof.knowledge import (
+    BARRIERS,
+    GROUPS,
+    LEVELS,
+    TEAM_BARRIERS,
+    WARP_BARRIERS,
+    Access,
+    AccessKind,
+    Knowledge,
+    Path,
+    State,
+    Wait,
+    bits_of,
+)
 from gemmgen.proof.slicing import FLOATS, negated_register, written
 from gemmgen.proof.values import (
     UNBOUNDED,
@@ -32,6 +47,7 @@ from gemmgen.proof.values import (
     negation,
     smaller,
     subtract,
+    summands,
 )
 
 # fmt: off
@@ -63,6 +79,8 @@ SPACES = ("global", "shared", "local", "const", "param")
 MATRIX_ROW_BYTES = 16
 """Bytes that a lane's address of ``ldmatrix`` and ``stmatrix`` names."""
 LANES_PER_MATRIX = 8
+NAMED_BARRIERS = 16
+"""Barriers of a block; number 0 is that of ``__syncthreads``."""
 LOGIC: dict[int, tuple[str, str]] = {
     0x80: ("and", "and"),
     0xFE: ("or", "or"),
@@ -79,6 +97,9 @@ LOGIC: dict[int, tuple[str, str]] = {
 def execute(known: Knowledge, instruction: Instruction, block: int, path: Path, state: State) -> None:
     """Carries out one statement where ``path`` leads; changes ``state``. Raises ``Unliftable``."""
     opcode = instruction.opcode
+    waits_for_warp = instruction.has("warp") if opcode in ("bar", "barrier") else instruction.has("sync")
+    if waits_for_warp and not known.guessing:
+        known.lifted.warp_blocks.append(block)
     if opcode in ("ld", "st", "atom", "red"):
         _memory(known, instruction, block, path, state)
     elif opcode in ("ldmatrix", "stmatrix"):
@@ -306,6 +327,8 @@ def _product(known: Knowledge, instruction: Instruction, values: list[Value], bi
             product = floor_divide(product, 1 << bits)
     else:
         product = multiply(values[0], values[1])
+        if product is not None and not known.guessing:
+            _share_of_blocks(known, product, values[0], values[1])
     if product is None or instruction.opcode == "mul":
         return product
     return add(product, values[2])
@@ -332,14 +355,21 @@ def _divide(known: Knowledge, instruction: Instruction, values: list[Value], bit
         quotient = floor_divide(a, b.constant)
         product = multiply(quotient, b)
         return quotient if not remainder_wanted or product is None else subtract(a, product)
-    if signed and (a.low < 0 or b.low < 1) and not known.guessing and not known.proves(path, z3.And(a.z3 >= 0, b.z3 >= 1)):
+    path_ = () if known.guessing else path
+    if signed and b.low < 1 and not known.guessing and not known.proves(path_, b.z3 >= 1):
         return None
     for quotient, remainder in known.divided:
         if all(mine.eq(theirs) for mine, theirs in zip((a.z3, b.z3), known.quotients[quotient.z3.get_id()], strict=True)):
             return remainder if remainder_wanted else quotient
-    quotient = known.symbol("quotient", 0, max(a.high, 0))
-    remainder = known.symbol("remainder", 0, max(0, min(b.high, UNBOUNDED) - 1))
-    known.facts.append(z3.Implies(z3.And(a.z3 >= 0, b.z3 >= 1), z3.And(a.z3 == quotient.z3 * b.z3 + remainder.z3, remainder.z3 < b.z3)))
+    never_negative = a.low >= 0 or not signed
+    most = max(0, min(b.high, UNBOUNDED) - 1)
+    quotient = known.symbol("quotient", 0 if never_negative else min(a.low, 0), max(a.high, 0))
+    remainder = known.symbol("remainder", 0 if never_negative else -most, most)
+    q, r = quotient.z3, remainder.z3
+    known.facts.append(z3.Implies(b.z3 >= 1, a.z3 == q * b.z3 + r))
+    known.facts.append(z3.Implies(z3.And(a.z3 >= 0, b.z3 >= 1), z3.And(r >= 0, r < b.z3, q >= 0, q <= a.z3)))
+    if not never_negative:  # rounded towards 0
+        known.facts.append(z3.Implies(z3.And(a.z3 < 0, b.z3 >= 1), z3.And(r <= 0, r > -b.z3, q <= 0, q >= a.z3)))
     for value in (quotient, remainder):
         known.quotients[value.z3.get_id()] = (a.z3, b.z3)
     known.divided.append((quotient, remainder))
@@ -349,18 +379,43 @@ def _divide(known: Knowledge, instruction: Instruction, values: list[Value], bit
 
 
 def _block_quotient(known: Knowledge, a: Value, b: Value, quotient: Value, remainder: Value) -> None:
-    """A block's index divided by one of two factors of its grid: the quotient is below the other factor.
+    """A block's index, or a part of it, divided by factors of the number of its values: the quotient is below the product of the others.
 
-    Of P Q blocks, index < P Q and index = q Q + r with 0 <= r < Q give q < P, since q >= P would make the index at least P Q.
+    Of P Q values, index < P Q and index = q Q + r with 0 <= r < Q give q < P, since q >= P would make the index at least P Q.
     """
-    for axis, factors in zip("xyz", known.contract.grid_factors, strict=True):
-        if a.same_as(known.block[axis]) and len(factors) == 2:
-            for one, other in (factors, factors[::-1]):
-                if known.proves((), b.z3 == other):
-                    known.facts += [quotient.z3 < one, remainder.z3 < other]
-                    known.block_parts[axis] = (quotient.z3, remainder.z3)
-                    known.extents.update({quotient.z3.get_id(): one, remainder.z3.get_id(): other})
-                    return
+    factors = None if isinstance(a.term, int) else known.factors.get(a.term.get_id())
+    if factors is None or len(factors) < 2:
+        return
+    for place, one in enumerate(factors):
+        others = (*factors[:place], *factors[place + 1 :])
+        for divisor, rest in (((one,), others), (others, (one,))):
+            if known.proves((), b.z3 == z3.Product(*divisor)):
+                known.facts += [quotient.z3 < z3.Product(*rest), remainder.z3 < z3.Product(*divisor)]
+                for value, below in ((quotient.z3, rest), (remainder.z3, divisor)):
+                    known.factors[value.get_id()] = below
+                    known.extents[value.get_id()] = z3.Product(*below)
+                for axis, parts in known.block_parts.items():
+                    if any(part.eq(a.z3) for part in parts):
+                        known.block_parts[axis] = (*[part for part in parts if not part.eq(a.z3)], quotient.z3, remainder.z3)
+                return
+
+
+def _share_of_blocks(known: Knowledge, product: Value, a: Value, b: Value) -> None:
+    """Bounds of a product of a block's index z of Z and c q + d, where q is a quotient by Z: z (c q + d) <= (Z - 1) (c q + d), and
+    Z q is the dividend less the remainder."""
+    for index, share in ((a, b), (b, a)):
+        extent = None if isinstance(index.term, int) else known.extents.get(index.term.get_id())
+        if extent is None or isinstance(share.term, int):
+            continue
+        parts, number = summands(share.z3)
+        if len(parts) != 1 or parts[0][1].get_id() not in known.quotients:
+            continue
+        (times, quotient), (dividend, divisor) = parts[0], known.quotients[parts[0][1].get_id()]
+        remainder = next((r.z3 for q, r in known.divided if q.z3.eq(quotient)), None)
+        if remainder is None or not known.proves((), extent == divisor):
+            continue
+        most = times * (dividend - remainder) + number * divisor - share.z3
+        known.facts.append(z3.Implies(share.z3 >= 0, z3.And(product.z3 >= 0, product.z3 <= most)))
 
 
 def _minimum(known: Knowledge, instruction: Instruction, values: list[Value], bits: int, signed: bool, path: Path) -> Value | None:
@@ -457,8 +512,7 @@ def _memory(known: Knowledge, instruction: Instruction, block: int, path: Path, 
     count = len(data.elements) if isinstance(data, Vector) else 1
     size = count * bits_of(instruction.type) // 8
     address = _address(known, where, state)
-    barriers = state[BARRIERS]
-    assert isinstance(barriers, Value)
+    barriers = _passed(state)
     kind = KINDS.get(opcode, "atomic")
     known.record(Access(kind, _space_of(known, space, address), address, size, size, path, barriers, instruction, block))
     if opcode in ("ld", "atom"):
@@ -502,8 +556,7 @@ def _matrices(known: Knowledge, instruction: Instruction, block: int, path: Path
     matrices = int(next((modifier[1:] for modifier in instruction.modifiers if modifier in ("x1", "x2", "x4")), "1"))
     lanes = LANES_PER_MATRIX * matrices
     where = path if lanes >= WARP_THREADS else (*path, known.lane.z3 < lanes)
-    barriers = state[BARRIERS]
-    assert isinstance(barriers, Value)
+    barriers = _passed(state)
     kind: AccessKind = "store" if stores else "load"
     size = MATRIX_ROW_BYTES
     known.record(Access(kind, "shared", address, size, size, where, barriers, instruction, block))
@@ -512,8 +565,8 @@ def _matrices(known: Knowledge, instruction: Instruction, block: int, path: Path
 
 
 def _copy(known: Knowledge, instruction: Instruction, block: int, path: Path, state: State) -> None:
-    groups, barriers = state[GROUPS], state[BARRIERS]
-    assert isinstance(groups, Value) and isinstance(barriers, Value)
+    groups, barriers = state[GROUPS], _passed(state)
+    assert isinstance(groups, Value)
     if not instruction.has("async") or any(word in instruction.modifiers for word in ("bulk", "mbarrier", "reduce")):
         raise known.unliftable("bulk copies are not modelled")
     if instruction.has("commit_group"):
@@ -560,17 +613,59 @@ def register_is_predicate(operand: Operand) -> bool:
     return register is not None and register.type == "pred"
 
 
+def _passed(state: State) -> tuple[Value, ...]:
+    """Barriers passed so far, by ``LEVELS``."""
+    return tuple(value for name in LEVELS if isinstance(value := state[name], Value))
+
+
+def _pass(state: State, level: str) -> None:
+    """Counts a barrier of a level, and of all that are finer."""
+    for name in LEVELS[LEVELS.index(level) :]:
+        passed = state[name]
+        assert isinstance(passed, Value)
+        following = add(passed, constant(1))
+        assert following is not None
+        state[name] = following
+
+
 def _barrier(known: Knowledge, instruction: Instruction, block: int, path: Path, state: State) -> None:
-    if instruction.has("warp"):
-        return  # orders lanes of a warp only: proofs do without it
     operands = instruction.operands
-    whole = len(operands) == 1 and isinstance(operands[0], Integer) and operands[0].value == 0
-    if not whole or instruction.guard is not None or instruction.has("cluster") or instruction.has("arrive") or instruction.has("red"):
-        raise known.unliftable("only barriers of the whole block are modelled")
-    passed = state[BARRIERS]
-    assert isinstance(passed, Value)
-    following = add(passed, constant(1))
-    assert following is not None
-    state[BARRIERS] = following
+    if instruction.has("warp"):
+        mask = operand_value(known, operands[0], state)
+        if instruction.guard is None and mask is not None and mask.constant in (-1, (1 << WARP_THREADS) - 1):
+            _pass(state, WARP_BARRIERS)  # of other masks, no order is taken for granted
+        return
+    if instruction.guard is not None or any(instruction.has(word) for word in ("cluster", "arrive", "red")):
+        raise known.unliftable("only barriers at which all threads of the block or of a team of warps wait are modelled")
+    if len(operands) == 1 and isinstance(operands[0], Integer) and operands[0].value == 0:
+        _pass(state, BARRIERS)
+        if not known.guessing:
+            known.lifted.barrier_blocks.append(block)
+        return
+    _team_barrier(known, operands, state)
+    _pass(state, TEAM_BARRIERS)
     if not known.guessing:
-        known.lifted.barrier_blocks.append(block)
+        known.lifted.team_blocks.append(block)
+
+
+def _team_barrier(known: Knowledge, operands: tuple[Operand, ...], state: State) -> None:
+    """A named barrier: its number must tell whole warps apart into teams of as many threads as it waits for, the same in all statements."""
+    number = operand_value(known, operands[0], state)
+    threads = operand_value(known, operands[1], state) if len(operands) == 2 else None
+    if number is None or threads is None or threads.constant is None:
+        raise known.unliftable("a barrier for a number of threads that is not known")
+    if known.team is not None:
+        if known.team[1] != threads.constant or not known.team[0].eq(number.z3):
+            raise known.unliftable("named barriers of different teams are not modelled")
+        return
+    try:
+        numbers = np.broadcast_to(evaluate(number.z3, known.all_threads()), known.contract.launch.threads)
+    except NotEnumerable:
+        raise known.unliftable("a named barrier whose number depends on more than the thread") from None
+    warps = [set(numbers[first : first + WARP_THREADS].tolist()) for first in range(0, len(numbers), WARP_THREADS)]
+    counts = {int(value): int((numbers == value).sum()) for value in np.unique(numbers)}
+    if any(len(warp) > 1 for warp in warps) or any(not 0 < name < NAMED_BARRIERS for name in counts):
+        raise known.unliftable("a named barrier that splits warps, or whose number is out of range")
+    if set(counts.values()) != {threads.constant}:
+        raise known.unliftable(f"a named barrier waits for {threads.constant} threads, and {counts} threads name it")
+    known.team = number.z3, threads.constant

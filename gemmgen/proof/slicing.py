@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from gemmgen.emulator.ptx.syntax import Address, Float, Function, Instruction, Negated, Operand, Pair, Register, Symbol, Vector, registers_of
+from gemmgen.emulator.ptx.syntax import (
+    Address,
+    Float,
+    Function,
+    Instruction,
+    Negated,
+    Operand,
+    Pair,
+    Register,
+    Symbol,
+    Vector,
+    registers_of,
+)
 
 FLOATS = frozenset({"f16", "bf16", "f32", "f64", "f16x2", "bf16x2", "f32x2"})
 

@@ -1,7 +1,8 @@
 """Freedom of doubly stored elements, from the form of a store's indices alone: each is a number in the system whose digits are the
 thread's place in its block's tile, the block and the turns of loops, with bases that are at least as large as the digits need.
 
-An index ``64 q + f(t)`` with ``0 <= f(t) < 64`` tells q and f(t), and ``256 g turn + 256 b + t`` with ``b < g`` and ``t < 256`` tells all three.
+An index ``64 q + f(t)`` with ``0 <= f(t) < 64`` tells q and f(t), and ``256 g turn + 256 b + t`` with ``b < g`` and ``t < 256`` tells
+all three.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ value itself, such as comparisons and divisions, must first establish that e lie
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -108,13 +109,82 @@ def multiply(a: Value, b: Value) -> Value | None:
 
 
 def floor_divide(a: Value, divisor: int) -> Value:
-    """The quotient by a positive number, rounded down."""
+    """The quotient by a positive number, rounded down, in a form that is the same for equal quotients of most terms."""
     if a.constant is not None:
         return constant(a.constant // divisor)
-    if a.low > -UNBOUNDED and a.high < UNBOUNDED and a.low // divisor == a.high // divisor:
-        return constant(a.low // divisor)
-    zeros = max(0, a.zeros - (divisor.bit_length() - 1)) if divisor & (divisor - 1) == 0 else 0
-    return Value(as_term(a.term) / divisor, a.low // divisor, a.high // divisor, zeros)
+    if divisor == 1:
+        return Value(a.term, a.low, a.high, a.zeros)
+    low, high = _bounded(a.low // divisor if a.low > -UNBOUNDED else a.low, a.high // divisor if a.high < UNBOUNDED else a.high)
+    if low == high:
+        return constant(low)
+    term = as_term(a.term)
+    if term.decl().kind() == z3.Z3_OP_IDIV and z3.is_int_value(term.arg(1)) and term.arg(1).as_long() > 0:
+        inner, divisor = term.arg(0), term.arg(1).as_long() * divisor  # (x / a) / b = x / (a b)
+        term = inner
+    zeros = max(0, a.zeros - (divisor.bit_length() - 1)) if divisor & (divisor - 1) == 0 and term is as_term(a.term) else 0
+    parts, number = summands(term)
+    whole = [(count // divisor, part) for count, part in parts if count % divisor == 0]
+    rest = [(count, part) for count, part in parts if count % divisor]
+    if not rest:
+        return Value(_sum(whole, number // divisor), low, high, zeros)
+    common = math.gcd(number % divisor, divisor, *[count for count, _ in rest])
+    fraction = _sum([(count // common, part) for count, part in rest], number % divisor // common) / (divisor // common)
+    if not whole and (by_factor := _by_reciprocal(rest, number, divisor, low, high)) is not None:
+        return by_factor
+    return Value(_sum([*whole, (1, fraction)], number // divisor), low, high, zeros)
+
+
+def _by_reciprocal(parts: Sequence[tuple[int, z3.ArithRef]], number: int, divisor: int, low: int, high: int) -> Value | None:
+    """A quotient by a number that the compiler wrote as a product with its reciprocal and a shift; None if it is none.
+
+    For M = ceil(2^s / d) and e = M d - 2^s, floor(x M / 2^s) is floor(x / d) for x >= 0 with x e < 2^s, and one less than the quotient
+    that is rounded towards 0 for x < 0 with -x e < 2^s and e > 0.
+    """
+    factor = math.gcd(number, *[count for count, _ in parts])
+    if factor < 3 or divisor & (divisor - 1) or low == -UNBOUNDED or high == UNBOUNDED:
+        return None
+    by = -(-divisor // factor)
+    excess = factor * by - divisor
+    least, most = low * divisor // factor - 1, (high + 1) * divisor // factor + 1
+    if by < 3 or not 0 < excess * max(most, -least, 1) < divisor:
+        return None
+    x = _sum([(count // factor, part) for count, part in parts], number // factor)
+    if low >= 0:
+        return Value(x / by, low, high)
+    return Value(z3.If(x >= 0, x / by, -((-x) / by) - 1), low, high)
+
+
+def summands(term: z3.ArithRef) -> tuple[list[tuple[int, z3.ArithRef]], int]:
+    """A sum's parts that are no sums, each with how often it is added, and its constant."""
+    counts: dict[int, int] = {}
+    terms: dict[int, z3.ArithRef] = {}
+    number, pending = 0, [(1, term)]
+    while pending:
+        times, part = pending.pop()
+        if z3.is_int_value(part):
+            number += times * part.as_long()
+            continue
+        kind, children = part.decl().kind(), part.children()
+        if kind == z3.Z3_OP_ADD:
+            pending += [(times, child) for child in children]
+        elif kind == z3.Z3_OP_SUB:
+            pending += [(times, children[0]), *[(-times, child) for child in children[1:]]]
+        elif kind == z3.Z3_OP_UMINUS:
+            pending.append((-times, children[0]))
+        elif kind == z3.Z3_OP_MUL and len(children) == 2 and any(z3.is_int_value(child) for child in children):
+            factor, other = children if z3.is_int_value(children[0]) else children[::-1]
+            pending.append((times * factor.as_long(), other))
+        else:
+            terms[part.get_id()] = part
+            counts[part.get_id()] = counts.get(part.get_id(), 0) + times
+    return [(count, terms[key]) for key, count in sorted(counts.items()) if count], number
+
+
+def _sum(parts: Sequence[tuple[int, z3.ArithRef]], number: int) -> z3.ArithRef:
+    found = [part if count == 1 else part * count for count, part in parts]
+    if number or not found:
+        found.append(z3.IntVal(number))
+    return found[0] if len(found) == 1 else z3.Sum(*found)
 
 
 def low_bits(a: Value, bits: int) -> Value:
@@ -126,7 +196,9 @@ def low_bits(a: Value, bits: int) -> Value:
         return Value(a.term, a.low, a.high, a.zeros)
     if a.zeros >= bits:
         return constant(0)
-    return Value(as_term(a.term) % size, 0, size - 1, a.zeros)
+    parts, number = summands(as_term(a.term))
+    rest = [(count % size, part) for count, part in parts if count % size]
+    return Value(_sum(rest, number % size) % size, 0, size - 1, a.zeros) if rest else constant(number % size)
 
 
 def choose(condition: Condition, yes: Value, no: Value) -> Value | None:

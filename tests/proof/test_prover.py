@@ -46,7 +46,7 @@ def test_a_counterexample_names_sizes_and_thread() -> None:
 @pytest.mark.parametrize(
     ("statement", "obstacle"),
     [
-        ('asm volatile("bar.sync 1, 64;");', "only barriers of the whole block"),
+        ('asm volatile("bar.sync 1, 64;");', "waits for 64 threads"),
         ('asm volatile("fence.proxy.async;");', "fences between proxies"),
         ('asm volatile("{ .reg .b64 t; mbarrier.arrive.shared.b64 t, [%0]; }" :: "r"(0));', "mbarrier is not modelled"),
     ],
@@ -66,4 +66,4 @@ def test_time_that_is_used_up_leaves_properties_unproved() -> None:
 
 
 def test_the_domain_names_every_precondition() -> None:
-    assert domain(SAMPLES["transpose"].sequence)[-2:] == ("ldx >= n", "ldy >= m")
+    assert domain(SAMPLES["transpose"].sequence)[-3:] == ("ldx >= n", "ldy >= m", "no grid of more than 2^30 blocks")

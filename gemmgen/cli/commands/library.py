@@ -291,6 +291,33 @@ def measure_command(
         context.exit(exit_codes.FAILED)
 
 
+@command.command("prove")
+@_names_argument
+@click.option("--seconds", type=click.FloatRange(1, 3600), default=60.0, show_default=True, metavar="S", help="Time for each kernel.")
+@click.option("--within", type=click.FloatRange(1), metavar="S", help="Begin no further instance after S seconds.")
+@click.option("--again", is_flag=True, help="Prove what was tried before as well.")
+@_folder_option
+@_list_option
+def prove_command(
+    names: Sequence[str], seconds: float, within: float | None, again: bool, folder: Path | None, list_file: Path | None
+) -> None:
+    """Prove properties of the library's kernels for all problems, and keep the proofs as evidence, which the next build certifies.
+
+    Writes evidence/proofs.json after each instance; an interrupted run goes on where it was. A proof holds for one program and its launch:
+    where either changes, the certificate no longer shows it.
+    """
+    from gemmgen.library.folder import choose, writable_folder
+    from gemmgen.library.proving import prove_library
+
+    found = _folder(folder) if folder is not None else writable_folder()
+    listing = _listing(list_file)
+    only = choose(names, ((instance.name, instance.label) for instance in listing.instances)) if names else None
+    with _progress() as progress:
+        report = prove_library(listing, found, only=only, seconds=seconds, within=within, again=again, progress=progress)
+    counts = ", ".join(f"{name} {number}" for name, number in report.properties.items()) or "nothing proved"
+    click.echo(f"{counted(report.tried, 'instance')} tried in {report.seconds:.0f} s, {report.known} known before; {counts}", err=True)
+
+
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int, int], None]]:
     """A bar for each stage, on standard error."""
