@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gemmgen.cli import exit_codes
 from gemmgen.cli.compilation import compile_plans
-from gemmgen.cli.options import architecture_option, json_option, set_option, specs_argument
+from gemmgen.cli.options import architecture_option, complete_spec, json_option, parse_dimensions, set_option
 from gemmgen.cli.output import Column, print_json, print_table, progress_bar, styled
-from gemmgen.cli.selection import PlannedSpec, find_specs, plan_specs
+from gemmgen.cli.selection import find_specs, plan_specs
 from gemmgen.core.text import printable
 
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from gemmgen.hardware.target import Architecture
+    from gemmgen.kernels.launch import LaunchSequence
     from gemmgen.proof.prover import KernelProof, Property
-    from gemmgen.toolchain.nvrtc import Binary
 
 COLOURS = {"proved": "green", "refuted": "red", "unproved": "yellow"}
 MAX_REASONS = 3
@@ -27,7 +30,7 @@ MAX_REASONS = 3
 
 
 @click.command("prove")
-@specs_argument
+@click.argument("specs", metavar="SPEC...|FILE", nargs=-1, required=True, shell_complete=complete_spec)
 @architecture_option("Architecture whose PTX is proved; else the spec's own.")
 @set_option
 @click.option(
@@ -45,6 +48,19 @@ MAX_REASONS = 3
     type=click.Choice(["memory", "races", "once", "progress", "all"]),
     help="Exit with 1 unless this property is proved of every kernel. Repeatable.",
 )
+@click.option("entry", "--entry", metavar="NAME", help="Of a FILE: the kernel, as C++ or PTX calls it; else the only one.")
+@click.option("block", "--block", metavar="X,Y,Z", callback=parse_dimensions, help="Of a FILE: threads of a block.")
+@click.option("grid", "--grid", metavar="EXPR,...", help="Of a FILE: blocks as formulas of the kernel's integers, ceil_div(n, 256).")
+@click.option(
+    "arrays",
+    "--array",
+    multiple=True,
+    metavar="ARRAY",
+    help="Of a FILE: the array that a parameter points to, 'A=in f32[m, k : lda, 1] @16': in, out or inout, extents, strides, alignment. "
+    "Repeatable.",
+)
+@click.option("expects", "--expects", multiple=True, metavar="EXPR", help="Of a FILE: a precondition, 'lda >= k'. Repeatable.")
+@click.option("shared", "--shared", metavar="EXPR", help="Of a FILE: bytes of dynamic shared memory.")
 @json_option
 @click.pass_context
 def command(
@@ -54,6 +70,12 @@ def command(
     overrides: Sequence[str],
     seconds: float,
     required: Sequence[str],
+    entry: str | None,
+    block: tuple[int, ...] | None,
+    grid: str | None,
+    arrays: Sequence[str],
+    expects: Sequence[str],
+    shared: str | None,
     as_json: bool,
 ) -> None:
     """Prove properties of each SPEC's PTX for all sizes, strides and grids that its preconditions allow.
@@ -61,11 +83,69 @@ def command(
     memory: every access lies within its array. races: no two threads of a block meet in shared memory. once: no element of a result is
     stored twice. progress: barriers are reached by all threads, and loops end. A property that is not proved is not thereby wrong: the
     statements that stand in the way are listed. A counterexample counts as refuted only if the emulator shows the fault as well.
+
+    A FILE (.cu or .ptx) of your own needs its launch: integers of the kernel are the sizes, and each pointer needs its --array.
+
+    \b
+    gemmgen prove saxpy.cu --block 256 --grid 'ceil_div(n, 256)' --array 'x=in f32[n]' --array 'y=inout f32[n]' --expects 'n >= 1'
     """
     from gemmgen.hardware.target import architecture as find_architecture
     from gemmgen.proof.prover import prove_sequence
 
-    planned = plan_specs(find_specs(specs), overrides, find_architecture(architecture) if architecture else None)
+    if is_file := len(specs) == 1 and Path(specs[0]).suffix in (".cu", ".ptx"):
+        if block is None or grid is None:
+            raise click.UsageError(f"Missing option '{'--block' if block is None else '--grid'}': {specs[0]} is a file of kernels.")
+        if overrides:
+            raise click.UsageError("--set is for specs")
+        from gemmgen.cli.proof_files import read_foreign
+
+        foreign = read_foreign(
+            Path(specs[0]),
+            entry_name=entry,
+            architecture=architecture,
+            block=block,
+            grid=grid,
+            arrays=arrays,
+            expects=expects,
+            shared=shared or "0",
+        )
+        found = prove_sequence(foreign.sequence, foreign.code.ptx, seconds)
+        subjects = [Subject(specs[0], foreign.entry.name, foreign.code.architecture, foreign.sequence)]
+        replayed: Sequence[KernelProof] = [_replayed(foreign.replay, proof) for proof in found]
+        proofs = {specs[0]: replayed}
+    elif entry or block or grid or arrays or expects or shared:
+        raise click.UsageError("--entry, --block, --grid, --array, --expects and --shared are for one FILE of kernels")
+    if not is_file:
+        subjects, proofs = _prove_specs(specs, overrides, find_architecture(architecture) if architecture else None, seconds)
+    if as_json:
+        print_json([_as_json(subject, proofs[subject.label]) for subject in subjects])
+    else:
+        for subject in subjects:
+            _print(subject, proofs[subject.label])
+    statuses = [each for found in proofs.values() for proof in found for each in proof.properties]
+    wanted = {name for name in required} if "all" not in required else {each.name for each in statuses}
+    if any(each.status == "refuted" for each in statuses) or any(each.name in wanted and each.status != "proved" for each in statuses):
+        context.exit(exit_codes.FAILED)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Kernels that are proved, with their launch."""
+
+    label: str
+    name: str
+    architecture: str
+    sequence: LaunchSequence
+
+
+def _prove_specs(
+    specs: Sequence[str], overrides: Sequence[str], architecture: Architecture | None, seconds: float
+) -> tuple[list[Subject], dict[str, Sequence[KernelProof]]]:
+    """The kernels of specs, and their proofs by label."""
+    from gemmgen.proof.prover import prove_sequence
+    from gemmgen.verification.replay import replay
+
+    planned = plan_specs(find_specs(specs), overrides, architecture)
     binaries = compile_plans([item.plan for item in planned])
     proofs: dict[str, Sequence[KernelProof]] = {}
     with progress_bar() as progress:
@@ -73,27 +153,19 @@ def command(
         for item, binary in zip(planned, binaries, strict=True):
             progress.update(task, description=item.file.label)
             found = prove_sequence(item.plan.sequence, binary.ptx, seconds)
-            proofs[item.file.label] = [_replayed(item, binary, proof) for proof in found]
+            proofs[item.file.label] = [_replayed(partial(replay, item.plan, binary), proof) for proof in found]
             progress.advance(task)
-    if as_json:
-        print_json([_as_json(item, proofs[item.file.label]) for item in planned])
-    else:
-        for item in planned:
-            _print(item, proofs[item.file.label])
-    statuses = [each for found in proofs.values() for proof in found for each in proof.properties]
-    wanted = {name for name in required} if "all" not in required else {each.name for each in statuses}
-    if any(each.status == "refuted" for each in statuses) or any(each.name in wanted and each.status != "proved" for each in statuses):
-        context.exit(exit_codes.FAILED)
+    subjects = [Subject(item.file.label, item.plan.name, item.plan.architecture.name, item.plan.sequence) for item in planned]
+    return subjects, proofs
 
 
-def _replayed(item: PlannedSpec, binary: Binary, proof: KernelProof) -> KernelProof:
+def _replayed(replay: Callable[[Mapping[str, int]], str], proof: KernelProof) -> KernelProof:
     """The proof, with counterexamples called refutations where the emulator shows their faults."""
-    from gemmgen.verification.replay import replay
 
     def judged(each: Property) -> Property:
         if each.counterexample is None:
             return each
-        fault = replay(item.plan, binary, each.counterexample["problem"])
+        fault = replay(each.counterexample["problem"])
         if fault:
             return replace(each, status="refuted", reasons=(_sentence(each.counterexample), fault.strip().splitlines()[0]))
         reason = f"a counterexample that the emulator did not confirm: {_sentence(each.counterexample)}"
@@ -109,23 +181,23 @@ def _sentence(example: Mapping[str, Any]) -> str:
     return f"for {sizes} the thread {thread or '0'} at {example['statement']}{at}"
 
 
-def _as_json(item: PlannedSpec, proofs: Sequence[KernelProof]) -> dict[str, Any]:
+def _as_json(subject: Subject, proofs: Sequence[KernelProof]) -> dict[str, Any]:
     from gemmgen.proof.prover import domain
 
     return {
-        "spec": item.file.label,
-        "name": item.plan.name,
-        "architecture": item.plan.architecture.name,
-        "domain": list(domain(item.plan.sequence)),
+        "spec": subject.label,
+        "name": subject.name,
+        "architecture": subject.architecture,
+        "domain": list(domain(subject.sequence)),
         "kernels": [proof.to_json() for proof in proofs],
     }
 
 
-def _print(item: PlannedSpec, proofs: Sequence[KernelProof]) -> None:
+def _print(subject: Subject, proofs: Sequence[KernelProof]) -> None:
     from gemmgen.proof.prover import domain
 
-    click.echo(f"{item.file.label} on {item.plan.architecture.name}, for all problems with")
-    click.echo("  " + "; ".join(domain(item.plan.sequence)))
+    click.echo(printable(f"{subject.label} on {subject.architecture}, for all problems with"))
+    click.echo(printable("  " + "; ".join(domain(subject.sequence))))
     for proof in proofs:
         rows: list[list[str | Text]] = []
         for each in proof.properties:

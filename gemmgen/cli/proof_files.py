@@ -1,0 +1,146 @@
+"""Kernels of the user's own for ``gemmgen prove``: their launch from options, and counterexamples run on the emulator."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from gemmgen.core.elements import DataType
+from gemmgen.core.errors import GemmgenError
+from gemmgen.core.formulas import Formula
+from gemmgen.kernels.launch import Argument, ArrayArgument, ArrayRole, Constraint, Dimension, KernelLaunch, LaunchSequence, ScalarArgument
+from gemmgen.sanitizer.front_end import CompileOptions
+from gemmgen.sanitizer.source import Entry, KernelCode, find_entry, read_kernel_file
+
+MOST_ELEMENTS = 1 << 24
+"""Elements of one array up to which a counterexample is run."""
+MOST_THREADS = 1 << 20
+_ARRAY = re.compile(r"(\w+)\s*=\s*(in|out|inout)\s+(\w+)\s*\[([^\[\]:]+)(?::([^\[\]:]+))?\]\s*(?:@\s*(\d+))?")
+_ROLES: Mapping[str, ArrayRole] = {"in": "input", "out": "output", "inout": "inout"}
+_EMULATOR_TYPES = {"s8": "i8", "s32": "i32", "s64": "i64"}
+
+
+@dataclass(frozen=True)
+class ForeignKernel:
+    """A kernel of a file, and the launch that was described."""
+
+    code: KernelCode
+    entry: Entry
+    sequence: LaunchSequence
+
+    def replay(self, problem: Mapping[str, int]) -> str:
+        """The fault that the emulator finds on a problem; empty if it finds none, or if the problem is too large to run."""
+        from gemmgen.sanitizer.api import bind_arguments
+        from gemmgen.sanitizer.launches import Launch, run_launches
+
+        try:
+            launch = self.sequence.launches[0]
+            grid = launch.grid_of(problem)
+            if grid[0] * grid[1] * grid[2] * launch.threads > MOST_THREADS or 0 in grid:
+                return ""
+            texts = []
+            for argument in self.sequence.arguments:
+                if isinstance(argument, ArrayArgument):
+                    length = _length(argument, problem)
+                    if length > MOST_ELEMENTS:
+                        return ""
+                    kind = _EMULATOR_TYPES.get(argument.type, argument.type)
+                    texts.append(f"{kind}[{length}]" + ("=ones" if argument.reads else ""))
+                else:
+                    name, parameter = argument.name, self.entry.parameters[len(texts)]
+                    kind = parameter.type.replace("s", "i")
+                    texts.append(f"{kind}={problem.get(name, 1)}")
+            arguments = dict(zip(self.entry.parameter_names, bind_arguments(self.code, self.entry, texts), strict=True))
+            shared = launch.dynamic_shared_bytes.evaluate(problem)
+            run = run_launches(self.code, [Launch(self.entry, grid, launch.block, shared, self.entry.parameter_names)], arguments, {})
+        except GemmgenError:
+            return ""
+        return next((finding.message for finding in run.findings if finding.severity == "error"), "")
+
+
+def _length(argument: ArrayArgument, problem: Mapping[str, int]) -> int:
+    """Elements from the first to the last of an array; an array without elements gets one, which no kernel may touch."""
+    extents = [extent.evaluate(problem) for extent in argument.shape]
+    if min(extents) < 1:
+        return 1
+    return 1 + sum((extent - 1) * stride.evaluate(problem) for extent, stride in zip(extents, argument.strides, strict=True))
+
+
+def read_foreign(
+    path: Path,
+    *,
+    entry_name: str | None,
+    architecture: str | None,
+    block: Sequence[int],
+    grid: str,
+    arrays: Sequence[str],
+    expects: Sequence[str],
+    shared: str,
+) -> ForeignKernel:
+    """Compiles a file and describes its launch. Raises ``GemmgenError`` for a text that means nothing."""
+    code = read_kernel_file(path, CompileOptions(architecture), entry_name)
+    entry = find_entry(code, entry_name)
+    described = {argument.name: argument for argument in map(_array, arrays)}
+    unknown = [name for name in described if name not in entry.parameter_names]
+    if unknown:
+        raise GemmgenError(f"--array {unknown[0]}: {entry.name} has the parameters {', '.join(entry.parameter_names)}")
+    arguments: list[Argument] = []
+    for index, (name, parameter) in enumerate(zip(entry.parameter_names, entry.parameters, strict=True)):
+        is_pointer = entry.parameter_types[index].rstrip().endswith("*") if index < len(entry.parameter_types) else False
+        if name in described:
+            arguments.append(described[name])
+        elif is_pointer:
+            raise GemmgenError(f"say what the parameter {name} points to: --array '{name}=in f32[...]', with out or inout if it is written")
+        elif parameter.count > 1 or parameter.type not in ("u32", "s32", "b32", "u64", "s64", "b64", "f32", "f64"):
+            raise GemmgenError(f"the parameter {name} is no pointer, integer or float: proofs of such kernels are not supported")
+        else:
+            arguments.append(ScalarArgument(name, "f32" if parameter.type.startswith("f") else "s32", name))
+    names = [argument.name for argument in arguments if isinstance(argument, ScalarArgument) and argument.type == "s32"]
+    extents = _parts(grid)
+    if not 1 <= len(extents) <= 3:
+        raise GemmgenError(f"--grid {grid!r}: expected one to three formulas separated by commas")
+    x, y, z = (*extents, Formula("1"), Formula("1"))[:3]
+    threads = (*block, 1, 1)
+    launch = KernelLaunch(entry.symbol, (x, y, z), (threads[0], threads[1], threads[2]), tuple(entry.parameter_names), Formula(shared))
+    constraints = tuple(Constraint(Formula(text), text) for text in expects)
+    dimensions = tuple(Dimension(name, name) for name in names)
+    sequence = LaunchSequence(entry.symbol, dimensions, tuple(arguments), (launch,), constraints)
+    formulas = [x, y, z, launch.dynamic_shared_bytes, *(constraint.condition for constraint in constraints)]
+    formulas += [formula for argument in described.values() for formula in (*argument.shape, *argument.strides)]
+    for formula in formulas:
+        if missing := formula.names - set(names):
+            raise GemmgenError(f"{formula}: {min(missing)} is no integer parameter of {entry.name}; it has {', '.join(names) or 'none'}")
+    return ForeignKernel(code, entry, sequence)
+
+
+def _array(text: str) -> ArrayArgument:
+    """``A=in f32[m, k : lda, 1] @16``: role, type, extents, strides in elements and alignment in bytes."""
+    found = _ARRAY.fullmatch(text.strip())
+    if found is None or found[3] not in get_args(DataType):
+        raise GemmgenError(
+            f"--array {text!r}: expected NAME=in|out|inout TYPE[EXTENTS : STRIDES] @ALIGNMENT, such as 'A=in f32[m, k : lda, 1]'"
+        )
+    from gemmgen.core.elements import ELEMENTS
+
+    shape = _parts(found[4])
+    strides = _parts(found[5]) if found[5] else [*shape[1:], Formula("1")]
+    if len(strides) != len(shape) or (found[5] is None and len(shape) > 2):
+        raise GemmgenError(f"--array {text!r}: expected as many strides as extents; they may only be left out of vectors and matrices")
+    element = next(name for name in get_args(DataType) if name == found[3])
+    alignment = int(found[6]) if found[6] else ELEMENTS[element].bytes
+    return ArrayArgument(found[1], element, _ROLES[found[2]], tuple(shape), tuple(strides), alignment, found[1])
+
+
+def _parts(text: str) -> list[Formula]:
+    """Formulas separated by commas. Raises ``GemmgenError``."""
+    try:
+        tree = ast.parse(f"({text.strip()},)", mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        raise GemmgenError(f"{text!r}: expected formulas separated by commas") from None
+    if not isinstance(tree, ast.Tuple) or not tree.elts:
+        raise GemmgenError(f"{text!r}: expected formulas separated by commas")
+    return [Formula(ast.unparse(element)) for element in tree.elts]
