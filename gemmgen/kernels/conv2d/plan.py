@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from textwrap import indent
 from typing import Literal
 
 from gemmgen.core.errors import PlanError, Reason
@@ -107,24 +106,14 @@ class Conv2dPlan(FinishingPlan):
         return self.spec.persistent_blocks is not None
 
     @property
-    def walk_parameters(self) -> str:
-        """Parameters of the function that copies x beside the iterator."""
-        return {"counters": "const Window& window", "table": "const Taps& taps, int period", "single": "int next_block"}[self.walk]
-
-    @property
     def group_channels(self) -> str:
         """Output channels that blocks divide, all of them or those of a group: an expression of the kernel."""
         return "group_channels" if self.grouped else self.v["k"]
 
     @property
-    def group_blocks(self) -> str:
-        """Blocks of input channels that a sum runs over: an expression of the kernel."""
-        return "group_blocks" if self.grouped else self.v["c_blocks"]
-
-    @property
-    def walk_arguments(self) -> str:
-        """Arguments of copying x beside the iterator."""
-        return {"counters": "window", "table": "taps, period", "single": "next_block"}[self.walk]
+    def column_bit(self) -> int:
+        """The first bit of a pixel's bounds that stands for a column of the filter."""
+        return COLUMN_BIT
 
     @property
     def split_k(self) -> int:
@@ -143,135 +132,6 @@ class Conv2dPlan(FinishingPlan):
     def exchange_swizzle(self) -> str:
         """Permutation of groups of channels in the exchange, as a C expression over ``pixel``."""
         return exchange_swizzle(self.channels_are_rows, self.lane)
-
-    # -- Pieces of the source that depend on the spec
-
-    @property
-    def copy_word(self) -> str:
-        """The first word of the functions that bring tiles: whether these go past registers."""
-        return "copy" if self.asynchronous else "load"
-
-    @property
-    def copy_verb(self) -> str:
-        """The work of these functions, in words."""
-        return "Copies" if self.asynchronous else "Reads"
-
-    def copy_target(self, operand: str) -> str:
-        """The parameter that says where a thread's vectors of a tile go."""
-        if self.asynchronous:
-            return "unsigned target"
-        return f"uint4 (&staged)[k{operand}ThreadPlanes][k{operand}Passes]"
-
-    def planes_step(self, operand: str) -> str:
-        """Planes from one that a thread copies to the next, as the source writes it."""
-        return f"k{operand}PlanesApart" if self.operands[operand].planes_apart > 1 else "1"
-
-    def planes_loop(self, operand: str) -> str:
-        """The head of the loop over a thread's planes of a tile."""
-        step = self.planes_step(operand)
-        return f"for (int plane = 0; plane < kPlanes; {'++plane' if step == '1' else f'plane += {step}'}) {{"
-
-    def copy_vector(self, operand: str, source: str, available: str) -> str:
-        """The statement that copies a vector, in the background or into registers."""
-        if not self.asynchronous:
-            plane = "plane" if self.planes_step(operand) == "1" else f"plane / {self.planes_step(operand)}"
-            return f"staged[{plane}][pass] = load_vector({source}, {available});"
-        function = "copy_async_cached" if operand == "Pixel" and self.spec.input_cache == "l1" else "copy_async<kVectorBytes>"
-        target = f"target + plane * k{operand}PlaneBytes + pass * k{operand}RowsPerPass * kRowBytes"
-        return f"{function}(\n    {target},\n    {source}, {available} ? kVectorBytes : 0);"
-
-    @property
-    def vector_constant(self) -> str:
-        """The definition of how many bytes an asynchronous copy brings; empty where copies pass through registers."""
-        return "constexpr int kVectorBytes = kRowBytes / 2;" if self.asynchronous else ""
-
-    @property
-    def body_constants(self) -> str:
-        """Definitions of numbers of the kernel's body that some kernels have."""
-        found = [
-            (f"k{operand}PlaneThreads", tile.threads_per_plane, "that copy a plane")
-            for operand, tile in self.operands.items()
-            if tile.planes_apart > 1
-        ]
-        found += [("kSplits", self.split_k, "parts of the sum, each of blocks of its own")] if self.split_k > 1 else []
-        found += [("kPlaneChannels", self.image_channels, "of y, that lie side by side")] if self.planar and self.split_k == 1 else []
-        if self.bounded and self.walk == "table":
-            found.append(("kColumnBit", COLUMN_BIT, "of PixelIterator::bounds: the first that stands for a column of the filter"))
-        return "\n".join(f"constexpr int {name} = {value};  // {meaning}" for name, value, meaning in found)
-
-    @property
-    def pixel_fields(self) -> str:
-        """The fields of a thread's position in x, behind its sources."""
-        if self.walk == "counters":
-            found = ["int top[kPixelPasses], left[kPixelPasses];  // row and column in the image of that tap"]
-            found += ["int tap_top, tap_left;  // the current tap: rows below and columns right of the first"]
-        elif self.bounded and self.walk == "table":
-            found = ["unsigned bounds[kPixelPasses];  // bit i: row i of the filter lies within the image; bit 16 + j: column j does"]
-        else:
-            found = ["bool inside[kPixelPasses];  // whether there is such a pixel"]
-        found += ["int tap;  // the current one in the table"] if self.walk == "table" else []
-        found += ["int offset;  // bytes from the first tap to the current one"]
-        found += ["int entries_left;  // filter taps of 32 channels from the current one on"] if self.tail else []
-        return "\n".join(found)
-
-    @property
-    def filter_fields(self) -> str:
-        """The fields of a thread's position in the filter, behind its source."""
-        found = ["bool inside[kFilterPasses];  // whether there is such a channel"] if not self.whole_channels else []
-        return "\n".join([*found, *(["int entries_left;"] if self.tail else [])])
-
-    @property
-    def needed_bounds(self) -> str:
-        """The bits that a pixel needs for the current tap: the statement, where there is a table of them."""
-        return "const unsigned needed = taps.bounds[pixels.tap];" if self.walk == "table" and self.bounded else ""
-
-    @property
-    def copy_pixels(self) -> str:
-        """The loop over a thread's pixels of a plane."""
-        inside = "pixels.inside[pass]"
-        if self.walk == "counters":
-            inside = "row_inside && static_cast<unsigned>(pixels.left[pass] + pixels.tap_left) < window.w"
-        elif self.needed_bounds:
-            inside = "(pixels.bounds[pass] & needed) == needed"
-        available = inside + (" && pixels.entries_left > 0" if self.tail else "")
-        statement = indent(self.copy_vector("Pixel", "pixels.source[pass] + pixels.offset", available), "    ")
-        head = "for (int pass = 0; pass < kPixelPasses; ++pass)"
-        if self.walk != "counters":
-            return f"{head}\n{statement}"
-        row = "const bool row_inside = static_cast<unsigned>(pixels.top[pass] + pixels.tap_top) < window.h;"
-        return f"{head} {{\n    {row}\n{statement}\n}}"
-
-    @property
-    def copy_filters(self) -> str:
-        """The loop over a thread's output channels of a plane."""
-        conditions = ["filters.inside[pass]"] if not self.whole_channels else []
-        conditions += ["filters.entries_left > 0"] if self.tail else []
-        source = "filters.source + pass * kFilterRowsPerPass * kRowBytes"
-        statement = indent(self.copy_vector("Filter", source, " && ".join(conditions) or "true"), "    ")
-        return f"for (int pass = 0; pass < kFilterPasses; ++pass)\n{statement}"
-
-    @property
-    def next_pixel_tap(self) -> str:
-        """Statements that move on to the next filter tap of a thread's pixels."""
-        step = self.planes_step("Pixel")
-        if self.walk == "single":
-            return "pixels.offset += next_block;"
-        if self.walk == "table":
-            return "\n".join(
-                (
-                    "pixels.offset += taps.increment[pixels.tap];",
-                    f"pixels.tap += {step};",
-                    "if (pixels.tap >= period)",
-                    "    pixels.tap -= period;",
-                )
-            )
-        if step == "1":
-            return "next_tap(pixels, window);"
-        return f"#pragma unroll\nfor (int i = 0; i < {step}; ++i)\n    next_tap(pixels, window);"
-
-    def fewer_entries(self, operand: str) -> str:
-        """The statement that counts the entries that are left, where the last step can have fewer."""
-        return f"{operand.lower()}s.entries_left -= {self.planes_step(operand)};" if self.tail else ""
 
     @property
     def planar(self) -> bool:
@@ -295,153 +155,14 @@ class Conv2dPlan(FinishingPlan):
         return self.output.type == "s8" and not self.planar and lane.quads == 2 and lane.quad_step == 1
 
     @property
-    def channel_grouping(self) -> str:
-        """A remark on a lane's channels that do not lie side by side."""
-        return ", four by four" if self.output_lane.quads_apart != 4 else ""
-
-    @property
-    def shift_text(self) -> str:
-        """The terms that are added to a lane's channels, in words."""
-        return ("beta * " if self.bias_scaled else "") + "bias" + (", on the scale" if self.unit else "")
-
-    @property
-    def shift_parameters(self) -> str:
-        """Parameters of the function that loads what is added to a lane's channels."""
-        bias = "int" if self.spec.bias == "s32" else "float"
-        return f"{self.number} (&shift)[kLaneChannels], const {bias}* bias" + (", float beta" if self.bias_scaled else "")
-
-    @property
-    def load_shift(self) -> str:
-        """Statements that load four channels of the bias."""
-        bias = "int4" if self.spec.bias == "s32" else "float4"
-        at = f"i{times(self.output_lane.quad_step)}"
-        lines = [f"const {bias} four = *reinterpret_cast<const {bias}*>(bias + {at});"]
-        for index, component in enumerate("xyzw"):
-            converted = self.spec.bias == "s32" and not self.exact
-            term = f"__int2float_rn(four.{component})" if converted else f"four.{component}"
-            before, behind = "beta * " if self.bias_scaled else "", " * kUnit" if self.unit else ""
-            lines.append(f"shift[i{f' + {index}' if index else ''}] = {before}{term}{behind};")
-        return "\n".join(lines)
-
-    @property
-    def store_text(self) -> str:
-        """The places that the pointers of the function that stores results point at, in words."""
-        return f"`y`{' and `z` point' if self.spec.residual else ' points'} at the first" + (
-            ", and the next four lie a plane further" if self.planar else ""
-        )
-
-    @property
-    def store_parameters(self) -> str:
-        """Parameters of the function that finishes a lane's channels and stores them."""
-        found = [f"{self.output_c_type}* y"]
-        found += [f"const {self.output_c_type}* z"] if self.spec.residual else []
-        found += ["const int (&sums)[kLaneChannels]"]
-        found += [f"const {self.number} (&shift)[kLaneChannels]"] if self.shifted else []
-        found += ["int plane"] if self.planar else []
-        return ", ".join([*found, "bool exists"]) + self.stored_terms
-
-    @property
-    def finish_arguments_of_lane(self) -> str:
-        """Arguments of finishing the i-th channel of a lane."""
-        found = ["sums[i]"]
-        found += ["shift[i]"] if self.shifted else []
-        found += ["residual[i]"] if self.spec.residual else []
-        found += [read.element(self.output_lane.quads_apart, self.plane) for read in self.reads]
-        return ", ".join([*found, *self.factors, *(number.name for number in self.step_numbers)])
-
-    def offset(self, pixel: str, image: str, position: str, channel: str) -> str:
-        """Where a channel of a pixel lies in y, as a C expression."""
-        if self.output.layout == "nhwc":
-            return f"output_offset({pixel}, {channel}, {self.v['k']})"
-        return f"output_offset({image}, {position}, {channel}, image_pixels, {self.v['k']})"
-
-    def store_arguments(self, offset: str, shift: str, channel: str, exists: str) -> str:
-        """Arguments of finishing and storing ``sums`` of one pixel."""
-        found = [f"y + {offset}"]
-        found += [f"z + {offset}"] if self.spec.residual else []
-        found += ["sums"]
-        found += [shift] if self.shifted else []
-        found += ["image_pixels * kPlaneChannels"] if self.planar else []
-        return ", ".join([*found, exists]) + self.passed_terms(channel, offset)
-
-    def shift_arguments(self, target: str, channel: str) -> str:
-        """Arguments of loading what is added to a lane's channels."""
-        return f"{target}, bias + {channel}" + (", beta" if self.bias_scaled else "")
-
-    @property
-    def channel_begin(self) -> str:
-        """Where a lane's channels begin in y."""
-        return "group_begin + first_channel" if self.grouped else "first_channel"
-
-    @property
-    def block_channel(self) -> str:
-        """Where a lane's channels of one block of 32 begin in y."""
-        return ("group_begin + " if self.grouped else "") + "first_channel + kLayoutChannels * block"
-
-    @property
     def adds_shift(self) -> bool:
         """True if the kernel of the products adds the bias."""
         return self.shifted and self.split_k == 1
 
     @property
-    def channel_guard(self) -> str:
-        """The condition that a lane's channels of a block exist; empty if they always do."""
-        return "" if self.whole_channels else f"first_channel + kLayoutChannels * block < {self.group_channels}"
-
-    @property
-    def result_guard(self) -> str:
-        """The condition that a lane's results of a pixel and a block of channels exist."""
-        return " && ".join(part for part in ("pixel < total_pixels", self.channel_guard) if part)
-
-    @property
-    def load_block_shift(self) -> str:
-        """The statement that loads what is added to a lane's channels of a block."""
-        statement = f"load_shift({self.shift_arguments('shift[block]', self.block_channel)});"
-        return f"if ({self.channel_guard})\n    {statement}" if self.channel_guard else statement
-
-    @property
-    def store_block(self) -> str:
-        """The statement that finishes and stores a lane's channels of a block."""
-        channel = f"{self.channel_begin} + kLayoutChannels * block"
-        return f"store_output({self.store_arguments('offset + block * next_channels', 'shift[block]', channel, self.result_guard)});"
-
-    @property
-    def epilogue_comment(self) -> str:
-        """The epilogue in words."""
-        if self.split_k > 1:
-            return "// Epilogue: the sums of this part go to the workspace (part, k / 32, pixel, 32)."
-        exchanged = " change lanes through shared memory" if self.exchange else ""
-        return f"// Epilogue: 8 pixels x 32 channels at a time{exchanged}; then every lane finishes and stores its channels of a pixel."
-
-    def first_pixel(self, element: str) -> str:
-        """The first pixel of a lane, as a C expression."""
-        return f"block_pixel + warp_pixel + {self.lane.pixel_text}" + (f" + {element}" if element else "")
-
-    @property
-    def first_result(self) -> str:
-        """Where the first result of a lane goes: the statement."""
-        if self.split_k == 1:
-            return f"long long offset = {self.offset('pixel', 'image', 'position', self.channel_begin)};"
-        block = f"static_cast<long long>(blockIdx.z * ({self.v['k']} / kLayoutChannels) + {self.channel_begin} / kLayoutChannels)"
-        return f"int* target = partial + ({block} * total_pixels + pixel) * kLayoutChannels + {self.channel_begin} % kLayoutChannels;"
-
-    @property
-    def next_result(self) -> str:
-        """The way from eight pixels to the next: the statement."""
-        if self.split_k > 1:
-            return "target += kBlock * kLayoutChannels"
-        channels = {"nchw32": "kLayoutChannels", "nchw4": "kPlaneChannels", "nhwc": self.v["k"]}[self.output.layout]
-        return f"offset += kBlock * {channels}"
-
-    @property
     def decodes(self) -> bool:
         """True if a pixel's image and its position there are needed to store it."""
         return bool(self.split_k == 1 and self.output.layout != "nhwc")
-
-    @property
-    def image_channels_text(self) -> str:
-        """``image_channels`` as the source writes it."""
-        return "kPlaneChannels" if self.planar else "kLayoutChannels"
 
     @property
     def image_channels(self) -> int:
