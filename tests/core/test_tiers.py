@@ -1,4 +1,4 @@
-"""Tiers of tests: every function keeps a case, and the cases of expensive functions fit a budget."""
+"""Tiers of tests: cheap functions keep a case, cases fit a budget, and expensive functions are sampled."""
 
 from __future__ import annotations
 
@@ -32,8 +32,16 @@ def test_expensive_cases_fit_the_budget_of_their_function() -> None:
     assert len(chosen("usual", *(f"a.py::test_slow[{case}]" for case in range(60)))) == 1
 
 
-def test_a_function_keeps_its_cheapest_case() -> None:
+def test_a_sampled_expensive_function_keeps_its_cheapest_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiers, "EXPENSIVE_ONE_IN", 1)
     assert chosen("usual", "a.py::test_cases[1]", "a.py::test_cases[2]") == {"tests/a.py::test_cases[2]"}
+
+
+def test_one_in_three_expensive_functions_is_kept(tmp_path: Path) -> None:
+    names = [f"a.py::test_{number}" for number in range(60)]
+    (tmp_path / "costs.json").write_text(json.dumps({"seconds": {f"tests/{name}": 9.0 for name in names}}))
+    assert 10 < len(chosen("usual", *names)) < 30
+    assert len(chosen("all", *names)) == 60
 
 
 def test_cases_of_changed_specs_are_kept() -> None:
