@@ -74,7 +74,10 @@ def build(
     missing = [target for target in wanted if (target[0].name, target[1]) not in facts]
     facts |= compile_facts(listing, missing, jobs, progress)
     report.compiled = len(missing)
-    _verify(listing, folder, wanted, facts, evidence, jobs, progress, report)
+    if stale := _verify(listing, folder, wanted, facts, evidence, jobs, progress, report):
+        facts |= compile_facts(listing, stale, jobs, progress)
+        report.compiled += len(stale)
+        _verify(listing, folder, wanted, facts, evidence, jobs, progress, report)
     instances = list({instance.name: instance for instance, _, _ in wanted}.values())
     _verify_over_field(listing, folder, instances, facts, evidence, jobs, progress, report)
 
@@ -215,8 +218,12 @@ def _verify(
     jobs: int,
     progress: Progress,
     report: BuildReport,
-) -> None:
-    """Carries evidence over to code that is the same, runs every program that is left on the emulator, and writes the evidence."""
+) -> list[tuple[Instance, str, KernelPlan]]:
+    """Carries evidence over to code that is the same, runs every program that is left on the emulator, and writes the evidence.
+
+    Returns the targets of which ``facts`` turned out to be stale: the compiler now makes another program, although it has the release that
+    their certificates name.
+    """
     earlier = _Earlier(listing, folder, evidence)
     used: dict[tuple[str, str], Record] = {}
     missing: dict[tuple[str, str], tuple[Path, str]] = {}
@@ -241,8 +248,9 @@ def _verify(
         write_file(folder.evidence / EMULATOR_FILE, emulator_evidence(kept.values()))
 
     errors, saved = [], time.monotonic()
+    asked, stale = list(missing), set()
     try:
-        for done, (_, result) in enumerate(run_tasks(prove, list(missing.values()), jobs)):
+        for done, (index, result) in enumerate(run_tasks(prove, list(missing.values()), jobs)):
             if isinstance(result, GemmgenError):
                 errors.append(str(result))
                 report.failed += 1
@@ -251,6 +259,8 @@ def _verify(
             else:
                 evidence.add(result)
                 records[result["program"], result["cases"]] = result
+                if result["program"] != asked[index][0]:
+                    stale.add(asked[index][0])
                 report.verified += 1
             progress("verifying", done + 1, len(missing))
             if time.monotonic() - saved > SAVE_SECONDS:
@@ -263,6 +273,7 @@ def _verify(
     if errors:
         told = f"{report.carried} carried over, {report.verified} verified, {report.failed} failed:"
         raise VerificationError("\n".join([told, *errors]))
+    return [target for target in targets if facts[target[0].name, target[1]].program in stale]
 
 
 def _verify_over_field(

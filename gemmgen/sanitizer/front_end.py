@@ -22,7 +22,7 @@ from gemmgen.core.files import MAXIMUM_BYTES, read_plain
 from gemmgen.core.version import __version__
 from gemmgen.emulator.demangling import demangled, plain_name
 from gemmgen.sanitizer.headers import PRE_INCLUDED, WITH_CUDA_STD, found_in, header_folders, host_algorithms, host_libraries, stand_ins
-from gemmgen.sanitizer.host_code import device_macros, device_part, has_host_code, lines_by_file, without_refused_items
+from gemmgen.sanitizer.host_code import device_macros, device_parts, has_host_code, lines_by_file, without_refused_items
 from gemmgen.toolchain.containment import contained
 from gemmgen.toolchain.nvcc import Nvcc, find_nvcc
 from gemmgen.toolchain.nvrtc import DeviceCode, KernelResources, compile_file, nvrtc_release
@@ -239,7 +239,7 @@ class _Attempt:
     def separate(self) -> bool:
         """Blanks the host code of all files; False if there was none."""
         marks = device_macros(self.texts.values())
-        separated = {path: device_part(text, marks) for path, text in self.texts.items()}
+        separated = device_parts(self.texts, marks)
         changed = separated != self.texts
         self.texts = separated
         return changed

@@ -3,17 +3,21 @@
 NVRTC compiles device code only. At namespace scope, a function that is neither marked for the device nor `constexpr` belongs to the
 host, and so do its prototypes and variables that device code cannot read. They are blanked in place, so lines and columns of the rest
 stay. The parser needs no included file and recovers from unknown types and macros, so headers of missing frameworks do not stop it.
+
+On some texts that are no C++, its recovery takes time that grows with the square of their length, and nothing interrupts it. Therefore it
+works in a child process with a limit on processor time, which raises CompileError.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, TypeVar
 
 from gemmgen.core.errors import EnvironmentMissing
 from gemmgen.sanitizer.comments import without_comments
+from gemmgen.toolchain.containment import contained
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
@@ -34,6 +38,15 @@ _CLASSES = {"struct_specifier", "class_specifier", "union_specifier"}
 _KEPT_CONSTANTS = {"primitive_type", "sized_type_specifier", "type_identifier", "enum_specifier"}
 _MAXIMUM_BRANCHES = 4
 """Branches of one condition that are looked into; each costs a parse of the file."""
+_SECONDS_PER_MEGABYTE = 1.5
+"""Processor time for parsing, of which less than a megabyte gets as much; C++ takes a third of it a branch."""
+T = TypeVar("T")
+
+
+def _in_time(work: Callable[[], T], texts: Iterable[str]) -> T:
+    """The result of ``work``, which parses these texts. Raises CompileError if that takes too long."""
+    megabytes = sum(map(len, texts)) / 1e6
+    return contained(work, "the parser that separates host code from device code", _SECONDS_PER_MEGABYTE * max(1.0, megabytes))
 
 
 def has_host_code(text: str) -> bool:
@@ -51,10 +64,13 @@ def device_macros(texts: Iterable[str]) -> frozenset[str]:
     return frozenset(words)
 
 
-def device_part(text: str, marks: Collection[str] | None = None) -> str:
-    """The text with the host's functions and variables blanked. `marks` are the project's device macros."""
+def device_parts(texts: Mapping[str, str], marks: Collection[str]) -> dict[str, str]:
+    """The texts with the host's functions and variables blanked. `marks` are the project's device macros."""
+    return _in_time(lambda: {name: _device_part(text, marks) for name, text in texts.items()}, texts.values())
+
+
+def _device_part(text: str, marks: Collection[str]) -> str:
     source = text.encode(errors="replace")
-    marks = device_macros([text]) if marks is None else marks
     parts = [(item.start_byte, _end(source, item)) for root in _trees(source) for item in _items(root) if _is_host(item, marks)]
     return _blanked(source, parts)
 
@@ -62,6 +78,10 @@ def device_part(text: str, marks: Collection[str] | None = None) -> str:
 def without_refused_items(text: str, lines: Collection[int], marks: Collection[str]) -> str | None:
     """The text without the items of namespace scope that the compiler refused in these lines: types with members of the host's, variables
     that the host's functions initialise. None if one of the lines is in something else, such as code for the device."""
+    return _in_time(partial(_without_refused_items, text, lines, marks), [text])
+
+
+def _without_refused_items(text: str, lines: Collection[int], marks: Collection[str]) -> str | None:
     source = text.encode(errors="replace")
     refused, left = [], set(lines)
     for item in (item for root in _trees(source) for item in _items(root)):
@@ -83,8 +103,12 @@ def without_refused_items(text: str, lines: Collection[int], marks: Collection[s
 
 def members_of(texts: Iterable[str], type_name: str) -> list[str] | None:
     """Names of the data members of a structure that one of the texts defines, those of its bases first; None if none defines it."""
-    stem = re.sub(r"<.*", "", type_name, flags=re.DOTALL).split("::")[-1].strip()
     known = list(texts)
+    return _in_time(partial(_members_of, known, type_name), known)
+
+
+def _members_of(known: Sequence[str], type_name: str) -> list[str] | None:
+    stem = re.sub(r"<.*", "", type_name, flags=re.DOTALL).split("::")[-1].strip()
     for text in known:
         source = text.encode(errors="replace")
         if stem.encode() not in source:
@@ -94,13 +118,18 @@ def members_of(texts: Iterable[str], type_name: str) -> list[str] | None:
                 bases = [base for child in found.children if child.type == "base_class_clause" for base in child.named_children]
                 names: list[str] = []
                 for base in bases:
-                    names += (members_of(known, _text(base)) or []) if base.type != "access_specifier" else []
+                    names += (_members_of(known, _text(base)) or []) if base.type != "access_specifier" else []
                 return names + _data_members(found)
     return None
 
 
 def namespaces_of(texts: Iterable[str], type_name: str) -> str | None:
     """The qualified name of the structure that one of the texts defines under an unqualified name."""
+    known = list(texts)
+    return _in_time(partial(_namespaces_of, known, type_name), known)
+
+
+def _namespaces_of(texts: Sequence[str], type_name: str) -> str | None:
     stem = re.sub(r"<.*", "", type_name, flags=re.DOTALL).split("::")[-1].strip()
     for text in texts:
         for root in _trees(text.encode(errors="replace")):

@@ -14,10 +14,10 @@ from gemmgen.core.errors import CompileError, GemmgenError
 T = TypeVar("T")
 
 
-def contained(work: Callable[[], T], label: str) -> T:
+def contained(work: Callable[[], T], label: str, seconds: float | None = None) -> T:
     """The result of `work`, done by a fork of this process; its GemmgenError is raised here. Where there is no fork, `work` is called.
 
-    Raises CompileError if the child dies.
+    Raises CompileError if the child dies, or takes more processor time than `seconds`.
     """
     if not hasattr(os, "fork"):
         return work()
@@ -26,6 +26,9 @@ def contained(work: Callable[[], T], label: str) -> T:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
+        if seconds is not None:
+            signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the child even within a library that knows no interrupts
+            signal.setitimer(signal.ITIMER_PROF, seconds)
         _answer(work, reading, writing)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
@@ -36,6 +39,8 @@ def contained(work: Callable[[], T], label: str) -> T:
             raise
         finally:
             _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF:
+        raise CompileError(f"{label}, took more than {seconds:g} s of processor time")
     if os.WIFSIGNALED(status):
         raise CompileError(f"{label}, crashed ({signal.Signals(os.WTERMSIG(status)).name})")
     if not answer:

@@ -65,6 +65,25 @@ def test_building_again_touches_no_file(listing: Listing, folder: LibraryFolder)
     assert stamps(folder.path) == before
 
 
+def test_certificates_of_another_program_are_made_anew(folder: LibraryFolder, listing: Listing) -> None:
+    """Another build of the compiler, of the release that the list names, made the program that certificates and manifest record."""
+    good, other = contents(folder.path), "f" * 64
+    for instance in listing.instances:
+        for architecture in instance.plans:
+            digest = section(folder, instance, architecture)["digests"]["program"]
+            path = folder.path / instance.certificate_file
+            path.write_text(path.read_text().replace(digest, other))
+    manifest = folder.path / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"binaries"', '"formerly"'))
+    for file in folder.evidence.glob("*.json"):
+        file.unlink()
+    report = build(listing, folder, jobs=1)
+    assert report.compiled and report.verified and report.written
+    assert contents(folder.path) == good
+    again = build(listing, folder, jobs=1)
+    assert (again.compiled, again.verified, again.written) == (0, 0, [])
+
+
 def test_only_instance_whose_spec_changed_is_built(folder: LibraryFolder, listing: Listing, relist: Relist) -> None:
     before, old = stamps(folder.path), next(found for found in listing.instances if found.label == "gemm/small").name
     report = build(relist("gemm/small.yaml", "k: 8 -> k: 16"), folder, jobs=1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import resource
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmgen.core.errors import GemmgenError
+from gemmgen.core.errors import CompileError, GemmgenError
 from gemmgen.emulator import ParseError
 from gemmgen.emulator.ptx import parse
 from gemmgen.kernels.spec_files import load_spec, parse_yaml
@@ -118,6 +119,16 @@ def test_a_text_of_one_piece_is_read_in_time(reader: str, piece: str) -> None:
     with suppressed(), budget() as spent:
         read(piece * (size // len(piece.encode())))
     assert spent() < SECONDS
+
+
+@pytest.mark.parametrize("size", [40_000, 900_000])
+def test_text_that_is_no_cuda_is_given_up_in_time(size: int) -> None:
+    text = "int main(){k<<<1,1>>>();\n" + "%r1," * (size // 4)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with pytest.raises(CompileError, match=r"took more than 1\.5 s of processor time"), budget():
+        host_code.device_parts({"a.cu": text}, ["__global__"])
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < SECONDS
 
 
 HEAD = "kind: gemm\nmainloop: {strategy: tiled}\n"

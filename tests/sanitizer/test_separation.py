@@ -9,7 +9,7 @@ import pytest
 
 import gemmgen
 from gemmgen.core.errors import CompileError
-from gemmgen.sanitizer.host_code import device_macros, device_part, members_of
+from gemmgen.sanitizer.host_code import device_macros, device_parts, members_of
 from gemmgen.toolchain.containment import contained
 
 KERNEL = "__global__ void k(unsigned* x) { x[threadIdx.x] = threadIdx.x; }\n"
@@ -100,5 +100,5 @@ def test_the_crash_of_a_compiler_is_an_error() -> None:
 def test_code_in_both_branches_of_a_condition_is_looked_at() -> None:
     text = "#ifdef A\nint f(int n) {\n#else\nint f() {\n#endif\n  return 0;\n}\n"
     text += "#ifndef A\nint g() { return 1; }\n#endif\n__device__ int h();\n"
-    kept = device_part(text, device_macros([text]))
+    kept = device_parts({"": text}, device_macros([text]))[""]
     assert "return" not in kept and "h();" in kept and kept.count("\n") == text.count("\n") and kept.count("#") == text.count("#")
