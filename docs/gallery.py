@@ -52,7 +52,7 @@ def gallery_pages() -> Iterator[tuple[str, str]]:
     groups: dict[str, list[str]] = {}
     proven = _proven({name: path for name, path in chosen if name not in manifest}, chosen == specs)
     for name, path in chosen:
-        page, picture, summary = _gallery_page(name, path, _certified(manifest[name]) if name in manifest else proven[name])
+        page, picture, summary = _gallery_page(name, path, manifest.get(name), proven.get(name, []))
         yield f"gallery/{name}.md", page
         yield f"gallery/{name}.svg", picture
         groups.setdefault(name.partition("/")[0], []).append(f"| [`{name}`]({name}.md) | {summary} |")
@@ -61,7 +61,8 @@ def gallery_pages() -> Iterator[tuple[str, str]]:
     yield "gallery/index.md", "\n".join(lines)
 
 
-def _gallery_page(name: str, path: Path, evidence: list[str]) -> tuple[str, str, str]:
+def _gallery_page(name: str, path: Path, entry: dict[str, Any] | None, evidence: list[str]) -> tuple[str, str, str]:
+    """Page, pictures and description of a spec, with its ``entry`` of the library's manifest or other ``evidence``."""
     import gemmgen
     from gemmgen.dispatch.prediction import device_for
     from gemmgen.kernels.family import KernelPlan
@@ -71,7 +72,8 @@ def _gallery_page(name: str, path: Path, evidence: list[str]) -> tuple[str, str,
 
     plan = gemmgen.plan(path)
     for_gpu = isinstance(plan, KernelPlan)
-    pictures = all_pictures(plan, device_for(plan.architecture if for_gpu else None))
+    compiled = _resources(plan, entry) if isinstance(plan, KernelPlan) else None
+    pictures = all_pictures(plan, device_for(plan.architecture if for_gpu else None), compiled=compiled)
     description = plain(str(plan.spec.description or ""))
     lines = [f"# {name}", "", description, "", f"`{plan.name}`", ""]
     svg = draw(plan.name, pictures)
@@ -90,9 +92,21 @@ def _gallery_page(name: str, path: Path, evidence: list[str]) -> tuple[str, str,
     for section in explanation_of(plan.spec.kind).explain(plan):
         lines += [f"**{section.title}**", "", "| | |", "|---|---|"]
         lines += [f"| {_cell(label)} | {_cell(text)} |" for label, text in section.lines] + [""]
-    lines += evidence
+    lines += evidence if entry is None else _certified(entry)
     lines += [f"## The kernel {UNSEARCHED}", "", "```" + ("cuda" if for_gpu else "c"), gemmgen.render(plan).text.rstrip(), "```", ""]
     return "\n".join(lines), svg, description
+
+
+def _resources(plan: Any, entry: dict[str, Any] | None) -> Any:
+    """Resources of a plan's compiled kernels, from its certificate if it has one."""
+    from gemmgen.library.sections import separated
+    from gemmgen.toolchain.compilation import compile_plan
+    from gemmgen.toolchain.nvrtc import KernelResources
+
+    if entry is None:
+        return compile_plan(plan).resources
+    certificate = separated(json.loads((ROOT / "generated" / entry["certificate"]).read_text())).get(plan.architecture.name)
+    return None if certificate is None else {name: KernelResources(**found) for name, found in certificate["binary"].items()}
 
 
 def _text_of_spec(path: Path) -> str:

@@ -240,6 +240,8 @@ class LaunchWaves:
     blocks: int
     multiprocessors: int
     blocks_per_multiprocessor: int
+    persistent: bool = False
+    """True if the number of blocks stays the same for larger problems, of which a block takes several tiles."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from gemmgen.kernels.family import KernelPlan
 from gemmgen.perf.analysis.machine_code import KernelCode
 from gemmgen.perf.analysis.report import Analysis
 from gemmgen.present.explanation import explanation_of
+from gemmgen.toolchain.nvrtc import KernelResources
 
 ABSENT = "–"
 
@@ -54,6 +55,8 @@ class Side:
     """The plan, which pictures are drawn of; None of a file that is not gemmgen's."""
     missing: str = ""
     """Reason that there is no machine code, if there is none."""
+    compiled: Mapping[str, KernelResources] | None = None
+    """Resources of the compiled kernels, by entry, where there is a plan."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,7 @@ def instance_side(label: str, analysis: Analysis, seconds: float | None = None, 
         explained={f"{one.title}: {label}" if label else one.title: text for one in sections for label, text in one.lines},
         plan=plan,
         missing=analysis.code_missing,
+        compiled=analysis.resources,
     )
 
 

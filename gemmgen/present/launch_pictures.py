@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
 
 from gemmgen.core.errors import GemmgenError
 from gemmgen.hardware.target import WARP_THREADS, Device, occupancy
 from gemmgen.kernels import family_of
-from gemmgen.kernels.family import InstancePlan, KernelPlan, Work
+from gemmgen.kernels.family import InstancePlan, KernelPlan
+from gemmgen.kernels.launch import KernelLaunch
 from gemmgen.kernels.pictures import LaunchWaves, OccupancyPicture, Picture, Roof, RoofPicture, RoofPoint, TapStep, TapWalk, WavePicture
 from gemmgen.perf.analysis.roofline import roofline
 from gemmgen.perf.cost_model import cost_model_of
 from gemmgen.present.explanation import illustration_of
+from gemmgen.toolchain.nvrtc import KernelResources
 
 _NAMES = {"warps": "warps", "blocks": "blocks", "registers": "registers", "shared": "shared memory"}
+_SMALLEST_ENLARGED = 8
+"""Extents below this, such as filters, are kept where a larger problem is asked for."""
 
 
-def all_pictures(plan: InstancePlan, device: Device, sizes: Sequence[int] = ()) -> list[Picture]:
+def all_pictures(
+    plan: InstancePlan, device: Device, sizes: Sequence[int] = (), compiled: Mapping[str, KernelResources] | None = None
+) -> list[Picture]:
     """The pictures of a plan's family, and those of its launches on ``device`` if it is for a GPU.
 
-    ``sizes``: the problem, in the family's order; else a typical one.
+    ``sizes``: the problem, in the family's order; else a typical one. ``compiled``: the resources of its compiled kernels by entry; without
+    them, registers are the plan's estimates, and the pictures say so.
     """
     found = illustration_of(plan.spec.kind).pictures(plan)
     if not isinstance(plan, KernelPlan):
         return found
-    return [*found, *increment_pictures(plan, sizes), *launch_pictures(plan, device, sizes), *roof_pictures(plan, device, sizes)]
+    return [*found, *increment_pictures(plan, sizes), *launch_pictures(plan, device, sizes, compiled), *roof_pictures(plan, device, sizes)]
 
 
 def increment_pictures(plan: KernelPlan, sizes: Sequence[int] = ()) -> list[Picture]:
@@ -54,29 +63,61 @@ def increment_pictures(plan: KernelPlan, sizes: Sequence[int] = ()) -> list[Pict
     return found
 
 
-def launch_pictures(plan: KernelPlan, device: Device, sizes: Sequence[int] = ()) -> list[Picture]:
-    """Waves and occupancy; registers are those that the plan estimates. None where nothing can be launched or nothing fits."""
+@dataclass(frozen=True)
+class _Resident:
+    """What one launch of a problem needs of a multiprocessor."""
+
+    blocks: int
+    threads: int
+    registers: int
+    shared_bytes: int
+    persistent: bool
+
+
+def launch_pictures(
+    plan: KernelPlan, device: Device, sizes: Sequence[int] = (), compiled: Mapping[str, KernelResources] | None = None
+) -> list[Picture]:
+    """Waves and occupancy, by the resources of ``compiled`` kernels, else by the plan's estimates. None where nothing can be launched or
+    nothing fits."""
     family = family_of(plan.spec)
     typical = family.instance_sizes(plan)
     try:
         problem = family.problem(plan, tuple(sizes) or tuple(typical.values()))
     except GemmgenError:
         return []
-    works = [work for work in cost_model_of(plan.spec.kind).work(plan, problem) if work.blocks > 0]
-    fitting = [(work, occupancy(device.architecture, work.threads, work.registers, work.shared_bytes)) for work in works]
+    launches = [found for found in _residents(plan, problem, tuple(typical), compiled) if found.blocks > 0]
+    fitting = [(found, occupancy(device.architecture, found.threads, found.registers, found.shared_bytes)) for found in launches]
     if not fitting or any(found.blocks_per_sm == 0 for _, found in fitting):
         return []
     named = ", ".join(f"{name}={problem[name]}" for name in typical)
-    launches = tuple(
-        LaunchWaves("blocks" if len(fitting) == 1 else f"kernel {number}", work.blocks, device.sm_count, found.blocks_per_sm)
-        for number, (work, found) in enumerate(fitting, 1)
+    drawn = tuple(
+        LaunchWaves("blocks" if len(fitting) == 1 else f"kernel {number}", one.blocks, device.sm_count, found.blocks_per_sm, one.persistent)
+        for number, (one, found) in enumerate(fitting, 1)
     )
-    notes = (
-        f"{named}. A wave is as many blocks as the {device.name} holds at once; hatched: places that stay empty in the last one.",
-        "A kernel of persistent blocks, or one that splits k, has as many blocks as it wants, whatever the number of tiles.",
-    )
-    waves = WavePicture(f"Blocks in waves over the {device.name}", launches, notes)
-    return [waves, _occupancy(max(fitting, key=lambda each: each[0].blocks)[0], device)]
+    notes = [f"{named}. A wave is as many blocks as the {device.name} holds at once; hatched: places that stay empty in the last one."]
+    if any(one.persistent for one in drawn):
+        notes.append("The number of persistent blocks does not follow the problem: they take several tiles each, or share out k.")
+    waves = WavePicture(f"Blocks in waves over the {device.name}", drawn, tuple(notes))
+    return [waves, _occupancy(max(fitting, key=lambda each: each[0].blocks)[0], device, compiled is not None)]
+
+
+def _residents(
+    plan: KernelPlan, problem: Mapping[str, int], sizes: Sequence[str], compiled: Mapping[str, KernelResources] | None
+) -> list[_Resident]:
+    larger = {**problem, **{name: 16 * problem[name] for name in sizes if problem[name] >= _SMALLEST_ENLARGED}}
+    works = cost_model_of(plan.spec.kind).work(plan, problem)
+    found = []
+    for launch, work in zip(plan.sequence.launches, works, strict=True):
+        dynamic = launch.dynamic_shared_bytes.evaluate(problem)
+        used = compiled[launch.entry] if compiled is not None else None
+        registers, shared = (work.registers, work.shared_bytes) if used is None else (used.registers, used.static_shared_bytes + dynamic)
+        persistent = work.blocks > 1 and larger != problem and _blocks(launch, larger) == work.blocks
+        found.append(_Resident(work.blocks, work.threads, registers, shared, persistent))
+    return found
+
+
+def _blocks(launch: KernelLaunch, problem: Mapping[str, int]) -> int:
+    return prod(extent.evaluate(problem) for extent in launch.grid)
 
 
 def roof_pictures(plan: KernelPlan, device: Device, sizes: Sequence[int] = ()) -> list[Picture]:
@@ -107,7 +148,7 @@ def roof_pictures(plan: KernelPlan, device: Device, sizes: Sequence[int] = ()) -
     return [RoofPicture(f"Roofs of the {device.name}", unit, tuple(shown), tuple(points), (f"{named}; both axes logarithmic.",))]
 
 
-def _occupancy(work: Work, device: Device) -> OccupancyPicture:
+def _occupancy(work: _Resident, device: Device, compiled: bool) -> OccupancyPicture:
     chip = device.architecture
     warps = -(-work.threads // WARP_THREADS)
     unlimited = occupancy(chip, WARP_THREADS, 0, 0).blocks_per_sm
@@ -119,8 +160,9 @@ def _occupancy(work: Work, device: Device) -> OccupancyPicture:
     }
     found = occupancy(chip, work.threads, work.registers, work.shared_bytes)
     notes = (
-        f"{work.threads} threads a block, about {work.registers} registers a thread (estimated; gemmgen analyze has the compiler's), "
-        f"{work.shared_bytes:,} bytes of shared memory a block.",
+        f"{work.threads} threads a block, "
+        + (f"{work.registers} registers a thread, " if compiled else f"about {work.registers} registers a thread (the plan's estimate), ")
+        + f"{work.shared_bytes:,} bytes of shared memory a block.",
     )
     by_name = tuple((_NAMES[name], max(limit, found.blocks_per_sm)) for name, limit in limits.items())
     return OccupancyPicture(f"Occupancy of the {device.name}", by_name, found.blocks_per_sm, warps, chip.warps_per_sm, notes)

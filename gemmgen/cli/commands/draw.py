@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,14 +15,18 @@ from gemmgen.cli.output import Column, counted, print_json, print_table
 from gemmgen.cli.pictures import write_picture
 from gemmgen.cli.problem import AskedProblems, problem_options
 from gemmgen.cli.selection import find_specs, plan_specs, tell_written
-from gemmgen.core.errors import GemmgenError, SpecError
+from gemmgen.core.errors import EnvironmentMissing, GemmgenError, SpecError
 
 if TYPE_CHECKING:
+    from gemmgen.kernels.family import KernelPlan
     from gemmgen.kernels.pictures import Picture
+    from gemmgen.toolchain.nvrtc import KernelResources
 
 ALL = "all"
 REGISTERS, CODE = "registers", "code"
 """Pictures of the machine code; the others are of the plan."""
+COMPILED = ("waves", "occupancy")
+"""Pictures of the plan that show registers and shared memory of the compiled kernels."""
 
 
 def _complete_picture(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -88,7 +92,9 @@ def command(
         raise SpecError(f"{spec or '--problem'} names {len(files)} specs; draw takes one")
     (planned,) = plan_specs(files, overrides, find_architecture(architecture) if architecture else None)
     plan = planned.plan
-    available = all_pictures(plan, device_for(plan.architecture if isinstance(plan, KernelPlan) else None))
+    drawn_on = device_for(plan.architecture if isinstance(plan, KernelPlan) else None)
+    compiled = _compiled(plan) if isinstance(plan, KernelPlan) and not {ALL, *COMPILED}.isdisjoint(names) and output is not None else None
+    available = all_pictures(plan, drawn_on, compiled=compiled)
     if REGISTERS in names or CODE in names:  # of the compiled kernel, and drawn only when asked for
         available += _of_machine_code(plan, names)
     pictures = choose(available, names, access, planned.file.label)
@@ -111,6 +117,18 @@ def command(
         written = [(path, draw(shown, pictures))]
     for file, text in written:
         tell_written(file, write_picture(file, text))
+
+
+def _compiled(plan: KernelPlan) -> Mapping[str, KernelResources] | None:
+    """Resources of the plan's kernels as the compiler gives them; None without a compiler."""
+    from gemmgen.cli.compilation import compile_plans
+
+    try:
+        (binary,) = compile_plans([plan])
+    except EnvironmentMissing as missing:
+        click.echo(f"registers are the plan's estimate, since nothing could be compiled: {missing}", err=True)
+        return None
+    return binary.resources
 
 
 def _of_machine_code(plan: Any, names: Sequence[str]) -> list[Picture]:

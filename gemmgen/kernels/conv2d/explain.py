@@ -125,7 +125,7 @@ def _hierarchy(plan: Conv2dPlan) -> tuple[tuple[str, str], ...]:
         ("unrolling", f"the loop over {plan.planes} plane{'s' if plan.planes > 1 else ''}, {unrolling_text(plan.spec.unroll)}"),
         ("warp", f"{plan.warp_pixels} pixels x {plan.warp_channels} channels; {warps} warps, {plan.warps_pixels} along the pixels"),
         ("instruction", f"mma.sync {plan.instruction}, s8 x s8 + s32"),
-        ("thread", f"{plan.warp_pixels * plan.warp_channels // 32} sums; about {plan.registers} registers"),
+        ("thread", f"{plan.warp_pixels * plan.warp_channels // 32} sums; about {plan.registers} registers, estimated"),
         ("blocks", f"consecutive ones share their {shared}"),
         *([("tiles of a block", _persistent(plan))] if plan.persistent else []),
         *([("sum in parts", f"{plan.split_k}, added up by {plan.finish_entry}")] if plan.split_k > 1 else []),

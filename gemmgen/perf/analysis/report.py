@@ -15,7 +15,7 @@ from gemmgen.perf.analysis.quantisation import Waves, waves_of
 from gemmgen.perf.analysis.residency import MoreBlocks, Residency, one_more_block, residencies
 from gemmgen.perf.analysis.roofline import Roofline, roofline
 from gemmgen.perf.cost_model import cost_model_of
-from gemmgen.toolchain.nvrtc import Binary
+from gemmgen.toolchain.nvrtc import Binary, KernelResources
 from gemmgen.verification.baked_cases import counted_case_of
 from gemmgen.verification.counters import CaseCounters, count_case
 
@@ -81,6 +81,11 @@ class Analysis:
     executed_operations: float
     """Operations of the problem with those on padding: tiles that reach beyond it are computed whole."""
     timing: Measured | None
+
+    @property
+    def resources(self) -> Mapping[str, KernelResources]:
+        """Resources of the compiled kernels, by entry."""
+        return {kernel.entry: kernel.resources for kernel in self.kernels}
 
     @property
     def runs_on_device(self) -> bool:

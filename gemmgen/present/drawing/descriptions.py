@@ -59,7 +59,8 @@ def describe(picture: Picture) -> str:
         return " ".join([f"{picture.title}, {', '.join(picture.rows)}.", *picture.notes])
     if isinstance(picture, WavePicture):
         launches = [
-            f"{one.title}: {one.blocks} on {one.multiprocessors} multiprocessors, {one.blocks_per_multiprocessor} on each"
+            f"{one.title}: {one.blocks}{' persistent ones' if one.persistent else ''} on {one.multiprocessors} multiprocessors, "
+            f"{one.blocks_per_multiprocessor} on each"
             for one in picture.launches
         ]
         return " ".join([f"{picture.title}: {'; '.join(launches)}.", *picture.notes])

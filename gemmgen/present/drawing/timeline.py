@@ -59,7 +59,10 @@ def _draw_launch(canvas: Canvas, launch: LaunchWaves, top: float) -> float:
     taken = launch.blocks / (waves * at_once)
     canvas.text(0, top, launch.title, "head")
     verdict = f"{launch.blocks:,} blocks, {at_once:,} at a time: {launch.blocks / at_once:.2f} waves, {taken:.0%} of the places taken"
-    canvas.text(WIDTH, top, verdict, f"head end {'good' if taken > 0.9 else 'bad'}", waves=waves, blocks=launch.blocks)
+    color = "bad" if taken <= 0.9 else "good"
+    if launch.persistent and waves == 1:  # the blocks take tile after tile, which no wave shows
+        verdict, color = f"{launch.blocks:,} persistent blocks, {taken:.0%} of the places taken; each takes several tiles", "note"
+    canvas.text(WIDTH, top, verdict, f"head end {color}", waves=waves, blocks=launch.blocks)
     shown = list(range(waves)) if waves <= SHOWN_WAVES else [*range(SHOWN_WAVES - 3), -1, waves - 2, waves - 1]
     left, y = 116.0, top + 14
     wide = (WIDTH - left) / max(len(shown), 4) - 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemmgen.hardware.target import Device
-from gemmgen.present.comparison import Comparison
+from gemmgen.present.comparison import Comparison, Side
 from gemmgen.present.drawing import draw
 from gemmgen.present.launch_pictures import all_pictures
 from gemmgen.present.web.colours import coloured_lines
@@ -12,8 +12,7 @@ from gemmgen.present.web.pages import page
 
 def diff_page(comparison: Comparison, device: Device) -> str:
     """The page of a comparison, with the pictures of both plans side by side."""
-    plans = [side.plan for side in comparison.sides]
-    sides = [{picture.name: draw(plan.name, [picture]) for picture in all_pictures(plan, device)} if plan else {} for plan in plans]
+    sides = [_drawn(side, device) for side in comparison.sides]
     groups = [
         ("Spec", comparison.spec),
         ("Plan", comparison.plan),
@@ -29,3 +28,9 @@ def diff_page(comparison: Comparison, device: Device) -> str:
         source=coloured_lines("\n".join(comparison.source), "diff"),
         pictures=[(name, sides[0][name], sides[1][name]) for name in sides[0] if name in sides[1] and sides[0][name] != sides[1][name]],
     )
+
+
+def _drawn(side: Side, device: Device) -> dict[str, str]:
+    if side.plan is None:
+        return {}
+    return {picture.name: draw(side.plan.name, [picture]) for picture in all_pictures(side.plan, device, compiled=side.compiled)}

@@ -59,7 +59,7 @@ def view(analysis: Analysis, binary: Binary) -> str:
         sass, missing = _sass_lines(listing(binary)), ""
     except EnvironmentMissing as error:
         sass, missing = [], str(error)
-    pictures = all_pictures(plan, analysis.device)
+    pictures = all_pictures(plan, analysis.device, compiled=analysis.resources)
     roofs, main = analysis.roofs, analysis.main_kernel
     case = analysis.traffic.case if analysis.traffic else None
     return page(

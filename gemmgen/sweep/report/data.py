@@ -225,7 +225,7 @@ def jitter(digest: str) -> float:
 
 
 def _measure(results: Sequence[PointResult], architecture: str, device: str) -> tuple[Measure, Roofline | None]:
-    """A rate if points were timed, else what the compiler said."""
+    """A rate if points were timed, else the model's prediction, the compiler's registers or spills, or the error, whichever is there."""
     timed = [result for result in results if _positive(result, "median_us")]
     if not timed:
         for metric, unit in (

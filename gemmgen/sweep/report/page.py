@@ -94,6 +94,8 @@ class Section:
     part: float
     """Length of its bar in the overview: its share of the roof or, where there is none, its speed beside the peer's; 0 to 1."""
     timed: bool
+    compared: str
+    """Figure that points are compared by, in words, where none was timed."""
     drawn: int
     points: int
     progress: Chart
@@ -201,6 +203,7 @@ def _section(group: Group, drawn: Sequence[Shown], listed: int, title: str) -> S
         of_roof="" if share is None else f"{share:.0%}",
         part=min(max(share if share is not None else (ratio or 0) / 2, 0), 1),
         timed=time is not None,
+        compared="the time that the model predicts" if group.measure.metric == "predicted_us" else group.measure.title,
         drawn=len(drawn),
         points=len(group.shown),
         progress=progress_chart(group),

@@ -32,6 +32,13 @@ def test_each_picture_gets_a_file_in_a_directory(run: Run, spec: Path) -> None:
     assert [pictures_in(path.read_text()) for path in Path("there").iterdir()] == [["tiles"]]
 
 
+def test_drawn_registers_are_the_compilers(run: Run, spec: Path) -> None:
+    (compiled,) = run("compile", spec, "--json").json
+    run("draw", spec, "--picture", "occupancy", "-o", "out.svg")
+    drawn = " ".join(Path("out.svg").read_text().split())
+    assert f"{compiled['kernels'][0]['registers']} registers a thread" in drawn and "about" not in drawn
+
+
 def test_standard_output(run: Run, spec: Path) -> None:
     assert pictures_in(run("draw", spec, "--picture", "lanes", "-o", "-").out) == ["lanes"]
 

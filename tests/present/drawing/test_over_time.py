@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from gemmgen.kernels.spec_files import load_spec
 from gemmgen.present.drawing import draw
 from gemmgen.present.drawing.banks import lanes_text
 from gemmgen.present.launch_pictures import all_pictures, launch_pictures, roof_pictures
+from gemmgen.toolchain.nvrtc import KernelResources
 
 
 @pytest.mark.parametrize(("copies", "stages"), [("registers", 1), ("registers", 2), ("cp_async", 3), ("cp_async", 4), ("copy_engine", 4)])
@@ -47,6 +49,27 @@ def test_waves_are_those_of_the_problem() -> None:
     assert isinstance(waves, WavePicture)
     (launch,) = waves.launches
     assert launch.blocks == 32 * 32 and launch.multiprocessors == 132
+
+
+def test_registers_and_occupancy_are_those_of_the_compiled_kernel() -> None:
+    plan = gemmgen.plan("gemm/v0_naive")
+    used = KernelResources(200, 0, 0, 0, 0, 0, 0, 0, 1024)
+    estimated, compiled = (
+        next(one for one in all_pictures(plan, device("H200"), compiled=given) if isinstance(one, OccupancyPicture))
+        for given in (None, {plan.sequence.launches[0].entry: used})
+    )
+    assert "the plan's estimate" in estimated.notes[0]
+    assert "200 registers a thread, " in compiled.notes[0] and "about" not in compiled.notes[0]
+    assert compiled.blocks < estimated.blocks
+
+
+def test_a_full_wave_of_persistent_blocks_is_no_praise() -> None:
+    plan = gemmgen.plan(load_spec("gemm/mma_sync/persistent"))
+    (waves, _) = launch_pictures(plan, device("H200"))
+    assert isinstance(waves, WavePicture) and waves.launches[0].persistent
+    full = replace(waves, launches=(replace(waves.launches[0], blocks=waves.launches[0].multiprocessors, blocks_per_multiprocessor=1),))
+    verdict = next(line for line in draw(plan.name, [full]).splitlines() if "persistent blocks, 100% of the places" in line)
+    assert "good" not in verdict
 
 
 def test_occupancy_is_the_least_of_its_limits() -> None:

@@ -121,7 +121,7 @@ def _mainloop(plan: SimtPlan, loop: TiledLoop) -> Lines:
         ("order of products", _order(loop)),
         ("fragments", _fragment_buffers(loop)),
         ("unrolling", f"the loop over the k of a tile, {unrolling_text(plan.spec.mainloop.unroll)}"),
-        ("registers", f"about {loop.estimated_registers} a thread: {a * b} accumulators, fragments, staged tiles, addresses"),
+        ("registers", f"about {loop.estimated_registers} a thread, estimated: {a * b} accumulators, fragments, staged tiles, addresses"),
     ]
     budget = register_budget(loop, plan.threads, plan.architecture)
     if loop.min_blocks_per_sm > 1:
