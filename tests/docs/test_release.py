@@ -87,13 +87,27 @@ def test_a_tag_that_is_not_the_version_is_refused(released: Path) -> None:
         release.notes("v1.2.4", released)
 
 
-ACTIONS = [*WORKFLOWS, ROOT / ".github" / "actions" / "emulate" / "action.yml"]
+COMPOSITE = sorted((ROOT / ".github" / "actions").glob("*/action.yml"))
+ACTIONS = [*WORKFLOWS, *COMPOSITE]
 
 
 @pytest.mark.parametrize("path", ACTIONS, ids=lambda path: path.stem)
 def test_actions_are_pinned_by_commit(path: Path) -> None:
     used = re.findall(r"uses: *(.*)", path.read_text())
     assert not [line for line in used if not re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", line)]
+
+
+@pytest.mark.parametrize("path", ACTIONS, ids=lambda path: path.parent.name + path.stem)
+def test_checkouts_keep_no_credentials(path: Path) -> None:
+    steps = path.read_text().split("uses: ")[1:]
+    assert not [step for step in steps if step.startswith("actions/checkout") and "persist-credentials: false" not in step]
+
+
+@pytest.mark.parametrize("path", COMPOSITE, ids=lambda path: path.parent.name)
+def test_what_an_action_is_given_is_no_option(path: Path) -> None:
+    text = path.read_text()
+    assert 'pip install -- "$REQUIREMENT"' in text
+    assert "${{ inputs." not in "".join(re.findall(r"run: *\|?\n?(.*?)(?=\n    - |\Z)", text, re.DOTALL))
 
 
 @pytest.mark.parametrize("path", ACTIONS, ids=lambda path: path.stem)
@@ -138,4 +152,6 @@ def test_the_bill_of_materials_has_what_the_package_needs() -> None:
 
 
 def test_the_action_takes_a_file_whose_name_begins_with_a_dash() -> None:
-    assert 'gemmgen emulate "${options[@]}" --annotations -- "$FILE"' in ACTIONS[-1].read_text()
+    assert (
+        'gemmgen emulate "${options[@]}" --annotations -- "$FILE"' in (ROOT / ".github" / "actions" / "emulate" / "action.yml").read_text()
+    )
