@@ -44,7 +44,7 @@ _PRODUCTS = {"aten::mm": (0, 1), "aten::addmm": (1, 2), "aten::bmm": (0, 1), "at
 """Places of both factors among the inputs of a product."""
 _MAPS = {"aten::relu": "relu", "aten::silu": "silu", "aten::gelu": "gelu", "aten::sigmoid": "sigmoid", "aten::tanh": "tanh"}
 _REDUCTIONS = {"aten::sum": "sum", "aten::mean": "mean", "aten::amax": "max", "aten::argmax": "argmax", "aten::logsumexp": "logsumexp"}
-_LINE = re.compile(r"(?P<name>count|us)=(?P<value>[0-9]+(\.[0-9]+)?)")
+_LINE = re.compile(r"\b(?P<name>count|us)=(?P<value>[0-9]{1,12}(\.[0-9]{1,12})?)(?![0-9.])")
 
 
 @dataclass(frozen=True)

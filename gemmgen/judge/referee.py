@@ -289,8 +289,9 @@ class Referee:
             bound = self._bound(argument, sizes, wanted, magnitude)
             with np.errstate(all="ignore"):
                 error = np.abs(got - wanted[name].astype(np.float64))
-                ratio = np.where((error == 0) | np.isinf(bound), 0.0, error / bound)
-            ratio = np.where(np.isnan(got) & np.isfinite(bound), np.inf, ratio)
+                ratio = np.where((got == wanted[name]) | np.isinf(bound), 0.0, error / bound)
+            # An undefined element of either side, or another infinity, is wrong.
+            ratio = np.where(np.isnan(ratio), np.inf, ratio)
             worst = float(ratio.max(initial=0.0))
             if worst <= 1:
                 self.verdict.worst_ratio = max(self.verdict.worst_ratio, worst)
@@ -306,6 +307,8 @@ class Referee:
         if element.format is None:
             return np.zeros(value.shape)
         given = wanted.get(f"{name}_bound")
+        if given is not None and (given.shape != value.shape or not (given >= 0).all()):
+            raise GemmgenError(f"the reference's {name}_bound must have the shape {value.shape} and no negative or undefined element")
         if given is not None and not self.reference.any_order:
             return given.astype(np.float64)
         bound = derived_bound(sizes, value, np.abs(magnitude.get(name, wanted[name])))

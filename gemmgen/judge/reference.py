@@ -11,6 +11,8 @@ import os
 import subprocess
 import sys
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +22,14 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmgen.core.errors import SpecError
+from gemmgen.core.files import read_plain
+from gemmgen.core.text import printable
 
 SECONDS = 60
 MEMORY_BYTES = 4 << 30
+LARGEST_RESULTS = 1 << 30
+"""Bytes of all results together."""
+_LONGEST_ERROR = 4096
 Arrays = dict[str, npt.NDArray[Any]]
 
 _CHILD = """
@@ -99,28 +106,38 @@ def answers(file: Path, function: str, questions: Sequence[Question], seconds: i
     given: Arrays = {f"{number}/{name}": array for number, question in enumerate(questions) for name, array in question.arrays.items()}
     asked = [{"sizes": question.sizes, "arrays": list(question.arrays), "field": question.field} for question in questions]
     given["asked"] = np.frombuffer(json.dumps(asked).encode(), np.uint8)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as told:  # a file, of which no more than the end is read
         np.savez(Path(folder) / "given.npz", **cast("dict[str, Any]", given))
         environment = {"PATH": os.environ.get("PATH", ""), "OPENBLAS_NUM_THREADS": "1", "HOME": folder}
         command = [sys.executable, "-I", "-c", _CHILD, str(file.resolve()), function, str(seconds), str(MEMORY_BYTES)]
+        nothing = subprocess.DEVNULL
         try:
             ended = subprocess.run(
-                command, cwd=folder, env=environment, capture_output=True, timeout=seconds + 10, stdin=subprocess.DEVNULL, check=False
+                command, cwd=folder, env=environment, stdin=nothing, stdout=nothing, stderr=told, timeout=seconds + 10, check=False
             )
         except subprocess.TimeoutExpired:
             raise SpecError(f"{file}:{function} took more than {seconds} seconds") from None
-        found = Path(folder) / "found.npz"
-        if ended.returncode or not found.exists():
-            last = ended.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it ended without results"]
-            raise SpecError(f"{file}:{function}: {last[0][:300]}")
-        content = io.BytesIO(found.read_bytes())
-    try:
-        with np.load(content, allow_pickle=False) as loaded:
-            results = {name: loaded[name] for name in loaded.files}
-    except (ValueError, OSError) as error:
-        raise SpecError(f"{file}:{function} returned no arrays of numbers: {error}") from None
+        if ended.returncode or not (Path(folder) / "found.npz").exists():
+            told.seek(max(0, told.seek(0, os.SEEK_END) - _LONGEST_ERROR))
+            last = told.read().decode(errors="replace").strip().splitlines()[-1:] or ["it ended without results"]
+            raise SpecError(f"{file}:{function}: {printable(last[0], 300)}")
+        try:
+            results = _loaded(read_plain(Path(folder) / "found.npz", LARGEST_RESULTS))
+        except (ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+            raise SpecError(f"{file}:{function} returned no arrays of numbers: {printable(str(error), 300)}") from None
     split: list[Arrays] = [{} for _ in questions]
     for name, array in results.items():
         number, _, own = name.partition("/")
+        if number not in map(str, range(len(questions))) or array.dtype.kind not in "biuf":
+            raise SpecError(f"{file}:{function} returned no arrays of numbers: {printable(own, 60)!r} has elements of type {array.dtype}")
         split[int(number)][own] = array
     return split
+
+
+def _loaded(data: bytes) -> Arrays:
+    """The arrays of a file that the reference may have written itself. Raises one of several errors for another kind of file."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        if sum(member.file_size for member in archive.infolist()) > LARGEST_RESULTS:
+            raise ValueError(f"more than {LARGEST_RESULTS} bytes")
+    with np.load(io.BytesIO(data), allow_pickle=False) as loaded:
+        return {name: np.asanyarray(loaded[name]) for name in loaded.files}  # bytes, of a member that is no array

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gemmgen.core.errors import GemmgenError, SpecError
+from gemmgen.core.files import read_plain_text
 from gemmgen.core.formulas import Formula
+from gemmgen.core.text import printable
 from gemmgen.core.yaml_text import YamlTextError, parse
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_]\w{0,63}$")]
@@ -18,6 +21,10 @@ Size = int | Text
 ElementType = Literal["f32", "f16", "bf16", "e4m3", "e5m2", "s32", "s8", "u8"]
 LARGEST_ELEMENTS = 1 << 20
 """Elements of one array in a run."""
+LARGEST_THREADS = 1 << 24
+"""Threads of one run."""
+MAXIMUM_SIZES = 16
+"""Sizes of a problem; shapes are drawn around the tile in each of them."""
 
 
 class Argument(BaseModel):
@@ -52,6 +59,13 @@ class Task(BaseModel):
     order: Literal["fixed", "any"] = "fixed"
     """``fixed``: the same bits under every order of warps; ``any``: within the error bound, for sums by atomics."""
 
+    @model_validator(mode="after")
+    def _names_differ(self) -> Task:
+        names = [argument.name for argument in self.arguments]
+        if len(set(names)) < len(names):
+            raise ValueError("two arguments have one name")
+        return self
+
     @property
     def arrays(self) -> tuple[Argument, ...]:
         """Arguments with a shape."""
@@ -66,7 +80,7 @@ def evaluate(size: Size, sizes: dict[str, int]) -> int:
 def read_task(path: Path) -> Task:
     """The task in a YAML file. Raises ``SpecError``."""
     try:
-        fields = parse(path.read_text(encoding="utf-8"))
+        fields = parse(read_plain_text(path))
     except (OSError, UnicodeDecodeError, YamlTextError) as error:
         raise SpecError(f"{path}: {error}") from None
     try:
@@ -83,15 +97,23 @@ def parse_shapes(texts: tuple[str, ...]) -> list[dict[str, int]]:
         sizes: dict[str, int] = {}
         for part in text.split(","):
             name, equals, value = part.partition("=")
-            if not equals or not name.strip().isidentifier() or not value.strip().isdecimal() or len(value) > 7:
-                raise SpecError(f"--shapes {text!r}: expected sizes such as m=64,n=48,k=32")
+            if not equals or not name.strip().isidentifier() or not value.strip().isdecimal() or not value.isascii() or len(value) > 7:
+                raise SpecError(f"--shapes {printable(text, 60)!r}: expected sizes such as m=64,n=48,k=32")
             sizes[name.strip()] = int(value)
+        if len(sizes) > MAXIMUM_SIZES:
+            raise SpecError(f"--shapes {printable(text, 60)!r}: has {len(sizes)} sizes, need at most {MAXIMUM_SIZES}")
         found.append(sizes)
     return found
 
 
 def grid_of_shapes(task: Task, given: list[dict[str, int]]) -> list[dict[str, int]]:
-    """The given shapes, and those around the tile: one below, one above and a prime number, each size in turn; and all ones."""
+    """The given shapes, and those around the tile: one below, one above and a prime number, each size in turn; and all ones.
+
+    Raises ``GemmgenError`` if a given shape is too large to be run; others are left out then.
+    """
+    for shape in given:
+        if reason := _too_large(task, shape):
+            raise SpecError(f"{', '.join(f'{name}={value}' for name, value in shape.items())}: {reason}")
     found: list[dict[str, int]] = [dict(shape) for shape in given]
     base = given[0]
     for name in base:
@@ -105,12 +127,18 @@ def grid_of_shapes(task: Task, given: list[dict[str, int]]) -> list[dict[str, in
 
 def _fits(task: Task, sizes: dict[str, int]) -> bool:
     try:
-        for argument in task.arrays:
-            count = 1
-            for extent in argument.shape or ():
-                count *= max(evaluate(extent, sizes), 0)
-            if count > LARGEST_ELEMENTS:
-                return False
+        return not _too_large(task, sizes)
     except GemmgenError:
         return False
-    return True
+
+
+def _too_large(task: Task, sizes: dict[str, int]) -> str:
+    """The reason that a problem is not run; empty if there is none. Raises ``GemmgenError`` for a formula that has no value."""
+    for argument in task.arrays:
+        extents = [evaluate(extent, sizes) for extent in argument.shape or ()]
+        if min(extents, default=0) < 0:
+            return f"{argument.name} has a negative extent"
+        if prod(extents) > LARGEST_ELEMENTS:
+            return f"{argument.name} has {prod(extents):,} elements, need at most {LARGEST_ELEMENTS:,}"
+    threads = prod(max(1, evaluate(size, sizes)) for size in (*task.grid, *task.block))
+    return f"a launch has {threads:,} threads, need at most {LARGEST_THREADS:,}" if threads > LARGEST_THREADS else ""
