@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -125,6 +127,21 @@ main()
 def test_an_interrupt_of_an_import_is_quiet(module: str) -> None:
     done = subprocess.run([sys.executable, "-c", INTERRUPTED_AT, module], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stdout.strip(), done.stderr.strip()) == (130, "", "")
+
+
+@pytest.mark.parametrize("milliseconds", [0, 5, 10, 20, 30, 40, 50, 60])
+def test_an_interrupt_at_the_start_shows_no_line_of_gemmgen(milliseconds: int) -> None:
+    """Until Python has begun with a program, an interrupt ends it as a signal or with a traceback of Python's own modules, which nothing
+    can prevent; from then on it is quiet."""
+    process = subprocess.Popen([sys.executable, "-m", "gemmgen", "explain", "gemm/v0_naive"], stdout=-1, stderr=-1, text=True)
+    time.sleep(milliseconds / 1000)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=PATIENCE)
+    if process.returncode == 130:
+        assert (out.strip(), err.strip()) == ("", "")
+    else:
+        assert process.returncode in (1, -signal.SIGINT) and out == ""
+        assert not re.search(r"/gemmgen/(?!__init__|core/__init__|core/version)", err), err
 
 
 def test_an_interrupt_that_is_ignored_stays_ignored() -> None:

@@ -67,19 +67,20 @@ def test_building_again_touches_no_file(listing: Listing, folder: LibraryFolder)
 
 def test_certificates_of_another_program_are_made_anew(folder: LibraryFolder, listing: Listing) -> None:
     """Another build of the compiler, of the release that the list names, made the program that certificates and manifest record."""
-    good, other = contents(folder.path), "f" * 64
+    good = contents(folder.path)
     for instance in listing.instances:
         for architecture in instance.plans:
             digest = section(folder, instance, architecture)["digests"]["program"]
             path = folder.path / instance.certificate_file
-            path.write_text(path.read_text().replace(digest, other))
+            path.write_text(path.read_text().replace(digest, digest[::-1]))
     manifest = folder.path / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"binaries"', '"formerly"'))
     for file in folder.evidence.glob("*.json"):
         file.unlink()
     report = build(listing, folder, jobs=1)
     assert report.compiled and report.verified and report.written
-    assert contents(folder.path) == good
+    for name in good:
+        assert contents(folder.path)[name] == good[name], name
     again = build(listing, folder, jobs=1)
     assert (again.compiled, again.verified, again.written) == (0, 0, [])
 
