@@ -36,9 +36,13 @@ __all__ = [
     "compile_in_background",
     "conv2d",
     "grouped_matmul",
+    "layer_norm",
+    "log_softmax",
     "matmul",
     "reduce",
     "register_torch",
+    "rms_norm",
+    "softmax",
     "warm",
 ]
 
@@ -448,6 +452,46 @@ def conv2d(
             residual, out = (None if array is None else _channels_last(array) for array in (residual, out))
     result = _CONV2D.call((x, weights, bias, residual, alphas, sums, out), options, (alpha, bias_scale, gamma, zero), stream)[0]
     return _axes_moved(result, (0, 3, 1, 2)) if last and same and stream is not ASKED else result
+
+
+def softmax(x: Any, axis: int = -1) -> Any:
+    """e^(x - max) over its sum along ``axis``, of x's type: float32, float16 or bfloat16, computed in float32.
+
+    Four launches, on torch's current stream or the default one; no derivative. Raises ``LaunchError``.
+    """
+    from gemmgen.ops import normalisation
+
+    return normalisation.softmax(reduce, x, axis)
+
+
+def log_softmax(x: Any, axis: int = -1) -> Any:
+    """x - max less the logarithm of the sum of e^(x - max) along ``axis``; types and launches as for ``softmax``.
+
+    Raises ``LaunchError``.
+    """
+    from gemmgen.ops import normalisation
+
+    return normalisation.log_softmax(reduce, x, axis)
+
+
+def rms_norm(x: Any, weight: Any = None, *, eps: float = 1e-6, axis: int = -1) -> Any:
+    """x / sqrt(mean of x^2 + eps) along ``axis``, times ``weight``, one value for each place along it; of x's type, computed in float32.
+
+    Two launches; no derivative. ``mean of x^2`` has to be a float32. Raises ``LaunchError``.
+    """
+    from gemmgen.ops import normalisation
+
+    return normalisation.rms_norm(reduce, x, weight, eps, axis)
+
+
+def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-5, axis: int = -1) -> Any:
+    """(x - mean) / sqrt(variance + eps) along ``axis``, times ``weight``, plus ``bias``; types and launches as for ``rms_norm``.
+
+    Raises ``LaunchError``.
+    """
+    from gemmgen.ops import normalisation
+
+    return normalisation.layer_norm(reduce, x, weight, bias, eps, axis)
 
 
 def _is_array(value: Any) -> bool:
