@@ -30,6 +30,7 @@ FORMATS = {
     "fatbin": "fatbin",
     "header": "h",
     "python": "py",
+    "cupy": "py",
     "shared": "so",
     "launch": "json",
     "bundle": "h",
@@ -107,6 +108,7 @@ def command(
     fatbin  the binaries for several architectures, and PTX for later ones, in one file for the driver
     header  one C or C++ header with the binaries and the functions to check, load and launch them
     python  one Python module with the same, which needs nothing but cuda-python
+    cupy    one Python module that launches the kernels on CuPy arrays by RawModule, where they take no structs, tensor maps and clusters
     launch  a cubin and PTX for each architecture, and JSON that says how to launch them: arguments, formulas of grids, workspace
     bundle  of --problems or several --problem: a header for each kernel, and one that chooses between them by size
     torch   of the same: a package that builds with a C compiler and registers an operator for each product
@@ -305,6 +307,7 @@ def _targets(item: PlannedSpec, kind: str, architectures: Sequence[str]) -> list
 
 def _contents(bundle: Bundle, kind: str, prefix: str | None, file_name: str | None) -> dict[str, Callable[[], str | bytes]]:
     """The names of an instance's files, and what makes their contents."""
+    from gemmgen.export.cupy_module import render_cupy
     from gemmgen.export.fatbin import make_fatbin
     from gemmgen.export.header import render_header
     from gemmgen.export.launch_json import launch_files
@@ -318,6 +321,8 @@ def _contents(bundle: Bundle, kind: str, prefix: str | None, file_name: str | No
             return {f"{name}.{image.label}.cubin": _constant(image.data) for image in bundle.cubins}
         case "fatbin":
             return {f"{name}.fatbin": lambda: make_fatbin(bundle)}
+        case "cupy":
+            return {f"{name}_cupy.py": lambda: render_cupy(bundle)}
         case "header":
             return {f"{prefix or name}.h": lambda: render_header(bundle, prefix)}
     stem = Path(file_name or name).stem

@@ -159,7 +159,10 @@ def extremum(reduce: str, values: Tracked, axes: tuple[int, ...], before: npt.ND
         return np.asarray(np.maximum(np.max(part, axis=axes, initial=-np.inf).reshape(start.shape), start))
 
     with np.errstate(invalid="ignore"):
-        found, high, low = largest(value), largest(value + values.bound), largest(value - values.bound)
+        # An infinity of which nothing is known may be any number.
+        unknown = np.isinf(values.bound) & np.isinf(value)
+        above, below = (np.where(unknown, limit, value + side * values.bound) for side, limit in ((1, np.inf), (-1, -np.inf)))
+        found, high, low = largest(value), largest(above), largest(below)
         bound = np.where(np.isfinite(found), np.maximum(high - found, found - low), np.where(np.isnan(found) | (high == low), 0.0, np.inf))
     return sign * found, bound
 

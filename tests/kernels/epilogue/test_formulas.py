@@ -7,11 +7,13 @@ import os
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 import gemmgen
 from gemmgen.core.errors import GemmgenError
 from gemmgen.kernels.epilogue.functions import philox
+from gemmgen.kernels.epilogue.numbers import Tracked, extremum
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.verification.oracle import oracle_of
@@ -157,6 +159,12 @@ SUMS = {
 @pytest.mark.parametrize("more", [STRATEGIES["split k"], {"mainloop": TILED, "order": "column_major"}, STRATEGIES["wgmma"]])
 def test_sums_are_right_in_any_direction(more: dict[str, Any]) -> None:
     assert verified({"kind": "gemm", **more, "epilogue": SUMS}) == []
+
+
+def test_an_infinity_of_which_nothing_is_known_leaves_extrema_open() -> None:
+    terms = Tracked(np.array([-np.inf, 2.0]), np.array([np.inf, 0.0]), "f32")
+    value, bound = extremum("max", terms, (0,), np.array([1.0]))
+    assert value == 2.0 and bound == np.inf
 
 
 def test_sums_behind_other_contents_of_the_workspace() -> None:
