@@ -13,8 +13,9 @@ from gemmgen.core.errors import GemmgenError
 from gemmgen.emulator import residues
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.shipped import shipped_specs
+from gemmgen.library.digests import program_digests
 from gemmgen.toolchain.compilation import COMPILE_OPTIONS
-from gemmgen.toolchain.nvrtc import compile_source
+from gemmgen.toolchain.nvrtc import Binary, compile_source
 from gemmgen.verification.field import FieldReport, verify_field
 
 from .field_mutants import NARROW_OF_EACH, WIDE_COUNT, Slip, narrow_slips, wide_slips
@@ -39,12 +40,24 @@ def source_of(name: str) -> str:
     return gemmgen.render(plan_of(name)).text
 
 
+def compiled(spec: str, text: str) -> Binary:
+    return compile_source(text, architecture=plan_of(spec).architecture.name, options=COMPILE_OPTIONS, name="slip.cu")
+
+
+@cache
+def code_of(spec: str) -> str:
+    """The machine code of a kernel as it should be, as a digest."""
+    return program_digests(compiled(spec, source_of(spec)).ptx, plan_of(spec).name)["code"]
+
+
 def judged(slip: Slip) -> FieldReport | str:
     plan = plan_of(slip.spec)
     try:
-        binary = compile_source(slip.text, architecture=plan.architecture.name, options=COMPILE_OPTIONS, name="slip.cu")
+        binary = compiled(slip.spec, slip.text)
     except GemmgenError:
         return "does not compile"
+    if program_digests(binary.ptx, plan.name)["code"] == code_of(slip.spec):
+        return "the same code"
     return verify_field(plan, binary, bits=1)
 
 
@@ -81,12 +94,35 @@ def test_a_slip_of_one_thread_is_caught(slip):
 @pytest.mark.parametrize("slip", wide_slips(source_of) if ALL else wide_slips(source_of)[::70], ids=lambda slip: slip.name)
 def test_a_changed_index_is_caught(slip):
     report = judged(slip)
-    outcome = "passed" if any(text in slip.name for text in SAME_FUNCTION) else "wrong"
-    assert report == "does not compile" or report.outcome == outcome
+    if isinstance(report, FieldReport):
+        assert report.outcome == ("passed" if any(text in slip.name for text in SAME_FUNCTION) else "wrong")
 
 
 SAME_FUNCTION = ("m - block_m - copy_row_a, k + copy_column_a",)
-"""Slips that do not change the function: what is loaded of A past k meets zeros of B."""
+"""Slips that do not change the function though they change the code: what is loaded of A past k meets zeros of B."""
+
+
+def test_a_leading_dimension_in_anothers_place_is_caught():
+    text = source_of("gemm/simt/linear/bias_relu")
+    old = "load_global_tile_a(staged_a, source_a, lda, "
+    assert old in text
+    report = judged(Slip("gemm/simt/linear/bias_relu", "ldb", text.replace(old, old.replace("lda", "ldb"))))
+    assert isinstance(report, FieldReport)
+    assert report.outcome == "wrong"
+
+
+CONVOLUTIONS = ("conv2d/mma_sync/residual", "conv2d/mma_sync/output/int32", "conv2d/wgmma/quantised/zero_point")
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS if ALL else CONVOLUTIONS[:2])
+def test_convolutions_of_integers_are_claimed_and_their_slips_caught(name):
+    assert verify_field(plan_of(name), bits=1).outcome == "passed"
+    old = "value += residual;" if "int32" in name else "fmaf(alpha, value, shift)"
+    assert old in source_of(name)
+    text = source_of(name).replace(old, "value += residual + 1;" if "int32" in name else "fmaf(alpha, value, -shift)")
+    report = judged(Slip(name, old, text))
+    assert isinstance(report, FieldReport)
+    assert report.outcome == "wrong"
 
 
 def test_there_are_300_slips():
