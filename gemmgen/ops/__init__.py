@@ -28,17 +28,21 @@ from gemmgen.ops.engine import ASKED, LaunchedKernel, Operator, compile_in_backg
 from gemmgen.ops.filters import Filter
 from gemmgen.ops.operators import FamilyCall, family_calls
 from gemmgen.ops.planes import Planes
+from gemmgen.ops.quantising import quantize
 from gemmgen.ops.warming import warm
+from gemmgen.ops.weights import Weight
 
 __all__ = [
     "Filter",
     "Planes",
+    "Weight",
     "compile_in_background",
     "conv2d",
     "grouped_matmul",
     "layer_norm",
     "log_softmax",
     "matmul",
+    "quantize",
     "reduce",
     "register_torch",
     "rms_norm",
@@ -102,11 +106,12 @@ def matmul(
     """scale_out activation(alpha scale_a scale_b a b + beta out + bias + gamma residual), computed in float32, shaped by NumPy's rules
     for ``matmul``.
 
-    ``a`` (..., m, k) and ``b`` (..., k, n), or ``Planes`` of it, are float32, float16 or bfloat16, stored in rows or in columns (views that
-    are transposed, sliced or broadcast along the batch are read where they are, others are copied first); also both 8-bit integers, from
-    sm_80 on, or both 8-bit floats, from sm_89 on. Tensor cores multiply all but float32 from sm_80 on, fastest on Hopper GPUs where a and b
-    are aligned to 16 bytes and, if of 8 bits, a is stored in rows and b in columns. A vector is a row on the left and a column on the
-    right.
+    ``b`` may be a ``Weight`` of 4 or 8 bits, beside which ``a`` (m, k) is float16 or bfloat16, and ``out``, ``bias``, ``activation``,
+    ``output`` and ``stream`` may be given. Else ``a`` (..., m, k) and ``b`` (..., k, n), or ``Planes`` of it, are float32, float16 or
+    bfloat16, stored in rows or in columns (views that are transposed, sliced or broadcast along the batch are read where they are, others
+    are copied first); also both 8-bit integers, from sm_80 on, or both 8-bit floats, from sm_89 on. Tensor cores multiply all but float32
+    from sm_80 on, fastest on Hopper GPUs where a and b are aligned to 16 bytes and, if of 8 bits, a is stored in rows and b in columns. A
+    vector is a row on the left and a column on the right.
     ``out``: where to write; else a new array of a's library, of the type of ``a`` and ``b``, or float32 if they differ; of 8-bit
     integers int32, or float32 with anything added, and of 8-bit floats bfloat16. ``bias``: a number, or n values (one for each
     column), or (m, 1) values (one for each row), of the result's type, float32 where that is an integer or of 8 bits.
@@ -118,6 +123,8 @@ def matmul(
     product before the epilogue is stored for the backward pass, if that reads it, or computed again; by default, the depth decides.
     ``scale_a``, ``scale_b``, ``scale_out``: float32 of one element, where they lie on a GPU read there; ``scale_a`` also of (m, 1), one for
     each row, ``scale_b`` of (1, n), one for each column; ``scale_a`` and ``scale_b`` may be numbers, which are multiplied into ``alpha``.
+    Of 8-bit floats on Hopper GPUs also a scale for each 128 values of k, float32 or float8_e8m0fnu: ``scale_a`` of (m, ceil(k / 128)) or
+    (ceil(m / 128), ceil(k / 128)), ``scale_b`` of (ceil(k / 128), n) or (ceil(k / 128), ceil(n / 128)), as ``quantize`` makes them.
     ``amax``: float32 of one element, 0 or more, which is raised to the largest absolute value of the result before ``scale_out`` and before
     it is rounded; on tensor cores. ``output``: the type of a new result, ``"int8"`` or ``"bfloat16"`` say.
     ``precision``, of float32 factors: ``f32`` takes multiply-adds, or products by planes on tensor cores, whose error bound is no
@@ -130,6 +137,11 @@ def matmul(
 
     Raises ``LaunchError`` for arguments that do not go together.
     """
+    if b.__class__ is Weight:
+        beside = (residual, epilogue, operands, scale_a, scale_b, scale_out, amax)
+        if any(one is not None for one in beside) or (alpha, beta, precision, batch_invariant, backend) != (1, 0, "f32", False, "auto"):
+            raise LaunchError("matmul: a Weight goes with out, bias, activation, output and stream alone")
+        return b.multiply(a, out=out, bias=bias, activation=activation and hashable(activation), output=output, stream=stream)
     if epilogue is not None:
         others = {"bias": bias, "residual": residual, "activation": activation, "scale_a": scale_a, "scale_b": scale_b, "amax": amax}
         _refuse_beside_epilogue("matmul", others | {"scale_out": scale_out})
@@ -219,9 +231,9 @@ def grouped_matmul(
 
     ``a`` is (m, k), ``b`` (groups, k, n). ``offsets``, int32 and read where it lies, says where each group of rows ends: group g has the
     rows from ``offsets[g - 1]``, or 0, to ``offsets[g]``, which may be none. Rows beyond the last offset are not written. ``bias`` is
-    (groups, n), ``scale_a`` (m,) or (m, 1), ``scale_b`` (groups, n) or (groups, 1, n); ``amax``, types and all else as for ``matmul``, on
-    tensor cores: float16, bfloat16, 8-bit integers and 8-bit floats. Operands of an ``epilogue`` per column have shape (groups, n),
-    those per group (groups,).
+    (groups, n), ``scale_a`` (m,) or (m, 1), ``scale_b`` (groups, n) or (groups, 1, n), or for each 128 values of k as for ``matmul``,
+    those of ``b`` with a first axis of groups; ``amax``, types and all else as for ``matmul``, on tensor cores: float16, bfloat16, 8-bit
+    integers and 8-bit floats. Operands of an ``epilogue`` per column have shape (groups, n), those per group (groups,).
 
     Derivatives are of float16 and bfloat16 without scales; that of ``b`` is one product a group, for which ``offsets`` is read on the host.
 

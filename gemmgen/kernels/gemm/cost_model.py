@@ -31,9 +31,9 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
         parts = plan.row_parts
         lost = UNFILLED + (1 - UNFILLED) * (parts + 1) / (2 * parts) - 0.5
         tiles = (ceil_div(m, plan.tile_m) + round(groups * lost)) * ceil_div(n, plan.tile_n)
-    a, b, _ = plan.matrices
+    a = plan.matrix_a
     factors = float(m * k * a.element_bytes * (batch if problem.get("stride_a", 1) else 1))
-    factors += float(k * n * b.element_bytes * (batch * groups if problem.get("stride_b", 1) else 1))
+    factors += float(k * n * plan.weight_bits // 8 * (batch * groups if problem.get("stride_b", 1) else 1))
     moved = Moved(tiles, factors, float(m * n * batch * result_bytes(plan)))
     found: tuple[Work, ...] = part_of(plan, "cost").work(plan, problem, moved)
     finishing = finishing_clocks(plan) * m * n * batch
@@ -55,7 +55,7 @@ def cost(plan: GemmPlan, problem: Mapping[str, int]) -> Cost:
     """Two operations for each product, one crossing of the memory bus for each array."""
     m, n, k = (problem[name] for name in ("m", "n", "k"))
     reads_c = plan.spec.beta == "argument"
-    moved = m * k * plan.matrix_a.element_bytes + k * n * plan.matrix_b.element_bytes * problem.get("groups", 1)
+    moved = m * k * plan.matrix_a.element_bytes + k * n * plan.weight_bits // 8 * problem.get("groups", 1)
     results = m * n * plan.matrix_c.element_bytes * (1 + reads_c + len(plan.residuals))
     batch = problem.get("batch", 1)
     special = float(batch * m * n * sum(step.special for step in plan.epilogue))

@@ -19,8 +19,11 @@ STORAGE = {
     "e4m3": " in 8-bit floats (e4m3)",
     "e5m2": " in 8-bit floats (e5m2)",
     "s32": " in int32",
+    "u32": " of packed weights",
 }
 """Words for a matrix of each type."""
+SCALES = {"f32": "float32", "ue8m0": "powers of two (ue8m0)", "e4m3": "8-bit floats (e4m3)"}
+"""Words for the types of block scales."""
 
 
 def summary(plan: GemmPlan) -> list[str]:
@@ -31,7 +34,11 @@ def summary(plan: GemmPlan) -> list[str]:
         product += " + beta C"
     operations = ", then ".join(step.operation.describe() for step in plan.epilogue)
     lines = [f"C = {product} {plan.arithmetic_text}" + (f", then {operations}." if operations else ".")]
-    return lines + [f"{matrix.name} is {_layout(matrix)}." for matrix in plan.matrices]
+    lines += [f"{matrix.name} is {_layout(matrix)}." for matrix in plan.matrices]
+    for scale in plan.scales:
+        text = f"{scale.operand.upper()} has a scale for each {scale.block.lines} x {scale.block.k} of its elements"
+        lines.append(f"{text}, {SCALES[scale.block.type]}, adjacent along {'k' if scale.along_k else 'its lines'}.")
+    return lines
 
 
 def _layout(matrix: Matrix) -> str:

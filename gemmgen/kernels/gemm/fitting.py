@@ -11,6 +11,7 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.kernels.epilogue.operations import Factor
 from gemmgen.kernels.epilogue.steps import numbered
 from gemmgen.kernels.gemm.request import GemmRequest, alignment_elements, is_stored, vector_type
+from gemmgen.kernels.gemm.scaling import Scales, scale_name
 from gemmgen.kernels.gemm.spec import Alignment, GemmSpec, Multiples, Storage
 from gemmgen.kernels.requests import MOST_ALIGNMENT, Fit, Layout, changed_fields, replaced
 
@@ -93,6 +94,7 @@ def changes_for(spec: GemmSpec, placed: Placed, truncated: bool = False, units: 
         "batch": "strided" if request.batched else "grouped" if request.groups is not None else "none",
         "alignment": Alignment.model_validate(placed.alignment),
         "multiple_of": Multiples(**{name: promised[name] if extent % promised[name] == 0 else 1 for name, extent in extents.items()}),
+        "scales": Scales.model_validate({operand: by.stored(operand) for operand, by in request.block_scales}),
         "epilogue": request.epilogue,
         "amax": request.amax,
     }
@@ -115,6 +117,8 @@ def fitted(
         arrays[numbered("factor", index)] = (scale, _vector(request, factor.per, "f32"))
     if request.amax != "none":
         arrays["amax"] = ("amax", Layout.packed((1,), "f32", ELEMENTS["f32"].bytes))
+    for operand, by in request.block_scales:
+        arrays[scale_name(operand)] = (by.name, by.layout)
     if request.offsets is not None:
         arrays["offsets"] = ("offsets", request.offsets)
     for operation in request.epilogue:

@@ -6,17 +6,19 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import pydantic
 
 from gemmgen.core.errors import SpecError
 from gemmgen.hardware.target import Architecture, Device, occupancy
 from gemmgen.kernels.epilogue.operations import AnyOperation, Factor, Operation
+from gemmgen.kernels.gemm import scaling
 from gemmgen.kernels.gemm.fitting import VARIES, divides_by_size
 from gemmgen.kernels.gemm.numeric_class import numeric_class
+from gemmgen.kernels.gemm.packed_weights import Weights
 from gemmgen.kernels.gemm.plan import GemmPlan
-from gemmgen.kernels.gemm.request import FACTOR_TYPES, PRECISIONS, RESULT_TYPES, GemmRequest, Precision, result_type, transposed
+from gemmgen.kernels.gemm.request import FACTOR_TYPES, PRECISIONS, RESULT_TYPES, GemmRequest, Precision, ScaledBy, result_type, transposed
 from gemmgen.kernels.gemm.sequence import MOST_SLICES
 from gemmgen.kernels.gemm.spec import GemmSpec
 from gemmgen.kernels.gemm.strategies import part_for
@@ -45,6 +47,14 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
     """The instance's spec, changed as far as the request needs it; or why it cannot be."""
     if request.invariant != "none" and divides_by_size(spec):
         return VARIES
+    if spec.scales.given and not request.block_scales:
+        return "it is for factors with block scales"
+    if (request.weights is None) != (spec.mainloop.strategy != "narrow_weights"):
+        return "weights are packed for it alone" if request.weights is None else "it reads no packed weights"
+    if request.block_scales and spec.mainloop.strategy not in scaling.STRATEGIES:
+        return "it takes no block scales"
+    if any(by.stored(operand) is None for operand, by in request.block_scales):
+        return "block scales are adjacent neither along k nor along the lines"
     found: Fit | str = part_for(spec, "matching").fit(spec, spec.mainloop, request)
     return found
 
@@ -87,6 +97,8 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
     precision: Precision = "f32"
     keeps = False
     said: dict[str, str] = {}
+    blocks: dict[str, re.Match[str]] = {}
+    weights: Weights | None = None
     for option in options:
         if option in ("nn", "nt", "tn", "tt"):
             say_once(said, "transposition", option)
@@ -102,6 +114,12 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
         elif option in PRECISIONS:
             say_once(said, "precision", option)
             precision = PRECISIONS[option]
+        elif (packed := _WEIGHTS.fullmatch(option)) is not None:
+            say_once(said, "weights", option)
+            weights = Weights(4 if packed[1] == "4" else 8, _GROUPS[packed[2] or "column"], packed[3] is not None)
+        elif (scaled := _BLOCK_SCALES.fullmatch(option)) is not None:
+            say_once(said, f"scales of {scaled[1]}", option)
+            blocks[scaled[1]] = scaled
         elif option in FACTORS:
             say_once(said, option, option)
         elif option == "planes":
@@ -117,6 +135,8 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
             groups = int(option[7:])
         else:
             need = f"nn, nt, tn, tt, {', '.join(FACTOR_TYPES)}, f16_f16_f32 (types of A, B and C), aligned, unaligned, batch=N, groups=N, "
+            need += "w4g128z (weights of 4 or 8 bits, groups of 32, 64 or 128, zero points), "
+            need += "scales_a=1x128 or scales_b=128x128 (block scales; _ue8m0, _mn), "
             need += f"planes (of B are kept), alpha, beta, bias, residual, {', '.join((*SCALES, *ACTIVATIONS))}, {' or '.join(PRECISIONS)}"
             raise unknown_word("a GEMM problem", option, re.findall(r"\w+", need), need)
 
@@ -131,6 +151,10 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
     c = layout(m, n, "n", types[2])
     residual = c if any(step.op == "residual" for step in epilogue) else None
     a, b = layout(m, k, letters[0], types[0]), layout(k, n, letters[1], types[1], batch or groups)
+    if weights is not None and (a.type not in ("f16", "bf16") or len(c.shape) > 2 or groups is not None or keeps or blocks or residual):
+        raise SpecError(
+            f"a GEMM problem's option {weights.word} is for float16 or bfloat16, without a batch, groups, planes, residual or scales"
+        )
     if keeps and (b.type != "f32" or len(b.shape) > 2):
         raise SpecError("a GEMM problem's option planes is for float32 without a batch")
     return GemmRequest(
@@ -145,7 +169,30 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
         scales=tuple(step.op for step in epilogue if isinstance(step, Factor)),
         offsets=None if groups is None else Layout.packed((groups,), "s32"),
         planes=_kept(b) if keeps else None,
+        weights=weights,
+        scaled_a=_scaled_by("a", blocks["a"], a) if "a" in blocks else None,
+        scaled_b=_scaled_by("b", blocks["b"], b) if "b" in blocks else None,
     )
+
+
+_WEIGHTS = re.compile(r"w([48])(?:g(32|64|128))?(z)?")
+"""A problem's word for packed weights: bits, values of k of a group, and ``z`` with zero points."""
+_GROUPS: dict[str, Literal[32, 64, 128, "column"]] = {"32": 32, "64": 64, "128": 128, "column": "column"}
+_BLOCK_SCALES = re.compile(r"scales_([ab])=(1|128)x(16|32|64|128)(_ue8m0|_e4m3)?(_mn)?")
+"""A problem's word for block scales: lines and values of k of a block, the type of scales if it is not float32, and ``mn`` where scales of
+neighbouring lines are adjacent."""
+
+
+def _scaled_by(operand: Literal["a", "b"], word: re.Match[str], matrix: Layout) -> ScaledBy:
+    """Block scales without gaps, as a problem's word has them."""
+    block = scaling.BlockScale.model_validate(
+        {"lines": int(word[2]), "k": int(word[3]), "type": (word[4] or "_f32")[1:], "layout": "mn_major" if word[5] else "k_major"}
+    )
+    extent, k = matrix.shape[-2:] if operand == "a" else matrix.shape[:-3:-1]
+    shape = (*matrix.shape[:-2], *scaling.scale_shape(operand, block, extent, k))
+    by_rows = (block.layout == "k_major") == (operand == "a")
+    packed = Layout.packed(shape if by_rows else (*shape[:-2], shape[-1], shape[-2]), block.type)
+    return ScaledBy(block, packed if by_rows else transposed(packed), f"scale_{operand}")
 
 
 def _kept(b: Layout) -> Layout:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gemmgen.kernels.gemm.spec import GemmSpec
+from gemmgen.kernels.gemm.packed_weights import packed_matrix
+from gemmgen.kernels.gemm.scaling import ScaleArray, scale_array, scale_name
+from gemmgen.kernels.gemm.spec import GemmSpec, NarrowWeightsMainloop
 from gemmgen.kernels.matrix import Matrix
 
 FLOAT_BYTES = 4
@@ -13,11 +15,27 @@ def matrix_layouts(spec: GemmSpec) -> tuple[Matrix, Matrix, Matrix]:
     row_major = spec.order == "row_major"
 
     def stride(name: str) -> str | None:
-        return f"stride_{name}" if spec.batch == "strided" or (name == "b" and spec.batch == "grouped") else None
+        return f"stride_{name}" if _has_several(spec, name) else None
 
     count = "groups" if spec.batch == "grouped" else "batch"
+    plain = Matrix("B", "k", "n", "ldb", row_major == (spec.transpose[1] == "n"), spec.alignment.b, spec.storage.b, stride("b"), count)
+    packed = packed_matrix(spec.mainloop.bits) if isinstance(spec.mainloop, NarrowWeightsMainloop) else None
     return (
         Matrix("A", "m", "k", "lda", row_major == (spec.transpose[0] == "n"), spec.alignment.a, spec.storage.a, stride("a")),
-        Matrix("B", "k", "n", "ldb", row_major == (spec.transpose[1] == "n"), spec.alignment.b, spec.storage.b, stride("b"), count),
+        packed or plain,
         Matrix("C", "m", "n", "ldc", row_major, spec.alignment.c, spec.storage.c, stride("c")),
+    )
+
+
+def _has_several(spec: GemmSpec, operand: str) -> bool:
+    """True if an operand is a batch of matrices, or one for each group of rows."""
+    return spec.batch == "strided" or (operand == "b" and spec.batch == "grouped")
+
+
+def scale_layouts(spec: GemmSpec) -> tuple[ScaleArray, ...]:
+    """The layouts of block scales, A's first; a matrix of a batch, or of a group, has its own."""
+    count = "groups" if spec.batch == "grouped" else "batch"
+    return tuple(
+        scale_array(name, block, f"stride_{scale_name(name)}" if _has_several(spec, name) else None, count)
+        for name, block in spec.scales.given
     )

@@ -21,10 +21,12 @@ from gemmgen.kernels.gemm.request import (
     TYPES,
     GemmRequest,
     NamedOperand,
+    ScaledBy,
     is_stored,
     result_type,
     vector_type,
 )
+from gemmgen.kernels.gemm.scaling import BlockDepth, BlockScale, scale_shape
 from gemmgen.kernels.requests import Copy, Interpretation, Layout, Result, merged
 
 NAMES = ("matmul", "grouped_matmul")
@@ -90,8 +92,9 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
             copies["residual"] = Copy("residual", shape, columns)
             z = _packed(full, kind, columns)
     per = "all" if options.get("bias_number") else _bias_per(operands.get("bias"), full, vector_b, kind)
-    factors = {name: _factor(name, operands[name], full) for name in SCALES if operands.get(name) is not None}
-    for name in ("bias", *SCALES):
+    blocks = _block_scales(operands, a, b)
+    factors = {name: _factor(name, operands[name], full) for name in SCALES if operands.get(name) is not None and name not in blocks}
+    for name in ("bias", *(name for name in SCALES if name not in blocks)):
         vector = operands.get(name)
         if vector is not None and not _is_contiguous(vector):
             copies[name] = Copy(name, vector.shape)
@@ -102,11 +105,13 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     epilogue: list[Operation] = [factors[name] for name in SCALES[:2] if name in factors]
     epilogue += [] if per is None else [Bias.model_validate({"op": "bias", "per": per})]
     epilogue += [] if z is None else [Residual(op="residual")]
-    epilogue += _activations(options.get("activation"))
+    epilogue += activations(options.get("activation"))
     epilogue += formula
     epilogue += [factors[name] for name in SCALES[2:] if name in factors]
     named = _named(formula, every, shape, batch)
     own_rows = bool(formula) or any(getattr(step, "per", "") == "row" for step in epilogue)
+    if blocks and len(full) > 2:
+        raise LaunchError(f"matmul: block scales for a result of shape {shape}, need two matrices; reshape a and out to (rows, columns)")
     layouts = _without_batch(a, b, c, z, own_rows)
     if layouts is not None:
         a, b, c, z = layouts
@@ -135,6 +140,8 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
         planes=operands.get("planes"),
         invariant="m" if options.get("batch_invariant") else "none",
         named=named,
+        scaled_a=blocks.get("scale_a"),
+        scaled_b=blocks.get("scale_b"),
     )
     results = (Result("out", shape, kind),)
     return Interpretation(request.transposed if columns else request, results, tuple(copies.values()))
@@ -172,11 +179,12 @@ def _interpret_groups(operands: Mapping[str, Layout], options: Mapping[str, Any]
         if not (is_stored(layout, True) or (name != "out" and is_stored(layout, False))):
             need = "rows" if name == "out" else "rows or columns"
             raise refuse(f"{name} has strides {layout.strides} (elements) for shape {layout.shape}; its {need} must be contiguous")
+    blocks = _block_scales(operands, a, b, "grouped_matmul")
     factors: dict[str, Factor] = {}
     shapes = {"scale_a": {(m,): "row", (m, 1): "row"}, "scale_b": {(groups, n): "column", (groups, 1, n): "column"}, "scale_out": {}}
     for name, known in shapes.items():
         scale = operands.get(name)
-        if scale is None:
+        if scale is None or name in blocks:
             continue
         _check_type(name, scale, ("f32",), operation="grouped_matmul")
         per = known.get(scale.shape) if is_packed(scale) else None
@@ -190,7 +198,7 @@ def _interpret_groups(operands: Mapping[str, Layout], options: Mapping[str, Any]
         if bias.shape != (groups, n) or not is_packed(bias):
             raise refuse(f"bias has shape {bias.shape} and strides {bias.strides}, need {(groups, n)} without gaps")
         epilogue.append(Bias(op="bias", per="column"))
-    epilogue += _activations(options.get("activation"))
+    epilogue += activations(options.get("activation"))
     epilogue += formula
     epilogue += [factors[name] for name in SCALES[2:] if name in factors]
     request = GemmRequest(
@@ -203,6 +211,8 @@ def _interpret_groups(operands: Mapping[str, Layout], options: Mapping[str, Any]
         scales=tuple(factors),
         offsets=offsets,
         amax=_amax(operands, "grouped_matmul"),
+        scaled_a=blocks.get("scale_a"),
+        scaled_b=blocks.get("scale_b"),
         invariant="m" if options.get("batch_invariant") else "none",
     )
     return Interpretation(request, (Result("out", (m, n), kind),))
@@ -293,6 +303,45 @@ def _factor(name: str, scale: Layout, full: tuple[int, ...]) -> Factor:
     raise LaunchError(f"matmul: {name} has shape {scale.shape}, need {need}")
 
 
+SCALED_LINES: tuple[Literal[1, 128], ...] = (1, 128)
+SCALED_K: BlockDepth = 128
+"""Values of k that share a scale where ``scale_a`` or ``scale_b`` has several along k."""
+
+
+def _block_scales(operands: Mapping[str, Layout], a: Layout, b: Layout, operation: str = "matmul") -> dict[str, ScaledBy]:
+    """Scales of blocks of elements, by name: those whose shape says so. Raises ``LaunchError`` for other shapes with several along k."""
+    found: dict[str, ScaledBy] = {}
+    sides: tuple[tuple[str, Literal["a", "b"], Layout], ...] = (("scale_a", "a", a), ("scale_b", "b", b))
+    for name, operand, factor in sides:
+        scale = operands.get(name)
+        extent, k = factor.shape[-2:] if operand == "a" else factor.shape[:-3:-1]
+        if scale is None or len(scale.shape) != len(factor.shape):
+            continue
+        shapes = {
+            lines: (*factor.shape[:-2], *scale_shape(operand, BlockScale(lines=lines, k=SCALED_K), extent, k)) for lines in SCALED_LINES
+        }
+        known = next((lines for lines, shape in shapes.items() if shape == scale.shape), None)
+        along_k = scale.shape[-1 if operand == "a" else -2]
+        if along_k == 1 and scale.type == "f32" and known != 128:
+            continue  # a scale for each line, or one for all
+        floats = {a.type, b.type} <= {"e4m3", "e5m2"}
+        if known is None and floats and (along_k > 1 or scale.type != "f32"):
+            need = " or ".join(map(str, dict.fromkeys(shapes.values())))
+            raise LaunchError(f"{operation}: {name} has shape {scale.shape}, need {need} for a scale of each {SCALED_K} values of k")
+        if known is None or (prod(scale.shape) == 1 and scale.type == "f32"):
+            continue
+        _check_type(name, scale, ("f32", "ue8m0"), operation=operation)
+        if not floats:
+            raise LaunchError(
+                f"{operation}: {name} has scales for blocks of k, which are for 8-bit floats; these are {a.type} and {b.type}"
+            )
+        if not (is_stored(scale, True) or is_stored(scale, False)):
+            raise LaunchError(f"{operation}: {name} has strides {scale.strides} (elements); its rows or columns must be contiguous")
+        block = BlockScale.model_validate({"lines": known, "k": SCALED_K, "type": scale.type})
+        found[name] = ScaledBy(block, scale, name)
+    return found
+
+
 def _amax(operands: Mapping[str, Layout], operation: str) -> Literal["none", "stored", "unscaled"]:
     """Stage of the results whose largest absolute value is wanted, if any."""
     amax = operands.get("amax")
@@ -304,12 +353,13 @@ def _amax(operands: Mapping[str, Layout], operation: str) -> Literal["none", "st
     return "stored" if operands.get("scale_out") is None else "unscaled"
 
 
-def _activations(wanted: Any) -> list[Operation]:
+def activations(wanted: Any) -> list[Operation]:
+    """The operations of an ``activation`` as ``ops.matmul`` takes it. Raises ``LaunchError``."""
     wanted = written_out(wanted)
     if wanted is None:
         return []
     if isinstance(wanted, list):
-        return [operation for part in wanted for operation in _activations(part)]
+        return [operation for part in wanted for operation in activations(part)]
     fields: Mapping[str, Any] | None = None
     if isinstance(wanted, str):
         fields = ACTIVATIONS.get(wanted) or ({"op": "formula", "value": wanted} if "(" in wanted or VALUE in wanted else None)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmgen.core.elements import ELEMENTS, to_numbers
-from gemmgen.core.formulas import round_up
+from gemmgen.core.formulas import Formula, round_up
 from gemmgen.kernels.accuracy import rounded, stored
 from gemmgen.kernels.blas_cases import case_of, corner_cases, scalar_values
 from gemmgen.kernels.epilogue.numbers import Tracked, extremum, stored_value, summed
@@ -18,8 +18,8 @@ from gemmgen.kernels.epilogue.steps import Access, apply_steps
 from gemmgen.kernels.family import Case, Expected
 from gemmgen.kernels.gemm.cost_model import cost
 from gemmgen.kernels.gemm.plan import GemmPlan, packed
+from gemmgen.kernels.gemm.scaling import ScaleArray
 from gemmgen.kernels.gemm.spec import SplitKLast, StreamK
-from gemmgen.kernels.math.tensor_accuracy import factors
 
 LARGEST_INTEGER = 4
 """Entries of A and B in integer cases lie in [-4, 4], so that sums of a million products stay exact in float32."""
@@ -77,12 +77,12 @@ def cases(plan: GemmPlan) -> list[Case]:
             cases.append(case_of(name, packed(plan, size, batch=GROUPS if plan.grouped else 2), scalars[data], data))
     uneven = packed(plan, promised(plan, (tile_m + 3, tile_n // 2 + 1, least_k + tile_k + 1)), batch=3)
     padded = dict(uneven)
-    matrices = (plan.matrix_a, plan.matrix_b, plan.matrix_c, *plan.like_output)
-    for index, matrix in enumerate(matrices):
+    matrices = (plan.matrix_a, plan.matrix_b, plan.matrix_c, *plan.like_output, *plan.factor_scales)
+    for index, matrix in enumerate(matrix for matrix in matrices if matrix.dimensions):
         # Each its own, so that one in place of another shows.
         padded[matrix.leading_dimension] += (3 + 2 * index) * matrix.alignment
         if matrix.batch_stride is not None:
-            extent = padded[matrix.rows if matrix.row_major else matrix.columns]
+            extent = Formula(matrix.rows if matrix.row_major else matrix.columns).evaluate(padded)
             padded[matrix.batch_stride] = extent * padded[matrix.leading_dimension] + 5 * matrix.alignment
     offsets = {matrix.name: matrix.alignment for matrix in matrices}
     others = [array for array in plan.sequence.arrays if array.name not in offsets]
@@ -205,6 +205,8 @@ def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
     """Values of an array before the launch; NaN in what BLAS does not read."""
     if plan.kept_factor is not None and name == f"planes_{plan.kept_factor.lower()}":
         return _kept_array(plan, plan.kept_factor, case)
+    if plan.weight_bits < 8 * plan.matrix_b.element_bytes and name in ("B", "scales", "zeros"):
+        return _narrow_weights(plan, case, name, shape, rng)
     unread = (name in "AB" and case.scalars.get("alpha", 1.0) == 0) or (name == "C" and case.scalars.get("beta", 0.0) == 0)
     kind = plan.sequence_type(name)
     if name == "offsets":
@@ -213,6 +215,8 @@ def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
         return rng.choice([0.0, 0.0, 1e6], shape)
     if any(store.argument.name == name and store.output.reduce for step in plan.epilogue for store in step.stores):
         return rng.choice([-1e6, -3.0, 0.0, 2.0, 1e6], shape)
+    if name in {scale.name for scale in plan.scales}:
+        return _scales(kind, case, shape, rng)
     if unread:
         return np.full(shape, np.nan if ELEMENTS[kind].is_float else ELEMENTS[kind].limits[1])
     if case.data == "extremes" and kind in ("s8", "u8"):
@@ -239,6 +243,28 @@ def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
                 values[line], special_at[line], values[at] = 0.0, False, np.inf
         values = np.where(special_at, special, values)
     return values
+
+
+def _narrow_weights(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
+    """Packed weights of any codes; zero points, the least and the largest among them; scales as block scales have them."""
+    if name == "B":
+        return rng.integers(0, 2**32, shape)
+    if name == "scales":
+        return _scales("f32", case, shape, rng)
+    largest = 2**plan.weight_bits
+    return rng.choice([0, 1, largest // 2, largest - 1, largest], shape).astype(np.float64)
+
+
+def _scales(kind: str, case: Case, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
+    """Block scales: powers of two, beside which sums of integers stay exact; over several magnitudes; infinities among them, and NaN
+    where there are none; NaN alone where they are not read."""
+    if case.scalars.get("alpha", 1.0) == 0:
+        return np.full(shape, np.nan)
+    if case.data == "reals":
+        return 10.0 ** rng.uniform(-2.0, 0.3, shape)
+    scales = rng.choice([0.5, 1.0, 2.0], shape)
+    special = np.inf if kind == "f32" else np.nan
+    return np.where(rng.random(shape) < 0.1, special, scales) if case.data == "nonfinite" else scales
 
 
 def _leave_few_lines(values: npt.NDArray[Any], special_at: npt.NDArray[np.bool_], crowded: int) -> None:
@@ -272,6 +298,7 @@ def reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]
     for index, rows in enumerate(places):
         own = dict(arrays) | {"A": arrays["A"][rows], "B": arrays["B"][index]}
         own |= {matrix.name: arrays[matrix.name][rows] for matrix in (plan.matrix_c, *plan.like_output)}
+        own |= {scale.name: _scales_of_group(scale, arrays[scale.name], rows, index) for scale in plan.scales}
         for access in (access for step in plan.epilogue for access in step.accesses):
             if access.operand.per in ("row", "column", "group"):
                 part: dict[str, Any] = {"row": rows, "column": index, "group": np.s_[index : index + 1]}
@@ -281,6 +308,15 @@ def reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]
         value[rows], bound[rows] = expected.value, 0.0 if expected.bound is None else expected.bound
     largest = _largest(arrays, [product.inner for product in products])
     return {"C": Expected(value, bound)} | largest | _further(plan, arrays, products, places)
+
+
+def _scales_of_group(scale: ScaleArray, elements: npt.NDArray[Any], rows: slice, index: int) -> npt.NDArray[Any]:
+    """Block scales of a group: those of its rows of A, one for each; or its own of B."""
+    if scale.operand == "b":
+        group: npt.NDArray[Any] = elements[index]
+        return group
+    own: npt.NDArray[Any] = np.repeat(elements, scale.block.lines, axis=0)[rows]
+    return own
 
 
 @dataclass(frozen=True)
@@ -343,10 +379,7 @@ def _reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]
     arrays = {array.name: to_numbers(array.type, arrays[array.name]) for array in plan.sequence.arrays if array.name in arrays}
     with np.errstate(invalid="ignore", over="ignore"):
         if alpha != 0:
-            a, b = factors(plan.matrix_a.type, arrays["A"]), factors(plan.matrix_b.type, arrays["B"])
-            product = a @ b
-            if case.data == "reals":
-                bound = plan.product_bound(a, b, case.dimensions.get("slices", plan.slices))
+            product, bound = plan.product(arrays, case.dimensions.get("slices", plan.slices), exact=case.data != "reals")
             exact = plan.matrix_c.type == "s32"
             value, bound = (product, bound) if exact else rounded(alpha * product, abs(alpha) * bound)
         if beta != 0:

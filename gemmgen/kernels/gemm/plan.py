@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,11 +16,13 @@ from gemmgen.kernels.epilogue.products import plan_epilogue
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.gemm import sums
-from gemmgen.kernels.gemm.matrices import matrix_layouts
-from gemmgen.kernels.gemm.reasons import alignment_reasons
+from gemmgen.kernels.gemm.matrices import matrix_layouts, scale_layouts
+from gemmgen.kernels.gemm.reasons import alignment_reasons, scale_reasons
+from gemmgen.kernels.gemm.scaling import ScaleArray
 from gemmgen.kernels.gemm.sequence import REDUCTION_VECTOR, WORKSPACE_ALIGNMENT, reduction_groups
 from gemmgen.kernels.gemm.spec import Arithmetic, DataParallel, GemmSpec, SplitKCluster, SplitKLast, StreamK
 from gemmgen.kernels.launch import Argument, ArrayArgument, KernelLaunch, LaunchSequence, ScalarArgument, TensorMapArgument
+from gemmgen.kernels.math.tensor_accuracy import factors
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
 
@@ -85,6 +87,25 @@ class GemmPlan(KernelPlan):
     @property
     def matrix_c(self) -> Matrix:
         return self.matrices[2]
+
+    @property
+    def weight_bits(self) -> int:
+        """Bits of an element of B in memory."""
+        return 8 * self.matrix_b.element_bytes
+
+    @property
+    def scales(self) -> tuple[ScaleArray, ...]:
+        """Block scales of A and B."""
+        return scale_layouts(self.spec)
+
+    @property
+    def factor_scales(self) -> tuple[Matrix, ...]:
+        """Matrices that say what the elements of A and B stand for: scales and zero points."""
+        return tuple(scale.matrix for scale in self.scales if scale.dimensions)
+
+    def scales_of(self, operand: Literal["a", "b"]) -> ScaleArray | None:
+        """Those of one operand."""
+        return next((scale for scale in self.scales if scale.operand == operand), None)
 
     @property
     def major(self) -> Literal["m", "n"]:
@@ -206,6 +227,14 @@ class GemmPlan(KernelPlan):
         k = a.shape[-1]
         bound: Array = k * UNIT_ROUNDOFF / (1 - k * UNIT_ROUNDOFF) * (abs(a) @ abs(b))
         return bound
+
+    def product(self, arrays: Mapping[str, Array], slices: int, exact: bool) -> tuple[Array, Array]:
+        """A B of numbers in the arrays, and its largest error, 0 if ``exact`` says that no sum of these numbers rounds."""
+        import numpy as np
+
+        a, b = factors(self.matrix_a.type, arrays["A"]), factors(self.matrix_b.type, arrays["B"])
+        product = a @ b
+        return product, np.zeros(product.shape) if exact else self.product_bound(a, b, slices)
 
     # The launch sequence.
 
@@ -439,6 +468,7 @@ class Outline:
             *too_wide,
             *combination,
             *launch_reasons(spec.early_launch, spec),
+            *scale_reasons(spec),
         ]
 
     def epilogue(self) -> tuple[Step, ...]:
@@ -462,6 +492,7 @@ class Outline:
         elif not isinstance(division, DataParallel):
             found.append(f"{scheme}{division.blocks if isinstance(division, StreamK) else division.slices}")
         found += ["amax"] if spec.amax != "none" else []
+        found += ["scaled"] if spec.scales.given else []
         found += {"none": [], "strided": ["batched"], "grouped": ["grouped"]}[spec.batch]
         types = [matrix.type for matrix in self.matrices]
         found += ["_".join(types)] if set(types) != {"f32"} else []

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import Architecture
+from gemmgen.kernels.gemm import scaling
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKCluster, SplitKLast, StreamK
 from gemmgen.kernels.matrix import Matrix
 
@@ -77,6 +78,14 @@ def alignment_reasons(matrices: tuple[Matrix, ...]) -> list[Reason]:
             need = f"at most {WIDEST_ACCESS_BYTES // matrix.element_bytes}: no access is wider than {WIDEST_ACCESS_BYTES} bytes"
             reasons.append(Reason("alignment", f"alignment.{matrix.name.lower()}", got, need))
     return reasons
+
+
+def scale_reasons(spec: GemmSpec) -> Iterator[Reason]:
+    """Block scales in a strategy without them."""
+    for name, block in spec.scales.given:
+        if spec.mainloop.strategy not in scaling.STRATEGIES:
+            need, got = f"none, or strategy: {' or '.join(scaling.STRATEGIES)}", f"scales for {block.lines} x {block.k} elements"
+            yield Reason("scales", f"scales.{name}", f"{got} with {spec.mainloop.strategy}", need)
 
 
 def thread_reasons(threads: int, architecture: Architecture, field: str) -> list[Reason]:

@@ -6,7 +6,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Literal
 
+from gemmgen.core.formulas import ceil_div
 from gemmgen.kernels.epilogue.operations import Axis, Operation
+from gemmgen.kernels.gemm.packed_weights import Weights
+from gemmgen.kernels.gemm.scaling import BlockScale
 from gemmgen.kernels.requests import MOST_ALIGNMENT, Layout, Request, widest
 
 TYPES = ("f32", "f16", "bf16")
@@ -46,6 +49,37 @@ class NamedOperand:
 
 
 @dataclass(frozen=True)
+class ScaledBy:
+    """Block scales of an operand."""
+
+    block: BlockScale
+    """Its layout in memory is that of ``layout``."""
+    layout: Layout
+    """(lines, k) of A, or (k, lines) of B, in blocks; with a first axis where the operand has one."""
+    name: str
+    """Name in the operation."""
+
+    @property
+    def turned(self) -> ScaledBy:
+        """The same for the transposed operand."""
+        return replace(self, layout=transposed(self.layout))
+
+    def stored(self, operand: str) -> BlockScale | None:
+        """The block scale in the layout that the array has for operand ``a`` or ``b``; None if it has neither."""
+        for layout, row_major in (("k_major", operand == "a"), ("mn_major", operand == "b")):
+            if is_stored(self.layout, row_major):
+                return self.block.model_copy(update={"layout": layout})
+        return None
+
+    def word(self, operand: str) -> str:
+        """Its word in the text of a problem."""
+        stored = self.stored(operand) or self.block
+        kind = "" if stored.type == "f32" else f"_{stored.type}"
+        order = "_mn" if stored.layout == "mn_major" else ""
+        return f"scales_{operand}={stored.lines}x{stored.k}{kind}{order}"
+
+
+@dataclass(frozen=True)
 class GemmRequest(Request):
     """C = epilogue(alpha A B + beta C). Layouts have two axes, or three, of which the first counts the batch."""
 
@@ -73,6 +107,11 @@ class GemmRequest(Request):
     """The planes of operand ``b`` in the order of ``PLANES``, where the caller keeps them."""
     named: tuple[NamedOperand, ...] = ()
     """Operands and further outputs of formulas in the epilogue."""
+    scaled_a: ScaledBy | None = None
+    """Block scales of A."""
+    scaled_b: ScaledBy | None = None
+    weights: Weights | None = None
+    """What B stands for where it is packed weights."""
     invariant: Extent = "none"
     """The extent on which no element may depend: that of a batch, along the rows of C, or along its columns where C is transposed."""
 
@@ -124,7 +163,16 @@ class GemmRequest(Request):
             "" if self.precision == "f32" else self.precision,
             f"batch={self.c.shape[0]}" if self.batched else f"groups={self.groups}" if self.groups is not None else "",
             "planes" if self.planes is not None else "",
+            self.scaled_a.word("a") if self.scaled_a is not None else "",
+            self.scaled_b.word("b") if self.scaled_b is not None else "",
+            self.weights.word if self.weights is not None else "",
         )
+
+    @property
+    def block_scales(self) -> tuple[tuple[Literal["a", "b"], ScaledBy], ...]:
+        """Block scales by operand."""
+        sides: tuple[tuple[Literal["a", "b"], ScaledBy | None], ...] = (("a", self.scaled_a), ("b", self.scaled_b))
+        return tuple((operand, by) for operand, by in sides if by is not None)
 
     @property
     def companions(self) -> tuple[GemmRequest, ...]:
@@ -145,7 +193,11 @@ class GemmRequest(Request):
             return transposed(Layout.packed((*shape[:-2], shape[-1], rows), old.type))
 
         residual = None if self.residual is None else layout(self.residual)
-        return replace(self, a=layout(self.a), c=layout(self.c), residual=residual)
+        scaled_a = self.scaled_a
+        if scaled_a is not None:
+            lines = ceil_div(rows, scaled_a.block.lines)
+            scaled_a = replace(scaled_a, layout=Layout.packed((lines, scaled_a.layout.shape[-1]), scaled_a.layout.type))
+        return replace(self, a=layout(self.a), c=layout(self.c), residual=residual, scaled_a=scaled_a)
 
     @property
     def transposed(self) -> GemmRequest:
@@ -160,6 +212,8 @@ class GemmRequest(Request):
             residual=None if self.residual is None else transposed(self.residual),
             operands=self.operands[::-1],
             named=tuple(one.turned for one in self.named),
+            scaled_a=self.scaled_b and self.scaled_b.turned,
+            scaled_b=self.scaled_a and self.scaled_a.turned,
             invariant=_TURNED[self.invariant],
         )
 

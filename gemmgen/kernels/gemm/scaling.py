@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from gemmgen.core.elements import to_elements, to_numbers
 from gemmgen.core.formulas import Formula, ceil_div
 from gemmgen.kernels.family import SpecModel
-from gemmgen.kernels.launch import ArrayArgument, Constraint, Dimension, ScalarArgument
+from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, Dimension, ScalarArgument
 from gemmgen.kernels.matrix import Matrix
 
 if TYPE_CHECKING:
@@ -26,12 +26,15 @@ neighbouring lines are adjacent, which for A is column-major; ``tiles_128x4``: 5
 of cuBLASLt's block-scaled products and of ``tcgen05``: that of line i and block j of k lies at 16 (i mod 32) + 4 (i div 32) + j."""
 
 
+BlockDepth = Literal[16, 32, 64, 128]
+
+
 class BlockScale(SpecModel):
     """A scale for each block of an operand's elements."""
 
     lines: Literal[1, 128] = 1
     """Rows of A, or columns of B, in a block."""
-    k: Literal[16, 32, 64, 128] = 128
+    k: BlockDepth = 128
     """Values of k in a block; the last block may have fewer."""
     type: ScaleType = "f32"
     layout: ScaleLayout = "k_major"
@@ -53,6 +56,8 @@ class Scales(SpecModel):
 
 Scales.NONE = Scales()
 
+STRATEGIES = ("tensor_core",)
+"""Strategies of GEMM that take block scales."""
 TILE_LINES, TILE_BLOCKS = 128, 4
 """Lines and blocks of k of a tile of scales."""
 
@@ -79,6 +84,29 @@ class ScaleArray:
     def tiled(self) -> bool:
         """True if tiles of scales follow one another without gaps."""
         return self.block.layout == "tiles_128x4"
+
+    @property
+    def along_k(self) -> bool:
+        """True if scales along k are adjacent."""
+        return self.block.layout == "k_major"
+
+    @property
+    def c_type(self) -> str:
+        """The type of a scale in CUDA."""
+        return self.matrix.c_type
+
+    def step(self, block: str) -> str:
+        """The offset of a block of k from a line's first scale, in CUDA."""
+        return block if self.along_k else f"static_cast<long long>({block}) * {self.matrix.leading_dimension}"
+
+    def first(self, line: str) -> str:
+        """The offset of a line's first scale, in CUDA."""
+        number = line if self.block.lines == 1 else f"{line} / {self.block.lines}"
+        return f"static_cast<long long>({number}) * {self.matrix.leading_dimension}" if self.along_k else number
+
+    def number(self, element: str) -> str:
+        """A scale as a float, in CUDA."""
+        return f"exponent_to_float({element})" if self.block.type == "ue8m0" else element
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
@@ -113,6 +141,11 @@ class ScaleArray:
             alignment=16,
             meaning=f"{text}, in tiles of {TILE_LINES} lines and {TILE_BLOCKS} blocks of k",
         )
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """The array, and the integers beside it."""
+        return self.argument, *self.scalars
 
     @property
     def tiles(self) -> tuple[Formula, Formula]:

@@ -8,7 +8,7 @@ from gemmgen.core.elements import DataType
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.gemm import sums
-from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
+from gemmgen.kernels.gemm.matrices import FLOAT_BYTES, scale_layouts
 from gemmgen.kernels.gemm.spec import Arithmetic, GemmSpec
 from gemmgen.kernels.launch import (
     GRID_LIMITS,
@@ -56,6 +56,8 @@ class Problem:
     b: ArrayArgument
     c: ArrayArgument
     epilogue: tuple[Argument, ...]
+    scales: tuple[Argument, ...]
+    """Block scales of A and B."""
 
 
 def gemm_problem(
@@ -80,6 +82,10 @@ def gemm_problem(
     for matrix in matrices:
         dimensions += matrix.dimensions
         constraints += matrix.constraints
+    scales = scale_layouts(spec)
+    for scale in scales:
+        dimensions += scale.dimensions
+        constraints += scale.constraints
     for step in epilogue:
         dimensions += step.dimensions
         constraints += step.constraints
@@ -101,6 +107,7 @@ def gemm_problem(
             *((sums.START,) if sums.stores_of(epilogue) else ()),
             *_amax(spec),
         ),
+        scales=tuple(argument for scale in scales for argument in scale.arguments),
     )
 
 

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from gemmgen.kernels.epilogue.operations import Operations
 from gemmgen.kernels.family import LATER, KernelSpec, SpecModel
+from gemmgen.kernels.gemm.scaling import Scales
 from gemmgen.kernels.math.fma_order import OrderName
 from gemmgen.kernels.tiles.extents import Extents2, Extents3
 
@@ -247,6 +248,25 @@ class MmaSyncMainloop(SpecModel):
     """Blocks that must fit on a multiprocessor at once: bounds the registers that the compiler may use."""
 
 
+class NarrowWeightsMainloop(SpecModel):
+    """Weights of 4 or 8 bits beside activations of 16, on tensor cores of sm_80 and later: B comes packed (``ops.Weight``), so that a lane
+    reads 16 bytes of it, makes fragments of them in registers, and multiplies them by those of A (``mma.sync``). A weight is
+    scale (code - zero), with codes of 0 to 2^bits - 1."""
+
+    strategy: Literal["narrow_weights"]
+    tile: MmaTile
+    stages: Annotated[int, Field(ge=2, le=8, strict=True)] = 4
+    """Tiles of A and of packed weights in shared memory at a time."""
+    bits: Literal[4, 8] = 4
+    """Of a weight."""
+    group: Literal[32, 64, 128, "column"] = 128
+    """Values of k of a column that share a scale; ``column``: all of them."""
+    zeros: bool = False
+    """True if each group of a column has a zero point; else it is 2^(bits - 1)."""
+    min_blocks_per_sm: Annotated[int, Field(ge=1, le=8, strict=True)] = 1
+    """Blocks that must fit on a multiprocessor at once: bounds the registers that the compiler may use."""
+
+
 MOST_MULTIPLE = 1 << 20
 
 
@@ -378,6 +398,8 @@ class GemmSpec(KernelSpec):
     beta: Literal["argument", "zero"] = "argument"
     """``zero`` makes a kernel that never reads C."""
     storage: Storage = Storage()
+    scales: Annotated[Scales, LATER] = Scales.NONE
+    """Block scales of A and B (``docs/formats.md``): each element is multiplied by the scale of its block."""
     batch: Literal["none", "strided", "grouped"] = "none"
     """``strided``: many products of one shape in one launch. A, B and C have a first dimension, ``batch``, with a stride of its own,
     which may be 0 for A and B: all products then share that operand. ``grouped``: the rows of A and C belong to ``groups``, one after the
@@ -395,7 +417,8 @@ class GemmSpec(KernelSpec):
     ] = DataParallel()
     """Division of the work among blocks where m and n alone give too few of them."""
     mainloop: Annotated[
-        NaiveMainloop | VectorMainloop | TiledMainloop | TensorCoreMainloop | MmaSyncMainloop, Field(discriminator="strategy")
+        NaiveMainloop | VectorMainloop | TiledMainloop | TensorCoreMainloop | MmaSyncMainloop | NarrowWeightsMainloop,
+        Field(discriminator="strategy"),
     ]
     store: Literal["direct", "through_shared", "tma"] = "direct"
     """``through_shared``: every warp transposes its results in shared memory first, so that it stores (and loads C and what the

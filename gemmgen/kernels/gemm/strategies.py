@@ -15,6 +15,7 @@ STRATEGIES = {
     "vector": "gemmgen.kernels.gemm.gemv",
     "mma_sync": "gemmgen.kernels.gemm.mma_sync",
     "tensor_core": "gemmgen.kernels.gemm.wgmma",
+    "narrow_weights": "gemmgen.kernels.gemm.narrow_weights",
     "split_precision": "gemmgen.kernels.gemm.split_precision",
 }
 """The package of each strategy by the word that specs have for it; float32 by smaller types is one whatever instructions multiply.

@@ -73,9 +73,12 @@ class TensorPlan(GemmPlan):
     def product_bound(self, a: Array, b: Array, slices: int) -> Array:
         """Largest error of A B. Where steps along k are distributed among blocks, the sums of all of them may make up a tile, or of as
         many as it has steps."""
+        return product_bound(self.loop, max(slices, self.grid.cluster_k), a, b, self.joined_parts(a.shape[-1]))
+
+    def joined_parts(self, k: int) -> int:
+        """Sums of unequal parts of k that may make up a tile."""
         division = self.spec.decomposition
-        joined = min(division.blocks, ceil_div(a.shape[-1], self.loop.tile_k)) if isinstance(division, StreamK) else 0
-        return product_bound(self.loop, max(slices, self.grid.cluster_k), a, b, joined)
+        return min(division.blocks, ceil_div(k, self.loop.tile_k)) if isinstance(division, StreamK) else 0
 
     @property
     def sum_type(self) -> str:

@@ -77,6 +77,7 @@ def _mainloop(plan: WgmmaPlan, loop: WarpgroupLoop, wording: Wording) -> Lines:
     if loop.promote_steps:
         parts = f", {loop.instruction_n} columns at a time" if loop.blocks_n > 1 else ""
         text = f"every {loop.promote_steps * loop.tile_k} of k, sums go from the tensor core, which keeps 14 bits, to float32{parts}"
+        text += ", times the scales of their row and column" if plan.scales else ""
         lines[1] = ("one stage", f"{count} instructions of each group")
         lines.append(("promotion", text))
     return tuple(lines)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import Reason
@@ -16,9 +18,13 @@ from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan
 from gemmgen.kernels.gemm.wgmma.copied import CopyPlan, as_copied, copy_plan
 from gemmgen.kernels.gemm.wgmma.loop import vector_bytes, warpgroup_loop, warpgroup_regions
 from gemmgen.kernels.gemm.wgmma.reasons import stored_reasons
+from gemmgen.kernels.gemm.wgmma.scaled import scaled_product, scaled_reasons
 from gemmgen.kernels.gemm.wgmma.sequence import wgmma_sequence
 from gemmgen.kernels.math.warpgroup import WarpgroupLoop
 from gemmgen.kernels.tiles.resources import ResidentBlocks
+
+if TYPE_CHECKING:
+    from gemmgen.kernels.gemm.plan import Array
 
 TEMPLATE = "gemm/tensor_core.cu.j2"
 
@@ -53,7 +59,11 @@ class WgmmaPlan(TensorPlan):
     def additions(self, k: int) -> tuple[str, int]:
         every = self.loop.promote_steps * self.loop.tile_k
         cut = " of 14 bits" if self.matrix_a.type in ("e4m3", "e5m2") else ""
-        return f"k{self.loop.instruction_k}{cut}", every if every < k else 0
+        scaled = "".join(f", {scale.operand} scaled by {scale.block.lines} x {scale.block.k}" for scale in self.scales)
+        return f"k{self.loop.instruction_k}{cut}{scaled}", every if every < k or scaled else 0
+
+    def product(self, arrays: Mapping[str, Array], slices: int, exact: bool) -> tuple[Array, Array]:
+        return scaled_product(self, arrays, slices, exact) if self.scales else super().product(arrays, slices, exact)
 
     @property
     def row_parts(self) -> int:
@@ -100,7 +110,9 @@ def plan(spec: GemmSpec, mainloop: TensorCoreMainloop, architecture: Architectur
     outline = Outline(spec, architecture, [*division_reasons(spec), *invariance_reasons(spec)])
     a, b, c = outline.matrices
     read = as_copied(mainloop, a), as_copied(mainloop, b), c
-    loop = warpgroup_loop(outline, mainloop, read, as_stored(a, b), stored_reasons(spec, mainloop, read))
+    loop = warpgroup_loop(
+        outline, mainloop, read, as_stored(a, b), [*stored_reasons(spec, mainloop, read), *scaled_reasons(spec, mainloop)]
+    )
     epilogue = outline.epilogue()
     assert loop is not None
     name = outline.name("gemm", name_parts(spec, mainloop))

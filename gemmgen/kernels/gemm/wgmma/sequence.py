@@ -47,7 +47,7 @@ def wgmma_sequence(
     maps: list[TensorMapArgument] = [map_a, map_b]
     result: list[Argument] = [*problem.betas, problem.c, *matrices[2].scalars, *problem.epilogue]
     workspace_bytes = partials_bytes(spec, matrices, slices) if partial else Formula("0")
-    factors: list[Argument] = [*problem.extents, *counts, *problem.alphas, map_a, map_b, *strides]
+    factors: list[Argument] = [*problem.extents, *counts, *problem.alphas, map_a, map_b, *strides, *problem.scales]
     if partial:
         sums: DataType = "s32" if loop.accumulator == "int" else "f32"
         workspace = workspace_argument(sums, workspace_bytes, FLOAT_BYTES, "the partial products of all slices, one after the other")
@@ -90,6 +90,7 @@ def wgmma_sequence(
         *matrices[0].scalars,
         problem.b,
         *matrices[1].scalars,
+        *problem.scales,
         *result,
         *maps,
         *shared,

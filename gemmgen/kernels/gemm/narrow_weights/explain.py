@@ -1,0 +1,43 @@
+"""A GEMM with narrow weights in words."""
+
+from __future__ import annotations
+
+from gemmgen.kernels.family import Section
+from gemmgen.kernels.gemm.narrow_weights.plan import NarrowPlan
+from gemmgen.kernels.gemm.packed_weights import PANEL
+from gemmgen.kernels.gemm.tensor_cores.explain import Wording, regions, results, work_lines
+from gemmgen.kernels.gemm.wording import Lines
+
+
+def sections(plan: NarrowPlan) -> list[Section]:
+    """Weights, tiles, the mainloop, shared memory and stores."""
+    wording = Wording(filler="by asynchronous copies, ")
+    return [
+        Section("Weights", _weights(plan)),
+        Section("Work", work_lines(plan, wording)),
+        Section("Mainloop", _mainloop(plan)),
+        Section("Shared memory", regions(plan)),
+        Section("Results", results(plan, wording)),
+    ]
+
+
+def _weights(plan: NarrowPlan) -> Lines:
+    loop = plan.loop
+    scale = f"for each {loop.group} values of k of a column" if loop.group else "for each column"
+    zero = "an integer beside it" if loop.zeros else str(2 ** (loop.bits - 1))
+    return (
+        ("value", f"scale (code - zero), with codes of {loop.bits} bits"),
+        ("scale", f"{scale}; zero: {zero}"),
+        ("packed", f"16 bytes of a lane hold its part of {loop.unit_k} values of k of {PANEL} columns"),
+    )
+
+
+def _mainloop(plan: NarrowPlan) -> Lines:
+    loop = plan.loop
+    scaled = f"after every {loop.group} of k" if loop.group else "at the end"
+    return (
+        ("warps", f"{loop.warps_m} x {loop.warps_n}, {loop.warp_m} x {loop.warp_n} of C each"),
+        ("stages", f"{loop.stages}, filled by asynchronous copies while others are multiplied"),
+        ("instruction", loop.instruction),
+        ("weights", "become code - zero, exactly, in registers; sums are scaled " + scaled + ", in float32"),
+    )

@@ -1,0 +1,170 @@
+"""The mainloop of narrow weights in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gemmgen.core.errors import Reason
+from gemmgen.kernels.family import SharedRegion
+from gemmgen.kernels.gemm.mma_sync.loop import WarpLoop, WarpOperand
+from gemmgen.kernels.gemm.packed_weights import PANEL, UNIT_BYTES, unit_depth
+from gemmgen.kernels.gemm.plan import Outline
+from gemmgen.kernels.gemm.spec import GemmSpec, NarrowWeightsMainloop, SplitKParallel
+from gemmgen.kernels.tiles.resources import ResidentBlocks
+
+BLOCK_ROWS = 16
+WARP_THREADS = 32
+LEAST_COPIED = 2
+"""Elements of A of the narrowest asynchronous copy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NarrowLoop(WarpLoop):
+    """Numbers of a mainloop that makes B's fragments of packed weights."""
+
+    bits: int
+    group: int
+    """Values of k that share a scale; 0: all."""
+    zeros: bool
+
+    @property
+    def unit_k(self) -> int:
+        """Values of k of a load of 16 bytes."""
+        return unit_depth(self.bits)
+
+    @property
+    def instruction_k(self) -> int:
+        return 16
+
+    @property
+    def promote_steps(self) -> int:
+        """A tile holds whole groups; sums of all of k stay where there is one scale for a column."""
+        return 1 if self.group else 0
+
+    @property
+    def depth(self) -> int:
+        """Values of k after which sums are scaled."""
+        return self.group or self.tile_k
+
+    @property
+    def weight_bytes(self) -> int:
+        """Packed weights of a stage."""
+        return self.tile_n // PANEL * (self.tile_k // self.unit_k) * UNIT_BYTES
+
+    @property
+    def groups(self) -> int:
+        """Groups of a tile."""
+        return self.tile_k // self.depth
+
+    @property
+    def sums_and_others(self) -> int:
+        return super().sums_and_others + (self.sums if self.group else 0) + self.warp_n // 4
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.stages * (self.a.tile_bytes + self.weight_bytes)
+
+
+def narrow_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> NarrowLoop | None:
+    """The loop, or None with what is wrong added to the outline's reasons."""
+    spec, architecture, tile = outline.spec, outline.architecture, mainloop.tile
+    found = list(_reasons(spec, mainloop))
+    if not architecture.supports("cp_async"):
+        found.append(Reason("cp_async", "mainloop.strategy", f"narrow_weights on {architecture.name}", "sm_80 or newer"))
+    outline.reasons += found
+    if found:
+        return None
+    warps = tile.threadblock.m // tile.warp.m * (tile.threadblock.n // tile.warp.n)
+    vector: int = spec.alignment.a
+    while tile.threadblock.k % vector:
+        vector //= 2
+
+    def operand(name: str, axis: str, extent: int, own: int) -> WarpOperand:
+        return WarpOperand(
+            name="A" if name == "A" else "B",
+            axis="m" if axis == "m" else "n",
+            type=spec.storage.a,
+            k_major=True,
+            extent=extent,
+            tile_k=tile.threadblock.k,
+            element_bytes=2,
+            vector=vector,
+            is_async=True,
+            threads=WARP_THREADS * warps,
+            own_extent=own,
+        )
+
+    loop = NarrowLoop(
+        a=operand("A", "m", tile.threadblock.m, tile.warp.m),
+        b=operand("B", "n", tile.threadblock.n, tile.warp.n),
+        tile_m=tile.threadblock.m,
+        tile_n=tile.threadblock.n,
+        tile_k=tile.threadblock.k,
+        warp_m=tile.warp.m,
+        warp_n=tile.warp.n,
+        stages=mainloop.stages,
+        type_a=spec.storage.a,
+        type_b=spec.storage.a,
+        persistent_blocks=0,
+        min_blocks_per_sm=mainloop.min_blocks_per_sm,
+        bits=mainloop.bits,
+        group=0 if mainloop.group == "column" else mainloop.group,
+        zeros=mainloop.zeros,
+    )
+    resident = ResidentBlocks(architecture, loop.min_blocks_per_sm, loop.threads)
+    outline.reasons += resident.too_many_sums(
+        loop.sums * (2 if loop.group else 1), resident.allocated_registers, "mainloop.tile", "a smaller warp tile"
+    )
+    outline.reasons += resident.too_much_per_block(loop.shared_bytes)
+    return loop
+
+
+def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason]:
+    """Types, tiles and fields that narrow weights do not have."""
+    storage, block, warp = spec.storage, mainloop.tile.threadblock, mainloop.tile.warp
+    if storage.a not in ("f16", "bf16"):
+        yield Reason("storage", "storage.a", storage.a, "f16 or bf16 beside narrow weights")
+    if storage.b != "u8":
+        yield Reason("storage", "storage.b", storage.b, "u8: packed weights are bytes, and mainloop.bits says how many bits each has")
+    if storage.c not in ("f16", "bf16", "f32"):
+        yield Reason("storage", "storage.c", storage.c, "f16, bf16 or f32")
+    if spec.transpose.startswith("t") or spec.order != "row_major":
+        yield Reason("order", "transpose", f"{spec.transpose}, {spec.order}", "A and C row-major for narrow weights")
+    if spec.alignment.a < LEAST_COPIED:
+        yield Reason("alignment", "alignment.a", str(spec.alignment.a), f"{LEAST_COPIED} or more: asynchronous copies have 4 bytes")
+    if spec.batch != "none":
+        yield Reason("batch", "batch", spec.batch, "none for narrow weights")
+    if spec.amax != "none" or spec.store != "direct":
+        yield Reason("store", "store", f"{spec.store}, amax {spec.amax}", "store: direct and amax: none for narrow weights")
+    if spec.decomposition.scheme != "data_parallel" and not isinstance(spec.decomposition, SplitKParallel):
+        yield Reason("decomposition", "decomposition.scheme", spec.decomposition.scheme, "data_parallel or split_k_parallel")
+    if block.m % warp.m or block.n % warp.n or warp.m % BLOCK_ROWS or warp.n % PANEL:
+        got = f"{warp.m} x {warp.n} of {block.m} x {block.n}"
+        need = f"a warp tile of multiples of {BLOCK_ROWS} x {PANEL}, the columns of a panel, that divides the threadblock's"
+        yield Reason("warp_tile", "mainloop.tile.warp", got, need)
+    depth = 64 if mainloop.group == "column" else max(64, mainloop.group)
+    if block.k % depth or block.k > 256:
+        need = f"a multiple of {depth} up to 256: whole groups, and rows of 128 bytes of A"
+        yield Reason("tile_k", "mainloop.tile.threadblock.k", str(block.k), need)
+    if mainloop.group != "column" and spec.multiple_of.k % mainloop.group:
+        need, hint = f"a multiple of {mainloop.group}: groups divide k", f"multiple_of: {{k: {mainloop.group}}}"
+        yield Reason("multiple_of", "multiple_of.k", str(spec.multiple_of.k), need, hint)
+
+
+def narrow_regions(loop: NarrowLoop) -> tuple[SharedRegion, ...]:
+    """Shared memory of a block: the stages' tiles of A, then those of packed weights."""
+    a, size = loop.a, loop.stages * loop.a.tile_bytes
+    rows = a.tile_bytes // a.pitch
+    units = loop.weight_bytes // UNIT_BYTES
+    return (
+        SharedRegion("tiles_a", a.c_type, (loop.stages, rows, a.pitch // 2), 0, size, "tiles of A, [stage][m][k], swizzled"),
+        SharedRegion(
+            "weights",
+            "uint4",
+            (loop.stages, units, 32),
+            size,
+            loop.stages * loop.weight_bytes,
+            "packed weights, [stage][panel, unit][lane]",
+        ),
+    )

@@ -1,0 +1,72 @@
+"""The launch sequence of a GEMM with narrow weights."""
+
+from __future__ import annotations
+
+from gemmgen.core.formulas import Formula
+from gemmgen.kernels.epilogue.steps import Step
+from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
+from gemmgen.kernels.gemm.narrow_weights.loop import NarrowLoop
+from gemmgen.kernels.gemm.sequence import (
+    MAXIMUM_EXTENT,
+    SLICES,
+    gemm_problem,
+    partials_bytes,
+    reduction_launch,
+    slices_dimension,
+    workspace_argument,
+)
+from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel
+from gemmgen.kernels.gemm.tensor_cores.grid import LARGEST_INT, Grid
+from gemmgen.kernels.gemm.tensor_cores.sequence import FARTHEST_TILE
+from gemmgen.kernels.launch import Argument, KernelLaunch, LaunchSequence, ScalarArgument
+from gemmgen.kernels.matrix import Matrix
+
+
+def group_matrices(spec: GemmSpec, loop: NarrowLoop) -> tuple[Matrix, ...]:
+    """Scales of B, one for each column of a group of k, and zero points, where they are no constant: integers in the activations' type."""
+    groups = f"ceil_div(k, {loop.group})" if loop.group else "1"
+    names = ("scales", "zeros") if loop.zeros else ("scales",)
+    return tuple(Matrix(name, groups, "n", f"ld_{name}", True, 1, spec.storage.a) for name in names)
+
+
+def narrow_sequence(
+    name: str, spec: GemmSpec, matrices: tuple[Matrix, Matrix, Matrix], loop: NarrowLoop, grid: Grid, epilogue: tuple[Step, ...]
+) -> LaunchSequence:
+    """Dimensions, arguments, constraints, workspace and launches of the instance ``name``."""
+    problem = gemm_problem(spec, matrices, epilogue, MAXIMUM_EXTENT - FARTHEST_TILE, LARGEST_INT)
+    partial = isinstance(spec.decomposition, SplitKParallel)
+    slices = getattr(spec.decomposition, "slices", 1)
+    own: tuple[ScalarArgument, ...] = (SLICES,) if slices == "launch" else ()
+    slices = "slices" if own else slices
+    more = group_matrices(spec, loop)
+    weights: list[Argument] = []
+    for matrix in more:
+        weights += [matrix.argument("input"), *matrix.scalars]
+    factors: list[Argument] = [*problem.extents, *own, *problem.alphas, problem.a, *matrices[0].scalars, problem.b, *weights]
+    result: list[Argument] = [*problem.betas, problem.c, *matrices[2].scalars, *problem.epilogue]
+    main, arguments = [*factors, *result], [*factors, *result]
+    launches: tuple[KernelLaunch, ...] = ()
+    workspace_bytes = Formula("0")
+    if partial:
+        workspace_bytes = partials_bytes(spec, matrices, slices)
+        meaning = "the partial products of all slices, one after the other"
+        workspace = workspace_argument("f32", workspace_bytes, FLOAT_BYTES, meaning)
+        main, arguments = [*factors, workspace], [*arguments, workspace]
+        launches = (reduction_launch(name, spec, problem, matrices, workspace),)
+    launch = KernelLaunch(
+        entry=name,
+        grid=(grid.blocks(spec), Formula("1"), Formula("1")),
+        block=(loop.threads, 1, 1),
+        arguments=tuple(argument.name for argument in main),
+        dynamic_shared_bytes=Formula(str(loop.shared_bytes)),
+        programmatic=spec.early_launch,
+    )
+    dimensions = [*problem.dimensions, *(dimension for matrix in more for dimension in matrix.dimensions)]
+    return LaunchSequence(
+        name=name,
+        dimensions=(*dimensions, *((slices_dimension(),) if own else ())),
+        arguments=tuple(arguments),
+        launches=(launch, *launches),
+        constraints=(*problem.constraints, *(one for matrix in more for one in matrix.constraints), grid.constraint(spec)),
+        workspace_bytes=workspace_bytes,
+    )

@@ -1,0 +1,57 @@
+"""Block scales by warpgroups: sums of 8-bit floats leave the tensor core after every 128 of k, and are scaled on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from gemmgen.core.errors import Reason
+from gemmgen.kernels.gemm.scaling import spread
+from gemmgen.kernels.gemm.spec import GemmSpec, TensorCoreMainloop
+from gemmgen.kernels.gemm.tensor_cores.blocks import Blocks, product_of_blocks
+from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_FLOATS
+from gemmgen.kernels.gemm.wgmma.reasons import promoted_depth
+
+if TYPE_CHECKING:
+    from gemmgen.kernels.gemm.plan import Array
+    from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan
+
+BLOCK_K = 128
+"""Values of k that share a scale: those of one stage, and of one promotion."""
+
+
+def scaled_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterator[Reason]:
+    """Scales, types and tiles that do not go together."""
+    for name, block in spec.scales.given:
+        field = f"scales.{name}"
+        if spec.storage.a not in BYTE_FLOATS:
+            yield Reason("scales", field, f"scales with factors of {spec.storage.a}", "factors of e4m3 or e5m2")
+        if block.k != BLOCK_K:
+            need = f"{BLOCK_K}: tensor cores of sm_90a take no scales, and sums leave them after as many values of k"
+            yield Reason("scales", f"{field}.k", str(block.k), need)
+        if block.type not in ("f32", "ue8m0"):
+            yield Reason("scales", f"{field}.type", block.type, "f32 or ue8m0 for strategy: tensor_core")
+        if block.layout == "tiles_128x4":
+            yield Reason("scales", f"{field}.layout", block.layout, "k_major or mn_major for strategy: tensor_core")
+        if name == "b" and block.lines > 1 and block.lines % mainloop.tile.n and mainloop.tile.n % block.lines:
+            need = f"a divisor or a multiple of {block.lines}, the columns that share a scale"
+            yield Reason("tile_n", "mainloop.tile.n", str(mainloop.tile.n), need)
+    if spec.scales.given and (mainloop.tile.k != BLOCK_K or promoted_depth(spec, mainloop) != BLOCK_K):
+        got = f"tile.k: {mainloop.tile.k}, promote_every: {mainloop.promote_every}"
+        yield Reason("scales", "mainloop", got, f"tile.k: {BLOCK_K} and promote_every: auto with block scales")
+
+
+def scaled_product(plan: TensorPlan, arrays: Mapping[str, Array], slices: int, exact: bool) -> tuple[Array, Array]:
+    """The product of factors with block scales, and its largest error."""
+    a, b = arrays["A"].astype(float), arrays["B"].astype(float)
+    blocks = Blocks(BLOCK_K, _lines(plan, "a", arrays, a.shape[-2]), _lines(plan, "b", arrays, b.shape[-1]))
+    return product_of_blocks(plan.loop, a, b, blocks, max(slices, plan.grid.cluster_k), plan.joined_parts(a.shape[-1]), exact)
+
+
+def _lines(plan: TensorPlan, operand: str, arrays: Mapping[str, Array], lines: int) -> Array | None:
+    """The scales of an operand as (..., lines, blocks of k); None if it has none."""
+    scale = next((scale for scale in plan.scales if scale.operand == operand), None)
+    if scale is None:
+        return None
+    numbers = arrays[scale.name] if operand == "a" else arrays[scale.name].swapaxes(-1, -2)
+    return spread(numbers, scale.block, lines) if numbers.shape[-2] != lines else numbers.astype(float)

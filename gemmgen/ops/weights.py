@@ -1,0 +1,296 @@
+"""Weights of 4 and 8 bits, packed once for products with activations of 16 bits."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from gemmgen.core.elements import to_elements, to_numbers
+from gemmgen.core.errors import LaunchError
+from gemmgen.core.formulas import ceil_div
+from gemmgen.dispatch.devices import gpu_device, host_device
+from gemmgen.hardware.target import Device
+from gemmgen.kernels.calls import written_out
+from gemmgen.kernels.gemm.family import plan_gemm
+from gemmgen.kernels.gemm.operator import activations
+from gemmgen.kernels.gemm.packed_weights import pack
+from gemmgen.kernels.gemm.plan import GemmPlan
+from gemmgen.kernels.gemm.request import alignment_elements, is_stored
+from gemmgen.kernels.gemm.spec import GemmSpec
+from gemmgen.ops.arrays import is_torch, layout_of, new_array, view_of
+from gemmgen.runtime.kernel import Kernel
+from gemmgen.toolchain.compilation import compile_plan
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Codes = npt.NDArray[np.int64]
+
+Format = Literal["plain", "gptq", "gptq_v2", "awq", "compressed-tensors"]
+FORMATS = ("plain", "gptq", "gptq_v2", "awq", "compressed-tensors")
+GROUPS = (32, 64, 128)
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+"""Columns, of eight, that AWQ's nibbles hold, from the lowest on."""
+WORD_BITS = 32
+TILES: tuple[tuple[int, dict[str, Any]], ...] = (
+    (16, {"threadblock": {"m": 16, "n": 64, "k": 128}, "warp": {"m": 16, "n": 32}}),
+    (64, {"threadblock": {"m": 64, "n": 64, "k": 128}, "warp": {"m": 32, "n": 32}}),
+    (2**31, {"threadblock": {"m": 64, "n": 128, "k": 128}, "warp": {"m": 64, "n": 32}}),
+)
+"""Tiles for up to so many rows."""
+DIVIDED_ROWS = 64
+"""Rows up to which k is divided among blocks."""
+
+
+class Weight:
+    """A right factor (k, n) of 4 or 8 bits, which ``ops.matmul(a, weight)`` multiplies by float16 or bfloat16 activations.
+
+    A weight is scale (code - zero). Its codes are packed once, on the host, in the order in which kernels read them; changes to the arrays
+    after that are not seen. Every product sums up integers and scales the sums of each group in float32.
+    """
+
+    def __init__(
+        self,
+        q: Any,
+        scales: Any,
+        zeros: Any = None,
+        *,
+        format: Format = "plain",
+        bits: int = 4,
+        perm: Any = None,
+        g_idx: Any = None,
+    ) -> None:
+        """``q``, ``scales`` and ``zeros`` as a checkpoint has them, NumPy or torch; ``docs/formats.md`` says which layouts.
+
+        ``plain``: codes (k, n), one an element, unsigned, or signed, which need no zeros; scales (groups, n) or (n,), float16 or bfloat16,
+        the activations' type; zeros (groups, n), integers from 0 to 2^bits, or from -2^(bits - 1) on for signed codes. ``gptq``: int32
+        words along k, zeros along n less one (``gptq_v2``: as they are). ``awq``: int32 words along n, in its order.
+        ``compressed-tensors``: int32 words (n, k) along k, scales (n, groups), zeros along n. ``bits``: 4 or 8. ``perm``: the column of
+        the activations that each row of ``q`` belongs to, for rows that were sorted by group; ``g_idx``: the group of each row, of which
+        the permutation is made. Raises ``LaunchError``.
+        """
+        if format not in FORMATS:
+            raise LaunchError(f"Weight: format is {format!r}, need one of {', '.join(FORMATS)}")
+        if bits not in (4, 8):
+            raise LaunchError(f"Weight: bits is {bits!r}, need 4 or 8")
+        self.kind, numbers = _scales(scales)
+        codes, points = _read(format, _integers("q", q), None if zeros is None else _integers("zeros", zeros), bits)
+        numbers = numbers.T if format == "compressed-tensors" else numbers
+        numbers = numbers[None] if numbers.ndim == 1 else numbers
+        self.shape: tuple[int, int] = codes.shape
+        self.bits = bits
+        self.group = _group(codes.shape, numbers.shape)
+        order = _order(perm, g_idx, codes.shape[0], self.group)
+        if g_idx is not None and order is not None:
+            codes = codes[order]
+        if points is not None and points.shape != numbers.shape:
+            raise LaunchError(f"Weight: zeros are for {points.shape} groups and columns, need those of scales, {numbers.shape}")
+        if codes.size and (codes.min() < 0 or codes.max() >= 2**bits):
+            raise LaunchError(f"Weight: q has codes from {codes.min()} to {codes.max()}, need {bits} bits")
+        if points is not None and points.size and (points.min() < 0 or points.max() > 2**bits):
+            raise LaunchError(f"Weight: zeros are from {points.min()} to {points.max()}, need 0 to {2**bits}")
+        self.has_zeros = points is not None
+        self._arrays = {"B": _moved(pack(codes, bits), "u32", q), "scales": _moved(to_elements(self.kind, numbers), self.kind, q)}
+        if points is not None:
+            self._arrays["zeros"] = _moved(to_elements(self.kind, points.astype("float32")), self.kind, q)
+        self._order = None if order is None else _moved(order, "s64", q)
+        self._kernels: dict[Any, tuple[GemmPlan, Kernel]] = {}
+
+    def multiply(
+        self, a: Any, *, out: Any = None, bias: Any = None, activation: Any = None, output: str | None = None, stream: Any = None
+    ) -> Any:
+        """``activation(a @ weight + bias)``, as ``ops.matmul`` computes it. Raises ``LaunchError``."""
+        k, n = self.shape
+        if getattr(a, "ndim", 0) != 2 or a.shape[1] != k:
+            raise LaunchError(
+                f"matmul: a has shape {tuple(getattr(a, 'shape', ()))}, need (rows, {k}) beside a Weight of shape {self.shape}"
+            )
+        if self._order is not None:
+            a = a.index_select(1, self._order) if is_torch(a) else a.take(self._order, 1)
+        view = view_of(a, "a", None)
+        layout = layout_of(view)
+        if layout.type != self.kind:
+            raise LaunchError(f"matmul: a has elements {layout.type}, need the type of the Weight's scales, {self.kind}")
+        if not is_stored(layout, True) or alignment_elements(8, layout, True) < 2:
+            raise LaunchError(f"matmul: a has strides {layout.strides}, need rows side by side that begin at multiples of 4 bytes")
+        kinds = {None: layout.type, "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+        if output not in kinds:
+            raise LaunchError(f"matmul: output is {output!r}, need float32, float16 or bfloat16 beside a Weight")
+        c = new_array(a, (a.shape[0], n), kinds[output]) if out is None else out
+        result = layout_of(view_of(c, "out", None, written=True))
+        if result.shape != (a.shape[0], n) or not is_stored(result, True):
+            raise LaunchError(f"matmul: out has shape {result.shape} and strides {result.strides}, need {(a.shape[0], n)} in rows")
+        if bias is not None and tuple(bias.shape) != (n,):
+            raise LaunchError(f"matmul: bias has shape {tuple(bias.shape)}, need {(n,)} beside a Weight")
+        if result.is_empty:
+            return c
+        device = host_device() if isinstance(view.device, str) else gpu_device(view.device[1])
+        aligned = alignment_elements(8, layout, True), alignment_elements(2, result, True)
+        plan, kernel = self._kernel(a.shape[0], aligned, result.type, bias is not None, activation, device)
+        arrays = {"A": a, "C": c, **self._arrays, **({} if bias is None else {"bias": bias})}
+        slices = {"slices": _slices(plan, a.shape[0], n, k, device)} if plan.cut_at_launch else {}
+        kernel(**arrays, **slices, stream=stream)
+        return c
+
+    def _kernel(
+        self, rows: int, aligned: tuple[int, int], result: str, bias: bool, activation: Any, device: Device
+    ) -> tuple[GemmPlan, Kernel]:
+        most, tile = next(entry for entry in TILES if rows <= entry[0])
+        key = (most, aligned, result, bias, activation, device.architecture.name)
+        if key not in self._kernels:
+            if not device.architecture.supports("cp_async"):
+                raise LaunchError(f"matmul: a Weight needs an architecture from sm_80 on, this is {device.architecture.name}")
+            spec = self.spec(tile, aligned, result, bias, activation, divided=most <= DIVIDED_ROWS)
+            plan = plan_gemm(spec, device.architecture)
+            self._kernels[key] = plan, Kernel(plan.sequence, compile_plan(plan))
+        return self._kernels[key]
+
+    def spec(
+        self,
+        tile: Mapping[str, Any],
+        aligned: tuple[int, int],
+        result: str = "bf16",
+        bias: bool = False,
+        activation: Any = None,
+        divided: bool = False,
+    ) -> GemmSpec:
+        """The spec of a kernel that multiplies by this weight."""
+        epilogue = ([{"op": "bias", "per": "column"}] if bias else []) + [step.model_dump(mode="json") for step in activations(activation)]
+        group = self.group or "column"
+        return GemmSpec.model_validate(
+            {
+                "kind": "gemm",
+                "label": "weights",
+                "architecture": "sm_80",
+                "alpha": "one",
+                "beta": "zero",
+                "storage": {"a": self.kind, "b": "u8", "c": result},
+                "alignment": {"a": aligned[0], "c": aligned[1]},
+                "multiple_of": {"k": self.group or 1},
+                "mainloop": {"strategy": "narrow_weights", "tile": tile, "bits": self.bits, "group": group, "zeros": self.has_zeros},
+                "decomposition": {"scheme": "split_k_parallel", "slices": "launch"} if divided else {"scheme": "data_parallel"},
+                "epilogue": written_out(epilogue),
+            }
+        )
+
+
+def _slices(plan: GemmPlan, m: int, n: int, k: int, device: Device) -> int:
+    """Slices of k that give every SM two blocks."""
+    tiles = ceil_div(m, plan.tile_m) * ceil_div(n, plan.tile_n)
+    return max(1, min(ceil_div(2 * device.sm_count, tiles), k // plan.slice_k))
+
+
+def _integers(name: str, array: Any) -> Codes:
+    """An array of integers on the host."""
+    import numpy as np
+
+    host = np.asarray(array.detach().cpu().numpy() if is_torch(array) else array)
+    if host.dtype.kind not in "iu" or host.ndim > 2:
+        raise LaunchError(f"Weight: {name} has elements {host.dtype} and {host.ndim} axes, need integers and two axes")
+    return host
+
+
+def _scales(scales: Any) -> tuple[str, Any]:
+    """The type of scales, and their numbers on the host."""
+    import numpy as np
+
+    if is_torch(scales):
+        word = str(scales.dtype).removeprefix("torch.")
+        kind, numbers = {"float16": "f16", "bfloat16": "bf16"}.get(word, ""), scales.detach().float().cpu().numpy()
+    else:
+        host = np.asarray(scales)
+        word, kind = host.dtype.name, {"float16": "f16", "uint16": "bf16", "bfloat16": "bf16"}.get(host.dtype.name, "")
+        numbers = to_numbers(kind, host.view(np.uint16)) if kind == "bf16" else host.astype(np.float32)
+    if not kind or numbers.ndim not in (1, 2):
+        raise LaunchError(f"Weight: scales have elements {word} and {numbers.ndim} axes, need float16 or bfloat16 and (groups, n) or (n,)")
+    return kind, numbers
+
+
+def _read(format: Format, q: Codes, zeros: Codes | None, bits: int) -> tuple[Codes, Codes | None]:
+    """Codes (k, n) and zero points (groups, n) of a checkpoint's arrays, both without a sign."""
+    import numpy as np
+
+    half = 2 ** (bits - 1)
+    if format == "plain":
+        shift = half if q.dtype.kind == "i" else 0
+        q = q.astype(np.int64) + shift
+        return q, None if zeros is None else zeros.astype(np.int64).reshape(-1, q.shape[1]) + shift
+    if q.dtype != np.int32:
+        raise LaunchError(f"Weight: q has elements {q.dtype}, need int32 for format {format}")
+    if format == "awq":
+        return _awq(q, bits), None if zeros is None else _awq(zeros, bits)
+    if format == "compressed-tensors":
+        # The zero points of eight rows of (n, groups) in a word, codes and zero points with half of their range added.
+        return _unpacked(q, bits, 1).T, None if zeros is None else _unpacked(zeros, bits, 0).T
+    points = None if zeros is None else _unpacked(zeros, bits, 1)
+    return _unpacked(q, bits, 0), points if points is None or format == "gptq_v2" else points + 1
+
+
+def _unpacked(words: Codes, bits: int, axis: int, order: Sequence[int] | None = None) -> Codes:
+    """The codes of words, from the lowest bits on, side by side along an axis; ``order``: the places that they belong to."""
+    import numpy as np
+
+    places = np.arange(WORD_BITS // bits)
+    shifts = (places if order is None else np.argsort(np.asarray(order))) * bits
+    codes = words.astype(np.int64)[..., None] >> shifts & 2**bits - 1
+    moved = codes if axis == 1 else codes.transpose(0, 2, 1)
+    found: Codes = moved.reshape(words.shape[0] * (len(places) if axis == 0 else 1), -1)
+    return found
+
+
+def _awq(words: Codes, bits: int) -> Codes:
+    if bits != 4:
+        raise LaunchError(f"Weight: bits is {bits}, need 4 for format awq")
+    return _unpacked(words, bits, 1, AWQ_ORDER)
+
+
+def _group(shape: tuple[int, int], scales: tuple[int, ...]) -> int:
+    """Values of k of a group; 0: all."""
+    (k, n), groups = shape, scales[0]
+    if scales[1:] != (n,):
+        raise LaunchError(f"Weight: scales are for {scales} groups and columns of weights of shape {shape}, need {n} columns")
+    if groups == 1:
+        return 0
+    group = ceil_div(k, max(groups, 1))
+    if group not in GROUPS or group * groups != k:
+        need = ", ".join(str(k // size) for size in GROUPS if k % size == 0)
+        raise LaunchError(
+            f"Weight: scales are for {groups} groups of k = {k}, need 1{', ' + need if need else ''} (groups of {GROUPS} divide k)"
+        )
+    return group
+
+
+def _order(perm: Any, g_idx: Any, k: int, group: int) -> Any:
+    """The activations' column that each row belongs to; None where it is that of its own number."""
+    import numpy as np
+
+    if perm is not None and g_idx is not None:
+        raise LaunchError("Weight: perm and g_idx, need one of them")
+    if perm is not None:
+        order = _integers("perm", perm).astype(np.int64)
+        if order.shape != (k,) or not np.array_equal(np.sort(order), np.arange(k)):
+            raise LaunchError(f"Weight: perm is no permutation of {k} columns")
+        return order
+    if g_idx is None:
+        return None
+    groups = _integers("g_idx", g_idx).astype(np.int64)
+    order = np.argsort(groups, kind="stable")
+    if groups.shape != (k,) or not np.array_equal(groups[order], np.arange(k) // (group or max(k, 1))):
+        raise LaunchError(f"Weight: g_idx has no groups of {group or k} rows each, need one number for each of {k} rows")
+    return None if np.array_equal(order, np.arange(k)) else order
+
+
+def _moved(host: Any, kind: str, like: Any) -> Any:
+    """A host array in the library of ``like``, on its device."""
+    import numpy as np
+
+    host = np.ascontiguousarray(host)
+    if not is_torch(like):
+        return host
+
+    torch = sys.modules["torch"]
+    signed = {"u32": (np.int32, torch.uint32), "bf16": (np.int16, torch.bfloat16), "f16": (np.float16, torch.float16)}
+    own, word = signed.get(kind, (np.int64, torch.int64))
+    return torch.from_numpy(host.view(own)).view(word).to(like.device)

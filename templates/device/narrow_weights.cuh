@@ -1,0 +1,62 @@
+// Weights of 4 and 8 bits as fragments of 16-bit floats: a code is put into the lowest bits of a float whose exponent
+// makes it an integer, and the zero point, with the same offset, is subtracted. All of that is exact.
+
+// Differences of two pairs of float16.
+__device__ __forceinline__ unsigned subtract_f16(unsigned pair, unsigned offsets)
+{
+    unsigned result;
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(result) : "r"(pair), "r"(offsets));
+    return result;
+}
+
+// Differences of two pairs of bfloat16.
+__device__ __forceinline__ unsigned subtract_bf16(unsigned pair, unsigned offsets)
+{
+    unsigned result;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(pair), "r"(0x3f803f80u), "r"(offsets ^ 0x80008000u));
+    return result;
+}
+
+// The offset that `weights` subtracts for a zero point, 0 to 256: of float16, twice 1024 + zero.
+__device__ __forceinline__ unsigned zero_offset_f16(float zero)
+{
+    return float_to_f16(1024.0f + zero) * 0x10001u;
+}
+
+// Of bfloat16 and 4 bits, twice 128 + zero.
+__device__ __forceinline__ unsigned zero_offset_bf16(float zero)
+{
+    return float_to_bf16(128.0f + zero) * 0x10001u;
+}
+
+// Two neighbours along k of eight weights of 4 bits, less their zero point: kPart 2 s + r of a word.
+template <int kPart>
+__device__ __forceinline__ unsigned nibbles_to_f16(unsigned word, unsigned offset)
+{
+    return subtract_f16((word >> 4 * kPart & 0x000f000fu) | 0x64006400u, offset);
+}
+
+// The same as bfloat16.
+template <int kPart>
+__device__ __forceinline__ unsigned nibbles_to_bf16(unsigned word, unsigned offset)
+{
+    return subtract_bf16((word >> 4 * kPart & 0x000f000fu) | 0x43004300u, offset);
+}
+
+// Two neighbours along k of four weights of 8 bits, less their zero point: kPart r of a word.
+template <int kPart>
+__device__ __forceinline__ unsigned bytes_to_f16(unsigned word, unsigned offset)
+{
+    return subtract_f16(__byte_perm(word, 0x64646464u, kPart == 0 ? 0x4140 : 0x4342), offset);
+}
+
+// The same as bfloat16, by way of floats of 2^23 and more, of which `offset` is one as well.
+template <int kPart>
+__device__ __forceinline__ unsigned bytes_to_bf16(unsigned word, float offset)
+{
+    const float low = __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7550 + 2 * kPart)) - offset;
+    const float high = __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7551 + 2 * kPart)) - offset;
+    unsigned pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}

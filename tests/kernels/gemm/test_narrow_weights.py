@@ -1,0 +1,124 @@
+"""Weights of 4 and 8 bits by tensor cores: kernels are held against their reference, specs that cannot work say why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import gemmgen
+from gemmgen.core.errors import LaunchError, PlanError, SpecError
+from gemmgen.dispatch.problems import read_problem
+from gemmgen.kernels.gemm.plan import GemmPlan
+from gemmgen.runtime.emulation import EmulatorBackend
+from gemmgen.toolchain.compilation import COMPILE_OPTIONS
+from gemmgen.toolchain.nvrtc import compile_source
+from gemmgen.verification.oracle import oracle_of
+from gemmgen.verification.runner import VerificationReport, verify_binary
+
+MAINLOOP = {
+    "strategy": "narrow_weights",
+    "tile": {"threadblock": {"m": 16, "n": 32, "k": 64}, "warp": {"m": 16, "n": 32}},
+    "stages": 2,
+    "bits": 4,
+    "group": 32,
+    "zeros": True,
+}
+SPEC: dict[str, Any] = {
+    "kind": "gemm",
+    "architecture": "sm_80",
+    "alpha": "one",
+    "beta": "zero",
+    "storage": {"a": "f16", "b": "u8", "c": "f32"},
+    "alignment": {"a": 2, "c": 1},
+    "multiple_of": {"k": 32},
+    "mainloop": MAINLOOP,
+}
+
+
+def with_loop(**changes: Any) -> dict[str, Any]:
+    return {**SPEC, "mainloop": {**MAINLOOP, **changes}}
+
+
+def verified(spec: dict[str, Any], names: tuple[str, ...], planted: tuple[str, str] | None = None) -> VerificationReport:
+    plan = gemmgen.plan(spec)
+    assert isinstance(plan, GemmPlan)
+    source = gemmgen.render(plan).text
+    if planted is not None:
+        assert planted[0] in source
+        source = source.replace(*planted)
+    cases = [case for case in oracle_of("gemm").cases(plan) if case.name in names]
+    assert {case.name for case in cases} == set(names)
+    binary = compile_source(source, architecture=plan.architecture.name, options=COMPILE_OPTIONS)
+    return verify_binary(plan, binary, EmulatorBackend(), cases=cases)
+
+
+@pytest.mark.parametrize("type", ["f16", "bf16"])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("group", [32, "column"])
+def test_products_are_those_of_the_reference(type: str, bits: int, group: Any) -> None:
+    """Codes of every value, zero points at both ends, infinities in scales."""
+    spec = {**with_loop(bits=bits, group=group), "storage": {"a": type, "b": "u8", "c": "f32"}}
+    assert verified(spec, ("primes", "not-a-numbers and infinities")).passed
+
+
+def test_slices_of_k_are_added_up() -> None:
+    spec = {**with_loop(zeros=False), "decomposition": {"scheme": "split_k_parallel", "slices": "launch"}, "epilogue": [{"op": "silu"}]}
+    assert verified(spec, ("primes", "k in 3 slices", "padded leading dimensions")).passed
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("nibbles_to_f16<3>(word, offset)", "nibbles_to_f16<1>(word, offset)"),
+        ("* ld_zeros + column", "* 0 + column"),
+        ("lane % 4 * 2 + v, n", "lane % 4 * 2, n"),
+    ],
+    ids=["a-nibble", "another-zero-point", "another-scale"],
+)
+def test_mistakes_are_found(right: str, wrong: str) -> None:
+    assert not verified(SPEC, ("primes",), (right, wrong)).passed
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({**SPEC, "storage": {"a": "f32", "b": "u8", "c": "f32"}}, "storage.a"),
+        ({**SPEC, "storage": {"a": "f16", "b": "s8", "c": "f32"}}, "storage.b"),
+        ({**SPEC, "transpose": "tn"}, "transpose"),
+        ({**SPEC, "alignment": {"a": 1}}, "alignment.a"),
+        ({**SPEC, "batch": "strided"}, "batch"),
+        ({**SPEC, "store": "through_shared"}, "store"),
+        ({**SPEC, "multiple_of": {"k": 16}}, "multiple_of.k"),
+        ({**SPEC, "decomposition": {"scheme": "stream_k", "blocks": 4}}, "decomposition.scheme"),
+        ({**SPEC, "scales": {"a": {"lines": 1}}}, "scales.a"),
+        (with_loop(tile={"threadblock": {"m": 16, "n": 32, "k": 32}, "warp": {"m": 16, "n": 32}}), "mainloop.tile.threadblock.k"),
+        (with_loop(tile={"threadblock": {"m": 16, "n": 32, "k": 64}, "warp": {"m": 16, "n": 16}}), "mainloop.tile.warp"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_specs_that_cannot_work_say_why(spec: dict[str, Any], field: str) -> None:
+    with pytest.raises(PlanError) as error:
+        gemmgen.plan(spec)
+    assert field in [reason.field for reason in error.value.reasons]
+
+
+@pytest.mark.parametrize("word", ["w4g128z", "w8", "w4g32"])
+@pytest.mark.parametrize("rows", [1, 200])
+def test_problems_name_packed_weights(word: str, rows: int) -> None:
+    """A problem's text gives the request that gives the text, and a kernel for it."""
+    text = f"gemm:{rows},4096,4096,bf16,{word}"
+    assert word in read_problem(text).request.text.split(",")
+    plan = gemmgen.for_problem(text, device="H200")
+    assert plan.spec.mainloop.strategy == "narrow_weights" and f"w{word[1]}" in plan.name
+
+
+@pytest.mark.parametrize("text", ["gemm:16,64,128,f32,w4", "gemm:16,64,128,bf16,w4,batch=2", "gemm:16,64,100,bf16,w4g32"])
+def test_problems_that_no_weights_serve_are_refused(text: str) -> None:
+    with pytest.raises((SpecError, LaunchError)):
+        gemmgen.for_problem(text, device="H200")
+
+
+def test_turing_has_no_such_kernels() -> None:
+    with pytest.raises(PlanError, match="sm_80 or newer"):
+        gemmgen.plan({**SPEC, "architecture": "sm_75"})

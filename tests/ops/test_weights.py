@@ -1,0 +1,159 @@
+"""Weights of 4 and 8 bits: what checkpoints hold, packed and multiplied as their formats say.
+
+Every packer here is written from the public description of a format, one element at a time, and knows nothing of the reader.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from gemmgen import ops
+from gemmgen.core.errors import LaunchError
+from gemmgen.kernels.gemm.packed_weights import pack, unpack
+from gemmgen.ops.weights import FORMATS
+
+RNG = np.random.default_rng(17)
+Array = npt.NDArray[Any]
+
+
+def word(value: int) -> int:
+    """32 bits as a signed number, as checkpoints hold them."""
+    return value - 2**32 if value >= 2**31 else value
+
+
+def packed_along(codes: Array, bits: int, axis: int) -> Array:
+    """GPTQ's words: neighbours along an axis, the first in the lowest bits."""
+    each = 32 // bits
+    turned = codes if axis == 0 else codes.T
+    rows = [
+        [word(sum(int(turned[row * each + i, column]) << bits * i for i in range(each))) for column in range(turned.shape[1])]
+        for row in range(turned.shape[0] // each)
+    ]
+    found = np.array(rows, np.int64).astype(np.int32)
+    return found if axis == 0 else found.T
+
+
+def packed_by_awq(codes: Array) -> Array:
+    """AWQ's words along n: nibble i holds column (0, 2, 4, 6, 1, 3, 5, 7)[i]."""
+    order = (0, 2, 4, 6, 1, 3, 5, 7)
+    rows = [[word(sum(int(row[8 * column + order[i]]) << 4 * i for i in range(8))) for column in range(len(row) // 8)] for row in codes]
+    return np.array(rows, np.int64).astype(np.int32)
+
+
+def case(k: int = 128, n: int = 40, groups: int = 2, bits: int = 4, zeros: bool = True) -> tuple[Array, Array, Array, Array]:
+    """Codes with every value, zero points at both ends, exact scales, and weights."""
+    codes = RNG.integers(0, 2**bits, (k, n))
+    codes.flat[: 2**bits] = np.arange(2**bits)
+    points = RNG.choice([1, 2 ** (bits - 1), 2**bits], (groups, n)) if zeros else np.full((groups, n), 2 ** (bits - 1))
+    scales = RNG.choice([0.25, 0.5, 2.0], (groups, n)).astype(np.float16)
+    group = k // groups
+    weights = (codes - np.repeat(points, group, 0)) * np.repeat(scales, group, 0).astype(np.float64)
+    return codes, points, scales, weights
+
+
+def activations(k: int, rows: int = 3) -> Array:
+    return RNG.integers(-2, 3, (rows, k)).astype(np.float16)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("shape", [(1, 1), (32, 32), (33, 70), (130, 31)], ids=str)
+def test_packing_keeps_every_code(bits: int, shape: tuple[int, int]) -> None:
+    codes = RNG.integers(0, 2**bits, shape)
+    words = pack(codes, bits)
+    np.testing.assert_array_equal(unpack(words, bits, *shape), codes)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_formats_of_checkpoints_are_the_same_weights(format: Any) -> None:
+    codes, points, scales, weights = case()
+    read: dict[str, tuple[Array, Array, Array]] = {
+        "plain": (codes.astype(np.uint8), scales, points),
+        "gptq": (packed_along(codes, 4, 0), scales, packed_along(points - 1, 4, 1)),
+        "gptq_v2": (packed_along(codes, 4, 0), scales, packed_along(points % 16, 4, 1)),
+        "awq": (packed_by_awq(codes), scales, packed_by_awq(points % 16)),
+        "compressed-tensors": (packed_along(codes.T, 4, 1), scales.T.copy(), packed_along((points % 16).T, 4, 0)),
+    }
+    q, s, z = read[format]
+    if format in ("gptq_v2", "awq", "compressed-tensors"):  # they have no zero point of 16
+        weights = (codes - np.repeat(points % 16, 64, 0)) * np.repeat(scales, 64, 0).astype(np.float64)
+    a = activations(128)
+    got = ops.matmul(a, ops.Weight(q, s, z, format=format), output="float32")
+    np.testing.assert_array_equal(got, (a.astype(np.float64) @ weights).astype(np.float32))
+
+
+@pytest.mark.parametrize(("bits", "groups"), [(8, 4), (8, 1), (4, 1)], ids=str)
+def test_signed_codes_need_no_zero_points(bits: int, groups: int) -> None:
+    codes, _, scales, weights = case(bits=bits, groups=groups, zeros=False)
+    weight = ops.Weight((codes - 2 ** (bits - 1)).astype(np.int8), scales if groups > 1 else scales[0], bits=bits)
+    a = activations(128)
+    np.testing.assert_array_equal(ops.matmul(a, weight, output="float32"), (a.astype(np.float64) @ weights).astype(np.float32))
+
+
+def test_rows_sorted_by_group_take_their_columns_of_the_activations() -> None:
+    """GPTQ's act-order: rows belong to groups in any order, as ``g_idx`` says, or come sorted with a permutation."""
+    codes, points, scales, _ = case()
+    g_idx = RNG.permutation(np.repeat(np.arange(2), 64))
+    weights = (codes - points[g_idx]) * scales[g_idx].astype(np.float64)
+    a, perm = activations(128), np.argsort(g_idx, kind="stable")
+    want = (a.astype(np.float64) @ weights).astype(np.float32)
+    by_index = ops.Weight(packed_along(codes, 4, 0), scales, packed_along(points - 1, 4, 1), format="gptq", g_idx=g_idx)
+    np.testing.assert_array_equal(ops.matmul(a, by_index, output="float32"), want)
+    sorted_rows = ops.Weight(codes[perm].astype(np.uint8), scales, points, perm=perm)
+    np.testing.assert_array_equal(ops.matmul(a, sorted_rows, output="float32"), want)
+
+
+def test_bias_and_activation_follow() -> None:
+    codes, points, scales, weights = case()
+    bias = RNG.integers(-9, 10, 40).astype(np.float16)
+    a = activations(128, rows=20)
+    got = ops.matmul(a, ops.Weight(codes.astype(np.uint8), scales, points), bias=bias, activation="relu")
+    np.testing.assert_array_equal(got, np.maximum(a.astype(np.float64) @ weights + bias, 0).astype(np.float16))
+
+
+def test_an_infinite_scale_reaches_its_group_alone() -> None:
+    codes, points, scales, _ = case()
+    scales[1, 3] = np.inf
+    codes[64:, 3], points[1, 3] = 9, 8
+    a = np.abs(activations(128)) + np.float16(1)
+    got = ops.matmul(a, ops.Weight(codes.astype(np.uint8), scales, points), output="float32")
+    assert np.isposinf(got[:, 3]).all() and np.isfinite(np.delete(got, 3, 1)).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": "gguf"}, "format is 'gguf'"),
+        ({"bits": 3}, "bits is 3"),
+        ({"scales": np.ones((3, 40), np.float16)}, r"scales are for 3 groups of k = 128, need 1, 4, 2, 1"),
+        ({"scales": np.ones((2, 39), np.float16)}, "need 40 columns"),
+        ({"scales": np.ones((2, 40), np.float32)}, "scales have elements float32"),
+        ({"zeros": np.ones((1, 40), np.uint8)}, "zeros are for"),
+        ({"zeros": np.full((2, 40), 17, np.uint8)}, "zeros are from 17 to 17, need 0 to 16"),
+        ({"q": np.full((128, 40), 16, np.uint8)}, "q has codes from 16 to 16, need 4 bits"),
+        ({"q": np.ones((128, 40), np.float32)}, "q has elements float32"),
+        ({"format": "awq"}, "need int32 for format awq"),
+        ({"perm": np.zeros(128, np.int64)}, "perm is no permutation of 128 columns"),
+        ({"g_idx": np.zeros(128, np.int64)}, "g_idx has no groups of 64 rows each"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_weights_that_no_kernel_reads_are_refused(changes: dict[str, Any], message: str) -> None:
+    codes, points, scales, _ = case()
+    given = {"q": codes.astype(np.uint8), "scales": scales, "zeros": points, **changes}
+    with pytest.raises(LaunchError, match=message):
+        ops.Weight(given.pop("q"), given.pop("scales"), given.pop("zeros"), **given)
+
+
+def test_activations_that_do_not_go_with_a_weight_are_refused() -> None:
+    codes, points, scales, _ = case()
+    weight = ops.Weight(codes.astype(np.uint8), scales, points)
+    with pytest.raises(LaunchError, match=r"a has shape \(3, 64\), need \(rows, 128\)"):
+        ops.matmul(activations(64), weight)
+    with pytest.raises(LaunchError, match="need the type of the Weight's scales, f16"):
+        ops.matmul(activations(128).astype(np.float32), weight)
+    with pytest.raises(LaunchError, match="goes with out, bias, activation, output and stream alone"):
+        ops.matmul(activations(128), weight, alpha=2.0)
