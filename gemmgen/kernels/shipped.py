@@ -10,6 +10,7 @@ from gemmgen.core.errors import SpecError
 from gemmgen.core.resources import resource_directory
 from gemmgen.core.text import close_paths
 from gemmgen.kernels.variants import expanded, split_variant
+from gemmgen.kernels.yaml_files import read_yaml
 
 
 def shipped_specs() -> dict[str, Path]:
@@ -29,6 +30,8 @@ def find_shipped(argument: str) -> dict[str, Path]:
     chosen = [known for known in shipped if known == name or known.startswith(f"{name}/") or name in ("", "specs")]
     if argument and chosen:
         return {known: shipped[known] for known in chosen}
+    if (file := name.rpartition("/")[0]) in shipped:  # a file without variants, or one that says itself why they cannot be read
+        read_yaml(shipped[file])
     folders = sorted({known.rpartition("/")[0] for known in shipped})
     close = _begun(name, shipped) or _ended(name, shipped) or close_paths(name, [*shipped, *folders])
     stem = name

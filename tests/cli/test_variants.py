@@ -175,3 +175,11 @@ def test_the_largest_table_is_read_in_linear_time(tmp_path: Path) -> None:
         with pytest.raises(SpecError, match=r"mainloop\.stages"):
             load_spec(spec)
     assert time.process_time() - start < 15
+
+
+def test_a_variant_of_a_file_that_cannot_be_read_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gemm").mkdir()
+    (tmp_path / "gemm" / "twice.yaml").write_text("kind: gemm\nvariants:\n  one: {stages: 2}\n  one: {stages: 3}\n")
+    monkeypatch.setattr("gemmgen.kernels.shipped.resource_directory", lambda name: tmp_path)
+    with pytest.raises(SpecError, match="'one' is given twice"):
+        find_shipped("gemm/twice/one")
