@@ -33,6 +33,7 @@ Feature = Literal[
     "setmaxnreg",
     "programmatic_launch",
     "packed_fp32_fma",
+    "block_scaled_mma",
 ]
 MmaShape = tuple[int, int, int]
 
@@ -42,6 +43,8 @@ ADA: frozenset[Feature] = AMPERE | {"fp8_mma"}
 HOPPER: frozenset[Feature] = ADA | {"stmatrix", "clusters", "tma", "programmatic_launch"}
 HOPPER_SPECIFIC: frozenset[Feature] = HOPPER | {"wgmma", "setmaxnreg"}
 BLACKWELL: frozenset[Feature] = HOPPER | {"packed_fp32_fma"}
+BLACKWELL_WARPS: frozenset[Feature] = BLACKWELL | {"setmaxnreg", "block_scaled_mma"}
+"""sm_120a: no wgmma and no tensor memory, but `mma.sync` with block scales."""
 
 INT8_MMA_TURING: tuple[MmaShape, ...] = ((8, 8, 16),)
 INT8_MMA_AMPERE: tuple[MmaShape, ...] = ((8, 8, 16), (16, 8, 16), (16, 8, 32))
@@ -121,6 +124,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         Architecture("sm_90a", (9, 0), 64, 32, 228 * KIB, 128, HOPPER_SPECIFIC),
         Architecture("sm_100", (10, 0), 64, 32, 228 * KIB, 128, BLACKWELL),
         Architecture("sm_120", (12, 0), 48, 24, 100 * KIB, 128, BLACKWELL),
+        Architecture("sm_120a", (12, 0), 48, 24, 100 * KIB, 128, BLACKWELL_WARPS),
     )
 }
 
@@ -254,6 +258,12 @@ class Device:
         return _divided(self.int8_mma_roof, 1 / self.float_sums)
 
     @property
+    def fp4_mma_roof(self) -> Figure | None:
+        """The rate of block-scaled `mma.sync` for 4-bit floats: twice that for bytes, whatever the sums (NVIDIA RTX Blackwell GPU
+        Architecture whitepaper: the RTX 5090 has 1676 dense FP4 TFLOP/s and 838 int8 TOP/s)."""
+        return _divided(self.int8_mma_roof, 0.5) if self.architecture.compute_capability[0] == 12 else None
+
+    @property
     def tf32_mma_roof(self) -> Figure | None:
         """The rate of `mma.sync` for tf32: half of that for 16-bit types."""
         return _divided(self.int8_mma_roof, 4 / self.float_sums)
@@ -316,7 +326,8 @@ _H200_MEASURED = Peaks(
 
 # name, architecture, SMs, boost MHz, L2 MiB; then the datasheet's FP32 TFLOP/s, dense int8 TOP/s, memory GB/s. NVIDIA publishes no
 # datasheet of the H20: its entry has what the press reported (78 SMs, 148 TFLOP/s in 16 bits,
-# 4 TB/s) and the float32 rate of its lanes.
+# 4 TB/s) and the float32 rate of its lanes. RTX 5090 and RTX PRO 6000 (Blackwell Workstation Edition): NVIDIA RTX Blackwell and RTX PRO
+# Blackwell GPU architecture whitepapers; nobody here has run either.
 DEVICES: dict[str, Device] = {
     device.name: device
     for device in (
@@ -329,6 +340,7 @@ DEVICES: dict[str, Device] = {
         _device("L40S", "sm_89", 142, 2520, 96, 91.6, 733, 864),
         _device("L4", "sm_89", 58, 2040, 48, 30.3, 242, 300),
         _device("RTX 5090", "sm_120", 170, 2407, 96, 104.8, 838, 1792, float_sums=0.5),
+        _device("RTX PRO 6000", "sm_120", 188, 2617, 128, 126.0, 1008, 1792),
         _device("RTX 4090", "sm_89", 128, 2520, 72, 82.6, 660.6, 1008, float_sums=0.5),
         _device("RTX 3090", "sm_86", 82, 1695, 6, 35.6, 284, 936, float_sums=0.5),
         _device("T4", "sm_75", 40, 1590, 4, 8.1, 130, 320),

@@ -37,7 +37,8 @@ def summary(plan: GemmPlan) -> list[str]:
     lines += [f"{matrix.name} is {_layout(matrix)}." for matrix in plan.matrices]
     for scale in plan.scales:
         text = f"{scale.operand.upper()} has a scale for each {scale.block.lines} x {scale.block.k} of its elements"
-        lines.append(f"{text}, {SCALES[scale.block.type]}, adjacent along {'k' if scale.along_k else 'its lines'}.")
+        order = f"adjacent along {'k' if scale.along_k else 'its lines'}" if not scale.tiled else "in tiles of 128 lines by 4 blocks of k"
+        lines.append(f"{text}, {SCALES[scale.block.type]}, {order}.")
     return lines
 
 

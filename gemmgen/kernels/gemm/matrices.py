@@ -18,10 +18,11 @@ def matrix_layouts(spec: GemmSpec) -> tuple[Matrix, Matrix, Matrix]:
         return f"stride_{name}" if _has_several(spec, name) else None
 
     count = "groups" if spec.batch == "grouped" else "batch"
-    plain = Matrix("B", "k", "n", "ldb", row_major == (spec.transpose[1] == "n"), spec.alignment.b, spec.storage.b, stride("b"), count)
+    k = "ceil_div(k, 2)" if getattr(spec.mainloop, "multiplied", "stored") == "e2m1" else "k"
+    plain = Matrix("B", k, "n", "ldb", row_major == (spec.transpose[1] == "n"), spec.alignment.b, spec.storage.b, stride("b"), count)
     packed = packed_matrix(spec.mainloop.bits) if isinstance(spec.mainloop, NarrowWeightsMainloop) else None
     return (
-        Matrix("A", "m", "k", "lda", row_major == (spec.transpose[0] == "n"), spec.alignment.a, spec.storage.a, stride("a")),
+        Matrix("A", "m", k, "lda", row_major == (spec.transpose[0] == "n"), spec.alignment.a, spec.storage.a, stride("a")),
         packed or plain,
         Matrix("C", "m", "n", "ldc", row_major, spec.alignment.c, spec.storage.c, stride("c")),
     )

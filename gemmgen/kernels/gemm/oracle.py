@@ -18,7 +18,7 @@ from gemmgen.kernels.epilogue.steps import Access, apply_steps
 from gemmgen.kernels.family import Case, Expected
 from gemmgen.kernels.gemm.cost_model import cost
 from gemmgen.kernels.gemm.plan import GemmPlan, packed
-from gemmgen.kernels.gemm.scaling import ScaleArray
+from gemmgen.kernels.gemm.scaling import ScaleArray, as_tiles
 from gemmgen.kernels.gemm.spec import SplitKLast, StreamK
 
 LARGEST_INTEGER = 4
@@ -215,8 +215,12 @@ def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
         return rng.choice([0.0, 0.0, 1e6], shape)
     if any(store.argument.name == name and store.output.reduce for step in plan.epilogue for store in step.stores):
         return rng.choice([-1e6, -3.0, 0.0, 2.0, 1e6], shape)
-    if name in {scale.name for scale in plan.scales}:
-        return _scales(kind, case, shape, rng)
+    for scale in plan.scales:
+        if scale.name == name:
+            values = _scales(kind, case, shape, rng)
+            return np.where(_filled(scale, case).reshape(shape), values, np.nan) if scale.tiled else values
+    if plan.packed_factors and name in "AB":
+        return rng.integers(0, 256, shape)
     if unread:
         return np.full(shape, np.nan if ELEMENTS[kind].is_float else ELEMENTS[kind].limits[1])
     if case.data == "extremes" and kind in ("s8", "u8"):
@@ -265,6 +269,13 @@ def _scales(kind: str, case: Case, shape: tuple[int, ...], rng: np.random.Genera
     scales = rng.choice([0.5, 1.0, 2.0], shape)
     special = np.inf if kind == "f32" else np.nan
     return np.where(rng.random(shape) < 0.1, special, scales) if case.data == "nonfinite" else scales
+
+
+def _filled(scale: ScaleArray, case: Case) -> npt.NDArray[np.bool_]:
+    """True where an array of tiles holds a scale, False where a tile is larger than the matrix: nothing may count there."""
+    rows, columns = (Formula(extent).evaluate(case.dimensions) for extent in (scale.matrix.rows, scale.matrix.columns))
+    lines, blocks = (rows, columns) if scale.operand == "a" else (columns, rows)
+    return as_tiles(np.ones((lines, blocks), np.bool_))
 
 
 def _leave_few_lines(values: npt.NDArray[Any], special_at: npt.NDArray[np.bool_], crowded: int) -> None:

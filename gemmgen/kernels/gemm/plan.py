@@ -94,6 +94,11 @@ class GemmPlan(KernelPlan):
         return 8 * self.matrix_b.element_bytes
 
     @property
+    def packed_factors(self) -> bool:
+        """True if each byte of A and B holds two numbers."""
+        return False
+
+    @property
     def scales(self) -> tuple[ScaleArray, ...]:
         """Block scales of A and B."""
         return scale_layouts(self.spec)

@@ -228,6 +228,9 @@ class MmaSyncMainloop(SpecModel):
     """Tiles of A and B in shared memory at a time."""
     arithmetic: Annotated[Arithmetic, LATER] = Arithmetic()
     """Composition of float32 products."""
+    multiplied: Annotated[Literal["stored", "e2m1"], LATER] = "stored"
+    """Numbers in the bytes of A and B. ``e2m1``: two floats of 4 bits a byte, the first along k in the lower half, with block scales
+    (sm_120a); storage.a and storage.b are then u8, both along k."""
     copies: Literal["cp_async", "registers", "tma", "none"] = "cp_async"
     """Copy of tiles from global to shared memory. ``cp_async`` keeps those of all stages but one in flight; operands that are aligned
     to less than 4 bytes, or stored along m or n in types of other than 16 bits, pass through registers all the same. ``tma``: one

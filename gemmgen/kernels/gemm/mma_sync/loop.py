@@ -23,6 +23,7 @@ from gemmgen.kernels.gemm.mma_sync.reasons import (
     shape_reasons,
     vector_reasons,
 )
+from gemmgen.kernels.gemm.mma_sync.scaled import BlockScaling, block_scaling, scaled_reasons
 from gemmgen.kernels.gemm.plan import Outline
 from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop
 from gemmgen.kernels.gemm.tensor_cores.operands import Multiplied
@@ -248,6 +249,8 @@ class WarpLoop:
     """True if warps read fragments from global memory."""
     vectors: FragmentVectors | None = None
     """The way in which lanes read such fragments, unless they read pairs."""
+    scaled: BlockScaling | None = None
+    """The block scales that the instruction takes."""
     own_tiles: int = 1
     """Warps of a block that have a tile of their own each; 1: they share one."""
 
@@ -280,22 +283,32 @@ class WarpLoop:
 
     @property
     def accumulator(self) -> str:
-        return "int" if self.type_a in BYTE_INTEGERS else "float"
+        return "float" if self.scaled is not None else "int" if self.type_a in BYTE_INTEGERS else "float"
 
     @property
     def instruction_k(self) -> int:
-        """Values of k that one instruction multiplies."""
+        """Values of k that one instruction multiplies; of 4-bit floats, pairs of them."""
         return STEP_BYTES // self.a.element_bytes
 
     @property
     def instruction(self) -> str:
+        if self.scaled is not None:
+            return self.scaled.instruction
         a, b = ("tf32" if name == "f32" else name for name in (self.type_a, self.type_b))
         result = "s32" if self.accumulator == "int" else "f32"
         return f"mma.sync.aligned.m16n8k{self.instruction_k}.row.col.{result}.{a}.{b}.{result}"
 
     @property
+    def word_k(self) -> int:
+        """Bytes along k whose block scales are one word of each line."""
+        assert self.scaled is not None
+        return STEP_BYTES * self.scaled.parts
+
+    @property
     def unit(self) -> str:
         """Peak of a device that the products run at."""
+        if self.scaled is not None:
+            return "fp4_mma" if self.scaled.packed else "fp8_mma"
         kinds = {"f16": "f16", "bf16": "f16", "tf32": "tf32", "f32": "tf32", "e4m3": "fp8", "e5m2": "fp8", "s8": "int8", "u8": "int8"}
         return f"{kinds[self.type_a]}_mma"
 
@@ -370,6 +383,7 @@ def warp_mma_loop(outline: Outline, mainloop: MmaSyncMainloop, multiplied: Multi
         *(direct_reasons(spec, mainloop) if mainloop.copies == "none" else ()),
         *(vector_reasons(spec, mainloop, matrices) if mainloop.fragment_reads == "vectors" else ()),
         *combination_reasons(spec, mainloop),
+        *scaled_reasons(spec, mainloop, architecture),
     ]
     outline.reasons += found
     if found:
@@ -382,7 +396,7 @@ def warp_mma_loop(outline: Outline, mainloop: MmaSyncMainloop, multiplied: Multi
     )
     factors = zip(sides, multiplied.types, multiplied.element_bytes, multiplied.planes, strict=True)
     for (name, axis, matrix, extent, own), type, size, planes in factors:
-        k_major = matrix.contiguous == "k"
+        k_major = matrix.contiguous != axis
         length = tile.threadblock.k if k_major else extent
         # Groups begin at any row: where rows are neighbours in memory, nothing is known of the addresses of theirs.
         vector = 1 if spec.batch == "grouped" and axis == "m" and not k_major else matrix.alignment
@@ -427,6 +441,7 @@ def warp_mma_loop(outline: Outline, mainloop: MmaSyncMainloop, multiplied: Multi
         unroll=unroll_argument(mainloop.unroll),
         boxed=mainloop.copies == "tma",
         direct=direct,
+        scaled=block_scaling(spec, mainloop),
         vectors=_fragment_vectors(spec, mainloop, matrices) if mainloop.fragment_reads == "vectors" else None,
         own_tiles=threads // WARP_THREADS if direct else 1,
         turned=not split

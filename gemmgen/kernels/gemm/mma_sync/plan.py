@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.gemm.mma_sync.loop import WarpLoop, warp_mma_loop, warp_mma_regions
+from gemmgen.kernels.gemm.mma_sync.scaled import packed_reasons, scaled_product
 from gemmgen.kernels.gemm.mma_sync.sequence import mma_sync_sequence
 from gemmgen.kernels.gemm.plan import Outline
 from gemmgen.kernels.gemm.reasons import division_reasons, invariance_reasons
@@ -16,6 +19,9 @@ from gemmgen.kernels.gemm.tensor_cores.operands import arithmetic_parts, as_stor
 from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan
 from gemmgen.kernels.gemm.tensor_cores.reasons import type_reasons
 from gemmgen.kernels.tiles.resources import ResidentBlocks
+
+if TYPE_CHECKING:
+    from gemmgen.kernels.gemm.plan import Array
 
 TALL = 131072
 """Rows of a typical product of few columns and little depth."""
@@ -56,7 +62,18 @@ class MmaSyncPlan(TensorPlan):
         own, depth = self.grid.own_tiles, self.loop.tile_k
         return {"many rows of a tile": (5 * own, 1, depth), "many tiles of a row": (3, 2 * own + 1, depth)}
 
+    def product(self, arrays: Mapping[str, Array], slices: int, exact: bool) -> tuple[Array, Array]:
+        if self.loop.scaled is None:
+            return super().product(arrays, slices, exact)
+        return scaled_product(self, self.loop.scaled, arrays, max(slices, 1) + self.joined_parts(arrays["A"].shape[-1]), exact)
+
+    @property
+    def packed_factors(self) -> bool:
+        return self.loop.scaled is not None and self.loop.scaled.packed
+
     def additions(self, k: int) -> tuple[str, int]:
+        if self.loop.scaled is not None:
+            return self.loop.scaled.instruction, 0
         if self.loop.vectors is not None:
             return f"vectors of {self.mainloop_digest}", 0
         halves = " in halves" if self.matrix_a.type in ("e4m3", "e5m2") else ""
@@ -88,7 +105,8 @@ def plan(spec: GemmSpec, mainloop: MmaSyncMainloop, architecture: Architecture) 
     """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
     outline = Outline(spec, architecture, [*division_reasons(spec), *invariance_reasons(spec)])
     multiplied = as_stored(*outline.matrices[:2])
-    loop = warp_mma_loop(outline, mainloop, multiplied, type_reasons(spec)) if outline.readable else None
+    unfit = type_reasons(spec) if mainloop.multiplied == "stored" else packed_reasons(spec)
+    loop = warp_mma_loop(outline, mainloop, multiplied, unfit) if outline.readable else None
     epilogue = outline.epilogue()
     assert loop is not None
     name = outline.name("gemm_mma", name_parts(mainloop))
@@ -129,6 +147,7 @@ def name_parts(mainloop: MmaSyncMainloop) -> list[str]:
         parts.append("direct" if mainloop.copies == "none" else f"s{mainloop.stages}")
     parts += [mainloop.copies] if mainloop.copies not in ("cp_async", "none") else []
     parts += ["ahead"] if mainloop.fragment_buffers == 2 else []
+    parts += [mainloop.multiplied] if mainloop.multiplied != "stored" else []
     return parts + arithmetic_parts(mainloop.arithmetic)
 
 

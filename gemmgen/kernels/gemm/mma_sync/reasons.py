@@ -51,7 +51,7 @@ def shape_reasons(
         need = f"a multiple of {2 * instruction}, two instructions, for fragments that are read ahead"
         yield Reason("fragment_buffers", "mainloop.tile.threadblock.k", str(block.k), need, "fragment_buffers: 1")
     for matrix, axis, extent, size in ((matrices[0], "m", block.m, element_bytes[0]), (matrices[1], "n", block.n, element_bytes[1])):
-        along_k = matrix.contiguous == "k" or size != 2
+        along_k = matrix.contiguous != axis or size != 2
         for field, length, used in (("k", block.k, along_k), (axis, extent, not along_k)):
             row = length * size
             if field == "k" and row % STEP_BYTES:
@@ -106,7 +106,7 @@ def box_reasons(mainloop: MmaSyncMainloop, matrices: tuple[Matrix, Matrix, Matri
     if not architecture.supports("tma"):
         yield Reason("copies", "mainloop.copies", f"tma on {architecture.name}", "sm_90 or newer", "architecture: sm_90")
     for matrix, axis, extent in ((matrices[0], "m", block.m), (matrices[1], "n", block.n)):
-        name, along_k = matrix.name.lower(), matrix.contiguous == "k"
+        name, along_k = matrix.name.lower(), matrix.contiguous != axis
         if not along_k and matrix.element_bytes != 2:
             stored = f"{matrix.name} of {matrix.type} stored along {matrix.contiguous}"
             need, hint = "along k for copies: tma: ldmatrix transposes elements of 16 bits only", "copies: cp_async"

@@ -50,18 +50,19 @@ def mma_sync_sequence(
     stored: list[Argument] = [problem.a, *matrices[0].scalars, problem.b, *matrices[1].scalars]
     maps: list[Argument] = []
     factors: list[Argument] = [*problem.extents, *counts, *problem.alphas]
+    scales = list(problem.scales)
     if loop.boxed:
         maps += [
             matrix_map(matrix, operand.boxes.box, SWIZZLES[operand.pitch])
             for matrix, operand in zip(matrices[:2], (loop.a, loop.b), strict=True)
         ]
         strides = [scalar for matrix in matrices[:2] for scalar in matrix.scalars if scalar.name == matrix.batch_stride]
-        own = [*factors, *maps, *strides]
+        own = [*factors, *maps, *strides, *scales]
     else:
-        own = [*factors, *stored]
+        own = [*factors, *stored, *scales]
     result: list[Argument] = [*problem.betas, problem.c, *matrices[2].scalars, *problem.epilogue]
     workspace_bytes = partials_bytes(spec, matrices, slices) if partial else Formula("0")
-    arguments: list[Argument] = [*factors, *stored, *result, *maps]
+    arguments: list[Argument] = [*factors, *stored, *scales, *result, *maps]
     main = [*own, *result]
     launches: tuple[KernelLaunch, ...] = ()
     if partial:
