@@ -24,6 +24,7 @@ from typing import Any, Literal
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.calls import FLOAT32_OVERFLOW, hashable, integer, is_number, number
 from gemmgen.ops.arrays import assigned, converted, empty_like, is_truth, same_place, type_word, wider_type
+from gemmgen.ops.block_formats import quantize_blocks
 from gemmgen.ops.engine import ASKED, LaunchedKernel, Operator, compile_in_background
 from gemmgen.ops.filters import Filter
 from gemmgen.ops.operators import FamilyCall, family_calls
@@ -43,6 +44,7 @@ __all__ = [
     "log_softmax",
     "matmul",
     "quantize",
+    "quantize_blocks",
     "reduce",
     "register_torch",
     "rms_norm",

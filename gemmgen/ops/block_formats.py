@@ -1,0 +1,84 @@
+"""Quantisation of matrices to the block-scaled formats of sm_120a: MXFP8, MXFP4 and NVFP4, with scales in tiles of 128 x 4."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any, Literal
+
+from gemmgen.core.elements import ELEMENTS, to_elements
+from gemmgen.core.errors import LaunchError
+from gemmgen.kernels.gemm.scaling import BlockScale, as_tiles, numbers_of, scales_of
+from gemmgen.ops.arrays import is_torch, type_word
+
+Format = Literal["mxfp8", "mxfp4", "nvfp4"]
+FLOATS = ("float32", "float16", "bfloat16")
+LARGEST = {"mxfp8": 448.0, "mxfp4": 6.0, "nvfp4": 6.0}
+"""The largest number of e4m3 and of e2m1."""
+LARGEST_SCALE = 448.0
+MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""The numbers of the codes 0 to 7 of e2m1."""
+
+
+def quantize_blocks(x: Any, format: Format = "nvfp4") -> tuple[Any, Any, float]:
+    """The matrix ``x`` (lines, k) in a block-scaled format: its codes, its scales, and a factor for the whole matrix.
+
+    ``x``: float32, float16 or bfloat16, NumPy or torch; rows of a left factor, or of a transposed right one. Codes are bytes: of ``mxfp8``
+    the e4m3 of each element, of ``mxfp4`` and ``nvfp4`` two e2m1 each, the first in the lower half, so that k has to be even. Scales are
+    in tiles, (ceil(lines / 128), ceil(blocks / 4), 512), as cuBLASLt has them: ue8m0 for each 32 elements along k, or e4m3 for
+    each 16 (``nvfp4``). An element is code x scale x factor; only ``nvfp4`` has a factor other than 1, which belongs into alpha.
+    A block's largest magnitude fits its type: no code saturates, but those of infinities. NaN becomes 0 in e2m1, which has none.
+    Raises ``LaunchError``.
+    """
+    import numpy as np
+
+    if format not in LARGEST:
+        raise LaunchError(f"quantize_blocks: format is {format!r}, need 'mxfp8', 'mxfp4' or 'nvfp4'")
+    if type_word(x) not in FLOATS or len(x.shape) != 2:
+        need = f"two axes of {', '.join(FLOATS)}"
+        raise LaunchError(f"quantize_blocks: x has elements {type_word(x) or '?'} and shape {tuple(x.shape)}, need {need}")
+    if not is_torch(x) and type(x).__module__.split(".")[0] != "numpy":
+        raise LaunchError(f"quantize_blocks: arrays of {type(x).__module__} are not quantised here: pass NumPy or torch")
+    if format != "mxfp8" and x.shape[1] % 2:
+        raise LaunchError(f"quantize_blocks: x has {x.shape[1]} columns, need an even number: two are a byte")
+    values = np.asarray(x.detach().float().cpu().numpy() if is_torch(x) else x, np.float32)
+    factor = np.float32(1)
+    block = BlockScale(k=32, type="ue8m0", layout="tiles_128x4")
+    if format == "nvfp4":
+        largest = np.max(np.where(np.isfinite(values), np.abs(values), 0), initial=0.0)
+        factor = np.float32(largest / (LARGEST[format] * LARGEST_SCALE)) if largest > 0 else np.float32(1)
+        block = BlockScale(k=16, type="e4m3", layout="tiles_128x4")
+    # The scales of blocks of zeros are 1 before they are rounded, whatever the factor.
+    scaled = values / factor
+    scales = scales_of(scaled, block, LARGEST[format])
+    each = np.repeat(numbers_of(block, scales), block.k, axis=1)[:, : values.shape[1]]
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        numbers = np.where(scaled == 0, 0, scaled / each)
+    codes = to_elements("e4m3", numbers) if format == "mxfp8" else _pairs(numbers)
+    code_type = ELEMENTS["e4m3" if format == "mxfp8" else "u8"].word
+    return _typed(x, codes, code_type), _typed(x, as_tiles(scales), ELEMENTS[block.type].word), float(factor)
+
+
+def _typed(like: Any, codes: Any, word: str) -> Any:
+    """Bytes as elements of a type, in the library of ``like``; NumPy without ml_dtypes has them as bytes."""
+    if is_torch(like):
+        torch = sys.modules["torch"]
+        return torch.from_numpy(codes).to(like.device).view(getattr(torch, word))
+    if word == "uint8":
+        return codes
+    try:
+        ml_dtypes = import_module("ml_dtypes")
+    except ImportError:
+        return codes
+    return codes.view(getattr(ml_dtypes, word))
+
+
+def _pairs(numbers: Any) -> Any:
+    """Numbers as e2m1, rounded to nearest even, two a byte."""
+    import numpy as np
+
+    known = np.array(MAGNITUDES)
+    middles, size = (known[1:] + known[:-1]) / 2, np.abs(np.nan_to_num(numbers, nan=0.0))
+    low, high = np.searchsorted(middles, size, "left"), np.searchsorted(middles, size, "right")
+    codes = np.where(low % 2 == 0, low, high) | np.where(np.signbit(numbers), 8, 0)
+    return (codes[:, 0::2] | codes[:, 1::2] << 4).astype(np.uint8)
