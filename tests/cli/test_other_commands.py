@@ -71,7 +71,7 @@ def test_the_roof_of_a_problem_is_that_of_its_unit(run: Run, problem: str, roof:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "device"), [("sm_75", "T4"), ("sm_80", "A100"), ("sm_89", "L40S"), ("sm_90a", "H200"), ("sm_120", "RTX 5090")]
+    ("architecture", "device"), [("sm_75", "T4"), ("sm_80", "A100"), ("sm_89", "L40S"), ("sm_90a", "H200"), ("sm_120a", "RTX 5090")]
 )
 def test_roofs_are_those_of_a_device_of_the_architecture(run: Run, spec: Path, architecture: str, device: str) -> None:
     shown = run("explain", spec, "--arch", architecture).out

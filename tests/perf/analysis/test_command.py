@@ -161,7 +161,7 @@ def test_the_device_follows_the_architecture() -> None:
 def test_an_unknown_bank_rule_is_said() -> None:
     if sass.find_nvdisasm() is None:
         pytest.skip("needs nvdisasm")
-    assert "the rule for sm_120 is not known" in run("gemm/v3_double_buffer", "--device", "RTX 5090", "--no-traffic").stdout
+    assert "the rule for sm_120a is not known" in run("gemm/v3_double_buffer", "--device", "RTX 5090", "--no-traffic").stdout
 
 
 @pytest.mark.parametrize(
