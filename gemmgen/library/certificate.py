@@ -38,6 +38,10 @@ FORMULAS = (
 )
 
 
+NEVER_RUN = "emulated, never run on the device"
+"""A certificate's word on an architecture that none of its evidence comes from."""
+
+
 def make_certificate(listing: Listing, instance: Instance, facts: Mapping[str, Facts], evidence: Evidence) -> dict[str, Any]:
     """The certificate of an instance for all its architectures, as plain data. ``facts``: by architecture."""
     found = field_record(evidence, instance, facts)
@@ -77,6 +81,7 @@ def _for_one(listing: Listing, instance: Instance, architecture: str, facts: Fac
         "predicted": _predicted(emulated, instance) if emulated else None,
         "proved": _proved(evidence.proofs.get((facts.code, launch_digest(plan.sequence)))),
         "verification": _verifications([emulated] if emulated else [], seen),
+        "device_evidence": None if seen else NEVER_RUN,
         "sanitizer": _newest(seen, "sanitizer", lambda item: (item["tool"],)),
         "benchmarks": _newest(seen, "benchmarks", lambda item: tuple(sorted({**item["problem"], **item["scalars"]}.items()))),
     }

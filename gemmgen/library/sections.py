@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 SECTIONS = "architectures"
-OWN = ("binary", "occupancy", "numeric_class", "predicted", "proved", "verification", "sanitizer", "benchmarks")
+OWN = ("binary", "occupancy", "numeric_class", "predicted", "proved", "verification", "device_evidence", "sanitizer", "benchmarks")
 """Fields that may differ between architectures; of the digests, those in ``OWN_DIGESTS``."""
 OWN_DIGESTS = ("program", "code")
 
@@ -63,6 +63,7 @@ def _empty(common: Mapping[str, Any], architecture: str) -> dict[str, Any]:
         "predicted": None,
         "proved": None,
         "verification": [],
+        "device_evidence": None,
         "sanitizer": [],
         "benchmarks": [],
     }

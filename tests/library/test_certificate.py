@@ -72,6 +72,14 @@ def test_a_certificate_names_its_verdict_over_the_field_and_its_numeric_class(li
             assert known["numeric_class"] == {"terms": 4096, "name": "f32, fma"}
 
 
+def test_a_certificate_says_where_nothing_ran_on_a_device(listing: Listing, folder: LibraryFolder) -> None:
+    for instance in listing.instances:
+        for architecture, known in separated(json.loads((folder.path / instance.certificate_file).read_text())).items():
+            ran = any(record["backend"] != "emulator" for record in known["verification"])
+            assert architecture in instance.plans
+            assert known["device_evidence"] == (None if ran else "emulated, never run on the device")
+
+
 def test_a_run_over_the_field_is_quoted_while_source_or_code_are_the_same(listing: Listing, folder: LibraryFolder) -> None:
     instance, evidence = small(listing), read_evidence(folder.evidence)
     facts = keep_facts(listing, folder, listing.targets())

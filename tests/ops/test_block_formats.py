@@ -22,6 +22,7 @@ RANDOM = np.random.default_rng(11)
 
 def numbers(codes: Any, tiles: Any, factor: float, format: str) -> Any:
     """The matrix that codes and scales say."""
+    codes, tiles = codes.view(np.uint8), tiles.view(np.uint8)
     if format == "mxfp8":
         values = to_numbers("e4m3", codes).astype(np.float64)
     else:
