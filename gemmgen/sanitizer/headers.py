@@ -63,8 +63,6 @@ _EMPTY = (
     "cuda_profiler_api.h",
     "nvtx3/nvToolsExt.h",
     "omp.h",
-    "cublas_v2.h",
-    "cublasLt.h",
     "cudnn.h",
     "cufft.h",
     "curand.h",
@@ -320,6 +318,14 @@ def host_algorithms(text: str) -> dict[str, str]:
     return texts
 
 
+_OF_CUBLAS = """#pragma once
+namespace std {}
+#if __has_include(<cuda_bf16.h>)
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#endif
+"""
+"""The types of 16 bits, which cuBLAS's own headers include."""
 _HOST_LIBRARIES = (
     "torch",
     "ATen",
@@ -383,7 +389,7 @@ def _of_thrust() -> dict[str, str]:
 def stand_ins() -> dict[str, str]:
     """Texts for the host's headers, by the name that they are included with: what device code may use of them, else nothing."""
     nothing = "#pragma once\nnamespace std {}\n"
-    texts = dict.fromkeys(_EMPTY, nothing)
+    texts = dict.fromkeys(_EMPTY, nothing) | dict.fromkeys(("cublas_v2.h", "cublasLt.h"), _OF_CUBLAS)
     for name in _THROUGH_CUDA_STD:
         texts[name] = f"#pragma once\n#include <cuda/std/{name}>\nnamespace std {{ using namespace cuda::std; }}\n"
     integers = _STDINT + "namespace std { using ::uint32_t; using ::int32_t; using ::uint64_t; using ::int64_t; using ::uint8_t; }\n"

@@ -523,3 +523,10 @@ def test_a_wild_index_names_the_array_that_it_belongs_to(shift: int, words: str,
     array = np.ones(32, np.float32)
     result = gemmgen.emulate(file, grid=1, block=32, args=[array, array.copy(), array.copy(), shift])
     assert words in result.findings[0].message
+
+
+@pytest.mark.skipif(not header_folders(), reason="the types of 16 bits need CUDA's headers")
+def test_the_headers_of_cublas_bring_the_types_of_16_bits():
+    source = "#include <cublas_v2.h>\n__global__ void k(float* p) { *p = float(__nv_bfloat16(1.5f)) + float(__half(2.0f)); }"
+    result = gemmgen.emulate(source, grid=1, block=1, args=["f32[1]"])
+    assert result["p"][0] == 3.5

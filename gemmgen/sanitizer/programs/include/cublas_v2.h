@@ -2,6 +2,7 @@
 // here is not supported, and the compiler names it.
 #pragma once
 #include <cuComplex.h>
+#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 #include <library_types.h>
