@@ -6,7 +6,7 @@ some ways through the kernel belong to a path.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -126,6 +126,8 @@ class Knowledge:
         """Turns of the loops that the lifter is in, outermost first."""
         self.finished: list[z3.ArithRef] = []
         """Turns of all loops that were lifted."""
+        self.loops: dict[int, int] = {}
+        """The loop's header by the number of a turn's term."""
         self.divisions: list[tuple[z3.ArithRef, z3.ArithRef, Value]] = []
         """Dividend, divisor times quotient, remainder."""
         self.divided: list[tuple[Value, Value]] = []
@@ -222,6 +224,14 @@ class Knowledge:
         shared = {value.term.get_id() for value in self.block.values() if not isinstance(value.term, int)}
         shared |= {turn.get_id() for turn in (*self.turns, *self.finished)}
         private = {symbol.get_id() for symbol in self.private}
+        return any(number in private and number not in shared for number in self._symbols(term))
+
+    def loops_in(self, term: z3.ExprRef | int | bool) -> set[int]:
+        """Headers of the loops whose turns a term depends on."""
+        return set() if isinstance(term, int) else {self.loops[number] for number in self._symbols(term) if number in self.loops}
+
+    def _symbols(self, term: z3.ExprRef) -> Iterator[int]:
+        """Numbers of the parts of a term; of quotients, those of what is divided."""
         pending, seen = [term], set()
         while pending:
             part = pending.pop()
@@ -231,10 +241,9 @@ class Knowledge:
             seen.add(number)
             if number in self.quotients:
                 pending += self.quotients[number]
-            elif number in private and number not in shared:
-                return True
+            else:
+                yield number
             pending += part.children()
-        return False
 
     def proves(self, path: Iterable[Condition], goal: Condition, milliseconds: int = 5000) -> bool:
         """True if a goal holds wherever a path leads."""

@@ -9,7 +9,7 @@ same barriers if two integers are equal.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import z3
 
@@ -106,12 +106,30 @@ class Lifter:
             self._deciding[block] = found
         return self._deciding[block]
 
-    def conditions(self, blocks: Iterable[int]) -> Iterator[Condition]:
-        """The conditions of all branches at the ends of some basic blocks, of each time that they were lifted."""
+    def conditions(self, blocks: Iterable[int]) -> Iterator[tuple[int, Condition]]:
+        """Branches at the ends of some basic blocks, with their conditions of each time that they were lifted."""
         wanted = set(blocks)
-        for block, condition in self.known.lifted.branches:
-            if block in wanted:
-                yield condition
+        return ((block, condition) for block, condition in self.known.lifted.branches if block in wanted)
+
+    def agreed(self, block: int, condition: Condition, agree: Callable[[Condition], bool], around: frozenset[int] = frozenset()) -> bool:
+        """True if threads agree on a branch: in the same turns of its loops, and on how many turns the loops before it take."""
+        if isinstance(condition, bool):
+            return True
+        if not agree(condition):
+            return False
+        for header in self.known.loops_in(condition):
+            if block not in self.flow.loops[header]:
+                exits = self.conditions(self.ways_out(header))
+                if header in around or not all(self.agreed(other, each, agree, around | {header}) for other, each in exits):
+                    return False
+        return True
+
+    def ways_out(self, header: int) -> list[int]:
+        """The basic blocks that a loop may be left from by a branch."""
+        blocks, successors = self.flow.loops[header], self.flow.successors
+        return [
+            block for block in sorted(blocks) if len(successors[block]) > 1 and any(target not in blocks for target in successors[block])
+        ]
 
     def _run_block(self, block: int, path: Path, state: State) -> list[Edge]:
         for instruction in self.flow.blocks[block]:

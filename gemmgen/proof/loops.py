@@ -261,6 +261,7 @@ class _Loop:
         marks = lifted.marks()
         known.turns.append(turn)
         known.finished.append(turn)
+        known.loops[turn.get_id()] = self.header
         back, out = self.runner.region(self.blocks, self.header, [Edge(self.header, (*self.path, *invariants), {**self.state, **values})])
         known.turns.pop()
         if not back:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 import z3
@@ -610,10 +611,13 @@ def progress(lifter: Lifter) -> Verdict:
     known, verdict = lifter.known, Verdict("progress")
     lifted = known.lifted
     barriers = set(lifted.barrier_blocks)
+
+    def uniform(condition: Condition) -> bool:
+        return isinstance(condition, bool) or not known.depends_on_thread(condition)
+
     for block in sorted(barriers):
         verdict.obligations += 1
-        depends = any(known.depends_on_thread(condition) for condition in lifter.conditions(lifter.deciding(block)))
-        if depends:
+        if not all(lifter.agreed(*branch, uniform) for branch in lifter.conditions(lifter.deciding(block))):
             verdict.unproved.append(f"{_of_block(lifter, block)}: threads of a block may differ in whether they reach this barrier")
         else:
             verdict.proved += 1
@@ -623,18 +627,18 @@ def progress(lifter: Lifter) -> Verdict:
         together, term = _Together(known), members[level]
         for block in sorted(set(places)):
             verdict.obligations += 1
-            if term is not None and all(together.agree(condition, term) for condition in _deciding(lifter, block)):
+            if term is not None and all(lifter.agreed(*branch, partial(together.agree, term)) for branch in _deciding(lifter, block)):
                 verdict.proved += 1
             else:
                 verdict.unproved.append(f"{_of_block(lifter, block)}: threads of a {whose} may differ in whether they reach its barrier")
                 members[level] = None  # its barriers then order nothing
     lifter.members = tuple(members)
-    for blocks in lifter.flow.loops.values():
+    for header, blocks in lifter.flow.loops.items():
         if not blocks & barriers:
             continue
-        for block in _ways_out(lifter, blocks):
+        for block in lifter.ways_out(header):
             verdict.obligations += 1
-            if any(known.depends_on_thread(condition) for condition in lifter.conditions([block])):
+            if not all(lifter.agreed(*branch, uniform) for branch in lifter.conditions([block])):
                 verdict.unproved.append(f"{_of_block(lifter, block)}: threads of a block may leave a loop with barriers at different turns")
             else:
                 verdict.proved += 1
@@ -645,18 +649,12 @@ def progress(lifter: Lifter) -> Verdict:
     return verdict
 
 
-def _ways_out(lifter: Lifter, blocks: frozenset[int]) -> list[int]:
-    """The basic blocks of a loop that it may be left from."""
-    successors = lifter.flow.successors
-    return [block for block in sorted(blocks) if len(successors[block]) > 1 and any(target not in blocks for target in successors[block])]
-
-
-def _deciding(lifter: Lifter, block: int) -> Iterator[Condition]:
-    """The conditions for a thread to come to a basic block, and to leave the loops around it."""
+def _deciding(lifter: Lifter, block: int) -> Iterator[tuple[int, Condition]]:
+    """The branches that decide whether a thread comes to a basic block, and those that leave the loops around it."""
     yield from lifter.conditions(lifter.deciding(block))
-    for blocks in lifter.flow.loops.values():
+    for header, blocks in lifter.flow.loops.items():
         if block in blocks:
-            yield from lifter.conditions(_ways_out(lifter, blocks))
+            yield from lifter.conditions(lifter.ways_out(header))
 
 
 class _Together:
@@ -667,7 +665,7 @@ class _Together:
         self._other = OtherThread(known, same_block=True, same_turns=True)
         self._answers: dict[int, bool] = {}
 
-    def agree(self, condition: Condition, members: z3.ArithRef) -> bool:
+    def agree(self, members: z3.ArithRef, condition: Condition) -> bool:
         known, other = self._known, self._other
         if isinstance(condition, bool) or not known.depends_on_thread(condition):
             return True

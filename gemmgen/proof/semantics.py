@@ -355,13 +355,12 @@ def _divide(known: Knowledge, instruction: Instruction, values: list[Value], bit
         quotient = floor_divide(a, b.constant)
         product = multiply(quotient, b)
         return quotient if not remainder_wanted or product is None else subtract(a, product)
-    path_ = () if known.guessing else path
-    if signed and b.low < 1 and not known.guessing and not known.proves(path_, b.z3 >= 1):
+    if b.low < 1 and not known.guessing and not known.proves(path, b.z3 >= 1):
         return None
     for quotient, remainder in known.divided:
         if all(mine.eq(theirs) for mine, theirs in zip((a.z3, b.z3), known.quotients[quotient.z3.get_id()], strict=True)):
             return remainder if remainder_wanted else quotient
-    never_negative = a.low >= 0 or not signed
+    never_negative = a.low >= 0
     most = max(0, min(b.high, UNBOUNDED) - 1)
     quotient = known.symbol("quotient", 0 if never_negative else min(a.low, 0), max(a.high, 0))
     remainder = known.symbol("remainder", 0 if never_negative else -most, most)

@@ -1,0 +1,128 @@
+"""``gemmgen prove FILE``: kernels as tutorials write them, and mistakes in them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("z3")
+
+from gemmgen.cli import cli
+
+SAXPY = """
+extern "C" __global__ void kernel(int n, float a, const float* x, float* y)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n)
+        y[i] = a * x[i] + y[i];
+}
+"""
+SAXPY_LAUNCH = ["--block", "256", "--grid", "ceil_div(n, 256)", "--array", "x=in f32[n]", "--array", "y=inout f32[n]"]
+
+SGEMM = """
+extern "C" __global__ void kernel(int m, int n, int k, float alpha, const float* A, const float* B, float* C)
+{
+    __shared__ float a[16][16], b[16][16];
+    int row = blockIdx.y * 16 + threadIdx.y, column = blockIdx.x * 16 + threadIdx.x;
+    float sum = 0;
+    for (int t = 0; t < k; t += 16) {
+        a[threadIdx.y][threadIdx.x] = row < m && t + threadIdx.x < k ? A[(long long)row * k + t + threadIdx.x] : 0;
+        b[threadIdx.y][threadIdx.x] = column < n && t + threadIdx.y < k ? B[(long long)(t + threadIdx.y) * n + column] : 0;
+        __syncthreads();
+        for (int i = 0; i < 16; i++)
+            sum += a[threadIdx.y][i] * b[i][threadIdx.x];
+        __syncthreads();
+    }
+    if (row < m && column < n)
+        C[(long long)row * n + column] = alpha * sum;
+}
+"""
+SGEMM_LAUNCH = ["--block", "16,16", "--grid", "ceil_div(n, 16), ceil_div(m, 16)", "--array", "A=in f32[m, k]", "--array", "B=in f32[k, n]"]
+SGEMM_LAUNCH += ["--array", "C=out f32[m, n]", "--expects", "k <= 2147483600"]
+
+WARP_SUM = """
+extern "C" __global__ void kernel(int n, const float* x, float* y)
+{
+    __shared__ float sums[64];
+    int i = blockIdx.x * 64 + threadIdx.x;
+    sums[threadIdx.x] = i < n ? x[i] : 0;
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        sums[threadIdx.x] += sums[threadIdx.x + 32];
+        for (int half = 16; half > 0; half /= 2) {
+            __syncwarp();
+            float other = sums[threadIdx.x + half];
+            __syncwarp();
+            sums[threadIdx.x] += other;
+        }
+    }
+    if (threadIdx.x == 0)
+        y[blockIdx.x] = sums[0];
+}
+"""
+WARP_SUM_LAUNCH = ["--block", "64", "--grid", "ceil_div(n, 64)", "--array", "x=in f32[n]", "--array", "y=out f32[ceil_div(n, 64)]"]
+
+KERNELS = {"saxpy": (SAXPY, SAXPY_LAUNCH), "sgemm": (SGEMM, SGEMM_LAUNCH), "warp sum": (WARP_SUM, WARP_SUM_LAUNCH)}
+MISTAKES = {
+    "a thread too many": ("saxpy", "i < n", "i <= n", "memory"),
+    "rows overflow 32 bits": ("sgemm", "A[(long long)row * k", "A[row * k", "memory"),
+    "swapped strides": ("sgemm", "C[(long long)row * n", "C[(long long)row * k", "memory"),
+    "tail of k is read": ("sgemm", "row < m && t + threadIdx.x < k ?", "row < m ?", "memory"),
+    "no barrier before the tiles are read": ("sgemm", "        __syncthreads();\n        for", "        for", "races"),
+    "no barrier after the tiles are read": ("sgemm", "        __syncthreads();\n    }", "    }", "races"),
+    "blocks share rows": ("sgemm", "blockIdx.y * 16", "blockIdx.y * 15", "once"),
+    "no barrier of the warp": ("warp sum", "            __syncwarp();\n            float", "            float", "races"),
+    "a barrier for those who ran long": (
+        "warp sum",
+        "    __syncthreads();",
+        "    int turns = 0; for (int j = threadIdx.x; j < n; j += 64) turns++; if (turns > 3) __syncthreads();",
+        "progress",
+    ),
+    "half of a warp": ("warp sum", "threadIdx.x < 32", "threadIdx.x < 48", "races"),
+}
+
+
+def prove(tmp_path: Path, source: str, launch: list[str]) -> dict[str, str]:
+    file = tmp_path / "kernel.cu"
+    file.write_text(source)
+    result = CliRunner().invoke(cli, ["prove", str(file), "--seconds", "20", *launch, "--json"])
+    assert result.exit_code in (0, 1), result.output
+    return {each["name"]: each["status"] for each in json.loads(result.stdout)[0]["kernels"][0]["properties"]}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_of_tutorials_are_proved(tmp_path: Path, name: str) -> None:
+    assert set(prove(tmp_path, *KERNELS[name]).values()) == {"proved"}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_their_mistakes_are_not_proved(tmp_path: Path, mistake: str) -> None:
+    name, text, instead, wrong = MISTAKES[mistake]
+    source, launch = KERNELS[name]
+    assert text in source
+    assert prove(tmp_path, source.replace(text, instead, 1), launch)[wrong] != "proved"
+
+
+def test_a_counterexample_is_run_on_the_emulator(tmp_path: Path) -> None:
+    assert prove(tmp_path, SAXPY.replace("i < n", "i <= n"), SAXPY_LAUNCH)["memory"] == "refuted"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (SAXPY_LAUNCH[:-2], "say what the parameter y points to"),
+        ([*SAXPY_LAUNCH[:-1], "z=in f32[n]"], "has the parameters"),
+        ([*SAXPY_LAUNCH[:-1], "y=in f32[q]"], "q is no integer parameter"),
+        ([*SAXPY_LAUNCH[:-1], "y=f32"], "expected NAME=in|out|inout"),
+        ([*SAXPY_LAUNCH, "--expects", "n >"], "formula"),
+        (SAXPY_LAUNCH[:2], "Missing option '--grid'"),
+    ],
+)
+def test_a_launch_that_means_nothing_is_told_in_one_message(tmp_path: Path, options: list[str], message: str) -> None:
+    file = tmp_path / "kernel.cu"
+    file.write_text(SAXPY)
+    result = CliRunner().invoke(cli, ["prove", str(file), *options])
+    assert result.exit_code == 2 and message in result.output and "Traceback" not in result.output

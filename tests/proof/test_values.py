@@ -1,0 +1,89 @@
+"""Normal forms of integer terms equal the terms that they stand for."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+pytest.importorskip("z3")
+
+import z3
+
+from gemmgen.proof.enumeration import NotEnumerable, evaluate
+from gemmgen.proof.polynomials import Polynomials
+from gemmgen.proof.storing import Digits, Stored, shared_elements
+from gemmgen.proof.values import Value, floor_divide, low_bits
+
+NUMBERS = random.Random(1)
+
+
+def at(value: Value, **numbers: int) -> int:
+    pairs = [(z3.Int(name), z3.IntVal(number)) for name, number in numbers.items()]
+    return int(z3.simplify(z3.substitute(value.z3, *pairs)).as_long())
+
+
+def test_quotients_and_remainders_of_sums_are_exact() -> None:
+    x, y = z3.Ints("x y")
+    for _ in range(150):
+        a, b, c = (NUMBERS.choice([0, 1, -1, 3, 64, -64, NUMBERS.randint(-300, 300)]) for _ in range(3))
+        first, second, bits = NUMBERS.choice([2, 3, 8, 64, 12]), NUMBERS.choice([1, 2, 5, 64]), NUMBERS.choice([1, 3, 6])
+        term = Value(x * a + b * y + c)
+        quotient, rest = floor_divide(floor_divide(term, first), second), low_bits(term, bits)
+        for _ in range(3):
+            here = {"x": NUMBERS.randint(-500, 500), "y": NUMBERS.randint(-500, 500)}
+            number = a * here["x"] + b * here["y"] + c
+            assert at(quotient, **here) == number // first // second and at(rest, **here) == number % (1 << bits)
+
+
+@pytest.mark.parametrize(("factor", "shift"), [(715827883, 32), (43691, 19), (1041204193, 43), (2863311531, 33), (954437177, 33)])
+@pytest.mark.parametrize(("low", "high"), [(0, 1 << 16), (-(1 << 16), 1 << 16), (-(1 << 31), (1 << 31) - 1), (0, (1 << 32) - 1)])
+def test_a_product_with_a_reciprocal_is_the_quotient_it_stands_for(factor: int, shift: int, low: int, high: int) -> None:
+    found = floor_divide(Value(z3.Int("x") * factor, low * factor, high * factor), 1 << shift)
+    for number in (low, low + 1, -1 if low < 0 else 0, 0, 1, 11, 12, high - 1, high, *(NUMBERS.randint(low, high) for _ in range(40))):
+        assert at(found, x=number) == number * factor >> shift
+
+
+def test_terms_of_threads_are_enumerated_and_others_refused() -> None:
+    import numpy as np
+
+    tid, m = z3.Ints("tid m")
+    threads = {tid.get_id(): np.arange(64)}
+    term = z3.If(tid % 8 < 3, tid / 4 * 5 - 1, -tid)
+    assert evaluate(term, threads).tolist() == [t // 4 * 5 - 1 if t % 8 < 3 else -t for t in range(64)]
+    with pytest.raises(NotEnumerable):
+        evaluate(tid + m, threads)
+
+
+def test_polynomials_of_equal_sums_are_equal() -> None:
+    x, y = z3.Ints("x y")
+    forms = Polynomials()
+    assert forms.of((x + 1) * (y - 2) - x * y) == forms.of(y - 2 * x - 2)
+    assert forms.split(3 * x + 7)[0] == forms.split(x + 2 * x)[0]
+
+
+def digits(width: int, blocks: z3.ArithRef | None) -> tuple[z3.ArithRef, z3.ArithRef, z3.ArithRef, Digits]:
+    import numpy as np
+
+    tid, block, turn = z3.Ints("tid block turn")
+    outer = {block.get_id(): blocks, turn.get_id(): None}
+    return tid, block, turn, Digits({tid.get_id(): np.arange(width)}, outer, frozenset(outer))
+
+
+@pytest.mark.parametrize(
+    ("step", "stride", "count", "distinct"),
+    [(256, 256, 1, True), (255, 255, 1, False), (256, 128, 1, False), (512, 512, 2, False), (300, 300, 1, True)],
+)
+def test_stores_of_blocks_and_turns_are_distinct_if_their_digits_do_not_overlap(step: int, stride: int, count: int, distinct: bool) -> None:
+    blocks = z3.Int("blocks")
+    tid, block, turn, known = digits(256, blocks)
+    index = tid + step * block + stride * blocks * turn
+    assert (shared_elements(Polynomials(), [Stored([index], count)], known) == set()) is distinct
+
+
+def test_two_stores_of_one_thread_to_one_element_are_named() -> None:
+    tid, block, turn, known = digits(32, z3.Int("blocks"))
+    index = 64 * block + 64 * z3.Int("blocks") * turn + 2 * tid
+    stores = [Stored([index], 1), Stored([index + 1], 1), Stored([index], 2)]
+    assert shared_elements(Polynomials(), stores, known) == {(0, 2), (1, 2)}
+    assert shared_elements(Polynomials(), [Stored([index], 1), Stored([index + 2], 1)], known) is None
