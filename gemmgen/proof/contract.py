@@ -103,7 +103,7 @@ class _Terms(Walker):
 
 @dataclass(frozen=True)
 class Array:
-    """An array in global memory as the kernel may use it."""
+    """An array in global memory as the kernel may use it; an axis of contiguous elements comes last."""
 
     name: str
     element_bytes: int
@@ -164,11 +164,13 @@ class Contract:
         def terms(formulas: tuple[Formula, ...]) -> tuple[Term, ...]:
             return tuple(self._terms.term(formula.tree) for formula in formulas)
 
+        shape, strides = terms(argument.shape), terms(argument.strides)
+        order = sorted(range(len(shape)), key=lambda axis: isinstance(strides[axis], int) and strides[axis] == 1)
         return Array(
             argument.name,
             ELEMENTS[argument.type].bytes,
-            terms(argument.shape),
-            terms(argument.strides),
+            tuple(shape[axis] for axis in order),
+            tuple(strides[axis] for axis in order),
             argument.alignment,
             argument.writes,
             argument.role == "workspace",

@@ -186,9 +186,9 @@ def _global_goal(known: Knowledge, access: Access, offset: z3.ArithRef, array: A
     if indices is None:
         return f"the offset in {array.name} is no sum of indices times strides"
     goals: list[z3.BoolRef] = []
-    count = _elements(access.size, array.element_bytes)
+    count = _elements(access.size, array)
     if count is None:
-        return f"it touches parts of elements of {array.name}"
+        return f"it touches parts of elements of {array.name}, or several that are not contiguous"
     for place_, (index, extent) in enumerate(zip(indices, array.shape, strict=True)):
         last = index + count - 1 if place_ == len(indices) - 1 else index
         goals += [index >= 0, last < as_term(extent)]
@@ -205,10 +205,14 @@ def _aligned(offset: z3.ArithRef, indices: Sequence[z3.ArithRef], width: int, ar
     return offset % width == 0
 
 
-def _elements(size: Term, element_bytes: int) -> z3.ArithRef | None:
-    """Elements that so many bytes are; None if they are no whole number of elements."""
+def _elements(size: Term, array: Array) -> z3.ArithRef | None:
+    """Elements that so many bytes are; None if they are no whole number of elements, or several that are not contiguous."""
+    element_bytes = array.element_bytes
     if isinstance(size, int):
-        return None if size % element_bytes else z3.IntVal(size // element_bytes)
+        several = size > element_bytes and not (isinstance(array.strides[-1], int) and array.strides[-1] == 1)
+        return None if size % element_bytes or several else z3.IntVal(size // element_bytes)
+    if not (isinstance(array.strides[-1], int) and array.strides[-1] == 1):
+        return None
     return (as_term(size) + (element_bytes - 1)) / element_bytes
 
 
@@ -511,7 +515,7 @@ def _stored_once(lifter: Lifter, verdict: Verdict, array: Array, stores: Sequenc
     places: list[_Place] = []
     for store in stores:
         assert store.address is not None
-        indices, count = element_indices(known, store.address.z3, array), _elements(store.size, array.element_bytes)
+        indices, count = element_indices(known, store.address.z3, array), _elements(store.size, array)
         if indices is None or count is None:
             verdict.obligations += 1
             verdict.unproved.append(f"{place(store)}: its offset in {array.name} is no sum of indices times strides")

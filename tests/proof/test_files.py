@@ -65,8 +65,36 @@ extern "C" __global__ void kernel(int n, const float* x, float* y)
 """
 WARP_SUM_LAUNCH = ["--block", "64", "--grid", "ceil_div(n, 64)", "--array", "x=in f32[n]", "--array", "y=out f32[ceil_div(n, 64)]"]
 
-KERNELS = {"saxpy": (SAXPY, SAXPY_LAUNCH), "sgemm": (SGEMM, SGEMM_LAUNCH), "warp sum": (WARP_SUM, WARP_SUM_LAUNCH)}
+QUADS = """
+extern "C" __global__ void kernel(int m, int n, int ld, const float* x, float* y)
+{
+    int row = (blockIdx.x * 64 + threadIdx.x) * 4;
+    for (int column = 0; column < n; column++)
+        if (row + 3 < m)
+            *(float4*)&y[row + (long long)column * ld] = *(const float4*)&x[row + (long long)column * ld];
+}
+"""
+QUADS_LAUNCH = [
+    "--block",
+    "64",
+    "--grid",
+    "ceil_div(m, 256)",
+    "--array",
+    "x=in f32[m, n : 1, ld] @16",
+    "--array",
+    "y=out f32[m, n : 1, ld] @16",
+]
+QUADS_LAUNCH += ["--expects", "m <= 2147483000", "--expects", "ld >= m", "--expects", "ld % 4 == 0"]
+
+KERNELS = {
+    "columns of quads": (QUADS, QUADS_LAUNCH),
+    "saxpy": (SAXPY, SAXPY_LAUNCH),
+    "sgemm": (SGEMM, SGEMM_LAUNCH),
+    "warp sum": (WARP_SUM, WARP_SUM_LAUNCH),
+}
 MISTAKES = {
+    "the last quad of a column": ("columns of quads", "row + 3 < m", "row < m", "memory"),
+    "a quad beyond the last column": ("columns of quads", "column < n;", "column <= n;", "memory"),
     "a thread too many": ("saxpy", "i < n", "i <= n", "memory"),
     "rows overflow 32 bits": ("sgemm", "A[(long long)row * k", "A[row * k", "memory"),
     "swapped strides": ("sgemm", "C[(long long)row * n", "C[(long long)row * k", "memory"),
