@@ -44,6 +44,7 @@ ELSEWHERE = (
     "multiple_of",
     "alignment",
     "epilogue",
+    "scales",
     "schema_version",
 )
 """Fields of which these strategies take nothing, or whose choices are tested for themselves."""
