@@ -92,7 +92,7 @@ class Verdict:
     """Checks that were made, in words."""
     shapes: list[dict[str, int]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    """What the emulator found, with its places in the source."""
+    """Findings of the emulator, with their places in the source."""
     worst_ratio: float = 0.0
     """Largest error over its bound."""
     seconds: float = 0.0

@@ -42,7 +42,7 @@ class SpecReference:
                 raise SpecError(f"--reference {file}: {name} is an {role} of type {array.type} there, another in the task")
 
     def answers(self, questions: Sequence[Question]) -> list[Arrays]:
-        """What the oracle expects, with its bounds."""
+        """Results that the oracle expects, with their bounds."""
         return [self._over_field(question) if question.field else self._expected(question) for question in questions]
 
     def _case(self, question: Question) -> Case:

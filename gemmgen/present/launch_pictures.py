@@ -65,7 +65,7 @@ def increment_pictures(plan: KernelPlan, sizes: Sequence[int] = ()) -> list[Pict
 
 @dataclass(frozen=True)
 class _Resident:
-    """What one launch of a problem needs of a multiprocessor."""
+    """Resources of a multiprocessor that one launch of a problem needs."""
 
     blocks: int
     threads: int

@@ -30,7 +30,7 @@ class Lifter:
         self.known = Knowledge(module, function, contract, solver)
         self.flow: ControlFlow = control_flow(function)
         self.members: tuple[z3.ArithRef | None, ...] = ()
-        """What the threads that a team's and a warp's barriers order have in common; None where those barriers are not relied on."""
+        """Common part of the threads that a team's and a warp's barriers order; None where those barriers are not relied on."""
         self._paths: dict[int, Path] = {}
         self._deciding: dict[int, frozenset[int]] = {}
 

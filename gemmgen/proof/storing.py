@@ -124,7 +124,7 @@ def _told(polynomials: Polynomials, outer: Mapping[Monomial, int], width: int, d
 
 
 def _cofactor(form: Mapping[Monomial, int], symbol: int) -> dict[Monomial, int] | None:
-    """What a symbol is multiplied with in a sum; None if it occurs in no monomial, or as a square."""
+    """Factor of a symbol in a sum; None if it occurs in no monomial, or as a square."""
     found: dict[Monomial, int] = {}
     for monomial, number in form.items():
         if symbol in monomial:

@@ -63,7 +63,7 @@ def test_a_host_can_launch_from_the_certificate_alone(listing: Listing, folder: 
         assert all(Formula(constraint["condition"]).evaluate(problem) for constraint in launch["constraints"])
 
 
-def test_a_certificate_names_its_verdict_over_the_field_and_its_numeric_class(listing: Listing, folder: LibraryFolder) -> None:
+def test_a_certificate_names_its_verdict_and_numeric_class(listing: Listing, folder: LibraryFolder) -> None:
     for instance in listing.instances:
         known = section(folder, instance)
         assert known["field"]["claim"].startswith("passed, wrong with probability below 2^-")
@@ -80,7 +80,7 @@ def test_a_certificate_says_where_nothing_ran_on_a_device(listing: Listing, fold
             assert known["device_evidence"] == (None if ran else "emulated, never run on the device")
 
 
-def test_a_run_over_the_field_is_quoted_while_source_or_code_are_the_same(listing: Listing, folder: LibraryFolder) -> None:
+def test_a_run_is_quoted_while_source_or_code_are_the_same(listing: Listing, folder: LibraryFolder) -> None:
     instance, evidence = small(listing), read_evidence(folder.evidence)
     facts = keep_facts(listing, folder, listing.targets())
     own = {name: facts[instance.name, name] for name in instance.plans}

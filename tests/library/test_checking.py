@@ -127,7 +127,7 @@ def test_without_evidence_a_certificate_is_unverified(listing: Listing, folder: 
     assert ("json", "unverified") in states(listing, folder)
 
 
-def test_without_a_run_over_the_field_a_certificate_is_unverified(listing: Listing, folder: LibraryFolder) -> None:
+def test_without_a_run_over_the_field_it_is_unverified(listing: Listing, folder: LibraryFolder) -> None:
     (folder.evidence / FIELD_FILE).unlink()
     assert ("json", "unverified") in states(listing, folder)
 

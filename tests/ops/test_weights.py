@@ -93,7 +93,7 @@ def test_signed_codes_need_no_zero_points(bits: int, groups: int) -> None:
     np.testing.assert_array_equal(ops.matmul(a, weight, output="float32"), (a.astype(np.float64) @ weights).astype(np.float32))
 
 
-def test_rows_sorted_by_group_take_their_columns_of_the_activations() -> None:
+def test_rows_sorted_by_group_take_their_columns() -> None:
     """GPTQ's act-order: rows belong to groups in any order, as ``g_idx`` says, or come sorted with a permutation."""
     codes, points, scales, _ = case()
     g_idx = RNG.permutation(np.repeat(np.arange(2), 64))

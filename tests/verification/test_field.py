@@ -115,7 +115,7 @@ CONVOLUTIONS = ("conv2d/mma_sync/residual", "conv2d/mma_sync/output/int32", "con
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS if ALL else CONVOLUTIONS[:2])
-def test_convolutions_of_integers_are_claimed_and_their_slips_caught(name):
+def test_slips_in_convolutions_of_integers_are_caught(name):
     assert verify_field(plan_of(name), bits=1).outcome == "passed"
     old = "value += residual;" if "int32" in name else "fmaf(alpha, value, shift)"
     assert old in source_of(name)

@@ -29,7 +29,7 @@ UNIT_BYTES = 4 * UNIT_WORDS
 
 @dataclass(frozen=True)
 class Weights:
-    """What packed weights stand for: scale (code - zero)."""
+    """Values of packed weights: scale (code - zero)."""
 
     bits: Literal[4, 8]
     group: Literal[32, 64, 128, "column"]

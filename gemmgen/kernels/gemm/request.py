@@ -111,7 +111,7 @@ class GemmRequest(Request):
     """Block scales of A."""
     scaled_b: ScaledBy | None = None
     weights: Weights | None = None
-    """What B stands for where it is packed weights."""
+    """Format of B where it holds packed weights."""
     invariant: Extent = "none"
     """The extent on which no element may depend: that of a batch, along the rows of C, or along its columns where C is transposed."""
 

@@ -161,7 +161,7 @@ def test_sums_are_right_in_any_direction(more: dict[str, Any]) -> None:
     assert verified({"kind": "gemm", **more, "epilogue": SUMS}) == []
 
 
-def test_an_infinity_of_which_nothing_is_known_leaves_extrema_open() -> None:
+def test_an_infinity_without_a_known_sign_leaves_extrema_open() -> None:
     terms = Tracked(np.array([-np.inf, 2.0]), np.array([np.inf, 0.0]), "f32")
     value, bound = extremum("max", terms, (0,), np.array([1.0]))
     assert value == 2.0 and bound == np.inf

@@ -171,7 +171,7 @@ def test_block_scales_for_other_types_are_refused() -> None:
         gemmgen.for_problem("gemm:256,256,256,nt,bf16,scales_a=1x128", device="H200")
 
 
-def test_the_transposed_product_has_the_scales_of_the_other_factor() -> None:
+def test_a_transposed_product_has_scales_of_the_other_factor() -> None:
     request = read_problem("gemm:256,384,512,nt,e4m3,scales_a=1x128,scales_b=128x128").request
     turned = request.transposed
     assert turned.scaled_a is not None and turned.scaled_a.block.lines == 128

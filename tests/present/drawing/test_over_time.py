@@ -51,7 +51,7 @@ def test_waves_are_those_of_the_problem() -> None:
     assert launch.blocks == 32 * 32 and launch.multiprocessors == 132
 
 
-def test_registers_and_occupancy_are_those_of_the_compiled_kernel() -> None:
+def test_registers_and_occupancy_are_of_the_compiled_kernel() -> None:
     plan = gemmgen.plan("gemm/v0_naive")
     used = KernelResources(200, 0, 0, 0, 0, 0, 0, 0, 1024)
     estimated, compiled = (
