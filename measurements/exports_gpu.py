@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -56,17 +57,29 @@ def built(folder: Path, device: str, include: str) -> Any:
     return importlib.import_module("llama")
 
 
+def header_folder() -> str:
+    """A folder with cuda.h. Ends the program with a message if there is none."""
+    places = [Path(root) / "include" for root in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda") if root]
+    places += [found.parent for entry in sys.path for found in Path(entry).glob("nvidia/**/include/cuda.h")]
+    places += [found.parent for found in Path("/usr/local").glob("cuda-*/include/cuda.h")]
+    for place in places:
+        if (place / "cuda.h").is_file():
+            return str(place)
+    raise SystemExit("no cuda.h found: pass its folder as --include, or pip install nvidia-cuda-runtime")
+
+
 def main() -> None:
     """Builds, calls and compares."""
-    import torch
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="H200")
-    parser.add_argument("--include", default="/usr/local/cuda/include", help="the folder of cuda.h")
+    parser.add_argument("--include", help="the folder of cuda.h; by default that of a toolkit or of NVIDIA's packages for Python")
     arguments = parser.parse_args()
+    include = arguments.include or header_folder()
+    import torch
+
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
-        package = built(Path(folder), arguments.device, arguments.include)
+        package = built(Path(folder), arguments.device, include)
         for name, layer in package.LAYERS.items():
             operator = getattr(torch.ops.llama, name)
             for rows in CALLED:

@@ -96,6 +96,7 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "verification/field.py": "layouts of images in a reference over a field",
     },
     "elementwise": {
+        "ops/normalisation.py": "maps of rows, after their reductions",
         "dispatch/profiles.py": "operators of torch that are chains of operations",
         "kernels/cpu_gemm/plan.py": "the code of a reason against operations",
         "kernels/epilogue/steps.py": "the same",
