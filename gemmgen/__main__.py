@@ -1,6 +1,6 @@
-"""The command ``gemmgen``, also as ``python -m gemmgen``: what an interrupt does before and after a command runs.
+"""The command ``gemmgen``, also as ``python -m gemmgen``, and its handling of interrupts before and after a command runs.
 
-Modules take a part of a second to import. Who interrupts meanwhile means the command, not a module, and sees no traceback of one.
+Modules take a part of a second to import. An interrupt during that time ends the command without a traceback.
 """
 
 import os
@@ -12,7 +12,7 @@ INTERRUPTED = 130  # as in gemmgen.cli.exit_codes, which is not imported yet
 
 def main() -> None:
     """Runs the command line; an interrupt ends it quietly whenever it comes."""
-    # A shell starts what runs in the background with interrupts ignored: that stays so.
+    # A shell starts background commands with interrupts ignored; this setting is kept.
     handles = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if handles:
         signal.signal(signal.SIGINT, _leave)

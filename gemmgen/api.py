@@ -114,7 +114,7 @@ def verify(
 
     ``backend``: ``auto`` takes the GPU if there is one, else the emulator. On a GPU the architecture is the device's. Instances for a
     processor run on this one, whatever ``backend`` says.
-    ``progress`` is called after each case; ``counters`` adds what one case costs to the report. Raises
+    ``progress`` is called after each case; ``counters`` adds the cost of one case to the report. Raises
     ``EnvironmentMissing`` if a GPU is asked for and there is none.
     """
     from gemmgen.runtime.backends import find_backend

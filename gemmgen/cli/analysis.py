@@ -208,7 +208,7 @@ def fetch_lines(fetched: Sequence[Fetch], operations: float, unit: str, l2: Figu
 
 
 def _fetch_rate(fetched: Sequence[Fetch], seconds: float, memory: Figure | None) -> str:
-    """Rate at which tiles were fed, as a part of the memory's bandwidth: what exceeds that, the L2 served."""
+    """Rate at which tiles were fed, as a fraction of the memory bandwidth; the L2 served any excess."""
     achieved = sum(fetch.moved for fetch in fetched) / seconds
     text = f"{rate(achieved, 'B/s')} with what tiles fetch again"
     if memory is None:

@@ -115,7 +115,7 @@ def _print(choice: Choice, asked: str, notes: Sequence[tuple[str, str]]) -> None
     error = accuracy_of(choice.request.kind, option.plan, option.dimensions)
     if error is not None:
         lines.append(("error", error))
-    if works:  # kernels before a product, which split its factors, say, have blocks of their own
+    if works:  # kernels that run before the product, for example to split its factors, have their own blocks
         work = max(works, key=lambda one: one.blocks * one.steps * one.operations)
         resident = max(1, resident_blocks(work, device))
         waves = work.blocks / (resident * device.sm_count)

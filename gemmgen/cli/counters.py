@@ -25,7 +25,7 @@ _TABLE_WIDTH = 110
 
 
 def print_counters(counters: Counters) -> None:
-    """The table by line, totals below it, and what the columns mean. A narrow terminal has two lines for each line of the source."""
+    """The table by line, totals below it, and the meaning of the columns. A narrow terminal has two lines for each line of the source."""
     lines = counters.memory_lines
     files = {line.file for line in lines}
     rows = [[_where(line, len(files) > 1), line.text, *_cells(line.tally)] for line in lines]
@@ -58,7 +58,7 @@ def terminal_width() -> int | None:
 
 
 def _print_lines(cells: Sequence[str], width: int) -> None:
-    """A line of the source, cut off if need be, and below it what it counts."""
+    """A source line, cut off if necessary, and its counts below it."""
     where, source, *values = cells
     indent = " " * (len(where) + 2)
     room = max(width - len(indent), 20)

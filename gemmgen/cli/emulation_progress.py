@@ -34,7 +34,7 @@ class EmulationProgress:
             return
         self._told = now
         if done >= total:
-            # The next launch has a time of its own.
+            # The next launch is timed separately.
             self._began = now
         text = describe(done, total, now - self._began)
         if terminal:

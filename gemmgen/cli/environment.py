@@ -1,4 +1,4 @@
-"""Finds out what this machine has that gemmgen can use, and what each missing piece costs. Never raises."""
+"""Finds the tools on this machine that gemmgen can use, and the features that each missing tool disables. Never raises."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Status = Literal["ok", "missing", "warning"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One piece of the environment. `cost` says what its state costs the user and how to mend it; empty when ok."""
+    """One piece of the environment. `cost` states the disabled features and the fix; empty when ok."""
 
     name: str
     status: Status
@@ -55,7 +55,7 @@ def examine() -> list[Finding]:
     for name, probe in probes:
         try:
             findings.extend(probe())
-        except Exception as error:  # a diagnosis must not fail on what it diagnoses
+        except Exception as error:  # a diagnosis must not fail on the fault that it diagnoses
             findings.append(Finding(name, "warning", f"could not be examined: {type(error).__name__}: {error}"))
     return findings
 

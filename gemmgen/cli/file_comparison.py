@@ -1,4 +1,4 @@
-"""Files of kernels as sides of a comparison: what gemmgen rendered, edited or not, and kernels of anybody's."""
+"""Kernel files as sides of a comparison: files rendered by gemmgen, edited or not, and any other CUDA kernels."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _rendered_side(name: str, text: str, fields: dict[str, object], target: Arch
             f"{name}: the spec in its head launches {missing[0]}, which the file does not have; rename it back, or remove the head"
         )
     rendered = gemmgen.render(plan).text
-    # The model knows specs, not what was changed by hand.
+    # The model knows specs, not manual changes.
     seconds = predicted_seconds(plan, device) if text == rendered else None
     return instance_side(name, analyse(plan, binary, device), seconds, text)
 

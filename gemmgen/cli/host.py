@@ -1,4 +1,4 @@
-"""Commands on specs for processors: what differs from those on specs for GPUs."""
+"""Commands on specs for CPUs, where they differ from those on specs for GPUs."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def verification_reports(files: Sequence[SpecFile], overrides: Sequence[str], sa
 
 
 def print_compiled(planned: Sequence[PlannedSpec], as_json: bool) -> None:
-    """Compiles specs and shows what came out."""
+    """Compiles specs and shows the results."""
     from gemmgen.toolchain.compilation import compile_host_plan
 
     compiled = [(item, compile_host_plan(item.plan)) for item in planned]
@@ -151,7 +151,7 @@ def print_benchmark(
 
 
 def print_analysis(planned: Sequence[PlannedSpec], sizes: tuple[int, ...] | None, seconds: float | None, as_json: bool) -> None:
-    """Shows what specs compile to, what their blocks are to the caches, and what bounds a problem on this processor."""
+    """Shows the machine code of specs, the cache use of their blocks, and the limits of a problem on this CPU."""
     from gemmgen.cli.output import duration
     from gemmgen.cli.sections import print_sections
     from gemmgen.hardware.cpu import runs_here

@@ -20,7 +20,7 @@ Entry = Mapping[str, Any]
 
 
 def print_list(entries: Sequence[Entry], folder: LibraryFolder) -> None:
-    """The instances in the order of their specs, each with what its certificates say."""
+    """The instances in the order of their specs, with a summary of their certificates."""
     rows: list[list[str | Text]] = []
     for entry in sorted(entries, key=lambda entry: (entry["kind"], entry["spec_name"])):
         certificates = list(folder.certificates(entry).values())
@@ -57,7 +57,7 @@ def _proved(certificates: Sequence[Entry]) -> str:
 
 
 def print_certificates(entry: Entry, certificates: Sequence[Entry]) -> None:
-    """One instance: what it is, how it is launched, and what is known of it on each architecture."""
+    """One instance: its spec, its launch, and the evidence for each architecture."""
     first = certificates[0]
     click.echo(click.style(entry["name"], fg="cyan", bold=True))
     click.echo(printable(f"{entry['description']}\nSpec {entry['spec_name']}, source {entry['source']}"))

@@ -74,7 +74,7 @@ def complete_field(kinds: list[str], incomplete: str) -> list[CompletionItem]:
 
 
 def named_specs(context: click.Context) -> list[str]:
-    """The specs on a command line that is not complete: click leaves what stands before an option without its value in ``args``."""
+    """The specs on a command line that is not complete: click leaves the words before an option without a value in ``args``."""
     params = context.params
     for found in (params.get("specs"), [params.get("spec")], [params.get("first")], context.args, params.get("names")):
         if found and found[0]:

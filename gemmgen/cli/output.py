@@ -42,9 +42,8 @@ def print_json(data: Any) -> None:
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]]) -> None:
     """A table on standard output, as wide as the terminal; as wide as its content where there is none.
 
-    Where the terminal is too narrow to show every column, each row becomes a card: what the first column says, and below it all
-    others by their titles.
-    """
+    Where the terminal is too narrow to show every column, each row becomes a card: the value of the first column, and below it all others
+    by their titles."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -64,7 +63,7 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]])
 
 
 def _print_cards(columns: Sequence[Column], rows: Sequence[Sequence[Text]]) -> None:
-    """Each row of a table on lines of its own, under the name that its first column has."""
+    """Each row of a table on separate lines, under the value of its first column."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

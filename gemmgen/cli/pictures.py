@@ -13,7 +13,7 @@ PAGES = (".html", ".htm")
 
 
 def require_form(path: Path) -> None:
-    """Raises ``GemmgenError`` for a file that would not hold what its name says, before anything is drawn."""
+    """Raises ``GemmgenError`` for a file whose name does not fit its contents, before anything is drawn."""
     if path.suffix.lower() not in FORMS:
         folder = "" if path.suffix else f", or {path}/ for a folder with an SVG of each"
         raise GemmgenError(f"{path}: pictures are written as {', '.join(FORMS)}; name the file so{folder}")

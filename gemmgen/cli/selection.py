@@ -27,7 +27,7 @@ KERNEL_SUFFIXES = (".cu", ".ptx")
 
 @dataclass(frozen=True, slots=True)
 class SpecFile:
-    """A spec's file, and what the user calls it."""
+    """A spec's file, and the name that the user gave."""
 
     label: str
     path: Path
@@ -40,7 +40,7 @@ class SpecFile:
 
     @property
     def kind(self) -> object:
-        """The value of ``kind``, whatever it is. Raises ``SpecError`` for a file that cannot be read."""
+        """The value of ``kind``, of any type. Raises ``SpecError`` for a file that cannot be read."""
         from gemmgen.kernels.spec_files import spec_fields
 
         return self.spec.kind if self.spec is not None else spec_fields(self.path).get("kind")
@@ -76,8 +76,8 @@ def find_specs(arguments: Iterable[str]) -> list[SpecFile]:
 
 
 def _resolved(file: SpecFile) -> SpecFile:
-    """The file with the kernel that is chosen, where its spec leaves that open. A file that cannot be read stays as it is: what reads it
-    later reports that."""
+    """The file with the kernel that is chosen, where its spec leaves that open. A file that cannot be read is left alone; its reader
+    reports the error later."""
     from gemmgen.kernels.variants import split_variant
     from gemmgen.kernels.yaml_files import read_text
 
@@ -169,7 +169,7 @@ def _find(argument: str) -> Iterator[SpecFile]:
 
 
 def writable(option: str, name: str) -> Path:
-    """The path, before hours are spent on what belongs there. Raises ``GemmgenError`` if it cannot be written."""
+    """The path, checked before hours are spent on its contents. Raises ``GemmgenError`` if it cannot be written."""
     path = Path(name)
     try:
         if path.is_dir():

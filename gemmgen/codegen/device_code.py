@@ -1,4 +1,5 @@
-"""Device functions that are the same in every kernel: files of CUDA below ``templates/device``, of which a kernel takes what it uses.
+"""Device functions that are the same in every kernel: files of CUDA below ``templates/device``; a kernel includes the functions that it
+uses.
 
 A kernel's template has a line with ``MARK`` where they go. The files are plain CUDA, each of which compiles alone. A definition is
 a block of lines without an empty one: a comment, then a function, a struct or a constant.

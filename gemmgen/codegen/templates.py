@@ -1,7 +1,7 @@
 """The language of the templates: Jinja, and two conventions that keep its marks out of the kernels.
 
 A building block is named by its file: ``output.store(plan)`` is the macro ``store`` of ``output.cu.j2``, of the template's own
-folder first, else of those that all families share. No template imports what it finds so.
+folder first, else of those that all families share. No template imports such a macro itself.
 
 An expression that stands alone on a line is put in with the indentation of that line, and the line goes with it if it is empty.
 """
@@ -74,7 +74,7 @@ def referenced(environment: jinja2.Environment, source: str, name: str) -> list[
 
 
 def without_empty_lines(text: str) -> str:
-    """``text`` without the lines whose only expression was empty, and without what empty expressions left within joined lines."""
+    """``text`` without the lines whose only expression was empty, and without the remains of empty expressions within joined lines."""
     return _EMPTY_LINE.sub("", text).replace(_NOTHING, "")
 
 
@@ -90,7 +90,7 @@ def recorded_macros() -> Iterator[set[tuple[str, str]]]:
 
 
 def used_text(root: Path, template: str, used: Iterable[tuple[str, str]]) -> str:
-    """The text of a kernel's template and of the macros that its rendering called, with the macros of their own files that these name.
+    """The text of a kernel's template and of the macros that its rendering called, with the macros of the same files that these use.
 
     A macro that nothing calls is no part of it.
     """

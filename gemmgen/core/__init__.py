@@ -1,1 +1,1 @@
-"""Errors, formulas, files and the compile cache: what every other part stands on."""
+"""Errors, formulas, files and the compile cache, which all other parts use."""

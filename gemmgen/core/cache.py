@@ -4,11 +4,10 @@ Layout under the cache directory: `v1/<key>/` holds an entry's files and `meta.j
 entries being built or removed. An entry is built in `v1.tmp`, its meta file written last, and renamed into place as a whole;
 the time of the folder is that of the last read.
 
-What a cache holds is executed on a GPU, so it counts only where this user can have written it: the folders are the user's own
-and nobody else may write them, nothing in them is reached through a link, and every meta file carries an HMAC under a secret
-of the user's that lies outside the cache. Whatever does not prove itself is a miss and is removed. A cache that cannot be
-used works as far as it can and warns once; it never makes a compilation fail.
-"""
+The contents of a cache are executed on a GPU, so only entries written by this user are trusted: the folders belong to the user and no other
+user may write them, nothing in them is reached through a link, and every meta file carries an HMAC under a secret of the user that lies
+outside the cache. Whatever does not prove itself is a miss and is removed. A cache that cannot be used works as far as it can and warns
+once; it never makes a compilation fail."""
 
 from __future__ import annotations
 
@@ -59,7 +58,7 @@ _SIZE = re.compile(r"\s*(\d{1,18})\s*([KMGT]?)(?:i?B)?\s*", re.IGNORECASE)
 
 
 class CacheWarning(UserWarning):
-    """The cache cannot be used as asked; the work goes on without it."""
+    """The cache cannot be used as requested; the command continues without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +195,7 @@ class Cache:
 
     @contextmanager
     def _open(self, part: str, *, create: bool = False) -> Iterator[int]:
-        """A descriptor of one of the two folders, after a look at who may write it and the folder that it is in."""
+        """A descriptor of one of the two folders, after checking the write permissions of it and of its parent."""
         with open_private_folder(self.directory, create=create) as directory, open_private_folder(part, directory, create=create) as found:
             yield found
 
@@ -239,9 +238,8 @@ class Cache:
     def _keep_within_limit(self, added_bytes: int) -> None:
         """Removes the least recently used entries if the limit is exceeded.
 
-        Looking costs time in proportion to the entries, so it happens when this process alone has stored enough to
-        exceed the limit, and at random otherwise, for what other processes have stored.
-        """
+        The check takes time in proportion to the entries. It happens when this process alone has stored enough to exceed the limit, and
+        otherwise at random, because other processes store entries too."""
         self._estimated_bytes += added_bytes
         if self._estimated_bytes <= self.limit_bytes and secrets.randbelow(_STORES_BETWEEN_SCANS):
             return
@@ -289,7 +287,7 @@ def _build(building: int, name: str, key: str, files: Mapping[str, bytes], secre
 
 
 def _proof(meta: Mapping[str, object], secret: bytes) -> str:
-    """The HMAC-SHA256 of what a meta file says (RFC 2104)."""
+    """The HMAC-SHA256 of a meta file's contents (RFC 2104)."""
     return hmac.new(secret, json.dumps(meta, sort_keys=True).encode(), hashlib.sha256).hexdigest()
 
 
@@ -312,7 +310,7 @@ def _read_entry(entries: int, key: str, secret: bytes) -> dict[str, bytes] | Non
 
 
 def _delete(name: str, folder: int) -> None:
-    """Deletes a file, a link or a folder with all that is in it; never what a link leads to."""
+    """Deletes a file, a link or a folder with its contents; never the target of a link."""
     try:
         os.unlink(name, dir_fd=folder)
     except IsADirectoryError:
@@ -322,7 +320,7 @@ def _delete(name: str, folder: int) -> None:
 
 
 def _remove_leftovers(building: int) -> None:
-    """Deletes what killed processes left half-built: named a minute ago or longer, and locked by nobody."""
+    """Deletes half-built entries of killed processes: at least a minute old, and not locked."""
     with contextlib.suppress(OSError):
         for name in os.listdir(building):
             born = name.split("-")[0]

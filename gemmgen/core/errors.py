@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Reason that something asked for cannot be done: which field, what it got, what it needs and what to try.
+    """Reason that a request cannot be served: the field, the value found, the value needed and a fix to try.
 
     `code` is stable and meant for programs and tests; the other fields are text for people. Empty fields are left out
     of the message.
@@ -23,7 +23,7 @@ class Reason:
     """The mistake in words, where what it got and what it needs do not tell it."""
 
     def __str__(self) -> str:
-        """The reason on one line, whatever line breaks its parts contain."""
+        """The reason on one line, even if its parts contain line breaks."""
         where = f"{self.field}: " if self.field else ""
         got = f"got {self.got}" if self.got else ""
         need = f"need {self.need}" if self.need else ""

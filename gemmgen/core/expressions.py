@@ -61,7 +61,7 @@ SYMBOLS: dict[type[ast.AST], str] = {
 
 
 class NotInGrammar(Exception):
-    """A text cannot be read, or has a part that its grammar has not; the message says which."""
+    """A text cannot be parsed, or contains a part that the grammar lacks; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def read(text: str, grammar: Grammar, most_nodes: int | None = None) -> ast.expr
 
 
 class Walker:
-    """Works out a tree that was read with ``grammar``. Subclasses say what names and members are."""
+    """Works out a tree that was read with ``grammar``. Subclasses define names and members."""
 
     grammar: ClassVar[Grammar]
 
@@ -173,7 +173,7 @@ class Walker:
         return BINARY[type(op)](left, right)
 
     def value(self, node: ast.expr) -> Any:
-        """The value of a node; ``and``, ``or`` and conditionals work out only what decides."""
+        """The value of a node; ``and``, ``or`` and conditionals evaluate only the operands that they need."""
         match node:
             case ast.Name(id=name):
                 return self.name(name)

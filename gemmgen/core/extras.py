@@ -9,7 +9,7 @@ _REQUIREMENT = re.compile(r"""(?P<package>[^;]+?)\s*;\s*extra\s*==\s*['"](?P<ext
 
 
 def install_command(extra: str) -> str:
-    """The command that installs what an extra of gemmgen's is made of, by the names of the packages themselves.
+    """The command that installs the packages of one of gemmgen's extras by their own names.
 
     It is right however gemmgen got here: from an index, a wheel or a checkout.
     """

@@ -21,7 +21,7 @@ MAXIMUM_BYTES = 2**27
 def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
     """A plain file, open for reading.
 
-    A named pipe is an error, not a wait for whoever might write to it; a pipe that the shell made is opened. Raises OSError.
+    A named pipe is an error instead of a wait for a writer; a pipe made by the shell is opened. Raises OSError.
     """
     waits = _stands_for_open(path)
     stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if waits else os.O_NONBLOCK)), "rb")
@@ -52,12 +52,10 @@ def read_plain_text(path: str | os.PathLike[str]) -> str:
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> bool:
     """Writes `content` to `path`; returns whether the file changed. Text is UTF-8, line ends as given.
 
-    The content goes to a temporary file beside `path`, which then takes its place in one step; a file that already
-    holds it is not touched. A symbolic link gives way to the file; where it leads, nothing is written. Missing folders
-    are made. A device or a pipe, such as /dev/stdout, is written to and stays what it is; a named pipe that nobody reads is
-    an error. Raises OSError.
-    """
-    # A file name of the system may hold what UTF-8 does not: a question mark stands for it.
+    The content goes to a temporary file beside `path`, which then takes its place in one step; a file that already holds it is not touched.
+    A symbolic link gives way to the file; where it leads, nothing is written. Missing folders are made. A device or a pipe, such as
+    /dev/stdout, is written to and not replaced; a named pipe without a reader is an error. Raises OSError."""
+    # A file name of the system may contain bytes that are not UTF-8; each is replaced by a question mark.
     data = content.encode("utf-8", "replace") if isinstance(content, str) else content
     if _is_special(path):
         with open(path, "wb", opener=None if _stands_for_open(path) else _open_to_write_without_waiting) as stream:
@@ -98,7 +96,7 @@ def _open_to_write_without_waiting(path: str, flags: int) -> int:
 
 
 def _is_special(path: str | os.PathLike[str]) -> bool:
-    """True if a path is a pipe or a device, or stands for something open, whatever that is."""
+    """True if a path is a pipe or a device, or stands for an open file of any kind."""
     if _stands_for_open(path):
         return True
     try:

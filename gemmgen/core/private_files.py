@@ -57,7 +57,7 @@ def open_private_folder(name: str | os.PathLike[str], parent: int | None = None,
 
 
 def make_folder(name: str | os.PathLike[str], parent: int | None = None) -> None:
-    """Makes a folder, and those above it, with `FOLDER_MODE` whatever the umask; one that exists stays as it is."""
+    """Makes a folder, and those above it, with `FOLDER_MODE` regardless of the umask; an existing folder is not changed."""
     try:
         os.mkdir(name, FOLDER_MODE, dir_fd=parent)
     except FileExistsError:
@@ -99,7 +99,7 @@ def read_file(name: str, folder: int, limit_bytes: int) -> bytes:
 
 
 def create_file(name: str, folder: int, content: bytes) -> None:
-    """Makes a new file with `FILE_MODE` whatever the umask. Raises ``FileExistsError`` if the name is taken, by whatever it is."""
+    """Makes a new file with `FILE_MODE` regardless of the umask. Raises ``FileExistsError`` if the name is taken."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(name, flags, FILE_MODE, dir_fd=folder), "wb") as file:
         os.fchmod(file.fileno(), FILE_MODE)

@@ -1,3 +1,3 @@
-"""The version of gemmgen, for everything that is generated to name."""
+"""The version of gemmgen, which all generated files name."""
 
 __version__ = "0.1.0"

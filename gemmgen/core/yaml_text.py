@@ -45,7 +45,7 @@ _TEXT_SINCE = re.compile(
 
 
 class YamlTextError(ValueError):
-    """A text that is not valid YAML, or holds what specs must not; the message says where."""
+    """A text that is not valid YAML, or contains values that specs must not; the message gives the position."""
 
 
 class _Misplaced(Exception):

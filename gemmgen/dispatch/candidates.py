@@ -1,4 +1,4 @@
-"""The instances to choose from: those of the library, and all other specs that come with gemmgen for what none of them can do."""
+"""The instances to choose from: those of the library, and the other shipped specs for problems that none of them serves."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def candidates(kind: str) -> tuple[Candidate, ...]:
 
 @cache
 def reserves(kind: str) -> tuple[Candidate, ...]:
-    """The other specs of a family that come with gemmgen: for what none of the candidates can do."""
+    """The other shipped specs of a family, for problems that none of the candidates serves."""
     known = {candidate.label for candidate in candidates(kind)}
     return _made(kind, shipped_specs().keys() - known)
 
@@ -73,7 +73,7 @@ def _made(kind: str, labels: Collection[str]) -> tuple[Candidate, ...]:
 def _read(path: Path, kind: str) -> KernelSpec | None:
     """The spec in a file; None for those of other kinds, and for those that cannot be read."""
     try:
-        # Most files say so in a line of their own; what they say otherwise is found out by reading them whole.
+        # Most files state it on one line; the others are parsed completely.
         said = _KIND.search(split_variant(path)[0].read_text())
         spec = load_spec(path) if said is None or said["kind"] == kind else None
     except (OSError, ValueError, SpecError):
@@ -98,7 +98,7 @@ def _listed() -> dict[str, bool]:
 
 @cache
 def _built() -> dict[str, _Built]:
-    """For each instance of the library, by the label of its spec, what the manifest says; empty without one."""
+    """For each instance of the library, by the label of its spec, its entry in the manifest; empty without one."""
     try:
         entries = read_manifest(resource_directory("generated"))["instances"]
         return {

@@ -1,4 +1,4 @@
-"""The kernel that a named problem gets on a device; for a problem that gets none, what stands in the way and the nearest that is served."""
+"""The kernel that a named problem gets on a device; for a problem that gets none, the obstacle and the nearest problem that is served."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def host_device() -> Device:
 
 def problem_device(architecture: Architecture | None) -> Device:
     """The device that a problem is asked about where none is named: this machine's GPU if it has the architecture, else the first known
-    one that has, or what choices are made for without a GPU. Raises ``SpecError`` for an architecture without a known device."""
+    device that has it, or the default device without a GPU. Raises ``SpecError`` for an architecture without a known device."""
     from gemmgen.core.errors import EnvironmentMissing
 
     known = [*DEVICES.values()] if architecture is not None else [host_device()]

@@ -24,11 +24,11 @@ class Matcher(Protocol):
         """Problems that instances are timed on to know which is best where, as ``parse_request`` reads them, most useful first."""
 
     def operand_orders(self, plan: Any) -> Mapping[str, str]:
-        """For operands that an instance reads in an order of its own, that order, as functions of ``gemmgen.layouts`` know it."""
+        """The storage order of operands that an instance reads in a special order, as functions of ``gemmgen.layouts`` know it."""
 
 
 class Settings(Protocol):
-    """Of a matcher whose instances leave something to the launch: the function ``settings``."""
+    """The function ``settings`` of a matcher whose instances leave a choice to the launch."""
 
     def __call__(self, plan: Any, dimensions: Mapping[str, int], device: Device) -> Sequence[Mapping[str, int]]:
         """Values worth trying for dimensions of a problem that no array fixes, such as a number of slices of k."""
@@ -40,14 +40,14 @@ def settings_of(kind: str) -> Settings | None:
 
 
 class NumericClasses(Protocol):
-    """Of a matcher that knows which instances give a row the same bits: the function ``numeric_class_of``."""
+    """The function ``numeric_class_of`` of a matcher that knows the instances that give a row the same bits."""
 
     def __call__(self, plan: Any, dimensions: Mapping[str, int]) -> str | NoClass:
         """Name of an instance's class; or why it has none: a row's bits depend on how many rows there are."""
 
 
 def numeric_class_of(plan: KernelPlan, dimensions: Mapping[str, int]) -> str | NoClass:
-    """Name of the class of instances that give a row the same bits: one of its own for each instance where the family knows no classes."""
+    """Name of the class of instances that give a row the same bits: a separate one per instance if the family has no classes."""
     own: NumericClasses | None = getattr(part(plan.spec.kind, "matcher"), "numeric_class_of", None)
     return plan.name if own is None else own(plan, dimensions)
 
@@ -59,7 +59,7 @@ def numeric_class_at(plan: KernelPlan, dimensions: Mapping[str, int], terms: int
 
 
 class Adapted(Protocol):
-    """Of a matcher whose instances gain from features of an architecture: the function ``adapted``."""
+    """The function ``adapted`` of a matcher whose instances gain from features of an architecture."""
 
     def __call__(self, spec: Any, architecture: Architecture) -> KernelSpec:
         """A fitted spec with those features."""

@@ -1,4 +1,4 @@
-"""A model of the time of an instance on a device: roofline, tiles and waves, latencies, and what division of k costs.
+"""A model of the time of an instance on a device: roofline, tiles and waves, latencies, and the cost of dividing k.
 
 The roofs are those of ``gemmgen.hardware.target``. Blocks are spread over the SMs in waves; a wave that does not fill the device takes
 as long as its fullest SM does (tile and wave quantisation, NVIDIA's "Matrix Multiplication Background User's Guide"). On an SM,

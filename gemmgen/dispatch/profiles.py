@@ -1,8 +1,7 @@
 """Problems of a model from what was recorded of it: traces of torch's profiler, NVTX ranges in exports of Nsight Systems, or lists.
 
-These are files of others: their size, the number of events and of distinct problems are bounded, and whatever has another form than
-expected is passed over.
-"""
+These files come from other tools: their size, the number of events and of distinct problems are bounded, and entries of unexpected form are
+skipped."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def _common_class(table: Table | None, requests: Sequence[Request], device: Devi
 
 def _rank(option: Option) -> tuple[float, bool, int, float, str]:
     """Order of options: the time, and where estimates agree in three digits, instances as the library has them first, then by how
-    many parameters the kernel receives only at launch. The model does not see what a kernel saves that knows more when it is compiled."""
+    many parameters the kernel receives only at launch. The model does not include the savings of sizes that are known at compile time."""
     seconds = option.seconds if option.source == "measured" else float(f"{option.seconds * option.fit.margin:.3g}")
     arguments = sum(len(launch.arguments) for launch in option.plan.sequence.launches)
     return seconds, bool(option.fit.derived), arguments, option.seconds, option.plan.name

@@ -96,11 +96,10 @@ class Table:
     def estimate(self, near: Sequence[tuple[float, Row]], instance: str, model_seconds: float, model: RowModel) -> tuple[float, Source]:
         """Seconds of an instance on a request that has ``near`` it, and where they come from.
 
-        A row for this very problem decides: by its time where it was timed on this device, else by how much the model is off there for
-        this instance. Otherwise the model is corrected, in logarithms, by what the nearest rows say: by how much it is off there for all
-        instances alike, and by how much more for this one. The farther these rows are, the less of the latter is believed. ``model``
-        gives the model's seconds for a row.
-        """
+        A row for this very problem decides: by its time where it was timed on this device, else by how much the model is off there for this
+        instance. Otherwise the model is corrected, in logarithms, by its errors in the nearest rows: the error that all instances share
+        there, and the additional error of this one. The farther these rows are, the less of the latter is believed. ``model`` gives the
+        model's seconds for a row."""
         if near and near[0][0] == 0 and instance in near[0][1].times:
             if not self.borrowed:
                 return near[0][1].times[instance] * 1e-6, "measured"

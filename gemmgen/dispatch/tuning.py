@@ -172,7 +172,7 @@ class Tuner:
         return table, outcome
 
     def _existing(self, device: Device) -> Table:
-        """The table that is continued, what its rows have from the model brought up to date."""
+        """The table that is continued, with the values of the model brought up to date."""
         if not self.path.exists():
             return Table(device.name, ())
         table = read_table(self.path)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """A meaning of floating-point instructions. Integer instructions and everything that moves bits mean the same in all of them."""
+    """A meaning of floating-point instructions. Integer instructions and all instructions that move bits mean the same in all of them."""
 
     name: str
     tables: tuple[str, ...]

@@ -103,7 +103,7 @@ def _heeded(body: Sequence[Instruction]) -> frozenset[str]:
 
 
 def polls(body: Sequence[Instruction]) -> Instruction | None:
-    """The first instruction that can see what other threads do."""
+    """The first instruction that can see effects of other threads."""
     return next((instruction for instruction in body if _can_observe_others(instruction)), None)
 
 
@@ -117,7 +117,7 @@ def is_warp_synchronous(instruction: Instruction) -> bool:
 
 
 def may_park(instruction: Instruction) -> bool:
-    """True if lanes may have to wait before this instruction for what an engine does."""
+    """True if lanes may have to wait for an engine before this instruction."""
     match instruction.opcode:
         case "mbarrier":
             return instruction.has("try_wait") or instruction.has("test_wait")

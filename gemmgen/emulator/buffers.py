@@ -31,13 +31,11 @@ PAGE = 256
 class Buffer:
     """An array as a kernel's pointer argument, with its address under control.
 
-    The kernel sees the array's first byte at an address that is `offset_bytes` modulo `alignment` (a power of two, at
-    least 16); by default, at the array's own offset from the start of the array that owns its memory. `name` appears in
-    messages; `writable=False` makes stores to it an error. `written` has one flag a byte, False where nothing has been
-    written yet; a launch that looks for hazards adds what it writes. None: all of the array holds data. `pointers` are places in
-    the array, in bytes, that hold the addresses of other buffers, or tensor maps. `origin` is the byte of the array that the
-    kernel's pointer leads to: with negative strides not the first.
-    """
+    The kernel sees the array's first byte at an address that is `offset_bytes` modulo `alignment` (a power of two, at least 16); by
+    default, at the array's own offset from the start of the array that owns its memory. `name` appears in messages; `writable=False` makes
+    stores to it an error. `written` has one flag per byte, False where nothing has been written yet; a launch with hazard checks updates
+    it. None: all of the array holds data. `pointers` are places in the array, in bytes, that hold the addresses of other buffers, or tensor
+    maps. `origin` is the byte of the array that the kernel's pointer leads to: with negative strides not the first."""
 
     array: np.ndarray
     offset_bytes: int | None = None
@@ -79,7 +77,7 @@ class _Mapped:
 
 
 class LaunchMemory(Protocol):
-    """Memory as a launch sees it: bytes, what lies where, and what has been written before."""
+    """Memory as a launch sees it: bytes, allocations, and flags of written bytes."""
 
     data: np.ndarray
     regions: list[Region]
@@ -238,7 +236,7 @@ class DeviceMemory:
             data[offset : offset + len(content)] = np.frombuffer(content, np.uint8)
 
     def _textured(self, texture: Texture, buffer: Buffer | None, name: str) -> int:
-        """The handle of a texture from here on. Raises BadLaunch for what CUDA would refuse."""
+        """The handle of a texture from here on. Raises BadLaunch for a launch that CUDA would reject."""
         if buffer is None:
             raise BadLaunch(f"{name}: a texture is over an array or a Buffer, got {type(texture.array).__name__}")
         try:
@@ -248,7 +246,7 @@ class DeviceMemory:
         return HANDLE_BASE + len(self.textures) - 1
 
     def _placed(self, tensor_map: TensorMap, buffer: Buffer | None, name: str) -> bytes:
-        """The bytes of a tensor map, which has its number from here on. Raises BadLaunch for what CUDA does not allow."""
+        """The bytes of a tensor map, which has its number from here on. Raises BadLaunch for a request that CUDA does not allow."""
         if buffer is None:
             raise BadLaunch(f"{name}: the base of a tensor map has to be an array or a Buffer, got {type(tensor_map.base).__name__}")
         base = self.address(buffer) - GLOBAL_BASE
@@ -315,7 +313,7 @@ class DeviceMemory:
                     np.logical_or(flags, written(start + first, start + end), out=flags)
 
     def copy_back(self) -> None:
-        """Writes what the kernel wrote into the arrays."""
+        """Copies the kernel's results into the arrays."""
         for buffer in self.buffers:
             if buffer.writable and buffer.array.flags.writeable and buffer.array.nbytes and not buffer.pointers:
                 start = self.address(buffer) - GLOBAL_BASE
@@ -458,7 +456,7 @@ def _number_bytes(parameter: Variable, arg: Any) -> bytes:
 
 
 def initial_bytes(program: Program, variable: Variable) -> bytes:
-    """A module variable's initial content; what has no initialiser is zero."""
+    """A module variable's initial content; parts without an initialiser are zero."""
     content = bytearray(variable.size)
     size = variable.element_bytes
     for index, value in enumerate(variable.initial):

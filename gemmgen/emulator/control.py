@@ -1,8 +1,7 @@
 """Branches, exits and barriers: control flow of lanes between basic blocks.
 
-A terminator bound to a machine is called with the lanes that reached it (None: all) and returns the block at which all of
-them go on, or AGAIN after it has filed each lane's next block in `state.key`.
-"""
+A terminator bound to a machine is called with the lanes that reached it (None: all) and returns the block at which all of them continue, or
+AGAIN after it has filed each lane's next block in `state.key`."""
 
 from __future__ import annotations
 
@@ -101,7 +100,7 @@ class Control:
         return self._guarded(inst, following, run)
 
     def _guarded(self, inst: Instruction, following: int, run: Terminator) -> Terminator:
-        """`run` for the lanes whose guard holds; the others go on."""
+        """`run` for the lanes whose guard holds; the others continue."""
         if inst.guard is None:
             return run
         row = self.binder.registers.row(inst.guard, "pred")
@@ -156,7 +155,7 @@ class Control:
     # -- barriers ----------------------------------------------------------------------------------------------
 
     def _barrier(self, inst: Instruction, following: int) -> Terminator:
-        """bar and barrier: .sync waits, .arrive counts and goes on, .red waits and combines a predicate."""
+        """bar and barrier: .sync waits, .arrive counts and continues, .red waits and combines a predicate."""
         binder, geometry, state = self.binder, self.binder.geometry, self.state
         operands = list(inst.operands)
         reduction = inst.first_of(("popc", "and", "or")) if inst.has("red") else None
@@ -239,7 +238,7 @@ class Control:
         return combine
 
     def _release(self, blocks: np.ndarray) -> None:
-        """Lets waiting lanes go on where enough have arrived."""
+        """Releases waiting lanes where enough lanes have arrived."""
         state, stride = self.state, self.binder.geometry.stride
         for block in blocks.tolist():
             first = block * stride

@@ -1,9 +1,8 @@
 """Loops that count in registers alone, and the number of turns that a lane still takes in them.
 
-A recursion that passes its base case by is one, once the compiler has made a loop of the tail call: its counter goes on until it
-wraps around, or for ever. Neither needs to be waited for: where each turn adds a constant to the counter, and the exit compares
-it with something that does not change, the number of turns follows from the values of one moment.
-"""
+A recursion that passes its base case by is one, once the compiler has made a loop of the tail call: its counter runs until it wraps around,
+or forever. Neither needs to be waited for: where each turn adds a constant to the counter, and the exit compares it with something that
+does not change, the number of turns follows from the values of one moment."""
 
 from __future__ import annotations
 

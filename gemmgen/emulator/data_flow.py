@@ -1,4 +1,4 @@
-"""The flow of data through a program's registers, as far as the text tells: what the data decides, and what it does not.
+"""The flow of data through a program's registers, as far as the text shows it: the branches and addresses that depend on data.
 
 A claim over a finite field holds for kernels whose control flow and addresses do not depend on the numbers that they compute with.
 This module finds branches, guards and addresses that may, without running anything: a register holds data if an instruction
@@ -162,7 +162,7 @@ def _names(operand: Operand) -> set[str]:
 
 
 def _feeding_floats(everything: list[Instruction]) -> set[str]:
-    """Registers whose values reach a floating-point instruction, through whatever moves and combines bits."""
+    """Registers whose values reach a floating-point instruction, through any instructions that move and combine bits."""
     found: set[str] = set()
     sources: dict[str, set[str]] = {}
     for inst in everything:
@@ -228,7 +228,7 @@ class _Spread:
     def _after(state: int, inst: Instruction, reads: int, writes: int, root: bool) -> int:
         if root or reads & state:
             return state | writes
-        # What a guarded instruction or a partial result leaves in place stays data.
+        # A value that a guarded instruction or a partial result leaves in place stays data.
         return state if inst.guard is not None else state & ~writes
 
     def states(self) -> Iterator[tuple[Instruction, _Tainted]]:

@@ -65,7 +65,7 @@ def plain_name(symbol: str) -> str:
 
 
 def _outline(symbol: str) -> str:
-    """The same without a C++ runtime (Itanium C++ ABI, section 5.1), and without template arguments."""
+    """Demangles without a C++ runtime (Itanium C++ ABI, section 5.1), and without template arguments."""
     if not symbol.startswith("_Z"):
         return symbol
     rest = symbol[2:]

@@ -1,7 +1,7 @@
 """A device whose memory, modules and variables last from launch to launch, as those of a GPU do.
 
 Memory is one array at the addresses of `GLOBAL_BASE` on. Which bytes have been written is kept by pages: a page that is written as a
-whole, or not at all, costs nothing. A launch looks at the pages that it touches, so its cost does not depend on what else is allocated.
+whole, or not at all, costs nothing. A launch looks at the pages that it touches, so its cost does not depend on other allocations.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class DeviceModule:
 
 @dataclass(frozen=True, slots=True)
 class DeviceLaunch:
-    """Result of a launch on a device. `error` is what would have ended it on a GPU too; after it memory holds what was written so far."""
+    """Result of a launch on a device. `error` would have ended the launch on a GPU, too; memory then holds the writes up to that point."""
 
     kernel: str
     grid: Dim3
@@ -112,7 +112,7 @@ class Touched:
 class Device:
     """Device memory with allocations, modules and their variables; kernels are launched on raw parameter bytes.
 
-    `hazards` looks for races and uninitialised reads in each launch; they are findings, and the launch goes on behind them.
+    `hazards` looks for races and uninitialised reads in each launch; they are findings, and the launch continues after them.
     """
 
     def __init__(self, size_bytes: int = DEFAULT_BYTES, *, hazards: bool = True, strict: bool = False, jobs: int = 1) -> None:
@@ -197,7 +197,7 @@ class Device:
         return next((region for region in self._regions.values() if region.start <= offset < region.stop), None)
 
     def allocations(self) -> tuple[Region, ...]:
-        """Everything that has a place, in order of its start."""
+        """All placed objects, in order of their addresses."""
         return tuple(region for _, region in sorted(self._regions.items()))
 
     def note_written(self, address: int, count: int) -> None:
@@ -272,14 +272,14 @@ class Device:
         return module.kernels[name].program
 
     def layout(self, module: DeviceModule, name: str) -> KernelLayout:
-        """The layout of a kernel's parameters, and what it needs."""
+        """The layout of a kernel's parameters, and its resource needs."""
         program = self.kernel(module, name)
         parameters = tuple((program.symbols[each.name].offset, each.size) for each in program.entry.parameters)
         limit = int(np.prod(program.entry.directives.get("maxntid", (1024,))))
         return KernelLayout(parameters, program.shared_bytes, program.local_bytes, limit)
 
     def encode(self, tensor_map: TensorMap, address: int) -> bytes:
-        """The bytes of a tensor map over memory at an address. Raises BadLaunch for what CUDA does not allow."""
+        """The bytes of a tensor map over memory at an address. Raises BadLaunch for a launch that CUDA does not allow."""
         wrong = problems(tensor_map, address)
         if wrong:
             raise BadLaunch("\n  ".join(["a tensor map that CUDA does not allow", *wrong]))
@@ -289,7 +289,7 @@ class Device:
     def add_texture(self, texture: Texture, address: int, pitch: int = 0) -> int:
         """The handle of a texture or surface whose texels lie at an address, rows `pitch` bytes apart (0: without gaps).
 
-        Raises ValueError for what CUDA would refuse.
+        Raises ValueError for values that CUDA would reject.
         """
         self.textures.append(placed_texture(texture, texture.array, address - GLOBAL_BASE, pitch))
         return HANDLE_BASE + len(self.textures) - 1
@@ -312,7 +312,7 @@ class Device:
         lanes_per_wave: int | None = None,
         tracks: bool = False,
     ) -> DeviceLaunch:
-        """Runs a kernel on raw parameter bytes. `tracks` notes what it touches. Raises BadLaunch if it cannot start."""
+        """Runs a kernel on raw parameter bytes. `tracks` records the memory that it touches. Raises BadLaunch if it cannot start."""
         program = self.kernel(module, kernel)
         if min(*grid, *block) < 1:
             raise BadLaunch(f"grid {grid}, block {block}: every dimension must be at least 1")
@@ -530,7 +530,7 @@ class _DeviceDetector(HazardDetector):
                 state[first // granule : -(-last // granule)] |= WATCHED
 
     def note_pages(self) -> None:
-        """Tells the device what the launch has written."""
+        """Records the launch's writes in the device's memory."""
         for page in np.flatnonzero(self._looked).tolist():
             begin, stop = page * PAGE_BYTES, min((page + 1) * PAGE_BYTES, len(self.memory.data))
             unwritten = np.zeros(PAGE_BYTES, np.bool_)

@@ -57,10 +57,10 @@ class Instruction(Protocol):
 class EmulatorError(Exception):
     """Base of everything the emulator raises.
 
-    `message` says what happened in one sentence; `instruction` is where (if it happened at one), `threads` who did it.
+    `message` describes the error in one sentence; `instruction` is its position, if it has one, and `threads` names the threads.
     `source` is the CUDA text, or a function from a file's name to its text; the line is then quoted. `ptx_line` stands in when
     there is no instruction.
-    `other` is the second instruction of a conflict, and `other_threads` who executed that one; `other_source` is its CUDA text if that is
+    `other` is the second instruction of a conflict, and `other_threads` are its threads; `other_source` is its CUDA text if that is
     another one, as it is where two launches meet.
     """
 
@@ -122,7 +122,7 @@ class EmulatorError(Exception):
 
     @staticmethod
     def _place(instruction: Instruction | None, threads: str | None, label: str, source: str | SourceText | None) -> list[str]:
-        """Who executed an instruction, and where it stands in the CUDA source and in the PTX."""
+        """The threads of an instruction, and its position in the CUDA source and in the PTX."""
         lines = [f"  {label:5s} {threads}"] if threads else []
         if instruction is None:
             return lines
@@ -276,7 +276,7 @@ class Deadlock(EmulatorError):
 
 
 class BadAllocation(EmulatorError):
-    """A `free` of what `malloc` has not given."""
+    """A `free` of a pointer that `malloc` did not return."""
 
     title = "bad free"
 

@@ -57,9 +57,8 @@ def is_fusible(inst: Instruction) -> bool:
 def partition(body: Sequence[Instruction], lanes: int) -> list[Instruction | list[Instruction]]:
     """A basic block as single instructions and groups of fma.
 
-    An instruction between two fma is moved before the group if it neither reads what the group writes nor writes what the
-    group touches; so loads for the next step do not cut a group.
-    """
+    An instruction between two fma is moved before the group if it neither reads the group's results nor writes its operands; so loads for
+    the next step do not cut a group."""
     result: list[Instruction | list[Instruction]] = []
     group = _Group()
     limit = max(_MAX_ROWS_TIMES_LANES // lanes, 1)

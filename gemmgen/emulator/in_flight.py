@@ -1,4 +1,4 @@
-"""Copies that were issued and have not landed: what cp.async started and no wait has ended.
+"""Copies in flight: started by cp.async and not yet waited for.
 
 A copy takes its data when it is issued and writes it when the issuing lane waits for its group. In between, its bytes belong
 to nobody: reading them is an error, and so is writing them or copying something else there.
@@ -68,7 +68,7 @@ class InFlight:
         self._marked_by = np.zeros(words, np.int32)
 
     def clear(self, lanes: Lanes | None = None) -> None:
-        """Forgets what lanes (None: all) have started: new lanes, new memory."""
+        """Forgets the copies of lanes (None: all): new lanes, new memory."""
         if lanes is None:
             self.copies.clear()
             self.committed.fill(0)
@@ -83,7 +83,7 @@ class InFlight:
                 remaining.append(copy.part(~gone))
         self.copies[:] = remaining
 
-    # -- what lanes do -----------------------------------------------------------------------------------------
+    # -- operations of lanes -----------------------------------------------------------------------------------------
 
     def issue(
         self, access: Access, lanes: Lanes | None, addresses: np.ndarray, index: np.ndarray, data: np.ndarray, origins: np.ndarray
@@ -123,7 +123,7 @@ class InFlight:
         self._land_below(instruction, limits, low)
 
     def land(self, instruction: Instruction, lanes: Lanes, limits: np.ndarray) -> None:
-        """Lands what these lanes have put into groups below a number each."""
+        """Lands the copies that these lanes have put into groups below a number each."""
         everywhere = np.zeros(self.geometry.lanes, np.int64)
         everywhere[lanes] = limits
         self._land_below(instruction, everywhere, 0)
@@ -158,7 +158,7 @@ class InFlight:
             observer.accessed(self.space, copy.access, copy.lanes, copy.addresses)
         self.space.units[width][copy.index] = copy.data
 
-    # -- what lanes must not do --------------------------------------------------------------------------------
+    # -- operations that lanes must not do --------------------------------------------------------------------------------
 
     def check(self, access: Access, lanes: Lanes | None, index: np.ndarray) -> None:
         """Raises InFlightRead or InFlightWrite if an access meets a copy. `index`: units of min(width, 16) bytes."""

@@ -27,9 +27,7 @@ class ScheduleDependent(EmulatorError):
 def launch_interleaved(ptx: str, entry: str | None = None, *, schedules: int, args: Sequence[Any] = (), **kwargs: Any) -> LaunchResult:
     """`launch`, repeated until it has run under `schedules` interleavings, the first one the usual one.
 
-    The arrays hold the first run's results. Raises ScheduleDependent if another run differs in any byte, or whatever a run
-    raises.
-    """
+    The arrays hold the first run's results. Raises ScheduleDependent if another run differs in any byte, or the error of a run."""
     if schedules == 1:
         return launch(ptx, entry, args=args, **kwargs)
     bases = [each.base for arg in args for each in maps_of(arg)]

@@ -47,7 +47,7 @@ class LaneState:
         self.resume[lanes] = block
 
     def wake(self, lanes: Lanes) -> None:
-        """Those of these lanes that are parked go on."""
+        """Resumes the parked ones of these lanes."""
         parked = lanes[self.key[lanes] == PARKED]
         self.key[parked] = self.resume[parked]
 

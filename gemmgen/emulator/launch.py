@@ -90,21 +90,20 @@ def launch(
 ) -> LaunchResult:
     """Executes a kernel on the CPU.
 
-    `args`, one a parameter: NumPy arrays and `Buffer`s are pointers and are changed in place; numbers are converted to the
-    parameter's type; `bytes` are structs by value; None is a null pointer. A `TensorMap` whose `base` is an array or a
-    `Buffer` is passed by value, a list of them as a struct of maps or, to a pointer, as an array of maps in global memory.
-    `cluster` are the blocks of a cluster, which run at the same time. `shared_bytes` is dynamic shared memory. `source` is
-    the CUDA text, or a function from a file's name to it, quoted in errors. `observers` see every access; `schedule` chooses
-    who runs when; `lanes_per_wave` is how many lanes run side by side (whole blocks, at least one); None chooses. `hazards` makes it an
-    error, a HazardError, to race, to read what nothing has written and to use a register without a value. What may be
-    harmless is a finding of the result; with `strict` that is an error too. `symbols` fill the module's variables, by their
-    names in PTX, and take back what the kernel wrote to them.
+    `args`, one a parameter: NumPy arrays and `Buffer`s are pointers and are changed in place; numbers are converted to the parameter's
+    type; `bytes` are structs by value; None is a null pointer. A `TensorMap` whose `base` is an array or a `Buffer` is passed by value, a
+    list of them as a struct of maps or, to a pointer, as an array of maps in global memory. `cluster` are the blocks of a cluster, which
+    run at the same time. `shared_bytes` is dynamic shared memory. `source` is the CUDA text, or a function from a file's name to it, quoted
+    in errors. `observers` see every access; `schedule` chooses the order of lanes; `lanes_per_wave` is how many lanes run side by side
+    (whole blocks, at least one); None chooses. `hazards` makes it an error, a HazardError, to race, to read unwritten memory and to use a
+    register without a value. Possibly harmless faults are findings of the result; with `strict` they are errors. `symbols` fill the
+    module's variables, by their names in PTX, and receive the values that the kernel wrote to them.
 
-    `overlaps` is the launch before this one in its stream if this one may begin before that has ended (programmatic dependent
-    launch): with `hazards`, what both touch is an error where no griddepcontrol.wait comes first, and what a launch further back
-    touches, where none between has waited for that. Those launches have to be made with `hazards` and `overlapped`.
+    `overlaps` is the launch before this one in its stream if this one may begin before that has ended (programmatic dependent launch): with
+    `hazards`, memory that both touch is an error without a prior griddepcontrol.wait, and so is memory of an earlier launch that no launch
+    in between has waited for. Those launches have to be made with `hazards` and `overlapped`.
 
-    `jobs` processes share the blocks of a launch that takes long, as long as no block touches what another one writes; results,
+    `jobs` processes share the blocks of a launch that takes long, as long as no block touches memory that another one writes; results,
     findings and counts are those of one process. `progress(done, total)` counts blocks.
 
     `arithmetic` is the meaning of floating-point instructions; over a field, data are residues (`gemmgen.emulator.residues`).
@@ -204,7 +203,7 @@ def _launch(
         try:
             execute(waves, jobs if overlaps is None and not overlapped else 1, progress)
         except FollowLoads:
-            # Arrays still hold what they held before the launch.
+            # Arrays still hold their contents from before the launch.
             for observer in given:
                 observer.restarted()
             continue
@@ -284,7 +283,7 @@ def check_geometry(program: Program, grid: Dim3, block: Dim3) -> None:
 
 
 def check_memory(program: Program, block: Dim3) -> None:
-    """Raises BadLaunch for what no device has, or what this computer should not be asked for, before any of it is taken."""
+    """Raises BadLaunch for resources that no device has, or that exceed this computer's limits, before they are allocated."""
     name = program.entry.name
     if program.local_bytes > LOCAL_LIMIT:
         raise BadLaunch(f"{name} needs {program.local_bytes} bytes of local memory a thread; the limit is {LOCAL_LIMIT}")

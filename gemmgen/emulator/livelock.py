@@ -1,9 +1,9 @@
 """Kernels in which nothing happens any more: every thread that can run goes round and round, polling memory.
 
-Two things follow from that. Blocks that have not started may be what the others wait for, so they are started wherever blocks
-have ended: no proof is needed for that, since hardware would have started them anyway. If there are none, or no places for them,
-the kernel never ends. That is an error, and must be certain: a lane that comes to a place where it has been, with the same
-registers, will come there for ever, if no memory has changed in between.
+Two things follow from that. The others may wait for blocks that have not started, so those are started wherever blocks have ended: no proof
+is needed for that, since hardware would have started them anyway. If there are none, or no places for them, the kernel never ends. That is
+an error, and must be certain: a lane that comes to a place where it has been, with the same registers, will come there for ever, if no
+memory has changed in between.
 
 Threads in a loop without an exit, or in one that only counts and would count beyond the limit of steps, are not waited for either.
 """
@@ -182,7 +182,7 @@ class Probe(Observer):
         self._polled = np.full(lanes, -1, np.int32)
         self._registers = np.zeros(lanes, np.uint64)
         self._writes: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-        # Only what the loops mention can change in them.
+        # Only registers and memory that the loops mention can change in them.
         found = {
             register.name: register
             for block in machine.program.blocks

@@ -38,7 +38,7 @@ from gemmgen.emulator.special_registers import SpecialRegisters
 
 
 class RegisterTracker(Protocol):
-    """Follows what registers hold beside their values; bound to instructions as they are."""
+    """Tracks properties of registers besides their values; bound to instructions like handlers."""
 
     def clear(self, lanes: Lanes | None = None) -> None:
         """Fresh lanes (None: all) begin."""

@@ -42,9 +42,8 @@ _UNIT_DTYPES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.co
 class Access:
     """One access site: `width` bytes a lane in elements of `element_bytes`; kind is load, store or atomic.
 
-    `hint` is scratch for the space: the region where the site's addresses lay the last time. `stored` tells for some lanes
-    what a plain store is about to write, one row of bytes a lane.
-    """
+    `hint` is scratch for the space: the region where the site's addresses lay the last time. `stored` reports the bytes that a plain store
+    is about to write, one row per lane."""
 
     instruction: Instruction
     kind: str
@@ -59,7 +58,7 @@ class Access:
 
 
 class Observer:
-    """Sees what a launch does. Override what you need; without observers nothing is called."""
+    """Observes the events of a launch. Override the events that you need; without observers nothing is called."""
 
     def of_worker(self) -> Observer | None:
         """The observer that a copy of the process uses for its share of the blocks; None if there is none for that."""
@@ -69,7 +68,7 @@ class Observer:
         """All that an observer of such a copy has to tell; `absorb` of the first process's one takes it."""
 
     def absorb(self, observed: Any, program: Program) -> None:
-        """Adds what a copy has observed."""
+        """Adds the observations of a copy."""
 
     def restarted(self) -> None:
         """The launch begins again from its start: what was seen of it so far did not happen."""
@@ -108,8 +107,8 @@ class Observer:
         """Lanes execute a fence behind which they see what was done to the tensor maps at these addresses."""
 
     def async_copy_issued(self, access: Access, lanes: Lanes | None, addresses: np.ndarray, origins: np.ndarray) -> None:
-        """Lanes start an asynchronous copy of `access.width` bytes each to these shared addresses, from `origins`; `accessed` has told
-        of the read, of lanes that read anything, and will tell of the write when it happens."""
+        """Lanes start an asynchronous copy of `access.width` bytes each to these shared addresses, from `origins`; `accessed` has reported
+        the read, for lanes that read anything, and will report the write when it happens."""
 
     def async_group_landed(self, wait: Instruction, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
         """These lanes' part of an issued copy is about to be written, because they execute `wait`. Called once a copy of
@@ -166,7 +165,7 @@ class Observer:
         """All living lanes of a cluster have arrived."""
 
     def cluster_waited(self, instruction: Instruction, lanes: Lanes) -> None:
-        """Lanes go on behind the barrier of their cluster."""
+        """Lanes continue after the barrier of their cluster."""
 
     def blocks_ended(self, places: Sequence[int]) -> None:
         """The last threads of the blocks at these places have exited."""
@@ -263,7 +262,7 @@ class Region:
 
 @dataclass(slots=True)
 class Heap:
-    """Bytes [used, stop) of global memory from which kernels allocate, and what they hold and have given back, by address."""
+    """Bytes [used, stop) of global memory from which kernels allocate, with the allocations and freed blocks by address."""
 
     used: int
     stop: int

@@ -1,10 +1,9 @@
 """The blocks of one launch on several processes, as long as they have nothing to do with each other.
 
-A launch begins in one process. If it takes long, copies of that process (fork) share the waves that are left, on one global memory.
-Each notes what its blocks read and write. As soon as one touches what another one writes, or finds an error, all that the copies did
-is thrown away, and the first process goes on alone, from where it stood: nobody sees the results of an order that one process
-would not have taken.
-"""
+A launch begins in one process. If it takes long, copies of that process (fork) share the waves that are left, on one global memory. Each
+records the memory that its blocks read and write. As soon as one touches memory that another one writes, or finds an error, the copies'
+work is discarded, and the first process continues alone from its last state. So results always have an order that a single process could
+have taken."""
 
 from __future__ import annotations
 
@@ -163,7 +162,7 @@ class _Team:
         processes, ends = [], []
         try:
             with warnings.catch_warnings():
-                # Threads of the parent, if there are any, take no part in what the copies do.
+                # Threads of the parent, if there are any, do not exist in the copies.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 for number in range(self.jobs):
                     ours, theirs = context.Pipe(duplex=False)
@@ -213,7 +212,7 @@ class _Team:
         return reports
 
     def _conflict(self) -> bool:
-        """True if a process has touched what another one has written."""
+        """True if a process has touched memory that another one has written."""
         written, read = self.rows[:, 1], self.rows[:, 0]
         by_anyone, by_several = written[0].copy(), np.zeros(written.shape[1], np.uint8)
         for row in written[1:]:

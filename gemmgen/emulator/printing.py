@@ -19,7 +19,7 @@ class Output:
         self.append(text)
 
     def append(self, text: str) -> None:
-        """Adds what one thread printed; the oldest text gives way."""
+        """Adds the output of one thread; the oldest text is dropped."""
         if not text:
             return
         self._parts.append(text)
@@ -34,7 +34,7 @@ class Output:
             self.dropped += gone
 
     def extend(self, others: Iterable[Output]) -> None:
-        """Adds what others printed, in this order."""
+        """Adds the output of others, in this order."""
         for other in others:
             self.dropped += other.dropped
             for part in other._parts:

@@ -242,7 +242,7 @@ class _Linker:
                 unique = prefix + variable.name
                 known = self.symbols.get(unique)
                 if known is not None and known.variable.size >= variable.size:
-                    # Calls reuse the same parameter names in blocks of their own; one place serves them all if big enough.
+                    # Calls reuse the same parameter names in separate scopes; one place serves them all if it is big enough.
                     continue
                 names[variable.name] = unique
                 self._place_local(variable, unique)
@@ -356,7 +356,7 @@ class _Linker:
         self._expand(callee, f"{callee.name}#{self.instances}/", bindings, depth + 1)
 
     def _call_runtime(self, call: Instruction, name: str, actuals: list[str], results: int) -> None:
-        """A call of what the module does not define: the runtime's own functions are instructions here."""
+        """A call of a function that the module does not define: the runtime's own functions are instructions here."""
         operands = tuple(Symbol(actual) for actual in actuals)
         if name == "__assertfail":
             self.flat.body.append(replace(call, opcode="trap", modifiers=("assert",), operands=operands))

@@ -1,4 +1,4 @@
-"""Who runs next. A schedule is asked whenever the machine has to choose among lanes at different places."""
+"""The order in which lanes run. A schedule is asked whenever the machine has to choose among lanes at different places."""
 
 from __future__ import annotations
 

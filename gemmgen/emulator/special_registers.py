@@ -1,4 +1,4 @@
-"""Special registers: who am I, how large is the grid, what time is it."""
+"""Special registers: thread and block indices, grid sizes, clocks."""
 
 from __future__ import annotations
 

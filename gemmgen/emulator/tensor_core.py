@@ -92,7 +92,7 @@ _FORMATS = {
 
 @lru_cache
 def _table(type_name: str) -> tuple[Array, Array, Array]:
-    """Of each bit pattern: its value (float32), its exponent, and the exponent of its lowest set bit."""
+    """For each bit pattern: its value (float32), its exponent, and the exponent of its lowest set bit."""
     form = _FORMATS[type_name]
     patterns = np.arange(1 << form.bits)
     mantissa_bits = form.bits - 1 - form.exponent_bits
@@ -114,7 +114,7 @@ def _table(type_name: str) -> tuple[Array, Array, Array]:
 
 
 def _trailing_zeros(numbers: Array) -> Array:
-    """Of integers that are not zero; -1 for zero."""
+    """For integers that are not zero; -1 for zero."""
     lowest = numbers & -numbers
     return np.frexp(lowest.astype(np.float64))[1] - 1
 
@@ -371,7 +371,7 @@ def _finish(sums: Array, a: Factor, b: Factor, addend: Array, convert: Callable[
         return results
     left, right = (m.values if m.special is None else m.special for m in (a, b))
     with np.errstate(invalid="ignore"):
-        # Sums of finite terms stay finite in float64, whatever the order.
+        # Sums of finite terms stay finite in float64, in any order.
         naive = np.einsum("...mk,...nk->...mn", left.astype(np.float64), right.astype(np.float64)) * scale + addend
     with np.errstate(over="ignore"):
         if results.dtype == np.uint32:

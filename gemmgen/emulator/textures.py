@@ -64,7 +64,7 @@ class PlacedTexture:
 
 
 def placed_texture(texture: Texture, array: np.ndarray, base: int, pitch: int = 0) -> PlacedTexture:
-    """The texture over an array that lies at a place. Raises ValueError for what CUDA would refuse."""
+    """The texture over an array that lies at a place. Raises ValueError for values that CUDA would reject."""
     shape = array.shape if texture.channels == 1 else array.shape[:-1]
     if texture.channels not in (1, 2, 4) or (texture.channels > 1 and array.shape[-1:] != (texture.channels,)):
         raise ValueError(f"a texture has 1, 2 or 4 channels, as the innermost axis; the array has the shape {array.shape}")

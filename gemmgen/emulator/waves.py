@@ -33,7 +33,7 @@ _CACHED_MACHINE_BYTES = 256 << 20
 
 @dataclass(slots=True)
 class Waves:
-    """A launch while it runs: what it needs, and what has come of it so far."""
+    """A launch while it runs: its inputs, and its results so far."""
 
     program: Program
     grid: Dim3

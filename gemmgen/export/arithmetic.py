@@ -1,6 +1,6 @@
 """Formulas as C over ``int64_t``: plain operators where no value can leave its type, checked functions where one could.
 
-Python's integers have no end, C's have. What each name can be is known (``Facts``), so for most formulas it follows that no
+Python's integers have no end, C's have. The range of each name is known (``Facts``), so for most formulas it follows that no
 intermediate result overflows, that no divisor is zero, and that ``/`` and ``%`` round as in Python; those become ordinary C.
 Every other operation becomes a call that sets ``overflow`` instead, upon which the host refuses the problem.
 """
@@ -45,7 +45,7 @@ class Facts:
         self._products: list[tuple[Counter[str], int]] = []
 
     def copy(self) -> Facts:
-        """The same facts, to which others can be added."""
+        """A copy of the facts, to which others can be added."""
         other = Facts({})
         other._ranges = dict(self._ranges)
         other._products = list(self._products)
@@ -126,7 +126,7 @@ class Facts:
             self._narrow_parts(node, limits[1])
 
     def _narrow_parts(self, node: ast.expr, limit: int) -> None:
-        """Of what ``node`` consists of, given that it is not above ``limit``."""
+        """Facts about the parts of ``node``, given that it is not above ``limit``."""
         match node:
             case ast.BinOp(op=ast.Mult()):
                 factors = _factors(node)

@@ -17,7 +17,7 @@ STAYS_LOADED = ("-Wl,-z,nodelete",)
 
 
 def with_blas(plan: CpuGemmPlan) -> CpuGemmPlan:
-    """The plan with BLAS's functions, if its loops can do what these ask for: both operands packed, no epilogue, alpha and beta."""
+    """The plan with BLAS's functions, if its loops meet their requirements: both operands packed, no epilogue, alpha and beta."""
     blocked = plan.blocked
     serves_all = blocked is not None and blocked.packs_left and blocked.packs_right
     whole = not plan.epilogue and plan.spec.alpha == "argument" and plan.spec.beta == "argument"

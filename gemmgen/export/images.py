@@ -67,7 +67,7 @@ def bundle(plan: KernelPlan, binaries: Sequence[Binary], standing: str = Bundle.
 
 
 def same_machine_code(one: Binary, other: Binary) -> bool:
-    """True if two binaries hold the same instructions and use the same resources, whatever they say of lines of the source."""
+    """True if two binaries hold the same instructions and use the same resources, regardless of their line information."""
     return text_sections(one.cubin) == text_sections(other.cubin) and one.resources == other.resources
 
 

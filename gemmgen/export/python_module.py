@@ -197,7 +197,7 @@ def names_of(formulas: Sequence[Formula]) -> list[str]:
 
 
 def render_module(bundle: Bundle, import_name: str | None = None) -> str:
-    """The module of an instance; ``import_name``: what its file will be called, by default the instance's name."""
+    """The module of an instance; ``import_name``: the name of its file, by default the instance's name."""
     filters: dict[str, Callable[..., Any]] = {
         "python_string": _python_string,
         "tuple_text": _tuple_text,
@@ -219,7 +219,7 @@ def render_module(bundle: Bundle, import_name: str | None = None) -> str:
 
 
 def packed(image: Image) -> str:
-    """The bytes of an image as lines of text. bzip2, because what it makes of the same bytes is the same everywhere."""
+    """The bytes of an image as lines of text. bzip2, because its output for the same bytes is the same everywhere."""
     data = image.data + b"\0" if image.kind == "ptx" else image.data
     return "\n".join(textwrap.wrap(base64.b85encode(bz2.compress(data)).decode(), _LINE))
 

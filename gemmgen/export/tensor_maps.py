@@ -1,4 +1,4 @@
-"""Tensor maps in exports: names of the driver's enumerators, and maps as C that fills in and checks what the driver is passed."""
+"""Tensor maps in exports: names of the driver's enumerators, and maps as C that fills in and checks the driver's arguments."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Map:
 
 
 def to_c_map(sequence: LaunchSequence, argument: TensorMapArgument, facts: Facts, names: Mapping[str, str]) -> Map:
-    """A map in C; ``facts``: what holds once the problem is known to have work."""
+    """A map in C; ``facts``: conditions that hold once the problem is known to have work."""
     unit = 32 if argument.interleave == "32B" else 16
     walk = argument.im2col
 

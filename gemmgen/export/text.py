@@ -187,7 +187,7 @@ def _harmless(text: str) -> str:
 
 
 def readable(formula: Formula) -> str:
-    """A formula for people who know C, without needless parentheses."""
+    """A formula in C notation, without needless parentheses."""
     return ast.unparse(ast.parse(str(formula).strip(), mode="eval")).replace("//", "/")
 
 

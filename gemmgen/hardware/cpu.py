@@ -1,4 +1,4 @@
-"""Processors that native kernels are written for: vector registers, compiler flags, and what this machine can run.
+"""Processors that native kernels are written for: vector registers, compiler flags, and the architectures that this machine can run.
 
 The x86-64 levels are those of the x86-64 psABI, section 3.1.1 (micro-architecture levels).
 """

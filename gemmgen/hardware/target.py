@@ -1,4 +1,4 @@
-"""Architectures and devices as data: what a kernel may use, what a chip can reach, and how many blocks fit on an SM.
+"""Architectures and devices as data: limits of kernels, rates of chips, and the number of blocks that fit on an SM.
 
 Limits come from the table "Technical Specifications per Compute Capability" of the CUDA C++ Programming Guide, features
 from the target notes of each instruction in the PTX ISA manual. Sizes are bytes, rates are per second, K is 1024.
@@ -202,7 +202,7 @@ class Device:
 
     @property
     def l2_roof(self) -> Figure:
-        """Bytes per second that the L2 gives all SMs together: the vendor's figure where there is one, else what the SMs can take.
+        """Bytes per second that the L2 gives all SMs together: the vendor's figure where there is one, else the rate that the SMs can take.
 
         The latter bounds from above, since nobody tells what the slices deliver and it was not measured by itself: kernels on an H200
         were seen to get 25 to 47 of the 64 bytes a clock cycle.
@@ -325,7 +325,7 @@ _H200_MEASURED = Peaks(
 )
 
 # name, architecture, SMs, boost MHz, L2 MiB; then the datasheet's FP32 TFLOP/s, dense int8 TOP/s, memory GB/s. NVIDIA publishes no
-# datasheet of the H20: its entry has what the press reported (78 SMs, 148 TFLOP/s in 16 bits,
+# datasheet of the H20: its entry has the figures that the press reported (78 SMs, 148 TFLOP/s in 16 bits,
 # 4 TB/s) and the float32 rate of its lanes. RTX 5090 and RTX PRO 6000 (Blackwell Workstation Edition): NVIDIA RTX Blackwell and RTX PRO
 # Blackwell GPU architecture whitepapers; nobody here has run either.
 DEVICES: dict[str, Device] = {

@@ -7,9 +7,8 @@ CUDA_ERROR_INVALID_VALUE, and the rules of their documentation that the driver l
 the driver's arrays.
 
 Interleaved layouts, NC/8HWC8 and NC/16HWC16, keep channels in slices of 16 or 32 bytes. Their axes are, from the innermost: width, then
-further spatial axes, the slices, the images; an index of axis 0 stands for a whole slice of bytes. A copy takes one slice, whatever the
-box says of that axis (seen on an H200: tests/data/tensor_copies_h200.npz).
-"""
+further spatial axes, the slices, the images; an index of axis 0 stands for a whole slice of bytes. A copy takes one slice, regardless of
+the box's extent along that axis (seen on an H200: tests/data/tensor_copies_h200.npz)."""
 
 from __future__ import annotations
 
@@ -97,7 +96,7 @@ class TensorMap:
     """One tensor map. `strides` are bytes from one index to the next of axis 1, 2, ...; axis 0 is contiguous.
 
     `box` counts elements an axis that one copy traverses; with an element stride s it takes every s-th of them. An im2col map has
-    no box. `base` is where the array lies: an array, a buffer or an address, whatever the launcher that receives the map takes.
+    no box. `base` is the array's memory: an array, a buffer or an address, depending on the launcher that receives the map.
     """
 
     element: Element
@@ -199,9 +198,9 @@ def swizzled(address: int, swizzle: Swizzle) -> int:
 
 
 def problems(tensor_map: TensorMap, address: int | None = None) -> tuple[str, ...]:
-    """Everything that CUDA does not allow of a map, each with its reason; empty for a good one.
+    """All violations of CUDA's rules for a map, each with its reason; empty for a valid map.
 
-    `address` is where the array begins, if that is known. Shape errors hide what depends on them.
+    `address` is where the array begins, if that is known. Shape errors hide errors that depend on them.
     """
     return refusals(tensor_map, address) or tuple(_unchecked(tensor_map))
 
@@ -212,7 +211,7 @@ def refusals(tensor_map: TensorMap, address: int | None = None) -> tuple[str, ..
 
 
 def _unchecked(m: TensorMap) -> Iterator[str]:
-    """Rules of cuda.h that the driver does not check: what a copy through such a map does is not defined."""
+    """Rules of cuda.h that the driver does not check: a copy through such a map is undefined."""
     if m.interleave == "32B" and m.swizzle != "32B":
         yield f"swizzle: {m.swizzle}; a 32-byte interleave needs the 32B swizzle, although the driver encodes such a map"
 

@@ -1,4 +1,4 @@
-"""A verdict as an HTML page of its own."""
+"""A verdict as a standalone HTML page."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The reference as Python: a stranger's, run in a process of its own with limits on time and memory, and no files of this one's.
+"""The reference as Python: a stranger's, run in a separate process with limits on time and memory, and without this process's files.
 
 `function(sizes, arrays)` takes a dictionary of integers and one of NumPy arrays (float64, or integers), and returns a dictionary of
-output arrays. An output may come with a bound of its own, as `name_bound`. The process is no sandbox: it runs with the rights of the user.
+output arrays. An output may come with its own bound, as `name_bound`. The process is no sandbox: it runs with the rights of the user.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A task: how a candidate is launched on any shape, and what its arrays are."""
+"""A task: a candidate's launch on any shape, and its arrays."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def family_of(spec: KernelSpec) -> Family:
 
 @cache
 def part(kind: str, name: str) -> Any:
-    """The module of a family that serves one station, which says in a protocol of its own what has to be in it.
+    """The module of a family that serves one station, which defines the required contents in its own protocol.
 
     ``oracle``: ``gemmgen.verification``; ``cost_model``: ``gemmgen.perf``; ``matcher``: ``gemmgen.dispatch``; ``operator``, and if there
     are any ``call`` and ``torch_operator``: ``gemmgen.ops``; ``explain``: ``gemmgen.codegen`` and ``gemmgen.present``; ``pictures``:

@@ -1,6 +1,6 @@
 """Distance of float32 arithmetic from its float64 reference: bounds that are derived, not chosen.
 
-A value that overflows becomes infinite at the step where it does, as IEEE 754 says, and what follows is computed with infinity. So
+A value that overflows becomes infinite at the step where it does, as IEEE 754 says, and later steps use infinity. So
 close to the largest number that the bound leaves open whether it overflows, its bound is infinite from there on: either is right.
 """
 

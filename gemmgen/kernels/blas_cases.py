@@ -1,4 +1,4 @@
-"""Cases of products of matrices, whatever computes them: values for the scalars of BLAS, and seeds."""
+"""Cases of matrix products for all backends: values for the scalars of BLAS, and seeds."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ PlainText = Annotated[str, StringConstraints(max_length=2000)]
 
 class SpecModel(BaseModel):
     """Base of every part of a spec: immutable; a field nobody knows is an error, and so is a value of another type than the field's:
-    YAML has types of its own."""
+    YAML has its own types."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
@@ -117,7 +117,7 @@ class SharedRegion:
 
 @dataclass(frozen=True)
 class InstancePlan:
-    """Fields that every plan has, whatever it is compiled for."""
+    """Fields that every plan has, for any target."""
 
     name: str
     """The instance's name and the stem of its files: prefix, readable parameters, short digest of the whole spec."""

@@ -306,7 +306,7 @@ class ResolvedLaunch:
 
 @dataclass(frozen=True)
 class LaunchSequence:
-    """Everything that a caller must know to run an instance."""
+    """The data that a caller needs to run an instance."""
 
     name: str
     dimensions: tuple[Dimension, ...]

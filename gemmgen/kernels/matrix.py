@@ -1,4 +1,4 @@
-"""A matrix argument: how it is stored, and what a host must know to pass it."""
+"""A matrix argument: its storage, and the data that a host needs to pass it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Division:
-    """A tile of ``rows`` x ``columns`` elements, and who has which of them."""
+    """A tile of ``rows`` x ``columns`` elements, and the owner of each."""
 
     title: str
     rows: int
@@ -72,7 +72,7 @@ class ArrayOverview:
 
 @dataclass(frozen=True)
 class TileHierarchy:
-    """From the whole problem to what a thread has, a level a panel."""
+    """From the whole problem to a thread's share, one panel per level."""
 
     title: str
     overview: ProductOverview | ArrayOverview
@@ -117,7 +117,7 @@ class SharedAccess:
 
 @dataclass(frozen=True)
 class LaneOrder:
-    """One way to count the lanes of a warp over its tile, and what their reads of both operands then cost."""
+    """One numbering of the lanes of a warp over its tile, and the cost of their reads of both operands."""
 
     title: str
     chosen: bool
@@ -180,7 +180,7 @@ class BankMaps:
 
 @dataclass(frozen=True)
 class TreeStep:
-    """One step in which threads combine what two of them have: from where to where, thread by thread."""
+    """One step in which pairs of threads combine their values: source and destination by thread."""
 
     title: str
     pairs: tuple[tuple[int, int], ...]

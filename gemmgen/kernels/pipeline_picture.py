@@ -1,6 +1,6 @@
 """The pipeline of a mainloop as a timeline: which stage is filled and which is multiplied, step by step.
 
-Lengths are a sketch, the order is the kernel's: a step of arithmetic takes two units, what comes from global memory three.
+Lengths are a sketch, the order is the kernel's: a step of arithmetic takes two units, a copy from global memory three.
 """
 
 from __future__ import annotations

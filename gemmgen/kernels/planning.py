@@ -1,4 +1,4 @@
-"""From whatever names an instance to its plan."""
+"""From a name, a file or a spec to its plan."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Request(ABC):
         return ()
 
     def on(self, device: Device) -> Request:
-        """The request with what decides how to do it on a device; for most, nothing."""
+        """The request with the device's properties that decide how to serve it; for most requests, none."""
         return self
 
     @property
@@ -109,7 +109,7 @@ class NoClass:
 
 @dataclass(frozen=True)
 class Fit:
-    """An instance's way to do what a request wants."""
+    """An instance's way to serve a request."""
 
     spec: KernelSpec
     arrays: Mapping[str, tuple[str, Layout]]

@@ -208,7 +208,7 @@ def validated(
         return model.model_validate_json(json.dumps(fields, default=_as_data))
     except pydantic.ValidationError as error:
         mistakes = error.errors(include_url=False)
-    except (RecursionError, ValueError):  # too deep, or a YAML alias within what it stands for
+    except (RecursionError, ValueError):  # too deep, or a YAML alias within its own anchor
         raise SpecError(f"{name}: nested too deeply") from None
     schema = _schema(model)
     lines = [f"{name}: {wrong}:"]
@@ -247,7 +247,7 @@ def _told_once(mistakes: Sequence[Any], fields: Any) -> list[tuple[Any, list[str
 
 
 class _Excerpts:
-    """Lines of a YAML text that mistakes are in, and the overrides that made others. The text is read once, whatever their number."""
+    """Lines of a YAML text that mistakes are in, and the overrides that made others. The text is read once, regardless of their number."""
 
     def __init__(self, text: bytes | None, overrides: Sequence[str], places: Places) -> None:
         self._text = text
@@ -281,7 +281,7 @@ class _Excerpts:
 
 
 def _as_data(value: Any) -> Any:
-    """Parts of specs as data; what else YAML may hold, such as dates, as text, which no field takes for something else."""
+    """Parts of specs as data. Other YAML values, such as dates, become text that no field mistakes for another type."""
     return value.model_dump(mode="json") if isinstance(value, pydantic.BaseModel) else str(value)
 
 

@@ -15,7 +15,7 @@ _KEPT_TEXTS = 256
 
 
 def read_yaml(path: Path, expected: str = "a spec is a YAML mapping (kind: gemm, ...)", text: bytes | None = None) -> dict[str, Any]:
-    """The mapping that a YAML file holds; ``expected`` tells the user what should be in it, ``text`` is its text if that was read.
+    """The mapping that a YAML file holds; ``expected`` states the required contents, ``text`` is its text if that was read.
 
     Callers must not change the mapping. Raises ``SpecError`` if the file cannot be read or holds something else.
     """

@@ -1,4 +1,5 @@
-"""Builds the library: compiles what changed, verifies what has no evidence, certifies, and removes what is no longer listed."""
+"""Builds the library: compiles changed kernels, verifies those without evidence, certifies, and removes kernels that are no longer
+listed."""
 
 from __future__ import annotations
 
@@ -59,11 +60,10 @@ def build(
 ) -> BuildReport:
     """Brings the library in ``folder`` up to date with its list.
 
-    ``only``: the names of the instances to see to, the others are left alone, and nothing is removed. ``seed``: a library whose
-    evidence a folder without any begins with. What is the same is not written again; a build that was interrupted goes on
-    where it was. Raises ``EnvironmentMissing`` if something has to be compiled and another compiler is installed than the
-    list names, ``VerificationError`` if an instance is wrong.
-    """
+    ``only``: the names of the instances to see to, the others are left alone, and nothing is removed. ``seed``: a library whose evidence a
+    folder without any begins with. Unchanged files are not written again; an interrupted build continues where it stopped. Raises
+    ``EnvironmentMissing`` if something has to be compiled and another compiler is installed than the list names, ``VerificationError`` if
+    an instance is wrong."""
     report = BuildReport()
     jobs = jobs or cpus()
     if seed is not None and not folder.evidence.exists() and seed.evidence.is_dir():
@@ -137,7 +137,7 @@ def how_to_get_compiler(listing: Listing) -> str:
 def compile_facts(
     listing: Listing, targets: Collection[tuple[Instance, str, KernelPlan]], jobs: int, progress: Progress = lambda *_: None
 ) -> dict[Target, Facts]:
-    """Compiles instances, through the user's cache, and reads what became of them.
+    """Compiles instances, through the user's cache, and reads the results.
 
     Raises ``EnvironmentMissing`` if there is something to compile and the compiler is of another release than the list names.
     """

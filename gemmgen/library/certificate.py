@@ -88,7 +88,7 @@ def _for_one(listing: Listing, instance: Instance, architecture: str, facts: Fac
 
 
 def make_manifest(listing: Listing, binaries: Mapping[tuple[str, str], str]) -> dict[str, Any]:
-    """The index of the library. ``binaries``: the digests of what the compiler made, by instance and architecture."""
+    """The index of the library. ``binaries``: the digests of the compiler's output, by instance and architecture."""
     return {
         "format": MANIFEST_FORMAT,
         "schema_version": SCHEMA_VERSION,
@@ -146,7 +146,7 @@ def _problem(plan: KernelPlan, instance: Instance) -> dict[str, int]:
 
 
 def _example(plan: KernelPlan, instance: Instance) -> dict[str, Any]:
-    """One problem and what the formulas come to, to test a host's arithmetic against."""
+    """One problem and the values of the formulas, to test a host's arithmetic against."""
     problem, sequence = _problem(plan, instance), plan.sequence
     return {
         "problem": problem,

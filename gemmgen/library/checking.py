@@ -1,4 +1,4 @@
-"""Proves that the library is current: every file is what a build would make, and a sample of it is compiled and verified again."""
+"""Checks that the library is current: every file equals the output of a build, and a sample is compiled and verified again."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def check(
 def _compare_files(
     listing: Listing, folder: LibraryFolder, facts: dict[tuple[str, str], Facts], evidence: Evidence, report: CheckReport
 ) -> None:
-    """Holds every file against what a build would write."""
+    """Compares every file with the output of a build."""
     binaries = recorded_binaries(folder.certificate(MANIFEST)) | {target: known.digest for target, known in facts.items()}
     expected: dict[str, str | None] = {MANIFEST: to_text(make_manifest(listing, binaries))}
     for instance in listing.instances:

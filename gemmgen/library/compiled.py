@@ -27,12 +27,12 @@ class Facts:
 
     @property
     def spills(self) -> bool:
-        """True if a kernel spills registers: what ptxas makes of such a kernel may differ from run to run."""
+        """True if a kernel spills registers: ptxas's output for such a kernel may differ from run to run."""
         return any(kernel["spill_stores"] or kernel["spill_loads"] for kernel in self.kernels.values())
 
     @property
     def digest(self) -> str:
-        """Digests that the manifest records, so that a number that was changed by hand is not taken for the compiler's."""
+        """Digests that the manifest records, so that a manually changed number is not taken for the compiler's."""
         return digest(self.program, self.code, json.dumps({entry: dict(kernel) for entry, kernel in self.kernels.items()}, sort_keys=True))
 
 

@@ -45,7 +45,7 @@ def text_digest(text: str) -> str:
 
 def program_digests(ptx: str, name: str, formerly: str | None = None) -> dict[str, str]:
     """Two digests of an instance's PTX without what names the architecture and the instance: ``program`` with its line
-    information, so that what was seen of it can be told by lines of the source, and ``code`` without.
+    information, so that findings can be reported by source line, and ``code`` without.
 
     ``formerly``: another name, of which the digests are wanted that the same code had under it. Names of shared arrays hold the length of
     the kernel's.

@@ -1,4 +1,4 @@
-"""Runs one instance on the emulator: its verification, and what it costs by line, as a record of evidence."""
+"""Runs one instance on the emulator: its verification, and its costs by line, as a record of evidence."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Records of runs: verifications, sanitizer runs and benchmarks, dated, with what they ran on. Certificates quote them.
+"""Records of runs: verifications, sanitizer runs and benchmarks, dated, with the device. Certificates quote them.
 
-A file of evidence holds what its records have in common (``run``) and the records. A record names what it is about by digests: what
-was seen on the emulator holds for every architecture whose PTX is the same, what was seen on a GPU for the code that ran there.
-"""
+A file of evidence holds the common fields of its records (``run``) and the records. A record names its subject by digests: results on the
+emulator hold for every architecture with the same PTX, and results on a GPU for the code that ran there."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ class Evidence:
             self.others.setdefault(record["architecture"], []).append(record)
 
     def seen_on_gpus(self, architecture: str, *, codes: Collection[str], source: str, options: str) -> list[Record]:
-        """The records of what ran on GPUs, the oldest first: of code with one of these digests, or of the same source with the same
+        """The records of runs on GPUs, the oldest first: of code with one of these digests, or of the same source with the same
         options, from which another build of the compiler's release may have made slightly different code."""
 
         def same(record: Record) -> bool:
@@ -76,12 +75,12 @@ def read_evidence(folder: Path) -> Evidence:
 
 
 def evidence_text(run: Record, records: Iterable[Record]) -> str:
-    """A file of evidence; records lose what they have in common with ``run`` and come in the order of instance and architecture."""
+    """A file of evidence; records lose the fields that equal those of ``run`` and come in the order of instance and architecture."""
     own = [{name: value for name, value in record.items() if name not in run or run[name] != value} for record in records]
     own.sort(key=lambda record: (str(record.get("instance")), str(record.get("architecture")), str(record.get("program"))))
     return to_text({"format": FORMAT, "schema_version": SCHEMA_VERSION, "run": dict(run), "records": own})
 
 
 def emulator_evidence(records: Iterable[Record]) -> str:
-    """The file of what the emulator found."""
+    """The file of the emulator's results."""
     return evidence_text({"backend": "emulator", "device": "PTX emulator on the CPU"}, records)

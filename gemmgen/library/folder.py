@@ -1,4 +1,4 @@
-"""The folder that holds the library: what lies in it, and which of it was made by gemmgen."""
+"""The folder that holds the library: its contents, and the files made by gemmgen."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HEAD_CHARACTERS = 8192
 
 @dataclass(frozen=True)
 class LibraryFolder:
-    """A folder with sources, certificates, the manifest, and evidence in a folder of its own; it need not exist."""
+    """A folder with sources, certificates, the manifest, and evidence in a separate folder; it need not exist."""
 
     path: Path
 
@@ -105,7 +105,7 @@ def write_file(path: Path, text: str) -> bool:
 def choose(wanted: Iterable[str], known: Iterable[tuple[str, str]]) -> list[str]:
     """The instances that ``wanted`` names: by name, by the beginning of one, or by the name of its spec.
 
-    ``known`` holds (name, name of the spec). Raises ``GemmgenError`` for what names none, or several.
+    ``known`` holds (name, name of the spec). Raises ``GemmgenError`` for a name of none, or of several.
     """
     labels = {name: label.removesuffix(".yaml") for name, label in known}
     chosen: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""JSON that people can read: whatever fits on a line stays on it. The same data always gives the same text."""
+"""Readable JSON: values that fit on a line stay on one line. The same data always gives the same text."""
 
 from __future__ import annotations
 

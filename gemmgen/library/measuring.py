@@ -1,8 +1,7 @@
 """Runs the library on a GPU: verifies every instance, times it beside its peer, and has it watched by the sanitizer.
 
-One instance that fails never stops the others. Everything on the device happens in processes of their own, so that a fault ends
-only what caused it. What comes out is a file of evidence.
-"""
+One instance that fails never stops the others. All work on the device happens in separate processes, so that a fault ends only its cause.
+The result is a file of evidence."""
 
 from __future__ import annotations
 
@@ -105,7 +104,7 @@ def start(listing: Listing, *, only: Collection[str] | None, jobs: int | None, p
 
 
 def newest(instance: Instance, order: Sequence[str]) -> list[tuple[str, KernelPlan]]:
-    """Of an instance's architectures, the first one of ``order``, with its plan; empty if it has none of them."""
+    """The first of an instance's architectures in ``order``, with its plan; empty if it has none of them."""
     return [(name, instance.plans[name]) for name in order if name in instance.plans][:1]
 
 
@@ -253,7 +252,7 @@ class _Timer:
         self._stop()
 
     def time(self, specs: Sequence[tuple[Path, str]], problem: dict[str, int], rounds: int) -> BenchmarkReport:
-        """Raises ``GemmgenError`` if the benchmark fails, whatever way it fails."""
+        """Raises ``GemmgenError`` if the benchmark fails in any way."""
         from concurrent.futures import ProcessPoolExecutor
         from concurrent.futures.process import BrokenProcessPool
         from multiprocessing import get_context

@@ -1,4 +1,4 @@
-"""Evidence of a source of which comments or names changed: what was seen of the same machine code, told by the lines where it is now."""
+"""Evidence for a source whose comments or names changed: results for the same machine code, with the new line numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs cases of an instance under compute-sanitizer, each tool in a process of its own."""
+"""Runs cases of an instance under compute-sanitizer, each tool in a separate process."""
 
 from __future__ import annotations
 

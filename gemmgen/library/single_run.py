@@ -45,7 +45,7 @@ def launch_case(planned: KernelPlan, loaded: LoadedBinary, case: Case) -> None:
                 owned.append(_upload(piece.buffer.storage.view(np.uint8), piece.buffer.offset_bytes))
                 pointers[name] = owned[-1] + piece.buffer.offset_bytes + piece.buffer.origin_bytes
             if workspace_bytes and not launcher.is_empty:
-                # Allocated here and filled by a copy, because a memset of the driver's could be a kernel of its own.
+                # Allocated here and filled by a copy, because a memset of the driver could be a separate kernel.
                 owned.append(_upload(np.zeros(workspace_bytes, np.uint8), 0))
                 pointers |= dict.fromkeys(sequence.workspace_names, owned[-1])
             launcher.launch(0, *launcher.values(pointers, sequence.default_scalars | dict(case.scalars)))

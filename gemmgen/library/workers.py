@@ -1,4 +1,4 @@
-"""Runs tasks in parallel processes; what fails in one of them is handed back in its place."""
+"""Runs tasks in parallel processes; a task's exception is returned in place of its result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cpus() -> int:
 def run_tasks(function: Callable[..., Result], tasks: Sequence[tuple[Any, ...]], jobs: int) -> Iterator[tuple[int, Result | Exception]]:
     """Calls ``function(*task)`` for every task; yields the task's index and the result, or the error, as they are done.
 
-    With more than one job the calls take place in processes of their own, so that function, tasks and results must pickle. They
+    With more than one job the calls take place in separate processes, so that function, tasks and results must pickle. They
     are ended when the caller stops early. Where processes cannot share locks, they take place in this one.
     """
     if min(jobs, len(tasks)) <= 1 or not has_semaphores():
@@ -53,6 +53,6 @@ def run_tasks(function: Callable[..., Result], tasks: Sequence[tuple[Any, ...]],
 
 def _begin() -> None:
     """An interrupt at the keyboard ends the parent, which ends its workers: they say nothing. Each has one CPU to itself, so
-    that NumPy, which is loaded later, must not start threads of its own."""
+    that NumPy, which is loaded later, must not start threads."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

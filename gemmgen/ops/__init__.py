@@ -1,7 +1,7 @@
 """Operations on arrays of any library, by the instance that fits: ``matmul``, ``grouped_matmul``, ``reduce``, ``conv2d``,
 ``elementwise``.
 
-torch, CuPy and NumPy arrays, and whatever has DLPack or ``__cuda_array_interface__``. Arrays on a GPU are worked on there, on
+torch, CuPy and NumPy arrays, and arrays with DLPack or ``__cuda_array_interface__``. Arrays on a GPU are worked on there, on
 the caller's stream; arrays in host memory by kernels for the processor where there are any (``matmul`` of float32), else on the
 emulator, which is slow and exact. The first call with new layouts chooses an
 instance (``gemmgen explain --problem`` says which, and why), compiles it if the cache has not seen it, and remembers that;
@@ -229,7 +229,7 @@ def grouped_matmul(
     batch_invariant: bool = False,
     stream: Any = None,
 ) -> Any:
-    """As ``matmul`` for groups of rows, each with a matrix of its own, in one launch: the experts of a mixture.
+    """As ``matmul`` for groups of rows, each with its own matrix, in one launch: the experts of a mixture.
 
     ``a`` is (m, k), ``b`` (groups, k, n). ``offsets``, int32 and read where it lies, says where each group of rows ends: group g has the
     rows from ``offsets[g - 1]``, or 0, to ``offsets[g]``, which may be none. Rows beyond the last offset are not written. ``bias`` is
@@ -509,7 +509,7 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-
 
 
 def _is_array(value: Any) -> bool:
-    """True for what has extents and lets its axes be moved."""
+    """True for arrays that have extents and whose axes can be moved."""
     return hasattr(value, "transpose") and isinstance(getattr(value, "shape", None), tuple)
 
 
@@ -613,7 +613,7 @@ __all__ += list(_OF_FAMILIES)
 
 
 def __getattr__(name: str) -> Any:
-    """For type checkers, which cannot see what families offer."""
+    """For type checkers, which cannot see the families' functions."""
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

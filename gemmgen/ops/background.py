@@ -1,4 +1,4 @@
-"""Compilation while something else serves: what that is, and the threads that compile."""
+"""Background compilation: the fallback that serves meanwhile, and the threads that compile."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ SECONDS_OF_A_KERNEL = 0.25
 
 
 def compile_seconds(option: Option) -> float:
-    """Seconds that the compiler takes, roughly: what a thread keeps in registers is unrolled code. The numbers are from 130 kernels of all
-    kinds, of which the estimate is within a factor of two for most."""
+    """Seconds that the compiler takes, roughly: values that a thread keeps in registers mean unrolled code. The numbers are from 130
+    kernels of all kinds, of which the estimate is within a factor of two for most."""
     work = cost_model_of(option.plan.spec.kind).work(option.plan, option.dimensions)
     registers = max((part.registers for part in work), default=0)
     further = max(len(option.plan.sequence.launches) - FEW_KERNELS, 0)
@@ -107,7 +107,7 @@ class Compilers:
 
 
 def _tell(plan: InstancePlan, failure: Exception) -> None:
-    """Warns that what serves is what goes on to serve."""
+    """Warns that the fallback kernel remains in use."""
     reason = str(failure) if isinstance(failure, GemmgenError) else f"{type(failure).__name__}: {failure}"
     text = f"{plan.name} could not be compiled, and another instance goes on in its place: {reason}"
     with suppress(RuntimeWarning):  # where warnings are errors, nobody waits for one here

@@ -136,15 +136,15 @@ class Operator:
         """Held while calls are remembered, and while they are forgotten because something better is compiled."""
 
     def interpret(self, layouts: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
-        """The request that a call makes, and what it returns; raises ``LaunchError``."""
+        """The request that a call makes, and its results; raises ``LaunchError``."""
         for name in self._required:
             if name not in layouts:
                 raise LaunchError(f"{self.name}: {name} is None, need an array")
         return operator_called(self.name).interpret(layouts, options)
 
     def call(self, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any) -> tuple[Any, ...]:
-        """The results. ``arrays``: operands, then results or None; ``options``: what beside layouts decides the instance, hashable.
-        Raises ``LaunchError``."""
+        """The results. ``arrays``: operands, then results or None; ``options``: the properties besides layouts that decide the instance,
+        hashable. Raises ``LaunchError``."""
         if stream is ASKED:
             return (self._answer(arrays, options),)
         first = arrays[0]
@@ -427,12 +427,12 @@ class Operator:
         call = Call(choice, interpretation, compiled(choice.chosen.plan), spans, placed, copies=copies)
         if choice.chosen.plan is not best:
             call.best = best
-            # Not before what serves now is compiled: the compiler is all processors' work.
+            # Only after the fallback is compiled, because the compiler uses all CPU cores.
             compilers().submit(best, self._forget_outdated)
         return call
 
     def _meanwhile(self, choice: Choice) -> Choice:
-        """The choice of what can serve soonest, if the best is not compiled."""
+        """The choice of the kernel that can serve soonest, if the best is not compiled."""
         if is_compiled(choice.chosen.plan):
             return choice
         return replace(choice, chosen=soonest(choice.options, is_held))
@@ -545,7 +545,7 @@ def _is_outdated(call: Call) -> bool:
 def compile_in_background(enabled: bool = True) -> None:
     """From now on, the first call of a kind does not wait for an instance that takes long to compile: another serves, one that is compiled
     already or soon is, a thread compiles the best meanwhile, and later calls take that. The results of the two may differ in their last
-    bits. If the best cannot be compiled, a ``RuntimeWarning`` says so, and the other goes on."""
+    bits. If the best cannot be compiled, a ``RuntimeWarning`` says so, and the fallback remains in use."""
     global _background
     _background = enabled
 

@@ -180,9 +180,8 @@ def general_spec(shape: ShapeClass, transpose: Transposes) -> CpuGemmSpec | None
 def timed(plans: Sequence[CpuGemmPlan], sizes: tuple[int, int, int]) -> dict[str, float]:
     """Time of one call of each plan, by name, in microseconds of processor time; one thread, in turns.
 
-    It is a plan's median share of the rounds, of the shortest round: what slows down whole rounds, as neighbours on one core do,
-    leaves the order as it is.
-    """
+    It is a plan's median share of the rounds, of the shortest round: disturbances of whole rounds, such as another process on the same
+    core, do not change the order."""
     import numpy as np
 
     from gemmgen.perf.host.benchmark import LEAST_TURN_SECONDS, in_turns

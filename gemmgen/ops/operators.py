@@ -17,7 +17,7 @@ class Operator(Protocol):
     """The functions of ``gemmgen.ops`` that the family's instances serve; which one is called, its operands tell."""
 
     def interpret(self, operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
-        """The request that a call makes, and what it returns; raises ``LaunchError``."""
+        """The request that a call makes, and its results; raises ``LaunchError``."""
 
 
 @cache
@@ -28,7 +28,7 @@ def operator_called(name: str) -> Operator:
 
 
 class FamilyCall(Protocol):
-    """The module ``call`` of a family, by which ``gemmgen.ops`` has a function without a line of its own."""
+    """The module ``call`` of a family, by which ``gemmgen.ops`` gets a function without a separate line."""
 
     NAME: str
     OPERANDS: tuple[str, ...]

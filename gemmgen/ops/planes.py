@@ -103,7 +103,7 @@ def _wait_for(stream: int, ordinal: int) -> None:
 
 
 def _is_captured(stream: int, ordinal: int) -> bool:
-    """True if a CUDA graph captures what the stream is given, as none can of the legacy stream."""
+    """True if a CUDA graph captures the stream's work; the legacy stream cannot be captured."""
     from gemmgen.runtime.cuda.driver import call, current_device
 
     if stream == LEGACY_STREAM:

@@ -22,7 +22,7 @@ def likeness(torch: Any, tensors: Sequence[Any]) -> Likeness | None:
 
 @cache
 def _maker(torch: Any) -> Callable[[Sequence[Any]], Likeness] | None:
-    """The check by which torch's compiler guards what it has compiled, if this torch has it and it tells apart what it has to."""
+    """The check by which torch's compiler guards compiled code, if this torch has it and it distinguishes the necessary properties."""
     try:
         guards = torch._C._dynamo.guards.TensorGuards
 

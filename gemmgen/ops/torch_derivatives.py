@@ -1,9 +1,7 @@
 """Derivatives of ``torch.ops.gemmgen.matmul``, by the same operator.
 
 With y = act(z), z = alpha a b + bias + gamma residual, and dz = dy act'(z): da = alpha dz bᵀ, db = alpha aᵀ dz, and dz itself goes to the
-bias, summed up, and to the residual. What act' needs is the result where that tells it (as in torch), else z, which is computed
-again.
-"""
+bias, summed up, and to the residual. act' needs the result where that determines it (as in torch), else z, which is recomputed."""
 
 from __future__ import annotations
 

@@ -238,7 +238,7 @@ def _fake(torch: Any, name: str) -> Any:
 
 @cache
 def _reduced_type(torch: Any, op: str, kind: Any) -> Any:
-    """The type that a reduction has as its result: what a call on one element says."""
+    """The result type of a reduction, found by a call on one element."""
     from gemmgen.core.elements import BY_WORD, ELEMENTS
     from gemmgen.kernels.requests import Layout
     from gemmgen.ops.operators import operator_called

@@ -1,4 +1,4 @@
-"""Kernels made ready before the first call: a server compiles at its start what it will be asked for."""
+"""Kernels made ready before the first call: a server compiles the kernels of later requests at its start."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ def _require_same_arrays(candidates: Sequence[Candidate]) -> None:
 
 
 class Contest:
-    """One problem on one device: the memory, the contestants, and what they are replayed on."""
+    """One problem on one device: the memory, the contestants, and the stream for their replays."""
 
     def __init__(
         self,
@@ -280,7 +280,7 @@ class Contest:
     def measure(self, rounds: int, sample: Callable[[], None]) -> tuple[list[list[float]], list[int]]:
         """Seconds of each graph by contestant and round, and how many launches each contestant's graph holds.
 
-        All graphs take about the same time, so that what it costs to start one weighs the same for slow and fast contestants.
+        All graphs take about the same time, so that the cost of starting one weighs the same for slow and fast contestants.
         """
         for contestant in self.contestants:
             contestant.enqueue(0)

@@ -26,7 +26,7 @@ class Clocks:
 
 
 class ClockReader:
-    """Samples the clocks of one device. Never raises: what cannot be read is unknown."""
+    """Samples the clocks of one device. Never raises; clocks that cannot be read are unknown."""
 
     def __init__(self, pci_bus_id: str) -> None:
         self._bus_id = pci_bus_id

@@ -63,7 +63,7 @@ def measure_in_turns(
 ) -> tuple[list[list[float]], list[int]]:
     """Seconds of each graph by contestant and round, and how many launches each contestant's graph holds.
 
-    All graphs take about the same time, so that what it costs to start one weighs the same for slow and fast contestants.
+    All graphs take about the same time, so that the cost of starting one weighs the same for slow and fast contestants.
     """
     wanted = GRAPH_SECONDS if graph_seconds is None else graph_seconds
     trials = trial_seconds(stream, contestants, sets)

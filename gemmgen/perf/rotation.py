@@ -37,7 +37,7 @@ class Rotation:
     ) -> None:
         """Makes as many sets as it takes for their inputs to exceed ``rotate_bytes``, and one at least.
 
-        Raises ``LaunchError`` if the device has not that much memory.
+        Raises ``LaunchError`` if the device lacks that much memory.
         """
         self._ordinal = ordinal
         self.arguments = tuple(argument for argument in arguments if argument.role != "workspace")

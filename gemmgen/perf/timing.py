@@ -23,7 +23,7 @@ def new_stream(cleanup: ExitStack) -> int:
 
 
 def capture(cleanup: ExitStack, stream: int, enqueue: Callable[[], None]) -> Replay:
-    """A graph of everything that ``enqueue`` puts on ``stream``."""
+    """A graph of the work that ``enqueue`` puts on ``stream``."""
     driver = bindings()
     call("cuStreamBeginCapture", stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
     try:

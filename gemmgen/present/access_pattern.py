@@ -1,8 +1,7 @@
-"""Accesses to shared memory that somebody writes down: a formula of the lane or a list of addresses, and what they cost.
+"""Accesses to shared memory, given by a formula of the lane or a list of addresses, and their cost.
 
-Formulas are read as data (``gemmgen.core.expressions``), never run as code. What a padding or a swizzle would change is worked
-out by changing the addresses as the layout would, and counting again.
-"""
+Formulas are read as data (``gemmgen.core.expressions``), never run as code. The effect of padding or a swizzle is computed by changing the
+addresses accordingly and counting again."""
 
 from __future__ import annotations
 

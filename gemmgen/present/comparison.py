@@ -35,7 +35,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Side:
-    """All that is known of one of two kernels. Numbers and texts are by name; what the other side has no value for is shown as absent."""
+    """All that is known of one of two kernels. Numbers and texts are by name; values that the other side lacks are shown as absent."""
 
     label: str
     name: str

@@ -1,4 +1,4 @@
-"""Pictures of a plan on a device: its blocks in waves over the multiprocessors, what limits how many are resident, and roofs."""
+"""Pictures of a plan on a device: its blocks in waves over the multiprocessors, the limits of residency, and roofs."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class Array:
 
 
 class Contract:
-    """Everything that holds when one launch of a sequence runs. Raises ``Inexpressible``."""
+    """All facts that hold when one launch of a sequence runs. Raises ``Inexpressible``."""
 
     def __init__(self, sequence: LaunchSequence, launch: KernelLaunch) -> None:
         self.launch = launch

@@ -1,6 +1,6 @@
 """Facts about one symbolic thread of a kernel while it is lifted: symbols, lemmas, and the events that were seen.
 
-A fact must be satisfiable whatever the kernel does: it defines a new symbol, or restates the contract. Conditions that hold only on
+A fact must be satisfiable for any kernel: it defines a new symbol, or restates the contract. Conditions that hold only on
 some ways through the kernel belong to a path.
 """
 

@@ -1,4 +1,4 @@
-"""Closed forms of what a loop changes: guessed from one turn on arbitrary values, then proved by induction over the turns.
+"""Closed forms of a loop's registers: guessed from one iteration on arbitrary values, then proved by induction.
 
 A register may grow by a step that the loop does not change, run around a ring of two to eight places, or grow while a condition
 holds that only goes from true to false. All others are forgotten at the start of each turn. The closed forms of the following

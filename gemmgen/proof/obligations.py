@@ -1,4 +1,4 @@
-"""Properties of a lifted kernel, and what z3 says of each: memory safety, freedom from races, results stored at most once, progress."""
+"""Properties of a lifted kernel, and z3's verdict on each: memory safety, freedom from races, results stored at most once, progress."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ def _product(number: int, parts: Sequence[z3.ArithRef]) -> z3.ArithRef:
 
 
 class OtherThread:
-    """A second thread: every private symbol once more; of one block, what depends on the block alone stays shared."""
+    """A second thread: every private symbol once more; in one block, values that depend on the block alone stay shared."""
 
     def __init__(self, known: Knowledge, same_block: bool, same_turns: bool = False) -> None:
         kept: set[int] = {turn.get_id() for turn in known.finished} if same_turns else set()
@@ -597,7 +597,7 @@ def _class(one: _Place, two: _Place, group: int) -> tuple[str, ...] | None:
 
 
 def _differ(one: _Place, two: _Place) -> bool:
-    """True if two stores of one thread never have an element in common, whatever the thread."""
+    """True if two stores of one thread never have an element in common, for any thread."""
     *rows, column = [z3.simplify(mine - theirs).as_long() for mine, theirs in zip(one[1], two[1], strict=True)]
     if any(rows):
         return True

@@ -1,7 +1,7 @@
 """Integer values of one symbolic thread: z3 terms with an interval, known trailing zero bits, and the array that they point into.
 
 A register of w bits holds some mathematical integer e modulo 2^w; ``Value`` is such an e, its *representative*. Sums, differences
-and products of representatives are representatives of the machine's results, whatever overflows. Operations that depend on the
+and products of representatives are representatives of the machine's results, even if they overflow. Operations that depend on the
 value itself, such as comparisons and divisions, must first establish that e lies in the range of the register's type.
 """
 

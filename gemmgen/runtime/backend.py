@@ -1,4 +1,4 @@
-"""The contract between verification and whatever runs a kernel: the emulator or a GPU."""
+"""The contract between verification and a backend that runs kernels: the emulator or a GPU."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ BASE_ALIGNMENT = 256
 class HostBuffer:
     """The memory of one array argument: every byte between its first and its last element, gaps included.
 
-    A backend puts ``storage`` ``offset_bytes`` past a multiple of 256, gives the kernel a pointer into it, runs, and writes what the
-    kernel left there back into ``storage``. One byte before or after ``storage`` is out of bounds.
-    """
+    A backend puts ``storage`` ``offset_bytes`` past a multiple of 256, gives the kernel a pointer into it, runs, and copies the kernel's
+    results back into ``storage``. One byte before or after ``storage`` is out of bounds."""
 
     storage: npt.NDArray[Any]
     """One dimension, contiguous, of the argument's element type (bfloat16 as uint16)."""

@@ -29,7 +29,7 @@ POISON = 0xF5
 
 
 class KernelFault(LaunchError):
-    """A kernel did what it must not; `told_with` quotes the lines of its source."""
+    """A kernel violated a rule; `told_with` quotes the lines of its source."""
 
     def __init__(self, where: str, error: EmulatorError) -> None:
         super().__init__(f"{where}: {error}")
@@ -60,7 +60,7 @@ class EmulatorBackend:
     ) -> None:
         """``observers`` see every access of every launch.
 
-        ``hazards`` makes races, volatile ones too, and reads of what nothing has written errors.
+        ``hazards`` makes races, volatile ones too, and reads of unwritten memory errors.
         With ``schedules`` above 1, each launch runs under that number of interleavings of warps and blocks, and all must leave the same
         bytes. A launch that takes more than ``step_limit`` basic blocks is taken to loop forever. ``arithmetic`` is the meaning of
         floating-point instructions; None: real numbers.
@@ -81,10 +81,8 @@ class EmulatorBackend:
     ) -> None:
         """Runs every launch once, in order, on the buffers themselves.
 
-        What launches that may begin early touch before they wait for the one in front of them is an error, with ``hazards``.
-        Raises ``LaunchError`` with the emulator's report if a kernel does what it must not; what the buffers hold is
-        then not specified.
-        """
+        With ``hazards``, accesses of launches that may start early before they wait for the previous launch are errors. Raises
+        ``LaunchError`` with the emulator's report if a kernel violates a rule; the contents of the buffers are then unspecified."""
         launches = sequence.resolve(dimensions)
         if not launches:
             return

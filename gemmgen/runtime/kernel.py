@@ -197,7 +197,7 @@ def _torch_stream(arguments: Mapping[str, Any]) -> int | None:
 
 
 def describe_signature(sequence: LaunchSequence) -> str:
-    """The arguments of a call in words, one a line, with what has to hold for them."""
+    """The arguments of a call in words, one per line, with their constraints."""
     parameters: list[str] = []
     lines: list[str] = []
     for argument in sequence.arguments:

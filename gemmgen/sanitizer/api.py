@@ -36,7 +36,7 @@ class FindingsError(GemmgenError):
 
 @dataclass(frozen=True)
 class Result:
-    """Result of a launch. The arrays that were given are as they were; `arrays` holds what the kernel left, by parameter name."""
+    """Result of a launch. The arrays that were given are as they were; `arrays` holds the arrays after the launch, by parameter name."""
 
     entry: str
     """The kernel's name, as people write it."""
@@ -92,7 +92,7 @@ def emulate(
     name: str | None = None,
     parameter_names: Sequence[str] | None = None,
 ) -> Result:
-    """Runs a kernel on the CPU and reports every access that is wrong. The arrays stay as they are; ``Result.arrays`` has what it wrote.
+    """Runs a kernel on the CPU and reports every access that is wrong. The arrays stay as they are; ``Result.arrays`` has its results.
 
     `source` is CUDA or PTX, as a text or as the path of a file; `entry` the kernel's name in C++ (`"axpy<float>"`) or in PTX, None
     for the only one. `args`, one a parameter: arrays (NumPy, or anything it can view), numbers, None for a null pointer, a mapping
@@ -104,7 +104,7 @@ def emulate(
     warps, from `seed` on, which must leave the same bytes. `jobs` processes (copies of this one, on Linux) share the blocks of a launch
     that takes long. `name` stands for a text in messages, `parameter_names` for the names that PTX has of the parameters.
 
-    Raises ``GemmgenError`` if nothing can be launched; what a launch does wrong is in the result.
+    Raises ``GemmgenError`` if nothing can be launched; faults of a launch are in the result.
     """
     for what, number, least in (("schedules", schedules, 0), ("seed", seed, 0), ("jobs", jobs, 1), ("shared_bytes", shared_bytes, 0)):
         if _integer(number) is None or number < least:

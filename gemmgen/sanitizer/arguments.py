@@ -81,7 +81,7 @@ _NUMPY_NAMES = {
 
 @dataclass(frozen=True)
 class KernelArgument:
-    """One argument: what the user wrote, and its value: an array, a NumPy scalar, a structure's bytes, or None for a null pointer.
+    """One argument: the user's text, and its value: an array, a NumPy scalar, a structure's bytes, or None for a null pointer.
 
     `pointers` are places in a structure or in an array of pointers, in bytes, with the labels and the arrays that they lead to, or the
     tensor maps that lie there.
@@ -105,7 +105,7 @@ class KernelArgument:
         return isinstance(self.value, np.ndarray)
 
     def fresh(self) -> KernelArgument:
-        """The same argument in memory of its own."""
+        """A copy of the argument in separate memory."""
         value = self.value.copy() if self.is_array else self.value
         return replace(self, value=value, pointers=tuple((place, label, target.fresh()) for place, label, target in self.pointers))
 
@@ -119,7 +119,7 @@ class KernelArgument:
         return to_numbers(self.type, self.value)
 
     def arrays(self, name: str) -> Iterator[tuple[str, KernelArgument]]:
-        """The arrays that an argument consists of, and what they are called: `y`, `s.p`, `rows[1]`."""
+        """The arrays that an argument consists of, and their names: `y`, `s.p`, `rows[1]`."""
         if self.is_array and not self.pointers:
             yield name, self
         for _, label, target in self.pointers:
@@ -175,7 +175,7 @@ def _is_list(text: str) -> bool:
 
 
 def has_parts(text: str) -> bool:
-    """True if an argument is a structure, pointers or a file's bytes: what it means depends on the kernel, or on arrays of its own."""
+    """True if an argument is a structure, pointers or a file's bytes: its meaning depends on the kernel, or on its own arrays."""
     text = text.strip()
     return text.startswith(("{", "@")) or _is_list(text)
 
@@ -231,7 +231,7 @@ def parse_argument(text: str, index: int, layout: Layouts | None = None, filled:
 
 def argument_of(value: Any, index: int, c_type: str = "", layout: Layouts | None = None) -> KernelArgument:
     """The argument that a Python value is: an array (anything that NumPy can view), a number, a mapping of members, a list of arrays,
-    None, bytes, or text as on the command line. `c_type` decides what a Python number becomes. Raises ``UnusableInput``."""
+    None, bytes, or text as on the command line. `c_type` decides the type of a Python number. Raises ``UnusableInput``."""
     import numpy as np
 
     what = f"argument {index}"

@@ -1,4 +1,4 @@
-"""CUDA text without comments and without what literals hold, at the same places."""
+"""CUDA text with comments and the contents of literals blanked out."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def _run(text: str, file: str) -> dict[str, Any]:
 def compare(
     name: str, arrays: Mapping[str, KernelArgument], given: Mapping[str, KernelArgument], wanted: Expectation, rtol: float, atol: float
 ) -> Finding | None:
-    """The finding that an array is not what it should be; None if it is. Raises ``UnusableInput``."""
+    """The finding that an array has an unexpected value; None if it is. Raises ``UnusableInput``."""
     import numpy as np
 
     expected = _call(wanted, given) if callable(wanted) else np.asarray(wanted)

@@ -1,4 +1,4 @@
-"""Pages on the findings: what each means, a minimal example, and how to mend it."""
+"""Pages on the findings: the meaning, a minimal example, and the fix of each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gemmgen.sanitizer.source import UnusableInput
 
 @dataclass(frozen=True)
 class Explanation:
-    """The page of one code. The example are statements that have the finding, `mended` takes their place."""
+    """The page of one code. The example consists of statements that have the finding; `mended` is their fix."""
 
     code: str
     title: str
@@ -385,7 +385,7 @@ EXPLANATIONS = {page.code: page for page in _PAGES}
 def explain(code: str) -> str:
     """The page of a code; of all codes that contain the word; all of them for `all`. Raises ``UnusableInput``.
 
-    A finding without a page of its own is explained by what its kind says of itself.
+    A finding without a separate page is explained by the description of its kind.
     """
     wanted = code.lower().replace("_", "-").replace(" ", "-")
     if wanted in EXPLANATIONS:

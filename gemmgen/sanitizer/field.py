@@ -1,6 +1,6 @@
 """Two kernels, or a kernel and an expression, over a finite field: whether they are the same function of their arrays.
 
-Arrays of floating-point numbers are filled with random residues, whatever they held. The answer is a probability, as
+Arrays of floating-point numbers are filled with random residues, regardless of their contents. The answer is a probability, as
 `gemmgen.emulator.arithmetic` explains, and nothing is claimed for kernels whose data decide about branches or addresses.
 """
 
@@ -31,7 +31,7 @@ _DEEPEST_EXPRESSION = 40
 
 @dataclass(frozen=True)
 class Other:
-    """The second kernel, with launches of its own."""
+    """The second kernel, with its own launches."""
 
     code: KernelCode
     launches: tuple[Launch, ...]
@@ -55,9 +55,9 @@ def compare_over_field(
     other: Other | Mapping[str, str],
     bits: int = 29,
 ) -> FieldAnswer:
-    """Runs a kernel, and what it is compared with, on the same residues as often as it takes for a miss below 2 to the minus ``bits``.
+    """Runs a kernel and its counterpart on the same residues as often as it takes for a miss below 2 to the minus ``bits``.
 
-    ``other`` is a second kernel or, by the names of arrays, expressions for what they hold afterwards. Raises ``UnusableInput``.
+    ``other`` is a second kernel or, by the names of arrays, expressions for their final values. Raises ``UnusableInput``.
     """
     types = {array.type for argument in given.values() for _, array in argument.arrays("")} & FLOATS.keys()
     if not types:

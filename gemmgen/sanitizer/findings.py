@@ -76,7 +76,7 @@ def code_of(kind: type[EmulatorError]) -> str:
 
 
 def findings_of(error: EmulatorError | None, others: tuple[EmulatorError, ...], source: SourceText) -> tuple[Finding, ...]:
-    """The error that ended a launch, with those told along with it, and what was found besides."""
+    """The error that ended a launch, with those reported together with it, and other findings."""
     found = [*others]
     if error is not None:
         found = [error, *getattr(error, "also", ()), *others]
@@ -84,7 +84,7 @@ def findings_of(error: EmulatorError | None, others: tuple[EmulatorError, ...], 
 
 
 def findings_of_launches(launches: Sequence[Sequence[Finding]]) -> tuple[Finding, ...]:
-    """The findings of all launches, one for what several of them do in the same places."""
+    """The findings of all launches, merged if several have them in the same places."""
     first: dict[object, Finding] = {}
     again: dict[object, list[Finding]] = {}
     for number, found in enumerate(launches):

@@ -42,7 +42,8 @@ COMPILERS = ("auto", "nvrtc", "nvcc")
 @dataclass(frozen=True)
 class CompileOptions:
     """Compilation of CUDA to PTX. `options` are the compiler's own; `debug` compiles without optimisation, as nvcc -G does; `assemble`
-    goes on to machine code, for the architecture. `compiler` is one of COMPILERS: auto is NVRTC, then nvcc for what NVRTC refuses."""
+    continues to machine code for the architecture. `compiler` is one of COMPILERS: auto is NVRTC, then nvcc for files that NVRTC
+    rejects."""
 
     architecture: str | None = None
     include_directories: tuple[str, ...] = ()
@@ -58,7 +59,7 @@ DEFAULT_OPTIONS = CompileOptions()
 
 @dataclass(frozen=True)
 class Request:
-    """A file to compile. `name` is what messages call it; `expressions` are templates of kernels with their arguments."""
+    """A file to compile. `name` is its name in messages; `expressions` are templates of kernels with their arguments."""
 
     text: str
     name: str
@@ -291,7 +292,7 @@ class _Refused(Exception):
 
 
 def _with_what_nvcc_has(attempt: _Attempt) -> DeviceCode:
-    """The code, with as little of what nvcc includes by itself as the file needs: its own definitions must not meet others."""
+    """The code, with as few of nvcc's implicit includes as the file needs: its own definitions must not meet others."""
     refused: list[CompileError] = []
     more: list[str] = []
     for _ in range(6):

@@ -1,4 +1,4 @@
-"""Headers for files that were written for nvcc: where CUDA's lie, and stand-ins for those of the host, which NVRTC has not."""
+"""Headers for files that were written for nvcc: where CUDA's lie, and stand-ins for host headers, which NVRTC lacks."""
 
 from __future__ import annotations
 
@@ -387,7 +387,7 @@ def _of_thrust() -> dict[str, str]:
 
 
 def stand_ins() -> dict[str, str]:
-    """Texts for the host's headers, by the name that they are included with: what device code may use of them, else nothing."""
+    """Texts for the host's headers, by the name that they are included with: the parts that device code may use, else nothing."""
     nothing = "#pragma once\nnamespace std {}\n"
     texts = dict.fromkeys(_EMPTY, nothing) | dict.fromkeys(("cublas_v2.h", "cublasLt.h"), _OF_CUBLAS)
     for name in _THROUGH_CUDA_STD:

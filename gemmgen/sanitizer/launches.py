@@ -1,4 +1,4 @@
-"""Launches of a kernel under one schedule or many, on memory of their own, with everything that was found."""
+"""Launches of a kernel under one schedule or many, on separate memory, with all findings."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def run_launches(
             error = error or caught
             findings.append(findings_of(caught, (), code.text_of))
             printed.extend([caught.printed])
-            # A GPU runs on behind a race; only what would end the kernel there ends the sequence.
+            # A GPU continues after a race; only errors that would end the kernel there end the sequence.
             if not isinstance(caught, emulator.HazardError) or caught.ending is not None or followed:
                 break
             continue

@@ -30,7 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def cuda_emulator(request: pytest.FixtureRequest) -> Emulate:
-    """``gemmgen.emulate``, failing the test with the messages of what it finds."""
+    """``gemmgen.emulate``, failing the test with the messages of its findings."""
     marker = request.node.get_closest_marker("cuda_emulator")
     settings: dict[str, Any] = dict(marker.kwargs) if marker is not None else {}
     allowed = _allowed(settings.pop("allow", ()))
@@ -42,7 +42,7 @@ def cuda_emulator(request: pytest.FixtureRequest) -> Emulate:
         try:
             result = emulate(*positional, **{**settings, **given})
         except GemmgenError as error:
-            # What cannot be launched is the test's own mistake: the message says it all.
+            # A launch that cannot be made is the test's own mistake; the message suffices.
             pytest.fail(str(error), pytrace=False)
         errors = [finding for finding in result.findings if finding.severity == "error" and finding.code not in allowed]
         if errors:

@@ -1,4 +1,4 @@
-"""A user's own kernel: CUDA or PTX, the entry that a name means in it, and what its parameters are called."""
+"""A user's own kernel: CUDA or PTX, the entry that a name selects, and the names of its parameters."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def read_kernel_file(path: Path, options: CompileOptions = DEFAULT_OPTIONS, *ent
 def load_kernel(
     text: str, name: str, folder: Path, options: CompileOptions = DEFAULT_OPTIONS, *entries: str | None, is_ptx: bool | None = None
 ) -> KernelCode:
-    """The same from a text; `is_ptx` None looks for PTX's first directive."""
+    """The source from a text; `is_ptx` None looks for PTX's first directive."""
     text = text.removeprefix("\ufeff")
     if is_ptx is None:
         is_ptx = re.search(r"^[^\S\n]*\.version\s", text, re.MULTILINE) is not None

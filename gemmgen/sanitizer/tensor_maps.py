@@ -68,7 +68,7 @@ class _Reader:
         return found
 
     def word(self, name: str, default: str) -> Any:
-        """One word; what it may be is checked with the whole map."""
+        """One word; its value is checked with the whole map."""
         return self.given.get(name, default)
 
 

@@ -1,8 +1,8 @@
-"""Runs the tasks of a sweep on a Dask cluster. Each is done in a process of its own there as well, which may be killed.
+"""Runs the tasks of a sweep on a Dask cluster. Each task runs in a separate process there as well, which may be killed.
 
-``distributed`` is imported here only. What is sent and taken is JSON of declared shape: of a worker's answers nothing is unpickled.
-Dask's own messages are pickles all the same, so that whoever controls the scheduler controls its workers and its clients: reach
-one over TLS, with certificates that only machines of one's own have.
+``distributed`` is imported here only. What is sent and taken is JSON of declared shape: of a worker's answers nothing is unpickled. Dask's
+own messages are pickles all the same, so anyone who controls the scheduler controls its workers and its clients. Connect over TLS, with
+certificates that only your machines have.
 
 With one Dask worker a GPU, as dask-cuda starts them, every task uses the GPU that its worker shows it first: each of them has
 its own GPU at the front of its CUDA_VISIBLE_DEVICES, which tasks inherit
@@ -92,7 +92,7 @@ def common_machine(members: Mapping[str, Member], threads: Mapping[str, int], st
 
 
 def run_task(task: Task, memory_bytes: int = 0) -> Outcome:
-    """Does one task in a killable process of this machine; called by a Dask worker. Never raises for what the task does."""
+    """Does one task in a killable process of this machine; called by a Dask worker. Never raises for errors of the task."""
     with _idle_lock:
         place = next((place for place, (limit, _) in enumerate(_idle) if limit == memory_bytes), None)
         worker = None if place is None else _idle.pop(place)[1]
@@ -126,7 +126,7 @@ def run_plain(text: str, memory_bytes: int = 0) -> str:
     outcome = run_task(task, memory_bytes)
     try:
         return encode_outcome(outcome, kind)
-    except (SweepError, ValueError, TypeError, RecursionError) as error:  # whatever the function returned, it is no plain data
+    except (SweepError, ValueError, TypeError, RecursionError) as error:  # the function's result is no plain data
         return encode_outcome(Outcome("raised", text=f"{task.function} gave no plain data: {error}"), kind)
 
 
@@ -156,7 +156,7 @@ class Cluster:
                 timeout=CONNECT_SECONDS,
                 set_as_default=False,
                 security=None if certificates is None else _security(certificates),
-                # Answers are text; whatever comes in another form is an error, not an object.
+                # Answers are text; any other form is an error, not an object.
                 deserializers=["msgpack", "error"],
             )
         except (OSError, ValueError, TypeError, ImportError, TimeoutError) as error:
@@ -224,7 +224,7 @@ class Cluster:
         """Takes back what is not done yet."""
         futures = [future for _, future, _ in self._running.values()]
         self._running.clear()
-        with contextlib.suppress(Exception):  # a cluster that is gone cannot be told anything
+        with contextlib.suppress(Exception):  # a cluster that is gone cannot receive messages
             self._client.cancel(futures, force=True)
 
     def close(self) -> None:

@@ -92,7 +92,7 @@ Listener = Callable[[PointResult, bool], None]
 
 
 class Engine:
-    """Evaluates points, on this machine or a cluster, and remembers what came of each. A context manager: its end ends the workers.
+    """Evaluates points, on this machine or a cluster, and keeps their results. A context manager: its end ends the workers.
 
     A point whose result is in ``store`` is not run again; a new result is in the store before ``listener`` hears of it.
     """
@@ -144,7 +144,7 @@ class Engine:
         return [self._answers.get(place) for place in range(count)]
 
     def stop(self) -> None:
-        """Kills all workers and forgets what they were doing."""
+        """Kills all workers and forgets their tasks."""
         for lane in self._lanes():
             lane.stop()
             self._queues[id(lane)].clear()
@@ -239,7 +239,7 @@ class Engine:
             self._go_on(sibling, replace(ending, seconds={}))
 
     def _take_prepared(self, job: _Job, prepared: Prepared) -> None:
-        """A checked point: it is the same as another, its result is known, it was rejected, or it goes on."""
+        """A checked point: it is the same as another, its result is known, it was rejected, or it continues."""
         job.prepared, job.ending = prepared, prepared.ending
         if prepared.digest in self._running:
             self.duplicates += 1
@@ -258,7 +258,7 @@ class Engine:
             self._enqueue(job)
 
     def _steps(self) -> list[Step]:
-        """Compiling needs no GPU; whatever runs there comes after it. On a cluster, a worker does all but the timing at once."""
+        """Compiling needs no GPU; stages that do come after it. On a cluster, a worker does all but the timing at once."""
         last = self.settings.conditions.stage
         wanted = [stage for stage in Stage if Stage.CHECK.number < stage.number <= last.number]
         untimed = tuple(stage for stage in wanted if stage is not Stage.BENCH)
@@ -325,7 +325,7 @@ class Engine:
         self._open -= 1
 
     def _finish(self, job: _Job) -> None:
-        """Keeps the result of a point, and tells whoever waits for it."""
+        """Keeps the result of a point, and notifies its waiters."""
         assert job.prepared is not None
         result = _result(job.point, job.prepared, job.ending, self.settings.conditions)
         if self._store is not None:

@@ -18,7 +18,7 @@ TYPICAL_SECONDS = {
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds for each stage, summed over all points, and for the whole with everything that works at once."""
+    """Seconds for each stage, summed over all points, and for the whole with all parallel workers."""
 
     stages: dict[Stage, float]
     measured: dict[Stage, int]

@@ -72,7 +72,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A point that was checked: what it is, or why it cannot be."""
+    """A checked point, or the reason why it cannot work."""
 
     digest: str
     kernel_digest: str
@@ -87,7 +87,7 @@ class Prepared:
 
 
 def prepare(job: tuple[Point, Conditions], enter: Enter) -> Prepared:
-    """Reads the spec, plans it for its architecture, applies the constraints, and says what the result will depend on."""
+    """Reads the spec, plans it for its architecture, applies the constraints, and returns the inputs of the result."""
     point, conditions = job
     enter(Stage.CHECK)
     started = time.perf_counter()
@@ -201,7 +201,7 @@ class _Checked:
             self.rejection = ("problem", f"the instance is not for this problem: {'; '.join(broken)}")
 
     def digest(self, stage: Stage) -> str:
-        """Of everything that decides the result."""
+        """A digest of all inputs of the result."""
         from gemmgen.codegen.rendering import render
         from gemmgen.toolchain.compilation import COMPILE_OPTIONS
 

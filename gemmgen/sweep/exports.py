@@ -1,6 +1,6 @@
 """Results of sweeps as files that other programs read: CSV, JSON Lines, T4 JSON, JUnit XML, and an HTML report for people.
 
-Every format has the same results in the same order, whatever order they come in, and a valid file for none at all.
+Every format has the same results in the same order, regardless of their arrival, and a valid file for none at all.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def write(path: Path, content: str) -> None:
 
 
 def write_csv(results: Sequence[PointResult], path: Path) -> None:
-    """One row for each result (RFC 4180); axes, sizes, metrics and times in columns of their own, the spec as JSON.
+    """One row for each result (RFC 4180); axes, sizes, metrics and times in separate columns, the spec as JSON.
 
     Axes' values that are neither numbers nor text are JSON too. Text that a spreadsheet would take for a formula gets an
     apostrophe in front. An empty cell is a value that there is not.

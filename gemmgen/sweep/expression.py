@@ -49,7 +49,7 @@ class UnknownName(ExpressionError):
 
 @dataclass(frozen=True)
 class Expression:
-    """A checked expression. ``name`` is what messages call it. Raises ``ExpressionError`` if the text is outside the grammar."""
+    """A checked expression. ``name`` is its name in messages. Raises ``ExpressionError`` if the text is outside the grammar."""
 
     name: str
     text: str

@@ -65,7 +65,7 @@ _FORMS = {"range": Range, "powers_of_two": PowersOfTwo, "together": Together}
 
 
 def _form(value: Any) -> str | None:
-    """The form of an axis that a value is meant to be, so that only the mistakes in that form are told."""
+    """The form of an axis that a value is meant to be, so that only the mistakes in that form are reported."""
     if isinstance(value, list | tuple):
         return "values"
     if isinstance(value, dict):
@@ -129,7 +129,7 @@ class SweepFile(SpecModel):
     """Time the vendor's library in the same run, if torch is there."""
 
     def choices(self) -> dict[str, list[dict[str, Any]]]:
-        """For each axis what it sets, choice by choice: field path -> value."""
+        """The settings of each axis, choice by choice: field path -> value."""
         return {
             name: list(values.together)
             if isinstance(values, Together)
@@ -189,7 +189,7 @@ def find_sweep(argument: str) -> Path:
 
 
 def _require_possible(sweep: SweepFile) -> None:
-    """Raises ``SweepError`` for axes without values, without a field, or that undo what another one sets."""
+    """Raises ``SweepError`` for axes without values, without a field, or that override another axis."""
     setters: dict[str, str] = {}
     for name, choices in sweep.choices().items():
         together = isinstance(sweep.axes[name], Together)
@@ -247,7 +247,7 @@ def _base_spec(base: str, folder: Path) -> Path:
     for candidate, within in ((folder / base, folder), (Path(base), Path()), (shipped.get(name), None)):
         try:
             if candidate is not None and (file := split_variant(candidate)[0]).is_file():
-                # A sweep of somebody else's must not have a file elsewhere read, and its contents told in messages.
+                # Another person's sweep must not cause files elsewhere to be read and quoted in messages.
                 if within is not None and not file.resolve().is_relative_to(within.resolve()):
                     raise _NoBase(f"base: {base!r} leads out of {str(within)!r}; need a file in that folder or below")
                 return candidate

@@ -31,7 +31,7 @@ _OUTCOMES: dict[Status, Outcome] = {
 def junit(results: Sequence[PointResult], incomplete: str = "") -> str:
     """The document: a suite for each sweep and architecture, in the order of ``results``.
 
-    ``incomplete`` says why there are not results for all points; it becomes an error in a suite of its own.
+    ``incomplete`` says why there are not results for all points; it becomes an error in a separate suite.
     """
     members: dict[tuple[str, str], list[PointResult]] = {}
     for result in results:

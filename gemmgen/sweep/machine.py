@@ -98,7 +98,7 @@ def conditions_of(space: Space, machine: Machine) -> Conditions:
 
 
 def gpu_environments() -> tuple[Mapping[str, str], ...]:
-    """For each GPU like the first, what makes a process see it alone."""
+    """For each GPU like the first, the setting that makes a process see it alone."""
     from gemmgen.runtime.cuda import list_gpus
 
     devices = list_gpus()

@@ -1,4 +1,4 @@
-"""Tasks and what became of them as JSON of declared shape: all that a sweep and the workers of a cluster tell each other."""
+"""Tasks and their results as JSON of declared shape: all messages between a sweep and the workers of a cluster."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _QUOTED_BYTES = 10_000
 
 @dataclass(frozen=True)
 class Task:
-    """Work for a worker: the function ``module:name``, called with ``payload`` and a function to be told of stages."""
+    """Work for a worker: the function ``module:name``, called with ``payload`` and a function that is notified of stages."""
 
     function: str
     payload: Any
@@ -141,7 +141,7 @@ class Worker:
         spent = time.monotonic() - self._since
         try:
             code = self._process.wait(5.0)
-        except subprocess.TimeoutExpired:  # it closed its connection, and goes on
+        except subprocess.TimeoutExpired:  # it closed its connection, and continues
             code = None
         self._printed.seek(max(self._printed.seek(0, os.SEEK_END) - _QUOTED_BYTES, 0))
         lines = self._printed.read(_QUOTED_BYTES).decode(errors="replace").split("\n")
@@ -159,7 +159,7 @@ class Worker:
 
 
 def _last_words(lines: Sequence[str]) -> str:
-    """The last line of what a process printed; what Python's faulthandler adds when it is switched on says less than the line before."""
+    """The last line of a process's output; lines added by Python's faulthandler are skipped, because the line before says more."""
     added = next((place for place, line in enumerate(lines) if line.startswith("Fatal Python error: ")), None)
     said = [line.strip() for line in lines[:added] if line.strip()]
     if not said and added is not None:
@@ -246,7 +246,7 @@ class Lane:
                 self._workers[place] = None
 
     def stop(self) -> None:
-        """Kills all workers; what they worked on has no outcome."""
+        """Kills all workers; their tasks have no outcome."""
         for place, worker in enumerate(self._workers):
             if worker is not None:
                 worker.stop()

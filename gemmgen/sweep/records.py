@@ -1,4 +1,4 @@
-"""Result of one point of a sweep: its status, in the words of auto-tuners, and everything that was measured."""
+"""Result of one point of a sweep: its status, in the words of auto-tuners, and all measurements."""
 
 from __future__ import annotations
 

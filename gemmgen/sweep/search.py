@@ -1,7 +1,7 @@
 """Guided search through spaces too large to enumerate: a sampler of Optuna proposes points, a sweep's engine evaluates them.
 
 The engine stays in charge of results: a search asks it for points and never measures anything. Each distinct point is asked for
-once; known results go to the sampler first, so that a search that was stopped goes on where it stood.
+once; known results go to the sampler first, so that an interrupted search continues where it stopped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ stopped the sweep before that point was evaluated; the search then ends with wha
 
 @dataclass(frozen=True)
 class Trial:
-    """One point of the space, and what came of it."""
+    """One point of the space, and its result."""
 
     number: int
     """In the order of evaluation, from 0."""

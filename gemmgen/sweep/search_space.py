@@ -18,7 +18,7 @@ Choice = tuple[int, ...]
 
 @dataclass(frozen=True)
 class SearchAxis:
-    """One direction of the space. A setting says what it sets: field path -> value, for one field or for several at once."""
+    """One direction of the space. A setting maps field paths to values, for one field or for several at once."""
 
     name: str
     settings: tuple[dict[str, Any], ...]

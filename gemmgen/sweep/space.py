@@ -37,7 +37,7 @@ class Point:
 class Space:
     """Space that a sweep file spans.
 
-    ``stage`` is the last stage that its points go through: problems only make points of their own if it is ``bench``.
+    ``stage`` is the last stage that its points go through: problems only make separate points if it is ``bench``.
     """
 
     file: SweepFile
@@ -110,7 +110,7 @@ class Space:
 
 
 def plain(value: Any) -> Any:
-    """``value`` as JSON has it: what else YAML knows, dates and bytes for instance, becomes text."""
+    """``value`` as JSON; other YAML types, such as dates and bytes, become text."""
     match value:
         case None | bool() | int() | float() | str():
             return value

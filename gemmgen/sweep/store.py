@@ -1,4 +1,4 @@
-"""Results of sweeps in one SQLite file: appended point by point, so that a sweep that was killed goes on where it stood.
+"""Results of sweeps in one SQLite file: appended point by point, so that a killed sweep continues where it stopped.
 
 The journal is a write-ahead log: a process that is killed at any moment leaves a whole file, and several may write at once.
 """
@@ -247,7 +247,7 @@ class ResultStore:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turns what SQLite says into a message that names the file."""
+        """Turns SQLite's errors into a message that names the file."""
         try:
             yield
         except sqlite3.OperationalError as error:

@@ -1,4 +1,4 @@
-"""Results in T4, the JSON format in which auto-tuners exchange what they found, so that their tools can read a sweep.
+"""Results in T4, the JSON format in which auto-tuners exchange results, so that their tools can read a sweep.
 
 T4 was agreed at the Lorentz Center workshop on auto-tuning in 2022; the version followed here is 1.1.0, of the Autotuning
 Association's methodology package (autotuning_methodology/schemas/T4.json).

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """The winner of a search, and what it was proved and measured to be at the end."""
+    """The winner of a search, with its final verification and measurement."""
 
     winner: Trial
     plan: KernelPlan

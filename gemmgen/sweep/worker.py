@@ -82,7 +82,7 @@ def kill_tree(process: int) -> None:
 
 
 def _descendants(process: int) -> list[int]:
-    """Children before grandchildren; what cannot be read of /proc counts as none."""
+    """Children before grandchildren; unreadable entries of /proc count as none."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc") if os.path.isdir("/proc") else []:
         if entry.isdigit():

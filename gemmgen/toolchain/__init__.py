@@ -1,1 +1,1 @@
-"""From source to binaries: NVRTC, and the tools that read what it makes."""
+"""From source to binaries: NVRTC, and the tools that read its output."""

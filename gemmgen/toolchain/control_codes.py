@@ -1,9 +1,8 @@
 """Control codes and live registers of machine code, as nvdisasm's encodings and life ranges have them.
 
-Since Volta an instruction takes 128 bits, and bits 105 to 125 tell the scheduler what hardware does not find out: cycles to stall,
-a hint to go on with another warp, the barrier that a result or a read sets, the barriers to wait for (Jia et al.,
-arXiv:1804.06826; Gray's maxas wiki has the same of Maxwell).
-"""
+Since Volta an instruction takes 128 bits, and bits 105 to 125 tell the scheduler facts that the hardware does not track: cycles to stall, a
+hint to switch to another warp, the barrier that a result or a read sets, the barriers to wait for (Jia et al., arXiv:1804.06826; Gray's
+maxas wiki has the same of Maxwell)."""
 
 from __future__ import annotations
 

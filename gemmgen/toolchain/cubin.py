@@ -1,4 +1,4 @@
-"""Reads what a kernel uses from a cubin: registers, stack, shared and constant memory. Plain ELF parsing, no CUDA.
+"""Reads a kernel's resources from a cubin: registers, stack, shared and constant memory. Plain ELF parsing, no CUDA.
 
 A cubin is a 64-bit little-endian ELF file. Each kernel has a section `.text.<entry>`; its attributes are records in
 `.nv.info` (those that name their function by symbol) and `.nv.info.<entry>`. The attribute names in the comments are
@@ -48,7 +48,7 @@ class EntryAttributes:
 
     `local_bytes` is the stack a thread needs with all calls, `stack_bytes` the kernel's own frame; `constant_bytes`
     the size of constant bank 0, of which the kernel's parameters are `parameter_bytes`; `max_threads` the block size
-    limit compiled in, None without one. `static_shared_bytes` leaves out what the system reserves.
+    limit compiled in, None without one. `static_shared_bytes` excludes the bytes that the system reserves.
     """
 
     registers: int

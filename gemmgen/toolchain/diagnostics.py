@@ -1,4 +1,4 @@
-"""Reads NVRTC's log: errors with the lines they are about, warnings, and what ptxas reports on spills."""
+"""Reads NVRTC's log: errors with their lines, warnings, and ptxas's reports on spills."""
 
 from __future__ import annotations
 

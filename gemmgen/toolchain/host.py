@@ -31,7 +31,7 @@ SECONDS = 300
 
 @dataclass(frozen=True)
 class HostCompiler:
-    """A C compiler: its command and what it says of itself."""
+    """A C compiler: its command and its version text."""
 
     command: tuple[str, ...]
     version: str

@@ -42,7 +42,7 @@ _ARCHITECTURE = re.compile(r"sm_(\d+)[af]?")
 class KernelResources:
     """Resources of one kernel, per thread or block; bytes, except for registers and max_threads.
 
-    `spill_stores` and `spill_loads` are what the kernel's own instructions move, as ptxas reports them; `local_bytes`
+    `spill_stores` and `spill_loads` are the bytes that the kernel's own instructions move, as ptxas reports them; `local_bytes`
     is the stack of a thread with all calls, `stack_bytes` the kernel's own frame; `constant_bytes` the size of constant
     bank 0, of which its parameters are `parameter_bytes`; `max_threads` the limit from __launch_bounds__ or None.
     """
@@ -62,7 +62,7 @@ class KernelResources:
 class Binary:
     """A compiled source. `options` are all that NVRTC was given besides the architecture; `log` holds its warnings.
 
-    `digest` identifies what went in (source, name, options, architecture, NVRTC version), not the bytes that came out:
+    `digest` identifies the inputs (source, name, options, architecture, NVRTC version), not the output bytes:
     ptxas may allocate registers differently from run to run.
     """
 
@@ -140,7 +140,7 @@ def _cached(cache: Cache | None, key: str) -> Binary | None:
 
 @dataclass(frozen=True, slots=True)
 class DeviceCode:
-    """PTX of a user's file, for what executes it without a GPU. `symbols` are the names in PTX of the C++ names that were asked for;
+    """PTX of a user's file, for execution without a GPU. `symbols` are the names in PTX of the C++ names that were asked for;
     `cubin` and `resources`, by entry, are empty where the PTX was not assembled."""
 
     ptx: str = field(repr=False)
@@ -160,7 +160,8 @@ def compile_file(
     shown_as: str = "",
     assemble: bool = False,
 ) -> DeviceCode:
-    """Compiles a user's file to PTX. It is assembled only if asked for: what ptxas rejects for a lack of registers runs elsewhere.
+    """Compiles a user's file to PTX. It is assembled only on request, because kernels that ptxas rejects for a lack of registers can still
+    run on the emulator.
 
     Includes are searched in the folder of `path` too. `headers` are texts by the name that they are included with;
     `expressions` are C++ names of kernels, templates with their arguments, which are instantiated. Messages call the file

@@ -1,4 +1,4 @@
-"""Cases of kernels that are made for sizes: a family's cases, with these sizes in the place of their own."""
+"""Cases of kernels that are made for sizes: a family's cases, with these sizes in place of the cases' own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory that a case gives a kernel: arrays with their gaps, offsets and poison, and what may be written in them."""
+"""The memory that a case gives a kernel: arrays with their gaps, offsets and poison, and the bytes that may be written."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def case_bytes(plan: InstancePlan, case: Case) -> int:
 
 
 def require_memory(plan: InstancePlan, cases: Sequence[Case]) -> None:
-    """Raises ``PlanError`` if a case needs more than ``LARGEST_CASE_BYTES``: what a spec promises or fixes can make problems huge."""
+    """Raises ``PlanError`` if a case needs more than ``LARGEST_CASE_BYTES``: a spec's alignments and fixed sizes can make problems huge."""
     for case in cases:
         needed = case_bytes(plan, case)
         if needed > LARGEST_CASE_BYTES:
@@ -84,7 +84,7 @@ class CaseMemory:
         self.view[...] = to_elements(self.array.type, values)
 
     def stray_write(self, before: npt.NDArray[Any], written: bool) -> str:
-        """Changes where there must be none: all of an input, and of an output what lies between its elements."""
+        """Changes where there must be none: in an input, and in the gaps of an output."""
         changed = self.buffer.storage.view(np.uint8) != before.view(np.uint8)
         if written:
             changed &= ~_element_bytes(self.view, changed.size, self.buffer.origin_bytes)

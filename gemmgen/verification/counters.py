@@ -37,7 +37,7 @@ def count_case(
 ) -> CaseCounters:
     """Counts what ``case`` (the one that the family names, if None) costs; no GPU takes part.
 
-    ``observer`` is what counts, if the caller wants to ask it more. Without ``hazards``, none is looked for, which takes half the time.
+    ``observer`` does the counting, for callers that need more from it. Without ``hazards``, none is looked for, which takes half the time.
 
     Raises ``LaunchError`` if the emulator finds an error in the kernel.
     """

@@ -64,7 +64,7 @@ class FieldOracle(Protocol):
         """The reason why nothing can be claimed for this instance, or nothing."""
 
     def degree(self, plan: Any) -> int:
-        """Degree of a result as a polynomial of everything that is drawn."""
+        """Degree of a result as a polynomial of all drawn values."""
 
     def parts(self, plan: Any, case: Case, arrays: Mapping[str, npt.NDArray[Any]], scalars: Mapping[str, int]) -> Iterator[FieldPart]:
         """The plain kernel's problems that make up a case."""
@@ -250,7 +250,7 @@ def _chooses(plan: KernelPlan, binary: Binary) -> bool:
 
 
 def _fill(plan: KernelPlan, case: Case, type_name: str, piece: CaseMemory, rng: np.random.Generator, own: np.random.Generator) -> None:
-    """Random codes of an array's type; arrays of integers that are no factors get what the family gives them."""
+    """Random codes of an array's type; arrays of integers that are no factors get the family's values."""
     name, shape = piece.array.name, piece.view.shape
     if name == "amax":
         piece.fill(np.zeros(shape))

@@ -113,7 +113,7 @@ def verify_binary(
 
     ``further``: also those of ``gemmgen.verification.further``.
 
-    ``counters``: if all pass, also counts what one case costs, on the emulator whatever the backend. Raises ``PlanError``, before
+    ``counters``: if all pass, also counts the cost of one case, on the emulator regardless of the backend. Raises ``PlanError``, before
     anything is run, if a case needs too much memory.
     """
     started = time.perf_counter()

@@ -1,6 +1,6 @@
 """The cases of an instance for a processor under AddressSanitizer and UndefinedBehaviorSanitizer.
 
-They run in a process of their own, which has the sanitizers' runtime loaded before all else: what they find ends it.
+They run in a separate process, which loads the sanitizers' runtime first and ends at their first finding.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def command(
     overrides: Sequence[str],
     as_json: bool,
 ) -> None:
-    """Analyse what each SPEC compiles to: occupancy, machine code, register banks, memory traffic, and its place under the roofs.
+    """Analyse the compiled form of each SPEC: occupancy, machine code, register banks, memory traffic, and its place under the roofs.
 
     One SPEC is shown in full; several are compared in a table. Machine code needs nvdisasm, which gemmgen doctor says how to get; that of
     specs for processors needs objdump, and their roofs are measured.

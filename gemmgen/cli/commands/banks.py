@@ -1,4 +1,4 @@
-"""``gemmgen banks``: the cost of any access to shared memory, and what a padding or a swizzle would change."""
+"""``gemmgen banks``: the cost of any access to shared memory, and the effect of padding or a swizzle."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def command() -> None:
 @command.command("info")
 @json_option
 def info(as_json: bool) -> None:
-    """Show where the cache is and what it holds."""
+    """Show the cache's location and contents."""
     from gemmgen.core.cache import Cache
 
     found = Cache().info()

@@ -1,4 +1,4 @@
-"""``gemmgen doctor``: what this machine has, and what each missing piece costs."""
+"""``gemmgen doctor``: the tools found on this machine, and the features that each missing tool disables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STYLES = {"ok": "green", "missing": "yellow", "warning": "red"}
 @click.command("doctor")
 @json_option
 def command(as_json: bool) -> None:
-    """Show what gemmgen finds on this machine, and what each missing piece costs you."""
+    """Show the tools found on this machine, and the features that each missing tool disables."""
     from rich.text import Text
 
     from gemmgen.cli.environment import examine

@@ -227,7 +227,7 @@ def command(
     steps, fill, promote, and for im2col lower, upper, channels, pixels; shapes are written outermost axis first. Host code in the
     file is left out.
 
-    Exits with 0 if the kernel is clean (warnings and notes are told), 1 if it is not, 2 if it could not be run.
+    Exits with 0 if the kernel is clean (warnings and notes are reported), 1 if it is not, 2 if it could not be run.
 
     \b
     gemmgen emulate saxpy.cu --grid 4 --block 256 \\
@@ -251,7 +251,7 @@ def command(
 
         code = read_kernel_file(file, options, entry_name)
         assert grid is not None and block is not None
-        # Texts that mean nothing are told before a kernel is looked for.
+        # Invalid arguments are reported before a kernel is looked for.
         for index, text in enumerate(argument_texts):
             if not has_parts(text):
                 parse_argument(text, index, filled=False)
@@ -274,7 +274,7 @@ def command(
     finally:
         progress.close()
     if run.output and not as_json:
-        # A line of its own, so that no annotation begins within it.
+        # On a separate line, so that no annotation begins within it.
         click.echo(printable(run.output, len(run.output)), nl=not run.output.endswith("\n"))
     findings = list(run.findings)
     if not run.failed and schedules:

@@ -1,4 +1,4 @@
-"""``gemmgen explain``: a plan in words, and what bounds it."""
+"""``gemmgen explain``: a plan in words, and its limits."""
 
 from __future__ import annotations
 

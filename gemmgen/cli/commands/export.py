@@ -239,7 +239,7 @@ def _write_for_processors(planned: Sequence[PlannedSpec], kind: str, target: str
 def _is_directory(path: Path) -> bool:
     try:
         return path.is_dir()
-    except (OSError, ValueError):  # what cannot be looked up cannot be written either, which is then said
+    except (OSError, ValueError):  # a path that cannot be looked up cannot be written either, which is reported then
         return False
 
 
@@ -306,7 +306,7 @@ def _targets(item: PlannedSpec, kind: str, architectures: Sequence[str]) -> list
 
 
 def _contents(bundle: Bundle, kind: str, prefix: str | None, file_name: str | None) -> dict[str, Callable[[], str | bytes]]:
-    """The names of an instance's files, and what makes their contents."""
+    """The names of an instance's files, and the functions that write their contents."""
     from gemmgen.export.cupy_module import render_cupy
     from gemmgen.export.fatbin import make_fatbin
     from gemmgen.export.header import render_header

@@ -80,9 +80,8 @@ def command() -> None:
 def build_command(names: Sequence[str], output: Path | None, list_file: Path | None, jobs: int | None) -> None:
     """Bring the library up to date: all of it, or the instances that NAMEs begin, as specs or names.
 
-    Only what changed is compiled, verified on the emulator and written; what is no longer listed is removed, unless NAMEs are given.
-    Interrupted, it goes on where it was. Exits with 1 if an instance is wrong.
-    """
+    Only changed kernels are compiled, verified on the emulator and written. Kernels that are no longer listed are removed, unless NAMEs are
+    given. An interrupted build continues where it stopped. Exits with 1 if an instance is wrong."""
     from gemmgen.library.building import build
     from gemmgen.library.folder import choose, shipped_folder, writable_folder
 
@@ -133,7 +132,7 @@ def check_command(
     as_json: bool,
     reports: CheckReports,
 ) -> None:
-    """Prove that sources, certificates and manifest are what a build would make. Exits with 1 if one is not, or if nothing could be
+    """Check that sources, certificates and manifest equal the output of a build. Exits with 1 if one is not, or if nothing could be
     compiled and something was to be.
     """
     from dataclasses import asdict

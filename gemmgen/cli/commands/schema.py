@@ -1,4 +1,4 @@
-"""``gemmgen schema``: the JSON Schema of specs, and those of what commands print."""
+"""``gemmgen schema``: the JSON Schemas of specs and of the commands' output."""
 
 from __future__ import annotations
 

@@ -175,10 +175,9 @@ def command(
 ) -> None:
     """Take all points of SWEEP, a YAML file or one that ships with gemmgen, through check, compile, verify and bench.
 
-    Each point runs in a process that may hang or die without harm to the others. Results are kept one by one: the same command
-    goes on where it was stopped. Exits with 1 if a point that was accepted did not come out right, with 2 if axis values make no valid
-    spec.
-    """
+    Each point runs in a process that may hang or die without harm to the others. Results are kept one by one, so an interrupted sweep
+    continues when the command is repeated. Exits with 1 if a point that was accepted did not come out right, with 2 if axis values make no
+    valid spec."""
     from gemmgen.cli.sweep_search import search_of, search_space
     from gemmgen.sweep.expression import Expression
     from gemmgen.sweep.file import Limits, load_sweep
@@ -251,7 +250,7 @@ class Run:
     allow_invalid: bool
 
     def evaluate(self, selection: Selection) -> None:
-        """Evaluates every point, and tells what came of it."""
+        """Evaluates every point, and reports the results."""
         from gemmgen.cli.sweep_search import search_space, write_winner
         from gemmgen.sweep.engine import Engine
         from gemmgen.sweep.progress import Progress
@@ -274,7 +273,7 @@ class Run:
         self._finish(engine, live, selection.left_out, conclude if self.wanted.winner else None)
 
     def search(self) -> None:
-        """Evaluates the points that a sampler proposes, and tells what came of them."""
+        """Evaluates the points that a sampler proposes, and reports the results."""
         from gemmgen.cli.sweep_search import describe_search, run_search, search_json, write_winner
         from gemmgen.sweep.engine import Engine
         from gemmgen.sweep.progress import Progress
@@ -301,7 +300,7 @@ class Run:
         conclude: Callable[[], None] | None = None,
         search: dict[str, Any] | None = None,
     ) -> None:
-        """Writes the exports, prints the summary, settles the winner with ``conclude``, and exits with what all that says."""
+        """Writes the exports, prints the summary, settles the winner with ``conclude``, and exits with the matching status."""
         from gemmgen.cli.sweep_output import best_points, by_reason, print_best, print_counts, totals
         from gemmgen.sweep.model_view import unseen_axes
 
@@ -448,7 +447,7 @@ def _tell_none_accepted(results: Sequence[PointResult]) -> None:
 
 
 def _show_stored(results_path: str | None, reports: Reports, as_json: bool) -> None:
-    """Exports what a results file holds, and sums it up."""
+    """Exports the contents of a results file, and sums them up."""
     from gemmgen.cli.sweep_output import print_best, print_counts, totals
     from gemmgen.sweep.store import ResultStore
 

@@ -70,7 +70,7 @@ def command(
     """Time the instances that fit, problem by problem, on the GPU, and record the ranking in a table that ops.matmul and its
     kin choose by.
 
-    The table is written after each problem; started again, the command goes on where it was. Exits with 1 if an instance
+    The table is written after each problem, so a repeated command continues where it stopped. Exits with 1 if an instance
     computed something wrong.
     """
     from gemmgen.dispatch.tuning import grid, kinds_of, read_problems

@@ -1,4 +1,4 @@
-"""``gemmgen verify``: the evidence that specs compute what they must."""
+"""``gemmgen verify``: the evidence that kernels are correct."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def command(
     overrides: Sequence[str],
 ) -> None:
     """Write one HTML page of SPEC that needs nothing beside it: CUDA, PTX and machine code side by side, lines that belong together
-    marked, with counters by line, control codes, live registers, register banks, and what makes it slow.
+    marked, with counters by line, control codes, live registers, register banks, and the reasons for its speed.
     """
     from gemmgen.cli.compilation import compile_plans
     from gemmgen.cli.host import are_for_processors

@@ -1,1 +1,1 @@
-"""JSON Schemas of what commands print with ``--json``; ``docs/output_schemas.py`` makes them."""
+"""JSON Schemas of the output of commands with ``--json``; ``docs/output_schemas.py`` makes them."""

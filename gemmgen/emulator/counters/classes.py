@@ -31,7 +31,7 @@ _FLOATS = {
 
 
 def instruction_class(inst: Instruction) -> str:
-    """The class of one instruction: what it needs on the GPU rather than how PTX spells it."""
+    """The class of one instruction, by the unit that executes it on the GPU rather than by its PTX spelling."""
     if inst.opcode in _MEMORY:
         return f"{_MEMORY[inst.opcode]} {'cluster' if inst.has('shared::cluster') else space_of(inst)}"
     if inst.opcode in ("ldmatrix", "stmatrix"):

@@ -195,7 +195,7 @@ def _arrivals_of_group(sources: list[int], destinations: list[int]) -> int:
 
 
 def _degrees(addresses: np.ndarray, words_per_lane: int) -> np.ndarray:
-    """Of each warp and each group of lanes that is served together, the words in the bank that has most of them."""
+    """The number of words in the fullest bank, per warp and group of lanes that are served together."""
     groups = words_per_lane
     warps = len(addresses)
     words = (addresses // BANK_BYTES)[:, :, None] + np.arange(words_per_lane)
@@ -263,14 +263,14 @@ def _serve(words: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _partners_agree(offsets: np.ndarray, distance: int) -> np.ndarray:
-    """Of each warp, whether all active lanes i and i^distance access the same address."""
+    """True for each warp whose active lanes i and i^distance access the same address."""
     partners = offsets[:, _LANES ^ distance]
     agree: np.ndarray = ((offsets == partners) | (offsets < 0) | (partners < 0)).all(axis=1)
     return agree
 
 
 def _count_distinct(values: np.ndarray) -> np.ndarray:
-    """Of each row, how many different values that are not negative."""
+    """The number of different nonnegative values in each row."""
     ordered = np.sort(values, axis=1)
     distinct = ordered >= 0
     distinct[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]

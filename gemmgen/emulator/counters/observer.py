@@ -62,7 +62,7 @@ class _Block:
 
 
 class CounterObserver(Observer):
-    """Counts what all launches that it observes cost; ``counters`` says what that came to.
+    """Counts the costs of all launches that it observes; ``counters`` returns the result.
 
     The unit is the warp: an instruction that some lanes of a warp execute counts once, and again if the others come to it
     later. Instructions count also if their guard holds for no lane, as on a GPU; requests need an active lane.
@@ -111,7 +111,7 @@ class CounterObserver(Observer):
             self._products[key] = instructions[key], self._products.get(key, (None, TensorWork()))[1] + work
         self._barriers += barriers
 
-    # -- what the emulator calls -------------------------------------------------------------------------------
+    # -- called by the emulator -------------------------------------------------------------------------------
 
     def wave_started(self, geometry: Geometry, spaces: Spaces) -> None:
         self._warps = geometry.lanes // WARP

@@ -96,12 +96,12 @@ class Tally:
 
     @property
     def shared_loads(self) -> int:
-        """Wavefronts of what reads shared memory into registers."""
+        """Wavefronts of reads from shared memory into registers."""
         return self._wavefronts("load", "ldmatrix", "cluster load")
 
     @property
     def shared_stores(self) -> int:
-        """Wavefronts of what threads write to shared memory, copies included."""
+        """Wavefronts of writes of threads to shared memory, including copies."""
         return self._wavefronts("store", "stmatrix", "cp.async", "cluster store")
 
     def _wavefronts(self, *kinds: str) -> int:
@@ -156,7 +156,7 @@ class SiteCounters:
 
 @dataclass(frozen=True, slots=True)
 class LineCounters:
-    """Counts of one line of the CUDA source; of what the compiler gave no line for, line 0."""
+    """Counts of one line of the CUDA source; line 0 stands for instructions without a line."""
 
     file: str
     line: int

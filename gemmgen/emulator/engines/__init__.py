@@ -57,7 +57,7 @@ class Engines:
             self.barriers.clear_block(place)
 
     def exited(self, lanes: Lanes) -> None:
-        """Lanes have exited: clusters go on without them, and blocks may have ended."""
+        """Lanes have exited: clusters continue without them, and blocks may have ended."""
         if self.geometry.cluster_size > 1:
             self.clusters.complete(lanes)
         places = np.unique(lanes // self.geometry.stride)
@@ -69,9 +69,9 @@ class Engines:
                 observer.blocks_ended(ended)
 
     def explain(self, instruction_at: Callable[[int], Instruction], others: Sequence[str]) -> Deadlock:
-        """The error for parked lanes that nothing will wake: every barrier that somebody waits for or that is in the middle of a phase,
-        and who waits where. `instruction_at` gives the first instruction of a basic block; `others` describes lanes that wait elsewhere.
-        """
+        """The error for parked lanes that nothing will wake: every barrier that has waiting threads or an incomplete phase, and the
+        position of each waiting thread. `instruction_at` gives the first instruction of a basic block; `others` describes lanes that wait
+        elsewhere."""
         parked = np.flatnonzero(self.state.key == PARKED)
         roles: list[tuple[Instruction, Lanes, str]] = []
         for block in np.unique(self.state.resume[parked]).tolist():
@@ -91,7 +91,7 @@ class Engines:
         return Deadlock(text, instruction=roles[0][0], threads=self.geometry.describe(roles[0][1]))
 
     def _roles(self, inst: Instruction, lanes: Lanes) -> Iterator[tuple[Instruction, Lanes, str]]:
-        """The lanes that are parked at one instruction, by what they wait for."""
+        """The lanes parked at one instruction, by the event that they wait for."""
         if inst.opcode == "barrier":
             missing = np.concatenate([self.clusters.missing(first) for first in np.unique(self.clusters.first_place(lanes)).tolist()])
             yield inst, lanes, f"for the barrier of the cluster, where {self.geometry.describe(missing)} have not arrived"

@@ -1,4 +1,4 @@
-"""The asynchronous proxy: what was started and has not completed, and the shared memory that belongs to it meanwhile.
+"""The asynchronous proxy: operations in flight, and the shared memory that belongs to them.
 
 Copies of the copy engine and products of the tensor cores read and write shared memory on their own (PTX ISA, "Async proxy"). From
 its issue until its completion has been observed, memory that an operation writes belongs to nobody else, and memory that it reads must
@@ -135,7 +135,7 @@ class AsyncProxy:
     # -- ordinary accesses -------------------------------------------------------------------------------------
 
     def check(self, access: Access, lanes: Lanes | None, index: np.ndarray) -> None:
-        """Raises if an ordinary access meets what belongs to the proxy. `index`: units of min(width, 16) bytes."""
+        """Raises if an ordinary access touches memory of an operation in flight. `index`: units of min(width, 16) bytes."""
         unit = min(access.width, UNIT_BYTES)
         shift = (UNIT_BYTES // unit).bit_length() - 1
         wrong = _BARRIER | _WRITING | _WORDS | (_READING if access.kind != "load" else 0)

@@ -1,7 +1,7 @@
 """Barriers in shared memory: mbarrier objects (PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier").
 
 A barrier counts the arrivals that its current phase still expects and the bytes that asynchronous operations still owe it. When both are
-zero the phase completes, the next one begins with the full count, and who waits goes on. Its eight bytes are opaque: nothing but
+zero the phase completes, the next one begins with the full count, and waiting threads continue. Its eight bytes are opaque: nothing but
 these instructions may touch them, so they are kept here and not in memory.
 """
 
@@ -26,7 +26,7 @@ _PENDING_BITS = 20
 
 
 class Barriers:
-    """All barriers of a wave, by absolute offset. `wake` lets parked lanes go on."""
+    """All barriers of a wave, by absolute offset. `wake` resumes parked lanes."""
 
     def __init__(self, geometry: Geometry, shared: BankedSpace, proxy: AsyncProxy, wake: Callable[[Lanes], None]) -> None:
         self.geometry = geometry

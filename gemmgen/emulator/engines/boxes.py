@@ -115,7 +115,7 @@ class PlacedMap:
         return known + (address - key[0]) // unit
 
     def fill(self, unit: int) -> np.ndarray:
-        """One unit of what elements outside of the array read as."""
+        """One unit of the fill value for elements outside of the array."""
         m = self.map
         if m.fill == "zeros":
             return np.zeros(unit, np.uint8)

@@ -1,4 +1,4 @@
-"""Clusters: blocks that run at the same time, reach into each other's shared memory and meet at a barrier of their own.
+"""Clusters: blocks that run at the same time, access each other's shared memory and synchronise at a cluster barrier.
 
 PTX ISA, "Cooperative Thread Arrays: Cluster of Cooperative Thread Arrays" and `barrier.cluster`. The blocks of a cluster have
 neighbouring places in a wave. A block's shared memory may be reached from outside once a barrier of the cluster has shown that the
@@ -18,7 +18,7 @@ from gemmgen.emulator.ptx.syntax import Instruction
 
 
 class Clusters:
-    """The barriers of all clusters of a wave. `wake` lets the lanes of a cluster that wait go on."""
+    """The barriers of all clusters of a wave. `wake` resumes the waiting lanes of a cluster."""
 
     def __init__(
         self, geometry: Geometry, shared: BankedSpace, ended: Callable[[Lanes], np.ndarray], wake: Callable[[Lanes], None]
@@ -71,7 +71,7 @@ class Clusters:
         self.complete(lanes)
 
     def complete(self, lanes: Lanes) -> None:
-        """Looks whether the clusters of these lanes, which have arrived or ended, can go on."""
+        """Checks whether the clusters of these lanes, which have arrived or ended, can continue."""
         for first in np.unique(self.first_place(lanes)).tolist():
             members = self.members(first)
             living = members[~self._ended(members)]
@@ -94,7 +94,7 @@ class Clusters:
         return passed
 
     def passed(self, inst: Instruction, lanes: Lanes) -> None:
-        """Lanes go on."""
+        """Resumes lanes."""
         self.waits[lanes] += 1
         for observer in self.shared.observers:
             observer.cluster_waited(inst, lanes)

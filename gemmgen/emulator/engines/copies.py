@@ -26,7 +26,7 @@ NOBODY = np.zeros(0, np.int64)
 
 @dataclass(eq=False, slots=True)
 class Copy:
-    """One copy. `take` reads the source, `put` writes what it gave; `signals` are barriers (absolute offset) and bytes."""
+    """One copy. `take` reads the source, `put` writes the result of `take`; `signals` are barriers (absolute offset) and bytes."""
 
     instruction: Instruction
     lane: int

@@ -1,9 +1,8 @@
 """Registers that warpgroups hand to each other: setmaxnreg (PTX ISA, "Miscellaneous Instructions").
 
 A block gets registers for all of its threads at the count that the kernel was compiled for. A warpgroup that lowers its count gives the
-difference to the block's pool, one that raises its count waits until the pool has enough. What the compiler grants is not in the PTX; it is
-taken to be all registers of an SM, shared by the blocks and threads that the kernel's launch bounds name.
-"""
+difference to the block's pool, one that raises its count waits until the pool has enough. The compiler's register count is not in the PTX.
+It is assumed to be all registers of an SM, divided among the blocks and threads of the kernel's launch bounds."""
 
 from __future__ import annotations
 
@@ -67,7 +66,7 @@ class RegisterPool:
             self._counts.pop(warp, None)
 
     def decrease(self, inst: Instruction, lanes: Lanes, count: int) -> None:
-        """Warps give up what they hold beyond a count."""
+        """Warps release registers beyond a count."""
         warps = np.unique(lanes // WARP)
         if (self.held[warps] < count).any():
             self._fail(f"setmaxnreg.dec to {count} where a thread holds {int(self.held[warps].min())} registers", inst, lanes)

@@ -1,9 +1,8 @@
-"""wgmma operations that were issued and have not ended: who owns which registers and which shared memory in between.
+"""wgmma operations in flight, and the registers and shared memory that they own meanwhile.
 
-PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". An operation may read its operands and write its results at any
-time up to the wait for its group. Here it happens at the last moment, when the first warp of its warpgroup waits, so that
-whatever changes an operand too early shows in the results. In between, its accumulators belong to the operation, its A registers
-and its shared memory must stay as they are.
+PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". An operation may read its operands and write its results at any time up to the
+wait for its group. Here it happens at the last moment, when the first warp of its warpgroup waits, so that a premature change of an operand
+shows in the results. In between, its accumulators belong to the operation, its A registers and its shared memory must stay as they are.
 
 Compilers move accumulators to other registers while operations on them are in flight. Such a move is no access: the register
 file of the machine is another one. It is noted, and made when the value is there.
@@ -230,7 +229,7 @@ class Warpgroups:
         self.log[:] = remaining
 
     def exited(self, lanes: Lanes | None) -> None:
-        """Raises UnfinishedWgmma if lanes (None: all) end that have not waited for their operations."""
+        """Raises UnfinishedWgmma if lanes (None: all) end without having waited for their operations."""
         for event in self.log:
             if isinstance(event, Issue):
                 left = np.flatnonzero(event.owned if lanes is None else event.owned[lanes])
@@ -357,7 +356,7 @@ class Warpgroups:
                 for row in (*use.reads, *use.writes):
                     self._touch(row, acting, inst)
             elif self.report is not None and use.is_copy:
-                # A copy is as ordered, or not, as what it copies.
+                # A copy has the same order as its source.
                 self._touched[self._position[use.writes[0]], acting] = self._touched[self._position[use.reads[0]], acting]
                 self._touched_by[use.writes[0]] = self._touched_by.get(use.reads[0], inst)
         return lanes
@@ -512,7 +511,7 @@ def meets_warpgroup(inst: Instruction) -> bool:
 
 
 def whole_groups(geometry: Geometry, words: np.ndarray) -> np.ndarray:
-    """Of each warp, the lanes (a mask) that are in `words` (a mask a warp) in all warps of its warpgroup."""
+    """The lanes of each warp (a mask) that are in `words` (a mask per warp) in all warps of its warpgroup."""
     per_block = geometry.warps_per_block
     groups = -(-per_block // WARPS)
     # Warps that a block does not have keep nobody waiting.

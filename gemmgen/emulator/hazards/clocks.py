@@ -1,6 +1,6 @@
 """Vector clocks as values: the accesses of other threads that are ordered before a point.
 
-A join keeps its two sides and adds nothing up before somebody asks, so that many clocks share what they have in common. What is worth
+A join keeps its two sides and combines them only on demand, so that many clocks share their common parts. What is worth
 less than half of its entries is added up, and clocks that nobody holds any longer are dropped: memory follows the threads that may
 still race, not the number of fences.
 """
@@ -82,7 +82,7 @@ class Clocks:
         return self._add(Clock(_sorted(blocks), _sorted(threads)))
 
     def join_all(self, numbers: Sequence[int]) -> int:
-        """The clock that knows what any of these knows."""
+        """The union of several clocks."""
         return reduce(self._join, numbers, NOTHING)
 
     def drop_unheld(self) -> None:
@@ -140,7 +140,7 @@ class Clocks:
 
 
 def _latest(parts: Sequence[Times]) -> Times:
-    """Of each key, the latest time that any part has."""
+    """The latest time of each key in any part."""
     keys, times = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     order = np.lexsort((times, keys))
     keys, times = keys[order], times[order]

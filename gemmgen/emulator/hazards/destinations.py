@@ -1,6 +1,6 @@
 """The parameters and variables of a program through which it can write, found by following addresses back.
 
-Reads of memory that nothing writes race with nothing, and need not be remembered: that is most of what most kernels read.
+Reads of memory that nothing writes race with nothing, and need not be remembered: most reads of most kernels are of this kind.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _written(inst: Instruction) -> Iterator[Address]:
 
 
 def _take(operand: Operand, registers: list[str], names: set[str]) -> bool:
-    """Adds the registers and the variables that an operand mentions; False if it can be an address of its own."""
+    """Adds the registers and the variables that an operand mentions; False if it can be a separate address."""
     if isinstance(operand, Symbol):
         names.add(operand.name)
         return True

@@ -73,8 +73,8 @@ class HazardDetector(Observer):
     def __init__(
         self, program: Program, memory: LaunchMemory, strict: bool = False, remember_all: bool = False, follows_loads: bool | None = None
     ) -> None:
-        """`remember_all`: reads of what this launch does not write matter to the next one. `follows_loads`: a load of unwritten memory is
-        an error where its value is used; False raises FollowLoads at the first such load, None takes each for an error."""
+        """`remember_all`: reads of memory that this launch does not write matter to the next one. `follows_loads`: a load of unwritten
+        memory is an error where its value is used; False raises FollowLoads at the first such load, None takes each for an error."""
         self.program = program
         self.memory = memory
         self.findings = Findings(strict)
@@ -246,7 +246,7 @@ class HazardDetector(Observer):
         return offsets
 
     def async_copy_issued(self, access: Access, lanes: Lanes | None, addresses: np.ndarray, origins: np.ndarray) -> None:
-        """From here on the destination is written: what others still read or write there is a race."""
+        """From here on the destination is written; other accesses to it are races."""
         assert self._shared is not None
         site = self._sites.get(id(access)) or self._site(access)
         self._shared.access(site, lanes, self._offsets(self.machine.spaces.shared, lanes, addresses), writes=False)
@@ -265,7 +265,7 @@ class HazardDetector(Observer):
 
     def block_barrier(self, instruction: Instruction, lanes: Lanes | None) -> None:
         assert self._shared is not None
-        # Other blocks of a cluster do not take part: what they did stays unordered.
+        # Other blocks of a cluster do not take part; their accesses stay unordered.
         alone = self.geometry.cluster_size == 1
         if lanes is None:
             self.order.whole_blocks_met(None)

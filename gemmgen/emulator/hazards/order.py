@@ -1,11 +1,11 @@
 """The causality order of PTX, as far as it decides whether two accesses race.
 
-Time is one counter for the whole launch; it advances at every synchronization. An access of thread u at time s is ordered
-before what thread t does now if t knows u up to s. What a thread knows comes from (PTX ISA, "Memory Consistency Model"):
+Time is one counter for the whole launch; it advances at every synchronization. An access of thread u at time s is ordered before the
+present access of thread t if t knows u up to s. What a thread knows comes from (PTX ISA, "Memory Consistency Model"):
 
 - program order: itself;
-- barriers of the whole block (`bar.sync` synchronizes with itself): everything its block did before. One time a block;
-- `bar.warp.sync` and barriers of a part of the block: what the participants knew. A matrix of times, lane by lane, for each
+- barriers of the whole block (`bar.sync` synchronizes with itself): all earlier accesses of its block. One time a block;
+- `bar.warp.sync` and barriers of a part of the block: the knowledge of all participants. A matrix of times, lane by lane, for each
   warp (or for each block, in programs that have barriers of a part of it). `shfl`, `vote`, `match`, `redux`, `ldmatrix`
   and `mma` bring lanes together, but the CUDA programming guide says that they guarantee no memory ordering;
 - release and acquire patterns: a fence (or a release) before a strong write to M, a strong read of M that observes it, and a
@@ -30,7 +30,7 @@ from gemmgen.emulator.hazards.clocks import NOTHING, Clocks
 
 
 class Level:
-    """Fences of one scope: what each lane has fenced, what it read and has not fenced yet, and what locations carry."""
+    """Fences of one scope: the fenced knowledge of each lane, its reads since the last fence, and the clocks that locations carry."""
 
     def __init__(self, clocks: Clocks) -> None:
         self.clocks = clocks
@@ -38,7 +38,7 @@ class Level:
         """The knowledge that a location's present value carries, as the number of a clock."""
 
     def start(self, lanes: int) -> None:
-        """Fresh lanes; locations keep what they carry until it is forgotten."""
+        """Fresh lanes; locations keep their clocks until these are forgotten."""
         self.fence_time = np.zeros(lanes, np.int32)
         self.fence_base = np.zeros(lanes, np.int32)
         self.fence_known = np.zeros(lanes, np.int32)
@@ -71,7 +71,7 @@ class Level:
         self.carried = {} if ended is None else {key: number for key, number in self.carried.items() if key[1] not in ended}
 
     def join(self, lanes: Lanes, block: int, whole_block: bool, threads: np.ndarray) -> None:
-        """Lanes met at a barrier: what one has fenced or observed, all have. `threads` are the lanes' thread numbers."""
+        """Lanes met at a barrier: all get the fenced and observed knowledge of each. `threads` are the lanes' thread numbers."""
         clocks = self.clocks
         if self.observed:
             for numbers in (self.pending, self.tickets):
@@ -155,7 +155,7 @@ class Order:
     first_stream = 1 << 31
 
     def new_stream(self, name: str) -> int:
-        """The number of an engine that acts as a thread of its own, in no block."""
+        """The number of an engine, which acts as a separate thread outside of all blocks."""
         self.streams.append(name)
         return self.first_stream + len(self.streams) - 1
 
@@ -170,7 +170,7 @@ class Order:
         return self.clocks.new({}, threads)
 
     def release(self, lanes: Lanes) -> int:
-        """A clock of what these lanes know and have done; what they do from here on is not in it."""
+        """A clock of the knowledge and accesses of these lanes up to now."""
         stride = self.geometry.stride
         found = [number for number in np.unique(self.known[lanes]).tolist() if number != NOTHING]
         for block in np.unique(lanes // stride).tolist():
@@ -192,7 +192,7 @@ class Order:
         return self.clocks.join_all(found)
 
     def release_fenced(self, lanes: Lanes) -> int:
-        """A clock of what lies before the last fence, wider than a block, of these lanes: a relaxed operation hands on so much."""
+        """A clock of these lanes up to their last fence of a scope wider than a block, which a relaxed operation publishes."""
         stride, level = self.geometry.stride, self.device
         fenced = lanes[(level.fence_time[lanes] | level.released[lanes]) != 0]
         threads = self.threads[fenced].tolist()
@@ -201,7 +201,7 @@ class Order:
         )
 
     def observe(self, lanes: Lanes, clock: int) -> None:
-        """Lanes have seen by a relaxed operation what a clock stands for; they know it from their next fence on."""
+        """Lanes have observed a clock by a relaxed operation; they acquire it at their next fence."""
         if clock == NOTHING:
             return
         for lane in lanes.tolist():
@@ -209,7 +209,7 @@ class Order:
         self.device.observed = True
 
     def learn(self, lanes: Lanes, clock: int) -> None:
-        """Lanes know what a clock knows."""
+        """Lanes acquire a clock."""
         if clock == NOTHING:
             return
         known = self.known[lanes]
@@ -266,7 +266,7 @@ class Order:
         return (np.unique(lanes // stride)[:, None] * stride + np.arange(stride)).ravel()
 
     def arrived(self, lanes: Lanes, numbers: np.ndarray) -> None:
-        """Lanes arrived at barriers (by number) without waiting: those that wait will know what they know now."""
+        """Lanes arrived at barriers (by number) without waiting; waiting lanes will acquire their present clocks."""
         rows = self._rows()
         for lane, number in zip(lanes.tolist(), numbers.tolist(), strict=True):
             block = lane // self.geometry.stride
@@ -315,7 +315,7 @@ class Order:
         self.matrix = np.where(present[:, :, None], rows[:, None, :], matrix)
 
     def _meet(self, lanes: Lanes, more: list[np.ndarray]) -> None:
-        """Lanes of one group learn what all of them know, and `more`."""
+        """Lanes of one group acquire the clocks of all of them, and `more`."""
         matrix = self._rows()
         group, inside = int(lanes[0]) // self.group, lanes % self.group
         row = matrix[group, inside].max(axis=0)

@@ -1,6 +1,6 @@
 """Loads that a thread waits with: their values decide whether it leaves the loop that they are in.
 
-Such a load may see an unordered write, now or on a later turn. For any other, what it sees is a matter of luck.
+Such a load may see an unordered write, now or on a later turn. For any other load, the value depends on timing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Polling:
         return frozenset(deciding)
 
     def waits_with(self, load: Instruction) -> bool:
-        """True if what a load reads decides on another turn of its loop."""
+        """True if the loaded value decides on another iteration of its loop."""
         if self._deciding.isdisjoint(results_of(load)):
             return False
         return any(inst is load for block in self._loops for inst in block.body)

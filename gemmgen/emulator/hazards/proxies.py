@@ -1,12 +1,13 @@
-"""Order between threads and engines: what barriers in shared memory and clusters order, and where a proxy fence is missing.
+"""Order between threads and engines by barriers in shared memory and clusters, and missing proxy fences.
 
-PTX ISA, "Memory Consistency Model: Proxies" and "mbarrier". An engine is a thread of its own here (a stream): the copies that complete on
-one barrier, the bulk copies of one thread, the products of one warpgroup. Who has seen the completion knows what the stream has done.
+PTX ISA, "Memory Consistency Model: Proxies" and "mbarrier". An engine is a separate thread here (a stream): the copies that complete on one
+barrier, the bulk copies of one thread, the products of one warpgroup. A thread that has observed the completion is ordered after the
+stream's work.
 
-- An arrival releases what its thread knows to the barrier, a wait that has seen the phase complete acquires it, and with it what the
-  copies of that phase wrote. The barrier of a cluster does the same for all its threads.
-- What threads have written to shared memory the engines see only behind a fence.proxy.async: on the way from the write to the
-  operation that reads it, by whichever thread. What engines have written needs none: their completion is one.
+- An arrival releases the clock of its thread to the barrier. A wait that has observed the phase's completion acquires it, together with the
+writes of the copies of that phase. The barrier of a cluster does the same for all its threads.
+- Writes of threads to shared memory are visible to the engines only after a fence.proxy.async: on the way from the write to the
+  operation that reads it, by whichever thread. Writes of engines need no fence, because their completion acts as one.
 - A tensor map that the launch has changed is released to the tensormap proxy by a fence behind the change, or by the copy that brings it
   to global memory, and each block that uses it acquires it (CUDA C++ Programming Guide, "Usage of a Modified Tensor Map").
 - A barrier may be used where its initialisation is known; by the copy engine, behind a fence.mbarrier_init or fence.proxy.async.
@@ -51,7 +52,7 @@ _MOST_ACQUIRES = 4
 
 @dataclass(slots=True)
 class _Fence:
-    """One execution of a proxy fence, and what its lanes knew then."""
+    """One execution of a proxy fence, and the clocks of its lanes."""
 
     lanes: Lanes
     threads: np.ndarray
@@ -65,7 +66,7 @@ class _Fence:
 
 @dataclass(slots=True)
 class _Initialised:
-    """Who made a barrier, when, and which lanes are known to know."""
+    """The thread and time of a barrier's initialisation, and the lanes that are ordered after it."""
 
     instruction: Instruction
     lane: int
@@ -192,7 +193,7 @@ class ProxyRules(Observer):
         found: np.ndarray = chunks if per == 1 else (chunks[:, None] * per + np.arange(per)).ravel()
         return found
 
-    # -- what threads do ---------------------------------------------------------------------------------------
+    # -- operations of threads ---------------------------------------------------------------------------------------
 
     def accessed(self, space: Space, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
         if space.name == "shared":
@@ -230,7 +231,7 @@ class ProxyRules(Observer):
                 self.order.learn(lanes, self.order.clock_of({self._streams["bulk", lane]: stores.popleft()}))
 
     def _check_global(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
-        """A bulk copy reads global memory: what this launch has written there needs a proxy fence as well."""
+        """A bulk copy reads global memory; writes of this launch to it need a proxy fence as well."""
         written, packed = self._written(addresses)
         if lanes is not None and len(packed):
             place = self.detector.global_place(int(written[0]))
@@ -324,7 +325,7 @@ class ProxyRules(Observer):
         return (fence for fence in self._fences if what in fence.covers)
 
     def _fenced(self, issuer: int, threads: np.ndarray, times: np.ndarray, fences: Iterable[_Fence]) -> np.ndarray:
-        """Writes among these (by thread and time) that have one of the fences between them and what lane `issuer` does now."""
+        """Writes among these (by thread and time) that have one of the fences between them and the present operation of lane `issuer`."""
         fine = np.zeros(len(threads), np.bool_)
         for fence in fences:
             left = np.flatnonzero(~fine & (times <= fence.time))
@@ -413,7 +414,7 @@ class ProxyRules(Observer):
             place = self.detector.shared_place(int(chunks[written[0]]) * CHUNK)
             self._check_fence(inst, lanes, packed[written], place, space="shared")
 
-    # -- what engines do ---------------------------------------------------------------------------------------
+    # -- operations of engines ---------------------------------------------------------------------------------------
 
     def async_started(self, access: AsyncAccess) -> None:
         site = self._site(access.instruction, "load" if access.kind == "read" else "store")
@@ -424,13 +425,13 @@ class ProxyRules(Observer):
         self._check_chunks(access.instruction, access.lanes, access.chunks)
 
     def _ask(self, site: Site, lanes: Lanes, chunks: np.ndarray) -> None:
-        """True if what lanes start races with what others did."""
+        """True if an operation that lanes start races with earlier accesses of others."""
         for lane in lanes.tolist():
             self._shadow.access(site, np.full(len(chunks), lane), chunks * CHUNK, writes=False)
 
     def async_ended(self, access: AsyncAccess, lanes: Lanes) -> None:
         if access.instruction.opcode == "wgmma":
-            # It reads for all warps until the first of them waits; who waits later knows as much.
+            # It reads for all warps until the first of them waits; later waits order as much.
             if access.stream < 0:
                 access.stream = self._stream("warpgroup", int(access.lanes[0]), f"the wgmma of {self.geometry.describe(access.lanes)}")
                 access.time = self.order.time
@@ -529,7 +530,7 @@ class ProxyRules(Observer):
         self._arrived[barrier.offset] = self.order.clocks.join_all([self._arrived.get(barrier.offset, NOTHING), clock])
 
     def _released(self, instruction: Instruction, lanes: Lanes) -> int:
-        """A clock of what an arrival hands on: a relaxed one, what lies before the last fence."""
+        """The clock that an arrival publishes; for a relaxed arrival, the clock at the last fence."""
         return self.order.release_fenced(lanes) if instruction.has("relaxed") else self.order.release(lanes)
 
     def phase_completed(self, barrier: Barrier) -> None:
@@ -594,7 +595,7 @@ class ProxyRules(Observer):
     # -- barriers of blocks ------------------------------------------------------------------------------------
 
     def block_barrier(self, instruction: Instruction, lanes: Lanes | None) -> None:
-        """The detector has forgotten what happened to the blocks' shared memory. What engines wrote and nobody has seen still counts."""
+        """The detector has forgotten the accesses to the blocks' shared memory. Writes of engines that no thread has observed are kept."""
         if not self._landed:
             return
         places = None if lanes is None else set(np.unique(lanes // self.geometry.stride).tolist())

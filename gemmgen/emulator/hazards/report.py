@@ -173,14 +173,14 @@ class EarlyWarpgroupFence(HazardError):
 
 
 class MissingProxyFence(HazardError):
-    """An engine reads, or overwrites, what threads have written, and no proxy fence lies in between."""
+    """An engine reads or overwrites writes of threads, and no proxy fence lies in between."""
 
     title = "missing proxy fence"
     hint = "fence.proxy.async by the threads that write, after their writes and before the barrier that the issuing thread waits at"
 
 
 class CopyWithoutProxyFence(MissingProxyFence):
-    """An engine reads, or overwrites, what cp.async has written, and no proxy fence lies in between."""
+    """An engine reads or overwrites data written by cp.async, and no proxy fence lies in between."""
 
     title = "missing proxy fence after cp.async"
     severity = "warning"
@@ -215,14 +215,14 @@ class MissingInitFence(HazardError):
 
 
 class UnorderedLaunch(HazardError):
-    """A launch that may begin early touches what the launch before it touches, without having waited for it."""
+    """A launch that may start early touches memory of the previous launch without having waited for it."""
 
     title = "memory of the launch before, without a wait"
     hint = "griddepcontrol.wait (cudaGridDependencySynchronize()) before the first access, by the thread itself or before a barrier"
 
 
 class UnfinishedLaunch(UnorderedLaunch):
-    """A launch touches what one further back touches, and none between the two has waited for that one."""
+    """A launch touches memory of an earlier launch, and no launch in between has waited for that one."""
 
     hint = (
         "griddepcontrol.wait (cudaGridDependencySynchronize()) by a thread of the launch between: waiting for a launch that has not "

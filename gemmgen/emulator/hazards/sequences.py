@@ -1,8 +1,8 @@
 """Launches that may begin before the one in front of them has ended (programmatic dependent launch).
 
-CUDA programming guide, "Programmatic Dependent Launch and Synchronization": until a thread has executed griddepcontrol.wait, nothing
-that the launch before has written need be there, and what it reads must not be overwritten. The launch before is a stream here,
-like an engine: it has touched its memory at the beginning of time, and who has waited knows.
+CUDA programming guide, "Programmatic Dependent Launch and Synchronization": until a thread has executed griddepcontrol.wait, writes of the
+previous launch may not be visible, and memory that it reads must not be overwritten. The launch before is a stream here, like an engine: it
+has touched its memory at time zero, and threads that have waited are ordered after it.
 
 Behind a chain of such launches more than one may still run. A launch whose threads have waited ends behind the one before it; the one
 behind it begins behind that, too, if in some block every launch_dependents follows a wait, for all blocks have to be that far, or to have
@@ -71,7 +71,7 @@ def in_flight_behind(
     detector: HazardDetector, own: tuple[Footprint, ...], before: Sequence[Footprint], unfinished: Sequence[Footprint]
 ) -> tuple[tuple[Footprint, ...], tuple[Footprint, ...]]:
     """Effects that a launch leaves to the one behind it: those that are there once that one has waited, and those of which no wait tells.
-    `before` and `unfinished` are what it found itself."""
+    `before` and `unfinished` are its own predecessors."""
     proxies = detector.proxies
     if not proxies.waited:
         return own, (*unfinished, *before)
@@ -81,8 +81,8 @@ def in_flight_behind(
 
 
 def overlap(detector: HazardDetector, before: Sequence[Footprint], unfinished: Sequence[Footprint]) -> None:
-    """Makes what earlier launches did part of what a launch's threads have to be ordered with: the one before it, and those that this
-    one has not waited for."""
+    """Adds the accesses of earlier launches with which a launch's threads must be ordered: those of the previous launch, and of launches
+    that it did not wait for."""
     detector.proxies.follows = True
     _mark(detector, before, detector.order.first_stream)
     # Last, for the launch before has them among what it touched.

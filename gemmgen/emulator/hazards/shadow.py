@@ -115,7 +115,7 @@ class AccessSet:
         self._of_streams[stream][granules] = packed
 
     def drop(self, granules: np.ndarray) -> None:
-        """Forgets distinct granules, for all of it is ordered before what comes."""
+        """Forgets distinct granules, because all their accesses are ordered before later ones."""
         self.first[granules] = 0
         self._shared[granules] = False
         for latest in self._of_streams.values():

@@ -37,7 +37,7 @@ class Site:
 
     @property
     def narrow(self) -> bool:
-        """True if it is strong for the threads of its own block only."""
+        """True if it is strong only for the threads of the same block."""
         return self.strong and not self.device
 
     @property

@@ -1,10 +1,9 @@
 """Registers that are read before anything wrote them.
 
-A definite-assignment analysis of the PTX clears nearly all kernels without a cost at run time. What it cannot clear is
-followed lane by lane: each such register, and each that is computed from one, has a bit that says "no value yet". A value
-without one may be moved about; it is an error where it decides something: in an address, in a store, in a branch or a guard,
-or in what another lane receives. Bytes are the exception, and may be stored: the padding of a struct has no value.
-"""
+A definite-assignment analysis of the PTX clears nearly all kernels without a cost at run time. Registers that it cannot clear are followed
+lane by lane: each such register, and each that is computed from one, has a bit that says "no value yet". An undefined value may be moved.
+It is an error where it has an effect: in an address, a store, a branch or guard, or a value sent to another lane. Bytes are the exception,
+and may be stored: the padding of a struct has no value."""
 
 from __future__ import annotations
 
@@ -227,7 +226,7 @@ class UndefinedRegisters:
         return Operation(follow_full, follow_some)
 
     def follow_terminator(self, inst: Instruction | None, finish: Terminator) -> Terminator:
-        """The end of a basic block, with a look at what it decides by."""
+        """The end of a basic block, with a check of the registers that it depends on."""
         step = None if inst is None else self._step(inst)
         if step is None:
             return finish
@@ -350,7 +349,7 @@ class UndefinedRegisters:
         return lambda lanes: row[lanes] != negated
 
     def _shuffled(self, inst: Instruction) -> Callable[[Lanes], np.ndarray] | None:
-        """A shuffle takes what its source lane has; from a lane that takes no part it takes no value."""
+        """A shuffle takes the value of its source lane; from an inactive lane it takes none."""
         if self.binder is None:
             return None
         sources, inactive = shuffle_sources(inst, self.binder), from_inactive_lanes(inst, self.binder)
@@ -370,7 +369,7 @@ class UndefinedRegisters:
         return lambda lanes: followed[lanes]
 
     def _decisive(self, inst: Instruction) -> Iterator[tuple[str, str]]:
-        """Registers that must hold a value here, and what they are used for."""
+        """Registers that must hold a value here, and their uses."""
         for operand in sources_of(inst):
             if isinstance(operand, Address):
                 for register in registers_of(operand):

@@ -160,7 +160,7 @@ def _reader(inst: Instruction, binder: Binder, width: int, sizes: Sizes | None) 
 
 @instruction("cp", when=lambda inst: inst.modifiers == ("async", "commit_group"))
 def commit_group(inst: Instruction, binder: Binder) -> Operation:
-    """Closes the open group; what comes next goes into another."""
+    """Closes the open group; later copies belong to the next group."""
     in_flight = in_flight_of(binder)
     return Operation(lambda: in_flight.commit(None), in_flight.commit)
 

@@ -97,7 +97,7 @@ def stable_order(index: np.ndarray) -> np.ndarray:
 
 
 def in_turns(memory: np.ndarray, index: np.ndarray, update: Update, values: tuple[Source, ...]) -> Source:
-    """Applies `update` once a lane, lanes of equal index one after another; returns what each lane found."""
+    """Applies `update` once a lane, lanes of equal index one after another; returns the previous value seen by each lane."""
     order = stable_order(index)
     ordered = index[order]
     first = np.ones(len(ordered), np.bool_)
@@ -121,7 +121,7 @@ def in_turns(memory: np.ndarray, index: np.ndarray, update: Update, values: tupl
 
 
 def integer_add(memory: np.ndarray, index: np.ndarray, values: np.ndarray) -> Source:
-    """`in_turns` for integer addition, which needs no turns: running sums give what each lane found."""
+    """`in_turns` for integer addition, which needs no turns: running sums give the previous value for each lane."""
     order = stable_order(index)
     ordered, amounts = index[order], values[order]
     totals = np.cumsum(amounts, dtype=memory.dtype)
@@ -139,7 +139,7 @@ def integer_add(memory: np.ndarray, index: np.ndarray, values: np.ndarray) -> So
 
 @instruction("atom", "red")
 def atomic(inst: Instruction, binder: Binder) -> Operation:
-    """Reads, updates and writes back; `atom` returns what it found."""
+    """Reads, updates and writes back; `atom` returns the previous value."""
     operation = inst.first_of(_OPERATIONS)
     type_name = inst.type
     if operation is None or inst.has("async") or TYPE_BYTES[type_name] > 8:

@@ -1,8 +1,7 @@
 """cp.async.bulk and its tensor form: copies that the copy engine makes for one lane.
 
 PTX ISA, "Data Movement and Conversion Instructions: Bulk copy" and "Tensor copy", with their reductions, prefetches and bulk groups. Each
-lane that executes one starts a copy of its own; when it moves its data is up to the engine (`engines/copies.py`).
-"""
+lane that executes one starts a separate copy; the engine decides when its data moves (`engines/copies.py`)."""
 
 from __future__ import annotations
 
@@ -65,7 +64,7 @@ def wait_group(inst: Instruction, binder: Binder) -> Operation:
     return by_lanes(binder, lambda lanes: copies.wait(lanes, count.value, only_reads))
 
 
-# -- what all copies have in common ----------------------------------------------------------------------------
+# -- common to all copies ----------------------------------------------------------------------------
 
 
 class Ends:

@@ -30,7 +30,7 @@ def _named_space(inst: Instruction) -> bool:
 
 @instruction("mapa")
 def map_address(inst: Instruction, binder: Binder) -> Operation:
-    """The address, in the block of a given rank, of what an address means in one's own."""
+    """The address in the block of a given rank that corresponds to an address in the lane's own block."""
     clusters = binder.engines.clusters
     type_name = inst.type
     target = binder.target(inst, inst.operands[0], type_name)
@@ -83,7 +83,7 @@ def rank_of_address(inst: Instruction, binder: Binder) -> Operation:
 
 @instruction("barrier", when=lambda inst: inst.has("cluster"))
 def cluster_barrier(inst: Instruction, binder: Binder) -> Operation:
-    """Arrives at the barrier of the cluster, or goes on behind it: the machine parks lanes until all have arrived."""
+    """Arrives at the cluster barrier, or continues after it: the machine parks lanes until all have arrived."""
     clusters = binder.engines.clusters
     if inst.has("arrive"):
         return by_lanes(binder, lambda lanes: clusters.arrive(inst, lanes))

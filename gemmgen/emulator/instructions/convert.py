@@ -207,7 +207,7 @@ def _float_to_integer(inst: Instruction, to: str, source_type: str, read: Callab
 
 
 def _nan_bits(value: np.ndarray, source_type: str, to: str, flush: bool) -> Source:
-    """NaNs of one float type as another one has them, as bits; what they become follows from the pair of types (measured on an H200)."""
+    """NaNs of one float type converted to another, as bits; the result follows from the pair of types (measured on an H200)."""
     raw = value.view(f"u{value.itemsize}").astype(np.uint64)
     if source_type == "f64":
         bits, mantissa = {"f16": (16, 10), "bf16": (16, 7), "f32": (32, 23), "f64": (64, 52)}[to]

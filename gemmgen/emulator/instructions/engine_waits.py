@@ -1,4 +1,4 @@
-"""Instructions before which lanes wait for an engine: who may go on."""
+"""Instructions before which lanes wait for an engine, and the lanes that may continue."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def wait(inst: Instruction, binder: Binder) -> Operation:
 
 
 def readiness(inst: Instruction, binder: Binder) -> Callable[[Lanes], np.ndarray]:
-    """Lanes whose wait would succeed now; notes with the barriers who has to wait."""
+    """Lanes whose wait would succeed now; records the waiting lanes with the barriers."""
     barriers = binder.engines.barriers
     offsets, number = _question(inst, binder)
     parity = inst.has("parity")

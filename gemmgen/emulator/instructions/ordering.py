@@ -1,4 +1,4 @@
-"""Fences, pauses and register counts. Memory here is sequentially consistent; observers are told where order was asked for."""
+"""Fences, pauses and register counts. Memory here is sequentially consistent; observers are notified of requests for order."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def change_registers(inst: Instruction, binder: Binder) -> Operation:
 
 @instruction("griddepcontrol")
 def grid_dependency(inst: Instruction, binder: Binder) -> Operation:
-    """Waits for the launch before, or lets the next one begin: launches run one after another here, observers are told."""
+    """Waits for the launch before, or lets the next one begin: launches run one after another here, and observers are notified."""
     return fence(inst, binder)
 
 

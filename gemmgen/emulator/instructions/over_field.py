@@ -64,7 +64,7 @@ _RING: dict[str, Callable[..., Source]] = {
 
 @instruction(*_RING, when=lambda inst: _on_f32(inst) and not inst.has("sat"), table="field")
 def ring(inst: Instruction, binder: Binder) -> Operation:
-    """Sums and products, whatever their rounding."""
+    """Sums and products, for any rounding mode."""
     return binder.gathered([binder.target(inst, inst.operands[0], "b32")], _RING[inst.opcode], _sources(inst, binder))
 
 

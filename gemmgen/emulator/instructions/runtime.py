@@ -223,7 +223,7 @@ class Frames:
         self.saved = grown
 
     def push(self, inst: Instruction, lanes: Lanes) -> None:
-        """Saves what the lanes' present call has."""
+        """Saves the variables of the lanes' present call."""
         self._room(inst, lanes)
         arrays, depth = self.binder.registers.arrays, self.depth[lanes]
         for name, rows in self.rows.items():
@@ -233,7 +233,7 @@ class Frames:
         self.depth[lanes] += 1
 
     def pop(self, lanes: Lanes) -> None:
-        """Brings back what the lanes' last call but one had."""
+        """Restores the variables of the calling function."""
         self.depth[lanes] -= 1
         arrays, depth = self.binder.registers.arrays, self.depth[lanes]
         for name, rows in self.rows.items():
@@ -263,7 +263,7 @@ def frame(inst: Instruction, binder: Binder) -> Operation:
 
 
 def _copy(binder: Binder, to: int, source: int, size: int, lanes: Lanes) -> None:
-    """Moves bytes between variables of a lane. Whether they have been written is a matter of those who read and write them."""
+    """Moves bytes between variables of a lane. Readers and writers track whether they have been written."""
     local = binder.spaces.local
     base = lanes[:, None] * local.stride + np.arange(size)
     local.data[base + to] = local.data[base + source]

@@ -1,6 +1,6 @@
 """tensormap: tensor maps that a kernel changes, in global or in shared memory, and their way back to global memory.
 
-PTX ISA, "tensormap.replace" and "tensormap.cp_fenceproxy". A map in memory is a number here; a changed one has a number of its own. Whether
+PTX ISA, "tensormap.replace" and "tensormap.cp_fenceproxy". A map in memory is a number here; a changed map gets a new number. Whether
 the driver would take it is asked when a copy uses it.
 """
 

@@ -56,7 +56,7 @@ def fence(inst: Instruction, binder: Binder) -> Operation:
 
 @instruction("wgmma", when=lambda inst: inst.modifiers == ("commit_group", "sync", "aligned"))
 def commit_group(inst: Instruction, binder: Binder) -> Operation:
-    """Closes the open group; what comes next goes into another."""
+    """Closes the open group; later operations belong to the next group."""
     return by_lanes(binder, _warpgroups(binder).commit)
 
 
@@ -163,7 +163,7 @@ class _Product:
         return self.binder.source(self.inst, register, "pred"), isinstance(operand, Negated)
 
     def _flags(self, flags: list[int], given: int) -> tuple[tuple[bool, bool], tuple[bool, bool]]:
-        """Of A and of B: negated, and not K-major."""
+        """Flags of A and of B: negated, and not K-major."""
         halves = self.a_type in ("f16", "bf16")
         wanted = 0 if self.a_type in _INTEGERS else 2 + (2 - bool(self.a_registers) if halves else 0)
         scales, majors = flags[:2], flags[2:]

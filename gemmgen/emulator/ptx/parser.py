@@ -177,7 +177,7 @@ class _Parser:
             elif word in (".v2", ".v4"):
                 vector = int(word[2:])
             elif word == ".ptr":
-                # `.ptr .global .align 16` describes what the pointer points to, not the parameter.
+                # `.ptr .global .align 16` describes the memory that the pointer points to, not the parameter.
                 while tokens.word in _STATE_SPACES:
                     tokens.next()
                 if tokens.accept(".align"):

@@ -107,7 +107,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """`[base + offset]`; `extra` holds what tensor copies put beside the base."""
+    """`[base + offset]`; `extra` holds the coordinates that tensor copies put beside the base."""
 
     base: Operand
     offset: int = 0

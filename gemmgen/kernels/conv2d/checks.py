@@ -202,7 +202,7 @@ def _copy_reasons(spec: Conv2dSpec, architecture: Architecture) -> list[Reason]:
 def resource_reasons(
     spec: Conv2dSpec, regions: Sequence[SharedRegion], threads: int, sums: int, architecture: Architecture
 ) -> list[Reason]:
-    """Resources that a multiprocessor has not enough of."""
+    """Resources that exceed those of a multiprocessor."""
     resident = ResidentBlocks(architecture, spec.min_blocks_per_sm, threads)
     reasons = list(resident.too_many(sum(region.bytes for region in regions)))
     hint = "use smaller warp tiles, fewer threads or fewer blocks"

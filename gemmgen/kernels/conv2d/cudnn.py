@@ -23,7 +23,7 @@ Launch = Callable[..., None]
 
 
 class CudnnError(Exception):
-    """A failed call of cuDNN, by its name and what cuDNN says of it."""
+    """A failed call of cuDNN, by its name and cuDNN's message."""
 
 
 def _library() -> ctypes.CDLL:

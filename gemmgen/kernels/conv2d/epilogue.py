@@ -62,7 +62,7 @@ class OutputChannels(OutputSpace):
 
 
 def operations_of(spec: Conv2dSpec) -> tuple[Operation, ...]:
-    """The activation and what follows it."""
+    """The activation and the operations after it."""
     first = () if isinstance(spec.activation, NoActivation) else (spec.activation,)
     return (*first, *spec.epilogue)
 

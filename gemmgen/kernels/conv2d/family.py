@@ -31,7 +31,7 @@ def _problem(plan: FinishingPlan, given: Sequence[int]) -> dict[str, int]:
 
 
 def _instance_sizes(plan: FinishingPlan) -> dict[str, int]:
-    """The typical layer, with what the spec fixes, and channels that its groups divide."""
+    """The typical layer with the spec's fixed values, and channels that its groups divide."""
     fixed = fixed_parameters(plan.spec)
     typical = {name: fixed.get(name, value) for name, value in zip(SIZE_NAMES, TYPICAL, strict=True)}
     units = dict(zip(("c", "k"), channel_multiples(plan.spec, fixed.get("groups", 1)), strict=True))

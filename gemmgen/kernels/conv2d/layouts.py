@@ -1,6 +1,6 @@
 """Tensor layouts around NCHW32, and the order in which convolution kernels read their filters.
 
-Every function takes and returns NumPy, CuPy or torch arrays, on whatever device they are, and returns a new array that is
+Every function takes and returns NumPy, CuPy or torch arrays, on any device, and returns a new array that is
 contiguous. No library is imported but the one that the array belongs to.
 """
 
@@ -69,7 +69,7 @@ def nchw4_to_nchw(x: Any) -> Any:
 
 
 def reorder_filter(filter: Any, order: FilterOrder) -> Any:
-    """(k, c, r, s), or (k, c / 32, r, s, 32) in NCHW32, to what kernels read: (c / 32, r, s, k, 32), or (k, r, s, c) in the orders
+    """(k, c, r, s), or (k, c / 32, r, s, 32) in NCHW32, to the kernels' layouts: (c / 32, r, s, k, 32), or (k, r, s, c) in the orders
     ``rows`` and ``neighbours``, or (r, s, c, k) in the order ``taps``.
 
     ``c`` counts the channels of one group. Channels on either side that are missing to a multiple of 32 are zeros, which a

@@ -220,7 +220,7 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> Conv2dRequest
 def complete_request(of: Input, layout: str, given: Mapping[str, int]) -> dict[str, int]:
     """All dimensions of a problem, of which ``given`` has at least the sizes. Raises ``LaunchError`` if no layout holds the channels."""
     output = Output.model_construct(layout=layout, type="f32")  # results of 32 bits ask for nothing
-    anything = DirectMainloop(strategy="direct")  # instances have constraints of their own
+    anything = DirectMainloop(strategy="direct")  # instances have their own constraints
     spec = Conv2dSpec.model_construct(
         convolution=Convolution(groups="argument"), input=of, output=output, store="direct", mainloop=anything
     )

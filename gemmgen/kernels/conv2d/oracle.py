@@ -1,4 +1,4 @@
-"""The problems that a convolution instance is verified on, derived from its tile and from what its spec fixes."""
+"""The problems that a convolution instance is verified on, derived from its tile and from its spec's fixed values."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ def _shapes(plan: Conv2dPlan) -> dict[str, dict[str, int]]:
 
 
 def _pixel_shapes(plan: WarpgroupPlan) -> dict[str, dict[str, int]]:
-    """The same for kernels that have the copy engine walk through images: tiles of pixels and channels, rows that are not full, and
-    all that a walk may meet. Sizes that an instance cannot have are raised to the next that it can."""
+    """Cases for kernels that use im2col copies: tiles of pixels and channels, partial rows, and all edges that a copy may meet. Sizes that
+    an instance cannot have are raised to the next that it can."""
     loop = plan.loop
     pixels, channels, c = loop.tile_pixels, loop.tile_m, loop.tile_k
     few, odd = channel_units(plan.spec)[0], 3 * channel_units(plan.spec)[0]
@@ -145,7 +145,7 @@ FEW_BLOCKS = 4
 
 
 def _direct_shapes(plan: DirectPlan) -> dict[str, dict[str, int]]:
-    """The same for kernels without tiles, which take any number of channels and of groups, and reach any distance."""
+    """Cases for kernels without tiles, which take any number of channels and groups, and any stride and dilation."""
     shapes = _image_shapes(plan.pixels, plan.threads, 8, 1, 3, 40)
     if plan.spec.convolution.groups == "argument":
         square = {"r": 3, "s": 3, "padding": 1}
@@ -243,7 +243,7 @@ def _expanded(wanted: Mapping[str, int]) -> dict[str, int]:
 
 
 def _fitted(plan: FinishingPlan, wanted: Mapping[str, int], fixed: Mapping[str, int]) -> dict[str, int] | None:
-    """The problem with the spec's values for what it fixes; None if the instance cannot run it."""
+    """The problem with the spec's fixed values; None if the instance cannot run it."""
     problem = {**_expanded(wanted), **fixed}
     groups = problem.get("groups", 1)
     for name, multiple in zip(("c", "k"), channel_multiples(plan.spec, groups), strict=True):

@@ -114,7 +114,7 @@ class Layer:
         return found if self._spec.input.type == "s8" else [*found, Way("NHWC", "torch")]
 
     def peers(self) -> tuple[dict[Way, Peer], list[str]]:
-        """All that compute the layer, and what cuDNN says against the others. Raises ``OSError`` if there is no cuDNN."""
+        """All engines that compute the layer, and cuDNN's reasons against the others. Raises ``OSError`` if there is no cuDNN."""
         found: dict[Way, Peer] = {}
         refusals: list[str] = []
         for way in self.ways():

@@ -113,7 +113,7 @@ def _tiles(plan: Conv2dPlan) -> TileHierarchy:
 
 
 def _warpgroup_tiles(plan: WarpgroupPlan) -> TileHierarchy:
-    """From the product to what a lane has of the result of one instruction (PTX ISA, "Register Fragments" of wgmma)."""
+    """From the product to a lane's share of the result of one instruction (PTX ISA, "Register Fragments" of wgmma)."""
     loop = plan.loop
     rows, pixels = loop.blocks_m * BLOCK_ROWS, loop.tile_n
     by_pixels = loop.division == "pixels"

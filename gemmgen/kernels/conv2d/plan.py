@@ -77,7 +77,7 @@ class Conv2dPlan(FinishingPlan):
 
     @property
     def warnings(self) -> tuple[Reason, ...]:
-        """An estimate of registers beyond what a thread may have."""
+        """An estimate of registers that exceeds the limit per thread."""
         resident = ResidentBlocks(self.architecture, self.spec.min_blocks_per_sm, self.threads)
         return resident.few_registers(self.registers, resident.registers, "tile.warp")
 
@@ -135,7 +135,7 @@ class Conv2dPlan(FinishingPlan):
 
     @property
     def planar(self) -> bool:
-        """True if a lane's groups of four channels lie in planes of their own."""
+        """True if a lane's groups of four channels lie in separate planes."""
         return bool(self.output.layout == "nchw4")
 
     @property

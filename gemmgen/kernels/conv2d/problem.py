@@ -1,4 +1,4 @@
-"""The integers of a convolution: dimensions, what follows from them, and what an instance expects of them.
+"""The integers of a convolution: dimensions, derived values, and an instance's expectations.
 
 Every parameter is a dimension of the launch sequence, also one that the spec fixes, which is then expected to have its value.
 """
@@ -170,8 +170,8 @@ SIZE_NAMES = ("n", "c", "h", "w", "k", "r", "s", "stride_h", "padding_h")
 def complete(spec: Conv2dSpec, given: Mapping[str, int]) -> dict[str, int]:
     """All dimensions of a problem, of which ``given`` has at least n, c, h, w, k, r and s.
 
-    What the spec fixes has its value; columns are treated like rows, other parameters take their defaults. Raises
-    ``LaunchError`` if ``given`` contradicts the spec or a channel count is no multiple of what the instance needs.
+    Fixed values come from the spec; columns are treated like rows, other parameters take their defaults. Raises
+    ``LaunchError`` if ``given`` contradicts the spec or a channel count is not a multiple of the instance's requirement.
     """
     problem = dict(given)
     for name, value in fixed_parameters(spec).items():

@@ -40,7 +40,7 @@ class LayerConstant:
 
 @dataclass(frozen=True)
 class FinishingPlan(KernelPlan):
-    """A convolution instance: the layer's parameters, and what results go through."""
+    """A convolution instance: the layer's parameters, and the path of its results."""
 
     filter_order: FilterOrder
     v: Mapping[str, str]

@@ -169,7 +169,7 @@ def _taps(table: TapTable) -> HostArgument:
         row = f"{entry} % (r * s) // s * dilation_h * w"
         return f"({block} + {row} + {entry} % s * dilation_w) * 32"
 
-    count = Formula(f"round_up({table.advance}, r * s)")  # a period that is no shorter than what a thread moves on by
+    count = Formula(f"round_up({table.advance}, r * s)")  # a period that is no shorter than a thread's increment
     increment = HostField(
         "increment",
         "s32",

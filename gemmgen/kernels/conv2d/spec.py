@@ -89,8 +89,8 @@ class WarpgroupMainloop(SpecModel):
 
 
 class DirectMainloop(SpecModel):
-    """Sums that each thread computes by itself: for groups of few channels, down to one, and for what the copy engine does not take,
-    channels that fill no 16 bytes, long strides, wide paddings and dilations."""
+    """Sums that each thread computes by itself: for groups of few channels, down to one, and for layouts that the copy engine does not
+    support, channels that fill no 16 bytes, long strides, wide paddings and dilations."""
 
     strategy: Literal["direct"]
     threads: Annotated[int, Field(ge=32, le=1024, multiple_of=32, strict=True)] = 256

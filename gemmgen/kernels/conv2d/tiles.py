@@ -1,4 +1,4 @@
-"""Who copies what where: the tiles of a step in shared memory, the fragments read from them, and the exchange at the end.
+"""Maps of threads to copies: the tiles of a step in shared memory, the fragments read from them, and the exchange at the end.
 
 All functions are pure. An operand's *rows* are pixels or output channels. A tile holds, for each plane (32 input channels of
 one filter tap), two vectors of 16 bytes a row, which swap places in every other group of four rows: the eight rows of one

@@ -37,7 +37,7 @@ class PixelLoop(WarpgroupLoop):
 
     @property
     def group_constants(self) -> tuple[tuple[str, int, str], ...]:
-        """Name, value and meaning of what parts the tiles of groups in shared memory, where there are several groups."""
+        """Name, value and meaning of the constants that separate the tiles of groups in shared memory, if there are several groups."""
         if self.consumers == 1:
             return ()
         if self.division == "pixels":
@@ -206,7 +206,7 @@ class WarpgroupPlan(FinishingPlan):
 
     @property
     def warnings(self) -> tuple[Reason, ...]:
-        """An estimate of registers beyond what a thread may have."""
+        """An estimate of registers that exceeds the limit per thread."""
         resident = ResidentBlocks(self.architecture, self.loop.min_blocks_per_sm, self.threads)
         limit = min(self.architecture.registers_per_thread, self.loop.registers_at_once(self.architecture.registers_per_sm))
         return resident.few_registers(self.loop.estimated_registers, limit, "mainloop.tile")

@@ -1,4 +1,4 @@
-"""Planning of convolutions on tensor cores of sm_90a: what a spec's numbers come to, and why some cannot work."""
+"""Planning of convolutions on tensor cores of sm_90a: the numbers derived from a spec, and reasons why some cannot work."""
 
 from __future__ import annotations
 

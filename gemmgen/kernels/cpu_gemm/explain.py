@@ -27,7 +27,7 @@ def _layout(matrix: Matrix) -> str:
 
 
 def explain(plan: CpuGemmPlan) -> list[Section]:
-    """The computation, the micro-kernel, the blocks and what they are to fill, packing, and threads."""
+    """The computation, the micro-kernel, the blocks and the caches that they fill, packing, and threads."""
     computes = Section("What it computes", tuple(("", line) for line in summary(plan)))
     blocked = plan.blocked
     if blocked is None:

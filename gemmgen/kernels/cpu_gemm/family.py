@@ -17,7 +17,7 @@ def _instance_sizes(plan: CpuGemmPlan) -> dict[str, int]:
 
 
 def _plan(spec: CpuGemmSpec, architecture: CpuArchitecture) -> CpuGemmPlan:
-    """The plan of a kernel, which has no sizes of its own: it works on cache blocks of any problem."""
+    """The plan of a kernel, which does not depend on sizes: it works on cache blocks of any problem."""
     if spec.sizes:
         named = ", ".join(name for name, _ in spec.sizes)
         raise PlanError("cpu_gemm:", [Reason("sizes", "sizes", named, "none: kernels for processors take any sizes")])

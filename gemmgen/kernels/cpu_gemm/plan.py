@@ -386,7 +386,7 @@ def _epilogue(operations: tuple[Operation, ...], output: Matrix, reasons: list[R
 def _blocked(
     spec: CpuGemmSpec, loops: BlockedLoops, architecture: CpuArchitecture, right: OperandAccess, reasons: list[Reason]
 ) -> BlockedPlan | None:
-    """The numbers of blocked loops; adds to ``reasons`` what speaks against them."""
+    """The numbers of blocked loops; adds the reasons against them to ``reasons``."""
     swapped = spec.order == "column_major"
     scalar = loops.instructions == "scalar"
     lanes = 1 if scalar else architecture.lanes

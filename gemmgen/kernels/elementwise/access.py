@@ -1,4 +1,4 @@
-"""Addresses of the elements of an elementwise kernel's arrays: axes, strides, and what operations read."""
+"""Addresses of the elements of an elementwise kernel's arrays: axes, strides, and the operations' operands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def axis_of(per: str, rank: int) -> int | None:
 
 @dataclass(frozen=True)
 class StridedArray:
-    """An array with all the axes, and strides of its own."""
+    """An array with all the axes, and its own strides."""
 
     name: str
     stored: DataType

@@ -56,7 +56,7 @@ IN_PLACE = OPERANDS
 
 
 def keeps_type(options: tuple[Any, ...]) -> bool:
-    """True if the result has x's type, whatever that is: no operation is a cast."""
+    """True if the result has x's type because no operation is a cast."""
     from gemmgen.kernels.elementwise.operator import parse_operations
 
     return all(operation.op != "cast" for operation in parse_operations(options[0]))

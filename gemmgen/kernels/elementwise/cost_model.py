@@ -1,4 +1,4 @@
-"""Bytes, operations and work of an elementwise kernel's launch, and what torch would do instead."""
+"""Bytes, operations and work of an elementwise kernel's launch, and the equivalent torch operations."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def cost(plan: ElementwisePlan, problem: Mapping[str, int]) -> Cost:
 
 
 def _unit(plan: ElementwisePlan) -> str:
-    """The unit that most operations run on: doubles have one of their own."""
+    """The unit that most operations run on; float64 has a separate one."""
     doubles = sum(step.kind == "f64" for step in plan.steps)
     return "fp64" if 2 * doubles > len(plan.steps) else "fp32"
 

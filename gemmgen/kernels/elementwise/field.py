@@ -1,4 +1,4 @@
-"""Elementwise kernels over a finite field: one element a thread, whatever the instance's vectors, tiles and turns are."""
+"""Elementwise kernels over a finite field: one element per thread, regardless of the instance's vectors, tiles and iterations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KEPT = ("kind", "input", "output", "operations", "rank")
 
 
 def reference_spec(plan: ElementwisePlan) -> dict[str, Any]:
-    """The same operations on one element a thread."""
+    """The operations on one element per thread."""
     fields = plan.spec.model_dump(mode="json", exclude_unset=True)
     return {name: fields[name] for name in _KEPT if name in fields} | {"inner": "strided", "label": "field_reference"}
 

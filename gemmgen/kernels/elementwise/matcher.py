@@ -126,7 +126,7 @@ def _spread(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def merge_axes(shape: tuple[int, ...], strides: Mapping[str, tuple[int, ...]]) -> tuple[tuple[int, ...], dict[str, tuple[int, ...]]]:
-    """The same elements with as few axes as possible: those of extent 1 left out, neighbours made one where all arrays allow it."""
+    """The elements with as few axes as possible: those of extent 1 left out, neighbours made one where all arrays allow it."""
     axes: list[tuple[int, tuple[int, ...]]] = []
     for axis, extent in enumerate(shape):
         steps = tuple(one[axis] for one in strides.values())

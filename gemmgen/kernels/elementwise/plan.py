@@ -127,7 +127,8 @@ class ElementwisePlan(KernelPlan):
 
     @property
     def position(self) -> tuple[tuple[str, str], ...]:
-        """Names and expressions of the indices ``i0``, ``i1`` ... and the ``column`` of the unit ``index``, and of what leads to them."""
+        """Names and expressions of the indices ``i0``, ``i1`` ... and the ``column`` of the unit ``index``, and of their intermediate
+        values."""
         width = " * kVector" if self.vector > 1 else ""
         if self.rank == 1:
             return (("column", f"index{width}"),)
@@ -151,12 +152,12 @@ class ElementwisePlan(KernelPlan):
 
     @property
     def apply_parameters(self) -> str:
-        """Declarations of an element of x, of what the operations read for it, and of their numbers."""
+        """Declarations of an element of x, of the operands that the operations read for it, and of their numbers."""
         read = [f"{array.c_type} {array.name}" for array in self.reads[1:]]
         return ", ".join([f"{self.stored_c} element", *read, *map(parameter, self.numbers)])
 
     def apply_arguments(self, unit: str, element: str) -> list[str]:
-        """The same as expressions; ``unit``, ``element``: subscripts of a thread's units and of the elements of one."""
+        """These as expressions; ``unit``, ``element``: subscripts of a thread's units and of the elements of one."""
         read = [f"{array.name}_values{unit}{element if array.along else ''}" for array in self.reads]
         return [*read, *(number.name for number in self.numbers)]
 

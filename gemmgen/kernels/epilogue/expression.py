@@ -29,7 +29,7 @@ OPERATORS = {*_BINARY.values(), *_COMPARE.values(), *_LOGIC.values(), *_UNARY.va
 
 
 class FormulaError(ValueError):
-    """An expression that cannot be read, or whose parts do not go together: what it got, what it needs, and where."""
+    """An expression that cannot be read, or whose parts do not go together: the value found, the value needed, and the position."""
 
     def __init__(self, got: str, need: str, where: str = "") -> None:
         super().__init__(f"{got}{f' at {where}' if where else ''}: {need}")

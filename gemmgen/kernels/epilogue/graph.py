@@ -166,7 +166,7 @@ class _Typer:
 
 
 def type_problem(function: Function, kind: DataType) -> tuple[str, str] | None:
-    """The reason against arguments of a type: what it got, and what it needs; None if there is none."""
+    """The reason against arguments of a type: the type found, and the type needed; None if there is none."""
     word = ELEMENTS[kind].word
     if function.takes == "any":
         return None
@@ -187,7 +187,7 @@ def typed(text: str, kinds: Mapping[str, DataType], default: DataType) -> Typed:
 
 
 def typed_node(node: Node, text: str, kinds: Mapping[str, DataType], default: DataType) -> Typed:
-    """The same for a tree that was read before."""
+    """The graph of a tree that was parsed before."""
     return _Typer(text, kinds, default).typed(node, default, {})
 
 

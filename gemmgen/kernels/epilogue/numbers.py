@@ -1,4 +1,4 @@
-"""Reference arithmetic: values, the bounds of their errors, and what roundings and conversions do to both."""
+"""Reference arithmetic: values, the bounds of their errors, and the effect of roundings and conversions on both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Tracked:
     kind: DataType
 
     def with_integers(self, value: npt.NDArray[Any]) -> Tracked:
-        """The same kind with other, exact values."""
+        """The same kind of value with other, exact numbers."""
         return Tracked(value, self.bound, self.kind)
 
 
@@ -197,7 +197,7 @@ def summed(terms: Tracked, axes: tuple[int, ...], squares: bool, shape: tuple[in
 
 
 def fused_multiply_add(a: Any, b: Any, c: Any) -> npt.NDArray[np.float64]:
-    """a * b + c of numbers that float32 holds, in float64: rounding it to float32 gives what a fused multiply-add gives.
+    """a * b + c of float32 numbers, in float64: rounding it to float32 gives the result of a fused multiply-add.
 
     The product is exact in float64. Its sum with c is rounded to odd there (the exact error of the sum says where), after
     which rounding to float32 is right: S. Boldo and G. Melquiond, "Emulation of a FMA and correctly rounded sums: proved

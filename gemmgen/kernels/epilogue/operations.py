@@ -1,4 +1,4 @@
-"""The operations that a spec lists: what a kernel applies to elements before they are reduced, or to results before they are stored.
+"""The operations that a spec lists, applied to elements before they are reduced, or to results before they are stored.
 
 An operation is short for assignments to ``value`` in the language of expressions (``gemmgen.kernels.epilogue.expression``). Its types,
 reference, error bound, CUDA text and derivative come from those; the class states the spec's fields and what is read beside the value.
@@ -98,7 +98,7 @@ class Operation(SpecModel):
 
     @property
     def assignments(self) -> tuple[Assignment, ...]:
-        """The operation in the language of expressions: it assigns ``value`` and names of its own."""
+        """The operation in the language of expressions: it assigns ``value`` and its own names."""
         nodes = (parse(one) if isinstance(one, str) else one for one in self.expressions())
         return tuple(Assignment(VALUE, node, self.op) for node in nodes)
 
@@ -170,7 +170,7 @@ class Bias(Operation):
 
 
 class Residual(Operation):
-    """Adds gamma times an array Z of the output's shape, which has strides of its own. Z is always read."""
+    """Adds gamma times an array Z of the output's shape, which has its own strides. Z is always read."""
 
     op: Literal["residual"]
 

@@ -1,4 +1,4 @@
-"""Operations in their order, with the types of the values between them and with what they read."""
+"""Operations in their order, with the types of the values between them and with their operands."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Store:
 
 
 class OutputSpace:
-    """The elements that a family's operations work on, and where what they read lies."""
+    """The elements that a family's operations work on, and the places of their operands."""
 
     @abstractmethod
     def access(self, operand: Operand, name: str, kind: DataType) -> Access | Complaint:
@@ -296,7 +296,7 @@ def _store(output: FormulaOutput, name: str, tree: Typed, writer: Writer, space:
 
 
 def becomes_integer(operation: Operation) -> TypeGuard[Cast]:
-    """True if the value is an integer after the operation, whatever it was."""
+    """True if the value is an integer after the operation, regardless of its previous type."""
     return isinstance(operation, Cast) and DATA_TYPES[operation.type] not in FLOATS
 
 
@@ -375,7 +375,7 @@ def apply_steps(
     coordinates: Mapping[str, npt.NDArray[Any]] | None = None,
     outputs: dict[str, Tracked] | None = None,
 ) -> Tracked:
-    """Value and error bound after all steps; ``read`` gives what an access reads, shaped to broadcast against the value, and so are the
+    """Value and error bound after all steps; ``read`` gives the values of an access, shaped to broadcast against the value, and so are the
     ``coordinates``. Values of further outputs are added to ``outputs`` under their names."""
     import numpy as np
 
@@ -403,7 +403,7 @@ def _as_computed(access: Access, values: npt.NDArray[Any], kind: DataType) -> Tr
 
 
 def _truncation_problem(operation: Operation, kind: DataType, truncated_to: int, inexact: bool) -> Complaint | None:
-    """The complaint about what follows once floating point became an integer of ``truncated_to`` bytes (0: it did not).
+    """The complaint about later operations once floating point became an integer of ``truncated_to`` bytes (0: it did not).
 
     A result that errs by its last bit is then off by one, which later operations would make any number.
     """

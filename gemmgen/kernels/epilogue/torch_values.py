@@ -1,4 +1,4 @@
-"""The operations of a kernel on torch tensors: what a user of a vendor library would write after its call, in place where torch can."""
+"""The operations of a kernel on torch tensors: as a user of a vendor library would write them after its call, in place where torch can."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FUNCTIONAL = ("gelu", "silu", "softplus", "leaky_relu", "relu")
 
 
 def apply_torch(step: Step, values: Any, operands: Sequence[Any]) -> Any:
-    """One operation on a tensor. ``operands``: what it reads, in the order of its accesses."""
+    """One operation on a tensor. ``operands``: the arrays that it reads, in the order of its accesses."""
     names = {VALUE: values} | {access.operand.name: operand for access, operand in zip(step.accesses, operands, strict=True)}
     for target, tree in step.assignments:
         names[target] = _value(tree, names, target == VALUE)

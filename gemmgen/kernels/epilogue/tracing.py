@@ -1,4 +1,4 @@
-"""Formulas from Python functions: a function is called once on symbols, and what it computes becomes a formula's fields."""
+"""Formulas from Python functions: a function is called once on symbols, and its computation becomes a formula's fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cuBLASLt through ctypes: every algorithm that its heuristic offers for a product, each as a call of its own.
+"""cuBLASLt through ctypes: every algorithm that its heuristic offers for a product, each as a separate call.
 
 The numbers of its enumerations are those of ``cublasLt.h`` (CUDA 12 and 13); the order and the meaning of arguments are documented in
 NVIDIA's cuBLAS manual, "Using the cuBLASLt API".

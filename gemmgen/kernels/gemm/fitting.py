@@ -66,7 +66,7 @@ def placed(spec: GemmSpec, request: GemmRequest, turned: bool = False) -> Placed
         return "an operand of the epilogue is not stored like the result"
     like_c = [request.c] + ([] if request.residual is None else [request.residual])
     like_c += [layout for layout in elements if layout.type == request.c.type]
-    # What TMA stores is aligned as it wants, whatever the type.
+    # Results that TMA stores meet its alignment for every type.
     promised_c = MOST_ALIGNMENT // request.c.element_bytes if spec.store == "tma" else spec.alignment.c
     alignment = {
         "a": alignment_elements(spec.alignment.a, request.a, orders["a"]),

@@ -1,10 +1,9 @@
-"""Costs of launches of GEMMs: what all strategies count alike.
+"""Costs of GEMM launches that all strategies share.
 
-Costs of each kind of kernel are calibrated on some 550 products in float32 and bfloat16 that seeded generators drew, and on the
-problems of the tuned table, on an H200 with 10 to 60 instances each (``measurements/choice.py``): so that what the model picks is the
-best. Those of rows that are split in the mainloop: on 18 products of 16 to 256 rows on an H100 (``measurements/f32_split.md``), within
-11%, and the best instance of each.
-"""
+Costs of each kind of kernel are calibrated on some 550 products in float32 and bfloat16 that seeded generators drew, and on the problems of
+the tuned table, on an H200 with 10 to 60 instances each (``measurements/choice.py``): so that the model's choice is the best. Those of rows
+that are split in the mainloop: on 18 products of 16 to 256 rows on an H100 (``measurements/f32_split.md``), within 11%, and the best
+instance of each."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ class Moved:
 
     @property
     def tile_result(self) -> float:
-        """Of a tile of C."""
+        """Elements of a tile of C."""
         return self.result / max(1, self.tiles)
 
 

@@ -66,7 +66,7 @@ def numeric_class_of(plan: GemmPlan, dimensions: Mapping[str, int]) -> str | NoC
 
 
 def adapted(spec: GemmSpec, architecture: Architecture) -> GemmSpec:
-    """The spec with what the architecture has and what changes no result: kernels that leave numbers to the launch come early."""
+    """The spec with features of the architecture that change no result: kernels that leave numbers to the launch come early."""
     free = part_for(spec, "matching").may_launch_early(spec)
     if not free or spec.early_launch or not architecture.supports("programmatic_launch"):
         return spec
@@ -74,7 +74,7 @@ def adapted(spec: GemmSpec, architecture: Architecture) -> GemmSpec:
 
 
 def settings(plan: GemmPlan, problem: Mapping[str, int], device: Device) -> list[dict[str, int]]:
-    """Values for what a launch may choose: numbers of slices of k that fill the device once, or a few times over."""
+    """Values that a launch may choose: numbers of slices of k that fill the device once, or a few times over."""
     if "slices" not in problem:
         return [{}]
     tiles = math.prod(plan.sequence.launches[plan.main_launch].grid_of({**problem, "slices": 1}))

@@ -1,9 +1,8 @@
 """Numeric classes: which instances give the same bits for all data, as a function of their plans and of k.
 
 Rounding depends on the order in which products are added up. Two instances of one class add them up in the same order for every element of
-C, whatever their tiles, stages, warps or clusters are, so a row's bits stay when one takes the other's place. What decides is the
-types, the depth of an instruction, how often sums leave the tensor core, and where k is cut into slices.
-"""
+C, regardless of their tiles, stages, warps or clusters, so a row keeps its bits when one replaces the other. The class depends on the
+types, the depth of an instruction, the interval at which sums leave the tensor core, and the boundaries of slices of k."""
 
 from __future__ import annotations
 

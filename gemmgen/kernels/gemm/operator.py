@@ -68,7 +68,7 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
         if out.shape != shape:
             raise LaunchError(f"matmul: out has shape {out.shape}, need {shape}")
         if out.is_empty:
-            out = Layout.packed(shape, kind)  # whatever strides a library gives to what has no elements
+            out = Layout.packed(shape, kind)  # any strides that a library gives to arrays without elements
     c = _full(out, full, vector_a, vector_b)
     columns = not is_stored(c, True)
     if (columns and not is_stored(c, False)) or (prod(batch) > 1 and not _one_axis(c, batch)):

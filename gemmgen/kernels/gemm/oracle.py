@@ -202,7 +202,7 @@ def _prime(near: int) -> int:
 
 
 def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
-    """Values of an array before the launch; NaN in what BLAS does not read."""
+    """Values of an array before the launch; NaN in operands that BLAS does not read."""
     if plan.kept_factor is not None and name == f"planes_{plan.kept_factor.lower()}":
         return _kept_array(plan, plan.kept_factor, case)
     if plan.weight_bits < 8 * plan.matrix_b.element_bytes and name in ("B", "scales", "zeros"):

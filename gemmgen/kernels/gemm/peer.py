@@ -51,7 +51,7 @@ _FASTEST: dict[tuple[int, Product], Choice] = {}
 
 
 def gemm_peer(plan: GemmPlan, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> Peer | str:
-    """The fastest algorithm of cuBLASLt for a plan's product, on torch tensors, then what it does not fuse as torch operations.
+    """The fastest algorithm of cuBLASLt for a plan's product, on torch tensors, then the operations that it does not fuse, by torch.
 
     float32 is multiplied as float32; as TF32 where the instance multiplies as tf32. 8-bit floats are promoted to float32 within the sum
     where the instance does so. The reason, in words, where cuBLASLt has no such product.

@@ -1,4 +1,4 @@
-"""Plans of GEMMs: what those of all strategies have, and what planning begins and ends with whatever the strategy."""
+"""Plans of GEMMs: the parts common to all strategies, and the first and last steps of planning."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class EpilogueVector:
 
 @dataclass(frozen=True, kw_only=True)
 class GemmPlan(KernelPlan):
-    """A GEMM instance. *Major* names what runs along the slow dimension of stored C, *minor* along its contiguous one."""
+    """A GEMM instance. *Major* names quantities along the slow dimension of stored C, *minor* those along its contiguous one."""
 
     matrices: tuple[Matrix, Matrix, Matrix]
     """A, B and C."""
@@ -136,7 +136,7 @@ class GemmPlan(KernelPlan):
         """True if the extent along the contiguous dimension of C is a multiple of the tile."""
         return self._is_whole(self.minor)
 
-    # What a strategy says of its mainloop to the stations; the defaults are those of multiply-adds that hold nothing.
+    # Properties of a strategy's mainloop; the defaults are those of an FFMA mainloop without resources.
 
     @property
     def unit(self) -> str:
@@ -145,12 +145,12 @@ class GemmPlan(KernelPlan):
 
     @property
     def registers_per_thread(self) -> int:
-        """Registers of a thread, an estimate within what the spec allows."""
+        """Registers of a thread, an estimate within the spec's limit."""
         raise NotImplementedError
 
     @property
     def step_k(self) -> int:
-        """Values of k after which the mainloop goes on to its next stage."""
+        """Values of k after which the mainloop continues with its next stage."""
         raise NotImplementedError
 
     @property
@@ -218,7 +218,7 @@ class GemmPlan(KernelPlan):
 
     @property
     def mainloop_digest(self) -> str:
-        """A name for whatever in the mainloop may decide about that order."""
+        """A name for the properties of the mainloop that may decide about that order."""
         fields = self.spec.mainloop.model_dump(mode="json")
         kept = sorted(
             (name, str(value)) for name, value in fields.items() if name not in ("stages", "min_blocks_per_sm", "persistent_blocks")
@@ -228,7 +228,7 @@ class GemmPlan(KernelPlan):
 
     def product_bound(self, a: Array, b: Array, slices: int) -> Array:
         """Largest error of A B. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1: each of the k terms takes
-        part in at most k roundings, whatever the order of the sum; fma rounds once a term."""
+        part in at most k roundings, for any order of the sum; fma rounds once a term."""
         k = a.shape[-1]
         bound: Array = k * UNIT_ROUNDOFF / (1 - k * UNIT_ROUNDOFF) * (abs(a) @ abs(b))
         return bound
@@ -353,7 +353,7 @@ class GemmPlan(KernelPlan):
 
     @property
     def has_place(self) -> bool:
-        """True if the epilogue's function is told where its element lies, and whether it exists: it reads or writes matrices itself."""
+        """True if the epilogue's function receives its element's position, and whether it exists: it reads or writes matrices itself."""
         return any(step.has_place for step in self.inner_epilogue)
 
     @property

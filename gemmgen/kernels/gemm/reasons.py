@@ -89,7 +89,7 @@ def scale_reasons(spec: GemmSpec) -> Iterator[Reason]:
 
 
 def thread_reasons(threads: int, architecture: Architecture, field: str) -> list[Reason]:
-    """Too many threads in a block; ``field`` is what decides their number."""
+    """Too many threads in a block; ``field`` decides their number."""
     if threads <= architecture.threads_per_block:
         return []
     need = f"at most {architecture.threads_per_block} threads in a block"

@@ -42,7 +42,7 @@ class NamedOperand:
 
     @property
     def turned(self) -> NamedOperand:
-        """The same for the transposed result."""
+        """The request for the transposed result."""
         per: Axis = "column" if self.per == "row" else "row" if self.per == "column" else self.per
         layout = transposed(self.layout) if self.per == "result" and self.layout is not None else self.layout
         return NamedOperand(self.name, per, layout)
@@ -184,7 +184,7 @@ class GemmRequest(Request):
         return tuple(self._with_rows(rows) for rows in INVARIANT_ROWS)
 
     def _with_rows(self, rows: int) -> GemmRequest:
-        """The same with another number of rows, stored without gaps."""
+        """The request with another number of rows, stored without gaps."""
 
         def layout(old: Layout) -> Layout:
             shape = (*old.shape[:-2], rows, old.shape[-1])
@@ -201,7 +201,7 @@ class GemmRequest(Request):
 
     @property
     def transposed(self) -> GemmRequest:
-        """The same as a product that gives the transpose of C: (A B)ᵀ = Bᵀ Aᵀ."""
+        """The request as a product that gives the transpose of C: (A B)ᵀ = Bᵀ Aᵀ."""
         turned = tuple(operation.turned() for operation in self.epilogue)
         return replace(
             self,
@@ -219,7 +219,7 @@ class GemmRequest(Request):
 
 
 def transposed(layout: Layout) -> Layout:
-    """The same memory with its last two axes exchanged."""
+    """The array with its last two axes exchanged."""
     shape, strides = layout.shape, layout.strides
     return Layout((*shape[:-2], shape[-1], shape[-2]), (*strides[:-2], strides[-1], strides[-2]), layout.type, layout.alignment)
 

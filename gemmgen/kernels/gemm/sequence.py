@@ -44,7 +44,7 @@ SLICES = ScalarArgument("slices", "s32", "parts that k is cut into")
 
 @dataclass(frozen=True)
 class Problem:
-    """The integers of a GEMM, what holds for them, and its arguments, in the order in which kernels take them."""
+    """The integers of a GEMM, their constraints, and its arguments, in the order in which kernels take them."""
 
     dimensions: tuple[Dimension, ...]
     constraints: tuple[Constraint, ...]

@@ -163,7 +163,7 @@ ClusterExtent = Literal[1, 2, 4, 8]
 
 
 class Cluster(SpecModel):
-    """Blocks that run together, side by side: each copies a part of what they share, to all of them."""
+    """Blocks that run together, side by side: each copies a part of their shared operands to all of them."""
 
     m: ClusterExtent = 1
     """Blocks along m, which share tiles of B."""
@@ -341,15 +341,15 @@ class SplitKCluster(SpecModel):
 
 
 class SplitKLast(SpecModel):
-    """k is cut into as many slices as the dimension ``slices`` of a problem says, one block for each slice of a tile; the block of a
-    tile that comes last adds up what the others left in a workspace, in the order of k. One kernel for every number of slices."""
+    """k is cut into as many slices as the dimension ``slices`` of a problem says, one block for each slice of a tile; the last block of a
+    tile adds up the others' sums from a workspace, in the order of k. One kernel for every number of slices."""
 
     scheme: Literal["split_k_last"]
 
 
 class StreamK(SpecModel):
-    """The steps along k of all tiles are distributed evenly among a fixed number of blocks, wherever that cuts a tile; the block
-    that finishes a tile adds what the others left in a workspace. Source: Osama et al., Stream-K, PPoPP 2023."""
+    """The steps along k of all tiles are distributed evenly among a fixed number of blocks, wherever that cuts a tile; the block that
+    finishes a tile adds the others' sums from a workspace. Source: Osama et al., Stream-K, PPoPP 2023."""
 
     scheme: Literal["stream_k"]
     blocks: Annotated[int, Field(ge=1, le=65536, strict=True)]

@@ -73,7 +73,7 @@ def factors(element: str, values: npt.NDArray[np.generic]) -> Array:
 
 
 def product_bound(loop: Mainloop, slices: int, a: Array, b: Array, joined: int = 0) -> Array:
-    """Largest error of a sum over k, whatever the order in which products come."""
+    """Largest error of a sum over k, for any order of the products."""
     size = magnitude(loop.type_a, a) @ magnitude(loop.type_b, b)
     return sum_error(loop, slices, a.shape[-1], joined) * size + SMALLEST
 

@@ -275,7 +275,7 @@ class WarpgroupLoop:
 
     @property
     def shares_tile(self) -> bool:
-        """True if several groups multiply, each for rows of its own of one tile."""
+        """True if several groups multiply, each for its own rows of one tile."""
         return self.consumers > 1 and not self.ping_pong and self.k_groups == 1
 
     @property
@@ -354,7 +354,7 @@ class WarpgroupLoop:
         return (1 << self.sharers) - 1
 
     def adds(self, later: str) -> str:
-        """Expression for adding to what the accumulators hold, where their sums are promoted; ``later``: true but for the first instruction
+        """Expression for adding to the accumulators, where their sums are promoted; ``later``: true but for the first instruction
         of a stage."""
         return f"accumulate || {later}" if self.promote_steps > 1 else later
 
@@ -406,7 +406,7 @@ class WarpgroupLoop:
 
     @property
     def operand_numbers(self) -> tuple[str, int, int]:
-        """The operands of inline assembly behind the accumulators: A, the number of B and that of what decides on adding."""
+        """The operands of inline assembly behind the accumulators: A, the number of B and that of the flag for adding."""
         first = self.accumulator_registers
         if self.a_in_registers:
             return "{" + ", ".join(f"%{first + register}" for register in range(4)) + "}", first + 4, first + 5

@@ -319,7 +319,7 @@ class Arithmetic:
 
     @property
     def named_identity(self) -> bool:
-        """True if the state of nothing is worth a function of its own."""
+        """True if the empty state is worth a separate function."""
         return bool(self.parts) or len(self.identity) > 4
 
     @property
@@ -470,8 +470,8 @@ def _accumulator(spec: ReductionSpec, stored: DataType, reasons: list[Reason]) -
 
 
 def _combiner(operation: str, stored: DataType, compute: DataType, changed: bool) -> str:
-    """The operation on two states. Means and norms have states of their own where a sum on the way could leave the range of the type,
-    ``changed``: for what a prologue makes of the elements."""
+    """The operation on two states. Means and norms have separate states where an intermediate sum could leave the range of the type,
+    ``changed``: for the elements after a prologue."""
     if operation not in ("mean", "l2_norm") or compute not in FLOATS:
         return COMBINERS[operation]
     short = stored not in FLOATS or stored == "f16" if operation == "mean" else stored in (*_SHORT, "s32")

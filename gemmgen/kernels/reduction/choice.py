@@ -1,4 +1,4 @@
-"""Division of the work: the family's rule for what a spec leaves open.
+"""Division of the work: the family's rule for fields that a spec leaves open.
 
 The numbers were measured on an H200 (``measurements/reduction.md``): enough loads in flight to fill its memory system, few
 barriers, one launch.
@@ -267,7 +267,7 @@ def _lanes(spec: ReductionSpec, strategy: RowLanes, widest: int) -> LaneChoice:
 
 def _columns(spec: ReductionSpec, strategy: ColumnTiles, widest: int, element_bytes: int, state_bytes: int) -> ColumnChoice:
     """Few columns are cut into narrow tiles, so that several blocks finish at the same time; a large array gets two blocks
-    for each SM, a small one that is soon read only one, since what each leaves has to be read as well."""
+    for each SM, a small one that is soon read only one, since each block's result has to be read as well."""
     vector = strategy.vector or (1 if spec.shape == "strided" else max(1, min(widest, 64 // state_bytes)))
     outer, reduced, inner = 1, 1 << 12, 1 << 12
     if spec.typical is not None:

@@ -108,7 +108,7 @@ def cost(plan: ReductionPlan, problem: Mapping[str, int]) -> Cost:
 
 
 def _unit(plan: ReductionPlan) -> str:
-    """The unit that combines elements: doubles have one of their own."""
+    """The unit that combines elements; float64 has a separate one."""
     return "fp64" if plan.arithmetic.compute == "f64" else "fp32"
 
 

@@ -177,12 +177,12 @@ def _types(spec: ReductionSpec, request: ReductionRequest, probe: Arithmetic) ->
 
 
 def _output_name(request: ReductionRequest, types: Arithmetic) -> str | None:
-    """The spec's ``output`` for what the request stores; None where that is the operation's own type."""
+    """The spec's ``output`` for the request's results; None where that is the operation's own type."""
     return None if request.output is None or request.output == types.output else SPEC_TYPES[request.output]
 
 
 def _output(spec: ReductionSpec, request: ReductionRequest) -> bool:
-    """True if the spec's own output type is what the request asks for."""
+    """True if the spec's own output type is the requested one."""
     if spec.output is None or (spec.operation, spec.input) != (request.operation, SPEC_TYPES[request.x.type]):
         return False
     return DATA_TYPES[spec.output] == (request.output or arithmetic(request.operation, request.x.type).output)

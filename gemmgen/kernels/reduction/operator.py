@@ -93,7 +93,7 @@ def _tensor(x: Layout, kept: tuple[int, ...], reduced: tuple[int, ...], operatio
 
 
 def _like_three_axes(x: Layout, tensor: Tensor) -> Layout:
-    """Three axes of the same extents as X, whatever its strides: what a table knows it by."""
+    """Three axes of the same extents as X, regardless of its strides: its key in a table."""
     inner = tensor.kept[-1].extent if tensor.kept and abs(tensor.kept[-1].stride) == 1 else 1
     return Layout.packed((tensor.results // max(inner, 1), tensor.count, inner), x.type, x.alignment)
 
@@ -111,7 +111,7 @@ def _three_axes(x: Layout, kept: tuple[int, ...], reduced: tuple[int, ...], oper
     for split in range(len(axes) + 1):
         outer, inner = one(axes[:split]), one(axes[split:])
         if outer is not None and inner is not None and middle is not None:
-            # Rows where the reduced axis is contiguous, else columns, else whatever has a contiguous inner axis.
+            # Rows where the reduced axis is contiguous, else columns, else any strategy for a contiguous inner axis.
             by_rows = middle[1] == 1 or middle[0] <= 1
             rank = (not (inner[0] == 1 and by_rows), inner[1] != 1, split)
             choices.append((rank, Layout((outer[0], middle[0], inner[0]), (outer[1], middle[1], inner[1]), x.type, x.alignment)))

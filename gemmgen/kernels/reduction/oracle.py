@@ -86,7 +86,7 @@ def cases(plan: ReductionPlan) -> list[Case]:
 
 
 def _tensor_cases(plan: ReductionPlan, layout: TensorLayout) -> list[Case]:
-    """The same of tensors, and strides of every sign, 0, and results in another order; by one block and in parts."""
+    """Cases of tensors: strides of every sign and 0, and results in another order, by one block and in parts."""
     scalars = {scalar.name: 3.0 for scalar in plan.sequence.scalars}
     sizes = {name: packed_problem(plan, extents) for name, extents in _tensor_sizes(plan, layout).items()}
     found = [_case(name, problem, scalars, data) for name, problem in sizes.items() for data in ("integers", "reals")]
@@ -136,7 +136,7 @@ def _adverse_cases(plan: ReductionPlan, problems: list[dict[str, int]], scalars:
 
 
 def _spread(plan: ReductionPlan, layout: TensorLayout, problem: dict[str, int]) -> dict[str, int]:
-    """The same extents with gaps between all neighbours that need not lie side by side."""
+    """The extents with gaps between all elements that need not be adjacent."""
     spread, step = dict(problem), 1
     for name in reversed(layout.axes):
         if f"{name}_stride" in problem:

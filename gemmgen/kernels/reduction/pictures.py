@@ -1,4 +1,4 @@
-"""Pictures of a reduction: who reads what, the steps in which threads combine, and the banks that these hit."""
+"""Pictures of a reduction: the elements that each thread reads, the steps in which threads combine, and the banks that they access."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _loads(plan: ReductionPlan, layout: BlockLayout) -> int:
 
 
 def _thread_places(plan: ReductionPlan, thread: int) -> tuple[list[int], list[int]]:
-    """Rows and columns of what a thread reads at a time, of what its block does."""
+    """Rows and columns of a thread's read, and of its block's."""
     layout, vector = _shown(plan), plan.vector
     if isinstance(layout, LaneLayout):
         group, lane = divmod(thread, layout.lanes)

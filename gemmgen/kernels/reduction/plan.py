@@ -121,7 +121,7 @@ class ReductionPlan(KernelPlan):
 
     @property
     def warnings(self) -> tuple[Reason, ...]:
-        """An estimate of registers beyond what a thread may have."""
+        """An estimate of registers that exceeds the limit per thread."""
         resident = ResidentBlocks(self.architecture, self.min_blocks_per_sm, self.threads)
         return resident.few_registers(self.held_registers + OTHER_REGISTERS, resident.allocated_registers, "strategy.unroll")
 

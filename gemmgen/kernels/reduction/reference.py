@@ -1,7 +1,7 @@
 """Reference of a reduction: exactly where arithmetic is exact, else within the error bound of its own summation tree.
 
 Notation follows Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed.: u is the unit roundoff, and
-gamma(n) = n u / (1 - n u) bounds what n roundings in a row do to a number (lemma 3.1).
+gamma(n) = n u / (1 - n u) bounds the effect of n successive roundings on a number (lemma 3.1).
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def _sum(elements: Tracked, depth: int, overflows: bool = True) -> Tracked:
 
 
 def _product(elements: Tracked, depth: int) -> Tracked:
-    """Each of the factors takes part in one rounding, whatever the tree.
+    """Each of the factors takes part in one rounding, for any tree.
 
     Products of small factors may fall below all numbers on the way, and larger ones then multiply that error.
     """
@@ -305,7 +305,7 @@ def path_length(plan: ReductionPlan, problem: Mapping[str, int]) -> int:
         length = turns * plan.unroll * ceil_div(plan.vector, plan.accumulators) + 1 + joins + tree
     else:
         length = 2 + tree
-    # What the blocks leave: each thread of one block, or one thread for each result, combines them in turn.
+    # The blocks' results: each thread of one block, or one thread for each result, combines them in turn.
     return length + (blocks + tree if plan.finish else 0)
 
 

@@ -23,7 +23,7 @@ ROUND = 16
 class Workspace:
     """Places in which blocks leave partial results and the signs of their arrival, in bytes from the start of the workspace.
 
-    The signs come first: they are what has to be zero.
+    The signs come first, because they have to be zero.
     """
 
     signs: Formula
@@ -176,7 +176,7 @@ def _workspace_argument(workspace: Workspace) -> ArrayArgument:
 
 
 def _arguments(spec: ReductionSpec, arithmetic: Arithmetic, dimensions: tuple[Dimension, ...], workspace: Workspace) -> list[Argument]:
-    """Everything that a kernel of the sequence may be passed, in the order of its parameters."""
+    """All possible arguments of a kernel of the sequence, in the order of its parameters."""
     known: list[Argument] = [ScalarArgument(d.name, "s32", d.meaning) for d in dimensions]
     known += [_source(spec, arithmetic), *_results(spec, arithmetic)]
     known += [_shaped(argument, result_layout(spec)) for argument in arithmetic.result_arguments]

@@ -129,7 +129,7 @@ class ColumnTiles(Launching):
 
 
 class Walk(Launching):
-    """Fields of the strategies for tensors: axes in any number and order, each with a stride of its own."""
+    """Fields of the strategies for tensors: axes in any number and order, each with its own stride."""
 
     kept: Annotated[int, Field(ge=0, le=7, strict=True)] = 1
     """Axes that the results have."""

@@ -200,7 +200,7 @@ class TensorLayout:
 
     @property
     def typical_extents(self) -> dict[str, int]:
-        """Extents of a tensor of some million elements, for those who name none."""
+        """Extents of a tensor of some million elements, if none are given."""
         found = dict.fromkeys(self.axes, 4)
         if self.name == "flat_rows":
             return {"k0": 1 << 20, "r0": self.choice.longest - 1}
@@ -210,7 +210,7 @@ class TensorLayout:
         return found | dict.fromkeys(between, 1 << 10) | {self.inner: 1 << 12}
 
     def dimensions(self, rejects_nothing: bool, counts: bool) -> tuple[tuple[Dimension, ...], tuple[Constraint, ...]]:
-        """Extents and strides of X, strides of the results, and what has to hold for them.
+        """Extents and strides of X, strides of the results, and their constraints.
 
         ``counts``: the number of elements that make one result must fit into 31 bits.
         """

@@ -11,7 +11,7 @@ from gemmgen.hardware.target import Architecture
 
 @dataclass(frozen=True)
 class ResidentBlocks:
-    """Blocks that are to be resident on one multiprocessor, and what each of them takes."""
+    """Blocks resident on one multiprocessor, and the resources of each."""
 
     architecture: Architecture
     blocks: int
@@ -30,7 +30,7 @@ class ResidentBlocks:
 
     @property
     def allocated_registers(self) -> int:
-        """The same in units of 8, by which they are allocated to the threads of a warp."""
+        """Registers in units of 8, by which they are allocated to the threads of a warp."""
         return self.registers // 8 * 8
 
     @property
@@ -46,7 +46,7 @@ class ResidentBlocks:
             yield Reason("registers", field, got, need, hint)
 
     def few_registers(self, estimate: int, limit: int, field: str) -> tuple[Reason, ...]:
-        """A warning where an estimate of a thread's registers exceeds what it may have."""
+        """A warning if an estimate of a thread's registers exceeds the limit."""
         if estimate <= limit:
             return ()
         need = f"no more than {limit}, those of {self.described} of {self.threads} threads on an SM"

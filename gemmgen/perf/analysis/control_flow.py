@@ -40,7 +40,7 @@ def find_loops(function: Sequence[Instruction]) -> list[Loop]:
 
     A loop is a strongly connected set of basic blocks. Taking away its first block, where control enters it, leaves the sets
     that are the loops inside, and so on. Code that control does not come to is in no loop: the branch to itself that fills
-    the end of a function. A call counts as one instruction; what it calls is looked at as a function of its own.
+    the end of a function. A call counts as one instruction; the called function is analysed separately.
     """
     if not function:
         return []

@@ -39,7 +39,7 @@ class ListedInstruction:
 
 
 def listing(binary: Binary) -> list[ListedInstruction]:
-    """The machine code of a binary, in order, without what fills the space behind it.
+    """The machine code of a binary, in order, without the padding behind it.
 
     Raises ``EnvironmentMissing`` without nvdisasm.
     """

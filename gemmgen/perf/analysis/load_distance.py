@@ -1,4 +1,4 @@
-"""Instructions between a load and the first use of what it loads: the time that they give its latency.
+"""Instructions between a load and the first use of its result, which hide its latency.
 
 The value is followed along every path through the loop, from the load to an instruction that reads one of its registers; a path ends
 where they are all overwritten, or where it leaves the loop. An instruction that lanes may pass by, because of its predicate,
@@ -40,7 +40,7 @@ def load_distances(body: Sequence[Instruction], mnemonic: str) -> list[int]:
 
 
 def _first_use(body: Sequence[Instruction], follows: Sequence[Sequence[int]], place: int, loaded: frozenset[int]) -> int | None:
-    """Instructions between ``place`` and the nearest reader of what it loaded, breadth first; None where there is no reader."""
+    """Instructions between ``place`` and the nearest reader of its result, breadth first; None where there is no reader."""
     waiting = deque((follower, loaded, 0) for follower in follows[place])
     seen: dict[int, set[int]] = {}
     while waiting:

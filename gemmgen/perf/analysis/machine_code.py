@@ -1,4 +1,4 @@
-"""Composition of a kernel's machine code, and what its main loop costs in issue slots and register banks."""
+"""Composition of a kernel's machine code, and its main loop's use of issue slots and register banks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class MainLoop:
 
     @property
     def ffma_ceiling(self) -> float | None:
-        """The most of the FP32 rate that the loop's instructions allow, whatever hides their latency: the cycles that the FFMAs
+        """The most of the FP32 rate that the loop's instructions allow if all latency is hidden: the cycles that the FFMAs
         take the FP32 unit, over those for issuing everything and waiting for register banks. None without FFMAs."""
         ffmas = self.mix.classes.get("fma float32", 0)
         if not ffmas:
@@ -136,7 +136,7 @@ def _kernel_code(entry: str, body: Sequence[Instruction], architecture: Architec
 
 
 def find_main_loop(loops: Sequence[Loop]) -> Loop | None:
-    """The loop with the most multiply-adds of its own, those in loops inside it not counted.
+    """The loop with the most multiply-adds, not counting those in inner loops.
 
     Where no loop has any (reductions without FFMA), that with the most accesses to memory and floating-point operations. Of two
     that tie, as a loop over tiles that has the last step of the loop over k in it does, the inner one; then the shorter one, as that

@@ -9,10 +9,10 @@ lanes an FFMA is issued every cycle, and two operands in one bank are one too ma
 
 An operand that is marked `.reuse` stays at its place, first, second or third, for the next instruction of the warp that reads that
 place; if that needs the same register there, it reads no bank (Gray: maxas, wiki, SGEMM). It is assumed that no other warp is
-issued in between, which is what the compiler arranges for.
+issued in between, as the compiler arranges.
 
 Reads of an instruction may be spread over two cycles, so that one that needs a bank twice does not delay its neighbours if these
-spare that bank. So taken, the rates of outer products in all orders come out within 7% of what an H200 measures: 65.4 to 66.4
+spare that bank. So taken, the rates of outer products in all orders come out within 7% of those measured on an H200: 65.4 to 66.4
 TFLOP/s for serpentine rows (measured: 65.0 to 65.6), 61.2 to 64.1 for plain rows (60.6 to 62.0), 55.6 to 56.6 for serpentine
 columns of 8 x 8, 8 x 12 and 8 x 16 (51 to 55).
 """
@@ -91,9 +91,8 @@ def ffma_cycles(architecture: Architecture) -> int:
 def register_banks(body: Sequence[Instruction], architecture: Architecture) -> BankReport | None:
     """The conflicts of the FFMAs of a loop; None where the architecture's rule is not known, or there is no FFMA.
 
-    ``body``: the loop's instructions in the order in which they run. Only FFMAs read banks here: what else there is takes its
-    issue slot and, if it is arithmetic, the places of operands kept for reuse.
-    """
+    ``body``: the loop's instructions in the order in which they run. Only FFMAs read banks here; other instructions take an issue slot and,
+    if it is arithmetic, the places of operands kept for reuse."""
     if not rule_is_known(architecture) or not any(instruction.mnemonic == "FFMA" for instruction in body):
         return None
     ports = _Ports(ffma_cycles(architecture))
@@ -131,7 +130,7 @@ def operand_reads(body: Sequence[Instruction]) -> list[tuple[OperandRead, ...]]:
 
 
 def _operand_reads(instruction: Instruction, kept: dict[int, int]) -> list[OperandRead]:
-    """The operands of one instruction; ``kept`` is what each place holds before it, and afterwards after it."""
+    """The operands of one instruction; ``kept`` is the content of each place before the instruction, and afterwards after it."""
     reads = []
     for place in _SOURCES if instruction_class(instruction) in _ARITHMETIC else ():
         found = instruction.register(place)

@@ -168,9 +168,8 @@ def analyse(
     every dimension by name.
 
     Without ``sizes``, the problem is the instance's typical one, or the case that its traffic is counted on if it is not made for that.
-    ``seconds``: a measured time for the problem. ``traffic``: count wavefronts and sectors of one case on the emulator. What cannot
-    be found out is missing from the result, with the reason; raises ``LaunchError`` if the problem cannot be launched.
-    """
+    ``seconds``: a measured time for the problem. ``traffic``: count wavefronts and sectors of one case on the emulator. Values that cannot
+    be determined are missing from the result, with the reason; raises ``LaunchError`` if the problem cannot be launched."""
     if isinstance(sizes, Mapping):
         problem: Mapping[str, int] = dict(sizes)
     else:

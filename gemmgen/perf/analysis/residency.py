@@ -24,7 +24,7 @@ class Residency:
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block, static and dynamic."""
+        """Shared memory of a block, static and dynamic."""
         return self.resources.static_shared_bytes + self.dynamic_shared_bytes
 
     def to_json(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def residencies(plan: KernelPlan, binary: Binary) -> list[Residency]:
     found: dict[str, Residency] = {}
     for launch in plan.sequence.launches:
         used = binary.resources[launch.entry]
-        # What a launch asks for by a formula over the problem is counted at the plan's own figure.
+        # Memory that a launch requests by a formula over the problem is counted at the plan's own figure.
         dynamic = plan.dynamic_shared_bytes if launch.dynamic_shared_bytes.names else launch.dynamic_shared_bytes.evaluate({})
         fits = occupancy(plan.architecture, launch.threads, used.registers, used.static_shared_bytes + dynamic)
         found[launch.entry] = Residency(launch.entry, binary.architecture, launch.threads, used, dynamic, fits)

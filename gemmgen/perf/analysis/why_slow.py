@@ -1,4 +1,4 @@
-"""Reasons that a kernel is slower than its roof, ranked by an estimate of what each costs, with what to change."""
+"""Reasons that a kernel is slower than its roof, ranked by their estimated cost, with a change to try."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def benchmark_host(
 ) -> HostReport:
     """Times ``candidates`` on one problem; they share the layout of their arrays. ``names``: what to call them in the report.
 
-    Everybody takes a turn in each round, so that what else happens on the machine happens to all. One thread is timed by its own
+    Each contestant runs in each round, so that other load on the machine affects all of them. One thread is timed by its own
     processor time, which does not count while others have the processor; several are timed by the clock on the wall. Every result
     on small integers is compared with NumPy's before anything is timed. Raises ``VerificationError`` if one is wrong.
     """
@@ -152,7 +152,7 @@ def in_turns(
     """Seconds of one call of each, for every round; in each round each has its turn.
 
     ``alone``: it begins when no thread of another library is awake, and calls for a while before it is timed. OpenBLAS's threads wait
-    for work by spinning, for a tenth of a second: as long as they do, they take the processors from whoever comes next.
+    for work by spinning, for a tenth of a second: as long as they do, they take the cores from the next contestant.
     """
     repeats: dict[str, int] = {}
     for name, call in calls.items():
@@ -167,7 +167,7 @@ def in_turns(
             if alone:
                 wait_for_other_threads()
             warm = time.perf_counter() + (WARM_SECONDS if alone else 0.0)
-            call()  # what the one before left in the caches counts for nobody
+            call()  # cache contents left by the previous one count for nobody
             while time.perf_counter() < warm:
                 call()
             started = clock()
@@ -285,7 +285,7 @@ def _call(
 
 
 def _check(plan: CpuGemmPlan, calls: Mapping[str, tuple[str, Callable[[], object]]], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Compares every result with that of the first; small integers have one result, whatever the order of the sum."""
+    """Compares every result with that of the first; small integers have one result, for any order of the sum."""
     import numpy as np
 
     want = None if plan.epilogue else arrays["A"] @ arrays["B"]

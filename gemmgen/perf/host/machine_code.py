@@ -119,7 +119,7 @@ def _counted(name: str, body: list[str]) -> InnerLoop | None:
     scalar = all(_FMA.match(code)[2] == "ss" for code in fused)  # type: ignore[index]
     stack = [code for code in body if re.search(r"\(%[re]sp|\(%rbp", code) and _REGISTER.search(code)]
     prefetches = [code for code in body if code.startswith("prefetch")]
-    # A store names its memory last; what else names memory reads it.
+    # A store names its memory last; other instructions that name memory read it.
     reads = [code for code in body if _MEMORY.search(code) and not code.endswith(")") and not code.startswith(("prefetch", "lea"))]
     loads = [code for code in reads if code not in stack]
     broadcasts = sum("broadcast" in code or "{1to" in code for code in body)

@@ -67,7 +67,7 @@ def measure_rates(architecture: CpuArchitecture, threads: int) -> HostRates:
     library = _library(architecture.name)
     out = np.zeros((threads, 64), np.float32)
     floats = READ_BYTES // 4 // threads
-    memory = np.ones((threads, floats), np.float32)  # written, so that every page is memory of its own
+    memory = np.ones((threads, floats), np.float32)  # written, so that every page has its own memory
     turns = turns_for(threads)
     multiply = _best(threads, lambda index: library.fma_chains(turns, out[index].ctypes.data))
     read = _best(threads, lambda index: library.read_floats(memory[index].ctypes.data, floats, out[index].ctypes.data))
@@ -95,7 +95,7 @@ def fma_operations(architecture: CpuArchitecture, threads: int) -> Iterator[tupl
 
 
 def _best(threads: int, work: Callable[[int], None]) -> float:
-    """The least time in which all threads did their work. One thread's counts without what the system gave to others meanwhile."""
+    """The least time in which all threads did their work. One thread's counts without the time that the system gave to others."""
     best = float("inf")
     for _ in range(ROUNDS):
         if threads == 1:

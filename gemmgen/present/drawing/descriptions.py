@@ -1,4 +1,4 @@
-"""Description of a picture, for its title and for those who cannot see it."""
+"""Description of a picture, for its title and for screen readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws a tile and who has which of its elements."""
+"""Draws a tile and the owners of its elements."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def _draw_order(canvas: Canvas, order: LaneOrder, picture: LaneOrders, x: float,
 
 
 def _draw_reads(canvas: Canvas, name: str, access: SharedAccess, x: float, top: float, room: float) -> float:
-    """A table of lanes, eight in a row, each with the number of the vector that it reads, and what serves them."""
+    """A table of lanes, eight in a row, each with the number of the vector that it reads, and its wavefront."""
     vectors = {offset: place for place, offset in enumerate(sorted({offset for offset in access.offsets if offset >= 0}))}
     cost = cost_of(access)
     canvas.text(x, top, f"reads of {name}, {access.width} bytes a lane", "text strong")

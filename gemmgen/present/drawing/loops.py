@@ -45,7 +45,7 @@ def _draw_loop(canvas: Canvas, loop: Loop, depth: int, top: float) -> float:
 
 
 def _draw_piece(canvas: Canvas, piece: Piece, x: float, top: float, room: float, color: str) -> float:
-    """The part of a matrix, with what a turn of the loop takes of it; returns where its text ends."""
+    """The part of a matrix, with the elements that a loop iteration reads; returns where its text ends."""
     aspect = min(max(piece.columns / piece.rows, 1 / LARGEST_ASPECT), LARGEST_ASPECT)
     wide = min(BOX_WIDTH, BOX_HEIGHT * aspect, room - 16)
     high = wide / aspect

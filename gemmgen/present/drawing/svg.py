@@ -82,7 +82,7 @@ def number(value: float) -> str:
 
 
 class Canvas:
-    """Shapes and texts from top to bottom; whoever draws says where."""
+    """Shapes and texts from top to bottom; the caller gives positions."""
 
     def __init__(self) -> None:
         self.parts: list[str] = []
@@ -114,7 +114,7 @@ class Canvas:
         self.parts.append(f'<text class="{kind}" x="{number(x)}" y="{number(y)}"{_data(data)}>{escape(content)}</text>')
 
     def paragraph(self, x: float, y: float, content: str, kind: str, width: float, leading: float = 16) -> float:
-        """A text in as many lines as it needs; returns the base line of what may follow."""
+        """A text in as many lines as it needs; returns the base line for the next element."""
         for line in wrap(content, kind, width):
             self.text(x, y, line, kind)
             y += leading
@@ -129,7 +129,7 @@ class Canvas:
 
 
 def document(parts: Sequence[str], height: float, title: str, description: str) -> str:
-    """A whole SVG file, ``WIDTH`` and two margins wide; ``description`` is for those who cannot see it."""
+    """A whole SVG file, ``WIDTH`` and two margins wide; ``description`` is for screen readers."""
     width = WIDTH + 2 * MARGIN
     size = f'viewBox="0 0 {width} {number(height)}" width="{width}" height="{number(height)}"'
     hatch = '<pattern id="gap" width="5" height="5" patternUnits="userSpaceOnUse"><path class="hatch" d="M0 5L5 0"/></pattern>'

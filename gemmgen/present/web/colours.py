@@ -51,7 +51,7 @@ def code_style() -> str:
     """Style sheet of the colours."""
     light = HtmlFormatter(style="default").get_style_defs(".code")
     dark = HtmlFormatter(style="github-dark").get_style_defs(".code")
-    # What a lexer does not know is no mistake of the reader's: it is not framed.
+    # Tokens that a lexer does not know are not framed, because they are not the reader's mistake.
     plain, darker = (
         [line for line in text.splitlines() if line.startswith(".code .") and not line.startswith(".code .err ")] for text in (light, dark)
     )

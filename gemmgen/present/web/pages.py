@@ -1,4 +1,4 @@
-"""Templates of pages, and what they have in common."""
+"""Templates of pages, and their common parts."""
 
 from __future__ import annotations
 

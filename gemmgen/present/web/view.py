@@ -1,4 +1,4 @@
-"""One kernel on one page: CUDA, PTX and machine code side by side, with what each line costs."""
+"""One kernel on one page: CUDA, PTX and machine code side by side, with the cost of each line."""
 
 from __future__ import annotations
 

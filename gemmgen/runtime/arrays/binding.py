@@ -1,6 +1,6 @@
 """Binds the caller's arrays and numbers to a launch sequence: finds the problem's dimensions and checks everything.
 
-The formulas of the arguments are unified with what the arrays show: a shape or stride that is a single name binds that
+The formulas of the arguments are unified with the arrays' shapes and strides: a shape or stride that is a single name binds that
 dimension, others are checked once every name is bound. All problems found are reported in one message.
 """
 
@@ -22,7 +22,7 @@ from gemmgen.runtime.arrays.views import ArrayView, Device, describe, overlaps, 
 
 @dataclass(frozen=True, slots=True)
 class BoundCall:
-    """A problem and the values of its arguments: what a launch needs besides the kernel."""
+    """A problem and the values of its arguments, which a launch needs besides the kernel."""
 
     dimensions: dict[str, int]
     scalars: dict[str, float]
@@ -36,7 +36,7 @@ def bind(sequence: LaunchSequence, arrays: Mapping[str, Any], scalars: Mapping[s
 
     ``arrays`` holds arrays of any library, or views, for every array argument that is no workspace. ``scalars`` holds
     numbers such as alpha, and may hold dimensions, which must then agree with the arrays.
-    Raises ``LaunchError`` with everything that is wrong: names, types, ranks, shapes, strides, limits, constraints,
+    Raises ``LaunchError`` with all mistakes: names, types, ranks, shapes, strides, limits, constraints,
     read-only outputs, alignment, devices, and outputs that overlap another array.
     """
     problems: list[str] = []
@@ -158,7 +158,7 @@ def _stride(argument: ArrayArgument, axis: int) -> str:
 def bind_dimensions(
     sequence: LaunchSequence, views: Mapping[str, ArrayView], given: Mapping[str, int], problems: list[str]
 ) -> dict[str, int]:
-    """The value of every dimension; appends to ``problems`` whatever in types, shapes and strides does not fit.
+    """The value of every dimension; appends mismatches of types, shapes and strides to ``problems``.
 
     Depends on nothing but ``given`` and the views' layouts, so that its result can be kept for equal ones.
     """

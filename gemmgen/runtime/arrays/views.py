@@ -100,7 +100,7 @@ class ArrayView:
         return tuple((start, start + length) for start in sorted(set(starts)))
 
     def host_copy(self) -> ArrayView:
-        """The same array elsewhere in host memory."""
+        """A copy of the array elsewhere in host memory."""
         first, end = self.span()
         memory = ctypes.create_string_buffer(end - first + 2 * _COPY_ALIGNMENT)
         start = -(-ctypes.addressof(memory) // _COPY_ALIGNMENT) * _COPY_ALIGNMENT + (self.pointer + first) % _COPY_ALIGNMENT
@@ -152,7 +152,7 @@ def describe(array: Any, name: str = "the array", stream: int | None = None) -> 
 
 
 def _asked(question: Callable[[], Any], complaint: str) -> Any:
-    """Answer of a library's own code; whatever that raises becomes a ``LaunchError``, which begins with the complaint."""
+    """Answer of a library's own code; its exceptions become a ``LaunchError``, which begins with the complaint."""
     try:
         return question()
     except Exception as error:
@@ -418,7 +418,7 @@ def describe_dlpack(array: Any, name: str, stream: int) -> ArrayView:
         device,
         read_only,
         None if device == "cpu" else stream,
-        # A capsule that nobody consumes releases the memory when it is collected, so it is what has to be kept.
+        # A capsule that nobody consumes releases the memory when it is collected, so it has to be kept.
         owner=(array, capsule),
     )
 

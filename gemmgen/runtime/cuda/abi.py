@@ -27,7 +27,7 @@ class LaunchAttributeValue(ctypes.Union):
 
 
 class LaunchAttribute(ctypes.Structure):
-    """CUlaunchAttribute. What follows the number is aligned to 8 bytes."""
+    """CUlaunchAttribute. The data after the number is aligned to 8 bytes."""
 
     _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_char * 4), ("value", LaunchAttributeValue))
 

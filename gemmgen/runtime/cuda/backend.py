@@ -1,4 +1,4 @@
-"""The backend that runs kernels on a CUDA device, in a worker process of its own."""
+"""The backend that runs kernels on a CUDA device, in a separate worker process."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class _Worker:
         self.ended = False
         self._connection, theirs = Pipe()
         # Not multiprocessing.Process: spawning one runs the caller's main module again. The worker finds its modules
-        # where this process does, and not in the current directory; what kernels print goes to standard error.
+        # where this process does, and not in the current directory; output of kernels goes to standard error.
         self._process = subprocess.Popen(
             [
                 sys.executable,

@@ -50,7 +50,7 @@ def slots_of(launches: Sequence[ResolvedLaunch], dimensions: Collection[str]) ->
 class Launcher:
     """Launches of one problem on one device, called with a stream and the values of their slots.
 
-    May be used by several threads: each call takes a block of memory of its own from a pool.
+    May be used by several threads: each call takes a separate block of memory from a pool.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Launcher:
                 with current_device(self.ordinal):
                     self._enqueue(block, stream)
             elif self._workspaces is None and block.single is not None:
-                # What most calls do, without a further call: each costs a fiftieth of all that they cost.
+                # The common case without a further function call, each of which takes a fiftieth of the total time.
                 code = self._launch(*block.single)
                 if code:
                     self._fail(code, block.single[1])
@@ -217,7 +217,7 @@ class _Layout:
 
 
 class _Block:
-    """The memory that one call at a time writes to: values, what the driver reads, and where that is."""
+    """The memory that one call at a time writes to: values, the driver's arguments, and their addresses."""
 
     __slots__ = (
         "calls",

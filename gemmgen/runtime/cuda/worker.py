@@ -152,7 +152,7 @@ class GuardedBuffer:
     """Device memory with guards before and after it. Everything is filled with the pattern until it is uploaded to."""
 
     def __init__(self, allocations: ExitStack, name: str, size_bytes: int, offset_bytes: int) -> None:
-        """Frees the memory when ``allocations`` is closed. Raises ``LaunchError`` if the device has not that much."""
+        """Frees the memory when ``allocations`` is closed. Raises ``LaunchError`` if the device lacks that much."""
         self.name = name
         self._size = size_bytes
         self._lead = GUARD_BYTES + offset_bytes

@@ -1,8 +1,7 @@
 """Workspaces that are kept: one for each stream, so that no two streams share one, grown as kernels need it.
 
-What a sequence needs to be zero at the start of its workspace it leaves zero; so a workspace remembers how many of its first
-bytes are known to be zero, and only what is not is set.
-"""
+A sequence leaves those bytes zero that it needs to be zero at the start of its workspace. So a workspace remembers how many of its first
+bytes are zero, and only the others are set."""
 
 from __future__ import annotations
 
@@ -86,7 +85,7 @@ class Workspaces:
         self._local = threading.local()
 
     def of(self, stream: int) -> Workspace | None:
-        """The workspace of a stream; None while the stream is captured: a graph outlives what it was captured beside."""
+        """The workspace of a stream; None while the stream is captured, because a graph outlives other objects of its capture."""
         try:
             cell = self._local.cell
         except AttributeError:

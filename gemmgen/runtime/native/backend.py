@@ -29,7 +29,7 @@ class NativeBackend:
     architecture = None
 
     def __init__(self, *, exact: bool = False) -> None:
-        """``exact``: every array is an allocation of its own without guard bands, for AddressSanitizer, which has its own."""
+        """``exact``: every array is a separate allocation without guard bands, for AddressSanitizer, which has its own."""
         self._exact = exact
         self._loaded: dict[str, LoadedLibrary] = {}
 
@@ -52,7 +52,7 @@ class NativeBackend:
         scalars: Mapping[str, float],
         buffers: Mapping[str, HostBuffer],
     ) -> None:
-        """Calls the function once and writes back what it left; raises ``LaunchError`` if it wrote beyond an array."""
+        """Calls the function once and copies the results back; raises ``LaunchError`` if it wrote beyond an array."""
         library = self.loaded(binary, sequence)
         placed = {name: self._placed(buffer) for name, buffer in buffers.items()}
         pointers = {name: memory.ctypes.data + start for name, (memory, start) in placed.items()}
@@ -71,7 +71,7 @@ class NativeBackend:
 
         data: npt.NDArray[Any] = buffer.storage.view(np.uint8)
         if self._exact:
-            # What malloc returns is a multiple of 16 bytes; the offset itself must not be memory of the array.
+            # malloc returns multiples of 16 bytes; the offset itself must not be memory of the array.
             memory = np.empty(data.nbytes, np.uint8)
             memory[...] = data
             return memory, 0

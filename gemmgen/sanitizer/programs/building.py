@@ -41,7 +41,7 @@ os.execv({nvcc!r}, [{nvcc!r}, *kept, *([] if query else {options!r})])
 
 @dataclass(frozen=True)
 class Toolkit:
-    """nvcc and what it is called with. `libraries` is the folder of the replacement runtime."""
+    """nvcc and its arguments. `libraries` is the folder of the replacement runtime."""
 
     nvcc: Nvcc
     libraries: Path

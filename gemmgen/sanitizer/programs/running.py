@@ -48,7 +48,7 @@ def landlock_version() -> int:
 
 
 def _fence(folders: Sequence[str], version: int) -> None:
-    """From here on this process, and what it starts, changes files below these folders only, and opens no TCP connection."""
+    """From here on this process and its children change files below these folders only, and opens no TCP connection."""
     libc = ctypes.CDLL(None, use_errno=True)
     attributes = _Attributes(_CHANGES, _CONNECTIONS if version >= 4 else 0)
     size = 16 if version >= 4 else 8
@@ -141,6 +141,6 @@ def run_program(command: Sequence[str], libraries: Path, settings: RunSettings, 
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:
-    """Ends the program and what it started: they are a session of their own."""
+    """Ends the program and its children, which form a separate session."""
     if child.poll() is None:
         os.killpg(child.pid, signal.SIGKILL)

@@ -274,7 +274,7 @@ class Session:
             raise ProgramEnded(f"the program ended while a kernel was running: {done} of {total} blocks were done")
 
     def _note_launch(self, result: DeviceLaunch, module: DeviceModule, repeated: _Repeated, before: dict[int, np.ndarray] | None) -> None:
-        """Versions of what the launch changed; a launch that changed nothing can be skipped until something else does."""
+        """Versions of the memory that the launch changed; a launch that changed nothing can be skipped until something else does."""
         self._clock += 1
         if not result.touched and not result.engines_moved:
             # Not tracked: everything may have changed.

@@ -1,9 +1,8 @@
-"""Order of what a program enqueues: kernels, copies and fills in streams, events, and the host's waits.
+"""Order of a program's enqueued work: kernels, copies and fills in streams, events, and the host's waits.
 
-Each stream, and the host, has a vector clock. Work begins behind what its stream and the host know when it is enqueued; the legacy default
-stream and blocking streams wait for each other (CUDA programming guide, "Implicit Synchronization"). Two accesses to the same bytes,
-one of which writes, that no clock orders are a finding.
-"""
+Each stream, and the host, has a vector clock. Work is ordered after the work that its stream and the host know when it is enqueued; the
+legacy default stream and blocking streams wait for each other (CUDA programming guide, "Implicit Synchronization"). Two accesses to the
+same bytes, one of which writes, that no clock orders are a finding."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ Clock = dict[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Something enqueued: its stream, its number there, what it is ordered behind, and what it is in words."""
+    """Something enqueued: its stream, its number there, the work that it is ordered after, and a description."""
 
     stream: int
     number: int
@@ -88,7 +87,7 @@ class StreamOrder:
             self._unordered.add(stream)
 
     def destroy(self, stream: int) -> None:
-        """The stream's handle is given back; its work goes on."""
+        """The stream's handle is released; its work continues."""
 
     def enqueue(self, stream: int, label: str) -> Work:
         """Work in a stream."""
@@ -144,7 +143,7 @@ class StreamOrder:
             yield from self._touch(region, _Access(work, first // Touched.UNIT, (first + count - 1) // Touched.UNIT, writes, None))
 
     def touch(self, work: Work, touched: Touched) -> Iterator[Conflict]:
-        """Work touches what a launch has touched of a region."""
+        """Work touches the parts of a region that a launch has touched."""
         for flags, writes in ((touched.read, False), (touched.written, True)):
             units = np.flatnonzero(flags)
             if len(units):

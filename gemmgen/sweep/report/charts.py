@@ -1,6 +1,6 @@
 """Charts of a report as specifications in Vega-Lite (https://vega.github.io/vega-lite/docs/spec.html).
 
-The page embeds them over the points of its data that its filters let pass. Fields have names of this module alone (``a0`` is the
+The page embeds them over the points of its data that its filters select. Fields have names of this module alone (``a0`` is the
 first axis), as a path of a spec is an expression to Vega-Lite. Colours come from the page, by the names of the styles: ``dots``,
 ``best``, ``best-line``, ``peer``, ``roof``.
 """
@@ -55,14 +55,14 @@ def field_of(group: Group, axis: Axis) -> str:
 
 
 def is_continuous(axis: Axis) -> bool:
-    """True of an axis whose values are positions on a scale rather than places of their own."""
+    """True for an axis whose values are positions on a scale rather than categories."""
     return axis.numbers is not None and len(axis.values) > MAXIMUM_VALUES
 
 
 def points(group: Group, drawn: Sequence[Shown]) -> dict[str, Any]:
     """The drawn points of a group as a table: names of fields, and a row for each point.
 
-    ``value`` is what the group is compared by and ``told`` the same in words; ``order`` counts from 1 as evaluated; ``jitter`` is from
+    ``value`` is the value by which the group is compared, and ``told`` its text; ``order`` counts from 1 as evaluated; ``jitter`` is from
     -1 to 1, to tell points of one value apart; metrics have their own names.
     """
     metrics = metrics_of(group)

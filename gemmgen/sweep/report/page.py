@@ -56,7 +56,7 @@ MAXIMUM_TEXT = 400
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table: its text, and what it is sorted by."""
+    """A cell of a table: its text, and its sort key."""
 
     text: str
     key: str
@@ -221,7 +221,7 @@ _Column = tuple[str, bool, Callable[[Shown], Cell]]
 
 
 def _columns(group: Group) -> list[_Column]:
-    """Columns of a group's table: only what some point has."""
+    """Columns of a group's table: only those that some point has."""
     rank = {one.number: place for place, one in enumerate(group.ranked, start=1)}
     metrics = {name for one in group.shown for name in one.result.metrics}
     columns: list[_Column] = [
@@ -311,7 +311,7 @@ def _minute(date: str) -> str:
 
 
 def _tiles(results: Sequence[PointResult], groups: Sequence[Group]) -> list[tuple[str, str, str]]:
-    """The figures to see first: (number, what it is, class)."""
+    """The figures to see first: (number, description, class)."""
     counts = Counter(result.status for result in results)
     failed = sum(counts[status] for status in FAILURES)
     verified = sum(result.status is Status.CORRECT and result.stage.number >= Stage.VERIFY.number for result in results)

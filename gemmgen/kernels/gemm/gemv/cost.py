@@ -85,7 +85,7 @@ def work(plan: GemvPlan, problem: Mapping[str, int], moved: Moved) -> tuple[Work
     converted = values * (a.element_bytes == 2) + loop.columns * loop.vector * (b.element_bytes == 2)
     warps = plan.threads // WARP_THREADS
     costs = COSTS[_kind(loop, min(a.element_bytes, b.element_bytes))]
-    # How many blocks draw all that the memory gives, depends on what each has on its way.
+    # The number of blocks that saturates memory depends on the bytes that each has in flight.
     ahead = plan.threads * loop.unroll * values * a.element_bytes
     # The last block of a tile reads the sums of all slices, several at a time.
     rounds = ceil_div(slices, loop.summers * SLICES_AT_ONCE) * ceil_div(loop.elements * loop.summers, loop.sum_width * plan.threads)

@@ -14,7 +14,7 @@ def sections(plan: GemvPlan) -> list[Section]:
 
 
 def _threads(plan: GemvPlan, loop: VectorLoop) -> Lines:
-    """Teams, what a thread reads, and where sums meet."""
+    """Teams, the loads of a thread, and the place where sums meet."""
     a, b = plan.matrix_a, plan.matrix_b
     lanes = f"{loop.teams} of {loop.lanes} lanes, which lie side by side along {loop.along}"
     share = "each has rows of its own" if loop.along == "k" else "they split k"

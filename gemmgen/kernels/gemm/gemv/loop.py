@@ -290,7 +290,7 @@ def vector_regions(loop: VectorLoop) -> tuple[SharedRegion, ...]:
 
 
 def estimated_registers(loop: VectorLoop) -> int:
-    """Registers of a thread: sums, what it reads of A and B, addresses."""
+    """Registers of a thread: sums, loaded elements of A and B, addresses."""
     if loop.stages_b:
         of_b = loop.staged_pitch + 3 * loop.staged_by_a_lane
         return min(255, OTHER_REGISTERS + loop.unroll * loop.held_a.count + (loop.columns + 1) * loop.rows + of_b)

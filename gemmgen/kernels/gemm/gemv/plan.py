@@ -48,7 +48,7 @@ class GemvPlan(GemmPlan):
 
     @property
     def helpers(self) -> tuple[Helper, ...]:
-        """Loads of A and B, whole and guarded; what others call before those."""
+        """Loads of A and B, whole and guarded; functions that others call come first."""
         return self._loads_along_m() if self.loop.along == "m" else self._loads_along_k()
 
     def _loads_along_k(self) -> tuple[Helper, ...]:
@@ -72,7 +72,7 @@ class GemvPlan(GemmPlan):
         return tuple(needed)
 
     def _loads_along_m(self) -> tuple[Helper, ...]:
-        """Loads of A and B as they lie in memory; what adds up slices."""
+        """Loads of A and B in their storage order, and the function that adds up slices."""
         loop = self.loop
         needed = {Helper("copy", "load_guarded", (loop.sum_width,)): None} if self.store == "last" else {}
         if loop.stages_b:

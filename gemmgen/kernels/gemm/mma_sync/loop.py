@@ -90,7 +90,7 @@ class WarpOperand:
 
     @property
     def rows(self) -> int:
-        """Of the tile in global memory."""
+        """Bytes of the tile in global memory."""
         return self.extent if self.k_major else self.tile_k
 
     @property

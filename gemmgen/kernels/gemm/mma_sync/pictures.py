@@ -17,7 +17,7 @@ def pictures(plan: MmaSyncPlan) -> list[Picture]:
 
 
 def _mma_tiles(plan: MmaSyncPlan, loop: WarpLoop) -> TileHierarchy:
-    """From the product to what a lane has of the results of a warp (PTX ISA, "Matrix Fragments for mma.m16n8k16")."""
+    """From the product to a lane's share of the results of a warp (PTX ISA, "Matrix Fragments for mma.m16n8k16")."""
     warps = tuple(
         Share(warp, ((warp // loop.warps_n * loop.warp_m, warp % loop.warps_n * loop.warp_n, loop.warp_m, loop.warp_n),))
         for warp in range(loop.warps_m * loop.warps_n)

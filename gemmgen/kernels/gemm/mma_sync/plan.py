@@ -35,7 +35,7 @@ class MmaSyncPlan(TensorPlan):
 
     @property
     def warnings(self) -> tuple[Reason, ...]:
-        """An estimate of registers beyond what a thread may have; those that copies pass through, the compiler may use again."""
+        """An estimate of registers that exceeds the limit per thread; the compiler may reuse those that copies pass through."""
         resident = ResidentBlocks(self.architecture, self.loop.min_blocks_per_sm, self.threads)
         return resident.few_registers(self.loop.sums_and_others, resident.allocated_registers, "mainloop.tile")
 
@@ -58,7 +58,7 @@ class MmaSyncPlan(TensorPlan):
     def tiles_in_turn(self) -> dict[str, tuple[int, int, int]]:
         if self.loop.vectors is None:
             return super().tiles_in_turn
-        # More rows of tiles than the warps of few blocks have, each of which goes on with the same columns, or with others.
+        # More rows of tiles than the warps of few blocks have, each of which continues with the same columns, or with others.
         own, depth = self.grid.own_tiles, self.loop.tile_k
         return {"many rows of a tile": (5 * own, 1, depth), "many tiles of a row": (3, 2 * own + 1, depth)}
 

@@ -45,7 +45,7 @@ def work(plan: SimtPlan, problem: Mapping[str, int], moved: Moved) -> tuple[Work
         stored = partial if scheme == "split_k_parallel" else 2 * partial
         turns = slices if scheme == "split_k_serial" else 1
     if plan.exchange is None and plan.store == "finished":
-        # Lanes whose stores are narrower than what lies side by side fill lines in several goes.
+        # Lanes whose stores are narrower than their adjacent elements fill lines in several stores.
         stored *= max(1.0, loop.minor.fragment.vector / plan.vector_c)
     warps = plan.threads // WARP_THREADS
     tile = plan.spec.mainloop.tile

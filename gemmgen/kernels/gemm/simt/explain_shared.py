@@ -1,4 +1,4 @@
-"""A GEMM plan's use of shared memory, in words: the tiles, what each access costs, and what it would cost at best."""
+"""A GEMM plan's use of shared memory, in words: the tiles, and the actual and least cost of each access."""
 
 from __future__ import annotations
 

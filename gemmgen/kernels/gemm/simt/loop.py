@@ -66,7 +66,7 @@ class TiledLoop:
 
     @property
     def wavefronts_per_step(self) -> float:
-        """Of all accesses that a warp makes for a tile along k; if half of the warps copies each operand, on average."""
+        """For all accesses that a warp makes for a tile along k; on average if half of the warps copies each operand."""
         stores, loads = (sum(access.wavefronts for access in self.accesses[kind::2]) for kind in (0, 1))
         return loads + stores * len(self.copied) / 2
 
@@ -118,7 +118,7 @@ class TiledLoop:
 
     @property
     def sums(self) -> int:
-        """Elements of C that a thread adds up, each in a register of its own."""
+        """Elements of C that a thread adds up, each in a separate register."""
         return self.a.fragment.extent * self.b.fragment.extent
 
     @property
@@ -261,6 +261,6 @@ def resource_reasons(loop: TiledLoop, threads: int, regions: tuple[SharedRegion,
 
 
 def register_budget(loop: TiledLoop, threads: int, architecture: Architecture) -> int:
-    """Registers that a thread may use, so that as many blocks fit on an SM as the spec wants. What exceeds them, the compiler spills."""
+    """Registers that a thread may use, so that as many blocks fit on an SM as the spec wants. The compiler spills any excess."""
     for_all = architecture.registers_per_sm // max(1, loop.min_blocks_per_sm * threads)
     return int(min(architecture.registers_per_thread, for_all // REGISTER_UNIT * REGISTER_UNIT))

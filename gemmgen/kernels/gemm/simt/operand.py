@@ -196,7 +196,7 @@ class Operand:
 
     @property
     def inside(self) -> Operand:
-        """The same operand for tiles that lie inside of the matrix, whose copies check nothing."""
+        """The operand for interior tiles, whose copies check nothing."""
         return replace(self, guards_rows=False, guards_columns=False)
 
     @property
@@ -408,7 +408,7 @@ def shared_accesses(operand: Operand) -> tuple[SharedAccess, SharedAccess]:
 
 
 def estimated_wavefronts(operand: Operand) -> int:
-    """Wavefronts of these accesses if all cost what the first of their kind does, whose lanes begin at row 0 and column 0."""
+    """Wavefronts of these accesses if all cost as much as the first of their kind, whose lanes begin at row 0 and column 0."""
     stores, loads = _store_access(operand, _first_store), _load_access(operand, _first_fragment)
     return stores.wavefronts + loads.wavefronts
 
@@ -521,7 +521,7 @@ def source_degree(operand: Operand) -> int:
 def _load_access(operand: Operand, starts_of: FragmentStarts) -> SharedAccess:
     width = operand.load_width
     row_modulus, column_modulus = _moduli(operand)
-    # All lanes read the same k. What a swizzle makes of it only swaps banks: rows are multiples of the swizzle's span apart.
+    # All lanes read the same k. A swizzle only swaps banks here, because rows are multiples of the swizzle's span apart.
     k_modulus = max(1, BANK_BYTES // operand.shared_bytes)
     k_starts = Counter(k % k_modulus for k in range(0, operand.tile_k, operand.k_vector))
     axis_modulus, axis_width = (column_modulus, width) if operand.mn_major else (row_modulus, 1)

@@ -1,4 +1,5 @@
-"""Pictures of a GEMM by tiles in shared memory and in registers: who has what, orders of lanes, and accesses to shared memory."""
+"""Pictures of a GEMM by tiles in shared memory and in registers: the elements of each thread, orders of lanes, and accesses to shared
+memory."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 @dataclass(frozen=True, kw_only=True)
 class SimtPlan(GemmPlan):
-    """A GEMM whose threads multiply tiles of their own, by multiply-adds."""
+    """A GEMM whose threads each multiply a tile with FFMA instructions."""
 
     loop: TiledLoop
     exchange: Exchange | None
@@ -29,7 +29,7 @@ class SimtPlan(GemmPlan):
 
     @property
     def warnings(self) -> tuple[Reason, ...]:
-        """An estimate of registers beyond what a thread may have."""
+        """An estimate of registers that exceeds the limit per thread."""
         resident = ResidentBlocks(self.architecture, self.loop.min_blocks_per_sm, self.threads)
         return resident.few_registers(self.loop.estimated_registers, resident.allocated_registers, "mainloop.tile.thread")
 
@@ -90,7 +90,7 @@ class SimtPlan(GemmPlan):
 
     @property
     def helpers(self) -> tuple[Helper, ...]:
-        """Copies of vectors between memories and registers; wide ones first, and what others call before those."""
+        """Copies of vectors between memories and registers; wide ones first, after the functions that others call."""
         needed: dict[Helper, None] = {}
 
         def load(kind: str, width: int, half: bool) -> None:

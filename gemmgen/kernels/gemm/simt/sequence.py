@@ -53,7 +53,7 @@ def simt_sequence(
             programmatic=spec.early_launch,
         )
 
-    # What a batch multiplies: each of its products has a part of the workspace.
+    # A batch multiplies the workspace: each of its products has a part.
     times_batch = " * batch" if spec.batch == "strided" else ""
     workspace_bytes, zero_bytes = Formula("0"), Formula("0")
     launches: tuple[KernelLaunch, ...]

@@ -1,4 +1,4 @@
-"""Planes of float32 matrices in NumPy, for verification: what kernels make of them, and the error bound of products by planes."""
+"""Planes of float32 matrices in NumPy, for verification: the kernels' results, and the error bound of products by planes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""float32 products on tensor cores: operands split into planes of a smaller type, and what that costs in accuracy.
+"""float32 products on tensor cores: operands split into planes of a smaller type, and the loss of accuracy.
 
 The idea is that of Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
 theoretical peak performance" (2022): a float32 number is the sum of two or three numbers of fewer bits, whose products a tensor
 core forms exactly. Rows of A and columns of B are scaled here by powers of two, so that float16 serves numbers of any magnitude;
-and what planes cannot hold is found while splitting, and computed in float32.
+and rows that planes cannot represent are found while splitting, and computed in float32.
 """
 
 from __future__ import annotations
@@ -118,9 +118,8 @@ class Scheme:
         same sum, at that of all errors so far where they are not. Sums that come to the end of float32's range may keep nothing; their
         additions lose what plain ones do (``range_factor``).
 
-        ``joined``: the sum of a step also begins with what the addition before rounded off. What is carried is below u times the result,
-        and by that much may be cut off more.
-        """
+        ``joined``: the sum of a step also begins with the rounding error of the previous addition. What is carried is below u times the
+        result, and by that much may be cut off more."""
         bits = self.significand_bits
         left_out = 0.0 if self.held_bits >= 24 else 2.0 ** (24 - self.held_bits)
         missing = {(i, j) for i in range(self.planes) for j in range(self.planes)} - {(0, 0), *self.kept}
@@ -409,7 +408,7 @@ class PlanesPlan:
         return self.scheme.error_factor(k, promoted, self.compensated, self.in_mainloop) + self.parts_of_k - 1 + slices_factor(self.slices)
 
     def range_factor(self, k: int) -> float:
-        """The same where |A||B| comes to ``NEAR_THE_END``: what additions round off may not be kept there."""
+        """The same where |A||B| comes to ``NEAR_THE_END``: rounding errors of additions may not be kept there."""
         if self.scheme.scaled or k < self.least_depth:
             return self.error_factor(k)
         promotions = -(-k // (self.promoted_steps * self.scheme.instruction_k))
@@ -434,7 +433,7 @@ class PlanesPlan:
 
     @property
     def split_apart(self) -> tuple[PlaneOperand, ...]:
-        """Operands that have code of their own which splits them."""
+        """Operands that have their own splitting code."""
         if self.split_alike:
             return self.operands[:1]
         return tuple(operand for operand in self.operands if not operand.in_mainloop)
@@ -446,7 +445,7 @@ class PlanesPlan:
 
     @property
     def column_operands(self) -> tuple[PlaneOperand, ...]:
-        """Those of them whose rows do not run along k: their scales are found by a kernel of its own."""
+        """Those of them whose rows do not run along k: a separate kernel finds their scales."""
         return tuple(operand for operand in self.split_operands if not operand.k_major)
 
     @property
@@ -477,7 +476,7 @@ class PlanesPlan:
 
     @property
     def kept_bytes(self) -> Formula:
-        """Of the array of planes that are kept."""
+        """The shape of the array of prepacked planes."""
         return all_bytes(self.kept_parts)
 
     @property

@@ -1,4 +1,4 @@
-"""The plan of float32 products on tensor cores by those of smaller types, whatever the instructions."""
+"""The plan of float32 products on tensor cores by those of smaller types, for all instructions."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def split_factors(arithmetic: Arithmetic, a: Matrix) -> Multiplied:
 
 
 def partial_sums(spec: GemmSpec, matrices: tuple[Matrix, Matrix, Matrix]) -> tuple[int, str]:
-    """Slices of k, at most, whose sums a kernel adds up, and what these take of the workspace; 1 and nothing without such a kernel."""
+    """Slices of k, at most, whose sums a kernel adds up, and their size in the workspace; 1 and nothing without such a kernel."""
     if not isinstance(spec.decomposition, SplitKParallel):
         return 1, ""
     slices = spec.decomposition.slices

@@ -13,7 +13,7 @@ from gemmgen.kernels.matrix import Matrix
 
 
 def plane_reasons(spec: GemmSpec, arithmetic: Arithmetic, matrices: tuple[Matrix, Matrix, Matrix], scheme: Scheme) -> Iterator[Reason]:
-    """Reasons against float32 products by planes, whatever the instructions, beside what holds for all products on tensor cores."""
+    """Reasons against float32 products by planes, for all instructions, besides the reasons of all products on tensor cores."""
     types = [matrix.type for matrix in matrices]
     if types != ["f32"] * 3:
         need = "f32 for A, B and C where arithmetic.f32_by is given"

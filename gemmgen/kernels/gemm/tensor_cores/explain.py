@@ -37,7 +37,7 @@ STORED = {
 
 
 def work_lines(plan: TensorPlan, wording: Wording, copied: Lines = ()) -> Lines:
-    """The grid, the order of tiles, the division of k, and what blocks share; ``copied``: factors that are copied first."""
+    """The grid, the order of tiles, the division of k, and operands shared by blocks; ``copied``: factors that are copied first."""
     grid = plan.grid
     lines = [("tile", f"{grid.tile_m} x {grid.tile_n} of C, {grid.tile_k} of k at a time")]
     division = plan.spec.decomposition

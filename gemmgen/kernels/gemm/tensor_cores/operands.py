@@ -10,7 +10,7 @@ from gemmgen.kernels.matrix import Matrix
 
 @dataclass(frozen=True)
 class Multiplied:
-    """Types and counts of what tensor cores multiply, A's first."""
+    """Types and counts of the tensor cores' operands, A's first."""
 
     types: tuple[str, str]
     element_bytes: tuple[int, int]
@@ -31,7 +31,7 @@ def as_stored(a: Matrix, b: Matrix) -> Multiplied:
 
 
 def arithmetic_parts(arithmetic: Arithmetic) -> list[str]:
-    """Part of an instance's name for what it makes float32 products of."""
+    """Part of an instance's name for its scheme of float32 products."""
     parts: list[str] = [arithmetic.f32_by] if arithmetic.f32_by else []
     parts += [f"kept_{arithmetic.kept}"] if arithmetic.kept != "none" else []
     return [*parts, *(["split_rows"] if arithmetic.split == "mainloop" else [])]

@@ -93,7 +93,7 @@ class TensorPlan(GemmPlan):
 
     @property
     def staged_store(self) -> str:
-        """A store of results by way of other threads or of shared memory; empty where lanes store what they hold."""
+        """A store of results by way of other threads or of shared memory; empty where lanes store their accumulators directly."""
         return ""
 
     @property

@@ -1,4 +1,4 @@
-"""Reasons against a GEMM on tensor cores, whatever its instructions."""
+"""Reasons against a GEMM on tensor cores, for all instructions."""
 
 from __future__ import annotations
 

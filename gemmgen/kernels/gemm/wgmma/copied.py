@@ -55,7 +55,7 @@ class CopiedFactor:
 
     @property
     def bytes(self) -> str:
-        """Of the copies of a whole batch."""
+        """Bytes of the copies of a whole batch."""
         batch = f"{self.matrix.count} * " if self.matrix.batch_stride else ""
         return f"{batch}{self.extent} * {self.pitch} * {self.matrix.element_bytes}"
 

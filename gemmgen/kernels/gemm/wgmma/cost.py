@@ -115,7 +115,7 @@ def _shared_loads(sharers: int) -> float:
 
 
 def _boxed(tile_bytes: int, extent: int, tile: int) -> float:
-    """Bytes of a tile that the copy engine brings, those that it fills counted as what they cost."""
+    """Bytes of a tile that the copy engine copies, with filled bytes counted at their cost."""
     own = held(extent, tile) / tile
     return tile_bytes * (own + FILLED * (1 - own))
 

@@ -16,7 +16,7 @@ def pictures(plan: WgmmaPlan) -> list[Picture]:
 
 
 def _warpgroup_tiles(plan: WgmmaPlan, loop: WarpgroupLoop) -> TileHierarchy:
-    """From the product to what a lane has of the result of one instruction (PTX ISA, "Register Fragments" of wgmma)."""
+    """From the product to a lane's share of the result of one instruction (PTX ISA, "Register Fragments" of wgmma)."""
     rows = loop.blocks_m * BLOCK_ROWS
     groups = tuple(Share(group, ((group * rows, 0, rows, loop.tile_n),)) for group in range(loop.tile_m // rows))
     notes = (f"{loop.consumers} groups that multiply, a producer", *(("a tile each, alternately",) if loop.ping_pong else ()))

@@ -31,7 +31,7 @@ TEMPLATE = "gemm/tensor_core.cu.j2"
 
 @dataclass(frozen=True, kw_only=True)
 class WgmmaPlan(TensorPlan):
-    """A GEMM whose warpgroups multiply what TMA brings."""
+    """A GEMM whose warpgroups multiply tiles copied by TMA."""
 
     loop: WarpgroupLoop
     copied: CopyPlan | None = None
@@ -39,7 +39,7 @@ class WgmmaPlan(TensorPlan):
 
     @property
     def warnings(self) -> tuple[Reason, ...]:
-        """An estimate of registers beyond what a thread may have."""
+        """An estimate of registers that exceeds the limit per thread."""
         resident = ResidentBlocks(self.architecture, self.loop.min_blocks_per_sm, self.threads)
         limit = self.loop.registers[1] if self.loop.registers else resident.allocated_registers
         return resident.few_registers(self.loop.estimated_registers, limit, "mainloop.tile")
