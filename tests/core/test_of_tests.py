@@ -17,7 +17,7 @@ MEASUREMENTS = sorted((ROOT / "measurements").glob("*.py"))
 LONGEST_NAME = 60
 MOST_UNTYPED = 26
 """Lines of the package that the type checker passes over. Their number only ever falls."""
-CHECKS = ("pytest.raises", "pytest.warns", "pytest.fail", "np.testing.", "jsonschema.validate")
+CHECKS = ("pytest.raises", "pytest.warns", "pytest.fail", "np.testing.", "torch.testing.", "jsonschema.validate")
 QUESTIONS = ("What ", "Which ", "Whether ", "How ")
 
 

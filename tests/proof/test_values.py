@@ -38,7 +38,7 @@ def test_quotients_and_remainders_of_sums_are_exact() -> None:
 
 @pytest.mark.parametrize(("factor", "shift"), [(715827883, 32), (43691, 19), (1041204193, 43), (2863311531, 33), (954437177, 33)])
 @pytest.mark.parametrize(("low", "high"), [(0, 1 << 16), (-(1 << 16), 1 << 16), (-(1 << 31), (1 << 31) - 1), (0, (1 << 32) - 1)])
-def test_a_product_with_a_reciprocal_is_the_quotient_it_stands_for(factor: int, shift: int, low: int, high: int) -> None:
+def test_a_product_with_a_reciprocal_is_its_quotient(factor: int, shift: int, low: int, high: int) -> None:
     found = floor_divide(Value(z3.Int("x") * factor, low * factor, high * factor), 1 << shift)
     for number in (low, low + 1, -1 if low < 0 else 0, 0, 1, 11, 12, high - 1, high, *(NUMBERS.randint(low, high) for _ in range(40))):
         assert at(found, x=number) == number * factor >> shift
@@ -74,7 +74,7 @@ def digits(width: int, blocks: z3.ArithRef | None) -> tuple[z3.ArithRef, z3.Arit
     ("step", "stride", "count", "distinct"),
     [(256, 256, 1, True), (255, 255, 1, False), (256, 128, 1, False), (512, 512, 2, False), (300, 300, 1, True)],
 )
-def test_stores_of_blocks_and_turns_are_distinct_if_their_digits_do_not_overlap(step: int, stride: int, count: int, distinct: bool) -> None:
+def test_stores_with_separate_digits_are_distinct(step: int, stride: int, count: int, distinct: bool) -> None:
     blocks = z3.Int("blocks")
     tid, block, turn, known = digits(256, blocks)
     index = tid + step * block + stride * blocks * turn
