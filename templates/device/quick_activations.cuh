@@ -1,5 +1,5 @@
-// Activations for results of 16 bits or fewer, on the instructions that approximate 2^x, 1 / x and tanh x. Their relative errors
-// are below those of rounding to the result's type, in the tails as well.
+// Activations for results of 16 bits or fewer, on the instructions that approximate 2^x, 1 / x and tanh x. Their
+// relative errors are below those of rounding to the result's type, in the tails as well.
 
 // 2^x, within 2 units of the last place; subnormal results are kept.
 __device__ __forceinline__ float approximate_power(float x)
@@ -45,8 +45,8 @@ __device__ __forceinline__ float quick_silu(float x)
     return (x < 0.0f ? x * power : x) * approximate_reciprocal(1.0f + power);
 }
 
-// x times the distribution function of the normal distribution: max(x, 0) - |x| erfc(|x| / sqrt(2)) / 2, where erfc(z) e^(z^2) is
-// t times a polynomial of t = 1 / (1 + 0.54 z). Beyond |x| = 20 the second term is 0.
+// x times the distribution function of the normal distribution: max(x, 0) - |x| erfc(|x| / sqrt(2)) / 2, where erfc(z)
+// e^(z^2) is t times a polynomial of t = 1 / (1 + 0.54 z). Beyond |x| = 20 the second term is 0.
 __device__ __forceinline__ float quick_gelu(float x)
 {
     const float size = fminf(fabsf(x), 20.0f);

@@ -1,4 +1,5 @@
-// Random numbers that a counter decides: Philox 4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3".
+// Random numbers that a counter decides: Philox 4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as
+// easy as 1, 2, 3".
 
 // One round of Philox 4x32 with its keys.
 __device__ __forceinline__ void philox_round(unsigned (&counter)[4], unsigned key_low, unsigned key_high)
@@ -13,8 +14,8 @@ __device__ __forceinline__ void philox_round(unsigned (&counter)[4], unsigned ke
     counter[3] = first;
 }
 
-// The number in (0, 1] that a kernel with `threads` threads draws for element `index`, four elements a thread at a time: each thread is
-// a subsequence, and its draws begin at `offset`. 0 threads: as many as the elements need.
+// The number in (0, 1] that a kernel with `threads` threads draws for element `index`, four elements a thread at a
+// time: each thread is a subsequence, and its draws begin at `offset`. 0 threads: as many as the elements need.
 __device__ __forceinline__ float uniform_random(long long seed, long long offset, long long index, long long threads)
 {
     const unsigned long long quad = static_cast<unsigned long long>(index) / 4;

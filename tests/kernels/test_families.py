@@ -83,7 +83,10 @@ def names_a_family(path: Path, kind: str) -> bool:
 OUTSIDE: dict[str, dict[str, str]] = {
     "gemm": {
         "dispatch/profiles.py": "operators of torch that are its products",
+        "ops/block_formats.py": "block scales of factors, in a product's formats",
         "ops/native.py": "a product's request, for processors",
+        "ops/quantising.py": "block scales of factors",
+        "ops/weights.py": "packed weights, an object of the user's",
         "ops/planes.py": "planes of matrices, an object of the user's",
         "ops/torch_derivatives.py": "the type of a product's result",
     },

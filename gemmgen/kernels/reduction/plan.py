@@ -126,6 +126,11 @@ class ReductionPlan(KernelPlan):
         return resident.few_registers(self.held_registers + OTHER_REGISTERS, resident.allocated_registers, "strategy.unroll")
 
     @property
+    def vector_words(self) -> int:
+        """Registers of 4 bytes that a vector takes."""
+        return self.vector_bytes // 4
+
+    @property
     def vector_bytes(self) -> int:
         """Bytes that one load reads."""
         return self.vector * ELEMENTS[self.arithmetic.stored].bytes

@@ -29,6 +29,11 @@ class NarrowLoop(WarpLoop):
     zeros: bool
 
     @property
+    def code_of_zero(self) -> int:
+        """Code that stands for the number 0 where there are no zero points: the middle of the range."""
+        return 1 << (self.bits - 1)
+
+    @property
     def unit_k(self) -> int:
         """Values of k of a load of 16 bytes."""
         return unit_depth(self.bits)
