@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     metavar="FILE.py:FUNCTION|SPEC",
     required=True,
     help="A spec, whose arrays and sizes the task names as the spec does; or Python that computes the outputs from the inputs. Python "
-    "runs as your user in a process of its own, with limits on time and memory but without a sandbox: read a stranger's reference "
+    "runs as your user in a separate process, with limits on time and memory but without a sandbox: read a stranger's reference "
     "before you use it.",
 )
 @click.option("shapes", "--shapes", metavar="m=64,n=48,k=32", multiple=True, required=True, help="A problem. Repeatable.")

@@ -302,8 +302,8 @@ def prove_command(
 ) -> None:
     """Prove properties of the library's kernels for all problems, and keep the proofs as evidence, which the next build certifies.
 
-    Writes evidence/proofs.json after each instance; an interrupted run goes on where it was. A proof holds for one program and its launch:
-    where either changes, the certificate no longer shows it.
+    Writes evidence/proofs.json after each instance; an interrupted run continues where it stopped. A proof holds for one program and its
+    launch: where either changes, the certificate no longer shows it.
     """
     from gemmgen.library.folder import choose, writable_folder
     from gemmgen.library.proving import prove_library

@@ -38,7 +38,7 @@ def destinations(program: Program) -> frozenset[str] | None:
 
 
 def bases_of(program: Program, inst: Instruction) -> frozenset[str]:
-    """Names of the parameters and variables that the addresses of one instruction are made of; none if they cannot be told."""
+    """Names of the parameters and variables in the addresses of one instruction; empty if they are unknown."""
     work: list[str] = []
     found: set[str] = set()
     for operand in inst.operands:

@@ -1,4 +1,4 @@
-"""clusterlaunchcontrol: a running block cancels the launch of a cluster that has not started, and does its work instead (sm_100 and later).
+"""clusterlaunchcontrol: a running block cancels the launch of a waiting cluster and takes over its work (sm_100 and later).
 
 PTX ISA, "Parallel Synchronization and Communication Instructions: clusterlaunchcontrol". The answer is 16 bytes in shared memory, which
 the asynchronous proxy writes when it likes, and then completes the transaction of a barrier. Its format is open; here it holds the

@@ -149,6 +149,12 @@ def reduction_launch(
     )
 
 
+def slices_of(spec: GemmSpec) -> tuple[tuple[ScalarArgument, ...], int | str]:
+    """The argument for the number of slices of k where the launch chooses it, and that number or the name of its dimension."""
+    slices = getattr(spec.decomposition, "slices", 1)
+    return ((SLICES,), SLICES.name) if slices == "launch" else ((), slices)
+
+
 def slices_dimension() -> Dimension:
     """The number of slices of k where the launch chooses it."""
     default = Formula(f"max(1, min(64, k // {SLICE_OF_A_CALL}))")

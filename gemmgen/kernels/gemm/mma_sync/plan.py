@@ -6,19 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.gemm.mma_sync.loop import WarpLoop, warp_mma_loop, warp_mma_regions
 from gemmgen.kernels.gemm.mma_sync.scaled import packed_reasons, scaled_product
 from gemmgen.kernels.gemm.mma_sync.sequence import mma_sync_sequence
+from gemmgen.kernels.gemm.mma_sync.warp_plan import WarpPlan
 from gemmgen.kernels.gemm.plan import Outline
 from gemmgen.kernels.gemm.reasons import division_reasons, invariance_reasons
 from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop
 from gemmgen.kernels.gemm.tensor_cores.grid import Grid
 from gemmgen.kernels.gemm.tensor_cores.operands import arithmetic_parts, as_stored
-from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan
 from gemmgen.kernels.gemm.tensor_cores.reasons import type_reasons
-from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 if TYPE_CHECKING:
     from gemmgen.kernels.gemm.plan import Array
@@ -28,20 +26,8 @@ TALL = 131072
 
 
 @dataclass(frozen=True, kw_only=True)
-class MmaSyncPlan(TensorPlan):
+class MmaSyncPlan(WarpPlan):
     """A GEMM whose warps multiply fragments, which they read from shared or from global memory."""
-
-    loop: WarpLoop
-
-    @property
-    def warnings(self) -> tuple[Reason, ...]:
-        """An estimate of registers that exceeds the limit per thread; the compiler may reuse those that copies pass through."""
-        resident = ResidentBlocks(self.architecture, self.loop.min_blocks_per_sm, self.threads)
-        return resident.few_registers(self.loop.sums_and_others, resident.allocated_registers, "mainloop.tile")
-
-    @property
-    def registers_per_thread(self) -> int:
-        return min(255, self.loop.estimated_registers, 65536 // (self.threads * self.loop.min_blocks_per_sm) // 8 * 8)
 
     @property
     def largest_depth(self) -> int | None:

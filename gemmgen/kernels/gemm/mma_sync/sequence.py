@@ -11,17 +11,17 @@ from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
 from gemmgen.kernels.gemm.mma_sync.loop import WarpLoop
 from gemmgen.kernels.gemm.sequence import (
     MAXIMUM_EXTENT,
-    SLICES,
     gemm_problem,
     partials_bytes,
     reduction_launch,
     slices_dimension,
+    slices_of,
     workspace_argument,
 )
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel, StreamK
 from gemmgen.kernels.gemm.tensor_cores.grid import LARGEST_INT, Grid
 from gemmgen.kernels.gemm.tensor_cores.sequence import FARTHEST_TILE, counting_arguments, matrix_map
-from gemmgen.kernels.launch import Argument, Constraint, KernelLaunch, LaunchSequence, ScalarArgument
+from gemmgen.kernels.launch import Argument, Constraint, KernelLaunch, LaunchSequence
 from gemmgen.kernels.matrix import Matrix
 
 SWIZZLES: dict[int, tma.Swizzle] = {32: "32B", 64: "64B", 128: "128B"}
@@ -43,9 +43,7 @@ def mma_sync_sequence(
     if loop.vectors is not None:
         deepest = (Constraint(Formula(f"k <= {loop.tile_k}"), f"k is at most {loop.tile_k}: a warp holds all of it"),)
     partial = isinstance(spec.decomposition, SplitKParallel)
-    slices = getattr(spec.decomposition, "slices", 1)
-    own_slices: tuple[ScalarArgument, ...] = (SLICES,) if slices == "launch" else ()
-    slices = "slices" if own_slices else slices
+    own_slices, slices = slices_of(spec)
     counts = (*counting_arguments(spec), *own_slices)
     stored: list[Argument] = [problem.a, *matrices[0].scalars, problem.b, *matrices[1].scalars]
     maps: list[Argument] = []

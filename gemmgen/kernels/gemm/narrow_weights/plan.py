@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import Architecture
+from gemmgen.kernels.gemm.mma_sync.warp_plan import WarpPlan
 from gemmgen.kernels.gemm.narrow_weights.loop import NarrowLoop, narrow_loop, narrow_regions
 from gemmgen.kernels.gemm.narrow_weights.sequence import group_matrices, narrow_sequence
 from gemmgen.kernels.gemm.packed_weights import unpack
@@ -16,9 +16,7 @@ from gemmgen.kernels.gemm.reasons import division_reasons, invariance_reasons
 from gemmgen.kernels.gemm.spec import GemmSpec, NarrowWeightsMainloop
 from gemmgen.kernels.gemm.tensor_cores.blocks import Blocks, product_of_blocks
 from gemmgen.kernels.gemm.tensor_cores.grid import Grid
-from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan
 from gemmgen.kernels.matrix import Matrix
-from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 if TYPE_CHECKING:
     from gemmgen.kernels.gemm.plan import Array
@@ -27,20 +25,10 @@ TYPICAL_ROWS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class NarrowPlan(TensorPlan):
+class NarrowPlan(WarpPlan):
     """A GEMM whose warps make fragments of B of packed weights."""
 
     loop: NarrowLoop
-
-    @property
-    def warnings(self) -> tuple[Reason, ...]:
-        """An estimate of registers beyond what a thread may have."""
-        resident = ResidentBlocks(self.architecture, self.loop.min_blocks_per_sm, self.threads)
-        return resident.few_registers(self.loop.sums_and_others, resident.allocated_registers, "mainloop.tile")
-
-    @property
-    def registers_per_thread(self) -> int:
-        return min(255, self.loop.estimated_registers, 65536 // (self.threads * self.loop.min_blocks_per_sm) // 8 * 8)
 
     @property
     def typical(self) -> dict[str, int]:

@@ -8,17 +8,17 @@ from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
 from gemmgen.kernels.gemm.narrow_weights.loop import NarrowLoop
 from gemmgen.kernels.gemm.sequence import (
     MAXIMUM_EXTENT,
-    SLICES,
     gemm_problem,
     partials_bytes,
     reduction_launch,
     slices_dimension,
+    slices_of,
     workspace_argument,
 )
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel
 from gemmgen.kernels.gemm.tensor_cores.grid import LARGEST_INT, Grid
 from gemmgen.kernels.gemm.tensor_cores.sequence import FARTHEST_TILE
-from gemmgen.kernels.launch import Argument, KernelLaunch, LaunchSequence, ScalarArgument
+from gemmgen.kernels.launch import Argument, KernelLaunch, LaunchSequence
 from gemmgen.kernels.matrix import Matrix
 
 
@@ -35,9 +35,7 @@ def narrow_sequence(
     """Dimensions, arguments, constraints, workspace and launches of the instance ``name``."""
     problem = gemm_problem(spec, matrices, epilogue, MAXIMUM_EXTENT - FARTHEST_TILE, LARGEST_INT)
     partial = isinstance(spec.decomposition, SplitKParallel)
-    slices = getattr(spec.decomposition, "slices", 1)
-    own: tuple[ScalarArgument, ...] = (SLICES,) if slices == "launch" else ()
-    slices = "slices" if own else slices
+    own, slices = slices_of(spec)
     more = group_matrices(spec, loop)
     weights: list[Argument] = []
     for matrix in more:

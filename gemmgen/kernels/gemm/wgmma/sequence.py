@@ -9,18 +9,18 @@ from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
 from gemmgen.kernels.gemm.sequence import (
     MAXIMUM_EXTENT,
-    SLICES,
     gemm_problem,
     partials_bytes,
     reduction_launch,
     slices_dimension,
+    slices_of,
     workspace_argument,
 )
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel, StreamK
 from gemmgen.kernels.gemm.tensor_cores.grid import LARGEST_INT, Grid
 from gemmgen.kernels.gemm.tensor_cores.sequence import FARTHEST_TILE, counting_arguments, matrix_map
 from gemmgen.kernels.gemm.wgmma.copied import COPY_THREADS, CopyPlan
-from gemmgen.kernels.launch import Argument, KernelLaunch, LaunchSequence, ScalarArgument, TensorMapArgument
+from gemmgen.kernels.launch import Argument, KernelLaunch, LaunchSequence, TensorMapArgument
 from gemmgen.kernels.math.warpgroup import TICKET_BYTES, WarpgroupLoop
 from gemmgen.kernels.matrix import Matrix
 
@@ -37,10 +37,8 @@ def wgmma_sequence(
     """Dimensions, arguments, constraints, workspace and launches of the instance ``name``; ``copied``: the kernel that copies factors
     first, if there is one."""
     problem = gemm_problem(spec, matrices, epilogue, MAXIMUM_EXTENT - FARTHEST_TILE, LARGEST_INT)
-    slices = getattr(spec.decomposition, "slices", 1)
     partial = isinstance(spec.decomposition, SplitKParallel)
-    own: tuple[ScalarArgument, ...] = (SLICES,) if slices == "launch" else ()
-    slices = "slices" if own else slices
+    own, slices = slices_of(spec)
     map_a, map_b = (_factor_map(copied, matrix, box) for matrix, box in ((matrices[0], loop.a.box), (matrices[1], loop.b.box)))
     counts = counting_arguments(spec)
     strides = [scalar for matrix in matrices[:2] for scalar in matrix.scalars if scalar.name == matrix.batch_stride]
