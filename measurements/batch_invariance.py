@@ -1,8 +1,8 @@
 """Time of the batch-invariant choice beside the free one: python measurements/batch_invariance.py [SECONDS]
 
 For bfloat16 and e4m3, n and k from 4096 to 14336 and m from 1 to 8192, both choices run on the same arrays as CUDA graphs of several
-launches, in turns; the median of the ratios is a point's result. Prints JSON with each point, geometric means and the worst, and
-stops drawing points after SECONDS (70 by default).
+launches, in turns. The launches rotate among enough sets of arrays to exceed the L2, as the layers of a model do. Prints JSON with each
+point, geometric means and the worst, and stops drawing points after SECONDS (70 by default).
 """
 
 from __future__ import annotations
@@ -19,20 +19,26 @@ from gemmgen.perf.contestants import median_seconds
 ROWS = (1, 8, 16, 32, 64, 96, 128, 256, 512, 1024, 2048, 4096, 8192)
 EXTENTS = ((4096, 4096), (6144, 4096), (11008, 4096), (4096, 11008), (14336, 4096), (4096, 14336))
 TURNS = 7
+SETS_BYTES = 160 << 20
+"""Bytes that the sets of arrays of a point take together, of which there are at most MAX_SETS."""
+MAX_SETS = 24
+GRAPH_SECONDS = 2e-3
 
 
 def measure(kind: str, m: int, n: int, k: int, torch: Any, ops: Any) -> dict[str, Any]:
-    """Times of both choices, and whether row 0 alone has the same bits as in the batch."""
+    """The times of both choices, and whether row 0 alone has the same bits as in the batch."""
     dtype = torch.bfloat16 if kind == "bf16" else torch.float8_e4m3fn
-    a, w = (torch.randn(shape, device="cuda", dtype=torch.float32).to(dtype) for shape in ((m, k), (n, k)))
-    b, out = w.T, torch.empty((m, n), device="cuda", dtype=torch.bfloat16)
+    size = (m + n) * k * dtype.itemsize
+    sets = max(1, min(MAX_SETS, SETS_BYTES // size + 1))
+    a, b = ([torch.randn(shape, device="cuda").to(dtype) for _ in range(sets)] for shape in ((m, k), (n, k)))
+    out = torch.empty((m, n), device="cuda", dtype=torch.bfloat16)
     calls = {
-        "free": lambda index: ops.matmul(a, b, out=out),
-        "bound": lambda index: ops.matmul(a, b, out=out, batch_invariant=True),
+        "free": lambda index: ops.matmul(a[index], b[index].T, out=out),
+        "bound": lambda index: ops.matmul(a[index], b[index].T, out=out, batch_invariant=True),
     }
-    times = median_seconds(torch, calls, rounds=TURNS)
+    times = median_seconds(torch, calls, sets=sets, rounds=TURNS, graph_seconds=GRAPH_SECONDS)
     calls["bound"](0)
-    alone = ops.matmul(a[:1], b, batch_invariant=True, output="bfloat16" if kind != "bf16" else None)
+    alone = ops.matmul(a[0][:1], b[0].T, batch_invariant=True, output="bfloat16" if kind != "bf16" else None)
     same = bool((alone.view(torch.int16) == out[:1].view(torch.int16)).all())
     ratio = times["bound"] / times["free"]
     return {"type": kind, "m": m, "n": n, "k": k, "free_us": times["free"] * 1e6, "ratio": ratio, "same_bits": same}

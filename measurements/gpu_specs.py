@@ -26,7 +26,7 @@ from gemmgen.library.sanitizing import TOOLS, find_sanitizer
 HERE = Path(__file__).resolve().parent
 SECONDS = 300
 ALONE = "verified"
-_ROW = re.compile(r"^\S+\.yaml +(\S+) +(\d+)/(\d+) +([\d,]+) +(\S+) +(sm_\w+)", re.MULTILINE)
+_ROW = re.compile(r"^\S+\.yaml\S* +(\S+) +(\d+)/(\d+) +([\d,]+) +(\S+) +(sm_\w+)", re.MULTILINE)
 _DEVICE = re.compile(r"Ran on: gpu \((.*)\)\. ")
 _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)")
 
