@@ -1,9 +1,4 @@
-"""Costs of GEMM launches that all strategies share.
-
-Costs of each kind of kernel are calibrated on some 550 products in float32 and bfloat16 that seeded generators drew, and on the problems of
-the tuned table, on an H200 with 10 to 60 instances each (``measurements/choice.py``): so that the model's choice is the best. Those of rows
-that are split in the mainloop: on 18 products of 16 to 256 rows on an H100 (``measurements/f32_split.md``), within 11%, and the best
-instance of each."""
+"""Work of GEMM launches that all strategies share."""
 
 from __future__ import annotations
 
@@ -11,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gemmgen.core.formulas import ceil_div
-from gemmgen.kernels.family import Costs, Work
+from gemmgen.kernels.family import Work
+from gemmgen.kernels.gemm.fitted_costs import costs_of
 from gemmgen.kernels.gemm.plan import GemmPlan
 
 FLOAT_BYTES = 4
 REDUCTION_REGISTERS = 40
-REDUCTION_COSTS = Costs(loads=0.73, latency=0.8, stores=1.14, idle=0.65, crowd=0.28)
 
 
 @dataclass(frozen=True)
@@ -66,5 +61,5 @@ def reduction_work(plan: GemmPlan, problem: Mapping[str, int], result: float) ->
         result,
         follows=True,
         early=reduction.programmatic,
-        costs=REDUCTION_COSTS,
+        costs=costs_of("sum of slices"),
     )

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from gemmgen.core.formulas import ceil_div
 from gemmgen.hardware.target import WARP_THREADS
-from gemmgen.kernels.family import Costs, Work
+from gemmgen.kernels.family import Work
+from gemmgen.kernels.gemm.fitted_costs import costs_of
 from gemmgen.kernels.gemm.gemv.loop import LINE_BYTES, SLICES_AT_ONCE, VectorLoop
 from gemmgen.kernels.gemm.gemv.plan import GemvPlan
 from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES, Moved
@@ -20,54 +21,6 @@ LEFT_IN_L2 = 0.2
 DRAWING_BYTES = 16384.0
 """Bytes of A that a block of a kernel for few columns has on their way, for which its costs say how many blocks draw all that the memory
 gives."""
-COSTS = {
-    "vector along k": Costs(
-        arithmetic=0.78,
-        shared=0.71,
-        loads=1.08,
-        latency=0.73,
-        barriers=0.59,
-        stores=1.84,
-        memory=0.66,
-        idle=-0.63,
-        draw=1.51,
-        hide=0.95,
-        crowd=1.0,
-    ),
-    "vector along k, 16 bits": Costs(
-        arithmetic=2.03,
-        shared=0.41,
-        loads=1.02,
-        latency=0.77,
-        barriers=0.98,
-        stores=0.99,
-        memory=0.78,
-        idle=0.08,
-        draw=1.58,
-        hide=1.13,
-        crowd=0.06,
-    ),
-    "vector along m": Costs(
-        arithmetic=1.52,
-        shared=1.59,
-        loads=0.92,
-        latency=0.64,
-        barriers=1.42,
-        stores=0.1,
-        memory=0.96,
-        idle=2.2,
-        draw=1.68,
-        hide=2.13,
-        crowd=0.43,
-    ),
-    "vector along m, B in shared memory": Costs(
-        arithmetic=1.55, loads=0.66, latency=0.36, barriers=5.08, stores=0.1, memory=0.64, idle=4.5, draw=1.23, hide=4.25
-    ),
-    "vector, a thread for a row": Costs(
-        arithmetic=1.59, shared=0.82, loads=1.02, latency=0.1, barriers=5.99, stores=2.6, memory=0.63, idle=-1.0, draw=1.12, hide=3.0
-    ),
-    "vector along m, 16 bits": Costs(arithmetic=1.21, shared=1.13, loads=0.8, latency=1.08, memory=0.64, idle=-0.95, draw=1.93, crowd=0.06),
-}
 
 
 def work(plan: GemvPlan, problem: Mapping[str, int], moved: Moved) -> tuple[Work, ...]:
@@ -84,7 +37,7 @@ def work(plan: GemvPlan, problem: Mapping[str, int], moved: Moved) -> tuple[Work
     loads = values / loop.width_a + loop.columns * loop.vector / loop.width_b
     converted = values * (a.element_bytes == 2) + loop.columns * loop.vector * (b.element_bytes == 2)
     warps = plan.threads // WARP_THREADS
-    costs = COSTS[_kind(loop, min(a.element_bytes, b.element_bytes))]
+    costs = costs_of(_kind(loop, min(a.element_bytes, b.element_bytes)))
     # The number of blocks that saturates memory depends on the bytes that each has in flight.
     ahead = plan.threads * loop.unroll * values * a.element_bytes
     # The last block of a tile reads the sums of all slices, several at a time.

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from gemmgen.core.formulas import ceil_div
 from gemmgen.hardware.target import WARP_THREADS
-from gemmgen.kernels.family import Costs, Work
+from gemmgen.kernels.family import Work
+from gemmgen.kernels.gemm.fitted_costs import costs_of, store_costs
 from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES, Moved, held, reduction_work
 from gemmgen.kernels.gemm.mma_sync.loop import BLOCK_COLUMNS, FragmentVectors, WarpLoop
 from gemmgen.kernels.gemm.mma_sync.plan import MmaSyncPlan
@@ -37,38 +38,13 @@ STORE_INSTRUCTIONS = 6.0
 STORED_AT_ONCE = 64
 """Results of a thread of `mma.sync` beyond which stores take longer, since there are fewer warps to hide their latencies: 4097 x 4097 x 31
 takes 27 us by eight warps to a tile of 128 x 128 on an H200, 47 by four."""
-COSTS = {
-    "mma": Costs(
-        arithmetic=0.78,
-        shared=1.05,
-        loads=0.48,
-        latency=1.27,
-        barriers=1.1,
-        stores=0.78,
-        memory=1.1,
-        begin=0.0,
-        idle=1.9,
-        pause=1.91,
-        draw=0.77,
-        hide=1.12,
-    ),
-    "mma, direct": Costs(arithmetic=1.59, loads=0.38, latency=0.39, stores=1.5, memory=0.78, begin=0.0, idle=0.19, hide=4.0),
-    "mma, vectors": Costs(arithmetic=1.57, loads=0.5, latency=0.76, memory=0.89, begin=1.03, idle=0.34, hide=2.33),
-}
-STORES = {
-    "pairs": 1.62,
-    "rows": 1.77,
-    "elements": 8.57,
-    "partial": 0.72,
-}
-"""Time of stores of results, over that of their bytes in whole lines, by the way of storing."""
 VECTOR_STORES = {8: 1.0, 4: 1.2, 2: 1.8}
-"""The same of vectors of so many neighbours."""
+"""Time of stores of vectors of so many neighbours, over that of their bytes in whole lines."""
 
 
 def work(plan: MmaSyncPlan, problem: Mapping[str, int], moved: Moved, pace: Pace | None = None) -> tuple[Work, ...]:
     """The launches of one problem."""
-    loop, tiles, pace = plan.loop, moved.tiles, pace or Pace(COSTS["mma"], STORES)
+    loop, tiles, pace = plan.loop, moved.tiles, pace or Pace(costs_of("mma"), store_costs("mma"))
     if loop.vectors is not None:
         return (_vectors_work(plan, loop, loop.vectors, problem, moved),)
     if loop.direct:
@@ -99,7 +75,7 @@ def work(plan: MmaSyncPlan, problem: Mapping[str, int], moved: Moved, pace: Pace
         + loop.b.tile_bytes * held(problem["n"], loop.tile_n) / loop.tile_n,
         in_flight=float(loop.stages - 1),
         stored_bytes=pace.stores[plan.fragment_store] * stored * results * max(1.0, loop.sums / STORED_AT_ONCE)
-        + STORES["partial"] * sums * (share.joins + share.left),
+        + store_costs("mma")["partial"] * sums * (share.joins + share.left),
         memory_bytes=moved.factors + (0.0 if partial else moved.result),
         turns=1 + share.joins,
         early=plan.spec.early_launch,
@@ -127,10 +103,10 @@ def _direct_work(plan: MmaSyncPlan, loop: WarpLoop, problem: Mapping[str, int], 
         shared_clocks=sum(reads) * loop.parts * loop.own_tiles * READ_WAVEFRONTS,
         loaded_bytes=read * loop.tile_k * loop.a.element_bytes * loop.own_tiles,
         in_flight=1.0,
-        stored_bytes=STORES[plan.fragment_store] * moved.tile_result * loop.own_tiles,
+        stored_bytes=store_costs("mma")[plan.fragment_store] * moved.tile_result * loop.own_tiles,
         memory_bytes=moved.factors + moved.result,
         early=plan.spec.early_launch,
-        costs=COSTS["mma, direct"],
+        costs=costs_of("mma, direct"),
     )
 
 
@@ -163,5 +139,5 @@ def _vectors_work(plan: MmaSyncPlan, loop: WarpLoop, vectors: FragmentVectors, p
         stored_bytes=VECTOR_STORES[vectors.columns] * moved.tile_result * loop.own_tiles * rounds,
         memory_bytes=moved.factors + moved.result,
         early=plan.spec.early_launch,
-        costs=COSTS["mma, vectors"],
+        costs=costs_of("mma, vectors"),
     )

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from gemmgen.core.formulas import ceil_div
 from gemmgen.kernels.family import Work
+from gemmgen.kernels.gemm.fitted_costs import costs_of, store_costs
 from gemmgen.kernels.gemm.launch_costs import Moved, held, reduction_work
-from gemmgen.kernels.gemm.mma_sync.cost import COSTS, STORES
 from gemmgen.kernels.gemm.narrow_weights.plan import NarrowPlan
 from gemmgen.kernels.gemm.tensor_cores.cost import share_of
 
@@ -36,10 +36,10 @@ def work(plan: NarrowPlan, problem: Mapping[str, int], moved: Moved) -> tuple[Wo
         shared_clocks=(loop.a.tile_bytes * (1 + loop.warps_n) + 2 * loop.weight_bytes) / SHARED_BYTES_PER_CLOCK,
         loaded_bytes=loop.a.tile_bytes * held(problem["m"], loop.tile_m) / loop.tile_m + loop.weight_bytes,
         in_flight=float(loop.stages - 1),
-        stored_bytes=STORES["partial"] * sums if partial else STORES[plan.fragment_store] * moved.tile_result,
+        stored_bytes=store_costs("mma")["partial"] * sums if partial else store_costs("mma")[plan.fragment_store] * moved.tile_result,
         memory_bytes=moved.factors + (0.0 if partial else moved.result),
         early=plan.spec.early_launch,
         results=max(1.0, share.results),
-        costs=COSTS["mma"],
+        costs=costs_of("mma"),
     )
     return (main, reduction_work(plan, problem, moved.result)) if partial else (main,)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from gemmgen.core.formulas import ceil_div
 from gemmgen.hardware.target import WARP_THREADS
-from gemmgen.kernels.family import Costs, Work
+from gemmgen.kernels.family import Work
+from gemmgen.kernels.gemm.fitted_costs import costs_of
 from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES, Moved, held, reduction_work
 from gemmgen.kernels.gemm.simt.plan import SimtPlan
 from gemmgen.kernels.gemm.spec import StreamK
@@ -14,16 +15,6 @@ from gemmgen.kernels.gemm.spec import StreamK
 NARROWEST = 16
 """Columns of a tile of multiply-adds up to which its copies draw less of the memory: 7070 x 1 x 5088 takes 53 us on an H200 by tiles of
 64 x 8, 39 by a kernel for one column."""
-COSTS = {
-    "tiled": Costs(
-        arithmetic=1.01, shared=0.9, loads=1.12, latency=0.72, barriers=0.83, stores=0.53, memory=0.6, idle=0.57, hide=2.57, crowd=0.95
-    ),
-    "tiled, narrow": Costs(
-        arithmetic=1.01, shared=0.9, loads=1.12, latency=1.4, barriers=0.83, stores=0.53, memory=1.7, idle=0.57, hide=2.57, crowd=0.95
-    ),
-    "tiled, 16 bits": Costs(arithmetic=1.49, shared=1.02, latency=0.94, barriers=0.98, memory=1.03, idle=-0.78, hide=1.05),
-}
-"""Costs of each kind of kernel (see ``gemmgen.kernels.gemm.launch_costs``)."""
 
 
 def work(plan: SimtPlan, problem: Mapping[str, int], moved: Moved) -> tuple[Work, ...]:
@@ -70,7 +61,7 @@ def work(plan: SimtPlan, problem: Mapping[str, int], moved: Moved) -> tuple[Work
         stored_bytes=stored,
         memory_bytes=moved.factors + (0.0 if scheme == "split_k_parallel" else moved.result),
         turns=turns,
-        costs=COSTS[_kind(plan, min(a.element_bytes, b.element_bytes))],
+        costs=costs_of(_kind(plan, min(a.element_bytes, b.element_bytes))),
     )
     if scheme != "split_k_parallel":
         return (main,)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gemmgen.kernels.family import Costs, Work
+from gemmgen.kernels.family import Work
+from gemmgen.kernels.gemm.fitted_costs import costs_of, store_costs
 from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES, Moved
 from gemmgen.kernels.gemm.split_precision.planes import REPAIR_THREADS, REPAIR_TILE, SPLIT_THREADS, PlaneOperand
 from gemmgen.kernels.gemm.split_precision.product import SplitPrecisionPlan, product_part
@@ -25,28 +26,13 @@ SPLIT_COLUMN = 4.0
 """Latencies that a thread takes for its part of a column, of which it reads a quarter at a time."""
 SPLIT_READS = 1.5
 """Times that it reads what it splits: once for the extremes, and again from caches, as far as those hold it."""
-COSTS = {
-    "planes by wgmma": Costs(arithmetic=1.05, loads=0.56, barriers=1.19, stores=1.49, memory=0.84, idle=-0.03, draw=0.89, crowd=0.18),
-    "planes by wgmma, clusters along k": Costs(arithmetic=1.28, loads=0.62, stores=0.96, memory=1.06, idle=0.61, crowd=0.26),
-    "planes of rows split in the mainloop": Costs(
-        arithmetic=1.4, loads=0.5, latency=0.24, barriers=0.2, stores=1.11, memory=1.15, idle=-1.0, draw=0.9, hide=0.8, crowd=1.0
-    ),
-    "planes by mma": Costs(arithmetic=1.55, loads=0.94, stores=1.03, idle=0.13, hide=1.12),
-    "splits": Costs(loads=0.79, latency=0.7, barriers=0.97, stores=0.63, memory=0.71, idle=-0.5, draw=1.4),
-    "repairs": Costs(latency=0.87, idle=-0.95),
-}
-STORES = {
-    "wgmma": {"scaled": 1.98, "partial": 1.76},
-    "mma": {"scaled": 1.03},
-}
-"""Time of stores of results, over that of their bytes in whole lines, by the instructions and the way of storing."""
 
 
 def work(plan: SplitPrecisionPlan, problem: Mapping[str, int], moved: Moved) -> tuple[Work, ...]:
     """The product of planes and, if there are slices, their sum; the kernels that split before it, and the one that repairs after it."""
     k, planes = problem["k"], plan.planes
     compensation = COMPENSATION_ISSUE * 3 / planes.scheme.products if planes.compensated else 0.0
-    pace = Pace(COSTS[plan.cost_kind], STORES[plan.instructions], planes.scheme.products, compensation)
+    pace = Pace(costs_of(plan.cost_kind), store_costs(f"planes by {plan.instructions}"), planes.scheme.products, compensation)
     product: tuple[Work, ...] = product_part(plan, "cost").work(plan, problem, moved, pace)
     around = []
     for index, kernel in enumerate(planes.kernels):
@@ -73,7 +59,7 @@ def work(plan: SplitPrecisionPlan, problem: Mapping[str, int], moved: Moved) -> 
                 SPLIT_READS * read + written,
                 follows=index > 0,
                 early=plan.spec.early_launch,
-                costs=COSTS["splits"],
+                costs=costs_of("splits"),
             )
         )
     tiles = plan.sequence.launches[-1].grid_of(problem)[0]
@@ -94,7 +80,7 @@ def work(plan: SplitPrecisionPlan, problem: Mapping[str, int], moved: Moved) -> 
         checked * tiles,
         follows=True,
         early=plan.spec.early_launch,
-        costs=COSTS["repairs"],
+        costs=costs_of("repairs"),
     )
     return (*around, *(replace(work, follows=True) for work in product), repair)
 

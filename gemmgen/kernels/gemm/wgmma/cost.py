@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gemmgen.core.formulas import ceil_div
-from gemmgen.kernels.family import Costs, Work
+from gemmgen.kernels.family import Work
+from gemmgen.kernels.gemm.fitted_costs import costs_of, store_costs
 from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES, Moved, held, reduction_work
 from gemmgen.kernels.gemm.tensor_cores.cost import Pace, of_few, share_of
 from gemmgen.kernels.gemm.wgmma.copied import CopyPlan
@@ -22,36 +23,6 @@ rows on an H200, 64 x 4096 x 11008 takes 14."""
 MULTICAST = 0.2
 """Part of the time of loading a tile of A that blocks which share it are spared: 520 x 4096 x 4096 takes 28.5 us on an H200 by pairs, 34.6
 by blocks for themselves, 400 x 4096 x 11008 51.9 and 53.3. Blocks that share a tile of B gained nothing."""
-COSTS = {
-    "wgmma": Costs(
-        arithmetic=0.83,
-        loads=0.38,
-        latency=2.16,
-        barriers=0.61,
-        stores=1.25,
-        memory=0.84,
-        idle=0.3,
-        pause=1.7,
-        draw=0.49,
-        hide=0.8,
-        crowd=0.64,
-    ),
-    "wgmma, ping-pong": Costs(
-        arithmetic=0.53, loads=0.38, latency=1.22, barriers=0.82, stores=0.78, memory=0.97, idle=1.94, pause=1.78, draw=0.85, hide=0.97
-    ),
-    "wgmma, clusters along k": Costs(
-        arithmetic=0.62, loads=0.43, latency=0.96, barriers=1.27, stores=0.56, memory=0.78, idle=0.29, draw=0.54, hide=0.97, crowd=0.56
-    ),
-    "copies": Costs(loads=1.47, latency=0.94, stores=1.39, memory=0.82, idle=1.03, crowd=0.1),
-}
-STORES = {
-    "boxes": 1.11,
-    "pairs": 5.18,
-    "elements": 6.66,
-    "turned": 4.7,
-    "partial": 1.76,
-}
-"""Time of stores of results, over that of their bytes in whole lines, by the way of storing."""
 SCATTERED_READS = 2.5
 """Time of reading what is added to results that `wgmma` leaves in pairs or elements, over that of storing these: 16 times of an H200 with
 bias, residual and ReLU (128 rows, six instances that compute columns) are predicted within 17%, where they were 31% off without it."""
@@ -59,7 +30,7 @@ bias, residual and ReLU (128 rows, six instances that compute columns) are predi
 
 def work(plan: WgmmaPlan, problem: Mapping[str, int], moved: Moved, pace: Pace | None = None) -> tuple[Work, ...]:
     """The launches of one problem."""
-    loop, tiles, pace = plan.loop, moved.tiles, pace or Pace(COSTS[kind_of(plan.loop, "wgmma")], STORES)
+    loop, tiles, pace = plan.loop, moved.tiles, pace or Pace(costs_of(kind_of(plan.loop, "wgmma")), store_costs("wgmma"))
     partial = plan.store == "partial"
     clustered = loop.sharers > 1
     tiles_m, tiles_n = (ceil_div(problem[axis], tile) for axis, tile in (("m", loop.tile_m), ("n", loop.tile_n)))
@@ -90,7 +61,7 @@ def work(plan: WgmmaPlan, problem: Mapping[str, int], moved: Moved, pace: Pace |
         in_flight=float(loop.stages),
         stored_bytes=pace.stores[plan.fragment_store] * stored * (1 + added) * (1 if hidden else results)
         + (sums if loop.cluster_k > 1 else 0.0)
-        + STORES["partial"] * sums * (share.joins + share.left),
+        + store_costs("wgmma")["partial"] * sums * (share.joins + share.left),
         memory_bytes=moved.factors + (0.0 if partial else moved.result),
         turns=2 if loop.cluster_k > 1 else 1 + share.joins,
         early=plan.spec.early_launch,
@@ -143,5 +114,5 @@ def _copy_work(plan: WgmmaPlan, copied: CopyPlan, problem: Mapping[str, int]) ->
         each,
         moved,
         early=plan.spec.early_launch,
-        costs=COSTS["copies"],
+        costs=costs_of("copies"),
     )
