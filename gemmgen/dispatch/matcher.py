@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, Protocol, cast
 
 from gemmgen.hardware.target import Architecture, Device
-from gemmgen.kernels import part
+from gemmgen.kernels import has_part, part
 from gemmgen.kernels.family import KernelPlan, KernelSpec
+from gemmgen.kernels.points import Points
 from gemmgen.kernels.requests import Fit, NoClass, Request
 
 
@@ -37,6 +39,25 @@ class Settings(Protocol):
 def settings_of(kind: str) -> Settings | None:
     """Choices that the matcher of a family leaves to the launch; None where there are none."""
     return getattr(part(kind, "matcher"), "settings", None)
+
+
+class Space(Protocol):
+    """The module ``space`` of a family whose kernels are points of a space, of which files list a few."""
+
+    def points(self, request: Any, device: Device) -> Sequence[Points]:
+        """All points that can serve a request on a device."""
+
+    def coordinates(self, spec: Any) -> Sequence[float] | None:
+        """Coordinates of a kernel, as points have them; None for one of no space."""
+
+    def label(self, spec: Any) -> str:
+        """Name of a point for people."""
+
+
+@cache
+def space_of(kind: str) -> Space | None:
+    """The space of a family; None for one that has none."""
+    return cast("Space", part(kind, "space")) if has_part(kind, "space") else None
 
 
 class NumericClasses(Protocol):

@@ -10,11 +10,16 @@ latencies and issue slots to spare (Volkov, Understanding Latency Hiding on GPUs
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, reduce
+from typing import TYPE_CHECKING, Any
 
 from gemmgen.hardware.target import WARP_THREADS, Device, Figure, occupancy
 from gemmgen.kernels.family import Work
+
+if TYPE_CHECKING:
+    from gemmgen.kernels.points import Column, Works
 
 MODEL_VERSION = 6
 """Counts changes of the formulas, in this module and in the families' ``work``."""
@@ -77,48 +82,92 @@ def resident_blocks(work: Work, device: Device) -> int:
     return occupancy(device.architecture, work.threads, work.registers, work.shared_bytes).blocks_per_sm
 
 
+@dataclass(frozen=True)
+class _Maths:
+    """Functions for which a number and a column of numbers need different ones."""
+
+    least: Callable[[Any, Any], Any]
+    most: Callable[[Any, Any], Any]
+
+
+_NUMBERS = _Maths(min, max)
+
+
+@cache
+def _columns() -> _Maths:
+    import numpy as np
+
+    return _Maths(np.minimum, np.maximum)
+
+
+def seconds_of_many(works: Works, device: Device, parameters: Parameters = PARAMETERS) -> Column:
+    """Time of each of many launches, as ``model_seconds`` has it."""
+    import numpy as np
+
+    architecture = device.architecture
+    by_registers = np.ones_like(works.threads)
+    pairs = works.threads * 1024 + works.registers
+    for pair in np.unique(pairs):
+        threads, registers = divmod(int(pair), 1024)
+        by_registers[pairs == pair] = occupancy(architecture, threads, registers, 0).blocks_per_sm
+    unit = architecture.shared_allocation_bytes
+    allocated = -(-(works.shared_bytes + architecture.reserved_shared_bytes_per_block) // unit) * unit
+    fitting = np.minimum(by_registers, architecture.shared_bytes_per_sm // np.maximum(allocated, 1))
+    found: Column = _fitting_seconds(works, device, parameters, fitting, _columns())
+    return found
+
+
 def _launch_seconds(work: Work, device: Device, p: Parameters) -> float:
-    overhead = p.early_seconds if work.early else p.follow_seconds if work.follows else p.launch_seconds
     fitting = resident_blocks(work, device)
     if fitting == 0:
         return float("inf")
     if work.blocks <= 0:
-        return overhead
+        return _overhead(work, p)
+    return float(_fitting_seconds(work, device, p, fitting, _NUMBERS))
+
+
+def _overhead(work: Work | Works, p: Parameters) -> float:
+    return p.early_seconds if work.early else p.follow_seconds if work.follows else p.launch_seconds
+
+
+def _fitting_seconds(work: Any, device: Device, p: Parameters, fitting: Any, maths: _Maths) -> Any:
+    """Seconds of a launch, or of a column of launches, ``fitting`` blocks of which an SM holds at a time."""
     at_once = device.sm_count * fitting
-    waves, rest = divmod(work.blocks, at_once)
-    clocks = waves * _wave_clocks(work, device, p, fitting, device.sm_count) if waves else 0.0
-    if rest:
-        clocks += _wave_clocks(work, device, p, -(-rest // device.sm_count), min(rest, device.sm_count))
+    waves, rest = work.blocks // at_once, work.blocks % at_once
+    fullest = maths.most(-(-rest // device.sm_count), 1)
+    clocks = waves * _wave_clocks(work, device, p, fitting, device.sm_count, maths)
+    clocks = clocks + (rest > 0) * _wave_clocks(work, device, p, fullest, maths.least(rest, device.sm_count), maths)
     seconds = clocks / device.clock_hz
     if work.unit != "fp32":
-        seconds += waves * p.begin_seconds * work.costs.begin
-    seconds += (work.turns - 1) * p.turn_seconds
+        seconds = seconds + waves * p.begin_seconds * work.costs.begin
+    seconds = seconds + (work.turns - 1) * p.turn_seconds
     # A few SMs cannot draw all that the memory gives.
-    drawn = min(1.0, work.blocks / device.sm_count / (p.sms_to_draw * work.costs.draw))
+    drawn = maths.least(1.0, work.blocks / device.sm_count / (p.sms_to_draw * work.costs.draw))
     bandwidth = memory_bandwidth(device) * p.memory_efficiency * drawn
-    return overhead + _norm((seconds, work.memory_bytes * work.costs.memory / bandwidth), p.sharpness)
+    return _overhead(work, p) + _norm((seconds, work.memory_bytes * work.costs.memory / bandwidth), p.sharpness, maths)
 
 
-def _wave_clocks(work: Work, device: Device, p: Parameters, blocks: int, sms: int) -> float:
+def _wave_clocks(work: Any, device: Device, p: Parameters, blocks: Any, sms: Any, maths: _Maths) -> Any:
     """Clock cycles that an SM needs for ``blocks`` blocks at a time, while ``sms`` SMs work."""
     costs = work.costs
     warps = blocks * work.threads / WARP_THREADS / SCHEDULERS
-    used = min(1.0, warps) * warps / (warps + p.warps_to_hide * costs.hide)
+    used = maths.least(1.0, warps) * warps / (warps + p.warps_to_hide * costs.hide)
     rate = operation_rate(device, work.unit).value / device.sm_count / device.clock_hz
     arithmetic = blocks * work.operations / rate * costs.arithmetic * (1 + (work.issue - 1) * p.issue_weight) / used
-    alone = 1 - min(1.0, sms / device.sm_count)
+    alone = 1 - maths.least(1.0, sms / device.sm_count)
     loads = blocks * work.loaded_bytes * costs.loads * (1 - costs.crowd * alone) / p.l2_bytes_per_clock
-    busy = _norm((arithmetic, blocks * work.shared_clocks * costs.shared, loads), p.sharpness) + p.step_clocks * costs.barriers
+    busy = _norm((arithmetic, blocks * work.shared_clocks * costs.shared, loads), p.sharpness, maths) + p.step_clocks * costs.barriers
     latency = p.memory_latency_seconds * device.clock_hz
-    step = _norm((busy, latency * costs.latency / work.in_flight), p.sharpness)
+    step = _norm((busy, latency * costs.latency / work.in_flight), p.sharpness, maths)
     store = blocks * work.stored_bytes * costs.stores / p.l2_bytes_per_clock
     finish = blocks * work.finishing_clocks
     return latency * (1 + costs.idle + costs.pause * (work.results - 1)) + step * work.steps + store + finish
 
 
-def _norm(values: Sequence[float], exponent: float) -> float:
-    largest = max(values)
-    return largest * sum((value / largest) ** exponent for value in values) ** (1 / exponent) if largest > 0 else 0.0
+def _norm(values: Sequence[Any], exponent: float, maths: _Maths) -> Any:
+    largest = reduce(maths.most, values)
+    scale = maths.most(largest, 1e-30)
+    return largest * sum((value / scale) ** exponent for value in values) ** (1 / exponent)
 
 
 def operation_rate(device: Device, unit: str) -> Figure:

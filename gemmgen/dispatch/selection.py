@@ -11,8 +11,9 @@ from typing import Any
 
 from gemmgen.core.errors import LaunchError, PlanError
 from gemmgen.dispatch.candidates import Candidate, candidates, reserves
-from gemmgen.dispatch.matcher import adapted, matcher_of, numeric_class_of, settings_of
+from gemmgen.dispatch.matcher import adapted, matcher_of, numeric_class_of, settings_of, space_of
 from gemmgen.dispatch.model import model_seconds
+from gemmgen.dispatch.space import fastest_points
 from gemmgen.dispatch.table import Row, RowModel, Source, Table, table_for
 from gemmgen.hardware.target import ARCHITECTURES, Architecture, Device
 from gemmgen.hardware.target import device as find_device
@@ -29,6 +30,12 @@ LONGEST_EARLY = 12e-6
 smallest products; but blocks of the next launch that wait on some SMs can leave the later ones unevenly to the others. Of 119 products on
 an H100, those of up to 12 us take 8% longer without it, on average; of 62 beyond 20 us, ten take 3 to 15% less without it and four 3 to
 7% more, and 333 x 4096 x 11008 in bfloat16 by tiles of 128 x 128 takes 83 us with it, 56 without."""
+
+
+POINT_MARGIN = 1.02
+"""A point of no file is taken only where the best listed instance is expected to take this many times as long, or ``MEASURED_MARGIN``
+times as long if that one was timed on this very problem."""
+MEASURED_MARGIN = 1.05
 
 
 @dataclass(frozen=True)
@@ -106,10 +113,52 @@ def choose_by(
         other = found.get(plan.name)
         if other is None or (bool(fit.derived), seconds) < (bool(other.fit.derived), other.seconds):
             found[plan.name] = made
+    if among is None:
+        for made in _points(table, near, request, device, target, common, list(found.values())):
+            found.setdefault(made.plan.name, made)
     if not found:
         raise LaunchError(_nothing_fits(request, rejected))
     options = tuple(sorted(found.values(), key=_rank))
     return Choice(request, device, options, options[0], rejected, table)
+
+
+def _points(
+    table: Table | None,
+    near: Sequence[tuple[float, Row]],
+    request: Request,
+    device: Device,
+    architecture: Architecture,
+    common: str | None,
+    listed: Sequence[Option],
+) -> list[Option]:
+    """The fastest points of the family's space, as options; ``common``: the numeric class that they must have."""
+    space = space_of(request.kind)
+    if space is None:
+        return []
+    neighbours = table.neighbours(near, row_model(table, device, architecture)) if table is not None else []
+    measured = min((option.seconds for option in listed if option.source == "measured"), default=math.inf)
+    found = []
+    for point in fastest_points(request, device, neighbours, lambda name: _coordinates(request.kind, name, architecture), LONGEST_EARLY):
+        candidate = Candidate(space.label(point.spec), point.spec)
+        option = fitted(candidate, request, architecture)
+        if isinstance(option, str):
+            continue
+        fit, plan, dimensions = option
+        if common is not None and numeric_class_of(plan, dimensions) != common:
+            continue
+        dimensions, model = set_best(plan, dimensions, device)
+        seconds = model * math.exp(point.error)
+        doubted = all(option.seconds >= measured for option in listed)  # the best that is listed was timed on this very problem
+        fit = replace(fit, margin=MEASURED_MARGIN if doubted and listed else POINT_MARGIN)
+        found.append(Option(candidate, fit, plan, dimensions, seconds, "interpolated" if point.known else "model"))
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _coordinates(kind: str, instance: str, architecture: Architecture) -> Sequence[float] | None:
+    """Coordinates of an instance in its family's space, by its name in tables; None if it has none."""
+    space, candidate = space_of(kind), _by_name(kind, architecture).get(instance)
+    return space.coordinates(candidate.spec) if space is not None and candidate is not None else None
 
 
 def _common_class(table: Table | None, requests: Sequence[Request], device: Device, architecture: Architecture) -> str:

@@ -23,6 +23,8 @@ from gemmgen.kernels.requests import Request
 SCHEMA_VERSION = 1
 NEIGHBOURS = 8
 """Tabulated problems that an estimate is interpolated from."""
+TELLING = 24
+"""Tabulated problems that tell of kernels which they do not hold."""
 TRAIT_DISTANCE = 2.0
 """Distance of a difference in layout, type or alignment, in units of a factor of two in one extent."""
 CLOSE = 0.3
@@ -55,6 +57,17 @@ class Row:
     @cached_property
     def request(self) -> Request:
         return parse_problem(f"{self.kind}:{self.problem}")
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """Statements of a tabulated problem about another."""
+
+    weight: float
+    """The larger, the nearer it is."""
+    errors: Mapping[str, float]
+    """Logarithms of measured over modelled time, by instance."""
+    median: float
 
 
 class _Mean:
@@ -124,6 +137,17 @@ class Table:
         believed = own.weight / (own.weight + DOUBT)
         source: Source = "interpolated" if own.count else "model"
         return model_seconds * math.exp(common.value + believed * own.value), source
+
+    def neighbours(self, near: Sequence[tuple[float, Row]], model: RowModel) -> list[Neighbour]:
+        """What the nearest rows say of a request that has ``near`` it, nearest first."""
+        found: list[Neighbour] = []
+        for distance, row in near:
+            errors, median_error = self._errors(row, model)
+            if errors:
+                found.append(Neighbour(1 / (CLOSE + distance * distance), errors, median_error))
+            if len(found) == TELLING:
+                break
+        return found
 
     def _errors(self, row: Row, model: RowModel) -> tuple[dict[str, float], float]:
         """Logarithms of measured over modelled time, by instance, and their median."""

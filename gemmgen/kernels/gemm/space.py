@@ -1,0 +1,31 @@
+"""The space of GEMM kernels: the points of the strategies that have one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gemmgen.hardware.target import Device
+from gemmgen.kernels.gemm.request import GemmRequest
+from gemmgen.kernels.gemm.spec import GemmSpec, TensorCoreMainloop
+from gemmgen.kernels.gemm.wgmma import plan as wgmma_plan
+from gemmgen.kernels.gemm.wgmma import space as wgmma
+from gemmgen.kernels.points import Points
+
+
+def points(request: GemmRequest, device: Device) -> list[Points]:
+    """All points that can serve a request on a device."""
+    return wgmma.points(request, device)
+
+
+def coordinates(spec: GemmSpec) -> Sequence[float] | None:
+    """Coordinates of a kernel, as points have them; None for one of no space."""
+    return wgmma.coordinates(spec)
+
+
+def label(spec: GemmSpec) -> str:
+    """Name of a point: its numbers, and whether C is computed as its transpose."""
+    assert isinstance(spec.mainloop, TensorCoreMainloop)
+    parts = [*wgmma_plan.name_parts(spec, spec.mainloop), f"b{spec.mainloop.min_blocks_per_sm}"]
+    parts += [f"k{spec.decomposition.slices}"] if spec.decomposition.scheme == "split_k_cluster" else []
+    parts += ["turned"] if spec.order == "column_major" else []
+    return "point/wgmma/" + "_".join(part for part in parts if part not in ("tma", "b1"))

@@ -1,0 +1,388 @@
+"""The space of kernels by warpgroups: every tile, depth, number of stages, division among groups and cluster that the plan accepts.
+
+The numbers of a plan that decide its time are computed here for all points at once, by the formulas of ``loop`` and ``cost``; a test holds
+the two together. Points that are chosen become specs, which are planned as any other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import log2
+from typing import TYPE_CHECKING, Any
+
+from gemmgen.core.elements import ELEMENTS
+from gemmgen.hardware.target import Architecture, Device
+from gemmgen.kernels.gemm.fitting import placed
+from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES
+from gemmgen.kernels.gemm.request import GemmRequest, is_stored
+from gemmgen.kernels.gemm.spec import GemmSpec, SplitKCluster, TensorCoreMainloop
+from gemmgen.kernels.gemm.tensor_cores.cost import of_few
+from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_FLOATS, BYTE_INTEGERS
+from gemmgen.kernels.gemm.wgmma.cost import COSTS, FILLED, MULTICAST, PROMOTION_ISSUE, SCATTERED_READS, STORES
+from gemmgen.kernels.gemm.wgmma.loop import CONSUMER_REGISTERS, STORE_BUFFERS
+from gemmgen.kernels.gemm.wgmma.reasons import DEFAULT_PROMOTION, LARGEST_BOX
+from gemmgen.kernels.math.warpgroup import (
+    BARRIER_BYTES,
+    BLOCK_ROWS,
+    INTEGER_COLUMNS,
+    OTHER_REGISTERS,
+    SPAN_BYTES,
+    TURNED_COLUMNS,
+    WARPGROUP,
+    plan_staging,
+)
+from gemmgen.kernels.points import Points, Works
+from gemmgen.kernels.requests import MOST_ALIGNMENT
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Column = NDArray[np.float64]
+
+TYPES = ("bf16", "f16", *BYTE_FLOATS, "s8")
+"""Types of factors whose kernels are points."""
+GROUPS = ((64, 1, False), (128, 1, False), (128, 2, False), (192, 3, False), (256, 2, False), (64, 2, True), (128, 2, True))
+"""Rows of a tile, groups that multiply, and whether these work on tiles of their own alternately."""
+COLUMNS = tuple(range(8, 257, 8))
+DEPTH_BYTES = (128, 256)
+"""Bytes along k of a stage."""
+MOST_STAGES = 16
+FEWEST_STAGES = 3
+RESIDENT = (1, 2, 3)
+"""Blocks that an SM holds at a time."""
+CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (1, 1, 4))
+"""Blocks of a cluster along m, n and k."""
+SHALLOW = 4.0
+"""Weight, in the distance of two points, of a difference in how groups or clusters divide the work, in units of a factor of two of a
+tile's extent."""
+
+
+@dataclass(frozen=True)
+class Storage:
+    """The properties of a problem's matrices that decide which points there are, in the orientation in which they are multiplied."""
+
+    type: str
+    result: str
+    turned: bool
+    """True if C is computed as its transpose."""
+    a_along_k: bool
+    b_along_k: bool
+    boxes: bool
+    """True if the copy engine stores the results."""
+    residual: bool
+    """True if a residual comes through shared memory."""
+
+    @property
+    def base(self) -> dict[str, Any]:
+        """Fields of the specs of all points."""
+        size, result = ELEMENTS[self.type].bytes, ELEMENTS[self.result].bytes
+        alignment = {"a": MOST_ALIGNMENT // size, "b": MOST_ALIGNMENT // size, "c": 1 if self.turned else MOST_ALIGNMENT // result}
+        found = {
+            "kind": "gemm",
+            "architecture": "sm_90a",
+            "order": "column_major" if self.turned else "row_major",
+            "transpose": "tn" if self.turned else "nt",
+            "alpha": "one",
+            "beta": "zero",
+            "storage": {"a": self.type, "b": self.type, "c": self.result},
+            "alignment": alignment,
+        }
+        if not self.turned:
+            found |= {"multiple_of": {"n": MOST_ALIGNMENT // result}, "rasterization": {"group": 8}, "store": "tma"}
+        return found
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """All points for matrices that are stored in a way, free of their sizes; columns with an entry for each point."""
+
+    storage: Storage
+    ping_pong: bool
+    tile_m: Column
+    tile_n: Column
+    tile_k: Column
+    stages: Column
+    consumers: Column
+    cluster_m: Column
+    cluster_n: Column
+    cluster_k: Column
+    resident: Column
+    """Blocks that an SM must hold at a time."""
+    instruction_n: Column
+    shared_bytes: Column
+    registers: Column
+
+    @property
+    def threads(self) -> Column:
+        return WARPGROUP * (1 + self.consumers)
+
+    @property
+    def promoted(self) -> bool:
+        return self.storage.type in BYTE_FLOATS
+
+
+def points(request: GemmRequest, device: Device) -> list[Points]:
+    """The points of the space for a request on a device, by kinds of kernel; none where warpgroups do not multiply such matrices."""
+    if not device.architecture.supports("wgmma") or not _is_plain(request):
+        return []
+    found = []
+    for turned in (False, True):
+        for lattice in lattices(_stored(request, turned), device.architecture):
+            one = _on_problem(lattice, request, device)
+            if one is not None:
+                found.append(one)
+    return found
+
+
+def coordinates(spec: GemmSpec) -> Sequence[float] | None:
+    """Coordinates of a kernel in the space, as those of its points; None for kernels of another kind."""
+    mainloop, division = spec.mainloop, spec.decomposition
+    if not isinstance(mainloop, TensorCoreMainloop) or mainloop.arithmetic.f32_by or spec.batch == "grouped" or spec.scales.given:
+        return None
+    if division.scheme not in ("data_parallel", "split_k_cluster"):
+        return None
+    tile, cluster = mainloop.tile, mainloop.cluster
+    slices = division.slices if isinstance(division, SplitKCluster) else 1
+    size = ELEMENTS[spec.storage.a].bytes
+    return [
+        log2(tile.m),
+        log2(tile.n),
+        log2(tile.k * size) / 2,
+        log2(mainloop.stages * tile.k * size) / 2,
+        float(mainloop.consumers),
+        float(mainloop.schedule == "ping_pong"),
+        SHALLOW * (spec.order == "column_major") / 2,
+        log2(cluster.m),
+        log2(cluster.n),
+        SHALLOW * log2(slices) / 2,
+        log2(mainloop.min_blocks_per_sm),
+    ]
+
+
+def _is_plain(request: GemmRequest) -> bool:
+    """True if the request asks for nothing that other strategies, or kernels for it alone, do."""
+    plain = request.groups is None and request.weights is None and not request.block_scales and request.planes is None
+    return plain and request.a.type == request.b.type and request.a.type in TYPES
+
+
+def _stored(request: GemmRequest, turned: bool) -> Storage:
+    """The storage of the request's matrices where C is computed as it is, or as its transpose."""
+    by_rows = is_stored(request.c, row_major=True)
+    a_along_k, b_along_k = is_stored(request.a, row_major=True), is_stored(request.b, row_major=False)
+    whole = request.n if by_rows else request.m
+    size = request.c.element_bytes
+    aligned = (whole * size) % MOST_ALIGNMENT == 0 and request.c.alignment % MOST_ALIGNMENT == 0
+    swapped = turned == by_rows  # the kernel's A is the request's B
+    along = (b_along_k, a_along_k) if swapped else (a_along_k, b_along_k)
+    return Storage(
+        type=request.a.type,
+        result=request.c.type,
+        turned=turned,
+        a_along_k=along[0],
+        b_along_k=along[1],
+        boxes=not turned and aligned,
+        residual=not turned and aligned and request.residual is not None and not request.named and not request.accumulates,
+    )
+
+
+@lru_cache(maxsize=64)
+def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...]:
+    """The points for matrices stored in a way: in ping-pong, with clusters that divide k, and the others."""
+    import numpy as np
+
+    size = ELEMENTS[storage.type].bytes
+    found = []
+    for ping_pong, divided in ((False, False), (True, False), (False, True)):
+        groups = [group for group in GROUPS if group[2] == ping_pong]
+        clusters = [cluster for cluster in CLUSTERS if (cluster[2] > 1) == divided]
+        grids = np.meshgrid(
+            np.arange(len(groups)), np.array(_columns(storage)), np.array(DEPTH_BYTES), np.arange(len(clusters)), np.array(RESIDENT)
+        )
+        group, tile_n, depth, cluster, resident = (grid.ravel().astype(float) for grid in grids)
+        tile_m, consumers = (np.array([one[place] for one in groups], float)[group.astype(int)] for place in (0, 1))
+        cluster_m, cluster_n, cluster_k = (np.array([one[place] for one in clusters], float)[cluster.astype(int)] for place in range(3))
+        tile_k = depth / size
+        threads = WARPGROUP * (1 + consumers)
+        blocks_m = tile_m / BLOCK_ROWS / np.where(ping_pong, 1, consumers)
+        # Registers: those of the sums, and of the instruction whose sums leave the tensor core.
+        allocated = np.minimum(architecture.registers_per_thread, architecture.registers_per_sm // (resident * threads)) // 8 * 8
+        shared_out = np.select([consumers == count for count in CONSUMER_REGISTERS], list(map(float, CONSUMER_REGISTERS.values())), 0.0)
+        limit = np.where((consumers > 1) & (resident == 1), shared_out, allocated)
+        instruction_n = tile_n.copy()
+        if storage.type in BYTE_FLOATS:
+            halved = (blocks_m * (tile_n + tile_n) / 2 + OTHER_REGISTERS > limit) & (tile_n % 16 == 0) & (tile_k == DEFAULT_PROMOTION)
+            instruction_n = np.where(halved, tile_n / 2, tile_n)
+        sums = blocks_m * (tile_n + (instruction_n if storage.type in BYTE_FLOATS else 0)) / 2
+        legal = sums + OTHER_REGISTERS <= limit
+        for along_k, extent, blocks in ((storage.a_along_k, tile_m, cluster_n), (storage.b_along_k, tile_n, cluster_m)):
+            unit = 8 if along_k else SPAN_BYTES // size
+            legal &= extent % (unit * blocks) == 0
+            legal &= (extent / blocks if along_k else tile_k) <= LARGEST_BOX
+        # Shared memory: as many stages as fit.
+        staged = np.zeros_like(tile_n)
+        boxes = np.zeros_like(tile_n)
+        for columns in _columns(storage):
+            for rows in np.unique(blocks_m):
+                held = (tile_n == columns) & (blocks_m == rows)
+                staging = plan_staging(columns, int(rows), ELEMENTS[storage.result].bytes, STORE_BUFFERS) if storage.boxes else None
+                if storage.boxes and staging is None:
+                    legal &= ~held
+                elif staging is not None:
+                    staged[held], boxes[held] = staging.group_bytes, staging.buffers if storage.residual else 0
+                elif not storage.turned:
+                    staged[held] = BLOCK_ROWS * TURNED_COLUMNS * 4
+        fixed = staged * consumers + (cluster_k - 1) * tile_m * tile_n * FLOAT_BYTES
+        fixed += BARRIER_BYTES * (np.where(ping_pong, consumers, 0) + consumers * boxes)
+        stage = (tile_m + tile_n) * depth + 2 * BARRIER_BYTES
+        room = architecture.shared_bytes_per_sm // resident - architecture.reserved_shared_bytes_per_block
+        stages = np.minimum(MOST_STAGES, (np.minimum(room, architecture.shared_bytes_per_block) - fixed) // stage)
+        legal &= stages >= FEWEST_STAGES
+        columns_of = {
+            "tile_m": tile_m,
+            "tile_n": tile_n,
+            "tile_k": tile_k,
+            "stages": stages,
+            "consumers": consumers,
+            "cluster_m": cluster_m,
+            "cluster_n": cluster_n,
+            "cluster_k": cluster_k,
+            "resident": resident,
+            "instruction_n": instruction_n,
+            "shared_bytes": fixed + stages * stage,
+            "registers": np.minimum(255, architecture.registers_per_sm // (threads * resident) // 8 * 8),
+        }
+        found.append(Lattice(storage, ping_pong, **{name: column[legal] for name, column in columns_of.items()}))
+    return tuple(found)
+
+
+def _columns(storage: Storage) -> list[int]:
+    return [columns for columns in COLUMNS if storage.type not in BYTE_INTEGERS or columns in INTEGER_COLUMNS]
+
+
+def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Points | None:
+    """The points of a lattice on a problem, those left out that it gives less to do than to a smaller one; None if no point is left."""
+    import numpy as np
+
+    storage = lattice.storage
+    if storage.turned == is_stored(request.c, row_major=True):
+        request = request.transposed
+    m, n, k = request.sizes
+    batch = request.c.shape[0] if request.batched else 1
+    tiles_m, tiles_n = np.ceil(m / lattice.tile_m), np.ceil(n / lattice.tile_n)
+    depth = np.ceil(k / lattice.tile_k)
+    # A tile wider than the problem needs, clusters that have no second tile to share, slices without a step.
+    kept = (lattice.tile_n < n + 8) | (lattice.tile_n <= COLUMNS[0])
+    kept &= (lattice.tile_m < m + BLOCK_ROWS) & (tiles_m >= lattice.cluster_m) & (tiles_n >= lattice.cluster_n) & (depth >= 4 * (lattice.cluster_k - 1))
+    if not kept.any():
+        return None
+    chosen = np.flatnonzero(kept)
+    at = _Columns(lattice, chosen)
+    tiles_m, tiles_n, depth = tiles_m[chosen], tiles_n[chosen], depth[chosen]
+    divided = bool((at.cluster_k > 1).any())
+    tiles = batch * np.ceil(tiles_m / at.cluster_m) * np.ceil(tiles_n / at.cluster_n) * at.cluster_m * at.cluster_n
+    works = tiles * at.cluster_k
+    shared_by = at.cluster_m * at.cluster_n
+    persistent = device.sm_count * at.resident // shared_by * shared_by * (not storage.turned and not divided)
+    blocks = np.where(persistent > 0, np.minimum(works, persistent), works)
+    results = np.maximum(1, np.ceil(works / blocks))
+    steps = np.maximum(1, np.ceil(depth / at.cluster_k)) * results
+    result_bytes = request.c.element_bytes * (1 + request.accumulates + (request.residual is not None))
+    size = request.a.element_bytes
+    result = float(m * n * batch * result_bytes)
+    stored = result / (batch * tiles_m * tiles_n)
+    way = "boxes" if storage.boxes else "elements" if storage.turned else "turned"
+    added = SCATTERED_READS * (request.residual is not None) if way == "elements" else 0.0
+    hidden = lattice.ping_pong and way == "boxes"
+    sums = at.tile_m * at.tile_n * FLOAT_BYTES
+    batch_a, batch_b = (layout.shape[0] if len(layout.shape) == 3 else 1 for layout in (request.a, request.b))
+    kind = "wgmma, clusters along k" if divided else "wgmma, ping-pong" if lattice.ping_pong else "wgmma"
+    made = Works(
+        blocks=blocks,
+        threads=at.threads,
+        registers=at.registers,
+        shared_bytes=at.shared_bytes,
+        steps=steps,
+        operations=2.0 * at.tile_m * at.tile_n * at.tile_k,
+        unit={"bf16": "f16", "f16": "f16", "s8": "int8"}.get(storage.type, "fp8") + "_wgmma",
+        issue=1.0 + PROMOTION_ISSUE * (at.tile_n / at.instruction_n) if lattice.promoted else np.ones_like(blocks),
+        loaded_bytes=_boxed(at.tile_m, m, at.tile_k * size) * (1 - MULTICAST * (1 - 1 / at.cluster_n)) + _boxed(at.tile_n, n, at.tile_k * size),
+        in_flight=at.stages,
+        stored_bytes=STORES[way] * stored * (1 + added) * (1 if hidden else results) + (sums if divided else 0.0),
+        memory_bytes=float(m * k * size * batch_a + k * n * size * batch_b) + result,
+        turns=np.full_like(blocks, 2.0 if divided else 1.0),
+        results=results,
+        finishing_clocks=np.zeros_like(blocks),
+        costs=of_few(COSTS[kind], {"m": m, "n": n}),
+        early=True,
+    )
+
+    def spec(place: int, early: bool) -> GemmSpec:
+        return _spec(lattice, int(chosen[place]), int(persistent[place]), early)
+
+    return Points(made, _features(at, storage), spec)
+
+
+class _Columns(Lattice):
+    """Some of a lattice's points."""
+
+    def __init__(self, lattice: Lattice, chosen: NDArray[np.intp]) -> None:
+        columns = {
+            name: value[chosen] for name, value in vars(lattice).items() if name not in ("storage", "ping_pong")
+        }
+        super().__init__(lattice.storage, lattice.ping_pong, **columns)
+
+
+def _boxed(tile: Column, extent: int, bytes_of_row: Column) -> Column:
+    """Bytes of a tile that the copy engine copies, with filled bytes counted at their cost."""
+    import numpy as np
+
+    own = extent / np.maximum(1, np.ceil(extent / tile)) / tile
+    filled: Column = tile * bytes_of_row * (own + FILLED * (1 - own))
+    return filled
+
+
+def _features(at: Lattice, storage: Storage) -> NDArray[np.float64]:
+    """Coordinates of points, as ``coordinates`` has them."""
+    import numpy as np
+
+    row = at.tile_k * ELEMENTS[storage.type].bytes
+    one = np.ones_like(row)
+    found = [
+        np.log2(at.tile_m),
+        np.log2(at.tile_n),
+        np.log2(row) / 2,
+        np.log2(at.stages * row) / 2,
+        at.consumers,
+        one * at.ping_pong,
+        one * SHALLOW * storage.turned / 2,
+        np.log2(at.cluster_m),
+        np.log2(at.cluster_n),
+        SHALLOW * np.log2(at.cluster_k) / 2,
+        np.log2(at.resident),
+    ]
+    return np.stack(found, axis=1)
+
+
+def _spec(lattice: Lattice, place: int, persistent: int, early: bool) -> GemmSpec:
+    """The spec of a point."""
+    number = {name: int(value[place]) for name, value in vars(lattice).items() if name not in ("storage", "ping_pong")}
+    mainloop: dict[str, Any] = {
+        "strategy": "tensor_core",
+        "tile": {"m": number["tile_m"], "n": number["tile_n"], "k": number["tile_k"]},
+        "stages": number["stages"],
+        "consumers": number["consumers"],
+        "schedule": "ping_pong" if lattice.ping_pong else "cooperative",
+        "cluster": {"m": number["cluster_m"], "n": number["cluster_n"]},
+        "persistent_blocks": persistent,
+        "min_blocks_per_sm": number["resident"],
+    }
+    if number["instruction_n"] != number["tile_n"]:
+        mainloop["instruction_n"] = number["instruction_n"]
+    fields = lattice.storage.base | {"mainloop": mainloop}
+    if early:
+        fields["early_launch"] = True
+    if number["cluster_k"] > 1:
+        fields["decomposition"] = {"scheme": "split_k_cluster", "slices": number["cluster_k"]}
+    return GemmSpec.model_validate(fields)

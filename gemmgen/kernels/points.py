@@ -1,0 +1,54 @@
+"""Kernels that differ in numbers alone, as columns of arrays: what a choice among thousands of them needs, without a plan for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gemmgen.kernels.family import Costs, KernelSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Column = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Works:
+    """``Work`` of many kernels of one kind on one problem, an entry of a column for each."""
+
+    blocks: Column
+    threads: Column
+    registers: Column
+    shared_bytes: Column
+    steps: Column
+    operations: Column
+    unit: str
+    issue: Column
+    loaded_bytes: Column
+    in_flight: Column
+    stored_bytes: Column
+    memory_bytes: float
+    turns: Column
+    results: Column
+    finishing_clocks: Column
+    costs: Costs
+    early: bool
+    follows: bool = False
+    shared_clocks: float = 0.0
+
+
+@dataclass(frozen=True)
+class Points:
+    """Points of a space for one problem, alike in their kind of mainloop."""
+
+    works: Works
+    features: NDArray[np.float64]
+    """Coordinates of each point, a row for each: kernels whose coordinates are less than one apart behave alike."""
+    spec: Callable[[int, bool], KernelSpec]
+    """The spec of a point, by its place; True: its kernel may start while the work before it still runs."""
+
+    def __len__(self) -> int:
+        return len(self.features)
