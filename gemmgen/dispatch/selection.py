@@ -88,9 +88,10 @@ def choose_by(
     *,
     without: Row | None = None,
     among: Collection[str] | None = None,
+    points: bool = True,
 ) -> Choice:
     """The same by any table; None: by the model alone. ``without``: a row of the table that is not looked at; ``among``: the only
-    instances to choose from, by the names that tables call them."""
+    instances to choose from, by the names that tables call them; ``points``: False to choose among instances of files alone."""
     target = architecture or device.architecture
     request = request.on(device)
     near = table.near(request, without) if table is not None else []
@@ -113,7 +114,7 @@ def choose_by(
         other = found.get(plan.name)
         if other is None or (bool(fit.derived), seconds) < (bool(other.fit.derived), other.seconds):
             found[plan.name] = made
-    if among is None:
+    if among is None and points:
         for made in _points(table, near, request, device, target, common, list(found.values())):
             found.setdefault(made.plan.name, made)
     if not found:

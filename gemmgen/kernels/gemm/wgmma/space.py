@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.hardware.target import Architecture, Device
-from gemmgen.kernels.gemm.fitting import placed
 from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES
 from gemmgen.kernels.gemm.request import GemmRequest, is_stored
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKCluster, TensorCoreMainloop
@@ -274,7 +273,12 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     depth = np.ceil(k / lattice.tile_k)
     # A tile wider than the problem needs, clusters that have no second tile to share, slices without a step.
     kept = (lattice.tile_n < n + 8) | (lattice.tile_n <= COLUMNS[0])
-    kept &= (lattice.tile_m < m + BLOCK_ROWS) & (tiles_m >= lattice.cluster_m) & (tiles_n >= lattice.cluster_n) & (depth >= 4 * (lattice.cluster_k - 1))
+    kept &= (
+        (lattice.tile_m < m + BLOCK_ROWS)
+        & (tiles_m >= lattice.cluster_m)
+        & (tiles_n >= lattice.cluster_n)
+        & (depth >= 4 * (lattice.cluster_k - 1))
+    )
     if not kept.any():
         return None
     chosen = np.flatnonzero(kept)
@@ -307,7 +311,8 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         operations=2.0 * at.tile_m * at.tile_n * at.tile_k,
         unit={"bf16": "f16", "f16": "f16", "s8": "int8"}.get(storage.type, "fp8") + "_wgmma",
         issue=1.0 + PROMOTION_ISSUE * (at.tile_n / at.instruction_n) if lattice.promoted else np.ones_like(blocks),
-        loaded_bytes=_boxed(at.tile_m, m, at.tile_k * size) * (1 - MULTICAST * (1 - 1 / at.cluster_n)) + _boxed(at.tile_n, n, at.tile_k * size),
+        loaded_bytes=_boxed(at.tile_m, m, at.tile_k * size) * (1 - MULTICAST * (1 - 1 / at.cluster_n))
+        + _boxed(at.tile_n, n, at.tile_k * size),
         in_flight=at.stages,
         stored_bytes=STORES[way] * stored * (1 + added) * (1 if hidden else results) + (sums if divided else 0.0),
         memory_bytes=float(m * k * size * batch_a + k * n * size * batch_b) + result,
@@ -328,9 +333,7 @@ class _Columns(Lattice):
     """Some of a lattice's points."""
 
     def __init__(self, lattice: Lattice, chosen: NDArray[np.intp]) -> None:
-        columns = {
-            name: value[chosen] for name, value in vars(lattice).items() if name not in ("storage", "ping_pong")
-        }
+        columns = {name: value[chosen] for name, value in vars(lattice).items() if name not in ("storage", "ping_pong")}
         super().__init__(lattice.storage, lattice.ping_pong, **columns)
 
 

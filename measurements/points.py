@@ -1,0 +1,293 @@
+"""Kernels of no file beside those of the library and the fastest of cuBLASLt's algorithms: how good the choice among all points is.
+
+    python -m measurements.points --seed 7 --out points.json      on a machine with a GPU and torch
+
+For each product: the choice among the library's instances, the choice among all points, the points that the model expects to be the
+fastest, and a sample of others, by which the model can be fitted. Results are compared with the peer's first. All are captured in CUDA
+graphs that rotate among enough arrays to exceed the L2, and replayed in turns. One JSON line for each product.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gemmgen.core.errors import GemmgenError
+from gemmgen.dispatch.candidates import Candidate
+from gemmgen.dispatch.model import seconds_of_many
+from gemmgen.dispatch.problems import parse_problem
+from gemmgen.dispatch.selection import LONGEST_EARLY, choose_by, fitted, set_best
+from gemmgen.dispatch.table import table_for
+from gemmgen.hardware.target import device as find_device
+from gemmgen.kernels.family import KernelPlan
+from gemmgen.kernels.gemm import space
+from gemmgen.kernels.requests import Fit
+
+SETS_BYTES = 160 << 20
+MAX_SETS = 24
+GRAPH_SECONDS = 1e-3
+ROUNDS = 7
+AGREEMENT = 2e-2
+"""Largest difference allowed, as a part of the largest result."""
+BEST = 6
+STRATA = ((1.0, 1.08, 6), (1.08, 1.2, 7), (1.2, 1.45, 6), (1.45, 2.2, 4))
+"""Points by the model's time over that of its best: from, to, and how many of them are timed."""
+PUBLISHED = (
+    "192,2560,9216,nt,bf16",
+    "128,3584,4096,nt,bf16",
+    "48,5120,3072,nt,bf16",
+    "96,7168,2560,nt,bf16",
+    "64,18432,3584,nt,bf16",
+    "384,3584,2560,nt,bf16",
+    "256,14336,7168,nt,bf16",
+    "640,2560,7168,nt,bf16",
+    "3000,7168,2560,nt,bf16",
+    "7680,7680,7680,nt,bf16",
+    "192,2560,9216,nt,e4m3_e4m3_bf16",
+    "32,6144,4096,nt,s8_s8_s32",
+)
+"""Products on which the choice among the library's instances was known to lose."""
+WIDTHS = (2560, 3072, 3584, 4096, 5120, 5632, 6144, 7168, 8192, 9216, 11008, 12288, 14336)
+ROWS = (16, 24, 48, 64, 96, 128, 192, 256, 320, 384, 512, 640, 1024, 1536, 3000, 5000)
+TYPES = ("bf16", "bf16", "f16", "e4m3_e4m3_bf16", "s8_s8_s32")
+TORCH = {"bf16": "bfloat16", "f16": "float16", "e4m3": "float8_e4m3fn", "s8": "int8", "s32": "int32"}
+
+
+@dataclass
+class Entry:
+    """One kernel for one product."""
+
+    role: str
+    label: str
+    fit: Fit
+    plan: KernelPlan
+    dimensions: Mapping[str, int]
+    expected: float
+    modelled: float
+
+
+def drawn(seed: int) -> list[str]:
+    """Products of the kinds of layers of language models, by a seed."""
+    rng = random.Random(seed)
+    found = []
+    for rows in ROWS:
+        kind = rng.choice(TYPES)
+        letters = "nt" if kind[0] in "es" else rng.choice(("nt", "nt", "nt", "nn"))
+        found.append(f"{rows},{rng.choice(WIDTHS)},{rng.choice(WIDTHS[:10])},{letters},{kind}")
+    return found
+
+
+def entries(text: str, device_name: str, sample: bool, seed: int) -> list[Entry]:
+    """The kernels that are timed for a product."""
+    target = find_device(device_name)
+    request = parse_problem(f"gemm:{text}")
+    found: dict[str, Entry] = {}
+
+    def add(role: str, candidate: Candidate, expected: float) -> None:
+        option = fitted(candidate, request, target.architecture)
+        if isinstance(option, str):
+            print(f"# {text}: {candidate.label}: {option}", file=sys.stderr)
+            return
+        dimensions, modelled = set_best(option[1], option[2], target)
+        found.setdefault(option[1].name, Entry(role, candidate.label, option[0], option[1], dimensions, expected or modelled, modelled))
+
+    table = table_for(target)
+    old, new = (choose_by(table, request, target, points=points) for points in (False, True))
+    for role, choice in (("old", old), ("new", new)):
+        option = choice.chosen
+        modelled = set_best(option.plan, option.dimensions, target)[1]
+        found.setdefault(
+            option.plan.name, Entry(role, option.candidate.label, option.fit, option.plan, option.dimensions, option.seconds, modelled)
+        )
+    behind = [option for option in new.options if option.candidate.label.startswith("point/")]
+    for option in behind[:BEST]:
+        add("best", option.candidate, option.seconds)
+    for option in old.options[1:3]:
+        add("listed", option.candidate, option.seconds)
+    if sample:
+        for candidate in sampled(request, target, seed):
+            add("sample", candidate, 0.0)
+    return list(found.values())
+
+
+def sampled(request: Any, target: Any, seed: int) -> Iterator[Candidate]:
+    """Points whose expected times are spread over a range."""
+    rng = random.Random(f"{request.text} {seed}")
+    groups = space.points(request, target)
+    timed = sorted(
+        (float(seconds), number, place)
+        for number, points in enumerate(groups)
+        for place, seconds in enumerate(seconds_of_many(points.works, target))
+    )
+    for least, most, count in STRATA:
+        inside = [one for one in timed if least <= one[0] / timed[0][0] < most]
+        # Of each kind of kernel as many, so that none fills the sample.
+        for number in range(count):
+            kind = number % len(groups)
+            alike = [one for one in inside if one[1] == kind] or inside
+            if alike:
+                seconds, group, place = rng.choice(alike)
+                spec = groups[group].spec(place, seconds < LONGEST_EARLY)
+                yield Candidate(space.label(spec), spec)
+    plain = groups[0].features if groups else []
+    for place, row in enumerate(plain):  # the tile that won a sweep of its own
+        if (row[0], row[1]) == (6, 6) and not row[6:].any() and request.a.element_bytes == 2:
+            spec = groups[0].spec(place, True)
+            yield Candidate(space.label(spec), spec)
+
+
+def compile_one(plan: KernelPlan) -> str:
+    """Compiles a plan into the user's cache; the compiler's words if it refuses it."""
+    from gemmgen.toolchain.compilation import compile_plan
+
+    try:
+        compile_plan(plan)
+    except GemmgenError as error:
+        return str(error).splitlines()[0]
+    return ""
+
+
+def measure(torch: Any, text: str, found: list[Entry]) -> dict[str, Any]:
+    """Times the peer and all kernels for a product."""
+    from gemmgen.kernels.gemm.cublaslt import Product
+    from gemmgen.kernels.gemm.peer import fastest_product, operand
+    from gemmgen.perf.contestants import median_seconds
+    from gemmgen.runtime.kernel import Kernel
+    from gemmgen.toolchain.compilation import compile_plan
+
+    request = parse_problem(f"gemm:{text}")
+    factor, result = (getattr(torch, TORCH[kind]) for kind in (request.a.type, request.c.type))
+    m, n, k = request.sizes
+    sets = max(1, min(MAX_SETS, SETS_BYTES // ((m * k + k * n) * factor.itemsize) + 1))
+
+    def matrix(layout: Any) -> Any:
+        rows, columns = layout.shape
+        turned = layout.strides[1] != 1
+        extents = (columns, rows) if turned else (rows, columns)
+        if factor == torch.int8:
+            made = torch.randint(-100, 100, extents, dtype=factor, device="cuda")
+        else:
+            made = (torch.randn(extents, device="cuda") / 4).to(factor)
+        return made.t() if turned else made
+
+    a, b = ([matrix(layout) for _ in range(sets)] for layout in (request.a, request.b))
+    out, theirs = (torch.zeros(m, n, dtype=result, device="cuda") for _ in range(2))
+    product = Product(operand(a[0], request.a.type), operand(b[0], request.b.type), operand(out, request.c.type), "none")
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        peers = [fastest_product(product, (a[index], b[index], theirs), None, 1.0, 0.0) for index in range(sets)]
+    row: dict[str, Any] = {"problem": text, "kernels": []}
+    calls: dict[str, Any] = {}
+    if not isinstance(peers[0], str):
+        row["peer_name"] = peers[0].name
+        calls["peer"] = lambda index: peers[index].run()
+        peers[0].run()
+    else:
+        row["note"] = peers[0]
+        theirs = (a[0].float() @ b[0].float()).to(result)
+    torch.cuda.synchronize()
+    reference = theirs.double()
+    largest = reference.abs().max().item()
+    for number, entry in enumerate(found):
+        try:
+            kernel = Kernel(entry.plan.sequence, compile_plan(entry.plan))
+        except GemmgenError as error:
+            print(f"# {text}: {entry.label}: {str(error).splitlines()[0]}", file=sys.stderr)
+            continue
+
+        def call(index: int, kernel: Any = kernel, entry: Entry = entry) -> None:
+            arrays = {"a": a[index], "b": b[index], "out": out}
+            views = {name: torch.as_strided(arrays[of], layout.shape, layout.strides) for name, (of, layout) in entry.fit.arrays.items()}
+            known = {dimension.name for dimension in entry.plan.sequence.dimensions if dimension.default is not None}
+            kernel(**views, **{name: value for name, value in entry.dimensions.items() if name in known and name == "slices"})
+
+        out.zero_()
+        try:
+            call(0)
+            torch.cuda.synchronize()
+        except GemmgenError as error:
+            print(f"# {text}: {entry.label}: {str(error).splitlines()[0]}", file=sys.stderr)
+            continue
+        difference = (out.double() - reference).abs().max().item()
+        told = {
+            "role": entry.role,
+            "label": entry.label,
+            "name": entry.plan.name,
+            "spec": numbers(entry.plan),
+            "expected": entry.expected * 1e6,
+            "modelled": entry.modelled * 1e6,
+        }
+        row["kernels"].append(told)
+        if not difference <= AGREEMENT * largest:
+            told["wrong"] = difference / max(largest, 1e-30)
+            continue
+        calls[str(number)] = call
+        told["key"] = str(number)
+    times = median_seconds(torch, calls, sets=sets, rounds=ROUNDS, graph_seconds=GRAPH_SECONDS)
+    row["peer"] = times.get("peer", math.nan) * 1e6
+    for told in row["kernels"]:
+        if "key" in told:
+            told["us"] = times[told.pop("key")] * 1e6
+    return row
+
+
+def numbers(plan: KernelPlan) -> dict[str, Any]:
+    """The fields of a spec that make it a point."""
+    fields = plan.spec.model_dump(mode="json", exclude_defaults=True)
+    return {name: fields[name] for name in ("order", "mainloop", "decomposition", "early_launch", "store") if name in fields}
+
+
+def main() -> None:
+    """Measures what the command line asks for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("problems", nargs="*", help="as behind gemm: of a problem; else the published ones and those that the seed draws")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=170.0, help="no product is begun after this time")
+    parser.add_argument("--no-sample", action="store_true", help="times the choices and the best points alone")
+    parser.add_argument("--device", default="H200", help="the device that kernels are chosen for")
+    parser.add_argument("--dry", action="store_true", help="lists the kernels and times nothing")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    began = time.monotonic()
+    texts = arguments.problems or [*PUBLISHED, *drawn(arguments.seed)]
+    chosen = {text: entries(text, arguments.device, not arguments.no_sample, arguments.seed) for text in texts}
+    print(f"# {sum(map(len, chosen.values()))} kernels chosen after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    if arguments.dry:
+        for text, found in chosen.items():
+            print(text, json.dumps([(entry.role, entry.label, round(entry.expected * 1e6, 1)) for entry in found]))
+        return
+    plans = {entry.plan.name: entry.plan for found in chosen.values() for entry in found}
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        refused = [words for words in pool.map(compile_one, plans.values(), chunksize=2) if words]
+    print(f"# {len(plans)} compiled after {time.monotonic() - began:.0f} s, refused: {refused[:3]}", file=sys.stderr, flush=True)
+    import torch
+
+    torch.manual_seed(arguments.seed)
+    lines = [json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__, "seed": arguments.seed})]
+    print(lines[0], flush=True)
+    for text, found in chosen.items():
+        if time.monotonic() - began > arguments.seconds:
+            break
+        row = measure(torch, text, found)
+        lines.append(json.dumps(row))
+        print(lines[-1], flush=True)
+        times = {told["role"]: told["us"] for told in reversed(row["kernels"]) if "us" in told}
+        best = min((told["us"] for told in row["kernels"] if "us" in told), default=math.nan)
+        told = ", ".join(f"{role} {times[role]:.1f}" for role in ("old", "new") if role in times)
+        print(f"# {text}: peer {row['peer']:.1f}, {told}, best {best:.1f}", file=sys.stderr, flush=True)
+        if arguments.out:
+            arguments.out.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

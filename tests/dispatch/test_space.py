@@ -1,0 +1,147 @@
+"""Points of no file: what the arrays say of them is what their plans say, and which of them are taken."""
+
+import random
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gemmgen.api import choose as choose_kernel
+from gemmgen.api import plan, verify
+from gemmgen.dispatch.candidates import Candidate
+from gemmgen.dispatch.matcher import numeric_class_of
+from gemmgen.dispatch.model import seconds_of_many
+from gemmgen.dispatch.problems import parse_problem
+from gemmgen.dispatch.selection import LONGEST_EARLY, choose, choose_by, fitted, set_best
+from gemmgen.dispatch.space import fastest_points
+from gemmgen.dispatch.table import Row, Table, table_for
+from gemmgen.hardware.target import device
+from gemmgen.kernels.gemm import oracle, space
+from gemmgen.kernels.gemm.spec import GemmSpec
+
+H200 = device("H200")
+PROBLEMS = (
+    "192,2560,9216,nt,bf16",
+    "40,3000,1100,nt,bf16",
+    "500,3584,4096,nn,f16",
+    "777,1536,640,tt,bf16",
+    "64,3584,4096,nt,e4m3_e4m3_bf16",
+    "3000,7168,2560,nt,s8_s8_s32",
+    "33,1000,2048,nt,bf16,residual",
+    "128,1001,2048,nt,bf16",
+    "300,700,900,nt,bf16_bf16_f32",
+)
+
+
+@pytest.mark.parametrize("text", PROBLEMS)
+def test_arrays_say_of_a_point_what_its_plan_says(text):
+    request = parse_problem(f"gemm:{text}")
+    rng = random.Random(text)
+    groups = space.points(request, H200)
+    assert sum(map(len, groups)) > 300
+    for points in groups:
+        seconds = seconds_of_many(points.works, H200)
+        for place in rng.sample(range(len(points)), min(6, len(points))):
+            spec = points.spec(place, True)
+            found = fitted(Candidate("a point", spec), request, H200.architecture)
+            assert not isinstance(found, str), (spec, found)
+            fit, planned, dimensions = found
+            assert planned.copied is not None or planned.shared_bytes == points.works.shared_bytes[place], spec
+            if planned.copied is None:
+                # The instructions of an epilogue are counted for the few that are planned.
+                exact = 0.02 if request.epilogue else 1e-9
+                assert set_best(planned, dimensions, H200)[1] == pytest.approx(seconds[place], rel=exact), spec
+            assert space.coordinates(fit.spec) == pytest.approx(points.features[place]), spec
+
+
+def test_every_number_of_columns_is_a_point():
+    groups = space.points(parse_problem("gemm:4096,4096,4096,nt,bf16"), H200)
+    columns = {round(2 ** row[1]) for points in groups for row in points.features}
+    assert columns == set(range(8, 257, 8))
+
+
+def test_deep_products_of_few_tiles_get_thirteen_stages_and_more():
+    request = parse_problem("gemm:192,2560,9216,nt,bf16")
+    for points in space.points(request, H200):
+        for place, row in enumerate(points.features):
+            if (row[0], row[1]) == (6, 6) and not row[6:].any() and not row[5]:
+                spec = points.spec(place, True)
+                if spec.mainloop.tile.k == 64:
+                    assert spec.mainloop.stages == 13
+                    return
+    pytest.fail("64 x 64 with a depth of 64 is no point")
+
+
+def test_a_choice_takes_a_point_where_files_have_nothing_as_good_and_says_so():
+    choice = choose(parse_problem("gemm:192,2560,9216,nt,bf16"), H200)
+    listed = choose_by(table_for(H200), choice.request, H200, points=False)
+    assert choice.chosen.candidate.label.startswith("point/")
+    assert choice.chosen.seconds < listed.chosen.seconds
+    assert isinstance(choice.chosen.plan.spec, GemmSpec)
+    assert not choice.chosen.certified
+
+
+def test_choices_are_deterministic():
+    request = parse_problem("gemm:200,2560,9216,nt,bf16")
+    first, again = (choose_by(table_for(H200), request, H200) for _ in range(2))
+    assert [option.plan.name for option in first.options] == [option.plan.name for option in again.options]
+
+
+def test_a_listed_instance_that_was_timed_keeps_its_problem_unless_a_point_is_clearly_better():
+    request = parse_problem("gemm:192,2560,9216,nt,bf16")
+    modelled = choose_by(None, request, H200)
+    best = next(option for option in modelled.options if not option.candidate.label.startswith("point/"))
+    point = next(option for option in modelled.options if option.candidate.label.startswith("point/"))
+    name = best.candidate.name
+    for factor, taken in ((0.97, "listed"), (1.5, "point")):
+        microseconds = point.seconds * 1e6 * factor
+        row = Row(request.text, "gemm", {name: microseconds}, {name: best.seconds * 1e6})
+        table = Table("NVIDIA H200", (row,))
+        # Its error tells of points nearby as well: only what the model alone expects is compared here.
+        chosen = choose_by(replace(table, origin={}), request, H200)
+        listed = next(option for option in chosen.options if option.candidate.name == name)
+        assert listed.source == "measured"
+        rival = min(option.seconds for option in chosen.options if option.candidate.label.startswith("point/"))
+        if taken == "listed" and rival * 1.05 > listed.seconds:
+            assert not chosen.chosen.candidate.label.startswith("point/")
+
+
+def test_points_of_another_numeric_class_do_not_serve_a_batch_invariant_call():
+    request = replace(parse_problem("gemm:192,2560,9216,nt,bf16"), invariant="m")
+    choice = choose(request, H200)
+    classes = {numeric_class_of(option.plan, option.dimensions) for option in choice.options}
+    assert len(classes) == 1
+
+
+def test_a_new_problem_costs_little_processor_time():
+    requests = [parse_problem(f"gemm:{rows},2560,9216,nt,bf16") for rows in (200, 208, 216, 224)]
+    space.points(requests[0], H200)
+    spent = []
+    for request in requests:
+        began = time.process_time()
+        fastest_points(request, H200, [], lambda name: None, LONGEST_EARLY)
+        spent.append(time.process_time() - began)
+    assert min(spent) < 0.1  # 10 ms on an idle machine
+
+
+def test_other_devices_and_types_without_warpgroups_have_no_points():
+    assert space.points(parse_problem("gemm:192,2560,9216,nt,bf16"), device("A100")) == []
+    assert space.points(parse_problem("gemm:192,2560,9216,nt"), H200) == []
+    assert space.points(parse_problem("gemm:192,2560,9216,nt,bf16,groups=4"), H200) == []
+
+
+@pytest.mark.parametrize("text", ["192,2560,9216,nt,bf16", "64,4096,4096,nt,s8_s8_s32", "96,2048,4096,nt,e4m3_e4m3_bf16"])
+def test_points_verify_on_the_emulator(text):
+    groups = space.points(parse_problem(f"gemm:{text}"), H200)
+    rng = random.Random(text)
+    points = rng.choice(groups)
+    spec = points.spec(rng.randrange(len(points)), True)
+    cases = rng.sample(list(oracle.cases(plan(spec))), 2)
+    assert verify(spec, backend="emulator", cases=cases).passed, spec
+
+
+def test_a_chosen_point_is_a_spec_like_any_other():
+    chosen = choose_kernel("gemm:192,2560,9216,nt,bf16", "H200")
+    assert plan(chosen.plan.spec.model_dump(mode="json")).name == chosen.plan.name
+    assert np.isfinite(chosen.choice.chosen.seconds)
