@@ -14,7 +14,7 @@ from gemmgen.dispatch.candidates import Candidate, candidates, reserves
 from gemmgen.dispatch.matcher import adapted, matcher_of, numeric_class_of, settings_of, space_of
 from gemmgen.dispatch.model import model_seconds
 from gemmgen.dispatch.space import fastest_points
-from gemmgen.dispatch.table import Row, RowModel, Source, Table, table_for
+from gemmgen.dispatch.table import Near, Row, RowModel, Source, Table, table_for
 from gemmgen.hardware.target import ARCHITECTURES, Architecture, Device
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels import family
@@ -75,9 +75,21 @@ class Choice:
     table: Table | None
 
 
+REMEMBERED = 1024
+"""Choices that are kept by their problems."""
+_CHOICES: dict[tuple[Any, ...], Choice] = {}
+
+
 def choose(request: Request, device: Device, architecture: Architecture | None = None) -> Choice:
-    """The instance to take for ``request`` on ``device``. Raises ``LaunchError`` if none can do it."""
-    return choose_by(table_for(device), request, device, architecture)
+    """The instance to take for ``request`` on ``device``, remembered by the problem. Raises ``LaunchError`` if none can do it."""
+    table = table_for(device)
+    key = (id(table), request, device, architecture)
+    found = _CHOICES.get(key)
+    if found is None or found.table is not table:
+        if len(_CHOICES) >= REMEMBERED:
+            _CHOICES.clear()
+        found = _CHOICES[key] = choose_by(table, request, device, architecture)
+    return found
 
 
 def choose_by(
@@ -94,7 +106,7 @@ def choose_by(
     instances to choose from, by the names that tables call them; ``points``: False to choose among instances of files alone."""
     target = architecture or device.architecture
     request = request.on(device)
-    near = table.near(request, without) if table is not None else []
+    near = table.near(request, without) if table is not None else Near()
     found: dict[str, Option] = {}
     rejected: dict[str, str] = {}
     common = _common_class(table, request.companions, device, target) if request.companions else None
@@ -125,7 +137,7 @@ def choose_by(
 
 def _points(
     table: Table | None,
-    near: Sequence[tuple[float, Row]],
+    near: Near,
     request: Request,
     device: Device,
     architecture: Architecture,
@@ -148,7 +160,7 @@ def _points(
         if common is not None and numeric_class_of(plan, dimensions) != common:
             continue
         dimensions, model = set_best(plan, dimensions, device)
-        seconds = model * math.exp(point.error)
+        seconds = max(model * math.exp(point.error), point.least)
         doubted = all(option.seconds >= measured for option in listed)  # the best that is listed was timed on this very problem
         fit = replace(fit, margin=MEASURED_MARGIN if doubted and listed else POINT_MARGIN)
         found.append(Option(candidate, fit, plan, dimensions, seconds, "interpolated" if point.known else "model"))
@@ -168,7 +180,7 @@ def _common_class(table: Table | None, requests: Sequence[Request], device: Devi
     logarithms: dict[str, list[float]] = {}
     rejected: dict[str, str] = {}
     for request in (each.on(device) for each in requests):
-        near = table.near(request) if table is not None else []
+        near = table.near(request) if table is not None else Near()
         best: dict[str, float] = {}
         for candidate, (_, plan, dimensions) in all_fitted(request, architecture, rejected):
             found = numeric_class_of(plan, dimensions)

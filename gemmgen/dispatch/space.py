@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gemmgen.dispatch.matcher import space_of
-from gemmgen.dispatch.model import seconds_of_many
+from gemmgen.dispatch.model import operation_rate, seconds_of_many
 from gemmgen.dispatch.table import DOUBT, NEIGHBOURS, Neighbour
 from gemmgen.hardware.target import Device
 from gemmgen.kernels.family import KernelSpec
@@ -17,12 +17,19 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from gemmgen.kernels.points import Column, Works
+
 SHOWN = 8
 """Points that are planned whole."""
 TRIED = 256
 """Points, the fastest by the model alone, whose times are corrected by their neighbours'."""
 KINSHIP = 0.35
 """Square of the distance of two kernels over which what is known of one tells less of the other by a factor of e."""
+
+
+SUSTAINED = 0.83
+"""Part of the peak of tensor cores that no kernel exceeds for long: the fastest products of 4608 and 7680 rows and columns reach 0.80 to
+0.82 of it on an H200, in bfloat16, 8-bit floats and integers. Predictions beyond it are extrapolated from smaller tiles."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,8 @@ class Point:
     """Logarithm of the factor by which tables correct the model."""
     known: float
     """Weight of what tables tell of it and its neighbours: 0 if they tell nothing."""
+    least: float
+    """Seconds that tensor cores need for its operations, those on padding included."""
 
 
 def fastest_points(
@@ -60,13 +69,23 @@ def fastest_points(
     best = np.argsort(modelled, kind="stable")[:TRIED]
     features = np.concatenate([points.features for points in groups])[best]
     errors, known = _errors(features, neighbours, coordinates)
-    expected = modelled[best] * np.exp(errors)
+    least = np.concatenate([_least_seconds(points.works, device) for points in groups])[best]
+    expected = np.maximum(modelled[best] * np.exp(errors), least)
     found = []
     for place in np.argsort(expected, kind="stable")[:SHOWN]:
         group = int(np.searchsorted(first, best[place], side="right")) - 1
         seconds = float(expected[place])
         spec = groups[group].spec(int(best[place] - first[group]), seconds < longest_early)
-        found.append(Point(spec, seconds, float(errors[place]), float(known[place])))
+        found.append(Point(spec, seconds, float(errors[place]), float(known[place]), float(least[place])))
+    return found
+
+
+def _least_seconds(works: Works, device: Device) -> Column:
+    """Seconds of each launch if its SMs multiply all the time; an SM's blocks share it."""
+    import numpy as np
+
+    busiest = np.ceil(works.blocks / device.sm_count) * works.steps * works.operations
+    found: Column = busiest * device.sm_count / (operation_rate(device, works.unit).value * SUSTAINED)
     return found
 
 

@@ -70,6 +70,22 @@ class Neighbour:
     median: float
 
 
+class Near(list[tuple[float, Row]]):
+    """Rows with their distances from a request, nearest first."""
+
+    @cached_property
+    def _by_instance(self) -> dict[str, list[tuple[float, Row]]]:
+        found: dict[str, list[tuple[float, Row]]] = {}
+        for pair in self:
+            for name in pair[1].times:
+                found.setdefault(name, []).append(pair)
+        return found
+
+    def with_instance(self, name: str) -> Sequence[tuple[float, Row]]:
+        """Those in which an instance was timed."""
+        return self._by_instance.get(name, ())
+
+
 class _Mean:
     """A weighted mean in the making."""
 
@@ -98,15 +114,44 @@ class Table:
     """True for a device that has none of its own, but the same architecture: times correct the model of that device, and none is taken
     as it is."""
 
-    def near(self, request: Request, without: Row | None = None) -> list[tuple[float, Row]]:
+    def near(self, request: Request, without: Row | None = None) -> Near:
         """The rows of the request's family with their distances, nearest first; ``without`` leaves one out. Only a row for this very
         problem has none: not one beside which a residual is read."""
-        rows = [row for row in self._by_kind.get(request.kind, []) if row is not without]
-        distances = [request_distance(request, row.request) for row in rows]
-        apart = [distance or ALMOST * (row.request.adds != request.adds) for distance, row in zip(distances, rows, strict=True)]
-        return sorted(zip(apart, rows, strict=True), key=lambda pair: pair[0])
+        rows = self._by_kind.get(request.kind, [])
+        apart = [
+            (distance or ALMOST * (row.request.adds != request.adds), row)
+            for distance, row in zip(self._distances(request), rows, strict=True)
+            if row is not without
+        ]
+        return Near(sorted(apart, key=lambda pair: pair[0]))
 
-    def estimate(self, near: Sequence[tuple[float, Row]], instance: str, model_seconds: float, model: RowModel) -> tuple[float, Source]:
+    def _distances(self, request: Request) -> list[float]:
+        """Distances of all rows of the request's family, as ``request_distance`` has them, in one go."""
+        import numpy as np
+
+        rows = self._by_kind.get(request.kind, [])
+        if not rows:
+            return []
+        sizes, kinds, traits = self._places(request.kind)
+        wanted = np.log2(np.maximum(np.array(request.sizes, float), 0.5))
+        differing = np.array([sum(a != b for a, b in zip(request.traits, other, strict=True)) for other in traits])
+        squares = ((sizes - wanted) ** 2).sum(axis=1)
+        return [float(one) for one in np.sqrt(squares + differing[kinds] * TRAIT_DISTANCE**2)]
+
+    def _places(self, kind: str) -> tuple[Any, Any, list[tuple[str, ...]]]:
+        """Logarithms of the sizes of a family's rows, and for each the place of its traits in a list of all."""
+        found = self._placed.get(kind)
+        if found is None:
+            import numpy as np
+
+            requests = [row.request for row in self._by_kind.get(kind, [])]
+            traits = list(dict.fromkeys(request.traits for request in requests))
+            at = {each: place for place, each in enumerate(traits)}
+            sizes = np.log2(np.maximum(np.array([request.sizes for request in requests], float), 0.5))
+            found = self._placed[kind] = sizes, np.array([at[request.traits] for request in requests]), traits
+        return found
+
+    def estimate(self, near: Near, instance: str, model_seconds: float, model: RowModel) -> tuple[float, Source]:
         """Seconds of an instance on a request that has ``near`` it, and where they come from.
 
         A row for this very problem decides: by its time where it was timed on this device, else by how much the model is off there for this
@@ -123,14 +168,15 @@ class Table:
         own = _Mean()
         for distance, row in near:
             errors, middle = self._errors(row, model)
-            if not errors:
-                continue
-            weight = 1 / (CLOSE + distance * distance)
-            if common.count < NEIGHBOURS:
-                common.add(weight, middle)
-            if instance in errors and own.count < NEIGHBOURS:
-                own.add(weight, errors[instance] - middle)
-            if common.count == own.count == NEIGHBOURS:
+            if errors:
+                common.add(1 / (CLOSE + distance * distance), middle)
+            if common.count == NEIGHBOURS:
+                break
+        for distance, row in near.with_instance(instance):
+            errors, middle = self._errors(row, model)
+            if instance in errors:
+                own.add(1 / (CLOSE + distance * distance), errors[instance] - middle)
+            if own.count == NEIGHBOURS:
                 break
         if not common.count:
             return model_seconds, "model"
@@ -171,6 +217,10 @@ class Table:
     def current(self) -> bool:
         """True if the times that the rows have from the model are those of today's."""
         return self.origin.get("model") == PARAMETERS.digest
+
+    @cached_property
+    def _placed(self) -> dict[str, tuple[Any, Any, list[tuple[str, ...]]]]:
+        return {}
 
     @cached_property
     def _by_kind(self) -> dict[str, list[Row]]:
