@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.hardware.target import Architecture, Device
+from gemmgen.kernels.gemm.fitted_costs import costs_of, store_costs
 from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES
 from gemmgen.kernels.gemm.request import GemmRequest, is_stored
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKCluster, TensorCoreMainloop
 from gemmgen.kernels.gemm.tensor_cores.cost import of_few
 from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_FLOATS, BYTE_INTEGERS
-from gemmgen.kernels.gemm.wgmma.cost import COSTS, FILLED, MULTICAST, PROMOTION_ISSUE, SCATTERED_READS, STORES
+from gemmgen.kernels.gemm.wgmma.cost import FILLED, MULTICAST, PROMOTION_ISSUE, SCATTERED_READS
 from gemmgen.kernels.gemm.wgmma.loop import CONSUMER_REGISTERS, STORE_BUFFERS
 from gemmgen.kernels.gemm.wgmma.reasons import DEFAULT_PROMOTION, LARGEST_BOX
 from gemmgen.kernels.math.warpgroup import (
@@ -314,12 +315,12 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         loaded_bytes=_boxed(at.tile_m, m, at.tile_k * size) * (1 - MULTICAST * (1 - 1 / at.cluster_n))
         + _boxed(at.tile_n, n, at.tile_k * size),
         in_flight=at.stages,
-        stored_bytes=STORES[way] * stored * (1 + added) * (1 if hidden else results) + (sums if divided else 0.0),
+        stored_bytes=store_costs("wgmma")[way] * stored * (1 + added) * (1 if hidden else results) + (sums if divided else 0.0),
         memory_bytes=float(m * k * size * batch_a + k * n * size * batch_b) + result,
         turns=np.full_like(blocks, 2.0 if divided else 1.0),
         results=results,
         finishing_clocks=np.zeros_like(blocks),
-        costs=of_few(COSTS[kind], {"m": m, "n": n}),
+        costs=of_few(costs_of(kind), {"m": m, "n": n}),
         early=True,
     )
 
