@@ -30,6 +30,8 @@ LONGEST_EARLY = 12e-6
 smallest products; but blocks of the next launch that wait on some SMs can leave the later ones unevenly to the others. Of 119 products on
 an H100, those of up to 12 us take 8% longer without it, on average; of 62 beyond 20 us, ten take 3 to 15% less without it and four 3 to
 7% more, and 333 x 4096 x 11008 in bfloat16 by tiles of 128 x 128 takes 83 us with it, 56 without."""
+LONGEST_EARLY_CONSTANT = 60e-6
+"""The same for kernels that copy tiles of constant operands before they wait."""
 
 
 POINT_MARGIN = 1.02
@@ -54,7 +56,7 @@ class Option:
     @property
     def early(self) -> bool:
         """True if kernels that can start while the work before them still runs are to do so."""
-        return self.seconds < LONGEST_EARLY
+        return self.seconds < (LONGEST_EARLY_CONSTANT if getattr(self.plan.spec, "constant", ()) else LONGEST_EARLY)
 
     @property
     def certified(self) -> bool:

@@ -25,6 +25,7 @@ from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.calls import FLOAT32_OVERFLOW, hashable, integer, is_number, number
 from gemmgen.ops.arrays import assigned, converted, empty_like, is_truth, same_place, type_word, wider_type
 from gemmgen.ops.block_formats import quantize_blocks
+from gemmgen.ops.constant import Constant
 from gemmgen.ops.engine import ASKED, LaunchedKernel, Operator, compile_in_background
 from gemmgen.ops.filters import Filter
 from gemmgen.ops.operators import FamilyCall, family_calls
@@ -34,6 +35,7 @@ from gemmgen.ops.warming import warm
 from gemmgen.ops.weights import Weight
 
 __all__ = [
+    "Constant",
     "Filter",
     "Planes",
     "Weight",
@@ -57,7 +59,7 @@ _MATMUL = Operator(
     ("a", "b", "bias", "residual", "scale_a", "scale_b", "scale_out", "planes", "amax"),
     ("out",),
     ("alpha", "beta", "gamma", "bias"),
-    ("scaled", "accumulates", "bias_number", "activation", "precision", "backend", "output", "batch_invariant"),
+    ("scaled", "accumulates", "bias_number", "activation", "precision", "backend", "output", "batch_invariant", "constant"),
     ("amax",),
     2,
 )
@@ -113,7 +115,8 @@ def matmul(
     bfloat16, stored in rows or in columns (views that are transposed, sliced or broadcast along the batch are read where they are, others
     are copied first); also both 8-bit integers, from sm_80 on, or both 8-bit floats, from sm_89 on. Tensor cores multiply all but float32
     from sm_80 on, fastest on Hopper GPUs where a and b are aligned to 16 bytes and, if of 8 bits, a is stored in rows and b in columns. A
-    vector is a row on the left and a column on the right.
+    vector is a row on the left and a column on the right. ``b`` may be a ``Constant``, a matrix that no earlier work may still
+    be writing, such as weights: on Hopper GPUs, its first tiles are copied before the product waits for the work before it.
     ``out``: where to write; else a new array of a's library, of the type of ``a`` and ``b``, or float32 if they differ; of 8-bit
     integers int32, or float32 with anything added, and of 8-bit floats bfloat16. ``bias``: a number, or n values (one for each
     column), or (m, 1) values (one for each row), of the result's type, float32 where that is an integer or of 8 bits.
@@ -139,6 +142,9 @@ def matmul(
 
     Raises ``LaunchError`` for arguments that do not go together.
     """
+    constant = b.__class__ is Constant
+    if constant:
+        b = b.source
     if b.__class__ is Weight:
         beside = (residual, epilogue, operands, scale_a, scale_b, scale_out, amax)
         if any(one is not None for one in beside) or (alpha, beta, precision, batch_invariant, backend) != (1, 0, "f32", False, "auto"):
@@ -152,7 +158,7 @@ def matmul(
         from gemmgen.ops.formulas import finished
 
         factors = number("matmul", "alpha", alpha), number("matmul", "beta", beta)
-        choices = {"precision": precision, "backend": backend, "output": output}
+        choices = {"precision": precision, "backend": backend, "output": output, "constant": constant}
         if saved not in ("auto", "store", "recompute"):
             raise LaunchError(f"matmul: saved is {saved!r}, need auto, store or recompute")
         if _recording is not None and _recording(a, b, *(operands or {}).values()):
@@ -203,7 +209,7 @@ def matmul(
         planes = None if precision == "ffma" else b.array(backend == "emulator", stream)
         b = b.source
     beta = beta if beta.__class__ is float else number("matmul", "beta", beta)
-    options = (scaled, beta != 0, bias_number, activation, precision, backend, output, batch_invariant)
+    options = (scaled, beta != 0, bias_number, activation, precision, backend, output, batch_invariant, constant)
     if not _are_floats(alpha, beta, gamma):
         alpha, beta, gamma = number("matmul", "alpha", alpha), number("matmul", "beta", beta), number("matmul", "gamma", gamma)
     arrays = (a, b, bias, residual, scale_a, scale_b, scale_out, planes, amax, out)

@@ -18,7 +18,17 @@ from gemmgen.kernels.gemm.fitting import VARIES, divides_by_size
 from gemmgen.kernels.gemm.numeric_class import numeric_class
 from gemmgen.kernels.gemm.packed_weights import Weights
 from gemmgen.kernels.gemm.plan import GemmPlan
-from gemmgen.kernels.gemm.request import FACTOR_TYPES, PRECISIONS, RESULT_TYPES, GemmRequest, Precision, ScaledBy, result_type, transposed
+from gemmgen.kernels.gemm.request import (
+    CONSTANT,
+    FACTOR_TYPES,
+    PRECISIONS,
+    RESULT_TYPES,
+    GemmRequest,
+    Precision,
+    ScaledBy,
+    result_type,
+    transposed,
+)
 from gemmgen.kernels.gemm.sequence import MOST_SLICES
 from gemmgen.kernels.gemm.spec import GemmSpec
 from gemmgen.kernels.gemm.strategies import part_for
@@ -124,6 +134,8 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
             say_once(said, option, option)
         elif option == "planes":
             keeps = True
+        elif option == CONSTANT:
+            say_once(said, option, option)
         elif option in ("aligned", "unaligned"):
             say_once(said, "alignment", option)
             aligned = option == "aligned"
@@ -137,7 +149,8 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
             need = f"nn, nt, tn, tt, {', '.join(FACTOR_TYPES)}, f16_f16_f32 (types of A, B and C), aligned, unaligned, batch=N, groups=N, "
             need += "w4g128z (weights of 4 or 8 bits, groups of 32, 64 or 128, zero points), "
             need += "scales_a=1x128 or scales_b=128x128 (block scales; _ue8m0, _mn), "
-            need += f"planes (of B are kept), alpha, beta, bias, residual, {', '.join((*SCALES, *ACTIVATIONS))}, {' or '.join(PRECISIONS)}"
+            need += f"planes (of B are kept), {CONSTANT} (B is), "
+            need += f"alpha, beta, bias, residual, {', '.join((*SCALES, *ACTIVATIONS))}, {' or '.join(PRECISIONS)}"
             raise unknown_word("a GEMM problem", option, re.findall(r"\w+", need), need)
 
     def layout(rows: int, columns: int, letter: str, type: str, batch: int | None = batch) -> Layout:
@@ -169,6 +182,7 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
         scales=tuple(step.op for step in epilogue if isinstance(step, Factor)),
         offsets=None if groups is None else Layout.packed((groups,), "s32"),
         planes=_kept(b) if keeps else None,
+        constant=("b",) if CONSTANT in said else (),
         weights=weights,
         scaled_a=_scaled_by("a", blocks["a"], a) if "a" in blocks else None,
         scaled_b=_scaled_by("b", blocks["b"], b) if "b" in blocks else None,

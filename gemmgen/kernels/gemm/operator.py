@@ -139,6 +139,7 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
         amax=_amax(operands, "matmul"),
         planes=operands.get("planes"),
         invariant="m" if options.get("batch_invariant") else "none",
+        constant=("b",) if options.get("constant") else (),
         named=named,
         scaled_a=blocks.get("scale_a"),
         scaled_b=blocks.get("scale_b"),

@@ -17,7 +17,7 @@ from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.gemm import sums
 from gemmgen.kernels.gemm.matrices import matrix_layouts, scale_layouts
-from gemmgen.kernels.gemm.reasons import alignment_reasons, scale_reasons
+from gemmgen.kernels.gemm.reasons import alignment_reasons, constant_reasons, scale_reasons
 from gemmgen.kernels.gemm.scaling import ScaleArray
 from gemmgen.kernels.gemm.sequence import REDUCTION_VECTOR, WORKSPACE_ALIGNMENT, reduction_groups
 from gemmgen.kernels.gemm.spec import Arithmetic, DataParallel, GemmSpec, SplitKCluster, SplitKLast, StreamK
@@ -473,6 +473,7 @@ class Outline:
             *too_wide,
             *combination,
             *launch_reasons(spec.early_launch, spec),
+            *constant_reasons(spec),
             *scale_reasons(spec),
         ]
 

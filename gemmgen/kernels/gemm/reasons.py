@@ -44,6 +44,17 @@ def invariance_reasons(spec: GemmSpec) -> Iterator[Reason]:
         yield Reason("batch_invariant", "decomposition.scheme", decomposition.scheme, need)
 
 
+def constant_reasons(spec: GemmSpec) -> Iterator[Reason]:
+    """Constant operands in a launch that waits for the work before it in any case, or in a strategy that does not copy them early."""
+    if not spec.constant:
+        return
+    given = f"[{', '.join(spec.constant)}]"
+    if not spec.early_launch:
+        yield Reason("constant", "early_launch", "false", f"true with constant: {given}: else the launch starts after all earlier work")
+    if spec.mainloop.strategy != "tensor_core" or spec.mainloop.arithmetic.f32_by is not None:
+        yield Reason("constant", "constant", given, "[] but for strategy tensor_core without arithmetic.f32_by")
+
+
 def multiply_add_reasons(spec: GemmSpec) -> Iterator[Reason]:
     """Fields that only strategies on tensor cores have."""
     hint = "or strategy: tensor_core, or mma_sync"

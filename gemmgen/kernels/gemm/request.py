@@ -27,6 +27,8 @@ Precision = Literal["f32", "ffma", "tf32"]
 that are cut to 11 bits."""
 PRECISIONS: dict[str, Precision] = {"ffma": "ffma", "tf32": "tf32"}
 """Options that a problem's words may ask for beside the default."""
+CONSTANT = "constant"
+"""Word of a problem for a B that no work before the launch may still be writing."""
 INVARIANT_ROWS = (1, 64, 512, 4096)
 """Sizes of batches that an instance is chosen for whose rows do not depend on the size of the batch."""
 
@@ -112,6 +114,8 @@ class GemmRequest(Request):
     scaled_b: ScaledBy | None = None
     weights: Weights | None = None
     """Format of B where it holds packed weights."""
+    constant: tuple[Literal["a", "b"], ...] = ()
+    """Operands that no work before the launch may still be writing."""
     invariant: Extent = "none"
     """The extent on which no element may depend: that of a batch, along the rows of C, or along its columns where C is transposed."""
 
@@ -169,6 +173,11 @@ class GemmRequest(Request):
         )
 
     @property
+    def text(self) -> str:
+        plain = super().text
+        return f"{plain},{CONSTANT}" if self.constant else plain
+
+    @property
     def block_scales(self) -> tuple[tuple[Literal["a", "b"], ScaledBy], ...]:
         """Block scales by operand."""
         sides: tuple[tuple[Literal["a", "b"], ScaledBy | None], ...] = (("a", self.scaled_a), ("b", self.scaled_b))
@@ -215,6 +224,7 @@ class GemmRequest(Request):
             scaled_a=self.scaled_b and self.scaled_b.turned,
             scaled_b=self.scaled_a and self.scaled_a.turned,
             invariant=_TURNED[self.invariant],
+            constant=tuple("b" if operand == "a" else "a" for operand in self.constant),
         )
 
 

@@ -440,3 +440,6 @@ class GemmSpec(KernelSpec):
     early_launch: bool = False
     """The kernels are brought to the SMs while the work before them in the stream still runs, and wait for it there (programmatic
     dependent launch). Needs sm_90."""
+    constant: Annotated[tuple[Literal["a", "b"], ...], LATER] = ()
+    """Operands that no work before the launch may still be writing, such as weights. With ``early_launch``, their first tiles are copied
+    before the kernel waits for that work. Needs ``mainloop.strategy: tensor_core``."""

@@ -43,6 +43,9 @@ def fit(spec: GemmSpec, mainloop: TensorCoreMainloop, request: GemmRequest) -> F
         store = "direct" if any(turning_reasons(spec)) else "through_shared"
     units = MOST_ALIGNMENT // request.c.element_bytes if boxes else 1
     changes = changes_for(spec, found, truncated, units) | {"store": store, "mainloop": mainloop}
+    held = tuple(operand for operand in request.constant if mainloop.copied not in (operand, "both"))
+    if held and spec.batch != "grouped" and spec.decomposition.scheme != "stream_k":
+        changes |= {"constant": held, "early_launch": True}
     return fitted(spec, request, changes | group_changes(request))
 
 

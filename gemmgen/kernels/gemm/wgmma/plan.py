@@ -17,7 +17,7 @@ from gemmgen.kernels.gemm.tensor_cores.operands import arithmetic_parts, as_stor
 from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan
 from gemmgen.kernels.gemm.wgmma.copied import CopyPlan, as_copied, copy_plan
 from gemmgen.kernels.gemm.wgmma.loop import vector_bytes, warpgroup_loop, warpgroup_regions
-from gemmgen.kernels.gemm.wgmma.reasons import stored_reasons
+from gemmgen.kernels.gemm.wgmma.reasons import constant_reasons, stored_reasons
 from gemmgen.kernels.gemm.wgmma.scaled import scaled_product, scaled_reasons
 from gemmgen.kernels.gemm.wgmma.sequence import wgmma_sequence
 from gemmgen.kernels.math.warpgroup import WarpgroupLoop
@@ -111,7 +111,11 @@ def plan(spec: GemmSpec, mainloop: TensorCoreMainloop, architecture: Architectur
     a, b, c = outline.matrices
     read = as_copied(mainloop, a), as_copied(mainloop, b), c
     loop = warpgroup_loop(
-        outline, mainloop, read, as_stored(a, b), [*stored_reasons(spec, mainloop, read), *scaled_reasons(spec, mainloop)]
+        outline,
+        mainloop,
+        read,
+        as_stored(a, b),
+        [*stored_reasons(spec, mainloop, read), *scaled_reasons(spec, mainloop), *constant_reasons(spec, mainloop)],
     )
     epilogue = outline.epilogue()
     assert loop is not None

@@ -50,6 +50,24 @@ def stored_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop, matrices: tuple
             yield Reason("alignment", f"alignment.{name}", str(matrix.alignment), need)
 
 
+def constant_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterator[Reason]:
+    """Constant operands whose first tiles are not known, or not there, before the work before the launch has ended."""
+    if not spec.constant:
+        return
+    given = f"[{', '.join(spec.constant)}]"
+    if spec.batch == "grouped":
+        yield Reason("constant", "constant", given, "[] with groups, whose ends are read from memory first")
+    if isinstance(spec.decomposition, StreamK):
+        yield Reason("constant", "constant", given, "[] with decomposition.scheme stream_k")
+    for operand in spec.constant:
+        if mainloop.copied in (operand, "both"):
+            yield Reason(
+                "constant", "mainloop.copied", mainloop.copied, f"not {operand}, which is constant: its copy is made after the wait"
+            )
+    if len(set(spec.constant)) < len(spec.constant):
+        yield Reason("constant", "constant", given, "each operand at most once")
+
+
 def promoted_depth(spec: GemmSpec, mainloop: TensorCoreMainloop) -> int:
     """Values of k after which sums are promoted; 0: they never are."""
     if mainloop.promote_every == "never" or mainloop.arithmetic.f32_by is not None:
