@@ -1,0 +1,119 @@
+"""Constant operands: their first tiles are copied before the kernel waits for the work before it, and nothing else is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gemmgen
+from gemmgen import emulator, ops
+from gemmgen.core.errors import LaunchError, PlanError
+from gemmgen.dispatch.problems import parse_problem
+from gemmgen.dispatch.selection import choose
+from gemmgen.hardware.target import device
+from gemmgen.toolchain.compilation import compile_plan
+from gemmgen.toolchain.nvrtc import Binary
+from gemmgen.verification.oracle import oracle_of
+
+SPEC = Path("specs/gemm/wgmma/bf16_decode.yaml/32_pair")
+HALVES = ["storage.a=f16", "storage.b=f16", "storage.c=f16"]
+CONSTANT_A = [*HALVES, 'constant=["a"]']
+WAIT = 'asm volatile("griddepcontrol.wait;" ::: "memory");'
+
+
+@pytest.fixture(scope="module")
+def compiled() -> tuple[gemmgen.InstancePlan, Binary]:
+    plan = gemmgen.plan(SPEC, "sm_90a", CONSTANT_A)
+    return plan, compile_plan(plan)
+
+
+def test_verified_with_hazards() -> None:
+    plan = gemmgen.plan(SPEC, "sm_90a", CONSTANT_A)
+    report = gemmgen.verify(plan, "emulator", cases=oracle_of("gemm").cases(plan)[::6])
+    assert report.passed, report
+
+
+@pytest.mark.parametrize(("role", "passes"), [("B", True), ("A", False)])
+def test_only_what_is_constant_is_read_before_the_wait(compiled: tuple[gemmgen.InstancePlan, Binary], role: str, passes: bool) -> None:
+    """The product before this one writes the operand of that role."""
+    plan, binary = compiled
+    between = emulator.Buffer(np.zeros(32 * 64, np.float16), name="between")
+    ones = [emulator.Buffer(np.ones(64 * 64, np.float16), name=f"ones {index}") for index in range(3)]
+    last = emulator.Buffer(np.zeros(64 * 32, np.float16), name="last")
+    sizes = {"m": 64, "n": 32, "k": 64, "lda": 64, "ldb": 64, "ldc": 64}
+    pairs = [
+        ({"A": ones[0], "B": ones[1], "C": between}, sizes),
+        ({"A": ones[2], "B": ones[2], "C": last} | {role: between}, sizes | ({"m": 32} if role == "A" else {})),
+    ]
+    before = None
+    for arrays, numbers in pairs:
+        (launch,) = plan.sequence.resolve(numbers)
+        maps = {each.name: replace(each.tensor_map, base=arrays[each.array]) for each in launch.tensor_maps}
+        given = {**arrays, **numbers, **maps}
+
+        def run(launch=launch, given=given, before=before):
+            return emulator.launch(
+                binary.ptx,
+                launch.entry,
+                grid=launch.grid,
+                block=launch.block,
+                shared_bytes=launch.shared_bytes,
+                args=[given[name] for name, _ in launch.parameters],
+                shared_limit=227 << 10,
+                cluster=launch.cluster,
+                hazards=True,
+                overlaps=before,
+                overlapped=before is None,
+            )
+
+        if before is not None and not passes:
+            with pytest.raises(emulator.EmulatorError, match="between"):
+                run()
+        else:
+            before = run()
+
+
+def test_a_wait_stands_in_both_roles(compiled: tuple[gemmgen.InstancePlan, Binary]) -> None:
+    text = gemmgen.render(compiled[0]).text
+    producer, consumer = text.index("// Producer"), text.index("// Consumers")
+    assert text.count(WAIT) == 2
+    assert text.index("load_boxes_2d<kBoxesB", producer) > text.index(WAIT, producer) > text.index("map_a, full", producer)
+    assert text.index(WAIT, consumer) < text.index("accumulators", consumer)
+
+
+@pytest.mark.parametrize(
+    ("spec", "overrides", "field"),
+    [
+        ("wgmma/bf16_decode.yaml/32_pair", ["early_launch=false"], "early_launch"),
+        ("wgmma/bf16_decode.yaml/32_pair", ["mainloop.copied=a", "alignment.a=1"], "mainloop.copied"),
+        ("wgmma/bf16_decode.yaml/32_pair", ['constant=["a", "a"]'], "constant"),
+        ("wgmma/grouped.yaml/bf16", [], "constant"),
+        ("wgmma/stream_k.yaml", [], "constant"),
+        ("v1_tiled.yaml", ["architecture=sm_90"], "constant"),
+    ],
+)
+def test_refusals(spec: str, overrides: list[str], field: str) -> None:
+    with pytest.raises(PlanError) as raised:
+        gemmgen.plan(f"specs/gemm/{spec}", "sm_90a", ["early_launch=true", 'constant=["a"]', *overrides])
+    assert field in {reason.field for reason in raised.value.reasons}, raised.value
+
+
+def test_ops_take_a_constant_factor() -> None:
+    rng = np.random.default_rng(7)
+    a, w = (rng.integers(-4, 5, shape).astype(np.float16) for shape in ((16, 256), (192, 256)))
+    found = ops.matmul(a, ops.Constant(ops.Constant(w.T)), backend="emulator")
+    assert (found == (a.astype(np.float32) @ w.T.astype(np.float32)).astype(np.float16)).all()
+    with pytest.raises(LaunchError):
+        ops.Constant(np.float16(1))
+
+
+@pytest.mark.parametrize(("rows", "operand"), [(16, "a"), (64, "a"), (512, "b")])
+def test_the_choice_declares_the_operand_that_the_kernel_reads(rows: int, operand: str) -> None:
+    """Kernels for few rows compute the transpose, of which the weights are the left factor."""
+    chosen = choose(parse_problem(f"gemm:{rows},4096,4096,nt,bf16,constant"), device("H200")).chosen
+    plain = choose(parse_problem(f"gemm:{rows},4096,4096,nt,bf16"), device("H200")).chosen
+    assert chosen.plan.spec.constant == (operand,) and chosen.plan.spec.early_launch and chosen.early
+    assert plain.plan.spec.constant == ()
