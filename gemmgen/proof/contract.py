@@ -125,7 +125,7 @@ class Contract:
         self._values: dict[str, Value] = {}
         self.symbols: dict[str, z3.ArithRef] = {}
         """The dimensions' symbols; a dimension that must be a multiple is that many times its symbol."""
-        multiples = _multiples(sequence)
+        self._multiples = multiples = _multiples(sequence)
         for dimension in sequence.dimensions:
             symbol, step = z3.Int(dimension.name), multiples.get(dimension.name, 1)
             value = symbol * step if step > 1 else symbol
@@ -175,6 +175,10 @@ class Contract:
             argument.writes,
             argument.role == "workspace",
         )
+
+    def step_of(self, name: str) -> int:
+        """The number that a dimension is a multiple of: it is so many times its symbol."""
+        return self._multiples.get(name, 1)
 
     def value_of(self, name: str, model: z3.ModelRef) -> int:
         """A dimension's value in a model."""

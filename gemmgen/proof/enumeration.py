@@ -41,12 +41,13 @@ def evaluate(term: z3.ExprRef, symbols: Mapping[int, Numbers], known: dict[int, 
         if missing:
             pending += missing
             continue
-        known[number] = _operation(part, [known[child.get_id()] for child in children])
+        known[number] = operation(part, [known[child.get_id()] for child in children])
         pending.pop()
     return known[term.get_id()]
 
 
-def _operation(part: z3.ExprRef, values: list[Numbers]) -> Numbers:
+def operation(part: z3.ExprRef, values: list[Numbers]) -> Numbers:
+    """A term's value from those of its children. Raises ``NotEnumerable``."""
     kind = part.decl().kind()
     if kind in (z3.Z3_OP_ADD, z3.Z3_OP_SUB):
         _require(sum(_largest(value) for value in values) < LIMIT)
@@ -75,6 +76,8 @@ def _operation(part: z3.ExprRef, values: list[Numbers]) -> Numbers:
             found = values[0] == values[1]
         case z3.Z3_OP_DISTINCT if len(values) == 2:
             found = values[0] != values[1]
+        case z3.Z3_OP_XOR if len(values) == 2:
+            found = (values[0] != 0) != (values[1] != 0)
         case z3.Z3_OP_NOT:
             found = values[0] == 0
         case z3.Z3_OP_AND:

@@ -76,6 +76,9 @@ class Wait:
     barriers: tuple[Value, ...]
     turn: z3.ArithRef | None
     """The turn of the innermost loop around it."""
+    path: Path
+    reached: z3.BoolRef | None = None
+    """The condition under which a thread comes to it, in a given turn of that loop; None where that is not known."""
 
 
 @dataclass
@@ -132,6 +135,10 @@ class Knowledge:
         """Dividend, divisor times quotient, remainder."""
         self.divided: list[tuple[Value, Value]] = []
         """Quotients and remainders by numbers that are not known."""
+        self.wrapped: dict[int, tuple[z3.ArithRef, int, int]] = {}
+        """Multiples of 2^bits by which a term lies outside of its register's range: the term, the range's start and the bits."""
+        self.taken: dict[int, tuple[z3.ArithRef, z3.BoolRef]] = {}
+        """Turns so far in which a condition held: the turn and the condition in it."""
         self.quotients: dict[int, tuple[z3.ArithRef, z3.ArithRef]] = {}
         """Dividend and divisor by the number of a quotient's or a remainder's term."""
         self.block_parts: dict[str, tuple[z3.ArithRef, ...]] = {}
@@ -261,6 +268,7 @@ class Knowledge:
             return Value(value.term, max(value.low, low), min(value.high, high), value.zeros, value.base)
         wraps = self.symbol("wraps")
         term = value.z3 - wraps.z3 * (1 << bits)
+        self.wrapped[wraps.z3.get_id()] = (value.z3, low, bits)
         self.facts += [term >= low, term <= high]
         return Value(term, low, high, min(value.zeros, bits - 1), value.base)
 

@@ -8,7 +8,7 @@ turn are proved from the body itself, with overflow; a guess that fails is dropp
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import z3
@@ -125,6 +125,7 @@ class _Loop:
             for form, condition in conditions.items():
                 if mentions(condition, counts.values()):
                     raise Unliftable(None, "a loop's step depends on how often it was taken")
+                self.known.taken[counts[form].get_id()] = (turn, condition)
                 before = z3.substitute(condition, (turn, turn - 1))
                 invariants += [counts[form] <= turn, z3.Implies(z3.Or(turn == 0, before), counts[form] == turn)]
             found = self._attempt(forms, values, invariants, conditions, counts, turn, sides, substitution, previous)
@@ -191,7 +192,8 @@ class _Loop:
             if known.solver.proves(inside, after.z3 == (before + 1) % size, GUESS_MILLISECONDS):
                 return Ring(size)
         for other, form in forms.items():  # the value that another register had a turn ago
-            if isinstance(form, Ring) and initial.low >= 0 and initial.high < form.size and after.z3.eq(self.start[other]):
+            possible = isinstance(form, Ring) and initial.low >= 0 and initial.high < form.size and mentions(after.z3, [self.start[other]])
+            if possible and known.solver.proves([*known.facts, *path], after.z3 == self.start[other], GUESS_MILLISECONDS):
                 return form
         return None
 
@@ -258,7 +260,7 @@ class _Loop:
     ) -> list[Edge] | _Failed:
         known = self.known
         lifted = known.lifted
-        marks = lifted.marks()
+        marks, symbols = lifted.marks(), len(known.private)
         known.turns.append(turn)
         known.finished.append(turn)
         known.loops[turn.get_id()] = self.header
@@ -295,7 +297,27 @@ class _Loop:
             return failed
         if not known.guessing and not self._ends(forms, values, path):
             lifted.unbounded_loops.append(self.first)
+        start = len(self.path) + len(invariants)
+        again, unknown = conjunction(path[start:]), [each for each in known.private[symbols:] if not each.eq(turn)] + [*counts.values()]
+        if not mentions(again, unknown):
+            self._reached_waits(again, turn, start, unknown)
         return out
+
+    def _reached_waits(self, again: z3.BoolRef, turn: z3.ArithRef, start: int, unknown: Sequence[z3.ExprRef]) -> None:
+        """Notes when a thread comes to the waits of a turn: if it enters the loop, a turn ago went on, and goes their way in this turn.
+
+        The condition to go on, of a turn, must hold in all earlier turns if it holds in one.
+        """
+        known = self.known
+        waits = known.lifted.waits
+        mine = [place for place, wait in enumerate(waits) if wait.turn is not None and wait.turn.eq(turn)]
+        later = z3.substitute(again, (turn, turn + 1))
+        if mine and known.proves((turn >= 0, later), again):
+            entered = conjunction([*self.path, z3.Or(turn == 0, z3.substitute(again, (turn, turn - 1)))])
+            for place in mine:
+                inside = conjunction(waits[place].path[start:])
+                if not mentions(inside, unknown):
+                    waits[place] = replace(waits[place], reached=z3.And(entered, inside))
 
     def _ends(self, forms: Mapping[str, Form], values: Mapping[str, Value], path: Path) -> bool:
         """True if some register that grows by a step other than 0 is bounded on the way back: the number of turns is, then, too."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
@@ -307,7 +307,7 @@ class OtherThread:
         self._pairs = [(symbol, z3.Const(f"{symbol}'", symbol.sort())) for symbol in known.private if symbol.get_id() not in kept]
         self.facts = [z3.substitute(fact, *self._pairs) for fact in known.facts]
 
-    def term(self, term: z3.ArithRef) -> z3.ArithRef:
+    def term(self, term: z3.ExprRef) -> z3.ExprRef:
         """The other thread's value of a term."""
         return z3.substitute(term, *self._pairs)
 
@@ -323,35 +323,52 @@ def _apart(known: Knowledge, other: OtherThread) -> z3.BoolRef:
     return z3.Or(*[mine != theirs for mine, theirs in pairs]) if pairs else z3.BoolVal(False)
 
 
-def _interval(known: Knowledge, access: Access, level: int) -> tuple[z3.ArithRef, z3.ArithRef | None]:
-    """The first and the last interval between barriers in which an access may take place; None: it may take place at any later time.
+@dataclass(frozen=True)
+class _Landing:
+    """A wait that ends an asynchronous copy, if its thread comes to it."""
 
-    An asynchronous copy ends at the latest where its thread has waited for its group. Where the number of groups grows by one a turn, the
-    turn of that wait follows from the group's number.
-    """
-    first = access.barriers[level].z3
-    if access.group is None:
-        return first, first
+    reached: z3.BoolRef
+    barriers: z3.ArithRef
+    """Barriers passed before it."""
+
+
+def _landings(known: Knowledge, access: Access, level: int) -> list[_Landing]:
+    """The waits for an asynchronous copy. Where the number of groups grows by one a turn, the turn of its wait follows from the group's
+    number."""
+    assert access.group is not None
+    found: list[_Landing] = []
     for wait in known.lifted.waits:
+        if wait.reached is None:
+            continue
         if wait.turn is None:
+            if not mentions(wait.groups.z3, known.finished) and not mentions(wait.barriers[level].z3, known.finished):
+                closed = access.group.z3 + (wait.pending + 1) <= wait.groups.z3
+                found.append(_Landing(z3.And(wait.reached, closed), wait.barriers[level].z3))
             continue
         before = z3.simplify(wait.groups.z3 - wait.turn)
-        if mentions(before, [wait.turn]) or mentions(before, known.finished):
+        if mentions(before, known.finished):
             continue
         turn = access.group.z3 + (wait.pending + 1) - before
-        return first, z3.substitute(wait.barriers[level].z3, (wait.turn, z3.If(turn >= 0, turn, z3.IntVal(0))))
-    return first, None
+        turn = z3.If(turn >= 0, turn, z3.IntVal(0))
+        found.append(_Landing(z3.substitute(wait.reached, (wait.turn, turn)), z3.substitute(wait.barriers[level].z3, (wait.turn, turn))))
+    return found
+
+
+def _begins_in_time(
+    known: Knowledge, access: Access, begin: z3.ArithRef, level: int, of_thread: Callable[[z3.ExprRef], z3.ExprRef]
+) -> Iterator[Condition]:
+    """Something that begins after so many barriers does not come after the end of an access of the thread that ``of_thread`` names."""
+    if access.group is None:
+        yield begin <= of_thread(access.barriers[level].z3)
+        return
+    for landing in _landings(known, access, level):
+        yield z3.Or(z3.Not(of_thread(landing.reached)), begin <= of_thread(landing.barriers))
 
 
 def _meet(known: Knowledge, one: Access, two: Access, other: OtherThread, level: int) -> list[Condition]:
     """Two accesses may take place between the same barriers of a level."""
-    (first, last), (first_, last_) = _interval(known, one, level), _interval(known, two, level)
-    found: list[Condition] = []
-    if last_ is not None:
-        found.append(first <= other.term(last_))
-    if last is not None:
-        found.append(other.term(first_) <= last)
-    return found
+    mine, theirs = one.barriers[level].z3, other.term(two.barriers[level].z3)
+    return [*_begins_in_time(known, one, theirs, level, lambda term: term), *_begins_in_time(known, two, mine, level, other.term)]
 
 
 @dataclass(frozen=True, eq=False)

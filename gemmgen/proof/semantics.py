@@ -39,10 +39,12 @@ from gemmgen.proof.values import (
     as_condition,
     bitwise,
     choose,
+    conjunction,
     constant,
     floor_divide,
     larger,
     low_bits,
+    mentions,
     multiply,
     negation,
     smaller,
@@ -589,7 +591,9 @@ def _copy(known: Knowledge, instruction: Instruction, block: int, path: Path, st
             assert closed is not None
             groups = closed
         if not known.guessing:
-            known.lifted.waits.append(Wait(pending, groups, barriers, known.turns[-1] if known.turns else None))
+            turn = known.turns[-1] if known.turns else None
+            reached = conjunction(path) if turn is None and not any(mentions(part, known.finished) for part in path) else None
+            known.lifted.waits.append(Wait(pending, groups, barriers, turn, path, reached))
         return
     target, source, size, *rest = instruction.operands
     if not isinstance(size, Integer) or len(rest) > 1 or any(register_is_predicate(operand) for operand in rest):

@@ -86,7 +86,42 @@ QUADS_LAUNCH = [
 ]
 QUADS_LAUNCH += ["--expects", "m <= 2147483000", "--expects", "ld >= m", "--expects", "ld % 4 == 0"]
 
+COPIES = """
+extern "C" __global__ void kernel(int n, const float* x, float* y)
+{
+    __shared__ float stages[3][64];
+    unsigned at = (unsigned)__cvta_generic_to_shared(&stages[0][threadIdx.x]);
+    float sum = 0;
+    for (int t = 0; t < 2; t++) {
+        if (t < n)
+            asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(at + t * 256), "l"(x + t * 64 + threadIdx.x));
+        asm volatile("cp.async.commit_group;");
+    }
+    asm volatile("cp.async.wait_group 1;");
+    __syncthreads();
+    int write = 2, read = 0;
+    #pragma unroll 1
+    for (int t = 0; t < n; t++) {
+        if (t + 2 < n)
+            asm volatile("cp.async.ca.shared.global [%0], [%1], 4;"
+                :: "r"(at + write * 256), "l"(x + (long long)(t + 2) * 64 + threadIdx.x));
+        asm volatile("cp.async.commit_group;");
+        sum += stages[read][63 - threadIdx.x];
+        asm volatile("cp.async.wait_group 1;");
+        __syncthreads();
+        write = read;
+        read = read == 2 ? 0 : read + 1;
+    }
+    __syncthreads();
+    stages[0][63 - threadIdx.x] = sum;
+    __syncthreads();
+    y[threadIdx.x] = stages[0][threadIdx.x];
+}
+"""
+COPIES_LAUNCH = ["--block", "64", "--grid", "1", "--array", "x=in f32[n * 64]", "--array", "y=out f32[64]", "--expects", "n <= 2147483600"]
+
 KERNELS = {
+    "ring of copies": (COPIES, COPIES_LAUNCH),
     "columns of quads": (QUADS, QUADS_LAUNCH),
     "saxpy": (SAXPY, SAXPY_LAUNCH),
     "sgemm": (SGEMM, SGEMM_LAUNCH),
@@ -111,6 +146,16 @@ MISTAKES = {
         "    int turns = 0; for (int j = threadIdx.x; j < n; j += 64) turns++; if (turns > 3) __syncthreads();",
         "progress",
     ),
+    "a copy that nothing waits for": (
+        "ring of copies",
+        'wait_group 1;");\n        __syncthreads();',
+        'wait_group 2;");\n        __syncthreads();',
+        "races",
+    ),
+    "copies beyond the last": ("ring of copies", "t + 2 < n", "t < n", "memory"),
+    "copies that end after the loop": ("ring of copies", "if (t + 2 < n)", "", "races"),
+    "the stage that is read is filled": ("ring of copies", "write = read;", "write = read == 2 ? 0 : read + 1;", "races"),
+    "no barrier after the copies": ("ring of copies", "        __syncthreads();\n        write", "        write", "races"),
     "half of a warp": ("warp sum", "threadIdx.x < 32", "threadIdx.x < 48", "races"),
 }
 
