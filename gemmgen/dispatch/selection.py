@@ -31,7 +31,8 @@ smallest products; but blocks of the next launch that wait on some SMs can leave
 an H100, those of up to 12 us take 8% longer without it, on average; of 62 beyond 20 us, ten take 3 to 15% less without it and four 3 to
 7% more, and 333 x 4096 x 11008 in bfloat16 by tiles of 128 x 128 takes 83 us with it, 56 without."""
 LONGEST_EARLY_CONSTANT = 60e-6
-"""The same for kernels that copy tiles of constant operands before they wait."""
+"""Estimated time up to which kernels with constant operands start early; they copy tiles of those before they wait. Of 18 chains of three
+layers on an H200, 16 then take 4 to 13% less time, and two take 3% more."""
 
 
 POINT_MARGIN = 1.02
