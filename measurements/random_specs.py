@@ -1,8 +1,9 @@
 """Random specs, compiled and verified: PYTHONPATH=tests python measurements/random_specs.py --count 10000 --seed 22 --jobs 2.
 
-Each spec is a shipped one with a few fields changed, and its number decides which. Kernels for GPUs run on the emulator, those for
-processors natively. The smallest of a spec's cases comes first, then the others by chance, as many as --seconds of processor time
-allow. --assembled 4 has ptxas assemble every fourth one only; the others are compiled to PTX. A journal, build/random_specs.jsonl
+Each spec is a shipped one with a few fields changed, and its number decides which: every mechanism of a family is as likely as any
+other, one spec in four has a drawn formula as its epilogue, three in four have small tiles. Kernels for GPUs run on the emulator, those for
+processors natively. The smallest of a spec's cases with elements comes first, then the others by chance, as many as --seconds of processor
+time allow; after the first, cases of more than 2^24 steps are left out. --assembled 4 has ptxas assemble every fourth one only; the others are compiled to PTX. A journal, build/random_specs.jsonl
 unless told, has a line for each spec; the same command goes on where it was stopped, --hours ends it in time, and --first begins
 elsewhere, for parts on several machines, whose journals --merge puts together. The result is written beside this file: how many were
 accepted, verified, refused for their size, or cut off, and every failure with its spec; under "before", runs whose journals are gone.
@@ -29,7 +30,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from robustness.random_specs import SpecMaker, sources_digest  # noqa: E402
+from robustness.random_specs import SpecMaker, mechanism, sources_digest  # noqa: E402
 
 import gemmgen  # noqa: E402
 from gemmgen.core.errors import CompileError, GemmgenError, PlanError  # noqa: E402
@@ -50,6 +51,9 @@ SECONDS = 30
 CASE_SECONDS = 1.0
 """Of processor time for the cases of a spec, unless told otherwise: a new one begins as long as there is time."""
 
+MOST_WORK = 1 << 24
+"""Of a case that is not the smallest of its spec."""
+
 Entry = dict[str, Any]
 
 
@@ -57,10 +61,20 @@ class CutOffError(BaseException):
     """A spec took too long; nothing on the way takes it for an error of the spec."""
 
 
+def work(case: Case) -> int:
+    """An estimate of a case's steps: the product of its extents."""
+    return math.prod(max(extent, 1) for name, extent in case.dimensions.items() if not name.startswith(("ld", "stride", "sums_at")))
+
+
+def empty(case: Case) -> bool:
+    """Whether a product has no rows, columns or terms, so that hardly any code of its kernel runs."""
+    return any(case.dimensions.get(name) == 0 for name in ("m", "n", "k", "outer", "reduced", "inner", "elements"))
+
+
 def ordered(cases: list[Case], number: int) -> list[Case]:
-    """The smallest case, and the others as the spec's number has it."""
-    smallest = min(cases, key=lambda case: math.prod(max(extent, 1) for extent in case.dimensions.values()))
-    others = [case for case in cases if case is not smallest]
+    """The smallest case that is not empty, and the others as the spec's number has it, without those that run for long."""
+    smallest = min(cases, key=lambda case: (empty(case), work(case)))
+    others = [case for case in cases if case is not smallest and work(case) <= MOST_WORK]
     random.Random(number).shuffle(others)
     return [smallest, *others]
 
@@ -79,7 +93,16 @@ def compiled(plan: InstancePlan, assemble: bool) -> tuple[Any, Backend]:
 
 def trial(number: int, seed: int, case_seconds: float = CASE_SECONDS, assembled: int = 1) -> Entry:
     """Outcome of one spec; each has a seed of its own, so that any of them can be made again."""
-    return tried(SpecMaker(seed * 1_000_000 + number, hostility=0.0).varied(), number, case_seconds, assembled)
+    return tried(SpecMaker(seed * 1_000_000 + number, hostility=0.0, moderate=True).spread(accepted), number, case_seconds, assembled)
+
+
+def accepted(spec: dict[str, Any]) -> bool:
+    """Whether a spec becomes a plan."""
+    try:
+        gemmgen.plan(spec)
+    except GemmgenError:
+        return False
+    return True
 
 
 def tried(spec: dict[str, Any], number: int, case_seconds: float, assembled: int, seconds: int = SECONDS) -> Entry:
@@ -88,7 +111,9 @@ def tried(spec: dict[str, Any], number: int, case_seconds: float, assembled: int
 
     def ended(outcome: str, **more: Any) -> Entry:
         spent = round(time.process_time() - started, 2)
-        return {"number": number, "sources": sources_digest(), "kind": spec["kind"], "outcome": outcome, "seconds": spent, **more}
+        about = {"kind": spec["kind"], "mechanism": mechanism(spec), "architecture": spec.get("architecture", "")}
+        about["formula"] = isinstance(spec.get("operations", spec.get("epilogue")), dict)
+        return {"number": number, "sources": sources_digest(), **about, "outcome": outcome, "seconds": spent, **more}
 
     def cut_off(*_: Any) -> None:
         raise CutOffError
@@ -187,6 +212,9 @@ def summary(entries: list[Entry], seed: int, wanted: int, where: dict[str, str])
         "specs_assembled": sum(entry.get("assembled", True) for entry in verified if entry["kind"] != "cpu_gemm"),
         "outcomes": dict(sorted(Counter(entry["outcome"] for entry in entries).items())),
         "by_kind": dict(sorted(Counter(f"{entry['kind']} {entry['outcome']}" for entry in entries).items())),
+        "verified_by_mechanism": dict(sorted(Counter(entry["mechanism"] for entry in verified).items())),
+        "verified_by_architecture": dict(sorted(Counter(entry["architecture"] for entry in verified).items())),
+        "verified_with_a_formula": sum(entry["formula"] for entry in verified),
         "cases": sum(entry.get("cases", 0) for entry in entries),
         "cases_of_these_specs": sum(entry.get("of", 0) for entry in entries),
         "elements": sum(entry.get("elements", 0) for entry in entries),

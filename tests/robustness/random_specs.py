@@ -6,8 +6,11 @@ import copy
 import hashlib
 import json
 import random
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
+
+from kernels.epilogue.drawn_formulas import AXES, drawn
 
 from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.kernels.spec_files import json_schema, spec_fields
@@ -46,6 +49,14 @@ HOSTILE: tuple[Any, ...] = (
     {"op": "scale"},
 )
 _DEEPEST = 12
+_LARGE_ONE_IN = 10
+"""One number in so many is as large as the schema allows, where moderate ones are asked for."""
+_MODERATE = 512
+_FORMULA_ONE_IN = 4
+_SHARES = {"gemm": 55, "reduction": 20, "conv2d": 13, "elementwise": 5, "cpu_gemm": 7}
+"""Percentages in which the kinds are drawn."""
+_SIZES = ("m", "n", "k", "p", "q", "stages", "slices", "persistent_blocks", "unroll", "threads", "columns", "rows", "lanes", "group", "consumers")
+"""Fields of which a kernel's length and work depend."""
 
 
 @cache
@@ -64,13 +75,46 @@ def sources_digest() -> str:
     return hashlib.sha256(json.dumps([_schema(), _shipped()], sort_keys=True).encode()).hexdigest()[:16]
 
 
+def mechanism(spec: dict[str, Any]) -> str:
+    """The kind of a spec and the way in which it computes: ``gemm tiled``, ``gemm mma_sync, block scales``."""
+    ways = [spec.get(field) or {} for field in ("mainloop", "strategy", "loops")]
+    found = [way.get("strategy") or way.get("name") for way in ways if isinstance(way, dict)]
+    arithmetic = spec.get("arithmetic") or {}
+    words = [spec["kind"], *(str(word) for word in found if word)]
+    marks = ["block scales"] if spec.get("scales") else []
+    marks += ["split precision"] if isinstance(arithmetic, dict) and arithmetic.get("f32_by") else []
+    marks += [str(spec["batch"])] if isinstance(spec.get("batch"), str) and spec["batch"] != "none" else []
+    return ", ".join([" ".join(words), *marks])
+
+
+@cache
+def _mechanisms() -> dict[str, dict[str, list[str]]]:
+    """Names of the shipped specs, by kind and mechanism."""
+    found: dict[str, dict[str, list[str]]] = {kind: {} for kind in _SHARES}
+    for name, spec in _shipped().items():
+        found[spec["kind"]].setdefault(mechanism(spec), []).append(name)
+    return found
+
+
+def _sizes(fields: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Numbers of a spec on which the length and the work of its kernel depend, as objects and names in them."""
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            if name not in ("epilogue", "operations", "multiple_of"):
+                yield from _sizes(value)
+        elif name in _SIZES and isinstance(value, int) and not isinstance(value, bool) and value > 1:
+            yield fields, name
+
+
 class SpecMaker:
     """Makes specs from one seed."""
 
-    def __init__(self, seed: int, hostility: float = 0.03) -> None:
-        """``hostility`` is the share of values that are replaced by something that nobody should write."""
+    def __init__(self, seed: int, hostility: float = 0.03, moderate: bool = False) -> None:
+        """``hostility`` is the share of values that are replaced by something that nobody should write; ``moderate`` makes large numbers
+        rare."""
         self.rng = random.Random(seed)
         self.hostility = hostility
+        self.moderate = moderate
         self._schema = _schema()
         self._shipped = _shipped()
 
@@ -80,7 +124,37 @@ class SpecMaker:
 
     def varied(self, changes: int = 3) -> dict[str, Any]:
         """A shipped spec with a few fields changed to other values that the schema allows."""
-        spec = copy.deepcopy(self._shipped[self.rng.choice(sorted(self._shipped))])
+        return self._changed(copy.deepcopy(self._shipped[self.rng.choice(sorted(self._shipped))]), changes)
+
+    def spread(self, accepted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """A varied spec of a mechanism drawn from all alike of its kind, now and then with a drawn formula as its epilogue. Three in four are made
+        small: their sizes are halved as long as ``accepted`` takes the result."""
+        (kind,) = self.rng.choices(list(_SHARES), list(_SHARES.values()))
+        alike = _mechanisms()[kind]
+        spec = copy.deepcopy(self._shipped[self.rng.choice(alike[self.rng.choice(sorted(alike))])])
+        if self.rng.randrange(_FORMULA_ONE_IN) == 0:
+            field = "operations" if spec["kind"] == "elementwise" else "epilogue"
+            spec[field] = drawn(self.rng, AXES[spec["kind"]], spec["kind"] == "gemm")
+        if self.rng.randrange(4):
+            spec = self._smaller(spec, accepted)
+        return self._changed(spec, 3)
+
+    def _smaller(self, spec: dict[str, Any], accepted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The spec with sizes halved, some together: a tile has to remain a multiple of those within."""
+        for _ in range(self.rng.randint(4, 12)):
+            tried = copy.deepcopy(spec)
+            sizes = list(_sizes(tried))
+            if not sizes:
+                break
+            name = self.rng.choice(sizes)[1]
+            chosen = [place for place in sizes if place[1] == name]
+            for fields, field in chosen if self.rng.random() < 0.6 else [self.rng.choice(chosen)]:
+                fields[field] //= 2
+            if accepted(tried):
+                spec = tried
+        return spec
+
+    def _changed(self, spec: dict[str, Any], changes: int) -> dict[str, Any]:
         for _ in range(self.rng.randint(1, changes)):
             fields = self._properties(self._variant(spec["kind"]))
             here: Any = spec
@@ -127,6 +201,8 @@ class SpecMaker:
         usual = [size for size in (1, 2, 3, 4, 8, 16, 32, 64, 128, 256) if low <= size <= high]
         if usual and self.rng.random() < 0.8:
             return self.rng.choice(usual)
+        if self.moderate and low <= _MODERATE and self.rng.randrange(_LARGE_ONE_IN):
+            high = min(high, _MODERATE)
         return self.rng.choice([low, high, self.rng.randint(low, high)])
 
     def _object(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:

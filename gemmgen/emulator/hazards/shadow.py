@@ -28,6 +28,8 @@ _LOG = 1 << 20
 """Logged accesses from which on older ones of the same threads are dropped."""
 _ACCESSES_KEPT = 8
 """Limit of logged accesses by other threads: on average over all granules, and for each granule once that is exceeded."""
+_CHUNKS = 16
+"""Pieces of the log that are put together before they are searched."""
 _MANY = 64
 
 Race = Callable[[Site, Lanes, np.ndarray, "Records", np.ndarray], None]
@@ -148,6 +150,8 @@ class AccessSet:
         for latest in self._of_streams.values():
             yield np.arange(len(granules)), latest[granules]
         many = np.flatnonzero(self._shared[granules])
+        if len(many) and len(self._log) > _CHUNKS:
+            self._log = [(np.concatenate([chunk for chunk, _ in self._log]), np.concatenate([chunk for _, chunk in self._log]))]
         # Several lanes may ask for one granule; the marks hold one of them at a time.
         while len(many):
             mark = zeros(len(self.first), np.int32) if self._mark is None else self._mark

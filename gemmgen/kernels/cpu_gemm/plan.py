@@ -369,13 +369,11 @@ def _architecture_reasons(spec: CpuGemmSpec, architecture: CpuArchitecture) -> l
 
 def _epilogue(operations: tuple[Operation, ...], output: Matrix, reasons: list[Reason]) -> tuple[Step, ...]:
     """The operations on float32 values, in C; adds to ``reasons`` what does not go together."""
-    for index, operation in enumerate(operations):
-        if operation.op == "cast":
-            need = "operations on float32: a kernel for a processor converts to no other type"
-            reasons.append(Reason("elementwise", f"epilogue.{index}", "cast", need))
-            return ()
     steps = plan_epilogue(operations, output, reasons)
-    for step in steps:
+    for index, step in enumerate(steps):
+        if step.types - {"f32", "bool"} and not step.has_place:
+            need = "operations on float32: a kernel for a processor converts to no other type"
+            reasons.append(Reason("elementwise", f"epilogue.{index}", "cast" if step.operation.op == "cast" else "another type", need))
         others = [access.name for access in step.accesses if access.stored != "f32"] + [store.name for store in step.stores]
         if others or step.has_place:
             need = "float32 operands, and one output: a kernel for a processor has no others, and no coordinates"

@@ -134,6 +134,11 @@ class Step:
         return sum(one.quick_cost if quick and one.quick_cost is not None else one.cost for one, quick in functions)
 
     @property
+    def types(self) -> frozenset[str]:
+        """Types of the values on the way, and those that values are rounded to; ``bool`` for truth values."""
+        return frozenset(kind for node in self._nodes for kind in (node.kind, node.cast) if kind is not None)
+
+    @property
     def _nodes(self) -> list[Typed]:
         return [node for _, tree in self.assignments for node in tree.walk()]
 

@@ -51,6 +51,16 @@ def test_a_processor_that_nobody_knows_is_named() -> None:
         gemmgen.plan(blocked(), "sm_80")
 
 
+@pytest.mark.parametrize(
+    ("formula", "got"),
+    [("bfloat16(acc)", "another type"), ("float32(int32(acc))", "another type"), ("acc if row >= column else 0", "a coordinate")],
+)
+def test_formulas_on_processors_are_float32_without_a_place(formula: str, got: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        gemmgen.plan({**blocked(), "epilogue": [{"op": "formula", "value": formula}]})
+    assert [(reason.code, reason.got) for reason in caught.value.reasons] == [("elementwise", got)]
+
+
 def test_column_major_swaps_the_operands() -> None:
     plan = gemmgen.plan(blocked(order="column_major", micro_kernel={"rows": 16, "columns": 6}, blocks={"m": 48, "n": 24, "k": 32}))
     assert (plan.left.name, plan.right.name, plan.blocked.tile_rows, plan.blocked.tile_columns) == ("B", "A", 6, 16)

@@ -19,6 +19,8 @@ from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.runner import verify_binary
 
+from .drawn_formulas import AXES, drawn
+
 NAIVE = {"strategy": "naive", "threadblock": {"m": 4, "n": 32}}
 TILED = {
     "strategy": "tiled",
@@ -29,6 +31,7 @@ FRAGMENTS = {
     "tile": {"threadblock": {"m": 32, "n": 32, "k": 32}, "warp": {"m": 32, "n": 16}},
     "stages": 2,
 }
+NARROW = {"strategy": "narrow_weights", "tile": {"threadblock": {"m": 16, "n": 64, "k": 64}, "warp": {"m": 16, "n": 32}}, "bits": 8, "group": 64}
 WARPGROUPS = {"strategy": "tensor_core", "tile": {"m": 64, "n": 32, "k": 64}, "consumers": 1, "stages": 2}
 HALVES = {"a": "bf16", "b": "bf16", "c": "bf16"}
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -46,6 +49,10 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "wgmma, pairs": {
         "mainloop": WARPGROUPS, "storage": HALVES, "architecture": "sm_90a", "transpose": "nt", "alignment": {"a": 8, "b": 8, "c": 2},
     },
+    "narrow weights": {
+        "mainloop": NARROW, "storage": {"a": "bf16", "b": "u8", "c": "bf16"}, "architecture": "sm_80", "alpha": "one", "beta": "zero",
+        "alignment": {"a": 8, "c": 2}, "multiple_of": {"k": 64},
+    },
     "split k": {"mainloop": TILED, "decomposition": {"scheme": "split_k_parallel", "slices": 2}},
 }  # fmt: skip
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -61,55 +68,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "store": "direct",
     },
 }
-AXES = {"elementwise": ("all", "row", "column", "element"), "reduction": ("all", "element"), "conv2d": ("all", "channel", "element")}
 MAY_BE_ZERO = ("sums_at", "padding_h", "padding_w")
 """Dimensions of cases with elements that may be 0."""
 COUNT = int(os.environ.get("GEMMGEN_FORMULAS", "2"))
 """Formulas that are drawn for each strategy and family: 2 in ordinary runs; more, by this variable, in thorough ones."""
-
-UNARY = (
-    *("silu({0})", "gelu({0})", "gelu_tanh({0})", "tanh({0})", "sigmoid({0})", "relu({0})", "abs({0})", "-{0}", "square(0.125 * {0})"),
-    *("exp(min(0.125 * {0}, 3))", "sqrt(abs({0}))", "clamp({0}, -2, 30)", "softplus({0})", "erf({0})", "leaky_relu({0}, 0.25)"),
-    *("rsqrt(square({0}) + 1)", "elu({0}, 0.5)", "hard_swish({0})", "log(abs({0}) + 1)", "bfloat16({0})", "float16(0.0625 * {0})"),
-)
-BINARY = ("{0} + {1}", "{0} - {1}", "{0} * {1}", "{0} / (abs({1}) + 1)", "min({0}, {1})", "max({0}, {1})", "fma({0}, 0.5, {1})",
-          "{0} if {0} > {1} else 0.5 * {1}")  # fmt: skip
-
-
-def drawn(rng: Random, axes: tuple[str, ...], product: bool) -> dict[str, Any]:
-    """A formula: operands, two or three intermediate values, and for products further outputs."""
-    inputs: dict[str, Any] = {}
-    for number in range(rng.randint(1, 3)):
-        per = rng.choice(axes)
-        kind = "f32" if per in ("all", "memory") or not product else rng.choice(["f32", "f16", "bf16", "s8", "u8"])
-        inputs[f"given{number}"] = {"per": per, "type": kind}
-    known = ["acc", *inputs]
-    let: dict[str, str] = {}
-    unused = [*inputs]
-    for number in range(rng.randint(2, 3)):
-        first, second = (f"({rng.choice(known)})" for _ in range(2))
-        if unused:
-            second = unused.pop()
-        text = rng.choice(BINARY).format(rng.choice(UNARY).format(first), second)
-        let[f"t{number}"] = rng.choice((text, rng.choice(UNARY).format(f"({text})")))
-        known.append(f"t{number}")
-    for name in unused:
-        let["t0"] += f" + {name}"
-    result = " + ".join(name for name in let)
-    outputs: dict[str, Any] = {}
-    if product:
-        result = rng.choice((result, f"{result} if row >= column else 0"))
-        if rng.random() < 0.7:
-            outputs["saved"] = {"value": rng.choice(list(let)), "type": rng.choice(["f32", "f16", "bf16"])}
-        if rng.random() < 0.5:
-            outputs["positive"] = {"value": f"{rng.choice(list(let))} > 0", "type": "bool"}
-        if rng.random() < 0.7:
-            outputs["reach"] = {"reduce": rng.choice(["max", "min", "absmax"]), "per": rng.choice(["all", "row", "column"]), "of": "t0"}
-        if rng.random() < 0.5:
-            reduce = rng.choice(["sum", "sum_of_squares"])
-            outputs["added"] = {"reduce": reduce, "per": rng.choice(["all", "row", "column"]), "of": rng.choice(list(let))}
-    return {"inputs": inputs, "let": let, "outputs": {**outputs, "value": result}}
-
 
 def verified(fields: dict[str, Any]) -> list[str]:
     """Failures of the smallest cases of every kind of data."""
@@ -133,7 +95,7 @@ def verified(fields: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_drawn_formulas_of_products_are_right(strategy: str, number: int) -> None:
     rng = Random(f"{strategy} {number}")
-    formula = drawn(rng, ("all", "memory", "row", "column", "element"), True)
+    formula = drawn(rng, AXES["gemm"], True)
     assert verified({"kind": "gemm", **STRATEGIES[strategy], "epilogue": formula}) == [], formula
 
 
@@ -156,7 +118,7 @@ SUMS = {
 }
 
 
-@pytest.mark.parametrize("more", [STRATEGIES["split k"], {"mainloop": TILED, "order": "column_major"}, STRATEGIES["wgmma"]])
+@pytest.mark.parametrize("more", [*STRATEGIES.values(), {"mainloop": TILED, "order": "column_major"}], ids=[*STRATEGIES, "column major"])
 def test_sums_are_right_in_any_direction(more: dict[str, Any]) -> None:
     assert verified({"kind": "gemm", **more, "epilogue": SUMS}) == []
 

@@ -1,0 +1,58 @@
+"""Formulas for epilogues, drawn by chance."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+AXES: dict[str, tuple[str, ...]] = {
+    "gemm": ("all", "memory", "row", "column", "element"),
+    "elementwise": ("all", "row", "column", "element"),
+    "reduction": ("all", "element"),
+    "conv2d": ("all", "channel", "element"),
+    "cpu_gemm": ("all", "row", "column", "element"),
+}
+"""Along which axes the inputs of a family's formulas may differ."""
+
+UNARY = (
+    *("silu({0})", "gelu({0})", "gelu_tanh({0})", "tanh({0})", "sigmoid({0})", "relu({0})", "abs({0})", "-{0}", "square(0.125 * {0})"),
+    *("exp(min(0.125 * {0}, 3))", "sqrt(abs({0}))", "clamp({0}, -2, 30)", "softplus({0})", "erf({0})", "leaky_relu({0}, 0.25)"),
+    *("rsqrt(square({0}) + 1)", "elu({0}, 0.5)", "hard_swish({0})", "log(abs({0}) + 1)", "bfloat16({0})", "float16(0.0625 * {0})"),
+)
+BINARY = ("{0} + {1}", "{0} - {1}", "{0} * {1}", "{0} / (abs({1}) + 1)", "min({0}, {1})", "max({0}, {1})", "fma({0}, 0.5, {1})",
+          "{0} if {0} > {1} else 0.5 * {1}")  # fmt: skip
+
+
+def drawn(rng: Random, axes: tuple[str, ...], product: bool) -> dict[str, Any]:
+    """A formula: operands, two or three intermediate values, and for products further outputs."""
+    inputs: dict[str, Any] = {}
+    for number in range(rng.randint(1, 3)):
+        per = rng.choice(axes)
+        kind = "f32" if per in ("all", "memory") or not product else rng.choice(["f32", "f16", "bf16", "s8", "u8"])
+        inputs[f"given{number}"] = {"per": per, "type": kind}
+    known = ["acc", *inputs]
+    let: dict[str, str] = {}
+    unused = [*inputs]
+    for number in range(rng.randint(2, 3)):
+        first, second = (f"({rng.choice(known)})" for _ in range(2))
+        if unused:
+            second = unused.pop()
+        text = rng.choice(BINARY).format(rng.choice(UNARY).format(first), second)
+        let[f"t{number}"] = rng.choice((text, rng.choice(UNARY).format(f"({text})")))
+        known.append(f"t{number}")
+    for name in unused:
+        let["t0"] += f" + {name}"
+    result = " + ".join(name for name in let)
+    outputs: dict[str, Any] = {}
+    if product:
+        result = rng.choice((result, f"{result} if row >= column else 0"))
+        if rng.random() < 0.7:
+            outputs["saved"] = {"value": rng.choice(list(let)), "type": rng.choice(["f32", "f16", "bf16"])}
+        if rng.random() < 0.5:
+            outputs["positive"] = {"value": f"{rng.choice(list(let))} > 0", "type": "bool"}
+        if rng.random() < 0.7:
+            outputs["reach"] = {"reduce": rng.choice(["max", "min", "absmax"]), "per": rng.choice(["all", "row", "column"]), "of": "t0"}
+        if rng.random() < 0.5:
+            reduce = rng.choice(["sum", "sum_of_squares"])
+            outputs["added"] = {"reduce": reduce, "per": rng.choice(["all", "row", "column"]), "of": rng.choice(list(let))}
+    return {"inputs": inputs, "let": let, "outputs": {**outputs, "value": result}}
