@@ -67,7 +67,7 @@ def work(case: Case) -> int:
 
 
 def empty(case: Case) -> bool:
-    """Whether a product has no rows, columns or terms, so that hardly any code of its kernel runs."""
+    """True if a product has no rows, columns or terms, so that hardly any code of its kernel runs."""
     return any(case.dimensions.get(name) == 0 for name in ("m", "n", "k", "outer", "reduced", "inner", "elements"))
 
 
@@ -97,7 +97,7 @@ def trial(number: int, seed: int, case_seconds: float = CASE_SECONDS, assembled:
 
 
 def accepted(spec: dict[str, Any]) -> bool:
-    """Whether a spec becomes a plan."""
+    """True if a spec becomes a plan."""
     try:
         gemmgen.plan(spec)
     except GemmgenError:

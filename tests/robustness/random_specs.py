@@ -55,7 +55,23 @@ _MODERATE = 512
 _FORMULA_ONE_IN = 4
 _SHARES = {"gemm": 55, "reduction": 20, "conv2d": 13, "elementwise": 5, "cpu_gemm": 7}
 """Percentages in which the kinds are drawn."""
-_SIZES = ("m", "n", "k", "p", "q", "stages", "slices", "persistent_blocks", "unroll", "threads", "columns", "rows", "lanes", "group", "consumers")
+_SIZES = (
+    "m",
+    "n",
+    "k",
+    "p",
+    "q",
+    "stages",
+    "slices",
+    "persistent_blocks",
+    "unroll",
+    "threads",
+    "columns",
+    "rows",
+    "lanes",
+    "group",
+    "consumers",
+)
 """Fields of which a kernel's length and work depend."""
 
 

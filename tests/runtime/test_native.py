@@ -16,6 +16,7 @@ from gemmgen.codegen.rendering import render
 from gemmgen.core.errors import EnvironmentMissing, LaunchError
 from gemmgen.kernels.family import Case
 from gemmgen.runtime.native import LoadedLibrary, NativeBackend, NativeKernel
+from gemmgen.toolchain.compilation import compile_host_plan
 from gemmgen.toolchain.host import HostBinary, compile_c
 from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.runner import verify_binary
@@ -44,6 +45,11 @@ def test_a_kernel_is_called_on_arrays(kernel: NativeKernel) -> None:
     a, b, c = product(70, 51, 33)
     kernel(A=a, B=b, C=c)
     assert (c == a @ b).all()
+
+
+def test_formulas_of_extrema_are_right_beside_blocks() -> None:
+    plan = gemmgen.plan({**blocked(**SMALL), "epilogue": [{"op": "formula", "value": "max(min(acc, 3), -2)"}]})
+    assert verify_binary(plan, compile_host_plan(plan), NativeBackend()).passed
 
 
 def test_a_slice_is_worked_on_in_place(kernel: NativeKernel) -> None:

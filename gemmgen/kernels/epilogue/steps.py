@@ -380,10 +380,12 @@ def apply_steps(
     coordinates: Mapping[str, npt.NDArray[Any]] | None = None,
     outputs: dict[str, Tracked] | None = None,
 ) -> Tracked:
-    """Value and error bound after all steps; ``read`` gives the values of an access, shaped to broadcast against the value, and so are the
-    ``coordinates``. Values of further outputs are added to ``outputs`` under their names."""
+    """Value and error bound after all steps, for every element of ``value`` even where no step reads it; ``read`` gives the values of an
+    access, shaped to broadcast against the value, and so are the ``coordinates``. Values of further outputs are added to ``outputs`` under
+    their names."""
     import numpy as np
 
+    before = value.value.shape
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):
         for step in steps:
             given = {access.operand.name: _as_computed(access, read(access), access.computed(step.kind)) for access in step.accesses}
@@ -394,7 +396,8 @@ def apply_steps(
             value = names[VALUE]
             if outputs is not None:
                 outputs |= {store.name: names[store.name] for store in step.stores}
-    return value
+    shape = np.broadcast_shapes(before, value.value.shape)
+    return Tracked(np.broadcast_to(value.value, shape), np.broadcast_to(value.bound, shape), value.kind)
 
 
 def _as_computed(access: Access, values: npt.NDArray[Any], kind: DataType) -> Tracked:

@@ -99,9 +99,8 @@ def cases(plan: GemmPlan) -> list[Case]:
         cases.append(case_of(name, packed(plan, promised(plan, empty), batch=2), scalars["integers"], "integers"))
     if "slices" in uneven:
         for slices in (2, 5, 70):  # of those, slices of one step, and slices without any
-            cut = {**uneven, "slices": slices}
-            cases.append(case_of(f"k in {slices} slices", cut, scalars["integers"], "integers"))
-        cases.append(case_of("k in 3 slices", {**uneven, "slices": 3}, scalars[second], second))
+            cases.append(case_of(f"k in {slices} slices", _cut(plan, uneven, slices), scalars["integers"], "integers"))
+        cases.append(case_of("k in 3 slices", _cut(plan, uneven, 3), scalars[second], second))
     if plan.batched:
         cases += _batch_cases(plan, uneven, scalars)
     if plan.grouped:
@@ -120,13 +119,20 @@ def deep_cases(plan: GemmPlan) -> list[Case]:
         size = promised(plan, (plan.tile_m + 3, plan.tile_n // 2 + 1, plan.least_depth + plan.step_k))
         found.append(case_of(INFINITE_LINES, packed(plan, size, batch=2), scalars, "nonfinite"))
     if isinstance(decomposition, StreamK):
-        name, depth, further = "more steps than blocks", plan.step_k * (decomposition.blocks + 5) + 1, {}
+        name, depth, slices = "more steps than blocks", plan.step_k * (decomposition.blocks + 5) + 1, 0
     elif isinstance(decomposition, SplitKLast):
-        name, depth, further = f"{_DEEP_SLICES} whole slices", plan.slice_k * (_DEEP_SLICES - 1) + 1, {"slices": _DEEP_SLICES}
+        name, depth, slices = f"{_DEEP_SLICES} whole slices", plan.slice_k * (_DEEP_SLICES - 1) + 1, _DEEP_SLICES
     else:
         return found
-    size = promised(plan, (plan.tile_m // 2 + 1, plan.tile_n // 2 + 1, depth))
-    return [*found, case_of(name, packed(plan, size) | further, scalars, "integers")]
+    size = packed(plan, promised(plan, (plan.tile_m // 2 + 1, plan.tile_n // 2 + 1, depth)))
+    return [*found, case_of(name, _cut(plan, size, slices) if slices else size, scalars, "integers")]
+
+
+def _cut(plan: GemmPlan, sizes: dict[str, int], slices: int) -> dict[str, int]:
+    """The sizes with another number of slices, and what depends on it."""
+    found = {**sizes, "slices": slices}
+    dependent = {d.name: d.default for d in plan.sequence.dimensions if d.default is not None and "slices" in d.default.names}
+    return found | {name: formula.evaluate(found) for name, formula in dependent.items()}
 
 
 def cases_of_several_tiles(plan: GemmPlan) -> list[Case]:

@@ -31,7 +31,12 @@ FRAGMENTS = {
     "tile": {"threadblock": {"m": 32, "n": 32, "k": 32}, "warp": {"m": 32, "n": 16}},
     "stages": 2,
 }
-NARROW = {"strategy": "narrow_weights", "tile": {"threadblock": {"m": 16, "n": 64, "k": 64}, "warp": {"m": 16, "n": 32}}, "bits": 8, "group": 64}
+NARROW = {
+    "strategy": "narrow_weights",
+    "tile": {"threadblock": {"m": 16, "n": 64, "k": 64}, "warp": {"m": 16, "n": 32}},
+    "bits": 8,
+    "group": 64,
+}
 WARPGROUPS = {"strategy": "tensor_core", "tile": {"m": 64, "n": 32, "k": 64}, "consumers": 1, "stages": 2}
 HALVES = {"a": "bf16", "b": "bf16", "c": "bf16"}
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -72,6 +77,7 @@ MAY_BE_ZERO = ("sums_at", "padding_h", "padding_w")
 """Dimensions of cases with elements that may be 0."""
 COUNT = int(os.environ.get("GEMMGEN_FORMULAS", "2"))
 """Formulas that are drawn for each strategy and family: 2 in ordinary runs; more, by this variable, in thorough ones."""
+
 
 def verified(fields: dict[str, Any]) -> list[str]:
     """Failures of the smallest cases of every kind of data."""
@@ -121,6 +127,19 @@ SUMS = {
 @pytest.mark.parametrize("more", [*STRATEGIES.values(), {"mainloop": TILED, "order": "column_major"}], ids=[*STRATEGIES, "column major"])
 def test_sums_are_right_in_any_direction(more: dict[str, Any]) -> None:
     assert verified({"kind": "gemm", **more, "epilogue": SUMS}) == []
+
+
+def test_sums_lie_behind_the_slices_of_a_launch() -> None:
+    plan = gemmgen.plan(
+        {"kind": "gemm", **STRATEGIES["mma_sync"], "decomposition": {"scheme": "split_k_parallel", "slices": "launch"}, "epilogue": SUMS}
+    )
+    cut = [case for case in oracle_of("gemm").cases(plan) if case.name in ("k in 2 slices", "k in 5 slices")]
+    assert len(cut) == 2 and verify_binary(plan, compile_plan(plan), EmulatorBackend(), cases=cut).passed
+
+
+def test_values_that_do_not_depend_on_the_product_are_right() -> None:
+    formula = {"inputs": {"given": {"per": "channel"}}, "outputs": {"value": "given + 1"}}
+    assert verified({**FAMILIES["conv2d"], "epilogue": formula}) == []
 
 
 def test_an_infinity_without_a_known_sign_leaves_extrema_open() -> None:
