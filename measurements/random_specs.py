@@ -1,13 +1,14 @@
 """Random specs, compiled and verified: PYTHONPATH=tests python measurements/random_specs.py --count 10000 --seed 22 --jobs 2.
 
-Each spec is a shipped one with a few fields changed, and its number decides which: every mechanism of a family is as likely as any
-other, one spec in four has a drawn formula as its epilogue, three in four have small tiles. Kernels for GPUs run on the emulator, those for
-processors natively. The smallest of a spec's cases with elements comes first, then the others by chance, as many as --seconds of processor
-time allow; after the first, cases of more than 2^24 steps are left out. --assembled 4 has ptxas assemble every fourth one only; the others are compiled to PTX. A journal, build/random_specs.jsonl
-unless told, has a line for each spec; the same command goes on where it was stopped, --hours ends it in time, and --first begins
-elsewhere, for parts on several machines, whose journals --merge puts together. The result is written beside this file: how many were
-accepted, verified, refused for their size, or cut off, and every failure with its spec; under "before", runs whose journals are gone.
---again runs the failures of the result on all their cases, and writes what became of each under "again".
+Each spec is a shipped one with a few fields changed, and its number decides which: every mechanism of a family is as likely as any other,
+one spec in four has a drawn formula as its epilogue, three in four have small tiles. Kernels for GPUs run on the emulator, those for
+processors natively. The smallest of a spec's cases with elements comes first, then the others by chance, as many as --seconds of
+processor time allow; after the first, cases of more than 2^24 steps are left out. --assembled 4 has ptxas assemble every fourth one only;
+the others are compiled to PTX. A journal, build/random_specs.jsonl unless told, has a line for each spec; the same command goes on where
+it was stopped, --hours ends it in time, and --first begins elsewhere, for parts on several machines, whose journals --merge puts
+together. The result is written beside this file: how many were accepted, verified, refused for their size, or cut off, and every failure
+with its spec; under "before", runs whose journals are gone. --again runs the failures of the result on all their cases, and writes what
+became of each under "again".
 """
 
 from __future__ import annotations

@@ -143,8 +143,8 @@ class SpecMaker:
         return self._changed(copy.deepcopy(self._shipped[self.rng.choice(sorted(self._shipped))]), changes)
 
     def spread(self, accepted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """A varied spec of a mechanism drawn from all alike of its kind, now and then with a drawn formula as its epilogue. Three in four are made
-        small: their sizes are halved as long as ``accepted`` takes the result."""
+        """A varied spec of a mechanism drawn from all alike of its kind, one in four with a drawn formula as its epilogue. Three in four
+        are made small: their sizes are halved as long as ``accepted`` takes the result."""
         (kind,) = self.rng.choices(list(_SHARES), list(_SHARES.values()))
         alike = _mechanisms()[kind]
         spec = copy.deepcopy(self._shipped[self.rng.choice(alike[self.rng.choice(sorted(alike))])])

@@ -124,8 +124,8 @@ def deep_cases(plan: GemmPlan) -> list[Case]:
         name, depth, slices = f"{_DEEP_SLICES} whole slices", plan.slice_k * (_DEEP_SLICES - 1) + 1, _DEEP_SLICES
     else:
         return found
-    size = packed(plan, promised(plan, (plan.tile_m // 2 + 1, plan.tile_n // 2 + 1, depth)))
-    return [*found, case_of(name, _cut(plan, size, slices) if slices else size, scalars, "integers")]
+    sizes = packed(plan, promised(plan, (plan.tile_m // 2 + 1, plan.tile_n // 2 + 1, depth)))
+    return [*found, case_of(name, _cut(plan, sizes, slices) if slices else sizes, scalars, "integers")]
 
 
 def _cut(plan: GemmPlan, sizes: dict[str, int], slices: int) -> dict[str, int]:
