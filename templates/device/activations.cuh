@@ -1,5 +1,5 @@
-// Activations that are as accurate as float32 everywhere, in their tails too: no 1 is added to what nearly cancels it,
-// and no exponential overflows.
+// Activations with float32 accuracy everywhere, including their tails: no 1 is added to a value that nearly cancels
+// it, and no exponential overflows.
 
 // x / (1 + e^-x).
 __device__ __forceinline__ float silu(float x)

@@ -1,4 +1,4 @@
-// Copies from global to shared memory that threads start and that go on without them (cp.async).
+// Asynchronous copies from global to shared memory, started by threads that do not wait for them (cp.async).
 
 // Starts to copy kBytes, 4, 8 or 16, to shared memory: the first `bytes` of them are read, the others become 0.
 template <int kBytes>

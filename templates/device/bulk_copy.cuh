@@ -11,8 +11,8 @@ __device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map)
     asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
 }
 
-// Starts to copy the box at (x, y) to shared memory; its bytes arrive at the barrier. What lies outside of the tensor
-// is filled.
+// Starts to copy the box at (x, y) to shared memory; its bytes arrive at the barrier. Elements outside the tensor are
+// filled.
 __device__ __forceinline__ void load_box_2d(unsigned target, const TensorMap& map, unsigned barrier, int x, int y)
 {
     asm volatile(
@@ -20,8 +20,8 @@ __device__ __forceinline__ void load_box_2d(unsigned target, const TensorMap& ma
         :: "r"(target), "l"(&map), "r"(barrier), "r"(x), "r"(y) : "memory");
 }
 
-// Starts to copy the box at (x, y, z) to shared memory; its bytes arrive at the barrier. What lies outside of the
-// tensor is filled.
+// Starts to copy the box at (x, y, z) to shared memory; its bytes arrive at the barrier. Elements outside the tensor
+// are filled.
 __device__ __forceinline__ void load_box_3d(
     unsigned target, const TensorMap& map, unsigned barrier, int x, int y, int z)
 {
@@ -106,7 +106,7 @@ __device__ __forceinline__ void multicast_pixels(
            "h"(static_cast<unsigned short>(dx)), "h"(static_cast<unsigned short>(dy)) : "memory");
 }
 
-// Starts to copy a box from shared memory to (x, y); what lies outside of the tensor is left out.
+// Starts to copy a box from shared memory to (x, y); elements outside the tensor are skipped.
 __device__ __forceinline__ void store_box_2d(const TensorMap& map, unsigned source, int x, int y)
 {
     asm volatile(
@@ -114,7 +114,7 @@ __device__ __forceinline__ void store_box_2d(const TensorMap& map, unsigned sour
         :: "l"(&map), "r"(source), "r"(x), "r"(y) : "memory");
 }
 
-// Starts to copy a box from shared memory to (x, y, z); what lies outside of the tensor is left out.
+// Starts to copy a box from shared memory to (x, y, z); elements outside the tensor are skipped.
 __device__ __forceinline__ void store_box_3d(const TensorMap& map, unsigned source, int x, int y, int z)
 {
     asm volatile(
@@ -135,7 +135,7 @@ __device__ __forceinline__ void store_boxes_wait()
     asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(kPending) : "memory");
 }
 
-// Makes what this thread wrote to shared memory known to the copy engine and to the tensor cores.
+// Makes this thread's writes to shared memory visible to the copy engine and to the tensor cores.
 __device__ __forceinline__ void fence_async_proxy()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

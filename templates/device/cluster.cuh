@@ -14,7 +14,7 @@ __device__ __forceinline__ void sync_cluster()
     asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
 }
 
-// The address in another block of the cluster of what this address names here.
+// The address of the same object in the shared memory of another block of the cluster.
 __device__ __forceinline__ unsigned address_in_block(unsigned address, int block)
 {
     unsigned remote;

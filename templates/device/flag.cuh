@@ -1,6 +1,6 @@
 // Numbers by which blocks tell each other how far they are.
 
-// Reads a number that another block writes; what that block had written before is then visible, too.
+// Reads a number that another block writes; that block's earlier writes are visible afterwards.
 __device__ __forceinline__ int load_acquire(const int* source)
 {
     int value;
@@ -18,7 +18,7 @@ __device__ __forceinline__ void wait_until(Condition holds)
         __nanosleep(pause);
 }
 
-// Waits until another block has written this value; what that block had written before is then visible, too.
+// Waits until another block has written this value; that block's earlier writes are visible afterwards.
 __device__ __forceinline__ void wait_for_value(const int* source, int value)
 {
     wait_until([&] { return load_acquire(source) == value; });

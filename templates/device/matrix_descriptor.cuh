@@ -4,8 +4,8 @@
 // Bytes in which descriptors count.
 constexpr int kDescriptorUnit = 16;
 
-// The lower half for an address. kLeadingBytes: from a row's end to what follows it along m or n; of no account where
-// rows run along k.
+// The lower half for an address. kLeadingBytes: from a row's end to the next elements along m or n; ignored where rows
+// run along k.
 template <int kLeadingBytes>
 __device__ __forceinline__ unsigned descriptor_position(unsigned address)
 {

@@ -15,9 +15,9 @@ __device__ __forceinline__ float scaled(float value, int exponent)
     return value * power_of_two(half) * power_of_two(bounded - half);
 }
 
-// The float16 nearest to a value, and what it leaves, 2^11 times, as another: 22 to 24 bits together. The second is
-// rounded in the direction of the value, away from zero: on the average that makes up for what tensor cores cut off of
-// sums.
+// The float16 nearest to a value, and the remainder, times 2^11, as another: 22 to 24 bits together. The second is
+// rounded in the direction of the value, away from zero: on average this compensates for the bits that tensor cores
+// truncate from sums.
 __device__ __forceinline__ void split_f16x2(float value, unsigned short (&parts)[2])
 {
     float high;
@@ -29,7 +29,7 @@ __device__ __forceinline__ void split_f16x2(float value, unsigned short (&parts)
     parts[1] ^= sign >> 16;
 }
 
-// The bfloat16 nearest to a value, the one nearest to what that leaves, and once more: all 24 bits.
+// The bfloat16 nearest to a value, the one nearest to the remainder, and once more: all 24 bits.
 __device__ __forceinline__ void split_bf16x3(float value, unsigned short (&parts)[3])
 {
     #pragma unroll
@@ -39,7 +39,7 @@ __device__ __forceinline__ void split_bf16x3(float value, unsigned short (&parts
     }
 }
 
-// The bfloat16 numbers nearest to two values, that of the first in the lower half; the values become what these leave.
+// The bfloat16 numbers nearest to two values, the first in the lower half; the values become the remainders.
 __device__ __forceinline__ unsigned split_off_bf16(float2& values)
 {
     unsigned nearest;
@@ -49,7 +49,7 @@ __device__ __forceinline__ unsigned split_off_bf16(float2& values)
     return nearest;
 }
 
-// The tf32 nearest to a value, and what it leaves as another: 22 to 24 bits together. The second is rounded in the
+// The tf32 nearest to a value, and the remainder as another: 22 to 24 bits together. The second is rounded in the
 // direction of the value, away from zero, as for float16.
 __device__ __forceinline__ void split_tf32x2(float value, unsigned (&parts)[2])
 {
@@ -61,7 +61,7 @@ __device__ __forceinline__ void split_tf32x2(float value, unsigned (&parts)[2])
     parts[1] = (same_sign ? rest + ~kBits : rest) & kBits;
 }
 
-// Adds a value to a sum, and returns what that rounded off.
+// Adds a value to a sum, and returns the rounding error of that addition.
 __device__ __forceinline__ float add_compensated(float& sum, float value)
 {
     const float before = sum;

@@ -8,7 +8,7 @@ __device__ __forceinline__ void store_matrices(unsigned row, unsigned a, unsigne
         :: "r"(row), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
 
-// Stores four matrices, each transposed: what lanes hold of a row becomes a column.
+// Stores four matrices, each transposed: the row that lanes hold becomes a column.
 __device__ __forceinline__ void store_matrices_transposed(unsigned row, unsigned a, unsigned b, unsigned c, unsigned d)
 {
     asm volatile(

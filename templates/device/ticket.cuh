@@ -1,6 +1,6 @@
 // Meetings of blocks.
 
-// True in the last of `blocks` blocks to arrive: it sees what the others wrote, and sets the ticket to 0 again.
+// True in the last of `blocks` blocks to arrive: it sees the writes of the others, and resets the ticket to 0.
 __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
 {
     __shared__ bool last;

@@ -76,7 +76,7 @@ __device__ __forceinline__ void load_fragments_b(
 }
 
 // Starts to copy a tile to shared memory, in vectors of Tile::kVector elements by kThreads threads: `along` counts
-// elements of a row in global memory, `row` these. What lies outside of the matrix is not read and becomes 0.
+// elements of a row in global memory, `row` these. Elements outside the matrix are not read and become 0.
 template <class Tile, int kThreads>
 __device__ __forceinline__ void copy_tile(
     unsigned target, const typename Tile::Element* __restrict__ matrix, int ld, int first_row, int first_along,

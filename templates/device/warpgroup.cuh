@@ -33,8 +33,7 @@ __device__ __forceinline__ void wgmma_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(kPending) : "memory");
 }
 
-// Waits for the other threads of a group; every group has a barrier of its own, of those that the block's barrier
-// leaves.
+// Waits for the other threads of a group; every group has a separate named barrier, after the block's barrier 0.
 template <int kThreads>
 __device__ __forceinline__ void sync_group(int group)
 {
