@@ -134,7 +134,7 @@ def _main_loop(analysis: Analysis, kernel: Residency, code: KernelCode, main: Ma
         lines.append((name, ", ".join(f"{number} of {counted(width, 'byte')} a lane" for width, number in widths.items())))
     for name, distance in main.distances.items():
         warps = f"; {distance * _warps_of_scheduler(kernel):,} with those of the other warps" if kernel.occupancy.blocks_per_sm else ""
-        text = f"{counted(distance, 'instruction')} at least between a load and the first use of what it loads"
+        text = f"{counted(distance, 'instruction')} at least between a load and the first use of the loaded value"
         lines.append((f"latency of {name}", f"{text}{warps}"))
     barriers = mix.classes.get("barrier", 0)
     lines.append(("barriers", str(barriers) if barriers else "none"))
@@ -210,7 +210,7 @@ def fetch_lines(fetched: Sequence[Fetch], operations: float, unit: str, l2: Figu
 def _fetch_rate(fetched: Sequence[Fetch], seconds: float, memory: Figure | None) -> str:
     """Rate at which tiles were fed, as a fraction of the memory bandwidth; the L2 served any excess."""
     achieved = sum(fetch.moved for fetch in fetched) / seconds
-    text = f"{rate(achieved, 'B/s')} with what tiles fetch again"
+    text = f"{rate(achieved, 'B/s')} including data that tiles fetch again"
     if memory is None:
         return text
     part = achieved / memory.value

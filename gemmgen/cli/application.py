@@ -107,7 +107,7 @@ class Application(click.Group):
             print_error(": ".join(str(part) for part in (error.filename, error.strerror) if part))
             _silence(sys.stdout)
             return exit_codes.USAGE
-        except UserWarning as error:  # which gemmgen gives where it goes on; told to take warnings for errors, it does not
+        except UserWarning as error:  # gemmgen warns where it continues; with -W error it stops instead
             print_error(f"{error} (warnings are errors: -W or PYTHONWARNINGS)")
             return exit_codes.USAGE
         except Exception:

@@ -58,9 +58,9 @@ def check_report_options(function: Callable[..., Any]) -> Callable[..., Any]:
     path = click.Path(dir_okay=False, path_type=Path)
     options: list[Decorator[Any]] = [
         click.option("--junit", "junit_file", type=path, metavar="FILE", help="Write the outcome as JUnit XML."),
-        click.option("--sarif", "sarif_file", type=path, metavar="FILE", help="Write what failed as SARIF."),
+        click.option("--sarif", "sarif_file", type=path, metavar="FILE", help="Write the failures as SARIF."),
         click.option(
-            "--annotations", "--github", "annotations", is_flag=True, help="Tell what failed as annotations of GitHub's workflows."
+            "--annotations", "--github", "annotations", is_flag=True, help="Report failures as annotations of GitHub workflows."
         ),
     ]
 

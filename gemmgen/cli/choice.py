@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 RUNNERS_UP = 5
 _SOURCES = {
-    "measured": "measured: the table has this very problem",
-    "interpolated": "the model, corrected by what the table holds of the instance on the nearest problems",
+    "measured": "measured: the table has this exact problem",
+    "interpolated": "the model, corrected by the table's times of this instance on the nearest problems",
     "model": "the model alone",
 }
-_CORRECTED = "the model, corrected by what the table holds of other instances on the nearest problems"
+_CORRECTED = "the model, corrected by the table's times of other instances on the nearest problems"
 
 
 def explain_choice(text: str, device: Device, as_json: bool, architecture: Architecture | None = None) -> None:

@@ -10,7 +10,7 @@ from typing import TextIO
 from gemmgen.cli.output import count
 
 _FIRST_SECONDS = 2.0
-"""Launches that end sooner are not told."""
+"""Shorter launches print no progress."""
 _LINE_SECONDS = 10.0
 """Between two lines where there is no terminal to write over the last one."""
 _TERMINAL_SECONDS = 0.25

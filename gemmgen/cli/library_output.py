@@ -43,7 +43,7 @@ def print_list(entries: Sequence[Entry], folder: LibraryFolder) -> None:
             Column("verified"),
             Column("proved"),
             Column("beside peer", "right"),
-            Column("what it is for", folds=True),
+            Column("purpose", folds=True),
         ],
         rows,
     )

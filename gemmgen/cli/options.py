@@ -131,7 +131,7 @@ def architectures_option(help_text: str) -> Decorator[Any]:
 
 
 LARGEST_SIZE = 2**62
-"""Of a dimension: far beyond what any kernel takes, which then says so itself."""
+"""Largest dimension that is parsed. Every kernel has a lower limit, and reports it itself."""
 
 
 def parse_size(text: str) -> tuple[int, ...]:

@@ -139,7 +139,7 @@ def choice_line(chosen: ChosenKernel) -> str:
     """The choice and the runners-up, in a line."""
     choice = chosen.choice
     if choice is None:
-        return f"{chosen.problem.text}: takes {chosen.plan.name}, what operations take here for its class of shapes"
+        return f"{chosen.problem.text}: takes {chosen.plan.name}, the kernel that operations use on this machine for this class of shapes"
     option = choice.chosen
     changed = f", with another {', '.join(option.fit.derived)}" if option.fit.derived else ""
     others = [f"{other.candidate.label} {duration(other.seconds)}" for other in choice.options if other is not option]

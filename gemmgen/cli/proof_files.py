@@ -94,7 +94,7 @@ def read_foreign(
         if name in described:
             arguments.append(described[name])
         elif is_pointer:
-            raise GemmgenError(f"say what the parameter {name} points to: --array '{name}=in f32[...]', with out or inout if it is written")
+            raise GemmgenError(f"pointer parameter {name} needs an array: --array '{name}=in f32[...]', with out or inout if it is written")
         elif parameter.count > 1 or parameter.type not in ("u32", "s32", "b32", "u64", "s64", "b64", "f32", "f64"):
             raise GemmgenError(f"the parameter {name} is no pointer, integer or float: proofs of such kernels are not supported")
         else:

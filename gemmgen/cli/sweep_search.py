@@ -138,7 +138,7 @@ def describe_search(search: Search, found: SearchResult) -> list[str]:
     if found.exhausted:
         lines.append("There are no more points in this space.")
     elif known == len(found.trials) and not found.interrupted:
-        lines.append(f"All {search.trials:,} trials were known; a larger --trials goes on.")
+        lines.append(f"All {search.trials:,} trials were known; a larger --trials continues the search.")
     front = found.front if len(search.objectives) > 1 else found.ranking[:1]
     if front:
         goals = " against ".join(str(goal) for goal in search.objectives)
@@ -150,7 +150,7 @@ def describe_search(search: Search, found: SearchResult) -> list[str]:
 
 
 def search_json(search: Search, found: SearchResult) -> dict[str, Any]:
-    """The same for programs."""
+    """The result of a search as JSON."""
     return {
         "sampler": search.sampler,
         "objectives": [{"metric": goal.metric, "direction": goal.direction} for goal in search.objectives],

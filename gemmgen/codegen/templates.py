@@ -40,7 +40,7 @@ _MARKS = re.compile(r"\{[{%](.*?)[%}]\}", re.DOTALL)
 _USED = re.compile(r"(?<![\w.])\w+(?=[.\[])")
 """Names that may be those of building blocks, between Jinja's marks."""
 _BOUND = re.compile(r"\{%-? (?:set ([\w, ]+)|macro \w+\(([^)]*)\)|for ([\w, ]+?) in|import \S+ as (\w+))")
-"""Names that a template gives to values of its own, or imports itself."""
+"""Names that a template defines or imports itself."""
 _MACRO = re.compile(r"\{%-? *macro (\w+)\(.*?\{%-? *endmacro *-?%\}", re.DOTALL)
 _USED_MACROS: ContextVar[set[tuple[str, str]] | None] = ContextVar("_USED_MACROS", default=None)
 _EMPTY_LINE = re.compile(rf"^[ \t]*{_NOTHING}\n?", re.MULTILINE)

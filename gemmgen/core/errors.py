@@ -20,7 +20,7 @@ class Reason:
     need: str
     hint: str = ""
     fault: str = ""
-    """The mistake in words, where what it got and what it needs do not tell it."""
+    """The mistake in words, where the value found and the requirement do not explain it."""
 
     def __str__(self) -> str:
         """The reason on one line, even if its parts contain line breaks."""

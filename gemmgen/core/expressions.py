@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 MAXIMUM_DEPTH = 200
-"""Levels of a tree. Those who walk it by recursion need the stack for so many."""
+"""Maximum depth of a tree. Recursive walks need a stack for as many levels."""
 
 BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 _DESCRIPTORS = ("/dev/fd/", "/dev/std", "/proc/")
-"""Names that stand for what a process has open: /dev/stdin, /dev/fd/63 as shells write it for <(command)."""
+"""Names of open files of a process: /dev/stdin, /dev/fd/63 as shells write it for <(command)."""
 
 
 MAXIMUM_BYTES = 2**27

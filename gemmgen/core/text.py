@@ -14,7 +14,7 @@ _ALIKE, _BEHIND = 0.65, 0.12
 """Least likeness of a name that is suggested, and how much less alike than the best it may be."""
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""All but tab and line feed: controls of C0 and C1, and what turns the direction of writing around (unicode.org, UAX #9)."""
+"""All but tab and line feed: controls of C0 and C1, and characters that reverse the direction of writing (unicode.org, UAX #9)."""
 _LOG_COMMAND = re.compile(r"^([^\S\n]*):(?=:)|##(?=\[|vso\[|teamcity\[)", re.MULTILINE)
 """Beginnings of commands in logs: ``::stop-commands::`` of GitHub, which looks at the start of lines, ``##[error]`` and ``##vso[...]`` of
 Azure and ``##teamcity[...]``, which are found anywhere. Sections of GitLab need a control character."""
@@ -43,8 +43,8 @@ def _likeness(one: str, other: str) -> float:
 
 
 def printable(text: str, limit: int = MAXIMUM_CHARACTERS) -> str:
-    """``text`` with control characters written as escapes, with a space in what would be a command of a log (``: :error``), and with its
-    middle left out where it is longer than ``limit``."""
+    """``text`` with control characters written as escapes, with a space inserted into log commands (``: :error``), and with its middle
+    left out where it is longer than ``limit``."""
     if len(text) > limit:
         left_out = len(text) - limit
         text = f"{text[: limit - limit // 4]} ... ({left_out} characters left out) ... {text[len(text) - limit // 4 :]}"

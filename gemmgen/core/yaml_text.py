@@ -37,7 +37,7 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _INFINITE = re.compile(r"[-+]?\.(inf|Inf|INF)")
 _NOT_A_NUMBER = re.compile(r"\.(nan|NaN|NAN)")
 _WORD = re.compile(r"(?!(null|true|false)$)[a-z_]\w*", re.IGNORECASE)
-"""Text for sure: most scalars are, and are told apart by one look."""
+"""Scalars that are certainly text: most are, and this pattern recognises them quickly."""
 _OCTAL_BEFORE = re.compile(r"[-+]?0[0-9]+")
 _TEXT_SINCE = re.compile(
     r"(?P<truth>y|yes|on|n|no|off)|[-+]?(?P<sixty>[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?|0b[01_]+|[0-9][0-9_]*_[0-9_]*)", re.IGNORECASE

@@ -85,7 +85,7 @@ def _hint(problem: Problem, device: Device, architecture: Architecture) -> str:
         if other.architecture != architecture and is_served(problem.request, other.architecture)
     ]
     if elsewhere:
-        lines.append(f"What stands in the way is the {device.name} ({architecture.name}): served on {', '.join(sorted(elsewhere))}.")
+        lines.append(f"The {device.name} ({architecture.name}) does not support it: served on {', '.join(sorted(elsewhere))}.")
     for text, change in _variants(problem):
         try:
             if is_served(parse_problem(text), architecture):

@@ -103,7 +103,7 @@ def _option(text: str, device: Device) -> Option:
     assert choice is not None
     plan = choice.chosen.plan
     if orders := matcher_of(plan.spec.kind).operand_orders(plan):
-        order = "in an order of its own, which a bundle does not make; export it by itself"
+        order = "in a packed order, which a bundle does not produce; export the kernel by itself"
         raise SpecError(f"{text}: its kernel reads {', '.join(orders)} {order}")
     return choice.chosen
 

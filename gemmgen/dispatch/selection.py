@@ -105,8 +105,8 @@ def choose_by(
     among: Collection[str] | None = None,
     points: bool = True,
 ) -> Choice:
-    """The same by any table; None: by the model alone. ``without``: a row of the table that is not looked at; ``among``: the only
-    instances to choose from, by the names that tables call them; ``points``: False to choose among instances of files alone."""
+    """The choice by a given table; None: by the model alone. ``without``: a row of the table to ignore; ``among``: the only instances to
+    choose from, by their names in tables; ``points``: False to choose among instances of files alone."""
     target = architecture or device.architecture
     request = request.on(device)
     near = table.near(request, without) if table is not None else Near()

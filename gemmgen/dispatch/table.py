@@ -111,8 +111,8 @@ class Table:
     origin: Mapping[str, Any] = field(default_factory=dict)
     """Compiler, clocks, driver, date."""
     borrowed: bool = False
-    """True for a device that has none of its own, but the same architecture: times correct the model of that device, and none is taken
-    as it is."""
+    """True for another device of the same architecture that has no table: times correct the model of that device, and none is used
+    directly."""
 
     def near(self, request: Request, without: Row | None = None) -> Near:
         """The rows of the request's family with their distances, nearest first; ``without`` leaves one out. Only a row for this very

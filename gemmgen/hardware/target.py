@@ -204,8 +204,8 @@ class Device:
     def l2_roof(self) -> Figure:
         """Bytes per second that the L2 gives all SMs together: the vendor's figure where there is one, else the rate that the SMs can take.
 
-        The latter bounds from above, since nobody tells what the slices deliver and it was not measured by itself: kernels on an H200
-        were seen to get 25 to 47 of the 64 bytes a clock cycle.
+        The latter is an upper bound, since the throughput of the slices is neither documented nor measured by itself: kernels on an H200
+        reached 25 to 47 of the 64 bytes a clock cycle.
         """
         known = L2_SLICES_BYTES_PER_CLOCK.get(self.name)
         if known is not None:
@@ -259,7 +259,7 @@ class Device:
 
     @property
     def fp4_mma_roof(self) -> Figure | None:
-        """The rate of block-scaled `mma.sync` for 4-bit floats: twice that for bytes, whatever the sums (NVIDIA RTX Blackwell GPU
+        """The rate of block-scaled `mma.sync` for 4-bit floats: twice that for bytes, for either type of sums (NVIDIA RTX Blackwell GPU
         Architecture whitepaper: the RTX 5090 has 1676 dense FP4 TFLOP/s and 838 int8 TOP/s)."""
         return _divided(self.int8_mma_roof, 0.5) if self.architecture.compute_capability[0] == 12 else None
 

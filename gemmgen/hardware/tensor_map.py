@@ -241,7 +241,7 @@ def _malformed(m: TensorMap) -> Iterator[str]:
             yield f"box: {len(m.box)} sizes for {m.rank} axes"
         return
     if m.box:
-        yield "box: an im2col map has none; its channels and pixels say what a copy moves"
+        yield "box: an im2col map has none; its channels and pixels define the size of a copy"
     for name in ("lower", "upper"):
         corner = getattr(m.im2col, name)
         if len(corner) != m.rank - 2:

@@ -37,7 +37,7 @@ KINDS = {
     "wrong-at-shape": "computes another function at shapes other than the ones given",
     "wrong-for-data": "computes another function for data of other signs or magnitudes",
     "constant-output": "returns the same for different inputs",
-    "keeps-state": "returns what an earlier call left behind",
+    "keeps-state": "returns values that an earlier call left in memory",
     "special-values": "loses NaN or infinities, or makes them up",
     "imprecise": "errs by more than the bound of its computation",
     "race": "races, so that its result is a matter of luck",
@@ -49,9 +49,9 @@ KINDS = {
     "another-polynomial": "is another polynomial over a finite field",
     "traps": "ends by a trap or a failed assertion",
     "allocates": "allocates device memory or prints, where a kernel only computes",
-    "unknown": "uses what the emulator does not execute, so that nothing can be said for it",
+    "unknown": "uses instructions that the emulator does not execute, so no verdict is possible",
 }
-"""Kinds of failures, with what the candidate does."""
+"""Kinds of failures, each with a description of the candidate's behaviour."""
 SCHEDULES = 2
 STEP_LIMIT = 200_000
 POISON = 0xFF
@@ -410,7 +410,7 @@ class Referee:
         return found, meant
 
     def _check_field(self, inputs: Arrays, wanted: Arrays) -> None:
-        """The same polynomial as the reference, where the reference is one."""
+        """True if the candidate is the same polynomial as the reference, where the reference is one."""
         dependence = data_dependence(link(self.ptx, self.entry.symbol), (), DataFlow(link(self.ptx, self.entry.symbol)).hashed)
         if dependence.reason or dependence.choices:
             self.verdict.checks.append("no field test: data decide about control flow or values")

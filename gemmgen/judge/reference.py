@@ -95,7 +95,7 @@ class PythonReference:
     any_order: bool = False
 
     def answers(self, questions: Sequence[Question]) -> list[Arrays]:
-        """The function's results, from a process of its own."""
+        """The function's results, from a separate process."""
         return answers(self.file, self.function, questions)
 
 

@@ -1,4 +1,4 @@
-"""A spec of gemmgen's as the reference: its family's oracle says what every element must become."""
+"""A gemmgen spec as the reference: its family's oracle computes the expected value of every element."""
 
 from __future__ import annotations
 

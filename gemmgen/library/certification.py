@@ -35,7 +35,7 @@ def standing(plan: InstancePlan, architectures: Iterable[str], nvrtc_version: tu
         return Standing(False, "there is no library of gemmgen's here")
     entry = next((entry for entry in manifest["instances"] if entry["name"] == plan.name), None)
     if entry is None:
-        return Standing(False, "the library has no such instance; gemmgen verify gives evidence of your own")
+        return Standing(False, "the library has no such instance; run gemmgen verify to verify it yourself")
     if entry["digests"]["source"] != render(plan).digest:
         return Standing(False, "the library was built of another source")
     release, here = str(manifest["compiler"]["release"]), "{}.{}".format(*nvrtc_version)

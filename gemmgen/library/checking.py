@@ -22,7 +22,7 @@ from gemmgen.library.workers import cpus, run_tasks
 Progress = Callable[[str, int, int], None]
 
 _WITHOUT_FACTS = (
-    "it is about another source, other options or another compiler, or what the compiler says in it is not what the manifest records"
+    "it belongs to another source, other options or another compiler, or its compiler output differs from the manifest"
 )
 
 
@@ -202,7 +202,7 @@ def _check_again(
             )
             others.append((instance, architecture))
         elif recorded.kernels != fresh.kernels and not (recorded.spills or fresh.spills):
-            report.problems.append(Problem(name, "wrong", f"{architecture}: registers or memory are not what the compiler says"))
+            report.problems.append(Problem(name, "wrong", f"{architecture}: registers or memory differ from the compiler's output"))
         else:
             first.setdefault(instance.name, (instance, architecture))
     tasks = [*first.values(), *others]

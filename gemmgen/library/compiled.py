@@ -19,7 +19,7 @@ class Facts:
     """The part of a certificate that only the compiler can tell."""
 
     program: str
-    """Digest of the PTX with its line information, without what names the architecture or the instance."""
+    """Digest of the PTX with its line information, without the names of the architecture and the instance."""
     code: str
     """The same without line information."""
     kernels: Mapping[str, Mapping[str, int | None]]

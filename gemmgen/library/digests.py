@@ -44,7 +44,7 @@ def text_digest(text: str) -> str:
 
 
 def program_digests(ptx: str, name: str, formerly: str | None = None) -> dict[str, str]:
-    """Two digests of an instance's PTX without what names the architecture and the instance: ``program`` with its line
+    """Two digests of an instance's PTX without the names of the architecture and the instance: ``program`` with its line
     information, so that findings can be reported by source line, and ``code`` without.
 
     ``formerly``: another name, of which the digests are wanted that the same code had under it. Names of shared arrays hold the length of
@@ -58,7 +58,7 @@ def program_digests(ptx: str, name: str, formerly: str | None = None) -> dict[st
 
 
 def launch_digest(sequence: LaunchSequence) -> str:
-    """The digest of what a proof assumes of a launch: dimensions, constraints, arrays and grids, without the instance's name."""
+    """The digest of a proof's assumptions about a launch: dimensions, constraints, arrays and grids, without the instance's name."""
     return digest(json.dumps(sequence.to_json(), sort_keys=True).replace(sequence.name, "instance"))
 
 

@@ -90,7 +90,7 @@ def writable_folder() -> LibraryFolder:
     """The library of a checkout. Raises ``EnvironmentMissing`` in an installed gemmgen, whose files are not to be changed."""
     folder = shipped_folder()
     if folder.path.parent.name == "_resources":
-        raise EnvironmentMissing("this gemmgen is installed, not a checkout: name a folder of your own with --output")
+        raise EnvironmentMissing("this gemmgen is installed, not a checkout: name a writable folder with --output")
     return folder
 
 

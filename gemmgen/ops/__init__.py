@@ -4,7 +4,7 @@
 torch, CuPy and NumPy arrays, and arrays with DLPack or ``__cuda_array_interface__``. Arrays on a GPU are worked on there, on
 the caller's stream; arrays in host memory by kernels for the processor where there are any (``matmul`` of float32), else on the
 emulator, which is slow and exact. The first call with new layouts chooses an
-instance (``gemmgen explain --problem`` says which, and why), compiles it if the cache has not seen it, and remembers that;
+instance (``gemmgen explain --problem`` shows it with the reason), compiles it if it is not in the cache, and remembers it;
 later calls only launch. A layout that no kernel reads is copied by ``matmul``, and an error elsewhere. ``matmul``, ``grouped_matmul``,
 ``reduce`` and ``elementwise`` of torch tensors have derivatives; ``conv2d`` has none, and refuses tensors that require gradients.
 

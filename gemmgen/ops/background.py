@@ -16,7 +16,7 @@ from gemmgen.kernels.family import InstancePlan, KernelPlan
 from gemmgen.perf.cost_model import cost_model_of
 
 CALLS = 100
-"""Calls that an instance is expected to serve before the best is compiled: what it loses by them counts against it."""
+"""Calls that an instance is expected to serve before the best is compiled; its extra time in these calls counts against it."""
 LEAST_SECONDS = 0.04
 SECONDS_OF_A_REGISTER = 0.004
 FEW_REGISTERS = 30
@@ -109,6 +109,6 @@ class Compilers:
 def _tell(plan: InstancePlan, failure: Exception) -> None:
     """Warns that the fallback kernel remains in use."""
     reason = str(failure) if isinstance(failure, GemmgenError) else f"{type(failure).__name__}: {failure}"
-    text = f"{plan.name} could not be compiled, and another instance goes on in its place: {reason}"
+    text = f"{plan.name} could not be compiled; another instance remains in use: {reason}"
     with suppress(RuntimeWarning):  # where warnings are errors, nobody waits for one here
         warnings.warn(text, RuntimeWarning, stacklevel=2)

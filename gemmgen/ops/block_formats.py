@@ -48,7 +48,7 @@ def quantize_blocks(x: Any, format: Format = "nvfp4") -> tuple[Any, Any, float]:
         largest = np.max(np.where(np.isfinite(values), np.abs(values), 0), initial=0.0)
         factor = np.float32(largest / (LARGEST[format] * LARGEST_SCALE)) if largest > 0 else np.float32(1)
         block = BlockScale(k=16, type="e4m3", layout="tiles_128x4")
-    # The scales of blocks of zeros are 1 before they are rounded, whatever the factor.
+    # The scales of blocks of zeros are 1 before they are rounded, for any factor.
     scaled = values / factor
     scales = scales_of(scaled, block, LARGEST[format])
     each = np.repeat(numbers_of(block, scales), block.k, axis=1)[:, : values.shape[1]]

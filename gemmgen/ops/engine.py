@@ -448,7 +448,7 @@ class Operator:
         try:
             return self._calls.get(key)
         except TypeError as error:
-            raise LaunchError(f"{self.name}: {key[0]} holds what cannot be compared: {error}") from None
+            raise LaunchError(f"{self.name}: {key[0]} contains a value that cannot be compared: {error}") from None
 
     def _remember(self, key: Any, call: Call) -> None:
         with self._renewal:

@@ -104,7 +104,7 @@ _WITHOUT_TIMING: dict[ShapeClass, tuple[Candidate, ...]] = {
     "small": (CANDIDATES[3], CANDIDATES[2], CANDIDATES[7]),
     "large": (CANDIDATES[0], CANDIDATES[5]),
 }
-"""Candidates of each class, the best first, by what they were on the machines of ``docs/cpu.md``. NEON has one."""
+"""Candidates of each class, the best first, as measured on the machines of ``docs/cpu.md``. NEON has one."""
 
 
 def _plan(candidate: Candidate, transpose: Transposes, architecture: CpuArchitecture) -> CpuGemmPlan | None:

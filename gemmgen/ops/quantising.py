@@ -28,7 +28,7 @@ def quantize(
     """The matrix ``x`` (lines, k) as 8-bit floats, and the scales by which each block of ``block`` elements is to be multiplied.
 
     ``x``: float32, float16 or bfloat16, NumPy or torch; rows of a left factor, or of a transposed right one, so that
-    ``matmul(a, w.T, scale_a=scale_of_a, scale_b=scale_of_w.T)`` multiplies what this returns. A block's largest magnitude becomes the
+    ``matmul(a, w.T, scale_a=scale_of_a, scale_b=scale_of_w.T)`` multiplies the result. A block's largest magnitude becomes the
     largest number of ``output``, float8_e4m3fn or float8_e5m2, but no more than that where ``scales`` are powers of two
     (float8_e8m0fnu). Blocks of zeros have a scale of 1; infinities and NaN do not count towards a scale. ``layout``: ``mn_major`` has the
     scales of neighbouring lines side by side, in columns that begin at multiples of 16 bytes. A block at an edge may have fewer elements.

@@ -16,7 +16,7 @@ _FLOATS = ("torch.float32", "torch.float16", "torch.bfloat16")
 BY_RESULT = ("relu", "leaky_relu", "sigmoid", "tanh")
 """Activations whose derivative their result tells."""
 BY_ARGUMENT = ("silu", "gelu", "gelu_tanh")
-"""Activations whose derivative takes what went in."""
+"""Activations whose derivative is computed from their input."""
 DEFAULTS: tuple[Any, ...] = (None, None, None, None, 1.0, 1.0, "", None, None, None, "", "f32")
 """Of the operator's arguments."""
 LEAKY_SLOPE: float = LeakyRelu.model_fields["slope"].default

@@ -263,7 +263,7 @@ def _group(shape: tuple[int, int], scales: tuple[int, ...]) -> int:
 
 
 def _order(perm: Any, g_idx: Any, k: int, group: int) -> Any:
-    """The activations' column that each row belongs to; None where it is that of its own number."""
+    """The activations' column that each row belongs to; None where row i belongs to column i."""
     import numpy as np
 
     if perm is not None and g_idx is not None:

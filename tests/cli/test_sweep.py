@@ -345,7 +345,7 @@ def test_an_interrupted_sweep_sums_up_and_leaves_no_process(run: Run, sweep: Pat
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=PATIENCE)
     assert running.returncode == 130
-    assert "correct" in out and "Interrupted: the same command goes on from here." in err and "Traceback" not in err
+    assert "correct" in out and "Interrupted: run the same command again to continue from here." in err and "Traceback" not in err
     assert workers and eventually(lambda: all(map(gone, workers)))
 
 

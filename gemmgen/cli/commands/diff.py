@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     metavar="PATH=VALUE",
     multiple=True,
     shell_complete=complete_override,
-    help="Replace a field of both; with A alone, of what it is compared with.",
+    help="Replace a field in both specs; with A alone, in the spec that A is compared with.",
 )
 @click.option(
     "set_first", "--set-a", metavar="PATH=VALUE", multiple=True, shell_complete=complete_override, help="Replace a field of A only."
@@ -91,8 +91,8 @@ def command(
     """Compare A and B, specs or files of kernels, or two variants of one: fields, plan, source, registers, machine code, counters,
     predicted time.
 
-    A file (.cu) that gemmgen rendered is compared like the spec in its head, by what it says now; of any other, and of PTX, counters
-    are compared with a launch.
+    A .cu file that gemmgen rendered is compared like the spec in its header, with the file's current text. For any other file, and for
+    PTX, counters are compared if a launch is given.
 
     \b
     gemmgen diff gemm/v0_naive gemm/v1_tiled

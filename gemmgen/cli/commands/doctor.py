@@ -30,4 +30,4 @@ def command(as_json: bool) -> None:
         if finding.cost:
             detail.append(f"\n{finding.cost}", style="dim")
         rows.append((finding.name, styled(finding.status, _STYLES[finding.status]), detail))
-    print_table([Column("piece"), Column("status"), Column("what was found, and what it costs", folds=True)], rows)
+    print_table([Column("piece"), Column("status"), Column("found, and the effect if missing", folds=True)], rows)

@@ -152,7 +152,7 @@ def _existing(context: click.Context, parameter: click.Parameter, file: Path) ->
     "--expect",
     metavar="ARRAY=VALUE",
     multiple=True,
-    help="What an array must be afterwards: @file.npy, zeros, file.py:function.",
+    help="Expected contents of an array after the launch: @file.npy, zeros, file.py:function.",
 )
 @click.option(
     "field",

@@ -79,7 +79,7 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
     metavar="FILE|DIR",
     help="Write this file; or into this directory, if it is one, ends with a slash, or there are several files.",
 )
-@click.option("--prefix", metavar="NAME", help="What the functions of a header begin with; else the spec's label or kind, and its digest.")
+@click.option("--prefix", metavar="NAME", help="Prefix of the functions in a header. Default: the spec's label or kind, and its digest.")
 @click.option(
     "--line-info",
     is_flag=True,

@@ -166,8 +166,8 @@ def check_command(
         click.echo(printable(f"{compared}, {again}"), err=True)
     if not report.passed:
         where = (f" --output {folder}" if folder is not None else "") + (f" --list {list_file}" if list_file is not None else "")
-        mended = all(problem.state != "unchecked" for problem in report.problems)
-        remedy = f"; this mends it: gemmgen library build{where}" if mended else ""
+        fixable = all(problem.state != "unchecked" for problem in report.problems)
+        remedy = f"; to fix this, run: gemmgen library build{where}" if fixable else ""
         click.echo(f"{counted(len(report.problems), 'problem')}{remedy}", err=True)
         context.exit(exit_codes.FAILED)
 

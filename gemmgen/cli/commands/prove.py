@@ -84,7 +84,7 @@ def command(
     stored twice. progress: barriers are reached by all threads, and loops end. A property that is not proved is not thereby wrong: the
     statements that stand in the way are listed. A counterexample counts as refuted only if the emulator shows the fault as well.
 
-    A FILE (.cu or .ptx) of your own needs its launch: integers of the kernel are the sizes, and each pointer needs its --array.
+    A FILE (.cu or .ptx) from elsewhere needs its launch: integer parameters of the kernel are the sizes, and each pointer needs an --array.
 
     \b
     gemmgen prove saxpy.cu --block 256 --grid 'ceil_div(n, 256)' --array 'x=in f32[n]' --array 'y=inout f32[n]' --expects 'n >= 1'

@@ -34,7 +34,7 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
     "--of",
     metavar="COMMAND",
     shell_complete=_complete,
-    help="Schema of what a command prints with --json, such as verify or library-list.",
+    help="Schema of the output of a command with --json, such as verify or library-list.",
 )
 def command(file: Path | None, of: str | None) -> None:
     """Print the JSON Schema of specs, with which editors check and complete YAML; or that of a command's --json.

@@ -78,7 +78,7 @@ def _complete_override(context: click.Context, parameter: click.Parameter, incom
     "dry_run",
     "--dry-run",
     is_flag=True,
-    help="Say how many points there are, what rejects how many, and how long it may take.",
+    help="Show the number of points, how many each rule rejects, and an estimate of the time.",
 )
 @click.option("results_path", "--results", metavar="FILE", help="Where results are kept, and found again; else NAME.sqlite in this folder.")
 @click.option(
@@ -86,7 +86,7 @@ def _complete_override(context: click.Context, parameter: click.Parameter, incom
     "--export",
     metavar="FORMAT=FILE",
     multiple=True,
-    help="Also write the results as csv, jsonl, t4, junit or html. Repeatable. Without SWEEP: what the results file holds.",
+    help="Also write the results as csv, jsonl, t4, junit or html. Repeatable. Without SWEEP: all results in the file.",
 )
 @click.option(
     "against", "--against", metavar="FILE", help="Compare with the results in FILE, an earlier --results, here and in HTML reports."
@@ -114,7 +114,7 @@ def _complete_override(context: click.Context, parameter: click.Parameter, incom
 )
 @click.option("retry", "--retry", is_flag=True, help="Run points again that ended in timeout or runtime before.")
 @click.option("scheduler", "--scheduler", metavar="ADDRESS", help="Run on a Dask cluster: tcp://host:8786, or tls://host:8786.")
-@click.option("authority", "--tls-ca-file", metavar="FILE", help="For a tls:// scheduler: certificates of those who vouch for it.")
+@click.option("authority", "--tls-ca-file", metavar="FILE", help="For a tls:// scheduler: certificates of the authorities that sign its certificate.")
 @click.option("certificate", "--tls-cert", metavar="FILE", help="For a tls:// scheduler: this machine's certificate.")
 @click.option("key", "--tls-key", metavar="FILE", help="For a tls:// scheduler: the private key to it.")
 @click.option(
@@ -129,7 +129,7 @@ def _complete_override(context: click.Context, parameter: click.Parameter, incom
     "--objective",
     metavar="METRIC",
     multiple=True,
-    help="What a search and its winner are after: median_us (if not given), min:registers, max:operations_per_second. Repeatable.",
+    help="Objective of a search and its winner: median_us (default), min:registers, max:operations_per_second. Repeatable.",
 )
 @click.option(
     "winner",
@@ -338,7 +338,7 @@ class Run:
         if live is not None:
             live.finish(results)
         if engine.interrupted:
-            click.echo("Interrupted: the same command goes on from here.", err=True)
+            click.echo("Interrupted: run the same command again to continue from here.", err=True)
             self.context.exit(exit_codes.INTERRUPTED)
         _require_valid(results, self.allow_invalid)
         _tell_none_accepted(results)
@@ -452,7 +452,7 @@ def _show_stored(results_path: str | None, reports: Reports, as_json: bool) -> N
     from gemmgen.sweep.store import ResultStore
 
     if results_path is None:
-        raise click.UsageError("name a SWEEP to run, or --results FILE to show and export what it holds")
+        raise click.UsageError("name a SWEEP to run, or --results FILE to show and export its results")
     if reports.live_path is not None:
         raise click.UsageError("--live shows a sweep that runs; of results that are there already, write --export html=FILE")
     with ResultStore(results_path, read_only=True) as store:
@@ -500,7 +500,7 @@ class Reports:
             print_comparison(self.before[0], self.before[1], results)
 
     def compared_json(self, results: Sequence[PointResult]) -> dict[str, Any]:
-        """The same as data."""
+        """The comparison as data."""
         from gemmgen.sweep.comparison import compared
 
         return {} if self.before is None else {"against": compared(self.before[1], results).to_json()}

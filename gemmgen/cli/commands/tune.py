@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     "--evaluate",
     type=NAMED_PATH,
     metavar="TABLE",
-    help="Time nothing: say how good the choices of the model and of the table are on problems that they have not seen.",
+    help="Time nothing: report the quality of the model's and the table's choices on problems that neither has seen.",
 )
 @click.option("processor", "--cpu", is_flag=True, help="Time the kernels for this machine's processor instead; takes some seconds, once.")
 @json_option

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Also run each kernel over a finite field, on the emulator: one run for all data, with the probability that it misses an error.",
 )
-@click.option("counters", "--counters", is_flag=True, help="Also show what one case costs, by line of the source.")
+@click.option("counters", "--counters", is_flag=True, help="Also show the cost of one case, by line of the source.")
 @check_report_options
 @json_option
 @click.pass_context
@@ -143,7 +143,7 @@ def _all_cases(planned: Sequence[PlannedSpec], sizes: Sequence[tuple[int, ...]])
         try:
             cases = cases_of(item.plan)
             if not cases:
-                need = "a problem that a verification can run: what the spec fixes leaves only larger ones"
+                need = "a problem small enough for a verification: the sizes that the spec fixes allow only larger ones"
                 raise PlanError(f"{item.plan.name} cannot be verified:", [Reason("no_case", "", "none", need)])
             cases += [case for size in sizes for case in _sized(item, size, cases)]
             require_memory(item.plan, cases)
@@ -240,7 +240,7 @@ def _print_reports(reports: dict[str, VerificationReport]) -> None:
                 click.echo(printable(f"  - {_case_text(result.case)}\n    {result.failure}"))
     for label, report in reports.items():
         if report.counters is not None:
-            click.echo(printable(f"\n{label}: what one case costs ({_case_text(report.counters.case)}), counted on the emulator\n"))
+            click.echo(printable(f"\n{label}: cost of one case ({_case_text(report.counters.case)}), counted on the emulator\n"))
             print_counters(report.counters.counters)
 
 
