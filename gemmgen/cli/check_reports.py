@@ -59,9 +59,7 @@ def check_report_options(function: Callable[..., Any]) -> Callable[..., Any]:
     options: list[Decorator[Any]] = [
         click.option("--junit", "junit_file", type=path, metavar="FILE", help="Write the outcome as JUnit XML."),
         click.option("--sarif", "sarif_file", type=path, metavar="FILE", help="Write the failures as SARIF."),
-        click.option(
-            "--annotations", "--github", "annotations", is_flag=True, help="Report failures as annotations of GitHub workflows."
-        ),
+        click.option("--annotations", "--github", "annotations", is_flag=True, help="Report failures as annotations of GitHub workflows."),
     ]
 
     def wrapped(*args: Any, junit_file: Path | None, sarif_file: Path | None, annotations: bool, **more: Any) -> Any:

@@ -159,7 +159,7 @@ class Binder:
             raise UnknownInstruction(f"{operand} as a destination", instruction=inst)
         width = 1 if type_name == "pred" else TYPE_BYTES[type_name]
         if self.registers.width(operand) != width:
-            raise UnknownInstruction(f"{operand.name} has not the width of .{type_name}", instruction=inst)
+            raise UnknownInstruction(f"the width of {operand.name} does not match .{type_name}", instruction=inst)
         return self.registers.row(operand, type_name)
 
     def addresses(self, inst: Instruction, address: Operand) -> tuple[Callable[[], np.ndarray], Callable[[Lanes], np.ndarray]]:

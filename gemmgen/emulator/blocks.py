@@ -32,7 +32,7 @@ class BasicBlock:
     polling: bool
     spins: bool
     endless: bool = False
-    """True if no path from here leads to an end of the thread, whatever memory holds."""
+    """True if no path from here leads to an end of the thread, for any contents of memory."""
 
 
 def cut(body: Sequence[Instruction], labels: Mapping[str, int], branch_targets: Mapping[str, tuple[str, ...]]) -> tuple[BasicBlock, ...]:

@@ -83,7 +83,7 @@ def _outline(symbol: str) -> str:
 
 
 _HIDDEN = re.compile(r"\b(?:_INTERNAL_\w+|__v?\d+|_V_[0-9A-Fa-f_]+|CUB_\d+_SM_\w+|CUB_\d+)::")
-"""Namespaces that nobody writes: versions of libraries, and the compiler's own for what a file keeps to itself."""
+"""Namespaces that do not appear in sources: versions of libraries, and the compiler's names for the unnamed namespaces of files."""
 
 
 def plainly(symbol: str) -> str:

@@ -46,7 +46,7 @@ _SYSTEM_PAGE = 4096
 _QUARANTINE_BYTES = 256 << 20
 """Freed memory that is not used again as long as there is other memory."""
 _WHOLE, _NONE, _PARTS = 0, 1, 2
-"""Writing of a page: all of it written, nothing, or what the flags say."""
+"""Initialised bytes of a page: all, none, or those that the flags mark."""
 
 
 @dataclass(frozen=True, slots=True)

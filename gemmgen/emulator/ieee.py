@@ -23,7 +23,7 @@ F64_NAN = np.uint64(0xFFF8000000000000).view(np.float64)
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 
 Array = Any
-"""A NumPy array or scalar; what is given decides what comes back."""
+"""A NumPy array or scalar; the result is of the same kind as the argument."""
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:

@@ -26,7 +26,7 @@ class LaneState:
         self.barrier = np.zeros(lanes, np.int32)
         self.site = np.zeros(lanes, np.int32)
         self.timed_out = np.zeros(lanes, np.bool_)
-        """Parked lanes whose wait is to end without what they wait for."""
+        """Parked lanes whose wait ends without its event."""
         self.arrived: dict[tuple[int, int], int] = {}
         self.expected: dict[tuple[int, int], int] = {}
         self.any_waiting = False

@@ -29,7 +29,7 @@ SHARED_LIMIT = 227 * 1024
 LOCAL_LIMIT = 512 * 1024
 """Bytes of local memory a thread (CUDA C++ Programming Guide, technical specifications per compute capability)."""
 MEMORY_LIMIT = 1 << 30
-"""Bytes for the registers and the local memory of one block, and for a module's variables. Arguments have a limit of their own."""
+"""Bytes for the registers and the local memory of one block, and for a module's variables. Arguments have a separate limit."""
 STEP_LIMIT = 5_000_000
 
 
@@ -56,7 +56,7 @@ class LaunchResult:
     printed: Output = field(default_factory=Output, repr=False, compare=False)
     """The same text, to be put together with that of other launches."""
     unfinished: tuple[Footprint, ...] = field(default=(), repr=False, compare=False)
-    """Those of launches that may not have ended when this one has: it began before their end and has not waited for it."""
+    """Launches that may still run when this one has ended: it began before their end and did not wait for it."""
 
     @property
     def total_instructions(self) -> int:

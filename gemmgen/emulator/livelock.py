@@ -1,9 +1,9 @@
-"""Kernels in which nothing happens any more: every thread that can run goes round and round, polling memory.
+"""Kernels without progress: every thread that can run loops forever, polling memory.
 
 Two things follow from that. The others may wait for blocks that have not started, so those are started wherever blocks have ended: no proof
 is needed for that, since hardware would have started them anyway. If there are none, or no places for them, the kernel never ends. That is
-an error, and must be certain: a lane that comes to a place where it has been, with the same registers, will come there for ever, if no
-memory has changed in between.
+an error, and must be certain: a lane that returns to an instruction with the same registers returns there forever if no memory has
+changed in between.
 
 Threads in a loop without an exit, or in one that only counts and would count beyond the limit of steps, are not waited for either.
 """
@@ -131,7 +131,7 @@ class Watch:
                 much = (
                     "never ends"
                     if math.isinf(turns[worst])
-                    else f"goes on for {int(turns[worst]):,} turns or more, over the limit of steps"
+                    else f"runs for {int(turns[worst]):,} iterations or more, over the limit of steps"
                 )
                 raise Deadlock(
                     f"this loop {much}: {story}; a recursion that misses its base case becomes such a loop",

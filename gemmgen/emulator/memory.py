@@ -150,7 +150,7 @@ class Observer:
         """A copy that a lane starts will complete on a barrier."""
 
     def bulk_store_seen(self, instruction: Instruction, lanes: Lanes) -> None:
-        """The oldest bulk copy to global memory that a lane has not seen the end of has been written, and the lane has waited for it."""
+        """Records that the oldest unfinished bulk copy of a lane to global memory has been written, and that the lane has waited for it."""
 
     def phase_completed(self, barrier: Barrier) -> None:
         """A phase of a barrier has completed."""
@@ -315,7 +315,7 @@ class GlobalSpace(Space):
         if address in self.heap.freed:
             return f"free of 0x{address:x}, which has been freed before"
         if address not in self.heap.sizes:
-            return f"free of 0x{address:x}, which malloc has not given"
+            return f"free of 0x{address:x}, which malloc did not return"
         self.heap.freed[address] = self.heap.sizes.pop(address)
         self._set_regions([region for region in self.regions if region.start != address - GLOBAL_BASE])
         return ""

@@ -76,7 +76,7 @@ class Program:
     meets_grid: bool = False
     """True if it asks where grid barriers count."""
     mentioned_once: frozenset[str] = frozenset()
-    """Registers that one operand names and no other: what an instruction writes there is never read."""
+    """Registers that only one operand names: values written to them are never read."""
 
     def describe_shared(self, address: int) -> str:
         """An address of shared memory, and the variable that holds it."""

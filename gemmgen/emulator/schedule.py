@@ -14,7 +14,7 @@ BLOCKED = 1 << 30
 _LANDS = 0.125
 """Probability that a random schedule lets an asynchronous copy land between two turns."""
 _PARTED = 0.125
-"""Probability that a random schedule lets only some lanes of a warp go on, as hardware may: they do not run in lockstep."""
+"""Probability that a random schedule advances only some lanes of a warp, as hardware may: they do not run in lockstep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Schedule(Protocol):
         """The one of the asynchronous copies under way, oldest first, that lands before the next turn; None: not one."""
 
     def keep(self, polling: bool) -> bool:
-        """Asked after each block that a part of the lanes executed, if it polls or the turn could go on: False ends the turn."""
+        """Asked after each block that a part of the lanes executed, if it polls or the turn could continue: False ends the turn."""
 
 
 class MinimumBlock:

@@ -27,7 +27,7 @@ class SpecialRegisters:
         self.dynamic_shared_bytes = 0
         self.total_shared_bytes = 0
         self.grid_workspace = 0
-        """The address of what grid barriers count in."""
+        """The address of the counter of grid barriers."""
         self._rows: dict[str, np.ndarray] = {}
         self._time = 0
 

@@ -39,7 +39,7 @@ class Barrier:
     pending: int
     instruction: Instruction
     lane: int
-    """Who initialised it."""
+    """The threads that initialised it."""
     owed: int = 0
     phase: int = 0
     waiters: list[Lanes] = field(default_factory=list)

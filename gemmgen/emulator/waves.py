@@ -63,7 +63,7 @@ class Waves:
         return self.grid[0] * self.grid[1] * self.grid[2]
 
     def run(self, first: int, stop: int, progress: Callable[[int], bool] = lambda done: True) -> int:
-        """Runs the blocks from `first` on, until `stop` or until `progress`, told of the first block that has not run, says False;
+        """Runs the blocks from `first` on, until `stop` or until `progress` returns False for the first block that has not run;
         returns that block."""
         hazards, detector, memory = self.detector is not None, self.detector, self.memory
         counted: Machine | None = None

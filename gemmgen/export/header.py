@@ -159,7 +159,7 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Header:
-    """Everything that the template arranges."""
+    """Values of the template."""
 
     prefix: str
     name: str

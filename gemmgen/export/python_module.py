@@ -143,7 +143,7 @@ class MapText:
 
 @dataclass(frozen=True)
 class ModuleText:
-    """Everything that the template arranges."""
+    """Values of the template."""
 
     name: str
     import_name: str

@@ -95,7 +95,7 @@ class KernelSpec(SpecModel):
     sizes are refused. ``gemmgen explain`` lists a kernel's dimensions."""
 
     def identity(self) -> dict[str, Any]:
-        """The spec without its prose, with every default but those of fields marked ``LATER``: what decides the kernel and its name."""
+        """The spec without its prose, with every default but those of fields marked ``LATER``: these determine the kernel and its name."""
         fields = self.model_dump(mode="json", exclude={"description"})
         _without_later(self, fields)
         return fields
@@ -253,7 +253,7 @@ class Cost:
     unit: str
     """Peak of a device that the operations run at: the name of a rate field of ``Device``."""
     special: float = 0.0
-    """Special functions, at least: reciprocals, square roots, 2^x. They run beside the operations, on units of their own."""
+    """Special functions, at least: reciprocals, square roots, 2^x. They run beside the operations, on separate units."""
 
     @property
     def intensity(self) -> float:
@@ -330,7 +330,7 @@ class Work:
     turns: float = 1.0
     """Blocks that take turns at one result, one after the other."""
     follows: bool = False
-    """True if the kernel works on what the one before it left, which is still in the L2."""
+    """True if the kernel reads the results of the one before it, which are still in the L2."""
     early: bool = False
     """True if it is launched while the one before it still runs."""
     results: float = 1.0
@@ -362,14 +362,14 @@ class Section:
 class Family:
     """A kernel family: the format of its specs, how they become plans, and how its problems are written.
 
-    What else there is to know of a family, the station that needs it asks the family's modules for: see ``gemmgen.kernels.part``.
+    Each stage of the pipeline loads the rest from the family's modules when it needs it: see ``gemmgen.kernels.part``.
     """
 
     kind: str
     """The value of ``kind`` in a spec, and the name of the family's folders."""
     spec: type[KernelSpec]
     own_plan: Callable[[Any, Any], Any]
-    """Every number of the kernel, whatever its sizes; raises ``PlanError`` with all reasons if the spec cannot work there."""
+    """Computes every number of the kernel, for any problem size; raises ``PlanError`` with all reasons if the spec cannot work."""
     size_names: tuple[str, ...]
     """The dimensions that ``--size`` sets, in order; the others follow from them."""
     typical_sizes: tuple[int, ...]
@@ -379,7 +379,7 @@ class Family:
     own_sizes: Callable[[Any], dict[str, int]]
     """The dimensions that ``--size`` sets for one instance, in order, each with a typical value."""
     promising: Callable[[Any, Mapping[str, int]], Any] = lambda spec, sizes: spec
-    """A spec with what follows from extents that are multiples of ``sizes``, such as edges that need no checks."""
+    """A spec specialised for extents that are multiples of ``sizes``, such as edges that need no checks."""
 
     def plan(self, spec: Any, architecture: Any) -> Any:
         """Every number of the kernel; raises ``PlanError`` with all reasons if the spec cannot work there."""

@@ -260,7 +260,7 @@ class OccupancyPicture:
 
     title: str
     limits: tuple[tuple[str, int], ...]
-    """Blocks that each resource allows, by what it is."""
+    """Blocks that each resource allows, by the resource's name."""
     blocks: int
     warps_per_block: int
     places: int

@@ -19,7 +19,7 @@ STORE = 0.5
 ISSUE = 0.25
 
 _WORDS: dict[Copies, str] = {
-    "registers": "loads travel through registers; what has arrived is stored when its stage is free, then a barrier",
+    "registers": "loads pass through registers; arrived data is stored when its stage is free, then a barrier",
     "cp_async": "cp.async copies past the registers; a wait and a barrier before a stage is multiplied",
     "copy_engine": "a producer warp has the copy engine fill stages; one barrier of each tells that it is full, another that it is free",
 }

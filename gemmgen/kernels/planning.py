@@ -14,7 +14,7 @@ from gemmgen.kernels.family import InstancePlan, KernelSpec
 from gemmgen.kernels.spec_files import load_spec
 
 SpecSource = KernelSpec | InstancePlan | Mapping[str, Any] | str | Path
-"""Whatever names an instance: a plan, a checked spec, a mapping of fields, the path of a YAML file, or the name of a
+"""Every way to name an instance: a plan, a checked spec, a mapping of fields, the path of a YAML file, or the name of a
 shipped spec."""
 
 

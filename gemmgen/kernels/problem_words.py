@@ -53,7 +53,7 @@ UNSERVED: tuple[tuple[str, str], ...] = (
     (r"sparse|2:4|csr|bsr", "no kernel skips zeros; nearest: the dense product"),
     (r"dropout", "no kernel draws random numbers; nearest: the product without it"),
 )
-"""Patterns of words that many ask for and no kernel serves: why not, and what comes nearest."""
+"""Patterns of commonly requested words that no kernel serves, with the reason and the nearest alternative."""
 _ALIKE = 0.8
 """Likeness from which on a known word is suggested: closer than silu and swiglu, or nt and int8."""
 

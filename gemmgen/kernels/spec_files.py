@@ -29,7 +29,7 @@ from gemmgen.kernels.yaml_files import parse_yaml, positions, read_text, read_ya
 _SHOWN_CHARACTERS = 60
 """Of a name that a user chose."""
 _SHOWN_MESSAGE = 600
-"""Of what Pydantic says, which quotes values."""
+"""Longest message quoted from Pydantic, whose messages contain values."""
 _SHOWN_MISTAKES = 20
 """Mistakes of one file that are reported one by one; the others are counted."""
 _LISTED_FIELDS = 16
@@ -320,7 +320,7 @@ _NEEDS = {
     "model": ("wrong_type", "a mapping of fields"),
     "dataclass": ("wrong_type", "a mapping of fields"),
 }
-"""Code and need of a mistake, by what the name that Pydantic has for it begins with."""
+"""Code and requirement of a mistake, by the prefix of Pydantic's name for it."""
 
 
 _LENGTHS = {

@@ -21,9 +21,7 @@ from gemmgen.library.workers import cpus, run_tasks
 
 Progress = Callable[[str, int, int], None]
 
-_WITHOUT_FACTS = (
-    "it belongs to another source, other options or another compiler, or its compiler output differs from the manifest"
-)
+_WITHOUT_FACTS = "it belongs to another source, other options or another compiler, or its compiler output differs from the manifest"
 
 
 _NOT_NEEDED = "no instance on the list needs it"

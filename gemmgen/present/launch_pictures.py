@@ -142,7 +142,7 @@ def roof_pictures(plan: KernelPlan, device: Device, sizes: Sequence[int] = ()) -
         l2 = device.l2_roof
         shown.append(Roof(f"L2 ({l2.origin}{', at most' if l2.origin == 'theory' else ''})", l2.value, sloped=True))
         fed = min(compute.value, cost.operations / moved * l2.value)
-        points.append(RoofPoint("with what tiles fetch again, from the L2", cost.operations / moved, fed))
+        points.append(RoofPoint("including data that tiles fetch again, from the L2", cost.operations / moved, fed))
     named = ", ".join(f"{name}={problem[name]}" for name in typical)
     unit = "OP" if cost.unit.startswith("int8") else "FLOP"
     return [RoofPicture(f"Roofs of the {device.name}", unit, tuple(shown), tuple(points), (f"{named}; both axes logarithmic.",))]

@@ -34,7 +34,7 @@ def loop_picture(binary: Binary) -> LoopCode:
     fits = (
         "fits into the cache"
         if size <= INSTRUCTION_CACHE_BYTES
-        else "does not fit into the cache: what it lacks is fetched from the next level every time round"
+        else "does not fit into the cache: the rest is fetched from the next level in every iteration"
     )
     notes = (
         f"{useful} of {len(slots)} instructions are multiply-adds; by its control codes one warp goes round in {cycles} cycles, if no "

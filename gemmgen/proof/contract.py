@@ -21,7 +21,7 @@ from gemmgen.proof.values import Term, Value, as_term, constant, floor_divide
 
 AXES = "xyz"
 MOST_BLOCKS = 1 << 30
-"""Blocks along an axis of a grid that proofs assume, half of what hardware takes: a kernel may add a grid to a block's index."""
+"""Blocks along an axis of a grid that proofs assume, half the hardware's limit: a kernel may add a grid to a block's index."""
 
 
 class Inexpressible(Exception):

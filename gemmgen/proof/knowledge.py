@@ -124,7 +124,7 @@ class Knowledge:
         self.lifted = Lifted()
         self.polynomials = Polynomials()
         self.guessing = False
-        """True while one turn of a loop is run on arbitrary values, to see what it does: nothing is proved or recorded then."""
+        """True while one iteration of a loop runs on arbitrary values to find its effects: nothing is proved or recorded then."""
         self.turns: list[z3.ArithRef] = []
         """Turns of the loops that the lifter is in, outermost first."""
         self.finished: list[z3.ArithRef] = []
@@ -148,7 +148,7 @@ class Knowledge:
         self.extents: dict[int, z3.ArithRef] = {}
         """The number of those values."""
         self.team: tuple[z3.ArithRef, int] | None = None
-        """The number of a named barrier, by which teams of warps are told apart, and the threads of a team."""
+        """The number of a named barrier, which identifies a team of warps, and the threads of a team."""
         self.here: Instruction | None = None
         self._names = 0
         x, y, z = contract.threads

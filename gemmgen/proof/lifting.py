@@ -1,4 +1,4 @@
-"""Lifts the PTX of a kernel to formulas for one symbolic thread: what each access touches, under which condition, between which barriers.
+"""Lifts the PTX of a kernel to formulas for one symbolic thread: the address, condition and barrier interval of each access.
 
 Registers become ``Value``s and conditions over the thread's index, the block's and the problem. A loop gets a counter, its turn;
 registers that it changes get closed forms over the turn, which are guessed from one turn and then proved by induction

@@ -54,7 +54,7 @@ def _read(instruction: Instruction) -> tuple[Register, ...]:
 
 
 def _roots(instruction: Instruction) -> tuple[Register, ...]:
-    """The registers that an instruction needs the values of for what it does to memory and to control."""
+    """The registers whose values determine an instruction's effect on memory and control flow."""
     found = [] if instruction.guard is None else [instruction.guard]
     for operand in instruction.operands:
         if isinstance(operand, Address):

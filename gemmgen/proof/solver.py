@@ -12,10 +12,10 @@ import z3
 from gemmgen.proof.values import Condition, as_condition
 
 QUICK_MILLISECONDS = 500
-"""Limit of attempts with some of the premises, the nearest and then those without products: what they prove, all prove."""
+"""Limit of attempts with some of the premises, the nearest and then those without products; their proofs are valid for all premises."""
 FULL_MILLISECONDS = 5000
 STEPS_A_MILLISECOND = 5000
-"""z3's own count of work, about as much as it does in a millisecond: limits that do not depend on what else the machine does."""
+"""z3's own count of work, about as much as it does in a millisecond: limits that do not depend on the machine's load."""
 SLOWEST = 4
 """Limits of time are this many times longer, so that they only matter where the count does not follow the time."""
 

@@ -38,7 +38,7 @@ class HostBuffer:
 
 
 class Backend(Protocol):
-    """Runs launch sequences. Raises ``LaunchError`` or an error of its own that derives from ``GemmgenError``."""
+    """Runs launch sequences. Raises ``LaunchError`` or another error that derives from ``GemmgenError``."""
 
     @property
     def name(self) -> str:

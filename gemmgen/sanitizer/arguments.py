@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _MORE_INTEGERS = {"s16": "int16", "u64": "uint64", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64"}
 TYPES = {name: element.holder for name, element in ELEMENTS.items()} | _MORE_INTEGERS
-"""Each type and the NumPy type that holds it. A kernel from elsewhere may have integers that gemmgen's own have not."""
+"""Each type and the NumPy type that holds it. A kernel from elsewhere may have integer types that gemmgen's kernels lack."""
 
 FILLS = ("zeros", "ones", "random", "range", "@file.npy")
 POISON = 0xFF
@@ -213,7 +213,7 @@ def parse_argument(text: str, index: int, layout: Layouts | None = None, filled:
     if kind not in TYPES:
         for prefix, example in ((PREFIX, "tensormap[bf16, 64x128, box 64x64]=random"), (TEXTURE_PREFIX, "texture[f32, 64x128]=random")):
             if text.startswith(prefix.rstrip("[")):
-                raise _wrong(text, f"what it holds is missing: {example}")
+                raise _wrong(text, f"the contents are missing: {example}")
         if text.isdecimal():
             raise _wrong(text, f"a number needs its type, s32={text} or f32={text} for example")
         if kind in _C_TYPES and (same := next((known for known in TYPES if TYPES[known] == _C_TYPES[kind]), None)):

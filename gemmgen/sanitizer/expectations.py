@@ -21,7 +21,7 @@ Expectation = Any
 """An array of numbers, or a function from the arrays that were given, by name, to one."""
 
 _SHOWN = 400
-"""Characters of a user's own error that are told."""
+"""Longest quotation of an error in the user's code, in characters."""
 
 
 def parse_expectation(text: str, array: KernelArgument) -> Expectation:
@@ -42,7 +42,7 @@ def parse_expectation(text: str, array: KernelArgument) -> Expectation:
 
 
 def _run(text: str, file: str) -> dict[str, Any]:
-    """Names that a file of Python defines. Raises ``UnusableInput`` with its own error, whatever that is."""
+    """Names that a Python file defines. Raises ``UnusableInput`` with any error of the file."""
     try:
         if not Path(file).is_file():
             raise UnusableInput(f"--expect {text!r}: there is no file {file}")
@@ -75,7 +75,7 @@ def compare(
 
 
 def _call(function: Callable[..., Any], given: Mapping[str, KernelArgument]) -> npt.NDArray[Any]:
-    """Result of the user's function as an array. Raises ``UnusableInput`` with its own error, whatever that is."""
+    """Result of the user's function as an array. Raises ``UnusableInput`` with any error of the function."""
     import numpy as np
 
     try:

@@ -44,7 +44,7 @@ _PAGES = (
         "beside the swapped word is not checked: a pop that reads top->next while another thread pops the node and pushes it again is a "
         "race (and the swap may succeed on a node that came back); make next atomic, and count the changes in the upper half of head.",
         "sum[blockIdx.x] += in[blockIdx.x * blockDim.x + threadIdx.x];",
-        "Let each thread write elements of its own, or use atomic operations.",
+        "Let each thread write separate elements, or use atomic operations.",
         "atomicAdd(&sum[blockIdx.x], in[blockIdx.x * blockDim.x + threadIdx.x]);",
     ),
     Explanation(
@@ -68,7 +68,7 @@ _PAGES = (
         "volatile-race",
         "unordered volatile accesses",
         "Two threads touch one variable through volatile accesses, one writes, and nothing orders them. PTX performs such accesses "
-        "whole, C++ calls them a data race. A flag that a thread waits for in a loop is not told. A warning; an error by strict rules.",
+        "whole, C++ calls them a data race. A flag that a thread polls in a loop is not reported. A warning; an error with --strict.",
         "volatile int* f = flag;\nif (blockIdx.x == 0) *f = 1;\nout[blockIdx.x] = *f;",
         "Order the two by a barrier, or use atomic operations or cuda::atomic_ref.",
         "if (blockIdx.x == 0) atomicExch(flag, 1);\nout[blockIdx.x] = atomicAdd(flag, 0);",
@@ -79,7 +79,7 @@ _PAGES = (
         "Threads store one value to one place, and nothing orders them: the usual flag that says `found`. No harm is done as long as "
         "the values are equal, so this is a note; by strict rules it is an error.",
         "if (a[threadIdx.x] > 0) *found = 1;",
-        "Nothing has to be mended; an atomic operation, or one thread that stores, says what is meant.",
+        "No fix is required; an atomic operation, or a store by one thread, makes the intent explicit.",
         "if (__syncthreads_or(a[threadIdx.x] > 0) && threadIdx.x == 0) *found = 1;",
     ),
     Explanation(
@@ -111,7 +111,7 @@ _PAGES = (
     Explanation(
         "inactive-shuffle",
         "shuffle from a lane that takes no part",
-        "A lane takes a value, by a shuffle, from a lane that its mask leaves out or that has ended; what it gets is undefined, and it "
+        "A lane takes a value, by a shuffle, from a lane that its mask leaves out or that has ended; the value is undefined, and it "
         "is used.",
         "if (threadIdx.x < 16) v = __shfl_sync(0xffff, v, 20);",
         "Let all lanes take part that give or take a value, and cut the mask and the distance to those.",
@@ -139,7 +139,7 @@ _PAGES = (
         "write to read-only memory",
         "A store to constant memory, to a kernel parameter or to an array that may only be read.",
         "float* p = n > 0 ? weights : y;  // weights is __constant__\np[0] = 1.0f;",
-        "Write to memory of your own.",
+        "Write to global, shared or local memory.",
         "float* p = y;\np[0] = n > 0 ? weights[0] : 1.0f;",
     ),
     Explanation(
@@ -161,9 +161,9 @@ _PAGES = (
     Explanation(
         "deadlock",
         "deadlock",
-        "No thread can go on: they wait for threads that never come, or poll memory that nothing changes any more.",
+        "No thread can continue: threads wait for arrivals that never happen, or poll memory that no thread changes.",
         "while (atomicCAS(lock, 0, 1)) {}  // and never: atomicExch(lock, 0)",
-        "Look at what the waiting threads wait for: the message names the places.",
+        "Check the events that the threads wait for: the message names their source lines.",
         "while (atomicCAS(lock, 0, 1)) {}\natomicExch(lock, 0);",
     ),
     Explanation(
@@ -246,7 +246,7 @@ _PAGES = (
     Explanation(
         "stale-read",
         "read-only load of memory that the launch writes",
-        "ld.global.nc reads through a cache that need not see what the launch writes. The compiler chooses it for pointers that are "
+        "ld.global.nc reads through a cache that may not see the launch's writes. The compiler chooses it for pointers that are "
         "const and __restrict__, and for __ldg().",
         "a[threadIdx.x] = 1;\n__syncthreads();\nout[threadIdx.x] = __ldg(&a[63 - threadIdx.x]);",
         "Use a plain load, and leave out const __restrict__ where memory is written.",
@@ -306,8 +306,8 @@ _PAGES = (
     Explanation(
         "missing-map-fence",
         "missing fence of a changed tensor map",
-        "A tensor copy goes by a tensor map in global memory that threads of the launch have changed. The copy engine keeps what it has "
-        "read of maps: the change has to be released, and each block that uses the map has to acquire it.",
+        "A tensor copy goes by a tensor map in global memory that threads of the launch have changed. The copy engine caches "
+        "maps: the change has to be released, and each block that uses the map has to acquire it.",
         "tensormap_replace(map);  // tensormap.replace.tile...global\nload_tile(tile, map, &barrier);",
         "fence.proxy.tensormap::generic.release behind the change (tensormap.cp_fenceproxy, which copies a map from shared memory, is "
         "one), and fence.proxy.tensormap::generic.acquire [map], 128 by a thread of each block before its copies.",
@@ -325,7 +325,7 @@ _PAGES = (
     Explanation(
         "unordered-launch",
         "memory of the launch before, without a wait",
-        "A kernel that may begin before the one in front of it has ended touches what that one touches, before griddepcontrol.wait.",
+        "A kernel that may begin before the preceding kernel has ended touches that kernel's memory before griddepcontrol.wait.",
         "y[i] = x[i];  // x comes from the kernel before",
         "Wait first: cudaGridDependencySynchronize().",
         "cudaGridDependencySynchronize();\ny[i] = x[i];",
@@ -335,15 +335,15 @@ _PAGES = (
         "misused register pool",
         "setmaxnreg with a number, or at a place, that its rules do not allow.",
         'asm volatile("setmaxnreg.dec.sync.aligned.u32 240;");  // compiled for 168',
-        "A multiple of 8 from 24 to 256, for dec below and for inc above what the warps hold, by all warps of a warpgroup.",
+        "Use a multiple of 8 from 24 to 256, less than the warps' registers for dec and more for inc, in all warps of a warpgroup.",
         'asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");',
     ),
     Explanation(
         "bad-allocation",
         "bad free",
-        "A kernel frees what malloc has not given, or what has been freed before.",
+        "A kernel frees a pointer that malloc did not return, or that was freed before.",
         "free(p);\nfree(p);",
-        "Free every allocation once. Accesses to freed memory are told as out of bounds.",
+        "Free every allocation once. Accesses to freed memory are reported as out of bounds.",
         "free(p);\np = nullptr;",
     ),
     Explanation(

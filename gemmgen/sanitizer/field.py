@@ -101,7 +101,7 @@ def _run(
         return FieldAnswer("not claimed", str(error).splitlines()[0])
     if run.failed:
         worst = next(finding for finding in run.findings if finding.severity == "error")
-        return FieldAnswer("different", f"{code.name} does what it must not: {worst.title}")
+        return FieldAnswer("different", f"{code.name} has an error: {worst.title}")
     return run
 
 

@@ -28,7 +28,7 @@ class Place:
     ptx_line: int
     ptx: str
     threads: str | None
-    """Who executed it."""
+    """The threads that executed it."""
 
 
 @dataclass(frozen=True)

@@ -204,9 +204,9 @@ _FUNCTIONS_OF_STD = (
     *("sinh", "sqrt", "tan", "tanh", "tgamma", "trunc", "frexp", "memcpy", "memset"),
 )
 PRE_INCLUDED = "gemmgen_as_nvcc.h"
-"""Stand-in for what nvcc includes by itself, host headers among it."""
+"""Stand-in for the headers that nvcc includes by itself, host headers among them."""
 WITH_CUDA_STD = "GEMMGEN_WITH_CUDA_STD"
-"""Macro with which that stand-in also has what the host's standard library brings along: traits, pairs, functors."""
+"""Macro with which that stand-in also includes parts of the host's standard library: traits, pairs, functors."""
 _AS_NVCC = f"""#pragma once
 #ifndef INFINITY
 #define INFINITY __int_as_float(0x7f800000)
@@ -305,7 +305,7 @@ namespace placeholders {}
 }
 #endif
 """
-"""The namespace, and what functors derive from."""
+"""The namespace, and the base class of functors."""
 
 
 def host_algorithms(text: str) -> dict[str, str]:
@@ -371,7 +371,7 @@ _OF_THRUST = {
         *("less_equal", "greater_equal", "logical_and", "logical_or", "logical_not", "bit_and", "bit_or", "bit_xor"),
     ),
 }
-"""Headers of Thrust that device code uses, and what of the CUDA library their names are."""
+"""Headers of Thrust that device code uses, and the names of the CUDA library that they map to."""
 _MAXIMUM = """#include <cuda/functional>
 namespace thrust { using ::cuda::maximum; using ::cuda::minimum; template <class T = void> using identity = ::cuda::std::identity; }
 """

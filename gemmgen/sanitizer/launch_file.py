@@ -17,7 +17,7 @@ from gemmgen.sanitizer.source import KernelCode, UnusableInput, find_entry
 from gemmgen.sanitizer.structures import find_layout
 
 _SHOWN = 20
-"""Mistakes of a launch file that are told."""
+"""Maximum number of mistakes reported for a launch file."""
 
 
 def _sizes(value: Any) -> Any:

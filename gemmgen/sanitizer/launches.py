@@ -28,7 +28,7 @@ Dimensions = tuple[int, ...]
 MOST_THREADS = 2**40
 """Of a launch."""
 _GARBAGE_BYTES = 256 << 20
-"""Arrays of ended launches that may lie in memory: what a launch has known of them forms cycles."""
+"""Bytes of ended launches that may stay in memory before a garbage collection: their records form reference cycles."""
 _LAUNCH_COPIES = 4
 """Bytes that a launch keeps for each byte of its arrays, about."""
 

@@ -37,7 +37,7 @@ class KernelCode:
     options: CompileOptions = DEFAULT_OPTIONS
     folder: Path = Path()
     symbols: tuple[tuple[str, str], ...] = ()
-    """C++ names that were asked for, and what they are in PTX."""
+    """Requested C++ names, and their names in PTX."""
     cubin: bytes = field(repr=False, default=b"")
     """Machine code, if it was asked for; PTX that was given is not assembled."""
     resources: Mapping[str, KernelResources] = field(default_factory=dict)

@@ -70,7 +70,7 @@ def find_layout(code: KernelCode, type_name: str) -> Layout:
     try:
         compiled = load_kernel(text, code.name, code.folder, replace(code.options, architecture=code.architecture), is_ptx=False)
     except CompileError as error:
-        raise UnusableInput(f"the members of {type_name} cannot be told: {error}") from None
+        raise UnusableInput(f"cannot determine the members of {type_name}: {error}") from None
     import numpy as np
 
     from gemmgen import emulator

@@ -1,6 +1,6 @@
 """Runs the tasks of a sweep on a Dask cluster. Each task runs in a separate process there as well, which may be killed.
 
-``distributed`` is imported here only. What is sent and taken is JSON of declared shape: of a worker's answers nothing is unpickled. Dask's
+``distributed`` is imported here only. Requests and answers are JSON of declared shape: no part of a worker's answer is unpickled. Dask's
 own messages are pickles all the same, so anyone who controls the scheduler controls its workers and its clients. Connect over TLS, with
 certificates that only your machines have.
 
@@ -47,7 +47,7 @@ class Certificates:
     """Files in PEM for a scheduler that is reached over TLS (distributed.dask.org, TLS/SSL)."""
 
     authority: str
-    """Certificates of those who may vouch for the scheduler; nobody else is believed."""
+    """Certificates of the authorities that may sign the scheduler's certificate; no other is accepted."""
     certificate: str
     """The certificate and key that this process shows."""
     key: str
@@ -144,7 +144,7 @@ class Cluster:
                 f"a sweep on a cluster needs Dask's distributed, which is not installed; get it with: {install_command('cluster')}"
             ) from None
         self._address = address
-        self._lost = f"--scheduler {address}: the scheduler is gone; the same command goes on from here"
+        self._lost = f"--scheduler {address}: the scheduler is gone; run the same command again to continue"
         self._memory_bytes = memory_bytes
         if not re.fullmatch(r"(\w+://)?[^\s/]+:\d+", address):
             raise SweepError(f"--scheduler {address!r}: expected the address of a Dask scheduler, such as tcp://host:8786")
@@ -242,9 +242,7 @@ class Cluster:
         if self._client.status != "running":
             raise SweepError(self._lost)
         if not self._slots() and time.monotonic() > self._seen + DESERTED_SECONDS:
-            raise SweepError(
-                f"--scheduler {self._address}: there has been no worker for {DESERTED_SECONDS:.0f} s; the same command goes on from here"
-            )
+            raise SweepError(f"--scheduler {self._address}: no worker for {DESERTED_SECONDS:.0f} s; run the same command again to continue")
 
     def _slots(self) -> int:
         if time.monotonic() > self._counted + _COUNT_SECONDS or not self._threads:

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """``value`` as JSON has it: numbers that JSON lacks become null, and text holds what UTF-8 can encode."""
+    """``value`` as JSON has it: numbers that JSON lacks become null, and characters that UTF-8 cannot encode are replaced."""
     match value:
         case float():
             return value if math.isfinite(value) else None

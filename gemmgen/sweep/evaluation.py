@@ -76,7 +76,7 @@ class Prepared:
 
     digest: str
     kernel_digest: str
-    """The same for all problems that one kernel is timed on: of what verification depends on."""
+    """Digest of a verification's inputs, equal for all problems that one kernel is timed on."""
     kind: str
     instance: str
     spec: dict[str, Any]

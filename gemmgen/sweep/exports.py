@@ -104,7 +104,7 @@ EXPORTS: dict[str, Export] = {
     "junit": write_junit,
     "html": write_html,
 }
-"""Format -> what writes it."""
+"""Format -> the function that writes it."""
 
 _FORMS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "t4", ".xml": "junit", ".html": "html", ".htm": "html"}
 

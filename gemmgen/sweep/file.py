@@ -111,7 +111,7 @@ class SweepFile(SpecModel):
     """The spec that is varied: one that ships with gemmgen, a file (beside the sweep's, or here), or the spec itself."""
     axes: dict[str, AxisValues] = Field(default_factory=dict)
     """For each field path the values that it takes; every combination is a point. An axis that sets several fields at once
-    (``together``) has a name of its own instead."""
+    (``together``) has a separate name instead."""
     constraints: dict[Identifier, str] = Field(default_factory=dict)
     """Expressions over fields of the spec and values of its plan (``plan.shared_bytes``), all of which must hold."""
     sizes: tuple[Sizes, ...] = ()

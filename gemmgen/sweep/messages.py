@@ -33,7 +33,7 @@ class Member:
 Kind = Literal["describe", "execute", "nothing"]
 _PAYLOADS: dict[Kind, Any] = {"describe": tuple[str, Stage], "execute": tuple[Prepared, Conditions, tuple[Stage, ...]], "nothing": None}
 _VALUES: dict[Kind, Any] = {"describe": Member, "execute": Ending, "nothing": str | None}
-"""The shapes of what a task is given, and of what comes of it when it is done."""
+"""The shapes of a task's input and of its result."""
 
 
 class _Plain(pydantic.BaseModel, extra="forbid", strict=True):

@@ -28,9 +28,9 @@ _WORKER = "from gemmgen.sweep.worker import main; main()"
 GRACE_SECONDS = 0.2
 """Time that a worker past its deadline has to answer still: the clock may have gone on while the machine stood still."""
 _QUOTED = 300
-"""Characters that are quoted of what a worker printed before it died."""
+"""Longest quotation of a worker's output before it died, in characters."""
 _QUOTED_BYTES = 10_000
-"""End of what it printed, in which there is a line to quote."""
+"""Last bytes of its output, in which the quoted line is searched."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class Proposals:
         self._seen.update(choices)
 
     def propose(self, count: int, excluded: Iterable[Choice] = ()) -> list[Choice]:
-        """Up to ``count`` points that were neither proposed nor told before; fewer only if there are no more."""
+        """Up to ``count`` points that were neither proposed nor reported before; fewer only if there are no more."""
         self.reserve(excluded)
         proposed: list[Choice] = []
         while len(proposed) < count:

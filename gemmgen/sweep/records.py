@@ -52,7 +52,7 @@ class PointResult:
     """One point of a sweep and its end. Plain data: it can be kept in a file and sent between processes."""
 
     digest: str
-    """SHA-256, in hex, of everything that determines the result: rendered source (or the spec where it cannot be planned),
+    """SHA-256, in hex, of all inputs that determine the result: rendered source (or the spec where it cannot be planned),
     options, compiler version, architecture, device, problem, stage asked for, the cases that a verification runs, and the
     named constraints that rejected it."""
     sweep: str

@@ -29,7 +29,7 @@ class Request:
 
 Evaluate = Callable[[Sequence[Request]], Sequence[PointResult | None]]
 """Evaluates points, in any order and as parallel as it likes; results in the order of the requests. A None says that the user
-stopped the sweep before that point was evaluated; the search then ends with what it has."""
+stopped the sweep before that point was evaluated; the search then ends with the results so far."""
 
 
 @dataclass(frozen=True)

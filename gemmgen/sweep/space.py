@@ -30,7 +30,7 @@ class Point:
     architecture: str | None = None
     """None: the GPU's or the spec's own."""
     mistake: str = ""
-    """Reason for axis values that make no spec: one sets a field of what another has made something without fields."""
+    """Reason for axis values that make no spec: one sets a field of a value that another axis replaced by one without fields."""
 
 
 @dataclass(frozen=True)

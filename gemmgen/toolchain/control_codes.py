@@ -31,7 +31,7 @@ class Control:
     stall: int
     """Cycles before the next instruction of the warp may be issued."""
     yields: bool
-    """True if the scheduler is told to prefer another warp."""
+    """True if the instruction hints the scheduler to prefer another warp."""
     write_barrier: int | None
     """Barrier that is released when the result is there."""
     read_barrier: int | None

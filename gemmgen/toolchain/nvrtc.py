@@ -291,7 +291,7 @@ def _check_arguments(source: str, architecture: str, options: Sequence[str]) -> 
         if "\0" in option or not option.startswith("-"):
             raise CompileError(f"not a compiler option: {option!r}")
         if re.match(r"--?(gpu-architecture|arch)\b", option):
-            raise CompileError(f"the architecture is an argument of its own, not the option {option!r}")
+            raise CompileError(f"the architecture is a separate argument, not the option {option!r}")
 
 
 def _all_options(options: Sequence[str], line_info: bool) -> tuple[str, ...]:

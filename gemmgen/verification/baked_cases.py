@@ -19,7 +19,7 @@ MOST_WORK = 1 << 31
 """Product of the sizes of all cases together, beyond the first ones: the emulator has to run them."""
 FEWEST = 6
 MOST_BORDER = 32
-"""Extent beyond twice a result's that is tried for what it comes from."""
+"""Extent beyond twice a result's that is tried for the dimension it depends on."""
 
 
 def cases_of(plan: InstancePlan) -> list[Case]:

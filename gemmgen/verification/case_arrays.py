@@ -17,7 +17,7 @@ from gemmgen.runtime.backend import HostBuffer
 from gemmgen.verification.oracle import oracle_of
 
 LARGEST_CASE_BYTES = 2**29
-"""Memory of one case's arrays and workspace, beyond which it is not run: copies, references in float64 and what the emulator keeps of
+"""Memory of one case's arrays and workspace, beyond which it is not run: copies, references in float64 and the emulator's records of
 every byte take some twenty times as much."""
 
 POISON = 0xFF

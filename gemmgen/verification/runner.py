@@ -37,7 +37,7 @@ class CaseResult:
     """Elements compared."""
     seconds: float
     failure: str = ""
-    """Reason of failure: the first wrong element, or what the backend reported."""
+    """Reason of failure: the first wrong element, or the backend's report."""
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -66,7 +66,7 @@ def _print(found: Pattern) -> None:
     columns = [Column("lanes"), Column("banks", "right"), Column("wavefronts", "right"), Column("conflicts in banks", folds=True)]
     print_table(columns, rows)
     if found.merged:
-        click.echo("Neighbouring groups are served together: every lane i reads the same word as lane i^1, or every lane the same as lane i^2.")
+        click.echo("Neighbouring groups are served together: every lane i reads the word of lane i^1, or every lane that of lane i^2.")
     click.echo("\nOther layouts:\n")
     layouts = [[one.title, str(one.cost.wavefronts), str(one.cost.conflicts)] for one in found.variants]
     print_table([Column("layout", folds=True), Column("wavefronts", "right"), Column("conflicts", "right")], layouts)

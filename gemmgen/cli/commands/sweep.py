@@ -114,7 +114,7 @@ def _complete_override(context: click.Context, parameter: click.Parameter, incom
 )
 @click.option("retry", "--retry", is_flag=True, help="Run points again that ended in timeout or runtime before.")
 @click.option("scheduler", "--scheduler", metavar="ADDRESS", help="Run on a Dask cluster: tcp://host:8786, or tls://host:8786.")
-@click.option("authority", "--tls-ca-file", metavar="FILE", help="For a tls:// scheduler: certificates of the authorities that sign its certificate.")
+@click.option("authority", "--tls-ca-file", metavar="FILE", help="For a tls:// scheduler: certificates of its authorities.")
 @click.option("certificate", "--tls-cert", metavar="FILE", help="For a tls:// scheduler: this machine's certificate.")
 @click.option("key", "--tls-key", metavar="FILE", help="For a tls:// scheduler: the private key to it.")
 @click.option(

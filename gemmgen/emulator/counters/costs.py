@@ -166,7 +166,7 @@ def _turns_of_group(lanes: list[tuple[int, int]], words: int) -> int:
 def _arrivals(sources: np.ndarray, destinations: np.ndarray) -> np.ndarray:
     """Times that data of a ``cp.async.cg`` comes to shared memory, each warp; addresses are -1 for lanes that take no part.
 
-    Eight lanes belong together. What they get from one line of 128 bytes for one line of shared memory comes at once, if whole sectors
+    Eight lanes belong together. Their data from one line of 128 bytes for one line of shared memory arrives at once, if whole sectors
     of 32 bytes are moved and sectors keep their parity, or all change it; single halves come apart, those that stay in their half and
     those that change it. A sector that is wanted twice comes twice. This gives every measured pattern in which one side is regular.
     """

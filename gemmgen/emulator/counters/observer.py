@@ -79,7 +79,7 @@ class CounterObserver(Observer):
         self._block_of_lane = np.zeros(0, np.int64)
         self._known_costs: dict[tuple[int, bool, bytes], tuple[int, int, int]] = {}
         self._copy_reads: list[tuple[Lanes | None, np.ndarray, int]] = []
-        """Lanes, addresses and width of what the copy that is being issued has read."""
+        """Lanes, addresses and width of the reads of the copy being issued."""
 
     def restarted(self) -> None:
         vars(self).update(vars(CounterObserver()))

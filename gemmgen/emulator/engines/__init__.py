@@ -86,7 +86,7 @@ class Engines:
             f"{barrier.pending} of {barrier.expected} arrivals pending, {barrier.owed} bytes still to come"
             for barrier in self.barriers.live.values()
         ]
-        text = "nothing can go on: what is waited for never comes"
+        text = "no thread can continue: the events that threads wait for never happen"
         text += "".join(f"\n  waits {line}" for line in (*lines, *others)) + "".join(f"\n  state {line}" for line in barriers)
         return Deadlock(text, instruction=roles[0][0], threads=self.geometry.describe(roles[0][1]))
 

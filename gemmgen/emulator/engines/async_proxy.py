@@ -19,7 +19,7 @@ from gemmgen.emulator.ptx.syntax import Instruction
 from gemmgen.emulator.transfers import AsyncAccess, Kind
 
 CHUNK = UNIT_BYTES
-"""Bytes of shared memory that are told apart."""
+"""Granularity of tracking in shared memory, in bytes."""
 
 _WRITING, _READING, _BARRIER, _WORDS = 1, 2, 4, 8
 

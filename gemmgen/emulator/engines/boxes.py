@@ -19,7 +19,7 @@ _PERIOD = 1024
 """Period of every swizzle's pattern, in bytes of shared memory."""
 _MAGIC = b"tensor map\0\0"
 _NAN_FILL = (0x7FF7).to_bytes(2, "little")
-"""Fill that is no number, whatever the type of the elements: one pattern of 16 bits, repeated (seen on an H200)."""
+"""NaN fill for every element type: one pattern of 16 bits, repeated (seen on an H200)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Instruction, Operan
 
 _READS_ONLY = ("ld", "ldu", "prefetch", "prefetchu", "ldmatrix", "isspacep", "applypriority", "discard", "tex", "tld4", "suld")
 _NUMBERS = {"mul", "div", "rem", "shl", "shr", "mul24", "popc", "clz", "sad", "fma", "set", "setp", "vote", "bfe", "brev"}
-"""Instructions whose result is no address, whatever their operands are."""
+"""Instructions whose result is never an address."""
 _ELSEWHERE = ("shared", "shared::cta", "shared::cluster", "local", "param")
 
 

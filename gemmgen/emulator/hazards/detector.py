@@ -104,7 +104,7 @@ class HazardDetector(Observer):
         self.sources: dict[int, str | SourceText | None] = {}
         """The CUDA text of instructions of earlier launches, by their identity."""
         self.proxies = ProxyRules(self)
-        """Watches engines; an observer of its own, behind this one."""
+        """Watches engines; a separate observer, called after this one."""
 
     @property
     def shared_shadow(self) -> Shadow | None:

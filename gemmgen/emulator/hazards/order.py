@@ -1,7 +1,7 @@
 """The causality order of PTX, as far as it decides whether two accesses race.
 
 Time is one counter for the whole launch; it advances at every synchronization. An access of thread u at time s is ordered before the
-present access of thread t if t knows u up to s. What a thread knows comes from (PTX ISA, "Memory Consistency Model"):
+present access of thread t if t knows u up to s. The knowledge of a thread comes from (PTX ISA, "Memory Consistency Model"):
 
 - program order: itself;
 - barriers of the whole block (`bar.sync` synchronizes with itself): all earlier accesses of its block. One time a block;
@@ -115,7 +115,7 @@ class Order:
         self.device, self.block = Level(self.clocks), Level(self.clocks)
         self.clocks.holders += [self.device.held, self.block.held, lambda: np.unique(self.known).tolist()]
         self.streams: list[str] = []
-        """Engines that act as threads of their own, in words; the first one's number is `first_stream`."""
+        """Engines that act as separate threads, in words; the first one's number is `first_stream`."""
 
     def start_wave(self, geometry: Geometry) -> None:
         """Fresh lanes, in blocks that nothing has ordered yet."""

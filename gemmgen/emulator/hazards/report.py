@@ -252,7 +252,7 @@ class Findings:
         self._found: dict[tuple[object, ...], HazardError] = {}
         self._repeats = 0
         self.are_enough = False
-        """True once there are so many errors that looking for more is not worth its time; the launch goes on without."""
+        """True once there are so many errors that the search stops; the launch continues without it."""
 
     def __bool__(self) -> bool:
         return any(hazard.severity == "error" for hazard in self._found.values())

@@ -85,7 +85,7 @@ def overlap(detector: HazardDetector, before: Sequence[Footprint], unfinished: S
     that it did not wait for."""
     detector.proxies.follows = True
     _mark(detector, before, detector.order.first_stream)
-    # Last, for the launch before has them among what it touched.
+    # Last, since they are also among the addresses that the launch before touched.
     _mark(detector, unfinished, detector.order.first_stream + 1)
 
 

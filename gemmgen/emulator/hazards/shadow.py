@@ -227,7 +227,7 @@ class Shadow:
         self.unwritten: Callable[[Site, Lanes, np.ndarray], None] | None = None
         self.outside: Callable[[Site, Lanes, np.ndarray], None] | None = None
         self.stale: Callable[[Site, Lanes, np.ndarray], None] | None = None
-        """Called for read-only loads of what the launch has written."""
+        """Called for read-only loads of addresses that the launch has written."""
         self.repeated: Race | None = None
         """Called in place of `race` where the bytes that are written are there already, or are written by all lanes alike."""
         self.content: Callable[[], np.ndarray] | None = None
@@ -529,7 +529,7 @@ class Shadow:
 
     def _not_observed(self, found: np.ndarray, others: np.ndarray, granules: np.ndarray, who: Lanes) -> tuple[np.ndarray, np.ndarray]:
         """Leaves out the strong writes that a strong read, itself ordered before the present access, has seen: a write
-        precedes what follows a read that observes it (PTX ISA, "Causality order")."""
+        precedes everything after a read that observes it (PTX ISA, "Causality order")."""
         keep = []
         for index, (position, other) in enumerate(zip(found.tolist(), others.tolist(), strict=True)):
             readers = np.concatenate([s.accesses_to(int(granules[position])) for s in self._strong_sets()])

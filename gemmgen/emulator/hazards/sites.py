@@ -33,7 +33,7 @@ class Site:
     """It exchanges data through a volatile variable, which C++ leaves unordered."""
 
     read_only: bool = False
-    """A load through the read-only path, which need not see what the launch writes."""
+    """A load through the read-only path, which may not see the launch's writes."""
 
     @property
     def narrow(self) -> bool:

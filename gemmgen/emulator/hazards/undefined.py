@@ -270,7 +270,7 @@ class UndefinedRegisters:
                 for name in accumulators:
                     bad = self.bits[name][lanes] & accumulates(lanes)
                     if bad.any():
-                        self.report(inst, lanes[bad], name, "what this wgmma adds to", None)
+                        self.report(inst, lanes[bad], name, "the accumulator of this wgmma", None)
             if results and not (taken_apart is not None and taken_apart(lanes)):
                 if choice is not None:
                     undefined = choice(lanes)
@@ -388,6 +388,6 @@ class UndefinedRegisters:
                     yield register.name, "a value that other lanes receive"
             elif inst.opcode in ("brx", "bar", "barrier", "nanosleep"):
                 for register in registers_of(operand):
-                    yield register.name, "what this waits for or goes to"
+                    yield register.name, "the barrier, time or target of this instruction"
             elif isinstance(operand, Negated):
                 continue

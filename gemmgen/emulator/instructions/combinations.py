@@ -1,8 +1,8 @@
 """Combinations of modifiers that the asynchronous instructions have, one line a syntax of the PTX ISA.
 
 A modifier may be known and still have no place beside another one: a relaxed arrival without a scope, a wait at a barrier of another
-block, a multicast between blocks. An assembler refuses those; so does the emulator. In a line, words have to be there, `a|b` is one of
-several, brackets enclose what may be left out, and `+` joins words that come together. The order of modifiers does not matter.
+block, a multicast between blocks. An assembler refuses those; so does the emulator. In a line, plain words are required, `a|b` is one of
+several, brackets enclose optional words, and `+` joins words that occur together. The order of modifiers does not matter.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ Option = frozenset[str]
 
 @cache
 def _groups(line: str) -> tuple[tuple[Option, ...], ...]:
-    """Alternatives of each place of a line; the empty one stands for what may be left out."""
+    """Alternatives of each place of a line; the empty one stands for an optional word."""
     found = []
     for word in line.split():
         options = tuple(frozenset(each.split("+")) for each in word.strip("[]").split("|"))

@@ -14,7 +14,7 @@ from gemmgen.emulator.instructions import mbarrier
 from gemmgen.emulator.ptx.syntax import Instruction
 
 Park = Callable[[Lanes | None], Lanes | None]
-"""`park(lanes)`: those that go on, the others being parked."""
+"""`park(lanes)`: parks waiting lanes and returns the lanes that continue."""
 
 
 def parking(inst: Instruction, binder: Binder, block: int) -> Park:

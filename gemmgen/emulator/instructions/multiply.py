@@ -77,7 +77,7 @@ def _elements(tiles: np.ndarray, type_name: str, packed: bool) -> Source:
     4 bits, without space between them."""
     if type_name not in _NIBBLES and not packed:
         elements = tiles.view(_DTYPES[type_name])
-        # In a byte of its own, a float of 4 bits has two unused bits on either side, one of 6 bits has them above.
+        # In a separate byte, a float of 4 bits has two unused bits on either side, one of 6 bits has them above.
         return elements >> 2 & 15 if type_name == "e2m1" else elements & 63 if type_name in ("e3m2", "e2m3") else elements
     both = np.repeat(tiles.view(np.uint8), 2, axis=-1)
     both[..., 1::2] >>= 4

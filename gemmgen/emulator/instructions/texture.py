@@ -53,7 +53,7 @@ def sample(inst: Instruction, binder: Binder) -> Operation:
     if not isinstance(results, Vector) or (gathers and geometry != "2d"):
         raise UnknownInstruction(f"{'.'.join((inst.opcode, *inst.modifiers))} is not implemented", instruction=inst)
     result_type, coordinate_type = inst.types
-    # Textures have one level of detail, which .level and .grad choose whatever they ask for.
+    # Textures have one level of detail, which .level and .grad always choose.
     layers = binder.source(inst, words[0], "u32") if layered else None
     coordinates = [binder.source(inst, operand, coordinate_type) for operand in words[layered:]]
     targets = [binder.target(inst, operand, result_type) for operand in results.elements]

@@ -22,7 +22,7 @@ from gemmgen.emulator.ptx.syntax import Instruction, Integer, Negated, Operand, 
 
 ROWS = 64
 K_BYTES = 32
-"""Bytes of a row of A or B that one instruction takes, whatever the type."""
+"""Bytes of a row of A or B that one instruction takes, for every type."""
 _INTEGERS, _FP8 = ("s8", "u8"), ("e4m3", "e5m2")
 _ELEMENT_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1}
 _DTYPES = {"f16": np.uint16, "bf16": np.uint16, "tf32": np.uint32, "e4m3": np.uint8, "e5m2": np.uint8, "s8": np.int8, "u8": np.uint8}

@@ -250,7 +250,7 @@ class Function:
     defined: bool
     line: int
     problem: ParseError | None = None
-    """Reason that the body could not be parsed: only what calls this function cannot be run."""
+    """Reason that the body could not be parsed: only kernels that call this function cannot run."""
 
     def find_targets(self, scope: int, name: str) -> tuple[str, ...] | None:
         """The labels of a `.branchtargets` list, seen from a scope."""

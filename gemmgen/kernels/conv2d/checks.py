@@ -164,7 +164,7 @@ def tile_reasons(spec: Conv2dSpec, architecture: Architecture) -> list[Reason]:
     reasons += _copy_reasons(spec, architecture)
     planes = tile.threadblock.k // CHANNELS
     if spec.unroll != "full" and spec.stages > 1 and planes % 2 == 0 and spec.persistent_blocks is None:
-        need, hint = "full where fragments are read ahead", "their two sets are told apart by the unrolled index; one stage has one set"
+        need, hint = "full where fragments are read ahead", "the unrolled index selects one of their two sets; one stage has one set"
         reasons.append(Reason("unroll", "unroll", str(spec.unroll), need, hint))
     if not reasons:
         threads = WARP_THREADS * (tile.threadblock.m // tile.warp.m) * (tile.threadblock.n // tile.warp.n)

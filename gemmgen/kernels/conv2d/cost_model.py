@@ -23,7 +23,7 @@ where the instance that the model picks then takes 1 to 5% longer than the best.
 TENSOR_CORE_ISSUE = 1.25
 """Time of products on tensor cores over that at their peak: power above all, on an H200."""
 COPY_ENGINE_SHARE = 0.55
-"""Part of the time that the copy engine takes for what threads would load from the L2: 47 bytes a clock cycle and SM were seen."""
+"""Time of a load from the L2 by the copy engine, relative to one by threads: 47 bytes a clock cycle and SM were measured."""
 
 DIRECT_ISSUE = 4.0
 """Instructions for each multiply-add of a thread that sums up by itself: a load, a conversion, a test whether the tap is in the image."""

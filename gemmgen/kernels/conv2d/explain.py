@@ -67,7 +67,7 @@ _LAYOUTS = {"nchw32": "(n, k / 32, p, q, 32)", "nchw4": "(n, k / 4, p, q, 4)", "
 
 def explain(plan: FinishingPlan) -> list[Section]:
     """Implicit GEMM, tile hierarchy, copies, shared memory, epilogue."""
-    computed = Section("What it computes", tuple(("", line) for line in summary(plan)))
+    computed = Section("Computation", tuple(("", line) for line in summary(plan)))
     if isinstance(plan, WarpgroupPlan):
         return [computed, *warpgroup_sections(plan)]
     if isinstance(plan, DirectPlan):

@@ -46,7 +46,7 @@ class Conv2dRequest(Request):
     input: Input = _INPUT
     """The type and the layout of x."""
     alphas: bool = False
-    """True if each output channel has an alpha of its own."""
+    """True if each output channel has a separate alpha."""
     zero_point: bool = False
     """True if a number other than 0 stands for zero in x."""
 

@@ -234,7 +234,7 @@ def _tile_map(access: str, title: str, places: list[tuple[int, int]], tile: Oper
     swapped = layout("halves swap every four rows, as here", vector_offset, True)
     cost = shared_access_cost(swapped.access.offsets, VECTOR_BYTES, store=True)
     total = f"{what}, {count} a warp in each step: together {count * cost.wavefronts} wavefronts, {count * cost.conflicts} conflicts."
-    note = "Bold: what the access takes, with the numbers of the lanes. One color: the same half of the 32 channels of a row."
+    note = "Bold: the words of the access, with lane numbers. One color: the same half of the 32 channels of a row."
     # Copies go to whole lines either way.
     layouts = (plain, swapped) if access.startswith("load") else (swapped,)
     return BankMap(access, title, layouts, total, (note,), VECTOR_BYTES)
@@ -264,6 +264,6 @@ def _exchange_maps(plan: Conv2dPlan) -> list[BankMap]:
             f"The first of {len(places)} for 8 pixels × 32 channels, {width} bytes a lane; together {cost.wavefronts} wavefronts, "
             f"{cost.conflicts} conflicts."
         )
-        note = "Bold: what the access takes, with the numbers of the lanes. One color: the same four channels; a line is a pixel."
+        note = "Bold: the words of the access, with lane numbers. One color: the same four channels; a line is a pixel."
         maps.append(BankMap(access, title, tuple(layouts), total, (note,), width))
     return maps

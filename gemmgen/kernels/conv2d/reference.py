@@ -36,7 +36,7 @@ def convolution(x: Integers, filter: Integers, problem: Mapping[str, int]) -> In
 
 
 def sums(x: Float64, filter: Float64, problem: Mapping[str, int]) -> Float64:
-    """The same of float64 numbers."""
+    """The sums for float64 numbers, rounded as NumPy does."""
     n, k, p, q, r, s, groups = (problem[name] for name in ("n", "k", "p", "q", "r", "s", "groups"))
     pad_h, pad_w = problem["padding_h"], problem["padding_w"]
     if 0 in (n, p, q):

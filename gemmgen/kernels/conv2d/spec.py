@@ -207,7 +207,7 @@ class Conv2dSpec(KernelSpec):
     """Store of results: exchanged through shared memory so that each lane holds consecutive channels; by the copy engine from there, on
     ``wgmma``; or directly from the accumulators, for which the filters' output channels may be permuted when they are reordered."""
     split_k: Annotated[int, Field(ge=1, le=64, strict=True)] = 1
-    """Parts that the sum is divided into, each computed by blocks of its own; a second kernel adds them up."""
+    """Number of parts of the sum, each computed by separate blocks; a second kernel adds them up."""
     rasterization: Literal["channels_first", "pixels_first"] = "channels_first"
     """Order of tiles over consecutive blocks: those of all output channels for the same pixels, or the other way round."""
     persistent_blocks: Annotated[int, Field(ge=1, le=65535, strict=True)] | None = None

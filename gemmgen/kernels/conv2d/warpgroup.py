@@ -142,7 +142,7 @@ class WarpgroupPlan(FinishingPlan):
     pixel_maps: int
     """Tensor maps of x: of NCHW32, each has some blocks of 32 channels."""
     bordered: bool
-    """True if what the zero point of x adds depends on the filter taps that lie within the image."""
+    """True if the zero point's contribution depends on the filter taps that lie within the image."""
 
     @property
     def pixel_box(self) -> str:

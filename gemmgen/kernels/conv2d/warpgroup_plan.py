@@ -163,7 +163,7 @@ def _tile_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Rea
     tile, size = mainloop.tile, ELEMENTS[spec.input.type].bytes
     channels = ROW_CHANNELS * (mainloop.consumers if mainloop.division == "channels" else 1)
     if tile.channels % channels:
-        need = f"a multiple of {channels}: {ROW_CHANNELS} for each group of consumers that has channels of its own"
+        need = f"a multiple of {channels}: {ROW_CHANNELS} for each group of consumers with separate channels"
         yield Reason("tile_channels", "mainloop.tile.channels", str(tile.channels), need)
     if tile.k * size not in ROW_LENGTHS:
         lengths = ", ".join(str(length // size) for length in ROW_LENGTHS)
@@ -182,7 +182,7 @@ def _tile_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Rea
         if extent % (8 * shared):
             yield Reason("cluster", f"mainloop.tile.{name}", str(extent), f"a multiple of {8 * shared}: 8 for each of {shared} blocks")
         if extent // shared > most:
-            yield Reason("box", f"mainloop.tile.{name}", str(extent), f"at most {most * shared}: what copies bring at a time")
+            yield Reason("box", f"mainloop.tile.{name}", str(extent), f"at most {most * shared}, the largest box of a copy")
     if share == "tile" and mainloop.persistent_blocks:
         need = "0 with share: tile: a cluster computes one tile"
         yield Reason("persistent_blocks", "mainloop.persistent_blocks", str(mainloop.persistent_blocks), need)

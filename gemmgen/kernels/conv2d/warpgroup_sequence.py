@@ -63,7 +63,7 @@ def warpgroup_sequence(
     walks = spec.mainloop.activations != "rows"
     known = {dimension.name: dimension for dimension in dimensions(spec)}
     read = [argument for step in steps for argument in step.arguments]
-    zero = [ScalarArgument("zero_point", "f32", "what stands for zero in x, an integer", default=0.0)] if spec.zero_point != "none" else []
+    zero = [ScalarArgument("zero_point", "f32", "the integer in x that stands for zero", default=0.0)] if spec.zero_point != "none" else []
     numbers: list[Argument] = [*factor_scalars(spec), *zero, *(argument for argument in read if isinstance(argument, ScalarArgument))]
     arrays = [argument for argument in read if isinstance(argument, ArrayArgument)]
     filter_type = "s8" if spec.input.type == "u8" else spec.input.type

@@ -28,7 +28,7 @@ def _layout(matrix: Matrix) -> str:
 
 def explain(plan: CpuGemmPlan) -> list[Section]:
     """The computation, the micro-kernel, the blocks and the caches that they fill, packing, and threads."""
-    computes = Section("What it computes", tuple(("", line) for line in summary(plan)))
+    computes = Section("Computation", tuple(("", line) for line in summary(plan)))
     blocked = plan.blocked
     if blocked is None:
         order = "m, n, k: dot products" if plan.strategy == "naive" else "m, k, n: rows of B are added to rows of C"
@@ -85,6 +85,6 @@ def _threads(blocked: BlockedPlan) -> Lines:
         ("threads", f"{count}; t of them from t x t x {blocked.least_work} multiplications on"),
         (
             "distributed",
-            f"{shares}, in whole tiles and {blocked.parts_per_thread} parts a thread at most; every thread packs what it needs",
+            f"{shares}, in whole tiles and {blocked.parts_per_thread} parts a thread at most; every thread packs the panels that it needs",
         ),
     )

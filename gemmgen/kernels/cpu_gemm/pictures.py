@@ -190,8 +190,8 @@ def _blocked_loops(plan: CpuGemmPlan, blocked: BlockedPlan) -> LoopNest:
             ),
         )
     scale = (
-        "Each box is what the loop around it works on; in color, the piece that one turn takes. Boxes are drawn to scale as far as they "
-        "can be read; caches are those that a piece is meant for.",
+        "Each box is the data of the surrounding loop; the colored piece is the data of one iteration. Boxes are drawn to scale where "
+        "they remain legible; the named cache is the one that a piece is sized for.",
     )
     return LoopNest("Loops over the caches, the outermost first", tuple(loops), (*_turned(plan), *scale))
 

@@ -67,7 +67,7 @@ class BlockedPlan:
     packs_left: bool
     packs_right: bool
     masked: bool
-    """True if tiles at an edge have functions of their own; otherwise they are computed whole."""
+    """True if tiles at an edge have separate functions; otherwise they are computed whole."""
     prefetch_left: int
     prefetch_right: int
     prefetch_c: bool

@@ -56,8 +56,8 @@ class Threads(SpecModel):
     """Parts of C for each thread. Threads take parts as they become free: with several, one that is kept from running holds up the
     others less, at the price of more packing."""
     least_work: Annotated[int, Field(ge=1, le=1 << 26, strict=True)] = 1 << 17
-    """Multiplications that take as long as one more thread needs to join: work on so many threads that the square of their number, times
-    this, is at most what there is to multiply."""
+    """Multiplications that take as long as starting one more thread. The number of threads is the largest whose square, times this, is at
+    most the number of multiplications."""
 
 
 class NaiveLoops(SpecModel):
@@ -115,7 +115,7 @@ class CpuGemmSpec(KernelSpec):
     alpha: Literal["argument", "one"] = "argument"
     """``one`` leaves the factor out of the kernel's arguments."""
     beta: Literal["argument", "zero"] = "argument"
-    """``zero`` makes a kernel that never reads what C held before."""
+    """``zero`` makes a kernel that never reads the previous contents of C."""
     loops: Loops
     epilogue: Operations = ()
     """Operations on each element after the product is complete, in this order."""

@@ -52,7 +52,7 @@ def arguments(
 
 
 IN_PLACE = OPERANDS
-"""Operands that the result may be: a thread reads what it needs for an element before it writes it."""
+"""Operands that the result may overwrite: a thread reads an element's operands before it writes the element."""
 
 
 def keeps_type(options: tuple[Any, ...]) -> bool:

@@ -30,9 +30,9 @@ def explain(plan: ElementwisePlan) -> list[Section]:
     at_a_time = f"{plan.unroll} vector{'s' if plan.unroll > 1 else ''} at a time"
     intensity = plan.operation_count / (read + written)
     return [
-        Section("What it computes", tuple(("", line) for line in summary(plan))),
+        Section("Computation", tuple(("", line) for line in summary(plan))),
         Section(
-            "Who computes what",
+            "Division of work",
             (
                 ("thread", f"{vector} element{'s' if vector > 1 else ''} of a row, {at_a_time}; it reads {loads}"),
                 ("threadblock", f"{plan.threads} threads, a tile of {plan.tile * vector} elements"),
@@ -41,7 +41,7 @@ def explain(plan: ElementwisePlan) -> list[Section]:
             ),
         ),
         Section(
-            "What an element costs",
+            "Cost of an element",
             (
                 ("operations", str(plan.operation_count)),
                 ("bytes", f"{read} read, {written} written, each array once"),

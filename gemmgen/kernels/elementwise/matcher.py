@@ -34,7 +34,7 @@ class ElementwiseRequest(Request):
     kind: ClassVar[str] = "elementwise"
     extents: tuple[int, ...]
     arrays: tuple[tuple[str, Layout], ...]
-    """x, y, then what operations read, by the kernel's names."""
+    """x, y, then the operations' operands, by the kernel's names."""
     operands: tuple[tuple[str, str], ...]
     """For each of these names, the operand of the call that it is."""
     operations: tuple[Operation, ...] = ()

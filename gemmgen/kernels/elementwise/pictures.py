@@ -24,4 +24,4 @@ def pictures(plan: ElementwisePlan) -> list[Picture]:
         Division("warp", unroll, wide, "rows", "elements", "lane", lanes),
         Division("thread", unroll, vector, "rows", "elements", "element", (), (note,)),
     )
-    return [TileHierarchy("Who computes what", overview, levels)]
+    return [TileHierarchy("Division of work", overview, levels)]

@@ -211,7 +211,7 @@ def plan_elementwise(spec: ElementwiseSpec, architecture: Architecture) -> Eleme
     space = ElementSpace(spec)
     x, y = space.array("x", DATA_TYPES[spec.input]), space.array("y", output)
     accesses = [access for step in steps for access in step.accesses if isinstance(access.argument, ArrayArgument)]
-    reads = (Read(x.argument("input", "what the operations are applied to"), x.offset, True), *map(space.read, accesses))
+    reads = (Read(x.argument("input", "the operand of the first operation"), x.offset, True), *map(space.read, accesses))
     numbers = tuple(argument for step in steps for argument in step.arguments if isinstance(argument, ScalarArgument))
     arrays = [space.array(access.name, access.stored) for access in accesses if access.operand.per == "result"]
     name = instance_name(_prefix(spec), _name_parts(spec, vector), spec)

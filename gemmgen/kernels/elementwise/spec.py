@@ -23,7 +23,7 @@ class ElementwiseSpec(KernelSpec):
     operations: Operations = ()
     """Operations on each element, in this order; without any, x is copied, and converted if the output has another type."""
     rank: Annotated[int, Field(ge=1, le=4, strict=True)] = 1
-    """Axes of the arrays. x and arrays of y's shape have strides of their own; a stride of 0 broadcasts them along an axis."""
+    """Axes of the arrays. x and arrays of y's shape have separate strides; a stride of 0 broadcasts them along an axis."""
     inner: Literal["contiguous", "strided"] = "contiguous"
     """The last axis of all arrays: ``contiguous`` (neighbours lie side by side), or with ``strided`` any stride, 0 included."""
     alignment: VectorWidth = 1

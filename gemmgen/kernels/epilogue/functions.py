@@ -78,7 +78,7 @@ class Function:
     """Instructions of a float32 evaluation."""
     quick_cost: float | None = None
     special: int = 0
-    """Special functions that it takes at least: 2^x, square roots, reciprocals, which processors have units of their own for."""
+    """Minimum number of special functions: 2^x, square roots, reciprocals, which have separate execution units."""
     bound: str = "1 rounding"
     """Evaluation error in words."""
 

@@ -18,7 +18,7 @@ from gemmgen.kernels.epilogue.functions import CASTS, FUNCTIONS, MACROS, Functio
 from gemmgen.kernels.epilogue.numbers import Tracked, to_type, wide_type
 
 CALL_LEVEL = 8
-"""Precedence of calls, names and what stands in brackets."""
+"""Precedence of calls, names and expressions in brackets."""
 MAXIMUM_NODES = 2000
 """Of one expression once the functions that are short for others are written out."""
 

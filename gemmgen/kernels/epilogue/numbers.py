@@ -25,7 +25,7 @@ class Tracked:
     kind: DataType
 
     def with_integers(self, value: npt.NDArray[Any]) -> Tracked:
-        """The same kind of value with other, exact numbers."""
+        """A value of this type with other, exact numbers."""
         return Tracked(value, self.bound, self.kind)
 
 
@@ -168,7 +168,7 @@ def extremum(reduce: str, values: Tracked, axes: tuple[int, ...], before: npt.ND
 
 
 def summed(terms: Tracked, axes: tuple[int, ...], squares: bool, shape: tuple[int, ...]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Float32 sums of terms, or of their squares, along axes, whatever the order, with their bounds.
+    """Float32 sums of terms, or of their squares, along axes, in any order, with their bounds.
 
     N. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2: each of n terms takes part in at most n - 1 additions;
     a fused square is one more rounding.

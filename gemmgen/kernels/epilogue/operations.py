@@ -38,10 +38,10 @@ one left in the device's memory; ``row``, ``column``: one value for each row, fo
 ``channel``: one for each channel of an image; ``result``: one for each result. A family has those that its output has."""
 
 VALUE = "value"
-"""The name of what an operation changes."""
+"""The name of the array that an operation changes."""
 
 Complaint = tuple[str, str]
-"""Reason against an operation: what it got, and what it needs."""
+"""Reason against an operation: the value found, and the requirement."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class Operand:
     default: float | None = None
     """Value of a number where the caller gives none."""
     like_output: bool = False
-    """True if it is an array of the output's shape with strides of its own."""
+    """True if it is an array of the output's shape with separate strides."""
     stored: DataType | None = None
-    """The type that it is stored as, whatever the output holds; None: the family decides."""
+    """The type that it is stored as, independent of the output's type; None: the family decides."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Operation(SpecModel):
         return ()
 
     def turned(self) -> Operation:
-        """The same for the transposed output."""
+        """The operation for the transposed output."""
         fields = self.model_dump()
         other = {"row": "column", "column": "row"}.get(fields.get("per", ""))
         return self if other is None else self.model_copy(update={"per": other})
@@ -431,7 +431,7 @@ class FormulaInput(SpecModel):
     """``all``: one number, passed by value; ``memory``: one number in the device's memory; ``row``, ``column``, ``group``, ``channel``: one
     for each of them; ``element``: an array of the output's shape."""
     type: Annotated[StoredType, BeforeValidator(_short)] = "f32"
-    """The type that it is stored as, whatever the output's."""
+    """The type that it is stored as, independent of the output's type."""
     default: Finite | None = None
     """Value of a number where the caller gives none."""
 
@@ -578,7 +578,7 @@ class Formula(Operation):
         )
 
     def turned(self) -> Formula:
-        """The same for the transposed output."""
+        """The operation for the transposed output."""
         other = {"row": "column", "column": "row"}
         inputs = {word: one.model_copy(update={"per": other.get(one.per, one.per)}) for word, one in self.inputs.items()}
         outputs = {}

@@ -31,7 +31,7 @@ class Epilogue(dict[str, Any]):
 def epilogue(**inputs: Any) -> Callable[[Callable[..., Any]], Epilogue]:
     """A decorator that turns a function into an epilogue.
 
-    ``inputs``: what a formula's ``inputs`` say of each operand, by its name, ``gate={"per": "element", "type": "bf16"}`` say. The function
+    ``inputs``: the properties of each operand by name, as in a formula: ``gate={"per": "element", "type": "bf16"}``. The function
     has parameters of these names, and any of ``acc`` (the product so far), ``row`` and ``column``. It returns the result, or a mapping
     with the result under ``C`` and further outputs by their names: symbols, or mappings such as ``{"value": z, "type": "bf16"}`` and
     ``{"reduce": "max", "of": abs(y)}``. It is called once, on symbols; ``if`` on a symbol is refused, ``select`` chooses.

@@ -18,7 +18,7 @@ LANES_PER_CLOCK = 128.0
 SPECIAL_PER_CLOCK = 16.0
 """Special functions of an SM in a clock cycle (CUDA C++ Programming Guide, table of arithmetic throughputs)."""
 UNFILLED = 0.3
-"""Time of a tile that lacks rows for some groups of warps: this share of what the missing ones would take is spent all the same."""
+"""Time of a tile that lacks rows for some groups of warps: this share of the missing groups' time is spent nevertheless."""
 
 
 def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
@@ -27,7 +27,7 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     groups = problem.get("groups", 1)
     tiles = ceil_div(m, plan.tile_m) * ceil_div(n, plan.tile_n) * batch
     if plan.grouped:
-        # A group's last tile has half of its rows on average; groups of warps without rows let it pass.
+        # A group's last tile has half of its rows on average; groups of warps without rows skip it.
         parts = plan.row_parts
         lost = UNFILLED + (1 - UNFILLED) * (parts + 1) / (2 * parts) - 0.5
         tiles = (ceil_div(m, plan.tile_m) + round(groups * lost)) * ceil_div(n, plan.tile_n)

@@ -64,4 +64,4 @@ def accuracy(plan: GemmPlan, problem: Mapping[str, int]) -> str | None:
 
 def explain(plan: GemmPlan) -> list[Section]:
     """The computation, then the strategy's description of tiles, copies, the mainloop, shared memory and stores."""
-    return [Section("What it computes", tuple(("", line) for line in summary(plan))), *part_of(plan, "explain").sections(plan)]
+    return [Section("Computation", tuple(("", line) for line in summary(plan))), *part_of(plan, "explain").sections(plan)]

@@ -15,8 +15,8 @@ from gemmgen.kernels.gemm.plan import GemmPlan, epilogue_accuracy
 from gemmgen.kernels.gemm.spec import GemmSpec
 
 CASES = (("2 x 3 tiles",), ("padded leading dimensions", "primes"))
-"""The cases that are run, each with what takes its place where a spec leaves no gaps. Leading dimensions that are alike would hide that one
-is taken for another."""
+"""The cases that are run, each with its replacement where a spec allows no gaps. Equal leading dimensions would hide the error of using
+one for another."""
 _REFERENCE = {
     "mainloop": {"strategy": "naive", "threadblock": {"m": 8, "n": 32}},
     "storage": {"a": "f32", "b": "f32", "c": "f32"},

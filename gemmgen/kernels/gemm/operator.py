@@ -403,7 +403,7 @@ def _named(
                 found.append(NamedOperand(name, per, None))
                 continue
             layout = operands[name]
-            if kind == "bool" and layout.type == "u8":  # what arrays of truth values are to operations
+            if kind == "bool" and layout.type == "u8":  # operations read arrays of truth values as bool
                 layout = replace(layout, type="bool")
             _check_type(name, layout, (kind,), "as the epilogue says", operation)
             (m, n), one_element = shape[-2:], all(extent == 1 for extent in layout.shape)

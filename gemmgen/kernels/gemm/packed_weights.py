@@ -54,7 +54,7 @@ def packed_shape(k: int, n: int, bits: int) -> tuple[int, int, int]:
 
 
 def pack(codes: npt.NDArray[Any], bits: int) -> npt.NDArray[np.uint32]:
-    """Codes (k, n) of 0 to 2^bits - 1 as packed weights; what fills units up is 0."""
+    """Codes (k, n) of 0 to 2^bits - 1 as packed weights; padding is 0."""
     import numpy as np
 
     k, n = codes.shape

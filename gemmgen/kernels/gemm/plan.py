@@ -105,7 +105,7 @@ class GemmPlan(KernelPlan):
 
     @property
     def factor_scales(self) -> tuple[Matrix, ...]:
-        """Matrices that say what the elements of A and B stand for: scales and zero points."""
+        """Matrices that define the values of the elements of A and B: scales and zero points."""
         return tuple(scale.matrix for scale in self.scales if scale.dimensions)
 
     def scales_of(self, operand: Literal["a", "b"]) -> ScaleArray | None:

@@ -23,8 +23,8 @@ _TURNED: dict[Extent, Extent] = {"none": "none", "m": "n", "n": "m"}
 ALIGNED_ELEMENTS = 4
 """Elements of an access from which on a request counts as aligned."""
 Precision = Literal["f32", "ffma", "tf32"]
-"""``f32``: multiply-adds, or what has an error bound that is no larger; ``ffma``: multiply-adds; ``tf32``: whatever is fastest, of factors
-that are cut to 11 bits."""
+"""``f32``: multiply-adds, or a method whose error bound is no larger; ``ffma``: multiply-adds; ``tf32``: the fastest method, with factors
+truncated to 11 bits."""
 PRECISIONS: dict[str, Precision] = {"ffma": "ffma", "tf32": "tf32"}
 """Options that a problem's words may ask for beside the default."""
 CONSTANT = "constant"
@@ -63,7 +63,7 @@ class ScaledBy:
 
     @property
     def turned(self) -> ScaledBy:
-        """The same for the transposed operand."""
+        """The operand, transposed."""
         return replace(self, layout=transposed(self.layout))
 
     def stored(self, operand: str) -> BlockScale | None:
@@ -100,11 +100,11 @@ class GemmRequest(Request):
     precision: Precision = "f32"
     """Arithmetic of products of float32 factors."""
     scales: tuple[str, ...] = ()
-    """Names in the operation of what the epilogue's factors read, in their order."""
+    """The operation's names for the operands of the epilogue's factors, in their order."""
     amax: Literal["none", "stored", "unscaled"] = "none"
     """As in a spec."""
     offsets: Layout | None = None
-    """Where groups of rows of A and C end, each of which is multiplied by a matrix of its own: B then has a first axis that counts them."""
+    """Where groups of rows of A and C end, each of which is multiplied by a separate matrix: the first axis of B then counts them."""
     planes: Layout | None = None
     """The planes of operand ``b`` in the order of ``PLANES``, where the caller keeps them."""
     named: tuple[NamedOperand, ...] = ()

@@ -1,6 +1,6 @@
 """Block scales: numbers that blocks of an operand's elements share, as specs state them, as arrays in memory and as references see them.
 
-An operand's *lines* are the rows of A, or the columns of B: what runs across k. Each element is multiplied by the scale of its block.
+An operand's *lines* are the rows of A, or the columns of B. Each element is multiplied by the scale of its block.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def spread(numbers: npt.NDArray[Any], block: BlockScale, lines: int) -> npt.NDAr
 
 
 def as_tiles(elements: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Scales (lines, blocks of k) in the order ``tiles_128x4``, as (tiles along lines, tiles along k, 512); what fills tiles up is 0."""
+    """Scales (lines, blocks of k) in the order ``tiles_128x4``, as (tiles along lines, tiles along k, 512); padding is 0."""
     import numpy as np
 
     lines, blocks = elements.shape

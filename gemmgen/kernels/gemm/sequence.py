@@ -36,7 +36,7 @@ REDUCTION_VECTOR = 4
 SLICE_OF_A_CALL = 8192
 """Depth of a slice where nobody says how many there are."""
 WORKSPACE_ALIGNMENT = 256
-"""Bytes that the workspace, and what follows the flags in it, are multiples of."""
+"""Alignment in bytes of the workspace's size, and of the part behind its flags."""
 
 
 SLICES = ScalarArgument("slices", "s32", "parts that k is cut into")
@@ -78,7 +78,7 @@ def gemm_problem(
             meaning = "problems in the batch"
         dimensions.append(Dimension("batch", meaning, maximum=largest_batch, default=Formula("1")))
     if spec.batch == "grouped":
-        dimensions.append(Dimension("groups", "groups of rows, each with a B of its own", maximum=LARGEST_GROUPS))
+        dimensions.append(Dimension("groups", "groups of rows, each with a separate B", maximum=LARGEST_GROUPS))
     for matrix in matrices:
         dimensions += matrix.dimensions
         constraints += matrix.constraints

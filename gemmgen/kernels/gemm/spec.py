@@ -106,8 +106,8 @@ class VectorMainloop(SpecModel):
     strategy: Literal["vector"]
     threads: Annotated[int, Field(ge=32, le=1024, multiple_of=32, strict=True)] = 256
     along: Literal["k", "m"] = "k"
-    """``k``: the lanes of a team split the k of its rows, and add up their sums; ``m``: each has rows of its own, and the teams
-    split k; A is then contiguous along m."""
+    """``k``: the lanes of a team split the k of its rows, and add up their sums; ``m``: each lane has separate rows, and the teams
+    split k; A must then be contiguous along m."""
     lanes: Literal[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024] = 32
     """Threads of a team."""
     rows: Literal[1, 2, 4, 8, 16] = 4
@@ -145,17 +145,17 @@ class Arithmetic(SpecModel):
     f32_by: Literal["f16x3", "bf16x6", "bf16x9", "tf32x3"] | None = None
     """Computes float32 products, of operands stored as float32, by so many of a smaller type, into whose planes a first kernel splits
     the operands; as accurate as float32 multiply-adds, or more. ``f16x3``, the fastest, scales rows of A and columns of B to the range
-    of float16; the others keep the range of float32. What no planes can hold, such as infinities, a last kernel computes in float32.
-    None: products of the types as stored."""
+    of float16; the others keep the range of float32. A last kernel computes numbers that no planes can hold, such as infinities, in
+    float32. None: products of the types as stored."""
     sums: Annotated[Literal["auto", "plain", "compensated"], LATER] = "auto"
-    """Addition of what leaves the tensor core to the float32 sums: ``compensated`` keeps what each addition rounds off, so that errors
-    do not grow with k; three more operations. ``auto``: compensated."""
+    """Addition of the tensor core's partial sums to the float32 sums: ``compensated`` keeps the rounding error of each addition, so that
+    errors do not grow with k, at the cost of three more operations. ``auto``: compensated."""
     kept: Annotated[Literal["none", "a", "b"], LATER] = "none"
-    """Operand that comes with its planes, made beforehand by kernels of their own: weights that serve many products, say. It is given
-    as float32, too, for what planes cannot hold."""
+    """Operand whose planes are passed as an argument, computed beforehand by a separate kernel: for example weights that serve many
+    products. It is also passed as float32, for numbers that planes cannot hold."""
     split: Annotated[Literal["kernel", "mainloop"], LATER] = "kernel"
-    """Where A becomes planes; B does so in a first kernel. ``kernel``: A as well. ``mainloop``: warps split what they read of a tile of A,
-    and multiply it from registers, so that A is read once, as float32: for products whose A is large, and B has few columns. For
+    """Where A becomes planes; B does so in a first kernel. ``kernel``: A as well. ``mainloop``: warps split their part of a tile of A
+    and multiply it from registers, so that A is read once, as float32: for products with a large A, and few columns of B. For
     ``bf16x6`` and ``bf16x9``, which need no scales, and not with ``split_k_parallel``."""
 
 
@@ -182,8 +182,8 @@ class TensorCoreMainloop(SpecModel):
     consumers: Literal[1, 2, 3] = 2
     """Groups that multiply."""
     schedule: Literal["cooperative", "ping_pong", "alternating"] = "cooperative"
-    """``cooperative``: the groups divide the rows of a tile; ``ping_pong``: two groups work on tiles of their own alternately, so
-    that one multiplies while the other stores its results; ``alternating``: two groups have the same rows, and take every other part of k,
+    """``cooperative``: the groups divide the rows of a tile; ``ping_pong``: two groups compute separate tiles in turn, so that one
+    multiplies while the other stores its results; ``alternating``: two groups have the same rows, and take every other part of k,
     so that one splits its numbers and adds up while the tensor cores work for the other (``arithmetic.split: mainloop``)."""
     arithmetic: Arithmetic = Arithmetic()
     cluster: Cluster = Cluster()
@@ -205,8 +205,8 @@ class TensorCoreMainloop(SpecModel):
     min_blocks_per_sm: Annotated[int, Field(ge=1, le=8, strict=True)] = 1
     """Blocks that must fit on a multiprocessor at once."""
     copied: Annotated[Literal["none", "a", "b", "both"], LATER] = "none"
-    """Factors that a first kernel copies into the workspace, in rows along k, from whatever storage order and alignment they have:
-    the copy engine wants addresses and strides of 16 bytes, and matrix instructions want rows along k of all but 16-bit types."""
+    """Factors that a first kernel copies into the workspace, in rows along k, from any storage order and alignment: the copy engine
+    requires addresses and strides that are multiples of 16 bytes, and matrix instructions require rows along k for all but 16-bit types."""
 
 
 class MmaTile(SpecModel):
@@ -233,14 +233,15 @@ class MmaSyncMainloop(SpecModel):
     (sm_120a); storage.a and storage.b are then u8, both along k."""
     copies: Literal["cp_async", "registers", "tma", "none"] = "cp_async"
     """Copy of tiles from global to shared memory. ``cp_async`` keeps those of all stages but one in flight; operands that are aligned
-    to less than 4 bytes, or stored along m or n in types of other than 16 bits, pass through registers all the same. ``tma``: one
-    thread has the copy engine of sm_90 and later bring whole tiles; for operands aligned to 16 bytes, stored along k unless they are of
-    16 bits. ``none``: each warp reads the fragments of a tile of its own from global memory, through the L1: for 16-bit products that
+    to less than 4 bytes, or stored along m or n in types of other than 16 bits, pass through registers nevertheless. ``tma``: one
+    thread starts copies of whole tiles by the copy engine of sm_90 and later; for operands aligned to 16 bytes, stored along k unless they
+    are of 16 bits. ``none``: each warp reads the fragments of a separate tile from global memory, through the L1: for 16-bit products that
     are small or shallow, of which a block takes as many as it has warps."""
     fragment_reads: Annotated[Literal["pairs", "vectors"], LATER] = "pairs"
     """Reads of a lane where nothing is copied. ``pairs``: two neighbours along k, where the instruction wants them. ``vectors``: up to
-    16 bytes, in every storage order: rows, columns and places along k take the instruction's in another order, so that what a lane reads
-    and stores lies side by side. Warps take tiles in turn, hold all of k, which is at most the tile's, and keep B as long as they can."""
+    16 bytes, in every storage order: rows, columns and places along k are assigned to the instruction's in another order, so that a lane's
+    reads and stores are contiguous. Warps take tiles in turn, hold all of k, which is at most the tile's, and keep B as long as they
+    can."""
     fragment_buffers: Annotated[Literal[1, 2], LATER] = 1
     """2: fragments for the next instructions are read while the tensor cores work on others; as many more registers."""
     unroll: Annotated[Literal["full"] | Annotated[int, Field(ge=1, le=64, strict=True)], LATER] = "full"
@@ -293,13 +294,13 @@ class CacheHints(SpecModel):
     l2_prefetch_b: L2Prefetch = 0
     """The same for B."""
     l1_a: Annotated[Literal["bypass", "keep"], LATER] = "bypass"
-    """True if asynchronous copies of 16 bytes from A leave what they read in the L1 (``cp.async.ca``) or not (``cg``); narrower ones
+    """True if asynchronous copies of 16 bytes from A keep their data in the L1 (``cp.async.ca``), false if not (``cg``); narrower copies
     always do."""
     l1_b: Annotated[Literal["bypass", "keep"], LATER] = "bypass"
     """The same for B."""
     l2_policy_a: Annotated[L2Policy, LATER] = "normal"
-    """Priority of what asynchronous copies read from A when the L2 makes room: it goes first, or last (``.L2::cache_hint``, with a policy
-    made by ``createpolicy.fractional``)."""
+    """Eviction priority in the L2 of data that asynchronous copies read from A: evicted first, or last (``.L2::cache_hint``, with a policy
+    created by ``createpolicy.fractional``)."""
     l2_policy_b: Annotated[L2Policy, LATER] = "normal"
     """The same for B."""
     streaming_stores: bool = False
@@ -353,7 +354,7 @@ class StreamK(SpecModel):
 
     scheme: Literal["stream_k"]
     blocks: Annotated[int, Field(ge=1, le=65536, strict=True)]
-    """Blocks of the grid, for each product of a batch; best a multiple of what the device runs at a time, and no more than that."""
+    """Blocks of the grid, for each product of a batch; at most as many as the device runs at a time is best."""
 
 
 class Rasterization(SpecModel):
@@ -404,10 +405,10 @@ class GemmSpec(KernelSpec):
     scales: Annotated[Scales, LATER] = Scales.NONE
     """Block scales of A and B (``docs/formats.md``): each element is multiplied by the scale of its block."""
     batch: Literal["none", "strided", "grouped"] = "none"
-    """``strided``: many products of one shape in one launch. A, B and C have a first dimension, ``batch``, with a stride of its own,
+    """``strided``: many products of one shape in one launch. A, B and C have a first dimension, ``batch``, with a separate stride,
     which may be 0 for A and B: all products then share that operand. ``grouped``: the rows of A and C belong to ``groups``, one after the
-    other, each of which has a B of its own: those of a mixture of experts. ``offsets``, in the device's memory, says where each group ends;
-    rows beyond the last are left as they are. Values per column differ from group to group. Needs tensor cores."""
+    other, each of which has a separate B: the experts of a mixture of experts. ``offsets``, in the device's memory, says where each group
+    ends; rows beyond the last are left as they are. Values per column differ from group to group. Needs tensor cores."""
     batch_invariant: Annotated[bool, LATER] = False
     """Promise that a row's result does not depend on how many rows there are: k is divided, and its parts are added up, in the same way
     for all of them. Refused where that depends on the sizes of a problem."""
@@ -424,8 +425,8 @@ class GemmSpec(KernelSpec):
         Field(discriminator="strategy"),
     ]
     store: Literal["direct", "through_shared", "tma"] = "direct"
-    """``through_shared``: every warp transposes its results in shared memory first, so that it stores (and loads C and what the
-    epilogue reads) in whole vectors, side by side, whatever the fragments are; on tensor cores, an element by each lane, for rows
+    """``through_shared``: every warp transposes its results in shared memory first, so that it stores (and loads C and the
+    epilogue's operands) in whole vectors, side by side, for any layout of fragments; on tensor cores, an element by each lane, for rows
     that no other way stores well: those that do not begin at multiples of 16 bytes. ``tma``: groups of warps collect their results in
     shared memory, from where the copy engine takes them."""
     epilogue: Operations = ()

@@ -18,7 +18,7 @@ STRATEGIES = {
     "narrow_weights": "gemmgen.kernels.gemm.narrow_weights",
     "split_precision": "gemmgen.kernels.gemm.split_precision",
 }
-"""The package of each strategy by the word that specs have for it; float32 by smaller types is one whatever instructions multiply.
+"""The package of each strategy by its name in specs; float32 by smaller types is one strategy for every instruction.
 
 The modules of a package: ``plan`` makes the plan, ``explain`` and ``pictures`` show it, ``cost`` counts its work, ``matching`` fits
 specs to requests. A further strategy, such as tcgen05, is a package, a mainloop in ``gemmgen.kernels.gemm.spec`` and a line here.

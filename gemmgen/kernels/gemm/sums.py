@@ -1,6 +1,6 @@
 """Sums of an epilogue's values over rows, columns or all elements: the kernels behind the product that add up the terms which it keeps.
 
-The product's kernel leaves the terms of each sum in the workspace, behind whatever else lies there, as a packed array stored like C. The
+The product's kernel leaves the terms of each sum in the workspace, behind all other data there, as a packed array stored like C. The
 order of the additions depends on the extents alone, so that every run gives the same bits.
 """
 

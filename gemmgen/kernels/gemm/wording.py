@@ -13,7 +13,7 @@ def order_of_tiles(plan: GemmPlan, takers: str = "") -> str:
     raster = plan.spec.rasterization
     along, across = (plan.minor, plan.major) if raster.along == "minor" else (plan.major, plan.minor)
     if raster.group > 1:
-        return f"bands of {raster.group} tiles along {across}, walked along {along}: what runs together shares rows and columns in the L2"
+        return f"bands of {raster.group} tiles along {across}, traversed along {along}: concurrent blocks share rows and columns in the L2"
     return f"{takers}along {along}"
 
 
@@ -50,13 +50,16 @@ def division_of_k(plan: GemmPlan) -> Lines:
     if isinstance(division, SplitKLast):
         return (
             ("division of k", "as many slices as the dimension slices says, a block for each slice of a tile (z of the grid)"),
-            ("sum", "the block of a tile that comes last adds up what all left in the workspace, always in the same order, and stores"),
-            ("workspace", f"{zeroed}: for each tile how many blocks came, then their sums"),
+            (
+                "sum",
+                "the last block of a tile to arrive adds up the sums in the workspace in a fixed order and stores the result",
+            ),
+            ("workspace", f"{zeroed}: for each tile the number of blocks that arrived, then their sums"),
         )
     if isinstance(division, StreamK):
         return (
             ("division of k", f"{division.blocks} blocks share the steps along k of all tiles evenly, wherever that cuts a tile"),
-            ("sum", "what a block has of a tile that it does not finish goes to the workspace; the block with the last step adds it up"),
-            ("workspace", f"{zeroed}: for each block whether its sum is there, then the sums"),
+            ("sum", "a block's sum of a tile that it does not finish goes to the workspace; the block with the last step adds it up"),
+            ("workspace", f"{zeroed}: for each block a flag that its sum is complete, then the sums"),
         )
     return (("division of k", "none: one block for each tile, over all of k"),)

@@ -17,7 +17,7 @@ SWIRL_REGISTERS = (
 )
 """The FFMAs of maxas's 8 x 8 tile in their order, by the number of the register of C. Source: Gray, maxas wiki, SGEMM."""
 _SWIRL_ROWS = (3, 7, 1, 5, 35, 39, 33, 37)
-"""The register of the first element of each row of C in maxas's kernel; its registers go on 0, -1, 8, 7, 16, 15, 24, 23 from there,
+"""The register of the first element of each row of C in maxas's kernel; its registers continue 0, -1, 8, 7, 16, 15, 24, 23 from there,
 so that no register of C shares a bank with the operands that it is computed from."""
 _SWIRL_COLUMNS = (0, -1, 8, 7, 16, 15, 24, 23)
 KEPT_OPERANDS = 2

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 SPAN_BYTES = 128
-"""Length of a row of a tile in shared memory: what the 128-byte swizzle spans."""
+"""Length of a row of a tile in shared memory: the span of the 128-byte swizzle."""
 BLOCK_ROWS = 64
 """Rows of the result of one matrix instruction."""
 GROUP_ROWS = 8
@@ -52,12 +52,12 @@ class WarpgroupOperand:
 
     @property
     def tile_bytes(self) -> int:
-        """Of one stage."""
+        """Bytes of one stage."""
         return self.planes * self.plane_bytes
 
     @property
     def plane_bytes(self) -> int:
-        """Of one stage and one plane."""
+        """Bytes of one stage and one plane."""
         return self.extent * self.tile_k * self.element_bytes
 
     @property
@@ -218,7 +218,7 @@ class WarpgroupLoop:
     a: WarpgroupOperand
     b: WarpgroupOperand
     tile_m: int
-    """Rows of what a block works on at a time; in ping-pong, of what a group does."""
+    """Rows of the tile that a block computes at a time; in ping-pong, of a group's tile."""
     tile_n: int
     tile_k: int
     instruction_n: int
@@ -234,9 +234,9 @@ class WarpgroupLoop:
     type_b: str
     staging: Staging | None
     promote_steps: int
-    """Steps after which sums go to registers of their own; 0: they stay in the accumulators."""
+    """Steps after which sums move to separate registers; 0: they stay in the accumulators."""
     registers: tuple[int, int] | None
-    """Of a thread of the producer and of a consumer, where they are redistributed; None: all have what they were launched with."""
+    """Registers of a thread of the producer and of a consumer, where they are redistributed; None: all keep the number at launch."""
     persistent_blocks: int = 0
     """Blocks of the grid, which take tiles in turn; 0: as many as there are tiles."""
     min_blocks_per_sm: int = 1
@@ -245,7 +245,7 @@ class WarpgroupLoop:
     a_in_registers: bool = False
     """True if matrix instructions read A from registers."""
     skips_rows: bool = False
-    """True if groups of warps whose rows of a tile are of no use let it pass."""
+    """True if groups of warps skip a tile in which none of their rows exists."""
     residual: bool = False
     """True if a residual comes through shared memory, to where its results are collected."""
     turned: bool = False

@@ -104,7 +104,7 @@ class Arithmetic:
     output: DataType
     correction: int
     wide: bool = False
-    """True if positions and counts have 64 bits whatever the type of the numbers."""
+    """True if positions and counts have 64 bits for every type of the numbers."""
     parts: tuple[Arithmetic, ...] = ()
     """Of the operations that one pass makes, if they are several."""
     scope: str = ""

@@ -35,7 +35,7 @@ ONE_BLOCK_THREADS = 256
 RESIDENT_THREADS = 1024
 """Threads of an SM that, each with loads in flight, keep the memory busy."""
 FLAT_THREADS = 1536
-"""The same of kernels for short rows, whose blocks make long pauses to combine what their threads have; two thirds as many where
+"""Threads of an SM for kernels of short rows, whose blocks pause long to combine their threads' results; two thirds as many where
 an element has less than four bytes, since a vector's elements then take more registers."""
 TILE_THREADS = 1280
 """The same of tiles of longer rows, where a state has no more than four bytes: with more, registers would be spilled. A tenth less

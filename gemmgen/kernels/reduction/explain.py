@@ -14,7 +14,7 @@ _LINES = {
     "rows": "each row of X, outer x reduced",
     "columns": "each column of X, reduced x inner",
     "middle": "the middle axis of X, outer x reduced x inner, contiguous along inner",
-    "tensor": "X over some of its axes, each with a stride of its own",
+    "tensor": "X over some of its axes, each with its stride as an argument",
     "strided": "the middle axis of X, outer x reduced x inner, with any strides",
 }
 _NAMES = {
@@ -103,8 +103,8 @@ def semantics(plan: ReductionPlan) -> str:
 
 def explain(plan: ReductionPlan) -> list[Section]:
     """Work of a thread and a block, how results meet, shared memory."""
-    sections = [Section("What it computes", tuple(("", line) for line in summary(plan)))]
-    sections.append(Section("Who reads what", _work(plan)))
+    sections = [Section("Computation", tuple(("", line) for line in summary(plan)))]
+    sections.append(Section("Division of reads", _work(plan)))
     if plan.finish:
         meeting = [("blocks", _FINISHES[plan.finish])]
         if plan.workspace.used:

@@ -26,11 +26,11 @@ MOST_ELEMENTS = 1 << 20
 """No case but one is larger, so that the emulator gets through it."""
 MOST_ELEMENTS_OF_ONE_CASE = 9 << 20
 SEVERAL = 8
-"""Elements of a line from which on what adds them up matters."""
+"""Length of a line from which on the order of its additions matters."""
 SECOND_TURN = "a second turn of some blocks"
 """The case in which blocks come round again; with integers only, for it may be large."""
 CROWD = "more blocks than threads"
-"""The case in which the threads that combine what blocks left come round again; with integers only, for it may be large."""
+"""The case in which the threads that combine the blocks' results need a second pass; with integers only, since it may be large."""
 EXTREMUM = "the extremum comes"
 """Begins the names of cases in which a single element of a line decides the result."""
 EXTREMUM_PLACES = ("first", "in the middle", "in the last tile", "in the last vector", "last")

@@ -25,7 +25,7 @@ from gemmgen.kernels.reduction.plan import BlockLayout, ColumnLayout, LaneLayout
 from gemmgen.kernels.reduction.tensor import TensorLayout
 
 _TREES = {
-    "interleaved": "neighbours first; every second thread left goes on",
+    "interleaved": "neighbours first; every second active thread continues",
     "interleaved_compact": "neighbours first, by the first threads",
     "sequential": "halves",
     "unroll_last_warp": "halves; the last warp needs no barrier of the block",
@@ -77,7 +77,7 @@ def _tiles(plan: ReductionPlan) -> TileHierarchy:
     warp_tile = Division("warp", len(down), len(along), "rows", "columns", "lane", tuple(lanes), ("gaps in it closed up",) if gaps else ())
     own_rows, own_columns = places[0]
     elements = Division("thread", len(own_rows), len(own_columns), "rows", "columns", "element", (), (_thread_note(plan),))
-    return TileHierarchy("Who reads what", _overview(plan), (block, warp_tile, elements))
+    return TileHierarchy("Division of reads", _overview(plan), (block, warp_tile, elements))
 
 
 def _block_extents(plan: ReductionPlan) -> tuple[int, int]:
@@ -152,10 +152,10 @@ def _tree_notes(plan: ReductionPlan) -> tuple[str, ...]:
     if isinstance(layout, BlockLayout):
         notes = [f"{layout.tree}: {_TREES[layout.tree]}."]
         if layout.tree == "shuffle":
-            notes.append("All lanes of a warp take part in a shuffle; only what the first half of them has afterwards counts.")
+            notes.append("All lanes of a warp take part in a shuffle; only the results of the first half are used.")
         return tuple(notes)
     if isinstance(layout, LaneLayout):
-        return (f"Shuffles among the {layout.lanes} lanes of a row; only what the first half of them has afterwards counts.",)
+        return (f"Shuffles among the {layout.lanes} lanes of a row; only the results of the first half are used.",)
     return (f"The threads of the same columns, {layout.lanes} apart: the upper half hands over through shared memory, the lower combines.",)
 
 
@@ -240,8 +240,8 @@ def _bank_maps(plan: ReductionPlan, steps: tuple[TreeStep, ...]) -> BankMaps:
                 beside = _states(plan.threads, size, opposite, f"{other}, {opposite.title}", False)
                 layouts.insert(0 if tree != "interleaved_compact" else 1, beside)
             busy = f"{len(step.workers)} thread{'s' if len(step.workers) > 1 else ''}"
-            total = f"The first warp's load of what is combined, {size} bytes a lane; {busy} of the block at work."
-            note = "Bold: what the access takes, with the numbers of the lanes. One color: the 32 states that one warp stored."
+            total = f"The first warp's load of the combined states, {size} bytes a lane; {busy} of the block at work."
+            note = "Bold: the words of the access, with lane numbers. One color: the 32 states that one warp stored."
             maps.append(BankMap(f"step-{number}", f"Step {number}: {step.title}", tuple(layouts), total, (note,), max(BANK_BYTES, size)))
     return BankMaps("Banks of shared memory", tuple(maps))
 

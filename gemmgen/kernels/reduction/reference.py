@@ -1,4 +1,4 @@
-"""Reference of a reduction: exactly where arithmetic is exact, else within the error bound of its own summation tree.
+"""Reference of a reduction: exactly where arithmetic is exact, else within the error bound of its summation tree.
 
 Notation follows Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed.: u is the unit roundoff, and
 gamma(n) = n u / (1 - n u) bounds the effect of n successive roundings on a number (lemma 3.1).
@@ -147,7 +147,7 @@ def _sum(elements: Tracked, depth: int, overflows: bool = True) -> Tracked:
     total, magnitude = value.sum(axis=1) + 0.0, np.abs(value).sum(axis=1)
     exact = (elements.bound == 0).all(axis=1)
     held = np.zeros(total.shape, np.bool_)
-    for unit in (1.0, 2.0**-8, float_format(kind).smallest):  # what the elements of exact sums are multiples of
+    for unit in (1.0, 2.0**-8, float_format(kind).smallest):  # units: the elements of exact sums are multiples of one of these
         whole = (value / unit == np.rint(value / unit)).all(axis=1)
         held |= whole & (magnitude / unit <= 2.0 ** float_format(kind).digits)
     exact &= held | ~np.isfinite(magnitude)

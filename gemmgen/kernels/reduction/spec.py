@@ -210,7 +210,7 @@ class ReductionSpec(KernelSpec):
 
     kind: Literal["reduction"]
     operation: OperationName | Annotated[tuple[OperationName, ...], Field(min_length=2, max_length=2)]
-    """One, or a list of two that one pass over a tensor makes, each with an array of its own: ``Y0`` and ``Y1``. ``any`` and ``all``
+    """One, or a list of two that one pass over a tensor makes, each with a separate array: ``Y0`` and ``Y1``. ``any`` and ``all``
     ask which elements are not 0. ``argmin`` and ``argmax`` give the first index. ``mean_variance`` makes one pass over the data
     and writes two arrays."""
     input: InputType = "float32"

@@ -12,7 +12,7 @@ from gemmgen.kernels.reduction.choice import MULTIPROCESSORS, WalkChoice
 from gemmgen.kernels.tiles.division import divisors_argument
 
 MOST_COUNTED = 2**31 - 1 - (1 << 27)
-"""Most results, and most loads for a result, that kernels count in 31 bits: what a grid takes beyond the last one fits too."""
+"""Most results, and most loads for a result, that kernels count in 31 bits: indices of a grid beyond the last one fit, too."""
 MOST_WIDE = 2**62
 STRIDES = 2**62
 """Strides go up to this, in both directions."""

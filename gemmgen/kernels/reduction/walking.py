@@ -22,7 +22,7 @@ SHARED_BYTES = 32 << 10
 """Shared memory of a block at most: several blocks then fit on an SM."""
 LONGEST_FLAT_ROW = 64
 MOST_FLAT_COLUMNS = 127
-"""With more, threads side by side waste little of their tiles, whatever the alignment of rows."""
+"""With more, threads side by side waste little of their tiles, for any alignment of rows."""
 FLAT_COLUMN_THREADS = 512
 TILE_LANES = (8, 9, 10)
 """Threads side by side of ``flat_tiles``: 128 bytes of a row and more, without a gap. More are as fast, but make fewer blocks."""
@@ -156,7 +156,7 @@ def _meeting_pays(all_bytes: int, in_flight: int, multiprocessors: int) -> bool:
 
 
 def _parts(groups: int, most: int, slots: int, all_bytes: int, bytes_of_block: int, multiprocessors: int) -> int:
-    """The same where their meeting pays, else 1. ``bytes_of_block``: in flight."""
+    """Blocks that share a result, where the cost of combining is repaid, else 1. ``bytes_of_block``: in flight."""
     return shares(groups, most, slots) if _meeting_pays(all_bytes, groups * bytes_of_block, multiprocessors) else 1
 
 

@@ -33,7 +33,7 @@ class MainLoop:
     ffma_interval: int
     """Cycles for which an FFMA takes the FP32 unit of a quarter of an SM."""
     distances: Mapping[str, int]
-    """For LDG and LDS, instructions between a load and the first use of what it loads: the least of all loads."""
+    """For LDG and LDS, instructions between a load and the first use of the loaded value: the minimum over all loads."""
 
     @property
     def issue_cycles(self) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gemmgen.perf.analysis.report import Analysis
 
 LEAST_COST = 0.01
-"""Part of the time below which a reason is not told."""
+"""Share of the time below which a reason is not reported."""
 WARPS_TO_HIDE = 8
 """Warps of an SM below which latencies of memory and arithmetic are hardly hidden: two for each scheduler."""
 

@@ -67,8 +67,8 @@ class HostReport:
     """Measured in turns with the contestants."""
     timings: tuple[HostTiming, ...]
     ratios: dict[str, dict[str, float]]
-    """For each contestant the times of all others over its own: the median of the rounds' ratios, since what slows down the machine
-    for a while slows down whole rounds."""
+    """For each contestant the times of all others over its own: the median of the rounds' ratios, since a temporary
+    slowdown of the machine affects whole rounds."""
     quartiles: dict[str, dict[str, tuple[float, float]]]
     """The first and the third quartile of those ratios."""
 

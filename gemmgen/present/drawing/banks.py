@@ -21,7 +21,7 @@ MOST_LINES = 34
 BESIDE = 16
 """Bytes of a cell from which on layouts are so narrow that two stand side by side."""
 MOST_MAPS = 2
-"""Accesses of narrower cells that one picture draws; the others are told in words, so that a page stays one."""
+"""Accesses of narrower cells that one picture draws; the others are described in words, to bound the length of a page."""
 
 
 def draw_bank_maps(canvas: Canvas, picture: BankMaps, top: float) -> float:

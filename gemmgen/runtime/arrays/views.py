@@ -42,7 +42,7 @@ _WIDE_GAP = 1 << 20
 """Bytes between elements from which on the emulator's memory leaves them out."""
 _MOST_PARTS = 4096
 _LONGEST_QUOTE = 500
-"""Characters of what a library says of its error."""
+"""Longest quotation of a library's error message, in characters."""
 _OVERLAP_WORK = 100_000
 """Steps that the search for a common address may take before two interleaved arrays are taken to overlap."""
 
@@ -432,7 +432,7 @@ def _device_of(array: Any, name: str) -> tuple[int, int]:
             raise ValueError("numbers of devices are 32-bit integers from 0 on")
         return device_type, ordinal
 
-    found: tuple[int, int] = _asked(read, f"{name} says of its device what DLPack does not know")
+    found: tuple[int, int] = _asked(read, f"{name} reports a device that DLPack does not define")
     return found
 
 

@@ -41,7 +41,7 @@ class LoadedLibrary:
             raise LaunchError(f"{self.sequence.name}: {os.strerror(status)}")
 
     def set_threads(self, count: int) -> int:
-        """Sets the number of threads of later calls, 0 for the spec's; returns the number before. 1 for what has no threads."""
+        """Sets the number of threads of later calls, 0 for the spec's; returns the number before. 1 for kernels without threads."""
         try:
             function = getattr(self._library, f"{self.sequence.launches[0].entry}_threads")
         except AttributeError:

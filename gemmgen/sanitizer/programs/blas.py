@@ -58,7 +58,7 @@ class Range:
 
 
 class Memory:
-    """Arrays of a call as views of device memory. Raises OutsideOfAllocation for what no allocation holds."""
+    """Arrays of a call as views of device memory. Raises OutsideOfAllocation for addresses in no allocation."""
 
     def __init__(self, memory: np.ndarray, region_of: Callable[[int], Region | None]) -> None:
         self._memory, self._region_of = memory, region_of

@@ -63,7 +63,7 @@ def points(group: Group, drawn: Sequence[Shown]) -> dict[str, Any]:
     """The drawn points of a group as a table: names of fields, and a row for each point.
 
     ``value`` is the value by which the group is compared, and ``told`` its text; ``order`` counts from 1 as evaluated; ``jitter`` is from
-    -1 to 1, to tell points of one value apart; metrics have their own names.
+    -1 to 1, to separate points of one value; metrics have their own names.
     """
     metrics = metrics_of(group)
     order = {one.number: place for place, one in enumerate(group.shown, start=1)}

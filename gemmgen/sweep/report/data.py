@@ -24,7 +24,7 @@ MAXIMUM_DOTS = 5000
 LEAST_DOTS = 120
 """Points of one problem that are drawn in any case."""
 MAXIMUM_VALUES = 24
-"""Values of an axis that get a place of their own."""
+"""Maximum number of an axis's values that get a separate place."""
 ABSENT = "(none)"
 
 

@@ -17,7 +17,7 @@ def _threads(plan: GemvPlan, loop: VectorLoop) -> Lines:
     """Teams, the loads of a thread, and the place where sums meet."""
     a, b = plan.matrix_a, plan.matrix_b
     lanes = f"{loop.teams} of {loop.lanes} lanes, which lie side by side along {loop.along}"
-    share = "each has rows of its own" if loop.along == "k" else "they split k"
+    share = "each has separate rows" if loop.along == "k" else "they split k"
     meeting = (
         "by shuffles"
         if loop.along == "k" and loop.lanes > 1

@@ -27,7 +27,7 @@ MOST_B_AHEAD = 32
 """The same of B, where that is read ahead."""
 MOST_SUMMERS = 32
 STAGED_VECTOR = 4
-"""Floats that a lane reads at a time of what its warp keeps of B in shared memory, and that a thread stores of C."""
+"""Floats of one read by a lane from its warp's part of B in shared memory, and of one store to C by a thread."""
 SLICES_AT_ONCE = 8
 """Slices whose sums a thread of the last block has in flight at a time."""
 OTHER_REGISTERS = 32
@@ -286,7 +286,7 @@ def vector_regions(loop: VectorLoop) -> tuple[SharedRegion, ...]:
         return (sums,)
     bytes_of_b = FLOAT_BYTES * loop.staged_shape[0] * loop.staged_shape[1]
     begin = round_up(sums.bytes, WIDEST_BYTES)
-    return sums, SharedRegion("staged", "float", loop.staged_shape, begin, bytes_of_b, "what each warp multiplies next of B")
+    return sums, SharedRegion("staged", "float", loop.staged_shape, begin, bytes_of_b, "each warp's next elements of B")
 
 
 def estimated_registers(loop: VectorLoop) -> int:

@@ -11,15 +11,15 @@ from gemmgen.kernels.requests import MOST_ALIGNMENT, Fit
 MOST_COLUMNS = 32
 """Rows or columns up to which a product is one of few."""
 MOST_COLUMNS_OF_ROWS = 64
-"""The same where a thread has rows of its own."""
+"""The limit where each thread has separate rows."""
 MOST_COLUMNS_OF_A_BLOCK = 16
 LARGE_BLOCK = 128
 """Threads beyond which a block whose lanes lie along m ..."""
 MOST_COLUMNS_OF_LARGE_BLOCKS = 8
 """... has no room for the sums of more columns of float32 than these, in registers and in shared memory."""
 MOST_COLUMNS_OF_A_THREAD = 32
-"""The same where a thread has rows of its own, whose results it stores in vectors, and B is float32: what it reads of that stays in
-registers as it is."""
+"""The limit where each thread has separate rows, stores their results in vectors, and B is float32, whose elements stay in registers
+unconverted."""
 
 
 def fit(spec: GemmSpec, mainloop: VectorMainloop, request: GemmRequest) -> Fit | str:

@@ -16,7 +16,7 @@ from gemmgen.kernels.gemm.tensor_cores.cost import Pace, of_few, share_of
 NARROW_COPY = 6
 """Instructions of a copy through registers, over those of an asynchronous one: calibrated on 61 x 61 x 396480 and its kin."""
 COPY_INSTRUCTIONS = 8.0
-"""Of a thread, for a copy of its own to shared memory: where it comes from and goes to, and how much of it exists."""
+"""Registers of a thread for its copy to shared memory: source and target addresses, and bounds."""
 MMA_OPERATIONS_PER_CLOCK = 2048.0
 """Of an SM, on 16-bit types by `mma.sync`."""
 SHARED_BYTES_PER_CLOCK = 128.0

@@ -38,7 +38,7 @@ BARRIER_BYTES = 8
 LEAST_ASYNC_BYTES = 4
 """The narrowest asynchronous copy."""
 OTHER_REGISTERS = 40
-"""Registers of a thread beside sums, fragments and what it copies; an estimate."""
+"""Registers of a thread beside sums, fragments and copies; an estimate."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class WarpOperand:
 
     @property
     def length(self) -> int:
-        """Of a row of the tile in global memory."""
+        """Elements of a row of the tile in global memory."""
         return self.tile_k if self.k_major else self.extent
 
     @property
@@ -134,12 +134,12 @@ class WarpOperand:
 
     @property
     def row_bytes(self) -> int:
-        """Of a row of the tile in shared memory."""
+        """Bytes of a row of the tile in shared memory."""
         return (self.tile_k if self.shared_k_major else self.extent) * self.element_bytes
 
     @property
     def plane_bytes(self) -> int:
-        """Of one stage and plane."""
+        """Bytes of one stage and plane."""
         return self.extent * self.tile_k * self.element_bytes
 
     @property
@@ -171,7 +171,7 @@ class WarpOperand:
 
     @property
     def tile_bytes(self) -> int:
-        """Of one stage."""
+        """Bytes of one stage."""
         return self.planes * self.plane_bytes
 
     @property
@@ -181,7 +181,7 @@ class WarpOperand:
 
     @property
     def held_registers(self) -> int:
-        """Of a thread, for what it copies through registers."""
+        """Registers of a thread for copies that pass through registers."""
         return (
             0
             if self.is_async or self.boxed
@@ -200,7 +200,7 @@ class FragmentVectors:
     columns: int
     """Neighbours along n of a lane, of C, and of B where these are neighbours in memory."""
     whole_a: bool
-    """True if vectors of A lie in the matrix or outside of it, by what the spec promises of extents; the same of the others."""
+    """True if the spec's promises of extents place every vector of A entirely inside or outside the matrix; likewise below."""
     whole_b: bool
     whole_c: bool
 
@@ -252,7 +252,7 @@ class WarpLoop:
     scaled: BlockScaling | None = None
     """The block scales that the instruction takes."""
     own_tiles: int = 1
-    """Warps of a block that have a tile of their own each; 1: they share one."""
+    """Warps of a block with a separate tile each; 1: they share one."""
 
     @property
     def own_columns(self) -> str:
@@ -362,7 +362,7 @@ class WarpLoop:
 
     @property
     def turned_bytes(self) -> int:
-        """Of results that are transposed at a time."""
+        """Bytes of the results that are transposed at a time."""
         return self.turned * self.threads // WARP_THREADS * BLOCK_ROWS * self.turned_pitch * 4
 
     @property

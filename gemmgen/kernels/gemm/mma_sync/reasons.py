@@ -69,7 +69,7 @@ def direct_reasons(spec: GemmSpec, mainloop: MmaSyncMainloop) -> Iterator[Reason
         got = f"{spec.storage.a} and {spec.storage.b}"
         yield Reason("copies", "mainloop.copies", f"none with {got}", "factors of f16 or bf16", "copies: cp_async")
     if spec.decomposition.scheme != "data_parallel" or spec.batch == "grouped":
-        need = "data_parallel without groups for copies: none: every warp has a tile of its own"
+        need = "data_parallel without groups for copies: none: every warp has a separate tile"
         yield Reason("copies", "mainloop.copies", "none", need, "copies: cp_async")
     if mainloop.persistent_blocks and mainloop.fragment_reads == "pairs":
         need = "no persistent blocks for copies: none with fragment_reads: pairs: every warp has one tile"
@@ -126,10 +126,10 @@ def combination_reasons(spec: GemmSpec, mainloop: MmaSyncMainloop) -> Iterator[R
         need = "data_parallel, split_k_parallel or stream_k for mma_sync"
         yield Reason("decomposition", "decomposition.scheme", decomposition.scheme, need)
     if mainloop.arithmetic.split == "mainloop":
-        need = "kernel for mma_sync: its warps share what they read, and each would split it again"
+        need = "kernel for mma_sync: its warps share tiles, and each warp would split them again"
         yield Reason("split", "mainloop.arithmetic.split", "mainloop", need, "strategy: tensor_core")
     if mainloop.unroll != "full" and mainloop.fragment_buffers == 2 and not computes_f32(spec):
-        need, hint = "full where fragments are read ahead", "the buffers are told apart by the unrolled index"
+        need, hint = "full where fragments are read ahead", "the unrolled index selects the buffer"
         yield Reason("unroll", "mainloop.unroll", str(mainloop.unroll), need, hint)
     if isinstance(decomposition, StreamK) and mainloop.persistent_blocks:
         need = "0 for stream_k: decomposition.blocks says how many there are"

@@ -132,7 +132,7 @@ def scaled_product(plan: GemmPlan, scaling: BlockScaling, arrays: Mapping[str, A
 
     An instruction cuts each term to so many bits below the largest exponent of its terms and the sum so far, and the sum to float32. Of
     8-bit floats a term is a product, and no exponent is larger than that of S, the sum of all magnitudes. Of 4-bit floats it is an exact
-    sum of 16 products, which counts with the exponent of its scales alone, whatever it is: E is the largest product of scales.
+    sum of 16 products, which has the exponent of its scales, even if it is smaller: E is the largest product of scales.
     ``parts``: sums of parts of k that are added up in float32.
     """
     import numpy as np

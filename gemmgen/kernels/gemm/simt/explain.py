@@ -64,7 +64,7 @@ def _edges(plan: SimtPlan) -> str:
     checked = [axis for axis in tiles if promised[axis] % tiles[axis]]
     each = "tiles that do not lie inside check each of their vectors, the others nothing"
     parts = [f"{' and '.join(whole)}: nothing is checked there"] if whole else []
-    parts += [f"{', '.join(checked)} may end within a tile: what lies beyond is read as 0 and not stored"] if checked else []
+    parts += [f"{', '.join(checked)} may end within a tile: elements beyond the edge are read as 0 and not stored"] if checked else []
     parts += [each] if plan.loop.checks_tiles else []
     return "; ".join(parts)
 

@@ -41,8 +41,8 @@ def shared_memory_section(plan: SimtPlan, loop: TiledLoop) -> Section:
         lines.append(("", "lanes that read the same would share wavefronts if they were neighbours, as with lanes: z_order"))
     joined = " and of ".join(o.name for o in (loop.a, loop.b) if _may_be_joined(loop, o))
     if joined:
-        lines.append(("", f"reads of {joined} are counted as the source has them; the compiler may join those of neighbouring k into"))
-        lines.append(("", "wider ones: `gemmgen verify --counters` counts what became of them"))
+        lines.append(("", f"reads of {joined} are counted as in the source; the compiler may merge reads of adjacent k into"))
+        lines.append(("", "wider reads, which `gemmgen verify --counters` counts in the PTX"))
     lines.append(("beside arithmetic", _beside_arithmetic(plan, loop)))
     if loop.k_groups > 1:
         elements = loop.a.fragment.extent * loop.b.fragment.extent

@@ -59,7 +59,7 @@ class TiledLoop:
     checks_tiles: bool
     """True if whole tiles are checked for the edges of the matrices, and only the vectors of those that cross one."""
     k_groups: int
-    """Groups of threads that split the block's k, each with tiles of its own."""
+    """Groups of threads that split the block's k, each with separate tiles."""
     min_blocks_per_sm: int
     accesses: tuple[SharedAccess, ...]
     estimated_registers: int

@@ -39,7 +39,7 @@ class Operand:
     """The numbers of A or B in a tiled mainloop."""
 
     name: Literal["A", "B", "AB"]
-    """``AB`` for what copies either of them."""
+    """``AB`` for code that copies either of them."""
     axis: Literal["m", "n"]
     leading_dimension: str
     type: DataType
@@ -64,9 +64,9 @@ class Operand:
     l2_prefetch: int
     """Bytes that the L2 fetches along with an asynchronous copy; 0: as many as it likes."""
     keeps_in_l1: bool
-    """True if asynchronous copies of 16 bytes leave what they read in the L1."""
+    """True if asynchronous copies of 16 bytes keep their data in the L1."""
     l2_policy: L2Policy
-    """Priority of what asynchronous copies read when the L2 makes room."""
+    """Eviction priority in the L2 of data read by asynchronous copies."""
     guards_rows: bool
     """True if rows of the stored matrix may end within a tile."""
     guards_columns: bool
@@ -559,7 +559,7 @@ def shared_offset(operand: Operand, row: int, column: int) -> int:
 
 
 def _dearest(what: str, warps: list[list[tuple[list[int], int]]], width_bytes: int, *, store: bool) -> SharedAccess:
-    """Of the warps' accesses, each given by byte offsets for the lanes and how many times it is made, the costliest warp's."""
+    """Cost of the costliest of the warps' accesses, each given by the lanes' byte offsets and its number of repetitions."""
     costs = []
     for accesses in warps:
         wavefronts = conflicts = 0

@@ -95,7 +95,7 @@ def _fragments(plan: SimtPlan, loop: TiledLoop) -> Fragments:
         f"and {b.extent} of B, {loop.b.load_width * loop.b.shared_bytes} bytes at a time.",
         "One color: eight neighbouring lanes, which are served together where each reads 16 bytes.",
     )
-    return Fragments("Which lane has what of a warp tile", warp, divisions[0], divisions[1], notes)
+    return Fragments("Elements of each lane in a warp tile", warp, divisions[0], divisions[1], notes)
 
 
 def _operand_division(operand: Operand, extent: int, by_position: Sequence[Sequence[int]]) -> Division:
@@ -127,4 +127,4 @@ def _orders(plan: SimtPlan, loop: TiledLoop) -> LaneOrders:
         "Of 8 and 16 bytes a lane, a half or a quarter of a warp is served at a time; twice as many lanes where each reads the same as its "
         "neighbour, lane i ^ 1, or each the same as lane i ^ 2. In z-order one operand meets the first condition and the other the second.",
     )
-    return LaneOrders("Orders of lanes, and what their reads cost", tuple(orders), "m", "n", notes)
+    return LaneOrders("Orders of lanes, and the cost of their reads", tuple(orders), "m", "n", notes)

@@ -66,7 +66,7 @@ def loop_reasons(mainloop: TiledMainloop, architecture: Architecture) -> list[Re
         got = f"{tile.thread.m} x {tile.thread.n}"
         reasons.append(Reason("order", "mainloop.order", got, "a thread tile of 8 x 8 for the swirl"))
     if mainloop.unroll != "full" and mainloop.fragment_buffers == 2:
-        need, hint = "full where fragments are read ahead", "the buffers are told apart by the unrolled index"
+        need, hint = "full where fragments are read ahead", "the unrolled index selects the buffer"
         reasons.append(Reason("unroll", "mainloop.unroll", str(mainloop.unroll), need, hint))
     return reasons
 
@@ -86,8 +86,8 @@ def loader_reason(a: Operand, b: Operand) -> Reason:
             f"{operand.copy.vector}{prefetch} into {order} rows of {operand.pitch}{swizzle}"
         )
 
-    need = "what one code with one pointer can copy: the same for both, with k or neither as the contiguous direction"
-    hint = "equal alignment, storage, tile, shared_a and shared_b (with a padding of your own), or loaders: all"
+    need = "operands that one copy loop with one pointer can serve: equal layouts, with k or neither as the contiguous direction"
+    hint = "equal alignment, storage, tile, shared_a and shared_b (with an explicit padding), or loaders: all"
     return Reason("loaders", "mainloop.loaders", f"{said(a)}; {said(b)}", need, hint)
 
 
@@ -100,7 +100,7 @@ def cache_reasons(spec: GemmSpec, mainloop: TiledMainloop) -> list[Reason]:
             need, hint = "copies: cp_async for a prefetch into the L2", "or 0"
             reasons.append(Reason("l2_prefetch", f"cache.l2_prefetch_{name}", str(prefetch), need, hint))
         if getattr(spec.cache, f"l1_{name}") == "keep" and mainloop.copies != "cp_async":
-            need, hint = "copies: cp_async for a choice", "loads into registers leave what they read in the L1 anyway"
+            need, hint = "copies: cp_async for a choice", "loads into registers always keep their data in the L1"
             reasons.append(Reason("l1", f"cache.l1_{name}", "keep", need, hint))
         policy = getattr(spec.cache, f"l2_policy_{name}")
         if policy != "normal" and mainloop.copies != "cp_async":

@@ -44,7 +44,7 @@ def _unit(layouts: list[SharedLayout]) -> int:
 
 def _arrangement(operand: Operand) -> str:
     row, column = ("k", operand.axis) if operand.mn_major else (operand.axis, "k")
-    text = f"Bold: what the access takes, with the numbers of the lanes. One color: the same {column}; each row of the tile has one {row}."
+    text = f"Bold: the words of the access, with lane numbers. One color: the same {column}; each row of the tile has one {row}."
     if operand.swizzle is None:
         return text
     swizzle = operand.swizzle
@@ -94,7 +94,7 @@ def _exchange_maps(exchange: Exchange, loop: TiledLoop) -> list[BankMap]:
             f"One of {access.per_step} for each of {slabs}, {access.width_bytes} bytes a lane; "
             f"together {access.wavefronts} wavefronts, {access.conflicts} conflicts."
         )
-        note = "Bold: what the access takes, with the numbers of the lanes. One color: a row of the slab."
+        note = "Bold: the words of the access, with lane numbers. One color: a row of the slab."
         name = "load-slab" if place else "store-slab"
         maps.append(BankMap(name, f"{_sentence(access.what)} of the epilogue", tuple(layouts), total, (note,), _unit(layouts)))
     return maps

@@ -15,7 +15,7 @@ from gemmgen.kernels.gemm.tensor_cores.cost import Pace
 SPLIT_REGISTERS = 40
 REPAIR_REGISTERS = 64
 COMPENSATION_ISSUE = 0.27
-"""Cost of keeping what that rounds off: 1.2 to 1.3 times the time of plain sums, on an H200, of three products of planes; the others
+"""Cost of keeping the rounding errors: 1.2 to 1.3 times the time of plain sums, on an H200, of three products of planes; the others
 have as many additions beside more products."""
 SPLIT_STEPS = 5.0
 """Latencies of memory that a kernel that splits takes, with its launch: 2 to 3 microseconds for small matrices."""
@@ -25,7 +25,7 @@ them one by one."""
 SPLIT_COLUMN = 4.0
 """Latencies that a thread takes for its part of a column, of which it reads a quarter at a time."""
 SPLIT_READS = 1.5
-"""Times that it reads what it splits: once for the extremes, and again from caches, as far as those hold it."""
+"""Number of reads of the operand that it splits: once for the extremes, and again from caches, as far as it fits."""
 
 
 def work(plan: SplitPrecisionPlan, problem: Mapping[str, int], moved: Moved) -> tuple[Work, ...]:

@@ -15,7 +15,7 @@ def sections(plan: SplitPrecisionPlan) -> list[Section]:
     wording = Wording(
         products=planes.scheme.products,
         rows="are split in registers",
-        adds="a kernel behind the product adds up in a fixed order, what additions round off included",
+        adds="a kernel behind the product adds up in a fixed order, rounding errors of additions included",
         writer="the kernel that adds them up" + (", and undoes the scales," if planes.scheme.scaled else ""),
         sections=(Section("float32 by planes", _planes(planes, plan.staggered)),),
     )
@@ -44,13 +44,13 @@ def _planes(planes: PlanesPlan, staggered: bool) -> Lines:
         made = "A's are made by the warps that multiply it, B's by a kernel before the product"
     turns = "; two groups of warps take turns to multiply and to add up" if staggered else ""
     leaves = f"the leading ones leave the tensor core every {promoted} of k"
-    rounded_off = f"in float32; what an addition rounds off is kept with the smaller products{turns}"
+    rounded_off = f"in float32; each addition's rounding error is kept with the smaller products{turns}"
     if planes.in_mainloop:
         leaves = f"the smaller ones first; their sum leaves the tensor core every {promoted} of k"
-        rounded_off = "in float32; what an addition rounds off begins the next sum"
+        rounded_off = "in float32; each addition's rounding error is the initial value of the next sum"
     elif planes.together:
         leaves = f"the smaller ones first; their sum leaves the tensor core every {promoted} of k"
-        rounded_off = f"in float32; what an addition rounds off is kept beside them{turns}"
+        rounded_off = f"in float32; each addition's rounding error is kept beside them{turns}"
     return (
         ("planes", f"{scheme.planes} of {kind} for each operand{scaled}; {made}"),
         ("products", f"{scheme.products} for one of float32; {leaves}"),

@@ -39,12 +39,12 @@ SETS_OF_SUMS = 2
 REGION_BYTES = 256
 """Every part of the workspace starts at a multiple of this."""
 SHALLOW_FACTOR = 1.001
-"""c of products below the least depth, made in double precision: one rounding to float32, and what 2^-53 adds to it."""
+"""c of products below the least depth, made in double precision: one rounding to float32, and the error of double precision, 2^-53."""
 NEAR_THE_END = 2.0**127
-"""Sums below keep what their additions round off: no step from one to the next overflows."""
+"""Smaller sums keep the rounding errors of their additions: no step from one to the next overflows."""
 RANGE_BITS = 28
 """Binary orders of magnitude below the largest of its row that a number may lie, for two float16 to hold 21 bits of it: the second
-plane, 2^11 times what the first leaves, ends at 2^-24, where the largest number of the row is below 2^15."""
+plane, 2^11 times the remainder of the first, ends at 2^-24, where the largest number of the row is below 2^15."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Scheme:
     largest_bits: int = 0
     """The magnitudes, as bits of float32, from which and below which an unscaled number is held."""
     measured_depth: int = 64
-    """k from which on no error was measured that is larger than that of multiply-adds, whatever the data."""
+    """Smallest k from which on no measured error exceeds that of multiply-adds, on any data."""
 
     @property
     def element_bytes(self) -> int:
@@ -107,16 +107,16 @@ class Scheme:
     def error_factor(self, k: int, promoted: int, compensated: bool, joined: bool = False) -> float:
         """c of the bound |C - AB| <= c u |A||B|, u = 2^-24, for ``k`` products an element, promoted every ``promoted``.
 
-        It adds up, in units of u: what the planes leave of the operands, beyond ``held_bits``; the products of planes that are left out;
+        It adds up, in units of u: the remainder of the operands beyond ``held_bits``; the products of planes that are left out;
         the tensor core's steps on the leading product, each of which cuts off its terms at 2^-25 of the largest and its sum at
         2^-23; the additions of a step's sum to float32; and the same steps on the kept products, which are smaller. Where all
         ``leave_together``, kept products are added up over ``promoted`` of k only, and the leading ones to them.
 
         A compensated addition s = fl(sum + x) keeps x - fl(s - sum) (Dekker's Fast2Sum). That is all of its error where |sum| >= |x|;
-        else fl(s - sum), which is about x, has an error of its own, so that all additions together lose no more than u sum|x|. Adding up
-        what they keep rounds once more for each: at 2^-significand_bits of the result's magnitude where the kept products are in the
+        else fl(s - sum), which is about x, is rounded itself, so that all additions together lose no more than u sum|x|. Adding up
+        the kept errors rounds once more for each: at 2^-significand_bits of the result's magnitude where the kept products are in the
         same sum, at that of all errors so far where they are not. Sums that come to the end of float32's range may keep nothing; their
-        additions lose what plain ones do (``range_factor``).
+        additions have the error of plain ones (``range_factor``).
 
         ``joined``: the sum of a step also begins with the rounding error of the previous addition. What is carried is below u times the
         result, and by that much may be cut off more."""
@@ -290,7 +290,7 @@ class WorkspacePart:
     bytes: str
     """A formula over the problem."""
     c_bytes: str
-    """The same in CUDA, as long long; empty of what always comes last."""
+    """The size in CUDA, as long long; empty for the part that always comes last."""
 
 
 @dataclass(frozen=True)
@@ -334,7 +334,7 @@ class PlanesPlan:
     promoted_steps: int
     """Instructions along k after which the leading product leaves the tensor core."""
     compensated: bool
-    """True if what the additions of leading products round off is kept."""
+    """True if the rounding errors of adding leading products are kept."""
     parts_of_k: int = 1
     """Blocks that have a part of k each, whose sums one of them adds up."""
     in_mainloop: bool = False
@@ -344,7 +344,7 @@ class PlanesPlan:
     slices: int = 1
     """Slices of k, at most, whose sums a kernel behind the product adds up."""
     partial_bytes: str = ""
-    """A formula over the problem: what these sums take of the workspace."""
+    """The workspace of these sums in bytes, a formula over the problem."""
 
     threads = SPLIT_THREADS
     chunk = CHUNK
@@ -408,7 +408,7 @@ class PlanesPlan:
         return self.scheme.error_factor(k, promoted, self.compensated, self.in_mainloop) + self.parts_of_k - 1 + slices_factor(self.slices)
 
     def range_factor(self, k: int) -> float:
-        """The same where |A||B| comes to ``NEAR_THE_END``: rounding errors of additions may not be kept there."""
+        """The factor where |A||B| reaches ``NEAR_THE_END``: rounding errors of additions may not be kept there."""
         if self.scheme.scaled or k < self.least_depth:
             return self.error_factor(k)
         promotions = -(-k // (self.promoted_steps * self.scheme.instruction_k))
@@ -539,7 +539,7 @@ def slices_factor(slices: int) -> float:
     """c that the sum of so many slices adds to that of their products.
 
     Compensated additions lose no more than u sum|x| (``Scheme.error_factor``), among the slices of a group of threads and again among the
-    groups. Adding up what they keep rounds once more for each, and twice where groups meet: by u of at most as many u as additions came
+    groups. Adding up these errors rounds once more for each, and twice where groups meet: by u of at most as many u as additions came
     before. At last it joins the sum.
     """
     roundings = slices + 2 * MAXIMUM_REDUCTION_GROUPS
@@ -552,13 +552,13 @@ def plane_scheme(arithmetic: Arithmetic) -> Scheme:
 
 
 def is_compensated(arithmetic: Arithmetic) -> bool:
-    """True if what the additions of leading products round off is kept."""
+    """True if the rounding errors of adding leading products are kept."""
     return arithmetic.sums != "plain"
 
 
 def leave_together(scheme: Scheme, compensated: bool) -> bool:
-    """True if all products of some steps leave the tensor core together. Where nothing is scaled, sums may overflow; the registers that
-    keep what additions round off hold nothing else then, so that they can be left out where that is no number."""
+    """True if all products of some steps leave the tensor core together. Where nothing is scaled, sums may overflow; the registers of
+    the rounding errors hold nothing else then, so that they can be ignored where they are NaN."""
     return compensated and not scheme.scaled
 
 

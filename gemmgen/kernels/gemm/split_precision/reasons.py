@@ -90,5 +90,8 @@ def fragment_reasons(spec: GemmSpec, mainloop: MmaSyncMainloop) -> Iterator[Reas
         got = f"copies: {mainloop.copies}, fragment_buffers: {mainloop.fragment_buffers}"
         yield Reason("planes", "mainloop.copies", got, "cp_async or registers, and 1, where float32 is computed by planes")
     if mainloop.unroll != "full":
-        need, hint = "full where float32 is computed by planes", "the loop over k is divided by what leaves the tensor core at a time"
+        need, hint = (
+            "full where float32 is computed by planes",
+            "the loop over k is divided into the steps between promotions",
+        )
         yield Reason("unroll", "mainloop.unroll", str(mainloop.unroll), need, hint)

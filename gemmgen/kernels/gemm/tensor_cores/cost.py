@@ -15,9 +15,9 @@ STREAMED_PAUSE = 5.0
 products of 22 x 22 x 22 take 43 us on an H200, eight or nine for each of 216 blocks."""
 FEW = 4
 OF_FEW = 1.2
-"""Times of copies for tensor cores with at most FEW rows or columns, over what tiles of more rows lead to expect: 7552 x 2 x 8096 takes
-51 us on an H200, in bfloat16. Without it, the model prefers tensor cores to faster multiply-adds in six of 79 such products, with it in
-one."""
+"""Times of copies for tensor cores with at most FEW rows or columns, relative to the time predicted from larger tiles: 7552 x 2 x 8096
+takes 51 us on an H200, in bfloat16. Without it, the model prefers tensor cores to faster multiply-adds in six of 79 such products, with it
+in one."""
 
 
 @dataclass(frozen=True)

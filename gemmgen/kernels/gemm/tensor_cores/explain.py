@@ -55,7 +55,7 @@ def work_lines(plan: TensorPlan, wording: Wording, copied: Lines = ()) -> Lines:
         text = "the steps of tiles that fill no whole round of blocks, and of one round more, are distributed evenly; the block with a"
         lines += [
             ("division of k", text),
-            ("", "tile's last step adds what others left of it in the workspace, in the order of the blocks"),
+            ("", "tile's last step adds the other blocks' sums from the workspace, in the order of the blocks"),
         ]
     elif plan.slices > 1 or plan.cut_at_launch:
         slices = "as many slices as the dimension slices says" if plan.cut_at_launch else f"{plan.slices} slices"
@@ -67,8 +67,8 @@ def work_lines(plan: TensorPlan, wording: Wording, copied: Lines = ()) -> Lines:
     if plan.grouped:
         lines.append(("groups", "blocks read where the rows of each group end, and count its tiles, from the first group on"))
         if grid.skips_rows:
-            lines.append(("", "groups of warps whose rows of a tile do not exist let it pass, and the tile takes less time"))
-    lines.append(("edges", f"what lies outside of a matrix is filled with 0 {wording.filler}and not stored"))
+            lines.append(("", "groups of warps without existing rows in a tile skip it, so that the tile takes less time"))
+    lines.append(("edges", f"elements outside a matrix are filled with 0 {wording.filler}and not stored"))
     if plan.spec.early_launch:
         lines.append(("launch", "early: blocks come to the SMs while the work before them in the stream still runs, and wait for it there"))
     return tuple(lines)

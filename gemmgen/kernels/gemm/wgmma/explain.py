@@ -47,7 +47,7 @@ def _copied_first(plan: WgmmaPlan) -> Lines:
     if plan.copied is None:
         return ()
     names = " and ".join(factor.matrix.name for factor in plan.copied.factors)
-    return (("copied first", f"{names}, by a kernel of its own, to rows along k in the workspace that the copy engine can read"),)
+    return (("copied first", f"{names}, by a separate kernel, to rows along k in the workspace that the copy engine can read"),)
 
 
 def _copies(loop: WarpgroupLoop) -> Lines:

@@ -40,8 +40,8 @@ STORE_BUFFERS = 2
 """Boxes of results of a group in flight at a time."""
 PRODUCER_REGISTERS = {2: 40, 3: 32}
 CONSUMER_REGISTERS = {2: 232, 3: 160}
-"""Registers of a thread, by the number of groups that multiply, after the producer gave up most of its own: multiples of 8 that
-add up to no more than an SM has."""
+"""Registers of a thread, by the number of groups that multiply, after the producer released most of its registers: multiples of 8 whose
+sum does not exceed an SM's registers."""
 PLANES_REGISTERS = 24, 240
 """The same for two groups with compensated sums."""
 
