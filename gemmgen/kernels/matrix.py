@@ -84,11 +84,11 @@ class Matrix:
     def constraints(self) -> tuple[Constraint, ...]:
         """Constraints on them."""
         ld, slow = self.leading_dimension, "row" if self.row_major else "column"
-        text = f"{ld} is at least {self.contiguous}: the {slow}s of {self.name} do not overlap"
+        text = f"{ld} must be at least {self.contiguous}; otherwise {slow}s of {self.name} would overlap"
         constraints = [Constraint(Formula(f"{ld} >= {self.contiguous}"), text)]
         if self.alignment > 1:
             for name in (ld, self.batch_stride) if self.batch_stride else (ld,):
-                text = f"{name} is a multiple of {self.alignment}, as the spec's alignment promises for {self.name}"
+                text = f"{name} must be a multiple of {self.alignment}, as the spec's alignment promises for {self.name}"
                 constraints.append(Constraint(Formula(f"{name} % {self.alignment} == 0"), text))
         return tuple(constraints)
 

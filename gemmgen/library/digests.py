@@ -58,8 +58,15 @@ def program_digests(ptx: str, name: str, formerly: str | None = None) -> dict[st
 
 
 def launch_digest(sequence: LaunchSequence) -> str:
-    """The digest of a proof's assumptions about a launch: dimensions, constraints, arrays and grids, without the instance's name."""
-    return digest(json.dumps(sequence.to_json(), sort_keys=True).replace(sequence.name, "instance"))
+    """The digest of a proof's assumptions about a launch: dimensions, constraints, arrays and grids, without the instance's name and
+    without prose."""
+    return digest(json.dumps(_without_prose(sequence.to_json()), sort_keys=True).replace(sequence.name, "instance"))
+
+
+def _without_prose(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_prose(item) for name, item in value.items() if name not in ("meaning", "explanation")}
+    return [_without_prose(item) for item in value] if isinstance(value, list) else value
 
 
 def cases_digest(plan: KernelPlan) -> str:

@@ -7,7 +7,7 @@ from cli.conftest import Run
 
 def test_verification_can_show_what_a_case_costs(run: Run, spec: Path) -> None:
     shown = run("verify", spec, "--backend", "emulator", "--counters").out
-    assert "what one case costs (2 x 3 tiles" in shown
+    assert "cost of one case (2 x 3 tiles" in shown
     assert "fma float32" in shown
     assert "float4" in shown
     assert "total" in shown

@@ -17,7 +17,7 @@ from gemmgen.hardware.target import device
 
 def test_explain_tells_the_plan_and_the_roof_that_binds(run: Run, spec: Path) -> None:
     shown = run("explain", spec).out
-    for title in ("What it computes", "Tile hierarchy", "Shared memory", "Launch", "Roofs of the H200"):
+    for title in ("Computation", "Tile hierarchy", "Shared memory", "Launch", "Roofs of the H200"):
         assert title in shown
     assert re.search("bound by +arithmetic: at least 2.10 ms", shown)
 

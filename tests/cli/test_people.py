@@ -112,7 +112,7 @@ def test_a_mistake_is_shown_in_its_line(run: Run, old: str, new: str, expected: 
         ("check twice.yaml", "'kind' is given twice 2 | kind: gemm | ^"),
         ("verify gemm/v0_naive --junit nothing.cu/x.xml", "--junit 'nothing.cu/x.xml': cannot be written: nothing.cu is no directory"),
         ("verify gemm/v0_naive --size 8,8", "--size 8,8: gemm/v0_naive needs 3 numbers: m,n,k"),
-        ("verify gemm/simt/h200/128x128x8 --size 100,128,64", "m is a multiple of 128, as the spec's multiple_of.m promises"),
+        ("verify gemm/simt/h200/128x128x8 --size 100,128,64", "m must be a multiple of 128, as the spec's multiple_of.m promises"),
         ("verify cpu/c0_naive --size 8,8,8", "gemmgen bench checks those of processors at any size"),
     ],
 )
@@ -136,7 +136,7 @@ def test_a_problem_without_elements_needs_nothing(run: Run, command: str) -> Non
 
 
 def test_a_tensor_map_without_contents_is_shown_how() -> None:
-    with pytest.raises(GemmgenError, match=r"what it holds is missing: tensormap\[bf16, 64x128"):
+    with pytest.raises(GemmgenError, match=r"the contents are missing: tensormap\[bf16, 64x128"):
         parse_argument("tensormap", 0)
 
 

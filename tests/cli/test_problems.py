@@ -67,7 +67,7 @@ def test_words_that_no_kernel_serves_are_told_from_misspelt_ones(run: Run) -> No
 
 def test_a_problem_that_no_kernel_serves_names_the_nearest(run: Run) -> None:
     error = run("render", "--problem", "gemm:128,64,64,nt,fp8", "--device", "T4", code=2).err
-    assert "What stands in the way is the T4 (sm_75): served on " in error and "H200" in error
+    assert "The T4 (sm_75) does not support it: served on " in error and "H200" in error
     assert "Nearest that is served: gemm:128,64,64,nt,bf16 (bf16 for fp8)" in error
 
 

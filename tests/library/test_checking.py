@@ -88,7 +88,7 @@ def test_registers_that_were_changed_by_hand_are_found(listing: Listing, folder:
     change_registers(folder, listing.instances[0], 1)
     report = check(listing, folder, sample=0, jobs=1)
     assert [(problem.file, problem.state) for problem in report.problems] == [(file, "stale")]
-    assert "is not what the manifest records" in report.problems[0].why
+    assert "differs from the manifest" in report.problems[0].why
     assert build(listing, folder, jobs=1).written == [file]
     assert (folder.path / file).read_bytes() == right
 

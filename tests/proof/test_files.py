@@ -189,7 +189,7 @@ def test_a_counterexample_is_run_on_the_emulator(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (SAXPY_LAUNCH[:-2], "say what the parameter y points to"),
+        (SAXPY_LAUNCH[:-2], "pointer parameter y needs an array"),
         ([*SAXPY_LAUNCH[:-1], "z=in f32[n]"], "has the parameters"),
         ([*SAXPY_LAUNCH[:-1], "y=in f32[q]"], "q is no integer parameter"),
         ([*SAXPY_LAUNCH[:-1], "y=f32"], "expected NAME=in|out|inout"),

@@ -237,7 +237,7 @@ def test_operations_that_are_none_are_a_message(operations: Any) -> None:
 
 @pytest.mark.parametrize("device", [None, 3, ("cpu", 0), (1,)])
 def test_a_garbled_device_is_a_message(device: Any) -> None:
-    with pytest.raises(LaunchError, match="x says of its device"):
+    with pytest.raises(LaunchError, match="x reports a device"):
         describe(Garbage(None, device), "x")
 
 
@@ -288,14 +288,14 @@ class Raising:
 @pytest.mark.parametrize("error", [KeyError("gone"), OSError(5, "\x1b[2J"), Unshown(), ArithmeticError("x" * 10**6), LookupError()])
 @pytest.mark.parametrize("place", ["interface", "export", "exported", "device"])
 def test_an_array_that_raises_is_a_message(place: str, error: Exception) -> None:
-    with pytest.raises(LaunchError, match=r"^x (does not give|cannot be read|says of its device)") as caught:
+    with pytest.raises(LaunchError, match=r"^x (does not give|cannot be read|reports a device)") as caught:
         describe(Raising(place, error), "x")
     assert type(error).__name__ in str(caught.value) and len(str(caught.value)) < 1000 and "\x1b" not in str(caught.value)
 
 
 @pytest.mark.parametrize("device", [(1, 10**400), (1, -1), (2**40, 0), (-1, 0)])
 def test_a_device_of_no_number_is_a_message(device: Any) -> None:
-    with pytest.raises(LaunchError, match="x says of its device"):
+    with pytest.raises(LaunchError, match="x reports a device"):
         describe(Garbage(None, device), "x")
 
 

@@ -303,8 +303,8 @@ def test_constraints_and_limits_are_explained():
         constraints=(Constraint(Formula("lda % 4 == 0"), "rows of A are read four elements at a time"),),
     )
     message = problems_of(strict, {"A": padded(4, 5), "B": padded(5, 3), "C": padded(4, 3)})
-    assert "m is 4, need 0 to 3" in message
-    assert "rows of A are read four elements at a time (lda % 4 == 0 does not hold for lda = 5)" in message
+    assert "m must be 0 to 3 (got 4)" in message
+    assert "rows of A are read four elements at a time (got lda = 5)" in message
 
 
 def test_other_formulas_are_checked_once_all_is_known():

@@ -156,21 +156,26 @@ def _sequence(spec: Conv2dSpec, mainloop: DirectMainloop, name: str, steps: tupl
     results = f"(n * p * q + {mainloop.pixels}) * k"
     farthest = "max(p * stride_h, q * stride_w) + max(h + r * dilation_h, w + s * dilation_w)"
     constraints = [
-        ("c % groups == 0", "groups have the same number of input channels"),
-        ("k % groups == 0", "groups have the same number of output channels"),
-        (f"p == {EXTENT_P}", "p follows from h, padding, filter, stride and dilation"),
-        (f"q == {EXTENT_Q}", "q follows from w, padding, filter, stride and dilation"),
-        (f"{results} <= {MAXIMUM_EXTENT}", f"{results} is at most {MAXIMUM_EXTENT}: an int counts the results of all threads"),
-        (f"{farthest} <= {MAXIMUM_EXTENT}", f"{farthest} is at most {MAXIMUM_EXTENT}: an int holds coordinates in x, padding included"),
+        ("c % groups == 0", "c must be a multiple of groups; groups have equally many input channels"),
+        ("k % groups == 0", "k must be a multiple of groups; groups have equally many output channels"),
+        (f"p == {EXTENT_P}", "p must be the output height that h, padding, filter, stride and dilation give"),
+        (f"q == {EXTENT_Q}", "q must be the output width that w, padding, filter, stride and dilation give"),
+        (f"{results} <= {MAXIMUM_EXTENT}", f"{results} must be at most {MAXIMUM_EXTENT}; an int counts the results of all threads"),
+        (
+            f"{farthest} <= {MAXIMUM_EXTENT}",
+            f"{farthest} must be at most {MAXIMUM_EXTENT}; an int holds coordinates in x, padding included",
+        ),
     ]
     if spec.input.type in ("s8", "u8"):
         limit = most_products(spec)
-        constraints.append((f"c // groups * r * s <= {limit}", f"sums have at most {limit} products each, so that they fit into int32"))
+        constraints.append(
+            (f"c // groups * r * s <= {limit}", f"sums must have at most {limit} products each, so that they fit into int32")
+        )
     for name, unit in zip(("c", "k"), channel_units(spec), strict=True):
         if unit > 1:
             condition = f"{name} % {unit} == 0" if name == "k" else f"c == {CHANNELS} * c_blocks"
-            constraints.append((condition, f"{name} is a multiple of {unit}, the channels that lie side by side ({HELPER})"))
-    constraints += [(f"{name} == {value}", f"the instance was made for {name} = {value}") for name, value in fixed.items()]
+            constraints.append((condition, f"{name} must be a multiple of {unit}, the channels that lie side by side ({HELPER})"))
+    constraints += [(f"{name} == {value}", f"{name} must be {value}; the kernel is specialised for it") for name, value in fixed.items()]
     return LaunchSequence(
         name,
         tuple(known.values()),

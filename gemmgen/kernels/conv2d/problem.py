@@ -136,31 +136,32 @@ def constraints(spec: Conv2dSpec, table: bool) -> tuple[Constraint, ...]:
     """Constraints of the instance; ``table``: whether it reads precomputed steps."""
     fixed = fixed_parameters(spec)
     found = [
-        ("c == 32 * c_blocks", f"c is a multiple of 32, as x holds blocks of 32 channels ({HELPER})"),
-        ("c % (32 * groups) == 0", f"c / groups is a multiple of 32, the channels of a block of x ({HELPER})"),
-        ("k % (32 * groups) == 0", f"k / groups is a multiple of 32, the channels of a block of y ({HELPER})"),
-        (f"p == {EXTENT_P}", "p follows from h, padding, filter, stride and dilation"),
-        (f"q == {EXTENT_Q}", "q follows from w, padding, filter, stride and dilation"),
+        ("c == 32 * c_blocks", f"c must be a multiple of 32, as x holds blocks of 32 channels ({HELPER})"),
+        ("c % (32 * groups) == 0", f"c / groups must be a multiple of 32, the channels of a block of x ({HELPER})"),
+        ("k % (32 * groups) == 0", f"k / groups must be a multiple of 32, the channels of a block of y ({HELPER})"),
+        (f"p == {EXTENT_P}", "p must be the output height that h, padding, filter, stride and dilation give"),
+        (f"q == {EXTENT_Q}", "q must be the output width that w, padding, filter, stride and dilation give"),
         (
             f"c // groups * r * s <= {spec.maximum_depth}",
-            f"sums have at most {spec.maximum_depth} products each, "
+            f"sums must have at most {spec.maximum_depth} products each, "
             + ("so that they fit into int32" if spec.maximum_depth == LARGEST_DEPTH else "the spec's maximum_depth"),
         ),
-        (f"n * p * q <= {MAXIMUM_EXTENT}", f"n p q is at most {MAXIMUM_EXTENT}: an int counts the pixels of y"),
+        (f"n * p * q <= {MAXIMUM_EXTENT}", f"n p q must be at most {MAXIMUM_EXTENT}; an int counts the pixels of y"),
         (
             f"c * (h + 2 * padding_h + dilation_h * r) * (w + 2 * padding_w + dilation_w * s) <= {2**31 - 1}",
-            "an image of x with its padding, and r rows and s columns beyond, has at most 2147483647 elements: an int holds their offsets",
+            "an image of x with its padding, and r rows and s columns beyond, must have at most 2147483647 elements; "
+            "an int holds their offsets",
         ),
     ]
-    found += [(f"{name} == {value}", f"the instance was made for {name} = {value}") for name, value in fixed.items()]
+    found += [(f"{name} == {value}", f"{name} must be {value}; the kernel is specialised for it") for name, value in fixed.items()]
     if table and not ("r" in fixed and "s" in fixed):
         found.append(
             (
                 f"r * s <= {spec.maximum_taps}",
-                f"r s is at most {spec.maximum_taps}: so many filter taps have room in the kernel's parameters",
+                f"r s must be at most {spec.maximum_taps}; so many filter taps have room in the kernel's parameters",
             )
         )
-        found += [(f"{name} <= {LARGEST_EXTENT}", f"{name} is at most {LARGEST_EXTENT}") for name in ("r", "s")]
+        found += [(f"{name} <= {LARGEST_EXTENT}", f"{name} must be at most {LARGEST_EXTENT}") for name in ("r", "s")]
     return tuple(Constraint(Formula(condition), explanation) for condition, explanation in found)
 
 

@@ -216,39 +216,49 @@ def _constraints(spec: Conv2dSpec, clusters: str, walks: bool, columns: str) -> 
     found = []
     if unit_c > 1:
         why = "x holds blocks of 32 channels" if spec.input.layout == "nchw32" else "the copy engine wants pixels 16 bytes apart"
-        found.append((f"c % {unit_c} == 0", f"c is a multiple of {unit_c}: {why}"))
+        found.append((f"c % {unit_c} == 0", f"c must be a multiple of {unit_c}; {why}"))
     if spec.input.layout == "nchw32":
         found.append(("c == 32 * c_blocks", "x has all channels"))
         most = BLOCKS_OF_A_MAP * MOST_MAPS
         found.append((f"c_blocks <= {most}", f"tensor maps reach {32 * most} channels"))
     if unit_k > 1:
         why = "y holds blocks of 32 channels" if spec.output.layout == "nchw32" else "the copy engine wants pixels of y 16 bytes apart"
-        found.append((f"k % {unit_k} == 0", f"k is a multiple of {unit_k}: {why}"))
+        found.append((f"k % {unit_k} == 0", f"k must be a multiple of {unit_k}; {why}"))
     found += [
-        (f"p == {EXTENT_P}", "p follows from h, padding, filter, stride and dilation"),
-        (f"q == {EXTENT_Q}", "q follows from w, padding, filter, stride and dilation"),
-        ("groups == 1", "groups is 1"),
+        (f"p == {EXTENT_P}", "p must be the output height that h, padding, filter, stride and dilation give"),
+        (f"q == {EXTENT_Q}", "q must be the output width that w, padding, filter, stride and dilation give"),
+        ("groups == 1", "groups must be 1"),
         (
             f"n * p * {columns} <= {MAXIMUM_EXTENT - 1024}",
-            f"n p {columns} is at most {MAXIMUM_EXTENT - 1024}: an int counts the pixels of y",
+            f"n p {columns} must be at most {MAXIMUM_EXTENT - 1024}; an int counts the pixels of y",
         ),
-        (f"{clusters} <= {MAXIMUM_EXTENT}", f"y has at most {MAXIMUM_EXTENT} tiles: an int counts them"),
+        (f"{clusters} <= {MAXIMUM_EXTENT}", f"y must have at most {MAXIMUM_EXTENT} tiles; an int counts them"),
     ]
     if spec.input.type in ("s8", "u8"):
         found.append(
-            (f"c * r * s <= {most_products(spec)}", f"sums have at most {most_products(spec)} products each, so that they fit into int32")
+            (
+                f"c * r * s <= {most_products(spec)}",
+                f"sums must have at most {most_products(spec)} products each, so that they fit into int32",
+            )
         )
-    found += [(f"{name} == {value}", f"the instance was made for {name} = {value}") for name, value in fixed.items() if name != "groups"]
+    found += [
+        (f"{name} == {value}", f"{name} must be {value}; the kernel is specialised for it")
+        for name, value in fixed.items()
+        if name != "groups"
+    ]
     if walks:
         corner, offset = FARTHEST[spec.input.layout]
         for axis, taps in (("h", "r"), ("w", "s")):
             found += [
-                (f"stride_{axis} <= {LARGEST_STRIDE}", f"stride_{axis} is at most {LARGEST_STRIDE}, the copy engine's largest"),
-                (f"padding_{axis} <= {corner}", f"padding_{axis} is at most {corner}: the copy engine begins no farther before an image"),
+                (f"stride_{axis} <= {LARGEST_STRIDE}", f"stride_{axis} must be at most {LARGEST_STRIDE}, the copy engine's largest"),
+                (
+                    f"padding_{axis} <= {corner}",
+                    f"padding_{axis} must be at most {corner}; the copy engine begins no farther before an image",
+                ),
                 (
                     f"({taps} - 1) * dilation_{axis} <= {corner} + min(padding_{axis}, {offset - corner})",
-                    f"({taps} - 1) dilation_{axis} is at most {corner} + min(padding_{axis}, {offset - corner}), "
-                    "as far as the copy engine reaches",
+                    f"({taps} - 1) dilation_{axis} must be at most {corner} + min(padding_{axis}, {offset - corner}), "
+                    "the limit of the copy engine's offsets",
                 ),
             ]
     return tuple(Constraint(Formula(condition), explanation) for condition, explanation in found)

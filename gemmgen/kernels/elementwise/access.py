@@ -64,7 +64,7 @@ class StridedArray:
     def constraints(self) -> tuple[Constraint, ...]:
         if self.alignment == 1:
             return ()
-        text = f"is a multiple of {self.alignment}, as the spec's alignment promises"
+        text = f"must be a multiple of {self.alignment}, as the spec's alignment promises"
         return tuple(Constraint(Formula(f"{name} % {self.alignment} == 0"), f"{name} {text}") for name in self.stride_names)
 
     @property

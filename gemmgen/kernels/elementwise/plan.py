@@ -265,7 +265,7 @@ def _sequence(
     constraints = [constraint for array in arrays for constraint in array.constraints]
     if spec.rank > 1:
         constraints.append(
-            Constraint(Formula(f"{units} <= {MAXIMUM_EXTENT}"), f"{units} is at most {MAXIMUM_EXTENT}: an int counts the vectors of y")
+            Constraint(Formula(f"{units} <= {MAXIMUM_EXTENT}"), f"{units} must be at most {MAXIMUM_EXTENT}; an int counts the vectors of y")
         )
     y = arrays[1]
     scalars = [ScalarArgument(dimension.name, "s32", dimension.meaning) for dimension in dimensions]

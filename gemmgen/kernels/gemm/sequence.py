@@ -70,7 +70,7 @@ def gemm_problem(
     for dim in extents:
         multiple = getattr(spec.multiple_of, dim)
         if multiple > 1:
-            text = f"{dim} is a multiple of {multiple}, as the spec's multiple_of.{dim} promises"
+            text = f"{dim} must be a multiple of {multiple}, as the spec's multiple_of.{dim} promises"
             constraints.append(Constraint(Formula(f"{dim} % {multiple} == 0"), text))
     if spec.batch == "strided":
         meaning = "problems in the batch; they run along y of the grid, which has no more room"

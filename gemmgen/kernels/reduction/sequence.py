@@ -240,7 +240,7 @@ def _dimensions(spec: ReductionSpec, arithmetic: Arithmetic) -> tuple[tuple[Dime
     for dimension in dimensions:
         promised = dimension.name.startswith("stride") or (dimension.name == "inner" and spec.shape in ("columns", "middle"))
         if promised and width > 1:
-            text = f"{dimension.name} is a multiple of {width}, as the spec's alignment promises"
+            text = f"{dimension.name} must be a multiple of {width}, as the spec's alignment promises"
             constraints.append(Constraint(Formula(f"{dimension.name} % {width} == 0"), text))
     return dimensions, tuple(constraints)
 

@@ -239,46 +239,49 @@ class TensorLayout:
             step = f"max({self.kept[place + 1]}, 1) * {self.kept[place + 1]}_y" if place + 1 < len(self.kept) else "1"
             results.append(Dimension(f"{name}_y", f"elements from one result to the next along {name}", -STRIDES, STRIDES, Formula(step)))
         constraints = [
-            Constraint(Formula(f"({name} <= 1) + ({name}_y != 0) > 0"), f"{name}_y is not 0: results do not overlap") for name in self.kept
+            Constraint(Formula(f"({name} <= 1) + ({name}_y != 0) > 0"), f"{name}_y must not be 0; otherwise results would overlap")
+            for name in self.kept
         ]
         if width > 1:
             promised = [f"{name}_stride" for name in self.axes[1 if self.repeated else 0 : -1]] + ([self.inner] if self.keeps_inner else [])
             for name in promised if not self.flat else ():
-                text = f"{name} is a multiple of {width}, as the spec's alignment promises"
+                text = f"{name} must be a multiple of {width}, as the spec's alignment promises"
                 constraints.append(Constraint(Formula(f"{name} % {width} == 0"), text))
         if not self.choice.wide:
             if len(self.kept) > 1:
                 constraints.append(
                     Constraint(
-                        Formula(f"{self.results} <= {MOST_COUNTED}"), f"{self.results} is at most {MOST_COUNTED}: an int counts the results"
+                        Formula(f"{self.results} <= {MOST_COUNTED}"),
+                        f"{self.results} must be at most {MOST_COUNTED}; an int counts the results",
                     )
                 )
             loads = " * ".join((*self.outer_reduced, *(() if self.keeps_inner else (self.units,))))
             if len(self.reduced) > 1:
                 constraints.append(
                     Constraint(
-                        Formula(f"{loads} <= {MOST_COUNTED}"), f"{loads} is at most {MOST_COUNTED}: an int counts the loads of a result"
+                        Formula(f"{loads} <= {MOST_COUNTED}"),
+                        f"{loads} must be at most {MOST_COUNTED}; an int counts the loads of a result",
                     )
                 )
             if counts and len(self.reduced) > 1:
                 constraints.append(
                     Constraint(
                         Formula(f"{self.count} <= {MOST_COUNTED}"),
-                        f"{self.count} is at most {MOST_COUNTED}: an int counts the elements of a result",
+                        f"{self.count} must be at most {MOST_COUNTED}; an int counts the elements of a result",
                     )
                 )
             if self.name == "flat_columns":
                 elements = f"r0 * {self.inner}"
                 constraints.append(
                     Constraint(
-                        Formula(f"{elements} <= {MOST_COUNTED}"), f"{elements} is at most {MOST_COUNTED}: an int counts the elements"
+                        Formula(f"{elements} <= {MOST_COUNTED}"), f"{elements} must be at most {MOST_COUNTED}; an int counts the elements"
                     )
                 )
         if self.name == "flat_columns":
             constraints.append(
                 Constraint(
                     Formula(f"{self.inner} <= {self.choice.threads}"),
-                    f"{self.inner} is at most {self.choice.threads}: a block has a thread for each column",
+                    f"{self.inner} must be at most {self.choice.threads}; a block has a thread for each column",
                 )
             )
         return (*extents, *strides, *results, *((self.parts,) if self.in_parts else ())), tuple(constraints)

@@ -185,7 +185,7 @@ def bind_dimensions(
         if value is not None and not dimension.minimum <= value <= dimension.maximum:
             one = dimension.minimum == dimension.maximum
             need = f"{dimension.minimum}, which the kernel is made for" if one else f"{dimension.minimum} to {dimension.maximum}"
-            problems.append(f"{dimension.name} is {value}, need {need}")
+            problems.append(f"{dimension.name} must be {need} (got {value})")
     for formula, value, where in facts:
         needed = None if formula.is_name else _evaluate(formula, values, problems)
         if needed is not None and value != needed:
@@ -193,7 +193,8 @@ def bind_dimensions(
     for constraint in sequence.constraints:
         if _evaluate(constraint.condition, values, problems) == 0:
             names = ", ".join(f"{name} = {values[name]}" for name in sorted(constraint.condition.names))
-            problems.append(f"{constraint.explanation} ({constraint.condition} does not hold for {names})")
+            need, _, reason = constraint.explanation.partition("; ")
+            problems.append(f"{need} (got {names})" + (f"; {reason}" if reason else ""))
     for argument, view in fitting.values():
         if argument.writes and overlaps_itself(view):
             problems.append(f"{argument.name} is written, but its elements overlap each other (strides {view.strides})")

@@ -1103,7 +1103,7 @@ PAIRS = {
         _product(UNSET),
         "mma(x, da, db, k > 0)",
         "mma(x, da, db, 1)",
-        ("mma(x, da, db, 1)", "what this wgmma adds to is made of"),
+        ("mma(x, da, db, 1)", "the accumulator of this wgmma is made of"),
         _floats(512),
     ),
     "warpgroup not whole": Pair(

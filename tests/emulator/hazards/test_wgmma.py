@@ -236,7 +236,7 @@ UNSET = """float x[4]; for (int k = 0; k < 2; ++k) {
 
 def test_accumulators_that_nothing_has_set():
     text = caught(UNSET, "mma(x, da, db, k > 0)", emulator.UndefinedRegister, "mma(x, da, db, 1)")
-    assert "what this wgmma adds to is made of" in text
+    assert "the accumulator of this wgmma is made of" in text
 
 
 def test_no_barrier_after_threads_wrote_an_operand():

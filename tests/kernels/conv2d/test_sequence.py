@@ -87,7 +87,7 @@ def test_a_call_takes_strides_and_padding_by_name() -> None:
 
 
 def test_an_output_of_the_wrong_size_is_rejected() -> None:
-    with pytest.raises(LaunchError, match="p follows from h, padding, filter, stride and dilation"):
+    with pytest.raises(LaunchError, match="p must be the output height that h, padding, filter, stride and dilation give"):
         call(y=np.zeros((1, 1, 3, 2, 32), np.int8))
 
 

@@ -37,9 +37,9 @@ def explained(overrides: list[str]) -> dict[tuple[str, str], str]:
     [
         (["mainloop.lanes=z_order"], "Tile hierarchy", "thread", "zig-zag"),
         (["mainloop.k_groups=2"], "Shared memory", "load sums", "64 x 4 bytes a lane: 64 wavefronts, 0 conflicts: the fewest possible"),
-        (["mainloop.shared_a.order=k_major"], "Shared memory", "", "reads of A are counted as the source has them; the compiler may join"),
+        (["mainloop.shared_a.order=k_major"], "Shared memory", "", "reads of A are counted as in the source; the compiler may merge"),
         (["mainloop.fragment=interleaved"], "Tile hierarchy", "rows of a thread", "every 8th"),
-        (["rasterization.along=major", "rasterization.group=4"], "Blocks", "order of tiles", "bands of 4 tiles along n, walked along m"),
+        (["rasterization.along=major", "rasterization.group=4"], "Blocks", "order of tiles", "bands of 4 tiles along n, traversed along m"),
         (["multiple_of.k=64"], "Blocks", "edges", "k is a multiple of 64: nothing is checked there; m, n may end"),
         (["batch=strided"], "Blocks", "batch", "y of the grid"),
         (["decomposition={scheme: split_k_serial, slices: 3}"], "Blocks", "division of k", "3 slices"),

@@ -85,7 +85,7 @@ def test_of_nothing() -> None:
     assert reduced("logsumexp", []) == -INF and np.isnan(reduced("mean", []))
     assert np.isnan(reduced("mean_variance", [])).all()
     for name in ("min", "max", "argmin", "argmax"):
-        with pytest.raises(LaunchError, match="reduced is 0, need 1"):
+        with pytest.raises(LaunchError, match="reduced must be 1"):
             reduced(name, [])
 
 

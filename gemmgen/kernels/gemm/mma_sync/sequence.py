@@ -41,7 +41,7 @@ def mma_sync_sequence(
     problem = gemm_problem(spec, matrices, epilogue, MAXIMUM_EXTENT - FARTHEST_TILE, LARGEST_INT)
     deepest: tuple[Constraint, ...] = ()
     if loop.vectors is not None:
-        deepest = (Constraint(Formula(f"k <= {loop.tile_k}"), f"k is at most {loop.tile_k}: a warp holds all of it"),)
+        deepest = (Constraint(Formula(f"k <= {loop.tile_k}"), f"k must be at most {loop.tile_k}; a warp holds all of it"),)
     partial = isinstance(spec.decomposition, SplitKParallel)
     own_slices, slices = slices_of(spec)
     counts = (*counting_arguments(spec), *own_slices)

@@ -85,7 +85,8 @@ def simt_sequence(
         steps = f"{tiles} * max(1, ceil_div(k, {block.k}))"
         constraints.append(
             Constraint(
-                Formula(f"{steps} < {2**31 - 1024}"), f"{steps} is less than {2**31 - 1024}: an int counts the steps along k of all tiles"
+                Formula(f"{steps} < {2**31 - 1024}"),
+                f"{steps} must be less than {2**31 - 1024}; an int counts the steps along k of all tiles",
             )
         )
     else:

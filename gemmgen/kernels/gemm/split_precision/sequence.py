@@ -93,7 +93,7 @@ def planes_sequence(
     repaired = f"ceil_div(m, {REPAIR_TILE}) * ceil_div(n, {REPAIR_TILE}){times_batch}"
     launches.append(launch(f"{name}_repair", repaired, REPAIR_THREADS, [*shared, *given["A"], *given["B"], *result, *kept, workspace]))
     most = LARGEST_INT - 65536
-    fits = Constraint(Formula(f"{repaired} < {most}"), f"{repaired} is less than {most}: an int counts the tiles that may be repaired")
+    fits = Constraint(Formula(f"{repaired} < {most}"), f"{repaired} must be less than {most}; an int counts the tiles that may be repaired")
     return LaunchSequence(
         name=name,
         dimensions=(*problem.dimensions, *((slices_dimension(),) if own else ())),

@@ -71,10 +71,12 @@ class Grid:
         if isinstance(spec.decomposition, StreamK):
             steps = f"{works} * max(1, ceil_div(k, {self.tile_k}))"
             most = 2**31 - 1024
-            return Constraint(Formula(f"{steps} < {most}"), f"{steps} is less than {most}: an int counts the steps along k of all tiles")
+            return Constraint(
+                Formula(f"{steps} < {most}"), f"{steps} must be less than {most}; an int counts the steps along k of all tiles"
+            )
         most = LARGEST_INT - 65536 * (self.own_tiles if self.persistent_blocks else 1)
         pieces = "slices of tiles of C" if isinstance(spec.decomposition, SplitKParallel) else "tiles of C"
-        return Constraint(Formula(f"{works} < {most}"), f"{works} is less than {most}: an int counts the {pieces}")
+        return Constraint(Formula(f"{works} < {most}"), f"{works} must be less than {most}; an int counts the {pieces}")
 
     def flag_bytes(self, division: StreamK) -> int:
         """Bytes at the start of the workspace of stream-K: a flag for each group of threads of each block that leaves a sum."""
