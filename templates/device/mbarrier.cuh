@@ -53,7 +53,7 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity)
 }
 
 // Passes the number of a piece of work on to the consumers of a block; -1 after the last. Each of kTickets places has a
-// barrier that says that a number is there and, kTickets further, one that says that it has been read.
+// barrier for its arrival and, kTickets further, one for its completed read.
 template <int kTickets>
 __device__ __forceinline__ void pass_ticket(unsigned barriers, int* tickets, int count, int index)
 {
