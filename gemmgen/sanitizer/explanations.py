@@ -10,17 +10,17 @@ from gemmgen.sanitizer.source import UnusableInput
 
 @dataclass(frozen=True)
 class Explanation:
-    """The page of one code. The example consists of statements that have the finding; `mended` is their fix."""
+    """The page of one code. The example consists of statements that have the finding; `fixed` is their fix."""
 
     code: str
     title: str
     meaning: str
     example: str
     remedy: str
-    mended: str
+    fixed: str
 
     def __str__(self) -> str:
-        indented = ("\n".join(f"    {line}" for line in text.strip().splitlines()) for text in (self.example, self.mended))
+        indented = ("\n".join(f"    {line}" for line in text.strip().splitlines()) for text in (self.example, self.fixed))
         wrong, right = indented
         return f"{self.title} [{self.code}]\n\n{self.meaning}\n\n{wrong}\n\n{self.remedy}\n\n{right}\n"
 
@@ -424,5 +424,5 @@ def as_markdown() -> str:
     lines += ["`gemmgen emulate --explain CODE` shows these pages too. Kinds that are missing here explain themselves in the message.", ""]
     for page in _PAGES:
         lines += [f"## {page.title}", "", f"`{page.code}`. {page.meaning}", "", "```cuda", page.example, "```", ""]
-        lines += [page.remedy, "", "```cuda", page.mended, "```", ""]
+        lines += [page.remedy, "", "```cuda", page.fixed, "```", ""]
     return "\n".join(lines).rstrip() + "\n"
