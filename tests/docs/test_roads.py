@@ -63,9 +63,12 @@ ON_A_GPU = {"spec": {"gemmgen.runtime.cuda.launcher"}, "case": {"gemmgen.runtime
 """Modules that control enters on a GPU only."""
 
 
+TITLES = {"spec": "From a spec to a launch", "case": "Verification of a case"}
+
+
 def named(road: str) -> list[str]:
     """Modules in the numbered paragraphs of a road, in their order, each where it comes first."""
-    section = PAGE.split(f"## The road of a {road}\n")[1].split("\n## ")[0]
+    section = PAGE.split(f"## {TITLES[road]}\n")[1].split("\n## ")[0]
     steps = section[section.index("\n1. ") :]
     return list(dict.fromkeys(re.findall(r"`(gemmgen(?:\.\w+)+)`", steps)))
 

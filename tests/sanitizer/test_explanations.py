@@ -41,7 +41,7 @@ def test_the_wrong_example_has_the_finding(code: str) -> None:
 
 @pytest.mark.parametrize("code", [code for code in FRAMES if code != SEQUENCE])
 def test_the_mended_example_has_no_finding(code: str) -> None:
-    assert found(code, EXPLANATIONS[code].mended) == []
+    assert found(code, EXPLANATIONS[code].fixed) == []
 
 
 def test_an_overlapping_launch() -> None:
@@ -57,7 +57,7 @@ def test_an_overlapping_launch() -> None:
 
     with pytest.raises(emulator.UnorderedLaunch):
         sequence(page.example)
-    sequence(page.mended)
+    sequence(page.fixed)
     assert y.tolist() == list(range(32))
 
 
@@ -67,4 +67,4 @@ def test_options_of_an_expectation(run: Run) -> None:
     launch = ["emulate", "third.cu", "--grid", "1", "--block", "32", "--arg", "f32[32]"]
     page = EXPLANATIONS[OPTIONS]
     assert "y[0] is" in run(*launch, *page.example.split(), code=1).out
-    run(*launch, *page.mended.split())
+    run(*launch, *page.fixed.split())
