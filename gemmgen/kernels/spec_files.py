@@ -17,6 +17,7 @@ from typing import Any
 import pydantic
 
 from gemmgen.core import yaml_text
+from gemmgen.core.editor_schema import chosen_by, for_editors
 from gemmgen.core.errors import Reason, SpecError
 from gemmgen.core.schema_fields import sibling_fields
 from gemmgen.core.text import printable
@@ -120,9 +121,13 @@ def file_schema() -> dict[str, Any]:
     """JSON Schema of spec files: that of specs, and of their tables of variants."""
     schema = json_schema()
     table = VariantTable.model_json_schema()["properties"][VARIANTS]
-    for kind in schema["anyOf"]:
-        schema["$defs"][kind["$ref"].rpartition("/")[2]]["properties"][VARIANTS] = table
-    return schema
+    definitions, references = schema["$defs"], [kind["$ref"] for kind in schema.pop("anyOf")]
+    for reference in references:
+        properties = definitions[reference.rpartition("/")[2]]["properties"]
+        properties[VARIANTS] = table
+        properties["label"] = {"type": "string", "description": "A short name; {variant} stands for the name of the variant."}
+    kinds = {definitions[reference.rpartition("/")[2]]["properties"]["kind"]["const"]: reference for reference in references}
+    return for_editors({**schema, **chosen_by("kind", kinds, definitions)})
 
 
 def overridden(fields: dict[str, Any], override: str) -> dict[str, Any]:
