@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TextIO
 
@@ -50,6 +51,24 @@ class EmulationProgress:
             self.stream.write("\r" + " " * self._width + "\r")
             self.stream.flush()
             self._width = 0
+
+
+@dataclass
+class LaunchProgress:
+    """Callable with the number of blocks that have run, and of all: passes an estimate to ``show`` for launches that take long."""
+
+    show: Callable[[str], object] = lambda text: None
+    _began: float = 0.0
+    _first: int = 0
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.perf_counter()
+        if done >= total:
+            self._began = 0.0
+        elif not self._began or done < self._first:
+            self._began, self._first = now, done
+        elif done > self._first and now - self._began >= _FIRST_SECONDS:
+            self.show(describe(done, total, (now - self._began) * done / (done - self._first)))
 
 
 def describe(done: int, total: int, seconds: float) -> str:

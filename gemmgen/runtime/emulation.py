@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -57,19 +57,21 @@ class EmulatorBackend:
         schedules: int = 1,
         step_limit: int | None = None,
         arithmetic: Arithmetic | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
         """``observers`` see every access of every launch.
 
         ``hazards`` makes races, volatile ones too, and reads of unwritten memory errors.
         With ``schedules`` above 1, each launch runs under that number of interleavings of warps and blocks, and all must leave the same
         bytes. A launch that takes more than ``step_limit`` basic blocks is taken to loop forever. ``arithmetic`` is the meaning of
-        floating-point instructions; None: real numbers.
+        floating-point instructions; None: real numbers. ``progress`` is called with the blocks of a launch that have run, and all of them.
         """
         self._observers = tuple(observers)
         self._hazards = hazards
         self._schedules = schedules
         self._step_limit = step_limit
         self._arithmetic = arithmetic
+        self._progress = progress
 
     def run(
         self,
@@ -118,6 +120,7 @@ class EmulatorBackend:
                     cluster=launch.cluster if launch.cluster_blocks > 1 else None,
                     overlaps=before if launch.programmatic and self._hazards else None,
                     arithmetic=self._arithmetic or REAL,
+                    progress=self._progress,
                     overlapped=after is not None and after.programmatic and self._hazards,
                 )
             except emulator.EmulatorError as error:

@@ -12,6 +12,7 @@ from gemmgen.cli import exit_codes
 from gemmgen.cli.check_reports import Check, CheckReports, check_report_options
 from gemmgen.cli.compilation import compile_plans
 from gemmgen.cli.counters import print_counters
+from gemmgen.cli.emulation_progress import LaunchProgress
 from gemmgen.cli.host import are_for_processors, verification_reports
 from gemmgen.cli.options import architecture_option, json_option, parse_size, set_option, specs_or_problem_argument
 from gemmgen.cli.output import Column, count, counted, duration, print_json, print_table, progress_bar, styled
@@ -109,7 +110,8 @@ def command(
     if sanitize:
         raise click.UsageError("--sanitize is for specs of processors; the emulator finds such errors in kernels by itself")
     target = find_architecture(architecture) if architecture else None
-    backend = find_backend(backend_name, schedules)
+    emulation = LaunchProgress()
+    backend = find_backend(backend_name, schedules, emulation)
     if schedules > 1 and backend.name != "emulator":
         raise click.UsageError("--schedules needs the emulator: add --backend emulator")
     planned = plan_specs(files, overrides, target or backend.architecture)
@@ -119,7 +121,9 @@ def command(
     with progress_bar() as progress:
         task = progress.add_task("verifying", total=sum(map(len, cases)) + sum(len(further_cases(item.plan)) for item in planned))
         for item, binary, own_cases in zip(planned, binaries, cases, strict=True):
-            progress.update(task, description=item.file.label)
+            label = item.file.label
+            progress.update(task, description=label)
+            emulation.show = lambda text, label=label: progress.update(task, description=f"{label}: {text}")
             found[item.file.label] = verify_binary(
                 item.plan, binary, backend, cases=own_cases, progress=lambda result: progress.advance(task), counters=counters, further=True
             )
