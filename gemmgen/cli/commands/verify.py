@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -22,6 +23,7 @@ from gemmgen.core.errors import LaunchError, PlanError, Reason, SpecError
 from gemmgen.core.text import printable
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
     from rich.text import Text
 
     from gemmgen.kernels.family import Case
@@ -123,7 +125,7 @@ def command(
         for item, binary, own_cases in zip(planned, binaries, cases, strict=True):
             label = item.file.label
             progress.update(task, description=label)
-            emulation.show = lambda text, label=label: progress.update(task, description=f"{label}: {text}")
+            emulation.show = partial(_describe, progress, task, label)
             found[item.file.label] = verify_binary(
                 item.plan, binary, backend, cases=own_cases, progress=lambda result: progress.advance(task), counters=counters, further=True
             )
@@ -132,6 +134,10 @@ def command(
 
                 over_field[item.file.label] = verify_field(item.plan)
     _report(context, files, found, over_field, reports, as_json)
+
+
+def _describe(progress: Progress, task: TaskID, label: str, text: str) -> None:
+    progress.update(task, description=f"{label}: {text}")
 
 
 def _all_cases(planned: Sequence[PlannedSpec], sizes: Sequence[tuple[int, ...]]) -> list[list[Case]]:
