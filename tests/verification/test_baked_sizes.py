@@ -90,7 +90,7 @@ def test_formulas_are_evaluated_as_far_as_sizes_go() -> None:
     ("sizes", "message"),
     [
         ({"nn": 4}, "a dimension: one of m, n, k"),
-        ({"n": 64, "ldb": 3}, "ldb is at least n"),
+        ({"n": 64, "ldb": 3}, "ldb must be at least n"),
         ({"slices": 2}, "one of m, n, k"),
     ],
 )

@@ -100,7 +100,7 @@ def test_number_of_channels_no_multiple_of_32_names_helper() -> None:
 
 def test_a_filter_with_more_taps_than_the_table_is_rejected() -> None:
     kernel = api.compile(planned(maximum_taps=9))
-    with pytest.raises(LaunchError, match="at most 9: so many filter taps"):
+    with pytest.raises(LaunchError, match="must be at most 9 "):
         kernel(
             x=np.zeros((1, 1, 5, 5, 32), np.int8),
             filter=np.zeros((1, 5, 5, 32, 32), np.int8),
@@ -110,7 +110,7 @@ def test_a_filter_with_more_taps_than_the_table_is_rejected() -> None:
 
 def test_a_sum_that_could_overflow_is_rejected() -> None:
     kernel = api.compile(planned(maximum_depth=256))
-    with pytest.raises(LaunchError, match="sums have at most 256 products each"):
+    with pytest.raises(LaunchError, match="sums must have at most 256 products each"):
         kernel(
             x=np.zeros((1, 9, 1, 1, 32), np.int8),
             filter=np.zeros((9, 1, 1, 32, 32), np.int8),
@@ -120,7 +120,7 @@ def test_a_sum_that_could_overflow_is_rejected() -> None:
 
 def test_what_a_spec_fixes_is_checked() -> None:
     kernel = api.compile(planned(convolution={"r": 3, "s": 3}))
-    with pytest.raises(LaunchError, match="made for r = 3"):
+    with pytest.raises(LaunchError, match="r must be 3 "):
         kernel(
             x=np.zeros((1, 1, 5, 5, 32), np.int8),
             filter=np.zeros((1, 1, 1, 32, 32), np.int8),

@@ -86,7 +86,7 @@ def test_a_deeper_product_is_refused_by_name() -> None:
     plan = plan_of(SPEC)
     problem = {"m": 64, "n": 32, "k": 40, "lda": 40, "ldb": 32, "ldc": 32}
     refused = [one.explanation for one in plan.sequence.constraints if not one.condition.evaluate(problem)]
-    assert refused == ["k is at most 32: a warp holds all of it"]
+    assert refused == ["k must be at most 32; a warp holds all of it"]
 
 
 MISTAKES: dict[str, tuple[str, Callable[[str], str]]] = {
