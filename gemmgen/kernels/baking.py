@@ -58,7 +58,7 @@ def _reasons(sequence: LaunchSequence, sizes: Mapping[str, int]) -> list[Reason]
     for constraint in () if reasons else sequence.constraints:
         condition = constraint.condition.given(sizes)
         if not condition.names and not condition.evaluate({}):
-            reasons.append(Reason("sizes", "sizes", str(constraint.condition), constraint.explanation))
+            reasons.append(Reason("sizes", "sizes", "", "", fault=constraint.explanation))
     return reasons
 
 
