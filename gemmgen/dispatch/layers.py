@@ -137,7 +137,7 @@ def _at_another_size(text: str, size: int, option: Option, device: Device) -> tu
     for step in _STEPS:
         moved = f"{kind}:{','.join([str(size + step), *parts[1:]])}"
         request = read_problem(moved).request.on(device)
-        found = fitted(option.candidate, request, device.architecture)
+        found = fitted(option.candidate, request, device.architecture, device)
         if not isinstance(found, str) and found[1].spec == option.plan.spec:
             return step, found[2]
     return None

@@ -80,16 +80,16 @@ def numeric_class_at(plan: KernelPlan, dimensions: Mapping[str, int], terms: int
 
 
 class Adapted(Protocol):
-    """The function ``adapted`` of a matcher whose instances gain from features of an architecture."""
+    """The function ``adapted`` of a matcher whose instances gain from features of an architecture or a device."""
 
-    def __call__(self, spec: Any, architecture: Architecture) -> KernelSpec:
-        """A fitted spec with those features."""
+    def __call__(self, spec: Any, architecture: Architecture, device: Device | None) -> KernelSpec:
+        """A fitted spec with those features; ``device``: the one that it is launched on, if that is known."""
 
 
-def adapted(spec: KernelSpec, architecture: Architecture) -> KernelSpec:
-    """A fitted spec with features of the architecture that its family's matcher wants there."""
+def adapted(spec: KernelSpec, architecture: Architecture, device: Device | None) -> KernelSpec:
+    """A fitted spec with features of the architecture and the device that its family's matcher wants there."""
     own: Adapted | None = getattr(part(spec.kind, "matcher"), "adapted", None)
-    return spec if own is None else own(spec, architecture)
+    return spec if own is None else own(spec, architecture, device)
 
 
 def matcher_of(kind: str) -> Matcher:

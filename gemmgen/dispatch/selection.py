@@ -113,7 +113,7 @@ def choose_by(
     found: dict[str, Option] = {}
     rejected: dict[str, str] = {}
     common = _common_class(table, request.companions, device, target) if request.companions else None
-    for candidate, (fit, plan, dimensions) in all_fitted(request, target, rejected):
+    for candidate, (fit, plan, dimensions) in all_fitted(request, target, rejected, device):
         if common is not None and numeric_class_of(plan, dimensions) != common:
             rejected[candidate.label] = f"rows have the same bits in all sizes of the batch by the class {common}"
             continue
@@ -156,7 +156,7 @@ def _points(
     found = []
     for point in fastest_points(request, device, neighbours, lambda name: _coordinates(request.kind, name, architecture), LONGEST_EARLY):
         candidate = Candidate(space.label(point.spec), point.spec)
-        option = fitted(candidate, request, architecture)
+        option = fitted(candidate, request, architecture, device)
         if isinstance(option, str):
             continue
         fit, plan, dimensions = option
@@ -185,7 +185,7 @@ def _common_class(table: Table | None, requests: Sequence[Request], device: Devi
     for request in (each.on(device) for each in requests):
         near = table.near(request) if table is not None else Near()
         best: dict[str, float] = {}
-        for candidate, (_, plan, dimensions) in all_fitted(request, architecture, rejected):
+        for candidate, (_, plan, dimensions) in all_fitted(request, architecture, rejected, device):
             found = numeric_class_of(plan, dimensions)
             if isinstance(found, NoClass):
                 rejected[candidate.label] = f"a row's bits depend on how many rows there are: {found.reason}"
@@ -222,14 +222,14 @@ def set_best(plan: KernelPlan, dimensions: Mapping[str, int], device: Device) ->
 
 
 def all_fitted(
-    request: Request, architecture: Architecture, rejected: dict[str, str]
+    request: Request, architecture: Architecture, rejected: dict[str, str], device: Device | None = None
 ) -> list[tuple[Candidate, tuple[Fit, KernelPlan, dict[str, int]]]]:
     """All candidates that can do what is requested; ``rejected`` gets the reasons of the others. The reserves are looked at only
     if no instance of the library can."""
     found = []
     for group in (candidates, reserves):
         for candidate in group(request.kind):
-            option = fitted(candidate, request, architecture)
+            option = fitted(candidate, request, architecture, device)
             if isinstance(option, str):
                 rejected[candidate.label] = option
             else:
@@ -239,12 +239,15 @@ def all_fitted(
     return found
 
 
-def fitted(candidate: Candidate, request: Request, architecture: Architecture) -> tuple[Fit, KernelPlan, dict[str, int]] | str:
-    """A candidate's fit to a request on an architecture, its plan and all dimensions; or why it cannot."""
+def fitted(
+    candidate: Candidate, request: Request, architecture: Architecture, device: Device | None = None
+) -> tuple[Fit, KernelPlan, dict[str, int]] | str:
+    """A candidate's fit to a request on an architecture, its plan and all dimensions; or why it cannot. ``device``: the one that it is
+    launched on, if that is known."""
     fit = matcher_of(request.kind).fit(candidate.spec, request)
     if isinstance(fit, str):
         return fit
-    spec = adapted(fit.spec, architecture)
+    spec = adapted(fit.spec, architecture, device)
     if spec is not fit.spec:
         fit = replace(fit, spec=spec, derived=changed_fields(candidate.spec, spec))
     try:
@@ -314,7 +317,7 @@ def row_model(table: Table, device: Device, architecture: Architecture) -> RowMo
 @lru_cache(maxsize=65536)
 def _row_seconds(device: Device, architecture: Architecture, request: Request, instance: str) -> float | None:
     candidate = _by_name(request.kind, architecture).get(instance)
-    option = fitted(candidate, request, architecture) if candidate is not None else ""
+    option = fitted(candidate, request, architecture, device) if candidate is not None else ""
     return None if isinstance(option, str) else set_best(option[1], option[2], device)[1]
 
 

@@ -75,7 +75,7 @@ def contenders(
 ) -> list[Option]:
     """The instances worth timing: those that the model likes most, and a few others, the same every time. A kernel comes once."""
     found: dict[str, Option] = {}
-    for candidate, (fit, plan, dimensions) in all_fitted(request, architecture, {}):
+    for candidate, (fit, plan, dimensions) in all_fitted(request, architecture, {}, device):
         dimensions, seconds = set_best(plan, dimensions, device)
         made = Option(candidate, fit, plan, dimensions, seconds, "model")
         other = found.get(plan.name)

@@ -75,12 +75,24 @@ def numeric_class_of(plan: GemmPlan, dimensions: Mapping[str, int]) -> str | NoC
     return NoClass(found) if isinstance(found, str) else found.text
 
 
-def adapted(spec: GemmSpec, architecture: Architecture) -> GemmSpec:
-    """The spec with features of the architecture that change no result: kernels that leave numbers to the launch come early."""
+LISTED_FOR = 132
+"""Multiprocessors that the grids of listed instances are made for: those of an H200."""
+
+
+def adapted(spec: GemmSpec, architecture: Architecture, device: Device | None) -> GemmSpec:
+    """The spec with features of the architecture that change no result: kernels that leave numbers to the launch come early. Grids whose
+    blocks take tiles in turn have as many blocks for each multiprocessor of the device as they have for one of an H200."""
+    changes: dict[str, Any] = {}
+    persistent = getattr(spec.mainloop, "persistent_blocks", 0)
+    if device is not None and persistent and persistent % LISTED_FOR == 0 and device.sm_count != LISTED_FOR:
+        blocks = persistent // LISTED_FOR * device.sm_count
+        cluster = getattr(spec.mainloop, "cluster", None)
+        sharers = 1 if cluster is None else cluster.m * cluster.n
+        changes["mainloop"] = spec.mainloop.model_copy(update={"persistent_blocks": max(1, blocks // sharers) * sharers})
     free = part_for(spec, "matching").may_launch_early(spec)
-    if not free or spec.early_launch or not architecture.supports("programmatic_launch"):
-        return spec
-    return replaced(spec, {"early_launch": True, "architecture": "sm_90"})
+    if free and not spec.early_launch and architecture.supports("programmatic_launch"):
+        changes |= {"early_launch": True, "architecture": "sm_90"}
+    return replaced(spec, changes)
 
 
 def settings(plan: GemmPlan, problem: Mapping[str, int], device: Device) -> list[dict[str, int]]:
