@@ -12,7 +12,10 @@ from math import log2
 from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.elements import ELEMENTS
+from gemmgen.core.errors import PlanError
 from gemmgen.hardware.target import Architecture, Device
+from gemmgen.hardware.target import architecture as find_architecture
+from gemmgen.kernels.gemm.cost_model import finishing_clocks
 from gemmgen.kernels.gemm.fitted_costs import costs_of, store_costs
 from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES
 from gemmgen.kernels.gemm.request import GemmRequest, is_stored
@@ -21,6 +24,8 @@ from gemmgen.kernels.gemm.tensor_cores.cost import of_few
 from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_FLOATS, BYTE_INTEGERS
 from gemmgen.kernels.gemm.wgmma.cost import FILLED, MULTICAST, PROMOTION_ISSUE, SCATTERED_READS
 from gemmgen.kernels.gemm.wgmma.loop import CONSUMER_REGISTERS, STORE_BUFFERS
+from gemmgen.kernels.gemm.wgmma.matching import fit
+from gemmgen.kernels.gemm.wgmma.plan import plan
 from gemmgen.kernels.gemm.wgmma.reasons import DEFAULT_PROMOTION, LARGEST_BOX
 from gemmgen.kernels.math.warpgroup import (
     BARRIER_BYTES,
@@ -319,7 +324,7 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         memory_bytes=float(m * k * size * batch_a + k * n * size * batch_b) + result,
         turns=np.full_like(blocks, 2.0 if divided else 1.0),
         results=results,
-        finishing_clocks=np.zeros_like(blocks),
+        finishing_clocks=_finishing_clocks(lattice, request) * m * n * batch / blocks / (results if lattice.ping_pong else 1.0),
         costs=of_few(costs_of(kind), {"m": m, "n": n}),
         early=True,
     )
@@ -328,6 +333,23 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         return _spec(lattice, int(chosen[place]), int(persistent[place]), early)
 
     return Points(made, _features(at, storage), spec)
+
+
+def _finishing_clocks(lattice: Lattice, request: GemmRequest) -> float:
+    """Clock cycles of an SM for the epilogue of an element, which all points have in common: as the plan of one of them counts them."""
+    if not request.epilogue:
+        return 0.0
+    spec = _spec(lattice, 0, 0, False)
+    assert isinstance(spec.mainloop, TensorCoreMainloop)
+    found = fit(spec, spec.mainloop, request)
+    if isinstance(found, str):
+        return 0.0
+    fitted = found.spec
+    assert isinstance(fitted, GemmSpec) and isinstance(fitted.mainloop, TensorCoreMainloop)
+    try:
+        return finishing_clocks(plan(fitted, fitted.mainloop, find_architecture(fitted.architecture)))
+    except PlanError:
+        return 0.0
 
 
 class _Columns(Lattice):
