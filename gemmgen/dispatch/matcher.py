@@ -53,6 +53,9 @@ class Space(Protocol):
     def label(self, spec: Any) -> str:
         """Name of a point for people."""
 
+    def least_seconds(self, spec: Any, request: Any, device: Device) -> float:
+        """Seconds in which no kernel of this strategy can do what is requested: 0 if nothing is known of it."""
+
 
 @cache
 def space_of(kind: str) -> Space | None:

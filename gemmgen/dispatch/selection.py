@@ -13,7 +13,7 @@ from gemmgen.core.errors import LaunchError, PlanError
 from gemmgen.dispatch.candidates import Candidate, candidates, reserves
 from gemmgen.dispatch.matcher import adapted, matcher_of, numeric_class_of, settings_of, space_of
 from gemmgen.dispatch.model import model_seconds
-from gemmgen.dispatch.space import fastest_points
+from gemmgen.dispatch.space import bounded_seconds, fastest_points
 from gemmgen.dispatch.table import Near, Row, RowModel, Source, Table, table_for
 from gemmgen.hardware.target import ARCHITECTURES, Architecture, Device
 from gemmgen.hardware.target import device as find_device
@@ -39,6 +39,8 @@ POINT_MARGIN = 1.02
 """A point of no file is taken only where the best listed instance is expected to take this many times as long, or ``MEASURED_MARGIN``
 times as long if that one was timed on this very problem."""
 MEASURED_MARGIN = 1.05
+HOPELESS = 2.0
+"""An instance that needs this many times as long as the best point even at its unit's peak is not planned."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,9 @@ def choose_by(
     found: dict[str, Option] = {}
     rejected: dict[str, str] = {}
     common = _common_class(table, request.companions, device, target) if request.companions else None
-    for candidate, (fit, plan, dimensions) in all_fitted(request, target, rejected, device):
+    free = _points(table, near, request, device, target, common) if among is None and points else []
+    limit = HOPELESS * min((option.seconds for option in free), default=math.inf)
+    for candidate, (fit, plan, dimensions) in all_fitted(request, target, rejected, device, limit):
         if common is not None and numeric_class_of(plan, dimensions) != common:
             rejected[candidate.label] = f"rows have the same bits in all sizes of the batch by the class {common}"
             continue
@@ -129,9 +133,10 @@ def choose_by(
         other = found.get(plan.name)
         if other is None or (bool(fit.derived), seconds) < (bool(other.fit.derived), other.seconds):
             found[plan.name] = made
-    if among is None and points:
-        for made in _points(table, near, request, device, target, common, list(found.values())):
-            found.setdefault(made.plan.name, made)
+    best = min(found.values(), key=lambda option: option.seconds, default=None)
+    margin = MEASURED_MARGIN if best is not None and best.source == "measured" else POINT_MARGIN
+    for made in free:
+        found.setdefault(made.plan.name, replace(made, fit=replace(made.fit, margin=margin)))
     if not found:
         raise LaunchError(_nothing_fits(request, rejected))
     options = tuple(sorted(found.values(), key=_rank))
@@ -145,16 +150,14 @@ def _points(
     device: Device,
     architecture: Architecture,
     common: str | None,
-    listed: Sequence[Option],
 ) -> list[Option]:
     """The fastest points of the family's space, as options; ``common``: the numeric class that they must have."""
     space = space_of(request.kind)
     if space is None:
         return []
     neighbours = table.neighbours(near, row_model(table, device, architecture)) if table is not None else []
-    measured = min((option.seconds for option in listed if option.source == "measured"), default=math.inf)
     found = []
-    for point in fastest_points(request, device, neighbours, lambda name: _coordinates(request.kind, name, architecture), LONGEST_EARLY):
+    for point in fastest_points(request, device, neighbours, lambda name: coordinates_of(request.kind, name, architecture), LONGEST_EARLY):
         candidate = Candidate(space.label(point.spec), point.spec)
         option = fitted(candidate, request, architecture, device)
         if isinstance(option, str):
@@ -163,15 +166,13 @@ def _points(
         if common is not None and numeric_class_of(plan, dimensions) != common:
             continue
         dimensions, model = set_best(plan, dimensions, device)
-        seconds = max(model * math.exp(point.error), point.least)
-        doubted = all(option.seconds >= measured for option in listed)  # the best that is listed was timed on this very problem
-        fit = replace(fit, margin=MEASURED_MARGIN if doubted and listed else POINT_MARGIN)
+        seconds = float(bounded_seconds(model * math.exp(point.error), point.least))
         found.append(Option(candidate, fit, plan, dimensions, seconds, "interpolated" if point.known else "model"))
     return found
 
 
 @lru_cache(maxsize=4096)
-def _coordinates(kind: str, instance: str, architecture: Architecture) -> Sequence[float] | None:
+def coordinates_of(kind: str, instance: str, architecture: Architecture) -> Sequence[float] | None:
     """Coordinates of an instance in its family's space, by its name in tables; None if it has none."""
     space, candidate = space_of(kind), _by_name(kind, architecture).get(instance)
     return space.coordinates(candidate.spec) if space is not None and candidate is not None else None
@@ -222,13 +223,17 @@ def set_best(plan: KernelPlan, dimensions: Mapping[str, int], device: Device) ->
 
 
 def all_fitted(
-    request: Request, architecture: Architecture, rejected: dict[str, str], device: Device | None = None
+    request: Request, architecture: Architecture, rejected: dict[str, str], device: Device | None = None, limit: float = math.inf
 ) -> list[tuple[Candidate, tuple[Fit, KernelPlan, dict[str, int]]]]:
     """All candidates that can do what is requested; ``rejected`` gets the reasons of the others. The reserves are looked at only
-    if no instance of the library can."""
+    if no instance of the library can. Those that take longer than ``limit`` seconds in any case are left out."""
     found = []
+    space = space_of(request.kind) if math.isfinite(limit) else None
     for group in (candidates, reserves):
         for candidate in group(request.kind):
+            if space is not None and device is not None and space.least_seconds(candidate.spec, request, device) > limit:
+                rejected[candidate.label] = f"it takes more than {limit * 1e6:.1f} us at the peak of its unit, twice as long as others"
+                continue
             option = fitted(candidate, request, architecture, device)
             if isinstance(option, str):
                 rejected[candidate.label] = option

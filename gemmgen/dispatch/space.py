@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gemmgen.dispatch.matcher import space_of
 from gemmgen.dispatch.model import operation_rate, seconds_of_many
@@ -39,7 +39,7 @@ class Point:
     spec: KernelSpec
     seconds: float
     error: float
-    """Logarithm of the factor by which tables correct the model."""
+    """Logarithm of the factor by which its traits and tables correct the model."""
     known: float
     """Weight of what tables tell of it and its neighbours: 0 if they tell nothing."""
     least: float
@@ -64,13 +64,15 @@ def fastest_points(
         return []
     import numpy as np
 
-    modelled = np.concatenate([seconds_of_many(points.works, device) for points in groups])
+    modelled = np.concatenate([seconds_of_many(points.works, device) * np.exp(points.correction) for points in groups])
+    corrections = np.concatenate([points.correction for points in groups])
     first = np.cumsum([0] + [len(points) for points in groups])
     best = np.argsort(modelled, kind="stable")[:TRIED]
     features = np.concatenate([points.features for points in groups])[best]
-    errors, known = _errors(features, neighbours, coordinates)
+    told, known = told_errors(features, neighbours, coordinates)
     least = np.concatenate([_least_seconds(points.works, device) for points in groups])[best]
-    expected = np.maximum(modelled[best] * np.exp(errors), least)
+    expected = bounded_seconds(modelled[best] * np.exp(told), least)
+    errors = corrections[best] + told
     found = []
     for place in np.argsort(expected, kind="stable")[:SHOWN]:
         group = int(np.searchsorted(first, best[place], side="right")) - 1
@@ -78,6 +80,15 @@ def fastest_points(
         spec = groups[group].spec(int(best[place] - first[group]), seconds < longest_early)
         found.append(Point(spec, seconds, float(errors[place]), float(known[place]), float(least[place])))
     return found
+
+
+SHARPNESS = 12.0
+"""Exponent of the norm that bounds times from below, and keeps their order."""
+
+
+def bounded_seconds(expected: Any, least: Any) -> Any:
+    """Expected times, numbers or columns, that ``least`` bounds."""
+    return (expected**SHARPNESS + least**SHARPNESS) ** (1 / SHARPNESS)
 
 
 def _least_seconds(works: Works, device: Device) -> Column:
@@ -89,7 +100,7 @@ def _least_seconds(works: Works, device: Device) -> Column:
     return found
 
 
-def _errors(
+def told_errors(
     features: NDArray[np.float64], neighbours: Sequence[Neighbour], coordinates: Callable[[str], Sequence[float] | None]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Logarithms of the factors that correct the model at points, and how much is known of each: the error that all instances share in the

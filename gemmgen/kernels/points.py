@@ -47,6 +47,10 @@ class Points:
     works: Works
     features: NDArray[np.float64]
     """Coordinates of each point, a row for each: kernels whose coordinates are less than one apart behave alike."""
+    traits: NDArray[np.float64]
+    """Traits on which the model's error depends, a row for each point."""
+    correction: Column
+    """Logarithm of the factor that is expected on the model's time, by the traits: fitted to timed points."""
     spec: Callable[[int, bool], KernelSpec]
     """The spec of a point, by its place; True: its kernel may start while the work before it still runs."""
 

@@ -11,6 +11,9 @@ from gemmgen.kernels.gemm.wgmma import plan as wgmma_plan
 from gemmgen.kernels.gemm.wgmma import space as wgmma
 from gemmgen.kernels.points import Points
 
+MULTIPLY_ADDS = ("naive", "tiled", "vector")
+"""Strategies that multiply without tensor cores."""
+
 
 def points(request: GemmRequest, device: Device) -> list[Points]:
     """All points that can serve a request on a device."""
@@ -29,3 +32,11 @@ def label(spec: GemmSpec) -> str:
     parts += [f"k{spec.decomposition.slices}"] if spec.decomposition.scheme == "split_k_cluster" else []
     parts += ["turned"] if spec.order == "column_major" else []
     return "point/wgmma/" + "_".join(part for part in parts if part not in ("tma", "b1"))
+
+
+def least_seconds(spec: GemmSpec, request: GemmRequest, device: Device) -> float:
+    """Seconds in which no kernel of this strategy can do what is requested: at the peak of the multiply-add lanes; 0 on tensor cores."""
+    if spec.mainloop.strategy not in MULTIPLY_ADDS:
+        return 0.0
+    m, n, k = request.sizes
+    return 2.0 * m * n * k * (request.c.shape[0] if request.batched else 1) / device.fp32_roof.value

@@ -5,10 +5,12 @@ the two together. Points that are chosen become specs, which are planned as any 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import log2
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.elements import ELEMENTS
@@ -59,6 +61,10 @@ RESIDENT = (1, 2, 3)
 """Blocks that an SM holds at a time."""
 CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (1, 1, 4))
 """Blocks of a cluster along m, n and k."""
+LOADED_PER_SECOND = 5e10
+"""Bytes that an SM gets from the L2, roughly, for a point's share of time."""
+AROUND_SECONDS = 2e-6
+"""Time of a launch that its steps do not take, roughly."""
 SHALLOW = 4.0
 """Weight, in the distance of two points, of a difference in how groups or clusters divide the work, in units of a factor of two of a
 tile's extent."""
@@ -200,6 +206,8 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
     size = ELEMENTS[storage.type].bytes
     found = []
     for ping_pong, divided in ((False, False), (True, False), (False, True)):
+        if ping_pong and storage.type in BYTE_FLOATS:
+            continue  # sums that leave the tensor core keep it waiting: 1.3 to 1.9 times as long as in groups that share a tile
         groups = [group for group in GROUPS if group[2] == ping_pong]
         clusters = [cluster for cluster in CLUSTERS if (cluster[2] > 1) == divided]
         grids = np.meshgrid(
@@ -220,7 +228,8 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
             halved = (blocks_m * (tile_n + tile_n) / 2 + OTHER_REGISTERS > limit) & (tile_n % 16 == 0) & (tile_k == DEFAULT_PROMOTION)
             instruction_n = np.where(halved, tile_n / 2, tile_n)
         sums = blocks_m * (tile_n + (instruction_n if storage.type in BYTE_FLOATS else 0)) / 2
-        legal = sums + OTHER_REGISTERS <= limit
+        # The compiler gives a thread no more registers than it is launched with, and an instruction wants its sums among them.
+        legal = (sums + OTHER_REGISTERS <= limit) & (instruction_n / 2 + OTHER_REGISTERS <= allocated)
         for along_k, extent, blocks in ((storage.a_along_k, tile_m, cluster_n), (storage.b_along_k, tile_n, cluster_m)):
             unit = 8 if along_k else SPAN_BYTES // size
             legal &= extent % (unit * blocks) == 0
@@ -332,7 +341,106 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     def spec(place: int, early: bool) -> GemmSpec:
         return _spec(lattice, int(chosen[place]), int(persistent[place]), early)
 
-    return Points(made, _features(at, storage), spec)
+    traits = _traits(at, made, request, device)
+    level, weights = fitted_weights()
+    return Points(made, _features(at, storage), traits, level + traits @ np.array(weights), spec)
+
+
+TRAITS = (
+    "shares_larger",
+    "shares_smaller",
+    "shares_smaller_turned",
+    "two_slices",
+    "four_slices",
+    "slices_turned",
+    "ping_pong",
+    "ping_pong_deep",
+    "ping_pong_bytes",
+    "few_stages",
+    "deep",
+    "one_group",
+    "three_groups",
+    "rows_64",
+    "rows_64_one_group",
+    "rows_128_one_group",
+    "columns",
+    "columns_squared",
+    "odd_columns",
+    "half_columns",
+    "area",
+    "turned",
+    "two_resident",
+    "three_resident",
+    "filled",
+    "blocks",
+    "steps",
+    "arithmetic",
+    "memory",
+    "loads",
+    "in_flight",
+)
+"""Traits of points on which the model's error depends, in the order of the fitted weights."""
+WEIGHTS = Path(__file__).with_name("point_costs.json")
+
+
+@cache
+def fitted_weights() -> tuple[float, tuple[float, ...]]:
+    """Logarithms of the factors on the model's time, from ``point_costs.json``: one for all points, and one for each of ``TRAITS``. They are
+    fitted to timed points by ``python -m measurements.fit_points``."""
+    data = json.loads(WEIGHTS.read_text(encoding="utf-8"))
+    return float(data["level"]), tuple(float(data["weights"].get(name, 0.0)) for name in TRAITS)
+
+
+def _traits(at: Lattice, works: Works, request: GemmRequest, device: Device) -> NDArray[np.float64]:
+    """The traits of points on a problem, a column for each of ``TRAITS``; ``request``: as the points compute it."""
+    import numpy as np
+
+    m, n, _ = request.sizes
+    storage, size = at.storage, request.a.element_bytes
+    deep = at.tile_k * size > DEPTH_BYTES[0]
+    shares = at.cluster_m * at.cluster_n > 1
+    larger = np.where(m > n, at.cluster_n > 1, at.cluster_m > 1)  # the cluster shares tiles of the larger factor
+    one, three = at.consumers == 1, at.consumers == 3
+    columns, area = np.log2(at.tile_n / 64), np.log2(at.tile_m * at.tile_n / 8192)
+    # Parts of the launch's time, in seconds, as roofs have them.
+    arithmetic = works.operations * works.steps / ((device.roof(works.unit) or device.fp32_roof).value / device.sm_count)
+    memory = works.memory_bytes / (device.memory_roof.value if device.memory_roof else device.fp32_roof.value / 10) + 0 * arithmetic
+    loads = works.loaded_bytes * works.steps / LOADED_PER_SECOND
+    longest = np.maximum(np.maximum(arithmetic, memory), loads) + AROUND_SECONDS
+    found: dict[str, Any] = {
+        "shares_larger": shares & (larger > 0),
+        "shares_smaller": shares & (larger == 0),
+        "shares_smaller_turned": shares & (larger == 0) & storage.turned,
+        "two_slices": at.cluster_k == 2,
+        "four_slices": at.cluster_k == 4,
+        "slices_turned": (at.cluster_k > 1) & storage.turned,
+        "ping_pong": one * 0 + at.ping_pong,
+        "ping_pong_deep": deep & at.ping_pong,
+        "ping_pong_bytes": one * 0 + (at.ping_pong and size == 1),
+        "few_stages": 1 / (at.stages - 1.5),
+        "deep": deep,
+        "one_group": one,
+        "three_groups": three,
+        "rows_64": at.tile_m == 64,
+        "rows_64_one_group": (at.tile_m == 64) & one,
+        "rows_128_one_group": (at.tile_m == 128) & one,
+        "columns": columns,
+        "columns_squared": columns**2,
+        "odd_columns": at.tile_n % 16 == 8,
+        "half_columns": at.tile_n % 32 == 16,
+        "area": area,
+        "turned": one * 0 + storage.turned,
+        "two_resident": at.resident > 1,
+        "three_resident": at.resident > 2,
+        "filled": np.minimum(1, works.blocks / device.sm_count),
+        "blocks": np.log2(np.maximum(works.blocks / device.sm_count, 1 / 8)),
+        "steps": np.log2(works.steps / 32),
+        "arithmetic": arithmetic / longest,
+        "memory": memory / longest,
+        "loads": loads / longest,
+        "in_flight": np.log2(at.stages * works.loaded_bytes / 65536),
+    }
+    return np.stack([np.asarray(found[name], float) for name in TRAITS], axis=1)
 
 
 def _finishing_clocks(lattice: Lattice, request: GemmRequest) -> float:
