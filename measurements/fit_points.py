@@ -3,9 +3,9 @@
     python -m measurements.fit_points measurements/points_h200.jsonl            errors and regret, each problem by the fit to all others
     python -m measurements.fit_points measurements/points_h200.jsonl --write    also writes gemmgen/kernels/gemm/wgmma/point_costs.json
 
-The files are those of ``python -m measurements.points``. A ridge regression of the logarithm of measured over modelled time on the traits of
-points, within each problem, the more by a point the faster it is; then a level, for which points and listed instances are expected to take
-what they take beside each other where tables correct both.
+The files are those of ``python -m measurements.points``. A ridge regression of the logarithm of measured over modelled time on the traits
+of points, within each problem, the more by a point the faster it is; then a level, for which points and listed instances are expected to
+take as long beside each other as they did in the same run, where tables correct both.
 """
 
 from __future__ import annotations
@@ -91,18 +91,8 @@ def read(paths: Sequence[Path], device_name: str) -> list[Timed]:
             told, _ = told_errors(np.array(features), neighbours, lambda name: coordinates_of("gemm", name, device.architecture))
         known = [math.log(kernel["us"] / kernel["expected"]) for kernel in row["kernels"] if "expected" in kernel and "us" in kernel]
         listed = next((kernel["us"] for kernel in row["kernels"] if kernel["role"] == "old" and "us" in kernel), math.nan)
-        found.append(
-            Timed(
-                row["problem"],
-                row.get("peer", math.nan),
-                listed,
-                median(known or [0.0]),
-                np.array(us),
-                np.array(modelled),
-                np.array(traits),
-                told,
-            )
-        )
+        columns = (np.array(column) for column in (us, modelled, traits))
+        found.append(Timed(row["problem"], row.get("peer", math.nan), listed, median(known or [0.0]), *columns, told))
     return found
 
 

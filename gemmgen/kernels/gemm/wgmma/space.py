@@ -385,8 +385,8 @@ WEIGHTS = Path(__file__).with_name("point_costs.json")
 
 @cache
 def fitted_weights() -> tuple[float, tuple[float, ...]]:
-    """Logarithms of the factors on the model's time, from ``point_costs.json``: one for all points, and one for each of ``TRAITS``. They are
-    fitted to timed points by ``python -m measurements.fit_points``."""
+    """Logarithms of the factors on the model's time, from ``point_costs.json``: one for all points, and one for each of ``TRAITS``. They
+    are fitted to timed points by ``python -m measurements.fit_points``."""
     data = json.loads(WEIGHTS.read_text(encoding="utf-8"))
     return float(data["level"]), tuple(float(data["weights"].get(name, 0.0)) for name in TRAITS)
 
