@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast, overload
 
 from gemmgen.codegen.rendering import Source
 from gemmgen.codegen.rendering import render as _render
@@ -22,6 +22,16 @@ from gemmgen.kernels.spec_files import load_spec as _load_spec
 
 if TYPE_CHECKING:
     from gemmgen.dispatch.chosen import ChosenKernel
+    from gemmgen.kernels.conv2d.results import FinishingPlan
+    from gemmgen.kernels.conv2d.spec import Conv2dSpec
+    from gemmgen.kernels.cpu_gemm.plan import CpuGemmPlan
+    from gemmgen.kernels.cpu_gemm.spec import CpuGemmSpec
+    from gemmgen.kernels.elementwise.plan import ElementwisePlan
+    from gemmgen.kernels.elementwise.spec import ElementwiseSpec
+    from gemmgen.kernels.gemm.plan import GemmPlan
+    from gemmgen.kernels.gemm.spec import GemmSpec
+    from gemmgen.kernels.reduction.plan import ReductionPlan
+    from gemmgen.kernels.reduction.spec import ReductionSpec
     from gemmgen.runtime.backends import BackendName
     from gemmgen.runtime.kernel import Kernel
     from gemmgen.verification.runner import CaseResult, VerificationReport
@@ -30,11 +40,28 @@ __all__ = ["choose", "compile", "for_problem", "load_spec", "plan", "render", "v
 
 
 def for_problem(problem: str, device: str | Device | None = None, architecture: str | Architecture | None = None) -> InstancePlan:
-    """Plan of the kernel that operations would launch for ``problem``, such as ``gemm:4096,11008,4096,nt,bf16,silu``: to render, verify,
-    export or launch.
+    """Plan of the kernel that operations would launch for a problem: to render, verify, export or launch.
 
-    ``device``: the GPU's name, or a description of one; else this machine's, or an H200. Raises ``SpecError`` for a text that is no
-    problem, ``LaunchError``, with the nearest problem that is served, if no kernel serves it.
+    Parameters
+    ----------
+    problem
+        The problem in words, such as ``gemm:4096,11008,4096,nt,bf16,silu``.
+    device
+        The GPU's name, or a description of one; by default this machine's, or an H200.
+    architecture
+        The architecture to plan for; by default the device's.
+
+    Returns
+    -------
+    InstancePlan
+        A plan of the family's type.
+
+    Raises
+    ------
+    SpecError
+        For a text that is no problem.
+    LaunchError
+        If no kernel serves the problem; the message has the nearest one that is served.
     """
     return choose(problem, device, architecture).plan
 
@@ -60,12 +87,25 @@ def choose(problem: str, device: str | Device | None = None, architecture: str |
     return choose_kernel(asked, chosen_device, target)
 
 
-def load_spec(source: str | Path | Mapping[str, Any], overrides: Iterable[str] = ()) -> KernelSpec:
-    """A checked spec from a YAML file, from the name of one that ships with gemmgen (``gemm/v0_naive``), or from a mapping. With
-    ``mainloop: auto``, that of the kernel that is chosen for the spec's problem.
+def load_spec(source: str | Path | Mapping[str, object], overrides: Iterable[str] = ()) -> KernelSpec:
+    """A checked spec. With ``mainloop: auto``, that of the kernel that is chosen for the spec's problem.
 
-    ``overrides`` are ``path=value`` texts such as ``mainloop.tile.threadblock.k=16``, the value in YAML. Raises ``SpecError`` with
-    every mistake that was found.
+    Parameters
+    ----------
+    source
+        A YAML file, the name of a spec that ships with gemmgen (``gemm/v0_naive``), or a mapping of fields.
+    overrides
+        Texts ``path=value`` such as ``mainloop.tile.threadblock.k=16``, the value in YAML.
+
+    Returns
+    -------
+    KernelSpec
+        A spec of its family's type.
+
+    Raises
+    ------
+    SpecError
+        With every mistake that was found.
     """
     from gemmgen.dispatch.auto_specs import auto_spec_in
 
@@ -73,23 +113,107 @@ def load_spec(source: str | Path | Mapping[str, Any], overrides: Iterable[str] =
     return _load_spec(source, overrides) if found is None else _load_spec(found[0].model_dump(mode="json"), overrides)
 
 
-def plan(spec: SpecSource, architecture: str | Architecture | CpuArchitecture | None = None, overrides: Iterable[str] = ()) -> Any:
-    """Every number of the kernel that ``spec`` describes, for ``architecture`` (the spec's own, if None): a plan of its family's type.
+@overload
+def plan(spec: GemmSpec, architecture: str | Architecture | None = None, overrides: Iterable[str] = ()) -> GemmPlan: ...
 
-    Raises ``SpecError`` for a spec that cannot be read and ``PlanError``, with all reasons, for one that cannot work.
+
+@overload
+def plan(spec: ReductionSpec, architecture: str | Architecture | None = None, overrides: Iterable[str] = ()) -> ReductionPlan: ...
+
+
+@overload
+def plan(spec: ElementwiseSpec, architecture: str | Architecture | None = None, overrides: Iterable[str] = ()) -> ElementwisePlan: ...
+
+
+@overload
+def plan(spec: Conv2dSpec, architecture: str | Architecture | None = None, overrides: Iterable[str] = ()) -> FinishingPlan: ...
+
+
+@overload
+def plan(spec: CpuGemmSpec, architecture: str | CpuArchitecture | None = None, overrides: Iterable[str] = ()) -> CpuGemmPlan: ...
+
+
+@overload
+def plan(
+    spec: SpecSource, architecture: str | Architecture | CpuArchitecture | None = None, overrides: Iterable[str] = ()
+) -> InstancePlan: ...
+
+
+def plan(spec: SpecSource, architecture: str | Architecture | CpuArchitecture | None = None, overrides: Iterable[str] = ()) -> InstancePlan:
+    """Every number of the kernel that a spec describes.
+
+    Parameters
+    ----------
+    spec
+        A spec, or whatever ``load_spec`` takes; or a plan, which is planned anew if ``architecture`` is another than its own.
+    architecture
+        The architecture to plan for; by default the spec's own.
+    overrides
+        Texts ``path=value`` that change fields, as for ``load_spec``.
+
+    Returns
+    -------
+    InstancePlan
+        A plan of the family's type.
+
+    Raises
+    ------
+    SpecError
+        For a spec that cannot be read.
+    PlanError
+        With all reasons, for a spec that cannot work.
     """
-    return _plan(spec if isinstance(spec, KernelSpec | InstancePlan) else load_spec(spec, overrides), architecture)
+    checked: KernelSpec | InstancePlan = spec if isinstance(spec, KernelSpec | InstancePlan) else load_spec(spec, overrides)
+    planned: InstancePlan = _plan(checked, architecture)
+    return planned
 
 
 def render(spec: SpecSource) -> Source:
-    """The source of an instance, one self-contained file. CUDA is the same for every architecture."""
+    """The source of an instance, one self-contained file. CUDA is the same for every architecture.
+
+    Parameters
+    ----------
+    spec
+        Whatever ``plan`` takes.
+
+    Returns
+    -------
+    Source
+        The text, and the file's name.
+
+    Raises
+    ------
+    SpecError
+        For a spec that cannot be read.
+    PlanError
+        With all reasons, for a spec that cannot work.
+    """
     return _render(plan(spec))
 
 
 def compile(spec: SpecSource, architecture: str | Architecture | None = None) -> Kernel:
-    """The instance, compiled for ``architecture`` and ready to be launched on arrays. Needs no GPU; for a processor, a C compiler.
+    """The instance, compiled and ready to be launched on arrays. Needs no GPU; for a processor, a C compiler.
 
-    Raises ``CompileError`` with the compiler's own words if it rejects the source.
+    Parameters
+    ----------
+    spec
+        Whatever ``plan`` takes.
+    architecture
+        The architecture to compile for; by default the spec's own.
+
+    Returns
+    -------
+    Kernel
+        The compiled kernel, which is called on arrays.
+
+    Raises
+    ------
+    SpecError
+        For a spec that cannot be read.
+    PlanError
+        With all reasons, for a spec that cannot work.
+    CompileError
+        With the compiler's own words, if it rejects the source.
     """
     from gemmgen.runtime.kernel import Kernel
     from gemmgen.toolchain.compilation import compile_host_plan, compile_plan
@@ -110,12 +234,36 @@ def verify(
     progress: Callable[[CaseResult], None] | None = None,
     counters: bool = False,
 ) -> VerificationReport:
-    """Runs the family's cases of an instance, and further ones if ``cases`` is None, and compares every element with its reference.
+    """Runs the cases of an instance and compares every element with its reference.
 
-    ``backend``: ``auto`` takes the GPU if there is one, else the emulator. On a GPU the architecture is the device's. Instances for a
-    processor run on this one, whatever ``backend`` says.
-    ``progress`` is called after each case; ``counters`` adds the cost of one case to the report. Raises
-    ``EnvironmentMissing`` if a GPU is asked for and there is none.
+    Parameters
+    ----------
+    spec
+        Whatever ``plan`` takes.
+    backend
+        ``auto`` takes the GPU if there is one, else the emulator. Instances for a processor run on this one, whatever ``backend`` says.
+    architecture
+        The architecture to verify; by default that of the backend, which on a GPU is the device's.
+    cases
+        The cases; by default the family's, and further ones.
+    progress
+        Called after each case.
+    counters
+        Adds the cost of one case to the report.
+
+    Returns
+    -------
+    VerificationReport
+        The result of each case.
+
+    Raises
+    ------
+    SpecError
+        For a spec that cannot be read.
+    PlanError
+        With all reasons, for a spec that cannot work.
+    EnvironmentMissing
+        If a GPU is asked for and there is none.
     """
     from gemmgen.runtime.backends import find_backend
     from gemmgen.toolchain.compilation import compile_host_plan, compile_plan
@@ -128,5 +276,5 @@ def verify(
         planned = plan(checked, architecture)
         return verify_binary(planned, compile_host_plan(planned), NativeBackend(), cases=cases, progress=progress)
     chosen = find_backend(backend)
-    planned = plan(checked, architecture or chosen.architecture)
+    planned = cast("KernelPlan", plan(checked, architecture or chosen.architecture))
     return verify_binary(planned, compile_plan(planned), chosen, cases=cases, progress=progress, counters=counters, further=cases is None)

@@ -145,7 +145,7 @@ def measure(torch: Any, problem: Problem) -> Row:
     """One problem, checked and timed."""
     from gemmgen import ops
     from gemmgen.core.errors import GemmgenError
-    from gemmgen.ops import _REDUCE
+    from gemmgen.ops.functions.reduce import OPERATOR
     from gemmgen.perf.contestants import median_seconds
 
     row = Row(asdict(problem), problem.text)
@@ -161,15 +161,15 @@ def measure(torch: Any, problem: Problem) -> Row:
     views = [problem.view(array) for array in arrays]
     axes: Any = problem.axes if len(problem.axes) > 1 else problem.axes[0]
     try:
-        known = set(_REDUCE._calls)
+        known = set(OPERATOR._calls)
         result = ops.reduce(views[0], problem.operation, axes)
-        fresh = [call for key, call in _REDUCE._calls.items() if key not in known]
+        fresh = [call for key, call in OPERATOR._calls.items() if key not in known]
         row.instance = fresh[-1].choice.chosen.plan.name if fresh else ""
         # torch stores extrema, and sums of floats, in the elements' type; ours are asked for the same bytes.
         if problem.operation == "max" or (problem.operation in ("sum", "mean", "logsumexp") and kind.is_floating_point):
             result = torch.empty(result.shape, dtype=kind, device="cuda")
             ops.reduce(views[0], problem.operation, axes, out=result)
-            row.instance = list(_REDUCE._calls.values())[-1].choice.chosen.plan.name
+            row.instance = list(OPERATOR._calls.values())[-1].choice.chosen.plan.name
     except GemmgenError as error:
         row.failure = f"refused: {error}"
         return row

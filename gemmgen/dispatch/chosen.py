@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import cast, get_args
 
 from gemmgen.codegen.rendering import render
 from gemmgen.core.errors import LaunchError, SpecError
@@ -57,7 +57,7 @@ def self_contained(chosen: ChosenKernel) -> ChosenKernel:
         return chosen
     for name in reversed(get_args(KernelSpec.model_fields["architecture"].annotation)):
         own = find_architecture(name)
-        if name.endswith("a") or own.compute_capability > plan.architecture.compute_capability:
+        if name.endswith("a") or own.compute_capability > cast("Architecture", plan.architecture).compute_capability:
             continue
         spec = plan.spec.model_copy(update={"architecture": name})
         made = planned(spec, plan.architecture)

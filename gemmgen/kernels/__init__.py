@@ -17,6 +17,15 @@ FAMILIES = {
 }
 """The package of each kind; it has one attribute ``family``."""
 
+OPERATIONS = {
+    "matmul": "gemm",
+    "grouped_matmul": "gemm",
+    "reduce": "reduction",
+    "conv2d": "conv2d",
+    "elementwise": "elementwise",
+}
+"""The functions of ``gemmgen.ops``, and the kind of the family whose instances compute each."""
+
 HOST_FAMILIES = {"cpu_gemm": "gemmgen.kernels.cpu_gemm"}
 """The same for kinds whose instances run on the host's processor, compiled by a C compiler."""
 
@@ -43,8 +52,8 @@ def family_of(spec: KernelSpec) -> Family:
 def part(kind: str, name: str) -> Any:
     """The module of a family that serves one station, which defines the required contents in its own protocol.
 
-    ``oracle``: ``gemmgen.verification``; ``cost_model``: ``gemmgen.perf``; ``matcher``: ``gemmgen.dispatch``; ``operator``, and if there
-    are any ``call`` and ``torch_operator``: ``gemmgen.ops``; ``explain``: ``gemmgen.codegen`` and ``gemmgen.present``; ``pictures``:
+    ``oracle``: ``gemmgen.verification``; ``cost_model``: ``gemmgen.perf``; ``matcher``: ``gemmgen.dispatch``; ``operator``:
+    ``gemmgen.ops``; ``explain``: ``gemmgen.codegen`` and ``gemmgen.present``; ``pictures``:
     ``gemmgen.present``.
     """
     return import_module(f"{FAMILIES.get(kind) or HOST_FAMILIES[kind]}.{name}")

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
-from math import inf
+from math import inf, isfinite
 from numbers import Integral, Real
 from operator import index
-from typing import Any
+from typing import Any, TypeGuard
 
 from gemmgen.core.errors import LaunchError
+
+Operations = str | Mapping[str, object] | Sequence[str | Mapping[str, object]]
+"""Operations on results: a name, a mapping as in a spec, or several of them."""
 
 
 @cache
 def is_number(kind: type) -> bool:
     """True if objects of a class are numbers; remembered, for asking costs a tenth of a launch."""
     return issubclass(kind, Real)
+
+
+def is_plain_number(value: object) -> TypeGuard[float]:
+    """True for numbers that are no arrays."""
+    kind: Any = value.__class__
+    return is_number(kind)
 
 
 FLOAT32_OVERFLOW = 2.0**128 - 2.0**103
@@ -80,3 +89,11 @@ def written_out(activation: Any) -> Any:
     if isinstance(activation, Mapping):
         return {key: written_out(value) for key, value in activation.items()}
     return [written_out(part) for part in activation] if isinstance(activation, list | tuple) else activation
+
+
+def are_floats(*numbers: Any) -> bool:
+    """True if the numbers are Python's floats, finite ones within the range of float32."""
+    for value in numbers:
+        if value.__class__ is not float or (not -FLOAT32_OVERFLOW < value < FLOAT32_OVERFLOW and isfinite(value)):
+            return False
+    return True

@@ -5,9 +5,10 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StringConstraints, WithJsonSchema
+from typing_extensions import TypeVar
 
 from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import Architecture
@@ -17,6 +18,8 @@ from gemmgen.kernels.launch import LaunchSequence
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+    from gemmgen.hardware.cpu import CpuArchitecture
 
 Identifier = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,47}$")]
 """A name that may become part of a C identifier and of a file name."""
@@ -115,18 +118,21 @@ class SharedRegion:
     meaning: str
 
 
+SpecT = TypeVar("SpecT", bound=KernelSpec, default=KernelSpec, covariant=True)
+
+
 @dataclass(frozen=True)
-class InstancePlan:
+class InstancePlan(Generic[SpecT]):
     """Fields that every plan has, for any target."""
 
     name: str
     """The instance's name and the stem of its files: prefix, readable parameters, short digest of the whole spec."""
     spec_digest: str
     """SHA-256 of the spec's identity, in hex."""
-    architecture: Any
+    architecture: Architecture | CpuArchitecture
     """Target of the plan: an ``Architecture`` of GPUs, or one of processors."""
     sequence: LaunchSequence
-    spec: Any
+    spec: SpecT
     """The spec, of the family's own type."""
     template: str
     """Path of the template below ``templates/``."""
@@ -143,7 +149,7 @@ class InstancePlan:
 
 
 @dataclass(frozen=True)
-class KernelPlan(InstancePlan):
+class KernelPlan(InstancePlan[SpecT]):
     """All derived numbers of one spec on one architecture of GPUs. Families add theirs."""
 
     architecture: Architecture

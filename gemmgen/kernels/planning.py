@@ -13,7 +13,7 @@ from gemmgen.kernels import HOST_FAMILIES, family_of
 from gemmgen.kernels.family import InstancePlan, KernelSpec
 from gemmgen.kernels.spec_files import load_spec
 
-SpecSource = KernelSpec | InstancePlan | Mapping[str, Any] | str | Path
+SpecSource = KernelSpec | InstancePlan | Mapping[str, object] | str | Path
 """Every way to name an instance: a plan, a checked spec, a mapping of fields, the path of a YAML file, or the name of a
 shipped spec."""
 

@@ -10,6 +10,7 @@ from gemmgen.core.elements import ELEMENTS, to_elements
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.gemm.scaling import BlockScale, as_tiles, numbers_of, scales_of
 from gemmgen.ops.arrays import is_torch, type_word
+from gemmgen.runtime.arrays.protocols import ArrayT
 
 Format = Literal["mxfp8", "mxfp4", "nvfp4"]
 FLOATS = ("float32", "float16", "bfloat16")
@@ -20,16 +21,38 @@ MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """The numbers of the codes 0 to 7 of e2m1."""
 
 
-def quantize_blocks(x: Any, format: Format = "nvfp4") -> tuple[Any, Any, float]:
-    """The matrix ``x`` (lines, k) in a block-scaled format: its codes, its scales, and a factor for the whole matrix.
+def quantize_blocks(x: ArrayT, format: Format = "nvfp4") -> tuple[ArrayT, ArrayT, float]:
+    """Quantises a matrix to a block-scaled format: an element is code x scale x factor.
 
-    ``x``: float32, float16 or bfloat16, NumPy or torch; rows of a left factor, or of a transposed right one. Codes are bytes: of ``mxfp8``
-    the e4m3 of each element, of ``mxfp4`` and ``nvfp4`` two e2m1 each, the first in the lower half, so that k has to be even. Scales are
-    in tiles, (ceil(lines / 128), ceil(blocks / 4), 512), as cuBLASLt has them: ue8m0 for each 32 elements along k, or e4m3 for
-    each 16 (``nvfp4``). An element is code x scale x factor; only ``nvfp4`` has a factor other than 1, which belongs into alpha.
     A block's largest magnitude fits its type: no code saturates, but those of infinities. NaN becomes 0 in e2m1, which has none.
-    Raises ``LaunchError``.
+
+    Parameters
+    ----------
+    x
+        Matrix (lines, k), float32, float16 or bfloat16, NumPy or torch: rows of a left factor, or of a transposed right one. For
+        ``mxfp4`` and ``nvfp4``, k is even.
+    format
+        ``mxfp8``, ``mxfp4`` or ``nvfp4``.
+
+    Returns
+    -------
+    codes : ArrayT
+        Bytes: of ``mxfp8`` the e4m3 of each element, of the others two e2m1 each, the first in the lower half.
+    scales : ArrayT
+        In tiles, (ceil(lines / 128), ceil(blocks / 4), 512), as cuBLASLt has them: ue8m0 for each 32 elements along k, or e4m3 for
+        each 16 (``nvfp4``).
+    factor : float
+        For the whole matrix, to be multiplied into alpha; 1 but for ``nvfp4``.
+
+    Raises
+    ------
+    LaunchError
+        For arguments that do not go together.
     """
+    return _quantized(x, format)
+
+
+def _quantized(x: Any, format: Format) -> tuple[Any, Any, float]:
     import numpy as np
 
     if format not in LARGEST:

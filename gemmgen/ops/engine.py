@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gemmgen.core.errors import LaunchError
 from gemmgen.dispatch.devices import gpu_device, host_device
@@ -54,6 +54,22 @@ class LaunchedKernel:
         """The spec of the kernel, all numbers written out."""
         spec: KernelSpec = self.plan.spec
         return spec
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def with_kernel(function: Function) -> Function:
+    """``function`` with an attribute ``kernel``: of the same arguments, the kernel that a call would launch, without launching it."""
+
+    def kernel(*given: Any, **named: Any) -> LaunchedKernel:
+        found = function(*given, **{**named, "stream": ASKED})
+        answer: LaunchedKernel = found[0] if isinstance(found, tuple) else found
+        return answer
+
+    kernel.__doc__ = f"The kernel that ``{function.__name__}`` would launch for these arguments: its plan, its spec, the choice."
+    function.kernel = kernel  # type: ignore[attr-defined]
+    return function
 
 
 class Call:
@@ -543,9 +559,17 @@ def _is_outdated(call: Call) -> bool:
 
 
 def compile_in_background(enabled: bool = True) -> None:
-    """From now on, the first call of a kind does not wait for an instance that takes long to compile: another serves, one that is compiled
-    already or soon is, a thread compiles the best meanwhile, and later calls take that. The results of the two may differ in their last
-    bits. If the best cannot be compiled, a ``RuntimeWarning`` says so, and the fallback remains in use."""
+    """Compiles kernels in the background: the first call of a kind no longer waits for an instance that takes long to compile.
+
+    Another instance serves meanwhile, one that is compiled already or soon is, a thread compiles the best, and later calls take that. The
+    results of the two may differ in their last bits. If the best cannot be compiled, a ``RuntimeWarning`` says so, and the fallback
+    remains in use.
+
+    Parameters
+    ----------
+    enabled
+        False turns it off again.
+    """
     global _background
     _background = enabled
 

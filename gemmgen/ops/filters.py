@@ -5,20 +5,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from gemmgen.core.errors import LaunchError
+from gemmgen.runtime.arrays.protocols import Array
 
 if TYPE_CHECKING:
     from gemmgen.kernels.conv2d.layouts import FilterOrder
 
 
 class Filter:
-    """A filter (k, c / groups, r, s), NumPy, CuPy or torch, that several convolutions use.
+    """A filter that several convolutions use.
 
     Each order that an instance reads is made once, at the first call that needs it, and kept. Changes to the array after that
     are not seen: make a new ``Filter``.
+
+    Parameters
+    ----------
+    w
+        NumPy, CuPy or torch: (k, c / groups, r, s), or (k, c / groups / 32, r, s, 32) in NCHW32.
+
+    Raises
+    ------
+    LaunchError
+        For an array of another shape.
     """
 
-    def __init__(self, w: Any) -> None:
-        """``w``: (k, c / groups, r, s), or (k, c / groups / 32, r, s, 32) in NCHW32. Raises ``LaunchError``."""
+    def __init__(self, w: Array) -> None:
         shape = getattr(w, "shape", None)
         shape = shape if isinstance(shape, tuple) else ()
         if len(shape) == 5 and shape[4] == 32:
@@ -33,19 +43,36 @@ class Filter:
         self._ordered: dict[str, Any] = {}
         self._tap_sums: Any = None
 
-    def tap_sums(self) -> Any:
-        """Sums over the filter for zero points, made once."""
+    def tap_sums(self) -> Array:
+        """Sums over the filter for zero points, made once.
+
+        Returns
+        -------
+        Array
+            Int32, as ``gemmgen.layouts.tap_sums`` gives them.
+        """
         if self._tap_sums is None:
             from gemmgen.kernels.conv2d.layouts import tap_sums
 
             self._tap_sums = tap_sums(self.source)
-        return self._tap_sums
+        return cast("Array", self._tap_sums)
 
-    def ordered(self, order: str) -> Any:
-        """The filter as ``gemmgen.layouts.reorder_filter`` gives it."""
+    def ordered(self, order: str) -> Array:
+        """The filter in an order that kernels read, made once.
+
+        Parameters
+        ----------
+        order
+            As for ``gemmgen.layouts.reorder_filter``.
+
+        Returns
+        -------
+        Array
+            The reordered filter.
+        """
         found = self._ordered.get(order)
         if found is None:
             from gemmgen.kernels.conv2d.layouts import reorder_filter
 
             found = self._ordered[order] = reorder_filter(self.source, cast("FilterOrder", order))
-        return found
+        return cast("Array", found)

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Literal, cast
+from typing import Literal
 
 from gemmgen.core.cache import Cache, cache_key
 from gemmgen.core.errors import PlanError
@@ -132,7 +132,7 @@ def quick_spec(transpose: Transposes) -> CpuGemmSpec | None:
     """The spec that is compiled soonest; None where this machine does not run it."""
     architecture = CPU_ARCHITECTURES["x86_64_v3"]
     plan = _plan(QUICK, transpose, architecture) if runs_here(architecture) else None
-    return None if plan is None else cast("CpuGemmSpec", plan.spec)
+    return None if plan is None else plan.spec
 
 
 @cache
@@ -174,7 +174,7 @@ def general_spec(shape: ShapeClass, transpose: Transposes) -> CpuGemmSpec | None
     chosen = [plan for plan in candidates(transpose) if known is not None and plan.name == known.name]
     plans = (_plan(candidate, transpose, architecture) for candidate in (*_WITHOUT_TIMING[shape], *CANDIDATES))
     best: CpuGemmPlan | None = next((plan for plan in (*chosen, *plans) if plan is not None), None)
-    return None if best is None else cast("CpuGemmSpec", best.spec)
+    return None if best is None else best.spec
 
 
 def timed(plans: Sequence[CpuGemmPlan], sizes: tuple[int, int, int]) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, cast
 
 from gemmgen.core.errors import EnvironmentMissing, LaunchError
 from gemmgen.core.resources import resource_directory
@@ -16,6 +16,7 @@ from gemmgen.kernels.gemm.split_precision.kept import keeping_spec, planes_layou
 from gemmgen.kernels.requests import Layout
 from gemmgen.kernels.spec_files import load_spec
 from gemmgen.ops.arrays import is_torch, layout_of, new_array, view_of
+from gemmgen.runtime.arrays.protocols import Array, Stream
 from gemmgen.runtime.arrays.views import LEGACY_STREAM
 from gemmgen.runtime.kernel import Kernel, stream_handle
 from gemmgen.toolchain.compilation import compile_plan
@@ -28,23 +29,32 @@ SPECS: tuple[tuple[Feature, str], ...] = (
 
 
 class Planes:
-    """A float32 matrix (k, n), NumPy, CuPy or torch, that several products have as their right factor.
+    """A float32 matrix that several products have as their right factor, kept as planes that tensor cores multiply.
 
     Its planes are made once, at the first product that may use them, and kept: as many bytes again as the matrix has. Changes to the
     array after that are not seen: make new ``Planes``. Where multiply-adds are faster, they read the array itself. The product that
     makes them waits for them, so that later ones may use them on any stream; one that a CUDA graph captures makes none, and splits
     the array at every replay.
+
+    Parameters
+    ----------
+    w
+        NumPy, CuPy or torch: float32 (k, n), stored by rows or by columns.
+
+    Raises
+    ------
+    LaunchError
+        For other arrays.
     """
 
-    def __init__(self, w: Any) -> None:
-        """``w``: (k, n), stored by rows or by columns. Raises ``LaunchError``."""
+    def __init__(self, w: Array) -> None:
         view = view_of(w, "b", None)
         if len(view.shape) != 2 or view.type != "f32":
             raise LaunchError(f"matmul: planes are of float32 matrices (k, n); this is of {view.type}, shaped {view.shape}")
         self._layout: Layout = layout_of(view)
         if not (is_stored(self._layout, True) or is_stored(self._layout, False)):
             raise LaunchError(f"matmul: b has strides {view.strides} (elements) for shape {view.shape}; pass a contiguous copy")
-        self.source = w
+        self.source: Any = w
         self._device = view.device
         self._made: Any = None
 
@@ -52,9 +62,26 @@ class Planes:
     def shape(self) -> tuple[int, ...]:
         return self._layout.shape
 
-    def array(self, emulated: bool = False, stream: Any = None) -> Any:
-        """The planes, on the device of the matrix; None where no kernel takes them. ``emulated``: those of matrices in host
-        memory, too. ``stream``: that of the product, as for ``Kernel``."""
+    def array(self, emulated: bool = False, stream: Stream | None = None) -> Array | None:
+        """The planes, on the device of the matrix.
+
+        Parameters
+        ----------
+        emulated
+            Make planes of matrices in host memory, too.
+        stream
+            The stream of the product, as for ``Kernel``.
+
+        Returns
+        -------
+        Array or None
+            Bytes; None where no kernel takes planes.
+
+        Raises
+        ------
+        LaunchError
+            For an object that is no stream.
+        """
         if self._layout.is_empty or (isinstance(self._device, str) and not emulated):
             return None
         if self._made is None:
@@ -66,7 +93,7 @@ class Planes:
             if ordinal is not None and _is_captured(self._stream(stream), ordinal):
                 return None
             self._made = self._split(device, found, ordinal, stream)
-        return self._made
+        return cast("Array", self._made)
 
     def _stream(self, stream: Any) -> int:
         """The handle of the stream that a product by these planes runs on."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from gemmgen.core.elements import BY_WORD, ELEMENTS, float_format
 from gemmgen.core.errors import EnvironmentMissing, LaunchError
 from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.kernels.gemm.scaling import BlockScale, numbers_of, scales_of
 from gemmgen.ops.arrays import is_torch, type_word
+from gemmgen.runtime.arrays.protocols import ArrayT
 
 BLOCKS = ((1, 128), (128, 128))
 ALIGNED_SCALES = 4
@@ -18,22 +19,43 @@ FLOATS = ("float32", "float16", "bfloat16")
 
 
 def quantize(
-    x: Any,
+    x: ArrayT,
     *,
     block: tuple[int, int] = (1, 128),
     output: str = "float8_e4m3fn",
     scales: Literal["float32", "float8_e8m0fnu"] = "float32",
     layout: Literal["k_major", "mn_major"] = "k_major",
-) -> tuple[Any, Any]:
-    """The matrix ``x`` (lines, k) as 8-bit floats, and the scales by which each block of ``block`` elements is to be multiplied.
+) -> tuple[ArrayT, ArrayT]:
+    """Quantises a matrix to 8-bit floats with a scale for each block of elements.
 
-    ``x``: float32, float16 or bfloat16, NumPy or torch; rows of a left factor, or of a transposed right one, so that
-    ``matmul(a, w.T, scale_a=scale_of_a, scale_b=scale_of_w.T)`` multiplies the result. A block's largest magnitude becomes the
-    largest number of ``output``, float8_e4m3fn or float8_e5m2, but no more than that where ``scales`` are powers of two
-    (float8_e8m0fnu). Blocks of zeros have a scale of 1; infinities and NaN do not count towards a scale. ``layout``: ``mn_major`` has the
-    scales of neighbouring lines side by side, in columns that begin at multiples of 16 bytes. A block at an edge may have fewer elements.
+    A block's largest magnitude becomes the largest number of ``output``, but no more than that where ``scales`` are powers of two. Blocks
+    of zeros have a scale of 1; infinities and NaN do not count towards a scale. A block at an edge may have fewer elements.
+    ``matmul(a, w.T, scale_a=scale_of_a, scale_b=scale_of_w.T)`` multiplies the results.
 
-    NumPy has these types where ml_dtypes is installed. Raises ``LaunchError``.
+    Parameters
+    ----------
+    x
+        Matrix (lines, k), float32, float16 or bfloat16, NumPy or torch: rows of a left factor, or of a transposed right one.
+    block
+        Lines and values of k that share a scale: (1, 128) or (128, 128).
+    output
+        ``float8_e4m3fn`` or ``float8_e5m2``. NumPy has these types where ml_dtypes is installed.
+    scales
+        Type of the scales; float8_e8m0fnu are powers of two.
+    layout
+        ``mn_major`` has the scales of neighbouring lines side by side, in columns that begin at multiples of 16 bytes.
+
+    Returns
+    -------
+    tuple of ArrayT
+        The elements (lines, k), and the scale by which each block is to be multiplied.
+
+    Raises
+    ------
+    LaunchError
+        For arguments that do not go together.
+    EnvironmentMissing
+        For a NumPy array without ml_dtypes.
     """
     if tuple(block) not in BLOCKS:
         raise LaunchError(f"quantize: block is {block!r}, need (1, 128) or (128, 128)")
@@ -44,9 +66,9 @@ def quantize(
         raise LaunchError(f"quantize: scales is {scales!r}, need 'float32' or 'float8_e8m0fnu'")
     if layout not in ("k_major", "mn_major"):
         raise LaunchError(f"quantize: layout is {layout!r}, need 'k_major' or 'mn_major'")
-    if type_word(x) not in FLOATS or len(x.shape) != 2:
+    if type_word(x) not in FLOATS or len(cast("Any", x).shape) != 2:
         raise LaunchError(
-            f"quantize: x has elements {type_word(x) or '?'} and shape {tuple(x.shape)}, need two axes of {', '.join(FLOATS)}"
+            f"quantize: x has elements {type_word(x) or '?'} and shape {tuple(cast(Any, x).shape)}, need two axes of {', '.join(FLOATS)}"
         )
     made = BlockScale.model_validate({"lines": block[0], "k": block[1], "type": scale_kind, "layout": layout})
     return _by_torch(x, made, kind) if is_torch(x) else _by_numpy(x, made, kind)

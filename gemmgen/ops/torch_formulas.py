@@ -20,7 +20,7 @@ from gemmgen.kernels.epilogue.expression import Node, name
 from gemmgen.kernels.epilogue.functions import CASTS, FUNCTIONS
 from gemmgen.kernels.epilogue.operations import COORDINATES, PRODUCT, VALUE, Formula, Operation
 from gemmgen.ops.formulas import finished, parsed
-from gemmgen.ops.torch_derivatives import product_gradients
+from gemmgen.ops.torch_operators.matmul import product_gradients
 
 Saved = Literal["auto", "store", "recompute"]
 DEEP = 512

@@ -36,13 +36,31 @@ class Warmed:
 def warm(
     problems: Iterable[str], *, device: str | int | None = None, progress: Callable[[Warmed], None] = lambda one: None
 ) -> tuple[Warmed, ...]:
-    """Chooses and compiles the kernels for problems such as ``gemm:4096,1,4096,nt,bf16``, in parallel, into the user's cache.
+    """Chooses and compiles the kernels for problems, in parallel, into the user's cache. Problems that share a kernel compile it once.
 
-    ``device``: the ordinal of a GPU, the first if not given, onto which the kernels are loaded too; or a name such as ``H200``, for
-    which a machine without one fills a cache. Problems that share a kernel compile it once. ``progress`` is called for each problem.
+    Parameters
+    ----------
+    problems
+        Problems in words, such as ``gemm:4096,1,4096,nt,bf16``.
+    device
+        The ordinal of a GPU, the first by default, onto which the kernels are loaded too; or a name such as ``H200``, for which a machine
+        without one fills a cache.
+    progress
+        Called for each problem.
 
-    Raises ``SpecError`` for texts that are no problem, ``LaunchError`` for problems that no instance can do, ``EnvironmentMissing``
-    without a GPU to warm.
+    Returns
+    -------
+    tuple of Warmed
+        Each problem with its kernel.
+
+    Raises
+    ------
+    SpecError
+        For texts that are no problem.
+    LaunchError
+        For problems that no instance can do.
+    EnvironmentMissing
+        Without a GPU to warm.
     """
     requests = [(text, parse_problem(text)) for text in problems]  # before a device is looked for: mistakes need none
     for text, request in requests:

@@ -11,7 +11,7 @@ from gemmgen.core.errors import LaunchError
 from gemmgen.core.formulas import ceil_div
 from gemmgen.dispatch.devices import gpu_device, host_device
 from gemmgen.hardware.target import Device
-from gemmgen.kernels.calls import written_out
+from gemmgen.kernels.calls import Operations, written_out
 from gemmgen.kernels.gemm.family import plan_gemm
 from gemmgen.kernels.gemm.operator import activations
 from gemmgen.kernels.gemm.packed_weights import pack
@@ -19,6 +19,7 @@ from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.request import alignment_elements, is_stored
 from gemmgen.kernels.gemm.spec import GemmSpec
 from gemmgen.ops.arrays import is_torch, layout_of, new_array, view_of
+from gemmgen.runtime.arrays.protocols import Array, ArrayT, Stream
 from gemmgen.runtime.kernel import Kernel
 from gemmgen.toolchain.compilation import compile_plan
 
@@ -48,29 +49,45 @@ class Weight:
     """A right factor (k, n) of 4 or 8 bits, which ``ops.matmul(a, weight)`` multiplies by float16 or bfloat16 activations.
 
     A weight is scale (code - zero). Its codes are packed once, on the host, in the order in which kernels read them; changes to the arrays
-    after that are not seen. Every product sums up integers and scales the sums of each group in float32.
+    after that are not seen. Every product sums up integers and scales the sums of each group in float32. Arrays are NumPy's or torch's,
+    as a checkpoint has them; ``docs/formats.md`` lists the layouts.
+
+    Parameters
+    ----------
+    q
+        Codes. ``plain``: (k, n), one an element, unsigned, or signed, which need no zeros. ``gptq``, ``gptq_v2``: int32 words along k.
+        ``awq``: int32 words along n, in its order. ``compressed-tensors``: int32 words (n, k) along k.
+    scales
+        (groups, n) or (n,), or (n, groups) for ``compressed-tensors``: float16 or bfloat16, the activations' type.
+    zeros
+        Zero points. ``plain``: (groups, n), integers from 0 to 2^bits, or from -2^(bits - 1) on for signed codes. ``gptq``: words along
+        n, less one; ``gptq_v2``, ``awq`` and ``compressed-tensors``: words along n, as they are.
+    format
+        ``plain``, ``gptq``, ``gptq_v2``, ``awq`` or ``compressed-tensors``.
+    bits
+        4 or 8.
+    perm
+        The column of the activations that each row of ``q`` belongs to, for rows that were sorted by group.
+    g_idx
+        The group of each row, from which the permutation is made.
+
+    Raises
+    ------
+    LaunchError
+        For arrays that do not go together.
     """
 
     def __init__(
         self,
-        q: Any,
-        scales: Any,
-        zeros: Any = None,
+        q: Array,
+        scales: Array,
+        zeros: Array | None = None,
         *,
         format: Format = "plain",
         bits: int = 4,
-        perm: Any = None,
-        g_idx: Any = None,
+        perm: Array | None = None,
+        g_idx: Array | None = None,
     ) -> None:
-        """``q``, ``scales`` and ``zeros`` as a checkpoint has them, NumPy or torch; ``docs/formats.md`` says which layouts.
-
-        ``plain``: codes (k, n), one an element, unsigned, or signed, which need no zeros; scales (groups, n) or (n,), float16 or bfloat16,
-        the activations' type; zeros (groups, n), integers from 0 to 2^bits, or from -2^(bits - 1) on for signed codes. ``gptq``: int32
-        words along k, zeros along n less one (``gptq_v2``: as they are). ``awq``: int32 words along n, in its order.
-        ``compressed-tensors``: int32 words (n, k) along k, scales (n, groups), zeros along n. ``bits``: 4 or 8. ``perm``: the column of
-        the activations that each row of ``q`` belongs to, for rows that were sorted by group; ``g_idx``: the group of each row, of which
-        the permutation is made. Raises ``LaunchError``.
-        """
         if format not in FORMATS:
             raise LaunchError(f"Weight: format is {format!r}, need one of {', '.join(FORMATS)}")
         if bits not in (4, 8):
@@ -99,9 +116,38 @@ class Weight:
         self._kernels: dict[Any, tuple[GemmPlan, Kernel]] = {}
 
     def multiply(
-        self, a: Any, *, out: Any = None, bias: Any = None, activation: Any = None, output: str | None = None, stream: Any = None
-    ) -> Any:
-        """``activation(a @ weight + bias)``, as ``ops.matmul`` computes it. Raises ``LaunchError``."""
+        self,
+        a: ArrayT,
+        *,
+        out: Array | None = None,
+        bias: Array | float | None = None,
+        activation: Operations | None = None,
+        output: str | None = None,
+        stream: Stream | None = None,
+    ) -> ArrayT:
+        """``activation(a @ weight + bias)``, as ``ops.matmul`` computes it.
+
+        Parameters
+        ----------
+        a
+            Activations (rows, k), of the scales' type.
+        out, bias, activation, output, stream
+            As for ``ops.matmul``.
+
+        Returns
+        -------
+        ArrayT
+            ``out``, or a new array of a's library.
+
+        Raises
+        ------
+        LaunchError
+            For arguments that do not go together.
+        """
+        result: ArrayT = self._multiplied(a, out, bias, activation, output, stream)
+        return result
+
+    def _multiplied(self, a: Any, out: Any, bias: Any, activation: Any, output: str | None, stream: Any) -> Any:
         k, n = self.shape
         if getattr(a, "ndim", 0) != 2 or a.shape[1] != k:
             raise LaunchError(
@@ -149,14 +195,40 @@ class Weight:
 
     def spec(
         self,
-        tile: Mapping[str, Any],
+        tile: Mapping[str, object],
         aligned: tuple[int, int],
         result: str = "bf16",
         bias: bool = False,
-        activation: Any = None,
+        activation: Operations | None = None,
         divided: bool = False,
     ) -> GemmSpec:
-        """The spec of a kernel that multiplies by this weight."""
+        """The spec of a kernel that multiplies by this weight.
+
+        Parameters
+        ----------
+        tile
+            Tiles of the threadblock and of warps.
+        aligned
+            Elements that rows of the activations and of the result are aligned to.
+        result
+            Type of the result.
+        bias
+            True with a bias for each column.
+        activation
+            As for ``ops.matmul``.
+        divided
+            True if k is divided among blocks at the launch.
+
+        Returns
+        -------
+        GemmSpec
+            A checked spec.
+
+        Raises
+        ------
+        LaunchError
+            For an activation that is not known.
+        """
         epilogue = ([{"op": "bias", "per": "column"}] if bias else []) + [step.model_dump(mode="json") for step in activations(activation)]
         group = self.group or "column"
         return GemmSpec.model_validate(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.launch import ArrayArgument, LaunchSequence
 from gemmgen.runtime.arrays.binding import bind, bind_dimensions, bind_scalars, memory_problems, raise_problems
+from gemmgen.runtime.arrays.protocols import Array, Stream
 from gemmgen.runtime.arrays.views import LEGACY_STREAM, ArrayView, describe
 
 if TYPE_CHECKING:
@@ -26,6 +27,13 @@ class Kernel:
     Arrays are passed by the names in ``signature`` and written in place. All of them are NumPy (or other host) arrays,
     which the emulator then works on, or all are on one CUDA device, where the launch is asynchronous and takes place in
     this process. CUDA is not touched before the first launch on a GPU. One object may be used by several threads.
+
+    Parameters
+    ----------
+    sequence
+        The launches and their arguments.
+    binary
+        The compiled source.
     """
 
     def __init__(self, sequence: LaunchSequence, binary: Binary) -> None:
@@ -37,20 +45,29 @@ class Kernel:
         self._loaded: dict[int, LoadedBinary] = {}
         self._problems: dict[Any, _Problem] = {}
 
-    def __call__(self, *, stream: Any = None, **arguments: Any) -> None:
-        """Launches the kernel on the arrays and scalars called ``arguments``.
-
-        ``stream`` is anything that names a CUDA stream: an object with ``__cuda_stream__``, a stream of torch, CuPy or
-        Numba, or a handle as an integer. Without one, the launch goes to torch's current stream if an array is a torch
-        tensor, else to the stream that an array names in its ``__cuda_array_interface__`` (CuPy's current one), else to
-        the legacy default stream. Work that an array names another stream for is waited for, on the device.
+    def __call__(self, *, stream: Stream | None = None, **arguments: Array | float) -> None:
+        """Launches the kernel on arrays and scalars.
 
         A problem whose grid is empty launches nothing; one that only has nothing to sum over is launched, since C is
-        still scaled then. Raises ``LaunchError`` if the call does not fit the kernel, with all reasons.
+        still scaled then.
+
+        Parameters
+        ----------
+        stream
+            An object with ``__cuda_stream__``, a stream of torch, CuPy or Numba, or a handle as an integer. By default torch's current
+            stream if an array is a torch tensor, else the stream that an array names in its ``__cuda_array_interface__`` (CuPy's current
+            one), else the legacy default stream. Work that an array names another stream for is waited for, on the device.
+        **arguments
+            Arrays and scalars by the names in ``signature``.
+
+        Raises
+        ------
+        LaunchError
+            With all reasons, if the call does not fit the kernel.
         """
         handle = _torch_stream(arguments) if stream is None else stream_handle(stream)
         views, problems = self._describe(arguments, handle)
-        given = {name: value for name, value in arguments.items() if name not in self._names}
+        given: dict[str, Any] = {name: value for name, value in arguments.items() if name not in self._names}
         scalars, dimensions = bind_scalars(self.sequence, given, problems)
         if problems:
             bind(self.sequence, {name: arguments.get(name) for name in self._names}, given)  # raises all there are

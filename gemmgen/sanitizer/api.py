@@ -19,6 +19,7 @@ from gemmgen.sanitizer.source import Entry, KernelCode, UnusableInput, find_entr
 from gemmgen.sanitizer.structures import find_layout
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
 
     from gemmgen.emulator.counters import Counters
@@ -74,10 +75,10 @@ def emulate(
     *,
     grid: int | Sequence[int],
     block: int | Sequence[int],
-    args: Sequence[Any] = (),
+    args: Sequence[object] = (),
     shared_bytes: int = 0,
     cluster: int | Sequence[int] | None = None,
-    symbols: Mapping[str, Any] | None = None,
+    symbols: Mapping[str, npt.NDArray[np.generic]] | None = None,
     architecture: str | None = None,
     include: Sequence[str | os.PathLike[str]] = (),
     define: Sequence[str] = (),
@@ -94,17 +95,54 @@ def emulate(
 ) -> Result:
     """Runs a kernel on the CPU and reports every access that is wrong. The arrays stay as they are; ``Result.arrays`` has its results.
 
-    `source` is CUDA or PTX, as a text or as the path of a file; `entry` the kernel's name in C++ (`"axpy<float>"`) or in PTX, None
-    for the only one. `args`, one a parameter: arrays (NumPy, or anything it can view), numbers, None for a null pointer, a mapping
-    of members for a structure, a list of arrays for an array of pointers, bytes, or text as for ``gemmgen emulate --arg``;
-    `gemmgen.emulator.TensorMap` and `Texture` over an array where the kernel takes a CUtensorMap or a texture.
-    `cluster` are the blocks of a cluster.
-    `symbols` give values to `__constant__` and `__device__` variables. `strict` makes errors of warnings and notes; `hazards=False`
-    looks for no races and no uninitialised reads, for speed. With `schedules`, the kernel also runs under that number of random orders of
-    warps, from `seed` on, which must leave the same bytes. `jobs` processes (copies of this one, on Linux) share the blocks of a launch
-    that takes long. `name` stands for a text in messages, `parameter_names` for the names that PTX has of the parameters.
+    Parameters
+    ----------
+    source
+        CUDA or PTX, as a text or as the path of a file.
+    entry
+        The kernel's name in C++ (``"axpy<float>"``) or in PTX; None for the only one.
+    grid, block
+        Extents of the grid and of a block.
+    args
+        A value for each parameter: arrays (NumPy, or anything it can view), numbers, None for a null pointer, a mapping of members for a
+        structure, a list of arrays for an array of pointers, bytes, or text as for ``gemmgen emulate --arg``;
+        ``gemmgen.emulator.TensorMap`` and ``Texture`` over an array where the kernel takes a CUtensorMap or a texture.
+    shared_bytes
+        Dynamic shared memory of a block.
+    cluster
+        Blocks of a cluster.
+    symbols
+        Values of ``__constant__`` and ``__device__`` variables.
+    architecture
+        The architecture to compile for.
+    include, define, options
+        Folders of headers, macros, and further options of the compiler.
+    debug
+        Compile with debug information.
+    strict
+        Make errors of warnings and notes.
+    hazards
+        False: look for no races and no uninitialised reads, for speed.
+    schedules, seed
+        Also run under this number of random orders of warps, from ``seed`` on, which must leave the same bytes.
+    counters
+        Count memory traffic and instructions by source line.
+    jobs
+        Processes (copies of this one, on Linux) that share the blocks of a launch that takes long.
+    name
+        Name of a text in messages.
+    parameter_names
+        Names of the parameters, in place of those that PTX has.
 
-    Raises ``GemmgenError`` if nothing can be launched; faults of a launch are in the result.
+    Returns
+    -------
+    Result
+        The arrays after the launch, and the findings; faults of a launch are among these.
+
+    Raises
+    ------
+    GemmgenError
+        If nothing can be launched.
     """
     for what, number, least in (("schedules", schedules, 0), ("seed", seed, 0), ("jobs", jobs, 1), ("shared_bytes", shared_bytes, 0)):
         if _integer(number) is None or number < least:

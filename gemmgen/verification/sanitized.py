@@ -12,8 +12,10 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from gemmgen.core.errors import EnvironmentMissing, VerificationError
+from gemmgen.hardware.cpu import CpuArchitecture
 from gemmgen.kernels.family import InstancePlan
 from gemmgen.toolchain.host import HostCompiler, find_compiler
 from gemmgen.verification.baked_cases import cases_of
@@ -39,7 +41,7 @@ class SanitizerReport:
 
 def verify_sanitized(plan: InstancePlan) -> SanitizerReport:
     """Runs all cases of ``plan`` under the sanitizers. Raises ``EnvironmentMissing`` if the compiler has none."""
-    runtime = _runtime(find_compiler(plan.architecture))
+    runtime = _runtime(find_compiler(cast("CpuArchitecture", plan.architecture)))
     with tempfile.TemporaryDirectory(prefix="gemmgen-") as folder:
         spec = Path(folder, "spec.json")
         spec.write_text(json.dumps(plan.spec.model_dump(mode="json")))

@@ -3,17 +3,20 @@
 import ast
 import inspect
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import gemmgen
+from gemmgen import ops
 from gemmgen.codegen.summary import Summary
 from gemmgen.core.resources import resource_directory
 from gemmgen.dispatch.matcher import Matcher
-from gemmgen.kernels import FAMILIES, HOST_FAMILIES, family, has_part, part
-from gemmgen.ops.operators import FamilyCall, FamilyTorchOperator, Operator
+from gemmgen.kernels import FAMILIES, HOST_FAMILIES, OPERATIONS, family, part
+from gemmgen.ops.operators import Operator
+from gemmgen.ops.torch_operators import declaration_of
 from gemmgen.perf.cost_model import CostModel
 from gemmgen.present.explanation import Explanation, Illustration
 from gemmgen.verification.oracle import Oracle
@@ -43,25 +46,26 @@ DEMANDS = [
 @pytest.mark.parametrize(("kind", "module", "protocol", "member"), DEMANDS)
 def test_a_family_has_what_a_station_asks_for(kind: str, module: str, protocol: Any, member: str) -> None:
     given = getattr(part(kind, module), member)
-    if member == "NAMES":
-        assert all(name.isidentifier() for name in given)
-        return
     wanted = list(inspect.signature(getattr(protocol, member)).parameters)[1:]
     assert list(inspect.signature(given).parameters) == wanted
 
 
-@pytest.mark.parametrize(
-    ("kind", "module", "protocol", "member"),
-    [
-        (kind, module, protocol, member)
-        for kind in FAMILIES
-        for module, protocol in (("call", FamilyCall), ("torch_operator", FamilyTorchOperator))
-        if has_part(kind, "call")
-        for member in members(protocol)
-    ],
-)
-def test_a_family_with_a_call_has_all_of_it(kind: str, module: str, protocol: Any, member: str) -> None:
-    assert hasattr(part(kind, module), member)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_is_declared_in_the_same_way_as_the_others(name: str) -> None:
+    assert OPERATIONS[name] in FAMILIES
+    function = getattr(ops, name)
+    operator = import_module(f"gemmgen.ops.functions.{name}").OPERATOR
+    arguments = inspect.signature(function).parameters
+    assert operator.name == function.__name__ == name
+    assert {*operator.operands[:1], *operator.results} <= arguments.keys()
+    declared = declaration_of(name)
+    of_schema = re.findall(r"(\w+)(?:=[^,]*)?(?=[,)])", declared.schema.partition(" -> ")[0])
+    assert of_schema == list(inspect.signature(declared.call).parameters) == list(inspect.signature(declared.result).parameters)
+    assert set(of_schema) <= arguments.keys()
+
+
+def test_every_family_has_an_operation() -> None:
+    assert set(OPERATIONS.values()) == set(FAMILIES)
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -88,22 +92,23 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "ops/quantising.py": "block scales of factors",
         "ops/weights.py": "packed weights, an object of the user's",
         "ops/planes.py": "planes of matrices, an object of the user's",
-        "ops/torch_derivatives.py": "the type of a product's result",
+        "ops/torch_operators/matmul.py": "the type of a product's result",
     },
     "reduction": {"dispatch/profiles.py": "operators of torch that are reductions"},
     "conv2d": {
         "layouts.py": "functions for users that reorder images and filters",
-        "ops/__init__.py": "the call",
+        "ops/__init__.py": "the function",
         "ops/filters.py": "reordered filters, kept",
-        "ops/torch_operators.py": "the call's schema",
+        "ops/functions/conv2d.py": "the function",
         "verification/field.py": "layouts of images in a reference over a field",
     },
     "elementwise": {
-        "ops/normalisation.py": "maps of rows, after their reductions",
+        "ops/functions/normalisation.py": "maps of rows, after their reductions",
         "dispatch/profiles.py": "operators of torch that are chains of operations",
         "kernels/cpu_gemm/plan.py": "the code of a reason against operations",
         "kernels/epilogue/steps.py": "the same",
-        "ops/__init__.py": "the call",
+        "ops/__init__.py": "the function",
+        "ops/functions/elementwise.py": "the function",
     },
     "cpu_gemm": {
         "export/blas.py": "the interface of BLAS, which a product alone has",

@@ -1,4 +1,4 @@
-"""A family that is added to a copy of gemmgen with its folders and one line of the registry: every station finds it."""
+"""A family that is added to a copy of gemmgen with its folders, its operation and two lines of the registry: every station finds it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 LIKE, KIND = "elementwise", "pointwise"
-LINE = '    "elementwise": "gemmgen.kernels.elementwise",\n'
+LINES = ('    "elementwise": "gemmgen.kernels.elementwise",\n', '    "elementwise": "elementwise",\n')
+"""Those of the registry: the family, and its operation."""
+MODULES = ("gemmgen/ops/functions", "gemmgen/ops/torch_operators")
+"""Folders with a module for each operation."""
 
 CALL = """
 import inspect, numpy as np
@@ -46,9 +49,13 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(root / folder / LIKE, new)
         for path in (path for path in new.rglob("*") if path.is_file()):
             path.write_text(path.read_text().replace(LIKE, KIND).replace(LIKE.capitalize(), KIND.capitalize()))
+    for folder in MODULES:
+        text = (root / folder / f"{LIKE}.py").read_text()
+        (root / folder / f"{KIND}.py").write_text(text.replace(LIKE, KIND))
     registry = root / "gemmgen" / "kernels" / "__init__.py"
-    before, after = registry.read_text().split(LINE)
-    registry.write_text(before + LINE + LINE.replace(LIKE, KIND) + after)
+    for line in LINES:
+        before, after = registry.read_text().split(line)
+        registry.write_text(before + line + line.replace(LIKE, KIND) + after)
     return root
 
 

@@ -8,7 +8,7 @@ from sample_kernels import needs_gpu
 from gemmgen import ops
 from gemmgen.core.errors import LaunchError
 from gemmgen.layouts import nchw32_to_nchw, nchw_to_nchw32
-from gemmgen.ops import torch_gradients
+from gemmgen.ops.torch_operators import reduce
 
 torch = pytest.importorskip("torch")
 ops.register_torch()
@@ -186,7 +186,7 @@ def test_operations_without_derivatives_refuse_gradients():
 
 
 @pytest.mark.parametrize("axis", [None, (0, 2), 1])
-@pytest.mark.parametrize("operation", torch_gradients.REDUCTIONS)
+@pytest.mark.parametrize("operation", reduce.REDUCTIONS)
 def test_derivatives_of_reductions(operation, axis):
     x = torch.randn(3, 4, 5, dtype=torch.float64).requires_grad_()
     assert torch.autograd.gradcheck(lambda values: ops.reduce(values, operation, axis, keepdims=axis == 1), (x,), fast_mode=True)

@@ -10,6 +10,7 @@ from gemmgen import ops
 from gemmgen.cli import cli
 from gemmgen.core.errors import EnvironmentMissing, LaunchError, SpecError
 from gemmgen.ops import engine
+from gemmgen.ops.functions import matmul
 
 
 def test_warmed_kernels_are_in_the_cache(monkeypatch):
@@ -63,7 +64,7 @@ def test_command_names_what_it_compiled():
 
 def test_call_is_served_while_the_best_is_compiled(monkeypatch):
     compiled, waiting = [], []
-    operator = ops._MATMUL
+    operator = matmul.OPERATOR
     monkeypatch.setattr(operator, "_calls", {})
     monkeypatch.setattr(engine, "_background", True)
     monkeypatch.setattr(engine, "is_compiled", lambda plan: plan.name in compiled)

@@ -37,7 +37,7 @@ def work(plan: FinishingPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
         return (_direct_work(plan, problem),)
     assert isinstance(plan, Conv2dPlan)
     n, c, h, w, k, r, s, p, q, groups = (problem[name] for name in ("n", "c", "h", "w", "k", "r", "s", "p", "q", "groups"))
-    tile = plan.spec.tile.threadblock
+    tile = plan.warp_tile.threadblock
     pixels, channels = (tile.n, tile.m) if plan.channels_are_rows else (tile.m, tile.n)
     tiles = ceil_div(n * p * q, pixels) * ceil_div(k // groups, channels) * groups
     depth = c // groups * r * s
@@ -50,7 +50,7 @@ def work(plan: FinishingPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
         per_block, blocks = blocks / plan.spec.persistent_blocks, plan.spec.persistent_blocks
     compulsory = float(min(n * c * h * w, n * c * p * q * r * s) + k * depth)
     partial = plan.split_k > 1
-    warp = plan.spec.tile.warp
+    warp = plan.warp_tile.warp
     # Fragments of 8 x 16 or 16 x 32 bytes are read by ldmatrix, 128 bytes a wavefront.
     warps = plan.threads // 32
     wavefronts = warps * (warp.m + warp.n) * tile.k / 128
@@ -157,7 +157,7 @@ def fetches(plan: FinishingPlan, problem: Mapping[str, int]) -> tuple[Fetch, ...
         pixels, channels, taps = plan.pixels, WARP_THREADS, 1
     else:
         assert isinstance(plan, Conv2dPlan)
-        tile, taps = plan.spec.tile.threadblock, 1
+        tile, taps = plan.warp_tile.threadblock, 1
         pixels, channels = (tile.n, tile.m) if plan.channels_are_rows else (tile.m, tile.n)
     size, result = ELEMENTS[plan.spec.input.type].bytes, ELEMENTS[plan.output.type].bytes * n * p * q * k
     met = p * q * r * s / (taps * h * w) if h * w else 0.0
@@ -190,7 +190,7 @@ def executed_operations(plan: FinishingPlan, problem: Mapping[str, int]) -> floa
         sums = problem["r"] * problem["s"] * round_up(problem["c"], loop.tile_k)
         return 2.0 * rows * round_up(problem["k"], loop.tile_m) * sums
     assert isinstance(plan, Conv2dPlan)
-    tile, groups = plan.spec.tile.threadblock, problem["groups"]
+    tile, groups = plan.warp_tile.threadblock, problem["groups"]
     pixels, channels = (tile.n, tile.m) if plan.channels_are_rows else (tile.m, tile.n)
     depth = problem["c"] // groups * problem["r"] * problem["s"]
     rows = round_up(problem["n"] * problem["p"] * problem["q"], pixels)

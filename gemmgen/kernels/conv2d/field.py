@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from gemmgen.kernels.conv2d.layouts import nchw32_to_nchw, reorder_filter, resto
 from gemmgen.kernels.conv2d.oracle import cases
 from gemmgen.kernels.conv2d.reference import from_nchw, to_nchw
 from gemmgen.kernels.conv2d.results import FinishingPlan
+from gemmgen.kernels.conv2d.spec import DirectMainloop
 from gemmgen.kernels.family import Case, FieldPart
 
 _KEPT = ("kind", "zero_point", "bias", "residual", "alpha", "beta", "gamma", "activation", "epilogue")
@@ -28,7 +29,10 @@ def reference_spec(plan: FinishingPlan) -> dict[str, Any]:
     if plan.unit:
         kept.pop("activation", None)
     return kept | {
-        "mainloop": {"strategy": "direct", "pixels": 1 if not isinstance(plan, DirectPlan) or spec.mainloop.pixels > 1 else 2},
+        "mainloop": {
+            "strategy": "direct",
+            "pixels": 1 if not isinstance(plan, DirectPlan) or cast("DirectMainloop", spec.mainloop).pixels > 1 else 2,
+        },
         "input": {"type": spec.input.type, "layout": "nhwc"},
         "output": {"type": "f32" if plan.unit else spec.output.type, "layout": "nhwc"},
         "convolution": {"groups": "argument"},

@@ -16,8 +16,6 @@ from gemmgen.kernels.conv2d.spec import AnyActivation, Input
 from gemmgen.kernels.epilogue.operations import Operation
 from gemmgen.kernels.requests import Interpretation, Layout, Result
 
-NAMES = ("conv2d",)
-
 
 def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
     """The request of a call. ``options``: those of ``ops.conv2d``; ``filter_shape`` (k, c / groups, r, s); ``scaled``,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from gemmgen.core.errors import PlanError, Reason
 from gemmgen.core.formulas import round_up
@@ -15,7 +15,7 @@ from gemmgen.kernels.conv2d.layouts import FilterOrder
 from gemmgen.kernels.conv2d.problem import fixed_parameters
 from gemmgen.kernels.conv2d.results import CONSTANT_NAMES, FinishingPlan, LayerConstant
 from gemmgen.kernels.conv2d.sequence import COLUMN_BIT, TapTable, build_sequence
-from gemmgen.kernels.conv2d.spec import Conv2dSpec
+from gemmgen.kernels.conv2d.spec import Conv2dSpec, Tile
 from gemmgen.kernels.conv2d.tiles import CHANNELS, EXCHANGE_BYTES, OCTETS, PAIRS, QUADS, LaneOutput, OperandTile, exchange_swizzle
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.launch import Argument
@@ -87,8 +87,13 @@ class Conv2dPlan(FinishingPlan):
         return {"Pixel": self.pixel_tile, "Filter": self.filter_tile}
 
     @property
+    def warp_tile(self) -> Tile:
+        """The tile of threadblocks and warps, which every spec of these kernels has."""
+        return cast("Tile", self.spec.tile)
+
+    @property
     def instruction(self) -> str:
-        return str(self.spec.tile.instruction)
+        return str(self.warp_tile.instruction)
 
     @property
     def asynchronous(self) -> bool:

@@ -39,7 +39,7 @@ class LayerConstant:
 
 
 @dataclass(frozen=True)
-class FinishingPlan(KernelPlan):
+class FinishingPlan(KernelPlan[Conv2dSpec]):
     """A convolution instance: the layer's parameters, and the path of its results."""
 
     filter_order: FilterOrder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from gemmgen.core.errors import PlanError, Reason
 from gemmgen.core.formulas import Formula, ceil_div
@@ -151,7 +151,7 @@ class BlockedPlan:
 
 
 @dataclass(frozen=True)
-class CpuGemmPlan(InstancePlan):
+class CpuGemmPlan(InstancePlan[CpuGemmSpec]):
     """A GEMM for a CPU. The loops compute a product that is stored by rows: where C is stored by columns, its transpose."""
 
     architecture: CpuArchitecture
@@ -235,7 +235,7 @@ class CpuGemmPlan(InstancePlan):
     @property
     def vectors_template(self) -> str:
         """The template of the vector operations that the micro-kernel is written with."""
-        instructions = self.spec.loops.instructions
+        instructions = cast("BlockedLoops", self.spec.loops).instructions
         return f"cpu_gemm/vectors/{self.architecture.name if instructions == 'vector' else instructions}.c.j2"
 
     @property

@@ -18,8 +18,6 @@ from gemmgen.kernels.elementwise.spec import ElementwiseSpec
 from gemmgen.kernels.epilogue.operations import NAMED_FORMS, AnyOperation, Bias, Operation
 from gemmgen.kernels.requests import Interpretation, Layout, Result
 
-NAMES = ("elementwise",)
-
 
 @cache
 def _adapter() -> pydantic.TypeAdapter[Any]:

@@ -33,7 +33,7 @@ VECTOR_BYTES = 16
 
 
 @dataclass(frozen=True)
-class ElementwisePlan(KernelPlan):
+class ElementwisePlan(KernelPlan[ElementwiseSpec]):
     """All numbers of an elementwise kernel."""
 
     stored: DataType

@@ -28,17 +28,31 @@ class Epilogue(dict[str, Any]):
     """The fields of a formula that a Python function was turned into, in place of a mapping in a spec or in a call of an operation."""
 
 
-def epilogue(**inputs: Any) -> Callable[[Callable[..., Any]], Epilogue]:
+def epilogue(**inputs: Mapping[str, object]) -> Callable[[Callable[..., object]], Epilogue]:
     """A decorator that turns a function into an epilogue.
 
-    ``inputs``: the properties of each operand by name, as in a formula: ``gate={"per": "element", "type": "bf16"}``. The function
-    has parameters of these names, and any of ``acc`` (the product so far), ``row`` and ``column``. It returns the result, or a mapping
-    with the result under ``C`` and further outputs by their names: symbols, or mappings such as ``{"value": z, "type": "bf16"}`` and
-    ``{"reduce": "max", "of": abs(y)}``. It is called once, on symbols; ``if`` on a symbol is refused, ``select`` chooses.
-    Raises ``SpecError``.
+    The function has parameters with the names of ``inputs``, and any of ``acc`` (the product so far), ``row`` and ``column``. It returns
+    the result, or a mapping with the result under ``C`` and further outputs by their names: symbols, or mappings such as
+    ``{"value": z, "type": "bf16"}`` and ``{"reduce": "max", "of": abs(y)}``. It is called once, on symbols; ``if`` on a symbol is
+    refused, ``select`` chooses.
+
+    Parameters
+    ----------
+    **inputs
+        The properties of each operand by name, as in a formula: ``gate={"per": "element", "type": "bf16"}``.
+
+    Returns
+    -------
+    Callable
+        From a function to an epilogue for a spec or for a call of an operation.
+
+    Raises
+    ------
+    SpecError
+        For parameters that are no inputs, and for expressions that no epilogue has.
     """
 
-    def traced(function: Callable[..., Any]) -> Epilogue:
+    def traced(function: Callable[..., object]) -> Epilogue:
         known = {PRODUCT, VALUE, *COORDINATES, *inputs}
         parameters = list(inspect.signature(function).parameters)
         for parameter in parameters:

@@ -29,7 +29,6 @@ from gemmgen.kernels.gemm.request import (
 from gemmgen.kernels.gemm.scaling import BlockDepth, BlockScale, scale_shape
 from gemmgen.kernels.requests import Copy, Interpretation, Layout, Result, merged
 
-NAMES = ("matmul", "grouped_matmul")
 SCALES = ("scale_a", "scale_b", "scale_out")
 """Scales in the order in which they are applied, the last after all else."""
 

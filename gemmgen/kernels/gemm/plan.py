@@ -64,7 +64,7 @@ class EpilogueVector:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GemmPlan(KernelPlan):
+class GemmPlan(KernelPlan[GemmSpec]):
     """A GEMM instance. *Major* names quantities along the slow dimension of stored C, *minor* those along its contiguous one."""
 
     matrices: tuple[Matrix, Matrix, Matrix]

@@ -17,8 +17,6 @@ from gemmgen.kernels.reduction.spec import InputType, OperationName, ReductionSp
 from gemmgen.kernels.reduction.walking import Axis, Tensor, tensor_of
 from gemmgen.kernels.requests import Copy, Interpretation, Layout, Result, merged
 
-NAMES = ("reduce",)
-
 
 def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
     """The request of a call. ``options``: ``op``, ``axis``, ``keepdims``, ``correction``. Raises ``LaunchError``."""

@@ -97,7 +97,7 @@ Layout = BlockLayout | LaneLayout | ColumnLayout | TensorLayout
 
 
 @dataclass(frozen=True)
-class ReductionPlan(KernelPlan):
+class ReductionPlan(KernelPlan[ReductionSpec]):
     """A reduction instance."""
 
     arithmetic: Arithmetic

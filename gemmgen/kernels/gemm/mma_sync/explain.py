@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from gemmgen.kernels.family import Section
 from gemmgen.kernels.gemm.mma_sync.loop import FragmentVectors, WarpLoop, WarpOperand
 from gemmgen.kernels.gemm.mma_sync.plan import MmaSyncPlan
+from gemmgen.kernels.gemm.spec import MmaSyncMainloop
 from gemmgen.kernels.gemm.tensor_cores.explain import Wording, regions, results, work_lines
 from gemmgen.kernels.gemm.wording import Lines
 from gemmgen.kernels.tiles.unrolling import unrolling_text
@@ -30,7 +33,10 @@ def sections(plan: MmaSyncPlan, wording: Wording | None = None) -> list[Section]
             f"{count} instructions of each warp, {reads} reads of four matrices (ldmatrix)",
         ),
         ("stages", f"{loop.stages}: all but one are filled while one is multiplied, with one barrier a stage"),
-        ("unrolling", f"the loop over a stage's instructions along k, {unrolling_text(plan.spec.mainloop.unroll)}"),
+        (
+            "unrolling",
+            f"the loop over a stage's instructions along k, {unrolling_text(cast('MmaSyncMainloop', plan.spec.mainloop).unroll)}",
+        ),
         *([("fragments", "those of the next instructions are read while these multiply")] if loop.fragment_buffers == 2 else []),
     )
     return [

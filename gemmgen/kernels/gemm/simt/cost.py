@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 from gemmgen.core.formulas import ceil_div
 from gemmgen.hardware.target import WARP_THREADS
@@ -10,7 +11,7 @@ from gemmgen.kernels.family import Work
 from gemmgen.kernels.gemm.fitted_costs import costs_of
 from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES, Moved, held, reduction_work
 from gemmgen.kernels.gemm.simt.plan import SimtPlan
-from gemmgen.kernels.gemm.spec import StreamK
+from gemmgen.kernels.gemm.spec import StreamK, TiledMainloop
 
 NARROWEST = 16
 """Columns of a tile of multiply-adds up to which its copies draw less of the memory: 7070 x 1 x 5088 takes 53 us on an H200 by tiles of
@@ -39,7 +40,7 @@ def work(plan: SimtPlan, problem: Mapping[str, int], moved: Moved) -> tuple[Work
         # Lanes whose stores are narrower than their adjacent elements fill lines in several stores.
         stored *= max(1.0, loop.minor.fragment.vector / plan.vector_c)
     warps = plan.threads // WARP_THREADS
-    tile = plan.spec.mainloop.tile
+    tile = cast("TiledMainloop", plan.spec.mainloop).tile
     fma = tile.thread.m * tile.thread.n * loop.tile_k
     wavefronts = loop.wavefronts_per_step
     shared = sum(access.per_step for access in loop.accesses)

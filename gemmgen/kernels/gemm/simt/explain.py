@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.family import Section
 from gemmgen.kernels.gemm.simt.explain_shared import shared_memory_section
 from gemmgen.kernels.gemm.simt.loop import TiledLoop, register_budget
 from gemmgen.kernels.gemm.simt.operand import Operand, source_degree
 from gemmgen.kernels.gemm.simt.plan import SimtPlan
+from gemmgen.kernels.gemm.spec import TiledMainloop
 from gemmgen.kernels.gemm.wording import Lines, blocks, division_of_k
 from gemmgen.kernels.math.fma_order import product_pairs, reused_operands
 from gemmgen.kernels.tiles.unrolling import unrolling_text
@@ -58,7 +61,7 @@ def _fragment(operand: Operand) -> str:
 
 def _edges(plan: SimtPlan) -> str:
     """Promises that make checks superfluous, and the checks that remain."""
-    tiles = {"m": plan.tile_m, "n": plan.tile_n, "k": plan.spec.mainloop.tile.threadblock.k}
+    tiles = {"m": plan.tile_m, "n": plan.tile_n, "k": cast("TiledMainloop", plan.spec.mainloop).tile.threadblock.k}
     promised = {axis: getattr(plan.spec.multiple_of, axis) for axis in tiles}
     whole = [f"{axis} is a multiple of {promised[axis]}" for axis in tiles if promised[axis] % tiles[axis] == 0]
     checked = [axis for axis in tiles if promised[axis] % tiles[axis]]
@@ -120,7 +123,7 @@ def _mainloop(plan: SimtPlan, loop: TiledLoop) -> Lines:
         (label, f"{product} = {a * b * loop.k_group} multiply-adds from {reads} reads of shared memory a thread"),
         ("order of products", _order(loop)),
         ("fragments", _fragment_buffers(loop)),
-        ("unrolling", f"the loop over the k of a tile, {unrolling_text(plan.spec.mainloop.unroll)}"),
+        ("unrolling", f"the loop over the k of a tile, {unrolling_text(cast('TiledMainloop', plan.spec.mainloop).unroll)}"),
         ("registers", f"about {loop.estimated_registers} a thread, estimated: {a * b} accumulators, fragments, staged tiles, addresses"),
     ]
     budget = register_budget(loop, plan.threads, plan.architecture)

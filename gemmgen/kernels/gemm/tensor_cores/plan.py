@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.kernels.gemm.plan import GemmPlan, Helper
@@ -87,7 +87,7 @@ class TensorPlan(GemmPlan):
     @property
     def flag_bytes(self) -> int:
         """Bytes at the start of the workspace for the flags of stream-K."""
-        return self.grid.flag_bytes(self.spec.decomposition)
+        return self.grid.flag_bytes(cast("StreamK", self.spec.decomposition))
 
     # Fragments of results.
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 from gemmgen.kernels.family import Section
+from gemmgen.kernels.gemm.spec import TensorCoreMainloop
 from gemmgen.kernels.gemm.tensor_cores.explain import Wording, regions, results, work_lines
 from gemmgen.kernels.gemm.wgmma.plan import WgmmaPlan
 from gemmgen.kernels.gemm.wording import Lines
@@ -67,7 +69,10 @@ def _mainloop(plan: WgmmaPlan, loop: WarpgroupLoop, wording: Wording) -> Lines:
         ("instruction", f"{loop.instruction}: {BLOCK_ROWS} x {loop.instruction_n} of C, {loop.instruction_k} of k"),
         ("one stage", f"{count} instruction{'s' if count > 1 else ''} of each group, issued before those of the stage before are done"),
         ("stages", f"{loop.stages}: filled while others are multiplied; two barriers each, full and empty"),
-        ("unrolling", f"the loop over a stage's instructions along k, {unrolling_text(plan.spec.mainloop.unroll)}"),
+        (
+            "unrolling",
+            f"the loop over a stage's instructions along k, {unrolling_text(cast('TensorCoreMainloop', plan.spec.mainloop).unroll)}",
+        ),
     ]
     if loop.a_in_registers:
         lines[1] = (

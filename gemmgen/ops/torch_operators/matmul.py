@@ -1,4 +1,4 @@
-"""Derivatives of ``torch.ops.gemmgen.matmul``, by the same operator.
+"""``torch.ops.gemmgen.matmul``, and its derivatives by the same operator.
 
 With y = act(z), z = alpha a b + bias + gamma residual, and dz = dy act'(z): da = alpha dz bᵀ, db = alpha aᵀ dz, and dz itself goes to the
 bias, summed up, and to the residual. act' needs the result where that determines it (as in torch), else z, which is recomputed."""
@@ -11,7 +11,12 @@ from typing import Any
 
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.epilogue.operations import LeakyRelu
+from gemmgen.ops.torch_operators.declaration import TorchOperator
 
+SCHEMA = (
+    "(Tensor a, Tensor b, Tensor? bias=None, Tensor? residual=None, float alpha=1.0, float gamma=1.0, str activation='', "
+    "Tensor? scale_a=None, Tensor? scale_b=None, Tensor? scale_out=None, str output='', str precision='f32') -> Tensor"
+)
 _FLOATS = ("torch.float32", "torch.float16", "torch.bfloat16")
 BY_RESULT = ("relu", "leaky_relu", "sigmoid", "tanh")
 """Activations whose derivative their result tells."""
@@ -20,6 +25,52 @@ BY_ARGUMENT = ("silu", "gelu", "gelu_tanh")
 DEFAULTS: tuple[Any, ...] = (None, None, None, None, 1.0, 1.0, "", None, None, None, "", "f32")
 """Of the operator's arguments."""
 LEAKY_SLOPE: float = LeakyRelu.model_fields["slope"].default
+
+
+def call(
+    a: Any,
+    b: Any,
+    bias: Any = None,
+    residual: Any = None,
+    alpha: float = 1.0,
+    gamma: float = 1.0,
+    activation: str = "",
+    scale_a: Any = None,
+    scale_b: Any = None,
+    scale_out: Any = None,
+    output: str = "",
+    precision: str = "f32",
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of the function by which the operator computes."""
+    scales = {"scale_a": scale_a, "scale_b": scale_b, "scale_out": scale_out}
+    words = {"activation": activation or None, "output": output or None, "precision": precision}
+    return (a, b), {"bias": bias, "residual": residual, "alpha": alpha, "gamma": gamma, **scales, **words}
+
+
+def result(
+    a: Any,
+    b: Any,
+    bias: Any = None,
+    residual: Any = None,
+    alpha: Any = 1.0,
+    gamma: Any = 1.0,
+    activation: Any = "",
+    scale_a: Any = None,
+    scale_b: Any = None,
+    scale_out: Any = None,
+    output: Any = "",
+    precision: Any = "f32",
+) -> Any:
+    """An empty tensor like the operator's result: extents may be symbolic."""
+    import torch
+
+    left, right = a.shape, b.shape
+    batch = torch.broadcast_shapes(left[:-2], right[:-2])
+    rows = [left[-2]] if len(left) > 1 else []
+    columns = [right[-1]] if len(right) > 1 else []
+    plain = alpha == 1 and not activation and all(given is None for given in (bias, scale_a, scale_b, scale_out))
+    word = output or product_type(str(a.dtype), str(b.dtype), plain)
+    return a.new_empty([*batch, *rows, *columns], dtype=getattr(torch, word))
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -106,3 +157,6 @@ def product_type(a: str, b: str, plain: bool) -> str:
 
     kinds = [BY_WORD[word.removeprefix("torch.")] for word in (a, b)]
     return ELEMENTS[result_type(kinds[0], kinds[1], plain)].word
+
+
+OPERATOR = TorchOperator(SCHEMA, call, result, save, backward)

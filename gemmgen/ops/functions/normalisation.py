@@ -1,4 +1,4 @@
-"""Softmax, RMS norm and layer norm over one axis, from reductions and elementwise formulas in float32.
+"""``gemmgen.ops.softmax``, ``log_softmax``, ``rms_norm``, ``layer_norm``: over one axis, from reductions and formulas in float32.
 
 Each is a few launches: reductions of the rows, and maps that read a value for each row and for each column. Intermediate values are
 float32, so that results have the accuracy of float32 rounded once to their type.
@@ -6,7 +6,7 @@ float32, so that results have the accuracy of float32 rounded once to their type
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -16,14 +16,14 @@ from gemmgen.kernels.calls import integer, number
 from gemmgen.kernels.planning import plan as plan_of
 from gemmgen.kernels.spec_files import load_spec
 from gemmgen.ops.arrays import converted, is_torch, new_array, view_of
+from gemmgen.ops.functions.reduce import reduce
+from gemmgen.runtime.arrays.protocols import Array, ArrayT
 from gemmgen.runtime.kernel import Kernel
 from gemmgen.toolchain.compilation import compile_plan
 
 TYPES = ("f32", "f16", "bf16")
 VECTOR = {"per": "column", "type": "f32"}
 LINE = {"per": "row", "type": "f32"}
-Reduce = Callable[..., Any]
-"""``ops.reduce``."""
 
 
 @lru_cache(maxsize=256)
@@ -116,35 +116,99 @@ def _architecture(ordinal: int) -> str | None:
     return None if found is None else found.name
 
 
-def softmax(reduce: Reduce, x: Any, axis: int = -1) -> Any:
-    """e^(x - max) over its sum."""
+def softmax(x: ArrayT, axis: int = -1) -> ArrayT:
+    """e^(x - max) over its sum along ``axis``.
+
+    Four launches, on torch's current stream or the default one; no derivative.
+
+    Parameters
+    ----------
+    x
+        Float32, float16 or bfloat16; computed in float32.
+    axis
+        The axis.
+
+    Returns
+    -------
+    ArrayT
+        A new array of x's library, shape and type.
+
+    Raises
+    ------
+    LaunchError
+        For arguments that do not go together.
+    """
     rows = _Rows("softmax", x, axis)
     if 0 in rows.x.shape:
         return rows.finished(rows.new(rows.kind))
-    powers = _powers(reduce, rows)
+    powers = _powers(rows)
     return rows.finished(rows.mapped(powers, "value / sum_of_line", rows.kind, sum_of_line=("row", reduce(powers, "sum", 1))))
 
 
-def log_softmax(reduce: Reduce, x: Any, axis: int = -1) -> Any:
-    """x - max less the logarithm of the sum of e^(x - max)."""
+def log_softmax(x: ArrayT, axis: int = -1) -> ArrayT:
+    """x - max less the logarithm of the sum of e^(x - max) along ``axis``.
+
+    Four launches, on torch's current stream or the default one; no derivative.
+
+    Parameters
+    ----------
+    x
+        Float32, float16 or bfloat16; computed in float32.
+    axis
+        The axis.
+
+    Returns
+    -------
+    ArrayT
+        A new array of x's library, shape and type.
+
+    Raises
+    ------
+    LaunchError
+        For arguments that do not go together.
+    """
     rows = _Rows("log_softmax", x, axis)
     if 0 in rows.x.shape:
         return rows.finished(rows.new(rows.kind))
-    whole = reduce(_powers(reduce, rows), "sum", 1)
+    whole = reduce(_powers(rows), "sum", 1)
     most = converted(reduce(rows.x, "max", 1), "float32")
     return rows.finished(
         rows.mapped(rows.x, "value - most_of_line - log(sum_of_line)", rows.kind, most_of_line=("row", most), sum_of_line=("row", whole))
     )
 
 
-def _powers(reduce: Reduce, rows: _Rows) -> Any:
+def _powers(rows: _Rows) -> Any:
     """e^(x - max) of each row, in float32."""
     most = converted(reduce(rows.x, "max", 1), "float32")
     return rows.mapped(rows.x, "exp(value - most_of_line)", "f32", most_of_line=("row", most))
 
 
-def rms_norm(reduce: Reduce, x: Any, weight: Any = None, eps: float = 1e-6, axis: int = -1) -> Any:
-    """x over the square root of the mean of its squares and ``eps``, times ``weight``."""
+def rms_norm(x: ArrayT, weight: Array | None = None, *, eps: float = 1e-6, axis: int = -1) -> ArrayT:
+    """x / sqrt(mean of x^2 + eps) along ``axis``, times ``weight``.
+
+    Two launches, on torch's current stream or the default one; no derivative. The mean of x^2 has to be a float32.
+
+    Parameters
+    ----------
+    x
+        Float32, float16 or bfloat16; computed in float32.
+    weight
+        One value for each place along ``axis``, float32 or of x's type.
+    eps
+        Added to the mean.
+    axis
+        The axis.
+
+    Returns
+    -------
+    ArrayT
+        A new array of x's library, shape and type.
+
+    Raises
+    ------
+    LaunchError
+        For arguments that do not go together.
+    """
     rows = _Rows("rms_norm", x, axis)
     if 0 in rows.x.shape:
         return rows.finished(rows.new(rows.kind))
@@ -157,8 +221,32 @@ def rms_norm(reduce: Reduce, x: Any, weight: Any = None, eps: float = 1e-6, axis
     return rows.finished(rows.mapped(rows.x, value, rows.kind, **given))
 
 
-def layer_norm(reduce: Reduce, x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, axis: int = -1) -> Any:
-    """x less its mean, over the square root of its variance and ``eps``, times ``weight``, plus ``bias``."""
+def layer_norm(x: ArrayT, weight: Array | None = None, bias: Array | None = None, *, eps: float = 1e-5, axis: int = -1) -> ArrayT:
+    """(x - mean) / sqrt(variance + eps) along ``axis``, times ``weight``, plus ``bias``.
+
+    Two launches, on torch's current stream or the default one; no derivative.
+
+    Parameters
+    ----------
+    x
+        Float32, float16 or bfloat16; computed in float32.
+    weight, bias
+        One value for each place along ``axis``, float32 or of x's type.
+    eps
+        Added to the variance.
+    axis
+        The axis.
+
+    Returns
+    -------
+    ArrayT
+        A new array of x's library, shape and type.
+
+    Raises
+    ------
+    LaunchError
+        For arguments that do not go together.
+    """
     rows = _Rows("layer_norm", x, axis)
     if 0 in rows.x.shape:
         return rows.finished(rows.new(rows.kind))

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from gemmgen.core.errors import LaunchError
-from gemmgen.ops.torch_derivatives import BY_ARGUMENT, BY_RESULT, product_type, through
+from gemmgen.ops.torch_operators.declaration import Further, TorchOperator
+from gemmgen.ops.torch_operators.matmul import BY_ARGUMENT, BY_RESULT, product_type, through
 
 SCHEMA = (
     "(Tensor a, Tensor b, Tensor offsets, Tensor? bias=None, float alpha=1.0, str activation='', Tensor? scale_a=None, "
@@ -21,6 +22,23 @@ SCHEMA_OF_WEIGHTS = "(Tensor a, Tensor dz, Tensor offsets, float alpha=1.0) -> T
 DEFAULTS: tuple[Any, ...] = (None, 1.0, "", None, None, None, "")
 """Of the operator's arguments from ``bias`` on."""
 _HALVES = ("torch.float16", "torch.bfloat16")
+
+
+def call(
+    a: Any,
+    b: Any,
+    offsets: Any,
+    bias: Any = None,
+    alpha: float = 1.0,
+    activation: str = "",
+    scale_a: Any = None,
+    scale_b: Any = None,
+    scale_out: Any = None,
+    output: str = "",
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of the function by which the operator computes."""
+    scales = {"scale_a": scale_a, "scale_b": scale_b, "scale_out": scale_out}
+    return (a, b, offsets), {"bias": bias, "alpha": alpha, "activation": activation or None, "output": output or None, **scales}
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -99,3 +117,7 @@ def weights(a: Any, dz: Any, offsets: Any, alpha: float = 1.0) -> Any:
 def result_of_weights(a: Any, dz: Any, offsets: Any, alpha: Any = 1.0) -> Any:
     """An empty tensor like the gradient of all matrices."""
     return a.new_empty([offsets.shape[0], a.shape[1], dz.shape[1]])
+
+
+FURTHER = {"grouped_matmul_weights": Further(SCHEMA_OF_WEIGHTS, weights, result_of_weights)}
+OPERATOR = TorchOperator(SCHEMA, call, result, save, backward, FURTHER)

@@ -10,6 +10,7 @@ from typing import Any
 
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.epilogue.operations import LeakyRelu
+from gemmgen.ops.torch_operators.declaration import TorchOperator
 
 SCHEMA = "(Tensor x, str operations='', Tensor? bias=None, Tensor? z=None, Tensor? f=None, float gamma=1.0) -> Tensor"
 LEAKY_SLOPE: float = LeakyRelu.model_fields["slope"].default
@@ -89,3 +90,6 @@ OPERATIONS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "abs": lambda dy, v, y: dy * v.sign(),
 }
 """Operations that have derivatives, each with the gradient before it from that after it, the value before, and the value after."""
+
+
+OPERATOR = TorchOperator(SCHEMA, call, result, save, backward)

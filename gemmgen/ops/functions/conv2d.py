@@ -1,0 +1,184 @@
+"""``gemmgen.ops.conv2d``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any, Literal, cast
+
+from gemmgen.core.errors import LaunchError
+from gemmgen.kernels.calls import are_floats, hashable, integer, is_plain_number, number
+from gemmgen.ops import torch_state
+from gemmgen.ops.engine import ASKED, Operator, with_kernel
+from gemmgen.ops.filters import Filter
+from gemmgen.runtime.arrays.protocols import Array, ArrayT, Stream
+
+OPERATOR = Operator(
+    "conv2d",
+    ("x", "w", "bias", "residual", "alpha", "tap_sums"),
+    ("out",),
+    ("alpha", "beta", "gamma", "zero_point"),
+    (
+        "filter_shape",
+        "stride",
+        "padding",
+        "dilation",
+        "groups",
+        "activation",
+        "output",
+        "layout",
+        "scaled",
+        "bias_scaled",
+        "residual_scaled",
+    ),
+)
+
+
+@with_kernel
+def conv2d(
+    x: ArrayT,
+    w: Array | Filter,
+    *,
+    bias: Array | None = None,
+    residual: Array | None = None,
+    stride: int | tuple[int, int] = 1,
+    padding: int | tuple[int, int] = 0,
+    dilation: int | tuple[int, int] = 1,
+    groups: int = 1,
+    alpha: Array | float = 1.0,
+    bias_scale: float = 1.0,
+    gamma: float = 1.0,
+    zero_point: int = 0,
+    activation: str | Mapping[str, object] | None = None,
+    output: str | None = None,
+    layout: Literal["nchw32", "nhwc", "nchw4"] | None = None,
+    out: Array | None = None,
+    stream: Stream | None = None,
+) -> ArrayT:
+    """Convolution of images, activation(alpha conv(x, w) + bias_scale bias + gamma residual), rounded and, for integers, saturated.
+
+    Hopper GPUs take tensor cores for one group of channels, strides up to 8 and taps that the Tensor Memory Accelerator reaches, where
+    pixels are whole 16 bytes or integers are in NCHW32; others for int8 in NCHW32, with one alpha and no zero point, to int8, int32 or
+    float32. Else each thread sums up by itself, which takes anything and is slow but for groups of few channels.
+
+    Parameters
+    ----------
+    x
+        Images (n, c, h, w) with the channels contiguous in memory, torch's channels_last, or NCHW32, (n, c / 32, h, w, 32), see
+        ``gemmgen.layouts``; of int8, uint8, float16 or bfloat16.
+    w
+        Filter (k, c / groups, r, s), int8 for integers, or a ``Filter`` of it, which is brought into the order that kernels read once
+        instead of at every call.
+    bias
+        k values, int32 or float32.
+    residual
+        An array of the result's shape, in ``layout``.
+    stride, padding, dilation
+        One value, or one for rows and one for columns.
+    groups
+        Groups of channels.
+    alpha, bias_scale, gamma
+        Factors of the sum, of ``bias`` and of ``residual``; ``alpha`` may be k values, float32.
+    zero_point
+        The integer that stands for zero in ``x`` and its padding.
+    activation
+        ``relu``, ``leaky_relu``, ``h_swish``, or a mapping as in a spec.
+    output
+        Type of the result; by default that of ``x``.
+    layout
+        Layout of ``residual`` and of the result, by default that of ``x``; for an ``x`` of four extents, ``nhwc`` is (n, k, p, q) again,
+        channels last.
+    out
+        Where to write; by default a new array.
+    stream
+        The CUDA stream, as for ``Kernel``.
+
+    Returns
+    -------
+    ArrayT
+        ``out``, or a new array of x's library.
+
+    Raises
+    ------
+    LaunchError
+        For arguments that do not go together.
+    """
+    if torch_state.compiling is not None and torch_state.compiling():
+        layer = (_twice(stride), _twice(padding), _twice(dilation), groups, alpha, bias_scale, gamma)
+        plain = out is None and stream is None and isinstance(alpha, Real) and not zero_point
+        return torch_state.by_operator("conv2d", (x, w, bias, residual, *layer, activation or "", output or "", layout or ""), plain)
+    for name, array in (("x", x), ("w", w), ("residual", residual), ("out", out)):
+        if (array is not None or name in "xw") and not (_is_array(array) or (name == "w" and isinstance(array, Filter))):
+            raise LaunchError(f"conv2d: {name} is {array.__class__.__name__}, need an array")
+    zero = 0 if zero_point.__class__ is int and not zero_point else _zero_point(x, zero_point)
+    weights = w if isinstance(w, Filter) else Filter(w)
+    alphas = None
+    if alpha.__class__ is not float and not is_plain_number(alpha) and getattr(alpha, "shape", None) != ():
+        alphas, alpha = alpha, 1.0
+    elif alpha.__class__ is not float:
+        alpha = number("conv2d", "alpha", alpha)
+    if activation.__class__ is not str and activation is not None:
+        activation = hashable(activation)
+    options = (
+        weights.shape,
+        stride if stride.__class__ is int else _pair("stride", stride),
+        padding if padding.__class__ is int else _pair("padding", padding),
+        dilation if dilation.__class__ is int else _pair("dilation", dilation),
+        groups if groups.__class__ is int else integer("conv2d", "groups", groups),
+        activation,
+        output,
+        layout,
+        alphas is None and alpha != 1,
+        bias_scale != 1,
+        gamma != 1,
+    )
+    if not are_floats(alpha, bias_scale, gamma):
+        alpha, gamma = number("conv2d", "alpha", alpha), number("conv2d", "gamma", gamma)
+        bias_scale = number("conv2d", "bias_scale", bias_scale)
+    sums = weights.tap_sums() if zero else None
+    last = len(cast("Any", x).shape) == 4
+    if last:
+        x, same = _channels_last(x), layout in (None, "nhwc")
+        if same:
+            residual, out = (None if array is None else _channels_last(array) for array in (residual, out))
+    result = OPERATOR.call((x, weights, bias, residual, alphas, sums, out), options, (alpha, bias_scale, gamma, zero), stream)[0]
+    return _axes_moved(result, (0, 3, 1, 2)) if last and same and stream is not ASKED else result
+
+
+def _is_array(value: Any) -> bool:
+    """True for arrays that have extents and whose axes can be moved."""
+    return hasattr(value, "transpose") and isinstance(getattr(value, "shape", None), tuple)
+
+
+def _zero_point(x: Any, value: Any) -> float:
+    """A zero point that elements of x can have. Raises ``LaunchError`` for others."""
+    zero = number("conv2d", "zero_point", value)
+    if not zero:
+        return 0
+    kind = str(getattr(x, "dtype", "elements without a dtype")).removeprefix("torch.")
+    least = {"int8": -128, "uint8": 0}.get(kind)
+    if least is None:
+        raise LaunchError(f"conv2d: zero_point is for x of int8 or uint8, not of {kind}")
+    if not least <= zero < least + 256 or zero != int(zero):
+        raise LaunchError(f"conv2d: zero_point is {value!r}, need an integer from {least} to {least + 255}, as {kind} has")
+    return zero
+
+
+def _channels_last(array: Any) -> Any:
+    """(n, c, h, w) as it lies in memory, (n, h, w, c)."""
+    return _axes_moved(array, (0, 2, 3, 1)) if len(array.shape) == 4 else array
+
+
+def _axes_moved(array: Any, axes: tuple[int, ...]) -> Any:
+    return array.permute(axes) if hasattr(array, "permute") else array.transpose(axes)
+
+
+def _twice(value: Any) -> Any:
+    return [value, value] if isinstance(value, int) else list(value)
+
+
+def _pair(name: str, value: Any) -> Any:
+    """An extent, or two, as plain integers."""
+    if isinstance(value, list | tuple):
+        return tuple(integer("conv2d", name, part) for part in value)
+    return integer("conv2d", name, value)

@@ -1,0 +1,112 @@
+"""``gemmgen.ops.elementwise``."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any
+
+from gemmgen.core.errors import LaunchError
+from gemmgen.kernels.calls import Operations, hashable, integer_or_number, is_plain_number
+from gemmgen.ops import torch_state
+from gemmgen.ops.arrays import assigned, converted, type_word, wider_type
+from gemmgen.ops.engine import ASKED, Operator, with_kernel
+from gemmgen.runtime.arrays.protocols import Array, ArrayT, Stream
+
+OPERANDS = ("x", "bias", "bias2", "z", "z2", "f", "f2")
+NUMBERS = ("bias", "bias2", "gamma", "gamma2")
+# The result may be an operand: a thread reads what it needs for an element before it writes it.
+OPERATOR = Operator("elementwise", OPERANDS, ("out",), NUMBERS, ("operations", "fractions"), in_place=OPERANDS)
+
+
+@with_kernel
+def elementwise(
+    x: ArrayT,
+    operations: Operations = (),
+    *,
+    bias: Array | float | None = None,
+    bias2: Array | float | None = None,
+    z: Array | None = None,
+    z2: Array | None = None,
+    gamma: float = 1.0,
+    gamma2: float = 1.0,
+    f: Array | None = None,
+    f2: Array | None = None,
+    out: Array | None = None,
+    stream: Stream | None = None,
+) -> ArrayT:
+    """Operations on every element of ``x``, one after the other.
+
+    All arrays have x's type and broadcast by NumPy's rules; those with negative strides, or with more than four axes that lie apart, are
+    copied first. Numbers beside integers are integers. ``docs/operations.md`` lists the types.
+
+    Parameters
+    ----------
+    x
+        The array.
+    operations
+        Names (``relu``, ``gelu``, ``exp``, ``square`` ...), or mappings as in a spec (``{"op": "scale", "factor": 2.0}``,
+        ``{"op": "cast", "type": "float16"}``), or several of them; none: a copy.
+    bias, bias2
+        A number or an array, which the first and the second operation ``bias`` add.
+    z, z2
+        Arrays that the first and the second operation ``residual`` add.
+    gamma, gamma2
+        Factors of ``z`` and ``z2``.
+    f, f2
+        Arrays that the first and the second operation ``multiply`` multiply by.
+    out
+        Where to write, which may be an operand itself. It decides the result's type; by default that is x's, or that of the last cast.
+    stream
+        The CUDA stream, as for ``Kernel``.
+
+    Returns
+    -------
+    ArrayT
+        ``out``, or a new array of x's library.
+
+    Raises
+    ------
+    LaunchError
+        For arguments that do not go together.
+    """
+    arrays_given = (x, bias, bias2, z, z2, f, f2)
+    if torch_state.compiling is not None and (torch_state.compiling() or torch_state.recording(*arrays_given, out)):
+        names = (operations,) if isinstance(operations, str) else tuple(operations)
+        plain = all(isinstance(name, str) for name in names) and bias2 is z2 is f2 is None and not isinstance(bias, Real)
+        arguments = (x, " ".join(map(str, names)), bias, z, f, gamma)
+        return torch_state.by_operator("elementwise", arguments, plain and out is None and stream is None)
+    numbers = [0, 0, integer_or_number("elementwise", "gamma", gamma), integer_or_number("elementwise", "gamma2", gamma2)]
+    biases = [bias, bias2]
+    for place, given in enumerate(biases):
+        if given is not None and is_plain_number(given):
+            biases[place], numbers[place] = None, integer_or_number("elementwise", NUMBERS[place], given)
+    wanted = operations if operations.__class__ is str else hashable(operations)
+    fractions = tuple(name for name, value in zip(NUMBERS, numbers, strict=True) if not isinstance(value, int))
+    arrays, options = (x, *biases, z, z2, f, f2, out), (wanted, fractions)
+    if wider_type(x):
+        return _computed_widely(arrays, options, tuple(numbers), stream)
+    return OPERATOR.call(arrays, options, tuple(numbers), stream)[0]
+
+
+def _computed_widely(arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any) -> Any:
+    """The result of an operation whose operands are converted to a wider type first; converted back if no operation is a cast."""
+    *operands, out = arrays
+    word, own = wider_type(operands[0]), type_word(operands[0])
+    for name, operand in zip(OPERATOR.operands, operands, strict=True):
+        if operand is not None and type_word(operand) != own:
+            raise LaunchError(f"{OPERATOR.name}: {name} has elements {type_word(operand)}, need x's, {own}")
+    operands = [converted(operand, word) for operand in operands]
+    if out is not None and type_word(out) not in (own, word):
+        return OPERATOR.call((*operands, out), options, numbers, stream)[0]
+    result = OPERATOR.call((*operands, None), options, numbers, stream)[0]
+    if stream is ASKED:
+        return result
+    result = converted(result, own) if _keeps_type(options[0]) else result
+    return result if out is None else assigned(OPERATOR.name, out, result)
+
+
+def _keeps_type(operations: Any) -> bool:
+    """True if the result has x's type because no operation is a cast."""
+    from gemmgen.kernels.elementwise.operator import parse_operations
+
+    return all(operation.op != "cast" for operation in parse_operations(operations))

@@ -1,0 +1,198 @@
+"""``gemmgen.ops.matmul``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from numbers import Real
+from typing import Literal
+
+from gemmgen.core.errors import LaunchError
+from gemmgen.kernels.calls import Operations, are_floats, hashable, is_plain_number, number
+from gemmgen.ops import torch_state
+from gemmgen.ops.arrays import same_place
+from gemmgen.ops.constant import Constant
+from gemmgen.ops.engine import Operator, with_kernel
+from gemmgen.ops.factors import numbers_as_factors, refuse_beside_epilogue
+from gemmgen.ops.planes import Planes
+from gemmgen.ops.weights import Weight
+from gemmgen.runtime.arrays.protocols import Array, ArrayT, Stream
+
+OPERATOR = Operator(
+    "matmul",
+    ("a", "b", "bias", "residual", "scale_a", "scale_b", "scale_out", "planes", "amax"),
+    ("out",),
+    ("alpha", "beta", "gamma", "bias"),
+    ("scaled", "accumulates", "bias_number", "activation", "precision", "backend", "output", "batch_invariant", "constant"),
+    ("amax",),
+    2,
+)
+
+
+@with_kernel
+def matmul(
+    a: ArrayT,
+    b: Array | Constant | Planes | Weight,
+    *,
+    out: Array | None = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    bias: Array | float | None = None,
+    residual: Array | None = None,
+    gamma: float = 1.0,
+    activation: Operations | None = None,
+    epilogue: Operations | None = None,
+    operands: Mapping[str, Array | float] | None = None,
+    saved: Literal["auto", "store", "recompute"] = "auto",
+    scale_a: Array | float | None = None,
+    scale_b: Array | float | None = None,
+    scale_out: Array | None = None,
+    amax: Array | None = None,
+    output: str | None = None,
+    precision: Literal["f32", "ffma", "tf32"] = "f32",
+    batch_invariant: bool = False,
+    stream: Stream | None = None,
+    backend: Literal["auto", "emulator"] = "auto",
+) -> ArrayT:
+    """Product of matrices with an epilogue, computed in float32 and shaped by NumPy's rules for ``matmul``:
+    scale_out activation(alpha scale_a scale_b a b + beta out + bias + gamma residual).
+
+    With ``alpha`` 0, a and b are not read; with ``beta`` 0, out is not.
+
+    Parameters
+    ----------
+    a
+        Left factor (..., m, k), float32, float16 or bfloat16, stored in rows or in columns; also 8-bit integers, from sm_80 on, or 8-bit
+        floats, from sm_89 on, where ``b`` is of these too. Views that are transposed, sliced or broadcast along the batch are read where
+        they are; others are copied first. Tensor cores multiply all but float32 from sm_80 on, fastest on Hopper GPUs where a and b are
+        aligned to 16 bytes and, if of 8 bits, a is stored in rows and b in columns. A vector is a row.
+    b
+        Right factor (..., k, n), stored like ``a``, or ``Planes`` of it; a vector is a column. Or a ``Weight`` of 4 or 8 bits, beside
+        which ``a`` (m, k) is float16 or bfloat16, and only ``out``, ``bias``, ``activation``, ``output`` and ``stream`` may be given.
+        Or a ``Constant``, a matrix that no earlier work may still be writing, such as weights: on Hopper GPUs, its first tiles are copied
+        before the product waits for the work before it.
+    out
+        Where to write; by default a new array.
+    alpha, beta, gamma
+        Factors of the product, of ``out`` and of ``residual``.
+    bias
+        A number, n values (one for each column) or (m, 1) values (one for each row), of the result's type, float32 where that is an
+        integer or of 8 bits.
+    residual
+        An array of the result's shape and type.
+    activation
+        ``relu``, ``leaky_relu``, ``gelu``, ``gelu_tanh``, ``silu``, ``sigmoid``, ``tanh``, or a mapping as in a spec's epilogue,
+        ``{"op": "clamp", "high": 6.0}``, or several of them.
+    epilogue
+        A formula as in a spec, the result of ``gemmgen.epilogue``, or several operations, in place of bias, residual, activation and
+        scales, for matrices or batches of them.
+    operands
+        The operands and further outputs of ``epilogue`` by name.
+    saved
+        Where torch records gradients of an ``epilogue`` that reads the product: ``store`` keeps the product for the backward pass,
+        ``recompute`` multiplies again, ``auto`` decides by the depth.
+    scale_a, scale_b, scale_out
+        Float32 arrays of one element, read on the GPU where they lie there; ``scale_a`` also of (m, 1), one for each row, ``scale_b`` of
+        (1, n), one for each column. ``scale_a`` and ``scale_b`` may be numbers, which are multiplied into ``alpha``. Of 8-bit floats on
+        Hopper GPUs also a scale for each 128 values of k, float32 or float8_e8m0fnu: ``scale_a`` of (m, ceil(k / 128)) or
+        (ceil(m / 128), ceil(k / 128)), ``scale_b`` of (ceil(k / 128), n) or (ceil(k / 128), ceil(n / 128)), as ``quantize`` makes them.
+    amax
+        Float32 of one element, 0 or more, which is raised to the largest absolute value of the result before ``scale_out`` and before it
+        is rounded; on tensor cores.
+    output
+        The type of a new result, ``"int8"`` or ``"bfloat16"`` say. By default the type of ``a`` and ``b``, or float32 if they differ; of
+        8-bit integers int32, or float32 with anything added, and of 8-bit floats bfloat16.
+    precision
+        For float32 factors: ``f32`` takes multiply-adds, or products by planes on tensor cores, whose error bound is no larger, whichever
+        is faster; ``ffma`` keeps to multiply-adds; ``tf32`` also allows factors cut to 11 bits, as
+        ``torch.set_float32_matmul_precision("high")`` does.
+    batch_invariant
+        A row of the result has the same bits however many rows there are: the fastest instance of one numeric class is taken, which adds
+        up products in one order (docs/classes.md).
+    stream
+        The CUDA stream, as for ``Kernel``.
+    backend
+        ``auto``: arrays in host memory are multiplied by a kernel for the processor, if they are float32 and there is a C compiler, else
+        by the emulator. ``emulator``: always by the emulator, which is slow and exact.
+
+    Returns
+    -------
+    ArrayT
+        ``out``, or a new array of a's library.
+
+    Raises
+    ------
+    LaunchError
+        For arguments that do not go together.
+    """
+    constant = isinstance(b, Constant)
+    if isinstance(b, Constant):
+        b = b.source
+    if isinstance(b, Weight):
+        beside = (residual, epilogue, operands, scale_a, scale_b, scale_out, amax)
+        if any(one is not None for one in beside) or (alpha, beta, precision, batch_invariant, backend) != (1, 0, "f32", False, "auto"):
+            raise LaunchError("matmul: a Weight goes with out, bias, activation, output and stream alone")
+        return b.multiply(a, out=out, bias=bias, activation=activation and hashable(activation), output=output, stream=stream)
+    if epilogue is not None:
+        others = {"bias": bias, "residual": residual, "activation": activation, "scale_a": scale_a, "scale_b": scale_b, "amax": amax}
+        refuse_beside_epilogue("matmul", others | {"scale_out": scale_out})
+        if batch_invariant or Planes in (a.__class__, b.__class__):
+            raise LaunchError("matmul: epilogue with batch_invariant or Planes, need arrays and neither")
+        from gemmgen.ops.formulas import finished
+
+        factors = number("matmul", "alpha", alpha), number("matmul", "beta", beta)
+        choices = {"precision": precision, "backend": backend, "output": output, "constant": constant}
+        if saved not in ("auto", "store", "recompute"):
+            raise LaunchError(f"matmul: saved is {saved!r}, need auto, store or recompute")
+        if torch_state.compiling is not None and torch_state.recording(a, b, *(operands or {}).values()):
+            if out is not None or factors[1] != 0 or stream is not None:
+                raise LaunchError("matmul: where torch records gradients, an epilogue makes its result: no out, beta or stream")
+            from gemmgen.ops.torch_formulas import recorded
+
+            return recorded("matmul", a, b, hashable(epilogue), operands or {}, factors[0], choices, saved)
+        return finished("matmul", {"a": a, "b": b}, hashable(epilogue), operands or {}, out, factors, choices, stream)
+    if operands is not None:
+        raise LaunchError("matmul: operands without epilogue, need the formula that reads them")
+    if torch_state.compiling is not None and (torch_state.compiling() or torch_state.recording(a, b, bias, residual)):
+        b = b.source if b.__class__ is Planes else b
+        output, alpha, scale_a, scale_b = numbers_as_factors(a, alpha, scale_a, scale_b, output)
+        return torch_state.by_operator(
+            "matmul",
+            (a, b, bias, residual, alpha, gamma, activation or "", scale_a, scale_b, scale_out, output or "", precision),
+            beta == 0
+            and out is None
+            and amax is None
+            and stream is None
+            and not batch_invariant
+            and (activation is None or isinstance(activation, str))  # the tracer does not see through the class of a text
+            and backend == "auto"
+            and not isinstance(bias, Real),
+        )
+    alpha = alpha if alpha.__class__ is float else number("matmul", "alpha", alpha)
+    scaled = alpha != 1
+    if scale_a is not None and is_plain_number(scale_a):
+        scale_a, alpha, scaled = None, number("matmul", "alpha", alpha) * number("matmul", "scale_a", scale_a), True
+    if scale_b is not None and is_plain_number(scale_b):
+        scale_b, alpha, scaled = None, number("matmul", "alpha", alpha) * number("matmul", "scale_b", scale_b), True
+    added = 0.0
+    bias_number = bias is not None and is_plain_number(bias)
+    if bias_number:
+        bias, added = None, number("matmul", "bias", bias)
+    if activation.__class__ is not str and activation is not None:
+        activation = hashable(activation)
+    if backend not in ("auto", "emulator"):
+        raise LaunchError(f"matmul: backend is {backend!r}, need 'auto' or 'emulator'")
+    if residual is not None and out is not None and scale_a is scale_b is scale_out is None and same_place(residual, out):
+        # Read before it is written, as beta times out is.
+        residual, beta = None, number("matmul", "beta", beta) + number("matmul", "gamma", gamma)
+    planes = None
+    if isinstance(a, Planes):
+        raise LaunchError("matmul: a is Planes, which are of a right factor; give the array itself, or the transposed product")
+    if isinstance(b, Planes):
+        planes = None if precision == "ffma" else b.array(backend == "emulator", stream)
+        b = b.source
+    beta = beta if beta.__class__ is float else number("matmul", "beta", beta)
+    options = (scaled, beta != 0, bias_number, activation, precision, backend, output, batch_invariant, constant)
+    if not are_floats(alpha, beta, gamma):
+        alpha, beta, gamma = number("matmul", "alpha", alpha), number("matmul", "beta", beta), number("matmul", "gamma", gamma)
+    arrays = (a, b, bias, residual, scale_a, scale_b, scale_out, planes, amax, out)
+    return OPERATOR.call(arrays, options, (alpha, beta, gamma, added), stream)[0]

@@ -1,0 +1,200 @@
+"""``gemmgen.ops.reduce``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any, Literal, cast, overload
+
+from gemmgen.core.errors import LaunchError
+from gemmgen.ops import torch_state
+from gemmgen.ops.arrays import assigned, converted, empty_like, is_truth, type_word, wider_type
+from gemmgen.ops.engine import ASKED, Operator, with_kernel
+from gemmgen.runtime.arrays.protocols import Array, ArrayT, Stream
+
+WITHOUT_GRADIENTS = ("argmin", "argmax", "any", "all")
+"""Reductions whose results change by steps only."""
+ALIASES = {"prod": "product", "norm": "l2_norm", "amin": "min", "amax": "max"}
+"""Other names of reductions, as NumPy and torch have them."""
+EXTREMA = ("min", "max")
+_OPTIONS = ("op", "axis", "keepdims", "correction")
+OPERATOR = Operator("reduce", ("x",), ("out",), (), _OPTIONS)
+MOMENTS = Operator("reduce", ("x",), ("mean", "variance"), (), _OPTIONS)
+PAIR = Operator("reduce", ("x",), ("first", "second"), (), _OPTIONS)
+
+Name = Literal[
+    "sum", "product", "prod", "min", "max", "amin", "amax", "mean", "sum_of_squares", "l1_norm", "l2_norm", "norm", "any", "all", "argmin",
+    "argmax", "logsumexp", "var", "std"
+]  # fmt: skip
+"""Reductions with one result."""
+
+
+@overload
+def reduce(
+    x: ArrayT,
+    op: Name = "sum",
+    axis: int | tuple[int, ...] | None = None,
+    *,
+    keepdims: bool = False,
+    out: Array | None = None,
+    correction: Literal[0, 1] = 0,
+    stream: Stream | None = None,
+) -> ArrayT: ...
+
+
+@overload
+def reduce(
+    x: ArrayT,
+    op: Literal["mean_variance"] | list[str] | tuple[str, str],
+    axis: int | tuple[int, ...] | None = None,
+    *,
+    keepdims: bool = False,
+    out: Sequence[Array] | None = None,
+    correction: Literal[0, 1] = 0,
+    stream: Stream | None = None,
+) -> tuple[ArrayT, ArrayT]: ...
+
+
+@overload
+def reduce(
+    x: ArrayT,
+    op: str | Sequence[str],
+    axis: int | tuple[int, ...] | None = None,
+    *,
+    keepdims: bool = False,
+    out: Array | Sequence[Array] | None = None,
+    correction: Literal[0, 1] = 0,
+    stream: Stream | None = None,
+) -> ArrayT | tuple[ArrayT, ArrayT]: ...
+
+
+@with_kernel
+def reduce(
+    x: ArrayT,
+    op: str | Sequence[str] = "sum",
+    axis: int | tuple[int, ...] | None = None,
+    *,
+    keepdims: bool = False,
+    out: Array | Sequence[Array] | None = None,
+    correction: Literal[0, 1] = 0,
+    stream: Stream | None = None,
+) -> ArrayT | tuple[ArrayT, ArrayT]:
+    """Reduction of the elements along ``axis``, one or several axes, or of all of them.
+
+    Parameters
+    ----------
+    x
+        Float32, float64, float16, bfloat16, int8, int32, int64 or truth values, or uint8, int16 and uint32, which are converted first. Any
+        strides, negative ones and 0 too, and any axes; where more than eight are left when neighbouring ones with proportional strides
+        count as one, it is copied first. NumPy and CuPy hold the bits of bfloat16 as uint16.
+    op
+        sum, product (or prod), min, max (amin, amax), mean, sum_of_squares, l1_norm, l2_norm (norm), any, all, argmin, argmax, logsumexp,
+        var, std, or mean_variance, which returns two arrays; or a list of two, ``["max", "argmax"]``, which one pass over ``x`` makes.
+    axis
+        One axis, several, or None for all.
+    keepdims
+        Keep the reduced axes with an extent of 1.
+    out
+        Where to write, without gaps; it decides the type of the result. Two arrays for mean_variance and for a list. By default sums,
+        products and means of floats are float32, or float64 for float64; sums of integers int64; extrema have the elements' type, but
+        float32 for 16-bit floats and int32 for int8; indices are int64.
+    correction
+        1: variance of a sample.
+    stream
+        The CUDA stream, as for ``Kernel``.
+
+    Returns
+    -------
+    ArrayT or tuple of ArrayT
+        ``out``, or a new array of x's library; two for mean_variance and for a list.
+
+    Raises
+    ------
+    LaunchError
+        For arguments that do not go together.
+    """
+    if op.__class__ is list or op.__class__ is tuple:
+        return _pair_of_reductions(x, op, axis, keepdims, out, stream)
+    if op in ALIASES:
+        op = ALIASES[op]
+    if wider_type(x):
+        return _reduced_widely(x, op, axis, keepdims, out, correction, stream)
+    if op == "var" or op == "std":
+        return _spread(x, op, axis, keepdims, out, correction, stream)
+    if torch_state.compiling is not None and (torch_state.compiling() or (torch_state.recording(x) and op not in WITHOUT_GRADIENTS)):
+        axes = [axis] if isinstance(axis, int) else axis
+        return torch_state.by_operator("reduce", (x, op, axes, keepdims, correction), out is None and stream is None)
+    if torch_state.compiling is not None and op in WITHOUT_GRADIENTS and torch_state.recording(x):
+        x = cast("Any", x).detach()
+    options = (op, axis if axis is None or axis.__class__ is int else _axes(axis), keepdims, correction)
+    if op == "mean_variance":
+        pair = (None, None) if out is None else tuple(cast("Sequence[Array]", out))
+        if len(pair) != 2:
+            raise LaunchError(f"reduce: mean_variance writes two arrays, out has {len(pair)}")
+        return MOMENTS.call((x, *pair), options, (), stream)
+    result = OPERATOR.call((x, out), options, (), stream)[0]
+    return converted(result, "bool") if out is None and op in EXTREMA and is_truth(x) and stream is not ASKED else result
+
+
+def _spread(x: Any, op: str, axis: Any, keepdims: bool, out: Any, correction: Literal[0, 1], stream: Any) -> Any:
+    """The variance or the standard deviation alone."""
+    if torch_state.compiling is not None and (torch_state.compiling() or torch_state.recording(x)):
+        raise LaunchError(f"reduce: {op} has no derivative, and no operator of torch's; use mean and sum_of_squares, or detach x")
+    pair = None if out is None else (empty_like(out), out)
+    found = reduce(x, "mean_variance", axis, keepdims=keepdims, out=pair, correction=correction, stream=stream)
+    if stream is ASKED:
+        return found
+    variance = found[1]
+    if op == "var":
+        return variance
+    from gemmgen.ops.functions.elementwise import elementwise
+
+    return elementwise(variance, "sqrt", out=variance, stream=stream)
+
+
+def _reduced_widely(x: Any, op: Any, axis: Any, keepdims: bool, out: Any, correction: Literal[0, 1], stream: Any) -> Any:
+    """A reduction of elements that are converted to a wider type first; extrema have the elements' own type again."""
+    found = reduce(converted(x, wider_type(x)), op, axis, keepdims=keepdims, correction=correction, stream=stream)
+    if stream is ASKED:
+        return found
+    names = list(map(_full_name, op)) if isinstance(op, list | tuple) else [op]
+    results = list(found) if isinstance(found, tuple) else [found]
+    if len(names) == len(results):
+        results = [converted(result, type_word(x)) if name in EXTREMA else result for name, result in zip(names, results, strict=True)]
+    if out is not None:
+        given = list(out) if isinstance(found, tuple) else [out]
+        if len(given) != len(results):
+            raise LaunchError(f"reduce: {op!r} writes {len(results)} arrays, out has {len(given)}")
+        results = [assigned("reduce", one, result) for one, result in zip(given, results, strict=True)]
+    return tuple(results) if isinstance(found, tuple) else results[0]
+
+
+def _full_name(name: Any) -> Any:
+    return ALIASES.get(name, name) if isinstance(name, str) else name
+
+
+def _pair_of_reductions(x: Any, op: Sequence[str], axis: Any, keepdims: bool, out: Any, stream: Any) -> tuple[Any, ...]:
+    names = tuple(map(_full_name, op))
+    if wider_type(x):
+        found: tuple[Any, ...] = _reduced_widely(x, names, axis, keepdims, out, 0, stream)
+        return found
+    if len(names) != 2 or not all(isinstance(name, str) for name in names):
+        raise LaunchError(f"reduce: op is {op!r}, need a name, or two in a list")
+    if torch_state.compiling is not None and torch_state.compiling():
+        raise LaunchError("reduce: under torch.compile, the operator makes one result: no list of two operations")
+    pair = (None, None) if out is None else tuple(out)
+    if len(pair) != 2:
+        raise LaunchError(f"reduce: {' and '.join(names)} write two arrays, out has {len(pair)}")
+    results = PAIR.call((x, *pair), (names, None if axis is None else _axes(axis), keepdims, 0), (), stream)
+    if out is None and is_truth(x) and stream is not ASKED:
+        return tuple(converted(result, "bool") if name in EXTREMA else result for name, result in zip(names, results, strict=True))
+    return results
+
+
+def _axes(axis: Any) -> Any:
+    """Axes as plain integers: 1.0 and True are none, though a dictionary takes them for 1."""
+    if isinstance(axis, tuple | list):
+        return tuple(map(_axes, axis))
+    if isinstance(axis, bool) or not isinstance(axis, Integral):
+        raise LaunchError(f"reduce: axis is {axis!r}, need integers, or None for all")
+    return int(axis)
