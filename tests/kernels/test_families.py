@@ -86,6 +86,7 @@ def names_a_family(path: Path, kind: str) -> bool:
 
 OUTSIDE: dict[str, dict[str, str]] = {
     "gemm": {
+        "api.py": "the type of its plans",
         "dispatch/profiles.py": "operators of torch that are its products",
         "ops/block_formats.py": "block scales of factors, in a product's formats",
         "ops/native.py": "a product's request, for processors",
@@ -94,8 +95,9 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "ops/planes.py": "planes of matrices, an object of the user's",
         "ops/torch_operators/matmul.py": "the type of a product's result",
     },
-    "reduction": {"dispatch/profiles.py": "operators of torch that are reductions"},
+    "reduction": {"api.py": "the type of its plans", "dispatch/profiles.py": "operators of torch that are reductions"},
     "conv2d": {
+        "api.py": "the type of its plans",
         "layouts.py": "functions for users that reorder images and filters",
         "ops/__init__.py": "the function",
         "ops/filters.py": "reordered filters, kept",
@@ -103,6 +105,7 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "verification/field.py": "layouts of images in a reference over a field",
     },
     "elementwise": {
+        "api.py": "the type of its plans",
         "ops/functions/normalisation.py": "maps of rows, after their reductions",
         "dispatch/profiles.py": "operators of torch that are chains of operations",
         "kernels/cpu_gemm/plan.py": "the code of a reason against operations",
@@ -111,6 +114,7 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "ops/functions/elementwise.py": "the function",
     },
     "cpu_gemm": {
+        "api.py": "the type of its plans",
         "export/blas.py": "the interface of BLAS, which a product alone has",
         "ops/host_tuning.py": "candidates for a product",
         "ops/native.py": "the instance for a product",
