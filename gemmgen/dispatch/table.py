@@ -185,7 +185,7 @@ class Table:
         return model_seconds * math.exp(common.value + believed * own.value), source
 
     def neighbours(self, near: Sequence[tuple[float, Row]], model: RowModel) -> list[Neighbour]:
-        """What the nearest rows say of a request that has ``near`` it, nearest first."""
+        """Statements of the nearest rows about a request that has ``near`` it, nearest first."""
         found: list[Neighbour] = []
         for distance, row in near:
             errors, median_error = self._errors(row, model)

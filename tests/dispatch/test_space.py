@@ -74,7 +74,7 @@ def test_deep_products_of_few_tiles_get_thirteen_stages_and_more():
     pytest.fail("64 x 64 with a depth of 64 is no point")
 
 
-def test_a_choice_takes_a_point_where_files_have_nothing_as_good_and_says_so():
+def test_a_choice_takes_a_better_point_and_says_so():
     choice = choose(parse_problem("gemm:192,2560,9216,nt,bf16"), H200)
     listed = choose_by(table_for(H200), choice.request, H200, points=False)
     assert choice.chosen.candidate.label.startswith("point/")
@@ -91,7 +91,7 @@ def test_choices_are_deterministic():
 
 
 @pytest.mark.parametrize(("faster", "taken"), [(1.03, "gemm/"), (0.97, "gemm/"), (0.9, "point/")])
-def test_a_listed_instance_that_was_timed_keeps_its_problem_unless_a_point_is_clearly_better(faster, taken):
+def test_a_timed_instance_yields_to_clearly_better_points_only(faster, taken):
     """``faster``: the point's expected time over the one that the listed instance was measured at."""
     request = parse_problem("gemm:192,2560,9216,nt,bf16")
     modelled = choose_by(None, request, H200)
@@ -104,7 +104,7 @@ def test_a_listed_instance_that_was_timed_keeps_its_problem_unless_a_point_is_cl
     assert (choice.chosen.source == "measured") == (taken == "gemm/")
 
 
-def test_points_of_another_numeric_class_do_not_serve_a_batch_invariant_call():
+def test_batch_invariant_calls_take_no_point_of_another_class():
     request = replace(parse_problem("gemm:192,2560,9216,nt,bf16"), invariant="m")
     choice = choose(request, H200)
     classes = {numeric_class_of(option.plan, option.dimensions) for option in choice.options}
@@ -122,7 +122,7 @@ def test_a_new_problem_costs_little_processor_time():
     assert min(spent) < 0.1  # 10 ms on an idle machine
 
 
-def test_other_devices_and_types_without_warpgroups_have_no_points():
+def test_no_points_without_warpgroups():
     assert space.points(parse_problem("gemm:192,2560,9216,nt,bf16"), device("A100")) == []
     assert space.points(parse_problem("gemm:192,2560,9216,nt"), H200) == []
     assert space.points(parse_problem("gemm:192,2560,9216,nt,bf16,groups=4"), H200) == []
