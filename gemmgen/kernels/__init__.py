@@ -25,6 +25,8 @@ OPERATIONS = {
     "elementwise": "elementwise",
 }
 """The functions of ``gemmgen.ops``, and the kind of the family whose instances compute each."""
+WITHOUT_TORCH_OPERATOR = {"gated_matmul": "gemm"}
+"""The same for functions that are no operators of torch's."""
 
 HOST_FAMILIES = {"cpu_gemm": "gemmgen.kernels.cpu_gemm"}
 """The same for kinds whose instances run on the host's processor, compiled by a C compiler."""

@@ -35,9 +35,8 @@ _ALIAS = re.compile(rf"(?<![a-z0-9])({'|'.join(sorted(ALIASES, key=len, reverse=
 
 UNSERVED: tuple[tuple[str, str], ...] = (
     (
-        r"(swi|ge|re|si)?glu",
-        "a gated activation multiplies two products with each other, and a problem names one; "
-        "nearest: silu, gelu or sigmoid on the gate's product, then a product of elements",
+        r"(swi|ge|re|si)?glu(_tanh)?",
+        "a gated activation multiplies two products, which gemm and grouped alone have: swiglu, geglu, geglu_tanh, reglu, glu",
     ),
     (r"softmax|logsoftmax", "softmax needs a whole row of the result; nearest: reduction:ROWS,COLUMNS,1,logsumexp on the product"),
     (

@@ -1,5 +1,5 @@
-"""Operations on arrays of any library, by the instance that fits: ``matmul``, ``grouped_matmul``, ``reduce``, ``conv2d``,
-``elementwise``.
+"""Operations on arrays of any library, by the instance that fits: ``matmul``, ``gated_matmul``, ``grouped_matmul``,
+``reduce``, ``conv2d``, ``elementwise``.
 
 torch, CuPy and NumPy arrays, and arrays with DLPack or ``__cuda_array_interface__``. Arrays on a GPU are worked on there, on
 the caller's stream; arrays in host memory by kernels for the processor where there are any (``matmul`` of float32), else on the
@@ -18,7 +18,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from gemmgen.kernels import OPERATIONS
+from gemmgen.kernels import OPERATIONS, WITHOUT_TORCH_OPERATOR
 
 if TYPE_CHECKING:
     from gemmgen.ops.block_formats import quantize_blocks
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gemmgen.ops.filters import Filter
     from gemmgen.ops.functions.conv2d import conv2d
     from gemmgen.ops.functions.elementwise import elementwise
+    from gemmgen.ops.functions.gated_matmul import gated_matmul
     from gemmgen.ops.functions.grouped_matmul import grouped_matmul
     from gemmgen.ops.functions.matmul import matmul
     from gemmgen.ops.functions.normalisation import layer_norm, log_softmax, rms_norm, softmax
@@ -44,6 +45,7 @@ __all__ = [
     "compile_in_background",
     "conv2d",
     "elementwise",
+    "gated_matmul",
     "grouped_matmul",
     "layer_norm",
     "log_softmax",
@@ -71,7 +73,7 @@ _MODULES = {
     "rms_norm": "functions.normalisation",
     "softmax": "functions.normalisation",
     "warm": "warming",
-    **{name: f"functions.{name}" for name in OPERATIONS},
+    **{name: f"functions.{name}" for name in (*OPERATIONS, *WITHOUT_TORCH_OPERATOR)},
 }
 """The module of each name, imported when the name is first used."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -35,18 +36,53 @@ def parsed(operation: str, epilogue: Any) -> tuple[Operation, ...]:
     return found
 
 
+@dataclass(frozen=True)
+class Operands:
+    """The operands and further outputs of an epilogue in a call."""
+
+    arrays: tuple[str, ...]
+    written: tuple[str, ...]
+    """Further outputs."""
+    numbers: tuple[str, ...]
+    values: tuple[float, ...]
+    """Of the numbers."""
+
+
+def given_operands(operation: str, operations: tuple[Operation, ...], given: Mapping[str, Any], own: Collection[str]) -> Operands:
+    """The operands of the operations among those that are ``given`` by name; ``own``: names that the call has itself. Raises
+    ``LaunchError``."""
+    operands = [operand for one in operations for operand in one.operands()]
+    arrays = tuple(operand.name for operand in operands if operand.per != "all")
+    written = tuple(name for one in operations for name in one.further_outputs)
+    numbers = {operand.name: operand for operand in operands if operand.per == "all"}
+    for name in (*arrays, *written, *numbers):
+        if name in own:
+            raise LaunchError(f"{operation}: the epilogue has the operand {name}, a name that the call has itself: choose another")
+    for name in given:
+        if name not in (*arrays, *written, *numbers):
+            raise LaunchError(f"{operation}: the epilogue has no {name!r}{nearest(name, (*arrays, *written, *numbers))}")
+    for name in (*arrays, *written, *(name for name, operand in numbers.items() if operand.default is None)):
+        if given.get(name) is None:
+            kind = "output" if name in written else "operand"
+            raise LaunchError(f"{operation}: the epilogue has the {kind} {name}, pass operands={{{name!r}: ...}}")
+    values = tuple(
+        (integer if operand.stored == "s64" else number)(operation, name, given.get(name, operand.default))
+        for name, operand in numbers.items()
+    )
+    return Operands(arrays, written, tuple(numbers), values)
+
+
 @lru_cache(maxsize=64)
-def _operator(
-    name: str,
-    factors: tuple[str, ...],
-    arrays: tuple[str, ...],
-    written: tuple[str, ...],
-    numbers: tuple[str, ...],
-    options: tuple[str, ...],
-) -> Operator:
-    """The operator of products with arrays and numbers of these names."""
-    rank = 3 if name == "grouped_matmul" else 2
-    return Operator(name, (*factors, *arrays, *written), ("out",), ("alpha", "beta", *numbers), options, written, rank)
+def operator_with(base: Operator, arrays: tuple[str, ...], written: tuple[str, ...], numbers: tuple[str, ...], required: int) -> Operator:
+    """An operator with further arrays and numbers, and an epilogue among its options."""
+    options = (*base.options, "epilogue")
+    return Operator(base.name, (*base.operands, *arrays, *written), base.results, (*base.numbers, *numbers), options, written, required)
+
+
+@lru_cache(maxsize=64)
+def _product(name: str, factors: tuple[str, ...], options: tuple[str, ...]) -> Operator:
+    """The operator of products of these factors."""
+    return Operator(name, factors, ("out",), ("alpha", "beta"), options)
 
 
 def finished(
@@ -62,23 +98,10 @@ def finished(
     """The product of ``factors``, finished by ``epilogue``, whose operands and further outputs are ``given`` by name; ``scalars``: alpha
     and beta; ``choices``: the operation's other options. Raises ``LaunchError``."""
     operations = parsed(operation, epilogue)
-    operands = [operand for one in operations for operand in one.operands()]
-    arrays = tuple(operand.name for operand in operands if operand.per != "all")
-    written = tuple(name for one in operations for name in one.further_outputs)
-    numbers = {operand.name: operand for operand in operands if operand.per == "all"}
-    for name in given:
-        if name not in (*arrays, *written, *numbers):
-            raise LaunchError(f"{operation}: the epilogue has no {name!r}{nearest(name, (*arrays, *written, *numbers))}")
-    for name in (*arrays, *written, *(name for name, operand in numbers.items() if operand.default is None)):
-        if given.get(name) is None:
-            kind = "output" if name in written else "operand"
-            raise LaunchError(f"{operation}: the epilogue has the {kind} {name}, pass operands={{{name!r}: ...}}")
+    named = given_operands(operation, operations, given, (*factors, "alpha", "beta"))
     alpha, beta = scalars
-    values = tuple(
-        (integer if operand.stored == "s64" else number)(operation, name, given.get(name, operand.default))
-        for name, operand in numbers.items()
-    )
-    options = {"scaled": alpha != 1, "accumulates": beta != 0, "epilogue": operations} | dict(choices)
-    every = (*factors.values(), *(given[name] for name in (*arrays, *written)), out)
-    operator = _operator(operation, tuple(factors), arrays, written, tuple(numbers), tuple(options))
-    return operator.call(every, tuple(options.values()), (alpha, beta, *values), stream)[0]
+    options = {"scaled": alpha != 1, "accumulates": beta != 0} | dict(choices)
+    every = (*factors.values(), *(given[name] for name in (*named.arrays, *named.written)), out)
+    base = _product(operation, tuple(factors), tuple(options))
+    operator = operator_with(base, named.arrays, named.written, named.numbers, 2 if operation == "matmul" else 3)
+    return operator.call(every, (*options.values(), operations), (alpha, beta, *named.values), stream)[0]

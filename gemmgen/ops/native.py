@@ -127,7 +127,7 @@ def _readable(request: Request) -> tuple[GemmRequest, Transposes] | None:
     """A product that kernels for processors can compute, its result stored by rows, and how its operands are stored; None of others."""
     if not isinstance(request, GemmRequest) or {request.a.type, request.b.type, request.c.type} != {"f32"} or request.amax != "none":
         return None
-    if request.groups is not None:
+    if request.groups is not None or request.second is not None:
         return None
     if not is_stored(request.c, row_major=True):
         request = request.transposed

@@ -166,3 +166,31 @@ def test_what_tensor_cores_do_not_take(c, filter, stride, padding, dilation, gro
         sizes["p" if axis == "h" else "q"] = (extent + 2 * padding - step * (taps - 1) - 1) // stride + 1
     got = ops.conv2d(channels_last(x), weights, stride=stride, padding=padding, dilation=dilation, groups=groups, output="float32")
     assert (got == convolution(x.astype("i8"), weights.astype("i8"), sizes)).all()
+
+
+FORMULA = {
+    "inputs": {"scale": {"per": "channel"}, "gate": {"per": "element", "type": "f16"}, "limit": {"scalar": "f32"}},
+    "value": "min(value * scale, limit) * gate",
+}
+
+
+def test_an_epilogue_reads_numbers_channels_and_elements():
+    scale, gate = RNG.random(32).astype("f"), channels_last(RNG.integers(-3, 4, (2, 32, 6, 7)).astype("f2"))
+    operands = {"scale": scale, "gate": gate, "limit": 5.0}
+    got = ops.conv2d(channels_last(X), W, padding=1, output="float32", epilogue=FORMULA, operands=operands)
+    assert np.array_equal(got, np.minimum(exact(1, 1).astype("f") * scale[:, None, None], np.float32(5)) * gate)
+
+
+@pytest.mark.parametrize(
+    ("epilogue", "operands", "message"),
+    [
+        (FORMULA, {"scale": np.ones(31, "f"), "gate": np.ones((2, 32, 6, 7), "f2"), "limit": 1.0}, "side by side|scale has shape"),
+        ({"value": "value", "outputs": {"kept": {"value": "value"}}}, {"kept": np.ones((2, 32, 6, 7), "f")}, "further output kept"),
+        ({"value": "value * t", "inputs": {"t": {"per": "row"}}}, {"t": np.ones(6, "f")}, "the operand t per row"),
+        ({"value": "value * w", "inputs": {"w": {"per": "channel"}}}, {"w": np.ones(32, "f")}, "a name that the call has itself"),
+        (None, {"t": 1.0}, "operands without epilogue"),
+    ],
+)
+def test_epilogues_without_a_place_in_a_convolution(epilogue, operands, message):
+    with pytest.raises(LaunchError, match=message):
+        ops.conv2d(channels_last(X), W, padding=1, output="float32", epilogue=epilogue, operands=operands)

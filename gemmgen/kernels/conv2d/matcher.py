@@ -15,6 +15,7 @@ from gemmgen.kernels.conv2d.layouts import NEIGHBOURS
 from gemmgen.kernels.conv2d.problem import SIZE_NAMES, complete
 from gemmgen.kernels.conv2d.results import FinishingPlan
 from gemmgen.kernels.conv2d.spec import AnyActivation, Conv2dSpec, Convolution, DirectMainloop, Element, Input, NoActivation, Output
+from gemmgen.kernels.epilogue.operations import Operation, argument_name
 from gemmgen.kernels.problem_words import unknown_word
 from gemmgen.kernels.requests import Fit, Layout, Request, changed_fields, replaced, say_once
 
@@ -49,6 +50,10 @@ class Conv2dRequest(Request):
     """True if each output channel has a separate alpha."""
     zero_point: bool = False
     """True if a number other than 0 stands for zero in x."""
+    epilogue: tuple[Operation, ...] = ()
+    """Operations after the activation."""
+    named: tuple[tuple[str, Layout | None], ...] = ()
+    """Operands of formulas among these, by name; None: a number."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -124,7 +129,7 @@ def fit(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
         "beta": "one" if exact else "argument" if request.beta else spec.beta,
         "gamma": "one" if exact else "argument" if request.gamma else spec.gamma,
         "activation": request.activation,
-        "epilogue": (),
+        "epilogue": request.epilogue,
         "output": Output(type=request.output, layout=request.layout),
     }
     changed = replaced(spec, changes)
@@ -138,8 +143,10 @@ def fit(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
         arrays["tap_sums"] = ("tap_sums", Layout.packed((known["r"] + 1, known["s"] + 1, known["k"]), "s32"))
     if request.alphas:
         arrays["alpha"] = ("alpha", Layout.packed((known["k"],), "f32"))
+    arrays |= {argument_name(name).lower(): (name, layout) for name, layout in request.named if layout is not None}
     given = {name: known[name] for name in (*_PARAMETERS, "n", "h", "w", "p", "q")}
     factors = {name: name for name in ("alpha", "beta", "gamma", "zero_point")}
+    factors |= {argument_name(name): name for name, layout in request.named if layout is None}
     return Fit(changed, arrays, factors, given, changed_fields(spec, changed))
 
 

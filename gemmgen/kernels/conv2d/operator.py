@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -92,7 +93,9 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
         of,
         alphas is not None,
         "tap_sums" in operands,
+        options.get("epilogue") or (),
     )
+    request = replace(request, named=_named(request, operands))
     for name in ("out", "residual"):
         array = operands.get(name)
         if array is not None:
@@ -100,6 +103,32 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
             if array.shape != request.output_shape():
                 raise LaunchError(f"conv2d: {name} has shape {array.shape}, need {request.output_shape()} ({layout.upper()})")
     return Interpretation(request, (Result("out", request.output_shape(), kind),))
+
+
+def _named(request: Conv2dRequest, operands: Mapping[str, Layout]) -> tuple[tuple[str, Layout | None], ...]:
+    """The operands of the epilogue's formulas. Raises ``LaunchError`` for those that have no place in a convolution."""
+    found: list[tuple[str, Layout | None]] = []
+    for one in request.epilogue:
+        if one.further_outputs:
+            raise LaunchError(
+                f"conv2d: the epilogue has the further output {next(iter(one.further_outputs))}, need the result alone: "
+                "ops.elementwise after it takes several"
+            )
+        for operand in one.operands():
+            if operand.per == "all":
+                found.append((operand.name, None))
+                continue
+            shapes = {"channel": (dict(request.problem)["k"],), "result": request.output_shape()}
+            if operand.per not in shapes:
+                raise LaunchError(f"conv2d: the operand {operand.name} per {operand.per}, need a scalar, per channel or per element")
+            layout = operands[operand.name]
+            if operand.stored == "bool" and layout.type == "u8":  # what arrays of truth values are to operations
+                layout = replace(layout, type="bool")
+            _packed(operand.name, layout, (operand.stored or "f32",))
+            if layout.shape != shapes[operand.per]:
+                raise LaunchError(f"conv2d: {operand.name} has shape {layout.shape}, need {shapes[operand.per]}, per {operand.per}")
+            found.append((operand.name, layout))
+    return tuple(found)
 
 
 def _word(kind: str) -> str:

@@ -8,8 +8,8 @@ from typing import Literal
 from gemmgen.core.elements import ELEMENTS, DataType
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.elementwise.spec import ElementwiseSpec
-from gemmgen.kernels.epilogue.operations import DATA_TYPES, Complaint, Operand
-from gemmgen.kernels.epilogue.steps import Access, OutputSpace, convert, number_argument
+from gemmgen.kernels.epilogue.operations import DATA_TYPES, Complaint, FormulaOutput, Operand
+from gemmgen.kernels.epilogue.steps import Access, OutputSpace, Store, convert, number_argument, stored_text
 from gemmgen.kernels.launch import ArrayArgument, Constraint, Dimension
 
 AXES = ("d0", "d1", "d2", "d3")
@@ -33,6 +33,11 @@ class StridedArray:
     """True if the last axis has stride 1."""
     alignment: int
     """Elements that the base pointer and the other strides are multiples of."""
+
+    @property
+    def c_type(self) -> str:
+        """The type of an element in CUDA."""
+        return ELEMENTS[self.stored].c_type
 
     @property
     def stride_names(self) -> tuple[str, ...]:
@@ -132,6 +137,12 @@ class ElementSpace(OutputSpace):
         alignment = ELEMENTS[stored].bytes * (self.spec.alignment if operand.per == "column" else 1)
         vector = ArrayArgument(name, stored, "input", (Formula(AXES[axis]),), (Formula("1"),), alignment, operand.meaning)
         return Access(operand, vector, text, stored)
+
+    def store(self, output: FormulaOutput, name: str, text: str, kind: DataType) -> Store | Complaint:
+        if output.reduce is not None:
+            return f"a reduction, {output.reduce}", "values for each element: a reduction kernel after this one reduces them"
+        array = self.array(name, output.type).argument("output", "a further result")
+        return Store(name, array, (f"{name} = {stored_text(text, kind, output.type)};",), output)
 
     def read(self, access: Access) -> Read:
         """The kernel's way to read an array that an operation names."""

@@ -56,7 +56,7 @@ def work(plan: ElementwisePlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     waste = max([1.0, *(min(SECTOR_BYTES / size, float(stride)) for stride in apart)])
     along = sum(ELEMENTS[read.argument.type].bytes for read in plan.reads if read.along)
     registers = BASE_REGISTERS + 2 * plan.rank + plan.unroll * (2 + plan.vector * len(plan.reads) * max(1, size // 4))
-    written = elements * ELEMENTS[plan.output].bytes
+    written = elements * plan.written_bytes
     return (
         Work(
             blocks=blocks,
@@ -81,7 +81,7 @@ def cost(plan: ElementwisePlan, problem: Mapping[str, int]) -> Cost:
     """N operations for each of the kernel's operations, and the bytes of each array once: 3 N elements for a binary one.
     Utilisation follows from these: operations / (time x rate), bytes / (time x bandwidth)."""
     elements = elements_of(plan, problem)
-    written = elements * ELEMENTS[plan.output].bytes
+    written = elements * plan.written_bytes
     special = float(elements * sum(step.special for step in plan.steps))
     return Cost(float(elements * plan.operation_count), float(bytes_read(plan, problem) + written), _unit(plan), special)
 
@@ -94,7 +94,7 @@ def _unit(plan: ElementwisePlan) -> str:
 
 def fetches(plan: ElementwisePlan, problem: Mapping[str, int]) -> tuple[Fetch, ...]:
     """All arrays once: no element serves two threads."""
-    written = elements_of(plan, problem) * ELEMENTS[plan.output].bytes
+    written = elements_of(plan, problem) * plan.written_bytes
     return Fetch("read", float(bytes_read(plan, problem)), 1.0), Fetch("written", float(written), 1.0)
 
 

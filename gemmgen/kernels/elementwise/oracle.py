@@ -13,7 +13,7 @@ from gemmgen.core.formulas import round_up
 from gemmgen.kernels.elementwise.access import AXES, axis_of
 from gemmgen.kernels.elementwise.cost_model import cost
 from gemmgen.kernels.elementwise.plan import ElementwisePlan, packed_problem
-from gemmgen.kernels.epilogue.numbers import to_type, tracked
+from gemmgen.kernels.epilogue.numbers import Tracked, stored_value, to_type, tracked
 from gemmgen.kernels.epilogue.steps import Access, apply_steps
 from gemmgen.kernels.family import Case, Expected
 
@@ -131,9 +131,14 @@ def reference(plan: ElementwisePlan, case: Case, arrays: Mapping[str, npt.NDArra
 
     with np.errstate(all="ignore"):
         values = tracked(to_numbers(plan.stored, arrays["x"]), ELEMENTS[plan.stored].computed_in)
-        final = to_type(apply_steps(plan.steps, values, read), plan.output)
+        outputs: dict[str, Tracked] = {}
+        final = to_type(apply_steps(plan.steps, values, read, outputs=outputs), plan.output)
         value, bound = final.value, final.bound
         if final.kind in FLOATS:
             value = value.astype(np.float64)
             bound = bound + np.where((bound > 0) & (value != final.value), np.abs(np.spacing(value)), 0.0)
-    return {"y": Expected(value, np.broadcast_to(bound, value.shape), signed_zeros=final.kind in FLOATS)}
+        shape = arrays["y"].shape
+        further = {name: stored_value(outputs[name], kind) for name, kind in ((array.name, array.stored) for array in plan.further)}
+    found = {"y": Expected(value, np.broadcast_to(bound, value.shape), signed_zeros=final.kind in FLOATS)}
+    broadcast = {name: [np.broadcast_to(part, shape) for part in parts] for name, parts in further.items()}
+    return found | {name: Expected(stored, error) for name, (stored, error) in broadcast.items()}

@@ -48,6 +48,8 @@ class ElementwisePlan(KernelPlan[ElementwiseSpec]):
     """The arrays that are read, x first."""
     numbers: tuple[ScalarArgument, ...]
     """Numbers that the operations read."""
+    further: tuple[StridedArray, ...] = ()
+    """Arrays beside y that formulas write."""
 
     @property
     def approximate(self) -> bool:
@@ -82,6 +84,11 @@ class ElementwisePlan(KernelPlan[ElementwiseSpec]):
     @property
     def output_c(self) -> str:
         return ELEMENTS[self.output].c_type
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes that are written for an element."""
+        return sum(ELEMENTS[kind].bytes for kind in (self.output, *(array.stored for array in self.further)))
 
     @property
     def computed_c(self) -> str:
@@ -154,12 +161,14 @@ class ElementwisePlan(KernelPlan[ElementwiseSpec]):
     def apply_parameters(self) -> str:
         """Declarations of an element of x, of the operands that the operations read for it, and of their numbers."""
         read = [f"{array.c_type} {array.name}" for array in self.reads[1:]]
-        return ", ".join([f"{self.stored_c} element", *read, *map(parameter, self.numbers)])
+        written = [f"{array.c_type}& {array.name}" for array in self.further]
+        return ", ".join([f"{self.stored_c} element", *read, *map(parameter, self.numbers), *written])
 
     def apply_arguments(self, unit: str, element: str) -> list[str]:
-        """These as expressions; ``unit``, ``element``: subscripts of a thread's units and of the elements of one."""
+        """These as expressions, and the variables that further outputs go to. ``unit``, ``element``: subscripts of a thread's units and of
+        the elements of one."""
         read = [f"{array.name}_values{unit}{element if array.along else ''}" for array in self.reads]
-        return [*read, *(number.name for number in self.numbers)]
+        return [*read, *(number.name for number in self.numbers), *(f"{array.name}_stored{element}" for array in self.further)]
 
     @property
     def operation_count(self) -> int:
@@ -191,7 +200,8 @@ def widest_vector(spec: ElementwiseSpec, output: DataType) -> int:
     """Elements of 16 bytes of the wider type, no more than the alignment; 1 where neighbours do not lie side by side."""
     if spec.inner == "strided":
         return 1
-    size = max(ELEMENTS[DATA_TYPES[spec.input]].bytes, ELEMENTS[output].bytes)
+    further = [one.type for operation in spec.operations for one in operation.further_outputs.values()]
+    size = max(ELEMENTS[kind].bytes for kind in (DATA_TYPES[spec.input], output, *further))
     return min(spec.alignment, VECTOR_BYTES // size)
 
 
@@ -214,12 +224,13 @@ def plan_elementwise(spec: ElementwiseSpec, architecture: Architecture) -> Eleme
     reads = (Read(x.argument("input", "the operand of the first operation"), x.offset, True), *map(space.read, accesses))
     numbers = tuple(argument for step in steps for argument in step.arguments if isinstance(argument, ScalarArgument))
     arrays = [space.array(access.name, access.stored) for access in accesses if access.operand.per == "result"]
+    further = tuple(space.array(store.name, store.type) for step in steps for store in step.stores)
     name = instance_name(_prefix(spec), _name_parts(spec, vector), spec)
     return ElementwisePlan(
         name=name,
         spec_digest=spec_digest(spec),
         architecture=architecture,
-        sequence=_sequence(name, spec, vector, [x, y, *arrays], reads, numbers),
+        sequence=_sequence(name, spec, vector, [x, y, *arrays, *further], reads, numbers, further),
         template="elementwise/map.cu.j2",
         shared_memory=(),
         dynamic_shared_bytes=0,
@@ -232,6 +243,7 @@ def plan_elementwise(spec: ElementwiseSpec, architecture: Architecture) -> Eleme
         y=y,
         reads=reads,
         numbers=numbers,
+        further=further,
     )
 
 
@@ -256,7 +268,13 @@ def _name_parts(spec: ElementwiseSpec, vector: int) -> list[str]:
 
 
 def _sequence(
-    name: str, spec: ElementwiseSpec, vector: int, arrays: list[StridedArray], reads: tuple[Read, ...], numbers: tuple[ScalarArgument, ...]
+    name: str,
+    spec: ElementwiseSpec,
+    vector: int,
+    arrays: list[StridedArray],
+    reads: tuple[Read, ...],
+    numbers: tuple[ScalarArgument, ...],
+    further: tuple[StridedArray, ...],
 ) -> LaunchSequence:
     extents = tuple(Dimension(axis, f"extent of axis {place}", maximum=MAXIMUM_EXTENT) for place, axis in enumerate(AXES[: spec.rank]))
     strides = tuple(dimension for array in arrays for dimension in array.dimensions)
@@ -269,7 +287,8 @@ def _sequence(
         )
     y = arrays[1]
     scalars = [ScalarArgument(dimension.name, "s32", dimension.meaning) for dimension in dimensions]
-    arguments: list[Argument] = [*scalars, *(read.argument for read in reads), y.argument("output", "the result"), *numbers]
+    arguments: list[Argument] = [*scalars, *(read.argument for read in reads), y.argument("output", "the result")]
+    arguments += [*(array.argument("output", "a further result") for array in further), *numbers]
     divisors = _divisors(spec, vector)
     if divisors is not None:
         arguments.append(divisors)

@@ -21,7 +21,7 @@ from gemmgen.core.elements import BY_WORD, DataType
 from gemmgen.kernels.epilogue.expression import FormulaError, Node, call, name, nearest, number, parse, place, written
 from gemmgen.kernels.epilogue.extensions import extension_names, operation_of
 from gemmgen.kernels.epilogue.functions import known_functions
-from gemmgen.kernels.epilogue.reserved import LOCAL, is_reserved
+from gemmgen.kernels.epilogue.reserved import is_reserved
 from gemmgen.kernels.family import SpecModel
 
 Finite = Annotated[float, AllowInfNan(False)]
@@ -406,6 +406,8 @@ RESULTS = ("C", "y", "Y", "out", VALUE)
 """Names of the result of a kernel among the outputs of a formula."""
 PRODUCT = "acc"
 """Another name of the value before a formula."""
+SECOND = "acc2"
+"""The product by the second matrix, where a GEMM has two."""
 COORDINATES = ("row", "column")
 """Names of the integer coordinates of an element."""
 _WORDS = frozenset(
@@ -528,15 +530,14 @@ class Formula(Operation):
         taken: dict[str, str] = {}
         for kind, names in (("inputs", self.inputs), ("let", self.let), ("outputs", self.outputs)):
             for word in names:
-                if word in (VALUE, PRODUCT, *COORDINATES, *RESULTS):
+                if word in (VALUE, PRODUCT, SECOND, *COORDINATES, *RESULTS):
                     raise ValueError(f"{kind} has {word!r}, which expressions know already")
-                if word in known_functions() or word in extension_names() or word in _WORDS:
-                    raise ValueError(f"{kind} has {word!r}, which is a function or a word of C++")
-                if word in LOCAL or (kind != "let" and is_reserved(word)):
-                    raise ValueError(f"{kind} has {word!r}, which is a name that kernels use themselves: choose another")
-                if word in taken:
-                    raise ValueError(f"two meanings of {word!r}: under {taken[word]} and under {kind}")
-                taken[word] = kind
+                if word in known_functions() or word in extension_names():
+                    raise ValueError(f"{kind} has {word!r}, which is a function")
+                own = argument_name(word)
+                if own in taken:
+                    raise ValueError(f"two meanings of {word!r}: under {taken[own]} and under {kind}")
+                taken[own] = kind
         used = {name for assignment in self.assignments for name in assignment.node.names}
         unused = [word for word in (*self.inputs, *self.let) if word not in used]
         if unused:
@@ -555,7 +556,7 @@ class Formula(Operation):
     @property
     def assignments(self) -> tuple[Assignment, ...]:
         """Intermediate values in an order in which each comes before it is used, then the outputs' and the value."""
-        known = {VALUE, PRODUCT, *COORDINATES, *self.inputs, *self.let}
+        known = {VALUE, PRODUCT, SECOND, *COORDINATES, *self.inputs, *self.let}
         pending = {word: _assignment(word, text) for word, text in self.let.items()}
         last = [*self.outcomes.values(), _assignment(VALUE, self.value)]
         for assignment in (*pending.values(), *last):
@@ -588,11 +589,30 @@ class Formula(Operation):
         let = {word: _renamed(text, other) for word, text in self.let.items()}
         return self.model_copy(update={"value": _renamed(self.value, other), "inputs": inputs, "let": let, "outputs": outputs})
 
+    def in_kernels(self) -> Formula:
+        """The same with the names that kernels have for operands, intermediate values and outputs."""
+        other = {word: argument_name(word) for word in (*self.inputs, *self.let, *self.outputs) if argument_name(word) != word}
+        if not other:
+            return self
+        outputs = {}
+        for word, one in self.outputs.items():
+            texts = {field: _renamed(text, other) for field, text in (("value", one.value), ("of", one.of)) if text is not None}
+            outputs[argument_name(word)] = one.model_copy(update=texts)
+        inputs = {argument_name(word): one for word, one in self.inputs.items()}
+        let = {argument_name(word): _renamed(text, other) for word, text in self.let.items()}
+        return self.model_copy(update={"value": _renamed(self.value, other), "inputs": inputs, "let": let, "outputs": outputs})
+
     def expressions(self) -> tuple[str | Node, ...]:
         return (self.value,)
 
     def describe(self) -> str:
         return " ".join(self.value.split()) if self.value != VALUE else ", ".join(self.outputs)
+
+
+def argument_name(word: str) -> str:
+    """The name that kernels have for an operand, an intermediate value or an output: its own, with an underscore behind it where
+    kernels, or C++, have the name themselves."""
+    return f"{word}_" if word in _WORDS or is_reserved(word) else word
 
 
 def _meaning(per: FormulaAxis) -> str:

@@ -10,7 +10,18 @@ from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.epilogue.graph import Accuracy
 from gemmgen.kernels.epilogue.operations import Cast, Complaint, FormulaOutput, Operand, Operation
-from gemmgen.kernels.epilogue.steps import SUMS, Access, OutputSpace, Step, Store, convert, number_argument, plan_steps, stored_text
+from gemmgen.kernels.epilogue.steps import (
+    SECOND_VALUE,
+    SUMS,
+    Access,
+    OutputSpace,
+    Step,
+    Store,
+    convert,
+    number_argument,
+    plan_steps,
+    stored_text,
+)
 from gemmgen.kernels.launch import ArrayArgument
 from gemmgen.kernels.matrix import Matrix
 
@@ -28,6 +39,12 @@ class MatrixSpace(OutputSpace):
     """True if rows belong to groups, each of which has its own values for each column."""
     sums: bool = True
     """True if the instance can keep the terms of sums in its workspace."""
+    second: bool = False
+    """True if the instance has a second product."""
+
+    @property
+    def second_product(self) -> str:
+        return SECOND_VALUE if self.second else ""
 
     @property
     def coordinates(self) -> Mapping[str, str]:
@@ -114,9 +131,10 @@ def plan_epilogue(
     grouped: bool = False,
     accuracy: Accuracy = "full",
     sums: bool = True,
+    second: bool = False,
 ) -> tuple[Step, ...]:
     """The operations as the kernel does them, from a float32 value to another; adds to ``reasons`` what does not go together."""
-    space = MatrixSpace(output, grouped, sums)
+    space = MatrixSpace(output, grouped, sums, second)
     steps, last = plan_steps(operations, "f32", "epilogue", reasons, space, accuracy=accuracy)
     if last == "f32":
         return steps

@@ -1,4 +1,4 @@
-"""Names that kernels give their own variables, which operands of formulas must not have: they become parameters of those kernels."""
+"""Names that kernels give their own variables, which operands of formulas have with an underscore behind them: they become parameters."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from functools import cache
 
 from gemmgen.core.resources import resource_directory
 
-LOCAL = frozenset(("at_row", "at_column", "exists", "place", "element", "reduced", "total", "sum", "at", "index"))
+LOCAL = frozenset(("second", "at_row", "at_column", "exists", "place", "element", "reduced", "total", "sum", "at", "index"))
 """Parameters of the functions that formulas are written into."""
 
 _ARGUMENTS = re.compile(
-    r"ld\w*|stride_\w+|k[A-Z]\w*|[a-zA-Z]|alpha|beta|amax|part\d+|value\d+|\w+_element|\w+_rows|\w+_columns|\w+_loaded|"
+    r"ld\w*|stride_\w+|k[A-Z]\w*|[a-zA-Z]|B2|alpha|beta|amax|part\d+|value\d+|\w+_element|\w+_rows|\w+_columns|\w+_loaded|"
     r"sums_at|\w+_terms"
 )
 """Arguments and constants whose names plans make."""
@@ -32,4 +32,4 @@ def declared_names() -> frozenset[str]:
 
 def is_reserved(name: str) -> bool:
     """True if an operand of this name could be taken for a variable of a kernel."""
-    return _ARGUMENTS.fullmatch(name) is not None or name in declared_names()
+    return name in LOCAL or _ARGUMENTS.fullmatch(name) is not None or name in declared_names()

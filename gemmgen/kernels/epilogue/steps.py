@@ -13,7 +13,18 @@ from gemmgen.core.errors import Reason
 from gemmgen.kernels.epilogue.expression import FormulaError
 from gemmgen.kernels.epilogue.graph import Accuracy, Typed, Writer, evaluate, typed_node
 from gemmgen.kernels.epilogue.numbers import Tracked, to_type, tracked
-from gemmgen.kernels.epilogue.operations import DATA_TYPES, PRODUCT, VALUE, Cast, Complaint, Formula, FormulaOutput, Operand, Operation
+from gemmgen.kernels.epilogue.operations import (
+    DATA_TYPES,
+    PRODUCT,
+    SECOND,
+    VALUE,
+    Cast,
+    Complaint,
+    Formula,
+    FormulaOutput,
+    Operand,
+    Operation,
+)
 from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, Dimension, ScalarArgument
 from gemmgen.kernels.matrix import Matrix
 
@@ -23,6 +34,8 @@ if TYPE_CHECKING:
 SUMS = ("sum", "sum_of_squares")
 """Reductions whose terms go to the workspace, from where further kernels add them up in a fixed order."""
 
+SECOND_VALUE = "second"
+"""Parameter of the epilogue's function that holds the second product."""
 Place = Literal["prologue", "epilogue", "operations", "activation"]
 """The field of a spec that the operations stand in."""
 
@@ -79,12 +92,17 @@ class OutputSpace:
 
     def store(self, output: FormulaOutput, name: str, text: str, kind: DataType) -> Store | Complaint:
         """Store of a value of type ``kind``, the CUDA expression ``text``, to the output under this name; or why there is none."""
-        return "an output beside the result", "one output: only epilogues of products have more"
+        return "an output beside the result", "one output: only products and elementwise kernels have more"
 
     @property
     def coordinates(self) -> Mapping[str, str]:
         """CUDA expressions of the coordinates that formulas may name."""
         return {}
+
+    @property
+    def second_product(self) -> str:
+        """The CUDA expression of the second product; empty where there is none."""
+        return ""
 
 
 @dataclass(frozen=True)
@@ -207,7 +225,7 @@ def plan_steps(
     variables = Variables(VALUE, kind)
     truncated_to, inexact = 0, False
     taken: set[str] = set()
-    for index, operation in enumerate(operations):
+    for index, operation in enumerate(one.in_kernels() if isinstance(one, Formula) else one for one in operations):
         where, kind = f"{place}.{index}", variables.kind
         truncation = _truncation_problem(operation, kind, truncated_to, inexact and place == "prologue")
         if truncation is not None:
@@ -265,6 +283,11 @@ def _step(operation: Operation, variables: Variables, accesses: tuple[Access, ..
         coordinates = {} if space is None else space.coordinates
         kinds |= dict.fromkeys(coordinates, "s32")
         texts |= coordinates
+        second = "" if space is None else space.second_product
+        if second:
+            kinds[SECOND], texts[SECOND] = "f32", second
+        elif any(SECOND in assignment.node.names for assignment in operation.assignments):
+            raise FormulaError(f"{SECOND}, a second product", "need dual: true in the spec of a GEMM")
     writer = Writer(accuracy, texts | {VALUE: source}, convert=convert)
     assignments: list[tuple[str, Typed]] = []
     stores: list[Store] = []
@@ -379,10 +402,11 @@ def apply_steps(
     read: Callable[[Access], npt.NDArray[Any]],
     coordinates: Mapping[str, npt.NDArray[Any]] | None = None,
     outputs: dict[str, Tracked] | None = None,
+    second: Tracked | None = None,
 ) -> Tracked:
     """Value and error bound after all steps, for every element of ``value`` even where no step reads it; ``read`` gives the values of an
     access, shaped to broadcast against the value, and so are the ``coordinates``. Values of further outputs are added to ``outputs`` under
-    their names."""
+    their names. ``second``: the second product."""
     import numpy as np
 
     before = value.value.shape
@@ -391,6 +415,8 @@ def apply_steps(
             given = {access.operand.name: _as_computed(access, read(access), access.computed(step.kind)) for access in step.accesses}
             names = {VALUE: value, PRODUCT: value} | given
             names |= {name: tracked(place, "s32") for name, place in (coordinates or {}).items()}
+            if second is not None:
+                names[SECOND] = second
             for target, tree in step.assignments:
                 names[target] = evaluate(tree, names, step.accuracy)
             value = names[VALUE]

@@ -33,7 +33,8 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
         tiles = (ceil_div(m, plan.tile_m) + round(groups * lost)) * ceil_div(n, plan.tile_n)
     a = plan.matrix_a
     factors = float(m * k * a.element_bytes * (batch if problem.get("stride_a", 1) else 1))
-    factors += float(k * n * plan.weight_bits // 8 * (batch * groups if problem.get("stride_b", 1) else 1))
+    weights = k * n * plan.weight_bits // 8
+    factors += float(sum(weights * (batch * groups if problem.get(factor.batch_stride or "", 1) else 1) for factor in plan.factors_b))
     moved = Moved(tiles, factors, float(m * n * batch * result_bytes(plan)))
     found: tuple[Work, ...] = part_of(plan, "cost").work(plan, problem, moved)
     finishing = finishing_clocks(plan) * m * n * batch
@@ -52,14 +53,15 @@ def finishing_clocks(plan: GemmPlan) -> float:
 
 
 def cost(plan: GemmPlan, problem: Mapping[str, int]) -> Cost:
-    """Two operations for each product, one crossing of the memory bus for each array."""
+    """Two operations for each multiplication, one crossing of the memory bus for each array."""
     m, n, k = (problem[name] for name in ("m", "n", "k"))
     reads_c = plan.spec.beta == "argument"
-    moved = m * k * plan.matrix_a.element_bytes + k * n * plan.weight_bits // 8 * problem.get("groups", 1)
+    products = len(plan.factors_b)
+    moved = m * k * plan.matrix_a.element_bytes + products * k * n * plan.weight_bits // 8 * problem.get("groups", 1)
     results = m * n * plan.matrix_c.element_bytes * (1 + reads_c + len(plan.residuals))
     batch = problem.get("batch", 1)
     special = float(batch * m * n * sum(step.special for step in plan.epilogue))
-    return Cost(2.0 * batch * m * n * k, float(batch * (moved + results)), plan.unit, special)
+    return Cost(2.0 * products * batch * m * n * k, float(batch * (moved + results)), plan.unit, special)
 
 
 def fetches(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Fetch, ...]:
@@ -71,11 +73,13 @@ def fetches(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Fetch, ...]:
     results = 1.0 + (plan.spec.beta == "argument")
     found = [
         Fetch("A", float(batch * m * k * plan.matrix_a.element_bytes), ceil_div(n, columns)),
-        Fetch("B", float(batch * k * n * plan.matrix_b.element_bytes * problem.get("groups", 1)), ceil_div(m, rows)),
         Fetch("C", float(batch * m * n * plan.matrix_c.element_bytes), results),
     ]
+    times = float(ceil_div(m, rows))
     if plan.grouped:  # each group's rows meet its own B
-        found[1] = Fetch("B", found[1].bytes, max(1.0, found[1].times / max(1, problem["groups"])))
+        times = max(1.0, times / max(1, problem["groups"]))
+    weights = float(batch * k * n * plan.matrix_b.element_bytes * problem.get("groups", 1))
+    found[1:1] = [Fetch(factor.name, weights, times) for factor in plan.factors_b]
     found += [Fetch(matrix.name, float(batch * m * n * matrix.element_bytes), 1.0) for matrix in plan.residuals]
     return tuple(found)
 

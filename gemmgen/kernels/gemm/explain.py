@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gemmgen.kernels.epilogue.operations import SECOND
 from gemmgen.kernels.family import Section
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.strategies import part_of
@@ -30,11 +31,13 @@ def summary(plan: GemmPlan) -> list[str]:
     """The kernel's computation and the storage of its matrices."""
     spec = plan.spec
     product = "alpha A B" if spec.alpha == "argument" else "A B"
+    product += f", beside {SECOND} = A B2," if spec.dual else ""
     if spec.beta == "argument":
         product += " + beta C"
     operations = ", then ".join(step.operation.describe() for step in plan.epilogue)
     lines = [f"C = {product} {plan.arithmetic_text}" + (f", then {operations}." if operations else ".")]
-    lines += [f"{matrix.name} is {_layout(matrix)}." for matrix in plan.matrices]
+    matrices = (plan.matrix_a, *plan.factors_b, plan.matrix_c)
+    lines += [f"{matrix.name} is {_layout(matrix)}." for matrix in matrices]
     for scale in plan.scales:
         text = f"{scale.operand.upper()} has a scale for each {scale.block.lines} x {scale.block.k} of its elements"
         order = f"adjacent along {'k' if scale.along_k else 'its lines'}" if not scale.tiled else "in tiles of 128 lines by 4 blocks of k"

@@ -45,6 +45,8 @@ def excluded(plan: GemmPlan) -> str:
     spec: GemmSpec = plan.spec
     if plan.scales or plan.weight_bits < 8 * plan.matrix_b.element_bytes:
         return "the plain kernel that instances are held against has neither block scales nor packed weights"
+    if plan.second_b is not None:
+        return "the plain kernel that instances are held against has one product"
     if plan.least_depth:
         return "operands are split into planes of a smaller type, which is a matter of real bits"
     if spec.storage.c == "s32" and (spec.alpha == "argument" or spec.beta == "argument" or spec.epilogue):

@@ -8,7 +8,7 @@ from math import lcm
 from typing import Any
 
 from gemmgen.core.elements import ELEMENTS
-from gemmgen.kernels.epilogue.operations import Factor
+from gemmgen.kernels.epilogue.operations import Factor, argument_name
 from gemmgen.kernels.epilogue.steps import numbered
 from gemmgen.kernels.gemm.request import GemmRequest, alignment_elements, is_stored, vector_type
 from gemmgen.kernels.gemm.scaling import Scales, scale_name
@@ -73,6 +73,10 @@ def placed(spec: GemmSpec, request: GemmRequest, turned: bool = False) -> Placed
         "b": alignment_elements(spec.alignment.b, request.b, orders["b"]),
         "c": min(alignment_elements(promised_c, layout, row_major) for layout in like_c),
     }
+    if request.second is not None:
+        if not is_stored(request.second, orders["b"]):
+            return "the two matrices are not stored alike"
+        alignment["b"] = min(alignment["b"], alignment_elements(spec.alignment.b, request.second, orders["b"]))
     return Placed(request, letters, orders, alignment)
 
 
@@ -96,6 +100,7 @@ def changes_for(spec: GemmSpec, placed: Placed, truncated: bool = False, units: 
         "multiple_of": Multiples(**{name: promised[name] if extent % promised[name] == 0 else 1 for name, extent in extents.items()}),
         "scales": Scales.model_validate({operand: by.stored(operand) for operand, by in request.block_scales}),
         "epilogue": request.epilogue,
+        "dual": request.second is not None,
         "amax": request.amax,
     }
 
@@ -121,6 +126,8 @@ def fitted(
         arrays[scale_name(operand)] = (by.name, by.layout)
     if request.offsets is not None:
         arrays["offsets"] = ("offsets", request.offsets)
+    if request.second is not None:
+        arrays["B2"] = (request.second_operand, request.second)
     for operation in request.epilogue:
         if operation.op == "residual" and request.residual is not None:
             arrays["Z"] = ("residual", request.residual)
@@ -133,10 +140,10 @@ def fitted(
                 arrays["bias"] = ("bias", _vector(request, per, vector_type(request.c.type)))
     for one in request.named:
         if one.layout is None:
-            scalars[one.name] = one.name
+            scalars[argument_name(one.name)] = one.name
         else:
             kind = one.layout.type
-            arrays[one.name] = (one.name, one.layout if one.per == "result" else _vector(request, one.per, kind))
+            arrays[argument_name(one.name)] = (one.name, one.layout if one.per == "result" else _vector(request, one.per, kind))
     margin *= MARGIN_OF_TF32 if changed.storage.a == "tf32" != spec.storage.a else 1.0
     return Fit(changed, arrays, scalars, derived=changed_fields(spec, changed), margin=margin)
 

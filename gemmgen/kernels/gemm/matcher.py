@@ -12,12 +12,13 @@ import pydantic
 
 from gemmgen.core.errors import SpecError
 from gemmgen.hardware.target import Architecture, Device, occupancy
-from gemmgen.kernels.epilogue.operations import AnyOperation, Factor, Operation
+from gemmgen.kernels.epilogue.operations import PRODUCT, SECOND, AnyOperation, Factor, Operation
 from gemmgen.kernels.gemm import scaling
 from gemmgen.kernels.gemm.fitting import VARIES, divides_by_size
 from gemmgen.kernels.gemm.numeric_class import numeric_class
 from gemmgen.kernels.gemm.packed_weights import Weights
 from gemmgen.kernels.gemm.plan import GemmPlan
+from gemmgen.kernels.gemm.reasons import DUAL_STRATEGIES
 from gemmgen.kernels.gemm.request import (
     CONSTANT,
     FACTOR_TYPES,
@@ -26,11 +27,12 @@ from gemmgen.kernels.gemm.request import (
     GemmRequest,
     Precision,
     ScaledBy,
+    is_stored,
     result_type,
     transposed,
 )
 from gemmgen.kernels.gemm.sequence import MOST_SLICES
-from gemmgen.kernels.gemm.spec import GemmSpec
+from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop, TensorCoreMainloop
 from gemmgen.kernels.gemm.strategies import part_for
 from gemmgen.kernels.problem_words import unknown_word
 from gemmgen.kernels.requests import Fit, Layout, NoClass, replaced, say_once
@@ -45,6 +47,8 @@ ACTIVATIONS = {
     "tanh": {"op": "tanh"},
 }
 """Activations by name."""
+GATED = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh", "reglu": "relu", "glu": "sigmoid"}
+"""Words for two products, the second multiplied by a function of the first."""
 SCALES = {"scale_row": "row", "scale_column": "column", "scale": "memory"}
 """Scales as a problem's words name them: one for each row or column, or one for all that lies in memory."""
 SUMMED = "k"
@@ -65,8 +69,34 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         return "it takes no block scales"
     if any(by.stored(operand) is None for operand, by in request.block_scales):
         return "block scales are adjacent neither along k nor along the lines"
+    if request.second is None and spec.dual:
+        return "it multiplies A by two matrices"
+    if request.second is not None:
+        if spec.mainloop.strategy not in DUAL_STRATEGIES:
+            return "it multiplies A by one matrix"
+        if spec.order != "row_major" or not is_stored(request.c, True):
+            return "two products are made in rows of C alone"
+        spec = spec if spec.dual else _as_dual(spec)
     found: Fit | str = part_for(spec, "matching").fit(spec, spec.mainloop, request)
     return found
+
+
+def _as_dual(spec: GemmSpec) -> GemmSpec:
+    """A kernel for one product with tiles of C half as wide, so that two need as many registers and as much shared memory."""
+    mainloop = spec.mainloop
+    if isinstance(mainloop, TensorCoreMainloop):
+        tile = mainloop.tile.model_copy(update={"n": max(8, mainloop.tile.n // 2)})
+        return replaced(spec, {"mainloop": mainloop.model_copy(update={"tile": tile})})
+    if isinstance(mainloop, MmaSyncMainloop):
+        block, warp = (part.model_copy(update={"n": part.n // 2}) for part in (mainloop.tile.threadblock, mainloop.tile.warp))
+        parts = mainloop.tile.model_copy(update={"threadblock": block, "warp": warp})
+        return replaced(spec, {"mainloop": mainloop.model_copy(update={"tile": parts, "fragment_buffers": 1})})
+    return spec
+
+
+def gated(activation: str) -> Operation:
+    """The second product multiplied by a function of the first."""
+    return operation({"op": "formula", "value": f"{activation}({PRODUCT}) * {SECOND}"})
 
 
 def numeric_class_of(plan: GemmPlan, dimensions: Mapping[str, int]) -> str | NoClass:
@@ -131,6 +161,11 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
         elif option in ACTIVATIONS or option in ("bias", "residual"):
             fields = {"op": "bias", "per": "column"} if option == "bias" else ACTIVATIONS.get(option, {"op": option})
             epilogue.append(operation(fields))
+        elif option in GATED:
+            say_once(said, "gate", option)
+            if epilogue:
+                raise SpecError(f"a GEMM problem's option {option} multiplies two products: it comes before other operations")
+            epilogue.append(gated(GATED[option]))
         elif option in SCALES:
             epilogue.append(operation({"op": "factor", "per": SCALES[option]}))
         elif option in PRECISIONS:
@@ -161,8 +196,8 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
             need = f"nn, nt, tn, tt, {', '.join(FACTOR_TYPES)}, f16_f16_f32 (types of A, B and C), aligned, unaligned, batch=N, groups=N, "
             need += "w4g128z (weights of 4 or 8 bits, groups of 32, 64 or 128, zero points), "
             need += "scales_a=1x128 or scales_b=128x128 (block scales; _ue8m0, _mn), "
-            need += f"planes (of B are kept), {CONSTANT} (B is), "
-            need += f"alpha, beta, bias, residual, {', '.join((*SCALES, *ACTIVATIONS))}, {' or '.join(PRECISIONS)}"
+            words = ", ".join((*SCALES, *ACTIVATIONS, *GATED))
+            need += f"planes (of B are kept), {CONSTANT} (B is), alpha, beta, bias, residual, {words}, {' or '.join(PRECISIONS)}"
             raise unknown_word("a GEMM problem", option, re.findall(r"\w+", need), need)
 
     def layout(rows: int, columns: int, letter: str, type: str, batch: int | None = batch) -> Layout:
@@ -180,6 +215,8 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
         raise SpecError(
             f"a GEMM problem's option {weights.word} is for float16 or bfloat16, without a batch, groups, planes, residual or scales"
         )
+    if "gate" in said and (weights is not None or keeps or blocks or {"alpha", "beta"} & said.keys()):
+        raise SpecError(f"a GEMM problem's option {said['gate']} goes without packed weights, planes, block scales, alpha and beta")
     if keeps and (b.type != "f32" or len(b.shape) > 2):
         raise SpecError("a GEMM problem's option planes is for float32 without a batch")
     return GemmRequest(
@@ -192,6 +229,7 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
         residual=residual,
         precision=precision,
         scales=tuple(step.op for step in epilogue if isinstance(step, Factor)),
+        second=b if "gate" in said else None,
         offsets=None if groups is None else Layout.packed((groups,), "s32"),
         planes=_kept(b) if keeps else None,
         constant=("b",) if CONSTANT in said else (),

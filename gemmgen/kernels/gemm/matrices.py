@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gemmgen.kernels.gemm.packed_weights import packed_matrix
 from gemmgen.kernels.gemm.scaling import ScaleArray, scale_array, scale_name
 from gemmgen.kernels.gemm.spec import GemmSpec, NarrowWeightsMainloop
@@ -26,6 +28,20 @@ def matrix_layouts(spec: GemmSpec) -> tuple[Matrix, Matrix, Matrix]:
         packed or plain,
         Matrix("C", "m", "n", "ldc", row_major, spec.alignment.c, spec.storage.c, stride("c")),
     )
+
+
+def second_factor(spec: GemmSpec) -> Matrix | None:
+    """The layout of the second matrix that A is multiplied by, if there is one."""
+    if not spec.dual:
+        return None
+    return replace(
+        matrix_layouts(spec)[1], name="B2", leading_dimension="ldb2", batch_stride="stride_b2" if _has_several(spec, "b") else None
+    )
+
+
+def factors_of(matrices: tuple[Matrix, Matrix, Matrix], second: Matrix | None) -> tuple[Matrix, ...]:
+    """A and what it is multiplied by."""
+    return matrices[:2] if second is None else (*matrices[:2], second)
 
 
 def _has_several(spec: GemmSpec, operand: str) -> bool:

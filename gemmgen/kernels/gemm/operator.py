@@ -12,7 +12,7 @@ import pydantic
 from gemmgen.core.elements import BY_WORD, ELEMENTS
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.calls import written_out
-from gemmgen.kernels.epilogue.operations import VALUE, Axis, Bias, Factor, Operation, Residual
+from gemmgen.kernels.epilogue.operations import COORDINATES, VALUE, Axis, Bias, Factor, Operation, Residual
 from gemmgen.kernels.gemm.matcher import ACTIVATIONS, operation
 from gemmgen.kernels.gemm.request import (
     BYTE_TYPES,
@@ -36,6 +36,8 @@ SCALES = ("scale_a", "scale_b", "scale_out")
 def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
     """The request of a call. ``options``: ``scaled`` and ``accumulates`` as in ``GemmRequest``, ``bias_number`` (the bias is a
     number), ``activation`` (as ``ops.matmul`` takes it). Raises ``LaunchError``."""
+    if "b_up" in operands:
+        return _interpret_gated(operands, options)
     if "offsets" in operands:
         return _interpret_groups(operands, options)
     formula: Sequence[Operation] = options.get("epilogue") or ()
@@ -108,7 +110,7 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     epilogue += formula
     epilogue += [factors[name] for name in SCALES[2:] if name in factors]
     named = _named(formula, every, shape, batch)
-    own_rows = bool(formula) or any(getattr(step, "per", "") == "row" for step in epilogue)
+    own_rows = any(_tells_rows_apart(one) for one in formula) or any(getattr(step, "per", "") == "row" for step in epilogue)
     if blocks and len(full) > 2:
         raise LaunchError(f"matmul: block scales for a result of shape {shape}, need two matrices; reshape a and out to (rows, columns)")
     layouts = _without_batch(a, b, c, z, own_rows)
@@ -145,6 +147,33 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     )
     results = (Result("out", shape, kind),)
     return Interpretation(request.transposed if columns else request, results, tuple(copies.values()))
+
+
+def _interpret_gated(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
+    """The request of a call with two matrices that a is multiplied by."""
+
+    def refuse(why: str) -> LaunchError:
+        return LaunchError(f"gated_matmul: {why}")
+
+    gate, up = operands["b_gate"], operands["b_up"]
+    if gate.type != up.type or gate.shape != up.shape or len(gate.shape) != 2:
+        raise refuse(
+            f"b_gate of {ELEMENTS[gate.type].word} has shape {gate.shape} and b_up of {ELEMENTS[up.type].word} {up.shape}, "
+            "need two matrices of one type and shape"
+        )
+    if not any(is_stored(gate, order) and is_stored(up, order) for order in (True, False)):
+        raise refuse(f"b_gate has strides {gate.strides} and b_up {up.strides}, need rows or columns that are contiguous in both")
+    others = {name: layout for name, layout in operands.items() if name not in ("b_gate", "b_up")}
+    try:
+        plain = interpret({"a": operands["a"], "b": gate, **others}, options)
+    except LaunchError as error:
+        raise refuse(str(error).partition(": ")[2]) from None
+    request = plain.request
+    assert isinstance(request, GemmRequest)
+    if request.operands != ("a", "b"):
+        raise refuse("out is stored in columns, need rows that are contiguous")
+    second = Layout((request.b.shape[0], *up.shape), (0, *up.strides), up.type, up.alignment) if request.batched else up
+    return replace(plain, request=replace(request, operands=("a", "b_gate"), second=second, second_operand="b_up"))
 
 
 def _interpret_groups(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
@@ -419,6 +448,12 @@ def _named(
                 layout = _batch_axis(layout, batch)
             found.append(NamedOperand(name, per, layout))
     return tuple(found)
+
+
+def _tells_rows_apart(operation: Operation) -> bool:
+    """True if rows of a batch cannot be those of one tall matrix: operands and outputs belong to them, or their numbers are looked at."""
+    names = {name for assignment in operation.assignments for name in assignment.node.names}
+    return bool(operation.operands() or operation.further_outputs or names & set(COORDINATES))
 
 
 def _without_batch(a: Layout, b: Layout, c: Layout, z: Layout | None, per_row: bool) -> tuple[Layout, Layout, Layout, Layout | None] | None:

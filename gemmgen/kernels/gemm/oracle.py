@@ -77,7 +77,7 @@ def cases(plan: GemmPlan) -> list[Case]:
             cases.append(case_of(name, packed(plan, size, batch=GROUPS if plan.grouped else 2), scalars[data], data))
     uneven = packed(plan, promised(plan, (tile_m + 3, tile_n // 2 + 1, least_k + tile_k + 1)), batch=3)
     padded = dict(uneven)
-    matrices = (plan.matrix_a, plan.matrix_b, plan.matrix_c, *plan.like_output, *plan.factor_scales)
+    matrices = (plan.matrix_a, *plan.factors_b, plan.matrix_c, *plan.like_output, *plan.factor_scales)
     for index, matrix in enumerate(matrix for matrix in matrices if matrix.dimensions):
         # Each its own, so that one in place of another shows.
         padded[matrix.leading_dimension] += (3 + 2 * index) * matrix.alignment
@@ -313,7 +313,7 @@ def reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]
     bound = np.zeros(value.shape)
     products, places = [], group_rows(arrays["offsets"], case.dimensions["m"])
     for index, rows in enumerate(places):
-        own = dict(arrays) | {"A": arrays["A"][rows], "B": arrays["B"][index]}
+        own = dict(arrays) | {"A": arrays["A"][rows]} | {factor.name: arrays[factor.name][index] for factor in plan.factors_b}
         own |= {matrix.name: arrays[matrix.name][rows] for matrix in (plan.matrix_c, *plan.like_output)}
         own |= {scale.name: _scales_of_group(scale, arrays[scale.name], rows, index) for scale in plan.scales}
         for access in (access for step in plan.epilogue for access in step.accesses):
@@ -410,9 +410,13 @@ def _reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]
             array = np.asarray(given[access.name], np.int64 if access.stored == "s64" else np.float64)
             return array[:, None] if access.operand.per == "row" else array
 
+        second: Tracked | None = None
+        if plan.second_b is not None:
+            others = {**arrays, plan.matrix_b.name: arrays[plan.second_b.name]}
+            second = Tracked(*plan.product(others, plan.slices, exact=case.data != "reals"), "f32")
         coordinates = {"row": np.arange(shape[-2])[:, None] + first_row, "column": np.arange(shape[-1])[None, :]}
         outputs: dict[str, Tracked] = {}
-        inner = apply_steps(plan.inner_epilogue, Tracked(value, bound, "f32"), read, coordinates, outputs)
+        inner = apply_steps(plan.inner_epilogue, Tracked(value, bound, "f32"), read, coordinates, outputs, second)
         finished = apply_steps(plan.epilogue[len(plan.inner_epilogue) :], inner, read)
         outputs = {name: _spread(result, shape) for name, result in outputs.items()}
         finished = _spread(finished, shape)

@@ -59,6 +59,8 @@ def gemm_peer(plan: GemmPlan, arrays: Mapping[str, Any], scalars: Mapping[str, f
     types = tuple("f32" if kind == "tf32" else kind for kind in (plan.matrix_a.type, plan.matrix_b.type, plan.matrix_c.type))
     if plan.grouped:
         return "cuBLASLt has no products in groups"
+    if plan.second_b is not None:
+        return "cuBLASLt has no two products in one launch"
     if plan.scales:
         return "no product with block scales of cuBLASLt is called here"
     if types[0] != types[1] or types[2] not in RESULTS.get(types[0], ()):

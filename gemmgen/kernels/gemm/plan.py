@@ -13,11 +13,11 @@ from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.accuracy import UNIT_ROUNDOFF
 from gemmgen.kernels.epilogue.graph import Accuracy
 from gemmgen.kernels.epilogue.products import plan_epilogue
-from gemmgen.kernels.epilogue.steps import Step
+from gemmgen.kernels.epilogue.steps import SECOND_VALUE, Step
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.gemm import sums
-from gemmgen.kernels.gemm.matrices import matrix_layouts, scale_layouts
-from gemmgen.kernels.gemm.reasons import alignment_reasons, constant_reasons, scale_reasons
+from gemmgen.kernels.gemm.matrices import matrix_layouts, scale_layouts, second_factor
+from gemmgen.kernels.gemm.reasons import alignment_reasons, constant_reasons, dual_reasons, scale_reasons
 from gemmgen.kernels.gemm.scaling import ScaleArray
 from gemmgen.kernels.gemm.sequence import REDUCTION_VECTOR, WORKSPACE_ALIGNMENT, reduction_groups
 from gemmgen.kernels.gemm.spec import Arithmetic, DataParallel, GemmSpec, SplitKCluster, SplitKLast, StreamK
@@ -87,6 +87,16 @@ class GemmPlan(KernelPlan[GemmSpec]):
     @property
     def matrix_c(self) -> Matrix:
         return self.matrices[2]
+
+    @property
+    def second_b(self) -> Matrix | None:
+        """The second matrix that A is multiplied by, if there is one."""
+        return second_factor(self.spec)
+
+    @property
+    def factors_b(self) -> tuple[Matrix, ...]:
+        """The matrices that A is multiplied by."""
+        return (self.matrix_b,) if self.second_b is None else (self.matrix_b, self.second_b)
 
     @property
     def weight_bits(self) -> int:
@@ -291,7 +301,7 @@ class GemmPlan(KernelPlan[GemmSpec]):
     @property
     def batched(self) -> tuple[Matrix, ...]:
         """Matrices of which each product of a batch has its own."""
-        return (*self.matrices, *self.like_output) if self.spec.batch == "strided" else ()
+        return (self.matrix_a, *self.factors_b, self.matrix_c, *self.like_output) if self.spec.batch == "strided" else ()
 
     @property
     def grouped(self) -> bool:
@@ -366,6 +376,7 @@ class GemmPlan(KernelPlan[GemmSpec]):
     def epilogue_parameters(self) -> tuple[Argument, ...]:
         """Parameters of the epilogue's device function: the value, coordinates, arguments and elements of matrices."""
         parameters: list[Argument] = [ScalarArgument("value", "f32", "the result so far")]
+        parameters += [ScalarArgument(SECOND_VALUE, "f32", "the product by B2")] if self.spec.dual else []
         parameters += [ScalarArgument(name, "s32", f"its {name}") for name in self.epilogue_coordinates]
         if self.has_place:
             parameters += [ScalarArgument(f"at_{name}", "s32", f"its true {name}") for name in ("row", "column")]
@@ -475,6 +486,7 @@ class Outline:
             *launch_reasons(spec.early_launch, spec),
             *constant_reasons(spec),
             *scale_reasons(spec),
+            *dual_reasons(spec),
         ]
 
     def epilogue(self) -> tuple[Step, ...]:
@@ -482,7 +494,7 @@ class Outline:
         spec = self.spec
         by_planes = getattr(spec.mainloop, "arithmetic", Arithmetic()).f32_by is not None
         epilogue = plan_epilogue(
-            spec.epilogue, self.matrices[2], self.reasons, spec.batch == "grouped", epilogue_accuracy(spec), not by_planes
+            spec.epilogue, self.matrices[2], self.reasons, spec.batch == "grouped", epilogue_accuracy(spec), not by_planes, spec.dual
         )
         if self.reasons:
             raise PlanError(f"no kernel for this spec on {self.architecture.name}:", self.reasons)
@@ -497,6 +509,7 @@ class Outline:
             found.append(scheme)
         elif not isinstance(division, DataParallel):
             found.append(f"{scheme}{division.blocks if isinstance(division, StreamK) else division.slices}")
+        found += ["dual"] if spec.dual else []
         found += ["amax"] if spec.amax != "none" else []
         found += ["scaled"] if spec.scales.given else []
         found += {"none": [], "strided": ["batched"], "grouped": ["grouped"]}[spec.batch]

@@ -6,11 +6,14 @@ from collections.abc import Iterator
 
 from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import Architecture
+from gemmgen.kernels.epilogue.operations import SECOND
 from gemmgen.kernels.gemm import scaling
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKCluster, SplitKLast, StreamK
 from gemmgen.kernels.matrix import Matrix
 
 WIDEST_ACCESS_BYTES = 16
+DUAL_STRATEGIES = ("naive", "mma_sync", "tensor_core")
+"""Strategies that multiply A by two matrices at once."""
 FMA_TYPES = ("f32", "f16", "bf16")
 """Types that are read as float32, or converted to it."""
 
@@ -97,6 +100,46 @@ def scale_reasons(spec: GemmSpec) -> Iterator[Reason]:
         if spec.mainloop.strategy not in scaling.STRATEGIES:
             need, got = f"none, or strategy: {' or '.join(scaling.STRATEGIES)}", f"scales for {block.lines} x {block.k} elements"
             yield Reason("scales", f"scales.{name}", f"{got} with {spec.mainloop.strategy}", need)
+
+
+def dual_reasons(spec: GemmSpec) -> Iterator[Reason]:
+    """Fields that exclude a second product."""
+    uses = any(SECOND in assignment.node.names for operation in spec.epilogue for assignment in operation.assignments)
+    if not spec.dual:
+        return
+    if not uses:
+        need = f"a formula of the epilogue that uses {SECOND}, the second product"
+        yield Reason("dual", "dual", "true", need, f"epilogue: {{outputs: {{C: silu(acc) * {SECOND}}}}}, or dual: false")
+    strategy = spec.mainloop.strategy
+    if strategy not in DUAL_STRATEGIES:
+        yield Reason("dual", "mainloop.strategy", strategy, f"{', '.join(DUAL_STRATEGIES)} for dual: true")
+    for field, wanted in (("alpha", "one"), ("beta", "zero")):
+        if getattr(spec, field) != wanted:
+            need = f"{wanted} for dual: true; a formula scales what it makes of both products"
+            yield Reason("dual", field, getattr(spec, field), need, f"{field}: {wanted}")
+    if spec.decomposition.scheme != "data_parallel":
+        need = "data_parallel for dual: true: a block has both products whole"
+        yield Reason("dual", "decomposition.scheme", spec.decomposition.scheme, need)
+    if spec.scales.given:
+        yield Reason("dual", "scales", "block scales", "none for dual: true")
+    if spec.storage.c == "s32":
+        yield Reason("dual", "storage.c", "s32", "a type that float32 is converted to, for dual: true")
+    if spec.store == "through_shared":
+        need = "direct or tma for dual: true: a transposition would have to hold both products"
+        yield Reason("dual", "store", spec.store, need)
+    for field, plain in (
+        ("copied", "none"),
+        ("copies", ("cp_async", "registers", "tma")),
+        ("fragment_buffers", 1),
+        ("multiplied", "stored"),
+    ):
+        value = getattr(spec.mainloop, field, None)
+        if value is not None and value not in (plain if isinstance(plain, tuple) else (plain,)):
+            need = " or ".join(map(str, plain)) if isinstance(plain, tuple) else str(plain)
+            yield Reason("dual", f"mainloop.{field}", str(value), f"{need} for dual: true")
+    arithmetic = getattr(spec.mainloop, "arithmetic", None)
+    if arithmetic is not None and arithmetic.f32_by is not None:
+        yield Reason("dual", "mainloop.arithmetic.f32_by", arithmetic.f32_by, "none for dual: true")
 
 
 def thread_reasons(threads: int, architecture: Architecture, field: str) -> list[Reason]:

@@ -20,6 +20,8 @@ FACTOR_TYPES = (*TYPES, *BYTE_TYPES)
 RESULT_TYPES = (*TYPES, "s32", "s8", "e4m3", "e5m2")
 Extent = Literal["none", "m", "n"]
 _TURNED: dict[Extent, Extent] = {"none": "none", "m": "n", "n": "m"}
+GATED_WORD = "swiglu"
+"""A problem's word for two products, in the text of requests, whatever is made of both."""
 ALIGNED_ELEMENTS = 4
 """Elements of an access from which on a request counts as aligned."""
 Precision = Literal["f32", "ffma", "tf32"]
@@ -103,6 +105,10 @@ class GemmRequest(Request):
     """The operation's names for the operands of the epilogue's factors, in their order."""
     amax: Literal["none", "stored", "unscaled"] = "none"
     """As in a spec."""
+    second: Layout | None = None
+    """The second matrix that A is multiplied by, stored as B is."""
+    second_operand: str = "b2"
+    """Its name in the operation."""
     offsets: Layout | None = None
     """Where groups of rows of A and C end, each of which is multiplied by a separate matrix: the first axis of B then counts them."""
     planes: Layout | None = None
@@ -170,6 +176,7 @@ class GemmRequest(Request):
             self.scaled_a.word("a") if self.scaled_a is not None else "",
             self.scaled_b.word("b") if self.scaled_b is not None else "",
             self.weights.word if self.weights is not None else "",
+            GATED_WORD if self.second is not None else "",
         )
 
     @property

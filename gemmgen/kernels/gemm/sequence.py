@@ -8,7 +8,7 @@ from gemmgen.core.elements import DataType
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.gemm import sums
-from gemmgen.kernels.gemm.matrices import FLOAT_BYTES, scale_layouts
+from gemmgen.kernels.gemm.matrices import FLOAT_BYTES, scale_layouts, second_factor
 from gemmgen.kernels.gemm.spec import Arithmetic, GemmSpec
 from gemmgen.kernels.launch import (
     GRID_LIMITS,
@@ -54,6 +54,8 @@ class Problem:
     betas: tuple[ScalarArgument, ...]
     a: ArrayArgument
     b: ArrayArgument
+    second: tuple[Argument, ...]
+    """The second matrix that A is multiplied by, and its integers, if there is one."""
     c: ArrayArgument
     epilogue: tuple[Argument, ...]
     scales: tuple[Argument, ...]
@@ -79,7 +81,8 @@ def gemm_problem(
         dimensions.append(Dimension("batch", meaning, maximum=largest_batch, default=Formula("1")))
     if spec.batch == "grouped":
         dimensions.append(Dimension("groups", "groups of rows, each with a separate B", maximum=LARGEST_GROUPS))
-    for matrix in matrices:
+    second = second_factor(spec)
+    for matrix in (*matrices[:2], *((second,) if second is not None else ()), matrices[2]):
         dimensions += matrix.dimensions
         constraints += matrix.constraints
     scales = scale_layouts(spec)
@@ -101,6 +104,7 @@ def gemm_problem(
         betas=(beta,) if reads_c else (),
         a=layout_a.argument("input"),
         b=layout_b.argument("input"),
+        second=() if second is None else (second.argument("input"), *second.scalars),
         c=layout_c.argument("inout", needed="beta") if reads_c else layout_c.argument("output"),
         epilogue=(
             *(parameter for step in epilogue for parameter in step.parameters),

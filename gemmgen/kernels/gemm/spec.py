@@ -429,6 +429,9 @@ class GemmSpec(KernelSpec):
     epilogue's operands) in whole vectors, side by side, for any layout of fragments; on tensor cores, an element by each lane, for rows
     that no other way stores well: those that do not begin at multiples of 16 bytes. ``tma``: groups of warps collect their results in
     shared memory, from where the copy engine takes them."""
+    dual: Annotated[bool, LATER] = False
+    """True if A is multiplied by a second matrix as well, B2, which is stored as B is. Formulas of the epilogue name the products ``acc``
+    and ``acc2``, and C is what they make of both. Needs alpha: one, beta: zero and all of k in one block."""
     epilogue: Operations = ()
     """Operations on each element before it is stored, in this order; or the fields of one formula (``docs/epilogues.md``)."""
     accuracy: Annotated[Literal["result", "full", "halves", "bfloat16"], LATER] = "result"

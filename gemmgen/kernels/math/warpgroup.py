@@ -45,6 +45,8 @@ class WarpgroupOperand:
     """Length of a row in shared memory, which the swizzle spans: 32, 64 or 128."""
     pieces: int = 1
     """Boxes of a tile, one below the other, of which only those are copied whose rows are of use."""
+    sources: int = 1
+    """Matrices of which the tile holds an equal part each, one behind the other along m or n."""
 
     @property
     def suffix(self) -> str:
@@ -78,7 +80,17 @@ class WarpgroupOperand:
     @property
     def box_rows(self) -> int:
         """Rows of a box: of those of the tile, this block's part; or all of k."""
-        return self.extent // self.blocks // self.pieces if self.k_major else self.tile_k
+        return self.source_extent // self.blocks // self.pieces if self.k_major else self.tile_k
+
+    @property
+    def source_extent(self) -> int:
+        """Rows or columns of the tile that one matrix has."""
+        return self.extent // self.sources
+
+    @property
+    def source_bytes(self) -> int:
+        """From what the tile holds of one matrix to that of the next."""
+        return self.part_offset(self.source_extent)
 
     @property
     def box(self) -> tuple[int, int]:
@@ -88,7 +100,7 @@ class WarpgroupOperand:
     @property
     def parts(self) -> int:
         """Boxes side by side along m or n that this block copies, where these run along the rows."""
-        return self.extent // self.span_elements // self.blocks
+        return self.source_extent // self.span_elements // self.blocks
 
     @property
     def boxes(self) -> int:
@@ -260,6 +272,8 @@ class WarpgroupLoop:
     """Fragments of planes of A that a thread holds for the rows of an instruction, where it splits A itself; else 0."""
     k_groups: int = 1
     """Groups that have the same rows, and every other part of k."""
+    products: int = 1
+    """Products of one tile of A by as many matrices, whose sums a thread holds side by side."""
     staggered: bool = False
     """True if groups that share a tile start their instructions alternately, so that one's run while the other waits for its own."""
 
@@ -309,7 +323,16 @@ class WarpgroupLoop:
     @property
     def blocks_n(self) -> int:
         """Instructions side by side that make up a tile's columns."""
-        return self.tile_n // self.instruction_n
+        return self.products * self.tile_n // self.instruction_n
+
+    @property
+    def columns(self) -> str:
+        """The expression of the columns of all products of a tile."""
+        return "kTileN" if self.products == 1 else f"{self.products} * kTileN"
+
+    def product_sum(self, index: str, product: int) -> str:
+        """The index among a thread's sums of one product's."""
+        return f"{product} * (kTileN / 2) + {index}" if product > 1 else f"kTileN / 2 + {index}" if product else index
 
     @property
     def instruction_k(self) -> int:
@@ -420,7 +443,7 @@ class WarpgroupLoop:
     @property
     def sums(self) -> int:
         """Registers of a thread that hold sums."""
-        return self.blocks_m * (self.tile_n * (1 + self.kept_sums) + (self.instruction_n if self.promote_steps else 0)) // 2
+        return self.blocks_m * (self.products * self.tile_n * (1 + self.kept_sums) + (self.instruction_n if self.promote_steps else 0)) // 2
 
     @property
     def estimated_registers(self) -> int:

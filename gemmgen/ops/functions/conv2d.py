@@ -7,7 +7,7 @@ from numbers import Real
 from typing import Any, Literal, cast
 
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.calls import are_floats, hashable, integer, is_plain_number, number
+from gemmgen.kernels.calls import Operations, are_floats, hashable, integer, is_plain_number, number
 from gemmgen.ops import torch_state
 from gemmgen.ops.engine import ASKED, Operator, with_kernel
 from gemmgen.ops.filters import Filter
@@ -50,6 +50,8 @@ def conv2d(
     gamma: float = 1.0,
     zero_point: int = 0,
     activation: str | Mapping[str, object] | None = None,
+    epilogue: Operations | None = None,
+    operands: Mapping[str, Array | float] | None = None,
     output: str | None = None,
     layout: Literal["nchw32", "nhwc", "nchw4"] | None = None,
     out: Array | None = None,
@@ -83,6 +85,10 @@ def conv2d(
         The integer that stands for zero in ``x`` and its padding.
     activation
         ``relu``, ``leaky_relu``, ``h_swish``, or a mapping as in a spec.
+    epilogue
+        A formula of the result after that, as in a spec, or a function that ``gemmgen.epilogue`` has traced.
+    operands
+        Operands of ``epilogue`` by name: numbers, arrays of k values (per channel) and arrays like the result (per element).
     output
         Type of the result; by default that of ``x``.
     layout
@@ -105,7 +111,7 @@ def conv2d(
     """
     if torch_state.compiling is not None and torch_state.compiling():
         layer = (_twice(stride), _twice(padding), _twice(dilation), groups, alpha, bias_scale, gamma)
-        plain = out is None and stream is None and isinstance(alpha, Real) and not zero_point
+        plain = out is None and stream is None and isinstance(alpha, Real) and not zero_point and epilogue is None
         return torch_state.by_operator("conv2d", (x, w, bias, residual, *layer, activation or "", output or "", layout or ""), plain)
     for name, array in (("x", x), ("w", w), ("residual", residual), ("out", out)):
         if (array is not None or name in "xw") and not (_is_array(array) or (name == "w" and isinstance(array, Filter))):
@@ -141,7 +147,22 @@ def conv2d(
         x, same = _channels_last(x), layout in (None, "nhwc")
         if same:
             residual, out = (None if array is None else _channels_last(array) for array in (residual, out))
-    result = OPERATOR.call((x, weights, bias, residual, alphas, sums, out), options, (alpha, bias_scale, gamma, zero), stream)[0]
+    given = (x, weights, bias, residual, alphas, sums)
+    numbers = (alpha, bias_scale, gamma, zero)
+    if epilogue is None:
+        if operands is not None:
+            raise LaunchError("conv2d: operands without epilogue, need the formula that reads them")
+        result = OPERATOR.call((*given, out), options, numbers, stream)[0]
+    else:
+        from gemmgen.ops.formulas import given_operands, operator_with, parsed
+
+        operations = parsed("conv2d", hashable(epilogue))
+        named = given_operands("conv2d", operations, operands or {}, (*OPERATOR.operands, *OPERATOR.numbers))
+        arrays: list[Any] = [(operands or {})[name] for name in (*named.arrays, *named.written)]
+        if last and same:
+            arrays = [_channels_last(array) for array in arrays]
+        operator = operator_with(OPERATOR, named.arrays, named.written, named.numbers, 1)
+        result = operator.call((*given, *arrays, out), (*options, operations), (*numbers, *named.values), stream)[0]
     return _axes_moved(result, (0, 3, 1, 2)) if last and same and stream is not ASKED else result
 
 

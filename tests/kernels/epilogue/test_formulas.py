@@ -113,6 +113,40 @@ def test_drawn_formulas_of_other_families_are_right(family: str, number: int) ->
     assert verified({**FAMILIES[family], field: formula}) == [], formula
 
 
+TAKEN = ("kept", "scale", "m", "gate_rows", "default", "index", "value2", "n")
+
+
+@pytest.mark.parametrize("strategy", ["naive", "mma_sync", "wgmma"])
+def test_operands_may_have_names_that_kernels_use(strategy: str) -> None:
+    per = ["row", "column", "element", "all", "memory"]
+    inputs = {name: {"per": per[place % 5]} for place, name in enumerate(TAKEN)}
+    formula = {
+        "inputs": inputs,
+        "let": {"total": " + ".join(TAKEN), "float": "total * acc"},
+        "outputs": {"C": "float", "pitch": {"value": "total"}, "stage": {"reduce": "max", "per": "row", "of": "float"}},
+    }
+    fields = {"kind": "gemm", **STRATEGIES[strategy], "epilogue": formula}
+    assert {f"{name}_" for name in TAKEN} <= {argument.name for argument in gemmgen.plan(fields).sequence.arguments}
+    assert verified(fields) == []
+
+
+FURTHER = {
+    "inputs": {"slope": {"per": "column"}, "gate": {"per": "element", "type": "f16"}},
+    "let": {"z": "value * slope"},
+    "outputs": {"y": "gelu(z) * gate", "z_stored": {"value": "z", "type": "bf16"}, "positive": {"value": "z > 0", "type": "bool"}},
+}
+
+
+@pytest.mark.parametrize(
+    "more", [{"alignment": 1}, {"alignment": 4, "unroll": 2}, {"alignment": 1, "inner": "strided", "input": "float64"}]
+)
+def test_elementwise_kernels_have_further_outputs(more: dict[str, Any]) -> None:
+    formula = FURTHER if more.get("input") is None else {"outputs": {"y": "value * 2", "kept": {"value": "value", "type": "f16"}}}
+    fields = {"kind": "elementwise", "rank": 2, "threads": 32, **more, "operations": formula}
+    assert verified(fields) == []
+    assert gemmgen.plan(fields).written_bytes == (4 + 2 + 1 if formula is FURTHER else 8 + 2)
+
+
 SUMS = {
     "let": {"z": "acc + 1"},
     "outputs": {
@@ -202,7 +236,7 @@ def test_batches_have_matrices_of_their_own() -> None:
         ({"outputs": {"C": "acc", "value": "acc"}}, "two writers of the result"),
         ({"value": "saved", "let": {"saved": "acc"}, "outputs": {"saved": {"value": "acc"}}}, "two meanings of 'saved'"),
         ({"value": "acc", "inputs": {"gate": {"per": "row"}}}, "'gate' is not used"),
-        ({"value": "lane + acc", "inputs": {"lane": {"per": "row"}}}, "'lane', which is a name that kernels use"),
+        ({"value": "lane + lane_", "inputs": {"lane": {"per": "row"}, "lane_": {"per": "row"}}}, "two meanings of 'lane_'"),
         ({"value": "int + acc", "let": {"int": "acc"}}, "a word of C"),
         ({"value": "gate", "inputs": {"gate": {"per": "group"}}}, "per group"),
         ({"value": "rand(1, 2, acc, 0)"}, "rand of float32 at character 12 of .*integers: row"),

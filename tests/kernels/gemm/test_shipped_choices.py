@@ -38,6 +38,7 @@ ELSEWHERE = (
     "accuracy",
     "cache",
     "arithmetic",
+    "constant",
     "architecture",
     "kind",
     "strategy",

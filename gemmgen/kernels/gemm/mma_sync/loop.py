@@ -64,6 +64,13 @@ class WarpOperand:
     """Matrices that one of float32 was split into, whose tiles lie one behind the other."""
     boxed: bool = False
     """True if the copy engine brings tiles in boxes."""
+    products: int = 1
+    """Matrices whose tiles lie one behind the other and are multiplied by the same one."""
+
+    @property
+    def sources(self) -> tuple[tuple[str, str], ...]:
+        """Suffix of each of these matrices, and the bytes from the stage's first tile to its own, as they are added."""
+        return (("b", ""), ("b2", " + kSecondBytes")) if self.products > 1 else ((self.suffix, ""),)
 
     @property
     def suffix(self) -> str:
@@ -172,7 +179,7 @@ class WarpOperand:
     @property
     def tile_bytes(self) -> int:
         """Bytes of one stage."""
-        return self.planes * self.plane_bytes
+        return self.products * self.planes * self.plane_bytes
 
     @property
     def fragments(self) -> int:
@@ -185,7 +192,7 @@ class WarpOperand:
         return (
             0
             if self.is_async or self.boxed
-            else self.passes * ceil_div(self.vector_bytes, 4) * (4 if self.turned or self.vector == 1 else 1)
+            else self.products * self.passes * ceil_div(self.vector_bytes, 4) * (4 if self.turned or self.vector == 1 else 1)
         )
 
 
@@ -253,6 +260,17 @@ class WarpLoop:
     """The block scales that the instruction takes."""
     own_tiles: int = 1
     """Warps of a block with a separate tile each; 1: they share one."""
+    products: int = 1
+    """Products of one tile of A by as many matrices, whose sums a thread holds side by side."""
+
+    @property
+    def columns(self) -> str:
+        """The expression of the columns of all products of a warp's tile."""
+        return "kWarpN" if self.products == 1 else f"{self.products} * kWarpN"
+
+    def product_sum(self, index: str, product: int) -> str:
+        """The index among a thread's sums of one product's."""
+        return f"kWarpN / 2 + {index}" if product else index
 
     @property
     def own_columns(self) -> str:
@@ -336,7 +354,7 @@ class WarpLoop:
     def sums(self) -> int:
         """Registers of a thread that hold sums: those of a warp's whole tile, or of the columns that its lanes store at once."""
         columns = self.warp_n if self.vectors is None else BLOCK_COLUMNS * self.vectors.blocks_n
-        return self.warp_m * columns // WARP_THREADS
+        return self.products * self.warp_m * columns // WARP_THREADS
 
     @property
     def partial_warp_row(self) -> bool:
@@ -420,6 +438,7 @@ def warp_mma_loop(outline: Outline, mainloop: MmaSyncMainloop, multiplied: Multi
                 own_extent=own,
                 planes=planes,
                 boxed=mainloop.copies == "tma",
+                products=2 if spec.dual and name == "B" else 1,
             )
         )
     direct = mainloop.copies == "none"
@@ -444,7 +463,9 @@ def warp_mma_loop(outline: Outline, mainloop: MmaSyncMainloop, multiplied: Multi
         scaled=block_scaling(spec, mainloop),
         vectors=_fragment_vectors(spec, mainloop, matrices) if mainloop.fragment_reads == "vectors" else None,
         own_tiles=threads // WARP_THREADS if direct else 1,
+        products=2 if spec.dual else 1,
         turned=not split
+        and not spec.dual
         and mainloop.copies != "tma"
         and spec.decomposition.scheme == "data_parallel"
         and matrices[2].row_major

@@ -7,7 +7,7 @@ from gemmgen.core.elements import DataType
 from gemmgen.core.formulas import Formula
 from gemmgen.hardware import tensor_map as tma
 from gemmgen.kernels.epilogue.steps import Step
-from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
+from gemmgen.kernels.gemm.matrices import FLOAT_BYTES, factors_of, second_factor
 from gemmgen.kernels.gemm.mma_sync.loop import WarpLoop
 from gemmgen.kernels.gemm.sequence import (
     MAXIMUM_EXTENT,
@@ -45,16 +45,17 @@ def mma_sync_sequence(
     partial = isinstance(spec.decomposition, SplitKParallel)
     own_slices, slices = slices_of(spec)
     counts = (*counting_arguments(spec), *own_slices)
-    stored: list[Argument] = [problem.a, *matrices[0].scalars, problem.b, *matrices[1].scalars]
+    stored: list[Argument] = [problem.a, *matrices[0].scalars, problem.b, *matrices[1].scalars, *problem.second]
     maps: list[Argument] = []
+    factors_read = factors_of(matrices, second_factor(spec))
     factors: list[Argument] = [*problem.extents, *counts, *problem.alphas]
     scales = list(problem.scales)
     if loop.boxed:
         maps += [
             matrix_map(matrix, operand.boxes.box, SWIZZLES[operand.pitch])
-            for matrix, operand in zip(matrices[:2], (loop.a, loop.b), strict=True)
+            for matrix, operand in zip(factors_read, (loop.a, loop.b, loop.b), strict=False)
         ]
-        strides = [scalar for matrix in matrices[:2] for scalar in matrix.scalars if scalar.name == matrix.batch_stride]
+        strides = [scalar for matrix in factors_read for scalar in matrix.scalars if scalar.name == matrix.batch_stride]
         own = [*factors, *maps, *strides, *scales]
     else:
         own = [*factors, *stored, *scales]

@@ -105,7 +105,7 @@ def _sequence(name: str, outline: Outline, tile: tuple[int, int], epilogue: tupl
     """One launch, with a block for each tile."""
     spec, (a, b, c) = outline.spec, outline.matrices
     problem = gemm_problem(spec, outline.matrices, epilogue, MAXIMUM_EXTENT - 1, GRID_LIMITS[1])
-    arguments: list[Argument] = [*problem.extents, *problem.alphas, problem.a, *a.scalars, problem.b, *b.scalars]
+    arguments: list[Argument] = [*problem.extents, *problem.alphas, problem.a, *a.scalars, problem.b, *b.scalars, *problem.second]
     arguments += [*problem.betas, problem.c, *c.scalars, *problem.epilogue]
     launch = KernelLaunch(
         entry=name,

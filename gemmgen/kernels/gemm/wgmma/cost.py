@@ -52,7 +52,7 @@ def work(plan: WgmmaPlan, problem: Mapping[str, int], moved: Moved, pace: Pace |
         registers=plan.registers_per_thread,
         shared_bytes=plan.shared_bytes,
         steps=share.steps,
-        operations=2.0 * loop.tile_m * loop.tile_n * loop.tile_k,
+        operations=2.0 * loop.products * loop.tile_m * loop.tile_n * loop.tile_k,
         unit=plan.unit,
         issue=1.0 + (PROMOTION_ISSUE * loop.blocks_n if loop.promote_steps else pace.compensation),
         shared_clocks=0.0,

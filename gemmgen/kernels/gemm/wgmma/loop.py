@@ -68,9 +68,10 @@ def warpgroup_loop(
     tile, cluster = mainloop.tile, mainloop.cluster
     skips_rows = spec.batch == "grouped" and mainloop.consumers > 1 and mainloop.schedule == "cooperative"
     pieces = mainloop.consumers if skips_rows and matrices[0].contiguous == "k" and cluster.n == 1 else 1
+    products = 2 if spec.dual else 1
     sides: tuple[tuple[Literal["A", "B"], Literal["m", "n"], Matrix, int, int, int], ...] = (
         ("A", "m", matrices[0], tile.m, cluster.n, pieces),
-        ("B", "n", matrices[1], tile.n, cluster.m, 1),
+        ("B", "n", matrices[1], products * tile.n, cluster.m, 1),
     )
     a, b = (
         WarpgroupOperand(
@@ -83,6 +84,7 @@ def warpgroup_loop(
             blocks=blocks,
             planes=planes,
             pieces=boxes,
+            sources=products if name == "B" else 1,
         )
         for (name, axis, matrix, extent, blocks, boxes), element_bytes, planes in zip(
             sides, multiplied.element_bytes, multiplied.planes, strict=True
@@ -94,7 +96,7 @@ def warpgroup_loop(
         tile_m=tile.m,
         tile_n=tile.n,
         tile_k=tile.k,
-        instruction_n=mainloop.instruction_n or tile.n,
+        instruction_n=mainloop.instruction_n or products * tile.n,
         stages=mainloop.stages,
         consumers=mainloop.consumers,
         ping_pong=mainloop.schedule == "ping_pong",
@@ -116,6 +118,7 @@ def warpgroup_loop(
         k_groups=2 if mainloop.schedule == "alternating" else 1,
         skips_rows=skips_rows,
         unroll=unroll_argument(mainloop.unroll),
+        products=products,
     )
     if mainloop.consumers > 1 and mainloop.min_blocks_per_sm == 1:
         shares = PRODUCER_REGISTERS[mainloop.consumers], CONSUMER_REGISTERS[mainloop.consumers]

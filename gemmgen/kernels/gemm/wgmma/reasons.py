@@ -26,6 +26,8 @@ DEFAULT_PROMOTION = 128
 COPY_ALIGNMENT = 16
 """Bytes that TMA wants addresses and strides to be multiples of."""
 LARGEST_BOX = 256
+LARGEST_INSTRUCTION = 256
+"""Columns of the result of a matrix instruction."""
 
 
 def wgmma_reasons(architecture: Architecture) -> Iterator[Reason]:
@@ -90,7 +92,7 @@ def shape_reasons(
     if tile.m % rows:
         need = f"a multiple of {rows}: {BLOCK_ROWS} rows for each group of consumers"
         yield Reason("tile_m", "mainloop.tile.m", str(tile.m), need)
-    if matrices[0].element_bytes == 1 and spec.storage.a in BYTE_INTEGERS and tile.n not in INTEGER_COLUMNS:
+    if matrices[0].element_bytes == 1 and spec.storage.a in BYTE_INTEGERS and not spec.dual and tile.n not in INTEGER_COLUMNS:
         yield Reason("tile_n", "mainloop.tile.n", str(tile.n), "8, 16, 24, 32 or a multiple of 16 for integers")
     sides = ((matrices[0], tile.m, mainloop.cluster.n, "m"), (matrices[1], tile.n, mainloop.cluster.m, "n"))
     for (matrix, extent, blocks, field), element_bytes in zip(sides, multiplied.element_bytes, strict=True):
@@ -116,9 +118,13 @@ def shape_reasons(
         yield Reason("unroll", "mainloop.unroll", str(mainloop.unroll), need, hint)
     if promotion % tile.k:
         yield Reason("promotion", "mainloop.promote_every", str(promotion), f"a multiple of tile.k, {tile.k}")
-    columns = mainloop.instruction_n
-    if columns is not None and (promotion != tile.k or tile.n % columns):
-        need = f"a divisor of tile.n, {tile.n}, and sums promoted after every stage, {tile.k} of k"
+    columns, multiplied_n = mainloop.instruction_n, (2 if spec.dual else 1) * tile.n
+    if (columns or multiplied_n) > LARGEST_INSTRUCTION:
+        most = LARGEST_INSTRUCTION
+        need = f"at most {most // 2} for dual: true: an instruction has the columns of both products, at most {most}"
+        yield Reason("dual", "mainloop.tile.n", str(tile.n), need)
+    if columns is not None and (promotion != tile.k or multiplied_n % columns):
+        need = f"a divisor of {'twice ' if spec.dual else ''}tile.n, {multiplied_n}, and sums promoted after every stage, {tile.k} of k"
         yield Reason("instruction_n", "mainloop.instruction_n", str(columns), need)
 
 

@@ -6,7 +6,7 @@ from gemmgen.core.elements import DataType
 from gemmgen.core.formulas import Formula
 from gemmgen.hardware import tensor_map as tma
 from gemmgen.kernels.epilogue.steps import Step
-from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
+from gemmgen.kernels.gemm.matrices import FLOAT_BYTES, factors_of, second_factor
 from gemmgen.kernels.gemm.sequence import (
     MAXIMUM_EXTENT,
     gemm_problem,
@@ -40,12 +40,14 @@ def wgmma_sequence(
     partial = isinstance(spec.decomposition, SplitKParallel)
     own, slices = slices_of(spec)
     map_a, map_b = (_factor_map(copied, matrix, box) for matrix, box in ((matrices[0], loop.a.box), (matrices[1], loop.b.box)))
+    second = second_factor(spec)
+    map_second = [] if second is None else [matrix_map(second, loop.b.box)]
     counts = counting_arguments(spec)
-    strides = [scalar for matrix in matrices[:2] for scalar in matrix.scalars if scalar.name == matrix.batch_stride]
-    maps: list[TensorMapArgument] = [map_a, map_b]
+    strides = [scalar for matrix in factors_of(matrices, second) for scalar in matrix.scalars if scalar.name == matrix.batch_stride]
+    maps: list[TensorMapArgument] = [map_a, map_b, *map_second]
     result: list[Argument] = [*problem.betas, problem.c, *matrices[2].scalars, *problem.epilogue]
     workspace_bytes = partials_bytes(spec, matrices, slices) if partial else Formula("0")
-    factors: list[Argument] = [*problem.extents, *counts, *problem.alphas, map_a, map_b, *strides, *problem.scales]
+    factors: list[Argument] = [*problem.extents, *counts, *problem.alphas, map_a, map_b, *map_second, *strides, *problem.scales]
     if partial:
         sums: DataType = "s32" if loop.accumulator == "int" else "f32"
         workspace = workspace_argument(sums, workspace_bytes, FLOAT_BYTES, "the partial products of all slices, one after the other")
@@ -88,6 +90,7 @@ def wgmma_sequence(
         *matrices[0].scalars,
         problem.b,
         *matrices[1].scalars,
+        *problem.second,
         *problem.scales,
         *result,
         *maps,

@@ -174,7 +174,8 @@ def coordinates(spec: GemmSpec) -> Sequence[float] | None:
 
 def _is_plain(request: GemmRequest) -> bool:
     """True if the request asks for nothing that other strategies, or kernels for it alone, do."""
-    plain = request.groups is None and request.weights is None and not request.block_scales and request.planes is None
+    plain = request.groups is None and request.second is None and request.weights is None and not request.block_scales
+    plain = plain and request.planes is None
     return plain and request.a.type == request.b.type and request.a.type in TYPES
 
 
