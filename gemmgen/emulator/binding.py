@@ -35,6 +35,7 @@ from gemmgen.emulator.textures import PlacedTexture
 
 if TYPE_CHECKING:
     from gemmgen.emulator.engines import Engines
+    from gemmgen.emulator.engines.tensor_loads import TensorLoads
     from gemmgen.emulator.engines.warpgroups import Warpgroups
     from gemmgen.emulator.in_flight import InFlight
 
@@ -78,6 +79,8 @@ class Binder:
         """The textures of the launch, by handle."""
         self.warpgroups: Warpgroups | None = None
         """The wgmma operations in flight; made with a machine whose program has any."""
+        self.tensor_loads: TensorLoads | None = None
+        """The registers that loads of tensor memory are about to write; made with a machine whose program has any."""
         self.make_engines: Callable[[], Engines] | None = None
         self.started_engines: Engines | None = None
         """The engines, once an instruction that needs them has been bound."""

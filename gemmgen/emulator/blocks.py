@@ -111,6 +111,8 @@ def is_warp_synchronous(instruction: Instruction) -> bool:
     """True if lanes of a warp wait for each other at this instruction."""
     if instruction.opcode in _WARP_SYNCHRONOUS:
         return True
+    if instruction.opcode == "tcgen05":
+        return instruction.has("aligned")
     if instruction.opcode == "barrier":
         return instruction.has("cluster") and instruction.has("aligned")
     return instruction.opcode == "bar" and instruction.has("warp")

@@ -38,7 +38,7 @@ def instructions_of(program: Program) -> Iterator[Instruction]:
 
 def written_by(inst: Instruction) -> tuple[str, ...]:
     """Names of the registers that an instruction may write."""
-    if not inst.operands or inst.opcode in _WITHOUT_RESULTS or isinstance(inst.operands[0], Address):
+    if not inst.operands or inst.opcode in _WITHOUT_RESULTS or isinstance(inst.operands[0], Address) or inst.modifiers[:1] == ("dealloc",):
         return ()
     return tuple(register.name for register in registers_of(inst.operands[0]))
 

@@ -221,8 +221,32 @@ class UnfinishedWgmma(EmulatorError):
     title = "wgmma never waited for"
 
 
+class TensorMemoryMisuse(EmulatorError):
+    """Tensor memory that is not allocated, not given back, or out of reach."""
+
+    title = "misused tensor memory"
+
+
+class TensorMemoryInFlight(EmulatorError):
+    """Tensor memory is touched while an operation in flight still reads or writes it."""
+
+    title = "tensor memory still in use"
+
+
+class TensorLoadInFlight(EmulatorError):
+    """A lane touched a register that a tcgen05.ld, not yet waited for, is going to write."""
+
+    title = "result of tcgen05.ld before its wait"
+
+
+class UnfinishedTensorOperation(EmulatorError):
+    """A block ended with a tcgen05 operation in flight."""
+
+    title = "tcgen05 operation never waited for"
+
+
 class InvalidMatrix(EmulatorError):
-    """A wgmma operand whose descriptor the PTX ISA gives no meaning, or that lies outside shared memory."""
+    """A wgmma or tcgen05 operand whose descriptor the PTX ISA gives no meaning, or that lies outside shared memory."""
 
     title = "invalid matrix operand"
 

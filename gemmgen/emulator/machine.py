@@ -18,6 +18,8 @@ from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.control import Control, Terminator
 from gemmgen.emulator.engines import Engines, PlacedMap
+from gemmgen.emulator.engines.tensor_loads import TensorLoads, loads_of
+from gemmgen.emulator.engines.tensor_memory import TensorWatch
 from gemmgen.emulator.engines.warpgroups import Warpgroups, meets_warpgroup, whole_groups
 from gemmgen.emulator.errors import Deadlock, DivergentWarp
 from gemmgen.emulator.geometry import WARP, Dim3, Geometry, Lanes
@@ -92,6 +94,8 @@ class Machine:
         if any(inst.opcode == "wgmma" for block in program.blocks for inst in block.body):
             self.binder.warpgroups = Warpgroups(geometry, self.registers, self.spaces.shared, program.blocks)
             self.spaces.shared.warpgroups = self.binder.warpgroups
+        if loads_of(program.blocks):
+            self.binder.tensor_loads = TensorLoads(geometry, self.registers, program.blocks)
         self.state = LaneState(geometry.lanes)
         self.control = Control(self.binder, self.state)
         self.scratch = fusion.Scratch(geometry.lanes)
@@ -101,6 +105,7 @@ class Machine:
         self.fuse = True
         self.bind_group = fusion.bind_group if arithmetic.is_real else bind_residue_group
         self.tracker: RegisterTracker | None = None
+        self.tensor_watch: TensorWatch | None = None
         self.maps: list[PlacedMap] = []
         """The tensor maps of the launch."""
         self.spaces.shared.describe = program.describe_shared
@@ -114,7 +119,14 @@ class Machine:
         engines = Engines(self.program, self.geometry, self.spaces, self.state)
         engines.maps = self.maps
         engines.claim_cluster = self.claim_cluster
+        engines.watch_tensor_memory(self.tensor_watch)
         return engines
+
+    def watch_tensor_memory(self, watch: TensorWatch | None) -> None:
+        """Another observer of tensor memory, or none."""
+        self.tensor_watch = watch
+        if self.binder.started_engines is not None:
+            self.binder.started_engines.watch_tensor_memory(watch)
 
     # -- binding -----------------------------------------------------------------------------------------------
 
@@ -129,6 +141,8 @@ class Machine:
                 operation = self.binder.guarded(piece, bind(piece, self.binder))
             if self.binder.warpgroups is not None:
                 operation = self.binder.warpgroups.follow(piece if isinstance(piece, list) else [piece], operation)
+            if self.binder.tensor_loads is not None:
+                operation = self.binder.tensor_loads.follow(piece if isinstance(piece, list) else [piece], operation)
             if self.tracker is not None:
                 operation = self.tracker.follow(piece if isinstance(piece, list) else [piece], operation)
             operations.append(operation)
@@ -167,6 +181,8 @@ class Machine:
         for frames in self.binder.frames.values():
             frames.clear(None)
         self.spaces.output.clear()
+        if self.binder.tensor_loads is not None:
+            self.binder.tensor_loads.clear()
         engines = self.binder.started_engines
         if engines is not None:
             engines.maps = self.maps
@@ -212,6 +228,8 @@ class Machine:
             self.tracker.clear(lanes)
         for frames in self.binder.frames.values():
             frames.clear(lanes)
+        if self.binder.tensor_loads is not None:
+            self.binder.tensor_loads.clear(lanes)
         if self.binder.started_engines is not None:
             self.binder.started_engines.clear(lanes)
         for observer in self.spaces.shared.observers:

@@ -1,4 +1,4 @@
-"""Matrix descriptors of wgmma: which 16-byte chunks of shared memory an operand lies in.
+"""Matrix descriptors of wgmma and tcgen05: which 16-byte chunks of shared memory an operand lies in.
 
 PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout". All layouts are made of chunks of 16 bytes, in groups of
 eight that lie 16, 32, 64 or 128 bytes apart (the mode). K-major, a chunk runs along k and a group down the rows; otherwise a
@@ -48,7 +48,26 @@ def decode(bits: int) -> MatrixDescriptor:
     return MatrixDescriptor(address, leading, stride, bits >> 49 & 7, bits >> 62 & 3)
 
 
-@lru_cache(maxsize=256)
+_TENSOR_MODES = {0: 0, 2: 1, 4: 2, 6: 3}
+"""Modes by the three bits that say so in a descriptor of tcgen05."""
+_TENSOR_VERSION = 1
+
+
+def decode_tensor(bits: int) -> tuple[MatrixDescriptor, str | None]:
+    """A descriptor of tcgen05 from its 64 bits, and the reason that it has no meaning, if it has none."""
+    layout, version = bits >> 61 & 7, bits >> 46 & 7
+    plain = decode(bits)._replace(mode=_TENSOR_MODES.get(layout, 0))
+    if version != _TENSOR_VERSION:
+        return plain, f"its bits 46 to 48 are {version:03b}, but have to be 001"
+    if layout not in _TENSOR_MODES:
+        known = "128-byte swizzle of 32-byte atoms, which is not implemented" if layout == 1 else "no layout"
+        return plain, f"its bits 61 to 63 are {layout}: {known}"
+    if bits >> 52 & 0x1FF:
+        return plain, "its bits 52 to 60 have to be zero"
+    return plain, None
+
+
+@lru_cache(maxsize=1024)
 def chunks(descriptor: MatrixDescriptor, rows: int, row_chunks: int, k_major: bool) -> np.ndarray:
     """Addresses of the chunks of an operand of `rows` rows, after the swizzle.
 

@@ -8,6 +8,7 @@ from emulator.engines import test_hazard_pairs
 from emulator.engines.hazard_pairs import PAIRS
 
 import gemmgen.emulator.interleavings
+from gemmgen import emulator
 from gemmgen.emulator.errors import BadLaunch, EmulatorError, NoFieldMeaning, ParseError, UnknownInstruction
 from gemmgen.emulator.hazards.report import HazardError
 from gemmgen.emulator.instructions import forms, opcodes
@@ -26,8 +27,15 @@ def program(name):
 generator, hazards = program("instructions"), program("hazards")
 NO_HAZARDS = {HazardError, ParseError, UnknownInstruction, BadLaunch, NoFieldMeaning}
 """Errors of programs and launches themselves."""
-ELSEWHERE = {gemmgen.emulator.interleavings.ScheduleDependent: "tests/emulator/hazards/test_schedules.py"}
-"""Kinds that several launches together find."""
+_TENSOR_MEMORY = (
+    *(emulator.MissingTensorFence, emulator.TensorRace, emulator.TensorLoadInFlight),
+    *(emulator.TensorMemoryInFlight, emulator.TensorMemoryMisuse, emulator.UnfinishedTensorOperation),
+)
+ELSEWHERE = {
+    gemmgen.emulator.interleavings.ScheduleDependent: "tests/emulator/hazards/test_schedules.py",
+    **dict.fromkeys(_TENSOR_MEMORY, "tests/emulator/hazards/test_tensor_memory.py"),
+}
+"""Kinds that several launches together find, and those of tensor memory."""
 
 
 def test_the_table_of_instructions_is_current():

@@ -9,7 +9,7 @@ _BY_OPCODE = {
     "barrier": "bar barrier",
     "fence": "membar fence",
     "warp exchange": "shfl vote match redux elect activemask",
-    "mma": "mma wmma wgmma",
+    "mma": "mma wmma wgmma tcgen05",
     "conversion": "cvt cvt.pack",
     "move": "mov cvta isspacep movmatrix",
     "compare and select": "setp set selp slct testp",

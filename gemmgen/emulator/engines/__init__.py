@@ -12,6 +12,7 @@ from gemmgen.emulator.engines.boxes import PlacedMap
 from gemmgen.emulator.engines.clusters import Clusters
 from gemmgen.emulator.engines.copies import Copy, CopyEngine
 from gemmgen.emulator.engines.registers import RegisterPool
+from gemmgen.emulator.engines.tensor_memory import TensorMemory, TensorWatch
 from gemmgen.emulator.errors import Deadlock
 from gemmgen.emulator.geometry import Dim3, Geometry, Lanes
 from gemmgen.emulator.lane_state import PARKED, LaneState
@@ -39,11 +40,30 @@ class Engines:
         shared.async_proxy = self.proxy
         shared.clusters = self.clusters
         self._seen = -1
+        self.tensor_watch: TensorWatch | None = None
+        """Observes tensor memory, where somebody looks for hazards."""
+        self._tensor_memory: TensorMemory | None = None
         self.claim_cluster: Callable[[], Dim3 | None] = lambda: None
         """Cancels the launch of the next cluster, and gives the coordinates of its first block; None if all have started."""
 
+    @property
+    def tensor_memory(self) -> TensorMemory:
+        """The tensor memory, made by the first instruction that uses it."""
+        if self._tensor_memory is None:
+            self._tensor_memory = TensorMemory(self.geometry, self.proxy, self.barriers, self.copies)
+            self.watch_tensor_memory(self.tensor_watch)
+        return self._tensor_memory
+
+    def watch_tensor_memory(self, watch: TensorWatch | None) -> None:
+        """Another observer of tensor memory, or none."""
+        self.tensor_watch = watch
+        if self._tensor_memory is not None:
+            self._tensor_memory.watch = watch
+
     def clear(self, lanes: Lanes | None = None) -> None:
         """Fresh blocks (None: all of the wave)."""
+        if self._tensor_memory is not None:
+            self._tensor_memory.clear(lanes)
         self.clusters.clear(lanes)
         self.registers.clear(lanes)
         self._seen = -1
@@ -63,6 +83,8 @@ class Engines:
         places = np.unique(lanes // self.geometry.stride)
         ended = [place for place in places.tolist() if self.state.ended(self.geometry.lanes_at(np.array([place]))).all()]
         if ended:
+            if self._tensor_memory is not None:
+                self._tensor_memory.blocks_ended(ended)
             self.copies.blocks_ended(ended)
             self.registers.blocks_ended(ended)
             for observer in self.proxy.shared.observers:

@@ -146,6 +146,20 @@ class Barriers:
         self.events += 1
         return states
 
+    def arrive_from_engine(self, inst: Instruction, barrier: Barrier, lanes: Lanes) -> None:
+        """One arrival by an engine for these lanes, whose own accesses it does not publish."""
+        if not barrier.pending:
+            self.fail(
+                f"{self.describe(barrier)} gets an arrival more than its count of {barrier.expected} in phase {barrier.phase}, which only "
+                f"waits for {barrier.owed} bytes",
+                inst,
+                lanes,
+                barrier,
+            )
+        barrier.pending -= 1
+        self.events += 1
+        self._advance(barrier)
+
     def expect(self, inst: Instruction, barrier: Barrier, lanes: Lanes, sizes: np.ndarray) -> None:
         """Lanes announce bytes that the current phase is to wait for."""
         barrier.owed += int(sizes.sum())

@@ -331,12 +331,12 @@ class Warpgroups:
         return Operation(follow_full, follow_some)
 
     def _use(self, inst: Instruction) -> _Use | None:
-        reads, writes = _accesses(inst)
+        reads, writes = accesses_of(inst)
         read_rows = tuple(self._rows[name] for name in dict.fromkeys(reads) if name in self._rows)
         written_rows = tuple(self._rows[name] for name in dict.fromkeys(writes) if name in self._rows)
         if not read_rows and not written_rows:
             return None
-        return _Use(inst, read_rows, written_rows, _is_move(inst) and bool(read_rows) and bool(written_rows))
+        return _Use(inst, read_rows, written_rows, is_move(inst) and bool(read_rows) and bool(written_rows))
 
     def _before(self, uses: Sequence[_Use], lanes: Lanes) -> Lanes:
         """Called before instructions that use followed registers; returns the lanes for which they are to be executed."""
@@ -352,7 +352,7 @@ class Warpgroups:
                 moved = self._check_reads(use, acting)
                 if moved is not None:
                     lanes = lanes[~moved[lanes]]
-            if self.report is not None and not _is_move(inst):
+            if self.report is not None and not is_move(inst):
                 for row in (*use.reads, *use.writes):
                     self._touch(row, acting, inst)
             elif self.report is not None and use.is_copy:
@@ -473,14 +473,27 @@ class Warpgroups:
 
 def _followed(blocks: Sequence[BasicBlock]) -> dict[str, Register]:
     """The registers that operations use, and those that moves connect with accumulators."""
-    found: dict[str, Register] = {}
-    moves: list[tuple[Register, Register]] = []
-    for block in blocks:
-        for inst in block.body:
-            if inst.opcode == "wgmma" and inst.has("mma_async"):
-                found |= {r.name: r for operand in inst.operands[:2] for r in registers_of(operand) if r.type != "b64"}
-            elif _is_move(inst) and isinstance(inst.operands[1], Register) and isinstance(inst.operands[0], Register):
-                moves.append((inst.operands[0], inst.operands[1]))
+    found = {
+        r.name: r
+        for block in blocks
+        for inst in block.body
+        if inst.opcode == "wgmma" and inst.has("mma_async")
+        for operand in inst.operands[:2]
+        for r in registers_of(operand)
+        if r.type != "b64"
+    }
+    return connected(blocks, found)
+
+
+def connected(blocks: Sequence[BasicBlock], found: dict[str, Register]) -> dict[str, Register]:
+    """Registers, and all others that moves connect with them."""
+    found = dict(found)
+    moves = [
+        (inst.operands[0], inst.operands[1])
+        for block in blocks
+        for inst in block.body
+        if is_move(inst) and isinstance(inst.operands[0], Register) and isinstance(inst.operands[1], Register)
+    ]
     grew = True
     while grew:
         grew = False
@@ -492,13 +505,18 @@ def _followed(blocks: Sequence[BasicBlock]) -> dict[str, Register]:
     return found
 
 
-def _is_move(inst: Instruction) -> bool:
+def is_move(inst: Instruction) -> bool:
+    """True if an instruction may copy one register to another."""
     return inst.opcode == "mov" and len(inst.operands) == 2 and isinstance(inst.operands[0], Register)
 
 
-def _accesses(inst: Instruction) -> tuple[list[str], list[str]]:
+def accesses_of(inst: Instruction) -> tuple[list[str], list[str]]:
     """Names of the registers that an instruction reads and writes."""
-    stores = inst.opcode in ("st", "red", "stmatrix") or (bool(inst.operands) and isinstance(inst.operands[0], Address))
+    stores = (
+        inst.opcode in ("st", "red", "stmatrix")
+        or inst.modifiers[:1] == ("dealloc",)
+        or (bool(inst.operands) and isinstance(inst.operands[0], Address))
+    )
     operands = inst.operands
     reads = [r.name for operand in (operands if stores else operands[1:]) for r in registers_of(operand)]
     writes = [] if stores else [r.name for operand in operands[:1] for r in registers_of(operand)]

@@ -41,6 +41,7 @@ from gemmgen.emulator.hazards.report import (
 )
 from gemmgen.emulator.hazards.shadow import GUARD, UNWRITTEN, WATCHED, Records, Shadow
 from gemmgen.emulator.hazards.sites import Site, granules, has_parts_of_blocks, site_of
+from gemmgen.emulator.hazards.tensor_memory import TensorRules
 from gemmgen.emulator.hazards.undefined import UndefinedRegisters, tainted_by
 from gemmgen.emulator.instructions.warp import from_inactive_lanes, member_mask_operand, value_at
 from gemmgen.emulator.lane_state import EXITED
@@ -105,6 +106,8 @@ class HazardDetector(Observer):
         """The CUDA text of instructions of earlier launches, by their identity."""
         self.proxies = ProxyRules(self)
         """Watches engines; a separate observer, called after this one."""
+        self.tensor_memory = TensorRules(self.proxies)
+        """Watches tensor memory."""
 
     @property
     def shared_shadow(self) -> Shadow | None:

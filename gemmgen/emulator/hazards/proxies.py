@@ -16,7 +16,7 @@ writes of the copies of that phase. The barrier of a cluster does the same for a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -51,7 +51,7 @@ _MOST_ACQUIRES = 4
 
 
 @dataclass(slots=True)
-class _Fence:
+class Fence:
     """One execution of a proxy fence, and the clocks of its lanes."""
 
     lanes: Lanes
@@ -125,7 +125,9 @@ class ProxyRules(Observer):
         self._sites: dict[tuple[int, str], Site] = {}
         self._streams: dict[tuple[str, int], int] = {}
         instructions = [inst for block in detector.program.blocks for inst in block.body]
-        engines = ("wgmma", "clusterlaunchcontrol")
+        self.tensor_fence: Callable[[Instruction, Lanes], None] | None = None
+        """Told of the fences of tcgen05."""
+        engines = ("wgmma", "tcgen05", "clusterlaunchcontrol")
         self._concerned = any(inst.opcode in engines or (inst.opcode == "cp" and inst.has("bulk")) for inst in instructions)
 
     def of_worker(self) -> ProxyRules:
@@ -140,8 +142,8 @@ class ProxyRules(Observer):
                 self.order.new_stream(name)
         self._stores: dict[int, deque[int]] = {}
         self._generic = np.zeros(len(spaces.shared.data) // CHUNK if self._concerned else 0, np.int64)
-        self._fences: deque[_Fence] = deque(maxlen=_MOST_FENCES)
-        self._acquires: dict[tuple[int, int], deque[_Fence]] = {}
+        self._fences: deque[Fence] = deque(maxlen=_MOST_FENCES)
+        self._acquires: dict[tuple[int, int], deque[Fence]] = {}
         self._inits: dict[int, _Initialised] = {}
         self._arrived: dict[int, int] = {}
         self._completed: dict[int, int] = {}
@@ -303,28 +305,36 @@ class ProxyRules(Observer):
                 self.waited.update(blocks.tolist())
                 self.order.learn(who, self.order.clock_of({self.order.first_stream: self.order.time}))
             return
+        if instruction.opcode == "tcgen05":
+            if self.tensor_fence is not None:
+                self.tensor_fence(instruction, np.arange(self.geometry.lanes) if lanes is None else lanes)
+            return
         covers = _covered(instruction)
         if not covers:
             return
         self._fences.appendleft(self._fence(np.arange(self.geometry.lanes) if lanes is None else lanes, covers))
 
-    def _fence(self, lanes: Lanes, covers: frozenset[str]) -> _Fence:
+    def fence_of(self, lanes: Lanes) -> Fence:
+        """A fence that orders no memory between threads and engines."""
+        return self._fence(lanes, frozenset())
+
+    def _fence(self, lanes: Lanes, covers: frozenset[str]) -> Fence:
         """A fence that lanes execute now."""
         order = self.order
         rows = None
         if order.matrix is not None:
             rows = order.matrix[lanes // order.group, lanes % order.group].copy()
-        found = _Fence(lanes.copy(), order.threads[lanes], order.time, order.base[lanes], order.known[lanes], rows, covers)
+        found = Fence(lanes.copy(), order.threads[lanes], order.time, order.base[lanes], order.known[lanes], rows, covers)
         order.time += 1
         return found
 
     # -- proxy fences ------------------------------------------------------------------------------------------
 
-    def _covering(self, what: str) -> Iterator[_Fence]:
+    def _covering(self, what: str) -> Iterator[Fence]:
         """Fences that order a kind of memory for engines, the latest first."""
         return (fence for fence in self._fences if what in fence.covers)
 
-    def _fenced(self, issuer: int, threads: np.ndarray, times: np.ndarray, fences: Iterable[_Fence]) -> np.ndarray:
+    def _fenced(self, issuer: int, threads: np.ndarray, times: np.ndarray, fences: Iterable[Fence]) -> np.ndarray:
         """Writes among these (by thread and time) that have one of the fences between them and the present operation of lane `issuer`."""
         fine = np.zeros(len(threads), np.bool_)
         for fence in fences:
@@ -339,20 +349,20 @@ class ProxyRules(Observer):
                 for position in self._candidates(fence, issuer):
                     thread = int(fence.threads[position])
                     if self.order.ordered(np.array([issuer]), np.array([thread]), np.array([fence.time]))[0]:
-                        fine[left] |= self._knew(fence, position, threads[left], times[left])
+                        fine[left] |= self.knew(fence, position, threads[left], times[left])
             if fine.all():
                 break
         return fine
 
     @staticmethod
-    def _candidates(fence: _Fence, issuer: int) -> list[int]:
+    def _candidates(fence: Fence, issuer: int) -> list[int]:
         """Positions of the lanes whose fence may cover the writes of others: all if they are few."""
         if len(fence.lanes) <= _WARPS:
             return list(range(len(fence.lanes)))
         mine = np.flatnonzero(fence.lanes == issuer).tolist()
         return [*mine, *(position for position in (0, len(fence.lanes) - 1) if position not in mine)]
 
-    def _knew(self, fence: _Fence, position: int, threads: np.ndarray, times: np.ndarray) -> np.ndarray:
+    def knew(self, fence: Fence, position: int, threads: np.ndarray, times: np.ndarray) -> np.ndarray:
         """Writes that a lane knew when it executed a fence."""
         order, stride = self.order, self.geometry.stride
         mine = int(fence.threads[position])
@@ -455,6 +465,21 @@ class ProxyRules(Observer):
             self._generic[access.chunks] = 0
             place = int(access.chunks[0]) * CHUNK // self.shared.stride
             self._landed.append(_Landed(place, site, granules, packed))
+
+    def products_ended(self, lane: int, accesses: Sequence[AsyncAccess], barriers: Sequence[Barrier], clock: int) -> tuple[int, int]:
+        """Operations of tcgen05 that a lane has issued have read shared memory, as barriers are to tell, together with a clock; returns the
+        number of their stream and the time."""
+        stream, time = (
+            self._stream("tensor", lane, f"the tcgen05 operations of {self.geometry.describe(np.array([lane]))}"),
+            self.order.time,
+        )
+        for access in accesses:
+            self._shadow.note(self._site(access.instruction, "load"), self._granules(access.chunks), stream)
+        for barrier in barriers:
+            self._learn_by_barrier(barrier.offset, {stream: time})
+            self._arrived[barrier.offset] = self.order.clocks.join_all([self._arrived[barrier.offset], clock])
+        self.order.time += 1
+        return stream, time
 
     def words_arrived(self, instruction: Instruction, offsets: np.ndarray, width: int, barrier: Barrier) -> None:
         stream = self._stream("barrier", barrier.offset, f"the stores that complete on {_address(barrier, self.shared.stride)}")
@@ -629,7 +654,7 @@ def _covered(instruction: Instruction) -> frozenset[str]:
 
 
 def _doing(inst: Instruction) -> str:
-    return "wgmma" if inst.opcode == "wgmma" else "an asynchronous copy"
+    return "wgmma" if inst.opcode == "wgmma" else f"tcgen05.{inst.modifiers[0]}" if inst.opcode == "tcgen05" else "an asynchronous copy"
 
 
 def _address(barrier: Barrier, stride: int) -> str:

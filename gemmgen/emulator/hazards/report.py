@@ -172,6 +172,23 @@ class EarlyWarpgroupFence(HazardError):
     hint = 'an empty asm volatile with the registers as operands ("+f", "+r") right before the fence keeps accesses before it'
 
 
+class TensorRace(HazardError):
+    """Two accesses to the same cells of tensor memory, at least one of which writes, and no order between them."""
+
+    title = "race in tensor memory"
+    hint = (
+        "products: tcgen05.commit to a barrier that the other thread waits at; loads and stores: tcgen05.wait::ld or ::st, then an arrival "
+        "that the other thread waits for"
+    )
+
+
+class MissingTensorFence(TensorRace):
+    """Accesses of different threads to tensor memory are synchronized without the fences of tcgen05."""
+
+    title = "missing tcgen05 fence"
+    hint = "tcgen05.fence::before_thread_sync before the arrival or barrier, tcgen05.fence::after_thread_sync behind the wait or barrier"
+
+
 class MissingProxyFence(HazardError):
     """An engine reads or overwrites writes of threads, and no proxy fence lies in between."""
 

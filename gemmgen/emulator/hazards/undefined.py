@@ -52,7 +52,7 @@ def results_of(inst: Instruction) -> tuple[str, ...]:
     """The registers that an instruction writes."""
     if not inst.operands or inst.opcode in _NO_RESULT or isinstance(inst.operands[0], Address):
         return ()
-    if inst.opcode in ("bar", "barrier") and not inst.has("red"):
+    if (inst.opcode in ("bar", "barrier") and not inst.has("red")) or inst.modifiers[:1] == ("dealloc",):
         return ()
     return tuple(register.name for register in registers_of(inst.operands[0]))
 

@@ -32,6 +32,8 @@ for _concern in (
     "tensor_maps",
     "texture",
     "video",
+    "tensor_memory",
+    "tensor_product",
     "warp",
     "wgmma",
     "wmma",

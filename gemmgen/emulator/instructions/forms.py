@@ -14,6 +14,9 @@ _SHAPES = "m8n8k16 m8n8k32 m16n8k4 m16n8k8 m16n8k16 m16n8k32 m16n8k64"
 _KINDS = "kind::f8f6f4 kind::mxf8f6f4 kind::mxf4 kind::mxf4nvf4"
 _SCALE_VECTORS = "scale_vec::1X scale_vec::2X scale_vec::4X"
 _WARPGROUP_SHAPES = " ".join(f"m64n{n}k{k}" for n in range(8, 257, 8) for k in (8, 16, 32))
+_TENSOR_KINDS = "kind::f16 kind::tf32 kind::i8 kind::f8f6f4 kind::mxf8f6f4 kind::mxf4 kind::mxf4nvf4"
+_COLLECTORS = " ".join(f"collector::a::{use}" for use in ("fill", "use", "lastuse", "discard"))
+_TENSOR_COPIES = "128x256b 128x128b 64x128b 32x128b warpx4 warpx2::02_13 warpx2::01_23"
 _ORDER = "weak volatile mmio relaxed acquire release acq_rel sc cta cluster gpu sys"
 
 _FORMS = {
@@ -65,6 +68,10 @@ _FORMS = {
     "mma": f"sync aligned {_SHAPES} row col satfinite s4 u4 tf32 e4m3 e5m2 e3m2 e2m3 e2m1 {_KINDS} "
     f"block_scale {_SCALE_VECTORS} ue8m0 ue4m3",
     "wgmma": f"sync aligned fence commit_group wait_group mma_async satfinite tf32 e4m3 e5m2 {_WARPGROUP_SHAPES}",
+    "tcgen05": "alloc dealloc relinquish_alloc_permit fence::before_thread_sync fence::after_thread_sync wait::ld wait::st commit ld st cp "
+    "shift down mma sync aligned shared::cta shared::cluster multicast::cluster mbarrier::arrive::one cta_group::1 cta_group::2 "
+    f"{_TENSOR_KINDS} {_COLLECTORS} {_TENSOR_COPIES} block_scale block16 block32 {_SCALE_VECTORS} 32x32b 16x32bx2 16x64b 16x128b 16x256b "
+    f"pack::16b unpack::16b {' '.join(f'x{1 << i}' for i in range(8))}",
     "movmatrix": "sync aligned m8n8 trans",
     "cp": "async ca cg shared shared::cta shared::cluster global commit_group wait_group wait_all mbarrier arrive noinc bulk bulk_group "
     "mbarrier::complete_tx::bytes multicast::cluster tensor 1d 2d 3d 4d 5d tile im2col im2col_no_offs prefetch L2 reduce read cp_mask "

@@ -115,7 +115,7 @@ def _check_load(inst: Instruction) -> None:
         raise UnknownInstruction(f"{inst.opcode} in a form that is not implemented", instruction=inst)
 
 
-def _widened(rows: np.ndarray, bits: int) -> np.ndarray:
+def widened(rows: np.ndarray, bits: int) -> np.ndarray:
     """Rows of 16 bytes [..., 16] that begin with 16 elements of 6 or 4 bits: their elements as bytes."""
     if bits == 4:
         packed = np.repeat(rows[..., :8], 2, axis=-1)
@@ -140,7 +140,7 @@ def load_bytes(inst: Instruction, binder: Binder) -> Operation:
     def run(lanes: Lanes | None) -> None:
         elements = units[ROW_BYTES].take(rows.index(lanes)).view(np.uint8).reshape(-1, ROW_BYTES)
         if bits is not None:
-            elements = _widened(elements, bits)
+            elements = widened(elements, bits)
         if wide:
             # [matrix, row, column] to a register for each half of the columns, whose lanes go down the columns by four rows.
             square = elements.reshape(-1, matrices // 2, 4, 4, 2, 8)

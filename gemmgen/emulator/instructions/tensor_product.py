@@ -1,0 +1,407 @@
+"""tcgen05.mma: matrix products of single blocks and of pairs, with D, and possibly A and the scales, in tensor memory.
+
+PTX ISA, "TensorCore 5th Generation Family Instructions: tcgen05.mma", with its instruction descriptor; layouts of D as in CuTe's
+`mma_traits_sm100_frag.hpp`. A row of A or B has 32 bytes for each instruction. Elements of D take a column each, of A in tensor memory as
+many bits as they have. A scale of row i lies in lane i mod 32, column i div 32, in every quarter of the lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+
+from gemmgen.emulator import residue_products, tensor_core
+from gemmgen.emulator.binding import Binder, Source
+from gemmgen.emulator.engines.async_proxy import CHUNK
+from gemmgen.emulator.engines.tensor_memory import LANES, QUARTER, Cells, TensorOperation, pair_of
+from gemmgen.emulator.errors import InvalidMatrix, UnknownInstruction
+from gemmgen.emulator.geometry import Lanes
+from gemmgen.emulator.instructions.matrix import widened
+from gemmgen.emulator.instructions.registry import instruction
+from gemmgen.emulator.instructions.tensor_memory import SharedOperand, failing
+from gemmgen.emulator.instructions.warp import by_lanes, value_at
+from gemmgen.emulator.operation import Operation
+from gemmgen.emulator.ptx.syntax import Address, Instruction, Integer, Negated, Operand, Vector
+from gemmgen.emulator.transfers import AsyncAccess
+
+_ROW_BYTES = 32
+_ROW_WORDS = _ROW_BYTES // 4
+_FLOATS8 = {0: "e4m3", 1: "e5m2", 3: "e2m3", 4: "e3m2", 5: "e2m1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of tcgen05.mma: the types by their codes in the instruction descriptor."""
+
+    factors: dict[int, str]
+    sums: dict[int, str]
+    depth: int
+    scale_vectors: tuple[int, ...] = ()
+    """Numbers of scales that a row may have for each instruction; none without block scales."""
+
+    @property
+    def scaled(self) -> bool:
+        """True with block scales."""
+        return bool(self.scale_vectors)
+
+
+_KINDS = {
+    "kind::f16": Kind({0: "f16", 1: "bf16"}, {0: "f16", 1: "f32"}, 16),
+    "kind::tf32": Kind({2: "tf32"}, {1: "f32"}, 8),
+    "kind::i8": Kind({0: "u8", 1: "s8"}, {2: "s32"}, 32),
+    "kind::f8f6f4": Kind(_FLOATS8, {0: "f16", 1: "f32"}, 32),
+    "kind::mxf8f6f4": Kind(_FLOATS8, {}, 32, (1,)),
+    "kind::mxf4": Kind({1: "e2m1"}, {}, 64, (2,)),
+    "kind::mxf4nvf4": Kind({1: "e2m1"}, {}, 64, (2, 4)),
+}
+_ELEMENT_BYTES = {"f16": 2, "bf16": 2, "tf32": 4}
+_DTYPES = {"f16": np.uint16, "bf16": np.uint16, "tf32": np.uint32, "s8": np.int8}
+_NARROW_BITS = {"e2m3": 6, "e3m2": 6, "e2m1": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """An instruction descriptor taken apart."""
+
+    m: int
+    n: int
+    a: str
+    b: str
+    sums: str
+    negated: bool
+    major: tuple[bool, bool]
+    """A and B: True if not K-major."""
+    saturates: bool
+    scale_ids: tuple[int, int]
+    scale_type: str
+
+
+def decode(bits: int, kind: Kind, pair: bool) -> tuple[Form, str | None]:
+    """An instruction descriptor, and the reason that it has no meaning, if it has none."""
+    a, b = kind.factors.get(bits >> 7 & 7), kind.factors.get(bits >> 10 & 7)
+    sums = "f32" if kind.scaled else kind.sums.get(bits >> 4 & 3)
+    n, m = (bits >> 17 & 0x3F) << 3, (bits >> 24 & 0x1F) << 4
+    if kind.scaled:
+        ids, scale_type = (bits >> 29 & 3, bits >> 4 & 3), "ue8m0" if bits >> 23 & 1 else "ue4m3"
+    else:
+        ids, scale_type = (0, 0), ""
+    negated = (bits >> 13 & 1) != (bits >> 14 & 1)
+    form = Form(
+        m, n, a or "", b or "", sums or "", negated, (bool(bits >> 15 & 1), bool(bits >> 16 & 1)), bool(bits >> 3 & 1), ids, scale_type
+    )
+    return form, _problem(bits, form, kind, pair)
+
+
+def _problem(bits: int, form: Form, kind: Kind, pair: bool) -> str | None:
+    if not form.a or not form.b or not form.sums or (form.sums == "f16" and "bf16" in (form.a, form.b)):
+        return "it has no types of this kind"
+    integers = form.sums == "s32"
+    if bits >> 2 & 1:
+        return "sparse products are not implemented"
+    if (form.saturates and not integers) or (integers and bits >> 13 & 3):
+        return "saturation is for integers, negation for the others"
+    if any(form.major) and (kind.depth == 64 or (form.major[0] and form.a in _NARROW_BITS) or (form.major[1] and form.b in _NARROW_BITS)):
+        return "types below 8 bits are K-major"
+    if not kind.scaled and (bits >> 6 & 1 or bits >> 23 & 1 or bits >> 29):
+        return "bits that have to be zero are set"
+    rows = (128, 256) if pair else (128,) if kind.scaled else (64, 128)
+    step = 16 if pair or (form.m == 128 and not kind.scaled) else 8
+    good = form.n % step == 0 and step <= form.n <= 256
+    if integers and not pair and form.n > 32:
+        good = good and form.n % 16 == 0
+    if form.m not in rows or not good:
+        allowed = " or ".join(map(str, rows))
+        return f"m = {form.m} and n = {form.n}; m is {allowed}, n a multiple of {step} up to 256"
+    return None
+
+
+@instruction("tcgen05", when=lambda inst: inst.modifiers[0] == "mma")
+def multiply(inst: Instruction, binder: Binder) -> Operation:
+    """Starts D = A B + D; hints for the collector have no effect."""
+    return by_lanes(binder, _Product(inst, binder).start)
+
+
+class _Product:
+    """One tcgen05.mma: its operands and its arithmetic."""
+
+    def __init__(self, inst: Instruction, binder: Binder) -> None:
+        self.inst, self.binder = inst, binder
+        self.memory = binder.engines.tensor_memory
+        name = inst.first_of(tuple(_KINDS))
+        if name is None or inst.has("sp") or inst.has("ws"):
+            raise UnknownInstruction("tcgen05.mma in a form that is not implemented", instruction=inst)
+        self.kind, self.pair = _KINDS[name], inst.has("cta_group::2")
+        self.scales = self._scale_vector(name)
+        d, a, b, form, *rest = inst.operands
+        self.d = binder.addresses(inst, d)[1]
+        self.a_in_memory = isinstance(a, Address)
+        self.a_address = binder.addresses(inst, a)[1] if self.a_in_memory else None
+        self.operands = (
+            None if self.a_in_memory else SharedOperand(inst, binder, a, "operand A"),
+            SharedOperand(inst, binder, b, "operand B"),
+        )
+        self.form = binder.source(inst, form, "u32")
+        scale_addresses = [rest.pop(0), rest.pop(0)] if self.kind.scaled and len(rest) >= 2 else []
+        self.scale_addresses = [binder.addresses(inst, operand)[1] for operand in scale_addresses]
+        masks = rest.pop(0) if rest and isinstance(rest[0], Vector) else Vector(())
+        self.masks = [binder.source(inst, word, "u32") for word in masks.elements] if isinstance(masks, Vector) else []
+        if len(self.masks) not in (0, 8 if self.pair else 4) or not rest or len(rest) > 2:
+            raise UnknownInstruction("tcgen05.mma with operands that are not understood", instruction=inst)
+        self.accumulates = self._predicate(rest[0])
+        shift = rest[1] if len(rest) == 2 else Integer(0)
+        if not isinstance(shift, Integer) or not 0 <= shift.value <= 15 or (shift.value and name not in ("kind::f16", "kind::tf32")):
+            raise UnknownInstruction("scale-input-d is a constant from 0 to 15, for kinds f16 and tf32", instruction=inst)
+        self.shift = shift.value
+        self.units = binder.spaces.shared.units[CHUNK]
+
+    def _scale_vector(self, name: str) -> int:
+        """Scales of a row of A, or a column of B, for each instruction."""
+        if not self.kind.scaled:
+            return 0
+        words = {
+            "scale_vec::1X": 1,
+            "scale_vec::2X": 2,
+            "scale_vec::4X": 4,
+            "block32": self.kind.depth // 32,
+            "block16": self.kind.depth // 16,
+        }
+        given = self.inst.first_of(tuple(words))
+        found = words[given] if given is not None else self.kind.scale_vectors[0] if name != "kind::mxf4nvf4" else 0
+        if not self.inst.has("block_scale") or found not in self.kind.scale_vectors:
+            raise UnknownInstruction(f"{name} takes .block_scale with a number of scales that goes with it", instruction=self.inst)
+        return found
+
+    def _predicate(self, operand: Operand) -> tuple[Source, bool]:
+        negated = isinstance(operand, Negated)
+        register = operand.register if isinstance(operand, Negated) else operand
+        return self.binder.source(self.inst, register, "pred"), negated
+
+    def _fail(self, message: str, lane: int) -> NoReturn:
+        self.binder.fail(InvalidMatrix, message, self.inst, np.array([lane]))
+
+    # -- issuing -------------------------------------------------------------------------------------------------
+
+    def start(self, lanes: Lanes) -> None:
+        """Each lane issues the instruction."""
+        for lane in lanes.tolist():
+            self._issue(lane)
+
+    def _one(self, source: Source, lane: int) -> int:
+        return int(value_at(source, np.array([lane]))[0])
+
+    def _issue(self, lane: int) -> None:
+        inst, who, stride = self.inst, np.array([lane]), self.binder.geometry.stride
+        places = pair_of(inst, self.binder.geometry, lane // stride, failing(inst, self.binder, who))
+        bits = self._one(self.form, lane)
+        form, problem = decode(bits, self.kind, self.pair)
+        if problem is not None:
+            self._fail(f"the instruction descriptor 0x{bits:08x}: {problem}", lane)
+        self.binder.require_real(inst, form.sums != "f32" or self.kind.scaled or bool(self.shift))
+        predicate, negated = self.accumulates
+        accumulates = bool(value_at(predicate, who)[0]) != negated
+        layout = _Sums(form, places)
+        address = int(self.d(who)[0])
+        writes = [self._cells(lane, place, address, layout.extent, layout.bases) for place in places]
+        reads: list[Cells] = list(writes) if accumulates else []
+        begun: list[AsyncAccess] = []
+        a_cells: list[Cells] = []
+        if self.a_address is not None:
+            if form.major[0]:
+                self._fail("A in tensor memory is K-major", lane)
+            a_cells = [
+                self._cells(lane, place, int(self.a_address(who)[0]), (layout.extent[0], _ROW_WORDS), layout.bases) for place in places
+            ]
+            reads += a_cells
+            load_a = self._from_tensor_memory(a_cells, layout, form)
+        else:
+            load_a = self._from_shared(lane, places, form.m // len(places), 0, form, begun)
+        load_b = self._from_shared(lane, places, form.n // len(places), 1, form, begun)
+        scale_cells = self._scale_cells(lane, places, form, who)
+        reads += [cells for side in scale_cells for cells in side]
+        mask = self._output_mask(who, len(places))
+        self._check_scales(form, lane)
+
+        def run() -> None:
+            for cells in (*a_cells, *(writes if accumulates else ())):
+                self.memory.check_written(inst, who, cells, layout.used if cells in writes else layout.used_rows)
+            if accumulates:
+                sums = layout.gather([self.memory.data[cells.index] for cells in writes])
+            else:
+                sums = np.zeros((form.m, form.n), np.uint32)
+            results = self._step(form, load_a(), load_b(), sums, self._load_scales(form, scale_cells, who))
+            for cells, values, lanes in zip(writes, layout.scatter(results), mask, strict=True):
+                self._write(cells, values, layout.lanes_used, lanes)
+
+        self.memory.issue(TensorOperation(inst, lane, reads, writes, begun, run))
+
+    def _cells(self, lane: int, place: int, address: int, extent: tuple[int, int], bases: Sequence[int]) -> Cells:
+        return self.memory.cells(self.inst, np.array([lane]), place, address, extent, bases)
+
+    def _output_mask(self, who: Lanes, places: int) -> list[np.ndarray | None]:
+        """Lanes of each block that are written; None for all."""
+        if not self.masks:
+            return [None] * places
+        words = np.array([value_at(source, who)[0] for source in self.masks], np.uint32)
+        enabled = np.unpackbits(words.view(np.uint8), bitorder="little") == 0
+        return list(enabled.reshape(places, LANES))
+
+    def _write(self, cells: Cells, values: np.ndarray, used: np.ndarray, enabled: np.ndarray | None) -> None:
+        first, last = cells.lanes
+        chosen = used if enabled is None else used & enabled[first:last]
+        self.memory.write(cells.index, values, None if chosen.all() else chosen)
+
+    # -- operands ------------------------------------------------------------------------------------------------
+
+    def _from_shared(
+        self, lane: int, places: Sequence[int], rows: int, which: int, form: Form, begun: list[AsyncAccess]
+    ) -> Callable[[], np.ndarray]:
+        """Reads an operand, a part of its rows from each block, when the product happens: [rows of all, depth]."""
+        operand, element, transposed = self.operands[which], (form.a, form.b)[which], form.major[which]
+        assert operand is not None
+        if transposed:
+            size = _ELEMENT_BYTES.get(element, 1)
+            addresses = operand.chunks(lane, self.kind.depth, -(-rows * size // CHUNK), k_major=False)
+        else:
+            addresses = operand.chunks(lane, rows, _ROW_BYTES // CHUNK, k_major=True)
+        chunks = []
+        for place in places:
+            access, found = operand.begin(lane, place, addresses)
+            begun.append(access)
+            chunks.append(found)
+
+        def load() -> np.ndarray:
+            parts = [self._elements(self.units[found].view(np.uint8).reshape(*found.shape, CHUNK), element) for found in chunks]
+            whole = [np.ascontiguousarray(part.T[:rows]) if transposed else part for part in parts]
+            return whole[0] if len(whole) == 1 else np.concatenate(whole)
+
+        return load
+
+    def _elements(self, data: np.ndarray, element: str) -> np.ndarray:
+        """Elements [rows, elements] of chunks [rows, chunks, 16 bytes]. Narrow ones lie 16 to a chunk, or two a byte at a depth of 64."""
+        rows = len(data)
+        if self.kind.depth == 64:
+            packed = np.repeat(data.reshape(rows, -1), 2, axis=1)
+            packed[:, 1::2] >>= 4
+            halves: np.ndarray = packed & 15
+            return halves
+        if element in _NARROW_BITS:
+            wide: np.ndarray = widened(data, _NARROW_BITS[element]).reshape(rows, -1)
+            return wide
+        return np.ascontiguousarray(data.reshape(rows, -1)).view(_DTYPES.get(element, np.uint8))
+
+    def _from_tensor_memory(self, cells: Sequence[Cells], layout: _Sums, form: Form) -> Callable[[], np.ndarray]:
+        """Reads A from tensor memory, where elements are packed; types below 8 bits are in bytes."""
+
+        def load() -> np.ndarray:
+            words = np.concatenate([self.memory.data[part.index][layout.a_rows] for part in cells])
+            data = np.ascontiguousarray(words).view(np.uint8)
+            if self.kind.depth == 64:
+                return self._elements(data.reshape(len(data), -1, CHUNK), form.a)
+            return data.view(_DTYPES.get(form.a, np.uint8))
+
+        return load
+
+    # -- scales --------------------------------------------------------------------------------------------------
+
+    def _check_scales(self, form: Form, lane: int) -> None:
+        if not self.kind.scaled:
+            return
+        allowed = {1: (0, 1, 2, 3), 2: (0, 2), 4: (0,)}[self.scales]
+        wrong = [number for number in form.scale_ids if number not in allowed]
+        if wrong:
+            self._fail(f"scale id {wrong[0]} with {self.scales} scales a row; {' or '.join(map(str, allowed))} are possible", lane)
+        if form.scale_type == "ue4m3" and self.scales != 4:
+            self._fail("scales of type ue4m3 belong to blocks of 16", lane)
+
+    def _scale_cells(self, lane: int, places: Sequence[int], form: Form, who: Lanes) -> list[list[Cells]]:
+        """Cells of the scales of A and of B. Each block has those of its rows of A, and all those of B."""
+        found = []
+        for address, rows in zip(self.scale_addresses, (form.m // len(places), form.n), strict=False):
+            start = int(address(who)[0])
+            columns = -(-rows // QUARTER)
+            # Bits 30 and 31 of the address may tell the byte, as the id does.
+            found.append([self._cells(lane, place, start & 0x3FFFFFFF, (LANES, columns), (0,)) for place in places])
+        return found
+
+    def _load_scales(self, form: Form, cells: Sequence[Sequence[Cells]], who: Lanes) -> list[tensor_core.Scales]:
+        found = []
+        for side, (parts, number) in enumerate(zip(cells, form.scale_ids, strict=False)):
+            rows = form.m // len(parts) if side == 0 else form.n
+            wanted = parts if side == 0 else parts[:1]
+            codes = []
+            for part in wanted:
+                used = np.zeros((LANES, part.columns[1] - part.columns[0]), np.bool_)
+                row = np.arange(rows)
+                for quarter in range(0, LANES, QUARTER):
+                    used[row % QUARTER + quarter, row // QUARTER] = True
+                self.memory.check_written(self.inst, who, part, used)
+                words = self.memory.data[part.index][:QUARTER].T.reshape(-1)[:rows]
+                codes.append(np.ascontiguousarray(words).view(np.uint8).reshape(rows, 4)[:, number : number + self.scales])
+            found.append(tensor_core.scales(np.concatenate(codes), form.scale_type))
+        return found
+
+    # -- arithmetic ----------------------------------------------------------------------------------------------
+
+    def _step(self, form: Form, a: np.ndarray, b: np.ndarray, sums: np.ndarray, scales: list[tensor_core.Scales]) -> np.ndarray:
+        if form.sums == "s32":
+            products = tensor_core.multiply_integers(a.astype(np.int16), b.astype(np.int16))
+            total = tensor_core.accumulate_integers(sums.view(np.int32), products, saturate=form.saturates)
+            return np.ascontiguousarray(total).view(np.uint32)
+        arithmetic = self.binder.arithmetic
+        if not arithmetic.is_real:
+            return residue_products.multiply_add(arithmetic, a, b, (form.a, form.b), sums, negated=form.negated, warpgroup=True)
+        left, right = tensor_core.factor(a, form.a), tensor_core.factor(b, form.b)
+        if form.negated:
+            left = tensor_core.negated(left)
+        if form.sums == "f16":
+            addend = (sums & np.uint32(0xFFFF)).astype(np.uint16)
+            if self.shift:
+                addend = (addend.view(np.float16) * np.float16(2.0**-self.shift)).view(np.uint16)
+            return tensor_core.multiply_half(left, right, addend).astype(np.uint32)
+        addend = sums if not self.shift else (sums.view(np.float32) * np.float32(2.0**-self.shift)).view(np.uint32)
+        if not scales:
+            return tensor_core.multiply_float(left, right, addend)
+        multiply_scaled = tensor_core.multiply_scaled if self.kind.depth == 32 else tensor_core.multiply_block_scaled
+        return multiply_scaled(left, right, addend, *scales)
+
+
+class _Sums:
+    """Place of D, as a matrix of all rows and columns, in the cells of each block."""
+
+    def __init__(self, form: Form, places: Sequence[int]) -> None:
+        self.form, self.blocks = form, len(places)
+        rows = form.m // self.blocks
+        self.halves = self.blocks == 2 and rows == 64
+        """True if the columns of D lie in two halves, in lanes 0 to 63 and 64 to 127."""
+        self.sparse = self.blocks == 1 and rows == 64
+        """True if rows lie in 16 lanes of each quarter."""
+        self.bases = (0, 16) if self.sparse else (0,)
+        columns = form.n // 2 if self.halves else form.n
+        self.extent = (LANES - 16 if self.sparse else LANES, columns)
+        lane = np.arange(self.extent[0])
+        self.lanes_used = lane % QUARTER < 16 if self.sparse else np.ones(LANES, np.bool_)
+        self.used = np.broadcast_to(self.lanes_used[:, None], self.extent)
+        self.a_rows = np.flatnonzero(self.lanes_used) if not self.halves else np.arange(64)
+        self.used_rows = np.broadcast_to(np.isin(lane, self.a_rows)[:, None], (len(lane), _ROW_WORDS))
+
+    def gather(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """The matrix from the cells of each block."""
+        if self.halves:
+            whole = [np.concatenate([part[:64], part[64:]], axis=1) for part in parts]
+        else:
+            whole = [part[self.lanes_used] if self.sparse else part for part in parts]
+        return np.ascontiguousarray(whole[0]) if len(whole) == 1 else np.concatenate(whole)
+
+    def scatter(self, matrix: np.ndarray) -> list[np.ndarray]:
+        """The cells of each block from the matrix."""
+        parts = list(matrix.reshape(self.blocks, -1, self.form.n))
+        if self.halves:
+            return [np.concatenate([part[:, : self.extent[1]], part[:, self.extent[1] :]], axis=0) for part in parts]
+        if not self.sparse:
+            return parts
+        spread = np.zeros(self.extent, np.uint32)
+        spread[self.lanes_used] = parts[0]
+        return [spread]
