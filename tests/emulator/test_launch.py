@@ -102,9 +102,9 @@ extern "C" __global__ void outer(float* out, const float* in, int i) {
 
 
 def test_only_an_unknown_instruction_that_is_reached_is_an_error():
-    body = ".reg .pred %p; setp.eq.u32 %p, 1, {value}; @%p bra END; tcgen05.wait::ld.sync.aligned; END: ret;"
+    body = ".reg .pred %p; setp.eq.u32 %p, 1, {value}; @%p bra END; unheard.of; END: ret;"
     emulator.launch(wrap_ptx(body.format(value=1)), grid=1, block=32)
-    with pytest.raises(emulator.UnknownInstruction, match=r"tcgen05\.wait::ld\.sync\.aligned is not implemented") as caught:
+    with pytest.raises(emulator.UnknownInstruction, match=r"unheard\.of is not implemented") as caught:
         emulator.launch(wrap_ptx(body.format(value=2)), grid=1, block=32)
     assert "PTX   line" in str(caught.value)
 
