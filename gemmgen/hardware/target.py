@@ -34,6 +34,7 @@ Feature = Literal[
     "programmatic_launch",
     "packed_fp32_fma",
     "block_scaled_mma",
+    "tcgen05",
 ]
 MmaShape = tuple[int, int, int]
 
@@ -45,6 +46,8 @@ HOPPER_SPECIFIC: frozenset[Feature] = HOPPER | {"wgmma", "setmaxnreg"}
 BLACKWELL: frozenset[Feature] = HOPPER | {"packed_fp32_fma"}
 BLACKWELL_WARPS: frozenset[Feature] = BLACKWELL | {"setmaxnreg", "block_scaled_mma"}
 """sm_120a: no wgmma and no tensor memory, but `mma.sync` with block scales."""
+BLACKWELL_TENSOR_MEMORY: frozenset[Feature] = BLACKWELL | {"setmaxnreg", "tcgen05"}
+"""sm_100a: tensor memory and `tcgen05`."""
 
 INT8_MMA_TURING: tuple[MmaShape, ...] = ((8, 8, 16),)
 INT8_MMA_AMPERE: tuple[MmaShape, ...] = ((8, 8, 16), (16, 8, 16), (16, 8, 32))
@@ -123,6 +126,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         Architecture("sm_90", (9, 0), 64, 32, 228 * KIB, 128, HOPPER),
         Architecture("sm_90a", (9, 0), 64, 32, 228 * KIB, 128, HOPPER_SPECIFIC),
         Architecture("sm_100", (10, 0), 64, 32, 228 * KIB, 128, BLACKWELL),
+        Architecture("sm_100a", (10, 0), 64, 32, 228 * KIB, 128, BLACKWELL_TENSOR_MEMORY),
         Architecture("sm_120", (12, 0), 48, 24, 100 * KIB, 128, BLACKWELL),
         Architecture("sm_120a", (12, 0), 48, 24, 100 * KIB, 128, BLACKWELL_WARPS),
     )
@@ -144,6 +148,8 @@ class Peaks:
 
 HOPPER_MMA_SHARE = 0.65
 """Part of the rate of `wgmma` that `mma.sync` reaches on Hopper: 1287 of 1979 TOP/s on an H200."""
+BLACKWELL_MMA_SHARE = 0.32
+"""The same of `tcgen05` on sm_100a: `mma.sync` at Hopper's rate of an SM and clock, an assumption; nobody here has run it."""
 
 
 FLOAT_PRODUCTS = {
@@ -241,6 +247,8 @@ class Device:
     def int8_mma_roof(self) -> Figure | None:
         """The int8 rate of `mma.sync`, with Hopper's share of it where only the datasheet is known, whose rate is that of `wgmma`."""
         roof = self.int8_roof
+        if roof is not None and self.architecture.supports("tcgen05"):
+            return Figure(roof.value * BLACKWELL_MMA_SHARE, roof.origin)
         if roof is None or roof.origin == "measured" or not self.architecture.supports("wgmma"):
             return roof
         return Figure(roof.value * HOPPER_MMA_SHARE, roof.origin)
@@ -267,6 +275,26 @@ class Device:
     def tf32_mma_roof(self) -> Figure | None:
         """The rate of `mma.sync` for tf32: half of that for 16-bit types."""
         return _divided(self.int8_mma_roof, 4 / self.float_sums)
+
+    @property
+    def int8_tcgen05_roof(self) -> Figure | None:
+        """The int8 rate of `tcgen05`."""
+        return self.int8_roof if self.architecture.supports("tcgen05") else None
+
+    @property
+    def fp8_tcgen05_roof(self) -> Figure | None:
+        """The rate of `tcgen05` for 8-bit floats: that for bytes."""
+        return self.int8_tcgen05_roof
+
+    @property
+    def f16_tcgen05_roof(self) -> Figure | None:
+        """The rate of `tcgen05` for 16-bit floats: half of that for bytes."""
+        return _divided(self.int8_tcgen05_roof, 2)
+
+    @property
+    def tf32_tcgen05_roof(self) -> Figure | None:
+        """The rate of `tcgen05` for tf32: a quarter of that for bytes."""
+        return _divided(self.int8_tcgen05_roof, 4)
 
     def roof(self, unit: str) -> Figure | None:
         """The rate of a unit: ``fp32``, ``fp64``, a type with its instruction, such as ``f16_wgmma``, or float32 by products of a type."""
@@ -327,10 +355,13 @@ _H200_MEASURED = Peaks(
 # name, architecture, SMs, boost MHz, L2 MiB; then the datasheet's FP32 TFLOP/s, dense int8 TOP/s, memory GB/s. NVIDIA publishes no
 # datasheet of the H20: its entry has the figures that the press reported (78 SMs, 148 TFLOP/s in 16 bits,
 # 4 TB/s) and the float32 rate of its lanes. RTX 5090 and RTX PRO 6000 (Blackwell Workstation Edition): NVIDIA RTX Blackwell and RTX PRO
-# Blackwell GPU architecture whitepapers; nobody here has run either.
+# Blackwell GPU architecture whitepapers; nobody here has run either. B200:
+# NVIDIA HGX B200 datasheet (dense rates are half of the sparse ones, an eighth of the system's: 2250 bf16 TFLOP/s; 8 TB/s); SMs, clock and
+# L2 as the driver reports them. Nobody here has run it; ThunderKittens publishes 1532 to 1652 bf16 TFLOP/s.
 DEVICES: dict[str, Device] = {
     device.name: device
     for device in (
+        _device("B200", "sm_100a", 148, 1965, 126, 75.0, 4500, 8000),
         _device("H200", "sm_90a", 132, 1980, 60, 67.0, 1979, 4800, _H200_MEASURED),
         _device("H100", "sm_90a", 132, 1980, 50, 67.0, 1979, 3350),
         _device("H100 NVL", "sm_90a", 132, 1785, 50, 60.0, 1671, 3938),

@@ -90,7 +90,7 @@ class TensorRules:
         inst, lane = operation.instruction, operation.lane
         for group, writes in ((operation.reads, False), (operation.writes, True)):
             for cells in group:
-                self._check(inst, lane, cells, writes)
+                self._check(inst, lane, cells, writes, in_order=True)
                 if not writes and cells in operation.writes:
                     continue
                 self._events.setdefault(cells.place, []).append(
@@ -148,9 +148,12 @@ class TensorRules:
 
     # -- the questions -----------------------------------------------------------------------------------------
 
-    def _check(self, inst: Instruction, lane: int, cells: Cells, writes: bool, fences: bool = True) -> None:
+    def _check(self, inst: Instruction, lane: int, cells: Cells, writes: bool, fences: bool = True, in_order: bool = False) -> None:
+        """`in_order`: an operation, before which those of its lane happen."""
         for event in self._events.get(cells.place, ()):
             if not (writes or event.writes) or not event.cells.meets(cells):
+                continue
+            if in_order and not event.of_warp and event.lane == lane:
                 continue
             if not event.of_warp and event.operation is not None:
                 if event.lane != lane and not self._follows(lane, event.lane, event.issued):

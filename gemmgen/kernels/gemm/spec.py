@@ -209,6 +209,28 @@ class TensorCoreMainloop(SpecModel):
     requires addresses and strides that are multiples of 16 bytes, and matrix instructions require rows along k for all but 16-bit types."""
 
 
+class TensorMemoryTile(SpecModel):
+    """A tile of C in tensor memory, and the part of k that one stage holds."""
+
+    m: Literal[128] = 128
+    n: Annotated[int, Field(ge=32, le=256, multiple_of=32, strict=True)]
+    k: TileDepth
+    """So many bytes: 128, or a multiple of it."""
+
+
+class TensorMemoryMainloop(SpecModel):
+    """Tensor cores of sm_100a: one warp keeps the stages full by the copy engine (TMA), another issues products of what is in them
+    (``tcgen05.mma``), whose sums lie in tensor memory, and four warps finish results. There are two sets of sums, so that one tile is
+    finished while the next is multiplied."""
+
+    strategy: Literal["tcgen05"]
+    tile: TensorMemoryTile
+    stages: Annotated[int, Field(ge=2, le=16, strict=True)] = 4
+    """Tiles of A and B in shared memory at a time."""
+    persistent_blocks: Annotated[int, Field(ge=0, le=65536, strict=True)] = 0
+    """Blocks of the grid, which take tiles in turn: best as many as the device runs at a time. 0: one block for each tile."""
+
+
 class MmaTile(SpecModel):
     """A threadblock's tile, divided among warps."""
 
@@ -421,7 +443,13 @@ class GemmSpec(KernelSpec):
     ] = DataParallel()
     """Division of the work among blocks where m and n alone give too few of them."""
     mainloop: Annotated[
-        NaiveMainloop | VectorMainloop | TiledMainloop | TensorCoreMainloop | MmaSyncMainloop | NarrowWeightsMainloop,
+        NaiveMainloop
+        | VectorMainloop
+        | TiledMainloop
+        | TensorCoreMainloop
+        | TensorMemoryMainloop
+        | MmaSyncMainloop
+        | NarrowWeightsMainloop,
         Field(discriminator="strategy"),
     ]
     store: Literal["direct", "through_shared", "tma"] = "direct"

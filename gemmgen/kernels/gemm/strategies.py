@@ -15,13 +15,14 @@ STRATEGIES = {
     "vector": "gemmgen.kernels.gemm.gemv",
     "mma_sync": "gemmgen.kernels.gemm.mma_sync",
     "tensor_core": "gemmgen.kernels.gemm.wgmma",
+    "tcgen05": "gemmgen.kernels.gemm.tcgen05",
     "narrow_weights": "gemmgen.kernels.gemm.narrow_weights",
     "split_precision": "gemmgen.kernels.gemm.split_precision",
 }
 """The package of each strategy by its name in specs; float32 by smaller types is one strategy for every instruction.
 
 The modules of a package: ``plan`` makes the plan, ``explain`` and ``pictures`` show it, ``cost`` counts its work, ``matching`` fits
-specs to requests. A further strategy, such as tcgen05, is a package, a mainloop in ``gemmgen.kernels.gemm.spec`` and a line here.
+specs to requests. A further strategy is a package, a mainloop in ``gemmgen.kernels.gemm.spec`` and a line here.
 """
 
 

@@ -139,3 +139,11 @@ def test_a_block_must_not_end_with_a_product_in_flight():
     source = KERNEL.replace("if (warp == 0) tmem_free(tmem, 32);", "").replace(f"i < {STEPS}", "i < 1").replace(READ, "continue;")
     with pytest.raises(emulator.UnfinishedTensorOperation, match="whose commit nobody has waited for"):
         launch(source, hazards=True)
+
+
+def test_products_of_one_thread_follow_one_another_without_a_wait():
+    source = KERNEL.replace("wait(&drained, i & 1 ^ 1); after_sync();", "")
+    source = source.replace(", 0);\n            commit(&empty);", ", i > 0);\n            commit(&empty);\n            if (i == 2)")
+    head, _, tail = source.partition("else if (warp < 4)")
+    d, wanted = launch(f"{head}else if (warp < 4){tail.replace(f'i < {STEPS}', 'i < 1', 1)}", hazards=True)
+    assert np.array_equal(d[0], wanted.sum(axis=0))

@@ -1,0 +1,1 @@
+"""GEMM on tensor memory of sm_100a (``tcgen05``)."""

@@ -1,0 +1,54 @@
+"""A GEMM on tensor memory in words."""
+
+from __future__ import annotations
+
+from gemmgen.kernels.family import Section
+from gemmgen.kernels.gemm.tcgen05.loop import BUFFERS, COLUMNS, EPILOGUE_WARPS, ROWS, TensorMemoryLoop
+from gemmgen.kernels.gemm.tcgen05.plan import TensorMemoryPlan
+from gemmgen.kernels.gemm.tensor_cores.explain import Wording, regions, results, work_lines
+from gemmgen.kernels.gemm.wording import Lines
+from gemmgen.kernels.math.warpgroup import SPAN_BYTES, WarpgroupOperand
+
+
+def sections(plan: TensorMemoryPlan) -> list[Section]:
+    """Roles of the warps, tiles, copies, the mainloop, both memories and stores."""
+    loop, wording = plan.loop, Wording(filler="by the copy engine, ")
+    return [
+        Section("Roles", _roles()),
+        Section("Work", work_lines(plan, wording)),
+        Section("Copies of one stage", tuple((operand.name, _copied(operand)) for operand in (loop.a, loop.b))),
+        Section("Mainloop", _mainloop(loop)),
+        Section("Tensor memory", _tensor_memory(loop)),
+        Section("Shared memory", (*regions(plan), ("layout", f"rows of {SPAN_BYTES} bytes, swizzled as the copy engine writes them"))),
+        Section("Results", results(plan, wording)),
+    ]
+
+
+def _roles() -> Lines:
+    return (
+        ("producer", "a warp, of which one thread keeps the stages full by the copy engine (TMA)"),
+        ("multiplier", "a warp, of which one thread issues the instructions (tcgen05.mma)"),
+        ("epilogue", f"{EPILOGUE_WARPS} warps, each for {ROWS // EPILOGUE_WARPS} rows, while the next tile is multiplied"),
+    )
+
+
+def _copied(operand: WarpgroupOperand) -> str:
+    along = "k" if operand.k_major else operand.axis
+    count = f"{operand.boxes} boxes" if operand.boxes > 1 else "a box"
+    return f"{count} of {operand.box[1]} rows of {operand.box[0]} elements along {along}: {operand.tile_bytes} bytes a stage"
+
+
+def _mainloop(loop: TensorMemoryLoop) -> Lines:
+    return (
+        ("instruction", f"tcgen05.mma, kind {loop.kind}: {loop.tile_m} x {loop.tile_n} of C, {loop.instruction_k} of k"),
+        ("one stage", f"{loop.tile_k // loop.instruction_k} instructions; a commit gives the stage back"),
+        ("stages", f"{loop.stages}: filled while others are multiplied; two barriers each, full and empty"),
+    )
+
+
+def _tensor_memory(loop: TensorMemoryLoop) -> Lines:
+    return (
+        ("allocated", f"{loop.tensor_columns} of 512 columns; {loop.blocks_per_sm} such blocks fit on an SM"),
+        ("sums", f"{BUFFERS} sets of {loop.tile_n} columns, a row of C in each of the {ROWS} lanes"),
+        ("loads", f"{COLUMNS} columns of 16 lanes at a time (16x256b), two of a warp"),
+    )

@@ -1,0 +1,185 @@
+"""The mainloop of a GEMM on tensor memory in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from gemmgen.core.elements import ELEMENTS
+from gemmgen.core.errors import Reason
+from gemmgen.hardware.target import Architecture
+from gemmgen.kernels.family import SharedRegion
+from gemmgen.kernels.gemm.plan import Outline
+from gemmgen.kernels.gemm.spec import CacheHints, GemmSpec, TensorMemoryMainloop
+from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_INTEGERS, result_reasons, type_reasons
+from gemmgen.kernels.gemm.wgmma.reasons import COPY_ALIGNMENT
+from gemmgen.kernels.math.warpgroup import BARRIER_BYTES, INSTRUCTION_BYTES, SPAN_BYTES, WarpgroupOperand
+from gemmgen.kernels.matrix import Matrix
+from gemmgen.kernels.tiles.resources import ResidentBlocks
+
+ROWS = 128
+"""Rows of an instruction's result: a lane of tensor memory each."""
+BUFFERS = 2
+"""Sets of sums in tensor memory."""
+COLUMNS = 32
+"""Columns of results that a thread holds at a time."""
+EPILOGUE_WARPS = 4
+WARPS = EPILOGUE_WARPS + 2
+TENSOR_COLUMNS = 512
+FORMATS = {"f16": 0, "bf16": 1, "tf32": 2, "u8": 0, "s8": 1, "e4m3": 0, "e5m2": 1}
+"""Codes of types in an instruction descriptor (PTX ISA, "Instruction descriptor")."""
+KINDS = {"f16": "f16", "bf16": "f16", "tf32": "tf32", "u8": "i8", "s8": "i8", "e4m3": "f8f6f4", "e5m2": "f8f6f4"}
+UNITS = {"f16": "f16", "tf32": "tf32", "i8": "int8", "f8f6f4": "fp8"}
+
+
+@dataclass(frozen=True)
+class TensorMemoryLoop:
+    """Numbers of a mainloop with a warp that copies, one that multiplies, and four that finish results."""
+
+    a: WarpgroupOperand
+    b: WarpgroupOperand
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    stages: int
+    type_a: str
+    type_b: str
+    persistent_blocks: int = 0
+    promote_steps: int = 0
+    """Steps after which sums leave the accumulators: never."""
+    shares_tile: bool = False
+    direct: bool = False
+
+    @property
+    def accumulator(self) -> str:
+        """The type of sums in registers."""
+        return "int" if self.type_a in BYTE_INTEGERS else "float"
+
+    @property
+    def own_columns(self) -> str:
+        """The constant that says how many columns' sums a thread has a part of."""
+        return "kColumns"
+
+    @property
+    def kind(self) -> str:
+        """The kind of instruction."""
+        return KINDS[self.type_a]
+
+    @property
+    def unit(self) -> str:
+        """Peak of a device that the products run at."""
+        return f"{UNITS[self.kind]}_tcgen05"
+
+    @property
+    def instruction_k(self) -> int:
+        """Values of k that one instruction multiplies."""
+        return INSTRUCTION_BYTES // self.a.element_bytes
+
+    @property
+    def form(self) -> int:
+        """The instruction descriptor: types, majors and sizes."""
+        sums = 2 if self.accumulator == "int" else 1
+        majors = (not self.a.k_major) << 15 | (not self.b.k_major) << 16
+        return sums << 4 | FORMATS[self.type_a] << 7 | FORMATS[self.type_b] << 10 | majors | self.tile_n >> 3 << 17 | ROWS >> 4 << 24
+
+    @property
+    def form_text(self) -> str:
+        """The instruction descriptor as CUDA writes it."""
+        return f"0x{self.form:08x}u"
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * WARPS
+
+    @property
+    def tensor_columns(self) -> int:
+        """Columns of tensor memory that a block allocates: a power of two."""
+        return 1 << (BUFFERS * self.tile_n - 1).bit_length()
+
+    @property
+    def blocks_per_sm(self) -> int:
+        """Blocks of an SM that tensor memory has room for."""
+        return TENSOR_COLUMNS // self.tensor_columns
+
+    @property
+    def barriers(self) -> int:
+        """Two for each stage, and two for each set of sums."""
+        return 2 * self.stages + 2 * BUFFERS
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block, with a word for the address in tensor memory."""
+        return self.stages * (self.a.tile_bytes + self.b.tile_bytes) + BARRIER_BYTES * self.barriers + BARRIER_BYTES
+
+
+def tensor_memory_loop(outline: Outline, mainloop: TensorMemoryMainloop) -> TensorMemoryLoop | None:
+    """The loop, or None with what is wrong added to the outline's reasons."""
+    spec, architecture = outline.spec, outline.architecture
+    found = [*_reasons(spec, mainloop, outline.matrices, architecture)]
+    outline.reasons += found
+    if found:
+        return None
+    tile, (a, b, _) = mainloop.tile, outline.matrices
+    sides: tuple[tuple[Literal["A", "B"], Literal["m", "n"], Matrix, int], ...] = (("A", "m", a, tile.m), ("B", "n", b, tile.n))
+    read_a, read_b = (
+        WarpgroupOperand(name, axis, matrix.contiguous == "k", extent, tile.k, matrix.element_bytes, blocks=1)
+        for name, axis, matrix, extent in sides
+    )
+    loop = TensorMemoryLoop(read_a, read_b, tile.m, tile.n, tile.k, mainloop.stages, a.type, b.type, mainloop.persistent_blocks)
+    outline.reasons += ResidentBlocks(architecture, 1, loop.threads).too_much_per_block(loop.shared_bytes)
+    return loop
+
+
+def _reasons(
+    spec: GemmSpec, mainloop: TensorMemoryMainloop, matrices: tuple[Matrix, Matrix, Matrix], architecture: Architecture
+) -> Iterator[Reason]:
+    if not architecture.supports("tcgen05"):
+        yield Reason("tcgen05", "mainloop.strategy", f"tcgen05 on {architecture.name}", "sm_100a", "architecture: sm_100a")
+    yield from type_reasons(spec)
+    for matrix, extent, field in ((matrices[0], mainloop.tile.m, "m"), (matrices[1], mainloop.tile.n, "n")):
+        size = matrix.element_bytes
+        if matrix.contiguous != "k" and size != 2:
+            stored = f"{matrix.name} of {matrix.type} stored along {matrix.contiguous}"
+            yield Reason("major", "transpose", stored, "along k but for 16-bit types", "change transpose")
+        elif matrix.contiguous != "k" and extent * size % SPAN_BYTES:
+            need = f"a multiple of {SPAN_BYTES // size}: rows of {SPAN_BYTES} bytes in shared memory"
+            yield Reason("tile", f"mainloop.tile.{field}", str(extent), need)
+        if matrix.alignment * size != COPY_ALIGNMENT:
+            need = f"{COPY_ALIGNMENT // size}: the copy engine wants addresses and strides of {COPY_ALIGNMENT} bytes"
+            yield Reason("alignment", f"alignment.{matrix.name.lower()}", str(matrix.alignment), need)
+        if mainloop.tile.k * size % SPAN_BYTES:
+            need = f"a multiple of {SPAN_BYTES // size}: rows of {SPAN_BYTES} bytes in shared memory"
+            yield Reason("tile_k", "mainloop.tile.k", str(mainloop.tile.k), need)
+    if spec.decomposition.scheme != "data_parallel":
+        yield Reason("decomposition", "decomposition.scheme", spec.decomposition.scheme, "data_parallel for tcgen05")
+    if spec.batch == "grouped":
+        yield Reason("batch", "batch", "grouped", "none or strided for tcgen05")
+    if spec.store != "direct":
+        yield Reason("store", "store", spec.store, "direct for tcgen05")
+    if spec.scales.given:
+        yield Reason("scales", "scales", "given", "none for tcgen05", "strategy: mma_sync on sm_120a")
+    if spec.cache != CacheHints():
+        yield Reason("cache", "cache", "hints", "none: the copy engine moves tiles past the L1")
+    yield from result_reasons(spec, in_boxes=True)
+
+
+def regions(loop: TensorMemoryLoop) -> tuple[SharedRegion, ...]:
+    """Shared memory of a block: tiles, barriers, the address in tensor memory."""
+    found: list[SharedRegion] = []
+
+    def add(name: str, type: str, shape: tuple[int, ...], size: int, meaning: str) -> None:
+        offset = found[-1].offset + found[-1].bytes if found else 0
+        found.append(SharedRegion(name, type, shape, offset, size, meaning))
+
+    for operand, element in ((loop.a, loop.type_a), (loop.b, loop.type_b)):
+        rows = operand.tile_bytes // SPAN_BYTES
+        along = "k" if operand.k_major else operand.axis
+        meaning = f"tiles of {operand.name}, [stage][row][{along}], rows of {SPAN_BYTES} bytes, swizzled"
+        shape = (loop.stages, rows, operand.span_elements)
+        add(f"tiles_{operand.suffix}", ELEMENTS[element].c_type, shape, loop.stages * operand.tile_bytes, meaning)
+    meaning = "for each stage: it is full, it is empty; for each set of sums: it is done, it is drained"
+    add("barriers", "unsigned long long", (loop.barriers,), BARRIER_BYTES * loop.barriers, meaning)
+    add("tensor_memory", "unsigned", (2,), BARRIER_BYTES, "the address of the sums in tensor memory")
+    return tuple(found)

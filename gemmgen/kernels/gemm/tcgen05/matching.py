@@ -1,0 +1,30 @@
+"""Fits of GEMMs on tensor memory."""
+
+from __future__ import annotations
+
+from gemmgen.kernels.gemm.fitting import changes_for, fitted, placed
+from gemmgen.kernels.gemm.request import GemmRequest
+from gemmgen.kernels.gemm.spec import GemmSpec, TensorMemoryMainloop
+from gemmgen.kernels.requests import MOST_ALIGNMENT, Fit
+
+
+def fit(spec: GemmSpec, mainloop: TensorMemoryMainloop, request: GemmRequest) -> Fit | str:
+    """The instance's spec, changed as far as the request needs it; or why it cannot be."""
+    if request.groups is not None:
+        return "it has no groups of rows"
+    truncated = request.precision == "tf32" and spec.storage.a == spec.storage.b == "tf32"
+    found = placed(spec, request)
+    if isinstance(found, str):
+        return found
+    request = found.request
+    for name, layout, along_k in (("a", request.a, found.row_major["a"]), ("b", request.b, not found.row_major["b"])):
+        if found.alignment[name] * layout.element_bytes < MOST_ALIGNMENT:
+            return f"the copy engine cannot read {name.upper()}, which is not aligned to {MOST_ALIGNMENT} bytes"
+        if not along_k and layout.element_bytes != 2:
+            return f"{name.upper()} is not stored along k"
+    return fitted(spec, request, changes_for(spec, found, truncated) | {"mainloop": mainloop})
+
+
+def may_launch_early(spec: GemmSpec) -> bool:
+    """True if an instance leaves numbers to the launch, and comes early where the architecture allows it."""
+    return False

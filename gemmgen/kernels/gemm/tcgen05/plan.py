@@ -1,0 +1,66 @@
+"""The plan of a GEMM on tensor memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemmgen.hardware.target import Architecture
+from gemmgen.kernels.gemm.plan import Outline
+from gemmgen.kernels.gemm.reasons import division_reasons, invariance_reasons
+from gemmgen.kernels.gemm.spec import GemmSpec, TensorMemoryMainloop
+from gemmgen.kernels.gemm.tcgen05.loop import COLUMNS, TensorMemoryLoop, regions, tensor_memory_loop
+from gemmgen.kernels.gemm.tcgen05.sequence import tcgen05_sequence
+from gemmgen.kernels.gemm.tensor_cores.grid import Grid
+from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan
+
+TEMPLATE = "gemm/tcgen05.cu.j2"
+OTHER_REGISTERS = 48
+"""Registers of a thread beside its sums; an estimate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorMemoryPlan(TensorPlan):
+    """A GEMM whose sums lie in tensor memory."""
+
+    loop: TensorMemoryLoop
+
+    @property
+    def registers_per_thread(self) -> int:
+        return 2 * COLUMNS // 2 + OTHER_REGISTERS
+
+    @property
+    def finishes_aside(self) -> bool:
+        return True
+
+    def additions(self, k: int) -> tuple[str, int]:
+        return f"tcgen05 k{self.loop.instruction_k}", 0
+
+
+def plan(spec: GemmSpec, mainloop: TensorMemoryMainloop, architecture: Architecture) -> TensorMemoryPlan:
+    """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
+    outline = Outline(spec, architecture, [*division_reasons(spec), *invariance_reasons(spec)])
+    loop = tensor_memory_loop(outline, mainloop)
+    epilogue = outline.epilogue()
+    assert loop is not None
+    tile = mainloop.tile
+    name = outline.name("gemm_tcgen05", [f"{tile.m}x{tile.n}x{tile.k}", f"s{mainloop.stages}"])
+    grid = Grid(loop.tile_m, loop.tile_n, loop.tile_k, loop.persistent_blocks)
+    shared = regions(loop)
+    return TensorMemoryPlan(
+        name=name,
+        spec_digest=outline.digest,
+        architecture=architecture,
+        sequence=tcgen05_sequence(name, spec, outline.matrices, loop, grid, epilogue),
+        template=TEMPLATE,
+        shared_memory=shared,
+        dynamic_shared_bytes=shared[-1].offset + shared[-1].bytes,
+        spec=spec,
+        matrices=outline.matrices,
+        threads=loop.threads,
+        tile_m=loop.tile_m,
+        tile_n=loop.tile_n,
+        vector_c=min(2, spec.alignment.c),
+        epilogue=epilogue,
+        loop=loop,
+        grid=grid,
+    )

@@ -1,0 +1,137 @@
+"""GEMMs on tensor memory: specs that cannot work say why, those that can compute what they should, and mistakes are caught."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+import gemmgen
+from gemmgen.core.errors import PlanError
+from gemmgen.runtime.emulation import EmulatorBackend
+from gemmgen.toolchain.compilation import COMPILE_OPTIONS
+from gemmgen.toolchain.nvrtc import compile_source
+from gemmgen.verification.oracle import oracle_of
+from gemmgen.verification.runner import VerificationReport, verify_binary
+from kernels.gemm.tensor_core_specs import ELEMENT_BYTES, OTHERS, RESULTS
+from kernels.random_batches import try_random_specs
+
+MAINLOOP = {"strategy": "tcgen05", "tile": {"n": 32, "k": 64}, "stages": 2, "persistent_blocks": 1}
+SPEC = {
+    "kind": "gemm",
+    "architecture": "sm_100a",
+    "transpose": "nt",
+    "alpha": "one",
+    "beta": "zero",
+    "storage": {"a": "bf16", "b": "bf16", "c": "bf16"},
+    "alignment": {"a": 8, "b": 8, "c": 8},
+    "mainloop": MAINLOOP,
+}
+DONE = "mbarrier_wait(done + kBarrierBytes * set, set_phase);\n            tensor_memory_after_sync();"
+BYTES = {**SPEC, "storage": {"a": "s8", "b": "s8", "c": "s32"}, "alignment": {"a": 16, "b": 16, "c": 4}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "code"),
+    [
+        ({**SPEC, "architecture": "sm_90a"}, "tcgen05"),
+        ({**SPEC, "storage": {"a": "f32", "b": "f32", "c": "f32"}}, "storage"),
+        ({**BYTES, "transpose": "nn", "mainloop": {**MAINLOOP, "tile": {"n": 64, "k": 128}}}, "major"),
+        ({**SPEC, "transpose": "nn"}, "tile"),
+        ({**SPEC, "alignment": {"a": 4, "b": 8, "c": 8}}, "alignment"),
+        ({**SPEC, "mainloop": {**MAINLOOP, "tile": {"n": 32, "k": 32}}}, "tile_k"),
+        ({**SPEC, "mainloop": {**MAINLOOP, "tile": {"n": 256, "k": 64}, "stages": 8}}, "shared_memory"),
+        ({**SPEC, "decomposition": {"scheme": "stream_k", "blocks": 4}}, "decomposition"),
+        ({**SPEC, "batch": "grouped"}, "batch"),
+        ({**SPEC, "store": "through_shared"}, "store"),
+        ({**SPEC, "cache": {"streaming_stores": True}}, "cache"),
+    ],
+)
+def test_a_spec_that_cannot_work_says_why(spec: dict[str, Any], code: str) -> None:
+    with pytest.raises(PlanError) as raised:
+        gemmgen.plan(spec)
+    assert code in [reason.code for reason in raised.value.reasons]
+
+
+@pytest.mark.parametrize(("columns", "allocated"), [(32, 64), (96, 256), (128, 256), (256, 512)])
+def test_two_sets_of_sums_are_allocated_in_powers_of_two(columns: int, allocated: int) -> None:
+    loop = gemmgen.plan({**SPEC, "mainloop": {**MAINLOOP, "tile": {"n": columns, "k": 64}}}).loop
+    assert loop.tensor_columns == allocated and loop.blocks_per_sm * allocated == 512
+
+
+def test_the_instruction_descriptor_has_types_and_sizes() -> None:
+    form = gemmgen.plan(SPEC).loop.form
+    assert (form >> 4 & 3, form >> 7 & 7, form >> 10 & 7, (form >> 17 & 63) * 8, (form >> 24 & 31) * 16) == (1, 1, 1, 32, 128)
+
+
+def verify_with(spec: dict[str, Any], old: str, new: str) -> VerificationReport:
+    plan = gemmgen.plan(spec)
+    text = gemmgen.render(plan).text
+    assert old in text, f"{old!r} is not in the source any more"
+    binary = compile_source(text.replace(old, new), architecture="sm_100a", options=COMPILE_OPTIONS)
+    cases = [case for case in oracle_of("gemm").cases(plan) if case.name in ("many steps", "2 x 3 tiles") and case.data == "integers"]
+    return verify_binary(plan, binary, EmulatorBackend(), cases=cases)
+
+
+def test_an_unchanged_kernel_passes() -> None:
+    assert verify_with(SPEC, "kStages", "kStages").passed
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("mbarrier_wait(full + kBarrierBytes * stage, phase);", ""),
+        ("mbarrier_wait(drained + kBarrierBytes * set, set_phase ^ 1);", ""),
+        (DONE, "tensor_memory_after_sync();"),
+        (DONE, "mbarrier_wait(done + kBarrierBytes * set, set_phase);"),
+        ("commit_products(empty + kBarrierBytes * stage);", "mbarrier_arrive(empty + kBarrierBytes * stage);"),
+        ("wait_for_tensor_loads();\n", ""),
+        ("step > 0 || part > 0", "part > 0"),
+        ("kVersion << 14", "0 << 14"),
+        ("sums + set * kTileN + first", "sums + first"),
+        ("free_tensor_memory<kTensorColumns>(sums);", ";"),
+    ],
+)
+def test_a_changed_kernel_is_caught(old: str, new: str) -> None:
+    assert not verify_with(SPEC, old, new).passed
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> dict[str, Any]:
+    """Specs that mostly work; tiles are small, so that they run quickly."""
+    a = draw(st.sampled_from(("f16", "bf16", "tf32", "s8", "e4m3")))
+    b = draw(st.sampled_from((a, a, OTHERS.get(a, a))))
+    c = draw(st.sampled_from(RESULTS.get(a, ("f32", "f16", "bf16"))))
+    size, plain = ELEMENT_BYTES[a], c == "s32"
+    column_major = draw(st.integers(0, 3)) == 0
+    along_k = "tn" if column_major else "nt"
+    operations = [{"op": "bias", "per": draw(st.sampled_from(("row", "column", "all")))}, {"op": "relu"}]
+    operations += [{"op": "residual"}] if c in ("f32", "f16", "bf16") else []
+    reads = c in ("f32", "f16", "bf16")
+    return {
+        "kind": "gemm",
+        "architecture": "sm_100a",
+        "order": "column_major" if column_major else "row_major",
+        "transpose": draw(st.sampled_from(("nn", "nt", "tn", "tt"))) if size == 2 else along_k,
+        "alpha": "one" if plain else draw(st.sampled_from(("one", "argument"))),
+        "beta": draw(st.sampled_from(("zero", "argument"))) if reads else "zero",
+        "storage": {"a": a, "b": b, "c": c},
+        "alignment": {"a": 16 // size, "b": 16 // size, "c": draw(st.sampled_from((1, 2, 4)))},
+        "batch": draw(st.sampled_from(("none", "none", "strided"))),
+        "epilogue": [] if plain else draw(st.lists(st.sampled_from(operations), max_size=2, unique_by=lambda each: each["op"])),
+        "mainloop": {
+            "strategy": "tcgen05",
+            "tile": {
+                "n": draw(st.sampled_from((32, 64, 96) if size != 2 else (64, 128))),
+                "k": 128 // size * draw(st.sampled_from((1, 1, 2))),
+            },
+            "stages": draw(st.integers(2, 3)),
+            "persistent_blocks": draw(st.sampled_from((0, 2, 3))),
+        },
+    }
+
+
+def test_a_random_spec_is_rejected_or_verifies() -> None:
+    outcomes = try_random_specs(specs(), 7, examples=8, every=18)
+    assert outcomes["verified"] >= 4
