@@ -66,8 +66,8 @@ __device__ __forceinline__ void load_tensor_columns(float (&values)[16], unsigne
         : "r"(address));
 }
 
-// The same for integers.
-__device__ __forceinline__ void load_tensor_columns(int (&values)[16], unsigned address)
+// Starts to load as many columns of integers.
+__device__ __forceinline__ void load_tensor_integers(int (&values)[16], unsigned address)
 {
     asm volatile(
         "tcgen05.ld.sync.aligned.16x256b.x4.b32 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, [%16];"

@@ -21,6 +21,7 @@ SERVES = {
     "flag": EVERYWHERE,
     "load_matrices": EVERYWHERE,
     "planes": EVERYWHERE,
+    "tensor_memory": ("sm_100a",),
     "ticket": EVERYWHERE,
     "warp_tiles": EVERYWHERE,
 }
@@ -58,6 +59,28 @@ __global__ void uses(int* tickets)
 """,
     "pipeline": """
 __global__ void uses(int* stage, int* phase) { advance<4>(*stage, *phase); }
+""",
+    "narrow_weights": """
+__global__ void uses(unsigned* found, float zero)
+{
+    const unsigned f16 = zero_offset_f16(zero);
+    const unsigned bf16 = zero_offset_bf16(zero);
+    found[0] = nibbles_to_f16<0>(found[0], f16) + nibbles_to_bf16<1>(found[1], bf16);
+    found[1] = bytes_to_f16<0>(found[2], f16) + bytes_to_bf16<1>(found[3], zero);
+}
+""",
+    "tensor_memory": """
+__global__ void uses(unsigned shared, unsigned address, float* found)
+{
+    float values[16];
+    int integers[16];
+    allocate_tensor_memory<64>(shared);
+    load_tensor_columns(values, address);
+    load_tensor_integers(integers, address + 32);
+    wait_for_tensor_loads();
+    found[0] = values[1] + integers[2] + static_cast<float>(tensor_descriptor<128>(4));
+    free_tensor_memory<64>(address);
+}
 """,
     "warp_tiles": """
 template <bool kKMajor, int kSpan>

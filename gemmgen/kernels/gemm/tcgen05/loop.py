@@ -57,6 +57,11 @@ class TensorMemoryLoop:
         return "int" if self.type_a in BYTE_INTEGERS else "float"
 
     @property
+    def load_function(self) -> str:
+        """The device function that loads sums from tensor memory."""
+        return "load_tensor_integers" if self.accumulator == "int" else "load_tensor_columns"
+
+    @property
     def own_columns(self) -> str:
         """The constant that says how many columns' sums a thread has a part of."""
         return "kColumns"
