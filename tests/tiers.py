@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TIERS = ("fast", "usual", "all")
 SLOW = (
     "docs/test_commands.py",
+    "docs/test_distribution.py",
     "docs/test_gallery.py",
     "docs/test_roads.py",
     "mutants",
