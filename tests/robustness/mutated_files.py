@@ -132,7 +132,7 @@ def command_of(way: str, rng: random.Random, folder: Path) -> list[str]:
 
 
 def ended(command: list[str], folder: Path) -> tuple[str, float, str]:
-    """How a command ended, the processor time that it took, and the end of what it wrote to its errors."""
+    """The outcome of a command, the processor time that it took, and the end of what it wrote to its errors."""
     output = folder / "output"
     child = os.fork()
     if child == 0:
