@@ -22,6 +22,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
+import playground  # noqa: E402
 from gallery import gallery_pages, plain  # noqa: E402
 
 _LINK = re.compile(r"(!?\[[^\]]*\])\((?P<target>[^)\s#]+)(?P<anchor>#[^)]*)?\)")
@@ -82,6 +83,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def _generated() -> Iterator[tuple[str, str]]:
     yield from _measurements()
     yield "reference/fields.md", _fields()
+    yield "playground.md", playground.page()
     yield from gallery_pages()
 
 

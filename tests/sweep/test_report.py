@@ -16,7 +16,7 @@ from gemmgen.sweep.live_report import LiveReport
 from gemmgen.sweep.model_view import unseen_axes
 from gemmgen.sweep.records import PointResult, Status
 from gemmgen.sweep.report.charts import axis_charts, progress_chart
-from gemmgen.sweep.report.data import MAXIMUM_DOTS, grouped, jitter, known_device, reasons, short_names
+from gemmgen.sweep.report.data import MAXIMUM_DOTS, grouped, jitter, known_device, reasons, short_names, value_text
 from gemmgen.sweep.report.page import html_report, spec_yaml
 from sweep.samples import SPEC, one_of_each, sample
 
@@ -317,3 +317,12 @@ def test_axes_that_the_model_does_not_see_are_named():
     assert text.count("the model does not distinguish these values") == 1 and "makes no difference" not in text
     assert unseen_axes(predicted({(2, "none"): 5.0, (3, "xor"): 5.0})) == ()
     assert unseen_axes(predicted({(2, "none"): 5.0, (3, "none"): 5.1})) == ()
+
+
+def test_a_value_that_a_point_inherits_is_shown_instead_of_none():
+    set_by_axis, inherited = (
+        sample(spec={"mainloop": {"stages": 3}}, axes={"mainloop.stages": 3}),
+        sample(spec={"mainloop": {"stages": 2}}, axes={}),
+    )
+    assert [value_text(one, "mainloop.stages") for one in (set_by_axis, inherited)] == ["3", "2"]
+    assert value_text(sample(spec={"mainloop": "auto"}, axes={}), "mainloop.stages") == "(none)"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemmgen.sweep.model_view import PREDICTED, unseen_axes
-from gemmgen.sweep.report.data import MAXIMUM_VALUES, Axis, Group, Measure, Shown, jitter, plain_text, value_text
+from gemmgen.sweep.report.data import MAXIMUM_VALUES, Axis, Group, Measure, Shown, axis_value, jitter, plain_text, value_text
 
 Spec = dict[str, Any]
 
@@ -69,7 +69,7 @@ def points(group: Group, drawn: Sequence[Shown]) -> dict[str, Any]:
     order = {one.number: place for place, one in enumerate(group.shown, start=1)}
     rows = []
     for one in drawn:
-        values = [one.result.axes.get(axis.path) if is_continuous(axis) else value_text(one.result, axis.path) for axis in group.axes]
+        values = [axis_value(one.result, axis.path) if is_continuous(axis) else value_text(one.result, axis.path) for axis in group.axes]
         row = [one.number, order[one.number], round(jitter(one.result.digest), 3), one.value, group.measure.text(one.value)]
         rows.append([*row, *values, *(one.result.metrics.get(name) for name in metrics)])
     names = ["number", "order", "jitter", "value", "told", *(f"a{place}" for place in range(len(group.axes))), *metrics]

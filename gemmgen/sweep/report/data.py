@@ -170,9 +170,25 @@ def grouped(results: Iterable[PointResult]) -> list[Group]:
     return groups
 
 
+def axis_value(result: PointResult, path: str) -> Any:
+    """The value of an axis: the point's, else the value that its spec inherits from the base or a default; None if it has neither."""
+    if path in result.axes:
+        return result.axes[path]
+    value: Any = result.spec
+    for part in path.split("."):
+        if isinstance(value, list) and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
+        elif isinstance(value, dict):
+            value = value.get(part)
+        else:
+            return None
+    return value
+
+
 def value_text(result: PointResult, path: str) -> str:
     """The value of an axis in words."""
-    return plain_text(result.axes[path]) if path in result.axes else ABSENT
+    value = axis_value(result, path)
+    return ABSENT if value is None and path not in result.axes else plain_text(value)
 
 
 def plain_text(value: Any) -> str:
@@ -277,7 +293,7 @@ def _axes(results: Iterable[PointResult]) -> tuple[Axis, ...]:
     names = short_names(paths)
     axes = []
     for path in paths:
-        found = {value_text(row, path): row.axes.get(path) for row in rows}
+        found = {value_text(row, path): axis_value(row, path) for row in rows}
         if len(found) < 2:
             continue
         numeric = {text: value for text, value in found.items() if isinstance(value, int | float) and not isinstance(value, bool)}

@@ -33,7 +33,19 @@ from gemmgen.sweep.report.charts import (
     progress_chart,
     roofline_charts,
 )
-from gemmgen.sweep.report.data import LEAST_DOTS, MAXIMUM_DOTS, Group, Measure, Shown, failures, four_digits, grouped, reasons, value_text
+from gemmgen.sweep.report.data import (
+    LEAST_DOTS,
+    MAXIMUM_DOTS,
+    Group,
+    Measure,
+    Shown,
+    axis_value,
+    failures,
+    four_digits,
+    grouped,
+    reasons,
+    value_text,
+)
 
 if TYPE_CHECKING:
     import jinja2
@@ -280,7 +292,7 @@ def _share(fraction: float | None) -> Cell:
 
 def _axis_cell(one: Shown, path: str) -> Cell:
     text = _cut(value_text(one.result, path), 80)
-    value = one.result.axes.get(path)
+    value = axis_value(one.result, path)
     return Cell(text, repr(value) if isinstance(value, int | float) and not isinstance(value, bool) else text)
 
 
