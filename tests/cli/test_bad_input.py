@@ -104,7 +104,7 @@ def test_an_unknown_architecture(run: Run, spec: Path, command: str) -> None:
 
 
 def test_an_unknown_device(run: Run, spec: Path) -> None:
-    assert "unknown device 'Voodoo2'; known: H200" in run("explain", spec, "--device", "Voodoo2", code=2).err
+    assert "unknown device 'Voodoo2'; known: " in run("explain", spec, "--device", "Voodoo2", code=2).err
 
 
 @pytest.mark.parametrize("override", ["stages", "=1", "mainloop..stages=1", "kind.deep=1", "mainloop.stages=[1"])
