@@ -13,6 +13,7 @@ from gemmgen.core.elements import DataType
 from gemmgen.core.errors import GemmgenError
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.launch import Argument, ArrayArgument, ArrayRole, Constraint, Dimension, KernelLaunch, LaunchSequence, ScalarArgument
+from gemmgen.sanitizer.findings import Finding
 from gemmgen.sanitizer.front_end import CompileOptions
 from gemmgen.sanitizer.source import Entry, KernelCode, find_entry, read_kernel_file
 
@@ -34,6 +35,10 @@ class ForeignKernel:
 
     def replay(self, problem: Mapping[str, int]) -> str:
         """The fault that the emulator finds on a problem; empty if it finds none, or if the problem is too large to run."""
+        return next((finding.message for finding in self.faults(problem)), "")
+
+    def faults(self, problem: Mapping[str, int]) -> list[Finding]:
+        """All errors that the emulator finds on a problem; none if the problem is too large to run."""
         from gemmgen.sanitizer.api import bind_arguments
         from gemmgen.sanitizer.launches import Launch, run_launches
 
@@ -41,13 +46,13 @@ class ForeignKernel:
             launch = self.sequence.launches[0]
             grid = launch.grid_of(problem)
             if grid[0] * grid[1] * grid[2] * launch.threads > MOST_THREADS or 0 in grid:
-                return ""
+                return []
             texts = []
             for argument in self.sequence.arguments:
                 if isinstance(argument, ArrayArgument):
                     length = _length(argument, problem)
                     if length > MOST_ELEMENTS:
-                        return ""
+                        return []
                     kind = _EMULATOR_TYPES.get(argument.type, argument.type)
                     texts.append(f"{kind}[{length}]" + ("=ones" if argument.reads else ""))
                 else:
@@ -58,8 +63,8 @@ class ForeignKernel:
             shared = launch.dynamic_shared_bytes.evaluate(problem)
             run = run_launches(self.code, [Launch(self.entry, grid, launch.block, shared, self.entry.parameter_names)], arguments, {})
         except GemmgenError:
-            return ""
-        return next((finding.message for finding in run.findings if finding.severity == "error"), "")
+            return []
+        return [finding for finding in run.findings if finding.severity == "error"]
 
 
 def _length(argument: ArrayArgument, problem: Mapping[str, int]) -> int:

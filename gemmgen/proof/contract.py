@@ -114,6 +114,8 @@ class Array:
     """Bytes that its address is a multiple of."""
     writable: bool
     workspace: bool
+    axes: tuple[int, ...] = ()
+    """The axes of the launch's description in this order."""
 
 
 class Contract:
@@ -174,6 +176,7 @@ class Contract:
             argument.alignment,
             argument.writes,
             argument.role == "workspace",
+            tuple(order),
         )
 
     def step_of(self, name: str) -> int:

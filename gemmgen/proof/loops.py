@@ -298,7 +298,9 @@ class _Loop:
         if not known.guessing and not self._ends(forms, values, path):
             lifted.unbounded_loops.append(self.first)
         start = len(self.path) + len(invariants)
-        again, unknown = conjunction(path[start:]), [each for each in known.private[symbols:] if not each.eq(turn)] + [*counts.values()]
+        unknown = [each for each in known.private[symbols:] if not each.eq(turn)] + [*counts.values()]
+        bounds = [z3.substitute(side, *substitution) for side in sides]  # of counters; an inequality alone says nothing of earlier turns
+        again = conjunction([*path[start:], *[bound for bound in bounds if not mentions(bound, unknown)]])
         if not mentions(again, unknown):
             self._reached_waits(again, turn, start, unknown)
         return out

@@ -42,6 +42,8 @@ class Counterexample:
     """The thread's index and its block's, by the names of their registers."""
     statement: str
     line: str
+    element: str = ""
+    """The access in words, such as ``writes C[65][0], where C has 65 x 1 elements``."""
 
 
 @dataclass
@@ -101,7 +103,26 @@ def _counterexample(known: Knowledge, access: Access, premises: Sequence[Conditi
             if not isinstance(value.term, int):
                 indices[f"{prefix}.{axis}"] = model.eval(value.term, model_completion=True).as_long()
     location = access.instruction.location
-    return Counterexample(values, indices, access.instruction.text.strip(), "" if location is None else str(location.own()))
+    at = "" if location is None else str(location.own())
+    return Counterexample(values, indices, access.instruction.text.strip(), at, _element(known, access, model))
+
+
+def _element(known: Knowledge, access: Access, model: z3.ModelRef) -> str:
+    """The element that an access to an array begins with, in words; empty where it has no indices."""
+    array = known.contract.arrays.get("" if access.address is None else access.address.base or "")
+    if array is None or access.address is None:
+        return ""
+    indices = element_indices(known, access.address.z3, array)
+    if indices is None:
+        return ""
+
+    def numbers(terms: Sequence[Term]) -> list[str]:
+        by_axis = sorted(zip(array.axes, terms, strict=True), key=lambda pair: pair[0])
+        return [str(model.eval(as_term(term), model_completion=True)) for _, term in by_axis]
+
+    verb = "writes" if access.writes else "reads"
+    place = "".join(f"[{index}]" for index in numbers(indices))
+    return f"{verb} {array.name}{place}, where {array.name} has {' x '.join(numbers(array.shape))} elements"
 
 
 # Memory --------------------------------------------------------------------------------------------------------------------
@@ -333,8 +354,7 @@ class _Landing:
 
 
 def _landings(known: Knowledge, access: Access, level: int) -> list[_Landing]:
-    """The waits for an asynchronous copy. Where the number of groups grows by one a turn, the turn of its wait follows from the group's
-    number."""
+    """The waits for an asynchronous copy. Where each turn closes as many groups, the turn of its wait follows from the group's number."""
     assert access.group is not None
     found: list[_Landing] = []
     for wait in known.lifted.waits:
@@ -345,10 +365,14 @@ def _landings(known: Knowledge, access: Access, level: int) -> list[_Landing]:
                 closed = access.group.z3 + (wait.pending + 1) <= wait.groups.z3
                 found.append(_Landing(z3.And(wait.reached, closed), wait.barriers[level].z3))
             continue
-        before = z3.simplify(wait.groups.z3 - wait.turn)
+        step = z3.simplify(z3.substitute(wait.groups.z3, (wait.turn, wait.turn + 1)) - wait.groups.z3, som=True)
+        if not z3.is_int_value(step) or step.as_long() < 1:
+            continue
+        groups = step.as_long()
+        before = z3.simplify(wait.groups.z3 - wait.turn * groups, som=True)
         if mentions(before, known.finished):
             continue
-        turn = access.group.z3 + (wait.pending + 1) - before
+        turn = (access.group.z3 + (wait.pending + groups) - before) / groups
         turn = z3.If(turn >= 0, turn, z3.IntVal(0))
         found.append(_Landing(z3.substitute(wait.reached, (wait.turn, turn)), z3.substitute(wait.barriers[level].z3, (wait.turn, turn))))
     return found

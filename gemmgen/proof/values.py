@@ -92,7 +92,22 @@ def subtract(a: Value, b: Value) -> Value | None:
     if a.constant is not None and b.constant is not None:
         return constant(a.constant - b.constant, base)
     low, high = _bounded(a.low - b.high, a.high - b.low)
-    return Value(a.term - b.term, low, high, min(a.zeros, b.zeros), base)
+    term = a.term - b.term
+    if low < 0 and base is None and not isinstance(a.term, int) and not isinstance(b.term, int):
+        parts, number = summands(term)  # x - (x - x % 4) is x % 4
+        sizes = [_modulus(part) for _, part in parts]
+        if all(sizes):
+            low = max(low, number + sum(min(0, count * (size - 1)) for (count, _), size in zip(parts, sizes, strict=True)))
+            high = min(high, number + sum(max(0, count * (size - 1)) for (count, _), size in zip(parts, sizes, strict=True)))
+            term = _sum(parts, number)
+    return Value(term, low, high, min(a.zeros, b.zeros), base)
+
+
+def _modulus(part: z3.ArithRef) -> int:
+    """The number m of a remainder x % m; 0 for other terms."""
+    if part.decl().kind() == z3.Z3_OP_MOD and z3.is_int_value(part.arg(1)):
+        return max(0, int(part.arg(1).as_long()))
+    return 0
 
 
 def multiply(a: Value, b: Value) -> Value | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -184,6 +185,14 @@ def test_their_mistakes_are_not_proved(tmp_path: Path, mistake: str) -> None:
 
 def test_a_counterexample_is_run_on_the_emulator(tmp_path: Path) -> None:
     assert prove(tmp_path, SAXPY.replace("i < n", "i <= n"), SAXPY_LAUNCH)["memory"] == "refuted"
+
+
+def test_a_counterexample_reads_like_a_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "kernel.cu"
+    file.write_text(SGEMM.replace("row < m && column < n)", "row <= m && column < n)"))
+    result = CliRunner().invoke(cli, ["prove", str(file), *SGEMM_LAUNCH])
+    who = r"thread \(\d+, \d+\) of block \(\d+, \d+\)"
+    assert re.search(rf"for m = \d+, n = \d+, k = \d+ {who} writes C\[(\d+)\]\[0\], where C has \1 x 1 elements", result.output)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def command(
             print_sections(plan.name, explained)
         return
     notes = foreign_device(plan.architecture, device) if architecture else []
-    sections = [*explained, _launch_section(plan, problem, device), _roof_section(plan, problem, device, notes)]
+    sections = [*explained, _launch_section(plan, problem, device), *_proof_sections(plan), _roof_section(plan, problem, device, notes)]
     if as_json:
         print_json(_to_json(plan, problem, device, sections))
     else:
@@ -111,6 +111,25 @@ def _launch_section(plan: KernelPlan, problem: dict[str, int], device: Device) -
         lines.append(("blocks", f"{count(blocks)} for this problem: {per_sm}"))
     lines += [("expects", constraint.explanation) for constraint in plan.sequence.constraints]
     return Section("Launch", tuple(lines))
+
+
+def _proof_sections(plan: KernelPlan) -> list[Section]:
+    """The properties that the certificate of this kernel in gemmgen's library says are proved; none for a kernel without proofs."""
+    from gemmgen.core.errors import GemmgenError
+    from gemmgen.kernels.manifest import read_manifest
+    from gemmgen.library.folder import shipped_folder
+
+    folder = shipped_folder()
+    try:
+        entries = read_manifest(folder.path)["instances"]
+    except GemmgenError:
+        return []
+    entry = next((entry for entry in entries if entry["name"] == plan.name), None)
+    certificate = {} if entry is None else folder.certificates(entry).get(plan.architecture.name, {})
+    proved = certificate.get("proved")
+    if not proved or not proved["proved"]:
+        return []
+    return [Section("Proved for all sizes that the launch accepts", (("proved", ", ".join(proved["proved"])), ("date", proved["date"])))]
 
 
 def _roof_section(plan: KernelPlan, problem: dict[str, int], device: Device, notes: Sequence[tuple[str, str]]) -> Section:

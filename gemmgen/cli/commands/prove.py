@@ -175,10 +175,17 @@ def _replayed(replay: Callable[[Mapping[str, int]], str], proof: KernelProof) ->
 
 
 def _sentence(example: Mapping[str, Any]) -> str:
+    """A counterexample in words: ``for m = 65, n = 1 thread 17 of block 1 writes C[65][0], where C has 65 x 1 elements (…)``."""
     sizes = ", ".join(f"{name} = {value}" for name, value in example["problem"].items())
-    thread = ", ".join(f"{name} = {value}" for name, value in example["thread"].items())
-    at = f", {example['line']}" if example["line"] else ""
-    return f"for {sizes} the thread {thread or '0'} at {example['statement']}{at}"
+    who = f"thread {_place(example['thread'], 'tid')} of block {_place(example['thread'], 'ctaid')}"
+    statement = example["statement"].rstrip(";") + (f", {example['line']}" if example["line"] else "")
+    return f"for {sizes} {who} {example['element'] or 'comes to a statement'} ({statement})"
+
+
+def _place(indices: Mapping[str, int], register: str) -> str:
+    """The index of a thread or a block, in parentheses if it has several axes."""
+    numbers = [str(value) for name, value in indices.items() if name.startswith(f"{register}.")]
+    return f"({', '.join(numbers)})" if len(numbers) > 1 else "".join(numbers) or "0"
 
 
 def _as_json(subject: Subject, proofs: Sequence[KernelProof]) -> dict[str, Any]:
