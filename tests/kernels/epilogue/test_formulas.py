@@ -147,6 +147,25 @@ def test_elementwise_kernels_have_further_outputs(more: dict[str, Any]) -> None:
     assert gemmgen.plan(fields).written_bytes == (4 + 2 + 1 if formula is FURTHER else 8 + 2)
 
 
+BOXES: dict[str, dict[str, Any]] = {
+    "formula": {"inputs": {"gate": {"per": "element", "type": "bf16"}}, "value": "silu(acc) * gate"},
+    "formula with a further output": {
+        "inputs": {"gate": {"per": "element", "type": "bf16"}, "other": {"per": "element", "type": "f32"}},
+        "outputs": {"C": "acc * gate + other", "kept": {"value": "acc", "type": "bf16"}},
+    },
+    "multiply": {"op": "multiply"},
+}
+
+
+@pytest.mark.parametrize("consumers", [1, 2])
+@pytest.mark.parametrize("name", BOXES)
+def test_one_matrix_of_the_type_of_the_result_comes_in_boxes(name: str, consumers: int) -> None:
+    more = {"consumers": 2, "schedule": "ping_pong", "persistent_blocks": 2} if consumers == 2 else {}
+    fields = {"kind": "gemm", **STRATEGIES["wgmma"], "beta": "zero", "mainloop": {**WARPGROUPS, **more}, "epilogue": BOXES[name]}
+    assert ("map_f" if name == "multiply" else "map_gate") in gemmgen.plan(fields).tensor_maps
+    assert verified(fields) == []
+
+
 SUMS = {
     "let": {"z": "acc + 1"},
     "outputs": {

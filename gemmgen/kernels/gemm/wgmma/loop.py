@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import round_up
+from gemmgen.kernels.epilogue.operations import Operation
 from gemmgen.kernels.epilogue.products import plan_epilogue
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.plan import Outline
@@ -125,7 +126,7 @@ def warpgroup_loop(
         loop = replace(loop, registers=PLANES_REGISTERS if loop.staggered else shares)
     if spec.store == "tma":
         staging = plan_staging(tile.n, loop.blocks_m, matrices[2].element_bytes, STORE_BUFFERS)
-        loop = replace(loop, staging=staging, residual=staging is not None and _has_residual_alone(spec))
+        loop = replace(loop, staging=staging, residual=staging is not None and _reads_in_boxes(spec))
         columns = replace(loop, column_bytes=_column_bytes(spec, matrices[2], tile.n))
         room = ResidentBlocks(architecture, columns.min_blocks_per_sm, columns.threads).shared_bytes
         loop = columns if columns.shared_bytes <= room else loop
@@ -148,10 +149,14 @@ def vector_bytes(columns: int, element_bytes: int) -> int:
     return round_up(columns * element_bytes, COPY_ALIGNMENT)
 
 
-def _has_residual_alone(spec: GemmSpec) -> bool:
-    """True if a residual is the only matrix that the epilogue reads, and lies as C does, without groups."""
-    matrices = [one for one in spec.epilogue if any(operand.like_output for operand in one.operands()) or one.further_outputs]
-    return len(matrices) == 1 and matrices[0].op == "residual" and spec.batch != "grouped" and spec.beta == "zero"
+def _reads_in_boxes(spec: GemmSpec) -> bool:
+    return has_one_matrix(spec.epilogue, spec.storage.c) and spec.batch != "grouped" and spec.beta == "zero"
+
+
+def has_one_matrix(epilogue: Sequence[Operation], stored: str) -> bool:
+    """True if the epilogue reads one matrix of C's shape and type, which comes in boxes to where the results are collected."""
+    operands = [operand for operation in epilogue for operand in operation.operands() if operand.like_output]
+    return sum(operand.stored is None or (operand.stored == stored and ELEMENTS[operand.stored].is_float) for operand in operands) == 1
 
 
 def warpgroup_regions(loop: WarpgroupLoop) -> tuple[SharedRegion, ...]:

@@ -25,7 +25,7 @@ from gemmgen.kernels.gemm.spec import GemmSpec, SplitKCluster, TensorCoreMainloo
 from gemmgen.kernels.gemm.tensor_cores.cost import of_few
 from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_FLOATS, BYTE_INTEGERS
 from gemmgen.kernels.gemm.wgmma.cost import FILLED, MULTICAST, PROMOTION_ISSUE, SCATTERED_READS
-from gemmgen.kernels.gemm.wgmma.loop import CONSUMER_REGISTERS, STORE_BUFFERS
+from gemmgen.kernels.gemm.wgmma.loop import CONSUMER_REGISTERS, STORE_BUFFERS, has_one_matrix
 from gemmgen.kernels.gemm.wgmma.matching import fit
 from gemmgen.kernels.gemm.wgmma.plan import plan
 from gemmgen.kernels.gemm.wgmma.reasons import DEFAULT_PROMOTION, LARGEST_BOX
@@ -195,7 +195,7 @@ def _stored(request: GemmRequest, turned: bool) -> Storage:
         a_along_k=along[0],
         b_along_k=along[1],
         boxes=not turned and aligned,
-        residual=not turned and aligned and request.residual is not None and not request.named and not request.accumulates,
+        residual=not turned and aligned and has_one_matrix(request.epilogue, request.c.type) and not request.accumulates,
     )
 
 
