@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ConfigDict, Field
 
 from gemmgen.core.errors import SpecError
-from gemmgen.dispatch.chosen import ChosenKernel, choose_kernel
-from gemmgen.dispatch.problems import read_problem
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels import PROCESSOR
 from gemmgen.kernels.family import KernelSpec, SpecModel
 from gemmgen.kernels.spec_files import load_spec, spec_fields, validated
 from gemmgen.kernels.variants import split_variant
 from gemmgen.kernels.yaml_files import read_text
+
+if TYPE_CHECKING:
+    from gemmgen.dispatch.chosen import ChosenKernel
 
 
 class AutoSpec(SpecModel):
@@ -43,6 +44,10 @@ def chosen_spec(fields: Mapping[str, Any], name: str, text: bytes | None = None)
 
     ``name`` begins messages; ``text`` is the YAML that the fields are from. Raises ``SpecError`` and ``LaunchError``.
     """
+    # Specs that name their kernel, as most do, need neither the instances to choose from nor a model of time.
+    from gemmgen.dispatch.chosen import choose_kernel
+    from gemmgen.dispatch.problems import read_problem
+
     if fields.get("kind") == PROCESSOR:
         raise SpecError(f"{name}: kind: a spec for a processor has no mainloop to leave open; gemmgen render --problem cpu:... chooses one")
     asked: AutoSpec = validated(AutoSpec, fields, name, "not a valid spec with mainloop: auto", text)

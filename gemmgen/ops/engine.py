@@ -13,6 +13,7 @@ from gemmgen.core.errors import LaunchError
 from gemmgen.dispatch.devices import gpu_device, host_device
 from gemmgen.dispatch.matcher import matcher_of
 from gemmgen.dispatch.selection import Choice, choose
+from gemmgen.kernels import PROBLEM_KINDS, PROCESSOR
 from gemmgen.kernels.family import InstancePlan, KernelPlan, KernelSpec
 from gemmgen.kernels.requests import Copy, Interpretation, Layout
 from gemmgen.ops.arrays import address_reader, alignment_of, array_type, copied, is_torch, layout_of, new_array, view_of
@@ -427,11 +428,12 @@ class Operator:
         spans = tuple((0, 0) if view is None else view.span() for view in views.values())
         emulated = given.get("backend") == "emulator"
         if isinstance(device, str):
-            from gemmgen.ops.native import native_call
+            if not emulated and interpretation.request.kind == PROBLEM_KINDS[PROCESSOR]:
+                from gemmgen.ops.native import native_call
 
-            native = None if emulated else native_call(interpretation.request)
-            if native is not None:
-                return Call(None, interpretation, None, spans, (), native, copies)
+                native = native_call(interpretation.request)
+                if native is not None:
+                    return Call(None, interpretation, None, spans, (), native, copies)
         elif emulated:
             raise LaunchError(f"{self.name}: the emulator works on arrays in host memory, and these are on {device}")
         choice = choose(interpretation.request, host_device() if isinstance(device, str) else gpu_device(device[1]))
