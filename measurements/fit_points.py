@@ -17,21 +17,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gemmgen.core.files import write_atomically
+from gemmgen.dispatch.candidates import candidates
 from gemmgen.dispatch.model import seconds_of_many
 from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import coordinates_of, row_model
 from gemmgen.dispatch.space import told_errors
 from gemmgen.dispatch.table import table_for
+from gemmgen.hardware.target import Device
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.gemm import space
 from gemmgen.kernels.gemm.wgmma.space import TRAITS, WEIGHTS
+from gemmgen.kernels.requests import Request
 
 RIDGE = 50.0
+NEAR = 0.1
+"""Square of the distance below which a listed instance counts as a point."""
 FADING = 0.5
 """A point counts less by this power of its time over that of the problem's best."""
 
@@ -85,15 +91,46 @@ def read(paths: Sequence[Path], device_name: str) -> list[Timed]:
                     modelled.append(seconds[place] * 1e6)
                     traits.append(points.traits[place])
                     features.append(points.features[place])
+        known = [math.log(kernel["us"] / kernel["expected"]) for kernel in row["kernels"] if "expected" in kernel and "us" in kernel]
+        add_listed(row, request, device, us, modelled, traits, features)
+        listed = next((kernel["us"] for kernel in row["kernels"] if kernel["role"] == "old" and "us" in kernel), math.nan)
         told = np.zeros(len(us))
         if table is not None:
             neighbours = table.neighbours(table.near(request), row_model(table, device, device.architecture))
             told, _ = told_errors(np.array(features), neighbours, lambda name: coordinates_of("gemm", name, device.architecture))
-        known = [math.log(kernel["us"] / kernel["expected"]) for kernel in row["kernels"] if "expected" in kernel and "us" in kernel]
-        listed = next((kernel["us"] for kernel in row["kernels"] if kernel["role"] == "old" and "us" in kernel), math.nan)
         columns = (np.array(column) for column in (us, modelled, traits))
         found.append(Timed(row["problem"], row.get("peer", math.nan), listed, median(known or [0.0]), *columns, told))
     return found
+
+
+def add_listed(
+    row: dict[str, Any],
+    request: Request,
+    device: Device,
+    us: list[float],
+    modelled: list[float],
+    traits: list[NDArray[np.float64]],
+    features: list[NDArray[np.float64]],
+) -> None:
+    """Adds the library's instances that differ from a point in the number of stages or resident blocks alone, as that point."""
+    specs = {candidate.label: candidate.spec for candidate in candidates("gemm")}
+    groups = space.points(request, device)
+    if not groups:
+        return
+    at = np.concatenate([points.features for points in groups])
+    seconds = np.concatenate([seconds_of_many(points.works, device) for points in groups])
+    known = np.concatenate([points.traits for points in groups])
+    for kernel in row["kernels"]:
+        spec = specs.get(kernel["label"])
+        place = None if spec is None else space.coordinates(spec)
+        if place is not None and "us" in kernel:
+            distances = ((at - np.array(place)) ** 2).sum(axis=1)
+            nearest = int(distances.argmin())
+            if distances[nearest] < NEAR:
+                us.append(kernel["us"])
+                modelled.append(seconds[nearest] * 1e6)
+                traits.append(known[nearest])
+                features.append(at[nearest])
 
 
 def fit(timed: Sequence[Timed]) -> NDArray[np.float64]:
