@@ -1,5 +1,6 @@
 """Points of no file: what the arrays say of them is what their plans say, and which of them are taken."""
 
+import json
 import random
 import time
 from dataclasses import replace
@@ -19,6 +20,7 @@ from gemmgen.dispatch.table import Row, Table, table_for
 from gemmgen.hardware.target import device
 from gemmgen.kernels.gemm import oracle, space
 from gemmgen.kernels.gemm.spec import GemmSpec
+from gemmgen.kernels.gemm.wgmma.space import TRAITS, WEIGHTS
 
 H200 = device("H200")
 PROBLEMS = (
@@ -152,3 +154,10 @@ def test_grids_of_listed_instances_have_the_blocks_of_the_device():
         found = fitted(Candidate("listed", spec), request, target.architecture, target)
         assert not isinstance(found, str)
         assert found[1].sequence.launches[-1].grid_of(found[2])[0] == blocks
+
+
+def test_weights_are_those_of_known_traits():
+    data = json.loads(WEIGHTS.read_text())
+    assert set(data["weights"]) == set(TRAITS)
+    points = space.points(parse_problem("gemm:192,2560,9216,nt,bf16"), H200)
+    assert all(np.abs(one.correction).max() < 1.0 for one in points)  # it corrects the model, and does not replace it
