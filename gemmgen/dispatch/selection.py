@@ -13,7 +13,7 @@ from gemmgen.core.errors import LaunchError, PlanError
 from gemmgen.dispatch.candidates import Candidate, candidates, reserves
 from gemmgen.dispatch.matcher import adapted, matcher_of, numeric_class_of, settings_of, space_of
 from gemmgen.dispatch.model import model_seconds
-from gemmgen.dispatch.space import bounded_seconds, fastest_points
+from gemmgen.dispatch.space import bounded_seconds, fastest_points, least_seconds
 from gemmgen.dispatch.table import Near, Row, RowModel, Source, Table, table_for
 from gemmgen.hardware.target import ARCHITECTURES, Architecture, Device
 from gemmgen.hardware.target import device as find_device
@@ -39,6 +39,8 @@ POINT_MARGIN = 1.02
 """A point of no file is taken only where the best listed instance is expected to take this many times as long, or ``MEASURED_MARGIN``
 times as long if that one was timed on this very problem."""
 MEASURED_MARGIN = 1.05
+BOUNDED = 8
+"""Listed instances, the fastest, whose times are bounded as those of points are."""
 HOPELESS = 2.0
 """An instance that needs this many times as long as the best point even at its unit's peak is not planned."""
 
@@ -133,6 +135,8 @@ def choose_by(
         other = found.get(plan.name)
         if other is None or (bool(fit.derived), seconds) < (bool(other.fit.derived), other.seconds):
             found[plan.name] = made
+    if free:
+        found |= {option.plan.name: _bounded(option, device) for option in sorted(found.values(), key=_rank)[:BOUNDED]}
     best = min(found.values(), key=lambda option: option.seconds, default=None)
     margin = MEASURED_MARGIN if best is not None and best.source == "measured" else POINT_MARGIN
     for made in free:
@@ -141,6 +145,15 @@ def choose_by(
         raise LaunchError(_nothing_fits(request, rejected))
     options = tuple(sorted(found.values(), key=_rank))
     return Choice(request, device, options, options[0], rejected, table)
+
+
+def _bounded(option: Option, device: Device) -> Option:
+    """An option whose time, if it was not measured, is no less than its tiles allow: tables of other problems lead to expect less."""
+    if option.source == "measured":
+        return option
+    works = cost_model_of(option.plan.spec.kind).work(option.plan, option.dimensions)
+    least = max((float(least_seconds(work, device)) for work in works if work.unit != "fp32" and work.blocks), default=0.0)
+    return replace(option, seconds=float(bounded_seconds(option.seconds, least)))
 
 
 def _points(
