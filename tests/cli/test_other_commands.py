@@ -12,7 +12,7 @@ from gemmgen.cli.choice import estimate_source
 from gemmgen.cli.output import duration, rate
 from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import choose
-from gemmgen.hardware.target import device
+from gemmgen.hardware.target import DEVICES, device
 
 
 def test_explain_tells_the_plan_and_the_roof_that_binds(run: Run, spec: Path) -> None:
@@ -45,7 +45,8 @@ def test_explain_shows_warnings(run: Run, spec: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["explain", "analyze"])
-def test_roofs_of_another_architecture_are_marked(run: Run, spec: Path, command: str) -> None:
+def test_roofs_of_another_architecture_are_marked(run: Run, spec: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(DEVICES, "B200")  # the only device of sm_100
     shown = run(command, spec, "--arch", "sm_100", *(["--no-traffic"] if command == "analyze" else [])).out
     (roofs,) = re.findall(r"^Roofs of the H200$(.*)", shown, re.MULTILINE | re.DOTALL)
     assert "a binary for sm_100 does not run on it: no device of sm_100 is known, and these are another one's figures" in " ".join(
@@ -71,7 +72,8 @@ def test_the_roof_of_a_problem_is_that_of_its_unit(run: Run, problem: str, roof:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "device"), [("sm_75", "T4"), ("sm_80", "A100"), ("sm_89", "L40S"), ("sm_90a", "H200"), ("sm_120a", "RTX 5090")]
+    ("architecture", "device"),
+    [("sm_75", "T4"), ("sm_80", "A100"), ("sm_89", "L40S"), ("sm_90a", "H200"), ("sm_100a", "B200"), ("sm_120a", "RTX 5090")],
 )
 def test_roofs_are_those_of_a_device_of_the_architecture(run: Run, spec: Path, architecture: str, device: str) -> None:
     shown = run("explain", spec, "--arch", architecture).out
