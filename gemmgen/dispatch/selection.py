@@ -15,7 +15,7 @@ from gemmgen.dispatch.matcher import adapted, matcher_of, numeric_class_of, sett
 from gemmgen.dispatch.model import model_seconds
 from gemmgen.dispatch.space import bounded_seconds, fastest_points, least_seconds
 from gemmgen.dispatch.table import Near, Row, RowModel, Source, Table, table_for
-from gemmgen.hardware.target import ARCHITECTURES, Architecture, Device
+from gemmgen.hardware.target import ARCHITECTURES, Architecture, Device, occupancy
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels import family
 from gemmgen.kernels.family import KernelPlan, KernelSpec
@@ -31,8 +31,12 @@ smallest products; but blocks of the next launch that wait on some SMs can leave
 an H100, those of up to 12 us take 8% longer without it, on average; of 62 beyond 20 us, ten take 3 to 15% less without it and four 3 to
 7% more, and 333 x 4096 x 11008 in bfloat16 by tiles of 128 x 128 takes 83 us with it, 56 without."""
 LONGEST_EARLY_CONSTANT = 60e-6
-"""Estimated time up to which kernels with constant operands start early; they copy tiles of those before they wait. Of 18 chains of three
-layers on an H200, 16 then take 4 to 13% less time, and two take 3% more."""
+"""Estimated time up to which kernels with constant operands start early, if they are one block to an SM and fill nearly all SMs, or at most
+half of them. They copy tiles of the constant operands before they wait: chains of three layers with 1 to 64 rows then take 0 to 13% less
+time on an H200. Other grids settle unevenly beside the launch before: three layers of 9216 x 9216 with 16 rows, 72 blocks each, take 43%
+longer, and blocks that share SMs up to 41%."""
+NEARLY_ALL, HALF = 0.9, 0.5
+"""Parts of the SMs for that."""
 
 
 POINT_MARGIN = 1.02
@@ -57,11 +61,20 @@ class Option:
     """Estimated device time."""
     source: Source
     """Source of the estimate: this very problem in the table, others in it, or the model alone."""
+    device: Device
 
     @property
     def early(self) -> bool:
         """True if kernels that can start while the work before them still runs are to do so."""
-        return self.seconds < (LONGEST_EARLY_CONSTANT if getattr(self.plan.spec, "constant", ()) else LONGEST_EARLY)
+        if self.seconds < LONGEST_EARLY:
+            return True
+        if self.seconds >= LONGEST_EARLY_CONSTANT or not getattr(self.plan.spec, "constant", ()):
+            return False
+        works = cost_model_of(self.plan.spec.kind).work(self.plan, self.dimensions)
+        main = max(works, key=lambda work: work.blocks * work.steps)
+        resident = occupancy(self.plan.architecture, main.threads, main.registers, main.shared_bytes)
+        filled = main.blocks / self.device.sm_count
+        return resident.blocks_per_sm == 1 and (filled >= NEARLY_ALL or filled <= HALF)
 
     @property
     def certified(self) -> bool:
@@ -131,7 +144,7 @@ def choose_by(
         seconds, source = model, "model"
         if table is not None:
             seconds, source = table.estimate(near, name, model, row_model(table, device, target))
-        made = Option(candidate, fit, plan, dimensions, seconds, source)
+        made = Option(candidate, fit, plan, dimensions, seconds, source, device)
         other = found.get(plan.name)
         if other is None or (bool(fit.derived), seconds) < (bool(other.fit.derived), other.seconds):
             found[plan.name] = made
@@ -180,7 +193,7 @@ def _points(
             continue
         dimensions, model = set_best(plan, dimensions, device)
         seconds = float(bounded_seconds(model * math.exp(point.error), point.least))
-        found.append(Option(candidate, fit, plan, dimensions, seconds, "interpolated" if point.known else "model"))
+        found.append(Option(candidate, fit, plan, dimensions, seconds, "interpolated" if point.known else "model", device))
     return found
 
 

@@ -77,7 +77,7 @@ def contenders(
     found: dict[str, Option] = {}
     for candidate, (fit, plan, dimensions) in all_fitted(request, architecture, {}, device):
         dimensions, seconds = set_best(plan, dimensions, device)
-        made = Option(candidate, fit, plan, dimensions, seconds, "model")
+        made = Option(candidate, fit, plan, dimensions, seconds, "model", device)
         other = found.get(plan.name)
         if other is None or (other.fit.derived and not fit.derived):
             found[plan.name] = made

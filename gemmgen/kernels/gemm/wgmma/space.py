@@ -340,7 +340,9 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     )
 
     def spec(place: int, early: bool) -> GemmSpec:
-        return _spec(lattice, int(chosen[place]), int(persistent[place]), early)
+        # Blocks that share SMs settle unevenly beside those of the launch before: none of them starts early.
+        alone = lattice.resident[int(chosen[place])] == 1
+        return _spec(lattice, int(chosen[place]), int(persistent[place]), early and bool(alone))
 
     traits = _traits(at, made, request, device)
     level, weights = fitted_weights()
