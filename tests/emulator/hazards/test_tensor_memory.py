@@ -141,7 +141,7 @@ def test_a_block_must_not_end_with_a_product_in_flight():
         launch(source, hazards=True)
 
 
-def test_products_of_one_thread_follow_one_another_without_a_wait():
+def test_products_of_one_thread_follow_without_a_wait():
     source = KERNEL.replace("wait(&drained, i & 1 ^ 1); after_sync();", "")
     source = source.replace(", 0);\n            commit(&empty);", ", i > 0);\n            commit(&empty);\n            if (i == 2)")
     head, _, tail = source.partition("else if (warp < 4)")
