@@ -14,6 +14,7 @@ FAMILIES = {
     "reduction": "gemmgen.kernels.reduction",
     "conv2d": "gemmgen.kernels.conv2d",
     "elementwise": "gemmgen.kernels.elementwise",
+    "quantise": "gemmgen.kernels.quantise",
 }
 """The package of each kind; it has one attribute ``family``."""
 
@@ -27,6 +28,8 @@ OPERATIONS = {
 """The functions of ``gemmgen.ops``, and the kind of the family whose instances compute each."""
 WITHOUT_TORCH_OPERATOR = {"gated_matmul": "gemm"}
 """The same for functions that are no operators of torch's."""
+FURTHER_OPERATIONS = {"quantize": "quantise"}
+"""Functions that also work without an instance, and have no operator of torch's."""
 
 HOST_FAMILIES = {"cpu_gemm": "gemmgen.kernels.cpu_gemm"}
 """The same for kinds whose instances run on the host's processor, compiled by a C compiler."""

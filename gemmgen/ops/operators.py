@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
-from gemmgen.kernels import OPERATIONS, WITHOUT_TORCH_OPERATOR, part
+from gemmgen.kernels import FURTHER_OPERATIONS, OPERATIONS, WITHOUT_TORCH_OPERATOR, part
 from gemmgen.kernels.requests import Interpretation, Layout
 
 
@@ -19,4 +19,4 @@ class Operator(Protocol):
 
 def operator_called(name: str) -> Operator:
     """The operator of an operation's family; ``KeyError`` if there is no such operation."""
-    return cast("Operator", part((OPERATIONS | WITHOUT_TORCH_OPERATOR)[name], "operator"))
+    return cast("Operator", part((OPERATIONS | WITHOUT_TORCH_OPERATOR | FURTHER_OPERATIONS)[name], "operator"))

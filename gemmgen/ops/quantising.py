@@ -1,49 +1,58 @@
-"""Quantisation of matrices to 8-bit floats with block scales, in the library of the caller's array."""
+"""Quantisation of matrices to 8-bit floats with scales of blocks, rows or the whole: by a kernel on a GPU, else by the array's library."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-from gemmgen.core.elements import BY_WORD, ELEMENTS, float_format
+from gemmgen.core.elements import BY_WORD, ELEMENTS, float_format, to_numbers
 from gemmgen.core.errors import EnvironmentMissing, LaunchError
-from gemmgen.core.formulas import ceil_div, round_up
-from gemmgen.kernels.gemm.scaling import BlockScale, numbers_of, scales_of
+from gemmgen.core.formulas import round_up
+from gemmgen.dispatch.devices import gpu_device
+from gemmgen.kernels.quantise.matcher import shape_of_scales
 from gemmgen.ops.arrays import is_torch, type_word
-from gemmgen.runtime.arrays.protocols import ArrayT
+from gemmgen.ops.engine import Operator
+from gemmgen.runtime.arrays.protocols import ArrayT, Stream
 
-BLOCKS = ((1, 128), (128, 128))
+BLOCKS: dict[Any, str] = {(1, 128): "1x128", (128, 128): "128x128", "row": "row", "tensor": "tensor"}
+"""Elements that share a scale, as calls and as specs name them."""
 ALIGNED_SCALES = 4
 """Float32 scales in 16 bytes, which columns of scales are padded to: the copy engine of other tools wants such strides."""
 FLOATS = ("float32", "float16", "bfloat16")
+
+_QUANTIZE = Operator("quantize", ("x",), ("out", "scales"), (), ("block", "output", "scales"))
 
 
 def quantize(
     x: ArrayT,
     *,
-    block: tuple[int, int] = (1, 128),
+    block: tuple[int, int] | Literal["row", "tensor"] = (1, 128),
     output: str = "float8_e4m3fn",
     scales: Literal["float32", "float8_e8m0fnu"] = "float32",
     layout: Literal["k_major", "mn_major"] = "k_major",
+    stream: Stream | None = None,
 ) -> tuple[ArrayT, ArrayT]:
     """Quantises a matrix to 8-bit floats with a scale for each block of elements.
 
     A block's largest magnitude becomes the largest number of ``output``, but no more than that where ``scales`` are powers of two. Blocks
     of zeros have a scale of 1; infinities and NaN do not count towards a scale. A block at an edge may have fewer elements.
-    ``matmul(a, w.T, scale_a=scale_of_a, scale_b=scale_of_w.T)`` multiplies the results.
+    ``matmul(a, w.T, scale_a=scale_of_a, scale_b=scale_of_w.T)`` multiplies the results. Tensors on a GPU from sm_89 on are quantised by
+    one kernel (two for ``tensor``), other arrays by operations of their library, to the same bits.
 
     Parameters
     ----------
     x
         Matrix (lines, k), float32, float16 or bfloat16, NumPy or torch: rows of a left factor, or of a transposed right one.
     block
-        Lines and values of k that share a scale: (1, 128) or (128, 128).
+        Lines and values of k that share a scale: (1, 128) or (128, 128); ``row``, whose scales are (lines, 1); ``tensor``, (1, 1).
     output
         ``float8_e4m3fn`` or ``float8_e5m2``. NumPy has these types where ml_dtypes is installed.
     scales
         Type of the scales; float8_e8m0fnu are powers of two.
     layout
         ``mn_major`` has the scales of neighbouring lines side by side, in columns that begin at multiples of 16 bytes.
+    stream
+        As for ``Kernel``, of the kernel on a GPU.
 
     Returns
     -------
@@ -57,8 +66,14 @@ def quantize(
     EnvironmentMissing
         For a NumPy array without ml_dtypes.
     """
-    if tuple(block) not in BLOCKS:
-        raise LaunchError(f"quantize: block is {block!r}, need (1, 128) or (128, 128)")
+    found: tuple[ArrayT, ArrayT] = _quantised(x, block, output, scales, layout, stream)
+    return found
+
+
+def _quantised(x: Any, block: Any, output: str, scales: str, layout: str, stream: Any) -> tuple[Any, Any]:
+    chosen = BLOCKS.get(tuple(block) if isinstance(block, list | tuple) else block)
+    if chosen is None:
+        raise LaunchError(f"quantize: block is {block!r}, need (1, 128), (128, 128), 'row' or 'tensor'")
     kind, scale_kind = BY_WORD.get(output), BY_WORD.get(scales)
     if kind not in ("e4m3", "e5m2"):
         raise LaunchError(f"quantize: output is {output!r}, need 'float8_e4m3fn' or 'float8_e5m2'")
@@ -66,16 +81,21 @@ def quantize(
         raise LaunchError(f"quantize: scales is {scales!r}, need 'float32' or 'float8_e8m0fnu'")
     if layout not in ("k_major", "mn_major"):
         raise LaunchError(f"quantize: layout is {layout!r}, need 'k_major' or 'mn_major'")
-    if type_word(x) not in FLOATS or len(cast("Any", x).shape) != 2:
+    if type_word(x) not in FLOATS or len(x.shape) != 2:
         raise LaunchError(
-            f"quantize: x has elements {type_word(x) or '?'} and shape {tuple(cast(Any, x).shape)}, need two axes of {', '.join(FLOATS)}"
+            f"quantize: x has elements {type_word(x) or '?'} and shape {tuple(x.shape)}, need two axes of {', '.join(FLOATS)}"
         )
-    made = BlockScale.model_validate({"lines": block[0], "k": block[1], "type": scale_kind, "layout": layout})
-    return _by_torch(x, made, kind) if is_torch(x) else _by_numpy(x, made, kind)
+    if not is_torch(x):
+        return _by_numpy(x, chosen, kind, scale_kind, layout)
+    if x.is_cuda and gpu_device(x.get_device()).architecture.supports("fp8_mma"):
+        return _by_kernel(x, chosen, kind, scale_kind, layout, stream)
+    return _by_torch(x, chosen, kind, scale_kind, layout)
 
 
-def _by_numpy(x: Any, block: BlockScale, kind: str) -> tuple[Any, Any]:
+def _by_numpy(x: Any, block: str, kind: str, scale_kind: str, layout: str) -> tuple[Any, Any]:
     import numpy as np
+
+    from gemmgen.kernels.quantise.oracle import quantised, scales_of_blocks
 
     if type(x).__module__.split(".")[0] != "numpy":
         raise LaunchError(f"quantize: arrays of {type(x).__module__} are not quantised here: pass NumPy or torch")
@@ -84,38 +104,49 @@ def _by_numpy(x: Any, block: BlockScale, kind: str) -> tuple[Any, Any]:
     except ImportError:
         raise EnvironmentMissing("quantize: NumPy has 8-bit floats with the package ml_dtypes alone, which is not installed") from None
     values = np.asarray(x, np.float32)
-    lines, k = values.shape
-    made = scales_of(values, block, float_format(kind).largest)
-    each = np.repeat(np.repeat(numbers_of(block, made), block.lines, axis=0)[:lines], block.k, axis=1)[:, :k]
-    largest = np.float32(float_format(kind).largest)
-    with np.errstate(invalid="ignore", over="ignore"):
-        scaled = values / each
-        clipped = np.where(np.isnan(scaled), scaled, np.clip(scaled, -largest, largest))
-    if block.type == "ue8m0":
+    made = scales_of_blocks(values, block, scale_kind, kind)
+    clipped = quantised(values, to_numbers(scale_kind, made), block, kind)
+    if scale_kind == "ue8m0":
         made = made.view(ml_dtypes.float8_e8m0fnu)
-    if block.layout == "mn_major":
+    if layout == "mn_major":
         columns = np.zeros((made.shape[1], round_up(made.shape[0], ALIGNED_SCALES)), made.dtype)
         columns[:, : made.shape[0]] = made.T
         made = columns[:, : made.shape[0]].T
     return clipped.astype(getattr(ml_dtypes, ELEMENTS[kind].word)), made
 
 
-def _by_torch(x: Any, block: BlockScale, kind: str) -> tuple[Any, Any]:
+def _by_kernel(x: Any, block: str, kind: str, scale_kind: str, layout: str, stream: Any) -> tuple[Any, Any]:
+    torch = sys.modules["torch"]
+    x = x.detach() if x.stride(1) == 1 and x.stride(0) >= x.shape[1] else x.detach().contiguous()
+    quantised = torch.empty(x.shape, dtype=getattr(torch, ELEMENTS[kind].word), device=x.device)
+    shape = shape_of_scales(block, *x.shape)
+    stored = getattr(torch, ELEMENTS[scale_kind].word)
+    if layout == "mn_major":
+        scales = torch.empty((shape[1], round_up(shape[0], ALIGNED_SCALES)), dtype=stored, device=x.device)[:, : shape[0]].T
+    else:
+        scales = torch.empty(shape, dtype=stored, device=x.device)
+    _QUANTIZE.call((x, quantised, scales), (block, kind, scale_kind), (), stream)
+    return quantised, scales
+
+
+def _by_torch(x: Any, block: str, kind: str, scale_kind: str, layout: str) -> tuple[Any, Any]:
     torch = sys.modules["torch"]
     lines, k = x.shape
-    rows, columns = ceil_div(lines, block.lines), ceil_div(k, block.k)
+    rows, columns = shape_of_scales(block, lines, k)
+    tall = {"1x128": 1, "128x128": 128, "row": 1}.get(block, max(lines, 1))
+    wide = 128 if block in ("1x128", "128x128") else max(k, 1)
     largest = float_format(kind).largest
     values = x.float()
     sizes = torch.where(torch.isfinite(values), values.abs(), 0.0)
-    full = torch.nn.functional.pad(sizes, (0, columns * block.k - k, 0, rows * block.lines - lines))
-    amax = full.view(rows, block.lines, columns, block.k).amax(dim=(1, 3))
+    full = torch.nn.functional.pad(sizes, (0, columns * wide - k, 0, rows * tall - lines))
+    amax = full.view(rows, tall, columns, wide).amax(dim=(1, 3))
     scales = torch.where(amax > 0, amax / largest, 1.0).clamp(min=torch.finfo(torch.float32).tiny)
-    if block.type == "ue8m0":
+    if scale_kind == "ue8m0":
         scales = torch.exp2(torch.ceil(torch.log2(scales.double()))).float()
-    each = scales.repeat_interleave(block.lines, 0)[:lines].repeat_interleave(block.k, 1)[:, :k]
+    each = scales.repeat_interleave(tall, 0)[:lines].repeat_interleave(wide, 1)[:, :k]
     quantised = (values / each).clamp(-largest, largest).to(getattr(torch, ELEMENTS[kind].word))
-    stored = getattr(torch, ELEMENTS[block.type].word)
-    if block.layout == "mn_major":
+    stored = getattr(torch, ELEMENTS[scale_kind].word)
+    if layout == "mn_major":
         room = torch.nn.functional.pad(scales.T, (0, round_up(rows, ALIGNED_SCALES) - rows))
         return quantised, room.contiguous().to(stored)[:, :rows].T
     return quantised, scales.to(stored)

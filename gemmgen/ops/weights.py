@@ -13,6 +13,7 @@ from gemmgen.dispatch.devices import gpu_device, host_device
 from gemmgen.hardware.target import Device
 from gemmgen.kernels.calls import Operations, written_out
 from gemmgen.kernels.gemm.family import plan_gemm
+from gemmgen.kernels.gemm.matcher import adapted
 from gemmgen.kernels.gemm.operator import activations
 from gemmgen.kernels.gemm.packed_weights import pack
 from gemmgen.kernels.gemm.plan import GemmPlan
@@ -35,12 +36,15 @@ GROUPS = (32, 64, 128)
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """Columns, of eight, that AWQ's nibbles hold, from the lowest on."""
 WORD_BITS = 32
-TILES: tuple[tuple[int, dict[str, Any]], ...] = (
-    (16, {"threadblock": {"m": 16, "n": 64, "k": 128}, "warp": {"m": 16, "n": 32}}),
-    (64, {"threadblock": {"m": 64, "n": 64, "k": 128}, "warp": {"m": 32, "n": 32}}),
-    (2**31, {"threadblock": {"m": 64, "n": 128, "k": 128}, "warp": {"m": 64, "n": 32}}),
-)
-"""Tiles for up to so many rows."""
+TILES: dict[int, tuple[tuple[int, dict[str, Any]], ...]] = {
+    bits: (
+        (16, {"tile": {"threadblock": {"m": 16, "n": 128, "k": 128}, "warp": {"m": 16, "n": 32}}}),
+        (64, {"tile": {"threadblock": {"m": 64, "n": columns, "k": 128}, "warp": {"m": 64, "n": 32}}, "stages": stages}),
+        (2**31, {"tile": {"threadblock": {"m": 64, "n": 128, "k": 128}, "warp": {"m": 64, "n": 32}}, "stages": 3, "min_blocks_per_sm": 2}),
+    )
+    for bits, columns, stages in ((4, 128, 4), (8, 256, 3))
+}
+"""Tiles and stages for up to so many rows, the fastest of those that were tried on an H200, by bits of a weight."""
 DIVIDED_ROWS = 64
 """Rows up to which k is divided among blocks."""
 
@@ -183,19 +187,19 @@ class Weight:
     def _kernel(
         self, rows: int, aligned: tuple[int, int], result: str, bias: bool, activation: Any, device: Device
     ) -> tuple[GemmPlan, Kernel]:
-        most, tile = next(entry for entry in TILES if rows <= entry[0])
+        most, loop = next(entry for entry in TILES[self.bits] if rows <= entry[0])
         key = (most, aligned, result, bias, activation, device.architecture.name)
         if key not in self._kernels:
             if not device.architecture.supports("cp_async"):
                 raise LaunchError(f"matmul: a Weight needs an architecture from sm_80 on, this is {device.architecture.name}")
-            spec = self.spec(tile, aligned, result, bias, activation, divided=most <= DIVIDED_ROWS)
+            spec = adapted(self.spec(loop, aligned, result, bias, activation, divided=most <= DIVIDED_ROWS), device.architecture, device)
             plan = plan_gemm(spec, device.architecture)
             self._kernels[key] = plan, Kernel(plan.sequence, compile_plan(plan))
         return self._kernels[key]
 
     def spec(
         self,
-        tile: Mapping[str, object],
+        loop: Mapping[str, object],
         aligned: tuple[int, int],
         result: str = "bf16",
         bias: bool = False,
@@ -206,8 +210,8 @@ class Weight:
 
         Parameters
         ----------
-        tile
-            Tiles of the threadblock and of warps.
+        loop
+            Fields of the mainloop: tiles of the threadblock and of warps, stages.
         aligned
             Elements that rows of the activations and of the result are aligned to.
         result
@@ -241,7 +245,7 @@ class Weight:
                 "storage": {"a": self.kind, "b": "u8", "c": result},
                 "alignment": {"a": aligned[0], "c": aligned[1]},
                 "multiple_of": {"k": self.group or 1},
-                "mainloop": {"strategy": "narrow_weights", "tile": tile, "bits": self.bits, "group": group, "zeros": self.has_zeros},
+                "mainloop": {"strategy": "narrow_weights", **loop, "bits": self.bits, "group": group, "zeros": self.has_zeros},
                 "decomposition": {"scheme": "split_k_parallel", "slices": "launch"} if divided else {"scheme": "data_parallel"},
                 "epilogue": written_out(epilogue),
             }

@@ -90,7 +90,6 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "dispatch/profiles.py": "operators of torch that are its products",
         "ops/block_formats.py": "block scales of factors, in a product's formats",
         "ops/native.py": "a product's request, for processors",
-        "ops/quantising.py": "block scales of factors",
         "ops/weights.py": "packed weights, an object of the user's",
         "ops/planes.py": "planes of matrices, an object of the user's",
         "ops/torch_operators/matmul.py": "the type of a product's result",
@@ -113,6 +112,7 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "ops/__init__.py": "the function",
         "ops/functions/elementwise.py": "the function",
     },
+    "quantise": {"ops/quantising.py": "the call, for arrays of every library"},
     "cpu_gemm": {
         "api.py": "the type of its plans",
         "export/blas.py": "the interface of BLAS, which a product alone has",

@@ -34,6 +34,17 @@ def test_values_times_scales_are_close_to_the_matrix(block: tuple[int, int], sca
     assert (np.abs(restored - x) <= np.maximum(np.abs(x) * 2**-4, largest * 2**-17)).all()
 
 
+@pytest.mark.parametrize(("block", "shape"), [("row", (130, 1)), ("tensor", (1, 1))])
+def test_rows_and_whole_matrices_have_scales_that_products_take(block: Any, shape: tuple[int, int]) -> None:
+    x = (RNG.standard_normal((130, 48)) * 10.0 ** RNG.integers(-2, 2, (130, 1))).astype(np.float32)
+    values, found = ops.quantize(x, block=block)
+    largest = np.abs(x).max(axis=1 if block == "row" else None, keepdims=True)
+    assert found.shape == shape and (found == largest / np.float32(448)).all()
+    got = ops.matmul(values, values.T, scale_a=found if block == "row" else float(found[0, 0]), output="float32")
+    want = (values.astype(np.float64) * found) @ values.astype(np.float64).T
+    np.testing.assert_allclose(got, want, atol=np.abs(want).max() * 2**-10)
+
+
 def test_corners_of_a_block_keep_their_meaning() -> None:
     """Zeros, an infinity, which saturates, and NaN."""
     x = np.zeros((2, 256), np.float32)

@@ -65,7 +65,7 @@ _FORMS = {
     "elect": "sync",
     "ldmatrix": "sync aligned m8n8 m8n16 m16n16 x1 x2 x4 trans shared shared::cta b8x16 b6x16_p32 b4x16_p64",
     "stmatrix": "sync aligned m8n8 m16n8 x1 x2 x4 trans shared shared::cta",
-    "mma": f"sync aligned {_SHAPES} row col satfinite s4 u4 tf32 e4m3 e5m2 e3m2 e2m3 e2m1 {_KINDS} "
+    "mma": f"sync aligned sp sp::ordered_metadata {_SHAPES} row col satfinite s4 u4 tf32 e4m3 e5m2 e3m2 e2m3 e2m1 {_KINDS} "
     f"block_scale {_SCALE_VECTORS} ue8m0 ue4m3",
     "wgmma": f"sync aligned fence commit_group wait_group mma_async satfinite tf32 e4m3 e5m2 {_WARPGROUP_SHAPES}",
     "tcgen05": "alloc dealloc relinquish_alloc_permit fence::before_thread_sync fence::after_thread_sync wait::ld wait::st commit ld st cp "

@@ -5,6 +5,11 @@ lanes, a tile of 8 rows of 16 bytes; lane l has the bytes 4(l mod 4) to 4(l mod 
 ordered down its rows first, then along k; B is described by its columns, with k along the 16 bytes; C and D are tiles of
 8 x 8 elements, down the rows first, two elements a lane side by side.
 
+Of sparse products (``mma.sp``; PTX ISA, "Sparse matrix storage"), A holds two of every four elements along k, or one of every two of
+tf32, and a nibble of metadata says which. Metadata come from registers of some lanes of each quad, which the selector chooses: of types
+of 16 and 32 bits, a lane's lower half belongs to the quad's row and its upper half to the row 8 below, 4 nibbles each; of bytes, a lane
+has 8 nibbles of one row. Products that are left out take no part. That of bytes was derived, and not seen on a device.
+
 The results are those of sm_90, bit for bit (`gemmgen.emulator.tensor_core`), and for sm_120 those of published bit models. Integers are
 exact: the accumulator wraps, or with .satfinite is cut to the range of s32 once, after the whole sum. Bytes of fp8 go through steps on
 float16 operands on sm_90; sm_120 multiplies them in one step, as all types of `kind::f8f6f4`.
@@ -40,6 +45,15 @@ _SHAPES = {
     "tf32": ((16, 8, 4), (16, 8, 8)),
     **dict.fromkeys(_FP8, ((16, 8, 16), (16, 8, 32))),
 }
+_SPARSE_SHAPES = {
+    **dict.fromkeys(("f16", "bf16"), ((16, 8, 16), (16, 8, 32))),
+    "tf32": ((16, 8, 8), (16, 8, 16)),
+    **dict.fromkeys(_BYTES, ((16, 8, 32), (16, 8, 64))),
+}
+"""Shapes of mma.sp, whose k counts the elements that A leaves out."""
+_SPARSE = ("sp", "sp::ordered_metadata")
+_FIRST, _SECOND = 0b0100, 0b1110
+"""Metadata of two elements of 32 bits, of which one is held."""
 _MIXES = (_BYTES, _NIBBLES, _FP8)
 _ELEMENT_BITS = {"s4": 4, "u4": 4, "s8": 8, "u8": 8, **dict.fromkeys(_SMALL, 8), "f16": 16, "bf16": 16, "tf32": 32}
 _DTYPES = {
@@ -91,6 +105,7 @@ class _Multiply:
     def __init__(self, inst: Instruction, binder: Binder) -> None:
         self.inst, self.binder = inst, binder
         self.kind = _KINDS.get(inst.first_of(tuple(_KINDS)) or "")
+        self.sparse = inst.first_of(_SPARSE) is not None
         types = inst.modifiers[-5:-1] if self.kind is not None and self.kind.scales else inst.modifiers[-4:]
         self.result_type, a_type, b_type, self.sum_type = types
         shape = next((m for m in inst.modifiers if m.startswith("m") and m[1:2].isdigit()), "")
@@ -105,13 +120,22 @@ class _Multiply:
         binder.require_real(inst, self.sum_type == "f16" or self.kind is not None)
         d, a, b, c = (registers_in(operand) for operand in inst.operands[:4])
         tiles_along_k = self.depth * (4 if self.packed else _ELEMENT_BITS[a_type]) // 128
-        self.a = self._sources(a, self.rows // _TILE * tiles_along_k)
+        self.metadata = self._metadata() if self.sparse else None
+        self.a = self._sources(a, self.rows // _TILE * tiles_along_k // (2 if self.sparse else 1))
         self.b = self._sources(b, tiles_along_k)
         self.c = self._sources(c, self._accumulators(self.sum_type))
         if len(d) != self._accumulators(self.result_type):
             raise UnknownInstruction("the number of registers does not fit the shape", instruction=inst)
         self.d = [binder.target(inst, register, "b32") for register in d]
         self.scales = self._scales() if self.kind is not None and self.kind.scales else None
+
+    def _metadata(self) -> _Metadata:
+        """The metadata of a sparse A."""
+        registers = registers_in(self.inst.operands[4]) if len(self.inst.operands) == 6 else ()
+        if len(registers) != 1:
+            raise UnknownInstruction("an mma.sp has six operands, metadata and a selector behind C", instruction=self.inst)
+        selector = self.binder.source(self.inst, self.inst.operands[5], "u32")
+        return _Metadata(self.inst, self._source(registers[0]), selector, self.a_type, self.depth)
 
     def _scales(self) -> tuple[_ScaleFactors, _ScaleFactors]:
         """The block scales of A and B."""
@@ -150,12 +174,20 @@ class _Multiply:
         a = self._operand(self.a, self.rows // _TILE, self.a_type, lanes)
         b = self._operand(self.b, 1, self.b_type, lanes)
         words = np.concatenate(self.c if lanes is None else [register[lanes] for register in self.c])
+        if self.metadata is not None:
+            # Every row is a product of its own, with the elements of B that its elements belong to.
+            own = self.metadata.read(lanes)
+            chosen = np.take_along_axis(b[:, None], own[:, :, None], axis=3)
+            a, b = a.reshape(-1, 1, a.shape[2]), chosen.reshape(-1, *chosen.shape[2:])
         if self.sum_type == "s32":
-            products = self._registers(tensor_core.multiply_integers(a, b)).view(np.int32)
+            sums_of_products = tensor_core.multiply_integers(a, b).reshape(-1, self.rows, self.columns)
+            products = self._registers(sums_of_products).view(np.int32)
             sums = tensor_core.accumulate_integers(words.view(np.int32).reshape(products.shape), products, saturate=self.saturates)
             results = sums.view(np.uint32)
         else:
-            results = self._registers(self._float_sums(a, b, self._accumulators_of(words), lanes))
+            before = self._accumulators_of(words)
+            rows = before.reshape(-1, 1, self.columns) if self.sparse else before
+            results = self._registers(np.ascontiguousarray(self._float_sums(a, b, rows, lanes)).reshape(before.shape))
         for target, result in zip(self.d, results, strict=True):
             if target is not None:
                 target[... if lanes is None else lanes] = result
@@ -166,7 +198,7 @@ class _Multiply:
         along_k = len(registers) // row_tiles
         tiles = words.reshape(along_k, row_tiles, -1, _TILE, 4).transpose(2, 1, 3, 0, 4)
         elements: np.ndarray = _elements(np.ascontiguousarray(tiles), type_name, self.packed)
-        return elements.reshape(elements.shape[0], row_tiles * _TILE, self.depth)
+        return elements.reshape(elements.shape[0], row_tiles * _TILE, -1)
 
     def _accumulators_of(self, words: np.ndarray) -> np.ndarray:
         """Registers one after another as matrices [warps, rows, columns] of uint32, or of uint16 for f16."""
@@ -198,6 +230,48 @@ class _Multiply:
         if self.sum_type == "f16":
             return tensor_core.multiply_half(left, right, c)
         return tensor_core.multiply_float(left, right, c)
+
+
+@dataclass(frozen=True)
+class _Metadata:
+    """The registers that say which elements of a sparse A are held."""
+
+    inst: Instruction
+    source: Source
+    selector: Source
+    type_name: str
+    depth: int
+
+    def read(self, lanes: Lanes | None) -> np.ndarray:
+        """Values of k that each element of A belongs to, [warps, 16, elements of a row]."""
+        chunk = 2 if self.type_name == "tf32" else 4
+        by_bytes = self.type_name in _BYTES
+        parts = self.depth // chunk // (8 if by_bytes else 4)  # of a row, each in a lane of its own
+        of_quad = parts * (2 if by_bytes else 1)
+        selector = uniform(self.selector)
+        if selector is None or selector not in range(_QUAD // of_quad):
+            raise UnknownInstruction(
+                f"the sparsity selector is {selector}; it must be below {_QUAD // of_quad} for this shape", instruction=self.inst
+            )
+        words = np.ascontiguousarray(self.source if lanes is None else self.source[lanes])
+        chosen = words.reshape(-1, WARP // _QUAD, _QUAD)[:, :, selector * of_quad : (selector + 1) * of_quad]
+        nibbles = chosen[..., None] >> (4 * np.arange(8, dtype=np.uint32)) & 15  # [warps, quads, lanes, 8]
+        if by_bytes:
+            rows = nibbles.reshape(*chosen.shape[:2], parts, 2, 8).transpose(0, 3, 1, 2, 4)
+        else:
+            rows = nibbles.reshape(*chosen.shape[:2], parts, 2, 4).transpose(0, 3, 1, 2, 4)
+        of_row = np.ascontiguousarray(rows).reshape(-1, 2 * _TILE, self.depth // chunk)
+        first = chunk * np.arange(self.depth // chunk)
+        if chunk == 2:
+            if not np.isin(of_row, (_FIRST, _SECOND)).all():
+                raise UnknownInstruction("the metadata of tf32 are neither 0b0100 nor 0b1110", instruction=self.inst)
+            found: np.ndarray = first + (of_row == _SECOND)
+            return found
+        low, high = of_row & 3, of_row >> 2
+        if (low >= high).any() if self.inst.has("sp::ordered_metadata") else (low == high).any():
+            raise UnknownInstruction("metadata name elements twice, or not in their order", instruction=self.inst)
+        both: np.ndarray = np.stack([first + low, first + high], axis=-1).reshape(*of_row.shape[:2], -1)
+        return both
 
 
 @dataclass(frozen=True)
@@ -256,14 +330,16 @@ def _check(inst: Instruction, shape: str, a_type: str, b_type: str, result_type:
     aligned(inst)
     integers = a_type in (*_BYTES, *_NIBBLES)
     partners = next((mix for mix in _MIXES if a_type in mix), (a_type,))
-    for known in _SHAPES.get(a_type, ()):
+    sparse = inst.modifiers[0] in _SPARSE
+    written = inst.modifiers[1:] if sparse else inst.modifiers
+    for known in (_SPARSE_SHAPES if sparse else _SHAPES).get(a_type, ()):
         if (
             shape == "m{}n{}k{}".format(*known)
             and b_type in partners
             and result_type == sum_type
             and sum_type in (("s32",) if integers else ("f32", "f16") if a_type in ("f16", *_FP8) else ("f32",))
             and (integers or not inst.has("satfinite"))
-            and inst.modifiers[3:5] == ("row", "col")
+            and written[3:5] == ("row", "col")
         ):
             return known
     raise UnknownInstruction(f"{'.'.join((inst.opcode, *inst.modifiers))} is not implemented", instruction=inst)

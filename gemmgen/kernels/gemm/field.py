@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from gemmgen.emulator import residues
 from gemmgen.kernels.family import Case, FieldPart
-from gemmgen.kernels.gemm.oracle import cases, group_rows
+from gemmgen.kernels.gemm.grouping import group_rows
+from gemmgen.kernels.gemm.oracle import cases
 from gemmgen.kernels.gemm.plan import GemmPlan, epilogue_accuracy
 from gemmgen.kernels.gemm.spec import GemmSpec
 
@@ -67,7 +68,7 @@ def parts(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]], sc
         batch = {"batch": case.dimensions["batch"]} if plan.batched else {}
         yield _finishing({**sizes, **batch}, {}, _product(arrays, scalars))
         return
-    for index, rows in enumerate(group_rows(arrays["offsets"], case.dimensions["m"])):
+    for index, rows in enumerate(group_rows(plan.spec.grouping, arrays[plan.ends_of_groups], case.dimensions["m"])):
         chosen: dict[str, Any] = {"A": np.s_[rows], "B": np.s_[index], "C": np.s_[rows]}
         chosen |= {matrix.name: np.s_[rows] for matrix in plan.residuals}
         for access in (access for step in plan.epilogue for access in step.accesses):

@@ -10,6 +10,7 @@ from typing import Any
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.kernels.epilogue.operations import Factor, argument_name
 from gemmgen.kernels.epilogue.steps import numbered
+from gemmgen.kernels.gemm.grouping import ENDS
 from gemmgen.kernels.gemm.request import GemmRequest, alignment_elements, is_stored, vector_type
 from gemmgen.kernels.gemm.scaling import Scales, scale_name
 from gemmgen.kernels.gemm.spec import Alignment, GemmSpec, Multiples, Storage
@@ -96,6 +97,7 @@ def changes_for(spec: GemmSpec, placed: Placed, truncated: bool = False, units: 
         "beta": "argument" if request.accumulates else spec.beta,
         "storage": Storage.model_validate({**types, "c": request.c.type}),
         "batch": "strided" if request.batched else "grouped" if request.groups is not None else "none",
+        "grouping": request.grouping,
         "alignment": Alignment.model_validate(placed.alignment),
         "multiple_of": Multiples(**{name: promised[name] if extent % promised[name] == 0 else 1 for name, extent in extents.items()}),
         "scales": Scales.model_validate({operand: by.stored(operand) for operand, by in request.block_scales}),
@@ -125,7 +127,13 @@ def fitted(
     for operand, by in request.block_scales:
         arrays[scale_name(operand)] = (by.name, by.layout)
     if request.offsets is not None:
-        arrays["offsets"] = ("offsets", request.offsets)
+        arrays[ENDS[request.grouping.rows]] = ("offsets", request.offsets)
+    if request.depths is not None:
+        arrays["offsets"] = ("offsets", request.depths)
+    if request.gather is not None:
+        arrays["gather"] = ("gather", request.gather)
+    if request.scatter is not None:
+        arrays["scatter"] = ("scatter", request.scatter)
     if request.second is not None:
         arrays["B2"] = (request.second_operand, request.second)
     for operation in request.epilogue:

@@ -15,6 +15,7 @@ from gemmgen.hardware.target import Architecture, Device, occupancy
 from gemmgen.kernels.epilogue.operations import PRODUCT, SECOND, AnyOperation, Factor, Operation
 from gemmgen.kernels.gemm import scaling
 from gemmgen.kernels.gemm.fitting import VARIES, divides_by_size
+from gemmgen.kernels.gemm.grouping import Grouping
 from gemmgen.kernels.gemm.numeric_class import numeric_class
 from gemmgen.kernels.gemm.packed_weights import Weights
 from gemmgen.kernels.gemm.plan import GemmPlan
@@ -51,6 +52,8 @@ GATED = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh", "reglu": 
 """Words for two products, the second multiplied by a function of the first."""
 SCALES = {"scale_row": "row", "scale_column": "column", "scale": "memory"}
 """Scales as a problem's words name them: one for each row or column, or one for all that lies in memory."""
+ROWS_OF_GROUPS: dict[str, dict[str, Any]] = {"masked": {"rows": "masked"}, "gathered": {"gathered": True}, "scattered": {"scattered": True}}
+"""Words for rows of groups, and what they are in a spec's ``grouping``."""
 SUMMED = "k"
 """The dimension along which an element of the result is summed up."""
 FACTORS = ("alpha", "beta")
@@ -63,8 +66,12 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         return VARIES
     if spec.scales.given and not request.block_scales:
         return "it is for factors with block scales"
+    if spec.grouping not in (Grouping.SORTED, request.grouping):
+        return "it is for groups of rows that lie in another way"
     if (request.weights is None) != (spec.mainloop.strategy != "narrow_weights"):
         return "weights are packed for it alone" if request.weights is None else "it reads no packed weights"
+    if request.depths is not None and spec.mainloop.strategy != "mma_sync":
+        return "all of its products have the same values of k"
     if request.block_scales and spec.mainloop.strategy not in scaling.STRATEGIES:
         return "it takes no block scales"
     if any(by.stored(operand) is None for operand, by in request.block_scales):
@@ -148,6 +155,7 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
     letters, types, aligned, batch, groups = "nn", ["f32", "f32", "f32"], True, None, None
     precision: Precision = "f32"
     keeps = False
+    rows_of_groups: dict[str, Any] = {}
     said: dict[str, str] = {}
     blocks: dict[str, re.Match[str]] = {}
     weights: Weights | None = None
@@ -177,8 +185,11 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
         elif (scaled := _BLOCK_SCALES.fullmatch(option)) is not None:
             say_once(said, f"scales of {scaled[1]}", option)
             blocks[scaled[1]] = scaled
-        elif option in FACTORS:
+        elif option in FACTORS or option == "depths":
             say_once(said, option, option)
+        elif option in ROWS_OF_GROUPS:
+            say_once(said, option, option)
+            rows_of_groups |= ROWS_OF_GROUPS[option]
         elif option == "planes":
             keeps = True
         elif option == CONSTANT:
@@ -196,6 +207,7 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
             need = f"nn, nt, tn, tt, {', '.join(FACTOR_TYPES)}, f16_f16_f32 (types of A, B and C), aligned, unaligned, batch=N, groups=N, "
             need += "w4g128z (weights of 4 or 8 bits, groups of 32, 64 or 128, zero points), "
             need += "scales_a=1x128 or scales_b=128x128 (block scales; _ue8m0, _mn), "
+            need += f"{', '.join(ROWS_OF_GROUPS)} (rows of groups), depths (values of k of each product of a batch), "
             words = ", ".join((*SCALES, *ACTIVATIONS, *GATED))
             need += f"planes (of B are kept), {CONSTANT} (B is), alpha, beta, bias, residual, {words}, {' or '.join(PRECISIONS)}"
             raise unknown_word("a GEMM problem", option, re.findall(r"\w+", need), need)
@@ -217,6 +229,14 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
         )
     if "gate" in said and (weights is not None or keeps or blocks or {"alpha", "beta"} & said.keys()):
         raise SpecError(f"a GEMM problem's option {said['gate']} goes without packed weights, planes, block scales, alpha and beta")
+    if rows_of_groups and groups is None:
+        raise SpecError(f"a GEMM problem's option {', '.join(ROWS_OF_GROUPS)} is for groups: add groups=N")
+    if groups is not None and "rows" in rows_of_groups and m % groups:
+        raise SpecError(f"a GEMM problem's option masked has {m} rows in {groups} groups, need a multiple: every group has as many")
+    if "depths" in said and (batch is None or letters != "tn"):
+        raise SpecError("a GEMM problem's option depths is for a batch with A and B in rows of m and n: add batch=N and tn")
+    grouping = Grouping.model_validate(rows_of_groups | ({"depth": "offsets"} if "depths" in said else {}))
+    rows = Layout.packed((m,), "s32")
     if keeps and (b.type != "f32" or len(b.shape) > 2):
         raise SpecError("a GEMM problem's option planes is for float32 without a batch")
     return GemmRequest(
@@ -231,6 +251,10 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
         scales=tuple(step.op for step in epilogue if isinstance(step, Factor)),
         second=b if "gate" in said else None,
         offsets=None if groups is None else Layout.packed((groups,), "s32"),
+        grouping=grouping,
+        depths=Layout.packed((batch,), "s32") if batch is not None and "depths" in said else None,
+        gather=rows if grouping.gathered else None,
+        scatter=rows if grouping.scattered else None,
         planes=_kept(b) if keeps else None,
         constant=("b",) if CONSTANT in said else (),
         weights=weights,

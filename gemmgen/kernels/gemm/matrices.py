@@ -24,9 +24,18 @@ def matrix_layouts(spec: GemmSpec) -> tuple[Matrix, Matrix, Matrix]:
     plain = Matrix("B", k, "n", "ldb", row_major == (spec.transpose[1] == "n"), spec.alignment.b, spec.storage.b, stride("b"), count)
     packed = packed_matrix(spec.mainloop.bits) if isinstance(spec.mainloop, NarrowWeightsMainloop) else None
     return (
-        Matrix("A", "m", k, "lda", row_major == (spec.transpose[0] == "n"), spec.alignment.a, spec.storage.a, stride("a")),
+        Matrix(
+            "A",
+            "rows_a" if spec.grouping.gathered else "m",
+            k,
+            "lda",
+            row_major == (spec.transpose[0] == "n"),
+            spec.alignment.a,
+            spec.storage.a,
+            stride("a"),
+        ),
         packed or plain,
-        Matrix("C", "m", "n", "ldc", row_major, spec.alignment.c, spec.storage.c, stride("c")),
+        Matrix("C", "rows_c" if spec.grouping.scattered else "m", "n", "ldc", row_major, spec.alignment.c, spec.storage.c, stride("c")),
     )
 
 

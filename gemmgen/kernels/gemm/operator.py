@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from gemmgen.core.elements import BY_WORD, ELEMENTS
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.calls import written_out
 from gemmgen.kernels.epilogue.operations import COORDINATES, VALUE, Axis, Bias, Factor, Operation, Residual
+from gemmgen.kernels.gemm.grouping import ENDS, Grouping
 from gemmgen.kernels.gemm.matcher import ACTIVATIONS, operation
 from gemmgen.kernels.gemm.request import (
     BYTE_TYPES,
@@ -185,25 +186,44 @@ def _interpret_groups(operands: Mapping[str, Layout], options: Mapping[str, Any]
     formula: Sequence[Operation] = options.get("epilogue") or ()
     every, own = operands, {name for one in formula for name in (*(operand.name for operand in one.operands()), *one.further_outputs)}
     operands = {name: layout for name, layout in every.items() if name not in own}
+    masked = bool(options.get("masked"))
+    ends = ENDS["masked" if masked else "sorted"]
     a, b, offsets = operands["a"], operands["b"], operands["offsets"]
+    gather, scatter = operands.get("gather"), operands.get("scatter")
+    if len(a.shape) == len(b.shape) == 2 and not masked:
+        return _interpret_depths(operands, options, refuse)
+    if masked:
+        if len(a.shape) != 3 or len(b.shape) != 3 or a.shape[0] != b.shape[0]:
+            raise refuse(f"a has shape {a.shape} and b {b.shape}, need (groups, rows, k) and (groups, k, n) with counts")
+        operands = {name: _joined(name, layout) if name in ("a", "out", "scale_a") else layout for name, layout in operands.items()}
+        a = operands["a"]
     for name in ("a", "b"):
         _check_type(name, operands[name], (*TYPES[1:], *BYTE_TYPES), operation="grouped_matmul")
-    _check_type("offsets", offsets, ("s32",), operation="grouped_matmul")
+    for name, layout in ((ends, offsets), ("gather", gather), ("scatter", scatter)):
+        if layout is not None:
+            _check_type(name, layout, ("s32",), operation="grouped_matmul")
     if len(a.shape) != 2 or len(b.shape) != 3 or a.shape[1] != b.shape[1]:
         raise refuse(f"a has shape {a.shape} and b {b.shape}, need (m, k) and (groups, k, n)")
     (m, _), (groups, _, n) = a.shape, b.shape
     if offsets.shape != (groups,) or (groups > 1 and offsets.strides != (1,)):
-        raise refuse(
-            f"offsets has shape {offsets.shape} and strides {offsets.strides}, need ({groups},) without gaps: where each group ends"
-        )
+        meaning = "rows of each group" if masked else "where each group ends"
+        raise refuse(f"{ends} has shape {offsets.shape} and strides {offsets.strides}, need ({groups},) without gaps: {meaning}")
+    if masked and (gather is not None or scatter is not None):
+        raise refuse("counts with gather or scatter, need offsets beside them")
+    if gather is not None:
+        m = gather.shape[0] if len(gather.shape) == 1 else -1
+    for name, layout in (("gather", gather), ("scatter", scatter)):
+        if layout is not None and (layout.shape != (m,) or not is_packed(layout)):
+            rows = "a row of a for each row of the groups" if name == "gather" else f"a row of out for each of the {m} rows of the groups"
+            raise refuse(f"{name} has shape {layout.shape} and strides {layout.strides}, need one axis without gaps: {rows}")
     out = operands.get("out")
     added = any(operands.get(name) is not None for name in ("bias", "amax", *SCALES))
     plain = not added and not options.get("scaled") and not options.get("activation") and not formula
     kind = out.type if out is not None else _output(options.get("output")) or result_type(a.type, b.type, plain)
     out = Layout.packed((m, n), kind) if out is None else out
     _check_type("out", out, RESULT_TYPES, operation="grouped_matmul")
-    if out.shape != (m, n):
-        raise refuse(f"out has shape {out.shape}, need {(m, n)}")
+    if out.shape[1:] != (n,) or (scatter is None and out.shape != (m, n)):
+        raise refuse(f"out has shape {out.shape}, need {(m, n) if scatter is None else f'(rows, {n})'}")
     for name, layout in (("a", a), ("b", b), ("out", out)):
         if not (is_stored(layout, True) or (name != "out" and is_stored(layout, False))):
             need = "rows" if name == "out" else "rows or columns"
@@ -239,12 +259,55 @@ def _interpret_groups(operands: Mapping[str, Layout], options: Mapping[str, Any]
         named=_named(formula, every, (m, n), (), groups, "grouped_matmul"),
         scales=tuple(factors),
         offsets=offsets,
+        grouping=Grouping(rows="masked" if masked else "sorted", gathered=gather is not None, scattered=scatter is not None),
+        gather=gather,
+        scatter=scatter,
         amax=_amax(operands, "grouped_matmul"),
         scaled_a=blocks.get("scale_a"),
         scaled_b=blocks.get("scale_b"),
         invariant="m" if options.get("batch_invariant") else "none",
     )
-    return Interpretation(request, (Result("out", (m, n), kind),))
+    return Interpretation(request, (Result("out", (groups, m // groups, n) if masked and groups else (m, n), kind),))
+
+
+def _interpret_depths(operands: Mapping[str, Layout], options: Mapping[str, Any], refuse: Callable[[str], LaunchError]) -> Interpretation:
+    """The request of a call whose groups are values of k: a product of each, as the gradient of an expert's matrix."""
+    a, b, offsets, out = operands["a"], operands["b"], operands["offsets"], operands.get("out")
+    others = [name for name in operands if name not in ("a", "b", "offsets", "out")] + [
+        name for name in ("activation", "epilogue") if options.get(name)
+    ]
+    if others:
+        raise refuse(f"groups of values of k with {others[0]}, need a (m, k), b (k, n), offsets, out and alpha alone")
+    for name, layout in (("a", a), ("b", b)):
+        _check_type(name, layout, TYPES[1:], operation="grouped_matmul")
+    _check_type("offsets", offsets, ("s32",), operation="grouped_matmul")
+    (m, k), (rows, n) = a.shape, b.shape
+    if k != rows or len(offsets.shape) != 1 or not is_packed(offsets):
+        raise refuse(f"a has shape {a.shape}, b {b.shape} and offsets {offsets.shape}, need (m, k), (k, n) and one axis without gaps")
+    if not is_stored(a, False) or not is_stored(b, True):
+        raise refuse(
+            f"a and b have strides {a.strides} and {b.strides}; columns of a and rows of b must be contiguous: groups begin at any k"
+        )
+    groups = offsets.shape[0]
+    kind = out.type if out is not None else _output(options.get("output")) or result_type(a.type, b.type, True)
+    out = Layout.packed((groups, m, n), kind) if out is None else out
+    _check_type("out", out, TYPES, operation="grouped_matmul")
+    if out.shape != (groups, m, n) or not is_stored(out, True):
+        raise refuse(f"out has shape {out.shape} and strides {out.strides}, need {(groups, m, n)} in rows")
+    a, b = (Layout((groups, *one.shape), (0, *one.strides), one.type, one.alignment) for one in (a, b))
+    request = GemmRequest(a, b, out, scaled=bool(options.get("scaled")), grouping=Grouping(depth="offsets"), depths=offsets)
+    return Interpretation(request, (Result("out", (groups, m, n), kind),))
+
+
+def _joined(name: str, layout: Layout) -> Layout:
+    """An array (groups, rows, ...) as one of all rows. Raises ``LaunchError`` where groups do not follow one another."""
+    if len(layout.shape) < 2:
+        return layout
+    (groups, rows, *rest), (outer, inner, *further) = layout.shape, layout.strides
+    if groups > 1 and rows > 0 and outer != rows * inner:
+        need = f"a group behind the other: {rows * inner} elements from one to the next"
+        raise LaunchError(f"grouped_matmul: {name} has strides {layout.strides} for shape {layout.shape}, need {need}")
+    return Layout((groups * rows, *rest), (inner, *further), layout.type, layout.alignment)
 
 
 def _or_many(shapes: Mapping[tuple[int, ...], str]) -> str:

@@ -17,6 +17,7 @@ from gemmgen.kernels.epilogue.numbers import Tracked, extremum, stored_value, su
 from gemmgen.kernels.epilogue.steps import Access, apply_steps
 from gemmgen.kernels.family import Case, Expected
 from gemmgen.kernels.gemm.cost_model import cost
+from gemmgen.kernels.gemm.grouping import ENDS, gathered_rows, group_rows, within_depths
 from gemmgen.kernels.gemm.plan import GemmPlan, packed
 from gemmgen.kernels.gemm.scaling import ScaleArray, as_tiles
 from gemmgen.kernels.gemm.spec import SplitKLast, StreamK
@@ -27,7 +28,8 @@ LARGEST_INTEGER = 4
 _DEEP_SLICES = 70
 GROUPS = 5
 """Groups of rows, in most cases of grouped products."""
-OFFSETS = ("empty groups", "groups of whole tiles", "rows behind the last group", "offsets that fall and lie outside")
+OUTSIDE = "offsets that fall and lie outside"
+OFFSETS = ("empty groups", "groups of whole tiles", "rows behind the last group", OUTSIDE)
 """Cases for the ends of groups."""
 INFINITE_LINES = "lines of one infinity and zeros"
 """A case of lines that planes hold by their range of exponents, but for the infinity."""
@@ -105,6 +107,9 @@ def cases(plan: GemmPlan) -> list[Case]:
         cases += _batch_cases(plan, uneven, scalars)
     if plan.grouped:
         cases += _group_cases(plan, scalars)
+    if plan.depths_differ:
+        deep = packed(plan, promised(plan, (tile_m + 3, tile_n + 1, 5 * tile_k + 7)), batch=GROUPS)
+        cases += [case_of(name, deep, scalars["integers"], "integers") for name in OFFSETS]
     return cases + corner_cases(uneven, scalars["integers"])
 
 
@@ -152,15 +157,39 @@ def _group_cases(plan: GemmPlan, scalars: dict[str, dict[str, float]]) -> list[C
     problem = packed(plan, size, batch=GROUPS)
     cases = [case_of(name, problem, scalars["integers"], "integers") for name in OFFSETS]
     cases.append(case_of("one B for all groups", problem | {"stride_b": 0}, scalars["integers"], "integers"))
-    cases += [case_of(f"{count} groups", problem | {"groups": count}, scalars["integers"], "integers") for count in (0, 1, 40)]
+    cases += [case_of(f"{count} groups", packed(plan, size, batch=count), scalars["integers"], "integers") for count in (0, 1, 40)]
+    own_rows = [name for name in ("rows_a", "rows_c") if name in problem]
+    if own_rows:
+        for name, rows in {"more rows than those of groups": 2 * size[0] + 3, "fewer rows than those of groups": size[0] // 2 + 1}.items():
+            cases.append(case_of(name, problem | dict.fromkeys(own_rows, rows), scalars["integers"], "integers"))
     return cases
+
+
+def _moved_rows(case: Case, name: str, rng: np.random.Generator) -> npt.NDArray[Any]:
+    """Rows of A in any order, some several times, some that there are none of; rows of C, each once, and some that there are none of."""
+    m = case.dimensions["m"]
+    if name == "gather":
+        return rng.integers(-1, case.dimensions["rows_a"] + 1, m)
+    rows = case.dimensions["rows_c"]
+    targets = rng.permutation(max(rows, m) + 3) - 2
+    return targets[:m]
 
 
 def _offsets(plan: GemmPlan, case: Case, groups: int, rng: np.random.Generator) -> npt.NDArray[Any]:
     """The ends of groups, as the case's name wants them; else anywhere, so that some are empty, and all rows belong to one."""
-    m = case.dimensions["m"]
-    if case.name == "offsets that fall and lie outside":
+    m = case.dimensions["k" if plan.depths_differ else "m"]
+    if case.name == OUTSIDE:
         return rng.integers(-5, 2 * m + 5, groups)
+    if plan.spec.grouping.rows == "masked":
+        size = m // max(groups, 1)
+        counts = rng.integers(0, size + 1, groups)
+        if case.name == "empty groups":
+            counts = rng.choice([0, size // 2, size], groups)
+        if case.name == "groups of whole tiles":
+            counts = np.minimum(counts // plan.tile_m * plan.tile_m, size)
+        if groups and case.name == "one tile":
+            counts[:] = size
+        return counts
     cuts = np.sort(rng.integers(0, m + 1, groups))
     if case.name == "empty groups":
         cuts = np.sort(rng.choice([0, m // 2, m], groups))
@@ -169,12 +198,6 @@ def _offsets(plan: GemmPlan, case: Case, groups: int, rng: np.random.Generator) 
     if groups:
         cuts[-1] = 2 * m // 3 if case.name == "rows behind the last group" else m
     return np.minimum(cuts, cuts[-1:]) if groups else cuts
-
-
-def group_rows(offsets: npt.NDArray[Any], m: int) -> list[slice]:
-    """The rows of each group; offsets that fall or lie outside are moved to the nearest that makes sense."""
-    ends = np.minimum(np.maximum.accumulate(np.maximum(offsets.astype(np.int64), 0)), m)
-    return [slice(int(start), int(end)) for start, end in zip(np.concatenate(([0], ends)), ends, strict=False)]
 
 
 def _batch_cases(plan: GemmPlan, uneven: dict[str, int], scalars: dict[str, dict[str, float]]) -> list[Case]:
@@ -215,7 +238,9 @@ def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
         return _narrow_weights(plan, case, name, shape, rng)
     unread = (name in "AB" and case.scalars.get("alpha", 1.0) == 0) or (name == "C" and case.scalars.get("beta", 0.0) == 0)
     kind = plan.sequence_type(name)
-    if name == "offsets":
+    if name in ("gather", "scatter"):
+        return _moved_rows(case, name, rng)
+    if name in ENDS.values():
         return _offsets(plan, case, shape[0], rng)
     if name == "amax":
         return rng.choice([0.0, 0.0, 1e6], shape)
@@ -306,15 +331,20 @@ def _kept_array(plan: GemmPlan, factor: str, case: Case) -> npt.NDArray[np.uint8
 def reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Expected]:
     """Expected contents of C, with the forward error bound of its sums; rows of no group stay as they are."""
     if not plan.grouped:
+        if plan.depths_differ:
+            arrays = dict(arrays) | {name: within_depths(arrays[name], arrays["offsets"], axis) for name, axis in (("A", 2), ("B", 1))}
         products = [_reference(plan, case, arrays)]
         return {"C": products[0].expected} | _largest(arrays, [products[0].inner]) | _further(plan, arrays, products, [np.s_[:]])
     before = to_numbers(plan.matrix_c.type, arrays["C"])
     value = before.astype(np.int64 if plan.matrix_c.type == "s32" else np.float64)
     bound = np.zeros(value.shape)
-    products, places = [], group_rows(arrays["offsets"], case.dimensions["m"])
+    grouping, m = plan.spec.grouping, case.dimensions["m"]
+    products, places = [], group_rows(grouping, arrays[plan.ends_of_groups], m)
+    a = gathered_rows(arrays["A"], arrays["gather"]) if grouping.gathered else arrays["A"]
+    c = np.zeros((m, *arrays["C"].shape[1:]), arrays["C"].dtype) if grouping.scattered else arrays["C"]
     for index, rows in enumerate(places):
-        own = dict(arrays) | {"A": arrays["A"][rows]} | {factor.name: arrays[factor.name][index] for factor in plan.factors_b}
-        own |= {matrix.name: arrays[matrix.name][rows] for matrix in (plan.matrix_c, *plan.like_output)}
+        own = dict(arrays) | {"A": a[rows], "C": c[rows]} | {factor.name: arrays[factor.name][index] for factor in plan.factors_b}
+        own |= {matrix.name: arrays[matrix.name][rows] for matrix in plan.like_output}
         own |= {scale.name: _scales_of_group(scale, arrays[scale.name], rows, index) for scale in plan.scales}
         for access in (access for step in plan.epilogue for access in step.accesses):
             if access.operand.per in ("row", "column", "group"):
@@ -322,7 +352,13 @@ def reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]
                 own[access.name] = arrays[access.name][part[access.operand.per]]
         products.append(_reference(plan, case, own, rows.start))
         expected = products[-1].expected
-        value[rows], bound[rows] = expected.value, 0.0 if expected.bound is None else expected.bound
+        exists: Any = np.s_[:]
+        to: Any = rows
+        if grouping.scattered:
+            targets = arrays["scatter"][rows].astype(np.int64)
+            exists = (targets >= 0) & (targets < len(value))
+            to = targets[exists]
+        value[to], bound[to] = expected.value[exists], 0.0 if expected.bound is None else expected.bound[exists]
     largest = _largest(arrays, [product.inner for product in products])
     return {"C": Expected(value, bound)} | largest | _further(plan, arrays, products, places)
 

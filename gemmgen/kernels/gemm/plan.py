@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import lcm
 from typing import TYPE_CHECKING, Any, Literal
 
 from gemmgen.core.errors import PlanError, Reason
-from gemmgen.core.formulas import Formula
+from gemmgen.core.formulas import Formula, round_up
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.accuracy import UNIT_ROUNDOFF
 from gemmgen.kernels.epilogue.graph import Accuracy
@@ -16,8 +17,9 @@ from gemmgen.kernels.epilogue.products import plan_epilogue
 from gemmgen.kernels.epilogue.steps import SECOND_VALUE, Step
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.gemm import sums
+from gemmgen.kernels.gemm.grouping import ENDS
 from gemmgen.kernels.gemm.matrices import matrix_layouts, scale_layouts, second_factor
-from gemmgen.kernels.gemm.reasons import alignment_reasons, constant_reasons, dual_reasons, scale_reasons
+from gemmgen.kernels.gemm.reasons import alignment_reasons, constant_reasons, dual_reasons, scale_reasons, ungrouped_reasons
 from gemmgen.kernels.gemm.scaling import ScaleArray
 from gemmgen.kernels.gemm.sequence import REDUCTION_VECTOR, WORKSPACE_ALIGNMENT, reduction_groups
 from gemmgen.kernels.gemm.spec import Arithmetic, DataParallel, GemmSpec, SplitKCluster, SplitKLast, StreamK
@@ -308,6 +310,26 @@ class GemmPlan(KernelPlan[GemmSpec]):
         """True if the rows of A and C belong to groups."""
         return bool(self.spec.batch == "grouped")
 
+    @property
+    def gathered(self) -> bool:
+        """True if rows of groups are any rows of A."""
+        return bool(self.spec.grouping.gathered)
+
+    @property
+    def scattered(self) -> bool:
+        """True if rows of groups go to any rows of C."""
+        return bool(self.spec.grouping.scattered)
+
+    @property
+    def depths_differ(self) -> bool:
+        """True if each product of a batch has its own values of k."""
+        return bool(self.spec.grouping.depth == "offsets")
+
+    @property
+    def ends_of_groups(self) -> str:
+        """The array that says how many rows groups have."""
+        return ENDS[self.spec.grouping.rows]
+
     def batched_in(self, launch: int) -> tuple[Matrix, ...]:
         """Those of the batched matrices that the kernel of a launch is given."""
         given = self.sequence.launches[launch].arguments
@@ -487,6 +509,7 @@ class Outline:
             *constant_reasons(spec),
             *scale_reasons(spec),
             *dual_reasons(spec),
+            *ungrouped_reasons(spec),
         ]
 
     def epilogue(self) -> tuple[Step, ...]:
@@ -513,6 +536,7 @@ class Outline:
         found += ["amax"] if spec.amax != "none" else []
         found += ["scaled"] if spec.scales.given else []
         found += {"none": [], "strided": ["batched"], "grouped": ["grouped"]}[spec.batch]
+        found += spec.grouping.words
         types = [matrix.type for matrix in self.matrices]
         found += ["_".join(types)] if set(types) != {"f32"} else []
         found += [spec.transpose if spec.order == "row_major" else f"{spec.transpose}_col"]
@@ -527,6 +551,8 @@ class Outline:
 def packed(plan: GemmPlan, sizes: Sequence[int], batch: int = 1) -> dict[str, int]:
     """All dimensions of a problem of m, n, k without gaps between rows, columns or matrices."""
     problem = dict(zip(("m", "n", "k"), sizes, strict=True))
+    if plan.spec.grouping.rows == "masked":
+        problem["m"] = round_up(problem["m"], lcm(max(batch, 1), plan.spec.multiple_of.m))
     for dimension in plan.sequence.dimensions:
         if dimension.name in ("batch", "groups"):
             problem[dimension.name] = batch

@@ -8,6 +8,7 @@ from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.epilogue.operations import SECOND
 from gemmgen.kernels.gemm import scaling
+from gemmgen.kernels.gemm.grouping import Grouping
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKCluster, SplitKLast, StreamK
 from gemmgen.kernels.matrix import Matrix
 
@@ -122,6 +123,8 @@ def dual_reasons(spec: GemmSpec) -> Iterator[Reason]:
         yield Reason("dual", "decomposition.scheme", spec.decomposition.scheme, need)
     if spec.scales.given:
         yield Reason("dual", "scales", "block scales", "none for dual: true")
+    if spec.grouping not in (Grouping.SORTED, Grouping(rows="masked")):
+        yield Reason("dual", "grouping", ", ".join(spec.grouping.words), "sorted or masked rows for dual: true")
     if spec.storage.c == "s32":
         yield Reason("dual", "storage.c", "s32", "a type that float32 is converted to, for dual: true")
     if spec.store == "through_shared":
@@ -140,6 +143,16 @@ def dual_reasons(spec: GemmSpec) -> Iterator[Reason]:
     arithmetic = getattr(spec.mainloop, "arithmetic", None)
     if arithmetic is not None and arithmetic.f32_by is not None:
         yield Reason("dual", "mainloop.arithmetic.f32_by", arithmetic.f32_by, "none for dual: true")
+
+
+def ungrouped_reasons(spec: GemmSpec) -> Iterator[Reason]:
+    """Rows of groups where there are none."""
+    depths = spec.grouping.depth == "offsets"
+    if spec.grouping.model_copy(update={"depth": "all"}) != Grouping.SORTED and spec.batch != "grouped":
+        yield Reason("grouping", "grouping", f"rows of groups with batch: {spec.batch}", "batch: grouped", "batch: grouped")
+    if depths and (spec.batch != "strided" or spec.mainloop.strategy != "mma_sync"):
+        got = f"offsets with batch: {spec.batch}, strategy: {spec.mainloop.strategy}"
+        yield Reason("depth", "grouping.depth", got, "batch: strided and strategy: mma_sync for values of k that differ")
 
 
 def thread_reasons(threads: int, architecture: Architecture, field: str) -> list[Reason]:

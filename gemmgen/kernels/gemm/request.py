@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from gemmgen.core.formulas import ceil_div
 from gemmgen.kernels.epilogue.operations import Axis, Operation
+from gemmgen.kernels.gemm.grouping import Grouping
 from gemmgen.kernels.gemm.packed_weights import Weights
 from gemmgen.kernels.gemm.scaling import BlockScale
 from gemmgen.kernels.requests import MOST_ALIGNMENT, Layout, Request, widest
@@ -111,6 +112,14 @@ class GemmRequest(Request):
     """Its name in the operation."""
     offsets: Layout | None = None
     """Where groups of rows of A and C end, each of which is multiplied by a separate matrix: the first axis of B then counts them."""
+    grouping: Grouping = Grouping.SORTED
+    """As in a spec; ``offsets`` then holds the counts of masked groups."""
+    depths: Layout | None = None
+    """Where the values of k of each product of a batch end, in place of all of them."""
+    gather: Layout | None = None
+    """The row of A that each row of the groups is."""
+    scatter: Layout | None = None
+    """The row of C that each row of the groups goes to."""
     planes: Layout | None = None
     """The planes of operand ``b`` in the order of ``PLANES``, where the caller keeps them."""
     named: tuple[NamedOperand, ...] = ()
@@ -127,7 +136,7 @@ class GemmRequest(Request):
 
     @property
     def m(self) -> int:
-        return self.c.shape[-2]
+        return self.c.shape[-2] if self.scatter is None else self.scatter.shape[0]
 
     @property
     def n(self) -> int:
@@ -172,6 +181,7 @@ class GemmRequest(Request):
             "" if elements == ALIGNED_ELEMENTS else "unaligned",
             "" if self.precision == "f32" else self.precision,
             f"batch={self.c.shape[0]}" if self.batched else f"groups={self.groups}" if self.groups is not None else "",
+            ",".join(self.grouping.words),
             "planes" if self.planes is not None else "",
             self.scaled_a.word("a") if self.scaled_a is not None else "",
             self.scaled_b.word("b") if self.scaled_b is not None else "",

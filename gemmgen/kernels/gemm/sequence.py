@@ -8,6 +8,7 @@ from gemmgen.core.elements import DataType
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.gemm import sums
+from gemmgen.kernels.gemm.grouping import GroupRows
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES, scale_layouts, second_factor
 from gemmgen.kernels.gemm.spec import Arithmetic, GemmSpec
 from gemmgen.kernels.launch import (
@@ -81,6 +82,9 @@ def gemm_problem(
         dimensions.append(Dimension("batch", meaning, maximum=largest_batch, default=Formula("1")))
     if spec.batch == "grouped":
         dimensions.append(Dimension("groups", "groups of rows, each with a separate B", maximum=LARGEST_GROUPS))
+        rows = GroupRows(spec.grouping)
+        dimensions += rows.dimensions
+        constraints += rows.constraints
     second = second_factor(spec)
     for matrix in (*matrices[:2], *((second,) if second is not None else ()), matrices[2]):
         dimensions += matrix.dimensions

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from gemmgen.kernels.epilogue.operations import Operations
 from gemmgen.kernels.family import LATER, KernelSpec, SpecModel
+from gemmgen.kernels.gemm.grouping import Grouping
 from gemmgen.kernels.gemm.scaling import Scales
 from gemmgen.kernels.math.fma_order import OrderName
 from gemmgen.kernels.tiles.extents import Extents2, Extents3
@@ -431,6 +432,8 @@ class GemmSpec(KernelSpec):
     which may be 0 for A and B: all products then share that operand. ``grouped``: the rows of A and C belong to ``groups``, one after the
     other, each of which has a separate B: the experts of a mixture of experts. ``offsets``, in the device's memory, says where each group
     ends; rows beyond the last are left as they are. Values per column differ from group to group. Needs tensor cores."""
+    grouping: Annotated[Grouping, LATER] = Grouping.SORTED
+    """Rows of groups that do not follow one another, or are others of A or C (``docs/formats.md``)."""
     batch_invariant: Annotated[bool, LATER] = False
     """Promise that a row's result does not depend on how many rows there are: k is divided, and its parts are added up, in the same way
     for all of them. Refused where that depends on the sizes of a problem."""

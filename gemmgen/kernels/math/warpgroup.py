@@ -274,6 +274,8 @@ class WarpgroupLoop:
     """Groups that have the same rows, and every other part of k."""
     products: int = 1
     """Products of one tile of A by as many matrices, whose sums a thread holds side by side."""
+    copies_ahead: int = 0
+    """Stages of gathered rows of A that the producer's threads have under way while they start the next."""
     staggered: bool = False
     """True if groups that share a tile start their instructions alternately, so that one's run while the other waits for its own."""
 

@@ -13,10 +13,10 @@ from gemmgen.runtime.arrays.protocols import Array, ArrayT, Stream
 
 OPERATOR = Operator(
     "grouped_matmul",
-    ("a", "b", "offsets", "bias", "scale_a", "scale_b", "scale_out", "amax"),
+    ("a", "b", "offsets", "bias", "scale_a", "scale_b", "scale_out", "amax", "gather", "scatter"),
     ("out",),
     ("alpha", "beta"),
-    ("scaled", "activation", "output", "batch_invariant"),
+    ("scaled", "activation", "output", "batch_invariant", "masked"),
     ("amax",),
     3,
 )
@@ -26,8 +26,11 @@ OPERATOR = Operator(
 def grouped_matmul(
     a: ArrayT,
     b: Array,
-    offsets: Array,
+    offsets: Array | None = None,
     *,
+    counts: Array | None = None,
+    gather: Array | None = None,
+    scatter: Array | None = None,
     out: Array | None = None,
     alpha: float = 1.0,
     bias: Array | None = None,
@@ -44,17 +47,25 @@ def grouped_matmul(
 ) -> ArrayT:
     """Products of groups of rows, each with its own matrix, in one launch: the experts of a mixture.
 
-    Derivatives are of float16 and bfloat16 without scales; that of ``b`` is one product a group, for which ``offsets`` is read on the host.
+    Derivatives are of float16 and bfloat16 without scales, counts, gather and scatter.
 
     Parameters
     ----------
     a
-        The rows of all groups, (m, k): float16, bfloat16, 8-bit integers or 8-bit floats, which tensor cores multiply.
+        The rows of all groups, (m, k): float16, bfloat16, 8-bit integers or 8-bit floats, which tensor cores multiply. With ``counts``,
+        (groups, rows, k).
     b
-        A matrix for each group, (groups, k, n).
+        A matrix for each group, (groups, k, n). With a matrix (k, n), groups are values of k: a in columns times b in rows, from each
+        offset to the next, gives (groups, m, n); only float16 and bfloat16, alpha, out and output go with that.
     offsets
         Int32, read where it lies: the end of each group of rows. Group g has the rows from ``offsets[g - 1]``, or 0, to ``offsets[g]``,
         which may be none. Rows beyond the last offset are not written.
+    counts
+        Int32, in place of ``offsets``: of group g, the first ``counts[g]`` rows exist; the others are neither computed nor written.
+    gather
+        Int32 (m,), beside ``offsets``: row r of the groups is ``a[gather[r]]``, zeros where a has no such row.
+    scatter
+        Int32 (m,), beside ``offsets``: row r goes to ``out[scatter[r]]``, nowhere where out has no such row. Other rows are not written.
     out
         Where to write; by default a new array.
     alpha
@@ -77,13 +88,17 @@ def grouped_matmul(
     Returns
     -------
     ArrayT
-        ``out``, or a new array (m, n) of a's library.
+        ``out``, or a new array (m, n) of a's library; (groups, rows, n) with ``counts``.
 
     Raises
     ------
     LaunchError
         For arguments that do not go together.
     """
+    if (offsets is None) == (counts is None):
+        raise LaunchError("grouped_matmul: need offsets, where groups end, or counts, the rows of each; one of them")
+    masked, ends = counts is not None, offsets if counts is None else counts
+    moved = {name: rows for name, rows in (("gather", gather), ("scatter", scatter)) if rows is not None}
     if epilogue is not None:
         refuse_beside_epilogue(
             "grouped_matmul",
@@ -91,9 +106,9 @@ def grouped_matmul(
         )
         from gemmgen.ops.formulas import finished
 
-        given = {"a": a, "b": b, "offsets": offsets}
+        given = {"a": a, "b": b, "offsets": ends} | moved
         factors = number("grouped_matmul", "alpha", alpha), 0.0
-        choices = {"output": output, "batch_invariant": batch_invariant}
+        choices = {"output": output, "batch_invariant": batch_invariant, "masked": masked}
         return finished("grouped_matmul", given, hashable(epilogue), operands or {}, out, factors, choices, stream)
     if operands is not None:
         raise LaunchError("grouped_matmul: operands without epilogue, need the formula that reads them")
@@ -101,8 +116,12 @@ def grouped_matmul(
         output, alpha, scale_a, scale_b = numbers_as_factors(a, alpha, scale_a, scale_b, output)
         return torch_state.by_operator(
             "grouped_matmul",
-            (a, b, offsets, bias, alpha, activation or "", scale_a, scale_b, scale_out, output or ""),
-            out is None and amax is None and stream is None and not batch_invariant and (activation is None or isinstance(activation, str)),
+            (a, b, ends, bias, alpha, activation or "", scale_a, scale_b, scale_out, output or ""),
+            out is None
+            and amax is None
+            and stream is None
+            and not (batch_invariant or masked or moved)
+            and (activation is None or isinstance(activation, str)),
         )
     if activation.__class__ is not str and activation is not None:
         activation = hashable(activation)
@@ -112,5 +131,5 @@ def grouped_matmul(
         scale_a, alpha, scaled = None, alpha * number("grouped_matmul", "scale_a", scale_a), True
     if scale_b is not None and is_plain_number(scale_b):
         scale_b, alpha, scaled = None, alpha * number("grouped_matmul", "scale_b", scale_b), True
-    arrays = (a, b, offsets, bias, scale_a, scale_b, scale_out, amax, out)
-    return OPERATOR.call(arrays, (scaled, activation, output, batch_invariant), (alpha, 0.0), stream)[0]
+    arrays = (a, b, ends, bias, scale_a, scale_b, scale_out, amax, gather, scatter, out)
+    return OPERATOR.call(arrays, (scaled, activation, output, batch_invariant, masked), (alpha, 0.0), stream)[0]

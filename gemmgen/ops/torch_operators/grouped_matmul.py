@@ -1,7 +1,7 @@
 """``torch.ops.gemmgen.grouped_matmul`` and its derivatives, by operators of gemmgen.
 
 With y = act(z) and z = alpha a b[g] + bias[g] in the rows of group g, and dz = dy act'(z): da = alpha dz b[g]ᵀ is a grouped product
-again, db[g] = alpha a[rows]ᵀ dz[rows] one product a group, for which the offsets are read on the host, and bias[g] gets the sum of the
+again, db[g] = alpha a[rows]ᵀ dz[rows] one whose groups are values of k, and bias[g] gets the sum of the
 group's rows. Rows beyond the last offset belong to no group: their gradient is 0, and nothing flows from them.
 """
 
@@ -98,20 +98,15 @@ def result(
 
     plain = alpha == 1 and not activation and all(given is None for given in (bias, scale_a, scale_b, scale_out))
     word = output or product_type(str(a.dtype), str(b.dtype), plain)
-    return a.new_empty([a.shape[0], b.shape[2]], dtype=getattr(torch, word))
+    shape = [a.shape[0], b.shape[2]] if b.ndim == 3 else [offsets.shape[0], a.shape[0], b.shape[1]]
+    return a.new_empty(shape, dtype=getattr(torch, word))
 
 
 def weights(a: Any, dz: Any, offsets: Any, alpha: float = 1.0) -> Any:
     """alpha a[rows]ᵀ dz[rows] of every group, zeros for a group without rows."""
     import torch
 
-    found = torch.zeros((len(offsets), a.shape[1], dz.shape[1]), dtype=a.dtype, device=a.device)
-    start = 0
-    for place, end in zip(found, offsets.tolist(), strict=True):
-        if end > start:
-            place.copy_(torch.ops.gemmgen.matmul(a[start:end].mT, dz[start:end], None, None, alpha))
-        start = end
-    return found
+    return torch.ops.gemmgen.grouped_matmul(a.contiguous().mT, dz.contiguous(), offsets, None, alpha)
 
 
 def result_of_weights(a: Any, dz: Any, offsets: Any, alpha: Any = 1.0) -> Any:

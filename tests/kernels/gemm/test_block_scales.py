@@ -84,7 +84,7 @@ def test_groups_have_scales_of_their_own() -> None:
     [
         ("row_scale[block][i / 2 % 2] * ", ""),
         ("half * kMatrix + lane / 4, m", "lane / 4, m"),
-        ("row_scales[block][half][step]", "row_scales[block][half][0]"),
+        ("row_scales[block][half][ahead]", "row_scales[block][half][0]"),
     ],
     ids=["none", "of-other-rows", "of-the-first-block"],
 )
@@ -95,7 +95,7 @@ def test_wrong_scales_of_rows_are_found(right: str, wrong: str) -> None:
 def test_a_wrong_column_of_scales_is_found() -> None:
     """Only products of more than 128 columns have a second one."""
     spec = with_loop(tile={"m": 64, "n": 128, "k": 128})
-    planted = ("static_cast<long long>(column / 128) * ld_scales_b + step", "step")
+    planted = ("static_cast<long long>(column / 128) * ld_scales_b + ahead", "ahead")
     assert not verified(spec, ("2 x 3 tiles",), planted).passed
 
 

@@ -19,7 +19,7 @@ MAINLOOPS: dict[str, type[BaseModel]] = {"tensor_core": TensorCoreMainloop, "mma
 SAMPLES = {"tensor_core": "gemm/wgmma/tour/f16_64x64", "mma_sync": "gemm/mma_sync/f16/64x64"}
 """A spec of each strategy that takes most changes of one field."""
 REFUSED = {
-    "tensor_core": ("decomposition.scheme=split_k_serial", "decomposition.scheme=split_k_last"),
+    "tensor_core": ("decomposition.scheme=split_k_serial", "decomposition.scheme=split_k_last", "grouping.depth=offsets"),
     "mma_sync": (
         "store=tma",
         "decomposition.scheme=split_k_serial",

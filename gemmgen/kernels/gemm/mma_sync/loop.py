@@ -64,6 +64,8 @@ class WarpOperand:
     """Matrices that one of float32 was split into, whose tiles lie one behind the other."""
     boxed: bool = False
     """True if the copy engine brings tiles in boxes."""
+    gathered: bool = False
+    """True if rows of the tile are any rows of A."""
     products: int = 1
     """Matrices whose tiles lie one behind the other and are multiplied by the same one."""
 
@@ -439,8 +441,12 @@ def warp_mma_loop(outline: Outline, mainloop: MmaSyncMainloop, multiplied: Multi
                 planes=planes,
                 boxed=mainloop.copies == "tma",
                 products=2 if spec.dual and name == "B" else 1,
+                gathered=spec.grouping.gathered and name == "A",
             )
         )
+        if spec.grouping.gathered and name == "A" and not is_async:
+            need = f"at least {LEAST_ASYNC_BYTES // size}: gathered rows come by asynchronous copies of {LEAST_ASYNC_BYTES} bytes or more"
+            outline.reasons.append(Reason("alignment", "alignment.a", str(matrix.alignment), need))
     direct = mainloop.copies == "none"
     loop = WarpLoop(
         a=operands[0],

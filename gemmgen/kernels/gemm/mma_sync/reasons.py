@@ -135,6 +135,17 @@ def combination_reasons(spec: GemmSpec, mainloop: MmaSyncMainloop) -> Iterator[R
         need = "0 for stream_k: decomposition.blocks says how many there are"
         yield Reason("persistent_blocks", "mainloop.persistent_blocks", str(mainloop.persistent_blocks), need)
     yield from result_reasons(spec, in_boxes=mainloop.copies == "tma")
+    if spec.grouping.depth == "offsets":
+        if mainloop.copies != "cp_async" or decomposition.scheme != "data_parallel" or computes_f32(spec) or spec.scales.given:
+            got = f"copies: {mainloop.copies}, {decomposition.scheme}"
+            need = "cp_async, data_parallel, and neither block scales nor float32 by planes for values of k that differ"
+            yield Reason("depth", "grouping.depth", got, need, "copies: cp_async")
+        if spec.transpose != "tn" or spec.order != "row_major":
+            need = "tn, row_major: values of k begin anywhere, so that rows of A and B in memory run across them"
+            yield Reason("depth", "transpose", f"{spec.transpose}, {spec.order}", need)
+    if spec.grouping.gathered and mainloop.copies != "cp_async":
+        need = "cp_async for gathered rows: a box of the copy engine has neighbouring rows"
+        yield Reason("gather", "mainloop.copies", mainloop.copies, need, "copies: cp_async")
     if spec.store == "tma":
         yield Reason("store", "store", spec.store, "direct or through_shared for mma_sync")
     if spec.store == "through_shared":

@@ -67,6 +67,7 @@ def result_reasons(spec: GemmSpec, in_boxes: bool) -> Iterator[Reason]:
         if spec.amax == "unscaled" and not (isinstance(last, Factor) and last.per in ("all", "memory")):
             need = "an epilogue that ends with a factor, per all or memory"
             yield Reason("amax", "amax", "unscaled", need, "stored")
+    yield from grouping_reasons(spec)
     if spec.batch == "grouped":
         if decomposition.scheme != "data_parallel":
             need = "data_parallel for groups, whose tiles are counted on the device"
@@ -76,3 +77,21 @@ def result_reasons(spec: GemmSpec, in_boxes: bool) -> Iterator[Reason]:
             yield Reason("transpose", "transpose", spec.transpose, need, "strategy: mma_sync takes A along m, too")
         if spec.order != "row_major":
             yield Reason("order", "order", spec.order, "row_major for groups, which are rows of C")
+
+
+def grouping_reasons(spec: GemmSpec) -> Iterator[Reason]:
+    """Reasons against rows of groups that are any rows of A or C."""
+    grouping = spec.grouping
+    if grouping.gathered and (spec.transpose.startswith("t") or any(name == "a" for name, _ in spec.scales.given)):
+        got = f"transpose {spec.transpose}, scales of {', '.join(name for name, _ in spec.scales.given) or 'none'}"
+        yield Reason("gather", "grouping.gathered", got, "A row-major and without block scales for gathered rows")
+    if grouping.scattered:
+        if spec.beta != "zero" or any(operand.like_output for operation in spec.epilogue for operand in operation.operands()):
+            need = "beta: zero, and no operand of C's shape in the epilogue"
+            yield Reason("scatter", "grouping.scattered", "rows of C that are read", need)
+        if any(operation.further_outputs for operation in spec.epilogue):
+            yield Reason("scatter", "grouping.scattered", "further outputs", "results alone for scattered rows")
+        if spec.store == "through_shared" or spec.alignment.c < 2:
+            got = f"store: {spec.store}, alignment.c: {spec.alignment.c}"
+            need = "store: tma or direct, and alignment.c of 2 or more: rows are stored in pairs or vectors"
+            yield Reason("scatter", "grouping.scattered", got, need)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from gemmgen.core.formulas import Formula
 from gemmgen.hardware import tensor_map as tma
+from gemmgen.kernels.gemm.grouping import DEPTHS, GroupRows
 from gemmgen.kernels.gemm.spec import GemmSpec
-from gemmgen.kernels.launch import Argument, ArrayArgument, ScalarArgument, TensorMapArgument
+from gemmgen.kernels.launch import Argument, ScalarArgument, TensorMapArgument
 from gemmgen.kernels.matrix import Matrix
 
 FARTHEST_TILE = 8 * 512
@@ -15,12 +16,11 @@ FARTHEST_TILE = 8 * 512
 def counting_arguments(spec: GemmSpec) -> tuple[Argument, ...]:
     """Arguments that say how many products there are, and where the rows of each end."""
     if spec.batch == "strided":
-        return (ScalarArgument("batch", "s32", "problems in the batch"),)
+        count = ScalarArgument("batch", "s32", "problems in the batch")
+        return (count, DEPTHS) if spec.grouping.depth == "offsets" else (count,)
     if spec.batch == "none":
         return ()
-    meaning = "the end of each group among the rows of A and C, in their order"
-    offsets = ArrayArgument("offsets", "s32", "input", (Formula("groups"),), (Formula("1"),), 4, meaning)
-    return ScalarArgument("groups", "s32", "groups of rows"), offsets
+    return GroupRows(spec.grouping).arguments
 
 
 def matrix_map(matrix: Matrix, box: tuple[int, int], swizzle: tma.Swizzle = "128B") -> TensorMapArgument:

@@ -43,6 +43,11 @@ PRODUCER_REGISTERS = {2: 40, 3: 32}
 CONSUMER_REGISTERS = {2: 232, 3: 160}
 """Registers of a thread, by the number of groups that multiply, after the producer released most of its registers: multiples of 8 whose
 sum does not exceed an SM's registers."""
+GATHERING_REGISTERS = 56, 224
+"""The same for two groups whose producer's threads copy gathered rows of A, of which each knows several."""
+COPIES_AHEAD = 2
+"""Stages of gathered rows, at most, that are under way while the next are started: two fewer than there are, since consumers give a stage
+back once they have the next."""
 PLANES_REGISTERS = 24, 240
 """The same for two groups with compensated sums."""
 
@@ -68,7 +73,7 @@ def warpgroup_loop(
         return None
     tile, cluster = mainloop.tile, mainloop.cluster
     skips_rows = spec.batch == "grouped" and mainloop.consumers > 1 and mainloop.schedule == "cooperative"
-    pieces = mainloop.consumers if skips_rows and matrices[0].contiguous == "k" and cluster.n == 1 else 1
+    pieces = mainloop.consumers if skips_rows and matrices[0].contiguous == "k" and cluster.n == 1 and not spec.grouping.gathered else 1
     products = 2 if spec.dual else 1
     sides: tuple[tuple[Literal["A", "B"], Literal["m", "n"], Matrix, int, int, int], ...] = (
         ("A", "m", matrices[0], tile.m, cluster.n, pieces),
@@ -120,9 +125,11 @@ def warpgroup_loop(
         skips_rows=skips_rows,
         unroll=unroll_argument(mainloop.unroll),
         products=products,
+        copies_ahead=min(COPIES_AHEAD, mainloop.stages - 2) if spec.grouping.gathered else 0,
     )
     if mainloop.consumers > 1 and mainloop.min_blocks_per_sm == 1:
         shares = PRODUCER_REGISTERS[mainloop.consumers], CONSUMER_REGISTERS[mainloop.consumers]
+        shares = GATHERING_REGISTERS if spec.grouping.gathered else shares
         loop = replace(loop, registers=PLANES_REGISTERS if loop.staggered else shares)
     if spec.store == "tma":
         staging = plan_staging(tile.n, loop.blocks_m, matrices[2].element_bytes, STORE_BUFFERS)

@@ -34,13 +34,13 @@ def fit(spec: GemmSpec, mainloop: TensorCoreMainloop, request: GemmRequest) -> F
         mainloop = mainloop.model_copy(update={"promote_every": INVARIANT_PROMOTION})
     if request.groups is not None and mainloop.persistent_blocks:
         # Groups end at different times.
-        mainloop = mainloop.model_copy(update={"tiles": "dynamic", "cluster": Cluster()})
+        mainloop = mainloop.model_copy(update={"tiles": "static" if request.grouping.gathered else "dynamic", "cluster": Cluster()})
     # TMA stores whole units of 16 bytes; warps store what is aligned or ends otherwise.
     whole_rows = request.n * request.c.element_bytes % MOST_ALIGNMENT == 0
     boxes = spec.store == "tma" and whole_rows and found.result_bytes == MOST_ALIGNMENT
     store = spec.store
     if spec.store == "tma" and not boxes:
-        store = "direct" if any(turning_reasons(spec)) else "through_shared"
+        store = "direct" if any(turning_reasons(spec)) or request.grouping.scattered else "through_shared"
     units = MOST_ALIGNMENT // request.c.element_bytes if boxes else 1
     changes = changes_for(spec, found, truncated, units) | {"store": store, "mainloop": mainloop}
     held = tuple(operand for operand in request.constant if mainloop.copied not in (operand, "both"))

@@ -179,6 +179,11 @@ def combination_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterato
             need = "static where factors are copied first, or float32 is computed by planes: the workspace has other uses"
             yield Reason("tiles", "mainloop.tiles", "dynamic", need)
     yield from result_reasons(spec, in_boxes=True)
+    fits = mainloop.tiles == "static" and cluster.m * cluster.n == 1 and mainloop.consumers <= 2 and mainloop.a_from == "shared"
+    if spec.grouping.gathered and not fits:
+        got = f"{mainloop.tiles} tiles, clusters of {cluster.m * cluster.n}, {mainloop.consumers} groups, A from {mainloop.a_from}"
+        need = "tiles: static, no clusters, up to 2 consumers and a_from: shared: the producer's threads copy the rows"
+        yield Reason("gather", "mainloop", got, need)
     blocks = cluster.m * cluster.n
     if mainloop.persistent_blocks % blocks:
         need = f"a multiple of {blocks}, the blocks of a cluster"

@@ -44,18 +44,19 @@ def wgmma_sequence(
     map_second = [] if second is None else [matrix_map(second, loop.b.box)]
     counts = counting_arguments(spec)
     strides = [scalar for matrix in factors_of(matrices, second) for scalar in matrix.scalars if scalar.name == matrix.batch_stride]
-    maps: list[TensorMapArgument] = [map_a, map_b, *map_second]
+    maps: list[TensorMapArgument] = [*([] if spec.grouping.gathered else [map_a]), map_b, *map_second]
     result: list[Argument] = [*problem.betas, problem.c, *matrices[2].scalars, *problem.epilogue]
     workspace_bytes = partials_bytes(spec, matrices, slices) if partial else Formula("0")
-    factors: list[Argument] = [*problem.extents, *counts, *problem.alphas, map_a, map_b, *map_second, *strides, *problem.scales]
+    rows_of_a: list[Argument] = [problem.a, *matrices[0].scalars] if spec.grouping.gathered else []
+    factors: list[Argument] = [*problem.extents, *counts, *problem.alphas, *rows_of_a, *maps, *strides, *problem.scales]
     if partial:
         sums: DataType = "s32" if loop.accumulator == "int" else "f32"
         workspace = workspace_argument(sums, workspace_bytes, FLOAT_BYTES, "the partial products of all slices, one after the other")
         main: list[Argument] = [*factors, workspace, *own]
     elif loop.staging is not None:
-        map_c = matrix_map(matrices[2], loop.staging.box)
-        maps.append(map_c)
-        main = [*factors, map_c, *(result if problem.betas or spec.batch == "grouped" else problem.epilogue)]
+        map_c = [] if spec.grouping.scattered else [matrix_map(matrices[2], loop.staging.box)]
+        maps += map_c
+        main = [*factors, *map_c, *(result if problem.betas or spec.batch == "grouped" else problem.epilogue)]
         for matrix in (matrix for step in epilogue for matrix in step.matrices if loop.residual):
             maps.append(matrix_map(matrix, loop.staging.box))
             mapped = {matrix.name, *(scalar.name for scalar in matrix.scalars)}

@@ -1,0 +1,143 @@
+"""Rows of grouped products: where each group's rows lie, and which rows of A and C they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from gemmgen.core.formulas import Formula
+from gemmgen.kernels.family import SpecModel
+from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, Dimension, ScalarArgument
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+class Grouping(SpecModel):
+    """Rows of the groups of ``batch: grouped``, and values of k of the products of a batch."""
+
+    SORTED: ClassVar[Grouping]
+    rows: Literal["sorted", "masked"] = "sorted"
+    """``sorted``: groups follow one another, and ``offsets`` says where each ends. ``masked``: every group has m / groups rows, of which
+    the first ``counts[group]`` exist; the others are neither computed nor stored."""
+    gathered: bool = False
+    """True if row r of the groups is row ``gather[r]`` of A; one that A does not have counts as zeros."""
+    scattered: bool = False
+    """True if row r of the groups goes to row ``scatter[r]`` of C; one that C does not have is not stored."""
+
+    depth: Literal["all", "offsets"] = "all"
+    """``offsets``, of ``batch: strided``: product p sums up the values of k from ``offsets[p - 1]``, or 0, to ``offsets[p]``."""
+
+    @property
+    def moved(self) -> tuple[tuple[str, bool], ...]:
+        """Words of a name for rows of A and of C that are not those of the groups, and whether they are."""
+        return ("gathered", self.gathered), ("scattered", self.scattered)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Words of a name for all that differs from sorted groups."""
+        told = ("masked", self.rows == "masked"), ("depths", self.depth == "offsets"), *self.moved
+        return tuple(word for word, differs in told if differs)
+
+
+Grouping.SORTED = Grouping()
+
+ENDS = {"sorted": "offsets", "masked": "counts"}
+"""The array that says how many rows groups have."""
+
+
+@dataclass(frozen=True)
+class GroupRows:
+    """Arguments of grouped products for the rows of groups."""
+
+    grouping: Grouping
+
+    @property
+    def ends(self) -> ArrayArgument:
+        """The array that says how many rows each group has."""
+        name = ENDS[self.grouping.rows]
+        meaning = {
+            "offsets": "the end of each group among the rows of A and C, in their order",
+            "counts": "rows of each group that exist, of its m / groups",
+        }[name]
+        return ArrayArgument(name, "s32", "input", (Formula("groups"),), (Formula("1"),), 4, meaning)
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """Rows of A and of C where they are not those of the groups."""
+        found = (("rows_a", "A", self.grouping.gathered), ("rows_c", "C", self.grouping.scattered))
+        return tuple(Dimension(name, f"rows of {matrix}", maximum=2**31 - 1, default=Formula("m")) for name, matrix, own in found if own)
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """Groups of one size."""
+        if self.grouping.rows == "sorted":
+            return ()
+        return (Constraint(Formula("m % max(groups, 1) == 0"), "m is a multiple of groups: every group has as many rows"),)
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """All arguments, in the order in which kernels take them."""
+        found: list[Argument] = [ScalarArgument("groups", "s32", "groups of rows"), self.ends]
+        for name, rows, own in (("gather", "rows_a", self.grouping.gathered), ("scatter", "rows_c", self.grouping.scattered)):
+            if own:
+                meaning = f"the row of {rows[-1].upper()} that each row of the groups is"
+                found += [
+                    ScalarArgument(rows, "s32", f"rows of {rows[-1].upper()}"),
+                    ArrayArgument(name, "s32", "input", (Formula("m"),), (Formula("1"),), 4, meaning),
+                ]
+        return tuple(found)
+
+
+def group_rows(grouping: Grouping, ends: npt.NDArray[Any], m: int) -> list[slice]:
+    """The rows of each group; offsets that fall or lie outside, and counts of no rows or too many, become the nearest that make sense."""
+    import numpy as np
+
+    whole = ends.astype(np.int64)
+    if grouping.rows == "masked":
+        size = m // max(len(whole), 1)
+        return [slice(index * size, index * size + int(count)) for index, count in enumerate(np.clip(whole, 0, size))]
+    last = np.minimum(np.maximum.accumulate(np.maximum(whole, 0)), m)
+    return [slice(int(start), int(end)) for start, end in zip(np.concatenate(([0], last)), last, strict=False)]
+
+
+def depths(offsets: npt.NDArray[Any], k: int) -> list[slice]:
+    """The values of k of each product of a batch; none where offsets fall."""
+    import numpy as np
+
+    ends = np.clip(offsets.astype(np.int64), 0, k)
+    starts = np.concatenate(([0], ends))[: len(ends)]
+    return [slice(int(start), max(int(start), int(end))) for start, end in zip(starts, ends, strict=True)]
+
+
+def within_depths(factor: npt.NDArray[Any], offsets: npt.NDArray[Any], axis: int) -> npt.NDArray[Any]:
+    """Factors of a batch, with zeros for values of k, along an axis, that are not their product's."""
+    import numpy as np
+
+    found = np.zeros_like(factor)
+    for product, own in enumerate(depths(offsets, factor.shape[axis])):
+        place = (product, own) if axis == 1 else (product, slice(None), own)
+        found[place] = factor[place]
+    return found
+
+
+DEPTHS = ArrayArgument(
+    name="offsets",
+    type="s32",
+    role="input",
+    shape=(Formula("batch"),),
+    strides=(Formula("1"),),
+    alignment=4,
+    meaning="the end of each product's values of k, which begin at the one before",
+)
+"""The ends of each product's values of k."""
+
+
+def gathered_rows(matrix: npt.NDArray[Any], gather: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Rows of a matrix; zeros for rows that it does not have."""
+    import numpy as np
+
+    inside = (gather >= 0) & (gather < len(matrix))
+    found = np.zeros((len(gather), *matrix.shape[1:]), matrix.dtype)
+    found[inside] = matrix[gather[inside].astype(np.int64)]
+    return found
