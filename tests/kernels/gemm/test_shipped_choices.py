@@ -46,6 +46,7 @@ ELSEWHERE = (
     "alignment",
     "epilogue",
     "scales",
+    "constant",
     "schema_version",
 )
 """Fields of which these strategies take nothing, or whose choices are tested for themselves."""
