@@ -40,6 +40,7 @@ SHAPES: Mapping[str, tuple[str, str]] = {
 class QuantisePlan(KernelPlan):
     """A quantising kernel."""
 
+    spec: QuantiseSpec
     x: Matrix
     y: Matrix
     scales: Matrix
