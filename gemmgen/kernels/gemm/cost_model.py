@@ -8,15 +8,11 @@ from typing import Any
 
 from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.kernels.family import Cost, Fetch, Peer, Work
-from gemmgen.kernels.gemm.launch_costs import Moved, result_bytes
+from gemmgen.kernels.gemm.launch_costs import Moved, finishing_clocks, result_bytes
 from gemmgen.kernels.gemm.peer import gemm_peer
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.strategies import part_of
 
-LANES_PER_CLOCK = 128.0
-"""Lanes that an SM issues an instruction for in a clock cycle."""
-SPECIAL_PER_CLOCK = 16.0
-"""Special functions of an SM in a clock cycle (CUDA C++ Programming Guide, table of arithmetic throughputs)."""
 UNFILLED = 0.3
 """Time of a tile that lacks rows for some groups of warps: this share of the missing groups' time is spent nevertheless."""
 
@@ -43,13 +39,6 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     last = found[-1]
     hidden = max(1.0, last.results) if plan.finishes_aside and plan.store != "partial" else 1.0
     return (*found[:-1], replace(last, finishing_clocks=finishing / max(1.0, last.blocks) / hidden))
-
-
-def finishing_clocks(plan: GemmPlan) -> float:
-    """Clock cycles in which an SM issues the epilogue's instructions for one element, or its special functions if they take longer."""
-    instructions = sum(step.instructions for step in plan.epilogue)
-    special = sum(step.special for step in plan.epilogue)
-    return max(instructions / LANES_PER_CLOCK, special / SPECIAL_PER_CLOCK)
 
 
 def cost(plan: GemmPlan, problem: Mapping[str, int]) -> Cost:

@@ -10,6 +10,10 @@ from gemmgen.kernels.family import Work
 from gemmgen.kernels.gemm.fitted_costs import costs_of
 from gemmgen.kernels.gemm.plan import GemmPlan
 
+LANES_PER_CLOCK = 128.0
+"""Lanes that an SM issues an instruction for in a clock cycle."""
+SPECIAL_PER_CLOCK = 16.0
+"""Special functions of an SM in a clock cycle (CUDA C++ Programming Guide, table of arithmetic throughputs)."""
 FLOAT_BYTES = 4
 REDUCTION_REGISTERS = 40
 
@@ -63,3 +67,10 @@ def reduction_work(plan: GemmPlan, problem: Mapping[str, int], result: float) ->
         early=reduction.programmatic,
         costs=costs_of("sum of slices"),
     )
+
+
+def finishing_clocks(plan: GemmPlan) -> float:
+    """Clock cycles in which an SM issues the epilogue's instructions for one element, or its special functions if they take longer."""
+    instructions = sum(step.instructions for step in plan.epilogue)
+    special = sum(step.special for step in plan.epilogue)
+    return max(instructions / LANES_PER_CLOCK, special / SPECIAL_PER_CLOCK)

@@ -17,9 +17,8 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import PlanError
 from gemmgen.hardware.target import Architecture, Device
 from gemmgen.hardware.target import architecture as find_architecture
-from gemmgen.kernels.gemm.cost_model import finishing_clocks
 from gemmgen.kernels.gemm.fitted_costs import costs_of, store_costs
-from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES
+from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES, finishing_clocks
 from gemmgen.kernels.gemm.request import GemmRequest, is_stored
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKCluster, TensorCoreMainloop
 from gemmgen.kernels.gemm.tensor_cores.cost import of_few
