@@ -108,8 +108,25 @@ def choose(request: Request, device: Device, architecture: Architecture | None =
     if found is None or found.table is not table:
         if len(_CHOICES) >= REMEMBERED:
             _CHOICES.clear()
-        found = _CHOICES[key] = choose_by(table, request, device, architecture)
+        plain = request.unpromised
+        if plain is request:
+            found = choose_by(table, request, device, architecture)
+        else:
+            found = _promised(choose(plain, device, architecture), request)
+        _CHOICES[key] = found
     return found
+
+
+def _promised(choice: Choice, request: Request) -> Choice:
+    """The choice for ``request``, which is that of its ``choice`` without the caller's promises: the kernel that they allow takes its place
+    where it may start early."""
+    chosen = choice.chosen
+    option = fitted(chosen.candidate, request, chosen.plan.architecture, choice.device)
+    if not isinstance(option, str):
+        made = replace(chosen, fit=replace(option[0], margin=chosen.fit.margin), plan=option[1])
+        if made.early:
+            chosen = made
+    return replace(choice, request=request, options=(chosen, *choice.options[1:]), chosen=chosen)
 
 
 def choose_by(

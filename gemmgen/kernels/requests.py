@@ -79,6 +79,11 @@ class Request(ABC):
         """Requests that stand for all those that one instance has to serve alike; none if each may have its own."""
         return ()
 
+    @property
+    def unpromised(self) -> Request:
+        """The request without promises of the caller that change when a kernel may start, and not which one is the fastest."""
+        return self
+
     def on(self, device: Device) -> Request:
         """The request with the device's properties that decide how to serve it; for most requests, none."""
         return self

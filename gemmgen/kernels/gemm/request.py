@@ -190,6 +190,10 @@ class GemmRequest(Request):
         )
 
     @property
+    def unpromised(self) -> GemmRequest:
+        return replace(self, constant=()) if self.constant else self
+
+    @property
     def text(self) -> str:
         plain = super().text
         return f"{plain},{CONSTANT}" if self.constant else plain
