@@ -63,6 +63,28 @@ def product(name: str, column: int) -> str:
     return row[0].split("|")[column + 1].strip()
 
 
+def way(name: str) -> str:
+    """Speed of a way to multiply 4096 x 4096 x 4096 on tensor cores, over that of cuBLAS."""
+    row = re.search(rf"^\| {name} \|.*$", (ROOT / "measurements" / "tensor_ways.md").read_text(), re.MULTILINE)
+    assert row, name
+    return row[0].split("|")[2].strip()
+
+
+def benchmark(label: str) -> float:
+    """Microseconds of a kernel for 4096 x 4096 x 4096 on an H200, by the library's evidence."""
+    found = [
+        timed["median_us"]
+        for record in RECORDS
+        if re.match(rf"{label}_\d", record["instance"])
+        for timed in record["benchmarks"]
+        if {timed["problem"].get(name) for name in "mnk"} == {4096}
+    ]
+    assert len(found) == 1, label
+    return float(found[0])
+
+
+RECORDS = json.loads((ROOT / "generated" / "evidence" / "h200.json").read_text())["records"]
+PLAIN, PING_PONG = "bf16_128x128", "bf16_128x128_ping_pong"
 V3, BLOCKED, SMALL, LARGE, COPIES = (
     f"gemm/{name}" for name in ("v3_double_buffer", "simt/blocked/128x128x8", "simt/maxas/64", "simt/maxas/256", "simt/swizzled_cp_async")
 )
@@ -103,6 +125,21 @@ MEASURED: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("shared_memory", "registers instead of {}.", lambda: str(STEPS["shared", COPIES]["registers"]["registers"])),
     ("gemm", "{} times its speed as a geometric mean", lambda: product("bf16", 2)),
     ("gemm", "and {} at worst", lambda: product("bf16", 3)),
+    ("hopper", "step 3 takes {} µs", lambda: f"{benchmark(PLAIN):.1f}"),
+    ("hopper", "step 4 {} µs", lambda: f"{benchmark(PING_PONG):.1f}"),
+    ("hopper", "{} of cuBLAS's speed. **Limit.** All", lambda: way("mma cp 128x256x64 w64x64 s3 f2")),
+    ("hopper", "{} of cuBLAS's speed, with the same", lambda: way("mma tma 128x128x64 f2")),
+    ("hopper", "**Gain.** {} of cuBLAS's speed.", lambda: way("128x128 persistent")),
+    ("hopper", "{} µs instead", lambda: f"{benchmark(PING_PONG):.1f}"),
+    ("hopper", " of {} µs for step 3 in", lambda: f"{benchmark(PLAIN):.1f}"),
+    ("hopper", "run: {} less time", lambda: f"{round(100 * (1 - benchmark(PING_PONG) / benchmark(PLAIN)))}%"),
+    ("hopper", "128 × 256 take {} µs", lambda: f"{benchmark('bf16_128x256'):.1f}"),
+    ("hopper", "against {} µs for step 3", lambda: f"{benchmark(PLAIN):.1f}"),
+    ("hopper", "takes {} µs, the same kernel", lambda: f"{benchmark('bf16_192x192_pair'):.1f}"),
+    ("hopper", "without it, , {} µs", lambda: f"{benchmark('bf16_192x192'):.1f}"),
+    ("hopper", "become {} times as fast", lambda: stated("early_launch.md", r"0 to 12 us \| 39 \|")),
+    ("hopper", "range from {}", lambda: stated("early_launch.md", r"0 to 12 us \| 39 \| [\d.]+ \|")),
+    ("hopper", " to {} (", lambda: stated("early_launch.md", r"0 to 12 us \| 39 \| [\d.]+ \| [\d.]+ \|")),
     ("gemm", "{} times fewer", lambda: str(round(2 / (1 / TILE.m + 1 / TILE.n)))),
     ("roofline", "took {} ms", lambda: re.findall(r"--time ([\d.]+)ms", PAGES["roofline"].read_text())[0]),
 )
