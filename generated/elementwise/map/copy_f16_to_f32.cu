@@ -24,7 +24,7 @@ __device__ __forceinline__ float f16_to_float(unsigned short bits)
     return value;
 }
 
-// What one access reads or writes.
+// The elements that one access reads or writes.
 template <typename T>
 struct alignas(kVector * sizeof(T)) Vector {
     T element[kVector];

@@ -21,7 +21,7 @@ constexpr int kVector = 4;  // Elements that a thread loads and stores at a time
 constexpr int kUnroll = 2;  // Vectors of a thread whose loads are in flight at the same time.
 constexpr unsigned kTile = kThreads * kUnroll;  // Vectors of a block at a time.
 
-// What one access reads or writes.
+// The elements that one access reads or writes.
 template <typename T>
 struct alignas(kVector * sizeof(T)) Vector {
     T element[kVector];

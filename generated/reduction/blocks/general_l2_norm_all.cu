@@ -25,12 +25,12 @@ constexpr int kVector = 4;  // Elements of a load.
 constexpr int kUnroll = 4;  // Loads of a thread that are in flight at the same time.
 constexpr unsigned int kTile = kThreads * kUnroll;  // Loads of a block at a time.
 
-// What one load reads.
+// The elements that one load reads.
 struct __align__(16) Vector {
     float element[kVector];
 };
 
-// Reads a number that another block writes; what that block had written before is then visible, too.
+// Reads a number that another block writes; that block's earlier writes are visible afterwards.
 __device__ __forceinline__ int load_acquire(const int* source)
 {
     int value;
@@ -48,7 +48,7 @@ __device__ __forceinline__ void wait_until(Condition holds)
         __nanosleep(pause);
 }
 
-// Waits until another block has written this value; what that block had written before is then visible, too.
+// Waits until another block has written this value; that block's earlier writes are visible afterwards.
 __device__ __forceinline__ void wait_for_value(const int* source, int value)
 {
     wait_until([&] { return load_acquire(source) == value; });
@@ -210,7 +210,7 @@ l2_norm_all_streaming_1024x4x4_sm80_ab3e51a0(
 
     total = reduce_block(warp_totals, total);
 
-    // A flag tells the first block that a result is there; the first block clears it.
+    // A flag signals the first block that a result is stored; the first block clears it.
     Norm* const partials = reinterpret_cast<Norm*>(workspace + 1056);
     int* const arrived = reinterpret_cast<int*>(workspace);
     if (blockIdx.x != 0) {
@@ -221,7 +221,7 @@ l2_norm_all_streaming_1024x4x4_sm80_ab3e51a0(
         return;
     }
     if (gridDim.x > 1) {
-        // Thread 0 goes on with the first block's own result.
+        // Thread 0 continues with the first block's result.
         if (threadIdx.x != 0)
             total = identity();
         for (unsigned int other = threadIdx.x == 0 ? kThreads : threadIdx.x; other < gridDim.x; other += kThreads) {

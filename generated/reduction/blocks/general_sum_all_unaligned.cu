@@ -111,7 +111,7 @@ sum_all_unaligned_streaming_512x1x8_sm80_8cc8ef3c(
         return;
     }
     if (gridDim.x > 1) {
-        // Thread 0 goes on with the first block's own result.
+        // Thread 0 continues with the first block's result.
         if (threadIdx.x != 0)
             total = 0.0f;
         for (unsigned int other = threadIdx.x == 0 ? kThreads : threadIdx.x; other < gridDim.x; other += kThreads) {

@@ -25,8 +25,8 @@ __device__ __forceinline__ float combine(float a, float b)
     return a + b;
 }
 
-// Neighbours first: after each step every second thread of those left goes on, so that all warps run on, with ever
-// fewer lanes.
+// Neighbours first: after each step every second active thread continues, so all warps keep running with ever fewer
+// lanes.
 __device__ __forceinline__ float reduce_block(float (&states)[kThreads], float total)
 {
     const int thread = threadIdx.x;

@@ -25,7 +25,7 @@ __device__ __forceinline__ float combine(float a, float b)
     return a + b;
 }
 
-// Halves: the first threads add what the others have, all at consecutive addresses.
+// Halves: the first threads add the values of the others, all at consecutive addresses.
 __device__ __forceinline__ float reduce_block(float (&states)[kThreads], float total)
 {
     const int thread = threadIdx.x;

@@ -37,8 +37,8 @@ __device__ __forceinline__ float reduce_block(float (&states)[kThreads], float t
             states[thread] = combine(states[thread], states[thread + distance]);
         __syncthreads();
     }
-    // The last warp needs no barrier of the block. Its lanes do not run in lockstep, though: what one reads,
-    // another must have written, and must not yet have overwritten.
+    // The last warp needs no barrier of the block. Its lanes do not run in lockstep, though: another lane must
+    // have written the value that a lane reads, and must not have overwritten it.
     if (thread < 32) {
         #pragma unroll
         for (int distance = 32; distance > 0; distance /= 2) {

@@ -26,7 +26,7 @@ constexpr int kUnroll = 4;  // Loads of a thread that are in flight at the same 
 constexpr unsigned int kTile = kThreads * kUnroll;  // Loads of a block at a time.
 constexpr int kAccumulators = 4;  // States of a thread that do not wait for one another.
 
-// What one load reads.
+// The elements that one load reads.
 struct __align__(16) Vector {
     float element[kVector];
 };
@@ -137,7 +137,7 @@ s8_streaming_512x4x4_sm80_02e6d076(
         return;
     }
     if (gridDim.x > 1) {
-        // Thread 0 goes on with the first block's own result.
+        // Thread 0 continues with the first block's result.
         if (threadIdx.x != 0)
             total = 0.0f;
         for (unsigned int other = threadIdx.x == 0 ? kThreads : threadIdx.x; other < gridDim.x; other += kThreads) {

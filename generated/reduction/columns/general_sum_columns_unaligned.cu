@@ -21,13 +21,13 @@
 
 constexpr int kThreads = 512;
 constexpr int kLanes = 32;  // Threads side by side along the columns.
-constexpr int kRowThreads = kThreads / kLanes;  // Threads of the same columns, each with rows of its own.
+constexpr int kRowThreads = kThreads / kLanes;  // Threads of the same columns, each with separate rows.
 constexpr int kTileColumns = kLanes;
 constexpr int kSplits = 5;  // Blocks that share a tile's rows.
 constexpr int kUnroll = 4;  // Loads of a thread that are in flight at the same time.
 constexpr int kRowStep = kSplits * kRowThreads;  // From one row of a thread to its next.
 
-// True in the last of `blocks` blocks to arrive: it sees what the others wrote, and sets the ticket to 0 again.
+// True in the last of `blocks` blocks to arrive: it sees the writes of the others, and resets the ticket to 0.
 __device__ __forceinline__ bool comes_last(unsigned int* ticket, unsigned int blocks)
 {
     __shared__ bool last;
