@@ -86,7 +86,7 @@ NOT_EXPLAINED = {
     },
     "gemm/simt/sliced_k": "barriers of teams are counted otherwise where no team has a step (k = 0)",
 }
-"""Kernels whose accesses differ from their trace for a reason that is not known to lie in the trace; nothing is recorded as proved of them."""
+"""Kernels whose accesses differ from their trace, perhaps by the trace alone; nothing is recorded as proved of them."""
 
 
 @pytest.mark.parametrize("name", KERNELS)
