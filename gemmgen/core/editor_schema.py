@@ -49,6 +49,10 @@ def _converted(value: Any, definitions: Mapping[str, Schema]) -> Any:
     if discriminator is not None:
         found.pop("oneOf", None)
         found |= chosen_by(discriminator["propertyName"], discriminator["mapping"], definitions)
+    either = {part.get("type"): part for part in found.get("anyOf", ()) if isinstance(part, dict)}
+    if either.keys() == {"array", "object"}:  # so that a mistake within a list is reported where it stands
+        del found["anyOf"]
+        found |= {"if": {"type": "object"}, "then": either["object"], "else": either["array"]}
     return found
 
 

@@ -122,12 +122,14 @@ def _launch_seconds(work: Work, device: Device, p: Parameters) -> float:
     if fitting == 0:
         return float("inf")
     if work.blocks <= 0:
-        return _overhead(work, p)
+        return float(_overhead(work, p))
     return float(_fitting_seconds(work, device, p, fitting, _NUMBERS))
 
 
-def _overhead(work: Work | Works, p: Parameters) -> float:
-    return p.early_seconds if work.early else p.follow_seconds if work.follows else p.launch_seconds
+def _overhead(work: Any, p: Parameters) -> Any:
+    """Seconds of a launch beside its work; of a column of launches, a column."""
+    late = p.follow_seconds if work.follows else p.launch_seconds
+    return late + (p.early_seconds - late) * work.early
 
 
 def _fitting_seconds(work: Any, device: Device, p: Parameters, fitting: Any, maths: _Maths) -> Any:

@@ -35,7 +35,8 @@ class Works:
     results: Column
     finishing_clocks: Column
     costs: Costs
-    early: bool
+    early: NDArray[np.bool_]
+    """True for launches that may start while the work before them still runs."""
     follows: bool = False
     shared_clocks: float = 0.0
 

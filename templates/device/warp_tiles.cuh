@@ -125,8 +125,8 @@ __device__ __forceinline__ void copy_tile(
 // the matrix, of `matrix_rows`, does not have become 0, as does what lies outside of it along k.
 template <class Tile, int kThreads>
 __device__ __forceinline__ void copy_gathered_tile(
-    unsigned target, const typename Tile::Element* __restrict__ matrix, int ld, const int* __restrict__ rows, int matrix_rows,
-    int first_row, int first_along, int end_row, int end_along)
+    unsigned target, const typename Tile::Element* __restrict__ matrix, int ld, const int* __restrict__ rows,
+    int matrix_rows, int first_row, int first_along, int end_row, int end_along)
 {
     constexpr int kVector = Tile::kVector;
     constexpr int kBytes = kVector * Tile::kElementBytes;
@@ -140,10 +140,12 @@ __device__ __forceinline__ void copy_gathered_tile(
         if (kVectors % kThreads != 0 && index >= kVectors)
             break;
         const int gathered = first_row + row < end_row ? rows[first_row + row] : -1;
-        const bool exists = static_cast<unsigned>(gathered) < static_cast<unsigned>(matrix_rows) && first_along + along < end_along;
+        const bool exists = static_cast<unsigned>(gathered) < static_cast<unsigned>(matrix_rows)
+            && first_along + along < end_along;
         const int available = min(max(end_along - first_along - along, 0), kVector);
         copy_async<kBytes>(
-            target + tile_offset<Tile>(row, along), matrix + (exists ? static_cast<long long>(gathered) * ld + first_along + along : 0),
+            target + tile_offset<Tile>(row, along),
+            matrix + (exists ? static_cast<long long>(gathered) * ld + first_along + along : 0),
             exists ? available * (kBytes / kVector) : 0);
     }
 }

@@ -96,12 +96,13 @@ struct Tile {
     static constexpr bool kSharedAlongK = kKMajor;
 };
 template <class Along, class Across>
-__device__ void use(unsigned* found, const unsigned short* matrix, unsigned shared, int part)
+__device__ void use(unsigned* found, const unsigned short* matrix, const int* rows, unsigned shared, int part)
 {
     unsigned a[2][4];
     unsigned b[2][2];
     copy_tile<Along, 128>(shared, matrix, 64, 0, 0, 64, 64);
     copy_tile<Across, 96>(shared, matrix, 64, 0, 0, 64, 64);
+    copy_gathered_tile<Along, 128>(shared, matrix, 64, rows, 64, 0, 0, 64, 64);
     load_fragments_a<Along, 16>(a, shared, 0, part, threadIdx.x);
     load_fragments_b<Across, 16>(b, shared, 0, part, threadIdx.x);
     found[0] = a[1][3] + b[1][1];
@@ -109,10 +110,10 @@ __device__ void use(unsigned* found, const unsigned short* matrix, unsigned shar
     load_fragments_b<Along, 16>(b, shared, 0, part, threadIdx.x);
     found[1] = a[1][3] + b[1][1];
 }
-__global__ void uses(unsigned* found, const unsigned short* matrix, unsigned shared, int part)
+__global__ void uses(unsigned* found, const unsigned short* matrix, const int* rows, unsigned shared, int part)
 {
-    use<Tile<true, 0>, Tile<false, 0>>(found, matrix, shared, part);
-    use<Tile<true, 8192>, Tile<false, 8192>>(found, matrix, shared, part);
+    use<Tile<true, 0>, Tile<false, 0>>(found, matrix, rows, shared, part);
+    use<Tile<true, 8192>, Tile<false, 8192>>(found, matrix, rows, shared, part);
 }
 """,
 }

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 import gemmgen
+from gemmgen.hardware.target import device
 from tests.browser import chromium
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -27,7 +28,7 @@ def test_every_spec_on_the_page_is_valid(playground: ModuleType) -> None:
     found = json.loads(playground.RECORDED.read_text())
     assert found
     for key, entry in found.items():
-        plan = gemmgen.plan(yaml.safe_load(entry["spec"]))
+        plan = gemmgen.plan(yaml.safe_load(entry["spec"]), device(key.split("|")[0]).architecture)
         assert str(entry["stages"]) in entry["other_stages"] or not entry["other_stages"] or entry["stages"] > max(playground.STAGES), key
         assert entry["kernel"] and entry["time_us"] > 0 and plan.name
 

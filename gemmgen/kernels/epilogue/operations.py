@@ -667,5 +667,9 @@ def _known(fields: Any) -> Any:
 _OWN = frozenset(get_args(one.model_fields["op"].annotation)[0] for one in OPERATIONS)
 """Names of gemmgen's own operations."""
 
-Operations = Annotated[tuple[AnyOperation, ...], BeforeValidator(operations_from), Field(max_length=16)]
+Operations = Annotated[
+    tuple[AnyOperation, ...],
+    BeforeValidator(operations_from, json_schema_input_type=tuple[AnyOperation, ...] | dict[str, Any]),
+    Field(max_length=16),
+]
 """The field of a spec that lists operations, or is a formula."""

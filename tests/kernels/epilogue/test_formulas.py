@@ -256,7 +256,6 @@ def test_batches_have_matrices_of_their_own() -> None:
         ({"value": "saved", "let": {"saved": "acc"}, "outputs": {"saved": {"value": "acc"}}}, "two meanings of 'saved'"),
         ({"value": "acc", "inputs": {"gate": {"per": "row"}}}, "'gate' is not used"),
         ({"value": "lane + lane_", "inputs": {"lane": {"per": "row"}, "lane_": {"per": "row"}}}, "two meanings of 'lane_'"),
-        ({"value": "int + acc", "let": {"int": "acc"}}, "a word of C"),
         ({"value": "gate", "inputs": {"gate": {"per": "group"}}}, "per group"),
         ({"value": "rand(1, 2, acc, 0)"}, "rand of float32 at character 12 of .*integers: row"),
         ({"value": "acc * seed", "inputs": {"seed": {"scalar": "s64"}}}, "mul of float32 and int64"),

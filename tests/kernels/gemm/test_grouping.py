@@ -156,7 +156,7 @@ def test_specs_of_other_values_of_k_that_cannot_work_say_why(changes: dict[str, 
         gemmgen.plan({**DEPTHS, **changes})
 
 
-def test_counts_and_offsets_that_make_no_sense_are_moved_to_the_nearest() -> None:
+def test_impossible_counts_and_offsets_become_the_nearest() -> None:
     assert group_rows(Grouping(rows="masked"), np.array([-3, 2, 9]), 12) == [slice(0, 0), slice(4, 6), slice(8, 12)]
     assert group_rows(Grouping.SORTED, np.array([3, 1, 99]), 12) == [slice(0, 3), slice(3, 3), slice(3, 12)]
     assert gathered_rows(np.array([[1.0], [2.0]]), np.array([1, -1, 2, 0])).ravel().tolist() == [2.0, 0.0, 0.0, 1.0]

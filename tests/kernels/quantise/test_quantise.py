@@ -81,7 +81,7 @@ def test_problems_name_types_blocks_and_layouts() -> None:
         read_problem("quantise:256,512,1x64")
 
 
-def test_matrices_that_no_kernel_reads_and_older_architectures_are_refused() -> None:
+def test_unreadable_matrices_and_older_architectures_are_refused() -> None:
     columns = Layout((8, 16), (1, 8), "bf16")
     with pytest.raises(LaunchError, match="need rows without gaps within them"):
         interpret({"x": columns}, {"block": "row", "output": "e4m3", "scales": "f32"})

@@ -335,13 +335,12 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         results=results,
         finishing_clocks=_finishing_clocks(lattice, request) * m * n * batch / blocks / (results if lattice.ping_pong else 1.0),
         costs=of_few(costs_of(kind), {"m": m, "n": n}),
-        early=True,
+        early=lattice.resident[chosen] == 1,
     )
 
     def spec(place: int, early: bool) -> GemmSpec:
         # Blocks that share SMs settle unevenly beside those of the launch before: none of them starts early.
-        alone = lattice.resident[int(chosen[place])] == 1
-        return _spec(lattice, int(chosen[place]), int(persistent[place]), early and bool(alone))
+        return _spec(lattice, int(chosen[place]), int(persistent[place]), early and bool(made.early[place]))
 
     traits = _traits(at, made, request, device)
     level, weights = fitted_weights()
