@@ -81,7 +81,7 @@ def fastest_points(
 
 
 SUSTAINED_MEMORY = 0.92
-"""The same of the memory bus: 48 x 14336 x 8192 in bfloat16 reads 4.2 of 4.55 TB/s."""
+"""Part of the memory's rate that no kernel exceeds for long: 48 x 14336 x 8192 in bfloat16 reads 4.2 of 4.55 TB/s."""
 SHARPNESS = 12.0
 """Exponent of the norm that bounds times from below, and keeps their order."""
 

@@ -63,8 +63,7 @@ class Waves:
         return self.grid[0] * self.grid[1] * self.grid[2]
 
     def run(self, first: int, stop: int, progress: Callable[[int], bool] = lambda done: True) -> int:
-        """Runs the blocks from `first` on, until `stop` or until `progress` returns False for the first block that has not run;
-        returns that block."""
+        """Runs the blocks from `first` up to `stop`, or until `progress` returns False; returns the next block to run."""
         hazards, detector, memory = self.detector is not None, self.detector, self.memory
         counted: Machine | None = None
         while first < stop:

@@ -149,7 +149,7 @@ class Peaks:
 HOPPER_MMA_SHARE = 0.65
 """Part of the rate of `wgmma` that `mma.sync` reaches on Hopper: 1287 of 1979 TOP/s on an H200."""
 BLACKWELL_MMA_SHARE = 0.32
-"""The same of `tcgen05` on sm_100a: `mma.sync` at Hopper's rate of an SM and clock, an assumption; nobody here has run it."""
+"""Part of the rate of `tcgen05` that `mma.sync` is assumed to reach on sm_100a: Hopper's rate for each SM and clock. Not measured."""
 
 
 FLOAT_PRODUCTS = {

@@ -27,7 +27,7 @@ OPERATIONS = {
 }
 """The functions of ``gemmgen.ops``, and the kind of the family whose instances compute each."""
 WITHOUT_TORCH_OPERATOR = {"gated_matmul": "gemm"}
-"""The same for functions that are no operators of torch's."""
+"""Functions without an operator in torch, and the kind of the family whose instances compute each."""
 FURTHER_OPERATIONS = {"quantize": "quantise"}
 """Functions that also work without an instance, and have no operator of torch's."""
 

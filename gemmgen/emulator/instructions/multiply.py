@@ -175,7 +175,7 @@ class _Multiply:
         b = self._operand(self.b, 1, self.b_type, lanes)
         words = np.concatenate(self.c if lanes is None else [register[lanes] for register in self.c])
         if self.metadata is not None:
-            # Every row is a product of its own, with the elements of B that its elements belong to.
+            # Each row of A selects other rows of B, so every row is multiplied separately.
             own = self.metadata.read(lanes)
             chosen = np.take_along_axis(b[:, None], own[:, :, None], axis=3)
             a, b = a.reshape(-1, 1, a.shape[2]), chosen.reshape(-1, *chosen.shape[2:])
@@ -246,7 +246,7 @@ class _Metadata:
         """Values of k that each element of A belongs to, [warps, 16, elements of a row]."""
         chunk = 2 if self.type_name == "tf32" else 4
         by_bytes = self.type_name in _BYTES
-        parts = self.depth // chunk // (8 if by_bytes else 4)  # of a row, each in a lane of its own
+        parts = self.depth // chunk // (8 if by_bytes else 4)  # of a row, one in each lane
         of_quad = parts * (2 if by_bytes else 1)
         selector = uniform(self.selector)
         if selector is None or selector not in range(_QUAD // of_quad):

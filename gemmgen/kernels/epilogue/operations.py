@@ -590,7 +590,7 @@ class Formula(Operation):
         return self.model_copy(update={"value": _renamed(self.value, other), "inputs": inputs, "let": let, "outputs": outputs})
 
     def in_kernels(self) -> Formula:
-        """The same with the names that kernels have for operands, intermediate values and outputs."""
+        """The formula with the names that kernels use for operands, intermediate values and outputs."""
         other = {word: argument_name(word) for word in (*self.inputs, *self.let, *self.outputs) if argument_name(word) != word}
         if not other:
             return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gemmgen.core.elements import DataType
@@ -137,6 +138,21 @@ def reduction_groups(spec: GemmSpec) -> int:
     if getattr(spec.mainloop, "arithmetic", Arithmetic()).f32_by is not None:
         return min(REDUCTION_GROUPS_OF_ANY, 1 << (slices.bit_length() - 1))
     return int(min(MAXIMUM_REDUCTION_GROUPS, 1 << max(0, (slices - 1).bit_length() - 3)))
+
+
+def main_launch(
+    name: str, spec: GemmSpec, blocks: Formula, threads: int, arguments: Sequence[Argument], shared_bytes: int, cluster_blocks: int = 1
+) -> KernelLaunch:
+    """The launch of a product whose grid has one axis."""
+    return KernelLaunch(
+        entry=name,
+        grid=(blocks, Formula("1"), Formula("1")),
+        block=(threads, 1, 1),
+        arguments=tuple(argument.name for argument in arguments),
+        dynamic_shared_bytes=Formula(str(shared_bytes)),
+        cluster=(cluster_blocks, 1, 1),
+        programmatic=spec.early_launch,
+    )
 
 
 def reduction_launch(

@@ -12,6 +12,7 @@ from gemmgen.kernels.gemm.mma_sync.loop import WarpLoop
 from gemmgen.kernels.gemm.sequence import (
     MAXIMUM_EXTENT,
     gemm_problem,
+    main_launch,
     partials_bytes,
     reduction_launch,
     slices_dimension,
@@ -75,14 +76,7 @@ def mma_sync_sequence(
         workspace, zero_bytes = grid.streamed_workspace(spec.decomposition)
         workspace_bytes = workspace.shape[0]
         main, arguments = [*main, workspace], [*arguments, workspace]
-    launch = KernelLaunch(
-        entry=name,
-        grid=(grid.blocks(spec), Formula("1"), Formula("1")),
-        block=(loop.threads, 1, 1),
-        arguments=tuple(argument.name for argument in main),
-        dynamic_shared_bytes=Formula(str(dynamic_shared_bytes)),
-        programmatic=spec.early_launch,
-    )
+    launch = main_launch(name, spec, grid.blocks(spec), loop.threads, main, dynamic_shared_bytes)
     return LaunchSequence(
         name=name,
         dimensions=(*problem.dimensions, *((slices_dimension(),) if own_slices else ())),

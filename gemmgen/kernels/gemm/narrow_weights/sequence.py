@@ -9,6 +9,7 @@ from gemmgen.kernels.gemm.narrow_weights.loop import NarrowLoop
 from gemmgen.kernels.gemm.sequence import (
     MAXIMUM_EXTENT,
     gemm_problem,
+    main_launch,
     partials_bytes,
     reduction_launch,
     slices_dimension,
@@ -51,14 +52,7 @@ def narrow_sequence(
         workspace = workspace_argument("f32", workspace_bytes, FLOAT_BYTES, meaning)
         main, arguments = [*factors, workspace], [*arguments, workspace]
         launches = (reduction_launch(name, spec, problem, matrices, workspace),)
-    launch = KernelLaunch(
-        entry=name,
-        grid=(grid.blocks(spec), Formula("1"), Formula("1")),
-        block=(loop.threads, 1, 1),
-        arguments=tuple(argument.name for argument in main),
-        dynamic_shared_bytes=Formula(str(loop.shared_bytes)),
-        programmatic=spec.early_launch,
-    )
+    launch = main_launch(name, spec, grid.blocks(spec), loop.threads, main, loop.shared_bytes)
     dimensions = [*problem.dimensions, *(dimension for matrix in more for dimension in matrix.dimensions)]
     return LaunchSequence(
         name=name,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from gemmgen.core.formulas import Formula
 from gemmgen.kernels.epilogue.steps import Step
-from gemmgen.kernels.gemm.sequence import MAXIMUM_EXTENT, gemm_problem
+from gemmgen.kernels.gemm.sequence import MAXIMUM_EXTENT, gemm_problem, main_launch
 from gemmgen.kernels.gemm.spec import GemmSpec
 from gemmgen.kernels.gemm.tcgen05.loop import TensorMemoryLoop
 from gemmgen.kernels.gemm.tensor_cores.grid import LARGEST_INT, Grid
 from gemmgen.kernels.gemm.tensor_cores.sequence import FARTHEST_TILE, counting_arguments, matrix_map
-from gemmgen.kernels.launch import Argument, KernelLaunch, LaunchSequence
+from gemmgen.kernels.launch import Argument, LaunchSequence
 from gemmgen.kernels.matrix import Matrix
 
 
@@ -23,14 +22,7 @@ def tcgen05_sequence(
     maps = [matrix_map(matrix, operand.box) for matrix, operand in zip(matrices[:2], (loop.a, loop.b), strict=True)]
     result: list[Argument] = [*problem.betas, problem.c, *matrices[2].scalars, *problem.epilogue]
     main: list[Argument] = [*problem.extents, *counts, *problem.alphas, *maps, *strides, *result]
-    launch = KernelLaunch(
-        entry=name,
-        grid=(grid.blocks(spec), Formula("1"), Formula("1")),
-        block=(loop.threads, 1, 1),
-        arguments=tuple(argument.name for argument in main),
-        dynamic_shared_bytes=Formula(str(loop.shared_bytes)),
-        programmatic=spec.early_launch,
-    )
+    launch = main_launch(name, spec, grid.blocks(spec), loop.threads, main, loop.shared_bytes)
     factors: list[Argument] = [problem.a, *matrices[0].scalars, problem.b, *matrices[1].scalars]
     return LaunchSequence(
         name=name,

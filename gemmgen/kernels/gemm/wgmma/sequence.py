@@ -10,6 +10,7 @@ from gemmgen.kernels.gemm.matrices import FLOAT_BYTES, factors_of, second_factor
 from gemmgen.kernels.gemm.sequence import (
     MAXIMUM_EXTENT,
     gemm_problem,
+    main_launch,
     partials_bytes,
     reduction_launch,
     slices_dimension,
@@ -73,15 +74,7 @@ def wgmma_sequence(
         workspace_bytes = joint.shape[0]
         shared.append(joint)
     main += shared
-    launch = KernelLaunch(
-        entry=name,
-        grid=(grid.blocks(spec), Formula("1"), Formula("1")),
-        block=(loop.threads, 1, 1),
-        arguments=tuple(argument.name for argument in main),
-        dynamic_shared_bytes=Formula(str(loop.shared_bytes)),
-        cluster=(grid.cluster_blocks, 1, 1),
-        programmatic=spec.early_launch,
-    )
+    launch = main_launch(name, spec, grid.blocks(spec), loop.threads, main, loop.shared_bytes, grid.cluster_blocks)
     launches: tuple[KernelLaunch, ...] = (launch,)
     arguments: list[Argument] = [
         *problem.extents,
