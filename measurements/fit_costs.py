@@ -6,7 +6,7 @@
 
 The error of a kind is that of the model's time over the measured one, on problems of the table where a launch of that kind takes part. A
 fit moves one factor after the other, as long as the mean square of the errors' logarithms falls by at least ``WORTH``. Factors that are
-written name the table's device, its date and this command as their origin. ``python -m measurements.model_choice`` says how good the
+written name the table's device, its date and this command as their origin. ``python -m measurements.products`` measures how good the
 choices by the new factors are; ``gemmgen tune`` renews the table's own predictions.
 """
 
