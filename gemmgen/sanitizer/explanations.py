@@ -223,6 +223,51 @@ _PAGES = (
         "uint64_t descriptor = (address >> 4) | (leading >> 4) << 16 | (stride >> 4) << 32 | swizzle << 62;",
     ),
     Explanation(
+        "tensor-memory-in-flight",
+        "tensor memory still in use",
+        "Threads access tensor memory that a product, a copy or a load in flight still reads or writes. Products run asynchronously and "
+        "announce their end only by tcgen05.commit at an mbarrier.",
+        "if (threadIdx.x == 0) tcgen05_mma(sums, a, b);\nx = tcgen05_ld(sums);",
+        "Commit the product to an mbarrier, wait there, and put a tcgen05 fence behind the wait.",
+        "if (threadIdx.x == 0) {\n    tcgen05_mma(sums, a, b);\n    tcgen05_commit(&done);\n}\nbarrier_wait(&done, 0);\n"
+        "tcgen05_fence_after();\nx = tcgen05_ld(sums);",
+    ),
+    Explanation(
+        "tensor-load-in-flight",
+        "result of tcgen05.ld before its wait",
+        "A thread uses a register that a tcgen05.ld is still going to write. The load is asynchronous; the compiler does not wait for it.",
+        "x = tcgen05_ld(sums);\nout[threadIdx.x] = x;",
+        "Wait with tcgen05.wait::ld before the first use.",
+        "x = tcgen05_ld(sums);\ntcgen05_wait_ld();\nout[threadIdx.x] = x;",
+    ),
+    Explanation(
+        "missing-tensor-fence",
+        "missing tcgen05 fence",
+        "Threads order their accesses to tensor memory by a barrier or an mbarrier, but without the fences of tcgen05, which its "
+        "asynchronous instructions need in addition.",
+        "barrier_wait(&done, 0);\nx = tcgen05_ld(sums);",
+        "Put tcgen05.fence::before_thread_sync before the arrival or barrier, and tcgen05.fence::after_thread_sync behind the wait or barrier.",
+        "barrier_wait(&done, 0);\ntcgen05_fence_after();\nx = tcgen05_ld(sums);",
+    ),
+    Explanation(
+        "tensor-race",
+        "race in tensor memory",
+        "Two threads access the same cells of tensor memory, at least one of them writes, and nothing orders the two.",
+        "x = tcgen05_ld(sums);\ntcgen05_wait_ld();\nif (threadIdx.x == 0) tcgen05_mma(sums, a, b);",
+        "Order them: a tcgen05 fence, a barrier of the threads, and a tcgen05 fence.",
+        "x = tcgen05_ld(sums);\ntcgen05_wait_ld();\ntcgen05_fence_before();\n__syncthreads();\ntcgen05_fence_after();\n"
+        "if (threadIdx.x == 0) tcgen05_mma(sums, a, b);",
+    ),
+    Explanation(
+        "tensor-memory-misuse",
+        "misused tensor memory",
+        "Tensor memory that is not allocated, not freed before the block ends, freed twice, allocated after the permit was given up, or "
+        "accessed by a warp that cannot reach its lanes: warp w of a warpgroup reaches lanes 32 w to 32 w + 31.",
+        "if (threadIdx.x < 32) tcgen05_alloc(&slot, 32);",
+        "Free it in the end, with the same number of columns.",
+        "if (threadIdx.x < 32) tcgen05_alloc(&slot, 32);\n__syncthreads();\nif (threadIdx.x < 32) tcgen05_dealloc(slot, 32);",
+    ),
+    Explanation(
         "unfinished-copy",
         "asynchronous operation outlives its block",
         "A block ends while an asynchronous operation still reads or writes its shared memory. Of a bulk store that is in flight this is a "

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from emulator.tcgen05 import TCGEN05, descriptor
 from emulator.wgmma import HELPERS, wrapper
 
 from gemmgen.emulator import TensorMap
@@ -63,6 +64,36 @@ uint64_t a = matrix(first, 16, 1024, 1), b = matrix(second, 16, 1024, 1);
 float d[4] = {1.0f, 2.0f, 3.0f, 4.0f};
 float out;
 """
+TENSOR = (
+    TCGEN05
+    + f"#define tcgen05_mma(d, a, b) mma_f16(d, a, b, {descriptor(128, 32, 0, 0, 1)}u, 0)\n"
+    + """#define tcgen05_ld(d) tmem_ld(d + (threadIdx.x / 32 * 32u << 16))
+#define tcgen05_commit commit
+#define tcgen05_wait_ld wait_ld
+#define tcgen05_alloc tmem_alloc
+#define tcgen05_dealloc tmem_free
+#define tcgen05_fence_before before_sync
+#define tcgen05_fence_after after_sync
+#define barrier_wait wait
+"""
+)
+ALLOCATED = """__shared__ __align__(1024) u32 first[1024], second[256];
+__shared__ u32 slot;
+__shared__ u64 done, emptied;
+if (threadIdx.x == 0) { init(&done, 1); init(&emptied, 1); fence_init(); }
+for (int i = threadIdx.x; i < 1024; i += 128) first[i] = second[i % 256] = 0x3c003c00;
+fence_async();
+if (threadIdx.x < 32) { tmem_alloc(&slot, 32); relinquish(); }
+before_sync(); __syncthreads(); after_sync();
+u32 sums = slot, x = 0;
+u64 a = matrix(first, 2048, 128, 0), b = matrix(second, 512, 128, 0);
+"""
+FREED = """before_sync(); __syncthreads(); after_sync();
+if (threadIdx.x < 32) tmem_free(sums, 32);
+out[threadIdx.x] = x;
+"""
+PRODUCT = "if (threadIdx.x == 0) { tcgen05_mma(sums, a, b); tcgen05_commit(&done); }\n"
+AWAITED = "wait(&done, 0); after_sync();\n"
 FINISH = "wgmma_commit();\nwgmma_wait<0>();\n"
 RESULT = "result[threadIdx.x] = out;"
 SUMS = "for (int i = 0; i < 4; ++i) result[threadIdx.x * 4 + i] = d[i];"
@@ -104,6 +135,19 @@ def _hopper(parameters: str, args: tuple[Any, ...], **more: Any) -> Frame:
 
 def _wgmma(before: str = "", after: str = "") -> Frame:
     return _hopper("float* result", (_floats(512),), block=128, prelude=WGMMA, before=OPERANDS + before, after=after)
+
+
+def _tensor(before: str = "", after: str = "", whole: bool = True, block: int = 128) -> Frame:
+    return Frame(
+        "unsigned* out",
+        (np.zeros(128, np.uint32),),
+        block=block,
+        prelude=TENSOR,
+        before=(ALLOCATED if whole else "__shared__ u32 slot;\n") + before,
+        after=after + FREED if whole else after,
+        bounds=f"__launch_bounds__({block})",
+        options={"architecture": "sm_100a"},
+    )
 
 
 COPY = "__shared__ __align__(16) int s[32];\nint t = threadIdx.x, x = 0;"
@@ -168,6 +212,11 @@ FRAMES = {
         "uint64_t address = shared_address(first), leading = 16, stride = 1024, swizzle = 1;",
         after="wgmma_fence();\nwgmma(d, descriptor, b);\n" + FINISH + SUMS,
     ),
+    "tensor-memory-in-flight": _tensor(after="wait_ld();\n"),
+    "tensor-load-in-flight": _tensor(PRODUCT + AWAITED, "wait_ld();\n"),
+    "missing-tensor-fence": _tensor(PRODUCT, "wait_ld();\n"),
+    "tensor-race": _tensor(PRODUCT + AWAITED, "if (threadIdx.x == 0) tcgen05_commit(&emptied);\nwait(&emptied, 0); after_sync();\n"),
+    "tensor-memory-misuse": _tensor(whole=False),
     "unfinished-copy": _hopper(
         "const float* global",
         (_floats(64),),
