@@ -246,7 +246,8 @@ _PAGES = (
         "Threads order their accesses to tensor memory by a barrier or an mbarrier, but without the fences of tcgen05, which its "
         "asynchronous instructions need in addition.",
         "barrier_wait(&done, 0);\nx = tcgen05_ld(sums);",
-        "Put tcgen05.fence::before_thread_sync before the arrival or barrier, and tcgen05.fence::after_thread_sync behind the wait or barrier.",
+        "Put tcgen05.fence::before_thread_sync before the arrival or barrier, and tcgen05.fence::after_thread_sync behind the wait or "
+        "barrier.",
         "barrier_wait(&done, 0);\ntcgen05_fence_after();\nx = tcgen05_ld(sums);",
     ),
     Explanation(
