@@ -31,6 +31,14 @@ class Reason:
         return " ".join(f"{where}{', '.join(part for part in (self.fault, got, need) if part)}{hint} [{self.code}]".split())
 
 
+class Mismatch(ValueError):
+    """A part of a text that does not go with the rest: the value found, the value needed, and the position."""
+
+    def __init__(self, got: str, need: str, where: str = "") -> None:
+        super().__init__(f"{got}{f' at {where}' if where else ''}: {need}")
+        self.got, self.need, self.where = got, need, where
+
+
 class GemmgenError(Exception):
     """Something the user can act on. Shown as one message without a traceback; `exit_code` is the process's."""
 

@@ -38,9 +38,14 @@ def find_shipped(argument: str) -> dict[str, Path]:
     while not close and "_" in stem.rpartition("/")[2]:  # gemm/v2_vectorized: the one that begins with gemm/v2_
         stem = stem.rpartition("_")[0]
         close = _begun(f"{stem}_", shipped)
-    count = f"{len(shipped)} come with gemmgen, in {', '.join(folders)}, such as {min(shipped, key=len)}"
+    count = f"{len(shipped)} come with gemmgen, such as {min(shipped, key=len)}, in {', '.join(_groups(shipped))}"
     hint = f"did you mean {' or '.join(close)}?" if close else count
     raise SpecError(f"{argument!r} is no file or directory here and no spec of gemmgen's; {hint}")
+
+
+def _groups(shipped: Mapping[str, Path]) -> list[str]:
+    """The folders of shipped specs, down to the second level."""
+    return sorted({"/".join(known.split("/")[:-1][:2]) for known in shipped})
 
 
 def _begun(name: str, shipped: Mapping[str, Path]) -> list[str]:

@@ -18,7 +18,7 @@ import pydantic
 
 from gemmgen.core import yaml_text
 from gemmgen.core.editor_schema import chosen_by, for_editors
-from gemmgen.core.errors import Reason, SpecError
+from gemmgen.core.errors import Mismatch, Reason, SpecError
 from gemmgen.core.schema_fields import sibling_fields
 from gemmgen.core.text import printable
 from gemmgen.kernels import FAMILIES, HOST_FAMILIES, family
@@ -351,6 +351,11 @@ def _reason(item: Any, path: Sequence[str], fields: Any, schema: Mapping[str, An
         near = get_close_matches(name, map(str, item["input"]), n=1) if isinstance(item["input"], dict) else []
         hint = f"{printable(near[0], _SHOWN_CHARACTERS)} is no field" if near else ""
         return Reason("missing_field", ".".join([field, name]), "", "a value, which is missing", hint)
+    if isinstance(error := context.get("error"), Mismatch):
+        got = f"{error.got} at {error.where}" if error.where else error.got
+        return Reason(
+            "wrong_value", field, printable(got, _SHOWN_MESSAGE), printable(error.need.removeprefix("need "), _SHOWN_MESSAGE), hint
+        )
     message = printable(str(item["msg"]), _SHOWN_MESSAGE)
     if kind in ("literal_error", "enum", "union_tag_invalid"):
         choices = str(context.get("expected", context.get("expected_tags", "")))

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from gemmgen.core.errors import Mismatch
+
 MAXIMUM_CHARACTERS = 1000
 MAXIMUM_DEPTH = 40
 """Of nested operators and calls."""
@@ -28,12 +30,8 @@ OPERATORS = {*_BINARY.values(), *_COMPARE.values(), *_LOGIC.values(), *_UNARY.va
 """Functions that are written as operators alone."""
 
 
-class FormulaError(ValueError):
-    """An expression that cannot be read, or whose parts do not go together: the value found, the value needed, and the position."""
-
-    def __init__(self, got: str, need: str, where: str = "") -> None:
-        super().__init__(f"{got}{f' at {where}' if where else ''}: {need}")
-        self.got, self.need, self.where = got, need, where
+class FormulaError(Mismatch):
+    """An expression that cannot be read, or whose parts do not go together."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from gemmgen.kernels.launch import PORTABLE_CLUSTER, ResolvedLaunch
 from gemmgen.runtime.cuda import abi
 
 _DRIVER_LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
-_HOW_TO_GET_A_GPU = "run on a machine with an NVIDIA GPU and its driver, or let gemmgen verify run the kernel on the emulator"
+_HOW_TO_GET_A_GPU = "run on a machine with an NVIDIA GPU and its driver, or verify with --backend emulator"
 
 
 class CudaError(LaunchError):
