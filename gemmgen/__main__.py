@@ -3,15 +3,19 @@
 Modules take a part of a second to import. An interrupt during that time ends the command without a traceback.
 """
 
+import gc
 import os
 import signal
 from types import FrameType
 
 INTERRUPTED = 130  # as in gemmgen.cli.exit_codes, which is not imported yet
+_OBJECTS_BETWEEN_COLLECTIONS = 50_000
+"""New objects after which Python looks for garbage: its default of 700 visits everything that imports make again and again."""
 
 
 def main() -> None:
     """Runs the command line; an interrupt ends it quietly whenever it comes."""
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     # A shell starts background commands with interrupts ignored; this setting is kept.
     handles = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if handles:

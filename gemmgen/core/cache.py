@@ -20,7 +20,6 @@ import json
 import os
 import re
 import reprlib
-import secrets
 import shutil
 import time
 import warnings
@@ -241,7 +240,7 @@ class Cache:
         The check takes time in proportion to the entries. It happens when this process alone has stored enough to exceed the limit, and
         otherwise at random, because other processes store entries too."""
         self._estimated_bytes += added_bytes
-        if self._estimated_bytes <= self.limit_bytes and secrets.randbelow(_STORES_BETWEEN_SCANS):
+        if self._estimated_bytes <= self.limit_bytes and int.from_bytes(os.urandom(2)) % _STORES_BETWEEN_SCANS:
             return
         with contextlib.suppress(OSError), self._open(_FORMAT) as entries, self._open(_BUILDING) as building:
             _remove_leftovers(building)
@@ -272,7 +271,7 @@ def _require_key(key: str) -> None:
 
 
 def _new_name() -> str:
-    return f"{time.time_ns()}-{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{time.time_ns()}-{os.getpid()}-{os.urandom(4).hex()}"
 
 
 def _build(building: int, name: str, key: str, files: Mapping[str, bytes], secret: bytes) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -119,8 +118,8 @@ def user_key(path: Path, size: int = 32) -> bytes:
                 if len(key) == size:
                     return key
                 os.unlink(path.name, dir_fd=folder)  # cut off when its disk was full, say
-            temporary = f".{path.name}.{secrets.token_hex(8)}"
-            create_file(temporary, folder, secrets.token_bytes(size))
+            temporary = f".{path.name}.{os.urandom(8).hex()}"
+            create_file(temporary, folder, os.urandom(size))
             try:
                 with contextlib.suppress(FileExistsError):  # somebody else was first
                     os.link(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)

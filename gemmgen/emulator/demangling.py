@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import re
+from ctypes.util import find_library
 from functools import cache
 from typing import Any
 
@@ -12,8 +12,10 @@ from typing import Any
 @cache
 def _demangler() -> Any:
     """`__cxa_demangle` of the C++ runtime; None without one."""
-    for name in ("libstdc++.so.6", ctypes.util.find_library("stdc++"), ctypes.util.find_library("c++")):
+    # find_library starts processes, so it comes after the usual name.
+    for find in (lambda: "libstdc++.so.6", lambda: find_library("stdc++"), lambda: find_library("c++")):
         try:
+            name = find()
             function = ctypes.CDLL(name).__cxa_demangle if name else None
         except (OSError, AttributeError):
             continue

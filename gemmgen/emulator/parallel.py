@@ -16,8 +16,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing import connection, current_process, get_context
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,6 +30,9 @@ from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import Special
 from gemmgen.emulator.schedule import MinimumBlock
 from gemmgen.emulator.waves import Waves, cancels_launches
+
+if TYPE_CHECKING:
+    from multiprocessing import connection
 
 Progress = Callable[[int, int], None]
 """`progress(done, total)`: blocks that have run, and all blocks."""
@@ -68,6 +70,8 @@ def run_all(waves: Waves, jobs: int, progress: Progress | None) -> None:
 
 def _can_share(waves: Waves) -> bool:
     """True if blocks may run in any order, as far as the program tells."""
+    from multiprocessing import current_process
+
     program = waves.program
     return (
         sys.platform == "linux"
@@ -155,6 +159,8 @@ class _Team:
 
     def run(self, progress: Progress) -> bool:
         """Runs the blocks; False if they have to do with each other or something is wrong, and nothing has changed then."""
+        from multiprocessing import get_context
+
         context = get_context("fork")
         read_end, write_end = os.pipe()
         os.write(write_end, b"".join(struct.pack("<qq", *part) for part in self.parts))
@@ -187,6 +193,8 @@ class _Team:
 
     def _wait(self, ends: list[connection.Connection], progress: Progress) -> list[_Report] | None:
         """The reports of all; None as soon as one fails or two touch the same memory."""
+        from multiprocessing import connection
+
         reports: list[_Report] = []
         waiting = list(ends)
         looked = time.perf_counter()

@@ -81,12 +81,22 @@ class Request:
 def compile_request(request: Request) -> DeviceCode:
     """PTX of a file, from the cache if it is there. Raises CompileError with the errors of the attempt that is closest to nvcc's."""
     files = project_files(request)
-    cache, key = Cache(quiet=True), _key(request, files)
-    if (stored := cache.load(key)) is not None and (code := _from_files(stored)) is not None:
+    cache = Cache(quiet=True)
+    # Code that NVRTC alone made is looked for first: asking nvcc for its release takes two processes.
+    if request.compiling.compiler != "nvcc" and (code := _stored(cache, _key(request, files, None))) is not None:
         return code
-    code = contained(partial(_compile, request, files), f"the compiler, on {request.name}")
-    cache.store(key, _to_files(code))
-    return code
+    nvcc = find_nvcc() if request.compiling.compiler != "nvrtc" else None
+    if nvcc is not None and (code := _stored(cache, _key(request, files, nvcc))) is not None:
+        return code
+    compiled, by_nvcc = contained(partial(_compile, request, files), f"the compiler, on {request.name}")
+    cache.store(_key(request, files, nvcc if by_nvcc else None), _to_files(compiled))
+    return compiled
+
+
+def _stored(cache: Cache, key: str) -> DeviceCode | None:
+    """Code of an earlier compilation."""
+    stored = cache.load(key)
+    return None if stored is None else _from_files(stored)
 
 
 def project_files(request: Request) -> dict[str, str]:
@@ -112,8 +122,7 @@ def project_files(request: Request) -> dict[str, str]:
     return found
 
 
-def _key(request: Request, files: Mapping[str, str]) -> str:
-    nvcc = find_nvcc() if request.compiling.compiler != "nvrtc" else None
+def _key(request: Request, files: Mapping[str, str], nvcc: Nvcc | None) -> str:
     parts = [__version__, repr(replace(request, text="")), nvrtc_release(), "" if nvcc is None else f"{nvcc.path} {nvcc.release}"]
     for folder in header_folders():
         version = Path(folder) / "cuda.h"
@@ -135,20 +144,21 @@ def _from_files(stored: Mapping[str, bytes]) -> DeviceCode | None:
         return None
 
 
-def _compile(request: Request, files: Mapping[str, str]) -> DeviceCode:
+def _compile(request: Request, files: Mapping[str, str]) -> tuple[DeviceCode, bool]:
+    """Code of a file, and whether it is nvcc's."""
     nvcc = find_nvcc() if request.compiling.compiler != "nvrtc" else None
     if request.compiling.compiler == "nvcc":
         if nvcc is None:
             raise EnvironmentMissing("nvcc was not found; install it with: pip install 'gemmgen[run]' (or a CUDA toolkit)")
-        return _by_nvcc(request, nvcc)
+        return _by_nvcc(request, nvcc), True
     try:
-        return _by_nvrtc(request, files)
+        return _by_nvrtc(request, files), False
     except CompileError as error:
         # nvcc knows more of host code and of the host's headers than NVRTC with stand-ins.
         if nvcc is None or request.compiling.options or request.compiling.assemble:
             raise
         try:
-            return _by_nvcc(request, nvcc)
+            return _by_nvcc(request, nvcc), True
         except (CompileError, EnvironmentMissing):
             raise error from None
 

@@ -102,7 +102,6 @@ def run_launches(
     """Runs launches in order on the same memory, a copy of what is given. Raises ``GemmgenError`` if a launch is impossible."""
     from gemmgen import emulator
     from gemmgen.emulator.arithmetic import REAL
-    from gemmgen.emulator.counters import CounterObserver
     from gemmgen.emulator.launch import SHARED_LIMIT, STEP_LIMIT
     from gemmgen.hardware.target import ARCHITECTURES
 
@@ -116,7 +115,11 @@ def run_launches(
         variables = module_variables(code, launches, symbols)
     except emulator.EmulatorError as impossible:
         raise GemmgenError(f"{code.name}: {impossible}") from None
-    observer = CounterObserver() if settings.counters else None
+    observer = None
+    if settings.counters:
+        from gemmgen.emulator.counters import CounterObserver
+
+        observer = CounterObserver()
     known = ARCHITECTURES.get(code.architecture)
     results: list[LaunchResult] = []
     findings: list[tuple[Finding, ...]] = []

@@ -5,9 +5,11 @@ CUDA libraries are loaded by the first compilation, not by importing this module
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -251,12 +253,14 @@ def _why_not_loaded(error: RuntimeError) -> str:
 
 def nvrtc_release() -> str:
     """The release of the NVRTC that is used, as its Python package tells it, without loading the library; else the library's version."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("nvidia-cuda-nvrtc")
-    except PackageNotFoundError:
-        return ".".join(map(str, nvrtc_version()))
+    # importlib.metadata would parse the package's whole description.
+    head, end = "nvidia_cuda_nvrtc-", ".dist-info"
+    for folder in sys.path:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(folder or "."):
+                if name.startswith(head) and name.endswith(end):
+                    return name[len(head) : -len(end)]
+    return ".".join(map(str, nvrtc_version()))
 
 
 def supported_architectures() -> tuple[str, ...]:

@@ -359,6 +359,8 @@ def _cpus() -> int:
 
 
 def _write_reports(file: Path, entry: str, findings: Sequence[Finding], sarif: Path | None, junit: Path | None, annotate: bool) -> None:
+    if sarif is None and junit is None and not annotate:
+        return
     from gemmgen.sanitizer import reports
 
     if sarif is not None:
