@@ -11,7 +11,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -247,10 +247,11 @@ class _Attempt:
             raise CompileError(str(error).replace(self.mirror, ""), error.log.replace(self.mirror, "")) from None
         return replace(code, ptx=_with_names_of_files(code.ptx.replace(self.mirror, ""), {main: self.request.name}))
 
-    def separate(self) -> bool:
-        """Blanks the host code of all files; False if there was none."""
+    def separate(self, given_folders: bool) -> bool:
+        """Blanks the host code of files, those of the given folders of headers included or not; False if there was none."""
         marks = device_macros(self.texts.values())
-        separated = device_parts(self.texts, marks)
+        libraries = () if given_folders else tuple(f"{os.path.abspath(each)}/" for each in self.request.compiling.include_directories)
+        separated = self.texts | device_parts({path: text for path, text in self.texts.items() if not path.startswith(libraries)}, marks)
         changed = separated != self.texts
         self.texts = separated
         return changed
@@ -272,25 +273,32 @@ class _Attempt:
 def _by_nvrtc(request: Request, files: Mapping[str, str]) -> DeviceCode:
     with tempfile.TemporaryDirectory(prefix="gemmgen-front-end-") as mirror:
         attempt = _Attempt(request, files, mirror)
-        is_separated = any(has_host_code(text) for text in files.values())
-        if is_separated:
-            attempt.separate()
+        # Libraries such as CUTLASS compile with NVRTC as they are, so folders of headers are separated where that has failed.
+        left_to_separate = [True] if request.compiling.include_directories else []
+        if any(has_host_code(text) for text in files.values()):
+            attempt.separate(given_folders=False)
+        else:
+            left_to_separate.insert(0, False)
         told: CompileError | None = None
         for _ in range(_MAXIMUM_REMOVALS):
             try:
                 return _with_what_nvcc_has(attempt)
             except _Refused as refusal:
                 told = told or refusal.errors[0]
-                if not is_separated:
-                    is_separated = True
-                    if attempt.separate():
-                        continue
+                if any(attempt.separate(given_folders) for given_folders in _taken(left_to_separate)):
+                    continue
                 # Types and variables of the host go once the compiler has refused them; kernels that need them end in the first error.
                 if not any(attempt.remove_refused(error) for error in refusal.errors):
                     break
         assert told is not None
         advice = _advice(told, request.text)
         raise CompileError(f"{told}\n{advice}", told.log) if advice else told
+
+
+def _taken(steps: list[bool]) -> Iterator[bool]:
+    """Takes the steps off their list, one by one."""
+    while steps:
+        yield steps.pop(0)
 
 
 class _Refused(Exception):

@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 from gemmgen.cli import cli
 from gemmgen.core.errors import CompileError
+from gemmgen.emulator.errors import BadLaunch
 from gemmgen.emulator.memory import GLOBAL_BASE as BASE
 from gemmgen.emulator.memory import Region
 from gemmgen.emulator.ptx import parse
@@ -31,6 +32,7 @@ from gemmgen.sanitizer.programs.streams import StreamOrder
 from gemmgen.toolchain.nvcc import find_nvcc
 
 SOURCE = Path(__file__).with_name("whole_programs.cu")
+DRIVER_PROGRAM = Path(__file__).with_name("driver_program.py")
 needs_nvcc = pytest.mark.skipif(
     sys.platform != "linux" or find_nvcc() is None or shutil.which("g++") is None, reason="programs are built by nvcc and g++"
 )
@@ -71,6 +73,45 @@ def test_surfaces_layers_faces_and_rows_with_gaps(program: Path, toolkit: Toolki
     report = run(program, toolkit, "surfaces")
     assert capfd.readouterr().out.splitlines() == ["surface 1 32", "11 10 12 1 7854 6 5 "]
     assert report.findings == () and report.status == 0 and not report.unsupported
+
+
+def run_python(toolkit: Toolkit, *arguments: str) -> Report:
+    return run_program([sys.executable, str(DRIVER_PROGRAM), *arguments], toolkit.libraries, SETTINGS, [toolkit.nvcc.include])
+
+
+@needs_nvcc
+def test_a_python_program_reaches_the_driver(toolkit: Toolkit, capfd: pytest.CaptureFixture[str]) -> None:
+    report = run_python(toolkit)
+    assert capfd.readouterr().out == "sum 500500.0 right\n"
+    assert report.findings == () and report.status == 0 and not report.unsupported and report.kernels["add"].launches == 1
+
+
+@needs_nvcc
+def test_an_access_out_of_bounds_names_the_variable_of_a_python_program(toolkit: Toolkit) -> None:
+    report = run_python(toolkit, "bad")
+    (finding,) = report.findings
+    shown = str(DRIVER_PROGRAM).removeprefix(f"{Path.cwd()}/")
+    line = next(number for number, text in enumerate(DRIVER_PROGRAM.read_text().splitlines(), 1) if "a_device = " in text)
+    assert finding.code == "out-of-bounds" and f"past the end of a_device (cuMemAlloc at {shown}:{line})" in finding.message
+    assert finding.places[0].file == "add.cu" and report.status == 1
+
+
+@needs_nvcc
+def test_cuda_core_allocates_and_launches_through_the_driver(toolkit: Toolkit) -> None:
+    report = run_python(toolkit, "core")
+    assert report.findings == () and report.status == 0 and not report.unsupported and report.kernels["add"].launches == 1
+
+
+@needs_nvcc
+def test_the_command_runs_a_python_file_with_its_arguments() -> None:
+    done = CliRunner().invoke(cli, ["run", "--json", str(DRIVER_PROGRAM), "--", "bad"])
+    assert done.exit_code == 1 and json.loads(done.stdout)["findings"][0]["code"] == "out-of-bounds"
+
+
+def test_the_driver_refuses_machine_code_and_takes_ptx() -> None:
+    assert ptx_of(b"// comment\n.version 8.0\n.target sm_80\0rest", 80) == "// comment\n.version 8.0\n.target sm_80"
+    with pytest.raises(BadLaunch, match="no fat binary"):
+        ptx_of(b"\x7fELF" + bytes(80), 80)
 
 
 @needs_nvcc

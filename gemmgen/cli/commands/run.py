@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
     from gemmgen.sanitizer.programs.session import Report
 
 _SOURCES = (".cu", ".cpp", ".cc", ".cxx", ".c")
+_PYTHON = ".py"
 
 
 @click.command("run", context_settings={"ignore_unknown_options": False})
-@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="PROGRAM|FILE.cu... [-- ARGS...]")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="PROGRAM|FILE.cu...|FILE.py [-- ARGS...]")
 @click.option(
     "architecture",
     "--arch",
@@ -80,9 +82,10 @@ def command(
 ) -> None:
     """Run a CUDA program, unchanged, on the emulator.
 
-    PROGRAM is CUDA sources, which nvcc and the host compiler build, or a program that is linked to the shared CUDA runtime and holds
-    readable PTX. Its arguments follow behind --. The report tells kernels, findings with their lines in CUDA and host code, memory, and
-    calls that the emulator does not have.
+    PROGRAM is CUDA sources, which nvcc and the host compiler build; or a program that is linked to the shared CUDA runtime and holds
+    readable PTX; or a Python program whose packages hand PTX to the driver (cuda.bindings, cuda.core, numba). Its arguments follow
+    behind --. The report tells kernels, findings with their lines in CUDA and host code, memory, and calls that the emulator does not
+    have.
 
     Exits with 1 if there is a finding that is an error, 2 if the program could not be run or a kernel was refused, else with the
     program's own status.
@@ -90,6 +93,7 @@ def command(
     \b
     gemmgen run vectorAdd.cu -- 1000
     gemmgen run --build make ./reduction -- 4096
+    gemmgen run vector_add.py
     """
     from gemmgen.sanitizer.programs.building import build_environment, build_program, make_toolkit, run_build
     from gemmgen.sanitizer.programs.running import run_program
@@ -107,13 +111,15 @@ def command(
         toolkit = make_toolkit(libraries, settings.architecture)
         if build is not None:
             run_build(build, build_environment(toolkit, folder))
-        if sources:
+        if sources and sources[0].suffix == _PYTHON:
+            program, arguments = Path(sys.executable), [str(sources[0].resolve()), *arguments]
+        elif sources:
             program = folder / sources[0].stem
             build_program(toolkit, sources, program, includes, definitions, compiler_options)
         assert program is not None
         if not os.access(program, os.X_OK) or program.is_dir():
             raise GemmgenError(f"{program} is no program{'' if build else '; --build COMMAND builds one, or give its .cu files'}")
-        command_line = [str(program.resolve()) if sources else _found(program), *arguments]
+        command_line = [str(program) if sources else _found(program), *arguments]
         report = run_program(
             command_line, libraries, settings, [toolkit.nvcc.include, os.path.realpath(toolkit.nvcc.include), name], quiet=as_json
         )
@@ -129,14 +135,16 @@ def command(
 def _split(files: Sequence[Path]) -> tuple[list[Path], Path | None, list[str]]:
     """Sources, or a program, and arguments."""
     if not files:
-        raise click.UsageError("Missing argument 'PROGRAM|FILE.cu...'.")
-    sources = []
+        raise click.UsageError("Missing argument 'PROGRAM|FILE.cu...|FILE.py'.")
+    sources: list[Path] = []
     for file in files:
-        if file.suffix not in _SOURCES:
+        if file.suffix not in _SOURCES and not (file.suffix == _PYTHON and not sources):
             break
         if not file.is_file():
             raise click.BadParameter(f"File {str(file)!r} does not exist.")
         sources.append(file)
+        if file.suffix == _PYTHON:
+            break
     rest = [str(file) for file in files[len(sources) :]]
     return (sources, None, rest) if sources else ([], files[0], rest[1:])
 

@@ -18,11 +18,14 @@ from gemmgen.sanitizer.front_end import CompileOptions, Request, project_files
 from gemmgen.toolchain.nvcc import Nvcc, find_nvcc
 
 LIBRARY = "libcudart.so"
-_SOURCES = tuple(Path(__file__).with_name(name) for name in ("runtime.cpp", "blas.cpp"))
+_SOURCES = tuple(Path(__file__).with_name(name) for name in ("runtime.cpp", "blas.cpp", "driver.cpp"))
 _HEADERS = Path(__file__).with_name("include")
 """Headers of libraries that the replacement has a part of, for toolkits without them."""
 _MAXIMUM_SECONDS = 900
 _DEFINED = re.compile(r"\b(?:API\s[\w\s*]*?|^)(cu\w+|__cuda\w+)\(", re.MULTILINE)
+_DRIVER_CALL = re.compile(r"^CUresult\s+CUDAAPI\s+(cu\w+)\(", re.MULTILINE)
+_VERSION = re.compile(r"_v\d+$|_ptsz$|_ptds$")
+"""Ends of the names of earlier forms of a call, and of forms for another default stream."""
 _WRAPPER = """#!{python}
 # nvcc for gemmgen run: the call with the architecture, the kind of PTX and the runtime that the emulator needs.
 import os, sys
@@ -82,6 +85,8 @@ def make_toolkit(folder: Path, architecture: int) -> Toolkit:
             "-shared",
             "-fvisibility=hidden",
             "-w",
+            # Packages of Python have a CUDA runtime of their own, whose names must not stand for ours.
+            "-Wl,-Bsymbolic",
             f"-I{_HEADERS}",
             f"-I{nvcc.include}",
         ]
@@ -90,6 +95,9 @@ def make_toolkit(folder: Path, architecture: int) -> Toolkit:
     library.chmod(0o755)
     for release in (11, 12, 13):
         (folder / f"{LIBRARY}.{release}").symlink_to(LIBRARY)
+    # The driver is the same library: programs load it by this name.
+    for name in ("libcuda.so", "libcuda.so.1"):
+        (folder / name).symlink_to(LIBRARY)
     # Projects that link the static runtime by name, or cuBLAS, get the same.
     for name in ("libcudart_static.a", "libcublas.so", "libcublas_static.a"):
         (folder / name).write_text("INPUT(-lcudart)\n")
@@ -107,7 +115,7 @@ def host_compiler() -> str:
 
 
 def _stubs(source: str, nvcc: Nvcc) -> str:
-    """Functions of the real runtime that the replacement does not have: each says so and fails."""
+    """Functions of the real runtime and of the driver that the replacement does not have: each says so and fails."""
     include = Path(nvcc.include)
     places = [include.parent / name for name in ("lib64", "lib")]
     library = next((found for place in places for found in sorted(place.glob("libcudart.so*"))), None)
@@ -118,6 +126,8 @@ def _stubs(source: str, nvcc: Nvcc) -> str:
     names = {line.split()[-1].split("@")[0] for line in told.splitlines() if len(line.split()) == 3}
     written = set(_DEFINED.findall(source))
     missing = sorted(name for name in names - written if re.fullmatch(r"(?:__)?cuda\w+", name))
+    header = (include / "cuda.h").read_text(errors="replace")
+    missing += sorted(name for name in set(_DRIVER_CALL.findall(header)) - written if not _VERSION.search(name))
     return "".join(
         f'API cudaError_t {name}() __asm__("{name}");\n'.replace(f" {name}()", f" gemmgen_stub_{name}()") for name in missing
     ) + "".join(f'API cudaError_t gemmgen_stub_{name}() {{ return gemmgen_unsupported("{name}"); }}\n' for name in missing)

@@ -19,6 +19,8 @@ _PTX = 1
 _BINARY_HEADER_BYTES = 16
 _HEADER_BYTES = 64
 _COMPRESSED = 0xA000
+_LONGEST_HEAD = 1 << 16
+"""Bytes of comments that PTX may begin with."""
 
 
 _LOCAL = re.compile(r"^\.(?:func|global|const|shared)\b[^;{=]*?(?:\)\s*)?([\w$]+)\s*(?:\[[\d\s]*\]|\(|=|;|$)", re.MULTILINE)
@@ -32,8 +34,10 @@ class _Compressed(Exception):
 def ptx_of(fat_binaries: bytes, architecture: int) -> str:
     """The PTX for the newest architecture up to the one that runs. Raises BadLaunch if there is none that can be read.
 
-    Of several fat binaries, behind each other, the texts are linked.
+    Of several fat binaries, behind each other, the texts are linked. PTX itself, which the driver takes too, stays as it is.
     """
+    if fat_binaries[:4] != _MAGIC and b".version" in fat_binaries[:_LONGEST_HEAD]:
+        return fat_binaries.split(b"\0")[0].decode(errors="replace")
     found: list[str] = []
     images, compressed = 0, False
     for binary in _split(fat_binaries):

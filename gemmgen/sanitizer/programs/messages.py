@@ -57,7 +57,7 @@ class MemoryKind(IntEnum):
 
 @dataclass(frozen=True)
 class Frame:
-    """A call of the program: a file, and the offset of the instruction behind the call in it."""
+    """A call of the program: a file, and the offset of the instruction behind the call in it; in a Python file, the line."""
 
     file: str
     offset: int

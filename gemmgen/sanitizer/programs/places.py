@@ -15,6 +15,7 @@ from gemmgen.sanitizer.programs.messages import Frame
 
 _ADDRESS_LINE = re.compile(r"^(?P<file>.+?):(?P<line>\d+)")
 _VARIABLE = re.compile(r"\bcuda\w*(?:Malloc|Alloc)\w*\s*\(\s*(?:\(\s*void\s*\*\s*\*\s*\)\s*)?\(?\s*&?\s*([A-Za-z_][\w.\[\]>-]*)")
+_PYTHON_VARIABLE = re.compile(r"([A-Za-z_]\w*)\s*=(?!=).*\bcu(?:da)?Mem\w*Alloc")
 _ALLOCATION = re.compile(r"\ballocation (\d+)\b")
 _MOST_KNOWN = 100_000
 
@@ -50,6 +51,8 @@ class Places:
         return self._known[frame]
 
     def _look_up(self, frame: Frame) -> CallPlace | None:
+        if frame.file.endswith(".py"):
+            return CallPlace(_shown(os.path.abspath(frame.file)), frame.offset, None) if os.path.isfile(frame.file) else None
         if self._tool is None or not os.path.isfile(frame.file):
             return None
         # The address behind the call belongs to the next line; one byte before it lies within the call.
@@ -76,7 +79,7 @@ class Places:
 
     def variable(self, place: CallPlace) -> str | None:
         """The variable that an allocation at a line goes to."""
-        match = _VARIABLE.search(self.line(place))
+        match = (_PYTHON_VARIABLE if place.file.endswith(".py") else _VARIABLE).search(self.line(place))
         return match[1] if match is not None else None
 
     def text_of(self, file: str) -> str | None:

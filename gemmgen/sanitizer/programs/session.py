@@ -568,6 +568,8 @@ class Session:
     def finish(self, status: int | None) -> Report:
         """The report, once the program has ended."""
         for address, owner in self._owners.items() if status == 0 and not self.report.ended_early else ():
+            if any(frame.file.endswith(".py") for frame in owner.frames):
+                continue  # Python's objects free their memory when the interpreter ends, or never
             region = self.device.region_of(address)
             size = region.stop - region.start if region is not None else 0
             text = f"{size:,} bytes of {self._described(owner)} are never freed"

@@ -1,0 +1,412 @@
+// The driver's interface (libcuda) over the same runtime, for programs that load PTX themselves: Python with cuda.bindings, and C++
+// without the CUDA runtime. It shares everything of runtime.cpp, behind which it is compiled.
+
+typedef CUresult Result;
+
+namespace {
+
+int only_context;  // the one context; its address is the handle
+thread_local std::vector<CUcontext> current_contexts;
+std::map<std::pair<uint64_t, std::string>, Kernel*> functions;
+std::map<std::pair<uint64_t, std::string>, Variable*> globals;
+struct Link { std::vector<std::string> texts; std::string whole; };
+
+CUcontext context() { return (CUcontext)&only_context; }
+
+// The driver's codes are the runtime's, but for these.
+Result of(Error error) {
+  switch ((int)error) {
+    case cudaErrorInvalidConfiguration: case cudaErrorInvalidPitchValue: return CUDA_ERROR_INVALID_VALUE;
+    case cudaErrorInvalidDeviceFunction: return CUDA_ERROR_INVALID_IMAGE;
+    default: return (Result)error;
+  }
+}
+
+void* pointer_of(CUdeviceptr address) { return (void*)(uintptr_t)address; }
+
+Result load(void** made, const void* image) {
+  if (!image) return CUDA_ERROR_INVALID_VALUE;
+  uint32_t magic;
+  memcpy(&magic, image, 4);
+  std::string code;
+  if (magic == 0x464c457f) {
+    unsupported("a module of machine code (cubin): hand over PTX instead, compiled for compute_XX");
+    return CUDA_ERROR_NO_BINARY_FOR_GPU;
+  }
+  if (magic == 0xba55ed50) {
+    uint64_t size;
+    uint16_t header;
+    memcpy(&header, (const char*)image + 6, 2);
+    memcpy(&size, (const char*)image + 8, 8);
+    code.assign((const char*)image, header + size);
+  } else {
+    code = (const char*)image;
+  }
+  std::string answer;
+  if (ask(LOAD_MODULE, code, &answer) || answer.size() != 8) return CUDA_ERROR_INVALID_PTX;
+  uint64_t* module = new uint64_t;
+  memcpy(module, answer.data(), 8);
+  *made = module;
+  return CUDA_SUCCESS;
+}
+
+Result load_file(void** made, const char* path) {
+  FILE* file = fopen(path, "rb");
+  if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
+  std::string text;
+  char part[1 << 16];
+  while (size_t count = fread(part, 1, sizeof part, file)) text.append(part, count);
+  fclose(file);
+  return load(made, text.c_str());
+}
+
+Result function_of(Kernel** found, const void* module, const char* name) {
+  Kernel*& kernel = functions[{*(const uint64_t*)module, name}];
+  if (!kernel) {
+    kernel = new Kernel;
+    kernel->module = *(const uint64_t*)module;
+    kernel->name = name;
+    kernel_set.insert(kernel);
+  }
+  *found = kernel;
+  return know(kernel) ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
+}
+
+Result global_of(CUdeviceptr* address, size_t* bytes, const void* module, const char* name) {
+  Variable*& variable = globals[{*(const uint64_t*)module, name}];
+  if (!variable) {
+    variable = new Variable;
+    variable->module = *(const uint64_t*)module;
+    variable->name = name;
+    variables[variable] = variable;
+  }
+  if (!variable_of(variable)) return CUDA_ERROR_NOT_FOUND;
+  if (address) *address = variable->address;
+  if (bytes) *bytes = variable->size;
+  return CUDA_SUCCESS;
+}
+
+Result launch_function(CUfunction function, LaunchShape shape, void** arguments, void** extra, CUstream stream) {
+  Kernel* kernel = kernel_of(function);
+  if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+  if (Error error = know(kernel)) return of(error);
+  std::vector<void*> packed;
+  for (void** each = extra; each && *each != CU_LAUNCH_PARAM_END; each += 2)
+    if (*each == CU_LAUNCH_PARAM_BUFFER_POINTER)
+      for (auto& parameter : kernel->parameters) packed.push_back((char*)each[1] + parameter.first);
+  return of(launch(kernel, shape, packed.empty() ? arguments : packed.data(), stream));
+}
+
+// Values of 1, 2 or 4 bytes, in rows.
+Result fill(CUdeviceptr target, size_t pitch, unsigned value, size_t bytes, size_t width, size_t height, CUstream stream, bool waits, const char* call) {
+  std::string row;
+  row.reserve(width * bytes);
+  for (size_t i = 0; i < width; ++i) row.append((const char*)&value, bytes);
+  return of(in_stream(stream, [=] {
+    for (size_t i = 0; i < height; ++i)
+      if (Error error = copy_now((char*)pointer_of(target) + i * pitch, row.data(), row.size(), cudaMemcpyHostToDevice, stream, waits, call)) return error;
+    return cudaSuccess;
+  }));
+}
+
+Result copy(void* target, const void* source, size_t count, cudaMemcpyKind kind, CUstream stream, bool asynchronous, const char* call) {
+  bool waits = !asynchronous || !(on_device(target) && on_device(source));
+  return of(in_stream(stream, [=] { return copy_now(target, source, count, kind, stream, waits, call); }));
+}
+
+}  // namespace
+
+// -- device and context -------------------------------------------------------------------------------------------------
+
+API Result cuInit(unsigned) { start(); return CUDA_SUCCESS; }
+API Result cuDriverGetVersion(int* version) { *version = CUDA_VERSION; return CUDA_SUCCESS; }
+API Result cuDeviceGetCount(int* count) { *count = 1; return CUDA_SUCCESS; }
+API Result cuDeviceGet(CUdevice* device, int ordinal) { *device = 0; return ordinal ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS; }
+API Result cuDeviceGetName(char* name, int length, CUdevice) { snprintf(name, length, "gemmgen emulator (sm_%d)", architecture()); return CUDA_SUCCESS; }
+API Result cuDeviceGetUuid(CUuuid* uuid, CUdevice) { memset(uuid, 0, sizeof *uuid); return CUDA_SUCCESS; }
+API Result cuDeviceTotalMem(size_t* bytes, CUdevice) { start(); *bytes = arena; return CUDA_SUCCESS; }
+API Result cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice) { *value = attribute((cudaDeviceAttr)which); return CUDA_SUCCESS; }
+API Result cuDeviceGetPCIBusId(char* text, int length, CUdevice) { snprintf(text, length, "0000:00:00.0"); return CUDA_SUCCESS; }
+API Result cuDeviceComputeCapability(int* major, int* minor, CUdevice) { *major = architecture() / 10; *minor = architecture() % 10; return CUDA_SUCCESS; }
+API Result cuDeviceCanAccessPeer(int* can, CUdevice, CUdevice) { *can = 0; return CUDA_SUCCESS; }
+API Result cuDevicePrimaryCtxRetain(CUcontext* made, CUdevice) { *made = context(); return CUDA_SUCCESS; }
+API Result cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
+API Result cuDevicePrimaryCtxReset(CUdevice) { return CUDA_SUCCESS; }
+API Result cuDevicePrimaryCtxSetFlags(CUdevice, unsigned) { return CUDA_SUCCESS; }
+API Result cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags, int* active) { *flags = 0; *active = 1; return CUDA_SUCCESS; }
+#if CUDA_VERSION >= 13000
+API Result cuCtxCreate(CUcontext* made, CUctxCreateParams*, unsigned, CUdevice) {
+#else
+API Result cuCtxCreate(CUcontext* made, unsigned, CUdevice) {
+#endif
+  *made = context();
+  current_contexts.push_back(*made);
+  return CUDA_SUCCESS;
+}
+API Result cuCtxDestroy(CUcontext) { finish_all(); current_contexts.clear(); return CUDA_SUCCESS; }
+API Result cuCtxPushCurrent(CUcontext pushed) { current_contexts.push_back(pushed); return CUDA_SUCCESS; }
+API Result cuCtxPopCurrent(CUcontext* popped) {
+  if (current_contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (popped) *popped = current_contexts.back();
+  current_contexts.pop_back();
+  return CUDA_SUCCESS;
+}
+API Result cuCtxSetCurrent(CUcontext set) {
+  if (!current_contexts.empty()) current_contexts.pop_back();
+  if (set) current_contexts.push_back(set);
+  return CUDA_SUCCESS;
+}
+API Result cuCtxGetCurrent(CUcontext* current) { *current = current_contexts.empty() ? nullptr : current_contexts.back(); return CUDA_SUCCESS; }
+API Result cuCtxGetDevice(CUdevice* device) { *device = 0; return current_contexts.empty() ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS; }
+API Result cuCtxGetApiVersion(CUcontext, unsigned* version) { *version = CUDA_VERSION; return CUDA_SUCCESS; }
+API Result cuCtxGetFlags(unsigned* flags) { *flags = 0; return CUDA_SUCCESS; }
+API Result cuCtxGetId(CUcontext, unsigned long long* id) { *id = 1; return CUDA_SUCCESS; }
+API Result cuCtxGetLimit(size_t* value, CUlimit) { *value = 8 << 20; return CUDA_SUCCESS; }
+API Result cuCtxSetLimit(CUlimit, size_t) { return CUDA_SUCCESS; }
+API Result cuCtxGetStreamPriorityRange(int* least, int* greatest) { return of(cudaDeviceGetStreamPriorityRange(least, greatest)); }
+API Result cuCtxSynchronize() { return of(finish_all()); }
+
+// -- modules and launches -----------------------------------------------------------------------------------------------
+
+API Result cuModuleLoad(CUmodule* module, const char* path) { return load_file((void**)module, path); }
+API Result cuModuleLoadData(CUmodule* module, const void* image) { return load((void**)module, image); }
+API Result cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned, CUjit_option*, void**) { return load((void**)module, image); }
+API Result cuModuleLoadFatBinary(CUmodule* module, const void* image) { return load((void**)module, image); }
+API Result cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }
+API Result cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) { *mode = CU_MODULE_EAGER_LOADING; return CUDA_SUCCESS; }
+API Result cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) { return function_of((Kernel**)function, module, name); }
+API Result cuModuleGetGlobal(CUdeviceptr* address, size_t* bytes, CUmodule module, const char* name) { return global_of(address, bytes, module, name); }
+API Result cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option*, void**, unsigned, CUlibraryOption*, void**, unsigned) {
+  return load((void**)library, code);
+}
+API Result cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUjit_option*, void**, unsigned, CUlibraryOption*, void**, unsigned) {
+  return load_file((void**)library, path);
+}
+API Result cuLibraryUnload(CUlibrary) { return CUDA_SUCCESS; }
+API Result cuLibraryGetModule(CUmodule* module, CUlibrary library) { *module = (CUmodule)library; return CUDA_SUCCESS; }
+API Result cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) { return function_of((Kernel**)kernel, library, name); }
+API Result cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary library, const char* name) { return global_of(address, bytes, library, name); }
+API Result cuKernelGetFunction(CUfunction* function, CUkernel kernel) { *function = (CUfunction)kernel; return CUDA_SUCCESS; }
+API Result cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction function) {
+  cudaFuncAttributes found;
+  if (Error error = cudaFuncGetAttributes(&found, function)) return of(error);
+  switch (which) {
+    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = found.maxThreadsPerBlock; break;
+    case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: *value = (int)found.sharedSizeBytes; break;
+    case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: *value = (int)found.localSizeBytes; break;
+    case CU_FUNC_ATTRIBUTE_NUM_REGS: *value = found.numRegs; break;
+    case CU_FUNC_ATTRIBUTE_PTX_VERSION: case CU_FUNC_ATTRIBUTE_BINARY_VERSION: *value = found.ptxVersion; break;
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: *value = found.maxDynamicSharedSizeBytes; break;
+    default: *value = 0;
+  }
+  return CUDA_SUCCESS;
+}
+API Result cuFuncSetAttribute(CUfunction function, CUfunction_attribute which, int value) { return of(cudaFuncSetAttribute(function, (cudaFuncAttribute)which, value)); }
+API Result cuFuncSetCacheConfig(CUfunction, CUfunc_cache) { return CUDA_SUCCESS; }
+API Result cuKernelGetAttribute(int* value, CUfunction_attribute which, CUkernel kernel, CUdevice) { return cuFuncGetAttribute(value, which, (CUfunction)kernel); }
+API Result cuKernelSetAttribute(CUfunction_attribute which, int value, CUkernel kernel, CUdevice) { return cuFuncSetAttribute((CUfunction)kernel, which, value); }
+API Result cuFuncGetParamInfo(CUfunction function, size_t index, size_t* offset, size_t* size) {
+  Kernel* kernel = kernel_of(function);
+  if (!kernel || know(kernel) || index >= kernel->parameters.size()) return CUDA_ERROR_INVALID_VALUE;
+  if (offset) *offset = kernel->parameters[index].first;
+  if (size) *size = kernel->parameters[index].second;
+  return CUDA_SUCCESS;
+}
+API Result cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t* offset, size_t* size) { return cuFuncGetParamInfo((CUfunction)kernel, index, offset, size); }
+API Result cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream stream,
+                          void** arguments, void** extra) {
+  return launch_function(function, plain_shape({gx, gy, gz}, {bx, by, bz}, shared), arguments, extra, stream);
+}
+API Result cuLaunchCooperativeKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                                     CUstream stream, void** arguments) {
+  return launch_function(function, plain_shape({gx, gy, gz}, {bx, by, bz}, shared, true), arguments, nullptr, stream);
+}
+API Result cuLaunchKernelEx(const CUlaunchConfig* given, CUfunction function, void** arguments, void** extra) {
+  LaunchShape shape = plain_shape({given->gridDimX, given->gridDimY, given->gridDimZ}, {given->blockDimX, given->blockDimY, given->blockDimZ}, given->sharedMemBytes);
+  for (unsigned i = 0; i < given->numAttrs; ++i) {
+    const CUlaunchAttribute& each = given->attrs[i];
+    if (each.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
+      shape.cluster[0] = each.value.clusterDim.x;
+      shape.cluster[1] = each.value.clusterDim.y;
+      shape.cluster[2] = each.value.clusterDim.z;
+    }
+    if (each.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) shape.cooperative |= each.value.cooperative;
+  }
+  return launch_function(function, shape, arguments, extra, given->hStream);
+}
+API Result cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) { return of(cudaLaunchHostFunc(stream, function, data)); }
+API Result cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int threads, size_t shared) {
+  return of(cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, threads, shared));
+}
+API Result cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction function, int threads, size_t shared, unsigned) {
+  return of(cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, threads, shared));
+}
+API Result cuOccupancyMaxPotentialBlockSize(int* grid, int* block, CUfunction function, CUoccupancyB2DSize, size_t, int limit) {
+  cudaFuncAttributes found;
+  if (Error error = cudaFuncGetAttributes(&found, function)) return of(error);
+  *block = limit > 0 ? std::min(limit, found.maxThreadsPerBlock) : found.maxThreadsPerBlock;
+  *grid = attribute(cudaDevAttrMultiProcessorCount) * std::max(2048 / *block, 1);
+  return CUDA_SUCCESS;
+}
+
+// Linking of PTX texts; the image is their text, which is linked when it is loaded.
+API Result cuLinkCreate(unsigned, CUjit_option*, void**, CUlinkState* state) { *state = (CUlinkState) new Link; return CUDA_SUCCESS; }
+API Result cuLinkAddData(CUlinkState state, CUjitInputType type, void* data, size_t size, const char*, unsigned, CUjit_option*, void**) {
+  if (type != CU_JIT_INPUT_PTX) {
+    unsupported("cuLinkAddData of anything but PTX");
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  ((Link*)state)->texts.push_back(std::string((const char*)data, strnlen((const char*)data, size)));
+  return CUDA_SUCCESS;
+}
+API Result cuLinkComplete(CUlinkState state, void** image, size_t* size) {
+  Link* link = (Link*)state;
+  if (link->texts.size() != 1) {
+    unsupported("cuLinkComplete of several inputs");
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  link->whole = link->texts[0];
+  *image = &link->whole[0];
+  *size = link->whole.size() + 1;
+  return CUDA_SUCCESS;
+}
+API Result cuLinkDestroy(CUlinkState state) { delete (Link*)state; return CUDA_SUCCESS; }
+
+// -- memory -------------------------------------------------------------------------------------------------------------
+
+API Result cuMemAlloc(CUdeviceptr* pointer, size_t bytes) {
+  if (!bytes) return CUDA_ERROR_INVALID_VALUE;
+  return of(allocate((void**)pointer, bytes, DEVICE, "cuMemAlloc"));
+}
+API Result cuMemAllocAsync(CUdeviceptr* pointer, size_t bytes, CUstream) { return of(allocate((void**)pointer, bytes, DEVICE, "cuMemAllocAsync")); }
+API Result cuMemAllocFromPoolAsync(CUdeviceptr* pointer, size_t bytes, CUmemoryPool, CUstream) {
+  return of(allocate((void**)pointer, bytes, DEVICE, "cuMemAllocFromPoolAsync"));
+}
+API Result cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned) { return of(allocate((void**)pointer, bytes, MANAGED, "cuMemAllocManaged")); }
+API Result cuMemAllocHost(void** pointer, size_t bytes) { return of(allocate(pointer, bytes, PINNED, "cuMemAllocHost")); }
+API Result cuMemHostAlloc(void** pointer, size_t bytes, unsigned) { return of(allocate(pointer, bytes, PINNED, "cuMemHostAlloc")); }
+API Result cuMemAllocPitch(CUdeviceptr* pointer, size_t* pitch, size_t width, size_t height, unsigned) {
+  *pitch = (width + 511) / 512 * 512;
+  return of(allocate((void**)pointer, *pitch * height, DEVICE, "cuMemAllocPitch"));
+}
+API Result cuMemFree(CUdeviceptr pointer) {
+  if (pointer) finish_all();
+  return of(release(pointer_of(pointer), "cuMemFree"));
+}
+API Result cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
+  return of(in_stream(stream, [=] { return release(pointer_of(pointer), "cuMemFreeAsync"); }));
+}
+API Result cuMemFreeHost(void* pointer) { return of(release(pointer, "cuMemFreeHost")); }
+API Result cuMemHostGetDevicePointer(CUdeviceptr* device, void* host, unsigned) { *device = (uintptr_t)host; return on_device(host) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
+API Result cuMemHostRegister(void* pointer, size_t bytes, unsigned flags) { return of(cudaHostRegister(pointer, bytes, flags)); }
+API Result cuMemHostUnregister(void*) { return CUDA_SUCCESS; }
+API Result cuMemGetInfo(size_t* free_bytes, size_t* total) { return of(cudaMemGetInfo(free_bytes, total)); }
+API Result cuMemGetAddressRange(CUdeviceptr* base, size_t* bytes, CUdeviceptr pointer) {
+  auto found = allocation_of(pointer_of(pointer));
+  if (found == allocations.end()) return CUDA_ERROR_NOT_FOUND;
+  if (base) *base = found->first;
+  if (bytes) *bytes = found->second.bytes;
+  return CUDA_SUCCESS;
+}
+API Result cuPointerGetAttribute(void* value, CUpointer_attribute which, CUdeviceptr pointer) {
+  auto found = allocation_of(pointer_of(pointer));
+  if (found == allocations.end()) return CUDA_ERROR_INVALID_VALUE;
+  switch (which) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext*)value = context(); break;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *(unsigned*)value = found->second.kind == PINNED ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE; break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: case CU_POINTER_ATTRIBUTE_HOST_POINTER: *(CUdeviceptr*)value = pointer; break;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(unsigned*)value = found->second.kind == MANAGED; break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int*)value = 0; break;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr*)value = found->first; break;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t*)value = found->second.bytes; break;
+    default: unsupported("cuPointerGetAttribute of this attribute"); return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  return CUDA_SUCCESS;
+}
+API Result cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice) { *pool = (CUmemoryPool)&only_context; return CUDA_SUCCESS; }
+API Result cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice) { *pool = (CUmemoryPool)&only_context; return CUDA_SUCCESS; }
+API Result cuDeviceSetMemPool(CUdevice, CUmemoryPool) { return CUDA_SUCCESS; }
+API Result cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps*) { *pool = (CUmemoryPool)&only_context; return CUDA_SUCCESS; }
+API Result cuMemPoolDestroy(CUmemoryPool) { return CUDA_SUCCESS; }
+API Result cuMemPoolTrimTo(CUmemoryPool, size_t) { return CUDA_SUCCESS; }
+API Result cuMemPoolSetAttribute(CUmemoryPool, CUmemPool_attribute, void*) { return CUDA_SUCCESS; }
+API Result cuMemPoolGetAttribute(CUmemoryPool, CUmemPool_attribute which, void* value) {
+  if (which <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES) *(int*)value = 0;
+  else *(cuuint64_t*)value = 0;
+  return CUDA_SUCCESS;
+}
+API Result cuMemcpy(CUdeviceptr target, CUdeviceptr source, size_t count) { return copy(pointer_of(target), pointer_of(source), count, cudaMemcpyDefault, nullptr, false, "cuMemcpy"); }
+API Result cuMemcpyAsync(CUdeviceptr target, CUdeviceptr source, size_t count, CUstream stream) { return copy(pointer_of(target), pointer_of(source), count, cudaMemcpyDefault, stream, true, "cuMemcpyAsync"); }
+API Result cuMemcpyHtoD(CUdeviceptr target, const void* source, size_t count) { return copy(pointer_of(target), source, count, cudaMemcpyHostToDevice, nullptr, false, "cuMemcpyHtoD"); }
+API Result cuMemcpyDtoH(void* target, CUdeviceptr source, size_t count) { return copy(target, pointer_of(source), count, cudaMemcpyDeviceToHost, nullptr, false, "cuMemcpyDtoH"); }
+API Result cuMemcpyDtoD(CUdeviceptr target, CUdeviceptr source, size_t count) { return copy(pointer_of(target), pointer_of(source), count, cudaMemcpyDeviceToDevice, nullptr, false, "cuMemcpyDtoD"); }
+API Result cuMemcpyHtoDAsync(CUdeviceptr target, const void* source, size_t count, CUstream stream) { return copy(pointer_of(target), source, count, cudaMemcpyHostToDevice, stream, true, "cuMemcpyHtoDAsync"); }
+API Result cuMemcpyDtoHAsync(void* target, CUdeviceptr source, size_t count, CUstream stream) { return copy(target, pointer_of(source), count, cudaMemcpyDeviceToHost, stream, true, "cuMemcpyDtoHAsync"); }
+API Result cuMemcpyDtoDAsync(CUdeviceptr target, CUdeviceptr source, size_t count, CUstream stream) { return copy(pointer_of(target), pointer_of(source), count, cudaMemcpyDeviceToDevice, stream, true, "cuMemcpyDtoDAsync"); }
+API Result cuMemsetD8(CUdeviceptr target, unsigned char value, size_t count) { return fill(target, 0, value, 1, count, 1, nullptr, false, "cuMemsetD8"); }
+API Result cuMemsetD16(CUdeviceptr target, unsigned short value, size_t count) { return fill(target, 0, value, 2, count, 1, nullptr, false, "cuMemsetD16"); }
+API Result cuMemsetD32(CUdeviceptr target, unsigned value, size_t count) { return fill(target, 0, value, 4, count, 1, nullptr, false, "cuMemsetD32"); }
+API Result cuMemsetD8Async(CUdeviceptr target, unsigned char value, size_t count, CUstream stream) { return fill(target, 0, value, 1, count, 1, stream, false, "cuMemsetD8Async"); }
+API Result cuMemsetD16Async(CUdeviceptr target, unsigned short value, size_t count, CUstream stream) { return fill(target, 0, value, 2, count, 1, stream, false, "cuMemsetD16Async"); }
+API Result cuMemsetD32Async(CUdeviceptr target, unsigned value, size_t count, CUstream stream) { return fill(target, 0, value, 4, count, 1, stream, false, "cuMemsetD32Async"); }
+API Result cuMemsetD2D8(CUdeviceptr target, size_t pitch, unsigned char value, size_t width, size_t height) { return fill(target, pitch, value, 1, width, height, nullptr, false, "cuMemsetD2D8"); }
+API Result cuMemsetD2D32(CUdeviceptr target, size_t pitch, unsigned value, size_t width, size_t height) { return fill(target, pitch, value, 4, width, height, nullptr, false, "cuMemsetD2D32"); }
+
+// -- streams, events and graphs -----------------------------------------------------------------------------------------
+
+API Result cuStreamCreate(CUstream* stream, unsigned flags) { return of(cudaStreamCreateWithFlags(stream, flags)); }
+API Result cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority) { return of(cudaStreamCreateWithPriority(stream, flags, priority)); }
+API Result cuStreamDestroy(CUstream stream) { return of(cudaStreamDestroy(stream)); }
+API Result cuStreamSynchronize(CUstream stream) { return of(cudaStreamSynchronize(stream)); }
+API Result cuStreamQuery(CUstream stream) { return of(cudaStreamQuery(stream)); }
+API Result cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) { return of(cudaStreamWaitEvent(stream, event, flags)); }
+API Result cuStreamGetFlags(CUstream stream, unsigned* flags) { return of(cudaStreamGetFlags(stream, flags)); }
+API Result cuStreamGetPriority(CUstream stream, int* priority) { return of(cudaStreamGetPriority(stream, priority)); }
+API Result cuStreamGetCtx(CUstream, CUcontext* found) { *found = context(); return CUDA_SUCCESS; }
+API Result cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode) { return of(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal)); }
+API Result cuStreamEndCapture(CUstream stream, CUgraph* graph) { return of(cudaStreamEndCapture(stream, graph)); }
+API Result cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) { return of(cudaStreamIsCapturing(stream, (cudaStreamCaptureStatus*)status)); }
+API Result cuGraphInstantiateWithFlags(CUgraphExec* made, CUgraph graph, unsigned long long) { return of(cudaGraphInstantiate(made, graph, 0)); }
+API Result cuGraphLaunch(CUgraphExec made, CUstream stream) { return of(cudaGraphLaunch(made, stream)); }
+API Result cuGraphUpload(CUgraphExec, CUstream) { return CUDA_SUCCESS; }
+API Result cuGraphExecDestroy(CUgraphExec made) { return of(cudaGraphExecDestroy(made)); }
+API Result cuGraphDestroy(CUgraph graph) { return of(cudaGraphDestroy(graph)); }
+API Result cuEventCreate(CUevent* event, unsigned flags) { return of(cudaEventCreateWithFlags(event, flags)); }
+API Result cuEventRecord(CUevent event, CUstream stream) { return of(cudaEventRecord(event, stream)); }
+API Result cuEventSynchronize(CUevent event) { return of(cudaEventSynchronize(event)); }
+API Result cuEventQuery(CUevent event) { return of(cudaEventQuery(event)); }
+API Result cuEventElapsedTime(float* milliseconds, CUevent from, CUevent to) { return of(cudaEventElapsedTime(milliseconds, from, to)); }
+API Result cuEventDestroy(CUevent event) { return of(cudaEventDestroy(event)); }
+
+// -- errors and entry points --------------------------------------------------------------------------------------------
+
+API Result cuGetErrorString(Result error, const char** text) { *text = cudaGetErrorString((Error)error); return CUDA_SUCCESS; }
+API Result cuGetErrorName(Result error, const char** name) {
+  switch ((int)error) {
+#define NAME(error) case error: *name = #error; break;
+    NAME(CUDA_SUCCESS) NAME(CUDA_ERROR_INVALID_VALUE) NAME(CUDA_ERROR_OUT_OF_MEMORY) NAME(CUDA_ERROR_INVALID_IMAGE) NAME(CUDA_ERROR_INVALID_CONTEXT)
+    NAME(CUDA_ERROR_INVALID_DEVICE) NAME(CUDA_ERROR_INVALID_PTX) NAME(CUDA_ERROR_NO_BINARY_FOR_GPU) NAME(CUDA_ERROR_FILE_NOT_FOUND) NAME(CUDA_ERROR_INVALID_HANDLE)
+    NAME(CUDA_ERROR_NOT_FOUND) NAME(CUDA_ERROR_ILLEGAL_ADDRESS) NAME(CUDA_ERROR_MISALIGNED_ADDRESS) NAME(CUDA_ERROR_LAUNCH_FAILED) NAME(CUDA_ERROR_ASSERT)
+    NAME(CUDA_ERROR_LAUNCH_TIMEOUT) NAME(CUDA_ERROR_NOT_SUPPORTED)
+#undef NAME
+    default: *name = "CUDA_ERROR_UNKNOWN";
+  }
+  return CUDA_SUCCESS;
+}
+// The static CUDA runtime reaches the driver through unnamed tables. NVRTC asks for one too, and works without.
+API Result cuGetExportTable(const void**, const CUuuid*) {
+  Dl_info caller;
+  if (!dladdr(__builtin_return_address(0), &caller) || !strstr(caller.dli_fname, "libnvrtc"))
+    unsupported("cuGetExportTable, which the static CUDA runtime needs (in Python: cuda.bindings.runtime; use cuda.bindings.driver)");
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+API Result cuGetProcAddress(const char* name, void** function, int, cuuint64_t, CUdriverProcAddressQueryResult* status) {
+  Dl_info own;
+  static void* library = dladdr((void*)&only_context, &own) ? dlopen(own.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : nullptr;
+  *function = nullptr;
+  // Names in requests have no version; the header's newest is the one that is compiled here.
+  for (const char* version : {"_v4", "_v3", "_v2", ""})
+    if (library && !*function) *function = dlsym(library, (std::string(name) + version).c_str());
+  if (status) *status = *function ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
