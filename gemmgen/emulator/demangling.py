@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections.abc import Iterator
 from ctypes.util import find_library
 from functools import cache
 from typing import Any
 
 
+def _runtimes() -> Iterator[str | None]:
+    """Names of C++ runtimes. The usual one comes first, because find_library starts processes."""
+    yield "libstdc++.so.6"
+    yield find_library("stdc++")
+    yield find_library("c++")
+
+
 @cache
 def _demangler() -> Any:
     """`__cxa_demangle` of the C++ runtime; None without one."""
-    # find_library starts processes, so it comes after the usual name.
-    for find in (lambda: "libstdc++.so.6", lambda: find_library("stdc++"), lambda: find_library("c++")):
+    for name in _runtimes():
         try:
-            name = find()
             function = ctypes.CDLL(name).__cxa_demangle if name else None
         except (OSError, AttributeError):
             continue
