@@ -140,6 +140,9 @@ class Observer:
     def store_unfinished(self, message: str, instruction: Instruction, lanes: Lanes) -> None:
         """The block of these lanes ends while an engine still reads its shared memory for a store."""
 
+    def registers_misused(self, message: str, instruction: Instruction, lanes: Lanes) -> None:
+        """The warps of a warpgroup have asked for different numbers of registers; these lanes differ from the first warp."""
+
     def bytes_arrived(self, access: AsyncAccess, barrier: Barrier) -> None:
         """Called when an engine's writes are about to count at a barrier."""
 

@@ -87,6 +87,7 @@ class Waves:
             machine.geometry.explicit_cluster = self.explicit_cluster
             if machine.binder.warpgroups is not None:
                 machine.binder.warpgroups.report = detector.fence_missing if detector is not None else None
+                machine.binder.warpgroups.report_reload = detector.operand_reloaded if detector is not None else None
             machine.watch_tensor_memory(detector.tensor_memory if detector is not None else None)
             if detector is not None:
                 detector.attach(machine)

@@ -301,6 +301,9 @@ def _taken(steps: list[bool]) -> Iterator[bool]:
         yield steps.pop(0)
 
 
+_NEEDS_NEWER_STANDARD = re.compile(r'identifier "(?:concept|requires)" is undefined|C\+\+20|may not appear in a constexpr')
+
+
 class _Refused(Exception):
     """Errors of all attempts, the one that is closest to nvcc first."""
 
@@ -325,7 +328,7 @@ def _with_what_nvcc_has(attempt: _Attempt) -> DeviceCode:
         elif "#error directive" in text and "--define-macro=__NVCC__" not in more:
             # The file may want to be compiled by nvcc; CUDA's own headers take that name for another compiler, so it is a second try.
             more.append("--define-macro=__NVCC__")
-        elif re.search(r'identifier "(?:concept|requires)" is undefined|C\+\+20', text) and not _names_standard(attempt.request, more):
+        elif _NEEDS_NEWER_STANDARD.search(text) and not _names_standard(attempt.request, more):
             more.append("--std=c++20")
         elif re.search(r"is undefined|has no member|is not a template|name must be a namespace", text):
             if f"--pre-include={PRE_INCLUDED}" not in more:

@@ -86,7 +86,7 @@ class Engines:
             if self._tensor_memory is not None:
                 self._tensor_memory.blocks_ended(ended)
             self.copies.blocks_ended(ended)
-            self.registers.blocks_ended(ended)
+            self.registers.blocks_ended(ended, self.proxy.shared.observers)
             for observer in self.proxy.shared.observers:
                 observer.blocks_ended(ended)
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from gemmgen.emulator.errors import RegisterPoolMisuse, UnknownInstruction
 from gemmgen.emulator.geometry import WARP, Geometry, Lanes
+from gemmgen.emulator.memory import Observer
 from gemmgen.emulator.ptx.syntax import Instruction, Integer
 
 SM_REGISTERS = 65536
@@ -52,7 +53,7 @@ class RegisterPool:
         self._counts: dict[int, list[int]] = {}
         """Counts that each warp has asked for, one after the other."""
         self._latest: dict[int, Instruction] = {}
-        """The latest setmaxnreg of each block."""
+        """The latest setmaxnreg of each warp."""
 
     def clear(self, lanes: Lanes | None = None) -> None:
         """Fresh blocks (None: all)."""
@@ -64,6 +65,7 @@ class RegisterPool:
             return
         for warp in np.unique(lanes // WARP).tolist():
             self._counts.pop(warp, None)
+            self._latest.pop(warp, None)
 
     def decrease(self, inst: Instruction, lanes: Lanes, count: int) -> None:
         """Warps release registers beyond a count."""
@@ -97,26 +99,25 @@ class RegisterPool:
     def _note(self, inst: Instruction, warps: np.ndarray, count: int) -> None:
         for warp in warps.tolist():
             self._counts.setdefault(warp, []).append(count)
-            self._latest[warp // self.geometry.warps_per_block] = inst
+            self._latest[warp] = inst
 
-    def blocks_ended(self, places: Sequence[int]) -> None:
-        """Blocks have no living thread. Raises RegisterPoolMisuse where the warps of a warpgroup have asked for different counts."""
+    def blocks_ended(self, places: Sequence[int], observers: Sequence[Observer]) -> None:
+        """Blocks have no living thread. Observers are told where the warps of a warpgroup have asked for different counts."""
         size = self.geometry.warps_per_block
         for place in places:
-            if place not in self._latest:
-                continue
-            for first in range(0, size, _WARPS):
-                warps = range(place * size + first, place * size + min(first + _WARPS, size))
-                asked = [self._counts.get(warp, []) for warp in warps]
-                for number, counts in enumerate(asked):
-                    if counts != asked[0]:
-                        lanes = np.arange(warps[number] * WARP, (warps[number] + 1) * WARP)
-                        self._fail(
-                            f"all warps of a warpgroup have to execute the same setmaxnreg: of warps {first} to {first + len(asked) - 1}, "
-                            f"warp {first} has asked for {_listed(asked[0])}, warp {first + number} for {_listed(counts)}",
-                            self._latest[place],
-                            lanes,
-                        )
+            for first in range(place * size, place * size + size, _WARPS):
+                warps = range(first, min(first + _WARPS, place * size + size))
+                differs = next((warp for warp in warps if self._counts.get(warp, []) != self._counts.get(first, [])), None)
+                if differs is None:
+                    continue
+                asked = [_listed(self._counts.get(warp, [])) for warp in (first, differs)]
+                message = (
+                    f"all warps of a warpgroup have to execute the same setmaxnreg: of warps {first % size} to {warps[-1] % size}, "
+                    f"warp {first % size} has asked for {asked[0]}, warp {differs % size} for {asked[1]}"
+                )
+                inst = next(self._latest[warp] for warp in (differs, first) if warp in self._latest)
+                for observer in observers:
+                    observer.registers_misused(message, inst, np.arange(differs * WARP, (differs + 1) * WARP))
 
     def explain(self, block: int, lanes: Lanes, inst: Instruction) -> str:
         """Reason that these lanes wait for registers."""

@@ -38,6 +38,13 @@ class FenceReport(Protocol):
         """`other` accessed a register; `missing`: there is no fence at all since the last operation on it."""
 
 
+class ReloadReport(Protocol):
+    """Takes an instruction that overwrites the source of an A register while the operation on it is in flight."""
+
+    def __call__(self, message: str, instruction: Instruction, lanes: Lanes, other: Instruction) -> None:
+        """`other` is the operation."""
+
+
 class Product(Protocol):
     """The arithmetic of one wgmma instruction, for whole warpgroups [groups, ...] by the number of each one's first lane."""
 
@@ -71,6 +78,8 @@ class Issue:
     reads: list[list[AsyncAccess]]
     """Bytes that each warpgroup reads in shared memory."""
     a_registers: tuple[int, ...]
+    a_sources: tuple[int, ...]
+    """Registers whose values the A registers are copies of: the assembler may make one register of both."""
     waited: np.ndarray
     """Warps that have waited for it, [groups, 4]."""
     done: np.ndarray
@@ -116,11 +125,15 @@ class Warpgroups:
         """Number of wgmma.fence that each warp has executed."""
         self.report: FenceReport | None = None
         """Told of operations without a fence before them; None where nobody looks for hazards."""
+        self.report_reload: ReloadReport | None = None
+        """Told of sources of A registers that are overwritten too early; None where nobody looks for hazards."""
         self._touched_by: dict[int, Instruction] = {}
         self._issued = np.zeros(warps, np.int64)
         """The number of fences of each warp when it last issued an operation."""
         followed = _followed(blocks)
         self._rows = {name: registers.place(register)[1] for name, register in followed.items()}
+        self._copied = {self._rows[target]: self._rows[source] for target, source in _copies(blocks) if target in self._rows}
+        """Registers that are nothing but a copy of another one."""
         self._names = {row: name for name, row in self._rows.items()}
         self._position = {row: position for position, row in enumerate(self._names)}
         self._touched = np.full((len(self._names), geometry.lanes), -1, np.int32)
@@ -186,11 +199,19 @@ class Warpgroups:
                 proxy,
                 accesses,
                 a_registers,
+                self._sources(a_registers, lanes),
                 np.zeros(warps.shape, np.bool_),
                 np.zeros(len(groups), np.bool_),
                 owned,
             )
         )
+
+    def _sources(self, a_registers: tuple[int, ...], lanes: Lanes) -> tuple[int, ...]:
+        if self.report_reload is None:
+            return ()
+        values = self.registers.arrays["b32"]
+        pairs = ((row, self._copied[row]) for row in a_registers if row in self._copied)
+        return tuple(source for row, source in pairs if np.array_equal(values[row, lanes], values[source, lanes]))
 
     def wait(self, instruction: Instruction, lanes: Lanes, newest: int) -> None:
         """Ends the operations of these lanes' warps, all but those in each warp's `newest` latest groups and in its open one."""
@@ -373,6 +394,15 @@ class Warpgroups:
                         # The value that was to come is overwritten: nobody will see it.
                         event.lanes[lanes] = False
                     continue
+                if row in event.a_sources and self.report_reload is not None and not is_move(use.instruction):
+                    early = lanes[event.owned[lanes]]
+                    if len(early):
+                        self.report_reload(
+                            f"{self._names[row]}, of which an A register is a copy, is written while the wgmma on it is in flight",
+                            use.instruction,
+                            early,
+                            event.instruction,
+                        )
                 if row in event.product.accumulators or row in event.a_registers:
                     bad = lanes[event.owned[lanes]]
                     if len(bad):
@@ -503,6 +533,17 @@ def connected(blocks: Sequence[BasicBlock], found: dict[str, Register]) -> dict[
                     found[other.name] = other
                     grew = True
     return found
+
+
+def _copies(blocks: Sequence[BasicBlock]) -> list[tuple[str, str]]:
+    """Registers that one instruction alone writes, which copies another register: names of target and source."""
+    writes: dict[str, list[Instruction]] = {}
+    for block in blocks:
+        for inst in block.body:
+            for name in accesses_of(inst)[1]:
+                writes.setdefault(name, []).append(inst)
+    alone = ((name, found[0]) for name, found in writes.items() if len(found) == 1 and is_move(found[0]) and found[0].guard is None)
+    return [(name, inst.operands[1].name) for name, inst in alone if isinstance(inst.operands[1], Register)]
 
 
 def is_move(inst: Instruction) -> bool:

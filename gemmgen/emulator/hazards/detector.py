@@ -25,6 +25,8 @@ from gemmgen.emulator.hazards.report import (
     LockstepRace,
     MissedBarrier,
     MissingWarpgroupFence,
+    PartialRegisterCount,
+    ReloadedOperand,
     SameValue,
     ScopeRace,
     SharedRace,
@@ -439,6 +441,9 @@ class HazardDetector(Observer):
     def store_unfinished(self, message: str, instruction: Instruction, lanes: Lanes) -> None:
         self.findings.add(UnfinishedStore(message, instruction=instruction, threads=self.geometry.describe(lanes)))
 
+    def registers_misused(self, message: str, instruction: Instruction, lanes: Lanes) -> None:
+        self.findings.add(PartialRegisterCount(message, instruction=instruction, threads=self.geometry.describe(lanes)))
+
     # -- loads of unwritten memory -------------------------------------------------------------------------------
 
     def _load_unwritten(self, site: Site, lanes: Lanes, granules: np.ndarray, granule: int, place: str) -> None:
@@ -530,6 +535,13 @@ class HazardDetector(Observer):
         kind = MissingWarpgroupFence if missing else EarlyWarpgroupFence
         threads = self.geometry.describe(lanes)
         self.findings.add(kind(message, instruction=instruction, threads=threads, other=other, other_threads=threads if other else None))
+
+    def operand_reloaded(self, message: str, instruction: Instruction, lanes: Lanes, other: Instruction) -> None:
+        """The source of an A register is overwritten while `other` is in flight."""
+        threads = self.geometry.describe(lanes)
+        self.findings.add(
+            ReloadedOperand(message, len(lanes), instruction=instruction, threads=threads, other=other, other_threads=threads)
+        )
 
     def _undefined(self, instruction: Instruction, lanes: Lanes, register: str, use: str, defined: Instruction | None) -> None:
         tracker = self.machine.tracker

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from gemmgen.emulator.demangling import demangled
-from gemmgen.emulator.errors import EmulatorError, Instruction, UnfinishedCopy
+from gemmgen.emulator.errors import EmulatorError, Instruction, RegisterInFlight, RegisterPoolMisuse, UnfinishedCopy
 from gemmgen.emulator.program import Program
 
 MOST_HAZARDS = 8
@@ -114,6 +114,26 @@ class UnfinishedStore(HazardError, UnfinishedCopy):
     code = "unfinished-copy"
     severity = "warning"
     hint = "cp.async.bulk.wait_group.read 0 by the thread that commits the store, before the block ends; GPUs of today end the store"
+
+
+class PartialRegisterCount(HazardError, RegisterPoolMisuse):
+    """The warps of a warpgroup have asked for different numbers of registers."""
+
+    title = "setmaxnreg by a part of a warpgroup"
+    code = "register-pool-misuse"
+    severity = "warning"
+    hint = "setmaxnreg in all warps of the warpgroup, before their ways part; GPUs of today change the count of each warp that executes it"
+
+
+class ReloadedOperand(HazardError, RegisterInFlight):
+    """The variable that a wgmma takes A from is overwritten while the operation is in flight."""
+
+    title = "A registers reloaded under a wgmma in flight"
+    code = "register-in-flight"
+    hint = (
+        "wgmma.wait_group before the registers of A are loaded again, or a second set of variables: the operation reads them until the "
+        "wait; PTX has a copy here, of which the assembler makes one register with its source"
+    )
 
 
 class ScopeRace(GlobalRace):

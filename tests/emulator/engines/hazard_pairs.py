@@ -619,6 +619,21 @@ PAIRS = {
         ("as an A register", "add.u32"),
         _floats(512),
     ),
+    "source of an A register written in flight": Pair(
+        "registers whose copies are A registers written between `mma_async` and its `wait_group`",
+        "wgmma",
+        emulator.ReloadedOperand,
+        _product("""wgmma_fence();
+    asm volatile("{\\n.reg .b32 a, s;\\nadd.u32 s, %6, 0;\\nmov.b32 a, s;\\nwgmma.fence.sync.aligned;\\n"
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3}, {a, %4, %4, %4}, %5, 0, 1, 1, 0;\\nwgmma.commit_group.sync.aligned;\\nwgmma.wait_group.sync.aligned 0;\\n"
+        "add.u32 s, s, 1;\\nwgmma.wait_group.sync.aligned 0;\\n}"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(f[1]), "l"(db), "r"(f[0]) : "memory");"""),
+        '\\nwgmma.wait_group.sync.aligned 0;\\n"',
+        '\\n"',
+        ("of which an A register is a copy", "add.u32"),
+        _floats(512),
+    ),
     "no fence before the first product": Pair(
         "no `wgmma.fence` before the first",
         "wgmma",
@@ -975,7 +990,7 @@ PAIRS = {
     "registers of a part of a warpgroup": Pair(
         "`setmaxnreg` by a part of a warpgroup",
         "operands",
-        emulator.RegisterPoolMisuse,
+        emulator.PartialRegisterCount,
         _LOWERED,
         "threadIdx.x < 128",
         "threadIdx.x < 96",
