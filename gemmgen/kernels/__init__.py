@@ -15,6 +15,7 @@ FAMILIES = {
     "conv2d": "gemmgen.kernels.conv2d",
     "elementwise": "gemmgen.kernels.elementwise",
     "quantise": "gemmgen.kernels.quantise",
+    "rows": "gemmgen.kernels.rows",
 }
 """The package of each kind; it has one attribute ``family``."""
 
@@ -28,7 +29,11 @@ OPERATIONS = {
 """The functions of ``gemmgen.ops``, and the kind of the family whose instances compute each."""
 WITHOUT_TORCH_OPERATOR = {"gated_matmul": "gemm"}
 """Functions without an operator in torch, and the kind of the family whose instances compute each."""
-FURTHER_OPERATIONS = {"quantize": "quantise"}
+ROW_OPERATIONS = (
+    "softmax", "softmax_gradient", "log_softmax", "log_softmax_gradient", "rms_norm", "rms_norm_gradient", "layer_norm",
+    "layer_norm_gradient", "cumsum", "logcumsumexp",
+)  # fmt: skip
+FURTHER_OPERATIONS = {"quantize": "quantise", **dict.fromkeys(ROW_OPERATIONS, "rows")}
 """Functions that also work without an instance, and have no operator of torch's."""
 
 HOST_FAMILIES = {"cpu_gemm": "gemmgen.kernels.cpu_gemm"}

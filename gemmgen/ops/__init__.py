@@ -18,7 +18,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from gemmgen.kernels import OPERATIONS, WITHOUT_TORCH_OPERATOR
+from gemmgen.kernels import OPERATIONS, ROW_OPERATIONS, WITHOUT_TORCH_OPERATOR
 
 if TYPE_CHECKING:
     from gemmgen.ops.block_formats import quantize_blocks
@@ -30,7 +30,18 @@ if TYPE_CHECKING:
     from gemmgen.ops.functions.gated_matmul import gated_matmul
     from gemmgen.ops.functions.grouped_matmul import grouped_matmul
     from gemmgen.ops.functions.matmul import matmul
-    from gemmgen.ops.functions.normalisation import layer_norm, log_softmax, rms_norm, softmax
+    from gemmgen.ops.functions.normalisation import (
+        cumsum,
+        layer_norm,
+        layer_norm_gradient,
+        log_softmax,
+        log_softmax_gradient,
+        logcumsumexp,
+        rms_norm,
+        rms_norm_gradient,
+        softmax,
+        softmax_gradient,
+    )
     from gemmgen.ops.functions.reduce import reduce
     from gemmgen.ops.planes import Planes
     from gemmgen.ops.quantising import quantize
@@ -44,18 +55,24 @@ __all__ = [
     "Weight",
     "compile_in_background",
     "conv2d",
+    "cumsum",
     "elementwise",
     "gated_matmul",
     "grouped_matmul",
     "layer_norm",
+    "layer_norm_gradient",
     "log_softmax",
+    "log_softmax_gradient",
+    "logcumsumexp",
     "matmul",
     "quantize",
     "quantize_blocks",
     "reduce",
     "register_torch",
     "rms_norm",
+    "rms_norm_gradient",
     "softmax",
+    "softmax_gradient",
     "warm",
 ]
 __all__ += [name for name in OPERATIONS if name not in __all__]
@@ -66,13 +83,10 @@ _MODULES = {
     "Planes": "planes",
     "Weight": "weights",
     "compile_in_background": "engine",
-    "layer_norm": "functions.normalisation",
-    "log_softmax": "functions.normalisation",
     "quantize": "quantising",
     "quantize_blocks": "block_formats",
-    "rms_norm": "functions.normalisation",
-    "softmax": "functions.normalisation",
     "warm": "warming",
+    **dict.fromkeys(ROW_OPERATIONS, "functions.normalisation"),
     **{name: f"functions.{name}" for name in (*OPERATIONS, *WITHOUT_TORCH_OPERATOR)},
 }
 """The module of each name, imported when the name is first used."""

@@ -66,3 +66,12 @@ __device__ __forceinline__ float quick_gelu_tanh(float x)
     const float power = approximate_power(-fabsf(w));
     return (x < 0.0f ? x * power : x) * approximate_reciprocal(1.0f + power);
 }
+
+// log(e^a + e^b) on approximate instructions. Its error is below 2^-20 beside one rounding of the result.
+__device__ __forceinline__ float log_add(float a, float b)
+{
+    const float larger = a < b ? b : a;
+    const float smaller = a < b ? a : b;
+    // Equal infinities have no difference; a NaN passes both choices.
+    return a == b ? a + 0.693147181f : larger + __logf(1.0f + approximate_power(1.44269504f * (smaller - larger)));
+}

@@ -196,6 +196,43 @@ def summed(terms: Tracked, axes: tuple[int, ...], squares: bool, shape: tuple[in
         return total, np.where(certain, 0.0, spread)
 
 
+def gamma(roundings: int, kind: str) -> float:
+    """Largest relative error of successive roundings to ``kind``: N. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., lemma
+    3.1."""
+    return roundings * float_format(kind).roundoff / (1 - roundings * float_format(kind).roundoff)
+
+
+def tree_sum(elements: Tracked, depth: int, overflows: bool = True) -> Tracked:
+    """Sums along axis 1 by any tree in which each element passes through at most ``depth`` additions (Higham, section 4.2).
+
+    ``overflows``: True for sums in one number, which may overflow on the way.
+    """
+    import numpy as np
+
+    kind, value = elements.kind, elements.value
+    total, magnitude = value.sum(axis=1) + 0.0, np.abs(value).sum(axis=1)
+    exact = (elements.bound == 0).all(axis=1)
+    held = np.zeros(total.shape, np.bool_)
+    for unit in (1.0, 2.0**-8, float_format(kind).smallest):  # units: the elements of exact sums are multiples of one of these
+        whole = (value / unit == np.rint(value / unit)).all(axis=1)
+        held |= whole & (magnitude / unit <= 2.0 ** float_format(kind).digits)
+    exact &= held | ~np.isfinite(magnitude)
+    inherited = elements.bound.sum(axis=1)
+    own = gamma(depth, kind) * (magnitude + inherited) + value.shape[1] * np.finfo(value.dtype).eps * magnitude
+    # Both signs may overflow on the way to a sum that does not, in an order that is not known.
+    finite = np.where(np.isfinite(value), value, 0)
+    up, down = (np.where(sign * finite > 0, np.abs(finite), 0).sum(axis=1) for sign in (1, -1))
+    if not overflows:
+        return Tracked(total, np.asarray(np.where(exact, 0.0, clear_bounds(inherited + own)), np.float64), kind)
+    error, overflow = inherited + own, float_format(kind).overflow
+    over_up, over_down = up + error >= overflow, down + error >= overflow
+    undecided = (over_up & (over_down | (value == -np.inf).any(axis=1))) | (over_down & (value == np.inf).any(axis=1))
+    undecided |= (over_up | over_down) & np.isfinite(total) & (np.abs(total) - error < overflow)
+    exact &= ~undecided
+    inherited = np.where(undecided, np.inf, inherited)
+    return overflown(Tracked(total, np.asarray(np.where(exact, 0.0, clear_bounds(inherited + own)), np.float64), kind), kind)
+
+
 def fused_multiply_add(a: Any, b: Any, c: Any) -> npt.NDArray[np.float64]:
     """a * b + c of float32 numbers, in float64: rounding it to float32 gives the result of a fused multiply-add.
 

@@ -18,10 +18,12 @@ from gemmgen.kernels.epilogue.functions import EXPONENTIAL_ULPS, square_root
 from gemmgen.kernels.epilogue.numbers import (
     Tracked,
     clear_bounds,
+    gamma,
     overflown,
     rounded,
     to_type,
     tracked,
+    tree_sum,
     wide_type,
 )
 from gemmgen.kernels.epilogue.steps import Access, apply_steps
@@ -107,10 +109,10 @@ def _reduced(plan: ReductionPlan, elements: Tracked, depth: int) -> Tracked:
             return _logsumexp(elements, depth, 4.0, 4.0, float(np.log(LARGE_SUM)))
         return _logsumexp(elements, depth, EXPONENTIAL_ULPS, 2.0)
     if a.combiner == "large_sum":
-        return _sum(elements, depth, overflows=False)
+        return tree_sum(elements, depth, overflows=False)
     if a.combiner == "norm":
         return _norm(elements, depth)
-    return {"add": _sum, "multiply": _product}[a.combiner](elements, depth)
+    return {"add": tree_sum, "multiply": _product}[a.combiner](elements, depth)
 
 
 def _finished(plan: ReductionPlan, result: Tracked, reduced: int) -> Tracked:
@@ -141,32 +143,6 @@ def _extreme(elements: Tracked, smallest: bool) -> Tracked:
     return Tracked(result, elements.bound.max(axis=1), elements.kind)
 
 
-def _sum(elements: Tracked, depth: int, overflows: bool = True) -> Tracked:
-    """Higham, section 4.2: each element passes through at most ``depth`` additions. ``overflows``: as sums in one number do."""
-    kind, value = elements.kind, elements.value
-    total, magnitude = value.sum(axis=1) + 0.0, np.abs(value).sum(axis=1)
-    exact = (elements.bound == 0).all(axis=1)
-    held = np.zeros(total.shape, np.bool_)
-    for unit in (1.0, 2.0**-8, float_format(kind).smallest):  # units: the elements of exact sums are multiples of one of these
-        whole = (value / unit == np.rint(value / unit)).all(axis=1)
-        held |= whole & (magnitude / unit <= 2.0 ** float_format(kind).digits)
-    exact &= held | ~np.isfinite(magnitude)
-    inherited = elements.bound.sum(axis=1)
-    own = _gamma(depth, kind) * (magnitude + inherited) + value.shape[1] * np.finfo(value.dtype).eps * magnitude
-    # Both signs may overflow on the way to a sum that does not, in an order that is not known.
-    finite = np.where(np.isfinite(value), value, 0)
-    up, down = (np.where(sign * finite > 0, np.abs(finite), 0).sum(axis=1) for sign in (1, -1))
-    if not overflows:
-        return Tracked(total, np.asarray(np.where(exact, 0.0, clear_bounds(inherited + own)), np.float64), kind)
-    error, overflow = inherited + own, float_format(kind).overflow
-    over_up, over_down = up + error >= overflow, down + error >= overflow
-    undecided = (over_up & (over_down | (value == -np.inf).any(axis=1))) | (over_down & (value == np.inf).any(axis=1))
-    undecided |= (over_up | over_down) & np.isfinite(total) & (np.abs(total) - error < overflow)
-    exact &= ~undecided
-    inherited = np.where(undecided, np.inf, inherited)
-    return overflown(Tracked(total, np.asarray(np.where(exact, 0.0, clear_bounds(inherited + own)), np.float64), kind), kind)
-
-
 def _product(elements: Tracked, depth: int) -> Tracked:
     """Each of the factors takes part in one rounding, for any tree.
 
@@ -180,11 +156,11 @@ def _product(elements: Tracked, depth: int) -> Tracked:
     exact |= ~np.isfinite(sizes).all(axis=1) | (total == 0)
     # A product that overflows on the way stays infinite, or becomes NaN with a zero: in an order that is not known.
     partial = np.maximum(np.where(np.isfinite(sizes), sizes + elements.bound, 1), 1).prod(axis=1)
-    undecided = (partial * (1 + _gamma(factors, kind)) >= float_format(kind).overflow) & ((sizes < 1).any(axis=1) | (total == 0))
+    undecided = (partial * (1 + gamma(factors, kind)) >= float_format(kind).overflow) & ((sizes < 1).any(axis=1) | (total == 0))
     undecided |= ~np.isfinite(elements.bound).all(axis=1)
     exact &= ~undecided
     inherited = np.where(undecided, np.inf, (sizes + elements.bound).prod(axis=1) - sizes.prod(axis=1))
-    own = _gamma(factors, kind) * (np.abs(total) + inherited)
+    own = gamma(factors, kind) * (np.abs(total) + inherited)
     subnormal = np.where(sizes == 0, 1, np.minimum(sizes, 1)).prod(axis=1) < float_format(kind).smallest / (2 * float_format(kind).roundoff)
     own += np.where(subnormal, factors * float_format(kind).smallest * np.maximum(sizes, 1).prod(axis=1), 0)
     return overflown(Tracked(total, np.asarray(np.where(exact, 0.0, clear_bounds(inherited + own)), np.float64), kind), kind)
@@ -229,11 +205,11 @@ def _norm(elements: Tracked, depth: int) -> Tracked:
     sizes = np.abs(value)
     plain = ((sizes == 0) | ((sizes > low) & (sizes < high))).all(axis=1) & (elements.bound == 0).all(axis=1)
     squares = rounded(value * value, clear_bounds(elements.bound * (2 * sizes + elements.bound)), kind)
-    root = square_root(_sum(squares, depth), of_squares=True)
+    root = square_root(tree_sum(squares, depth), of_squares=True)
     sizes = sizes.astype(np.longdouble)
     total = (sizes * sizes).sum(axis=1)
     inherited = (elements.bound * (2 * sizes + elements.bound)).sum(axis=1)
-    error = inherited + _gamma(depth + 6, kind) * (total + inherited)
+    error = inherited + gamma(depth + 6, kind) * (total + inherited)
     length = np.sqrt(total)
     bound = np.asarray(clear_bounds(np.sqrt(total + error) - length), np.float64)
     scaled = rounded(length.astype(value.dtype), bound, kind, ulps=4.0)
@@ -278,10 +254,6 @@ def _moments(elements: Tracked, depth: int, plan: ReductionPlan) -> tuple[Tracke
     of_sample = count / (count - correction)
     result = rounded(variance * of_sample, np.where(near, np.inf, clear_bounds(variance_error)) * of_sample, kind, ulps=4.0)
     return first, Tracked(result.value, np.where(equal, 0.0, result.bound), kind)
-
-
-def _gamma(roundings: int, kind: str) -> float:
-    return roundings * float_format(kind).roundoff / (1 - roundings * float_format(kind).roundoff)
 
 
 def path_length(plan: ReductionPlan, problem: Mapping[str, int]) -> int:

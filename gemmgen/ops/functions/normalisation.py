@@ -1,106 +1,83 @@
-"""``gemmgen.ops.softmax``, ``log_softmax``, ``rms_norm``, ``layer_norm``: over one axis, from reductions and formulas in float32.
+"""Operations on the rows along one axis: ``softmax``, ``log_softmax``, ``rms_norm``, ``layer_norm``, their gradients, and running sums.
 
-Each is a few launches: reductions of the rows, and maps that read a value for each row and for each column. Intermediate values are
-float32, so that results have the accuracy of float32 rounded once to their type.
+Each is one kernel, which reads a row once where it fits into the registers of a threadblock, and computes in float32. Tensors of torch
+that require gradients have derivatives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
-from typing import Any
+from functools import cache
+from typing import Any, cast
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.calls import integer, number
-from gemmgen.kernels.planning import plan as plan_of
-from gemmgen.kernels.spec_files import load_spec
-from gemmgen.ops.arrays import converted, is_torch, new_array, view_of
-from gemmgen.ops.functions.reduce import reduce
+from gemmgen.ops.arrays import converted, is_torch, view_of
+from gemmgen.ops.engine import Operator
 from gemmgen.runtime.arrays.protocols import Array, ArrayT
-from gemmgen.runtime.kernel import Kernel
-from gemmgen.toolchain.compilation import compile_plan
 
 TYPES = ("f32", "f16", "bf16")
-VECTOR = {"per": "column", "type": "f32"}
-LINE = {"per": "row", "type": "f32"}
+MOST_SUMMED_COLUMNS = 8192
+"""Length of rows that a gradient adds up over rows beside its own result; for longer ones it takes several launches."""
 
 
-@lru_cache(maxsize=256)
-def _map(value: str, inputs: tuple[tuple[str, str], ...], source: str, result: str, architecture: str | None) -> Any:
-    """The kernel of an elementwise formula on rows; ``inputs``: names and the axis that they run along."""
-    forms: Mapping[str, Mapping[str, str]] = {
-        "row": LINE,
-        "column": VECTOR,
-        "all": {"scalar": "f32"},
-        "element": {"per": "element", "type": source},
-    }
-    words = {kind: ELEMENTS[kind].word for kind in (source, result)}
-    formula: dict[str, Any] = {"op": "formula", "value": value, "inputs": {name: forms[per] for name, per in inputs}}
-    operations = [*([{"op": "cast", "type": "float32"}] if source != "f32" else []), formula]
-    spec = {"kind": "elementwise", "rank": 2, "input": words[source], "output": words[result], "operations": operations}
-    plan: Any = plan_of(load_spec(spec), architecture)
-    return Kernel(plan.sequence, compile_plan(plan))
+@cache
+def _operator(name: str, operands: tuple[str, ...], results: tuple[str, ...], numbers: tuple[str, ...] = ()) -> Operator:
+    return Operator(name, operands, results, numbers, ("operation", "bias"))
 
 
 class _Rows:
-    """An array as rows along one axis."""
+    """Arrays of one shape as matrices whose rows run along one axis."""
 
     def __init__(self, operation: str, x: Any, axis: Any) -> None:
         if not hasattr(x, "shape") or not hasattr(x, "reshape"):
             raise LaunchError(f"{operation}: x is {type(x).__name__}, need an array of NumPy, CuPy or torch")
-        if getattr(x, "requires_grad", False) and _records(x):
-            raise LaunchError(f"{operation}: no derivative is known; pass a detached tensor")
         rank, self.operation = len(x.shape), operation
         self.axis = integer(operation, "axis", axis)
         if not -rank <= self.axis < rank:
             raise LaunchError(f"{operation}: axis is {self.axis}, need one of the {rank} of x")
         self.axis %= rank
+        self.given = tuple(x.shape)
         self.last = self.axis == rank - 1
-        moved = x if self.last else _moved(x, self.axis, rank - 1)
-        self.shape = tuple(moved.shape)
-        moved = moved.contiguous() if is_torch(moved) else moved.copy() if not moved.flags.c_contiguous else moved
+        self.shape = (*self.given[: self.axis], *self.given[self.axis + 1 :], self.given[self.axis])
+        self.kind = view_of(x, "x", None).type
+        if self.kind not in TYPES:
+            raise LaunchError(f"{operation}: x has elements {ELEMENTS[self.kind].word}, need float32, float16 or bfloat16")
+        self.x = self.matrix("x", x)
+
+    def matrix(self, name: str, array: Any) -> Any:
+        """An array of x's shape and type as a matrix; rows that lie apart stay where they are."""
+        if tuple(array.shape) != self.given or view_of(array, name, None).type != self.kind:
+            got = f"shape {tuple(array.shape)} and elements {ELEMENTS[view_of(array, name, None).type].word}"
+            raise LaunchError(f"{self.operation}: {name} has {got}, need {self.given} and {ELEMENTS[self.kind].word} as x has")
+        moved = array if self.last else _moved(array, self.axis, len(self.given) - 1)
+        if is_torch(moved):
+            apart = moved.dim() == 2 and moved.stride(1) == 1 and moved.stride(0) >= moved.shape[1]
+            moved = moved if apart else moved.contiguous()
+        elif not moved.flags.c_contiguous:
+            moved = moved.copy()
         count = 1
         for extent in self.shape[:-1]:
             count *= extent
-        self.x = moved.reshape(count, self.shape[-1])
-        view = view_of(self.x, "x", None)
-        self.kind = view.type
-        if self.kind not in TYPES:
-            raise LaunchError(f"{operation}: x has elements {ELEMENTS[self.kind].word}, need float32, float16 or bfloat16")
-        self.architecture = _architecture(view.device[1]) if isinstance(view.device, tuple) else None
-
-    def new(self, kind: str) -> Any:
-        return new_array(self.x, self.x.shape, kind)
+        return moved.reshape(count, self.shape[-1])
 
     def vector(self, name: str, values: Any) -> Any:
-        """Values for each column, as float32."""
+        """Values for each column, float32 or of x's type; others become float32."""
+        if values is None:
+            return None
         if tuple(values.shape) != self.shape[-1:]:
             raise LaunchError(f"{self.operation}: {name} has shape {tuple(values.shape)}, need {self.shape[-1:]}")
-        if view_of(values, name, None).type == "bf16" and not is_torch(values):
-            raise LaunchError(f"{self.operation}: {name} has elements bfloat16, need float32 or float16")
-        values = converted(values, "float32")
-        return values.contiguous() if is_torch(values) else values.copy() if not values.flags.c_contiguous else values
-
-    def mapped(self, x: Any, value: str, result: str, **given: tuple[str, Any]) -> Any:
-        """A formula of ``x`` and of what is ``given``: the axis that each operand runs along, and its values."""
-        y = self.new(result)
-        source = view_of(x, "x", None).type
-        kernel = _map(value, tuple((name, per) for name, (per, _) in given.items()), source, result, self.architecture)
-        if 0 not in y.shape:
-            kernel(x=x, y=y, **{name: values for name, (_, values) in given.items()})
-        return y
+        kind = view_of(values, name, None).type
+        if kind not in ("f32", self.kind):
+            if kind == "bf16" and not is_torch(values):
+                raise LaunchError(f"{self.operation}: {name} has elements bfloat16, need float32 or float16")
+            values = converted(values, "float32")
+        return values.contiguous() if is_torch(values) else values if values.flags.c_contiguous else values.copy()
 
     def finished(self, y: Any) -> Any:
-        """The result, in x's shape."""
+        """A result in x's shape."""
         y = y.reshape(self.shape)
         return y if self.last else _moved(y, len(self.shape) - 1, self.axis)
-
-
-def _records(x: Any) -> bool:
-    import torch
-
-    return bool(torch.is_grad_enabled() and x.requires_grad)
 
 
 def _moved(x: Any, axis: int, to: int) -> Any:
@@ -109,17 +86,30 @@ def _moved(x: Any, axis: int, to: int) -> Any:
     return x.permute(axes) if is_torch(x) else x.transpose(axes)
 
 
-def _architecture(ordinal: int) -> str | None:
-    from gemmgen.runtime.cuda.driver import gpu
+def _recorded(*arrays: Any) -> bool:
+    """True if torch records the operations on one of these arrays."""
+    if not any(getattr(array, "requires_grad", False) is True for array in arrays):
+        return False
+    import torch
 
-    found = gpu(ordinal).architecture
-    return None if found is None else found.name
+    return bool(torch.is_grad_enabled())
+
+
+def _simple(operation: str, x: Any, axis: Any) -> Any:
+    rows = _Rows(operation, x, axis)
+    return rows.finished(_operator(operation, ("x",), ("y",)).call((rows.x, None), (operation, False), (), None)[0])
+
+
+def _gradient(operation: str, dy: Any, y: Any, axis: Any) -> Any:
+    rows = _Rows(operation, y, axis)
+    arrays = (rows.matrix("dy", dy), rows.x, None)
+    return rows.finished(_operator(operation, ("dy", "y"), ("dx",)).call(arrays, (operation, False), (), None)[0])
 
 
 def softmax(x: ArrayT, axis: int = -1) -> ArrayT:
     """e^(x - max) over its sum along ``axis``.
 
-    Four launches, on torch's current stream or the default one; no derivative.
+    One launch, on torch's current stream or the default one.
 
     Parameters
     ----------
@@ -138,17 +128,18 @@ def softmax(x: ArrayT, axis: int = -1) -> ArrayT:
     LaunchError
         For arguments that do not go together.
     """
-    rows = _Rows("softmax", x, axis)
-    if 0 in rows.x.shape:
-        return rows.finished(rows.new(rows.kind))
-    powers = _powers(rows)
-    return rows.finished(rows.mapped(powers, "value / sum_of_line", rows.kind, sum_of_line=("row", reduce(powers, "sum", 1))))
+    if _recorded(x):
+        from gemmgen.ops.torch_rows import Softmax
+
+        return cast("ArrayT", Softmax.apply(x, axis, softmax, softmax_gradient))
+    found: ArrayT = _simple("softmax", x, axis)
+    return found
 
 
 def log_softmax(x: ArrayT, axis: int = -1) -> ArrayT:
     """x - max less the logarithm of the sum of e^(x - max) along ``axis``.
 
-    Four launches, on torch's current stream or the default one; no derivative.
+    One launch, on torch's current stream or the default one.
 
     Parameters
     ----------
@@ -167,26 +158,158 @@ def log_softmax(x: ArrayT, axis: int = -1) -> ArrayT:
     LaunchError
         For arguments that do not go together.
     """
-    rows = _Rows("log_softmax", x, axis)
-    if 0 in rows.x.shape:
-        return rows.finished(rows.new(rows.kind))
-    whole = reduce(_powers(rows), "sum", 1)
-    most = converted(reduce(rows.x, "max", 1), "float32")
-    return rows.finished(
-        rows.mapped(rows.x, "value - most_of_line - log(sum_of_line)", rows.kind, most_of_line=("row", most), sum_of_line=("row", whole))
-    )
+    if _recorded(x):
+        from gemmgen.ops.torch_rows import Softmax
+
+        return cast("ArrayT", Softmax.apply(x, axis, log_softmax, log_softmax_gradient))
+    found: ArrayT = _simple("log_softmax", x, axis)
+    return found
 
 
-def _powers(rows: _Rows) -> Any:
-    """e^(x - max) of each row, in float32."""
-    most = converted(reduce(rows.x, "max", 1), "float32")
-    return rows.mapped(rows.x, "exp(value - most_of_line)", "f32", most_of_line=("row", most))
+def cumsum(x: ArrayT, axis: int = -1) -> ArrayT:
+    """Sums of the elements up to each one along ``axis``, in the same order on every call.
+
+    Parameters
+    ----------
+    x
+        Float32, float16 or bfloat16; added up in float32.
+    axis
+        The axis.
+
+    Returns
+    -------
+    ArrayT
+        A new array of x's library, shape and type.
+
+    Raises
+    ------
+    LaunchError
+        For arguments that do not go together.
+    """
+    if _recorded(x):
+        from gemmgen.ops.torch_rows import Cumsum
+
+        return cast("ArrayT", Cumsum.apply(x, axis, cumsum))
+    found: ArrayT = _simple("cumsum", x, axis)
+    return found
 
 
-def rms_norm(x: ArrayT, weight: Array | None = None, *, eps: float = 1e-6, axis: int = -1) -> ArrayT:
-    """x / sqrt(mean of x^2 + eps) along ``axis``, times ``weight``.
+def logcumsumexp(x: ArrayT, axis: int = -1) -> ArrayT:
+    """The logarithm of the sum of e^x of the elements up to each one along ``axis``, in the same order on every call.
 
-    Two launches, on torch's current stream or the default one; no derivative. The mean of x^2 has to be a float32.
+    Parameters
+    ----------
+    x
+        Float32, float16 or bfloat16; computed in float32. No derivative.
+    axis
+        The axis.
+
+    Returns
+    -------
+    ArrayT
+        A new array of x's library, shape and type.
+
+    Raises
+    ------
+    LaunchError
+        For arguments that do not go together.
+    """
+    if _recorded(x):
+        raise LaunchError("logcumsumexp: no derivative is known; pass a detached tensor")
+    found: ArrayT = _simple("logcumsumexp", x, axis)
+    return found
+
+
+def softmax_gradient(dy: Array, y: ArrayT, axis: int = -1) -> ArrayT:
+    """The gradient of ``softmax``'s argument.
+
+    Parameters
+    ----------
+    dy
+        Gradient of the result, with y's shape and type.
+    y
+        The result of ``softmax``.
+    axis
+        The axis.
+
+    Returns
+    -------
+    ArrayT
+        (dy - sum of dy * y) * y, a new array.
+
+    Raises
+    ------
+    LaunchError
+        For arguments that do not go together.
+    """
+    found: ArrayT = _gradient("softmax_gradient", dy, y, axis)
+    return found
+
+
+def log_softmax_gradient(dy: Array, y: ArrayT, axis: int = -1) -> ArrayT:
+    """The gradient of ``log_softmax``'s argument.
+
+    Parameters
+    ----------
+    dy
+        Gradient of the result, with y's shape and type.
+    y
+        The result of ``log_softmax``.
+    axis
+        The axis.
+
+    Returns
+    -------
+    ArrayT
+        dy - e^y * sum of dy, a new array.
+
+    Raises
+    ------
+    LaunchError
+        For arguments that do not go together.
+    """
+    found: ArrayT = _gradient("log_softmax_gradient", dy, y, axis)
+    return found
+
+
+def _norm(operation: str, x: Any, weight: Any, bias: Any, residual: Any, eps: Any, axis: Any) -> Any:
+    margin = number(operation, "eps", eps)
+    if _recorded(x, weight, bias, residual):
+        from gemmgen.ops.torch_rows import Norm
+
+        def forward(x: Any, weight: Any, bias: Any, residual: Any) -> Any:
+            return _norm(operation, x, weight, bias, residual, margin, axis)
+
+        def backward(dy: Any, total: Any, weight: Any) -> Any:
+            return _norm_gradient(f"{operation}_gradient", dy, total, weight, margin, axis)
+
+        return Norm.apply(x, weight, bias, residual, forward, backward)
+    rows = _Rows(operation, x, axis)
+    weight, bias = _with_weight(rows, rows.vector("weight", weight), rows.vector("bias", bias))
+    options = operation, bias is not None
+    if residual is None:
+        operator = _operator(operation, ("x", "weight", "bias"), ("y",), ("eps",))
+        return rows.finished(operator.call((rows.x, weight, bias, None), options, (margin,), None)[0])
+    operator = _operator(operation, ("x", "residual", "weight", "bias"), ("y", "total"), ("eps",))
+    results = operator.call((rows.x, rows.matrix("residual", residual), weight, bias, None, None), options, (margin,), None)
+    return tuple(map(rows.finished, results))
+
+
+def _with_weight(rows: _Rows, weight: Any, bias: Any) -> tuple[Any, Any]:
+    """Weight and bias of one type; a bias alone has a weight of ones."""
+    if bias is not None and weight is None:
+        weight = bias * 0 + 1
+    if bias is not None and view_of(weight, "weight", None).type != view_of(bias, "bias", None).type:
+        weight, bias = converted(weight, "float32"), converted(bias, "float32")
+    return weight, bias
+
+
+def rms_norm(
+    x: ArrayT, weight: Array | None = None, *, residual: Array | None = None, eps: float = 1e-6, axis: int = -1
+) -> ArrayT | tuple[ArrayT, ArrayT]:
+    """x / sqrt(mean of x^2 + eps) along ``axis``, times ``weight``; with ``residual``, of x + residual.
+
+    One launch, on torch's current stream or the default one. The sum of x^2 has to be a float32.
 
     Parameters
     ----------
@@ -194,6 +317,8 @@ def rms_norm(x: ArrayT, weight: Array | None = None, *, eps: float = 1e-6, axis:
         Float32, float16 or bfloat16; computed in float32.
     weight
         One value for each place along ``axis``, float32 or of x's type.
+    residual
+        Added to x first, of x's shape and type; the sum is rounded to x's type.
     eps
         Added to the mean.
     axis
@@ -201,30 +326,30 @@ def rms_norm(x: ArrayT, weight: Array | None = None, *, eps: float = 1e-6, axis:
 
     Returns
     -------
-    ArrayT
-        A new array of x's library, shape and type.
+    ArrayT or tuple of ArrayT
+        A new array of x's library, shape and type; with ``residual``, the sum x + residual is a second one.
 
     Raises
     ------
     LaunchError
         For arguments that do not go together.
     """
-    rows = _Rows("rms_norm", x, axis)
-    if 0 in rows.x.shape:
-        return rows.finished(rows.new(rows.kind))
-    squares = reduce(rows.x, "sum_of_squares", 1)
-    given: dict[str, tuple[str, Any]] = {"squares_of_line": ("row", squares), "columns_of_line": ("all", float(rows.x.shape[1]))}
-    given["added_margin"] = ("all", number("rms_norm", "eps", eps))
-    value = "value / sqrt(squares_of_line / columns_of_line + added_margin)"
-    if weight is not None:
-        value, given["weight_of_column"] = f"{value} * weight_of_column", ("column", rows.vector("weight", weight))
-    return rows.finished(rows.mapped(rows.x, value, rows.kind, **given))
+    found: ArrayT | tuple[ArrayT, ArrayT] = _norm("rms_norm", x, weight, None, residual, eps, axis)
+    return found
 
 
-def layer_norm(x: ArrayT, weight: Array | None = None, bias: Array | None = None, *, eps: float = 1e-5, axis: int = -1) -> ArrayT:
-    """(x - mean) / sqrt(variance + eps) along ``axis``, times ``weight``, plus ``bias``.
+def layer_norm(
+    x: ArrayT,
+    weight: Array | None = None,
+    bias: Array | None = None,
+    *,
+    residual: Array | None = None,
+    eps: float = 1e-5,
+    axis: int = -1,
+) -> ArrayT | tuple[ArrayT, ArrayT]:
+    """(x - mean) / sqrt(variance + eps) along ``axis``, times ``weight``, plus ``bias``; with ``residual``, of x + residual.
 
-    Two launches, on torch's current stream or the default one; no derivative.
+    One launch, on torch's current stream or the default one.
 
     Parameters
     ----------
@@ -232,6 +357,8 @@ def layer_norm(x: ArrayT, weight: Array | None = None, bias: Array | None = None
         Float32, float16 or bfloat16; computed in float32.
     weight, bias
         One value for each place along ``axis``, float32 or of x's type.
+    residual
+        Added to x first, of x's shape and type; the sum is rounded to x's type.
     eps
         Added to the variance.
     axis
@@ -239,26 +366,105 @@ def layer_norm(x: ArrayT, weight: Array | None = None, bias: Array | None = None
 
     Returns
     -------
-    ArrayT
-        A new array of x's library, shape and type.
+    ArrayT or tuple of ArrayT
+        A new array of x's library, shape and type; with ``residual``, the sum x + residual is a second one.
 
     Raises
     ------
     LaunchError
         For arguments that do not go together.
     """
-    rows = _Rows("layer_norm", x, axis)
-    if 0 in rows.x.shape:
-        return rows.finished(rows.new(rows.kind))
-    middle, spread = reduce(rows.x, "mean_variance", 1)
-    given: dict[str, tuple[str, Any]] = {
-        "mean_of_line": ("row", converted(middle, "float32")),
-        "variance_of_line": ("row", converted(spread, "float32")),
-    }
-    given["added_margin"] = ("all", number("layer_norm", "eps", eps))
-    value = "(value - mean_of_line) / sqrt(variance_of_line + added_margin)"
-    if weight is not None:
-        value, given["weight_of_column"] = f"{value} * weight_of_column", ("column", rows.vector("weight", weight))
-    if bias is not None:
-        value, given["shift_of_column"] = f"{value} + shift_of_column", ("column", rows.vector("bias", bias))
-    return rows.finished(rows.mapped(rows.x, value, rows.kind, **given))
+    found: ArrayT | tuple[ArrayT, ArrayT] = _norm("layer_norm", x, weight, bias, residual, eps, axis)
+    return found
+
+
+def _norm_gradient(operation: str, dy: Any, x: Any, weight: Any, eps: Any, axis: Any) -> Any:
+    margin = number(operation, "eps", eps)
+    rows = _Rows(operation, x, axis)
+    down, weight = rows.matrix("dy", dy), rows.vector("weight", weight)
+    layer = operation == "layer_norm_gradient"
+    if weight is None:
+        operator = _operator(operation, ("dy", "x"), ("dx",), ("eps",))
+        return rows.finished(operator.call((down, rows.x, None), (operation, False), (margin,), None)[0])
+    if rows.shape[-1] > MOST_SUMMED_COLUMNS:
+        return _long_gradient(operation, rows, down, weight, margin)
+    sums = ("dweight", "dbias") if layer else ("dweight",)
+    operator = _operator(operation, ("dy", "x", "weight"), ("dx", *sums), ("eps",))
+    arrays = (down, rows.x, weight, *(None,) * (1 + len(sums)))
+    dx, *vectors = operator.call(arrays, (operation, layer), (margin,), None)
+    return (rows.finished(dx), *vectors)
+
+
+def _long_gradient(operation: str, rows: _Rows, dy: Any, weight: Any, margin: float) -> Any:
+    """The gradients where the sums over rows are operations of the arrays' library."""
+    x, down, factors = (converted(one, "float32") for one in (rows.x, dy, weight))
+    forward, word = operation.removesuffix("_gradient"), ELEMENTS[rows.kind].word
+    dx = _norm_gradient(operation, down * factors, x, None, margin, -1)
+    normal = _norm(forward, x, None, None, None, margin, -1)
+    kind = ELEMENTS[view_of(weight, "weight", None).type].word
+    sums = [(down * normal).sum(0), *([down.sum(0)] if forward == "layer_norm" else [])]
+    return (rows.finished(converted(dx, word)), *(converted(one, kind) for one in sums))
+
+
+def rms_norm_gradient(
+    dy: Array, x: ArrayT, weight: Array | None = None, *, eps: float = 1e-6, axis: int = -1
+) -> ArrayT | tuple[ArrayT, ArrayT]:
+    """The gradients of ``rms_norm``'s x and weight; sums over rows are made in the same order on every call.
+
+    Parameters
+    ----------
+    dy
+        Gradient of the result, with x's shape and type.
+    x
+        The argument: x + residual where there was a residual.
+    weight
+        As for ``rms_norm``.
+    eps
+        As for ``rms_norm``.
+    axis
+        The axis.
+
+    Returns
+    -------
+    ArrayT or tuple of ArrayT
+        The gradient of x; with ``weight``, that of the weight is a second array.
+
+    Raises
+    ------
+    LaunchError
+        For arguments that do not go together.
+    """
+    found: ArrayT | tuple[ArrayT, ArrayT] = _norm_gradient("rms_norm_gradient", dy, x, weight, eps, axis)
+    return found
+
+
+def layer_norm_gradient(
+    dy: Array, x: ArrayT, weight: Array | None = None, *, eps: float = 1e-5, axis: int = -1
+) -> ArrayT | tuple[ArrayT, ArrayT, ArrayT]:
+    """The gradients of ``layer_norm``'s x, weight and bias; sums over rows are made in the same order on every call.
+
+    Parameters
+    ----------
+    dy
+        Gradient of the result, with x's shape and type.
+    x
+        The argument: x + residual where there was a residual.
+    weight
+        As for ``layer_norm``.
+    eps
+        As for ``layer_norm``.
+    axis
+        The axis.
+
+    Returns
+    -------
+    ArrayT or tuple of ArrayT
+        The gradient of x; with ``weight``, those of weight and bias are further arrays.
+
+    Raises
+    ------
+    LaunchError
+        For arguments that do not go together.
+    """
+    found: ArrayT | tuple[ArrayT, ArrayT, ArrayT] = _norm_gradient("layer_norm_gradient", dy, x, weight, eps, axis)
+    return found

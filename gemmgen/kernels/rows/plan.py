@@ -1,0 +1,439 @@
+"""The plan of an operation on rows: its formulas as passes over a row, its matrices, its launches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from gemmgen.core.elements import ELEMENTS, DataType
+from gemmgen.core.errors import PlanError, Reason
+from gemmgen.core.formulas import Formula
+from gemmgen.hardware.target import WARP_THREADS, Architecture
+from gemmgen.kernels.epilogue.graph import Accuracy, Typed, Writer, typed
+from gemmgen.kernels.epilogue.steps import convert
+from gemmgen.kernels.family import KernelPlan
+from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, Dimension, KernelLaunch, LaunchSequence, ScalarArgument
+from gemmgen.kernels.matrix import Matrix
+from gemmgen.kernels.naming import architecture_reasons, instance_name, spec_digest
+from gemmgen.kernels.rows.programs import GRADIENTS_OF_NORMS, NORMS, Assignment, Combination, Program, program
+from gemmgen.kernels.rows.spec import RowsSpec
+
+SHORT_ROWS_THREADS = 128
+"""Threads of a block that has a row for each warp, or several."""
+MAXIMUM_EXTENT = 2**31 - 1 - 2**21
+"""Room for the rows and columns that blocks take beyond the last."""
+SUMMING_LANES = 32
+"""Columns, and slices of the partial sums, of a block that adds up the sums of blocks."""
+MOST_SUMMED_ELEMENTS = 16
+"""Elements of a thread that are summed over rows: each has an accumulator in a register for each sum."""
+COLUMNS = "columns"
+"""Name of the length of a row in formulas."""
+MINUS_INFINITY = "__int_as_float(static_cast<int>(0xff800000))"
+ROW_FUNCTIONS: Mapping[str, tuple[str, str, str]] = {
+    "row_sum": ("Sum", "value + other", "0.0f"),
+    "row_max": ("Largest value", "fmaxf(value, other)", MINUS_INFINITY),
+}
+"""Meaning, CUDA expression and neutral value of combinations of a row's elements."""
+ACCURACY: Mapping[str, Accuracy] = {"f32": "full", "f16": "halves", "bf16": "bfloat16"}
+
+
+@dataclass(frozen=True)
+class Statement:
+    """An assignment with its typed expression."""
+
+    name: str
+    combination: Combination
+    tree: Typed
+    by_element: bool
+    """True if there is a value for each element; else it is one of the row."""
+
+    @property
+    def reduces(self) -> bool:
+        """True if it combines the elements of a row to one value."""
+        return self.combination in ("row_sum", "row_max")
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names in its expression."""
+        return frozenset(node.name for node in self.tree.walk() if node.name)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One walk along a row."""
+
+    statements: tuple[Statement, ...]
+    """Combinations that it makes; outputs in the last pass."""
+    matrices: tuple[str, ...]
+    vectors: tuple[str, ...]
+    lines: tuple[str, ...]
+    """CUDA statements for an element, before its values are combined or stored."""
+    values: tuple[tuple[str, str], ...]
+    """Names of ``statements``, each with its CUDA expression for an element."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsPlan(KernelPlan[RowsSpec]):
+    """All numbers and passes of an operation on rows."""
+
+    program: Program
+    statements: tuple[Statement, ...]
+    matrices: tuple[Matrix, ...]
+    """Matrices that are read."""
+    outputs: tuple[Matrix, ...]
+
+    @property
+    def lanes(self) -> int:
+        return int(self.spec.lanes)
+
+    @property
+    def vector(self) -> int:
+        return int(self.spec.vector)
+
+    @property
+    def held(self) -> int:
+        return int(self.spec.held)
+
+    @property
+    def threads(self) -> int:
+        return block_threads(self.spec)
+
+    @property
+    def rows(self) -> int:
+        """Rows of a block at a time."""
+        return self.threads // self.lanes
+
+    @property
+    def warp_lanes(self) -> int:
+        """Lanes of a warp that work on the same row."""
+        return min(self.lanes, WARP_THREADS)
+
+    @property
+    def warps(self) -> int:
+        """Warps that work on the same row."""
+        return max(self.lanes // WARP_THREADS, 1)
+
+    @property
+    def most_columns(self) -> int:
+        """Length of the longest row."""
+        spare = 0 if self.spec.aligned else self.vector - 1
+        return self.lanes * self.vector * self.held - spare if self.held else MAXIMUM_EXTENT
+
+    @property
+    def sums(self) -> tuple[str, ...]:
+        """Outputs that are sums over rows."""
+        return self.program.column_sums
+
+    @property
+    def prefix(self) -> Statement | None:
+        """The statement that combines the elements up to each one."""
+        return next((one for one in self.statements if one.combination.startswith("prefix")), None)
+
+    @property
+    def type(self) -> DataType:
+        return self.spec.input
+
+    @property
+    def weight_type(self) -> DataType:
+        """Type of values for columns."""
+        return self.spec.weight or self.spec.input
+
+    @property
+    def reductions(self) -> int:
+        """Combinations of a row's elements."""
+        return sum(one.reduces for one in self.statements)
+
+    @property
+    def c_type(self) -> str:
+        """Type of the elements of matrices in CUDA."""
+        return ELEMENTS[self.type].c_type
+
+    @property
+    def weight_c_type(self) -> str:
+        """Type of values for columns in CUDA."""
+        return ELEMENTS[self.weight_type].c_type
+
+    @property
+    def summing_lanes(self) -> int:
+        return SUMMING_LANES
+
+    @property
+    def summing_threads(self) -> int:
+        return SUMMING_LANES * SUMMING_LANES
+
+    @property
+    def row_functions(self) -> tuple[tuple[str, str, str, str], ...]:
+        """Name, meaning, CUDA expression and neutral value of the combinations of a row's lanes that the kernel uses."""
+        used = {one.combination for one in self.statements}
+        return tuple((name, *rest) for name, rest in ROW_FUNCTIONS.items() if name in used)
+
+    @property
+    def prefix_combination(self) -> str:
+        """CUDA expression of ``before`` and ``value`` combined."""
+        assert self.prefix is not None
+        return "before + value" if self.prefix.combination == "prefix_sum" else "log_add(before, value)"
+
+    @property
+    def prefix_start(self) -> str:
+        """Combination of no element."""
+        assert self.prefix is not None
+        return "0.0f" if self.prefix.combination == "prefix_sum" else MINUS_INFINITY
+
+    def as_float(self, text: str, kind: DataType) -> str:
+        """CUDA expression of a stored element as a float."""
+        return convert(text, kind, "f32")
+
+    def from_float(self, text: str, kind: DataType | None = None) -> str:
+        """CUDA expression of a float as a stored element of a matrix, or of ``kind``."""
+        return convert(text, "f32", kind or self.type)
+
+    def neutral(self, name: str) -> str:
+        """Value of a combination of no element."""
+        return ROW_FUNCTIONS[self._combination(name)][2]
+
+    def accumulate(self, name: str, value: str) -> str:
+        """CUDA statement that combines an element's value with those before it."""
+        return f"{name} += {value};" if self._combination(name) == "row_sum" else f"{name} = fmaxf({name}, {value});"
+
+    def combine_lanes(self, name: str) -> str:
+        """CUDA expression of the combination of all lanes of a row."""
+        place = [one.name for one in self.statements if one.reduces].index(name)
+        return f"{self._combination(name)}({name}{f', parts[{place}]' if self.warps > 1 else ''})"
+
+    def _combination(self, name: str) -> str:
+        return next(one.combination for one in self.statements if one.name == name)
+
+    @cached_property
+    def body(self) -> tuple[Pass | str, ...]:
+        """Passes along a row, and CUDA statements on its values between them, in order; the last pass writes the outputs."""
+        found: list[Pass | str] = []
+        pending: list[Statement] = []
+
+        def flush() -> None:
+            if pending:
+                found.append(self._pass(tuple(pending)))
+                pending.clear()
+
+        for one in self.statements:
+            if one.reduces:
+                if self._needs(one) & {other.name for other in pending}:
+                    flush()
+                pending.append(one)
+            elif not one.by_element and one.combination != "column_sum":
+                flush()
+                found.append(f"const float {one.name} = {self._writer().text(one.tree)};")
+        flush()
+        prefix = self.prefix
+        last = tuple(one for one in self.statements if one.name in (*self.program.outputs, *self.sums))
+        found.append(self._pass(last, apart=prefix))
+        return tuple(found)
+
+    @property
+    def prefix_pass(self) -> Pass:
+        """The pass that makes the values that a prefix combines."""
+        assert self.prefix is not None
+        return self._pass((self.prefix,))
+
+    def depth(self, columns: int) -> int:
+        """Additions, at most, that an element takes part in on its way into the combination of a row, or of those before it."""
+        turns = self.held or -(-(columns + self.vector) // (self.lanes * self.vector))
+        ends = self.warp_lanes.bit_length() + (self.warps.bit_length() + 1 if self.warps > 1 else 0)
+        return turns * (self.vector if self.prefix is None else 1) + (self.vector if self.prefix is not None else 0) + ends + 3
+
+    def _writer(self) -> Writer:
+        texts = {one.name: self.variable(one.name) for one in self.statements}
+        texts |= {name: self.variable(name) for name in (*self.program.matrices, *self.program.vectors)}
+        return Writer(ACCURACY[self.type], texts | {COLUMNS: "static_cast<float>(n)"}, convert=convert)
+
+    def variable(self, name: str) -> str:
+        """The CUDA variable of a value: arrays have the names themselves."""
+        arrays = (*self.program.matrices, *self.program.vectors, *self.program.outputs, *self.sums)
+        return f"{name}_value" if name in arrays else name
+
+    def _needs(self, statement: Statement) -> frozenset[str]:
+        """Names that a statement needs for an element, through values of elements, which are computed again in each pass."""
+        known = {one.name: one for one in self.statements}
+        found: set[str] = set()
+        waiting = set(statement.names)
+        while waiting:
+            name = waiting.pop()
+            found.add(name)
+            if name in known and known[name].by_element and not known[name].combination:
+                waiting |= known[name].names - found
+        return frozenset(found)
+
+    def _pass(self, statements: tuple[Statement, ...], apart: Statement | None = None) -> Pass:
+        """A pass for some statements; ``apart``: a prefix whose values are there."""
+        needed: set[str] = set().union(*(self._needs(one) for one in statements))
+        ends = {one.name for one in statements if not one.combination}
+        writer = self._writer()
+        for one in self.statements:
+            if one.by_element and not one.combination and one.name in needed | ends:
+                writer.assign(self.variable(one.name), one.tree, "const float ")
+        made = [self.variable(one.name) if one.name in ends or one is apart else writer.text(one.tree) for one in statements]
+        values = tuple((one.name, text) for one, text in zip(statements, made, strict=True))
+        return Pass(
+            statements,
+            tuple(name for name in self.program.matrices if name in needed),
+            tuple(name for name in self.program.vectors if name in needed),
+            tuple(writer.lines),
+            values,
+        )
+
+
+def block_threads(spec: RowsSpec) -> int:
+    """Threads of a block."""
+    return int(spec.lanes) if spec.lanes > WARP_THREADS else SHORT_ROWS_THREADS
+
+
+def typed_statements(assignments: Sequence[Assignment], given: Program) -> tuple[Statement, ...]:
+    """Assignments with their types, and whether there is a value of each for every element."""
+    elements = {*given.matrices, *given.vectors}
+    kinds: dict[str, DataType] = dict.fromkeys((*given.matrices, *given.vectors, *given.numbers, COLUMNS), "f32")
+    found = []
+    for one in assignments:
+        tree = typed(one.text, kinds, "f32")
+        reads = any(node.name in elements for node in tree.walk())
+        by_element = reads and one.combination not in ("row_sum", "row_max", "column_sum")
+        if by_element:
+            elements.add(one.name)
+        kinds[one.name] = "f32"
+        found.append(Statement(one.name, one.combination, tree, by_element))
+    return tuple(found)
+
+
+def plan_rows(spec: RowsSpec, architecture: Architecture) -> RowsPlan:
+    """The plan of ``spec`` for ``architecture``. Raises ``PlanError`` with every reason against it."""
+    reasons = [*architecture_reasons(spec, architecture), *_reasons(spec)]
+    if reasons:
+        raise PlanError(f"no kernel for this spec on {architecture.name}:", reasons)
+    made = program(spec.operation, spec.input, spec.weight is not None, spec.bias, spec.residual)
+    alignment = spec.vector if spec.aligned else 1
+    matrices = tuple(Matrix(name, "m", "n", f"ld{name}", True, alignment, spec.input) for name in made.matrices)
+    outputs = tuple(Matrix(name, "m", "n", f"ld{name}", True, alignment, spec.input) for name in made.outputs)
+    parts = [spec.input, f"{spec.lanes}x{spec.vector}" + (f"x{spec.held}" if spec.held else ""), *(() if spec.aligned else ("any",))]
+    name = instance_name(spec.operation, parts, spec)
+    return RowsPlan(
+        name=name,
+        spec_digest=spec_digest(spec),
+        architecture=architecture,
+        sequence=_sequence(name, spec, made, matrices, outputs),
+        template="rows/rows.cu.j2",
+        shared_memory=(),
+        dynamic_shared_bytes=0,
+        spec=spec,
+        program=made,
+        statements=typed_statements(made.assignments, made),
+        matrices=matrices,
+        outputs=outputs,
+    )
+
+
+def _reasons(spec: RowsSpec) -> list[Reason]:
+    """Every reason against the fields of a spec."""
+    found = []
+    norm, gradient = spec.operation in NORMS, spec.operation in GRADIENTS_OF_NORMS
+    widest = 16 // ELEMENTS[spec.input].bytes
+    if spec.vector > widest:
+        found.append(Reason("vector", "vector", f"{spec.vector} elements of {spec.input}", f"at most {widest}: one access of 16 bytes"))
+    if spec.weight is not None and not (norm or gradient):
+        found.append(Reason("operands", "weight", f"a weight of {spec.operation}", "rms_norm, layer_norm or their gradients"))
+    if spec.weight not in (None, "f32", spec.input):
+        found.append(Reason("operands", "weight", f"{spec.weight} beside {spec.input}", f"f32 or {spec.input}"))
+    if spec.bias and not spec.operation.startswith("layer_norm"):
+        found.append(Reason("operands", "bias", f"a bias of {spec.operation}", "layer_norm or its gradient"))
+    if spec.residual and not norm:
+        found.append(Reason("operands", "residual", f"a residual of {spec.operation}", "rms_norm or layer_norm"))
+    summed = gradient and (spec.weight is not None or spec.bias)
+    if summed and not (spec.aligned and 0 < spec.held * spec.vector <= MOST_SUMMED_ELEMENTS):
+        got = f"{spec.held} vectors of {spec.vector} elements{'' if spec.aligned else ' at any address'}"
+        need = f"from 1 to {MOST_SUMMED_ELEMENTS} elements of a thread, aligned: each is summed over rows in a register"
+        found.append(Reason("accumulators", "held", got, need, "more lanes, or a gradient without weight and bias"))
+    return found
+
+
+def _sequence(name: str, spec: RowsSpec, made: Program, matrices: Sequence[Matrix], outputs: Sequence[Matrix]) -> LaunchSequence:
+    every = (*matrices, *outputs)
+    dimensions = (
+        Dimension("m", "rows", maximum=MAXIMUM_EXTENT),
+        Dimension("n", "columns", maximum=MAXIMUM_EXTENT),
+        *(dimension for matrix in every for dimension in matrix.dimensions),
+    )
+    kind = spec.weight or spec.input
+    alignment = (spec.vector if spec.aligned else 1) * ELEMENTS[kind].bytes
+    one = Formula("1")
+
+    def column_values(vector: str, role: str, meaning: str) -> ArrayArgument:
+        aligned = min(alignment, 16) if role == "input" else ELEMENTS[kind].bytes
+        return ArrayArgument(vector, kind, "output" if role == "output" else "input", (Formula("n"),), (one,), aligned, meaning)
+
+    scalars = [ScalarArgument("m", "s32", "rows"), ScalarArgument("n", "s32", "columns")]
+    arguments: list[Argument] = [*scalars]
+    for matrix in matrices:
+        arguments += [matrix.argument("input"), *matrix.scalars]
+    arguments += [column_values(vector, "input", "a value for each column") for vector in made.vectors]
+    for matrix in outputs:
+        arguments += [matrix.argument("output"), *matrix.scalars]
+    arguments += [ScalarArgument(number, "f32", "added to the mean square") for number in made.numbers]
+    sums = made.column_sums
+    rows = block_threads(spec) // spec.lanes
+    groups = f"ceil_div(m, {rows})" if rows > 1 else "m"
+    blocks = f"min({groups}, {spec.blocks})" if sums else groups
+    partial: list[Argument] = []
+    summed = [column_values(one_sum, "output", "a sum over rows for each column") for one_sum in sums]
+    workspace_bytes = Formula("0")
+    if sums:
+        parts = f"min(max({groups}, 1), {spec.blocks}) * {rows}"
+        workspace_bytes = Formula(f"4 * {len(sums)} * {parts} * n")
+        shape = (Formula(f"{len(sums)}"), Formula(parts), Formula("n"))
+        strides = (Formula(f"{parts} * n"), Formula("n"), one)
+        partial = [ArrayArgument("workspace", "f32", "workspace", shape, strides, 256, "sums of each block's rows")]
+    launches = [
+        KernelLaunch(
+            entry=name,
+            grid=(Formula(blocks), one, one),
+            block=(block_threads(spec), 1, 1),
+            arguments=tuple(argument.name for argument in (*arguments, *partial)),
+        )
+    ]
+    if sums:
+        launches.append(
+            KernelLaunch(
+                entry=f"{name}_sums",
+                grid=(Formula(f"ceil_div(n, {SUMMING_LANES})"), Formula(str(len(sums))), one),
+                block=(SUMMING_LANES, SUMMING_LANES, 1),
+                arguments=("m", "n", *(argument.name for argument in (*summed, *partial))),
+            )
+        )
+    constraints = [constraint for matrix in every for constraint in matrix.constraints]
+    if spec.aligned and spec.vector > 1:
+        constraints.append(Constraint(Formula(f"n % {spec.vector} == 0"), f"n must be a multiple of {spec.vector}: rows are whole vectors"))
+    if spec.held:
+        most = spec.lanes * spec.vector * spec.held - (0 if spec.aligned else spec.vector - 1)
+        constraints.append(Constraint(Formula(f"n <= {most}"), f"n must be at most {most}: a row is held in registers"))
+    return LaunchSequence(
+        name=name,
+        dimensions=dimensions,
+        arguments=(*arguments, *summed, *partial),
+        launches=tuple(launches),
+        constraints=tuple(constraints),
+        workspace_bytes=workspace_bytes,
+    )
+
+
+def packed_problem(plan: RowsPlan, sizes: Sequence[int]) -> dict[str, int]:
+    """All dimensions of a problem without gaps."""
+    problem = dict(zip(("m", "n"), sizes, strict=True))
+    for dimension in plan.sequence.dimensions:
+        if dimension.default is not None:
+            problem[dimension.name] = dimension.default.evaluate(problem)
+    return problem
+
+
+def moved_bytes(plan: RowsPlan, problem: Mapping[str, int]) -> int:
+    """Bytes of all operands and results, each once."""
+    elements = problem["m"] * problem["n"]
+    matrices = sum(matrix.element_bytes for matrix in (*plan.matrices, *plan.outputs))
+    vectors = (len(plan.program.vectors) + len(plan.sums)) * ELEMENTS[plan.weight_type].bytes
+    return elements * matrices + vectors * problem["n"]
