@@ -197,7 +197,7 @@ def test_a_table_that_cannot_be_read_says_so(tmp_path, monkeypatch):
 def test_names_in_the_manifest_are_those_of_the_plans(kind):
     others = ("sm_100a", "sm_120a")  # architectures whose kernels have no plan for an H200
     built = [candidate for candidate in candidates(kind) if candidate.name and candidate.spec.architecture not in others][::7]
-    assert len(built) > 1 or kind == "quantise", "no instance of the library"
+    assert len(built) > 1 or kind in ("quantise", "rows"), "no instance of the library"
     assert [candidate.name for candidate in built] == [base_name(candidate.spec, H200.architecture) for candidate in built]
 
 

@@ -105,7 +105,6 @@ OUTSIDE: dict[str, dict[str, str]] = {
     },
     "elementwise": {
         "api.py": "the type of its plans",
-        "ops/functions/normalisation.py": "maps of rows, after their reductions",
         "dispatch/profiles.py": "operators of torch that are chains of operations",
         "kernels/cpu_gemm/plan.py": "the code of a reason against operations",
         "kernels/epilogue/steps.py": "the same",
@@ -113,6 +112,7 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "ops/functions/elementwise.py": "the function",
     },
     "quantise": {"ops/quantising.py": "the call, for arrays of every library"},
+    "rows": {},
     "cpu_gemm": {
         "api.py": "the type of its plans",
         "export/blas.py": "the interface of BLAS, which a product alone has",

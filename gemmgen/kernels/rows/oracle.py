@@ -22,7 +22,7 @@ LOG_ADD_ERROR = 2.0**-20
 roundoff times a distance d, where d e^-d is below 0.37; a rounding of 1 + e^-d; the logarithm by 2^-21.41 (CUDA C++ Programming Guide,
 __logf on [0.5, 2])."""
 EPS = 1e-5
-SHIFTED, EQUAL, WIDE = "a large mean", "equal elements", "several magnitudes"
+SHIFTED, EQUAL, WIDE, SMALL = "a large mean", "equal elements", "several magnitudes", "elements whose squares are below eps"
 
 
 def cases(plan: RowsPlan) -> list[Case]:
@@ -46,7 +46,7 @@ def cases(plan: RowsPlan) -> list[Case]:
     ]
     middle = (2 * plan.rows + 1, min(max(most // 2 // step, 1) * step, 517 // step * step))
     problem = packed_problem(plan, middle)
-    found += [Case(name, problem, _numbers(plan), "reals") for name in (SHIFTED, EQUAL, WIDE)]
+    found += [Case(name, problem, _numbers(plan), "reals") for name in (SHIFTED, EQUAL, WIDE, SMALL)]
     found.append(Case("not-a-numbers and infinities", problem, _numbers(plan), "nonfinite"))
     every = (*plan.matrices, *plan.outputs)
     padded = {
@@ -92,6 +92,8 @@ def fill(plan: RowsPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
         return values + 100
     if case.name == EQUAL and name in ("x", "residual"):
         return np.full(shape, 1.5)
+    if case.name == SMALL and name in ("x", "residual"):
+        return values * 1e-3
     if case.name == WIDE:
         return values * 10.0 ** rng.uniform(-3, 1, shape)
     return values
