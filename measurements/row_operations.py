@@ -25,8 +25,10 @@ from measurements.row_reductions import ROTATED_BYTES, drawn, geometric, referen
 PROCESSES = 5
 PREPARED_SECONDS = 52.0
 TURNS = 9
-LEAST_LEFT = 3.0
+LEAST_LEFT = 1.0
 """Seconds that a case needs to be begun."""
+EAGER_PART = 0.55
+"""Part of the time in which all cases are measured beside eager torch; the rest is for those beside torch.compile."""
 
 REDUCTIONS = (
     ("argmax", 8192, 4096, "bfloat16"),
@@ -43,26 +45,26 @@ REDUCTIONS = (
     ("sum", 262144, 513, "float16"),
 )
 ROWS = (
+    ("rms_norm_gradient", 8192, 4096, "bfloat16"),
+    ("layer_norm_gradient", 8192, 4096, "bfloat16"),
+    ("log_softmax", 2048, 50257, "bfloat16"),
     ("softmax", 8192, 4096, "bfloat16"),
+    ("layer_norm", 32768, 768, "float16"),
+    ("cumsum", 8192, 4096, "float32"),
+    ("rms_norm_residual", 4096, 8192, "bfloat16"),
+    ("softmax", 16384, 1000, "float32"),
+    ("softmax_gradient", 16384, 999, "float32"),
+    ("layer_norm_gradient", 16384, 1024, "float16"),
     ("rms_norm", 8192, 4096, "bfloat16"),
     ("layer_norm", 8192, 4096, "bfloat16"),
     ("softmax_gradient", 8192, 4096, "bfloat16"),
-    ("rms_norm_gradient", 8192, 4096, "bfloat16"),
-    ("layer_norm_gradient", 8192, 4096, "bfloat16"),
-    ("rms_norm_residual", 4096, 8192, "bfloat16"),
-    ("softmax", 16384, 1000, "float32"),
-    ("log_softmax", 2048, 50257, "bfloat16"),
-    ("layer_norm", 32768, 768, "float16"),
-    ("cumsum", 8192, 4096, "float32"),
     ("rms_norm", 16384, 2048, "float32"),
-    ("layer_norm_gradient", 16384, 1024, "float16"),
-    ("softmax_gradient", 16384, 999, "float32"),
     ("cumsum", 1000, 20011, "bfloat16"),
     ("log_softmax_gradient", 8192, 2048, "float32"),
     ("rms_norm_gradient", 16384, 1536, "float32"),
     ("logcumsumexp", 4096, 4096, "float32"),
-    ("topk", 4096, 4096, "float32"),
     ("softmax", 65536, 128, "float16"),
+    ("softmax", 128, 131072, "float32"),
 )
 
 
@@ -86,6 +88,8 @@ class Row:
     ours: float
     torch: float
     compiled: float | None
+    terabytes: float
+    """Operands and results a second, by ours, in 10^12 bytes."""
 
     @property
     def ratio(self) -> float:
@@ -206,6 +210,8 @@ def difference(torch: Any, case: Case, calls: Calls, arguments: tuple[Any, ...])
         theirs = [(dy - whole) * y if case.operation == "softmax_gradient" else dy - y.exp() * whole]
     elif case.operation == "cumsum":
         theirs = [wide[0].cumsum(1)]
+    elif case.operation == "l2_norm":
+        theirs = [wide[0].square().sum(1).sqrt()]
     else:
         theirs = as_list(calls.theirs(*(wide if case.operation not in ("any",) else arguments)))
     if case.operation == "mean_variance":
@@ -245,7 +251,9 @@ def measured(torch: Any, case: Case, compiled: bool) -> Row | None:
 
         asked: Any = ops.reduce
         kernel = str(asked.kernel(sets[0][0], case.operation, 1).plan.name)
-    return Row(case, kernel, off, times["ours"], times["torch"], times.get("compiled"))
+    arrays = [*sets[0], *as_list(calls.ours(*sets[0]))]
+    moved = sum(array.numel() * array.element_size() for array in arrays)
+    return Row(case, kernel, off, times["ours"], times["torch"], times.get("compiled"), moved / times["ours"] / 1e6)
 
 
 def compiled_call(torch: Any, calls: Calls) -> Callable[..., Any]:
@@ -265,10 +273,10 @@ def keep_compiled_code() -> None:
 
 
 def prepare_some(chosen: Sequence[Case], until: float, compiled: bool) -> None:
-    """Calls ours and the compiled peer once on each case, so that their code is in the caches."""
+    """Calls ours on each case, then the compiled peer, so that their code is in the caches."""
     import torch
 
-    for case in chosen:
+    for case, peer in [(case, peer) for peer in ((False, True) if compiled else (False,)) for case in chosen]:
         if time.time() > until:
             return
         try:
@@ -276,10 +284,10 @@ def prepare_some(chosen: Sequence[Case], until: float, compiled: bool) -> None:
             if calls is None:
                 continue
             arguments = calls.arguments()
-            calls.ours(*arguments)
-            if compiled:
-                torch._dynamo.reset()
+            if peer:
                 compiled_call(torch, calls)(*arguments)
+            else:
+                calls.ours(*arguments)
             torch.cuda.synchronize()
             del arguments
         except Exception as error:
@@ -297,6 +305,27 @@ def prepare(chosen: Sequence[Case], compiled: bool) -> None:
         process.join(max(0.0, until + 5 - time.time()))
         if process.is_alive():
             process.kill()
+
+
+def measure(torch: Any, chosen: Sequence[Case], compiled: bool, until: float) -> list[Row]:
+    """Checks and times the cases, one after the other, as far as the time allows; prints a line for each."""
+    rows: list[Row] = []
+    longest = LEAST_LEFT
+    for case in chosen:
+        since = time.monotonic()
+        if until - since < longest + 1:
+            break
+        try:
+            row = measured(torch, case, compiled)
+        except Exception as error:
+            print(json.dumps({"failed": asdict(case), "why": f"{type(error).__name__}: {error}"[:400]}), flush=True)
+            continue
+        seconds = time.monotonic() - since
+        longest = max(longest, 1.2 * seconds if compiled else 0.0)
+        if row is not None:
+            rows.append(row)
+            print(json.dumps(asdict(row) | {"ratio": round(row.ratio, 3), "seconds": round(seconds, 1)}), flush=True)
+    return rows
 
 
 def main() -> None:
@@ -324,23 +353,10 @@ def main() -> None:
     import torch
 
     print(json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__, "seed": options.seed}), flush=True)
-    rows: list[Row] = []
-    longest = LEAST_LEFT
-    for case in chosen:
-        since = time.monotonic()
-        if options.seconds - (since - begun) < longest + 1:
-            break
-        try:
-            torch._dynamo.reset()
-            row = measured(torch, case, not options.eager)
-        except Exception as error:
-            print(json.dumps({"failed": asdict(case), "why": f"{type(error).__name__}: {error}"[:400]}), flush=True)
-            continue
-        if row is None:
-            continue
-        longest = max(LEAST_LEFT, 1.5 * (time.monotonic() - since))
-        rows.append(row)
-        print(json.dumps(asdict(row) | {"ratio": round(row.ratio, 3)}), flush=True)
+    eager_until = options.seconds if options.eager else options.seconds * EAGER_PART
+    rows = [*measure(torch, chosen, False, begun + eager_until)]
+    if not options.eager:
+        rows += measure(torch, chosen, True, begun + options.seconds)
     for name, ratios in {"best": [row.ratio for row in rows], "torch": [row.torch / row.ours for row in rows]}.items():
         if ratios:
             print(json.dumps({"beside": name, "mean": geometric(ratios), "least": min(ratios), "cases": len(ratios)}), flush=True)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast, get_args
 
 from gemmgen.core.elements import ELEMENTS
+from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.problem_words import unknown_word
 from gemmgen.kernels.requests import Fit, Layout, Request, changed_fields, replaced, say_once, widest
-from gemmgen.kernels.rows.plan import MOST_SUMMED_ELEMENTS, RowsPlan
+from gemmgen.kernels.rows.plan import MOST_SUMMED_ELEMENTS, SHORT_ROWS_THREADS, RowsPlan, resident_threads
 from gemmgen.kernels.rows.programs import GRADIENTS_OF_NORMS, NORMS, Program, program
 from gemmgen.kernels.rows.spec import RowOperation, RowsSpec
 
@@ -20,8 +21,8 @@ HELD_WORDS = 32
 """Registers, at most, in which a thread keeps the elements of all matrices."""
 FEW_WORDS = 16
 """Registers that it should keep them in: more lanes work on a row before a lane keeps more."""
-SUMMING_THREADS = 132 * 1024
-"""Threads that divide rows whose values are summed over rows: each block's sums are written, and read once more."""
+SUMMING_SMS = 132
+"""SMs that divide rows whose values are summed over rows: each block's sums are written, and read once more."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +115,10 @@ def numbers(request: RowsRequest) -> dict[str, Any]:
             fits = held <= 16 and held * words <= limit and (not summed or held * vector <= MOST_SUMMED_ELEMENTS)
             if fits and best is None:
                 best = lanes, held
-    blocks = max(1, SUMMING_THREADS // max(best[0] if best else LANES[-1], 128)) if summed else RowsSpec.model_fields["blocks"].default
     lanes, held = best or (LANES[-1], 0)
-    return {"lanes": lanes, "vector": vector, "held": held, "aligned": aligned, "blocks": min(blocks, 4096)}
+    threads = lanes if lanes > WARP_THREADS else SHORT_ROWS_THREADS
+    blocks = SUMMING_SMS * max(resident_threads(threads) // threads, 1) if summed else RowsSpec.model_fields["blocks"].default
+    return {"lanes": lanes, "vector": vector, "held": held, "aligned": aligned, "blocks": blocks}
 
 
 def fit(spec: RowsSpec, request: RowsRequest) -> Fit | str:

@@ -27,6 +27,10 @@ SUMMING_LANES = 32
 """Columns, and slices of the partial sums, of a block that adds up the sums of blocks."""
 MOST_SUMMED_ELEMENTS = 16
 """Elements of a thread that are summed over rows: each has an accumulator in a register for each sum."""
+AHEAD_THREADS, RESIDENT_AHEAD, RESIDENT = 256, 768, 1024
+"""Blocks of up to so many threads read a row ahead where rows are summed; threads of an SM then, and else."""
+MOST_CONVERTED = 24
+"""Halves of a thread that may stay in registers as floats from one pass to the next."""
 COLUMNS = "columns"
 """Name of the length of a row in formulas."""
 MINUS_INFINITY = "__int_as_float(static_cast<int>(0xff800000))"
@@ -155,6 +159,21 @@ class RowsPlan(KernelPlan[RowsSpec]):
         return ELEMENTS[self.weight_type].c_type
 
     @property
+    def has_floats(self) -> bool:
+        """True if some arrays have elements of 32 bits."""
+        return "f32" in (self.type, self.weight_type)
+
+    @property
+    def has_halves(self) -> bool:
+        """True if some arrays have elements of 16 bits."""
+        return self.type != "f32"
+
+    @property
+    def converts_again(self) -> bool:
+        """True if a thread holds more halves than it has registers for as floats."""
+        return self.has_halves and self.held * self.vector * len(self.matrices) > MOST_CONVERTED
+
+    @property
     def summing_lanes(self) -> int:
         return SUMMING_LANES
 
@@ -190,19 +209,34 @@ class RowsPlan(KernelPlan[RowsSpec]):
 
     def neutral(self, name: str) -> str:
         """Value of a combination of no element."""
-        return ROW_FUNCTIONS[self._combination(name)][2]
+        return ROW_FUNCTIONS[self.combination(name)][2]
 
     def accumulate(self, name: str, value: str) -> str:
         """CUDA statement that combines an element's value with those before it."""
-        return f"{name} += {value};" if self._combination(name) == "row_sum" else f"{name} = fmaxf({name}, {value});"
+        return f"{name} += {value};" if self.combination(name) == "row_sum" else f"{name} = fmaxf({name}, {value});"
 
-    def combine_lanes(self, name: str) -> str:
-        """CUDA expression of the combination of all lanes of a row."""
-        place = [one.name for one in self.statements if one.reduces].index(name)
-        return f"{self._combination(name)}({name}{f', parts[{place}]' if self.warps > 1 else ''})"
+    def place(self, name: str) -> int:
+        """Place of a combination's partial results in shared memory."""
+        return [one.name for one in self.statements if one.reduces].index(name)
 
-    def _combination(self, name: str) -> str:
+    def combination(self, name: str) -> str:
+        """The function that combines the elements of a row to this value."""
         return next(one.combination for one in self.statements if one.name == name)
+
+    @property
+    def reducing_passes(self) -> int:
+        """Passes that end with a combination of all lanes."""
+        return sum(not isinstance(step, str) for step in self.body) - 1
+
+    @property
+    def resident_blocks(self) -> int:
+        """Blocks of an SM whose rows are summed: all of a grid run at the same time."""
+        return max(resident_threads(self.threads) // self.threads, 1)
+
+    @property
+    def ahead(self) -> bool:
+        """True if a block reads its next row while it works on one."""
+        return bool(self.sums) and self.threads <= AHEAD_THREADS
 
     @cached_property
     def body(self) -> tuple[Pass | str, ...]:
@@ -285,6 +319,11 @@ class RowsPlan(KernelPlan[RowsSpec]):
 def block_threads(spec: RowsSpec) -> int:
     """Threads of a block."""
     return int(spec.lanes) if spec.lanes > WARP_THREADS else SHORT_ROWS_THREADS
+
+
+def resident_threads(threads: int) -> int:
+    """Threads of an SM whose rows are summed; those of small blocks have registers for a row more."""
+    return RESIDENT_AHEAD if threads <= AHEAD_THREADS else RESIDENT
 
 
 def typed_statements(assignments: Sequence[Assignment], given: Program) -> tuple[Statement, ...]:

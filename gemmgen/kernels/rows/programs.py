@@ -102,17 +102,16 @@ def program(operation: RowOperation, kind: str, weight: bool, bias: bool, residu
         value = f"y = normal{' * weight' if weight else ''}{' + bias' if bias else ''}"
         lines = (*whole, *(line.format(z=z) for line in statistics), value)
         return Program(("x", "residual") if residual else ("x",), lines, ("y", "total") if residual else ("y",), vectors, ("eps",))
-    lines = (*(line.format(z="x") for line in statistics), "weighted = dy * weight" if weight else "weighted = dy")
+    weighted = "weighted = dy * weight" if weight else "weighted = dy"
     if operation == "rms_norm_gradient":
-        lines += ("shared = row_sum(weighted * normal)", "along = shared / columns", "dx = (weighted - normal * along) * inverse")
+        # The sum of weighted * normal is that of weighted * x, times the inverse: one pass makes both sums.
+        lines = (weighted, _SQUARES[0].format(z="x"), "dotted = row_sum(weighted * x)", *(line.format(z="x") for line in _SQUARES[1:]))
+        lines += ("along = dotted * inverse / columns", "dx = (weighted - normal * along) * inverse")
     else:
-        lines += (
-            "shared = row_sum(weighted * normal)",
-            "added = row_sum(weighted)",
-            "along = shared / columns",
-            "level = added / columns",
-            "dx = (weighted - level - normal * along) * inverse",
-        )
+        moments = [line.format(z="x") for line in _MOMENTS]
+        lines = (*moments[:3], weighted, moments[3], "dotted = row_sum(weighted * centred)", "added = row_sum(weighted)", *moments[4:])
+        lines += ("along = dotted * inverse / columns", "level = added / columns")
+        lines += ("dx = (weighted - level - normal * along) * inverse",)
     lines += ("dweight = column_sum(dy * normal)",) if weight else ()
     lines += ("dbias = column_sum(dy)",) if bias else ()
     return Program(("dy", "x"), lines, ("dx",), vectors, ("eps",))
