@@ -11,7 +11,7 @@ PROGRAM = Path(__file__).resolve().parents[2] / "measurements" / "random_calls.p
 CALLS = 6
 
 
-@pytest.mark.parametrize("kind", ["reduce", "elementwise", "matmul"])
+@pytest.mark.parametrize("kind", ["reduce", "elementwise", "matmul", "rows", "conv2d"])
 def test_random_calls_are_right(kind: str) -> None:
     spec = importlib.util.spec_from_file_location("random_calls", PROGRAM)
     assert spec is not None and spec.loader is not None

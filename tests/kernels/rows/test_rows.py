@@ -74,7 +74,8 @@ def test_results_are_within_their_bounds(operation: str, shape: str) -> None:
 
 @pytest.mark.parametrize("operation", ["rms_norm_gradient", "layer_norm_gradient"])
 def test_short_rows_are_summed_over_rows(operation: str) -> None:
-    spec = {**operands(operation), "input": "bf16", "weight": "bf16", "lanes": 16, "vector": 4, "held": 2, "blocks": 2}
+    vector = 4 if operation == "layer_norm_gradient" else 1
+    spec = {**operands(operation), "input": "bf16", "weight": "bf16", "lanes": 16, "vector": vector, "held": 2, "blocks": 2}
     report = verified(spec, (*NAMES, "more rows than blocks"))
     assert report.passed, [result.failure for result in report.results if not result.passed]
 
