@@ -1,10 +1,12 @@
-"""A bundle and a torch package of a 7-billion-parameter model's layers, built and called on a GPU.
+"""A bundle, a torch package and a JAX package of a 7-billion-parameter model's layers, built and called on a GPU.
 
-    python -m measurements.exports_gpu --device H200      on a machine with a GPU, torch, gcc and cuda.h
+    python -m measurements.exports_gpu --device H200               on a machine with a GPU, torch, JAX, gcc, g++ and cuda.h
+    python -m measurements.exports_gpu --folder DIR --build        builds all of them into DIR, anywhere
+    python -m measurements.exports_gpu --folder DIR                calls what was built there
 
-Writes both into a temporary folder with ``gemmgen export``, compiles the package's kernels with gcc, and compares every layer with torch in
-float32 at sizes within, between and beyond those that kernels were chosen for; derivatives too. Prints a line for each, and exits with 1 if
-one is wrong.
+Writes all three with ``gemmgen export``, compiles the bundle into a C++ program (exports_gpu.cpp) with g++ and the packages by their own
+setup.py, and compares every layer at sizes within, between and beyond those that kernels were chosen for; derivatives of the packages too.
+Prints a line for each, and exits with 1 if one is wrong.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,33 +31,40 @@ LAYERS = (
 )
 ROWS = (1, 16, 256, 4096)
 CALLED = (1, 2, 16, 37, 256, 1000, 4096)
+PROGRAM = Path(__file__).with_suffix(".cpp")
+PARTS = ("bundle", "torch", "jax")
 
 
-def built(folder: Path, device: str, include: str) -> Any:
-    """The package, imported."""
+def run(*command: object, **settings: Any) -> None:
+    """A command that must succeed."""
+    subprocess.run(list(map(str, command)), check=True, **settings)
+
+
+def build(folder: Path, device: str, parts: tuple[str, ...]) -> None:
+    """Exports and compiles these parts."""
     problems = folder / "llama.txt"
     problems.write_text("".join(f"gemm:{rows},{layer}\n" for layer in LAYERS for rows in ROWS))
-    for form in ("bundle", "torch"):
-        command = [
-            sys.executable,
-            "-m",
-            "gemmgen",
-            "export",
-            "--problems",
-            problems,
-            "--format",
-            form,
-            "--device",
-            device,
-            "-o",
-            folder / form,
-        ]
-        subprocess.run(list(map(str, command)), check=True)
-    package = folder / "torch" / "llama"
-    command = ["gcc", "-O2", "-shared", "-fPIC", f"-I{include}", package / "glue.c", "-o", package / "_kernels.so", "-l:libcuda.so.1"]
-    subprocess.run(list(map(str, command)), check=True)
-    sys.path.insert(0, str(folder / "torch"))
-    return importlib.import_module("llama")
+    for part in parts:
+        command = (sys.executable, "-m", "gemmgen", "export", "--problems", problems, "--format", part, "--device", device)
+        run(*command, "-o", folder / part)
+    include = header_folder()
+
+    def compiled(part: str) -> None:
+        if part == "bundle":
+            flags = ("-std=c++17", "-O2", "-isystem", include, "-I", folder / part)
+            run("g++", *flags, PROGRAM, "-o", folder / "program", driver_flag())
+        else:
+            environment = {**os.environ, "CUDA_HOME": str(Path(include).parent)}
+            run(sys.executable, "setup.py", "-q", "build_ext", "--inplace", cwd=folder / part, env=environment)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(compiled, parts))
+
+
+def driver_flag() -> str:
+    """The linker's argument for this machine's CUDA driver."""
+    places = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
+    return "-lcuda" if any(Path(place, "libcuda.so").is_file() for place in places) else "-l:libcuda.so.1"
 
 
 def header_folder() -> str:
@@ -65,43 +75,112 @@ def header_folder() -> str:
     for place in places:
         if (place / "cuda.h").is_file():
             return str(place)
-    raise SystemExit("no cuda.h found: pass its folder as --include, or pip install nvidia-cuda-runtime")
+    raise SystemExit("no cuda.h found: set CUDA_HOME, or pip install nvidia-cuda-runtime")
+
+
+def package(folder: Path, part: str) -> Any:
+    """A built package, imported."""
+    sys.path.insert(0, str(folder / part))
+    return importlib.import_module("llama")
+
+
+def shapes(layer: dict[str, Any], rows: int) -> dict[str, tuple[list[int], bool, str]]:
+    """Shape, order and type of each operand of a layer with so many rows."""
+    operands = layer["operands"].items()
+    return {name: ([rows if one is None else one for one in extents], by_rows, kind) for name, (extents, by_rows, kind) in operands}
+
+
+def called_by_torch(folder: Path) -> int:
+    """Calls every layer of the torch package; how many results or derivatives are wrong."""
+    import torch
+
+    llama, wrong = package(folder, "torch"), 0
+    for name, layer in llama.LAYERS.items():
+        operator = getattr(torch.ops.llama, name)
+        for rows in CALLED:
+            operands = {}
+            for operand, (shape, by_rows, kind) in shapes(layer, rows).items():
+                made = torch.randn(shape if by_rows else shape[::-1], device="cuda", dtype=getattr(torch, kind)) / 8
+                operands[operand] = (made if by_rows else made.t()).requires_grad_(rows == 37)
+            result, expected = operator(*operands.values()), llama.reference(layer, operands)
+            error = ((result.float() - expected.float()).abs() / (1 + expected.float().abs())).max().item()
+            told = f"torch: {name} with {rows} rows: largest error {error:.2e}"
+            if rows == 37:
+                gradients = torch.autograd.grad(result.float().sum(), list(operands.values()), retain_graph=True)
+                others = torch.autograd.grad(expected.float().sum(), list(operands.values()))
+                pairs = zip(gradients, others, strict=True)
+                same = all(torch.allclose(one.float(), other.float(), rtol=2e-2, atol=2e-2) for one, other in pairs)
+                told += f", derivatives {'agree' if same else 'DIFFER'}"
+                wrong += not same
+            wrong += not error < 2e-2
+            print(told, flush=True)
+    return wrong
+
+
+def called_by_jax(folder: Path) -> int:
+    """Calls every layer of the JAX package under ``jit``; how many results or derivatives are wrong."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    import jax
+    import jax.numpy as jnp
+
+    llama, wrong = package(folder, "jax"), 0
+
+    def difference(one: Any, other: Any) -> float:
+        one, other = one.astype(jnp.float32), other.astype(jnp.float32)
+        return float(jnp.max(jnp.abs(one - other) / (1 + jnp.abs(other))))
+
+    for name, layer in llama.LAYERS.items():
+        operation = getattr(llama, name)
+
+        def expected(*given: Any, layer: dict[str, Any] = layer) -> Any:
+            return llama.reference(layer, dict(zip(layer["operands"], given, strict=True)))
+
+        for rows in CALLED:
+            made = shapes(layer, rows).values()
+            keys = jax.random.split(jax.random.key(rows), len(made))
+            # b is given as the rows of a weight: jit reads its transpose where it lies
+            values = [jax.random.normal(key, shape[::-1], kind) / 8 for key, (shape, _, kind) in zip(keys, made, strict=True)]
+            transposed = [value.T for value in values]
+            result = jax.jit(lambda *given, run=operation: run(*(one.T for one in given)))(*values)
+            error = difference(result, expected(*transposed))
+            told = f"JAX: {name} with {rows} rows: largest error {error:.2e}"
+            if rows == 37:
+                ones = jnp.ones(result.shape, result.dtype)
+                pairs = zip(jax.vjp(operation, *transposed)[1](ones), jax.vjp(expected, *transposed)[1](ones), strict=True)
+                same = all(difference(one, other) < 2e-2 for one, other in pairs)
+                told += f", derivatives {'agree' if same else 'DIFFER'}"
+                wrong += not same
+            wrong += not error < 2e-2
+            print(told, flush=True)
+    return wrong
 
 
 def main() -> None:
     """Builds, calls and compares."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="H200")
-    parser.add_argument("--include", help="the folder of cuda.h; by default that of a toolkit or of NVIDIA's packages for Python")
+    parser.add_argument("--folder", type=Path, help="where the exports lie; by default a temporary folder, which is built first")
+    parser.add_argument("--build", action="store_true", help="build into --folder, and call nothing")
+    parser.add_argument("--parts", nargs="*", choices=PARTS, default=PARTS)
     arguments = parser.parse_args()
-    include = arguments.include or header_folder()
-    import torch
-
-    wrong = 0
-    with tempfile.TemporaryDirectory() as folder:
-        package = built(Path(folder), arguments.device, include)
-        for name, layer in package.LAYERS.items():
-            operator = getattr(torch.ops.llama, name)
-            for rows in CALLED:
-                operands = {}
-                for operand, (extents, by_rows, kind) in layer["operands"].items():
-                    shape = [rows if extent is None else extent for extent in extents]
-                    made = torch.randn(shape if by_rows else shape[::-1], device="cuda", dtype=getattr(torch, kind)) / 8
-                    operands[operand] = (made if by_rows else made.t()).requires_grad_(rows == 37)
-                result, expected = operator(*operands.values()), package.reference(layer, operands)
-                error = ((result.float() - expected.float()).abs() / (1 + expected.float().abs())).max().item()
-                told = f"{name} with {rows} rows: largest error {error:.2e}"
-                if rows == 37:
-                    gradients = torch.autograd.grad(result.float().sum(), list(operands.values()), retain_graph=True)
-                    others = torch.autograd.grad(expected.float().sum(), list(operands.values()))
-                    same = all(
-                        torch.allclose(one.float(), other.float(), rtol=2e-2, atol=2e-2)
-                        for one, other in zip(gradients, others, strict=True)
-                    )
-                    told += f", derivatives {'agree' if same else 'DIFFER'}"
-                    wrong += not same
-                wrong += not error < 2e-2
-                print(told, flush=True)
+    if arguments.build and arguments.folder is None:
+        parser.error("--build needs --folder")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        if arguments.build or arguments.folder is None:
+            build(folder.resolve(), arguments.device, tuple(arguments.parts))
+        if arguments.build:
+            return
+        wrong = 0
+        for part in arguments.parts:
+            if part == "bundle":
+                wrong += subprocess.run([folder / "program"]).returncode != 0
+            elif len(arguments.parts) == 1:
+                wrong += called_by_torch(folder) if part == "torch" else called_by_jax(folder)
+            else:  # a process each: torch and JAX each keep memory of the device
+                command = [sys.executable, "-m", "measurements.exports_gpu", "--folder", folder, "--parts", part]
+                wrong += subprocess.run(list(map(str, command))).returncode != 0
     print(f"{wrong} wrong")
     raise SystemExit(wrong > 0)
 

@@ -56,16 +56,19 @@ def described(layers: Sequence[Layer], bundles: Mapping[str, Bundle]) -> list[di
 
 def _described(layer: Layer, prefixes: Mapping[str, str], bundles: Mapping[str, Bundle]) -> dict[str, object]:
     numbers = list(dict.fromkeys(number for row in layer.served for number in row.scalars.values()))
-    parameters = []
+    arguments = []
     for operand, layout in layer.operands.items():
-        kind = ELEMENTS[layout.type].stdint
-        parameters.append(f"{'' if operand in layer.written else 'const '}{kind} *{c_name(operand)}")
+        written = operand in layer.written
+        kind = f"{'' if written else 'const '}{ELEMENTS[layout.type].stdint} *"
+        arguments.append({"type": kind, "name": c_name(operand), "written": written})
+    parameters = [f"{argument['type']}{argument['name']}" for argument in arguments]
     parameters += [f"float {c_name(number)}_number" for number in numbers]
     return {
         "name": layer.name,
         "problem": layer.problem,
         "first": layer.first,
         "rows": [_row(place, layer, row, prefixes[row.plan.name], bundles[row.plan.name]) for place, row in enumerate(layer.served)],
+        "arguments": arguments,
         "parameters": ", ".join(parameters),
         "names": ", ".join(parameter.rpartition(" ")[2].lstrip("*") for parameter in parameters),
         "zeroed": any(row.plan.sequence.workspace_zero_bytes.text != "0" for row in layer.served),

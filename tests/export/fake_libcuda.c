@@ -228,6 +228,9 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice device) { (void)device; return CUDA_SUCCESS; }
+CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) { (void)stream; *context = (CUcontext)(size_t)7; return CUDA_SUCCESS; }
+CUresult cuCtxPushCurrent(CUcontext context) { return context != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT; }
+CUresult cuCtxPopCurrent(CUcontext *context) { *context = (CUcontext)(size_t)7; return CUDA_SUCCESS; }
 CUresult cuCtxSetCurrent(CUcontext context) { return context != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT; }
 
 CUresult cuMemAlloc(CUdeviceptr *address, size_t bytes)
@@ -272,5 +275,11 @@ CUresult cuGetErrorName(CUresult error, const char **name)
 {
     (void)error;
     *name = "an error of the fake driver";
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGetErrorString(CUresult error, const char **text)
+{
+    *text = error == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory" : "another error";
     return CUDA_SUCCESS;
 }

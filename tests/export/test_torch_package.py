@@ -15,7 +15,7 @@ from waiting import PATIENCE
 from export.c_host import WARNINGS, build, build_fake_driver, compiler, cuda_include, dummy_bundle
 from gemmgen.core.errors import SpecError
 from gemmgen.dispatch.layers import layers_of
-from gemmgen.export.torch_package import torch_package
+from gemmgen.export.framework_packages import torch_package
 from gemmgen.hardware.target import device
 
 PROGRAM = Path(__file__).parent / "torch_package_program.py"

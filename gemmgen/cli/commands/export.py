@@ -35,9 +35,10 @@ FORMATS = {
     "launch": "json",
     "bundle": "h",
     "torch": "py",
+    "jax": "py",
 }
 """The formats, and how their files end."""
-LAYER_FORMATS = ("bundle", "torch")
+LAYER_FORMATS = ("bundle", "torch", "jax")
 """Those of several problems together."""
 HOST_FORMATS = ("header", "shared")
 """Those of specs for processors."""
@@ -64,7 +65,7 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
     "--problems",
     type=NAMED_PATH,
     metavar="FILE",
-    help="Of a bundle or a torch package: the problems of a model, one a line, as gemmgen trace writes them.",
+    help="Of a bundle or a package of torch or JAX: the problems of a model, one a line, as gemmgen trace writes them.",
 )
 @click.option("kind", "--format", type=click.Choice([*FORMATS]), required=True, help="What to write.")
 @architectures_option(
@@ -112,6 +113,7 @@ def command(
     launch  a cubin and PTX for each architecture, and JSON that says how to launch them: arguments, formulas of grids, workspace
     bundle  of --problems or several --problem: a header for each kernel, and one that chooses between them by size
     torch   of the same: a package that builds with a C compiler and registers an operator for each product
+    jax     of the same: a package that builds with a C++ compiler, with a function of JAX for each product
     shared  of a spec for a processor: a shared library with its function, and with cblas_sgemm and sgemm_; header declares them
     """
     from gemmgen.export.text import check_prefix
@@ -124,7 +126,7 @@ def command(
         _write_layers(names, asked, problem_file, kind, target, prefix)
         return
     if problem_file is not None:
-        raise click.UsageError(f"--problems goes with --format bundle or torch, not with {kind}")
+        raise click.UsageError(f"--problems goes with --format bundle, torch or jax, not with {kind}")
     if prefix is not None:
         if kind != "header":
             raise click.UsageError(f"--prefix names the functions of a header; --format {kind} has none")
@@ -176,12 +178,12 @@ def command(
 def _write_layers(
     names: Sequence[str], asked: AskedProblems, problem_file: Path | None, kind: str, target: str | None, prefix: str | None
 ) -> None:
-    """The files of a bundle, or of a torch package, into a directory."""
+    """The files of a bundle, or of a package of torch or JAX, into a directory."""
     from gemmgen.dispatch.devices import problem_device
     from gemmgen.dispatch.layers import layers_of
     from gemmgen.dispatch.profiles import read_counted
+    from gemmgen.export.framework_packages import jax_package, torch_package
     from gemmgen.export.layers import bundle_files
-    from gemmgen.export.torch_package import torch_package
     from gemmgen.hardware.target import device as find_device
 
     problems = [*asked.texts, *(one.problem for one in (read_counted(problem_file) if problem_file is not None else ()))]
@@ -201,7 +203,7 @@ def _write_layers(
     for layer in layers:
         for row in layer.served:
             click.echo(printable(f"{layer.problem}: {layer.first} from {row.least} to {row.most}: {row.label}"), err=True)
-    files = (torch_package if kind == "torch" else bundle_files)(name, layers, bundles)
+    files = {"bundle": bundle_files, "torch": torch_package, "jax": jax_package}[kind](name, layers, bundles)
     for file, content in files.items():
         path = Path(target) / file
         tell_written(path, write_output(path, content))
