@@ -79,8 +79,14 @@ def choose(problem: str, device: str | Device | None = None, architecture: str |
         from gemmgen.ops.native import native_plan
 
         planned = native_plan(asked.request)
+        if asked.request.is_empty:
+            raise SpecError(f"{asked.text}: its result has no element, so that nothing is launched")
         if planned is None:
-            raise LaunchError(f"no kernel for processors serves {asked.text}: they multiply float32, without groups; nearest: gemm:")
+            gpu = asked.text.replace("cpu:", "gemm:", 1)
+            raise LaunchError(
+                f"no kernel for processors serves {asked.text}: they multiply matrices of float32, one product in a launch, "
+                f"without groups and scales; nearest: {gpu} on a GPU"
+            )
         return ChosenKernel(asked, planned, family_of(planned.spec).problem(planned, asked.request.sizes))
     target = find_architecture(architecture) if isinstance(architecture, str) else architecture
     chosen_device = find_device(device) if isinstance(device, str) else device or problem_device(target)

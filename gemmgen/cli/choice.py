@@ -9,7 +9,6 @@ import click
 
 from gemmgen.cli.analysis import binding_roof, foreign_device
 from gemmgen.cli.output import Column, counted, duration, operation_unit, print_json, print_table, rate
-from gemmgen.core.errors import SpecError
 from gemmgen.core.text import printable
 
 if TYPE_CHECKING:
@@ -31,10 +30,6 @@ def explain_choice(text: str, device: Device, as_json: bool, architecture: Archi
     from gemmgen.dispatch.problems import read_problem
 
     problem = read_problem(text)
-    if problem.for_processor:
-        raise SpecError(
-            f"{problem.text}: choices for processors are timed, not estimated; gemmgen analyze --problem shows the chosen kernel"
-        )
     choice = choose_kernel(problem, device, architecture).choice
     assert choice is not None
     asked = problem.text

@@ -12,12 +12,29 @@ from gemmgen.core.errors import SpecError
 from gemmgen.core.text import did_you_mean
 from gemmgen.dispatch.matcher import matcher_of
 from gemmgen.kernels import GROUPED, PROBLEM_KINDS, PROCESSOR, family
-from gemmgen.kernels.problem_words import plain_word
+from gemmgen.kernels.problem_words import plain_word, unserved
 from gemmgen.kernels.requests import Request
 
 LONGEST = 4096
 """Characters of a problem."""
 _LARGEST = 2**31 - 1
+_KINDS_BY_OTHER_NAMES = {
+    "matmul": "gemm",
+    "mm": "gemm",
+    "linear": "gemm",
+    "bmm": "gemm",
+    "moe": "grouped",
+    "conv": "conv2d",
+    "conv1d": "conv2d",
+    "conv3d": "conv2d",
+    "convolution": "conv2d",
+    "reduce": "reduction",
+    "sum": "reduction",
+    "pointwise": "elementwise",
+    "map": "elementwise",
+    "quantize": "quantise",
+}
+"""Names of operations that people use, and the kind of problem that comes nearest."""
 _SIZE = re.compile(r"(?P<name>[a-z_]+)=(?P<value>[0-9]+)")
 
 
@@ -40,7 +57,11 @@ def read_problem(text: str) -> Problem:
         raise SpecError(f"{shown} is no problem: it has more than {LONGEST} characters")
     if kind not in PROBLEM_KINDS:
         kinds = ", ".join(f"{name}:" for name in PROBLEM_KINDS)
-        raise SpecError(f"{shown} is no problem: it starts with {kind!r}, need one of {kinds}{did_you_mean(kind, PROBLEM_KINDS)}")
+        other = _KINDS_BY_OTHER_NAMES.get(kind.lower())
+        near = did_you_mean(kind, PROBLEM_KINDS) if other is None else f" (did you mean {other}?)"
+        if (reason := unserved(kind)) is not None:
+            near = f"; {reason}"
+        raise SpecError(f"{shown} is no problem: it starts with {kind!r}, need one of {kinds}{near}")
     found = family(PROBLEM_KINDS[kind])
     sizes, words = _sizes_and_words(shown, kind, rest, found.size_names, found.typical_sizes)
     if kind == GROUPED and not any(word.startswith("groups=") for word in words):
@@ -71,6 +92,9 @@ def _sizes_and_words(shown: str, kind: str, rest: str, names: Sequence[str], typ
     if len(numbers) < len(names) or not all(part.isascii() and part.isdecimal() for part in numbers):
         example = f"{kind}:{','.join(map(str, typical))}"
         raise SpecError(f"{shown} is no problem: {kind} needs {len(names)} numbers ({', '.join(names)}), for example {example}")
+    if words and not named and words[0].isdecimal():
+        given = len(names) + sum(word.isdecimal() for word in words)
+        raise SpecError(f"{shown} is no problem: {kind} needs {len(names)} numbers ({', '.join(names)}), got {given}")
     # Ten digits are enough for the largest; thousands are more than Python turns into a number.
     sizes = tuple(int(part) if len(part.lstrip("0")) <= 10 else 10**10 for part in numbers)
     if max(sizes) > _LARGEST or math.prod(max(size, 1) for size in sizes) > 2**62:

@@ -45,9 +45,23 @@ UNSERVED: tuple[tuple[str, str], ...] = (
     ),
     (r"(flash_?)?attention|attn|sdpa", "no kernel fuses the two products of attention; nearest: gemm:...,batch=N for each of them"),
     (
-        r"(nv|mx)?fp4|mxfp[468]|fp6|nvfp4|e2m1|e2m3|e3m2|e8m0|[iuw]?int[24]|[su]4|w4a16|w8a16",
+        r"[iuw]?int4|[su]4|w4a16|w8a16|awq|gptq",
+        "only weights, as B of a product in bf16 or f16, are of 4 bits: gemm:...,bf16,nt,w4g128 or w8g128 (docs/formats.md)",
+    ),
+    (
+        r"(nv|mx)?fp4|mxfp[468]|fp6|nvfp4|e2m1|e2m3|e3m2|e8m0|[iuw]?int2|[su]2",
         "no kernel reads that type; nearest: e4m3, e5m2, s8 or u8 with the words scale_row and scale_column",
     ),
+    (r"f64|s64|s16|u16|u64", "no kernel of this kind computes with that type; nearest: f32, or s8 with results s32"),
+    (r"depth_?wise", "no kernel has a filter for each channel; nearest: groups=N, with at least 32 channels in a group"),
+    (r"(conv_?)?transposed?|deconv(olution)?|backward|dgrad|wgrad", "no kernel computes a transposed convolution or a gradient of one"),
+    (r"winograd|fft", "every convolution is computed as a product (implicit GEMM); leave the word out"),
+    (
+        r"(log)?cum(sum|prod|max|min)|scan|prefix_sum",
+        "no kernel keeps partial results along an axis; nearest: the reduction itself, such as sum",
+    ),
+    (r"top_?k|sort|argsort|median|quantile|kthvalue|mode", "no kernel orders elements; nearest: max, min, argmax or argmin"),
+    (r"var(iance)?|std(dev)?", "variances come with their mean: mean_variance"),
     (r"c64|c128|complex(64|128)?", "no kernel computes complex numbers; nearest: f32"),
     (r"sparse|2:4|csr|bsr", "no kernel skips zeros; nearest: the dense product"),
     (r"dropout", "no kernel draws random numbers; nearest: the product without it"),
@@ -69,12 +83,16 @@ def plain_word(word: str) -> str:
     return _ALIAS.sub(lambda match: ALIASES[match[0]], word.lower())
 
 
+def unserved(word: str) -> str | None:
+    """The reason why no kernel serves a commonly requested word, with the nearest alternative; None for any other word."""
+    return next((reason for pattern, reason in UNSERVED if re.fullmatch(pattern, word.lower())), None)
+
+
 def unknown_word(what: str, word: str, known: Sequence[str], need: str) -> SpecError:
     """The error about a word that ``what``, a kind of problem, does not have; ``known``: words that it has, ``need``: the same as text."""
     shown = printable(word, 60)
-    for pattern, reason in UNSERVED:
-        if re.fullmatch(pattern, word.lower()):
-            return SpecError(f"{what} has no option {shown!r}: {reason}")
+    if (reason := unserved(word)) is not None:
+        return SpecError(f"{what} has no option {shown!r}: {reason}")
     name = word.partition("=")[0]
     close = max(known, key=lambda other: _likeness(name, other), default="")
     near = f" (did you mean {close}?)" if close and _likeness(name, close) > _ALIKE else ""

@@ -105,6 +105,8 @@ def command(
     from gemmgen.perf.analysis.report import on_one_case
     from gemmgen.present.comparison import compare
 
+    if any(text.strip().startswith("cpu:") for text in asked.texts):
+        raise click.UsageError("diff compares kernels of GPUs; gemmgen analyze shows those of processors")
     named = [name for name in (first, second) if name is not None]
     chosen = {file.label: file for file in asked.files(named[:0], device_name, architecture)} if asked.texts else {}
     first, second, *more = [*chosen, *named, None, None]

@@ -66,7 +66,11 @@ def command(
             raise click.UsageError("--size and --set say more about a SPEC; with --problem there is none")
         from gemmgen.cli.choice import explain_choice
         from gemmgen.dispatch.devices import problem_device
+        from gemmgen.dispatch.problems import read_problem
 
+        if read_problem(problem_text).for_processor:
+            _explain_for_processor(problem_text, device_name or architecture, as_json)
+            return
         target = find_architecture(architecture) if architecture else None
         explain_choice(problem_text, find_device(device_name) if device_name else problem_device(target), as_json, target)
         return
@@ -95,6 +99,22 @@ def command(
     sections = [*explained, _launch_section(plan, problem, device), *_proof_sections(plan), _roof_section(plan, problem, device, notes)]
     if as_json:
         print_json(_to_json(plan, problem, device, sections))
+    else:
+        print_sections(plan.name, sections)
+
+
+def _explain_for_processor(problem_text: str, target: str | None, as_json: bool) -> None:
+    """The kernel that this machine's processor gets for a problem. Raises ``GemmgenError``."""
+    from gemmgen.api import choose
+    from gemmgen.present.explanation import explanation_of
+
+    if target is not None:
+        raise click.UsageError("a problem of cpu: is for this machine's processor, without --device and --arch")
+    plan = choose(problem_text).plan
+    chosen = Section("Choice", (("problem", problem_text), ("takes", "the kernel that operations use on this machine for such shapes")))
+    sections = [chosen, *explanation_of(plan.spec.kind).explain(plan)]
+    if as_json:
+        print_json({"name": plan.name, "sections": [{"title": s.title, "lines": [list(line) for line in s.lines]} for s in sections]})
     else:
         print_sections(plan.name, sections)
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, get_args
 import pydantic
 
 from gemmgen.core.elements import ELEMENTS
+from gemmgen.core.errors import SpecError
 from gemmgen.core.formulas import round_up
 from gemmgen.kernels.conv2d.layouts import NEIGHBOURS
 from gemmgen.kernels.conv2d.problem import SIZE_NAMES, complete
@@ -191,6 +192,8 @@ def _inputs(spec: Conv2dSpec, request: Conv2dRequest, known: Mapping[str, int]) 
 def parse_request(sizes: Sequence[int], options: Sequence[str]) -> Conv2dRequest:
     """A request from sizes and words: ``groups=2``, ``dilation=2``, ``s32``, ``nhwc``, ``residual``. Raises ``SpecError``."""
     given = dict(zip(SIZE_NAMES, sizes, strict=True))
+    if given["stride_h"] == 0:
+        raise SpecError("a convolution has stride_h 0, need at least 1")
     fields: dict[str, Any] = {}
     said: dict[str, str] = {}
     given_input: dict[str, Any] = {}

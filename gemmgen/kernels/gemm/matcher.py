@@ -164,7 +164,7 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
             say_once(said, "transposition", option)
             letters = option
         elif _are_types(parts := option.split("_")):
-            say_once(said, "storage", option)
+            say_once(said, "word for types (those of A, B and C together are one, such as f16_f16_f32)", option)
             types = parts if len(parts) == 3 else [option, option]
         elif option in ACTIVATIONS or option in ("bias", "residual"):
             fields = {"op": "bias", "per": "column"} if option == "bias" else ACTIVATIONS.get(option, {"op": option})
@@ -203,6 +203,8 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
         elif option.startswith("groups=") and option[7:].isdecimal() and 0 < int(option[7:]) < 65536:
             say_once(said, "batch", option)
             groups = int(option[7:])
+        elif (counted := re.fullmatch(r"(batch|groups)=(.*)", option)) is not None:
+            raise SpecError(f"a GEMM problem has {counted[1]} {counted[2]!r}, need a number from 1 to 65535")
         else:
             need = f"nn, nt, tn, tt, {', '.join(FACTOR_TYPES)}, f16_f16_f32 (types of A, B and C), aligned, unaligned, batch=N, groups=N, "
             need += "w4g128z (weights of 4 or 8 bits, groups of 32, 64 or 128, zero points), "
