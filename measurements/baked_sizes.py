@@ -2,6 +2,7 @@
 
     python -m measurements.baked_sizes                    on a machine with a GPU: times 12 problems, small, odd and large
     python -m measurements.baked_sizes --verify 30        anywhere: verifies drawn problems on the emulator
+    python -m measurements.baked_sizes --verify 30 --backend gpu --jobs 8        the same on this machine's GPU
 
 Timing takes the kernels that operations launch and makes two copies of each: for all extents and strides but the first extent, and for all.
 The three take turns, in CUDA graphs, as in ``gemmgen bench``. Writes baked_sizes.json and baked_sizes.md beside this file. Drawn problems
@@ -12,10 +13,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import random
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,23 +99,34 @@ def drawn(count: int, device: str) -> Iterator[tuple[str, ChosenKernel, list[str
         yield text, chosen, draw.sample(names, draw.randint(1, len(names)))
 
 
-def verify(count: int, device: str, skip: int = 0) -> int:
-    """Verifies drawn problems on the emulator; the number that are wrong."""
+def _verified(entry: tuple[str, list[str]], device: str, backend: str) -> tuple[str, bool]:
+    """One drawn problem, in words, and whether it is wrong."""
     from gemmgen.api import verify as verified
 
+    text, chosen, names = entry[0], choose(entry[0], device), entry[1]
+    started = time.perf_counter()
+    sizes = {name: chosen.dimensions[name] for name in names}
+    wrong = False
+    try:
+        report = verified(made_for(chosen, names), backend)
+        failed = [result.failure for result in report.results if result.failure]
+        told = f"{len(report.results)} cases, {len(failed)} wrong {' '.join(map(str, failed[:1]))}"
+        wrong = bool(failed) or not report.results
+    except GemmgenError as error:
+        told, wrong = f"refused: {error}", True
+    return f"{text:<40} {sizes}: {told}; {time.perf_counter() - started:.1f} s", wrong
+
+
+def verify(count: int, device: str, backend: str, skip: int = 0, jobs: int = 1) -> int:
+    """Verifies drawn problems, so many processes at a time; the number that are wrong."""
+    entries = [(text, names) for text, _, names in list(drawn(count, device))[skip:]]
     wrong = 0
-    for text, chosen, names in list(drawn(count, device))[skip:]:
-        started = time.perf_counter()
-        sizes = {name: chosen.dimensions[name] for name in names}
-        try:
-            report = verified(made_for(chosen, names), "emulator")
-            failed = [result.failure for result in report.results if result.failure]
-            told = f"{len(report.results)} cases, {len(failed)} wrong {' '.join(map(str, failed[:1]))}"
-            wrong += bool(failed) or not report.results
-        except GemmgenError as error:
-            told, wrong = f"refused: {error}", wrong + 1
-        print(f"{text:<40} {sizes}: {told}; {time.perf_counter() - started:.1f} s", flush=True)
-    print(f"{count} problems, {wrong} wrong")
+    one = partial(_verified, device=device, backend=backend)
+    with multiprocessing.get_context("spawn").Pool(jobs) if jobs > 1 else nullcontext() as pool:
+        for told, is_wrong in pool.imap_unordered(one, entries) if pool is not None else map(one, entries):
+            print(told, flush=True)
+            wrong += is_wrong
+    print(f"{len(entries)} problems on the {backend}, {wrong} wrong")
     return wrong
 
 
@@ -144,15 +159,17 @@ def table(rows: list[Row], device: str) -> str:
 def main() -> None:
     """Verifies or times."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--verify", type=int, metavar="N", help="verify so many drawn problems on the emulator")
+    parser.add_argument("--verify", type=int, metavar="N", help="verify so many drawn problems")
     parser.add_argument("--skip", type=int, default=0, metavar="N", help="with --verify: leave the first out")
     parser.add_argument("--device", default="H200", help="with --verify: the device that kernels are chosen for")
+    parser.add_argument("--backend", default="emulator", choices=("emulator", "gpu"), help="with --verify: where to run")
+    parser.add_argument("--jobs", type=int, default=1, help="with --verify: processes at a time")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seconds", type=float, default=90.0, help="begin no further problem after so long")
     parser.add_argument("--output", type=Path, default=HERE)
     arguments = parser.parse_args()
     if arguments.verify:
-        raise SystemExit(bool(verify(arguments.verify, arguments.device, arguments.skip)))
+        raise SystemExit(bool(verify(arguments.verify, arguments.device, arguments.backend, arguments.skip, arguments.jobs)))
     from gemmgen.runtime.cuda.driver import gpu
 
     started, rows = time.monotonic(), []
