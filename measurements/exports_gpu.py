@@ -1,12 +1,12 @@
-"""A bundle, a torch package and a JAX package of a 7-billion-parameter model's layers, built and called on a GPU.
+"""A bundle, a torch package and a JAX package of a 7-billion-parameter model's layers, and modules, built and called on a GPU.
 
-    python -m measurements.exports_gpu --device H200               on a machine with a GPU, torch, JAX, gcc, g++ and cuda.h
+    python -m measurements.exports_gpu --device H200               on a machine with a GPU, torch, JAX, CuPy, gcc, g++ and cuda.h
     python -m measurements.exports_gpu --folder DIR --build        builds all of them into DIR, anywhere
     python -m measurements.exports_gpu --folder DIR                calls what was built there
 
 Writes all three with ``gemmgen export``, compiles the bundle into a C++ program (exports_gpu.cpp) with g++ and the packages by their own
 setup.py, and compares every layer at sizes within, between and beyond those that kernels were chosen for; derivatives of the packages too.
-Prints a line for each, and exits with 1 if one is wrong.
+Products by modules for CuPy and for Python are compared with CuPy's and torch's. Prints a line for each, and exits with 1 if one is wrong.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ LAYERS = (
 ROWS = (1, 16, 256, 4096)
 CALLED = (1, 2, 16, 37, 256, 1000, 4096)
 PROGRAM = Path(__file__).with_suffix(".cpp")
-PARTS = ("bundle", "torch", "jax")
+PARTS = ("bundle", "torch", "jax", "modules")
+MODULES = ("gemm/v0_naive", "gemm/v1_tiled", "gemm/v3_double_buffer")
+"""Specs of modules, float32 products."""
+SIZES = ((64, 48, 32), (333, 222, 111), (1000, 512, 256))
 
 
 def run(*command: object, **settings: Any) -> None:
@@ -44,7 +47,10 @@ def build(folder: Path, device: str, parts: tuple[str, ...]) -> None:
     """Exports and compiles these parts."""
     problems = folder / "llama.txt"
     problems.write_text("".join(f"gemm:{rows},{layer}\n" for layer in LAYERS for rows in ROWS))
-    for part in parts:
+    for place, spec in enumerate(MODULES if "modules" in parts else ()):
+        for form in ("cupy", "python"):
+            run(sys.executable, "-m", "gemmgen", "export", spec, "--format", form, "-o", folder / f"{form}_{place}.py")
+    for part in (part for part in parts if part != "modules"):
         command = (sys.executable, "-m", "gemmgen", "export", "--problems", problems, "--format", part, "--device", device)
         run(*command, "-o", folder / part)
     include = header_folder()
@@ -58,7 +64,7 @@ def build(folder: Path, device: str, parts: tuple[str, ...]) -> None:
             run(sys.executable, "setup.py", "-q", "build_ext", "--inplace", cwd=folder / part, env=environment)
 
     with ThreadPoolExecutor() as pool:
-        list(pool.map(compiled, parts))
+        list(pool.map(compiled, [part for part in parts if part != "modules"]))
 
 
 def driver_flag() -> str:
@@ -155,6 +161,33 @@ def called_by_jax(folder: Path) -> int:
     return wrong
 
 
+def called_by_modules(folder: Path) -> int:
+    """Products of small integers by modules for CuPy and for Python; how many are not exact."""
+    import cupy
+    import torch
+
+    wrong = 0
+    sys.path.insert(0, str(folder))
+    for place, spec in enumerate(MODULES):
+        by_cupy, by_python = importlib.import_module(f"cupy_{place}"), importlib.import_module(f"python_{place}")
+        launch = next(value for name, value in vars(by_cupy).items() if callable(value) and name.startswith(spec.split("/")[1]))
+        for m, n, k in SIZES:
+            a, b = (cupy.random.randint(-3, 4, shape).astype(cupy.float32) for shape in ((m, k), (k, n)))
+            c = cupy.full((m, n), cupy.nan, cupy.float32)
+            launch(a, b, c)
+            off = not bool((c == a @ b).all())
+            x, y = torch.as_tensor(a, device="cuda"), torch.as_tensor(b, device="cuda")
+            z = torch.full((m, n), float("nan"), device="cuda")
+            by_python.launch(x, y, z, stream=torch.cuda.current_stream())
+            differs = not torch.equal(z, x @ y)
+            print(f"{spec}, {m} x {n} x {k}: CuPy {'WRONG' if off else 'exact'}, Python {'WRONG' if differs else 'exact'}", flush=True)
+            wrong += off + differs
+    return wrong
+
+
+CALLED_BY = {"torch": called_by_torch, "jax": called_by_jax, "modules": called_by_modules}
+
+
 def main() -> None:
     """Builds, calls and compares."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -177,8 +210,8 @@ def main() -> None:
             if part == "bundle":
                 wrong += subprocess.run([folder / "program"]).returncode != 0
             elif len(arguments.parts) == 1:
-                wrong += called_by_torch(folder) if part == "torch" else called_by_jax(folder)
-            else:  # a process each: torch and JAX each keep memory of the device
+                wrong += CALLED_BY[part](folder)
+            else:  # a process each: libraries keep memory of the device
                 command = [sys.executable, "-m", "measurements.exports_gpu", "--folder", folder, "--parts", part]
                 wrong += subprocess.run(list(map(str, command))).returncode != 0
     print(f"{wrong} wrong")
