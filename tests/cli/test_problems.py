@@ -52,13 +52,20 @@ def test_commands_take_a_problem(run: Run) -> None:
     assert "--spec goes with --problem" in run("render", "gemm/v0_naive", "--spec", "x.yaml", code=2).err
 
 
+def test_explain_takes_a_problem_of_a_processor(run: Run) -> None:
+    assert "Micro-kernel" in run("explain", "--problem", "cpu:64,64,64").out
+    assert run("explain", "--problem", "cpu:64,64,64", "--json").json["name"].startswith("cpu_sgemm")
+    assert "without --device" in run("explain", "--problem", "cpu:64,64,64", "--device", "H200", code=2).err
+    assert "diff compares kernels of GPUs" in run("diff", "--problem", "cpu:64,64,64", "gemm/v0_naive", code=2).err
+
+
 def test_a_bench_takes_the_sizes_of_its_problem(run: Run) -> None:
     assert "missing option '--size'" in run("bench", "gemm/v0_naive", code=2).err
 
 
 def test_words_that_no_kernel_serves_are_told_from_misspelt_ones(run: Run) -> None:
     assert "silu(acc) * acc2" in run("render", "--problem", "gemm:64,64,64,swiglu").out
-    assert "no kernel reads that type" in run("render", "--problem", "gemm:64,64,64,int4", code=2).err
+    assert "are of 4 bits: gemm:...,bf16,nt,w4g128" in run("render", "--problem", "gemm:64,64,64,int4", code=2).err
     assert "did you mean silu?" in run("render", "--problem", "gemm:64,64,64,sillu", code=2).err
     assert "did you mean" not in run("render", "--problem", "gemm:64,64,64,xyz", code=2).err
     assert "did you mean square?" in run("render", "--problem", "elementwise:1,1,1,8,sqare", code=2).err

@@ -267,7 +267,10 @@ def test_a_zero_that_leaves_something_to_compute_is_no_hindrance(problem):
         ("gemm:0,64,64", "its result has no element"),
         ("reduction:0,4,4", "its result has no element"),
         ("conv2d:1,64,2,2,64,3,3,1,0", "its result has no element"),
-        ("gemm:64,64,64,f16,bf16", "a problem has one storage, got f16 and bf16"),
+        (
+            "gemm:64,64,64,f16,bf16",
+            "a problem has one word for types (those of A, B and C together are one, such as f16_f16_f32), got f16 and bf16",
+        ),
         ("gemm:64,64,64,nn,nt", "one transposition, got nn and nt"),
         ("reduction:8,8,8,sum,max", "one operation, got sum and max"),
         ("reduction:8,8,8,aligned,unaligned", "one alignment"),
