@@ -7,7 +7,8 @@ processor time allow; after the first, cases of more than 2^24 steps are left ou
 the others are compiled to PTX. A journal, build/random_specs.jsonl unless told, has a line for each spec; the same command goes on where
 it was stopped, --hours ends it in time, and --first begins elsewhere, for parts on several machines, whose journals --merge puts
 together. The result is written beside this file: how many were accepted, verified, refused for their size, or cut off, and every failure
-with its spec; under "before", runs whose journals are gone. --again runs the failures of the result on all their cases, and writes what
+with its spec; under "before", runs whose journals are gone. With --backend gpu every kernel is planned for that device, assembled and run
+there; --compile fills the cache of binaries for such a run. --again runs the failures of the result on all their cases, and writes what
 became of each under "again".
 """
 
@@ -25,6 +26,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +58,9 @@ CASE_SECONDS = 1.0
 MOST_WORK = 1 << 24
 """Of a case that is not the smallest of its spec."""
 
+GPU_SECONDS = 10.0
+"""For one run on a GPU."""
+
 Entry = dict[str, Any]
 
 
@@ -80,61 +86,88 @@ def ordered(cases: list[Case], number: int) -> list[Case]:
     return [smallest, *others]
 
 
-def compiled(plan: InstancePlan, assemble: bool) -> tuple[Any, Backend]:
-    """The binary of a plan and what runs it; unless ``assemble``, a kernel for GPUs is compiled no further than PTX, which is what the
-    emulator runs."""
-    if not isinstance(plan, KernelPlan):
-        return compile_host_plan(plan), NativeBackend()
+def on_emulator(plan: KernelPlan, assemble: bool) -> Binary:
+    """The binary of a plan; unless ``assemble``, compiled no further than PTX, which is what the emulator runs."""
     if assemble:
-        return compile_plan(plan), EmulatorBackend()
+        return compile_plan(plan)
     source, options = gemmgen.render(plan), COMPILE_OPTIONS
     code = compile_file(source.text, path=f"/{source.file_name}", architecture=plan.architecture.name, options=options)
-    return Binary(code.ptx, b"", plan.architecture.name, options, nvrtc_version(), "", "", {}), EmulatorBackend()
+    return Binary(code.ptx, b"", plan.architecture.name, options, nvrtc_version(), "", "", {})
 
 
-def trial(number: int, seed: int, case_seconds: float = CASE_SECONDS, assembled: int = 1) -> Entry:
+@dataclass
+class Way:
+    """The work on each spec: how long, on what, and how much of it."""
+
+    seed: int
+    case_seconds: float = CASE_SECONDS
+    assembled: int = 1
+    """One spec in so many is assembled to machine code."""
+    seconds: int = SECONDS
+    gpu: Backend | None = None
+    """Runs the kernels for GPUs; None for the emulator."""
+    architecture: str | None = None
+    """Instead of the specs' own, for kernels for GPUs."""
+    compile_only: bool = False
+
+    def plan(self, spec: dict[str, Any]) -> InstancePlan:
+        """The plan of a spec. Raises ``GemmgenError`` if it is refused."""
+        return gemmgen.plan(spec, None if spec["kind"] == "cpu_gemm" else self.architecture)
+
+    def accepted(self, spec: dict[str, Any]) -> bool:
+        """True if a spec becomes a plan."""
+        try:
+            self.plan(spec)
+        except GemmgenError:
+            return False
+        return True
+
+    def compiled(self, plan: InstancePlan, number: int) -> tuple[Any, Backend]:
+        """The binary of a plan and what runs it."""
+        if not isinstance(plan, KernelPlan):
+            return compile_host_plan(plan), NativeBackend()
+        if self.architecture:
+            return compile_plan(plan), self.gpu or EmulatorBackend()
+        return on_emulator(plan, number % self.assembled == 0), EmulatorBackend()
+
+
+def trial(number: int, way: Way) -> Entry:
     """Outcome of one spec; each has a seed of its own, so that any of them can be made again."""
-    return tried(SpecMaker(seed * 1_000_000 + number, hostility=0.0, moderate=True).spread(accepted), number, case_seconds, assembled)
+    return tried(SpecMaker(way.seed * 1_000_000 + number, hostility=0.0, moderate=True).spread(way.accepted), number, way)
 
 
-def accepted(spec: dict[str, Any]) -> bool:
-    """True if a spec becomes a plan."""
-    try:
-        gemmgen.plan(spec)
-    except GemmgenError:
-        return False
-    return True
-
-
-def tried(spec: dict[str, Any], number: int, case_seconds: float, assembled: int, seconds: int = SECONDS) -> Entry:
+def tried(spec: dict[str, Any], number: int, way: Way) -> Entry:
     """Outcome of a spec, in a word."""
     started, elements, done, cases = time.process_time(), 0, 0, []
 
     def ended(outcome: str, **more: Any) -> Entry:
         spent = round(time.process_time() - started, 2)
-        about = {"kind": spec["kind"], "mechanism": mechanism(spec), "architecture": spec.get("architecture", "")}
+        about = {"kind": spec["kind"], "mechanism": mechanism(spec), "architecture": way.architecture or spec.get("architecture", "")}
         about["formula"] = isinstance(spec.get("operations", spec.get("epilogue")), dict)
-        return {"number": number, "sources": sources_digest(), **about, "outcome": outcome, "seconds": spent, **more}
+        about["backend"] = "native" if spec["kind"] == "cpu_gemm" else way.gpu.name if way.gpu else "emulator"
+        return {"number": number, "seed": way.seed, "sources": sources_digest(), **about, "outcome": outcome, "seconds": spent, **more}
 
     def cut_off(*_: Any) -> None:
         raise CutOffError
 
     signal.signal(signal.SIGPROF, cut_off)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_PROF, way.seconds)
     try:
         try:
-            plan = gemmgen.plan(spec)
+            plan = way.plan(spec)
         except GemmgenError:
             return ended("rejected")
         cases = oracle_of(plan.spec.kind).cases(plan)
         if not cases:
             return ended("no case")
-        if isinstance(plan.architecture, CpuArchitecture) and not runs_here(plan.architecture):
+        if isinstance(plan.architecture, CpuArchitecture) and (way.architecture or not runs_here(plan.architecture)):
             return ended("for another processor")
-        binary, backend = compiled(plan, number % assembled == 0)
+        binary, backend = way.compiled(plan, number)
+        if way.compile_only:
+            return ended("compiled")
         begun = time.process_time()
         for case in ordered(cases, number):
-            if done and time.process_time() - begun > case_seconds:
+            if done and time.process_time() - begun > way.case_seconds:
                 break
             result = verify_case(plan, binary, backend, case)
             if not result.passed:
@@ -156,25 +189,35 @@ def tried(spec: dict[str, Any], number: int, case_seconds: float, assembled: int
 class Trials:
     """Tries a spec in a process of its own, and writes down at once what became of it."""
 
-    def __init__(self, journal: Path, seed: int, case_seconds: float, assembled: int, end: float) -> None:
-        self.journal, self.seed, self.case_seconds, self.assembled, self.end = journal, seed, case_seconds, assembled, end
+    def __init__(self, journal: Path, way: Way, end: float, gpu: bool = False) -> None:
+        self.journal, self.way, self.end, self.gpu = journal, way, end, gpu
 
     def __call__(self, number: int) -> Entry | None:
         if time.time() > self.end:
             return None
-        entry = trial(number, self.seed, self.case_seconds, self.assembled)
+        if self.gpu and not self.way.gpu:
+            self.way.gpu = _gpu()
+        entry = trial(number, self.way)
         with self.journal.open("ab", buffering=0) as journal:  # one write, which others do not come between
             journal.write(json.dumps(entry).encode() + b"\n")
         return entry
 
 
-def read(journal: Path) -> dict[int, Entry]:
+@cache
+def _gpu() -> Backend:
+    """The GPU of this process."""
+    from gemmgen.runtime.cuda.backend import GpuBackend
+
+    return GpuBackend(time_limit=GPU_SECONDS)
+
+
+def read(journal: Path) -> dict[tuple[int, int], Entry]:
     """The trials so far; a line that a kill cut off does not count."""
     found = {}
     for line in journal.read_text().splitlines() if journal.exists() else ():
         try:
             entry = json.loads(line)
-            found[entry["number"]] = entry
+            found[entry.get("seed", 0), entry["number"]] = entry
         except ValueError:
             continue
     return found
@@ -196,15 +239,17 @@ def commit() -> str:
     return subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def summary(entries: list[Entry], seed: int, wanted: int, where: dict[str, str]) -> dict[str, Any]:
+def summary(entries: list[Entry], wanted: int, where: dict[str, str]) -> dict[str, Any]:
     """The figures, and every failure; ``where`` says on which machine and at which commit."""
     accepted = [entry for entry in entries if entry["outcome"] != "rejected"]
     verified = [entry for entry in entries if entry["outcome"] == "verified"]
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         **where,
-        "seed": seed,
-        "numbers": ranges([entry["number"] for entry in entries]),
+        "numbers_by_seed": {
+            str(seed): ranges([entry["number"] for entry in entries if entry["seed"] == seed])
+            for seed in sorted({entry["seed"] for entry in entries})
+        },
         "sources": dict(Counter(entry["sources"] for entry in entries)),
         "specs_wanted": wanted,
         "specs_made": len(entries),
@@ -219,6 +264,7 @@ def summary(entries: list[Entry], seed: int, wanted: int, where: dict[str, str])
         "cases": sum(entry.get("cases", 0) for entry in entries),
         "cases_of_these_specs": sum(entry.get("of", 0) for entry in entries),
         "elements": sum(entry.get("elements", 0) for entry in entries),
+        "verified_by_backend": dict(sorted(Counter(entry.get("backend", "emulator") for entry in verified).items())),
         "core_hours": round(sum(entry["seconds"] for entry in entries) / 3600, 3),
         "failures": [entry for entry in entries if entry["outcome"].isupper()],
     }
@@ -228,7 +274,7 @@ def run_failures_again(result: Path) -> None:
     """Runs every failure of a result on all its cases, and writes down what became of it."""
     found = json.loads(result.read_text())
     for failure in found["failures"]:
-        again = tried(failure["spec"], failure["number"], case_seconds=math.inf, assembled=1, seconds=600)
+        again = tried(failure["spec"], failure["number"], Way(failure["seed"], math.inf, seconds=600))
         kept = ("outcome", "cases", "of", "elements", "sources", "failure")
         failure["again"] = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "commit": commit()}
         failure["again"] |= {name: again[name] for name in kept if name in again}
@@ -245,6 +291,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=CASE_SECONDS, help="of processor time for the cases of a spec")
     parser.add_argument("--assembled", type=int, default=1, help="one spec in so many is assembled to machine code")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--backend", choices=("emulator", "gpu"), default="emulator", help="runs the kernels for GPUs")
+    parser.add_argument("--arch", default="sm_90a", help="of the GPU")
+    parser.add_argument("--compile", action="store_true", help="run nothing, fill the cache of binaries for a run on a GPU")
     parser.add_argument("--hours", type=float, default=1e6)
     parser.add_argument("--journal", type=Path, default=ROOT / "build" / "random_specs.jsonl")
     parser.add_argument("--merge", type=Path, nargs="*", help="journals that are put together; nothing is run")
@@ -256,20 +305,22 @@ def main() -> None:
         return
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     given.journal.parent.mkdir(parents=True, exist_ok=True)
-    known: dict[int, Entry] = {}
+    known: dict[tuple[int, int], Entry] = {}
     for journal in [given.journal] if given.merge is None else given.merge:
         known |= read(journal)
     if given.merge is None:
-        numbers = [number for number in range(given.first, given.first + given.count) if number not in known]
-        run = Trials(given.journal, given.seed, given.seconds, given.assembled, time.time() + given.hours * 3600)
+        numbers = [number for number in range(given.first, given.first + given.count) if (given.seed, number) not in known]
+        on_gpu = given.backend == "gpu"
+        way = Way(given.seed, given.seconds, given.assembled, architecture=given.arch if on_gpu else None, compile_only=given.compile)
+        run = Trials(given.journal, way, time.time() + given.hours * 3600, on_gpu and not given.compile)
         with multiprocessing.get_context("spawn").Pool(given.jobs, maxtasksperchild=200) as pool:
             for entry in pool.imap_unordered(run, numbers):
                 if entry is not None:
-                    known[entry["number"]] = entry
+                    known[given.seed, entry["number"]] = entry
     where = {"commit": commit(), "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"}
     if given.merge is not None:  # of several runs, each with a machine and a commit of its own
         where = {"journals": str(len(given.merge))}
-    result = summary([known[number] for number in sorted(known)], given.seed, given.count, where)
+    result = summary([known[key] for key in sorted(known)], given.count, where)
     result["before"] = json.loads(given.result.read_text()).get("before", []) if given.result.exists() else []
     write_atomically(given.result, json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))

@@ -53,7 +53,7 @@ _LARGE_ONE_IN = 10
 """One number in so many is as large as the schema allows, where moderate ones are asked for."""
 _MODERATE = 512
 _FORMULA_ONE_IN = 4
-_SHARES = {"gemm": 55, "reduction": 20, "conv2d": 13, "elementwise": 5, "cpu_gemm": 7}
+_SHARES = {"gemm": 54, "reduction": 19, "conv2d": 12, "elementwise": 5, "cpu_gemm": 6, "quantise": 4}
 """Percentages in which the kinds are drawn."""
 _SIZES = (
     "m",
@@ -97,7 +97,7 @@ def mechanism(spec: dict[str, Any]) -> str:
     found = [way.get("strategy") or way.get("name") for way in ways if isinstance(way, dict)]
     arithmetic = spec.get("arithmetic") or {}
     words = [spec["kind"], *(str(word) for word in found if word)]
-    marks = ["block scales"] if spec.get("scales") else []
+    marks = ["block scales"] if spec.get("scales") and spec["kind"] == "gemm" else []
     marks += ["split precision"] if isinstance(arithmetic, dict) and arithmetic.get("f32_by") else []
     marks += [str(spec["batch"])] if isinstance(spec.get("batch"), str) and spec["batch"] != "none" else []
     return ", ".join([" ".join(words), *marks])
@@ -143,12 +143,12 @@ class SpecMaker:
         return self._changed(copy.deepcopy(self._shipped[self.rng.choice(sorted(self._shipped))]), changes)
 
     def spread(self, accepted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """A varied spec of a mechanism drawn from all alike of its kind, one in four with a drawn formula as its epilogue. Three in four
-        are made small: their sizes are halved as long as ``accepted`` takes the result."""
+        """A varied spec of a mechanism drawn from all alike of its kind, one in four with a drawn formula as its epilogue if its kind takes
+        one. Three in four are made small: their sizes are halved as long as ``accepted`` takes the result."""
         (kind,) = self.rng.choices(list(_SHARES), list(_SHARES.values()))
         alike = _mechanisms()[kind]
         spec = copy.deepcopy(self._shipped[self.rng.choice(alike[self.rng.choice(sorted(alike))])])
-        if self.rng.randrange(_FORMULA_ONE_IN) == 0:
+        if spec["kind"] in AXES and self.rng.randrange(_FORMULA_ONE_IN) == 0:
             field = "operations" if spec["kind"] == "elementwise" else "epilogue"
             spec[field] = drawn(self.rng, AXES[spec["kind"]], spec["kind"] == "gemm")
         if self.rng.randrange(4):
