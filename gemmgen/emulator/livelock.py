@@ -5,7 +5,8 @@ is needed for that, since hardware would have started them anyway. If there are 
 an error, and must be certain: a lane that returns to an instruction with the same registers returns there forever if no memory has
 changed in between.
 
-Threads in a loop without an exit, or in one that only counts and would count beyond the limit of steps, are not waited for either.
+Threads in a loop without an exit, in one that only counts and would count beyond the limit of steps, or in one whose registers are as they
+were, are not waited for either.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from gemmgen.emulator.memory import GLOBAL_BASE, UNIT_BYTES, Access, BankedSpace
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import Instruction, registers_of
 from gemmgen.emulator.registers import RegisterFile
+from gemmgen.emulator.repeated_turns import Trail
 from gemmgen.emulator.schedule import BLOCKED
 
 _SOON = 256
@@ -32,6 +34,8 @@ _SOON = 256
 _FIRST_PROBE = 1024
 _ENDLESS = 10_000
 """Steps between looks for threads in loops that do not end: other findings in such a loop come first."""
+_FOLLOWED = 8
+"""A thread is followed after 10,000 steps, 20,000, 40,000 and so on, each time for this fraction of the steps so far."""
 _MOST_COUNTERS = 4096
 """Different counters of a loop that are looked at."""
 _GROWTH = 4
@@ -57,6 +61,16 @@ class Wave(Protocol):
         """Puts the next blocks of the grid at the places of blocks that have ended; False if there are none."""
 
 
+def _begin(spaces: Spaces, observer: Observer) -> None:
+    """Lets an observer see what happens from here on."""
+    spaces.watch([*spaces.shared.observers, observer])
+
+
+def _end(spaces: Spaces, observer: Observer) -> None:
+    """Tells an observer nothing more."""
+    spaces.watch([other for other in spaces.shared.observers if other is not observer])
+
+
 class Watch:
     """Decides what to do about a wave whose lanes only spin."""
 
@@ -67,6 +81,9 @@ class Watch:
         self._endless = np.array([block.endless for block in machine.program.blocks])
         self._counted: tuple[CountedLoop, ...] | None = None
         self._endless_at = _ENDLESS
+        self._follow_at = _ENDLESS
+        self._followed_from = 0
+        self._trail: Trail | None = None
         self._probe: Probe | None = None
         self._probe_after = _FIRST_PROBE
         self._probe_until = 0
@@ -74,7 +91,7 @@ class Watch:
     @property
     def attention(self) -> int:
         """The step at which `attend` is to be called."""
-        return min(self._calm_at, self._endless_at)
+        return min(self._calm_at, self._endless_at, self._follow_at)
 
     def attend(self, steps: int, moved: int) -> bool:
         """After so many steps, the last of which that did not spin was `moved`: starts the next blocks of the grid (then
@@ -83,7 +100,22 @@ class Watch:
             self._endless_at = steps + _ENDLESS
             self._look_for_endless()
             self._look_for_long_counts(self._step_limit - steps)
+        if steps >= self._follow_at:
+            self._follow(steps)
         return steps >= self._calm_at and self._attend_calm(steps, moved)
+
+    def _follow(self, steps: int) -> None:
+        """Begins to follow a thread, the one furthest behind, or ends it."""
+        machine = self.machine
+        if self._trail is not None:
+            _end(machine.spaces, self._trail)
+            self._trail = None
+            self._follow_at = max(2 * self._followed_from, steps)
+            return
+        self._followed_from = steps
+        self._follow_at = steps + steps // _FOLLOWED
+        self._trail = Trail(machine.program.blocks, machine.registers, machine.geometry, int(np.argmin(machine.state.key)))
+        _begin(machine.spaces, self._trail)
 
     def _look_for_endless(self) -> None:
         """Raises Deadlock if threads are at a place from which no path leads to their end."""
@@ -197,12 +229,11 @@ class Probe(Observer):
             name, row = machine.registers.place(register)
             self._rows += [arrays[name][row + part] for part in range(2 if name == "b128" else 1)]
         self._weights = np.random.default_rng(0).integers(1 << 63, size=len(self._rows), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-        self._watched = machine.spaces.shared.observers
-        machine.spaces.watch([*self._watched, self])
+        _begin(machine.spaces, self)
 
     def leave(self) -> None:
         """Stops watching."""
-        self.machine.spaces.watch(self._watched)
+        _end(self.machine.spaces, self)
 
     def block_started(self, block: BasicBlock, lanes: Lanes | None) -> None:
         if self.refuted:
