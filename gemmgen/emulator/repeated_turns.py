@@ -17,7 +17,7 @@ from gemmgen.emulator.data_flow import written_by
 from gemmgen.emulator.errors import Deadlock
 from gemmgen.emulator.geometry import Geometry, Lanes
 from gemmgen.emulator.memory import Observer
-from gemmgen.emulator.program import register_class
+from gemmgen.emulator.program import FRAME, register_class
 from gemmgen.emulator.ptx.syntax import Instruction, Register, Special, registers_of
 from gemmgen.emulator.registers import RegisterFile
 
@@ -41,6 +41,8 @@ def deciding_registers(blocks: Sequence[BasicBlock]) -> frozenset[Register] | No
     wanted = {end.guard for end in ends if end.guard is not None}
     wanted |= {register for end in ends if end.opcode == "brx" for register in registers_of(end.operands[0])}
     body = [inst for block in blocks for inst in block.body]
+    if any(inst.opcode == FRAME for inst in body):  # a recursion's stack is no register
+        return None
     writers: dict[str, list[Instruction]] = {}
     for inst in body:
         for name in written_by(inst):

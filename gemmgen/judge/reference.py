@@ -35,10 +35,13 @@ Arrays = dict[str, npt.NDArray[Any]]
 _CHILD = """
 import importlib.util, io, json, resource, sys
 import numpy as np
+def lower(kind, soft, hard):
+    most = resource.getrlimit(kind)[1]
+    resource.setrlimit(kind, (soft, hard) if most == resource.RLIM_INFINITY else (min(soft, most), min(hard, most)))
 seconds, memory = int(sys.argv[3]), int(sys.argv[4])
-resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
-resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))
+lower(resource.RLIMIT_CPU, seconds, seconds + 1)
+lower(resource.RLIMIT_AS, memory, memory)
+lower(resource.RLIMIT_FSIZE, 1 << 30, 1 << 30)
 spec = importlib.util.spec_from_file_location("reference", sys.argv[1])
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from gemmgen.core.errors import EnvironmentMissing
+from gemmgen.core.process_limits import lower
 from gemmgen.sweep.records import Stage, SweepError
 
 
@@ -61,7 +62,7 @@ def _limit_harm(memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory_bytes:
         # The limit on data, not on addresses: of those a CUDA context reserves far more than there is memory.
-        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+        lower(resource.RLIMIT_DATA, memory_bytes, memory_bytes)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("800")
 

@@ -25,13 +25,17 @@ ENDING = {
         while (i >> 16 != 7 && c < 30000) { i = i * 1664525u + 1013904223u; ++c; }
         y[t] = c;""",
     "a count in memory": "x[t] = 0; while (x[t] < 12000) x[t] = x[t] + 1; y[t] = x[t];",
+    "a recursion": "y[t] = fib(14);",
     "a count in shared memory": "__shared__ int c[64]; c[t] = 0; do c[t] += 1; while (c[t] < 12000); y[t] = c[t];",
 }  # fmt: skip
 
 
+RECURSION = "__device__ int fib(int n) { return n < 2 ? n : fib(n - 1) + fib(n - 2); }"
+
+
 def run(body: str) -> np.ndarray:
     x, y = np.arange(N, dtype=np.float32), np.zeros(N, np.float32)
-    source = f'extern "C" __global__ void k(float* x, float* y, int n) {{ int t = threadIdx.x; {body} }}'
+    source = f'{RECURSION} extern "C" __global__ void k(float* x, float* y, int n) {{ int t = threadIdx.x; {body} }}'
     run_cuda(source, "k", 1, N, [x, y, N])
     return y
 

@@ -1,13 +1,15 @@
-"""Mutants of CUDA and launch files, each given to a command in a process with limits: python mutated_files.py --count 2000.
+"""Mutants of files of strangers, each given to a command in a process with limits: python mutated_files.py --count 2000.
 
-A mutant has one slip that a compiler may take, or one to four changes: tokens dropped, doubled, swapped, replaced by hostile ones, or the
-rest cut off. Prints a line of JSON
-for each mutant that ended in anything but a message within its limits of memory and processor time, then the counts.
+The files are the CUDA programs of the tests, launch files, tasks, profiles and lists of problems. A mutant has one slip that a compiler may
+take, or one to four changes: tokens dropped, doubled, swapped, replaced by hostile ones, or the rest cut off. Kernels run for at most
+100,000 steps, unless --whole is given. Prints a line of JSON for each mutant that ended in anything but a verdict or a message within its
+limits of memory and processor time, then the counts. With --journal, a line for each is kept, and the same command goes on after them.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import random
@@ -17,11 +19,28 @@ import signal
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = ROOT / "tests"
+sys.path.insert(0, str(TESTS))
+sys.path.insert(0, str(ROOT))
+
+from gemmgen.emulator import launch  # noqa: E402
 
 MEMORY = 6 << 30
 SECONDS = 20
 """Of processor time."""
+WALL_SECONDS = 300
+"""For one that waits for something, on a machine that is busy."""
+STEPS = 100_000
+"""Of a wave of a kernel; the emulator's own limit bounds its time too, but at a hundred times as much."""
 SUM = """
 __global__ void k(const float* x, float* y, int n)
 {
@@ -87,11 +106,10 @@ def slipped(text: str, rng: random.Random) -> str:
         case 1:
             lines.insert(at, lines[at])
         case 2:
-            numbers = list(re.finditer(r"\b\d+\b", text))
-            found = rng.choice(numbers)
+            found = rng.choice(list(re.finditer(r"\b\d+\b", text)))
             return text[: found.start()] + rng.choice(NUMBERS) + text[found.end() :]
         case _:
-            found = rng.choice(list(re.finditer(r"[-+*/<>%&]=?", text)))
+            found = rng.choice(list(re.finditer(r"[-+*/<>%&=:,]=?", text)))
             return text[: found.start()] + rng.choice(OPERATORS) + text[found.end() :]
     return "\n".join(lines)
 
@@ -120,18 +138,105 @@ def mutant(text: str, rng: random.Random) -> str:
     return "".join(pieces)
 
 
+PROBLEMS = """# problems of a model
+gemm:512,512,512,tn,bf16 count=24 us=120.5
+gemm:1,4096,4096,bias count=3
+reduction:64,4096,1,max count=7 us=0.25
+elementwise:1,1,1,65536,relu count=12
+"""
+PROFILE = """{"traceEvents": [
+{"ph": "X", "name": "aten::mm", "dur": 12.5, "args": {"Input Dims": [[64, 32], [32, 16]], "Input type": ["float", "float"], "Input Strides": [[32, 1], [1, 32]]}},
+{"ph": "X", "name": "aten::sum", "dur": 3, "args": {"Input Dims": [[64, 32], []], "Input type": ["c10::Half", ""], "Concrete Inputs": ["", "[1]"]}},
+{"ph": "X", "name": "aten::relu", "dur": 1, "args": {"Input Dims": [[7, 5, 3]], "Input type": ["c10::BFloat16"]}}
+]}"""  # noqa: E501
+
+
+@cache
+def kernels() -> list[tuple[str, list[str]]]:
+    """CUDA sources, and arguments of a launch: of the tests' programs their own if a command line can give them, else some."""
+    from sanitizer.more_programs import add  # noqa: F401  (adds its programs to the others)
+    from sanitizer.programs import PROGRAMS
+
+    found = [(SUM, list(ARGUMENTS)), (PRINTS, list(ARGUMENTS))]
+    found += [(path.read_text(), list(ARGUMENTS)) for path in sorted(TESTS.rglob("*.cu"))]
+    for program in PROGRAMS:
+        try:
+            given = [_argument(one) for one in program.given(np.random.default_rng(1))]
+        except (TypeError, ValueError):
+            found.append((program.source, list(ARGUMENTS)))
+            continue
+        size = [("--grid", program.grid), ("--block", program.block), ("--shared", program.shared or None), ("--cluster", program.cluster)]
+        size += [("--arch", program.architecture)]
+        words = [(name, ",".join(map(str, value)) if isinstance(value, tuple) else str(value)) for name, value in size if value]
+        found.append((program.source, [word for pair in [*words, *[("--arg", text) for text in given]] for word in pair]))
+    return found
+
+
+def _argument(value: Any) -> str:
+    """An argument of a program as ``--arg`` takes one. Raises ``TypeError`` for other kinds."""
+    names = {"f": "f", "i": "i", "u": "u"}
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in names:
+        name = f"{names[value.dtype.kind]}{8 * value.dtype.itemsize}"
+        return f"{name}[{max(value.size, 1)}]=range" if isinstance(value, np.ndarray) else f"{name}={value}"
+    if isinstance(value, int | float):
+        return f"i32={value}" if isinstance(value, int) else f"f32={value}"
+    raise TypeError(type(value).__name__)
+
+
+def _judge(rng: random.Random, folder: Path) -> list[str]:
+    from judge.corpus import exploits, honest
+
+    candidate = rng.choice([*exploits(), *honest()])
+    task = yaml.safe_dump(candidate.task)
+    in_task = rng.random() < 0.3
+    (folder / "a.cu").write_text(candidate.source if in_task else mutant(candidate.source, rng))
+    (folder / "task.yaml").write_text(mutant(task, rng) if in_task else task)
+    reference = f"{TESTS / 'judge' / 'references.py'}:{candidate.function}"
+    return ["judge", "a.cu", "--task", "task.yaml", "--reference", reference, "--shapes", candidate.shape]
+
+
+def _prove(rng: random.Random, folder: Path) -> list[str]:
+    from proof.kernels import SAMPLES
+
+    if rng.random() < 0.3:
+        (folder / "a.cu").write_text(mutant(SUM, rng))
+        return ["prove", "a.cu", *PROVE]
+    sample = rng.choice(list(SAMPLES.values()))
+    (folder / "a.cu").write_text(mutant(sample.source, rng))
+    words = ["--seconds", "5", "--block", str(sample.threads), "--grid", sample.grid]
+    for array in sample.arrays:
+        role = "in" if str(array.role) == "input" else "out"
+        shape = ", ".join(extent.text for extent in array.shape)
+        words += ["--array", f"{array.name}={role} f32[{shape}{': ' + ', '.join(one.text for one in array.strides)}]"]
+    return ["prove", "a.cu", *words, *[word for text in sample.constraints for word in ("--expects", text)]]
+
+
 def command_of(way: str, rng: random.Random, folder: Path) -> list[str]:
     """A command on a mutant, whose files lie in ``folder``."""
-    source = rng.choice((SUM, PRINTS))
-    if way == "launch file":
-        (folder / "a.cu").write_text(source)
-        (folder / "run.yaml").write_text(mutant(LAUNCHES, rng))
-        return ["emulate", "a.cu", "--launches", "run.yaml"]
+    match way:
+        case "launch file":
+            (folder / "a.cu").write_text(rng.choice((SUM, PRINTS)))
+            (folder / "run.yaml").write_text(mutant(LAUNCHES, rng))
+            return ["emulate", "a.cu", "--launches", "run.yaml"]
+        case "prove":
+            return _prove(rng, folder)
+        case "judge":
+            return _judge(rng, folder)
+        case "problems":
+            (folder / "problems.txt").write_text(mutant(PROBLEMS, rng))
+            return ["plan-model", "problems.txt", "--device", "H200"]
+        case "trace":
+            (folder / "trace.json").write_text(mutant(PROFILE, rng))
+            return ["trace", "trace.json"]
+        case "run":
+            (folder / "a.cu").write_text(mutant(rng.choice(sorted(TESTS.rglob("*.cu"))).read_text(), rng))
+            return ["run", "--seconds", "10", "a.cu"]
+    source, arguments = rng.choice(kernels())
     (folder / "a.cu").write_text(mutant(source, rng))
-    return ["emulate", "a.cu", *ARGUMENTS] if way == "emulate" else ["prove", "a.cu", *PROVE]
+    return ["emulate", "a.cu", "--jobs", "1", *arguments]
 
 
-def ended(command: list[str], folder: Path) -> tuple[str, float, str]:
+def ended(command: list[str], folder: Path, whole: bool) -> tuple[str, float, str]:
     """The outcome of a command, the processor time that it took, and the end of what it wrote to its errors."""
     output = folder / "output"
     child = os.fork()
@@ -145,6 +250,9 @@ def ended(command: list[str], folder: Path) -> tuple[str, float, str]:
         os.dup2(written, 1)
         os.dup2(written, 2)
         os.setsid()
+        signal.alarm(WALL_SECONDS)
+        if not whole:
+            launch.STEP_LIMIT = STEPS
         sys.argv = ["gemmgen", *command]
         from gemmgen.__main__ import main
 
@@ -166,13 +274,39 @@ def ended(command: list[str], folder: Path) -> tuple[str, float, str]:
     text = output.read_bytes().decode(errors="replace") if output.exists() else ""
     if os.WIFSIGNALED(status):
         name = signal.Signals(os.WTERMSIG(status)).name
-        return ("out of time" if name in ("SIGXCPU", "SIGKILL") else f"killed by {name}"), spent, text[-500:]
+        ends = {"SIGXCPU": "out of time", "SIGKILL": "out of time", "SIGALRM": "waits"}
+        return ends.get(name, f"killed by {name}"), spent, text[-500:]
     code = os.WEXITSTATUS(status)
     if "Traceback (most recent call last)" in text or code not in (0, 1, 2):
         return "traceback", spent, text[-1500:]
     if "\x1b[2J" in text:
         return "raw text", spent, text[-500:]
-    return f"exit {code}", spent, ""
+    return f"exit {code}", spent, text[:100] if code == 2 else ""
+
+
+IMPORTED = (
+    *("gemmgen.cli", "gemmgen.cli.commands.emulate", "gemmgen.cli.commands.prove", "gemmgen.cli.commands.judge", "gemmgen.judge.referee"),
+    *("gemmgen.cli.commands.plan_model", "gemmgen.cli.commands.trace", "gemmgen.sanitizer.launches", "gemmgen.sanitizer.front_end"),
+    *("gemmgen.dispatch.selection", "gemmgen.proof.prover", "gemmgen.emulator.machine", "gemmgen.emulator.hazards", "cuda.bindings.nvrtc"),
+    *("rich.table", "pygments", "z3"),
+)
+"""Imported once, before the children."""
+WAYS = ("emulate", "launch file", "emulate", "prove", "emulate", "judge", "problems", "trace")
+
+
+def tried(number: int, seed: int, ways: Sequence[str], whole: bool) -> dict[str, Any]:
+    """The outcome of one mutant; with its files if it did not end as it should."""
+    rng = random.Random(seed * 1_000_000 + number)
+    way = ways[number % len(ways)]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        command = command_of(way, rng, folder)
+        outcome, seconds, text = ended(command, folder, whole)
+        about = {"number": number, "way": way, "outcome": outcome, "seconds": round(seconds, 2)}
+        if outcome.startswith("exit"):
+            return {**about, "text": text}
+        files = {path.name: path.read_text(errors="replace")[:4000] for path in folder.iterdir() if path.name != "output"}
+        return {**about, "text": text, "command": command, "files": files}
 
 
 def main() -> None:
@@ -181,25 +315,26 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, default=46)
-    parser.add_argument("--ways", nargs="*", default=["emulate", "launch file", "prove"])
+    parser.add_argument("--ways", nargs="*", default=WAYS)
+    parser.add_argument("--whole", action="store_true", help="kernels run as long as the emulator lets them")
+    parser.add_argument("--journal", type=Path)
     given = parser.parse_args()
-    import gemmgen.cli  # noqa: F401  (imported once, before the children)
-
-    counts: Counter[str] = Counter()
-    slowest = (0.0, "")
+    for module in IMPORTED:
+        importlib.import_module(module)
+    known = {}
+    if given.journal and given.journal.exists():
+        known = {entry["number"]: entry for entry in map(json.loads, given.journal.read_text().splitlines())}
     for number in range(given.first, given.first + given.count):
-        rng = random.Random(given.seed * 1_000_000 + number)
-        way = given.ways[number % len(given.ways)]
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            command = command_of(way, rng, folder)
-            outcome, seconds, text = ended(command, folder)
-            counts[f"{way}: {outcome}"] += 1
-            slowest = max(slowest, (round(seconds, 2), f"{way} {number}"))
-            if not outcome.startswith("exit"):
-                files = {path.name: path.read_text(errors="replace")[:3000] for path in folder.iterdir() if path.suffix in (".cu", ".yaml")}
-                about = {"number": number, "way": way, "outcome": outcome, "seconds": seconds}
-                print(json.dumps({**about, "text": text, "files": files}), flush=True)
+        if number in known:
+            continue
+        entry = known[number] = tried(number, given.seed, given.ways, given.whole)
+        if given.journal:
+            with given.journal.open("a") as journal:
+                journal.write(json.dumps(entry) + "\n")
+        if not entry["outcome"].startswith("exit"):
+            print(json.dumps(entry), flush=True)
+    counts = Counter(f"{entry['way']}: {entry['outcome']}" for entry in known.values())
+    slowest = max(((entry["seconds"], f"{entry['way']} {entry['number']}") for entry in known.values()), default=None)
     print(json.dumps({"counts": dict(sorted(counts.items())), "slowest": slowest}), flush=True)
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -325,3 +328,25 @@ def test_a_subclass_of_numpys_is_believed_nothing() -> None:
     lies = np.arange(4, dtype=np.float32).view(Liar)
     view = describe(lies, "x")
     assert (view.shape, view.strides, view.type, view.read_only) == ((4,), (1,), "f32", False)
+
+
+LIMITED = """
+import resource, sys
+limits = {"AS": 3 << 30, "DATA": 3 << 30, "CPU": 50, "FSIZE": 1 << 26}
+for name, most in limits.items():
+    resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
+from pathlib import Path
+from gemmgen.judge.reference import Question, answers
+from gemmgen.sweep.worker import _limit_harm
+answers(Path(sys.argv[1]), "f", [Question({"m": 2}, {})])
+_limit_harm(1 << 40)
+print(resource.getrlimit(resource.RLIMIT_DATA))
+"""
+
+
+def test_limits_of_the_shell_are_kept(tmp_path: Path) -> None:
+    """Whoever calls gemmgen may have lowered what it would set."""
+    (tmp_path / "reference.py").write_text("import numpy as np\ndef f(sizes, arrays): return {'C': np.zeros(2)}")
+    command = [sys.executable, "-c", LIMITED, str(tmp_path / "reference.py")]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert (result.returncode, result.stdout) == (0, f"({3 << 30}, {3 << 30})\n"), result.stderr[-500:]

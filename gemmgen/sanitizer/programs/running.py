@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gemmgen.core.errors import EnvironmentMissing, GemmgenError
+from gemmgen.core.process_limits import lower
 from gemmgen.sanitizer.programs.messages import BadMessage
 from gemmgen.sanitizer.programs.places import Places
 from gemmgen.sanitizer.programs.session import ProgramEnded, Report, RunSettings, Session
@@ -95,9 +96,9 @@ def run_program(command: Sequence[str], libraries: Path, settings: RunSettings, 
         # Without random addresses the place of device memory is free.
         libc.personality(_NO_RANDOM_ADDRESSES)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_CPU, (settings.seconds, settings.seconds + 5))
+        lower(resource.RLIMIT_CPU, settings.seconds, settings.seconds + 5)
         limit = 2 * device.size_bytes + _OWN_MEMORY
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        lower(resource.RLIMIT_AS, limit, limit)
         if settings.sandbox:
             _fence([os.getcwd(), "/dev/null", "/dev/shm"], version)
 
