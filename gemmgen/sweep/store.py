@@ -145,7 +145,7 @@ class ResultStore:
     def sweeps(self) -> list[str]:
         """The names of the sweeps that have results here."""
         with self._explained():
-            return [row[0] for row in self._connection.execute("SELECT DISTINCT sweep FROM results ORDER BY sweep")]
+            return [str(row[0]) for row in self._connection.execute("SELECT DISTINCT sweep FROM results ORDER BY sweep")]
 
     def close(self) -> None:
         """Gives the file back."""
@@ -257,8 +257,9 @@ class ResultStore:
         except (OSError, ValueError) as error:
             raise SweepError(f"{self.path}: the results file cannot be used: {getattr(error, 'strerror', None) or error}") from None
 
-    def _decode(self, text: str) -> PointResult:
+    def _decode(self, text: object) -> PointResult:
+        """A result as a row has it; in a damaged file a row may have a number, bytes or nothing in its place."""
         try:
-            return PointResult.from_json(json.loads(text))
+            return PointResult.from_json(json.loads(str(text)))
         except (ValueError, RecursionError, SweepError) as error:
             raise SweepError(f"{self.path}: the results file holds something that is no result: {error}") from None

@@ -116,7 +116,7 @@ def slipped(text: str, rng: random.Random) -> str:
 
 def mutant(text: str, rng: random.Random) -> str:
     """The text with a few changes."""
-    if rng.random() < 0.6:
+    if rng.random() < 0.75:
         return slipped(text, rng)
     pieces = re.findall(r"\w+|\s+|[^\w\s]", text)
     for _ in range(rng.randint(1, 4)):

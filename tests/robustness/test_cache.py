@@ -11,6 +11,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -145,6 +146,54 @@ def test_a_folder_that_another_owns_is_refused(cache: Cache) -> None:
         assert cache.load(KEY) is None
     assert not cache.store(KEY, FILES)
     assert not cache.info().writable
+
+
+TWO_USERS = """
+import os, sys, time, warnings
+from gemmgen.core.cache import Cache, CacheWarning, cache_key
+number = int(sys.argv[3])
+if number:
+    os.setgid(65534); os.setuid(65534)
+os.environ["GEMMGEN_CACHE_KEY"] = f"{sys.argv[2]}{number}/key"
+warnings.simplefilter("ignore", CacheWarning)
+cache, own = Cache(sys.argv[1]), b"user %d" % number
+kept = 0
+for round in range(60):
+    key = cache_key(str(round % 6))
+    assert cache.load(key) in (None, {"kernel.ptx": own}), "another user's binary"
+    kept += cache.store(key, {"kernel.ptx": own})
+cache.clear()
+print(kept)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+@pytest.mark.parametrize(("mode", "owner"), [(0o777, 0), (0o1777, 0), (0o755, 0), (0o700, 65534), (None, 0)])
+def test_two_users_of_one_folder_get_only_binaries_of_their_own(tmp_path: Path, mode: int | None, owner: int) -> None:
+    """At the same time; a folder that either may not use, or not trust, costs a warning and no more."""
+    for folder in (tmp_path, *tmp_path.parents[: len(tmp_path.parts) - len(Path(tempfile.gettempdir()).parts) - 1]):
+        folder.chmod(0o755)
+    keys, folder = tmp_path / "keys", tmp_path / "shared"
+    for number, user in enumerate((0, 65534)):
+        Path(f"{keys}{number}").mkdir(mode=0o700)
+        os.chown(f"{keys}{number}", user, user)
+    tmp_path.chmod(0o1777)
+    if mode is not None:
+        folder.mkdir()
+        folder.chmod(mode)
+        os.chown(folder, owner, owner)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    users = [
+        subprocess.Popen(
+            [sys.executable, "-c", TWO_USERS, str(folder), str(keys), str(number)],
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for number in (0, 1)
+    ]  # fmt: skip
+    told = [user.communicate(timeout=PATIENCE) for user in users]
+    assert [user.returncode for user in users] == [0, 0], told
+    kept = [int(out) for out, _ in told]
+    assert kept == {0o777: [0, 0], 0o1777: [0, 0], 0o755: [60, 0], 0o700: [0, 60]}.get(mode or 0, kept)
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o277])

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,30 @@ def test_a_file_of_an_earlier_version_is_extended(tmp_path: Path) -> None:
     with ResultStore(path) as store:
         store.append(result("more"), ["point"])
         assert [one.digest for one in store.all()] == ["kept", "more"]
+
+
+def test_a_clock_that_goes_backwards_changes_no_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dates of results are for readers: the newest is the last that was written, and limits of time are those of another clock."""
+
+    class Backwards(datetime):
+        hours = 0
+
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:
+            cls.hours += 1
+            return datetime(2026, 1, 9, tzinfo=tz) - timedelta(hours=cls.hours)
+
+    monkeypatch.setattr("gemmgen.sweep.engine.datetime", Backwards)
+    monkeypatch.setattr(time, "time", lambda: 1e9 - 3600 * Backwards.hours)
+    ran = Sweep(("good", "other"), tmp_path / "results.sqlite", "execute", jobs=1)
+    first, _ = ran.run()
+    again, engine = ran.run()
+    assert ([one.date for one in again], engine.reused) == ([one.date for one in first], 2)
+    with ResultStore(ran.path) as store:
+        newest = replace(first[0], date="1970-01-01T00:00:00+00:00", reason="newest")
+        store.append(newest)
+        found = store.get(newest.digest)
+        assert found is not None and found.reason == "newest"
 
 
 def test_keys_of_points_differ_where_results_may() -> None:

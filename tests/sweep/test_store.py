@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from gemmgen.sweep import store as store_module
 from gemmgen.sweep.records import SweepError
 from gemmgen.sweep.store import ResultStore
 
@@ -161,3 +164,61 @@ def test_writer_killed_loses_nothing_that_it_had_appended(tmp_path: Path) -> Non
             kept |= {f"{run}-{number}" for number in [0, *(int(line) for line in writer.stdout if line.endswith("\n"))]}
         with ResultStore(tmp_path / "results") as store:
             assert kept <= {one.digest for one in store.all()}
+
+
+def test_bytes_that_changed_by_chance_are_a_message(tmp_path: Path) -> None:
+    """Headers, pages, logs, and files that end early: a result that is whole, or an error that names the file."""
+    with ResultStore(tmp_path / "results") as store:
+        for number in range(30):
+            store.append(result(f"d{number}"), [f"p{number}"])
+    whole = (tmp_path / "results").read_bytes()
+    told: Counter[str] = Counter()
+    for seed in range(300):
+        rng, data = random.Random(seed), bytearray(whole)
+        for _ in range(rng.choice((1, 2, 5, 20))):
+            data[rng.randrange(100 if rng.random() < 0.2 else len(data))] = rng.randrange(256)
+        (tmp_path / "changed").write_bytes(data[: rng.choice((len(data), len(data), rng.randrange(len(data))))])
+        if rng.random() < 0.3:
+            (tmp_path / "changed-wal").write_bytes(rng.randbytes(5000))
+        try:
+            with ResultStore(tmp_path / "changed", read_only=seed % 2 == 0) as store:
+                read = [*store.all(), store.get("d3"), *store.sweeps(), store.digest_of("trial", "p3")]
+                if seed % 2:
+                    store.append(result("d3"), ["p3"])
+                told["read" if read else "empty"] += 1
+        except SweepError as error:
+            assert "changed" in str(error)
+            told["message"] += 1
+        for left in tmp_path.glob("changed*"):
+            left.unlink()
+    assert min(told["read"], told["message"]) > 20
+
+
+@pytest.mark.parametrize("record", [None, 7, b"\0", b"{}", "null", "[]"])
+def test_a_row_of_another_type_is_an_error(tmp_path: Path, record: object) -> None:
+    with ResultStore(tmp_path / "results") as store:
+        store.append(result())
+    with sqlite3.connect(tmp_path / "results") as other:
+        other.execute("PRAGMA writable_schema = ON")
+        other.execute("UPDATE sqlite_master SET sql = replace(sql, 'record TEXT NOT NULL', 'record')")
+        other.execute("PRAGMA writable_schema = RESET")
+        other.execute("UPDATE results SET record = ?", (record,))
+    other.close()
+    with ResultStore(tmp_path / "results") as store, pytest.raises(SweepError, match="no result"):
+        store.all()
+
+
+def test_a_file_that_another_program_keeps_locked_is_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "WAIT_SECONDS", 0.1)
+    with ResultStore(tmp_path / "results") as store:
+        store.append(result("before"))
+        other = sqlite3.connect(tmp_path / "results", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(SweepError, match=r"results.*locked"):
+            store.append(result("meanwhile"))
+        with ResultStore(tmp_path / "results", read_only=True) as reader:
+            assert [one.digest for one in reader.all()] == ["before"]
+        other.execute("ROLLBACK")
+        store.append(result("after"))
+        assert [one.digest for one in store.all()] == ["before", "after"]
+        other.close()
