@@ -12,6 +12,8 @@ from typing import get_args
 from gemmgen.core.elements import DataType
 from gemmgen.core.errors import GemmgenError
 from gemmgen.core.formulas import Formula
+from gemmgen.core.text import printable
+from gemmgen.emulator.launch import MAX_THREADS
 from gemmgen.kernels.launch import Argument, ArrayArgument, ArrayRole, Constraint, Dimension, KernelLaunch, LaunchSequence, ScalarArgument
 from gemmgen.sanitizer.findings import Finding
 from gemmgen.sanitizer.front_end import CompileOptions
@@ -20,7 +22,7 @@ from gemmgen.sanitizer.source import Entry, KernelCode, find_entry, read_kernel_
 MOST_ELEMENTS = 1 << 24
 """Elements of one array up to which a counterexample is run."""
 MOST_THREADS = 1 << 20
-_ARRAY = re.compile(r"(\w+)\s*=\s*(in|out|inout)\s+(\w+)\s*\[([^\[\]:]+)(?::([^\[\]:]+))?\]\s*(?:@\s*(\d+))?")
+_ARRAY = re.compile(r"(\w+)\s*=\s*(in|out|inout)\s+(\w+)\s*\[([^\[\]:]+)(?::([^\[\]:]+))?\]\s*(?:@\s*([1-9][0-9]{0,8}))?")
 _ROLES: Mapping[str, ArrayRole] = {"in": "input", "out": "output", "inout": "inout"}
 _EMULATOR_TYPES = {"s8": "i8", "s32": "i32", "s64": "i64"}
 
@@ -109,8 +111,10 @@ def read_foreign(
     if not 1 <= len(extents) <= 3:
         raise GemmgenError(f"--grid {grid!r}: expected one to three formulas separated by commas")
     x, y, z = (*extents, Formula("1"), Formula("1"))[:3]
-    threads = (*block, 1, 1)
-    launch = KernelLaunch(entry.symbol, (x, y, z), (threads[0], threads[1], threads[2]), tuple(entry.parameter_names), Formula(shared))
+    width, height, depth = (*block, 1, 1)[:3]
+    if min(width, height, depth) < 1 or width * height * depth > MAX_THREADS:
+        raise GemmgenError(f"--block {printable(','.join(map(str, block)), 60)}: a block has 1 to {MAX_THREADS} threads")
+    launch = KernelLaunch(entry.symbol, (x, y, z), (width, height, depth), tuple(entry.parameter_names), Formula(shared))
     constraints = tuple(Constraint(Formula(text), text) for text in expects)
     dimensions = tuple(Dimension(name, name) for name in names)
     sequence = LaunchSequence(entry.symbol, dimensions, tuple(arguments), (launch,), constraints)
@@ -148,4 +152,7 @@ def _parts(text: str) -> list[Formula]:
         raise GemmgenError(f"{text!r}: expected formulas separated by commas") from None
     if not isinstance(tree, ast.Tuple) or not tree.elts:
         raise GemmgenError(f"{text!r}: expected formulas separated by commas")
-    return [Formula(ast.unparse(element)) for element in tree.elts]
+    try:
+        return [Formula(ast.unparse(element)) for element in tree.elts]
+    except RecursionError:
+        raise GemmgenError(f"{printable(text, 60)!r}: this formula is nested too deeply") from None

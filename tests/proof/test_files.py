@@ -204,6 +204,14 @@ def test_a_counterexample_reads_like_a_sentence(tmp_path: Path) -> None:
         ([*SAXPY_LAUNCH[:-1], "y=f32"], "expected NAME=in|out|inout"),
         ([*SAXPY_LAUNCH, "--expects", "n >"], "formula"),
         (SAXPY_LAUNCH[:2], "Missing option '--grid'"),
+        (["--block", "99999999999", *SAXPY_LAUNCH[2:]], "a block has 1 to 1024 threads"),
+        (["--block", "64,64", *SAXPY_LAUNCH[2:]], "a block has 1 to 1024 threads"),
+        (["--block", "0", *SAXPY_LAUNCH[2:]], ""),
+        ([*SAXPY_LAUNCH[:-1], "y=in f32[n] @" + "9" * 5000], "expected NAME=in|out|inout"),
+        ([*SAXPY_LAUNCH[:-1], "y=in f32[n] @0"], "expected NAME=in|out|inout"),
+        ([*SAXPY_LAUNCH[:-1], f"y=in f32[{'-' * 3000}n]"], ""),
+        ([*SAXPY_LAUNCH, "--expects", "n" + " + n" * 5000], ""),
+        ([*SAXPY_LAUNCH, "--shared", "(" * 3000 + "n" + ")" * 3000], ""),
     ],
 )
 def test_a_launch_that_means_nothing_is_told_in_one_message(tmp_path: Path, options: list[str], message: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -339,7 +339,7 @@ def reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]
     value = before.astype(np.int64 if plan.matrix_c.type == "s32" else np.float64)
     bound = np.zeros(value.shape)
     grouping, m = plan.spec.grouping, case.dimensions["m"]
-    products, places = [], group_rows(grouping, arrays[plan.ends_of_groups], m)
+    products, kept, places = [], list[Tracked](), group_rows(grouping, arrays[plan.ends_of_groups], m)
     a = gathered_rows(arrays["A"], arrays["gather"]) if grouping.gathered else arrays["A"]
     c = np.zeros((m, *arrays["C"].shape[1:]), arrays["C"].dtype) if grouping.scattered else arrays["C"]
     for index, rows in enumerate(places):
@@ -358,8 +358,10 @@ def reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]
             targets = arrays["scatter"][rows].astype(np.int64)
             exists = (targets >= 0) & (targets < len(value))
             to = targets[exists]
+            inner = products[-1].inner  # rows that go nowhere are no results
+            kept.append(replace(inner, value=inner.value[exists], bound=inner.bound[exists]))
         value[to], bound[to] = expected.value[exists], 0.0 if expected.bound is None else expected.bound[exists]
-    largest = _largest(arrays, [product.inner for product in products])
+    largest = _largest(arrays, kept if grouping.scattered else [product.inner for product in products])
     return {"C": Expected(value, bound)} | largest | _further(plan, arrays, products, places)
 
 

@@ -80,6 +80,12 @@ def test_rows_of_groups_give_the_references_results(spec: dict[str, Any], groupi
     assert report.passed, [result.failure for result in report.results if not result.passed]
 
 
+@pytest.mark.parametrize("spec", [WGMMA, MMA], ids=["wgmma", "mma_sync"])
+def test_rows_that_go_nowhere_count_in_no_largest_value(spec: dict[str, Any]) -> None:
+    report = verified({**spec, "grouping": MOVED, "amax": "stored"}, ("one element", "fewer rows than those of groups"))
+    assert report.passed, [result.failure for result in report.results if not result.passed]
+
+
 @pytest.mark.parametrize(
     ("spec", "grouping", "case", "planted"),
     [
