@@ -53,7 +53,7 @@ _LARGE_ONE_IN = 10
 """One number in so many is as large as the schema allows, where moderate ones are asked for."""
 _MODERATE = 512
 _FORMULA_ONE_IN = 4
-_SHARES = {"gemm": 54, "reduction": 19, "conv2d": 12, "elementwise": 5, "cpu_gemm": 6, "quantise": 4}
+_SHARES = {"gemm": 52, "reduction": 16, "conv2d": 12, "elementwise": 5, "cpu_gemm": 5, "quantise": 4, "rows": 6}
 """Percentages in which the kinds are drawn."""
 _SIZES = (
     "m",
