@@ -201,6 +201,9 @@ class TensorCoreMainloop(SpecModel):
     ``auto``: 128 for 8-bit floats, never for others; with ``arithmetic.f32_by``, after two instructions."""
     instruction_n: Annotated[int, Field(ge=8, le=256, multiple_of=8, strict=True)] | None = None
     """Columns that one instruction computes where sums are promoted, so that fewer registers hold them; all of the tile's if not given."""
+    product_sets: Annotated[Literal[1, 2], LATER] = 1
+    """Sets of products that a group holds where they have block scales. 2: the tensor cores make those of the next stage while those of
+    one are scaled and added; as many more registers."""
     unroll: Annotated[Literal["full"] | Annotated[int, Field(ge=1, le=64, strict=True)], LATER] = "full"
     """Unrolling of the loop over a stage's instructions along k."""
     min_blocks_per_sm: Annotated[int, Field(ge=1, le=8, strict=True)] = 1

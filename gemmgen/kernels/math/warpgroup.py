@@ -276,6 +276,12 @@ class WarpgroupLoop:
     """Products of one tile of A by as many matrices, whose sums a thread holds side by side."""
     copies_ahead: int = 0
     """Stages of gathered rows of A that the producer's threads have under way while they start the next."""
+    scale_bytes: int = 0
+    """Shared memory of a stage's block scales."""
+    scale_warps: int = 0
+    """Warps of the producer that bring block scales."""
+    product_sets: int = 1
+    """Sets of products that a thread holds where sums are promoted: the next stage's are made while those of one are added."""
     staggered: bool = False
     """True if groups that share a tile start their instructions alternately, so that one's run while the other waits for its own."""
 
@@ -445,7 +451,7 @@ class WarpgroupLoop:
     @property
     def sums(self) -> int:
         """Registers of a thread that hold sums."""
-        return self.blocks_m * (self.products * self.tile_n * (1 + self.kept_sums) + (self.instruction_n if self.promote_steps else 0)) // 2
+        return self.blocks_m * (self.products * self.tile_n * (1 + self.kept_sums) + (self.product_sets * self.instruction_n if self.promote_steps else 0)) // 2
 
     @property
     def estimated_registers(self) -> int:
@@ -477,4 +483,4 @@ class WarpgroupLoop:
     def shared_bytes(self) -> int:
         staging = (self.staging.group_bytes + self.column_bytes) * self.consumers if self.staging else self.turned_bytes * self.consumers
         waiting = BARRIER_BYTES * self.barriers + TICKET_BYTES * self.tickets
-        return self.stages * (self.a.tile_bytes + self.b.tile_bytes) + staging + self.sums_bytes + self.extremes_bytes + waiting
+        return self.stages * (self.a.tile_bytes + self.b.tile_bytes + self.scale_bytes) + staging + self.sums_bytes + self.extremes_bytes + waiting

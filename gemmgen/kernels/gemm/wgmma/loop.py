@@ -23,6 +23,7 @@ from gemmgen.kernels.gemm.wgmma.reasons import (
     shape_reasons,
     wgmma_reasons,
 )
+from gemmgen.kernels.gemm.wgmma.scaled import scale_bytes
 from gemmgen.kernels.math.warpgroup import (
     BLOCK_ROWS,
     SPAN_BYTES,
@@ -48,6 +49,8 @@ GATHERING_REGISTERS = 56, 224
 COPIES_AHEAD = 2
 """Stages of gathered rows, at most, that are under way while the next are started: two fewer than there are, since consumers give a stage
 back once they have the next."""
+SCALE_WARPS = 3
+"""Warps of the producer that bring block scales: all but the one that has tiles copied."""
 PLANES_REGISTERS = 24, 240
 """The same for two groups with compensated sums."""
 
@@ -125,6 +128,9 @@ def warpgroup_loop(
         skips_rows=skips_rows,
         unroll=unroll_argument(mainloop.unroll),
         products=products,
+        scale_bytes=scale_bytes(spec, mainloop),
+        scale_warps=SCALE_WARPS if spec.scales.given and not spec.grouping.gathered else 0,
+        product_sets=mainloop.product_sets,
         copies_ahead=min(COPIES_AHEAD, mainloop.stages - 2) if spec.grouping.gathered else 0,
     )
     if mainloop.consumers > 1 and mainloop.min_blocks_per_sm == 1:
@@ -197,6 +203,9 @@ def warpgroup_regions(loop: WarpgroupLoop) -> tuple[SharedRegion, ...]:
     if loop.extremes_bytes:
         held = (loop.cluster_k - 1, loop.blocks_m, WARPGROUP * loop.consumers // loop.k_groups // 4, 4)
         add("extremes", "unsigned", held, loop.extremes_bytes, "extremes of the rows that those have split, for two rows each")
+    if loop.scale_bytes:
+        shape = (loop.stages, loop.scale_bytes // 4)
+        add("scales", "float", shape, loop.stages * loop.scale_bytes, "block scales of a stage, those of A first")
     add(
         "barriers",
         "unsigned long long",

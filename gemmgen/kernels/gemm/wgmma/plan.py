@@ -18,7 +18,7 @@ from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan
 from gemmgen.kernels.gemm.wgmma.copied import CopyPlan, as_copied, copy_plan
 from gemmgen.kernels.gemm.wgmma.loop import vector_bytes, warpgroup_loop, warpgroup_regions
 from gemmgen.kernels.gemm.wgmma.reasons import constant_reasons, stored_reasons
-from gemmgen.kernels.gemm.wgmma.scaled import scaled_product, scaled_reasons
+from gemmgen.kernels.gemm.wgmma.scaled import StagedScales, scaled_product, scaled_reasons, staged_scales
 from gemmgen.kernels.gemm.wgmma.sequence import wgmma_sequence
 from gemmgen.kernels.math.warpgroup import WarpgroupLoop
 from gemmgen.kernels.tiles.resources import ResidentBlocks
@@ -64,6 +64,17 @@ class WgmmaPlan(TensorPlan):
 
     def product(self, arrays: Mapping[str, Array], slices: int, exact: bool) -> tuple[Array, Array]:
         return scaled_product(self, arrays, slices, exact) if self.scales else super().product(arrays, slices, exact)
+
+    @property
+    def staged_scales(self) -> tuple[StagedScales, ...]:
+        """Block scales of a stage."""
+        assert isinstance(self.spec.mainloop, TensorCoreMainloop)
+        return staged_scales(self.spec, self.spec.mainloop)
+
+    @property
+    def scales_converted(self) -> bool:
+        """True if block scales become floats on their way to shared memory."""
+        return any(scale.block.type != "f32" for scale in self.scales)
 
     @property
     def row_parts(self) -> int:

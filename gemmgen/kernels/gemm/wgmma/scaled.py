@@ -3,21 +3,82 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from math import gcd
+from typing import TYPE_CHECKING, Literal
 
 from gemmgen.core.errors import Reason
-from gemmgen.kernels.gemm.scaling import spread
+from gemmgen.core.formulas import round_up
+from gemmgen.kernels.gemm.matrices import scale_layouts
+from gemmgen.kernels.gemm.scaling import ScaleArray, Scales, spread
 from gemmgen.kernels.gemm.spec import GemmSpec, TensorCoreMainloop
 from gemmgen.kernels.gemm.tensor_cores.blocks import Blocks, product_of_blocks
 from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_FLOATS
 from gemmgen.kernels.gemm.wgmma.reasons import promoted_depth
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from gemmgen.kernels.gemm.plan import Array
     from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan
 
+    Column = NDArray[np.float64]
+
 BLOCK_K = 128
 """Values of k that share a scale: those of one stage, and of one promotion."""
+
+SCALE_TYPES = ("f32", "ue8m0")
+SCALE_BYTES = 4
+"""Of a scale in shared memory: a float."""
+SCALE_ALIGNMENT = 16
+
+
+@dataclass(frozen=True)
+class StagedScales:
+    """Scales of an operand that come to shared memory with its tile: those of neighbouring lines, or one for several lines."""
+
+    array: ScaleArray
+    name: Literal["A", "B"]
+    unit: int
+    """Lines of a tile for which there is one: all of them are in one block."""
+    count: int
+    first: int
+    """Scales of a stage before them."""
+
+    @property
+    def lines(self) -> str:
+        return "row" if self.name == "A" else "column"
+
+    def place(self, index: str) -> str:
+        """The place of one of them among a stage's, in CUDA."""
+        return f"{self.first} + {index}" if self.first else index
+
+
+def staged_scales(spec: GemmSpec, mainloop: TensorCoreMainloop) -> tuple[StagedScales, ...]:
+    """The scales of a stage."""
+    found: list[StagedScales] = []
+    for array in scale_layouts(spec):
+        extent = mainloop.tile.m if array.operand == "a" else mainloop.tile.n
+        unit = gcd(array.block.lines, extent)
+        first = found[-1].first + found[-1].count if found else 0
+        found.append(StagedScales(array, "A" if array.operand == "a" else "B", unit, extent // unit, first))
+    return tuple(found)
+
+
+def staged_bytes(scales: Scales, tile_m: Column, tile_n: Column) -> Column:
+    """Shared memory of a stage's scales, for tiles of so many rows and columns."""
+    import numpy as np
+
+    extents = {"a": tile_m, "b": tile_n}
+    counts = [extents[name] / np.gcd(extents[name].astype(int), block.lines) for name, block in scales.given]
+    whole: Column = np.ceil(sum(counts, np.zeros_like(tile_m)) * SCALE_BYTES / SCALE_ALIGNMENT) * SCALE_ALIGNMENT
+    return whole
+
+
+def scale_bytes(spec: GemmSpec, mainloop: TensorCoreMainloop) -> int:
+    """Shared memory of a stage's scales."""
+    return round_up(SCALE_BYTES * sum(scales.count for scales in staged_scales(spec, mainloop)), SCALE_ALIGNMENT)
 
 
 def scaled_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterator[Reason]:
@@ -29,13 +90,10 @@ def scaled_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterator[Rea
         if block.k != BLOCK_K:
             need = f"{BLOCK_K}: tensor cores of sm_90a take no scales, and sums leave them after as many values of k"
             yield Reason("scales", f"{field}.k", str(block.k), need)
-        if block.type not in ("f32", "ue8m0"):
+        if block.type not in SCALE_TYPES:
             yield Reason("scales", f"{field}.type", block.type, "f32 or ue8m0 for strategy: tensor_core")
         if block.layout == "tiles_128x4":
             yield Reason("scales", f"{field}.layout", block.layout, "k_major or mn_major for strategy: tensor_core")
-        if name == "b" and block.lines > 1 and block.lines % mainloop.tile.n and mainloop.tile.n % block.lines:
-            need = f"a divisor or a multiple of {block.lines}, the columns that share a scale"
-            yield Reason("tile_n", "mainloop.tile.n", str(mainloop.tile.n), need)
     if spec.scales.given and (mainloop.tile.k != BLOCK_K or promoted_depth(spec, mainloop) != BLOCK_K):
         got = f"tile.k: {mainloop.tile.k}, promote_every: {mainloop.promote_every}"
         yield Reason("scales", "mainloop", got, f"tile.k: {BLOCK_K} and promote_every: auto with block scales")

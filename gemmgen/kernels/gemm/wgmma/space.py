@@ -20,6 +20,7 @@ from gemmgen.hardware.target import architecture as find_architecture
 from gemmgen.kernels.gemm.fitted_costs import costs_of, store_costs
 from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES, finishing_clocks
 from gemmgen.kernels.gemm.request import GemmRequest, is_stored
+from gemmgen.kernels.gemm.scaling import Scales
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKCluster, TensorCoreMainloop
 from gemmgen.kernels.gemm.tensor_cores.cost import of_few
 from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_FLOATS, BYTE_INTEGERS
@@ -27,6 +28,7 @@ from gemmgen.kernels.gemm.wgmma.cost import FILLED, MULTICAST, PROMOTION_ISSUE, 
 from gemmgen.kernels.gemm.wgmma.loop import CONSUMER_REGISTERS, STORE_BUFFERS, has_one_matrix
 from gemmgen.kernels.gemm.wgmma.matching import fit
 from gemmgen.kernels.gemm.wgmma.plan import plan
+from gemmgen.kernels.gemm.wgmma.scaled import BLOCK_K, SCALE_TYPES, staged_bytes
 from gemmgen.kernels.gemm.wgmma.reasons import DEFAULT_PROMOTION, LARGEST_BOX
 from gemmgen.kernels.math.warpgroup import (
     BARRIER_BYTES,
@@ -83,6 +85,7 @@ class Storage:
     """True if the copy engine stores the results."""
     residual: bool
     """True if a residual comes through shared memory."""
+    scales: Scales = Scales.NONE
 
     @property
     def base(self) -> dict[str, Any]:
@@ -99,6 +102,8 @@ class Storage:
             "storage": {"a": self.type, "b": self.type, "c": self.result},
             "alignment": alignment,
         }
+        if self.scales.given:
+            found["scales"] = self.scales
         if not self.turned:
             found |= {"multiple_of": {"n": MOST_ALIGNMENT // result}, "rasterization": {"group": 8}, "store": "tma"}
         return found
@@ -149,7 +154,7 @@ def points(request: GemmRequest, device: Device) -> list[Points]:
 def coordinates(spec: GemmSpec) -> Sequence[float] | None:
     """Coordinates of a kernel in the space, as those of its points; None for kernels of another kind."""
     mainloop, division = spec.mainloop, spec.decomposition
-    if not isinstance(mainloop, TensorCoreMainloop) or mainloop.arithmetic.f32_by or spec.batch == "grouped" or spec.scales.given:
+    if not isinstance(mainloop, TensorCoreMainloop) or mainloop.arithmetic.f32_by or spec.batch == "grouped":
         return None
     if division.scheme not in ("data_parallel", "split_k_cluster"):
         return None
@@ -173,8 +178,8 @@ def coordinates(spec: GemmSpec) -> Sequence[float] | None:
 
 def _is_plain(request: GemmRequest) -> bool:
     """True if the request asks for nothing that other strategies, or kernels for it alone, do."""
-    plain = request.groups is None and request.second is None and request.weights is None and not request.block_scales
-    plain = plain and request.planes is None
+    plain = request.groups is None and request.second is None and request.weights is None and request.planes is None
+    plain = plain and all(by.block.k == BLOCK_K and by.block.type in SCALE_TYPES for _, by in request.block_scales)
     return plain and request.a.type == request.b.type and request.a.type in TYPES
 
 
@@ -187,6 +192,7 @@ def _stored(request: GemmRequest, turned: bool) -> Storage:
     aligned = (whole * size) % MOST_ALIGNMENT == 0 and request.c.alignment % MOST_ALIGNMENT == 0
     swapped = turned == by_rows  # the kernel's A is the request's B
     along = (b_along_k, a_along_k) if swapped else (a_along_k, b_along_k)
+    scaled = request.transposed.block_scales if swapped else request.block_scales
     return Storage(
         type=request.a.type,
         result=request.c.type,
@@ -195,6 +201,7 @@ def _stored(request: GemmRequest, turned: bool) -> Storage:
         b_along_k=along[1],
         boxes=not turned and aligned,
         residual=not turned and aligned and has_one_matrix(request.epilogue, request.c.type) and not request.accumulates,
+        scales=Scales.model_validate({operand: by.stored(operand) for operand, by in scaled}) if scaled else Scales.NONE,
     )
 
 
@@ -204,6 +211,7 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
     import numpy as np
 
     size = ELEMENTS[storage.type].bytes
+    depths = (BLOCK_K * size,) if storage.scales.given else DEPTH_BYTES
     found = []
     for ping_pong, divided in ((False, False), (True, False), (False, True)):
         if ping_pong and storage.type in BYTE_FLOATS:
@@ -211,7 +219,7 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
         groups = [group for group in GROUPS if group[2] == ping_pong]
         clusters = [cluster for cluster in CLUSTERS if (cluster[2] > 1) == divided]
         grids = np.meshgrid(
-            np.arange(len(groups)), np.array(_columns(storage)), np.array(DEPTH_BYTES), np.arange(len(clusters)), np.array(RESIDENT)
+            np.arange(len(groups)), np.array(_columns(storage)), np.array(depths), np.arange(len(clusters)), np.array(RESIDENT)
         )
         group, tile_n, depth, cluster, resident = (grid.ravel().astype(float) for grid in grids)
         tile_m, consumers = (np.array([one[place] for one in groups], float)[group.astype(int)] for place in (0, 1))
@@ -249,7 +257,7 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
                     staged[held] = BLOCK_ROWS * TURNED_COLUMNS * 4
         fixed = staged * consumers + (cluster_k - 1) * tile_m * tile_n * FLOAT_BYTES
         fixed += BARRIER_BYTES * (np.where(ping_pong, consumers, 0) + consumers * boxes)
-        stage = (tile_m + tile_n) * depth + 2 * BARRIER_BYTES
+        stage = (tile_m + tile_n) * depth + 2 * BARRIER_BYTES + staged_bytes(storage.scales, tile_m, tile_n)
         room = architecture.shared_bytes_per_sm // resident - architecture.reserved_shared_bytes_per_block
         stages = np.minimum(MOST_STAGES, (np.minimum(room, architecture.shared_bytes_per_block) - fixed) // stage)
         legal &= stages >= FEWEST_STAGES
