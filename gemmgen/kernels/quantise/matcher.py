@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.problem_words import unknown_word
-from gemmgen.kernels.quantise.plan import SHAPES, QuantisePlan
+from gemmgen.kernels.quantise.plan import READ_BYTES, SHAPES, QuantisePlan
 from gemmgen.kernels.quantise.spec import QuantiseSpec
 from gemmgen.kernels.requests import Fit, Layout, Request, changed_fields, replaced, say_once, widest
 
 INPUTS, OUTPUTS = ("f32", "f16", "bf16"), ("e4m3", "e5m2")
-VECTOR = 4
+VECTOR = 8
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,15 @@ class QuantiseRequest(Request):
 
     @property
     def vector(self) -> int:
-        """Elements that a lane can read at a time: 4, or 1 where rows begin anywhere."""
-        seen = [layout.alignment // layout.element_bytes for layout in (self.x, self.y)]
-        seen += [layout.strides[0] for layout in (self.x, self.y) if layout.shape[0] > 1]
-        return VECTOR if self.x.is_empty or widest(VECTOR, tuple(seen)) == VECTOR else 1
+        """Elements that a lane can read at a time: 8, or 1 where rows begin anywhere."""
+        if self.x.is_empty:
+            return VECTOR
+        for layout in (self.x, self.y):
+            wanted = min(VECTOR, READ_BYTES // layout.element_bytes)
+            seen = [layout.alignment // layout.element_bytes, *([layout.strides[0]] if layout.shape[0] > 1 else [])]
+            if widest(wanted, tuple(seen)) < wanted:
+                return 1
+        return VECTOR
 
     @property
     def traits(self) -> tuple[str, ...]:

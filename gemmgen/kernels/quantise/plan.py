@@ -19,12 +19,19 @@ WARPS = 8
 THREADS = 32 * WARPS
 BLOCK_LINES, BLOCK_COLUMNS = 128, 128
 """Rows and columns of a block with a scale."""
-LANE_COLUMNS = 4
-"""Columns of a block that a lane has."""
-GROUPS_OF_A_WARP = 4
-"""Blocks of 1 x 128 that a warp works on one after the other, whose loads are in flight together."""
-PARTIALS = 256
-"""Blocks, at most, among which all of x is divided to find its largest magnitude: a thread each of those that need it."""
+LANE_COLUMNS = 8
+"""Neighbouring columns that a lane has: 16 bytes of 16-bit elements."""
+READ_BYTES = 16
+"""Bytes that a lane reads at a time."""
+BLOCK_LANES = 8
+"""Lanes that share a block of 1 x 128, of which each has two times as many columns."""
+GROUPS = 2
+"""Times that a warp has such blocks for all of its lanes, whose loads are in flight together."""
+BLOCKS_OF_A_WARP = GROUPS * 32 // BLOCK_LANES
+HELD = {2: 4, 4: 2}
+"""Vectors of a row that a thread reads before it uses the first, by the bytes of an element."""
+PARTIALS = 1024
+"""Blocks, at most, among which all of x is divided to find its largest magnitude."""
 MAXIMUM_EXTENT = 2**31 - 1 - 1024
 
 SHAPES: Mapping[str, tuple[str, str]] = {
@@ -62,9 +69,29 @@ class QuantisePlan(KernelPlan):
         return f"{float_format(self.y.type).largest:.1f}f"
 
     @property
-    def lines(self) -> int:
-        """Rows of x that a warp has of a block."""
-        return BLOCK_LINES // WARPS
+    def lane_columns(self) -> int:
+        """Neighbouring columns of a lane."""
+        return LANE_COLUMNS
+
+    @property
+    def block_columns(self) -> int:
+        """Columns of a block with a scale."""
+        return BLOCK_COLUMNS
+
+    @property
+    def block_lanes(self) -> int:
+        """Lanes that share a block of 1 x 128."""
+        return BLOCK_LANES
+
+    @property
+    def groups(self) -> int:
+        """Blocks of 1 x 128 of a lane."""
+        return GROUPS
+
+    @property
+    def held(self) -> int:
+        """Vectors of a row that a thread reads before it uses the first."""
+        return HELD[self.x.element_bytes]
 
 
 def plan_quantise(spec: QuantiseSpec, architecture: Architecture) -> QuantisePlan:
@@ -75,7 +102,7 @@ def plan_quantise(spec: QuantiseSpec, architecture: Architecture) -> QuantisePla
     if reasons:
         raise PlanError(f"no kernel for this spec on {architecture.name}:", reasons)
     rows, columns = SHAPES[spec.block]
-    x = Matrix("x", "m", "k", "ldx", True, spec.vector, spec.input)
+    x = Matrix("x", "m", "k", "ldx", True, min(spec.vector, READ_BYTES // ELEMENTS[spec.input].bytes), spec.input)
     y = Matrix("y", "m", "k", "ldy", True, spec.vector, spec.output)
     scales = Matrix("scales", rows, columns, "ld_scales", spec.layout == "k_major", 1, spec.scales)
     parts = [spec.block, spec.scales, *(["mn"] if spec.layout == "mn_major" else []), f"v{spec.vector}", f"{spec.input}_{spec.output}"]
@@ -115,22 +142,22 @@ def _sequence(name: str, spec: QuantiseSpec, x: Matrix, y: Matrix, scales: Matri
     most = 2**31 - 1024
     constraints = [constraint for matrix in (x, y, scales) for constraint in matrix.constraints]
     constraints.append(Constraint(Formula(f"{blocks} < {most}"), f"{blocks} is less than {most}: an int counts the blocks with a scale"))
-    per_block = WARPS * GROUPS_OF_A_WARP if spec.block == "1x128" else 1
+    per_block = WARPS * BLOCKS_OF_A_WARP if spec.block == "1x128" else 1
     arguments: list[Argument] = [*read, *written]
     workspace: list[Argument] = []
     launches: list[KernelLaunch] = []
     workspace_bytes, grid = Formula("0"), f"ceil_div({blocks}, {per_block})" if per_block > 1 else blocks
     if spec.block == "tensor":
-        workspace_bytes = Formula(str(4 * PARTIALS))
+        workspace_bytes = Formula(str(8 * PARTIALS))
         workspace = [
             ArrayArgument(
                 "workspace",
                 "u32",
                 "workspace",
-                (Formula(str(PARTIALS)),),
+                (Formula(str(2 * PARTIALS)),),
                 (Formula("1"),),
                 256,
-                "the largest magnitude that each block found",
+                "the largest magnitudes that each block found, without infinities and with them",
             )
         ]
         grid = f"min(max(m, 1), {PARTIALS})"

@@ -24,7 +24,7 @@ class QuantiseSpec(KernelSpec):
     """Type of scales: float32, or powers of two that are no smaller, held as their exponents."""
     layout: Literal["k_major", "mn_major"] = "k_major"
     """Order of scales: those along a row are adjacent, or those of neighbouring rows."""
-    vector: Literal[1, 4] = 4
+    vector: Literal[1, 8] = 8
     """Elements that a lane reads at a time; addresses of rows of x and y are multiples of as many."""
     early_launch: bool = False
     """The kernel overlaps the one before it in the stream; needs sm_90."""
