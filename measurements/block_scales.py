@@ -5,8 +5,8 @@
     python -m measurements.block_scales --compile        only compiles what the others would launch
     python -m measurements.block_scales --report         writes the table again from its data
 
-Shapes of a published list and drawn ones; dense, in contiguous groups, and in masked groups. Results are compared first. Calls are captured in
-CUDA graphs that rotate among enough sets of arrays for the operands to exceed the L2, and replayed in turns on random data.
+Shapes of a published list and drawn ones; dense, in contiguous groups, and in masked groups. Results are compared first. Calls are
+captured in CUDA graphs that rotate among enough sets of arrays for the operands to exceed the L2, and replayed in turns on random data.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ def draw(seed: int) -> list[Shape]:
     """Products whose sizes a seed draws."""
     rng = random.Random(seed)
     return [
-        Shape(2 ** rng.randint(5, 13) - rng.choice((0, 0, 16)), BLOCK * rng.randint(8, 120), BLOCK * rng.randint(8, 120)) for _ in range(DRAWN)
+        Shape(2 ** rng.randint(5, 13) - rng.choice((0, 0, 16)), BLOCK * rng.randint(8, 120), BLOCK * rng.randint(8, 120))
+        for _ in range(DRAWN)
     ]
 
 
@@ -282,9 +283,10 @@ def report(data: dict[str, Any]) -> str:
     lines = [
         "# 8-bit floats with block scales",
         "",
-        f"{data['device']}, {data['date']}, torch {data['torch']}; made by `python -m measurements.block_scales`. e4m3 to bfloat16, float32",
-        "scales: A has one for 1 × 128 of its elements, B one for 128 × 128. *Per tensor*: gemmgen's product without block scales, promoted to",
-        "float32 every 128 of k too. *cuBLASLt*: the fastest of its algorithms, per tensor. Masked groups have half to all of their rows.",
+        f"{data['device']}, {data['date']}, torch {data['torch']}; made by `python -m measurements.block_scales`. e4m3 to bfloat16,",
+        "float32 scales: A has one for 1 × 128 of its elements, B one for 128 × 128. *Per tensor*: gemmgen's product without block scales,",
+        "promoted to float32 every 128 of k too. *cuBLASLt*: the fastest of its algorithms, per tensor. Masked groups have half to all of their",
+        "rows.",
         "",
         "| m × n × k | block scales, µs | per tensor, µs | cuBLASLt, µs | per tensor / block scales | TFLOP/s |",
         "|---|---:|---:|---:|---:|---:|",

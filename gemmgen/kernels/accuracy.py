@@ -65,7 +65,7 @@ def stored(element: str, value: Array, bound: Array) -> tuple[Array, Array]:
 
     if element in ("f32", "s32"):
         return value, bound
-    if element == "s8":
+    if element in ("s8", "u8"):
         low, high = ELEMENTS[element].limits
         # Results that the bound does not keep apart may round to neighbours.
         return np.where(np.isnan(value), 0.0, np.clip(np.rint(value), low, high)), np.where(bound > 0, bound + 1, 0.0)

@@ -47,3 +47,9 @@ __device__ __forceinline__ unsigned char float_to_u8(float value)
 {
     return static_cast<unsigned char>(max(0, min(255, __float2int_rn(value))));
 }
+
+// Two of them side by side, the first in the lower byte.
+__device__ __forceinline__ unsigned short pack_u8(float low, float high)
+{
+    return static_cast<unsigned short>(float_to_u8(low) | float_to_u8(high) << 8);
+}

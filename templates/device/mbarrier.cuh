@@ -25,12 +25,6 @@ __device__ __forceinline__ void mbarrier_arrive(unsigned barrier)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
 }
 
-// Arrives when all copies (cp.async) that this thread has started are done; the barrier counts that arrival already.
-__device__ __forceinline__ void mbarrier_arrive_after_copies(unsigned barrier)
-{
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" :: "r"(barrier) : "memory");
-}
-
 // Arrives at a barrier of another block of the cluster.
 __device__ __forceinline__ void mbarrier_arrive_remote(unsigned barrier)
 {

@@ -13,3 +13,23 @@ __device__ __forceinline__ unsigned char float_to_exponent(float value)
     const unsigned above = bits < 0x00800000u ? 0x00400000u : 0u;  // subnormal numbers up to 2^-127 have the least exponent
     return static_cast<unsigned char>((bits >> 23) + ((bits & 0x7fffffu) > above ? 1u : 0u));
 }
+
+// Reads scales for `count` of kCount blocks of k, at once where they are adjacent and their address allows it.
+template <int kCount, typename T>
+__device__ __forceinline__ void read_scales(T (&scales)[kCount], const T* source, int stride, int count)
+{
+    struct alignas(sizeof(T) * kCount) Vector {
+        T elements[kCount];
+    };
+    if (stride == 1 && count == kCount && reinterpret_cast<unsigned long long>(source) % alignof(Vector) == 0) {
+        const Vector vector = *reinterpret_cast<const Vector*>(source);
+        #pragma unroll
+        for (int i = 0; i < kCount; ++i)
+            scales[i] = vector.elements[i];
+    } else {
+        #pragma unroll
+        for (int i = 0; i < kCount; ++i)
+            if (i < count)
+                scales[i] = source[static_cast<long long>(i) * stride];
+    }
+}

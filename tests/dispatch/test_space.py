@@ -34,6 +34,8 @@ PROBLEMS = (
     "256,4096,1024,nt,bf16,bias,gelu",
     "128,1001,2048,nt,bf16",
     "300,700,900,nt,bf16_bf16_f32",
+    "192,2560,4096,nt,e4m3_e4m3_bf16,scales_a=1x128,scales_b=128x128",
+    "64,2560,4096,nt,e4m3_e4m3_bf16,scales_a=1x128_ue8m0_mn,scales_b=1x128",
 )
 
 
@@ -130,7 +132,9 @@ def test_no_points_without_warpgroups():
     assert space.points(parse_problem("gemm:192,2560,9216,nt,bf16,groups=4"), H200) == []
 
 
-@pytest.mark.parametrize("text", ["192,2560,9216,nt,bf16", "96,2048,4096,nt,e4m3_e4m3_bf16"])
+@pytest.mark.parametrize(
+    "text", ["192,2560,9216,nt,bf16", "96,2048,4096,nt,e4m3_e4m3_bf16", "96,2048,4096,nt,e4m3_e4m3_bf16,scales_a=1x128,scales_b=128x128"]
+)
 def test_points_verify_on_the_emulator(text):
     groups = space.points(parse_problem(f"gemm:{text}"), H200)
     rng = random.Random(text)

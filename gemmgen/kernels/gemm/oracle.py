@@ -259,7 +259,7 @@ def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
         return rng.integers(int(least), int(most) + 1, shape)
     if case.data in ("reals", "extremes"):
         # Sums around 1 where an operation bends there and is flat further out, or where C would overflow.
-        narrow = plan.approximate or plan.matrix_c.type in ("f16", "s8", "e4m3", "e5m2")
+        narrow = plan.approximate or plan.matrix_c.type in ("f16", "s8", "u8", "e4m3", "e5m2")
         low, high = (-2.0, 0.3) if narrow else (-3.0, 3.0)
         return rng.choice([-1.0, 1.0], shape) * 10.0 ** rng.uniform(low, high, shape)
     values = rng.integers(0 if kind == "u8" else -LARGEST_INTEGER, LARGEST_INTEGER + 1, shape).astype(np.float64)

@@ -18,7 +18,7 @@ TYPES = ("f32", "f16", "bf16")
 BYTE_TYPES = ("s8", "u8", "e4m3", "e5m2")
 """Types that only tensor cores multiply: A and B are both integers, or both floats."""
 FACTOR_TYPES = (*TYPES, *BYTE_TYPES)
-RESULT_TYPES = (*TYPES, "s32", "s8", "e4m3", "e5m2")
+RESULT_TYPES = (*TYPES, "s32", "s8", "u8", "e4m3", "e5m2")
 Extent = Literal["none", "m", "n"]
 _TURNED: dict[Extent, Extent] = {"none": "none", "m": "n", "n": "m"}
 GATED_WORD = "swiglu"

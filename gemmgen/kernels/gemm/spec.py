@@ -17,7 +17,7 @@ from gemmgen.kernels.tiles.extents import Extents2, Extents3
 AccessWidth = Literal[1, 2, 4, 8, 16]
 Factor = Literal["f32", "f16", "bf16", "tf32", "s8", "u8", "e4m3", "e5m2"]
 """Types of A and B; tf32 is float32 in memory, of which tensor cores read the upper 19 bits."""
-Element = Literal["f32", "f16", "bf16", "s32", "s8", "e4m3", "e5m2"]
+Element = Literal["f32", "f16", "bf16", "s32", "s8", "u8", "e4m3", "e5m2"]
 """Types of C."""
 
 

@@ -280,6 +280,8 @@ class WarpgroupLoop:
     """Shared memory of a stage's block scales."""
     scale_warps: int = 0
     """Warps of the producer that bring block scales."""
+    scale_steps: int = 1
+    """Steps whose block scales such a warp reads at a time."""
     product_sets: int = 1
     """Sets of products that a thread holds where sums are promoted: the next stage's are made while those of one are added."""
     staggered: bool = False
@@ -451,7 +453,11 @@ class WarpgroupLoop:
     @property
     def sums(self) -> int:
         """Registers of a thread that hold sums."""
-        return self.blocks_m * (self.products * self.tile_n * (1 + self.kept_sums) + (self.product_sets * self.instruction_n if self.promote_steps else 0)) // 2
+        return (
+            self.blocks_m
+            * (self.products * self.tile_n * (1 + self.kept_sums) + (self.product_sets * self.instruction_n if self.promote_steps else 0))
+            // 2
+        )
 
     @property
     def estimated_registers(self) -> int:
@@ -483,4 +489,10 @@ class WarpgroupLoop:
     def shared_bytes(self) -> int:
         staging = (self.staging.group_bytes + self.column_bytes) * self.consumers if self.staging else self.turned_bytes * self.consumers
         waiting = BARRIER_BYTES * self.barriers + TICKET_BYTES * self.tickets
-        return self.stages * (self.a.tile_bytes + self.b.tile_bytes + self.scale_bytes) + staging + self.sums_bytes + self.extremes_bytes + waiting
+        return (
+            self.stages * (self.a.tile_bytes + self.b.tile_bytes + self.scale_bytes)
+            + staging
+            + self.sums_bytes
+            + self.extremes_bytes
+            + waiting
+        )

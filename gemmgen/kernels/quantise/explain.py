@@ -13,7 +13,7 @@ BLOCKS = {
     "tensor": "all of x",
 }
 WORKERS = {
-    "1x128": f"a warp has {BLOCKS_OF_A_WARP} blocks; eight lanes share one, and find the largest magnitude among their 16 elements, then among them all",
+    "1x128": f"a warp has {BLOCKS_OF_A_WARP} blocks; eight lanes share one, and find the largest magnitude of their elements",
     "128x128": f"{WARPS} warps have a block, whose elements stay in registers until its scale is known",
     "row": "a threadblock reads its row twice: for the largest magnitude, and to quantise it",
     "tensor": f"up to {PARTIALS} threadblocks find the largest magnitudes of their rows; the second kernel reads these, then x again",

@@ -66,8 +66,26 @@ CASES = ("primes", "padded leading dimensions", "not-a-numbers and infinities")
         {**SPEC, "scales": {"a": {"lines": 128, "type": "ue8m0"}}, "storage": {"a": "e5m2", "b": "e4m3", "c": "bf16"}},
         {**SPEC, "decomposition": {"scheme": "split_k_parallel", "slices": 2}},
         {**with_loop(tile={"m": 64, "n": 256, "k": 128}, instruction_n=128, consumers=1), "scales": {"a": {}, "b": {"lines": 128}}},
+        with_loop(tile={"m": 64, "n": 48, "k": 128}, product_sets=2),
+        {
+            **with_loop(tile={"m": 192, "n": 16, "k": 128}, consumers=3, stages=3, product_sets=2),
+            "order": "column_major",
+            "transpose": "tn",
+            "scales": {"a": {"lines": 128}, "b": {"lines": 1}},
+        },
+        {**with_loop(stages=4, product_sets=2), "decomposition": {"scheme": "split_k_cluster", "slices": 2}},
     ],
-    ids=["rows-blocks", "lines", "b-alone", "a-alone", "split-k", "two-columns-of-scales"],
+    ids=[
+        "rows-blocks",
+        "lines",
+        "b-alone",
+        "a-alone",
+        "split-k",
+        "two-columns-of-scales",
+        "tiles-across-blocks",
+        "transposed",
+        "clusters-along-k",
+    ],
 )
 def test_scaled_products_are_those_of_the_reference(spec: dict[str, Any]) -> None:
     # Two cases for most of them, which differ in a scale's place alone.
@@ -83,8 +101,8 @@ def test_groups_have_scales_of_their_own() -> None:
     ("right", "wrong"),
     [
         ("row_scale[block][i / 2 % 2] * ", ""),
-        ("half * kMatrix + lane / 4, m", "lane / 4, m"),
-        ("row_scales[block][half][ahead]", "row_scales[block][half][0]"),
+        ("half * kMatrix + lane / 4]", "lane / 4]"),
+        ("scales_of_a[i][ahead]", "scales_of_a[i][0]"),
     ],
     ids=["none", "of-other-rows", "of-the-first-block"],
 )
@@ -95,8 +113,15 @@ def test_wrong_scales_of_rows_are_found(right: str, wrong: str) -> None:
 def test_a_wrong_column_of_scales_is_found() -> None:
     """Only products of more than 128 columns have a second one."""
     spec = with_loop(tile={"m": 64, "n": 128, "k": 128})
-    planted = ("static_cast<long long>(column / 128) * ld_scales_b + ahead", "ahead")
+    planted = ("min(work.column + lane * 128, n - 1) / 128", "lane")
     assert not verified(spec, ("2 x 3 tiles",), planted).passed
+
+
+def test_products_that_are_added_too_early_are_found() -> None:
+    """With two sets of products, a stage's are added while the next stage's are under way."""
+    spec = with_loop(stages=3, product_sets=2)
+    assert verified(spec, ("2 x 3 tiles",)).passed
+    assert not verified(spec, ("2 x 3 tiles",), ("wgmma_wait<1>();", "wgmma_wait<2>();")).passed
 
 
 def test_every_code_of_both_factors_is_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +162,8 @@ def test_an_infinite_scale_of_a_sum_of_zero_is_not_a_number() -> None:
         ({**SPEC, "scales": {"a": {"k": 32}}}, "scales.a.k"),
         ({**SPEC, "scales": {"a": {"type": "e4m3"}}}, "scales.a.type"),
         ({**SPEC, "scales": {"b": {"layout": "tiles_128x4"}}}, "scales.b.layout"),
-        (with_loop(tile={"m": 64, "n": 48, "k": 128}), "mainloop.tile.n"),
+        ({**{key: SPEC[key] for key in SPEC if key != "scales"}, "mainloop": {**MAINLOOP, "product_sets": 2}}, "mainloop.product_sets"),
+        (with_loop(instruction_n=16, product_sets=2), "mainloop.product_sets"),
         (with_loop(tile={"m": 64, "n": 32, "k": 256}), "mainloop"),
         (with_loop(promote_every="never"), "mainloop"),
         ({**SPEC, "storage": {"a": "s8", "b": "s8", "c": "f32"}}, "scales.a"),

@@ -29,14 +29,14 @@ def type_reasons(spec: GemmSpec) -> Iterator[Reason]:
         yield Reason("storage", "storage", f"{a} and {b}", "the same type for A and B, or both 8-bit integers, or both 8-bit floats")
     integer = a in BYTE_INTEGERS
     if c == "s32" and not integer:
-        yield Reason("storage", "storage.c", f"s32 for factors of {a}", "a floating-point type, or s8")
+        yield Reason("storage", "storage.c", f"s32 for factors of {a}", "a floating-point type, s8 or u8")
     plain = spec.alpha == "one" and spec.beta == "zero" and not spec.epilogue
     if c == "s32" and integer and not plain:
-        need, hint = "alpha: one, beta: zero and no epilogue for a C of s32", "int32 sums are stored as they are; f32, f16, bf16 or s8"
+        need, hint = "alpha: one, beta: zero and no epilogue for a C of s32", "int32 sums are stored as they are; f32, f16, bf16, s8 or u8"
         yield Reason("storage", "storage.c", "s32", need, hint)
     operands = [operand for operation in spec.epilogue for operand in operation.operands()]
     reads = spec.beta == "argument" or any(operand.like_output and operand.stored is None for operand in operands)
-    if c in ("s8", *BYTE_FLOATS) and reads:
+    if c in (*BYTE_INTEGERS, *BYTE_FLOATS) and reads:
         need = "f32, f16 or bf16 where C, or a matrix of its type such as a residual, is read"
         yield Reason("storage", "storage.c", c, need, "beta: zero, no residual and no multiply")
 

@@ -23,7 +23,7 @@ from gemmgen.kernels.gemm.wgmma.reasons import (
     shape_reasons,
     wgmma_reasons,
 )
-from gemmgen.kernels.gemm.wgmma.scaled import scale_bytes
+from gemmgen.kernels.gemm.wgmma.scaled import scale_bytes, scale_steps
 from gemmgen.kernels.math.warpgroup import (
     BLOCK_ROWS,
     SPAN_BYTES,
@@ -44,13 +44,11 @@ PRODUCER_REGISTERS = {2: 40, 3: 32}
 CONSUMER_REGISTERS = {2: 232, 3: 160}
 """Registers of a thread, by the number of groups that multiply, after the producer released most of its registers: multiples of 8 whose
 sum does not exceed an SM's registers."""
-GATHERING_REGISTERS = 56, 224
-"""The same for two groups whose producer's threads copy gathered rows of A, of which each knows several."""
+MOVING_REGISTERS = 56, 224
+"""The same for two groups whose producer's threads copy gathered rows of A, of which each knows several, or bring block scales."""
 COPIES_AHEAD = 2
 """Stages of gathered rows, at most, that are under way while the next are started: two fewer than there are, since consumers give a stage
 back once they have the next."""
-SCALE_WARPS = 3
-"""Warps of the producer that bring block scales: all but the one that has tiles copied."""
 PLANES_REGISTERS = 24, 240
 """The same for two groups with compensated sums."""
 
@@ -129,13 +127,15 @@ def warpgroup_loop(
         unroll=unroll_argument(mainloop.unroll),
         products=products,
         scale_bytes=scale_bytes(spec, mainloop),
-        scale_warps=SCALE_WARPS if spec.scales.given and not spec.grouping.gathered else 0,
+        scale_warps=int(bool(spec.scales.given and not spec.grouping.gathered)),
+        scale_steps=scale_steps(spec, mainloop),
         product_sets=mainloop.product_sets,
         copies_ahead=min(COPIES_AHEAD, mainloop.stages - 2) if spec.grouping.gathered else 0,
     )
     if mainloop.consumers > 1 and mainloop.min_blocks_per_sm == 1:
         shares = PRODUCER_REGISTERS[mainloop.consumers], CONSUMER_REGISTERS[mainloop.consumers]
-        shares = GATHERING_REGISTERS if spec.grouping.gathered else shares
+        moves = spec.grouping.gathered or (spec.scales.given and mainloop.consumers == 2)
+        shares = MOVING_REGISTERS if moves else shares
         loop = replace(loop, registers=PLANES_REGISTERS if loop.staggered else shares)
     if spec.store == "tma":
         staging = plan_staging(tile.n, loop.blocks_m, matrices[2].element_bytes, STORE_BUFFERS)
@@ -204,8 +204,13 @@ def warpgroup_regions(loop: WarpgroupLoop) -> tuple[SharedRegion, ...]:
         held = (loop.cluster_k - 1, loop.blocks_m, WARPGROUP * loop.consumers // loop.k_groups // 4, 4)
         add("extremes", "unsigned", held, loop.extremes_bytes, "extremes of the rows that those have split, for two rows each")
     if loop.scale_bytes:
-        shape = (loop.stages, loop.scale_bytes // 4)
-        add("scales", "float", shape, loop.stages * loop.scale_bytes, "block scales of a stage, those of A first")
+        add(
+            "scales",
+            "float",
+            (loop.stages, loop.scale_bytes // 4),
+            loop.stages * loop.scale_bytes,
+            "block scales of a stage, those of A first",
+        )
     add(
         "barriers",
         "unsigned long long",

@@ -8,7 +8,7 @@ from math import gcd
 from typing import TYPE_CHECKING, Literal
 
 from gemmgen.core.errors import Reason
-from gemmgen.core.formulas import round_up
+from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.kernels.gemm.matrices import scale_layouts
 from gemmgen.kernels.gemm.scaling import ScaleArray, Scales, spread
 from gemmgen.kernels.gemm.spec import GemmSpec, TensorCoreMainloop
@@ -32,6 +32,8 @@ SCALE_TYPES = ("f32", "ue8m0")
 SCALE_BYTES = 4
 """Of a scale in shared memory: a float."""
 SCALE_ALIGNMENT = 16
+LANE_SCALES = {1: 32, 2: 20, 3: 8}
+"""Scales that a lane of the producer holds in registers, at most, by the number of groups that multiply."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,16 @@ class StagedScales:
     @property
     def lines(self) -> str:
         return "row" if self.name == "A" else "column"
+
+    @property
+    def origin(self) -> str:
+        """The first line of a tile, in CUDA."""
+        return "work.row" if self.name == "A" else "work.column"
+
+    @property
+    def extent(self) -> str:
+        """Lines of the operand, in CUDA."""
+        return "m" if self.name == "A" else "n"
 
     def place(self, index: str) -> str:
         """The place of one of them among a stage's, in CUDA."""
@@ -81,6 +93,13 @@ def scale_bytes(spec: GemmSpec, mainloop: TensorCoreMainloop) -> int:
     return round_up(SCALE_BYTES * sum(scales.count for scales in staged_scales(spec, mainloop)), SCALE_ALIGNMENT)
 
 
+def scale_steps(spec: GemmSpec, mainloop: TensorCoreMainloop) -> int:
+    """Steps whose scales a warp of the producer reads at a time, adjacent ones by one access: four, two or one, as its registers allow."""
+    of_a_lane = sum(ceil_div(scales.count, 32) for scales in staged_scales(spec, mainloop))
+    most = LANE_SCALES[mainloop.consumers]
+    return next(steps for steps in (4, 2, 1) if steps * of_a_lane <= most or steps == 1)
+
+
 def scaled_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterator[Reason]:
     """Scales, types and tiles that do not go together."""
     for name, block in spec.scales.given:
@@ -97,6 +116,9 @@ def scaled_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterator[Rea
     if spec.scales.given and (mainloop.tile.k != BLOCK_K or promoted_depth(spec, mainloop) != BLOCK_K):
         got = f"tile.k: {mainloop.tile.k}, promote_every: {mainloop.promote_every}"
         yield Reason("scales", "mainloop", got, f"tile.k: {BLOCK_K} and promote_every: auto with block scales")
+    if mainloop.product_sets > 1 and (not spec.scales.given or mainloop.instruction_n not in (None, mainloop.tile.n)):
+        need = "1, or block scales and all of the tile's columns in an instruction"
+        yield Reason("product_sets", "mainloop.product_sets", str(mainloop.product_sets), need)
 
 
 def scaled_product(plan: TensorPlan, arrays: Mapping[str, Array], slices: int, exact: bool) -> tuple[Array, Array]:

@@ -25,11 +25,11 @@ from gemmgen.kernels.gemm.spec import GemmSpec, SplitKCluster, TensorCoreMainloo
 from gemmgen.kernels.gemm.tensor_cores.cost import of_few
 from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_FLOATS, BYTE_INTEGERS
 from gemmgen.kernels.gemm.wgmma.cost import FILLED, MULTICAST, PROMOTION_ISSUE, SCATTERED_READS
-from gemmgen.kernels.gemm.wgmma.loop import CONSUMER_REGISTERS, STORE_BUFFERS, has_one_matrix
+from gemmgen.kernels.gemm.wgmma.loop import CONSUMER_REGISTERS, MOVING_REGISTERS, STORE_BUFFERS, has_one_matrix
 from gemmgen.kernels.gemm.wgmma.matching import fit
 from gemmgen.kernels.gemm.wgmma.plan import plan
-from gemmgen.kernels.gemm.wgmma.scaled import BLOCK_K, SCALE_TYPES, staged_bytes
 from gemmgen.kernels.gemm.wgmma.reasons import DEFAULT_PROMOTION, LARGEST_BOX
+from gemmgen.kernels.gemm.wgmma.scaled import BLOCK_K, SCALE_TYPES, staged_bytes
 from gemmgen.kernels.math.warpgroup import (
     BARRIER_BYTES,
     BLOCK_ROWS,
@@ -92,7 +92,7 @@ class Storage:
         """Fields of the specs of all points."""
         size, result = ELEMENTS[self.type].bytes, ELEMENTS[self.result].bytes
         alignment = {"a": MOST_ALIGNMENT // size, "b": MOST_ALIGNMENT // size, "c": 1 if self.turned else MOST_ALIGNMENT // result}
-        found = {
+        found: dict[str, Any] = {
             "kind": "gemm",
             "architecture": "sm_90a",
             "order": "column_major" if self.turned else "row_major",
@@ -126,6 +126,7 @@ class Lattice:
     resident: Column
     """Blocks that an SM must hold at a time."""
     instruction_n: Column
+    product_sets: Column
     shared_bytes: Column
     registers: Column
 
@@ -229,13 +230,18 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
         blocks_m = tile_m / BLOCK_ROWS / np.where(ping_pong, 1, consumers)
         # Registers: those of the sums, and of the instruction whose sums leave the tensor core.
         allocated = np.minimum(architecture.registers_per_thread, architecture.registers_per_sm // (resident * threads)) // 8 * 8
-        shared_out = np.select([consumers == count for count in CONSUMER_REGISTERS], list(map(float, CONSUMER_REGISTERS.values())), 0.0)
+        registers_of = CONSUMER_REGISTERS | ({2: MOVING_REGISTERS[1]} if storage.scales.given else {})
+        shared_out = np.select([consumers == count for count in registers_of], list(map(float, registers_of.values())), 0.0)
         limit = np.where((consumers > 1) & (resident == 1), shared_out, allocated)
         instruction_n = tile_n.copy()
         if storage.type in BYTE_FLOATS:
             halved = (blocks_m * (tile_n + tile_n) / 2 + OTHER_REGISTERS > limit) & (tile_n % 16 == 0) & (tile_k == DEFAULT_PROMOTION)
             instruction_n = np.where(halved, tile_n / 2, tile_n)
-        sums = blocks_m * (tile_n + (instruction_n if storage.type in BYTE_FLOATS else 0)) / 2
+        product_sets = np.ones_like(tile_n)
+        if storage.scales.given:
+            # The tensor cores need not wait for sums to be scaled where a second set of products fits.
+            product_sets += (instruction_n == tile_n) & (blocks_m * 3 * tile_n / 2 + OTHER_REGISTERS <= limit)
+        sums = blocks_m * (tile_n + (product_sets * instruction_n if storage.type in BYTE_FLOATS else 0)) / 2
         # The compiler gives a thread no more registers than it is launched with, and an instruction wants its sums among them.
         legal = (sums + OTHER_REGISTERS <= limit) & (instruction_n / 2 + OTHER_REGISTERS <= allocated)
         for along_k, extent, blocks in ((storage.a_along_k, tile_m, cluster_n), (storage.b_along_k, tile_n, cluster_m)):
@@ -272,6 +278,7 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
             "cluster_k": cluster_k,
             "resident": resident,
             "instruction_n": instruction_n,
+            "product_sets": product_sets,
             "shared_bytes": fixed + stages * stage,
             "registers": np.minimum(255, architecture.registers_per_sm // (threads * resident) // 8 * 8),
         }
@@ -523,6 +530,8 @@ def _spec(lattice: Lattice, place: int, persistent: int, early: bool) -> GemmSpe
     }
     if number["instruction_n"] != number["tile_n"]:
         mainloop["instruction_n"] = number["instruction_n"]
+    if number["product_sets"] > 1:
+        mainloop["product_sets"] = number["product_sets"]
     fields = lattice.storage.base | {"mainloop": mainloop}
     if early:
         fields["early_launch"] = True
