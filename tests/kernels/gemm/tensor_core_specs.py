@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 ELEMENT_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1, "u8": 1, "e4m3": 1, "e5m2": 1, "f32": 4, "s32": 4}
 OTHERS = {"s8": "u8", "u8": "s8", "e4m3": "e5m2", "e5m2": "e4m3"}
 """Second factors of another type, by the type of the first."""
-RESULTS = {"s8": ("s32", "s8", "f32", "bf16"), "e4m3": ("bf16", "f32", "e4m3", "e5m2")}
+RESULTS = {"s8": ("s32", "s8", "u8", "f32", "bf16"), "e4m3": ("bf16", "f32", "e4m3", "e5m2")}
 
 
 @st.composite

@@ -88,6 +88,16 @@ def staged_bytes(scales: Scales, tile_m: Column, tile_n: Column) -> Column:
     return whole
 
 
+def column_scales(scales: Scales, tile_n: Column, instruction_n: Column) -> Column:
+    """Scales of columns that a thread holds: two of each 8 columns of an instruction, or one for as many as are always in one block."""
+    import numpy as np
+
+    if scales.b is None:
+        return np.zeros_like(tile_n)
+    held: Column = instruction_n / 4 if scales.b.lines == 1 else tile_n / np.gcd(tile_n.astype(int), scales.b.lines)
+    return held
+
+
 def scale_bytes(spec: GemmSpec, mainloop: TensorCoreMainloop) -> int:
     """Shared memory of a stage's scales."""
     return round_up(SCALE_BYTES * sum(scales.count for scales in staged_scales(spec, mainloop)), SCALE_ALIGNMENT)

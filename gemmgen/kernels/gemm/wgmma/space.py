@@ -29,7 +29,7 @@ from gemmgen.kernels.gemm.wgmma.loop import CONSUMER_REGISTERS, MOVING_REGISTERS
 from gemmgen.kernels.gemm.wgmma.matching import fit
 from gemmgen.kernels.gemm.wgmma.plan import plan
 from gemmgen.kernels.gemm.wgmma.reasons import DEFAULT_PROMOTION, LARGEST_BOX
-from gemmgen.kernels.gemm.wgmma.scaled import BLOCK_K, SCALE_TYPES, staged_bytes
+from gemmgen.kernels.gemm.wgmma.scaled import BLOCK_K, SCALE_TYPES, column_scales, staged_bytes
 from gemmgen.kernels.math.warpgroup import (
     BARRIER_BYTES,
     BLOCK_ROWS,
@@ -237,13 +237,14 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
         if storage.type in BYTE_FLOATS:
             halved = (blocks_m * (tile_n + tile_n) / 2 + OTHER_REGISTERS > limit) & (tile_n % 16 == 0) & (tile_k == DEFAULT_PROMOTION)
             instruction_n = np.where(halved, tile_n / 2, tile_n)
-        product_sets = np.ones_like(tile_n)
+        product_sets, others = np.ones_like(tile_n), np.full_like(tile_n, OTHER_REGISTERS)
         if storage.scales.given:
+            others += column_scales(storage.scales, tile_n, instruction_n)
             # The tensor cores need not wait for sums to be scaled where a second set of products fits.
-            product_sets += (instruction_n == tile_n) & (blocks_m * 3 * tile_n / 2 + OTHER_REGISTERS <= limit)
+            product_sets += (instruction_n == tile_n) & (blocks_m * 3 * tile_n / 2 + others <= limit)
         sums = blocks_m * (tile_n + (product_sets * instruction_n if storage.type in BYTE_FLOATS else 0)) / 2
         # The compiler gives a thread no more registers than it is launched with, and an instruction wants its sums among them.
-        legal = (sums + OTHER_REGISTERS <= limit) & (instruction_n / 2 + OTHER_REGISTERS <= allocated)
+        legal = (sums + others <= limit) & (instruction_n / 2 + OTHER_REGISTERS <= allocated)
         for along_k, extent, blocks in ((storage.a_along_k, tile_m, cluster_n), (storage.b_along_k, tile_n, cluster_m)):
             unit = 8 if along_k else SPAN_BYTES // size
             legal &= extent % (unit * blocks) == 0
