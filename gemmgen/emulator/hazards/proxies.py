@@ -64,6 +64,9 @@ class Fence:
     """Kinds of memory that it orders for engines: barriers (their initialisation), shared, global, maps (released)."""
 
 
+_FENCED, _PUBLISHED = 1, 2
+
+
 @dataclass(slots=True)
 class _Initialised:
     """The thread and time of a barrier's initialisation, and the lanes that are ordered after it."""
@@ -72,6 +75,10 @@ class _Initialised:
     lane: int
     time: int
     informed: np.ndarray
+    told: np.ndarray
+    """Lanes that know of it, fence included, by a relaxed arrival at the barrier of their cluster."""
+    state: int = 0
+    """Progress towards such an arrival: _FENCED, then _PUBLISHED."""
 
 
 @dataclass(slots=True)
@@ -312,7 +319,12 @@ class ProxyRules(Observer):
         covers = _covered(instruction)
         if not covers:
             return
-        self._fences.appendleft(self._fence(np.arange(self.geometry.lanes) if lanes is None else lanes, covers))
+        who = np.arange(self.geometry.lanes) if lanes is None else lanes
+        self._fences.appendleft(self._fence(who, covers))
+        if instruction.has("mbarrier_init"):
+            for init in self._inits.values():
+                if init.lane in who:
+                    init.state = max(init.state, _FENCED)
 
     def fence_of(self, lanes: Lanes) -> Fence:
         """A fence that orders no memory between threads and engines."""
@@ -495,7 +507,7 @@ class ProxyRules(Observer):
     def barrier_initialised(self, barrier: Barrier) -> None:
         informed = np.zeros(self.geometry.lanes, np.bool_)
         informed[barrier.lane] = True
-        self._inits[barrier.offset] = _Initialised(barrier.instruction, barrier.lane, self.order.time, informed)
+        self._inits[barrier.offset] = _Initialised(barrier.instruction, barrier.lane, self.order.time, informed, np.zeros_like(informed))
         self._arrived.pop(barrier.offset, None)
         self._completed.pop(barrier.offset, None)
 
@@ -529,7 +541,7 @@ class ProxyRules(Observer):
 
     def engine_uses_barrier(self, instruction: Instruction, barrier: Barrier, lane: int) -> None:
         init = self._inits.get(barrier.offset)
-        if init is None:
+        if init is None or init.told[lane]:
             return
         thread = int(self.order.threads[init.lane])
         if not self._fenced(lane, np.array([thread]), np.array([init.time]), self._covering("barriers"))[0]:
@@ -583,6 +595,10 @@ class ProxyRules(Observer):
             first = self._first_place(members)
             clock = self._released(instruction, members)
             self._at_cluster[first] = self.order.clocks.join_all([self._at_cluster.get(first, NOTHING), clock])
+            # The init fence releases initialisations, and nothing else, to a relaxed arrival behind it (PTX ISA, fence.mbarrier_init).
+            for init in self._inits.values():
+                if init.state == _FENCED and init.lane in members:
+                    init.state = _PUBLISHED
 
     def cluster_met(self, lanes: Lanes) -> None:
         first = self._first_place(lanes)
@@ -590,7 +606,11 @@ class ProxyRules(Observer):
 
     def cluster_waited(self, instruction: Instruction, lanes: Lanes) -> None:
         for members in self._by_cluster(lanes):
-            self.order.learn(members, self._of_cluster.get(self._first_place(members), NOTHING))
+            first = self._first_place(members)
+            self.order.learn(members, self._of_cluster.get(first, NOTHING))
+            for init in self._inits.values():
+                if init.state == _PUBLISHED and self._first_place(np.array([init.lane])) == first:
+                    init.informed[members] = init.told[members] = True
 
     def _note_remote(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
         who = np.arange(self.geometry.lanes) if lanes is None else lanes

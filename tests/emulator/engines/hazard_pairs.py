@@ -724,6 +724,19 @@ PAIRS = {
         ("init(bar, 1)", "load_tile(tile[0]", "fence.mbarrier_init.release.cluster by the thread that initialises"),
         _loaded,
     ),
+    "initialisation not fenced before a relaxed arrival": Pair(
+        "a barrier used behind a relaxed barrier of the cluster, without the init fence",
+        "barriers",
+        emulator.EarlyBarrierUse,
+        LOAD.replace(
+            "__syncthreads();\n    if (threadIdx.x == 0)",
+            'asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); cluster_wait();\n    if (threadIdx.x == 32)',
+        ),
+        "fence_init();",
+        "",
+        ("init(bar, 1)", "need not know of its initialisation"),
+        _loaded,
+    ),
     "initialisation not known": Pair(
         "a barrier used by threads that need not know of its init",
         "barriers",
