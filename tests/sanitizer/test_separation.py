@@ -9,6 +9,7 @@ import pytest
 
 import gemmgen
 from gemmgen.core.errors import CompileError
+from gemmgen.sanitizer.front_end import CompileOptions, Request, _Attempt, project_files
 from gemmgen.sanitizer.host_code import device_macros, device_parts, members_of
 from gemmgen.toolchain.containment import contained
 
@@ -58,6 +59,24 @@ def test_a_macro_of_another_header_marks_device_code(tmp_path: Path) -> None:
     main = '#include "marks.h"\n#include <string>\nDEVICE unsigned two() { return 2; }\nstd::string name() { return ""; }\n'
     main += "__global__ void k(unsigned* x) { x[threadIdx.x] = two(); }\n"
     assert result(project(tmp_path, main_cu=main, marks_h="#define INLINE inline\n#define DEVICE INLINE __device__\n"))[0] == 2
+
+
+def test_folders_of_headers_are_separated_last(tmp_path: Path) -> None:
+    path = project(tmp_path, main_cu="#include <library.h>\nint main() { return f(); }\n", given__library_h="int f() { return 1; }\n")
+    options = CompileOptions(include_directories=(str(tmp_path / "given"),))
+    request = Request(path.read_text(), "main.cu", tmp_path, options)
+    attempt = _Attempt(request, project_files(request), str(tmp_path / "mirror"))
+    own, library = str(path), str(tmp_path / "given" / "library.h")
+    assert attempt.separate(given_folders=False)
+    assert "main()" not in attempt.texts[own] and "int f()" in attempt.texts[library]
+    assert attempt.separate(given_folders=True)
+    assert "int f()" not in attempt.texts[library]
+
+
+def test_a_newer_standard_where_the_source_needs_it(tmp_path: Path) -> None:
+    main = 'struct S {\n  int n;\n  constexpr __device__ S(int m) : n(m) { if (m < 0) asm volatile("trap;"); }\n};\n'
+    main += "__global__ void k(unsigned* x) { x[threadIdx.x] = S(5).n; }\n"
+    assert result(project(tmp_path, main_cu=main))[0] == 5
 
 
 def test_the_error_is_that_of_the_file_and_not_of_what_nvcc_has(tmp_path: Path) -> None:
