@@ -87,6 +87,11 @@ class ReductionRequest(Request):
         )
 
 
+HEAVY = ("logsumexp", "mean_variance")
+"""Operations with more arithmetic on an element than the model counts, unless the rows of a tensor's axes are read in whole vectors."""
+HEAVY_MARGIN = 1.5
+
+
 def promise(most: int, x: Layout, shape: str) -> int:
     """Elements, at most ``most``, that everything is a multiple of that a spec's ``alignment`` speaks of."""
     most = min(most, ALIGNED_BYTES // x.element_bytes)
@@ -123,7 +128,8 @@ def fit(spec: ReductionSpec, request: ReductionRequest) -> Fit | str:
     results = {"all": (1,), "rows": x.shape[:1], "columns": x.shape[2:], "middle": x.shape[::2], "strided": x.shape[::2]}[shape]
     kind = request.output or probe.output
     arrays = {"X": ("x", view)} | {name: (operand, Layout.packed(results, kind)) for name, operand in _result_names(probe).items()}
-    return Fit(changed, arrays, derived=changed_fields(spec, changed))
+    margin = HEAVY_MARGIN if shape == "rows" and request.operation in HEAVY else 1.0
+    return Fit(changed, arrays, derived=changed_fields(spec, changed), margin=margin)
 
 
 def _tensor_fit(spec: ReductionSpec, request: ReductionRequest) -> Fit | str:

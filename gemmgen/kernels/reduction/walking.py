@@ -193,6 +193,8 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
     threads, lanes, unroll, parts = THREADS, None, LOADS, 1
     if units <= 1024 and results >= 4 * multiprocessors:
         lanes = min(32, max(min(8, power_of_two(units)), power_of_two(ceil_div(units, 8))))
+        while lanes < min(32, units) and results * lanes < threads * multiprocessors:  # few rows: more lanes of each fill the device
+            lanes *= 2
         unroll = min(8, power_of_two(ceil_div(units, lanes)))
     else:
         threads = min(THREADS, max(64, power_of_two(ceil_div(units, 8))))

@@ -21,6 +21,8 @@ HELD_WORDS = 32
 """Registers, at most, in which a thread keeps the elements of all matrices."""
 FEW_WORDS = 16
 """Registers that it should keep them in: more lanes work on a row before a lane keeps more."""
+MOST_SHIFTED_ELEMENTS = 40
+"""Elements that a thread may hold of a row which begins anywhere: reading its ends one by one takes registers, too."""
 SUMMING_SMS = 132
 """SMs that divide rows whose values are summed over rows: each block's sums are written, and read once more."""
 
@@ -113,6 +115,7 @@ def numbers(request: RowsRequest) -> dict[str, Any]:
         for lanes in LANES:
             held = -(-(columns + spare) // (lanes * vector)) or 1
             fits = held <= 16 and held * words <= limit and (not summed or held * vector <= MOST_SUMMED_ELEMENTS)
+            fits = fits and (aligned or held * vector <= MOST_SHIFTED_ELEMENTS)
             if fits and best is None:
                 best = lanes, held
     lanes, held = best or (LANES[-1], 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gemmgen.core.elements import ELEMENTS, DataType
@@ -269,6 +269,19 @@ class RowsPlan(KernelPlan[RowsSpec]):
         assert self.prefix is not None
         return self._pass((self.prefix,))
 
+    @property
+    def kept(self) -> str:
+        """A value of elements that takes the place of the first matrix in registers; empty if there is none."""
+        return self.program.kept if self.type == "f32" and self.held else ""
+
+    def _with_kept(self, step: Pass) -> Pass:
+        """A pass that needs the kept value: the one that reduces stores it, the last one reads it."""
+        matrix = self.program.matrices[0]
+        if step.statements[0].reduces:
+            return replace(step, lines=(*step.lines, f"put({matrix}_held[held], i, {self.kept});"))
+        others = tuple(line for line in step.lines if not line.startswith(f"const float {self.kept} "))
+        return replace(step, lines=(f"const float {self.kept} = {matrix}_value;", *others))
+
     def depth(self, columns: int) -> int:
         """Additions, at most, that an element takes part in on its way into the combination of a row, or of those before it."""
         turns = self.held or -(-(columns + self.vector) // (self.lanes * self.vector))
@@ -307,6 +320,8 @@ class RowsPlan(KernelPlan[RowsSpec]):
                 writer.assign(self.variable(one.name), one.tree, "const float ")
         made = [self.variable(one.name) if one.name in ends or one is apart else writer.text(one.tree) for one in statements]
         values = tuple((one.name, text) for one, text in zip(statements, made, strict=True))
+        if self.kept in needed and self.held:
+            return self._with_kept(Pass(statements, self.program.matrices, (), tuple(writer.lines), values))
         return Pass(
             statements,
             tuple(name for name in self.program.matrices if name in needed),

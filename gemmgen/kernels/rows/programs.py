@@ -50,6 +50,8 @@ class Program:
     vectors: tuple[str, ...] = ()
     """Names of values for each column."""
     numbers: tuple[str, ...] = ()
+    kept: str = ""
+    """An assignment that takes the place of the first matrix in registers, where those are floats: nothing after it reads that matrix."""
 
     @property
     def assignments(self) -> tuple[Assignment, ...]:
@@ -68,6 +70,7 @@ SIMPLE: dict[str, Program] = {
         ("x",),
         ("most = row_max(x)", "power = exp(x - most)", "whole = row_sum(power)", "share = 1 / whole", "y = power * share"),
         ("y",),
+        kept="power",
     ),
     "softmax_gradient": Program(("dy", "y"), ("whole = row_sum(dy * y)", "dx = (dy - whole) * y"), ("dx",)),
     "log_softmax": Program(
