@@ -50,12 +50,13 @@ class Trace(Observer):
         self._barriers[self._geometry.lanes_at(places)] = 0
 
     def block_barrier(self, instruction: Instruction, lanes: Lanes | None) -> None:
-        self._barriers[slice(None) if lanes is None else lanes] += 1
+        if len(instruction.operands) == 1:  # a team's barriers have the number of its threads as well, and another counter
+            self._barriers[slice(None) if lanes is None else lanes] += 1
 
     def accessed(self, space: Space, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
         if space is self._spaces.global_:
             self._global(access.instruction, access.kind, access.width, lanes, addresses)
-        elif space is self._spaces.shared:
+        elif space is self._spaces.shared and access.instruction.opcode != "cp":  # copies are seen when they are issued, not when they land
             self._in_shared(access.instruction, access.kind, access.width, lanes, addresses)
 
     def async_copy_issued(self, access: Access, lanes: Lanes | None, addresses: np.ndarray, origins: np.ndarray) -> None:

@@ -79,20 +79,8 @@ def disagreement_on(plan: KernelPlan, binary: Binary, formulas: list[Formulas], 
     return ""
 
 
-NOT_EXPLAINED = {
-    **{
-        f"gemm/simt/sgemm_skinny/{order}_unaligned": "a copy that brings nothing is in the trace twice (k = 1)"
-        for order in ("nn", "nt", "tn", "tt")
-    },
-    "gemm/simt/sliced_k": "barriers of teams are counted otherwise where no team has a step (k = 0)",
-}
-"""Kernels whose accesses differ from their trace, perhaps by the trace alone; nothing is recorded as proved of them."""
-
-
 @pytest.mark.parametrize("name", KERNELS)
 def test_lifted_accesses_are_those_of_the_trace(name: str, request: pytest.FixtureRequest) -> None:
-    if name in NOT_EXPLAINED:
-        request.applymarker(pytest.mark.xfail(reason=NOT_EXPLAINED[name]))
     plan = gemmgen.plan(shipped_specs()[name])
     assert isinstance(plan, KernelPlan)
     binary = compile_plan(plan)
