@@ -179,6 +179,10 @@ class Contract:
             tuple(order),
         )
 
+    def term(self, formula: Formula) -> z3.ArithRef:
+        """A formula of the launch's dimensions. Raises ``Inexpressible``."""
+        return as_term(self._terms.term(formula.tree))
+
     def step_of(self, name: str) -> int:
         """The number that a dimension is a multiple of: it is so many times its symbol."""
         return self._multiples.get(name, 1)

@@ -24,6 +24,7 @@ MEANINGS: dict[str, str] = {
     "races": "no two threads of a block touch the same shared memory between the same barriers, unless both read",
     "once": "no two threads of the grid store the same element of a result",
     "progress": "all threads of a block reach the same barriers, and every loop ends",
+    "initialised": "shared memory is written before it is read",
 }
 MAX_CASES = 16
 """Cases of one address that are looked at."""

@@ -69,22 +69,28 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
     from gemmgen.proof.control import Unliftable
     from gemmgen.proof.lifting import Lifter
     from gemmgen.proof.obligations import MEANINGS, PROPERTIES, Verdict, memory, once, progress, races
+    from gemmgen.proof.protocols import verdicts as ring_verdicts
+    from gemmgen.proof.rings import uses_rings
     from gemmgen.proof.solver import OutOfTime, Solver
 
     began = time.process_time()
     solver = Solver(seconds)
     verdicts: dict[str, Verdict] = {}
-    obstacle = ""
+    obstacle, names = "", tuple[str, ...](PROPERTIES)
     try:
         module = parse(ptx)
         function = next(function for function in module.functions.values() if function.is_entry and function.name == launch.entry)
-        lifter = Lifter(module, function, Contract(sequence, launch), solver)
-        lifter.lift()
-        verdicts["progress"] = progress(lifter)
-        uniform = not any("barrier" in reason for reason in verdicts["progress"].unproved)
-        verdicts["memory"] = memory(lifter)
-        verdicts["races"] = races(lifter, uniform)
-        verdicts["once"] = once(lifter)
+        if uses_rings(function):
+            names = (*PROPERTIES, "initialised")
+            verdicts |= ring_verdicts(sequence, launch, module, function, solver)
+        else:
+            lifter = Lifter(module, function, Contract(sequence, launch), solver)
+            lifter.lift()
+            verdicts["progress"] = progress(lifter)
+            uniform = not any("barrier" in reason for reason in verdicts["progress"].unproved)
+            verdicts["memory"] = memory(lifter)
+            verdicts["races"] = races(lifter, uniform)
+            verdicts["once"] = once(lifter)
     except Unliftable as error:
         obstacle = str(error)
     except Inexpressible as error:
@@ -92,7 +98,7 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
     except OutOfTime:
         obstacle = f"the time is used up: {seconds:g} s"
     found = []
-    for name in PROPERTIES:
+    for name in names:
         verdict = verdicts.get(name)
         if verdict is None:
             found.append(Property(name, MEANINGS[name], "unproved", 0, 0, (obstacle,)))

@@ -42,6 +42,11 @@ class Solver:
         self.queries = 0
         self.seconds = 0.0
 
+    def check_time(self) -> None:
+        """Raises ``OutOfTime`` where the time is used up."""
+        if time.process_time() > self._deadline:
+            raise OutOfTime
+
     def implies(self, premises: Sequence[Condition], goal: Condition, milliseconds: int = FULL_MILLISECONDS) -> Answer:
         """The answer to the question of whether the premises imply the goal."""
         if goal is True:

@@ -1,0 +1,185 @@
+"""Verdicts on kernels whose tiles pass through a ring of barriers in shared memory: see ``gemmgen.proof.rings`` for the induction."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+
+import z3
+
+from gemmgen.core.elements import ELEMENTS
+from gemmgen.emulator.ptx.syntax import Function, Instruction, Module
+from gemmgen.hardware.tensor_map import ELEMENT_BYTES
+from gemmgen.kernels.launch import KernelLaunch, LaunchSequence, TensorMapArgument
+from gemmgen.proof.contract import Contract
+from gemmgen.proof.knowledge import Knowledge
+from gemmgen.proof.obligations import Verdict
+from gemmgen.proof.rings import Findings, follow
+from gemmgen.proof.roles import Step
+from gemmgen.proof.semantics import _ARITHMETIC, _special
+from gemmgen.proof.solver import Solver
+from gemmgen.proof.symbols import Content, Expression, signed
+from gemmgen.proof.values import Value, as_term, constant
+
+MOST = (1 << 31) - 1
+
+
+def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, function: Function, solver: Solver) -> dict[str, Verdict]:
+    """The properties of one kernel with a ring. Raises ``Unliftable``, ``Inexpressible``, ``OutOfTime``."""
+    contract = Contract(sequence, launch)
+    ring, runner = follow(sequence, launch, module, function, solver.check_time)
+    for map_ in sequence.tensor_maps:
+        if map_.name in ring.used_maps:
+            holds = _is_the_array(map_, sequence, contract, solver)
+            ring.found.note("memory", ("map", map_.name), holds, f"{map_.name} is not {map_.array} as its launch describes it")
+    known = Knowledge(module, function, contract, solver)
+    loops = _ends(runner.steps, known)
+    ring.found.note("progress", "loops", loops, "a loop was not proved to end")
+    return {name: _verdict(name, ring.found) for name in ("memory", "races", "initialised", "progress")} | {
+        "once": Verdict("once", 1, 0, ["the boxes that the copy engine stores are not compared"])
+    }
+
+
+def _verdict(name: str, found: Findings) -> Verdict:
+    count, reasons = len(found.checked[name]), found.reasons[name]
+    return Verdict(name, count, max(0, count - len(reasons)), list(reasons))
+
+
+def _is_the_array(map_: TensorMapArgument, sequence: LaunchSequence, contract: Contract, solver: Solver) -> bool:
+    """True if a map's elements are those of its array: the copy engine then touches no others, whatever its coordinates are."""
+    array = next(each for each in sequence.arrays if each.name == map_.array)
+    size = ELEMENTS[array.type].bytes
+    if ELEMENT_BYTES[map_.element] != size or map_.im2col is not None or len(map_.extents) != len(array.shape):
+        return False
+
+    def same(a: z3.ArithRef, b: z3.ArithRef) -> bool:
+        difference = z3.simplify(a - b, som=True)
+        if z3.is_int_value(difference):
+            return bool(difference.as_long() == 0)
+        return solver.proves(contract.facts, a == b)
+
+    if not same(contract.term(map_.offset_bytes), z3.IntVal(0)):
+        return False
+    left = list(range(len(array.shape)))
+    strides = [z3.IntVal(size), *[contract.term(stride) for stride in map_.strides]]
+    for extent, stride in zip(map_.extents, strides, strict=True):
+        fits = [
+            axis
+            for axis in left
+            if same(contract.term(array.strides[axis]) * size, stride) and same(contract.term(array.shape[axis]), contract.term(extent))
+        ]
+        if not fits:
+            return False
+        left.remove(fits[0])
+    return True
+
+
+def _ends(steps: Sequence[Step], known: Knowledge) -> bool:
+    """True if no way goes on for ever: each cycle of states counts towards a limit that the cycle does not change."""
+    answers: dict[tuple[Expression, Content | None, Expression | None], bool] = {}
+
+    def bounded(step: Step) -> bool:
+        key = (step.comparison, step.step, step.counter)
+        if key not in answers:
+            answers[key] = _stays_in_range(step, known)
+        return answers[key]
+
+    pending = [list(steps)]
+    while pending:
+        edges = pending.pop()
+        for inside in _cycles(edges):
+            counters = {step.counter for step in inside if step.counter is not None and step.grows and step.outcome}
+            chosen = None
+            for counter in counters:
+                named = [step for step in inside if step.counter == counter]
+                if all(step.grows for step in named) and all(bounded(step) for step in named if step.outcome):
+                    chosen = counter
+            if chosen is None:
+                return False
+            pending.append([step for step in inside if not (step.counter == chosen and step.outcome)])
+    return True
+
+
+def _cycles(edges: Sequence[Step]) -> list[list[Step]]:
+    """The edges within each strongly connected part of a graph."""
+    following: dict[int, list[int]] = defaultdict(list)
+    before: dict[int, list[int]] = defaultdict(list)
+    for edge in edges:
+        following[edge.before].append(edge.after)
+        before[edge.after].append(edge.before)
+    order: list[int] = []
+    seen: set[int] = set()
+    for root in list(following):
+        stack = [(root, iter(following[root]))] if root not in seen else []
+        seen.add(root)
+        while stack:
+            node, children = stack[-1]
+            child = next(children, None)
+            if child is None:
+                order.append(node)
+                stack.pop()
+            elif child not in seen:
+                seen.add(child)
+                stack.append((child, iter(following.get(child, []))))
+    part: dict[int, int] = {}
+    for root in reversed(order):
+        todo = [root] if root not in part else []
+        while todo:
+            node = todo.pop()
+            if node not in part:
+                part[node] = root
+                todo += [other for other in before.get(node, []) if other not in part]
+    inside: dict[int, list[Step]] = defaultdict(list)
+    for edge in edges:
+        if part.get(edge.before) is not None and part.get(edge.before) == part.get(edge.after):
+            inside[part[edge.before]].append(edge)
+    return list(inside.values())
+
+
+def _stays_in_range(step: Step, known: Knowledge) -> bool:
+    """True if a counter below its limit does not overflow by a step that is at least one."""
+    comparison = step.comparison
+    if comparison is None or comparison.operation != "lt.s32" or step.step is None:
+        return False
+    limit = comparison.arguments[1]
+    if isinstance(limit, Expression) and _has_counter(limit) or isinstance(limit, tuple) or isinstance(step.step, tuple):
+        return False
+    if step.step == 1:
+        return True
+    by, most = _value(step.step, known), _value(limit, known)
+    if by is None or most is None or by.base or most.base:
+        return False
+    goal = z3.And(as_term(by.term) >= 1, z3.Or(as_term(most.term) < 1, as_term(by.term) + as_term(most.term) - 1 <= MOST))
+    return known.proves((), goal)
+
+
+def _has_counter(expression: Expression) -> bool:
+    return expression.operation == "counter" or any(isinstance(part, Expression) and _has_counter(part) for part in expression.arguments)
+
+
+def _value(content: Content, known: Knowledge) -> Value | None:
+    """An expression of the launch as an integer; None if a part of it has no formula."""
+    if isinstance(content, int):
+        return constant(signed(content, 32))
+    if isinstance(content, tuple):
+        return None
+    if content.operation == "param":
+        source, offset = content.arguments
+        match = re.search(r"_param_(\d+)$", source.operation) if isinstance(source, Expression) else None
+        return known.contract.parameter(int(match[1])) if match is not None and offset == 0 else None
+    if content.operation.startswith("%"):
+        return _special(known, content.operation)
+    opcode, *modifiers = content.operation.split(".")
+    meaning = _ARITHMETIC.get(opcode)
+    parts = [_value(part, known) for part in content.arguments]
+    values = [part for part in parts if part is not None]
+    kind = next((word for word in reversed(modifiers) if word[1:] in ("16", "32", "64")), "")
+    if meaning is None or len(values) < len(parts) or not kind:
+        return None
+    instruction = Instruction(opcode, tuple(modifiers), (), None, False, 0, content.operation, None)
+    found = meaning(known, instruction, values, int(kind[1:]), kind.startswith("s"), ())
+    if found is None:
+        return None
+    return known.seen(found, int(kind[1:]), True, ())
+

@@ -1,0 +1,710 @@
+"""Kernels that keep a ring of stages full by the copy engine (TMA) and multiply by ``wgmma``: their order by induction over the ring's uses.
+
+One thread fills use c of the ring, c = 0, 1, 2, ...: it waits for ``empty[c mod S]``, promises bytes to ``full[c mod S]`` and issues the copies.
+Every thread that multiplies waits for ``full[c mod S]``, reads, and one thread of each of its warps arrives at ``empty[c mod S]`` when
+the warp's products are complete. What is checked is that each thread's sequence of events has this form, in every state that it can be
+in: the stage, the parity, the uses that are held and the products in flight. The rest is the same for all such kernels:
+
+- A phase of ``full`` completes once per use, by its single arrival and its promised bytes; one of ``empty`` by one arrival of each warp.
+- Let f be the phases of ``full[s]`` that are complete when a thread waits for use u of slot s. It passed use u - 1, so f >= u. Filling use
+  u + 1 needs this thread's own release of use u, so f <= u + 1. The parity tells u from u + 1: it never aliases. The same holds for ``empty``.
+- A slot is refilled after all warps released it, and a warp releases it after its products that read it are complete.
+- Filler and readers take the same decisions, with as many uses between two of them; a reader holds fewer than S uses when it waits, so the
+  filler always has a slot that will be released, and no wait is unmatched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from gemmgen.emulator import matrix_descriptor
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Function, Instruction, Integer, Module, Operand, Vector, registers_of
+from gemmgen.hardware.tensor_map import ELEMENT_BYTES, SHARED_ALIGNMENT
+from gemmgen.hardware.target import WARP_THREADS
+from gemmgen.kernels.launch import KernelLaunch, LaunchSequence, TensorMapArgument
+from gemmgen.proof.control import Unliftable
+from gemmgen.proof.roles import SHARED_BASE, Role, Runner, Values
+from gemmgen.proof.slicing import written
+from gemmgen.proof.symbols import Content, Expression
+
+WARPGROUP_THREADS = 128
+BARRIER_BYTES = 8
+CHUNK_BYTES = 16
+PRODUCT_ROWS = 64
+PRODUCT_K_BYTES = 32
+MOST_PROMISED = (1 << 20) - 1
+"""Bytes that a phase of a barrier can wait for."""
+HALVES = ("f16", "bf16")
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Products in flight: the slots that they read, and their registers."""
+
+    slots: frozenset[int] = frozenset()
+    registers: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class State:
+    """One role's place in the protocol."""
+
+    barriers: tuple[tuple[int, int], ...] = ()
+    """Address and arrivals of each barrier that was initialised."""
+    fenced: bool = False
+    started: bool = False
+    """True once the block has met after the barriers were initialised."""
+    dependencies: bool = False
+    """True once the launches before this one are complete."""
+    fills: bool = False
+    reads: bool = False
+    use: int = 0
+    """The next use of the ring, modulo twice its slots."""
+    uses: int = 0
+    """Uses since the last decision that all roles took together."""
+    promised: int = -1
+    """Bytes that the use that is being filled waits for; -1 between two uses."""
+    filled: tuple[tuple[int, int], ...] = ()
+    held: tuple[tuple[int, bool], ...] = ()
+    """Slots that were waited for and not released, oldest first, each with whether a product has read it."""
+    groups: tuple[_Group, ...] = ()
+    open: _Group = _Group()
+    dirty: frozenset[str] = frozenset()
+    """Registers of products that were written since the last fence of products."""
+    plain: frozenset[int] = frozenset()
+    """Stores by threads since the last barrier, by number, that no fence makes visible to the copy engine."""
+    fenced_stores: frozenset[int] = frozenset()
+    visible: frozenset[int] = frozenset()
+    """Stores that the copy engine may read."""
+    older: frozenset[int] = frozenset()
+    """Stores before the last barrier that only threads may read."""
+    loads: frozenset[int] = frozenset()
+    leaving: frozenset[int] = frozenset()
+    """Reads by the copy engine that are in no group yet."""
+    leaving_groups: tuple[frozenset[int], ...] = ()
+    left: frozenset[int] = frozenset()
+    """Reads by the copy engine that their thread has waited for, before the other threads know."""
+
+
+@dataclass
+class Findings:
+    """Reasons that properties are not proved, and how much was looked at."""
+
+    reasons: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in ("memory", "races", "initialised", "progress")})
+    checked: dict[str, set[object]] = field(default_factory=lambda: {name: set() for name in ("memory", "races", "initialised", "progress")})
+
+    def note(self, property_: str, what: object, holds: bool, reason: str) -> None:
+        """One obligation, known by what it is about."""
+        self.checked[property_].add(what)
+        if not holds and reason not in self.reasons[property_]:
+            self.reasons[property_].append(reason)
+
+
+def _place(instruction: Instruction) -> str:
+    at = f" ({instruction.location.own()})" if instruction.location is not None else ""
+    return f"PTX line {instruction.line}: {instruction.text.strip().rstrip(';')}{at}"
+
+
+class Ring:
+    """The protocol of one kernel. Implements ``gemmgen.proof.roles.Monitor``; the slots are known from an earlier run, or not yet."""
+
+    def __init__(
+        self, sequence: LaunchSequence, launch: KernelLaunch, function: Function, shared_bytes: int, fills: Mapping[int, tuple[tuple[int, int], ...]]
+    ) -> None:
+        self.launch, self.shared_bytes, self.known_fills = launch, shared_bytes, fills
+        self.found = Findings()
+        self.maps: dict[str, TensorMapArgument] = {}
+        by_name = {argument.name: argument for argument in sequence.tensor_maps}
+        for parameter, name in zip(function.parameters, launch.arguments, strict=True):
+            if name in by_name:
+                self.maps[parameter.name] = by_name[name]
+        self.full: list[int] = []
+        self.empty: list[int] = []
+        self.barriers: tuple[tuple[int, int], ...] | None = None
+        self.fills: dict[int, tuple[tuple[int, int], ...]] = {}
+        self.used_maps: set[str] = set()
+        self.fillers: set[tuple[bool, ...]] = set()
+        self.readers: set[tuple[bool, ...]] = set()
+        self.arrivals: dict[tuple[bool, ...], tuple[bool, ...]] = {}
+        self.teams: dict[tuple[bool, ...], tuple[int, ...]] = {}
+        self._footprints: dict[object, int] = {}
+        self._owners: list[tuple[np.ndarray, bool]] = []
+        """Of each footprint, the thread that each byte belongs to, -1 for none, and whether it is written."""
+        self._meetings: dict[tuple[int, int], bool] = {}
+        self._slot_of = np.full(shared_bytes, -1, np.int16)
+        for slot, regions in fills.items():
+            for start, size in regions:
+                self._slot_of[start - SHARED_BASE : start - SHARED_BASE + size] = slot
+
+    # -- Monitor -----------------------------------------------------------------------------------------------
+
+    def start(self) -> State:
+        """The state before the first event."""
+        return State()
+
+    def plain(self, state: object, instruction: Instruction) -> object:
+        """Registers of products in flight are not touched, and those that change are noted."""
+        assert isinstance(state, State)
+        targets = {register.name for register in written(instruction)}
+        if state.groups or state.open.registers:
+            owned = state.open.registers.union(*[group.registers for group in state.groups])
+            used = targets | {register.name for operand in instruction.operands for register in registers_of(operand)}
+            if used & owned:
+                self.found.note("races", ("registers", instruction.line), False, f"{_place(instruction)}: a register of a product in flight")
+        changed = targets & self.product_registers
+        return replace(state, dirty=state.dirty | changed) if changed - state.dirty else state
+
+    product_registers: frozenset[str] = frozenset()
+    """Registers that products read or write."""
+
+    def event(self, state: object, role: Role, instruction: Instruction, threads: tuple[bool, ...], values: Values) -> object:
+        """The state after an event."""
+        assert isinstance(state, State)
+        opcode = instruction.opcode
+        state_ = self.plain(state, instruction) if opcode not in ("wgmma", "mbarrier") else state
+        assert isinstance(state_, State)
+        match opcode:
+            case "mbarrier":
+                return self._barrier(state_, role, instruction, threads, values)
+            case "cp":
+                return self._copy(state_, role, instruction, threads, values)
+            case "wgmma":
+                return self._product(state_, role, instruction, values)
+            case "bar" | "barrier":
+                return self._meet(state_, role, instruction, values)
+            case "fence":
+                return self._fence(state_, role, instruction, threads)
+            case "griddepcontrol":
+                return replace(state_, dependencies=True) if instruction.has("wait") and threads == role.threads else state_
+        return self._access(state_, role, instruction, threads, values)
+
+    def finished(self, state: object, role: Role) -> None:
+        """Nothing is held and nothing in flight at the end."""
+        assert isinstance(state, State)
+        note = self.found.note
+        note("progress", ("end", role.threads), not state.held, "a slot is still held when its readers end")
+        note("progress", ("end of filling", role.threads), state.promised < 0, "the last use of the ring is not filled")
+        in_flight = state.groups or state.open.slots
+        note("races", ("products at the end", role.threads), not in_flight, "products are in flight when a thread ends")
+        reading = state.leaving or any(state.leaving_groups)
+        note("races", ("copies at the end", role.threads), not reading, "the copy engine may read shared memory when the block has ended")
+
+    def together(self, states: Sequence[object], complete: bool) -> Sequence[object]:
+        """All roles have used the ring as often since the last time."""
+        found = [state for state in states if isinstance(state, State)]
+        ring = [state for state in found if state.fills or state.reads]
+        if not complete:
+            return states
+        same = len({state.uses for state in ring}) <= 1
+        self.found.note("progress", "uses between decisions", same, "the ring is not filled and read equally often between two decisions")
+        return [replace(state, uses=0) for state in found]
+
+    # -- barriers in shared memory -----------------------------------------------------------------------------
+
+    def _slots(self) -> int:
+        assert self.barriers is not None
+        return len(self.barriers) // 2
+
+    def _barrier(self, state: State, role: Role, instruction: Instruction, threads: tuple[bool, ...], values: Values) -> State:
+        words = instruction.modifiers
+        kind = words[0]
+        if any("cluster" in word for word in words):
+            raise Unliftable(instruction, "barriers of other blocks are not modelled")
+        operands = instruction.operands
+        where = operands[0] if kind == "init" else operands[1]
+        address = values.of(where)
+        if not isinstance(address, int):
+            raise Unliftable(instruction, "a barrier whose address is not known")
+        inside = SHARED_BASE <= address <= SHARED_BASE + self.shared_bytes - BARRIER_BYTES and address % BARRIER_BYTES == 0
+        self.found.note("memory", (instruction.line, address), inside, f"{_place(instruction)}: outside of shared memory, or not aligned")
+        if kind == "init":
+            count = values.of(operands[1])
+            if state.started or sum(threads) != 1 or not isinstance(count, int) or any(address == other for other, _ in state.barriers):
+                raise Unliftable(instruction, "a barrier that is initialised late, twice or by several threads")
+            return replace(state, barriers=(*state.barriers, (address, count)), fenced=False)
+        if not state.started:
+            raise Unliftable(instruction, "a barrier is used before the block has met")
+        if kind in ("try_wait", "test_wait") and "parity" in words:
+            parity = values.of(operands[2])
+            if threads != role.threads or not isinstance(parity, int):
+                raise Unliftable(instruction, "a wait of some threads, or for a parity that is not known")
+            return self._waited(state, role, instruction, address, parity & 1)
+        if kind == "arrive" and len(operands) <= 3:
+            given = values.of(operands[2]) if len(operands) == 3 else None
+            if "expect_tx" in words and isinstance(given, int):
+                return self._promised(state, role, instruction, threads, address, given)
+            if "expect_tx" not in words and (len(operands) == 2 or given == 1) and not any(word in words for word in ("noComplete", "relaxed")):
+                return self._released(state, role, instruction, threads, address)
+        raise Unliftable(instruction, "this use of a barrier is not modelled")
+
+    def _learned(self, known: list[int], slot: int, address: int) -> bool:
+        """True if a barrier is the one of its slot; the first use of each slot says which that is."""
+        if slot == len(known):
+            known.append(address)
+        return slot < len(known) and known[slot] == address
+
+    def _waited(self, state: State, role: Role, instruction: Instruction, address: int, parity: int) -> State:
+        slots = self._slots()
+        slot, turn = state.use % slots, state.use // slots % 2
+        filling = sum(role.threads) == 1 and not state.reads
+        if filling:
+            self.fillers.add(role.threads)
+            complete = state.promised < 0
+            right = self._learned(self.empty, slot, address) and parity == turn ^ 1 and complete
+            self._ring(instruction, right, "not the wait for the next slot to be empty")
+            return replace(state, fills=True, promised=0, filled=())
+        self.readers.add(role.threads)
+        right = self._learned(self.full, slot, address) and parity == turn
+        self._ring(instruction, right, "not the wait for the next slot to be full")
+        self.found.note("progress", ("held", instruction.line), len(state.held) < slots, f"{_place(instruction)}: all slots are held")
+        return replace(
+            state, reads=True, held=(*state.held, (slot, False)), use=(state.use + 1) % (2 * slots), uses=state.uses + 1
+        )
+
+    def _ring(self, instruction: Instruction, holds: bool, reason: str) -> None:
+        for name in ("races", "progress", "initialised"):
+            self.found.note(name, ("ring", instruction.line), holds, f"{_place(instruction)}: {reason}")
+        if not holds:
+            raise Unliftable(instruction, reason)
+
+    def _promised(self, state: State, role: Role, instruction: Instruction, threads: tuple[bool, ...], address: int, count: int) -> State:
+        slot = state.use % self._slots()
+        right = threads == role.threads and state.fills and state.promised == 0 and self._learned(self.full, slot, address)
+        self._ring(instruction, right and 0 < count <= MOST_PROMISED, "not the promise of bytes to the slot that is filled")
+        return replace(state, promised=count)
+
+    def _released(self, state: State, role: Role, instruction: Instruction, threads: tuple[bool, ...], address: int) -> State:
+        if not state.held or not state.reads:
+            self._ring(instruction, False, "an arrival for a slot that is not held")
+        (slot, was_read), *rest = state.held
+        right = self._learned(self.empty, slot, address) and was_read
+        self._ring(instruction, right, "not the release of the oldest slot that is held")
+        busy = slot in state.open.slots or any(slot in group.slots for group in state.groups)
+        self._ring(instruction, not busy, "a slot is released while products may read it")
+        whole = all(sum(threads[first : first + WARP_THREADS]) == role.threads[first] for first in range(0, len(threads), WARP_THREADS))
+        same = self.arrivals.setdefault(role.threads, threads) == threads
+        self._ring(instruction, whole and same, "not one arrival of each warp")
+        return replace(state, held=tuple(rest))
+
+    # -- copies ------------------------------------------------------------------------------------------------
+
+    def _map(self, instruction: Instruction, operand: Operand, values: Values) -> TensorMapArgument:
+        base = values.of(operand.base) if isinstance(operand, Address) else None
+        name = base.arguments[0].operation if _is_symbol(base) and isinstance(base.arguments[0], Expression) else ""  # type: ignore[union-attr]
+        found = self.maps.get(name)
+        assert isinstance(operand, Address)
+        if found is None or operand.offset:
+            raise Unliftable(instruction, "a tensor map that is not known")
+        self.used_maps.add(found.name)
+        coordinates = operand.extra[0] if operand.extra else None
+        if not isinstance(coordinates, Vector) or len(coordinates.elements) != len(found.extents) or not found.box or found.element_strides:
+            raise Unliftable(instruction, "only boxes of plain maps are modelled")
+        return found
+
+    def _copy(self, state: State, role: Role, instruction: Instruction, threads: tuple[bool, ...], values: Values) -> State:
+        words, operands = instruction.modifiers, instruction.operands
+        if words[:2] != ("async", "bulk"):
+            raise Unliftable(instruction, "copies of single threads are not modelled for kernels with barriers in shared memory")
+        if "commit_group" in words:
+            return replace(state, leaving=frozenset(), leaving_groups=(*state.leaving_groups, state.leaving)) if self._issuer(state, threads) else state
+        if "wait_group" in words:
+            amount = operands[0].value if isinstance(operands[0], Integer) else -1
+            if amount < 0:
+                raise Unliftable(instruction, "a wait for a number of groups that is not known")
+            split = max(0, len(state.leaving_groups) - amount)
+            done = frozenset[int]().union(*state.leaving_groups[:split])
+            return replace(state, leaving_groups=state.leaving_groups[split:], left=state.left | done)
+        if "prefetch" in words:
+            return state
+        if "tensor" not in words or "tile" not in words or any("multicast" in word or "reduce" in word for word in words):
+            raise Unliftable(instruction, "this copy is not modelled")
+        if self.launch.programmatic and not state.dependencies:
+            self.found.note("races", ("dependencies", instruction.line), False, f"{_place(instruction)}: the launch before may still run")
+        if words.index("tensor") and "shared::cluster" in words and "global" in words and words.index("shared::cluster") < words.index("global"):
+            return self._filled(state, role, instruction, threads, values)
+        return self._sent(state, role, instruction, threads, values)
+
+    def _issuer(self, state: State, threads: tuple[bool, ...]) -> bool:
+        return bool(state.leaving) or bool(state.leaving_groups)
+
+    def _filled(self, state: State, role: Role, instruction: Instruction, threads: tuple[bool, ...], values: Values) -> State:
+        target, source, barrier = instruction.operands[:3]
+        found = self._map(instruction, source, values)
+        start, address = values.of(target), values.of(barrier)
+        size = _box_bytes(found)
+        if not isinstance(start, int) or not isinstance(address, int) or threads != role.threads:
+            raise Unliftable(instruction, "a copy whose place is not known")
+        self._inside(instruction, start, size, SHARED_ALIGNMENT)
+        slot = state.use % self._slots()
+        self._ring(instruction, state.promised > 0 and self._learned(self.full, slot, address), "not a copy to the slot that is filled")
+        filled = (*state.filled, (start, size))
+        total = sum(each for _, each in filled)
+        self._ring(instruction, total <= state.promised, "more bytes than were promised")
+        apart = all(start + size <= other or other + length <= start for other, length in state.filled)
+        self.found.note("races", ("boxes", instruction.line), apart, f"{_place(instruction)}: overlaps another copy of its slot")
+        if total < state.promised:
+            return replace(state, filled=filled)
+        regions = tuple(sorted(filled))
+        same = self.fills.setdefault(slot, regions) == regions
+        self._ring(instruction, same, "a slot is not always filled in the same way")
+        slots = self._slots()
+        return replace(state, filled=(), promised=-1, use=(state.use + 1) % (2 * slots), uses=state.uses + 1)
+
+    def _sent(self, state: State, role: Role, instruction: Instruction, threads: tuple[bool, ...], values: Values) -> State:
+        """A box leaves shared memory: its bytes are written, visible to the copy engine, and stay until its thread has waited."""
+        target, source = instruction.operands[:2]
+        found = self._map(instruction, target, values)
+        start = values.of(source)
+        if "bulk_group" not in instruction.modifiers or not isinstance(start, int | tuple):
+            raise Unliftable(instruction, "a copy whose place is not known")
+        number = self._footprint(instruction, start, _box_bytes(found), threads, False, SHARED_ALIGNMENT)
+        owners = self._owners[number][0]
+        ready = np.zeros(len(owners), np.bool_)
+        for other in state.visible:
+            ready |= self._owners[other][0] >= 0
+        self.found.note("initialised", instruction.line, bool(ready[owners >= 0].all()), f"{_place(instruction)}: sends bytes that were not written")
+        unsettled = state.plain | state.fenced_stores | state.older
+        fine = not any(self._overlap(number, other) for other in unsettled)
+        self.found.note("races", ("sent", instruction.line), fine, f"{_place(instruction)}: stores are not visible to the copy engine yet")
+        return replace(state, leaving=state.leaving | {number})
+
+    # -- products ----------------------------------------------------------------------------------------------
+
+    def _product(self, state: State, role: Role, instruction: Instruction, values: Values) -> State:
+        if sum(role.threads) % WARPGROUP_THREADS or any(
+            len(set(role.threads[first : first + WARPGROUP_THREADS])) > 1 for first in range(0, len(role.threads), WARPGROUP_THREADS)
+        ):
+            raise Unliftable(instruction, "a product of a part of a warpgroup")
+        words = instruction.modifiers
+        if words[0] == "fence":
+            return replace(state, dirty=frozenset())
+        if words[0] == "commit_group":
+            return replace(state, groups=(*state.groups, state.open), open=_Group())
+        if words[0] == "wait_group":
+            (amount,) = instruction.operands
+            assert isinstance(amount, Integer)
+            return replace(state, groups=state.groups[len(state.groups) - min(amount.value, len(state.groups)) :])
+        if words[0] != "mma_async":
+            raise Unliftable(instruction, "this product is not modelled")
+        results, a, b = instruction.operands[:3]
+        targets = frozenset(register.name for register in registers_of(results))
+        sources = frozenset(register.name for register in registers_of(a)) if isinstance(a, Vector) else frozenset[str]()
+        fine = not (targets | sources) & state.dirty
+        self.found.note("races", ("product", instruction.line), fine, f"{_place(instruction)}: its registers changed since the last fence")
+        slots = frozenset[int]()
+        for which, operand in enumerate((a, b)):
+            if not isinstance(operand, Vector):
+                slots |= self._read(state, role, instruction, values.of(operand), which)
+        held = tuple((slot, was_read or slot in slots) for slot, was_read in state.held)
+        opened = _Group(state.open.slots | slots, state.open.registers | targets | sources)
+        return replace(state, open=opened, held=held)
+
+    def _read(self, state: State, role: Role, instruction: Instruction, content: Content | None, which: int) -> frozenset[int]:
+        """The slots that an operand in shared memory lies in; each must be held, and its bytes filled."""
+        if not isinstance(content, int | tuple):
+            raise Unliftable(instruction, "a matrix descriptor that is not known")
+        found: set[int] = set()
+        for first in range(0, len(role.threads), WARPGROUP_THREADS):
+            if not role.threads[first]:
+                continue
+            bits = content if isinstance(content, int) else content[first]
+            if isinstance(content, tuple) and len(set(content[first : first + WARPGROUP_THREADS])) > 1:
+                raise Unliftable(instruction, "a matrix descriptor that differs within a warpgroup")
+            found |= self._slots_read(state, instruction, bits, which)
+        return frozenset(found)
+
+    def _slots_read(self, state: State, instruction: Instruction, bits: int, which: int) -> set[int]:
+        addresses = _chunks(instruction, bits, which)
+        low, high = int(addresses.min()), int(addresses.max()) + CHUNK_BYTES
+        inside = SHARED_BASE <= low and high <= SHARED_BASE + self.shared_bytes
+        self.found.note("memory", (instruction.line, bits), inside, f"{_place(instruction)}: reads outside of shared memory")
+        if not inside:
+            return set()
+        if not self.known_fills:
+            return {state.held[-1][0]} if state.held else set()
+        slots = {int(slot) for slot in np.unique(self._slot_of[(addresses.reshape(-1, 1) - SHARED_BASE + np.arange(CHUNK_BYTES)).ravel()])}
+        held = {slot for slot, _ in state.held}
+        self.found.note("initialised", (instruction.line, bits), -1 not in slots, f"{_place(instruction)}: reads bytes that no copy fills")
+        self._ring(instruction, slots - {-1} <= held, "a product reads a slot that is not held")
+        return slots - {-1}
+
+    # -- threads' own accesses ---------------------------------------------------------------------------------
+
+    def _meet(self, state: State, role: Role, instruction: Instruction, values: Values) -> State:
+        if any(word in instruction.modifiers for word in ("arrive", "red")):
+            raise Unliftable(instruction, "only barriers at which all of their threads wait are modelled")
+        if instruction.has("warp"):
+            return state
+        number = values.of(instruction.operands[0])
+        threads = values.of(instruction.operands[1]) if len(instruction.operands) == 2 else len(role.threads)
+        if not isinstance(number, int | tuple) or not isinstance(threads, int):
+            raise Unliftable(instruction, "a barrier that is not known")
+        numbers = number if isinstance(number, tuple) else (number,) * len(role.threads)
+        mine = [each for each, here in zip(numbers, role.threads, strict=True) if here]
+        if any(mine.count(each) != threads for each in set(mine)) or any(not 0 <= each < 16 for each in mine):
+            raise Unliftable(instruction, "a barrier whose threads are not those that come to it")
+        self.found.note("progress", ("barrier", instruction.line), True, "")
+        if not state.started:
+            if threads != len(role.threads):
+                raise Unliftable(instruction, "some threads meet before the block does")
+            if state.barriers and not state.fenced:
+                raise Unliftable(instruction, "barriers are not visible to the copy engine when the block meets")
+            if self.barriers not in (None, state.barriers):
+                raise Unliftable(instruction, "barriers are not always the same")
+            if state.barriers:
+                self.barriers = state.barriers
+                if len(state.barriers) % 2:
+                    raise Unliftable(instruction, "barriers that are no ring")
+            return replace(state, started=bool(state.barriers))
+        for other, names in self.teams.items():
+            if other != role.threads and {each for each, here in zip(names, other, strict=True) if here} & set(mine):
+                raise Unliftable(instruction, "threads of two roles meet at one barrier")
+        if self.teams.setdefault(role.threads, numbers) != numbers:
+            raise Unliftable(instruction, "threads meet in different teams")
+        return replace(
+            state,
+            plain=frozenset(),
+            fenced_stores=frozenset(),
+            visible=state.visible | state.fenced_stores,
+            older=state.older | state.plain,
+            loads=frozenset(),
+            left=frozenset(),
+        )
+
+    def _fence(self, state: State, role: Role, instruction: Instruction, threads: tuple[bool, ...]) -> State:
+        if instruction.has("mbarrier_init"):
+            return replace(state, fenced=True)
+        if instruction.has("proxy"):
+            if not instruction.has("async"):
+                raise Unliftable(instruction, "this fence between proxies is not modelled")
+            if threads != role.threads or any(word in instruction.modifiers for word in ("global", "acquire")):
+                return state
+            return replace(state, plain=frozenset(), fenced_stores=state.fenced_stores | state.plain, fenced=True)
+        return state
+
+    def _access(self, state: State, role: Role, instruction: Instruction, threads: tuple[bool, ...], values: Values) -> State:
+        if instruction.has("param") or instruction.has("const"):
+            return state
+        opcode = instruction.opcode
+        if not instruction.has("shared") and not any(word.startswith("shared::cta") for word in instruction.modifiers):
+            if opcode in ("st", "ld", "red", "atom") and instruction.has("global"):
+                self.found.note("memory", instruction.line, False, f"{_place(instruction)}: threads access global memory themselves")
+                return state
+            if opcode not in ("ldmatrix", "stmatrix"):
+                raise Unliftable(instruction, "an access of unknown space")
+        if opcode in ("red", "atom"):
+            raise Unliftable(instruction, "atomic operations in shared memory are not modelled here")
+        if not state.started:
+            raise Unliftable(instruction, "shared memory is used before the block has met")
+        stores = opcode in ("st", "stmatrix")
+        where, data = instruction.operands if stores else instruction.operands[::-1]
+        address = values.of(where)
+        if not isinstance(address, int | tuple):
+            raise Unliftable(instruction, "an address in shared memory that is not known")
+        if opcode in ("ldmatrix", "stmatrix"):
+            matrices = next((int(word[1:]) for word in instruction.modifiers if word in ("x1", "x2", "x4")), 1)
+            if not instruction.has("m8n8"):
+                raise Unliftable(instruction, "only matrices of 8 x 8 are modelled")
+            threads = tuple(here and number % WARP_THREADS < 8 * matrices for number, here in enumerate(threads))
+            size = 16
+        else:
+            size = TYPE_BYTES[instruction.type] * (len(data.elements) if isinstance(data, Vector) else 1)
+        number = self._footprint(instruction, address, size, threads, stores, size, by_warp=opcode == "stmatrix")
+        return self._stored(state, instruction, number) if stores else self._loaded(state, instruction, number)
+
+    def _stored(self, state: State, instruction: Instruction, number: int) -> State:
+        recent = state.plain | state.fenced_stores | state.loads
+        meets = any(self._meets(number, other) for other in (number, *recent))
+        self.found.note("races", ("store", instruction.line), not meets, f"{_place(instruction)}: meets another access without a barrier")
+        engine = state.leaving.union(state.left, *state.leaving_groups)
+        fine = not any(self._overlap(number, other) for other in engine)
+        self.found.note("races", ("engine", instruction.line), fine, f"{_place(instruction)}: the copy engine may still read there")
+        kept = {name: frozenset(other for other in stores if not self._overlap(number, other)) for name, stores in (
+            ("visible", state.visible), ("older", state.older)
+        )}
+        return replace(state, plain=state.plain | {number}, visible=kept["visible"], older=kept["older"])
+
+    def _loaded(self, state: State, instruction: Instruction, number: int) -> State:
+        recent = state.plain | state.fenced_stores
+        meets = any(self._meets(number, other) for other in recent)
+        self.found.note("races", ("load", instruction.line), not meets, f"{_place(instruction)}: meets a store without a barrier")
+        owners = self._owners[number][0]
+        ready = np.zeros(len(owners), np.bool_)
+        for other in state.visible | state.older:
+            ready |= self._owners[other][0] >= 0
+        for other in recent:
+            ready |= self._owners[other][0] == owners
+        self.found.note("initialised", instruction.line, bool(ready[owners >= 0].all()), f"{_place(instruction)}: reads bytes that were not written")
+        return replace(state, loads=state.loads | {number})
+
+    def _inside(self, instruction: Instruction, start: int, size: int, alignment: int) -> bool:
+        inside = SHARED_BASE <= start and start + size <= SHARED_BASE + self.shared_bytes and start % alignment == 0
+        self.found.note("memory", (instruction.line, start), inside, f"{_place(instruction)}: outside of shared memory, or not aligned")
+        return inside
+
+    def _footprint(
+        self,
+        instruction: Instruction,
+        address: int | tuple[int, ...],
+        size: int,
+        threads: tuple[bool, ...],
+        stores: bool,
+        alignment: int,
+        by_warp: bool = False,
+    ) -> int:
+        """The number of the bytes that an access touches."""
+        key = (instruction.line, address, threads)
+        if key not in self._footprints:
+            owners = np.full(self.shared_bytes, -1, np.int32)
+            for thread, here in enumerate(threads):
+                if here:
+                    start = address if isinstance(address, int) else address[thread]
+                    if not self._inside(instruction, start, size, alignment):
+                        raise Unliftable(instruction, "outside of shared memory, or not aligned")
+                    owner = len(threads) + thread // WARP_THREADS if by_warp else thread
+                    place = owners[start - SHARED_BASE : start - SHARED_BASE + size]
+                    if stores and ((place >= 0) & (place != owner)).any():
+                        self.found.note("races", ("one store", instruction.line), False, f"{_place(instruction)}: two threads store the same bytes")
+                    place[:] = owner
+            self._footprints[key] = len(self._owners)
+            self._owners.append((owners, stores))
+        return self._footprints[key]
+
+    def _meets(self, one: int, two: int) -> bool:
+        """True if two threads touch the same byte."""
+        if (one, two) not in self._meetings:
+            a, b = self._owners[one][0], self._owners[two][0]
+            self._meetings[one, two] = bool(((a >= 0) & (b >= 0) & (a != b)).any())
+        return self._meetings[one, two]
+
+    def _overlap(self, one: int, two: int) -> bool:
+        a, b = self._owners[one][0], self._owners[two][0]
+        return bool(((a >= 0) & (b >= 0)).any())
+
+    # -- the kernel as a whole ---------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Checks of the kernel as a whole, after all ways were followed."""
+        note = self.found.note
+        if self.barriers is None:
+            raise Unliftable(None, "no ring of barriers in shared memory")
+        counts, slots = dict(self.barriers), self._slots()
+        different = len({*self.full, *self.empty}) == 2 * slots and len(self.full) == len(self.empty) == slots
+        if not different or {*self.full, *self.empty} != set(counts):
+            raise Unliftable(None, "the barriers in shared memory are no single ring")
+        if len(self.fillers) != 1 or not self.readers:
+            raise Unliftable(None, "a ring that is not filled by one thread")
+        arriving = sum(sum(self.arrivals.get(role, ())) for role in self.readers)
+        fine = all(counts[each] == 1 for each in self.full) and all(counts[each] == arriving for each in self.empty)
+        for name in ("races", "progress", "initialised"):
+            note(name, "arrivals", fine, f"a slot is released by {arriving} arrivals, and its barrier counts {counts[self.empty[0]]}")
+        self._disjoint(counts)
+
+    def _disjoint(self, counts: Mapping[int, int]) -> None:
+        """Slots, barriers and the memory of each team lie apart."""
+        taken = np.zeros(self.shared_bytes, np.int32)
+        for address in counts:
+            taken[address - SHARED_BASE : address - SHARED_BASE + BARRIER_BYTES] += 1
+        for regions in self.fills.values():
+            for start, size in regions:
+                taken[start - SHARED_BASE : start - SHARED_BASE + size] += 1
+        touched: dict[object, np.ndarray] = {}
+        written_by: dict[object, np.ndarray] = {}
+        count = self.launch.threads
+        team_of: dict[int, object] = {}
+        for role, names in self.teams.items():
+            for thread, here in enumerate(role):
+                if here:
+                    team_of[thread] = names[thread]
+        for owners, stores in self._owners:
+            for owner in np.unique(owners[owners >= 0]).tolist():
+                thread = owner if owner < count else (owner - count) * WARP_THREADS
+                team = team_of.get(thread, ("thread", thread))
+                here = owners == owner
+                touched[team] = touched.get(team, np.zeros(self.shared_bytes, np.bool_)) | here
+                if stores:
+                    written_by[team] = written_by.get(team, np.zeros(self.shared_bytes, np.bool_)) | here
+        for team, bytes_ in touched.items():
+            taken[bytes_] += 1
+        apart = not (taken > 1).any()
+        self.found.note("races", "memory of its own", apart, "slots, barriers and the memory of teams of threads overlap")
+
+
+def _is_symbol(content: Content | None) -> bool:
+    return isinstance(content, Expression) and content.operation == "symbol" and content.arguments[1] == 0
+
+
+def _box_bytes(found: TensorMapArgument) -> int:
+    size = ELEMENT_BYTES[found.element]
+    for extent in found.box:
+        size *= extent
+    return size
+
+
+def _chunks(instruction: Instruction, bits: int, which: int) -> np.ndarray:
+    """Addresses of the chunks of 16 bytes that an operand of a product lies in."""
+    shape = next((word for word in instruction.modifiers if word.startswith("m64n")), "")
+    columns, depth = (int(part) for part in shape[4:].split("k"))
+    kinds = [word for word in instruction.modifiers if word != "satfinite"][-3:]
+    flags = [operand.value for operand in instruction.operands[4:] if isinstance(operand, Integer)]
+    majors = flags[2:] if kinds[1] in HALVES else []
+    majors = [0] * (2 - len(majors)) + majors
+    extent = (PRODUCT_ROWS, columns)[which]
+    transposed = majors[which] == 1
+    rows, row_chunks = (depth, extent * 2 // CHUNK_BYTES) if transposed else (extent, PRODUCT_K_BYTES // CHUNK_BYTES)
+    return matrix_descriptor.chunks(matrix_descriptor.decode(bits), rows, row_chunks, not transposed)
+
+
+def product_registers(function: Function) -> frozenset[str]:
+    """Names of the registers that the function's products read and write."""
+    found: set[str] = set()
+    for instruction in function.body:
+        if instruction.opcode == "wgmma" and instruction.has("mma_async"):
+            for operand in instruction.operands[:2]:
+                if isinstance(operand, Vector):
+                    found |= {register.name for register in registers_of(operand)}
+    return frozenset(found)
+
+
+def uses_rings(function: Function) -> bool:
+    """True for a kernel with barriers in shared memory."""
+    return any(instruction.opcode == "mbarrier" for instruction in function.body)
+
+
+def follow(
+    sequence: LaunchSequence, launch: KernelLaunch, module: Module, function: Function, check_time: Callable[[], None]
+) -> tuple[Ring, Runner]:
+    """The protocol of a kernel, followed on all its ways. Raises ``Unliftable``."""
+    if launch.cluster != (1, 1, 1):
+        raise Unliftable(None, "clusters of blocks are not modelled")
+    shared = [variable for variable in module.variables.values() if variable.space == "shared"]
+    if len(shared) != 1 or shared[0].size or function.variables and any(each.space == "shared" for each in function.variables):
+        raise Unliftable(None, "shared memory that is not one array of the launch's size")
+    try:
+        size = launch.dynamic_shared_bytes.evaluate({})
+    except Exception as error:
+        raise Unliftable(None, "the size of shared memory depends on the problem") from error
+    ring, _ = _run(sequence, launch, function, size, shared[0].name, {}, check_time)
+    return _run(sequence, launch, function, size, shared[0].name, ring.fills, check_time)
+
+
+def _run(
+    sequence: LaunchSequence,
+    launch: KernelLaunch,
+    function: Function,
+    size: int,
+    shared: str,
+    fills: Mapping[int, tuple[tuple[int, int], ...]],
+    check_time: Callable[[], None],
+) -> tuple[Ring, Runner]:
+    ring = Ring(sequence, launch, function, size, fills)
+    ring.product_registers = product_registers(function)
+    runner = Runner(function, launch.block, ring, check_time)
+    runner.shared = shared
+    runner.run()
+    ring.settle()
+    return ring, runner
+

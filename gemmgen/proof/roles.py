@@ -1,0 +1,695 @@
+"""Runs all threads of a block at once on what is the same for every problem: their numbers, the stage and the parity of a ring, addresses.
+
+Threads that take the same way are one role, such as the producer, or the warps that multiply. Roles run until a branch depends on the
+problem; all that wait for the same comparison decide it together, both ways are followed, and a state that was seen before ends a way.
+A counter that grows beyond a few turns gets a name, so that there are finitely many states, and every way of every problem is one of
+those that were followed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from gemmgen.emulator.ptx.syntax import Address, Float, Function, Instruction, Integer, Operand, Register, Special, Symbol, registers_of
+from gemmgen.hardware.target import WARP_THREADS
+from gemmgen.proof.control import LEAVES, ControlFlow, Unliftable, control_flow
+from gemmgen.proof.slicing import FLOATS, negated_register, written
+from gemmgen.proof.symbols import Content, Expression, computed, logic, negation_free, open_parts, replaced, under
+
+SHARED_BASE = 1024
+"""Address at which dynamic shared memory begins on sm_90: the system keeps the first 1024 bytes."""
+FEW_TURNS = 3
+"""Turns of a loop that are told apart."""
+MAX_STATES = 20_000
+MAX_STEPS = 3_000_000
+EVENTS = frozenset(("bar", "barrier", "mbarrier", "cp", "wgmma", "fence", "st", "ld", "ldmatrix", "stmatrix", "red", "atom", "griddepcontrol"))
+"""Opcodes that a monitor sees."""
+WITHOUT_EFFECT = frozenset(("prefetch", "nanosleep", "pragma", "setmaxnreg", "membar", "applypriority", "discard"))
+COLLECTIVE = frozenset(("wgmma", "stmatrix", "ldmatrix", "bar", "barrier", "mma"))
+REFUSED = frozenset(("mapa", "tcgen05", "clusterlaunchcontrol", "trap", "brkpt", "alloca", "multimem", "tensormap"))
+
+RENEWED = Expression("renewed")
+"""Stands for a sum until nothing has its new name any more."""
+
+Environment = dict[str, Content]
+Facts = dict[Expression, bool]
+
+
+class Monitor(Protocol):
+    """Follows one role's events. States are immutable and can be compared."""
+
+    def start(self) -> object:
+        """The state before the first event."""
+
+    def event(self, state: object, role: Role, instruction: Instruction, threads: tuple[bool, ...], values: Values) -> object:
+        """The state after an event of some threads of a role. Raises ``Unliftable``."""
+
+    def plain(self, state: object, instruction: Instruction) -> object:
+        """The state after a statement that only computes registers."""
+
+    def finished(self, state: object, role: Role) -> None:
+        """Notes that the threads of a role have ended."""
+
+    def together(self, states: Sequence[object], complete: bool) -> Sequence[object]:
+        """The states of roles that decide together, after they have."""
+
+
+@dataclass(frozen=True)
+class Role:
+    """Threads that take the same way, and where they are."""
+
+    threads: tuple[bool, ...]
+    block: int
+    place: int
+    environment: tuple[tuple[str, Content], ...]
+    monitor: object
+    origins: tuple[tuple[Expression, str], ...] = ()
+    """Registers that a comparison with the problem was made of a known number in."""
+    waiting: Expression | None = None
+    """The comparison that it cannot go on without."""
+    ended: bool = False
+    whole: tuple[bool, ...] = ()
+    """The threads of the role, where only some of them take a short way; empty if these are all."""
+
+    @property
+    def everyone(self) -> Role:
+        """The role with those of its threads that wait for the others to come back."""
+        return replace(self, threads=self.whole, whole=()) if self.whole else self
+
+
+class Values:
+    """Contents of operands in one environment."""
+
+    def __init__(self, runner: Runner, environment: Mapping[str, Content]) -> None:
+        self._runner, self._environment = runner, environment
+
+    def of(self, operand: Operand) -> Content | None:
+        """The content of an operand, an address included; None if it is data."""
+        match operand:
+            case Integer(number):
+                return number & ((1 << 64) - 1)
+            case Register(name, _):
+                return self._environment.get(name)
+            case Special(name):
+                return self._runner.special(name)
+            case Symbol(name, offset):
+                return self._runner.symbol(name, offset)
+            case Address(base, offset, _):
+                found = self.of(base)
+                if isinstance(found, int):
+                    return found + offset
+                if isinstance(found, tuple):
+                    return tuple(each + offset for each in found)
+                return found if offset == 0 else None
+        return None
+
+
+class _Undecided(Exception):
+    """A way depends on a comparison that was not decided."""
+
+    def __init__(self, comparison: Expression) -> None:
+        self.comparison = comparison
+
+
+@dataclass
+class Step:
+    """One decision: the states before and after, and the counter that it shows to grow, if it does."""
+
+    before: int
+    after: int
+    counter: Expression | None
+    grows: bool
+    """False where the counter got its name here."""
+    comparison: Expression | None = None
+    step: Content | None = None
+    outcome: bool = False
+
+
+class Runner:
+    """All ways of the threads of one function. Raises ``Unliftable``."""
+
+    def __init__(self, function: Function, threads: tuple[int, int, int], monitor: Monitor, check_time: Callable[[], None]) -> None:
+        self._check_time = check_time
+        self.function, self.shape, self.monitor = function, threads, monitor
+        self.flow: ControlFlow = control_flow(function)
+        self.count = threads[0] * threads[1] * threads[2]
+        self.steps: list[Step] = []
+        self.states = 0
+        self._work = 0
+        self._live = _live_registers(function, self.flow)
+        x, y, _ = threads
+        numbers = range(self.count)
+        self._thread = {
+            "x": tuple(number % x for number in numbers),
+            "y": tuple(number // x % y for number in numbers),
+            "z": tuple(number // (x * y) for number in numbers),
+        }
+
+    # -- values ------------------------------------------------------------------------------------------------
+
+    def special(self, name: str) -> Content | None:
+        """The content of a special register."""
+        register, _, axis = name.lstrip("%").partition(".")
+        if register == "tid":
+            values = self._thread[axis]
+            return values if len(set(values)) > 1 else values[0]
+        if register == "ntid":
+            return self.shape["xyz".index(axis)]
+        if register in ("ctaid", "nctaid"):
+            return Expression(name)
+        if register == "laneid" and self.shape[1:] == (1, 1):
+            return tuple(number % WARP_THREADS for number in range(self.count))
+        return None
+
+    def symbol(self, name: str, offset: int) -> Content | None:
+        """The address of a variable; shared memory has known addresses."""
+        return Expression("symbol", (Expression(name), offset)) if name != self.shared else SHARED_BASE + offset
+
+    shared = ""
+    """The array of dynamic shared memory."""
+
+    # -- running -----------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Follows all ways."""
+        everyone = (True,) * self.count
+        first = Role(everyone, 0, 0, (), self.monitor.start())
+        seen: dict[object, int] = {}
+        pending: list[tuple[tuple[Role, ...], tuple[tuple[Expression, bool], ...]]] = []
+
+        def add(roles: tuple[Role, ...], facts: Facts) -> int:
+            roles, facts = self._rest(roles, facts)
+            key = (roles, tuple(sorted(facts.items(), key=repr)))
+            if key not in seen:
+                seen[key] = len(seen)
+                pending.append((roles, key[1]))
+                if len(seen) > MAX_STATES:
+                    raise Unliftable(None, f"more than {MAX_STATES} states")
+            return seen[key]
+
+        add((first,), {})
+        while pending:
+            self._check_time()
+            roles, stored = pending.pop()
+            facts = dict(stored)
+            here = seen[roles, stored]
+            comparison = _wanted(roles)
+            if comparison is None:
+                self.monitor.together([role.monitor for role in roles], True)
+                continue
+            for outcome in (True, False):
+                here_after, facts_after, step = self._decided(roles, facts, comparison, outcome)
+                after = add(here_after, facts_after)
+                self.steps.append(replace(step, before=here, after=after))
+        self.states = len(seen)
+
+    def _decided(self, roles: tuple[Role, ...], facts: Facts, comparison: Expression, outcome: bool) -> tuple[tuple[Role, ...], Facts, Step]:
+        """The roles after a comparison that some of them wait for."""
+        together = [place for place, role in enumerate(roles) if role.waiting == comparison]
+        complete = len(together) == sum(not role.ended for role in roles)
+        states = self.monitor.together([roles[place].monitor for place in together], complete)
+        changed = list(roles)
+        for place, state in zip(together, states, strict=True):
+            changed[place] = replace(changed[place], monitor=state)
+        known = {comparison: outcome}
+        for place, role in enumerate(changed):
+            environment = {name: value for name, content in role.environment if (value := under(content, known)) is not None}
+            changed[place] = replace(role, environment=_stored(environment), waiting=None)
+        renamed, facts, counter, grows, step = self._named(tuple(changed), {**facts, comparison: outcome}, comparison, together)
+        return renamed, facts, Step(0, 0, counter, grows, comparison, step, outcome)
+
+    def _named(
+        self, roles: tuple[Role, ...], facts: Facts, comparison: Expression, together: Sequence[int]
+    ) -> tuple[tuple[Role, ...], Facts, Expression | None, bool, Content | None]:
+        """Gives a counter beyond its first turns a name, the same in all roles that decide together."""
+        if not comparison.operation.startswith(("lt.", "lo.", "eq.")):
+            return roles, facts, None, False, None
+        counter, limit = comparison.arguments
+        if isinstance(counter, Expression) and counter.operation.startswith("add.") and len(counter.arguments) == 2:
+            base, step = counter.arguments
+            if not isinstance(base, Expression) and isinstance(step, Expression):
+                base, step = step, base
+            if not isinstance(base, Expression):
+                return roles, facts, None, False, None
+            grows = base.operation == "counter"
+            name = base if grows else Expression("counter", (base, step, limit))
+            return self._renamed(roles, facts, counter, name), self._about(facts, counter, name), name, grows, step
+        if isinstance(counter, int) and counter > FEW_TURNS:
+            name = Expression("counter", (FEW_TURNS, limit), FEW_TURNS)
+            changed = []
+            for place, role in enumerate(roles):
+                register = dict(role.origins).get(comparison)
+                if place not in together or register is None or dict(role.environment).get(register) != counter:
+                    changed.append(self._forget(role, name))
+                    continue
+                environment = dict(self._forget(role, name).environment)
+                environment[register] = name
+                changed.append(replace(self._forget(role, name), environment=_stored(environment)))
+            kept = {fact: outcome for fact, outcome in facts.items() if not fact.mentions(name) and not _same_counter(fact, limit)}
+            kept[Expression(comparison.operation, (name, limit))] = facts[comparison]
+            return tuple(changed), kept, name, False, 1
+        return roles, facts, None, False, None
+
+    def _renamed(self, roles: tuple[Role, ...], facts: Facts, old: Expression, name: Expression) -> tuple[Role, ...]:
+        """A sum gets the name of a counter; what had this name before is unknown from now on."""
+        changed = []
+        for role in roles:
+            environment: Environment = {}
+            for register, content in role.environment:
+                value = _renamed(content, old, name)
+                if value is not None:
+                    environment[register] = value
+            changed.append(replace(role, environment=_stored(environment), origins=()))
+        return tuple(changed)
+
+    def _about(self, facts: Facts, old: Expression, name: Expression) -> Facts:
+        found: Facts = {}
+        for fact, outcome in facts.items():
+            renewed = _renamed(fact, old, name)
+            if isinstance(renewed, Expression):
+                found[renewed] = outcome
+        return found
+
+    def _forget(self, role: Role, name: Expression) -> Role:
+        environment = {register: value for register, content in role.environment if (value := replaced(content, name, None)) is not None}
+        return replace(role, environment=_stored(environment), origins=())
+
+    def _predicate(self, instruction: Instruction, environment: Mapping[str, Content], facts: Facts) -> Content | None:
+        assert instruction.guard is not None
+        value = under(environment.get(instruction.guard.name), facts)
+        return logic("not", (value,)) if instruction.guard_negated and value is not None else value
+
+    def _rest(self, roles: tuple[Role, ...], facts: Facts) -> tuple[tuple[Role, ...], Facts]:
+        """All roles where they end or need a decision, and the facts that still matter."""
+        found: list[Role] = []
+        pending = list(reversed(roles))
+        while pending:
+            role = pending.pop()
+            if role.ended:
+                found.append(role)
+                continue
+            left = self._walk(role, facts, self.flow.end)
+            if len(left) == 1:
+                found.append(left[0])
+            else:
+                pending += reversed(left)
+        return tuple(found), facts
+
+    def _walk(self, role: Role, facts: Facts, stop: int, inner: bool = False) -> list[Role]:
+        """Runs a role to ``stop``, to its end or to a decision; several roles where its threads part."""
+        environment, state, origins = dict(role.environment), role.monitor, dict(role.origins)
+        block, place = role.block, role.place
+        while True:
+            if block == stop and (inner or block == self.flow.end):
+                ended = block == self.flow.end and not inner
+                if ended:
+                    self.monitor.finished(state, role)
+                    environment = {}
+                kept = environment if inner else self._only_live(environment, block)
+                return [Role(role.threads, block, 0, _stored(kept), state, () if ended else tuple(origins.items()), None, ended)]
+            statements = self.flow.blocks[block]
+            if place == 0 and not inner:
+                environment = self._only_live(environment, block)
+            following = self.flow.successors[block][0]
+            while place < len(statements):
+                self._work += 1
+                if self._work > MAX_STEPS:
+                    raise Unliftable(None, f"more than {MAX_STEPS} steps")
+                instruction = statements[place]
+                threads = role.threads
+                guard: Content | None = 1
+                if instruction.guard is not None:
+                    guard = self._predicate(instruction, environment, facts)
+                if instruction.opcode == "bra" or instruction.opcode in LEAVES:
+                    following, parted = self._branch(role, block, place, instruction, guard, environment, state, origins, facts, stop, inner)
+                    if parted is not None:
+                        only = parted[0]
+                        if len(parted) == 1 and only.waiting is None:
+                            environment, state, origins = dict(only.environment), only.monitor, dict(only.origins)
+                            following = only.block
+                            break
+                        return parted
+                    break
+                if isinstance(guard, Expression):
+                    if instruction.opcode in EVENTS:
+                        if inner:
+                            raise _Undecided(open_parts(guard)[0])
+                        waiting = open_parts(guard)[0]
+                        return [Role(role.threads, block, place, _stored(environment), state, tuple(origins.items()), waiting)]
+                    self._assign(instruction, None, environment)
+                    state = self.monitor.plain(state, instruction)
+                    place += 1
+                    continue
+                if guard is None and instruction.opcode in EVENTS and not _only_global(instruction):
+                    raise Unliftable(instruction, "threads may differ in whether they do this")
+                if isinstance(guard, tuple):
+                    guard = _shared_by(guard, role.threads)
+                if isinstance(guard, tuple):
+                    threads = tuple(mine and bool(holds) for mine, holds in zip(threads, guard, strict=True))
+                elif guard == 0:
+                    threads = (False,) * self.count
+                if any(threads):
+                    state = self._execute(replace(role, block=block, place=place), instruction, threads, guard, environment, state, origins)
+                place += 1
+            else:
+                following = self.flow.successors[block][0]
+            block, place = following, 0
+
+    def _only_live(self, environment: Environment, block: int) -> Environment:
+        live = self._live.get(block, frozenset())
+        return {name: value for name, value in environment.items() if name in live}
+
+    def _execute(
+        self,
+        role: Role,
+        instruction: Instruction,
+        threads: tuple[bool, ...],
+        guard: Content | None,
+        environment: Environment,
+        state: object,
+        origins: dict[Expression, str],
+    ) -> object:
+        opcode, values = instruction.opcode, Values(self, environment)
+        if opcode in REFUSED or any("cluster" in word and opcode in ("bar", "barrier", "st", "ld", "red", "atom") for word in instruction.modifiers):
+            raise Unliftable(instruction, "not modelled for kernels with barriers in shared memory")
+        if opcode in COLLECTIVE or "aligned" in instruction.modifiers:
+            if threads != role.everyone.threads or not _whole_warps(threads):
+                raise Unliftable(instruction, "only a part of a warp comes here")
+        if opcode in EVENTS:
+            if opcode == "mbarrier" and instruction.modifiers[0] in ("try_wait", "test_wait"):
+                self._spins(role, instruction, environment)
+            state = self.monitor.event(state, role.everyone, instruction, threads, values)
+            if opcode == "mbarrier" and instruction.modifiers[0] in ("try_wait", "test_wait"):
+                (target,) = written(instruction)
+                environment[target.name] = 1
+            elif opcode == "ld" and instruction.has("param") and guard == 1:
+                self._parameter(instruction, environment)
+            elif opcode in ("ld", "atom", "ldmatrix"):
+                self._assign(instruction, None, environment)
+            return state
+        state = self.monitor.plain(state, instruction)
+        if opcode in WITHOUT_EFFECT:
+            return state
+        result: Content | None = None
+        if opcode == "shfl":
+            result = self._shuffled(role, instruction, threads, values)
+        elif len(written(instruction)) == 1 and written(instruction)[0].type not in FLOATS:
+            operands = instruction.operands[1:]
+            contents = tuple(self._operand(operand, values) for operand in operands)
+            result = computed(instruction, contents)
+            if opcode == "setp" and isinstance(result, Expression) and isinstance(operands[0], Register):
+                plain, _ = negation_free(result)
+                if plain.arguments and isinstance(plain.arguments[0], int):
+                    for operand, content in zip(operands, contents, strict=False):
+                        if isinstance(operand, Register) and content == plain.arguments[0]:
+                            origins[plain] = operand.name
+        if guard == 1:
+            self._assign(instruction, result, environment)
+        else:
+            self._blend(instruction, result, guard, environment)
+        return state
+
+    def _operand(self, operand: Operand, values: Values) -> Content | None:
+        register, is_negated = negated_register(operand)
+        if register is not None and is_negated:
+            found = values.of(register)
+            return None if found is None else logic("not", (found,))
+        if isinstance(operand, Float):
+            return None
+        return values.of(operand)
+
+    def _assign(self, instruction: Instruction, result: Content | None, environment: Environment) -> None:
+        targets = written(instruction)
+        for register in targets:
+            environment.pop(register.name, None)
+        if result is not None and targets:
+            if isinstance(result, tuple) and len(set(result)) == 1:
+                result = result[0]
+            environment[targets[0].name] = result
+
+    def _blend(self, instruction: Instruction, result: Content | None, guard: Content | None, environment: Environment) -> None:
+        for register in written(instruction):
+            old = environment.pop(register.name, None)
+            numbers = (guard, result, old)
+            if len(written(instruction)) == 1 and all(isinstance(value, int | tuple) for value in numbers):
+                columns = [value if isinstance(value, tuple) else (value,) * self.count for value in numbers]
+                environment[register.name] = tuple(yes if holds else no for holds, yes, no in zip(*columns, strict=True))  # type: ignore[misc]
+
+    def _parameter(self, instruction: Instruction, environment: Environment) -> None:
+        target, source = instruction.operands
+        for register in written(instruction):
+            environment.pop(register.name, None)
+        if isinstance(target, Register) and isinstance(source, Address) and isinstance(source.base, Symbol):
+            if target.type not in FLOATS:
+                environment[target.name] = Expression("param", (Expression(source.base.name), source.base.offset + source.offset))
+
+    def _shuffled(self, role: Role, instruction: Instruction, threads: tuple[bool, ...], values: Values) -> Content | None:
+        """``shfl.idx`` of whole warps from one lane, of a number that is known."""
+        _, source, lane, clamp, mask = instruction.operands
+        numbers, which, limit, members = (values.of(operand) for operand in (source, lane, clamp, mask))
+        full = isinstance(members, int) and members & 0xFFFFFFFF == 0xFFFFFFFF
+        if not instruction.has("idx") or not full or limit != 31 or not isinstance(which, int) or not _whole_warps(threads):
+            return None
+        if isinstance(numbers, int):
+            return numbers
+        if not isinstance(numbers, tuple):
+            return None
+        first = which % WARP_THREADS
+        return tuple(numbers[number // WARP_THREADS * WARP_THREADS + first] for number in range(self.count))
+
+    def _spins(self, role: Role, instruction: Instruction, environment: Environment) -> None:
+        """A wait whose failure leads back to itself, and changes nothing."""
+        statements = self.flow.blocks[role.block]
+        trial = dict(environment)
+        live = self._live[role.block]
+        for before in statements[: role.place]:
+            if before.opcode in EVENTS:
+                raise Unliftable(instruction, "a wait after other statements that would be repeated")
+        for register in written(instruction):
+            trial[register.name] = 0
+        for other in statements[role.place + 1 :]:
+            if other.opcode == "bra":
+                guard = self._predicate(other, trial, {}) if other.guard is not None else 1
+                target = self.flow.successors[role.block][0 if guard == 1 else 1] if isinstance(guard, int) else -1
+                written_here = {register.name for each in statements for register in written(each)}
+                if target != role.block or any(name in live for name in written_here):
+                    raise Unliftable(instruction, "a wait that is not repeated until it succeeds")
+                return
+            if other.opcode in EVENTS:
+                break
+            contents = tuple(self._operand(operand, Values(self, trial)) for operand in other.operands[1:])
+            self._assign(other, computed(other, contents) if other.guard is None else None, trial)
+        raise Unliftable(instruction, "a wait that is not repeated until it succeeds")
+
+    # -- branches ----------------------------------------------------------------------------------------------
+
+    def _branch(
+        self,
+        role: Role,
+        block: int,
+        place: int,
+        instruction: Instruction,
+        guard: Content | None,
+        environment: Environment,
+        state: object,
+        origins: dict[Expression, str],
+        facts: Facts,
+        stop: int,
+        inner: bool,
+    ) -> tuple[int, list[Role] | None]:
+        successors = self.flow.successors[block]
+        if isinstance(guard, int):
+            return successors[0 if guard else -1], None
+        here = Role(role.threads, block, place, _stored(environment), state, tuple(origins.items()), None, False, role.whole)
+        if isinstance(guard, Expression):
+            if inner:
+                raise _Undecided(open_parts(guard)[0])
+            comparison = open_parts(guard)[0]
+            return -1, [self._pruned(here, comparison)]
+        if isinstance(guard, tuple):
+            yes = tuple(mine and bool(holds) for mine, holds in zip(role.threads, guard, strict=True))
+            no = tuple(mine and not holds for mine, holds in zip(role.threads, guard, strict=True))
+            if not any(no):
+                return successors[0], None
+            if not any(yes):
+                return successors[1], None
+            joined = self._joined(here, yes, no, facts)
+            if joined is not None:
+                return -1, [joined]
+            if inner:
+                raise Unliftable(instruction, "threads that part, and do not meet again")
+            return -1, [replace(here, threads=mine, block=target, place=0) for mine, target in ((yes, successors[0]), (no, successors[1]))]
+        return -1, [self._either_way(here, instruction)]
+
+    def _pruned(self, here: Role, comparison: Expression) -> Role:
+        """A role that waits at the end of its basic block, with what matters from there on."""
+        live = frozenset[str]().union(*[self._live[other] for other in self.flow.successors[here.block]])
+        guard = self.flow.blocks[here.block][here.place].guard
+        kept = tuple((name, value) for name, value in here.environment if name in live or (guard is not None and name == guard.name))
+        origins = tuple(item for item in here.origins if item[0] == comparison)
+        return replace(here, environment=kept, origins=origins, waiting=comparison)
+
+    def _region(self, block: int) -> tuple[int, frozenset[int]] | None:
+        """Where the ways from a block meet again, and the basic blocks in between; None if they form a loop, or only end together."""
+        meeting = max(self.flow.post_dominators[block] - {block}, key=lambda other: len(self.flow.post_dominators[other]))
+        if meeting == self.flow.end:
+            return None
+        inside: set[int] = set()
+        pending = [other for other in self.flow.successors[block] if other != meeting]
+        while pending:
+            other = pending.pop()
+            if other == block or other in self.flow.loops:
+                return None
+            if other not in inside:
+                inside.add(other)
+                pending += [each for each in self.flow.successors[other] if each != meeting]
+        return meeting, frozenset(inside)
+
+    def _joined(self, here: Role, yes: tuple[bool, ...], no: tuple[bool, ...], facts: Facts) -> Role | None:
+        """The role where both parts of it meet again, after one and then the other has gone its way; None if they part for good."""
+        region = self._region(here.block)
+        if region is None:
+            return None
+        meeting, _ = region
+        successors = self.flow.successors[here.block]
+        state, environments = here.monitor, []
+        try:
+            for threads, target in ((yes, successors[0]), (no, successors[1])):
+                if target == meeting:
+                    environments.append(dict(here.environment))
+                    continue
+                part = replace(here, threads=threads, block=target, place=0, monitor=state, whole=here.everyone.threads)
+                (left,) = self._walk(part, facts, meeting, inner=True)
+                state = left.monitor
+                environments.append(dict(left.environment))
+        except _Undecided as undecided:
+            return self._pruned(here, undecided.comparison)
+        merged: Environment = {}
+        for name, value in environments[0].items():
+            other = environments[1].get(name)
+            if other == value:
+                merged[name] = value
+            elif isinstance(value, int | tuple) and isinstance(other, int | tuple):
+                columns = [each if isinstance(each, tuple) else (each,) * self.count for each in (value, other)]
+                merged[name] = tuple(a if takes else b for takes, a, b in zip(yes, *columns, strict=True))
+        return replace(here, block=meeting, place=0, environment=_stored(merged), monitor=state)
+
+    def _either_way(self, here: Role, instruction: Instruction) -> Role:
+        """The role behind statements that some of its threads carry out, nobody knows which: they only compute, and use global memory."""
+        region = self._region(here.block)
+        if region is None:
+            raise Unliftable(instruction, "data decides where threads go")
+        meeting, inside = region
+        environment, state = dict(here.environment), here.monitor
+        for block in inside:
+            for statement in self.flow.blocks[block]:
+                if (statement.opcode in EVENTS and not _only_global(statement)) or statement.opcode in COLLECTIVE or statement.opcode in LEAVES:
+                    raise Unliftable(statement, "data decides which threads do this")
+                if statement.opcode in EVENTS:
+                    state = self.monitor.event(state, here.everyone, statement, here.threads, Values(self, {}))
+                state = self.monitor.plain(state, statement)
+                for register in written(statement):
+                    environment.pop(register.name, None)
+        return replace(here, block=meeting, place=0, environment=_stored(environment), monitor=state)
+
+
+def _renamed(content: Content | None, old: Expression, name: Expression) -> Content | None:
+    """A content with a sum under its new name; None if it depends on what had this name before."""
+    renewed = replaced(content, old, RENEWED)
+    return replaced(replaced(renewed, name, None), RENEWED, name)
+
+
+def _same_counter(fact: Expression, limit: Content) -> bool:
+    return fact.operation.startswith("lt.") and len(fact.arguments) == 2 and fact.arguments[1] == limit and isinstance(fact.arguments[0], int)
+
+
+def _only_global(instruction: Instruction) -> bool:
+    return instruction.opcode in ("ld", "st") and (instruction.has("global") or instruction.has("param") or instruction.has("const"))
+
+
+def _stored(environment: Mapping[str, Content]) -> tuple[tuple[str, Content], ...]:
+    return tuple(sorted(environment.items()))
+
+
+def _shared_by(guard: tuple[int, ...], threads: tuple[bool, ...]) -> Content:
+    """A predicate of some threads: one number where they agree."""
+    found = {holds for holds, mine in zip(guard, threads, strict=True) if mine}
+    return found.pop() if len(found) == 1 else guard
+
+
+def _wanted(roles: Sequence[Role]) -> Expression | None:
+    """The comparison that most roles wait for; None if all have ended."""
+    wanted: dict[Expression, int] = defaultdict(int)
+    for role in roles:
+        if role.waiting is not None:
+            wanted[role.waiting] += 1
+    return max(wanted, key=lambda part: wanted[part]) if wanted else None
+
+
+def _whole_warps(threads: tuple[bool, ...]) -> bool:
+    return all(len(set(threads[first : first + WARP_THREADS])) == 1 for first in range(0, len(threads), WARP_THREADS))
+
+
+def _roots(instruction: Instruction) -> Iterator[Register]:
+    """Registers that a statement's effects depend on."""
+    if instruction.guard is not None:
+        yield instruction.guard
+    for operand in instruction.operands:
+        if isinstance(operand, Address):
+            yield from registers_of(operand)
+    if instruction.opcode in ("cp", "mbarrier", "bar", "barrier"):
+        for operand in instruction.operands[1:] if instruction.opcode == "mbarrier" else instruction.operands:
+            yield from registers_of(operand)
+    if instruction.opcode == "wgmma":
+        for operand in instruction.operands[1:]:
+            yield from (register for register in registers_of(operand) if register.type in ("b64", "pred"))
+
+
+def _live_registers(function: Function, flow: ControlFlow) -> dict[int, frozenset[str]]:
+    """Registers by basic block whose contents at its start matter: addresses, guards and what these are computed from."""
+    relevant: set[str] = set()
+    writers: dict[str, list[Instruction]] = defaultdict(list)
+    pending: list[str] = []
+    for instruction in function.body:
+        for register in written(instruction):
+            writers[register.name].append(instruction)
+        pending += [register.name for register in _roots(instruction)]
+    while pending:
+        name = pending.pop()
+        if name in relevant:
+            continue
+        relevant.add(name)
+        for instruction in writers[name]:
+            if instruction.opcode not in ("ld", "atom", "ldmatrix"):
+                pending += [each.name for operand in instruction.operands[1:] for each in registers_of(operand) if each.type not in FLOATS]
+            if instruction.guard is not None:
+                pending.append(instruction.guard.name)
+    reads: dict[int, set[str]] = {}
+    kills: dict[int, set[str]] = {}
+    for block, statements in enumerate(flow.blocks):
+        read, killed = set[str](), set[str]()
+        for instruction in statements:
+            targets = {register.name for register in written(instruction)}
+            used = {register.name for register in _roots(instruction)}
+            if targets & relevant or not targets:
+                sources = instruction.operands[1:] if targets else instruction.operands
+                used |= {each.name for operand in sources for each in registers_of(operand)}
+            if instruction.guard is not None:
+                used |= targets
+            read |= (used & relevant) - killed
+            if instruction.guard is None:
+                killed |= targets
+        reads[block], kills[block] = read, killed
+    live = {block: frozenset[str]() for block in range(len(flow.blocks) + 1)}
+    changed = True
+    while changed:
+        changed = False
+        for block in reversed(range(len(flow.blocks))):
+            after = frozenset[str]().union(*[live[other] for other in flow.successors[block]])
+            now = frozenset(reads[block] | (after - kills[block]))
+            if now != live[block]:
+                live[block], changed = now, True
+    return live

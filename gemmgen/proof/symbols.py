@@ -1,0 +1,297 @@
+"""Register contents of all threads of a block at once: numbers that are known whatever the problem, or expressions of the launch.
+
+A ``Known`` content is a number that all threads share, or one number for each thread. An ``Expression`` depends on the parameters of the
+launch, on the block and on numbers: all threads of a block have the same, unless one of its parts is one number for each thread.
+``None`` stands for data, of which nothing is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TypeAlias
+
+from gemmgen.emulator.ptx.syntax import Instruction
+
+Each: TypeAlias = tuple[int, ...]
+"""One number for each thread of the block."""
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A number that only a problem decides. Two equal expressions have equal values at the same time."""
+
+    operation: str
+    arguments: tuple[Content, ...] = ()
+    low: int = field(default=0, compare=False)
+    """A lower bound of a counter."""
+
+    @property
+    def uniform(self) -> bool:
+        """True if all threads have the same value."""
+        return all(not isinstance(part, tuple) and (not isinstance(part, Expression) or part.uniform) for part in self.arguments)
+
+    def mentions(self, other: Expression) -> bool:
+        """True if another expression is a part of this one."""
+        return self == other or any(isinstance(part, Expression) and part.mentions(other) for part in self.arguments)
+
+
+Content: TypeAlias = "int | Each | Expression"
+
+Operation = Callable[..., int]
+
+_COMPARISONS: dict[str, Operation] = {
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "lo": lambda a, b: a < b,
+    "ls": lambda a, b: a <= b,
+    "hi": lambda a, b: a > b,
+    "hs": lambda a, b: a >= b,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+}
+_UNSIGNED = ("lo", "ls", "hi", "hs")
+NEGATED = {"ge": "lt", "gt": "le", "ne": "eq", "hs": "lo", "hi": "ls"}
+"""Comparisons that are written as the negation of another one."""
+
+
+def signed(number: int, bits: int) -> int:
+    """A register's content as a signed number."""
+    number &= (1 << bits) - 1
+    return number - (1 << bits) if number >> (bits - 1) else number
+
+
+@lru_cache(maxsize=4096)
+def operation_of(instruction: Instruction) -> Operation | None:
+    """The meaning of a statement that computes a number from numbers; None if it has none here."""
+    opcode, kind = instruction.opcode, instruction.type
+    bits = {"b8": 8, "16": 16, "32": 32, "64": 64}.get(kind[1:], 1 if kind == "pred" else 8)
+    if kind == "pred":
+        return {"and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b, "not": lambda a: 1 - a, "mov": lambda a: a}.get(
+            opcode
+        )
+    if kind[:1] not in ("s", "u", "b") or "sat" in instruction.modifiers or "cc" in instruction.modifiers:
+        return None
+    size = 1 << bits
+    as_type: Operation = (lambda a: signed(a, bits)) if kind.startswith("s") else (lambda a: a & (size - 1))
+    if opcode == "setp":
+        order = next((modifier for modifier in instruction.modifiers if modifier in _COMPARISONS), None)
+        if order is None or len(instruction.operands) != 3 or any(word in instruction.modifiers for word in ("and", "or", "xor")):
+            return None
+        compare = _COMPARISONS[order]
+        view: Operation = (lambda a: a & (size - 1)) if order in _UNSIGNED else as_type
+        return lambda a, b: int(compare(view(a), view(b)))
+    if opcode == "cvt":
+        to, source = instruction.types[0], instruction.types[-1]
+        wide = {"8": 8, "16": 16, "32": 32, "64": 64}.get(source[1:])
+        if wide is None or source[0] not in "sub" or to[0] not in "sub":
+            return None
+        result = (1 << {"8": 8, "16": 16, "32": 32, "64": 64}[to[1:]]) - 1
+        return (lambda a: signed(a, wide) & result) if source.startswith("s") else (lambda a: a & ((1 << wide) - 1) & result)
+    if opcode in ("mul", "mad"):
+        added = opcode == "mad"
+        mask = (1 << 2 * bits) - 1 if instruction.has("wide") else size - 1
+        shift = bits if instruction.has("hi") else 0
+        if added:
+            return lambda a, b, c: ((as_type(a) * as_type(b) >> shift) + c) & mask
+        return lambda a, b: (as_type(a) * as_type(b) >> shift) & mask
+    plain = _plain(opcode, bits, as_type)
+    if plain is None:
+        return None
+    return lambda *values: plain(*values) & (size - 1)
+
+
+def _plain(opcode: str, bits: int, as_type: Operation) -> Operation | None:
+    """Operations whose result is cut to the type's bits."""
+
+    def quotient(a: int, b: int) -> int:
+        a, b = as_type(a), as_type(b)
+        if b == 0:
+            raise ZeroDivisionError
+        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+    def insert(a: int, b: int, position: int, length: int) -> int:
+        mask = ((1 << (length & 255)) - 1) << (position & 255)
+        return (b & ~mask) | (a << (position & 255) & mask)
+
+    def table(a: int, b: int, c: int, bits_of_table: int) -> int:
+        full = (1 << bits) - 1
+        found = 0
+        for row in range(8):
+            if bits_of_table >> row & 1:
+                found |= (a if row & 4 else a ^ full) & (b if row & 2 else b ^ full) & (c if row & 1 else c ^ full)
+        return found
+
+    return {
+        "mov": lambda a: a,
+        "cvta": lambda a: a,
+        "add": lambda a, b: a + b,
+        "sub": lambda a, b: a - b,
+        "neg": lambda a: -a,
+        "not": lambda a: ~a,
+        "and": lambda a, b: a & b,
+        "or": lambda a, b: a | b,
+        "xor": lambda a, b: a ^ b,
+        "min": lambda a, b: min(as_type(a), as_type(b)),
+        "max": lambda a, b: max(as_type(a), as_type(b)),
+        "shl": lambda a, b: a << min(b & 0xFFFFFFFF, bits),
+        "shr": lambda a, b: as_type(a) >> min(b & 0xFFFFFFFF, bits),
+        "div": quotient,
+        "rem": lambda a, b: as_type(a) - quotient(a, b) * as_type(b),
+        "selp": lambda a, b, p: a if p else b,
+        "bfi": insert,
+        "bfe": lambda a, position, length: (a >> (position & 255)) & ((1 << (length & 255)) - 1),
+        "lop3": table,
+        "popc": lambda a: a.bit_count(),
+    }.get(opcode)
+
+
+UNKNOWN_LANE = ("activemask", "clock", "elect", "match", "vote", "redux", "shfl", "atom", "ld", "ldmatrix", "mma", "set", "testp", "isspacep")
+"""Opcodes whose result is no function of their operands alone."""
+
+
+def computed(instruction: Instruction, values: tuple[Content | None, ...]) -> Content | None:
+    """The result of a statement from its operands."""
+    if any(value is None for value in values):
+        return None
+    known = tuple(value for value in values if value is not None)
+    if instruction.opcode == "selp" and isinstance(known[2], int):
+        return known[0] if known[2] else known[1]
+    operation = operation_of(instruction)
+    if operation is not None and all(not isinstance(value, Expression) for value in known):
+        return _of_numbers(instruction, tuple(value for value in known if not isinstance(value, Expression)))
+    return _expression(instruction, known)
+
+
+@lru_cache(maxsize=20000)
+def _of_numbers(instruction: Instruction, values: tuple[int | Each, ...]) -> int | Each | None:
+    operation = operation_of(instruction)
+    assert operation is not None
+    count = next((len(value) for value in values if isinstance(value, tuple)), 0)
+    try:
+        if not count:
+            return operation(*values)
+        columns = [value if isinstance(value, tuple) else (value,) * count for value in values]
+        return tuple(operation(*row) for row in zip(*columns, strict=True))
+    except (ZeroDivisionError, OverflowError):
+        return None
+
+
+def _expression(instruction: Instruction, values: tuple[Content, ...]) -> Content | None:
+    opcode = instruction.opcode
+    if opcode in ("mov", "cvta"):
+        return values[0]
+    if opcode in UNKNOWN_LANE:
+        return None
+    if opcode in ("and", "or", "xor", "not") and instruction.type == "pred":
+        return logic(opcode, values)
+    uniform = all(not isinstance(value, tuple) and (not isinstance(value, Expression) or value.uniform) for value in values)
+    if not uniform:
+        return None
+    if opcode == "setp":
+        return _comparison(instruction, values)
+    words = ".".join((opcode, *(word for word in instruction.modifiers if word != "lo")))
+    return Expression(words, values)
+
+
+def logic(opcode: str, values: tuple[Content, ...]) -> Content:
+    """A predicate of predicates, some of which are not known."""
+    if opcode == "not":
+        (value,) = values
+        if isinstance(value, Expression):
+            return value.arguments[0] if value.operation == "not" else Expression("not", (value,))
+        return tuple(1 - each for each in value) if isinstance(value, tuple) else 1 - value
+    a, b = values
+    numbers = [value for value in values if not isinstance(value, Expression)]
+    if len(numbers) == 2:
+        pairs = {"and": lambda x, y: x & y, "or": lambda x, y: x | y, "xor": lambda x, y: x ^ y}
+        if isinstance(a, tuple) or isinstance(b, tuple):
+            count = len(a) if isinstance(a, tuple) else len(b) if isinstance(b, tuple) else 0
+            columns = [value if isinstance(value, tuple) else (value,) * count for value in numbers]
+            return tuple(pairs[opcode](x, y) for x, y in zip(*columns, strict=True))
+        assert isinstance(a, int) and isinstance(b, int)
+        return int(pairs[opcode](a, b))
+    for number, other in ((a, b), (b, a)):
+        if isinstance(number, int):
+            if opcode == "and":
+                return other if number else 0
+            if opcode == "or":
+                return 1 if number else other
+            return logic("not", (other,)) if number else other
+    return Expression(opcode, values)
+
+
+def _comparison(instruction: Instruction, values: tuple[Content, ...]) -> Content | None:
+    order = next((modifier for modifier in instruction.modifiers if modifier in _COMPARISONS), None)
+    kind = instruction.type
+    if order is None or len(values) != 2 or any(word in instruction.modifiers for word in ("and", "or", "xor")):
+        return None
+    a, b = values
+    if kind[0] not in "sub":  # a float that is no number is on neither side
+        return Expression(f"{order}.{kind}", values)
+    if order in ("eq", "ne") and isinstance(b, int) and isinstance(a, Expression) and _above(a) > b >= 0:
+        return int(order == "ne")
+    negative = order in NEGATED
+    order = NEGATED.get(order, order)
+    if order in ("le", "ls"):  # a <= b is not b < a
+        a, b, negative, order = b, a, not negative, {"le": "lt", "ls": "lo"}[order]
+    if order == "lt" and a in (0, 1) and kind == "s32":  # c < b is not b < c + 1
+        a, b, negative = b, 1 if a == 0 else 2, not negative
+    if order == "eq" and isinstance(a, int):
+        a, b = b, a
+    found = Expression(f"{order}.{kind}", (a, b))
+    return logic("not", (found,)) if negative else found
+
+
+def _above(value: Expression) -> int:
+    """A bound that a counter is at least."""
+    if value.operation.startswith("add.") and len(value.arguments) == 2:
+        a, b = value.arguments
+        if isinstance(a, Expression) and isinstance(b, int) and 0 < b < 1 << 16 and a.operation == "counter":
+            return a.low + b
+    return value.low if value.operation == "counter" else -1
+
+
+def negation_free(value: Expression) -> tuple[Expression, bool]:
+    """A predicate without its negation, and whether it was negated."""
+    if value.operation == "not" and isinstance(value.arguments[0], Expression):
+        return value.arguments[0], True
+    return value, False
+
+
+def under(value: Content | None, facts: dict[Expression, bool]) -> Content | None:
+    """A predicate where the outcomes of some comparisons are known."""
+    if not isinstance(value, Expression):
+        return value
+    if value in facts:
+        return int(facts[value])
+    if value.operation in ("and", "or", "xor", "not"):
+        parts = tuple(part for each in value.arguments if (part := under(each, facts)) is not None)
+        return logic(value.operation, parts)
+    return value
+
+
+def open_parts(value: Content | None) -> list[Expression]:
+    """The comparisons that a predicate is made of."""
+    if not isinstance(value, Expression):
+        return []
+    if value.operation in ("and", "or", "xor", "not"):
+        return [part for each in value.arguments for part in open_parts(each)]
+    return [value]
+
+
+def replaced(value: Content | None, old: Expression, new: Content | None) -> Content | None:
+    """A content with one part exchanged; None where a part became unknown."""
+    if not isinstance(value, Expression):
+        return value
+    if value == old:
+        return new
+    if not value.mentions(old):
+        return value
+    parts = [replaced(part, old, new) for part in value.arguments]
+    if any(part is None for part in parts):
+        return None
+    return Expression(value.operation, tuple(part for part in parts if part is not None), value.low)
