@@ -143,7 +143,7 @@ def _stays_in_range(step: Step, known: Knowledge) -> bool:
     if comparison is None or comparison.operation != "lt.s32" or step.step is None:
         return False
     limit = comparison.arguments[1]
-    if isinstance(limit, Expression) and _has_counter(limit) or isinstance(limit, tuple) or isinstance(step.step, tuple):
+    if (isinstance(limit, Expression) and _has_counter(limit)) or isinstance(limit, tuple) or isinstance(step.step, tuple):
         return False
     if step.step == 1:
         return True
@@ -182,4 +182,3 @@ def _value(content: Content, known: Knowledge) -> Value | None:
     if found is None:
         return None
     return known.seen(found, int(kind[1:]), True, ())
-

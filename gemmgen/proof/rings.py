@@ -15,15 +15,17 @@ in: the stage, the parity, the uses that are held and the products in flight. Th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from gemmgen.emulator import matrix_descriptor
+from gemmgen.emulator.engines.boxes import swizzled_addresses
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Function, Instruction, Integer, Module, Operand, Vector, registers_of
-from gemmgen.hardware.tensor_map import ELEMENT_BYTES, SHARED_ALIGNMENT
 from gemmgen.hardware.target import WARP_THREADS
+from gemmgen.hardware.tensor_map import ELEMENT_BYTES, SHARED_ALIGNMENT, SWIZZLE_SPANS
 from gemmgen.kernels.launch import KernelLaunch, LaunchSequence, TensorMapArgument
 from gemmgen.proof.control import Unliftable
 from gemmgen.proof.roles import SHARED_BASE, Role, Runner, Values
@@ -94,13 +96,18 @@ class Findings:
     """Reasons that properties are not proved, and how much was looked at."""
 
     reasons: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in ("memory", "races", "initialised", "progress")})
-    checked: dict[str, set[object]] = field(default_factory=lambda: {name: set() for name in ("memory", "races", "initialised", "progress")})
+    checked: dict[str, set[object]] = field(
+        default_factory=lambda: {name: set() for name in ("memory", "races", "initialised", "progress")}
+    )
 
-    def note(self, property_: str, what: object, holds: bool, reason: str) -> None:
+    def note(self, property_: str, what: object, holds: bool, reason: str, at: Instruction | None = None) -> None:
         """One obligation, known by what it is about."""
         self.checked[property_].add(what)
-        if not holds and reason not in self.reasons[property_]:
-            self.reasons[property_].append(reason)
+        if holds:
+            return
+        whole = reason if at is None else f"{_place(at)}: {reason}"
+        if whole not in self.reasons[property_]:
+            self.reasons[property_].append(whole)
 
 
 def _place(instruction: Instruction) -> str:
@@ -112,7 +119,12 @@ class Ring:
     """The protocol of one kernel. Implements ``gemmgen.proof.roles.Monitor``; the slots are known from an earlier run, or not yet."""
 
     def __init__(
-        self, sequence: LaunchSequence, launch: KernelLaunch, function: Function, shared_bytes: int, fills: Mapping[int, tuple[tuple[int, int], ...]]
+        self,
+        sequence: LaunchSequence,
+        launch: KernelLaunch,
+        function: Function,
+        shared_bytes: int,
+        fills: Mapping[int, tuple[tuple[int, int], ...]],
     ) -> None:
         self.launch, self.shared_bytes, self.known_fills = launch, shared_bytes, fills
         self.found = Findings()
@@ -133,6 +145,8 @@ class Ring:
         self._footprints: dict[object, int] = {}
         self._owners: list[tuple[np.ndarray, bool]] = []
         """Of each footprint, the thread that each byte belongs to, -1 for none, and whether it is written."""
+        self._uses: dict[int, tuple[frozenset[str], frozenset[str]]] = {}
+        self._slots_of_operands: dict[tuple[int, int, int], frozenset[int]] = {}
         self._meetings: dict[tuple[int, int], bool] = {}
         self._slot_of = np.full(shared_bytes, -1, np.int16)
         for slot, regions in fills.items():
@@ -148,14 +162,21 @@ class Ring:
     def plain(self, state: object, instruction: Instruction) -> object:
         """Registers of products in flight are not touched, and those that change are noted."""
         assert isinstance(state, State)
-        targets = {register.name for register in written(instruction)}
-        if state.groups or state.open.registers:
-            owned = state.open.registers.union(*[group.registers for group in state.groups])
-            used = targets | {register.name for operand in instruction.operands for register in registers_of(operand)}
-            if used & owned:
-                self.found.note("races", ("registers", instruction.line), False, f"{_place(instruction)}: a register of a product in flight")
-        changed = targets & self.product_registers
+        used, changed = self._of_products(instruction)
+        if not used:
+            return state
+        if any(used & group.registers for group in (state.open, *state.groups)):
+            self.found.note("races", ("registers", instruction.line), False, "a register of a product in flight", instruction)
         return replace(state, dirty=state.dirty | changed) if changed - state.dirty else state
+
+    def _of_products(self, instruction: Instruction) -> tuple[frozenset[str], frozenset[str]]:
+        """The registers of products that a statement uses, and those that it writes."""
+        key = id(instruction)
+        if key not in self._uses:
+            targets = {register.name for register in written(instruction)}
+            used = targets | {register.name for operand in instruction.operands for register in registers_of(operand)}
+            self._uses[key] = frozenset(used & self.product_registers), frozenset(targets & self.product_registers)
+        return self._uses[key]
 
     product_registers: frozenset[str] = frozenset()
     """Registers that products read or write."""
@@ -219,7 +240,7 @@ class Ring:
         if not isinstance(address, int):
             raise Unliftable(instruction, "a barrier whose address is not known")
         inside = SHARED_BASE <= address <= SHARED_BASE + self.shared_bytes - BARRIER_BYTES and address % BARRIER_BYTES == 0
-        self.found.note("memory", (instruction.line, address), inside, f"{_place(instruction)}: outside of shared memory, or not aligned")
+        self.found.note("memory", (instruction.line, address), inside, "outside of shared memory, or not aligned", instruction)
         if kind == "init":
             count = values.of(operands[1])
             if state.started or sum(threads) != 1 or not isinstance(count, int) or any(address == other for other, _ in state.barriers):
@@ -236,7 +257,11 @@ class Ring:
             given = values.of(operands[2]) if len(operands) == 3 else None
             if "expect_tx" in words and isinstance(given, int):
                 return self._promised(state, role, instruction, threads, address, given)
-            if "expect_tx" not in words and (len(operands) == 2 or given == 1) and not any(word in words for word in ("noComplete", "relaxed")):
+            if (
+                "expect_tx" not in words
+                and (len(operands) == 2 or given == 1)
+                and not any(word in words for word in ("noComplete", "relaxed"))
+            ):
                 return self._released(state, role, instruction, threads, address)
         raise Unliftable(instruction, "this use of a barrier is not modelled")
 
@@ -259,16 +284,14 @@ class Ring:
         self.readers.add(role.threads)
         right = self._learned(self.full, slot, address) and parity == turn
         self._ring(instruction, right, "not the wait for the next slot to be full")
-        self.found.note("progress", ("held", instruction.line), len(state.held) < slots, f"{_place(instruction)}: all slots are held")
-        return replace(
-            state, reads=True, held=(*state.held, (slot, False)), use=(state.use + 1) % (2 * slots), uses=state.uses + 1
-        )
+        self.found.note("progress", ("held", instruction.line), len(state.held) < slots, "all slots are held", instruction)
+        return replace(state, reads=True, held=(*state.held, (slot, False)), use=(state.use + 1) % (2 * slots), uses=state.uses + 1)
 
     def _ring(self, instruction: Instruction, holds: bool, reason: str) -> None:
-        for name in ("races", "progress", "initialised"):
-            self.found.note(name, ("ring", instruction.line), holds, f"{_place(instruction)}: {reason}")
         if not holds:
             raise Unliftable(instruction, reason)
+        for name in ("races", "progress", "initialised"):
+            self.found.checked[name].add(("ring", instruction.line))
 
     def _promised(self, state: State, role: Role, instruction: Instruction, threads: tuple[bool, ...], address: int, count: int) -> State:
         slot = state.use % self._slots()
@@ -300,7 +323,13 @@ class Ring:
             raise Unliftable(instruction, "a tensor map that is not known")
         self.used_maps.add(found.name)
         coordinates = operand.extra[0] if operand.extra else None
-        if not isinstance(coordinates, Vector) or len(coordinates.elements) != len(found.extents) or not found.box or found.element_strides:
+        if (
+            not isinstance(coordinates, Vector)
+            or len(coordinates.elements) != len(found.extents)
+            or not found.box
+            or found.element_strides
+            or found.interleave != "none"
+        ):
             raise Unliftable(instruction, "only boxes of plain maps are modelled")
         return found
 
@@ -309,7 +338,11 @@ class Ring:
         if words[:2] != ("async", "bulk"):
             raise Unliftable(instruction, "copies of single threads are not modelled for kernels with barriers in shared memory")
         if "commit_group" in words:
-            return replace(state, leaving=frozenset(), leaving_groups=(*state.leaving_groups, state.leaving)) if self._issuer(state, threads) else state
+            return (
+                replace(state, leaving=frozenset(), leaving_groups=(*state.leaving_groups, state.leaving))
+                if self._issuer(state, threads)
+                else state
+            )
         if "wait_group" in words:
             amount = operands[0].value if isinstance(operands[0], Integer) else -1
             if amount < 0:
@@ -322,8 +355,13 @@ class Ring:
         if "tensor" not in words or "tile" not in words or any("multicast" in word or "reduce" in word for word in words):
             raise Unliftable(instruction, "this copy is not modelled")
         if self.launch.programmatic and not state.dependencies:
-            self.found.note("races", ("dependencies", instruction.line), False, f"{_place(instruction)}: the launch before may still run")
-        if words.index("tensor") and "shared::cluster" in words and "global" in words and words.index("shared::cluster") < words.index("global"):
+            self.found.note("races", ("dependencies", instruction.line), False, "the launch before may still run", instruction)
+        if (
+            words.index("tensor")
+            and "shared::cluster" in words
+            and "global" in words
+            and words.index("shared::cluster") < words.index("global")
+        ):
             return self._filled(state, role, instruction, threads, values)
         return self._sent(state, role, instruction, threads, values)
 
@@ -335,6 +373,8 @@ class Ring:
         found = self._map(instruction, source, values)
         start, address = values.of(target), values.of(barrier)
         size = _box_bytes(found)
+        if _row_pitch(found) != _row_bytes(found):
+            raise Unliftable(instruction, "boxes with gaps between their rows are not modelled as stages")
         if not isinstance(start, int) or not isinstance(address, int) or threads != role.threads:
             raise Unliftable(instruction, "a copy whose place is not known")
         self._inside(instruction, start, size, SHARED_ALIGNMENT)
@@ -344,7 +384,7 @@ class Ring:
         total = sum(each for _, each in filled)
         self._ring(instruction, total <= state.promised, "more bytes than were promised")
         apart = all(start + size <= other or other + length <= start for other, length in state.filled)
-        self.found.note("races", ("boxes", instruction.line), apart, f"{_place(instruction)}: overlaps another copy of its slot")
+        self.found.note("races", ("boxes", instruction.line), apart, "overlaps another copy of its slot", instruction)
         if total < state.promised:
             return replace(state, filled=filled)
         regions = tuple(sorted(filled))
@@ -360,15 +400,15 @@ class Ring:
         start = values.of(source)
         if "bulk_group" not in instruction.modifiers or not isinstance(start, int | tuple):
             raise Unliftable(instruction, "a copy whose place is not known")
-        number = self._footprint(instruction, start, _box_bytes(found), threads, False, SHARED_ALIGNMENT)
+        number = self._footprint(instruction, start, _rows(found) * _row_pitch(found), threads, False, SHARED_ALIGNMENT, box=found)
         owners = self._owners[number][0]
         ready = np.zeros(len(owners), np.bool_)
         for other in state.visible:
             ready |= self._owners[other][0] >= 0
-        self.found.note("initialised", instruction.line, bool(ready[owners >= 0].all()), f"{_place(instruction)}: sends bytes that were not written")
+        self.found.note("initialised", instruction.line, bool(ready[owners >= 0].all()), "sends bytes that were not written", instruction)
         unsettled = state.plain | state.fenced_stores | state.older
         fine = not any(self._overlap(number, other) for other in unsettled)
-        self.found.note("races", ("sent", instruction.line), fine, f"{_place(instruction)}: stores are not visible to the copy engine yet")
+        self.found.note("races", ("sent", instruction.line), fine, "stores are not visible to the copy engine yet", instruction)
         return replace(state, leaving=state.leaving | {number})
 
     # -- products ----------------------------------------------------------------------------------------------
@@ -390,10 +430,11 @@ class Ring:
         if words[0] != "mma_async":
             raise Unliftable(instruction, "this product is not modelled")
         results, a, b = instruction.operands[:3]
-        targets = frozenset(register.name for register in registers_of(results))
-        sources = frozenset(register.name for register in registers_of(a)) if isinstance(a, Vector) else frozenset[str]()
+        assert isinstance(results, Vector)
+        used, targets = self._of_products(instruction)
+        sources = used - targets
         fine = not (targets | sources) & state.dirty
-        self.found.note("races", ("product", instruction.line), fine, f"{_place(instruction)}: its registers changed since the last fence")
+        self.found.note("races", ("product", instruction.line), fine, "its registers changed since the last fence", instruction)
         slots = frozenset[int]()
         for which, operand in enumerate((a, b)):
             if not isinstance(operand, Vector):
@@ -417,18 +458,27 @@ class Ring:
         return frozenset(found)
 
     def _slots_read(self, state: State, instruction: Instruction, bits: int, which: int) -> set[int]:
-        addresses = _chunks(instruction, bits, which)
-        low, high = int(addresses.min()), int(addresses.max()) + CHUNK_BYTES
-        inside = SHARED_BASE <= low and high <= SHARED_BASE + self.shared_bytes
-        self.found.note("memory", (instruction.line, bits), inside, f"{_place(instruction)}: reads outside of shared memory")
-        if not inside:
-            return set()
         if not self.known_fills:
             return {state.held[-1][0]} if state.held else set()
-        slots = {int(slot) for slot in np.unique(self._slot_of[(addresses.reshape(-1, 1) - SHARED_BASE + np.arange(CHUNK_BYTES)).ravel()])}
-        held = {slot for slot, _ in state.held}
-        self.found.note("initialised", (instruction.line, bits), -1 not in slots, f"{_place(instruction)}: reads bytes that no copy fills")
-        self._ring(instruction, slots - {-1} <= held, "a product reads a slot that is not held")
+        key = (id(instruction), bits, which)
+        if key not in self._slots_of_operands:
+            self._slots_of_operands[key] = self._slots_of(instruction, bits, which)
+        slots = self._slots_of_operands[key]
+        self._ring(instruction, slots <= {slot for slot, _ in state.held}, "a product reads a slot that is not held")
+        return set(slots)
+
+    def _slots_of(self, instruction: Instruction, bits: int, which: int) -> frozenset[int]:
+        """The slots that an operand lies in; notes bytes outside of them and of shared memory."""
+        addresses = _chunks(instruction, bits, which)
+        low, high = int(addresses.min()), int(addresses.max()) + CHUNK_BYTES
+        inside = low >= SHARED_BASE and high <= SHARED_BASE + self.shared_bytes
+        self.found.note("memory", (instruction.line, bits), inside, "reads outside of shared memory", instruction)
+        if not inside:
+            raise Unliftable(instruction, "reads outside of shared memory")
+        slots = frozenset(
+            int(slot) for slot in np.unique(self._slot_of[(addresses.reshape(-1, 1) - SHARED_BASE + np.arange(CHUNK_BYTES)).ravel()])
+        )
+        self.found.note("initialised", (instruction.line, bits), -1 not in slots, "reads bytes that no copy fills", instruction)
         return slots - {-1}
 
     # -- threads' own accesses ---------------------------------------------------------------------------------
@@ -491,7 +541,7 @@ class Ring:
         opcode = instruction.opcode
         if not instruction.has("shared") and not any(word.startswith("shared::cta") for word in instruction.modifiers):
             if opcode in ("st", "ld", "red", "atom") and instruction.has("global"):
-                self.found.note("memory", instruction.line, False, f"{_place(instruction)}: threads access global memory themselves")
+                self.found.note("memory", instruction.line, False, "threads access global memory themselves", instruction)
                 return state
             if opcode not in ("ldmatrix", "stmatrix"):
                 raise Unliftable(instruction, "an access of unknown space")
@@ -518,31 +568,32 @@ class Ring:
     def _stored(self, state: State, instruction: Instruction, number: int) -> State:
         recent = state.plain | state.fenced_stores | state.loads
         meets = any(self._meets(number, other) for other in (number, *recent))
-        self.found.note("races", ("store", instruction.line), not meets, f"{_place(instruction)}: meets another access without a barrier")
+        self.found.note("races", ("store", instruction.line), not meets, "meets another access without a barrier", instruction)
         engine = state.leaving.union(state.left, *state.leaving_groups)
         fine = not any(self._overlap(number, other) for other in engine)
-        self.found.note("races", ("engine", instruction.line), fine, f"{_place(instruction)}: the copy engine may still read there")
-        kept = {name: frozenset(other for other in stores if not self._overlap(number, other)) for name, stores in (
-            ("visible", state.visible), ("older", state.older)
-        )}
+        self.found.note("races", ("engine", instruction.line), fine, "the copy engine may still read there", instruction)
+        kept = {
+            name: frozenset(other for other in stores if not self._overlap(number, other))
+            for name, stores in (("visible", state.visible), ("older", state.older))
+        }
         return replace(state, plain=state.plain | {number}, visible=kept["visible"], older=kept["older"])
 
     def _loaded(self, state: State, instruction: Instruction, number: int) -> State:
         recent = state.plain | state.fenced_stores
         meets = any(self._meets(number, other) for other in recent)
-        self.found.note("races", ("load", instruction.line), not meets, f"{_place(instruction)}: meets a store without a barrier")
+        self.found.note("races", ("load", instruction.line), not meets, "meets a store without a barrier", instruction)
         owners = self._owners[number][0]
         ready = np.zeros(len(owners), np.bool_)
         for other in state.visible | state.older:
             ready |= self._owners[other][0] >= 0
         for other in recent:
             ready |= self._owners[other][0] == owners
-        self.found.note("initialised", instruction.line, bool(ready[owners >= 0].all()), f"{_place(instruction)}: reads bytes that were not written")
+        self.found.note("initialised", instruction.line, bool(ready[owners >= 0].all()), "reads bytes that were not written", instruction)
         return replace(state, loads=state.loads | {number})
 
     def _inside(self, instruction: Instruction, start: int, size: int, alignment: int) -> bool:
-        inside = SHARED_BASE <= start and start + size <= SHARED_BASE + self.shared_bytes and start % alignment == 0
-        self.found.note("memory", (instruction.line, start), inside, f"{_place(instruction)}: outside of shared memory, or not aligned")
+        inside = start >= SHARED_BASE and start + size <= SHARED_BASE + self.shared_bytes and start % alignment == 0
+        self.found.note("memory", (instruction.line, start), inside, "outside of shared memory, or not aligned", instruction)
         return inside
 
     def _footprint(
@@ -554,6 +605,7 @@ class Ring:
         stores: bool,
         alignment: int,
         by_warp: bool = False,
+        box: TensorMapArgument | None = None,
     ) -> int:
         """The number of the bytes that an access touches."""
         key = (instruction.line, address, threads)
@@ -565,10 +617,11 @@ class Ring:
                     if not self._inside(instruction, start, size, alignment):
                         raise Unliftable(instruction, "outside of shared memory, or not aligned")
                     owner = len(threads) + thread // WARP_THREADS if by_warp else thread
-                    place = owners[start - SHARED_BASE : start - SHARED_BASE + size]
-                    if stores and ((place >= 0) & (place != owner)).any():
-                        self.found.note("races", ("one store", instruction.line), False, f"{_place(instruction)}: two threads store the same bytes")
-                    place[:] = owner
+                    place = _box_places(box, start) if box is not None else np.arange(start, start + size)
+                    before = owners[place - SHARED_BASE]
+                    if stores and ((before >= 0) & (before != owner)).any():
+                        self.found.note("races", ("one store", instruction.line), False, "two threads store the same bytes", instruction)
+                    owners[place - SHARED_BASE] = owner
             self._footprints[key] = len(self._owners)
             self._owners.append((owners, stores))
         return self._footprints[key]
@@ -637,11 +690,28 @@ def _is_symbol(content: Content | None) -> bool:
     return isinstance(content, Expression) and content.operation == "symbol" and content.arguments[1] == 0
 
 
+def _row_bytes(found: TensorMapArgument) -> int:
+    return ELEMENT_BYTES[found.element] * found.box[0]
+
+
+def _rows(found: TensorMapArgument) -> int:
+    return math.prod(found.box[1:])
+
+
+def _row_pitch(found: TensorMapArgument) -> int:
+    """Bytes from one row of a box to the next in shared memory."""
+    return max(_row_bytes(found), SWIZZLE_SPANS[found.swizzle])
+
+
 def _box_bytes(found: TensorMapArgument) -> int:
-    size = ELEMENT_BYTES[found.element]
-    for extent in found.box:
-        size *= extent
-    return size
+    return _rows(found) * _row_bytes(found)
+
+
+def _box_places(found: TensorMapArgument, start: int) -> np.ndarray:
+    """Addresses of the bytes of a box in shared memory."""
+    rows = np.arange(_rows(found))[:, None] * _row_pitch(found)
+    addresses = (start + rows + np.arange(_row_bytes(found))).ravel()
+    return swizzled_addresses(addresses, SWIZZLE_SPANS[found.swizzle])
 
 
 def _chunks(instruction: Instruction, bits: int, which: int) -> np.ndarray:
@@ -681,7 +751,7 @@ def follow(
     if launch.cluster != (1, 1, 1):
         raise Unliftable(None, "clusters of blocks are not modelled")
     shared = [variable for variable in module.variables.values() if variable.space == "shared"]
-    if len(shared) != 1 or shared[0].size or function.variables and any(each.space == "shared" for each in function.variables):
+    if len(shared) != 1 or shared[0].size or (function.variables and any(each.space == "shared" for each in function.variables)):
         raise Unliftable(None, "shared memory that is not one array of the launch's size")
     try:
         size = launch.dynamic_shared_bytes.evaluate({})
@@ -707,4 +777,3 @@ def _run(
     runner.run()
     ring.settle()
     return ring, runner
-

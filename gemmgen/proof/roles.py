@@ -17,7 +17,7 @@ from gemmgen.emulator.ptx.syntax import Address, Float, Function, Instruction, I
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.proof.control import LEAVES, ControlFlow, Unliftable, control_flow
 from gemmgen.proof.slicing import FLOATS, negated_register, written
-from gemmgen.proof.symbols import Content, Expression, computed, logic, negation_free, open_parts, replaced, under
+from gemmgen.proof.symbols import Content, Expression, Results, computed, logic, negation_free, open_parts, replaced, under
 
 SHARED_BASE = 1024
 """Address at which dynamic shared memory begins on sm_90: the system keeps the first 1024 bytes."""
@@ -25,7 +25,9 @@ FEW_TURNS = 3
 """Turns of a loop that are told apart."""
 MAX_STATES = 20_000
 MAX_STEPS = 3_000_000
-EVENTS = frozenset(("bar", "barrier", "mbarrier", "cp", "wgmma", "fence", "st", "ld", "ldmatrix", "stmatrix", "red", "atom", "griddepcontrol"))
+EVENTS = frozenset(
+    ("bar", "barrier", "mbarrier", "cp", "wgmma", "fence", "st", "ld", "ldmatrix", "stmatrix", "red", "atom", "griddepcontrol")
+)
 """Opcodes that a monitor sees."""
 WITHOUT_EFFECT = frozenset(("prefetch", "nanosleep", "pragma", "setmaxnreg", "membar", "applypriority", "discard"))
 COLLECTIVE = frozenset(("wgmma", "stmatrix", "ldmatrix", "bar", "barrier", "mma"))
@@ -139,7 +141,11 @@ class Runner:
         self.steps: list[Step] = []
         self.states = 0
         self._work = 0
-        self._live = _live_registers(function, self.flow)
+        self._live, self._relevant = _live_registers(function, self.flow)
+        self._results: Results = {}
+        self._computes = {
+            id(instruction): any(register.name in self._relevant for register in written(instruction)) for instruction in function.body
+        }
         x, y, _ = threads
         numbers = range(self.count)
         self._thread = {
@@ -206,7 +212,9 @@ class Runner:
                 self.steps.append(replace(step, before=here, after=after))
         self.states = len(seen)
 
-    def _decided(self, roles: tuple[Role, ...], facts: Facts, comparison: Expression, outcome: bool) -> tuple[tuple[Role, ...], Facts, Step]:
+    def _decided(
+        self, roles: tuple[Role, ...], facts: Facts, comparison: Expression, outcome: bool
+    ) -> tuple[tuple[Role, ...], Facts, Step]:
         """The roles after a comparison that some of them wait for."""
         together = [place for place, role in enumerate(roles) if role.waiting == comparison]
         complete = len(together) == sum(not role.ended for role in roles)
@@ -324,7 +332,9 @@ class Runner:
                 if instruction.guard is not None:
                     guard = self._predicate(instruction, environment, facts)
                 if instruction.opcode == "bra" or instruction.opcode in LEAVES:
-                    following, parted = self._branch(role, block, place, instruction, guard, environment, state, origins, facts, stop, inner)
+                    following, parted = self._branch(
+                        role, block, place, instruction, guard, environment, state, origins, facts, stop, inner
+                    )
                     if parted is not None:
                         only = parted[0]
                         if len(parted) == 1 and only.waiting is None:
@@ -351,12 +361,18 @@ class Runner:
                     threads = tuple(mine and bool(holds) for mine, holds in zip(threads, guard, strict=True))
                 elif guard == 0:
                     threads = (False,) * self.count
-                if any(threads):
-                    state = self._execute(replace(role, block=block, place=place), instruction, threads, guard, environment, state, origins)
+                if instruction.opcode not in EVENTS and self._only_data(instruction):
+                    state = self.monitor.plain(state, instruction)
+                elif any(threads):
+                    state = self._execute(role, (block, place), instruction, threads, guard, environment, state, origins)
                 place += 1
             else:
                 following = self.flow.successors[block][0]
             block, place = following, 0
+
+    def _only_data(self, instruction: Instruction) -> bool:
+        """True for a statement that computes nothing but data."""
+        return instruction.opcode not in REFUSED and instruction.opcode not in COLLECTIVE and not self._computes[id(instruction)]
 
     def _only_live(self, environment: Environment, block: int) -> Environment:
         live = self._live.get(block, frozenset())
@@ -365,6 +381,7 @@ class Runner:
     def _execute(
         self,
         role: Role,
+        at: tuple[int, int],
         instruction: Instruction,
         threads: tuple[bool, ...],
         guard: Content | None,
@@ -373,14 +390,16 @@ class Runner:
         origins: dict[Expression, str],
     ) -> object:
         opcode, values = instruction.opcode, Values(self, environment)
-        if opcode in REFUSED or any("cluster" in word and opcode in ("bar", "barrier", "st", "ld", "red", "atom") for word in instruction.modifiers):
+        if opcode in REFUSED or any(
+            "cluster" in word and opcode in ("bar", "barrier", "st", "ld", "red", "atom") for word in instruction.modifiers
+        ):
             raise Unliftable(instruction, "not modelled for kernels with barriers in shared memory")
         if opcode in COLLECTIVE or "aligned" in instruction.modifiers:
             if threads != role.everyone.threads or not _whole_warps(threads):
                 raise Unliftable(instruction, "only a part of a warp comes here")
         if opcode in EVENTS:
             if opcode == "mbarrier" and instruction.modifiers[0] in ("try_wait", "test_wait"):
-                self._spins(role, instruction, environment)
+                self._spins(at, instruction, environment)
             state = self.monitor.event(state, role.everyone, instruction, threads, values)
             if opcode == "mbarrier" and instruction.modifiers[0] in ("try_wait", "test_wait"):
                 (target,) = written(instruction)
@@ -391,7 +410,7 @@ class Runner:
                 self._assign(instruction, None, environment)
             return state
         state = self.monitor.plain(state, instruction)
-        if opcode in WITHOUT_EFFECT:
+        if opcode in WITHOUT_EFFECT or not self._computes[id(instruction)]:
             return state
         result: Content | None = None
         if opcode == "shfl":
@@ -399,7 +418,7 @@ class Runner:
         elif len(written(instruction)) == 1 and written(instruction)[0].type not in FLOATS:
             operands = instruction.operands[1:]
             contents = tuple(self._operand(operand, values) for operand in operands)
-            result = computed(instruction, contents)
+            result = computed(instruction, contents, self._results)
             if opcode == "setp" and isinstance(result, Expression) and isinstance(operands[0], Register):
                 plain, _ = negation_free(result)
                 if plain.arguments and isinstance(plain.arguments[0], int):
@@ -460,28 +479,29 @@ class Runner:
         first = which % WARP_THREADS
         return tuple(numbers[number // WARP_THREADS * WARP_THREADS + first] for number in range(self.count))
 
-    def _spins(self, role: Role, instruction: Instruction, environment: Environment) -> None:
+    def _spins(self, at: tuple[int, int], instruction: Instruction, environment: Environment) -> None:
         """A wait whose failure leads back to itself, and changes nothing."""
-        statements = self.flow.blocks[role.block]
+        block, place = at
+        statements = self.flow.blocks[block]
         trial = dict(environment)
-        live = self._live[role.block]
-        for before in statements[: role.place]:
+        live = self._live[block]
+        for before in statements[:place]:
             if before.opcode in EVENTS:
                 raise Unliftable(instruction, "a wait after other statements that would be repeated")
         for register in written(instruction):
             trial[register.name] = 0
-        for other in statements[role.place + 1 :]:
+        for other in statements[place + 1 :]:
             if other.opcode == "bra":
                 guard = self._predicate(other, trial, {}) if other.guard is not None else 1
-                target = self.flow.successors[role.block][0 if guard == 1 else 1] if isinstance(guard, int) else -1
+                target = self.flow.successors[block][0 if guard == 1 else 1] if isinstance(guard, int) else -1
                 written_here = {register.name for each in statements for register in written(each)}
-                if target != role.block or any(name in live for name in written_here):
+                if target != block or any(name in live for name in written_here):
                     raise Unliftable(instruction, "a wait that is not repeated until it succeeds")
                 return
             if other.opcode in EVENTS:
                 break
             contents = tuple(self._operand(operand, Values(self, trial)) for operand in other.operands[1:])
-            self._assign(other, computed(other, contents) if other.guard is None else None, trial)
+            self._assign(other, computed(other, contents, self._results) if other.guard is None else None, trial)
         raise Unliftable(instruction, "a wait that is not repeated until it succeeds")
 
     # -- branches ----------------------------------------------------------------------------------------------
@@ -586,7 +606,11 @@ class Runner:
         environment, state = dict(here.environment), here.monitor
         for block in inside:
             for statement in self.flow.blocks[block]:
-                if (statement.opcode in EVENTS and not _only_global(statement)) or statement.opcode in COLLECTIVE or statement.opcode in LEAVES:
+                if (
+                    (statement.opcode in EVENTS and not _only_global(statement))
+                    or statement.opcode in COLLECTIVE
+                    or statement.opcode in LEAVES
+                ):
                     raise Unliftable(statement, "data decides which threads do this")
                 if statement.opcode in EVENTS:
                     state = self.monitor.event(state, here.everyone, statement, here.threads, Values(self, {}))
@@ -603,7 +627,9 @@ def _renamed(content: Content | None, old: Expression, name: Expression) -> Cont
 
 
 def _same_counter(fact: Expression, limit: Content) -> bool:
-    return fact.operation.startswith("lt.") and len(fact.arguments) == 2 and fact.arguments[1] == limit and isinstance(fact.arguments[0], int)
+    return (
+        fact.operation.startswith("lt.") and len(fact.arguments) == 2 and fact.arguments[1] == limit and isinstance(fact.arguments[0], int)
+    )
 
 
 def _only_global(instruction: Instruction) -> bool:
@@ -648,8 +674,8 @@ def _roots(instruction: Instruction) -> Iterator[Register]:
             yield from (register for register in registers_of(operand) if register.type in ("b64", "pred"))
 
 
-def _live_registers(function: Function, flow: ControlFlow) -> dict[int, frozenset[str]]:
-    """Registers by basic block whose contents at its start matter: addresses, guards and what these are computed from."""
+def _live_registers(function: Function, flow: ControlFlow) -> tuple[dict[int, frozenset[str]], frozenset[str]]:
+    """Registers by basic block whose contents at its start matter: addresses, guards and what these are computed from; and all of those."""
     relevant: set[str] = set()
     writers: dict[str, list[Instruction]] = defaultdict(list)
     pending: list[str] = []
@@ -692,4 +718,4 @@ def _live_registers(function: Function, flow: ControlFlow) -> dict[int, frozense
             now = frozenset(reads[block] | (after - kills[block]))
             if now != live[block]:
                 live[block], changed = now, True
-    return live
+    return live, frozenset(relevant)

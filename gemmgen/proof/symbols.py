@@ -8,8 +8,6 @@ launch, on the block and on numbers: all threads of a block have the same, unles
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TypeAlias
 
 from gemmgen.emulator.ptx.syntax import Instruction
@@ -18,19 +16,31 @@ Each: TypeAlias = tuple[int, ...]
 """One number for each thread of the block."""
 
 
-@dataclass(frozen=True)
 class Expression:
     """A number that only a problem decides. Two equal expressions have equal values at the same time."""
 
-    operation: str
-    arguments: tuple[Content, ...] = ()
-    low: int = field(default=0, compare=False)
-    """A lower bound of a counter."""
+    __slots__ = ("_hash", "arguments", "low", "operation", "uniform")
 
-    @property
-    def uniform(self) -> bool:
+    def __init__(self, operation: str, arguments: tuple[Content, ...] = (), low: int = 0) -> None:
+        self.operation, self.arguments = operation, arguments
+        self.low = low
+        """A lower bound of a counter."""
+        self.uniform: bool = all(not isinstance(part, tuple) and (not isinstance(part, Expression) or part.uniform) for part in arguments)
         """True if all threads have the same value."""
-        return all(not isinstance(part, tuple) and (not isinstance(part, Expression) or part.uniform) for part in self.arguments)
+        self._hash = hash((operation, arguments))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Expression) or self._hash != other._hash:
+            return False
+        return self.operation == other.operation and self.arguments == other.arguments
+
+    def __repr__(self) -> str:
+        return f"{self.operation}({', '.join(map(repr, self.arguments))})" if self.arguments else self.operation
 
     def mentions(self, other: Expression) -> bool:
         """True if another expression is a part of this one."""
@@ -64,15 +74,18 @@ def signed(number: int, bits: int) -> int:
     return number - (1 << bits) if number >> (bits - 1) else number
 
 
-@lru_cache(maxsize=4096)
 def operation_of(instruction: Instruction) -> Operation | None:
     """The meaning of a statement that computes a number from numbers; None if it has none here."""
     opcode, kind = instruction.opcode, instruction.type
     bits = {"b8": 8, "16": 16, "32": 32, "64": 64}.get(kind[1:], 1 if kind == "pred" else 8)
     if kind == "pred":
-        return {"and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b, "not": lambda a: 1 - a, "mov": lambda a: a}.get(
-            opcode
-        )
+        return {
+            "and": lambda a, b: a & b,
+            "or": lambda a, b: a | b,
+            "xor": lambda a, b: a ^ b,
+            "not": lambda a: 1 - a,
+            "mov": lambda a: a,
+        }.get(opcode)
     if kind[:1] not in ("s", "u", "b") or "sat" in instruction.modifiers or "cc" in instruction.modifiers:
         return None
     size = 1 << bits
@@ -149,27 +162,47 @@ def _plain(opcode: str, bits: int, as_type: Operation) -> Operation | None:
     }.get(opcode)
 
 
-UNKNOWN_LANE = ("activemask", "clock", "elect", "match", "vote", "redux", "shfl", "atom", "ld", "ldmatrix", "mma", "set", "testp", "isspacep")
+UNKNOWN_LANE = (
+    "activemask",
+    "clock",
+    "elect",
+    "match",
+    "vote",
+    "redux",
+    "shfl",
+    "atom",
+    "ld",
+    "ldmatrix",
+    "mma",
+    "set",
+    "testp",
+    "isspacep",
+)
 """Opcodes whose result is no function of their operands alone."""
 
 
-def computed(instruction: Instruction, values: tuple[Content | None, ...]) -> Content | None:
-    """The result of a statement from its operands."""
+Results: TypeAlias = "dict[tuple[int, tuple[int | Each, ...]], int | Each | None]"
+"""Results by the identity of their statement and the operands."""
+
+
+def computed(instruction: Instruction, values: tuple[Content | None, ...], results: Results) -> Content | None:
+    """The result of a statement from its operands; ``results`` keeps those of numbers, for statements that stay alive."""
     if any(value is None for value in values):
         return None
     known = tuple(value for value in values if value is not None)
     if instruction.opcode == "selp" and isinstance(known[2], int):
         return known[0] if known[2] else known[1]
-    operation = operation_of(instruction)
-    if operation is not None and all(not isinstance(value, Expression) for value in known):
-        return _of_numbers(instruction, tuple(value for value in known if not isinstance(value, Expression)))
-    return _expression(instruction, known)
+    if any(isinstance(value, Expression) for value in known):
+        return _expression(instruction, known)
+    numbers = tuple(value for value in known if not isinstance(value, Expression))
+    key = (id(instruction), numbers)
+    if key not in results:
+        operation = operation_of(instruction)
+        results[key] = None if operation is None else _of_numbers(operation, numbers)
+    return results[key]
 
 
-@lru_cache(maxsize=20000)
-def _of_numbers(instruction: Instruction, values: tuple[int | Each, ...]) -> int | Each | None:
-    operation = operation_of(instruction)
-    assert operation is not None
+def _of_numbers(operation: Operation, values: tuple[int | Each, ...]) -> int | Each | None:
     count = next((len(value) for value in values if isinstance(value, tuple)), 0)
     try:
         if not count:
@@ -188,8 +221,7 @@ def _expression(instruction: Instruction, values: tuple[Content, ...]) -> Conten
         return None
     if opcode in ("and", "or", "xor", "not") and instruction.type == "pred":
         return logic(opcode, values)
-    uniform = all(not isinstance(value, tuple) and (not isinstance(value, Expression) or value.uniform) for value in values)
-    if not uniform:
+    if not all(not isinstance(value, tuple) and (not isinstance(value, Expression) or value.uniform) for value in values):
         return None
     if opcode == "setp":
         return _comparison(instruction, values)

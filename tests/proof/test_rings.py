@@ -1,0 +1,147 @@
+"""Kernels with TMA, mbarriers and wgmma: their ring is proved for every problem, and no mistake in it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+pytest.importorskip("z3")
+
+import gemmgen
+from gemmgen.core.formulas import Formula
+from gemmgen.kernels.family import KernelPlan
+from gemmgen.kernels.launch import LaunchSequence
+from gemmgen.kernels.shipped import shipped_specs
+from gemmgen.proof.prover import KernelProof, prove_kernel
+from gemmgen.toolchain.compilation import compile_plan
+
+NAME = "gemm/wgmma/bf16/64x32"
+STAGES = 3
+SECONDS = 60.0
+
+
+@cache
+def kernel() -> tuple[LaunchSequence, str]:
+    """A small kernel with three stages, and its PTX."""
+    plan = gemmgen.plan(gemmgen.load_spec(shipped_specs()[NAME], [f"mainloop.stages={STAGES}", "mainloop.tile.k=64"]))
+    assert isinstance(plan, KernelPlan)
+    return plan.sequence, compile_plan(plan).ptx
+
+
+def proof_of(sequence: LaunchSequence, ptx: str) -> KernelProof:
+    return prove_kernel(sequence, sequence.launches[0], ptx, SECONDS)
+
+
+def test_a_ring_is_proved() -> None:
+    proof = proof_of(*kernel())
+    assert set(proof.proved) == {"memory", "races", "progress", "initialised"}, [each.reasons for each in proof.properties]
+
+
+def without(pattern: str, which: int = 0) -> Callable[[str], str]:
+    return changed(pattern, lambda found: "", which)
+
+
+def changed(pattern: str, into: Callable[[re.Match[str]], str], which: int = 0) -> Callable[[str], str]:
+    def change(ptx: str) -> str:
+        places = list(re.finditer(pattern, ptx))
+        found = places[which]
+        return ptx[: found.start()] + into(found) + ptx[found.end() :]
+
+    return change
+
+
+def number(pattern: str, by: Callable[[int], int], which: int = 0) -> Callable[[str], str]:
+    """Changes the number that is a pattern's only group."""
+
+    def into(found: re.Match[str]) -> str:
+        start, end = found.start(1) - found.start(), found.end(1) - found.start()
+        return found[0][:start] + str(by(int(found[1]))) + found[0][end:]
+
+    return changed(pattern, into, which)
+
+
+def doubled(found: re.Match[str]) -> str:
+    return found[0] + "\n\t" + found[0]
+
+
+RELEASE = r"mbarrier\.arrive\.shared::cta\.b64 _, \[[^;]*;"
+EXPECT = r"mbarrier\.arrive\.expect_tx[^;]*;"
+LOAD = r"cp\.async\.bulk\.tensor\.2d\.shared::cluster[^;]*;"
+WAIT = r"mbarrier\.try_wait\.parity\.shared::cta\.b64 p, \[(%r\d+)\], (%r\d+);"
+RING_SIZE = r"setp\.eq\.s32 \s*%p\d+, %r\d+, (3);"
+MISTAKES: dict[str, tuple[Callable[[str], str], str]] = {
+    "no slot is released within a tile": (without(RELEASE, 0), "progress"),
+    "the last slot of a tile is not released": (without(RELEASE, 1), "progress"),
+    "a slot is released twice": (changed(RELEASE, doubled), "races"),
+    "a slot is released a turn early": (number(r"wgmma\.wait_group\.sync\.aligned (1);", lambda n: n + 1), "races"),
+    "the last products are not waited for": (number(r"wgmma\.wait_group\.sync\.aligned (0);", lambda n: n + 1), "races"),
+    "no wait for products": (without(r"wgmma\.wait_group\.sync\.aligned 1;"), "races"),
+    "products in no group": (without(r"wgmma\.commit_group[^;]*;"), "races"),
+    "no fence before products": (without(r"wgmma\.fence[^;]*;"), "races"),
+    "the filler's parity is the readers'": (changed(r"xor\.b32 +(%r\d+), (%r\d+), 1;", lambda m: f"mov.b32 {m[1]}, {m[2]};"), "races"),
+    "a parity that does not turn": (changed(r"xor\.b32 +(%r\d+), \1, %r\d+;", lambda m: "", 0), "races"),
+    "the filler's parity does not turn": (changed(r"xor\.b32 +(%r\d+), \1, %r\d+;", lambda m: "", 1), "races"),
+    "readers have one stage less": (number(RING_SIZE, lambda n: n - 1, 0), "races"),
+    "the filler has one stage less": (number(RING_SIZE, lambda n: n - 1, 1), "races"),
+    "one stage more": (number(RING_SIZE, lambda n: n + 1, 1), "memory"),
+    "fewer bytes are promised": (number(r"mov\.u32 \s*%r\d+, (12288);", lambda n: n - 16), "races"),
+    "more bytes are promised": (number(r"mov\.u32 \s*%r\d+, (12288);", lambda n: n + 16), "progress"),
+    "no bytes are promised": (without(EXPECT), "progress"),
+    "bytes are promised twice": (changed(EXPECT, doubled), "progress"),
+    "a box is not copied": (without(LOAD, 1), "progress"),
+    "a box is copied twice": (changed(LOAD, doubled, 1), "races"),
+    "slots overlap": (number(r"shl\.b32 \s*%r\d+, %r\d+, (13);", lambda n: n - 1), "races"),
+    "releases by fewer warps": (number(r"mov\.u32 \s*%r\d+, (4);", lambda n: n - 1), "races"),
+    "releases by more warps": (number(r"mov\.u32 \s*%r\d+, (4);", lambda n: n + 1), "progress"),
+    "every lane releases": (
+        changed(
+            r"setp\.ne\.s32 +(%p\d+), (%r\d+), 0;(?=\s*(?:\.loc[^\n]*\s*)*wgmma\.fence)", lambda m: f"setp.ne.s32 {m[1]}, {m[2]}, {m[2]};"
+        ),
+        "races",
+    ),
+    "barriers are not made visible": (without(r"fence\.mbarrier_init[^;]*;"), "races"),
+    "the block does not meet": (without(r"bar\.sync\s+0;"), "races"),
+    "the launch before is not waited for": (without(r"griddepcontrol\.wait;"), "races"),
+    "stores are not made visible to the copy engine": (without(r"fence\.proxy\.async[^;]*;"), "races"),
+    "no barrier before results are stored": (without(r"bar\.sync %r\d+, 128;", 0), "races"),
+    "no barrier before results leave": (without(r"bar\.sync %r\d+, 128;", 1), "initialised"),
+    "results that leave are not waited for": (without(r"cp\.async\.bulk\.wait_group\.read 0;", 0), "races"),
+    "results still leave at the end": (without(r"cp\.async\.bulk\.wait_group\.read 0;", 1), "races"),
+    "a barrier for fewer threads": (number(r"bar\.sync %r\d+, (128);", lambda n: n - 32), "progress"),
+    "a matrix is not stored": (without(r"stmatrix[^;]*;", 1), "initialised"),
+    "readers take one turn more": (
+        changed(r"setp\.lt\.s32( \s*%p\d+, %r\d+, %r\d+;\s*(?:\.loc[^\n]*\s*)*@%p\d+ bra)", lambda m: f"setp.le.s32{m[1]}", 0),
+        "progress",
+    ),
+    "the filler waits for no slot": (changed(WAIT, lambda m: "setp.eq.s32 p, 0, 0;", 1), "races"),
+    "readers wait for no slot": (changed(WAIT, lambda m: "setp.eq.s32 p, 0, 0;", 0), "races"),
+    "a wait that gives up": (changed(r"(selp\.s32 %r\d+), 1, 0, p;", lambda m: f"{m[1]}, 1, 1, p;"), "races"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_a_ring_is_not_proved(mistake: str) -> None:
+    sequence, ptx = kernel()
+    change, wrong = MISTAKES[mistake]
+    mutant = change(ptx)
+    assert mutant != ptx
+    assert wrong not in proof_of(sequence, mutant).proved
+
+
+def test_shared_memory_must_be_as_large_as_the_ring() -> None:
+    sequence, ptx = kernel()
+    (launch,) = sequence.launches
+    small = replace(launch, dynamic_shared_bytes=Formula(str(launch.dynamic_shared_bytes.evaluate({}) - 8)))
+    assert "memory" not in prove_kernel(replace(sequence, launches=(small,)), small, ptx, SECONDS).proved
+
+
+@pytest.mark.parametrize(("field", "formula"), [("extents", ("n + 1", "m")), ("strides", ("2 * ldc + 16",)), ("offset_bytes", "16")])
+def test_a_map_must_be_that_of_its_array(field: str, formula: str | tuple[str, ...]) -> None:
+    sequence, ptx = kernel()
+    wrong = Formula(formula) if isinstance(formula, str) else tuple(map(Formula, formula))
+    arguments = tuple(replace(each, **{field: wrong}) if each.name == "map_c" else each for each in sequence.arguments)
+    assert "memory" not in proof_of(replace(sequence, arguments=arguments), ptx).proved
