@@ -1,16 +1,17 @@
-"""Kernels that keep a ring of stages full by the copy engine (TMA) and multiply by ``wgmma``: their order by induction over the ring's uses.
+"""The order of kernels with a ring of stages that the copy engine (TMA) fills and ``wgmma`` reads, by induction over the ring's uses.
 
-One thread fills use c of the ring, c = 0, 1, 2, ...: it waits for ``empty[c mod S]``, promises bytes to ``full[c mod S]`` and issues the copies.
-Every thread that multiplies waits for ``full[c mod S]``, reads, and one thread of each of its warps arrives at ``empty[c mod S]`` when
-the warp's products are complete. What is checked is that each thread's sequence of events has this form, in every state that it can be
-in: the stage, the parity, the uses that are held and the products in flight. The rest is the same for all such kernels:
+One thread fills use c of the ring, c = 0, 1, 2, ...: it waits for ``empty[c mod S]``, promises bytes to ``full[c mod S]`` and
+issues the copies. Every thread that multiplies waits for ``full[c mod S]``, reads, and one thread of each of its warps arrives at
+``empty[c mod S]`` when the warp's products are complete. ``Ring`` checks that each thread's sequence of events has this form, in every
+state that it can be in: the stage, the parity, the slots that are held, the products in flight. The rest holds for all such kernels:
 
 - A phase of ``full`` completes once per use, by its single arrival and its promised bytes; one of ``empty`` by one arrival of each warp.
-- Let f be the phases of ``full[s]`` that are complete when a thread waits for use u of slot s. It passed use u - 1, so f >= u. Filling use
-  u + 1 needs this thread's own release of use u, so f <= u + 1. The parity tells u from u + 1: it never aliases. The same holds for ``empty``.
-- A slot is refilled after all warps released it, and a warp releases it after its products that read it are complete.
-- Filler and readers take the same decisions, with as many uses between two of them; a reader holds fewer than S uses when it waits, so the
-  filler always has a slot that will be released, and no wait is unmatched.
+- Let f be the phases of ``full[s]`` that are complete while a thread waits for use u of slot s. It passed use u - 1, so f >= u. Filling
+  use u + 1 needs this thread's own release of use u, so f <= u + 1. The parity tells u from u + 1: it never aliases. The same holds
+  for ``empty``.
+- A slot is refilled after all warps released it, and a warp releases it after the products that read it are complete.
+- Filler and readers take the same decisions, with as many uses between two of them. A reader holds fewer than S slots when it waits, so
+  that the filler always has a slot that is released, and no wait is unmatched.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class _Group:
 
     slots: frozenset[int] = frozenset()
     registers: frozenset[str] = frozenset()
+    results: frozenset[frozenset[str]] = frozenset()
+    """The registers of each result among them."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class State:
 
     barriers: tuple[tuple[int, int], ...] = ()
     """Address and arrivals of each barrier that was initialised."""
+    owner: int = -1
+    """The thread that initialised them."""
     fenced: bool = False
     started: bool = False
     """True once the block has met after the barriers were initialised."""
@@ -87,6 +92,8 @@ class State:
     leaving: frozenset[int] = frozenset()
     """Reads by the copy engine that are in no group yet."""
     leaving_groups: tuple[frozenset[int], ...] = ()
+    senders: tuple[bool, ...] = ()
+    """The threads that these are of."""
     left: frozenset[int] = frozenset()
     """Reads by the copy engine that their thread has waited for, before the other threads know."""
 
@@ -157,7 +164,7 @@ class Ring:
 
     def start(self) -> State:
         """The state before the first event."""
-        return State()
+        return State(dirty=self.product_registers)
 
     def plain(self, state: object, instruction: Instruction) -> object:
         """Registers of products in flight are not touched, and those that change are noted."""
@@ -245,7 +252,9 @@ class Ring:
             count = values.of(operands[1])
             if state.started or sum(threads) != 1 or not isinstance(count, int) or any(address == other for other, _ in state.barriers):
                 raise Unliftable(instruction, "a barrier that is initialised late, twice or by several threads")
-            return replace(state, barriers=(*state.barriers, (address, count)), fenced=False)
+            if state.barriers and not threads[state.owner]:
+                raise Unliftable(instruction, "barriers that several threads initialise")
+            return replace(state, barriers=(*state.barriers, (address, count)), fenced=False, owner=threads.index(True))
         if not state.started:
             raise Unliftable(instruction, "a barrier is used before the block has met")
         if kind in ("try_wait", "test_wait") and "parity" in words:
@@ -338,15 +347,15 @@ class Ring:
         if words[:2] != ("async", "bulk"):
             raise Unliftable(instruction, "copies of single threads are not modelled for kernels with barriers in shared memory")
         if "commit_group" in words:
-            return (
-                replace(state, leaving=frozenset(), leaving_groups=(*state.leaving_groups, state.leaving))
-                if self._issuer(state, threads)
-                else state
-            )
+            if not state.senders or not _contains(threads, state.senders):
+                return state
+            return replace(state, leaving=frozenset(), leaving_groups=(*state.leaving_groups, state.leaving))
         if "wait_group" in words:
             amount = operands[0].value if isinstance(operands[0], Integer) else -1
             if amount < 0:
                 raise Unliftable(instruction, "a wait for a number of groups that is not known")
+            if not _contains(threads, state.senders):
+                return state
             split = max(0, len(state.leaving_groups) - amount)
             done = frozenset[int]().union(*state.leaving_groups[:split])
             return replace(state, leaving_groups=state.leaving_groups[split:], left=state.left | done)
@@ -364,9 +373,6 @@ class Ring:
         ):
             return self._filled(state, role, instruction, threads, values)
         return self._sent(state, role, instruction, threads, values)
-
-    def _issuer(self, state: State, threads: tuple[bool, ...]) -> bool:
-        return bool(state.leaving) or bool(state.leaving_groups)
 
     def _filled(self, state: State, role: Role, instruction: Instruction, threads: tuple[bool, ...], values: Values) -> State:
         target, source, barrier = instruction.operands[:3]
@@ -409,7 +415,9 @@ class Ring:
         unsettled = state.plain | state.fenced_stores | state.older
         fine = not any(self._overlap(number, other) for other in unsettled)
         self.found.note("races", ("sent", instruction.line), fine, "stores are not visible to the copy engine yet", instruction)
-        return replace(state, leaving=state.leaving | {number})
+        if state.senders not in ((), threads):
+            raise Unliftable(instruction, "different threads send results")
+        return replace(state, leaving=state.leaving | {number}, senders=threads)
 
     # -- products ----------------------------------------------------------------------------------------------
 
@@ -435,12 +443,18 @@ class Ring:
         sources = used - targets
         fine = not (targets | sources) & state.dirty
         self.found.note("races", ("product", instruction.line), fine, "its registers changed since the last fence", instruction)
+        flying = (state.open, *state.groups)
+        others = [each for group in flying for each in group.results]
+        fine = all(targets == each or not used & each for each in others) and not any(
+            targets & (group.registers - frozenset().union(*group.results)) for group in flying
+        )
+        self.found.note("races", ("operands", instruction.line), fine, "its registers belong to another product in flight", instruction)
         slots = frozenset[int]()
         for which, operand in enumerate((a, b)):
             if not isinstance(operand, Vector):
                 slots |= self._read(state, role, instruction, values.of(operand), which)
         held = tuple((slot, was_read or slot in slots) for slot, was_read in state.held)
-        opened = _Group(state.open.slots | slots, state.open.registers | targets | sources)
+        opened = _Group(state.open.slots | slots, state.open.registers | used, state.open.results | {targets})
         return replace(state, open=opened, held=held)
 
     def _read(self, state: State, role: Role, instruction: Instruction, content: Content | None, which: int) -> frozenset[int]:
@@ -526,7 +540,7 @@ class Ring:
 
     def _fence(self, state: State, role: Role, instruction: Instruction, threads: tuple[bool, ...]) -> State:
         if instruction.has("mbarrier_init"):
-            return replace(state, fenced=True)
+            return replace(state, fenced=True) if state.owner >= 0 and threads[state.owner] else state
         if instruction.has("proxy"):
             if not instruction.has("async"):
                 raise Unliftable(instruction, "this fence between proxies is not modelled")
@@ -680,7 +694,7 @@ class Ring:
                 touched[team] = touched.get(team, np.zeros(self.shared_bytes, np.bool_)) | here
                 if stores:
                     written_by[team] = written_by.get(team, np.zeros(self.shared_bytes, np.bool_)) | here
-        for team, bytes_ in touched.items():
+        for bytes_ in touched.values():
             taken[bytes_] += 1
         apart = not (taken > 1).any()
         self.found.note("races", "memory of its own", apart, "slots, barriers and the memory of teams of threads overlap")
@@ -688,6 +702,10 @@ class Ring:
 
 def _is_symbol(content: Content | None) -> bool:
     return isinstance(content, Expression) and content.operation == "symbol" and content.arguments[1] == 0
+
+
+def _contains(threads: tuple[bool, ...], others: tuple[bool, ...]) -> bool:
+    return all(here or not other for here, other in zip(threads, others, strict=True)) if others else True
 
 
 def _row_bytes(found: TensorMapArgument) -> int:

@@ -16,6 +16,7 @@ from typing import Protocol
 from gemmgen.emulator.ptx.syntax import Address, Float, Function, Instruction, Integer, Operand, Register, Special, Symbol, registers_of
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.proof.control import LEAVES, ControlFlow, Unliftable, control_flow
+from gemmgen.proof.semantics import PURE
 from gemmgen.proof.slicing import FLOATS, negated_register, written
 from gemmgen.proof.symbols import Content, Expression, Results, computed, logic, negation_free, open_parts, replaced, under
 
@@ -29,9 +30,9 @@ EVENTS = frozenset(
     ("bar", "barrier", "mbarrier", "cp", "wgmma", "fence", "st", "ld", "ldmatrix", "stmatrix", "red", "atom", "griddepcontrol")
 )
 """Opcodes that a monitor sees."""
-WITHOUT_EFFECT = frozenset(("prefetch", "nanosleep", "pragma", "setmaxnreg", "membar", "applypriority", "discard"))
+WITHOUT_EFFECT = frozenset(("prefetch", "nanosleep", "pragma", "setmaxnreg", "membar", "applypriority", "createpolicy"))
 COLLECTIVE = frozenset(("wgmma", "stmatrix", "ldmatrix", "bar", "barrier", "mma"))
-REFUSED = frozenset(("mapa", "tcgen05", "clusterlaunchcontrol", "trap", "brkpt", "alloca", "multimem", "tensormap"))
+ALLOWED = EVENTS | WITHOUT_EFFECT | COLLECTIVE | PURE | {"bra", *LEAVES}
 
 RENEWED = Expression("renewed")
 """Stands for a sum until nothing has its new name any more."""
@@ -135,6 +136,9 @@ class Runner:
 
     def __init__(self, function: Function, threads: tuple[int, int, int], monitor: Monitor, check_time: Callable[[], None]) -> None:
         self._check_time = check_time
+        for instruction in function.body:
+            if instruction.opcode not in ALLOWED:
+                raise Unliftable(instruction, f"{instruction.opcode} is not modelled for kernels with barriers in shared memory")
         self.function, self.shape, self.monitor = function, threads, monitor
         self.flow: ControlFlow = control_flow(function)
         self.count = threads[0] * threads[1] * threads[2]
@@ -244,9 +248,12 @@ class Runner:
                 return roles, facts, None, False, None
             grows = base.operation == "counter"
             name = base if grows else Expression("counter", (base, step, limit))
+            if grows and base.low and not facts[comparison]:  # it may overflow from here on
+                name, grows = Expression("counter", (0, limit)), False
             return self._renamed(roles, facts, counter, name), self._about(facts, counter, name), name, grows, step
         if isinstance(counter, int) and counter > FEW_TURNS:
-            name = Expression("counter", (FEW_TURNS, limit), FEW_TURNS)
+            low = FEW_TURNS if facts[comparison] and comparison.operation == "lt.s32" else 0
+            name = Expression("counter", (low, limit), low)
             changed = []
             for place, role in enumerate(roles):
                 register = dict(role.origins).get(comparison)
@@ -372,7 +379,7 @@ class Runner:
 
     def _only_data(self, instruction: Instruction) -> bool:
         """True for a statement that computes nothing but data."""
-        return instruction.opcode not in REFUSED and instruction.opcode not in COLLECTIVE and not self._computes[id(instruction)]
+        return instruction.opcode not in COLLECTIVE and not self._computes[id(instruction)]
 
     def _only_live(self, environment: Environment, block: int) -> Environment:
         live = self._live.get(block, frozenset())
@@ -394,9 +401,9 @@ class Runner:
             "cluster" in word and opcode in ("bar", "barrier", "st", "ld", "red", "atom") for word in instruction.modifiers
         ):
             raise Unliftable(instruction, "not modelled for kernels with barriers in shared memory")
-        if opcode in COLLECTIVE or "aligned" in instruction.modifiers:
-            if threads != role.everyone.threads or not _whole_warps(threads):
-                raise Unliftable(instruction, "only a part of a warp comes here")
+        collective = opcode in COLLECTIVE or "aligned" in instruction.modifiers
+        if collective and (threads != role.everyone.threads or not _whole_warps(threads)):
+            raise Unliftable(instruction, "only a part of a warp comes here")
         if opcode in EVENTS:
             if opcode == "mbarrier" and instruction.modifiers[0] in ("try_wait", "test_wait"):
                 self._spins(at, instruction, environment)
@@ -455,15 +462,15 @@ class Runner:
             numbers = (guard, result, old)
             if len(written(instruction)) == 1 and all(isinstance(value, int | tuple) for value in numbers):
                 columns = [value if isinstance(value, tuple) else (value,) * self.count for value in numbers]
-                environment[register.name] = tuple(yes if holds else no for holds, yes, no in zip(*columns, strict=True))  # type: ignore[misc]
+                environment[register.name] = tuple(yes if holds else no for holds, yes, no in zip(*columns, strict=True))
 
     def _parameter(self, instruction: Instruction, environment: Environment) -> None:
         target, source = instruction.operands
         for register in written(instruction):
             environment.pop(register.name, None)
-        if isinstance(target, Register) and isinstance(source, Address) and isinstance(source.base, Symbol):
-            if target.type not in FLOATS:
-                environment[target.name] = Expression("param", (Expression(source.base.name), source.base.offset + source.offset))
+        whole = isinstance(target, Register) and target.type not in FLOATS
+        if isinstance(target, Register) and whole and isinstance(source, Address) and isinstance(source.base, Symbol):
+            environment[target.name] = Expression("param", (Expression(source.base.name), source.base.offset + source.offset))
 
     def _shuffled(self, role: Role, instruction: Instruction, threads: tuple[bool, ...], values: Values) -> Content | None:
         """``shfl.idx`` of whole warps from one lane, of a number that is known."""

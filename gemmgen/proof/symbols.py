@@ -63,6 +63,14 @@ _COMPARISONS: dict[str, Operation] = {
     "eq": lambda a, b: a == b,
     "ne": lambda a, b: a != b,
 }
+_PREDICATES: dict[str, Operation] = {
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b,
+    "not": lambda a: 1 - a,
+    "mov": lambda a: a,
+}
+_BITS = {"8": 8, "16": 16, "32": 32, "64": 64}
 _UNSIGNED = ("lo", "ls", "hi", "hs")
 NEGATED = {"ge": "lt", "gt": "le", "ne": "eq", "hs": "lo", "hi": "ls"}
 """Comparisons that are written as the negation of another one."""
@@ -77,16 +85,13 @@ def signed(number: int, bits: int) -> int:
 def operation_of(instruction: Instruction) -> Operation | None:
     """The meaning of a statement that computes a number from numbers; None if it has none here."""
     opcode, kind = instruction.opcode, instruction.type
-    bits = {"b8": 8, "16": 16, "32": 32, "64": 64}.get(kind[1:], 1 if kind == "pred" else 8)
     if kind == "pred":
-        return {
-            "and": lambda a, b: a & b,
-            "or": lambda a, b: a | b,
-            "xor": lambda a, b: a ^ b,
-            "not": lambda a: 1 - a,
-            "mov": lambda a: a,
-        }.get(opcode)
-    if kind[:1] not in ("s", "u", "b") or "sat" in instruction.modifiers or "cc" in instruction.modifiers:
+        found: Operation | None = _PREDICATES.get(opcode)
+        return found
+    bits = _BITS.get(kind[1:])
+    if bits is None or kind[0] not in "sub" or "sat" in instruction.modifiers or "cc" in instruction.modifiers:
+        return None
+    if opcode == "bfe" and kind.startswith("s"):
         return None
     size = 1 << bits
     as_type: Operation = (lambda a: signed(a, bits)) if kind.startswith("s") else (lambda a: a & (size - 1))
@@ -99,11 +104,11 @@ def operation_of(instruction: Instruction) -> Operation | None:
         return lambda a, b: int(compare(view(a), view(b)))
     if opcode == "cvt":
         to, source = instruction.types[0], instruction.types[-1]
-        wide = {"8": 8, "16": 16, "32": 32, "64": 64}.get(source[1:])
-        if wide is None or source[0] not in "sub" or to[0] not in "sub":
+        wide, narrow = _BITS.get(source[1:]), _BITS.get(to[1:])
+        if wide is None or narrow is None or source[0] not in "sub" or to[0] not in "sub":
             return None
-        result = (1 << {"8": 8, "16": 16, "32": 32, "64": 64}[to[1:]]) - 1
-        return (lambda a: signed(a, wide) & result) if source.startswith("s") else (lambda a: a & ((1 << wide) - 1) & result)
+        given, result = wide, (1 << narrow) - 1
+        return (lambda a: signed(a, given) & result) if source.startswith("s") else (lambda a: a & ((1 << given) - 1) & result)
     if opcode in ("mul", "mad"):
         added = opcode == "mad"
         mask = (1 << 2 * bits) - 1 if instruction.has("wide") else size - 1
@@ -138,7 +143,7 @@ def _plain(opcode: str, bits: int, as_type: Operation) -> Operation | None:
                 found |= (a if row & 4 else a ^ full) & (b if row & 2 else b ^ full) & (c if row & 1 else c ^ full)
         return found
 
-    return {
+    meanings: dict[str, Operation] = {
         "mov": lambda a: a,
         "cvta": lambda a: a,
         "add": lambda a, b: a + b,
@@ -159,7 +164,8 @@ def _plain(opcode: str, bits: int, as_type: Operation) -> Operation | None:
         "bfe": lambda a, position, length: (a >> (position & 255)) & ((1 << (length & 255)) - 1),
         "lop3": table,
         "popc": lambda a: a.bit_count(),
-    }.get(opcode)
+    }
+    return meanings.get(opcode)
 
 
 UNKNOWN_LANE = (

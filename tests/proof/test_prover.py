@@ -48,7 +48,7 @@ def test_a_counterexample_names_sizes_and_thread() -> None:
     [
         ('asm volatile("bar.sync 1, 64;");', "waits for 64 threads"),
         ('asm volatile("fence.proxy.async;");', "fences between proxies"),
-        ('asm volatile("{ .reg .b64 t; mbarrier.arrive.shared.b64 t, [%0]; }" :: "r"(0));', "mbarrier is not modelled"),
+        ('asm volatile("{ .reg .b64 t; mbarrier.arrive.shared.b64 t, [%0]; }" :: "r"(0));', "shared memory that is not one array"),
     ],
 )
 def test_statements_without_a_model_leave_all_unproved(statement: str, obstacle: str) -> None:

@@ -45,7 +45,7 @@ MAX_REASONS = 3
     "required",
     "--require",
     multiple=True,
-    type=click.Choice(["memory", "races", "once", "progress", "all"]),
+    type=click.Choice(["memory", "races", "once", "progress", "initialised", "all"]),
     help="Exit with 1 unless this property is proved of every kernel. Repeatable.",
 )
 @click.option("entry", "--entry", metavar="NAME", help="Of a FILE: the kernel, as C++ or PTX calls it; else the only one.")
@@ -81,8 +81,9 @@ def command(
     """Prove properties of each SPEC's PTX for all sizes, strides and grids that its preconditions allow.
 
     memory: every access lies within its array. races: no two threads of a block meet in shared memory. once: no element of a result is
-    stored twice. progress: barriers are reached by all threads, and loops end. A property that is not proved is not thereby wrong: the
-    statements that stand in the way are listed. A counterexample counts as refuted only if the emulator shows the fault as well.
+    stored twice. progress: barriers are reached by all threads, and loops end. initialised, of kernels with mbarriers: shared memory is
+    written before it is read. A property that is not proved is not thereby wrong: the statements that stand in the way are listed. A
+    counterexample counts as refuted only if the emulator shows the fault as well.
 
     A FILE (.cu or .ptx) from elsewhere needs its launch: integer parameters of the kernel are the sizes, and each pointer needs an --array.
 
@@ -122,9 +123,11 @@ def command(
     else:
         for subject in subjects:
             _print(subject, proofs[subject.label])
-    statuses = [each for found in proofs.values() for proof in found for each in proof.properties]
-    wanted = {name for name in required} if "all" not in required else {each.name for each in statuses}
-    if any(each.status == "refuted" for each in statuses) or any(each.name in wanted and each.status != "proved" for each in statuses):
+    lacking = False
+    for proof in (each for found in proofs.values() for each in found):
+        wanted = {each.name for each in proof.properties} if "all" in required else set(required)
+        lacking = lacking or not wanted <= set(proof.proved) or any(each.status == "refuted" for each in proof.properties)
+    if lacking:
         context.exit(exit_codes.FAILED)
 
 
