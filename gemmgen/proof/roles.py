@@ -397,10 +397,9 @@ class Runner:
         origins: dict[Expression, str],
     ) -> object:
         opcode, values = instruction.opcode, Values(self, environment)
-        if opcode in REFUSED or any(
-            "cluster" in word and opcode in ("bar", "barrier", "st", "ld", "red", "atom") for word in instruction.modifiers
-        ):
-            raise Unliftable(instruction, "not modelled for kernels with barriers in shared memory")
+        of_cluster = any("cluster" in word for word in instruction.modifiers)
+        if of_cluster and opcode in ("bar", "barrier", "st", "ld", "red", "atom"):
+            raise Unliftable(instruction, "clusters of blocks are not modelled")
         collective = opcode in COLLECTIVE or "aligned" in instruction.modifiers
         if collective and (threads != role.everyone.threads or not _whole_warps(threads)):
             raise Unliftable(instruction, "only a part of a warp comes here")

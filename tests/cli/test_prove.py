@@ -10,6 +10,7 @@ from click.testing import CliRunner
 pytest.importorskip("z3")
 
 from gemmgen.cli import cli
+from gemmgen.present.web.pages import page
 
 
 def test_a_kernel_is_proved_and_required_to_be() -> None:
@@ -27,6 +28,17 @@ def test_required_properties_must_be_proved() -> None:
     strict = CliRunner().invoke(cli, ["prove", "reduction/s8_streaming", "--require", "progress"])
     assert strict.exit_code == 1
     assert CliRunner().invoke(cli, [*arguments, "--require", "speed"]).exit_code == 2
+
+
+def test_a_property_that_a_kernel_is_not_asked_for_cannot_be_required() -> None:
+    assert CliRunner().invoke(cli, ["prove", "gemm/v0_naive", "--require", "initialised"]).exit_code == 1
+
+
+def test_the_page_of_a_kernel_names_what_is_proved() -> None:
+    nothing = dict.fromkeys(("title", "summary", "bound", "least", "device", "case", "sass_missing"), "")
+    empty = dict.fromkeys(("causes", "cuda", "ptx", "sass", "pictures"), ())
+    text = page("view.html.j2", **nothing, **empty, proved="memory, races")
+    assert "Proved for all sizes that the launch accepts: memory, races." in text
 
 
 def test_a_missing_spec_is_a_mistake_of_the_user() -> None:

@@ -82,9 +82,9 @@ MISTAKES: dict[str, tuple[Callable[[str], str], str]] = {
     "no wait for products": (without(r"wgmma\.wait_group\.sync\.aligned 1;"), "races"),
     "products in no group": (without(r"wgmma\.commit_group[^;]*;"), "races"),
     "no fence before products": (without(r"wgmma\.fence[^;]*;"), "races"),
-    "the filler's parity is the readers'": (changed(r"xor\.b32 +(%r\d+), (%r\d+), 1;", lambda m: f"mov.b32 {m[1]}, {m[2]};"), "races"),
-    "a parity that does not turn": (changed(r"xor\.b32 +(%r\d+), \1, %r\d+;", lambda m: "", 0), "races"),
-    "the filler's parity does not turn": (changed(r"xor\.b32 +(%r\d+), \1, %r\d+;", lambda m: "", 1), "races"),
+    "the filler's parity is the readers'": (changed(r"xor\.b32\s+(%r\d+), (%r\d+), 1;", lambda m: f"mov.b32 {m[1]}, {m[2]};"), "races"),
+    "a parity that does not turn": (changed(r"xor\.b32\s+(%r\d+), \1, %r\d+;", lambda m: "", 0), "races"),
+    "the filler's parity does not turn": (changed(r"xor\.b32\s+(%r\d+), \1, %r\d+;", lambda m: "", 1), "races"),
     "readers have one stage less": (number(RING_SIZE, lambda n: n - 1, 0), "races"),
     "the filler has one stage less": (number(RING_SIZE, lambda n: n - 1, 1), "races"),
     "one stage more": (number(RING_SIZE, lambda n: n + 1, 1), "memory"),
@@ -99,7 +99,7 @@ MISTAKES: dict[str, tuple[Callable[[str], str], str]] = {
     "releases by more warps": (number(r"mov\.u32 \s*%r\d+, (4);", lambda n: n + 1), "progress"),
     "every lane releases": (
         changed(
-            r"setp\.ne\.s32 +(%p\d+), (%r\d+), 0;(?=\s*(?:\.loc[^\n]*\s*)*wgmma\.fence)", lambda m: f"setp.ne.s32 {m[1]}, {m[2]}, {m[2]};"
+            r"setp\.ne\.s32\s+(%p\d+), (%r\d+), 0;(?=\s*(?:\.loc[^\n]*\s*)*wgmma\.fence)", lambda m: f"setp.ne.s32 {m[1]}, {m[2]}, {m[2]};"
         ),
         "races",
     ),

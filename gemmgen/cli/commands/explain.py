@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gemmgen.cli.certified import certified_proof
 from gemmgen.cli.options import architecture_option, complete_device, complete_spec, json_option, parse_size, set_option
 from gemmgen.cli.output import count, operation_unit, print_json, rate
 from gemmgen.cli.sections import print_sections
@@ -134,22 +135,11 @@ def _launch_section(plan: KernelPlan, problem: dict[str, int], device: Device) -
 
 
 def _proof_sections(plan: KernelPlan) -> list[Section]:
-    """The properties that the certificate of this kernel in gemmgen's library says are proved; none for a kernel without proofs."""
-    from gemmgen.core.errors import GemmgenError
-    from gemmgen.kernels.manifest import read_manifest
-    from gemmgen.library.folder import shipped_folder
-
-    folder = shipped_folder()
-    try:
-        entries = read_manifest(folder.path)["instances"]
-    except GemmgenError:
+    """The properties that are proved of this kernel; none for a kernel without proofs."""
+    found = certified_proof(plan)
+    if found is None:
         return []
-    entry = next((entry for entry in entries if entry["name"] == plan.name), None)
-    certificate = {} if entry is None else folder.certificates(entry).get(plan.architecture.name, {})
-    proved = certificate.get("proved")
-    if not proved or not proved["proved"]:
-        return []
-    return [Section("Proved for all sizes that the launch accepts", (("proved", ", ".join(proved["proved"])), ("date", proved["date"])))]
+    return [Section("Proved for all sizes that the launch accepts", (("proved", ", ".join(found["proved"])), ("date", found["date"])))]
 
 
 def _roof_section(plan: KernelPlan, problem: dict[str, int], device: Device, notes: Sequence[tuple[str, str]]) -> Section:

@@ -35,6 +35,7 @@ def command(
     """Write one HTML page of SPEC that needs nothing beside it: CUDA, PTX and machine code side by side, lines that belong together
     marked, with counters by line, control codes, live registers, register banks, and the reasons for its speed.
     """
+    from gemmgen.cli.certified import certified_proof
     from gemmgen.cli.compilation import compile_plans
     from gemmgen.cli.host import are_for_processors
     from gemmgen.hardware.target import architecture as find_architecture
@@ -55,7 +56,8 @@ def command(
     (binary,) = compile_plans([planned.plan])
     analysis = analyse(planned.plan, binary, device, parse_size(size) if size else planned.problem)
     path = output or Path(f"{planned.plan.name}.html")
-    changed = write_output(path, view(analysis, binary))
+    proof = certified_proof(planned.plan)
+    changed = write_output(path, view(analysis, binary, () if proof is None else tuple(proof["proved"])))
     tell_written(path, changed)
     if analysis.code_missing:
         click.echo(printable(f"Without machine code: {analysis.code_missing}"), err=True)

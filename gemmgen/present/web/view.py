@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -52,8 +53,8 @@ class _SassLine:
     loop: bool
 
 
-def view(analysis: Analysis, binary: Binary) -> str:
-    """The page of an instance that was analysed, and its binary."""
+def view(analysis: Analysis, binary: Binary, proved: Sequence[str] = ()) -> str:
+    """The page of an instance that was analysed, and its binary; ``proved``: names of properties that hold for all sizes."""
     plan = analysis.plan
     try:
         sass, missing = _sass_lines(listing(binary)), ""
@@ -67,6 +68,7 @@ def view(analysis: Analysis, binary: Binary) -> str:
         title=plan.name,
         summary=f"{analysis.architecture}: {main.resources.registers} registers, {main.shared_bytes:,} bytes of shared memory, "
         f"{main.occupancy.blocks_per_sm} blocks and {main.occupancy.warps} warps on an SM",
+        proved=", ".join(proved),
         causes=causes(analysis),
         bound="arithmetic" if roofs.binding == "compute" else "memory",
         least=f"{roofs.least_seconds * 1e6:,.4g} µs",
