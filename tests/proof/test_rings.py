@@ -99,7 +99,7 @@ MISTAKES: dict[str, tuple[Callable[[str], str], str]] = {
     "releases by more warps": (number(r"mov\.u32 \s*%r\d+, (4);", lambda n: n + 1), "progress"),
     "every lane releases": (
         changed(
-            r"setp\.ne\.s32\s+(%p\d+), (%r\d+), 0;(?=\s*(?:\.loc[^\n]*\s*)*wgmma\.fence)", lambda m: f"setp.ne.s32 {m[1]}, {m[2]}, {m[2]};"
+            r"setp\.ne\.s32\s+(%p\d+), (%r\d+), 0;(?=[^;]*wgmma\.fence)", lambda m: f"setp.ne.s32 {m[1]}, {m[2]}, {m[2]};"
         ),
         "races",
     ),
@@ -114,7 +114,7 @@ MISTAKES: dict[str, tuple[Callable[[str], str], str]] = {
     "a barrier for fewer threads": (number(r"bar\.sync %r\d+, (128);", lambda n: n - 32), "progress"),
     "a matrix is not stored": (without(r"stmatrix[^;]*;", 1), "initialised"),
     "readers take one turn more": (
-        changed(r"setp\.lt\.s32( \s*%p\d+, %r\d+, %r\d+;\s*(?:\.loc[^\n]*\s*)*@%p\d+ bra)", lambda m: f"setp.le.s32{m[1]}", 0),
+        changed(r"setp\.lt\.s32( \s*%p\d+, %r\d+, %r\d+;[^;]*@%p\d+ bra)", lambda m: f"setp.le.s32{m[1]}", 0),
         "progress",
     ),
     "the filler waits for no slot": (changed(WAIT, lambda m: "setp.eq.s32 p, 0, 0;", 1), "races"),
