@@ -1,4 +1,4 @@
-"""What the certificates of gemmgen's own library say of a kernel."""
+"""Proofs in the certificates of gemmgen's own library."""
 
 from __future__ import annotations
 

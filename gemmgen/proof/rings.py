@@ -151,7 +151,7 @@ class Ring:
         self.teams: dict[tuple[bool, ...], tuple[int, ...]] = {}
         self._footprints: dict[object, int] = {}
         self._owners: list[tuple[np.ndarray, bool]] = []
-        """Of each footprint, the thread that each byte belongs to, -1 for none, and whether it is written."""
+        """By footprint: the thread that each byte belongs to, -1 for none, and whether it is written."""
         self._uses: dict[int, tuple[frozenset[str], frozenset[str]]] = {}
         self._slots_of_operands: dict[tuple[int, int, int], frozenset[int]] = {}
         self._meetings: dict[tuple[int, int], bool] = {}

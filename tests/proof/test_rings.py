@@ -98,9 +98,7 @@ MISTAKES: dict[str, tuple[Callable[[str], str], str]] = {
     "releases by fewer warps": (number(r"mov\.u32 \s*%r\d+, (4);", lambda n: n - 1), "races"),
     "releases by more warps": (number(r"mov\.u32 \s*%r\d+, (4);", lambda n: n + 1), "progress"),
     "every lane releases": (
-        changed(
-            r"setp\.ne\.s32\s+(%p\d+), (%r\d+), 0;(?=[^;]*wgmma\.fence)", lambda m: f"setp.ne.s32 {m[1]}, {m[2]}, {m[2]};"
-        ),
+        changed(r"setp\.ne\.s32\s+(%p\d+), (%r\d+), 0;(?=[^;]*wgmma\.fence)", lambda m: f"setp.ne.s32 {m[1]}, {m[2]}, {m[2]};"),
         "races",
     ),
     "barriers are not made visible": (without(r"fence\.mbarrier_init[^;]*;"), "races"),
