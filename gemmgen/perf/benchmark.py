@@ -271,6 +271,10 @@ class Contest:
         rng = np.random.default_rng(seed)
         self._check(torch, rng)
         self.rotation.fill_random(rng)
+        for name in self._places:
+            values = self._place_values(name, rng)
+            for index in range(self.rotation.count):
+                self.rotation.upload(index, name, values)
         call("cuCtxSynchronize")
         self.contestants = [self._candidate(*entry) for entry in self._calls]
         for contestant in self.contestants:
@@ -339,6 +343,16 @@ class Contest:
             checked="the peer itself",
         )
 
+    @property
+    def _places(self) -> list[str]:
+        """Arrays that say where others' elements belong, such as the ends of groups."""
+        return [one.name for one in self.rotation.arguments if one.reads and not one.writes and one.type in ("s32", "s64")]
+
+    def _place_values(self, name: str, rng: np.random.Generator) -> npt.NDArray[Any]:
+        """Values of one of these as the family's verification fills it."""
+        case = Case("benchmark", self._problem, dict(self._scalars), "integers")
+        return oracle_of(self._plan.spec.kind).fill(self._plan, case, name, self.rotation.shape(name), rng)
+
     def _check(self, torch: Any, rng: np.random.Generator) -> None:
         """Runs everything once on small integers in the first set; ``VerificationError`` if results differ."""
         scalars = {name: value if value in (-2, -1, 0, 1, 2) else type(value)(2) for name, value in self._scalars.items()}
@@ -349,6 +363,7 @@ class Contest:
             for argument in self.rotation.arguments
             if argument.reads
         }
+        inputs |= {name: self._place_values(name, rng) for name in self._places}
         self._fill(inputs)
         peer = self._peer(torch, scalars, 1)
         if peer is not None:

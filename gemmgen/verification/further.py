@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from gemmgen.codegen.rendering import render
 from gemmgen.kernels.family import Case, InstancePlan, KernelPlan
@@ -51,9 +52,9 @@ def with_few_blocks(plan: KernelPlan) -> KernelPlan | None:
     None if its code would be another.
     """
     cluster = max(prod(launch.cluster) for launch in plan.sequence.launches)
-    spec = plan.spec.model_dump(mode="json", exclude_unset=True)
-    spec["mainloop"]["persistent_blocks"] = 2 * cluster
-    few = plan_of(spec, plan.architecture)
+    spec: Any = plan.spec
+    mainloop = spec.mainloop.model_copy(update={"persistent_blocks": 2 * cluster})
+    few = plan_of(spec.model_copy(update={"mainloop": mainloop}), plan.architecture)
     assert isinstance(few, KernelPlan)
     if code_of(render(few).text).replace(few.name, plan.name) != code_of(render(plan).text):
         return None

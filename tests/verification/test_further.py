@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 import gemmgen
+from gemmgen.api import choose
 from gemmgen.cli import cli
 from gemmgen.codegen.rendering import Source
 from gemmgen.kernels.family import KernelPlan
@@ -15,7 +16,7 @@ from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import COMPILE_OPTIONS
 from gemmgen.toolchain.nvrtc import compile_source
 from gemmgen.verification import further
-from gemmgen.verification.further import further_cases
+from gemmgen.verification.further import further_cases, with_few_blocks
 from gemmgen.verification.runner import verify_binary
 
 SLICED = "gemm/gemv/rows/four_by_eight"
@@ -83,3 +84,9 @@ def test_a_mistake_that_only_a_further_case_shows_is_found(monkeypatch: pytest.M
     assert verify_binary(plan, broken, EmulatorBackend(), cases=few).passed
     report = verify_binary(plan, broken, EmulatorBackend(), cases=few, further=True)
     assert [result.case.name for result in report.failures] == ["70 whole slices"]
+
+
+def test_a_chosen_convolution_has_cases_of_few_blocks() -> None:
+    """The spec of a choice has an activation that nobody set."""
+    plan = choose("conv2d:2,128,14,14,128,3,3,2,1", "H200").plan
+    assert isinstance(plan, KernelPlan) and with_few_blocks(plan) is not None

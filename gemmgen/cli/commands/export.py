@@ -198,6 +198,8 @@ def _write_layers(
     layers = layers_of(problems, device)
     plans = {row.plan.name: row.plan for layer in layers for row in layer.served}
     items = [PlannedSpec(SpecFile(row.label, Path(row.label)), row.plan) for layer in layers for row in layer.served]
+    for line_info in (True, False):
+        compile_plans([*plans.values()], line_info=line_info)  # all at once, in parallel; below they come from the cache
     bundles = {item.plan.name: _bundle(item, [item.plan.architecture], False) for item in {item.plan.name: item for item in items}.values()}
     assert bundles.keys() == plans.keys()
     for layer in layers:

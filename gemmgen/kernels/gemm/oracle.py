@@ -187,7 +187,7 @@ def _offsets(plan: GemmPlan, case: Case, groups: int, rng: np.random.Generator) 
             counts = rng.choice([0, size // 2, size], groups)
         if case.name == "groups of whole tiles":
             counts = np.minimum(counts // plan.tile_m * plan.tile_m, size)
-        if groups and case.name == "one tile":
+        if groups and case.name in ("one tile", "benchmark"):
             counts[:] = size
         return counts
     cuts = np.sort(rng.integers(0, m + 1, groups))

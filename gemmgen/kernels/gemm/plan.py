@@ -14,7 +14,7 @@ from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.accuracy import UNIT_ROUNDOFF
 from gemmgen.kernels.epilogue.graph import Accuracy
 from gemmgen.kernels.epilogue.products import plan_epilogue
-from gemmgen.kernels.epilogue.steps import SECOND_VALUE, Step
+from gemmgen.kernels.epilogue.steps import SECOND_VALUE, Step, Store
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.gemm import sums
 from gemmgen.kernels.gemm.grouping import ENDS
@@ -408,9 +408,27 @@ class GemmPlan(KernelPlan[GemmSpec]):
         for step in self.inner_epilogue:
             parameters += step.arguments
             parameters += [ScalarArgument(matrix.variable, "f32", f"element of {matrix.name}") for matrix in step.matrices]
-            for matrix in step.placed:
+            for matrix in self.placed(step):
                 parameters += [matrix.argument("output" if matrix.name in step.written else "input"), matrix.scalars[0]]
         return tuple(parameters)
+
+    @property
+    def collected_outputs(self) -> tuple[Store, ...]:
+        """Further outputs that the epilogue's function returns to the kernel, which collects them in shared memory and stores vectors."""
+        return ()
+
+    def placed(self, step: Step) -> tuple[Matrix, ...]:
+        """Matrices that the epilogue's function reads or writes at an element's place."""
+        collected = {store.argument.name for store in self.collected_outputs}
+        return tuple(matrix for matrix in step.placed if matrix.name not in collected)
+
+    def epilogue_code(self, step: Step) -> str:
+        """The CUDA statements of one step, line by line."""
+        code = step.code
+        for store in self.collected_outputs:
+            written = "\n".join(store.lines)
+            code = code.replace(written, f"{store.argument.name}_element = {store.lines[-1].partition(' = ')[2]}")
+        return code
 
     @property
     def sum_kernels(self) -> tuple[sums.SumKernel, ...]:

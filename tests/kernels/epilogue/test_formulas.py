@@ -236,6 +236,30 @@ def test_groups_have_values_of_their_own() -> None:
     assert verified(spec) == []
 
 
+@pytest.mark.parametrize("tile_n", [16, 24])
+def test_further_outputs_leave_a_wgmma_kernel_as_vectors(tile_n: int) -> None:
+    """Through the buffers of C: tiles with and without pairs of matrices, rows that are no multiple of 16 bytes, two outputs."""
+    formula = {
+        "inputs": {"gate": {"per": "element", "type": "f32"}},
+        "outputs": {"C": "acc * gate", "before": {"value": "acc", "type": "bf16"}, "half": {"value": "acc * 0.5", "type": "f16"}},
+    }
+    spec = {
+        "kind": "gemm",
+        "architecture": "sm_90a",
+        "transpose": "nt",
+        "alpha": "one",
+        "beta": "zero",
+        "storage": {"a": "bf16", "b": "bf16", "c": "bf16"},
+        "alignment": {"a": 8, "b": 8, "c": 8},
+        "store": "tma",
+        "multiple_of": {"n": 8},
+        "mainloop": {"strategy": "tensor_core", "tile": {"m": 64, "n": tile_n, "k": 64}, "stages": 3, "consumers": 1},
+        "epilogue": formula,
+    }
+    assert "load_vector(buffer" in gemmgen.render(gemmgen.plan(spec)).text
+    assert verified(spec) == []
+
+
 def test_batches_have_matrices_of_their_own() -> None:
     formula = {"inputs": {"gate": {"per": "element", "type": "u8"}}, "outputs": {"C": "acc * gate", "saved": {"value": "acc - gate"}}}
     assert verified({"kind": "gemm", "mainloop": NAIVE, "batch": "strided", "epilogue": formula}) == []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import Architecture
+from gemmgen.kernels.epilogue.steps import Store
 from gemmgen.kernels.gemm.plan import EpilogueVector, Outline
 from gemmgen.kernels.gemm.reasons import division_reasons, invariance_reasons
 from gemmgen.kernels.gemm.spec import GemmSpec, TensorCoreMainloop
@@ -21,6 +22,7 @@ from gemmgen.kernels.gemm.wgmma.reasons import constant_reasons, stored_reasons
 from gemmgen.kernels.gemm.wgmma.scaled import StagedScales, scaled_product, scaled_reasons, staged_scales
 from gemmgen.kernels.gemm.wgmma.sequence import wgmma_sequence
 from gemmgen.kernels.math.warpgroup import WarpgroupLoop
+from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 if TYPE_CHECKING:
@@ -97,6 +99,14 @@ class WgmmaPlan(TensorPlan):
     @property
     def residual_staged(self) -> bool:
         return self.loop.residual
+
+    @property
+    def collected_outputs(self) -> tuple[Store, ...]:
+        staging = self.loop.staging
+        if staging is None or not staging.matrices or self.grouped or self.batched or not self.matrix_c.row_major:
+            return ()
+        stores = [store for step in self.inner_epilogue for store in step.stores if store.output.reduce is None]
+        return tuple(store for store in stores if isinstance(store.argument, Matrix) and store.type in ("f16", "bf16"))
 
     @property
     def column_vectors(self) -> tuple[EpilogueVector, ...]:
