@@ -215,7 +215,7 @@ def rows_once(rng: np.random.Generator) -> tuple[bool, str]:
     growth = 8 + n / 8
     if op in ("softmax", "log_softmax"):
         want = shares if op == "softmax" else wide - wide.max(**line) - np.log(powers.sum(**line))
-        got, sizes = [function(there(x), axis)], [np.abs(want) + (shares * distance if op == "softmax" else np.abs(wide))]
+        got, sizes = [function(there(x), axis)], [np.abs(want) + (shares * distance if op == "softmax" else 1 + np.abs(wide))]
         wanted = [want]
     elif op in ("cumsum", "logcumsumexp"):
         wanted = [np.cumsum(wide, axis=-1) if op == "cumsum" else np.logaddexp.accumulate(wide, axis=-1)]
