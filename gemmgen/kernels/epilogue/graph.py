@@ -287,6 +287,8 @@ class Writer:
         texts = []
         for index, argument in enumerate(node.arguments):
             text = self.text(argument, inner[index] if index < len(inner) else 0)
+            if argument.kind == "s64" and argument.number is not None and function.name in ("min", "max"):
+                text += "LL"  # CUDA has these functions for two values of one type
             simple = argument.number is not None or bool(argument.name)
             texts.append(self.variable(argument.kind, self.text(argument)) if index == 0 and repeats and not simple else text)
         result = template.format(*texts, **constants_of(first))

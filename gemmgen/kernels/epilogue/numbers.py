@@ -83,6 +83,14 @@ def rounded(value: npt.NDArray[Any], bound: npt.NDArray[Any], kind: DataType, ul
         return overflown(Tracked(value, np.asarray(np.where(certain, 0.0, grown), np.float64), kind), kind)
 
 
+def least_beyond(kind: DataType) -> Any:
+    """The smallest magnitude that rounds to infinity: of float64 too, whose values are held in long double."""
+    import numpy as np
+
+    form = float_format(kind)
+    return np.longdouble(form.largest) + np.ldexp(np.longdouble(1), 1024 - form.digits - 1) if kind == "f64" else form.overflow
+
+
 def overflown(result: Tracked, kind: DataType) -> Tracked:
     """Infinity where a value lies beyond all numbers of ``kind``, even if it errs by its bound; that is then certain.
 
@@ -91,7 +99,7 @@ def overflown(result: Tracked, kind: DataType) -> Tracked:
     import numpy as np
 
     with np.errstate(invalid="ignore"):
-        finite, size, overflow = np.isfinite(result.value), np.abs(result.value), float_format(kind).overflow
+        finite, size, overflow = np.isfinite(result.value), np.abs(result.value), least_beyond(kind)
         beyond = finite & (size - result.bound >= overflow)
         undecided = finite & ~beyond & (result.bound > 0) & (size + result.bound >= overflow) | ~np.isfinite(result.bound)
         value = np.where(beyond, np.copysign(np.inf, result.value).astype(result.value.dtype), result.value)
@@ -224,7 +232,7 @@ def tree_sum(elements: Tracked, depth: int, overflows: bool = True) -> Tracked:
     up, down = (np.where(sign * finite > 0, np.abs(finite), 0).sum(axis=1) for sign in (1, -1))
     if not overflows:
         return Tracked(total, np.asarray(np.where(exact, 0.0, clear_bounds(inherited + own)), np.float64), kind)
-    error, overflow = inherited + own, float_format(kind).overflow
+    error, overflow = inherited + own, least_beyond(kind)
     over_up, over_down = up + error >= overflow, down + error >= overflow
     undecided = (over_up & (over_down | (value == -np.inf).any(axis=1))) | (over_down & (value == np.inf).any(axis=1))
     undecided |= (over_up | over_down) & np.isfinite(total) & (np.abs(total) - error < overflow)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from gemmgen.core.elements import ELEMENTS, FLOATS, DataType
+from gemmgen.core.elements import ELEMENTS, FLOATS, DataType, float_format
 from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.epilogue.operations import DATA_TYPES, Abs, Cast, Complaint, Operand, Operation, Square
@@ -463,10 +463,18 @@ def _accumulator(spec: ReductionSpec, stored: DataType, reasons: list[Reason]) -
             need, hint = "float32 or float64 for floating-point input", "or a cast to an integer type in the prologue"
             reasons.append(Reason("type", "accumulator", spec.accumulator, need, hint))
             return held
+        if spec.operation in ("argmin", "argmax") and chosen in FLOATS and _bits(stored) > _bits(chosen):
+            need = f"a type that has a value for each of {ELEMENTS[stored].word}: elements that differ would become equal"
+            reasons.append(Reason("type", "accumulator", f"{spec.operation} in {spec.accumulator}", need))
         return chosen
     if held in FLOATS or spec.operation in EXTREMA or spec.operation in TRUTHS:
         return held
     return "f64" if spec.operation in ("logsumexp", "mean_variance") else "s64"
+
+
+def _bits(kind: DataType) -> int:
+    """Binary digits of the values of a type."""
+    return float_format(kind).digits if kind in FLOATS else 8 * ELEMENTS[kind].bytes
 
 
 def _combiner(operation: str, stored: DataType, compute: DataType, changed: bool) -> str:

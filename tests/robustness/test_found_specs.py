@@ -1,0 +1,76 @@
+"""Specs that random trials on a GPU found wrong once (measurements/random_specs.py), each with the case that showed it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import gemmgen
+from gemmgen.core.errors import PlanError
+from gemmgen.runtime.emulation import EmulatorBackend
+from gemmgen.toolchain.compilation import compile_plan
+from gemmgen.verification.oracle import oracle_of
+from gemmgen.verification.runner import verify_binary
+
+FOUND: dict[str, tuple[str, dict[str, Any]]] = {
+    "parts of grouped convolutions": (
+        "channels one block above a tile",
+        {
+            "kind": "conv2d",
+            "architecture": "sm_80",
+            "gemm_m": "output_channels",
+            "tile": {"threadblock": {"m": 64, "n": 64, "k": 64}, "warp": {"m": 32, "n": 16}, "instruction": "m16n8k32"},
+            "stages": 3,
+            "increments": "computed",
+            "convolution": {"r": 3, "s": 3, "dilation_h": 2, "dilation_w": 2, "groups": 2},
+            "bias": "f32",
+            "activation": {"op": "h_swish", "scale": 4.0},
+            "output": {"layout": "nhwc"},
+            "store": "direct",
+            "split_k": 3,
+        },
+    ),
+    "sums of float64 that overflow and are scaled": (
+        "huge elements",
+        {
+            "kind": "reduction",
+            "operation": "l1_norm",
+            "input": "float64",
+            "shape": "rows",
+            "alignment": 4,
+            "strategy": {"name": "row_lanes", "threads": 32, "lanes": 1, "rows": 1, "unroll": 1},
+            "epilogue": [{"op": "cast", "type": "float64"}, {"op": "scale", "factor": 0.001}],
+            "typical": None,
+            "prologue": [],
+        },
+    ),
+    "limits of int64": (
+        "one element",
+        {
+            "kind": "elementwise",
+            "alignment": 4,
+            "output": "int8",
+            "operations": [{"op": "scale", "factor": 16.0}, {"op": "clamp", "low": -128.0, "high": 127.0}],
+            "inner": "contiguous",
+            "input": "int64",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_a_spec_that_was_wrong_is_verified(name: str) -> None:
+    case, spec = FOUND[name]
+    plan = gemmgen.plan(spec)
+    cases = [one for one in oracle_of(plan.spec.kind).cases(plan) if one.name == case]
+    report = verify_binary(plan, compile_plan(plan), EmulatorBackend(), cases=cases)
+    assert report.passed, report.failures
+
+
+@pytest.mark.parametrize(("element", "accumulator"), [("int64", "float64"), ("int32", "float32"), ("float64", "float32")])
+def test_an_index_is_found_among_exact_values_only(element: str, accumulator: str) -> None:
+    spec = {"kind": "reduction", "operation": "argmax", "input": element, "shape": "rows", "strategy": {"name": "row_lanes"}}
+    gemmgen.plan(spec)
+    with pytest.raises(PlanError, match="elements that differ would become equal"):
+        gemmgen.plan({**spec, "accumulator": accumulator})
