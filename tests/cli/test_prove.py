@@ -30,7 +30,7 @@ def test_required_properties_must_be_proved() -> None:
     assert CliRunner().invoke(cli, [*arguments, "--require", "speed"]).exit_code == 2
 
 
-def test_a_property_that_a_kernel_is_not_asked_for_cannot_be_required() -> None:
+def test_a_property_not_asked_of_a_kernel_cannot_be_required() -> None:
     assert CliRunner().invoke(cli, ["prove", "gemm/v0_naive", "--require", "initialised"]).exit_code == 1
 
 

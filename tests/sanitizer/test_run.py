@@ -87,7 +87,7 @@ def test_a_python_program_reaches_the_driver(toolkit: Toolkit, capfd: pytest.Cap
 
 
 @needs_nvcc
-def test_an_access_out_of_bounds_names_the_variable_of_a_python_program(toolkit: Toolkit) -> None:
+def test_an_access_out_of_bounds_names_the_python_variable(toolkit: Toolkit) -> None:
     report = run_python(toolkit, "bad")
     (finding,) = report.findings
     shown = str(DRIVER_PROGRAM).removeprefix(f"{Path.cwd()}/")
