@@ -1,6 +1,8 @@
 """Kernels of no file beside those of the library and the fastest of cuBLASLt's algorithms: how good the choice among all points is.
 
-    python -m measurements.points --seed 7 --out points.json      on a machine with a GPU and torch
+    python -m measurements.points --seed 7 --out points.jsonl     on a machine with a GPU and torch
+    python -m measurements.points --survey 60 --list kernels.jsonl             chooses kernels for many products, on any machine
+    python -m measurements.points --kernels kernels.jsonl --out points.jsonl   times them, compiling while it goes
 
 For each product: the choice among the library's instances, the choice among all points, the points that the model expects to be the
 fastest, and a sample of others, by which the model can be fitted. Results are compared with the peer's first. All are captured in CUDA
@@ -22,19 +24,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gemmgen.core.errors import GemmgenError
 from gemmgen.dispatch.candidates import Candidate
 from gemmgen.dispatch.model import seconds_of_many
 from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import LONGEST_EARLY, choose_by, fitted, set_best
+from gemmgen.dispatch.space import bounded_seconds, least_seconds
 from gemmgen.dispatch.table import table_for
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.gemm import space
+from gemmgen.kernels.gemm.spec import GemmSpec
+from gemmgen.kernels.gemm.wgmma.space import SHALLOW
 from gemmgen.kernels.requests import Fit
 
 SETS_BYTES = 160 << 20
 MAX_SETS = 24
+POOL_BYTES = 640 << 20
 GRAPH_SECONDS = 1e-3
 ROUNDS = 7
 AGREEMENT = 2e-2
@@ -60,6 +68,15 @@ PUBLISHED = (
 WIDTHS = (2560, 3072, 3584, 4096, 5120, 5632, 6144, 7168, 8192, 9216, 11008, 12288, 14336)
 ROWS = (16, 24, 48, 64, 96, 128, 192, 256, 320, 384, 512, 640, 1024, 1536, 3000, 5000)
 TYPES = ("bf16", "bf16", "f16", "e4m3_e4m3_bf16", "s8_s8_s32")
+SURVEY_ROWS = (16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536, 2048, 3000, 4096, 5000, 8192)
+SURVEY_WEIGHTS = (3, 2, 3, 1, 3, 4, 2, 4, 2, 5, 2, 4, 2, 5, 3, 4, 2, 4, 3, 2, 2, 3, 1, 2, 2, 2, 1, 1, 1)
+SURVEY_N = (1536, 2048, 2560, 3072, 3584, 4096, 5120, 5632, 6144, 7168, 8192, 9216, 11008, 12288, 14336, 18432, 28672)
+SURVEY_TYPES = ("bf16", "bf16", "bf16", "e4m3_e4m3_bf16", "e4m3_e4m3_bf16")
+APART = 0.5
+"""Square of the distance of two kernels that are different enough to be timed both."""
+NEARLY_BEST = 1.25
+"""Times of the best expected, up to which random points are drawn."""
+RANDOM = 4
 TORCH = {"bf16": "bfloat16", "f16": "float16", "e4m3": "float8_e4m3fn", "s8": "int8", "s32": "int32"}
 
 
@@ -146,6 +163,100 @@ def sampled(request: Any, target: Any, seed: int) -> Iterator[Candidate]:
             yield Candidate(space.label(spec), spec)
 
 
+def surveyed(count: int, seed: int) -> list[str]:
+    """Products for a survey, by a seed: more of medium sizes, where choices are hard."""
+    rng = random.Random(seed)
+    found: dict[str, None] = {}
+    while len(found) < count:
+        rows = rng.choices(SURVEY_ROWS, SURVEY_WEIGHTS)[0]
+        found[f"{rows},{rng.choice(SURVEY_N)},{rng.choice(SURVEY_N[2:12])},nt,{rng.choice(SURVEY_TYPES)}"] = None
+    return list(found)
+
+
+def survey_entries(text: str, device_name: str, seed: int) -> list[Entry]:
+    """Kernels for a product that tell most about the choice: those that are taken, and diverse points that may be as fast."""
+    target = find_device(device_name)
+    request = parse_problem(f"gemm:{text}")
+    found: dict[str, Entry] = {}
+    places: list[np.ndarray[Any, Any]] = []
+
+    def add(role: str, candidate: Candidate, expected: float) -> None:
+        option = fitted(candidate, request, target.architecture)
+        if not isinstance(option, str):
+            dimensions, modelled = set_best(option[1], option[2], target)
+            found.setdefault(option[1].name, Entry(role, candidate.label, option[0], option[1], dimensions, expected or modelled, modelled))
+            place = space.coordinates(candidate.spec)
+            if place is not None:
+                places.append(np.array(place))
+
+    table = table_for(target)
+    old, new = (choose_by(table, request, target, points=points) for points in (False, True))
+    for role, choice in (("old", old), ("new", new)):
+        add(role, choice.chosen.candidate, choice.chosen.seconds)
+    add("listed", old.options[1].candidate, old.options[1].seconds)
+    groups = space.points(request, target)
+    times = np.concatenate(
+        [bounded_seconds(seconds_of_many(one.works, target) * np.exp(one.correction), least_seconds(one.works, target)) for one in groups]
+    )
+    features = np.concatenate([one.features for one in groups])
+    first = np.cumsum([0, *map(len, groups)])
+    sharing, slices = features[:, 7:9].sum(axis=1), 2 ** (2 * features[:, 9] / SHALLOW)
+
+    def take(role: str, wanted: Any, many: int, drawn: random.Random | None = None) -> None:
+        """Adds points that ``wanted`` selects, the fastest first or drawn, each apart from all that are there."""
+        order = [int(one) for one in np.argsort(times, kind="stable") if wanted[one]]
+        if drawn is not None:
+            drawn.shuffle(order)
+        for one in order:
+            if not many:
+                return
+            if all(((features[one] - place) ** 2).sum() > APART for place in places):
+                group = int(np.searchsorted(first, one, side="right")) - 1
+                spec = groups[group].spec(one - int(first[group]), times[one] < LONGEST_EARLY)
+                add(role, Candidate(space.label(spec), spec), float(times[one]))
+                many -= 1
+
+    everything = np.ones(len(times), bool)
+    take("best", everything, 3)
+    near = times < NEARLY_BEST * times.min()
+    take("slices", (slices > 2.5) & (times < 1.4 * times.min()), 1)
+    both = (features[:, 7] > 0) & (features[:, 8] > 0)
+    take("shared by 4", (sharing > 1.5) & ~both & (times < 1.4 * times.min()), 1)
+    take("shares both", both & (times < 1.4 * times.min()), 1)
+    take("shared by 2", (sharing == 1) & near, 1)
+    turned = features[:, 6] > 0
+    take("other way round", turned != bool(turned[times.argmin()]), 1)
+    take("near", near, RANDOM, random.Random(f"{text} {seed}"))
+    return list(found.values())
+
+
+def listed_row(text: str, found: list[Entry]) -> str:
+    """One product's kernels as a line."""
+    kernels = [
+        {"role": one.role, "label": one.label, "expected": one.expected, "spec": one.plan.spec.model_dump(mode="json", exclude_unset=True)}
+        for one in found
+    ]
+    return json.dumps({"problem": text, "kernels": kernels})
+
+
+def read_list(path: Path, device_name: str) -> dict[str, list[Entry]]:
+    """The kernels in a file of ``--list``."""
+    target = find_device(device_name)
+    found: dict[str, list[Entry]] = {}
+    for row in map(json.loads, path.read_text().splitlines()):
+        request = parse_problem(f"gemm:{row['problem']}")
+        entries = []
+        for one in row["kernels"]:
+            option = fitted(Candidate(one["label"], GemmSpec.model_validate(one["spec"])), request, target.architecture)
+            if isinstance(option, str):
+                print(f"# {row['problem']}: {one['label']}: {option}", file=sys.stderr)
+                continue
+            dimensions, modelled = set_best(option[1], option[2], target)
+            entries.append(Entry(one["role"], one["label"], option[0], option[1], dimensions, one["expected"], modelled))
+        found[row["problem"]] = entries
+    return found
+
+
 def compile_one(plan: KernelPlan) -> str:
     """Compiles a plan into the user's cache; the compiler's words if it refuses it."""
     from gemmgen.toolchain.compilation import compile_plan
@@ -157,7 +268,37 @@ def compile_one(plan: KernelPlan) -> str:
     return ""
 
 
-def measure(torch: Any, text: str, found: list[Entry]) -> dict[str, Any]:
+class Pool:
+    """Random elements on the GPU, of which matrices are views: making them anew takes longer than timing them."""
+
+    def __init__(self, torch: Any, nbytes: int) -> None:
+        self._torch, self._bytes, self._elements, self._next = torch, nbytes, {}, 0
+
+    def matrix(self, layout: Any, factor: Any) -> Any:
+        """A matrix of a layout that no other of the same product overlaps, if there is room."""
+        torch = self._torch
+        if factor not in self._elements:
+            count = self._bytes // factor.itemsize
+            if factor == torch.int8:
+                made = torch.randint(-100, 100, (count,), dtype=factor, device="cuda")
+            else:
+                made = torch.empty(count, dtype=factor, device="cuda")
+                for first in range(0, count, 1 << 26):
+                    part = made[first : first + (1 << 26)]
+                    part.copy_((torch.randn(len(part), device="cuda") / 4).to(factor))
+            self._elements[factor] = made
+        elements = self._elements[factor]
+        count = -(-layout.shape[0] * layout.shape[1] // 1024) * 1024
+        if self._next + count > len(elements):
+            self._next = 0
+        found = elements[self._next : self._next + count]
+        self._next += count
+        return torch.as_strided(found, layout.shape, layout.strides)
+
+
+def measure(
+    torch: Any, text: str, found: list[Entry], pool: Pool, *, rounds: int = ROUNDS, graph_seconds: float = GRAPH_SECONDS
+) -> dict[str, Any]:
     """Times the peer and all kernels for a product."""
     from gemmgen.kernels.gemm.cublaslt import Product
     from gemmgen.kernels.gemm.peer import fastest_product, operand
@@ -170,17 +311,7 @@ def measure(torch: Any, text: str, found: list[Entry]) -> dict[str, Any]:
     m, n, k = request.sizes
     sets = max(1, min(MAX_SETS, SETS_BYTES // ((m * k + k * n) * factor.itemsize) + 1))
 
-    def matrix(layout: Any) -> Any:
-        rows, columns = layout.shape
-        turned = layout.strides[1] != 1
-        extents = (columns, rows) if turned else (rows, columns)
-        if factor == torch.int8:
-            made = torch.randint(-100, 100, extents, dtype=factor, device="cuda")
-        else:
-            made = (torch.randn(extents, device="cuda") / 4).to(factor)
-        return made.t() if turned else made
-
-    a, b = ([matrix(layout) for _ in range(sets)] for layout in (request.a, request.b))
+    a, b = ([pool.matrix(layout, factor) for _ in range(sets)] for layout in (request.a, request.b))
     out, theirs = (torch.zeros(m, n, dtype=result, device="cuda") for _ in range(2))
     product = Product(operand(a[0], request.a.type), operand(b[0], request.b.type), operand(out, request.c.type), "none")
     stream = torch.cuda.Stream()
@@ -233,7 +364,7 @@ def measure(torch: Any, text: str, found: list[Entry]) -> dict[str, Any]:
             continue
         calls[str(number)] = call
         told["key"] = str(number)
-    times = median_seconds(torch, calls, sets=sets, rounds=ROUNDS, graph_seconds=GRAPH_SECONDS)
+    times = median_seconds(torch, calls, sets=sets, rounds=rounds, graph_seconds=graph_seconds)
     row["peer"] = times.get("peer", math.nan) * 1e6
     for told in row["kernels"]:
         if "key" in told:
@@ -257,10 +388,22 @@ def main() -> None:
     parser.add_argument("--device", default="H200", help="the device that kernels are chosen for")
     parser.add_argument("--dry", action="store_true", help="lists the kernels and times nothing")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--survey", type=int, metavar="COUNT", help="chooses kernels for so many products of a survey")
+    parser.add_argument("--list", type=Path, help="writes the kernels of the survey to this file, and times nothing")
+    parser.add_argument("--kernels", type=Path, help="times the kernels in a file of --list")
     arguments = parser.parse_args()
     began = time.monotonic()
     texts = arguments.problems or [*PUBLISHED, *drawn(arguments.seed)]
-    chosen = {text: entries(text, arguments.device, not arguments.no_sample, arguments.seed) for text in texts}
+    if arguments.kernels:
+        chosen = read_list(arguments.kernels, arguments.device)
+    elif arguments.survey:
+        texts = arguments.problems or surveyed(arguments.survey, arguments.seed)
+        chosen = {text: survey_entries(text, arguments.device, arguments.seed) for text in texts}
+    else:
+        chosen = {text: entries(text, arguments.device, not arguments.no_sample, arguments.seed) for text in texts}
+    if arguments.list:
+        arguments.list.write_text("".join(listed_row(text, found) + "\n" for text, found in chosen.items()))
+        return
     print(f"# {sum(map(len, chosen.values()))} kernels chosen after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     if arguments.dry:
         for text, found in chosen.items():
@@ -273,12 +416,13 @@ def main() -> None:
     import torch
 
     torch.manual_seed(arguments.seed)
+    pool = Pool(torch, POOL_BYTES)
     lines = [json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__, "seed": arguments.seed})]
     print(lines[0], flush=True)
     for text, found in chosen.items():
         if time.monotonic() - began > arguments.seconds:
             break
-        row = measure(torch, text, found)
+        row = measure(torch, text, found, pool)
         lines.append(json.dumps(row))
         print(lines[-1], flush=True)
         times = {told["role"]: told["us"] for told in reversed(row["kernels"]) if "us" in told}

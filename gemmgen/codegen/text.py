@@ -39,9 +39,9 @@ def bracketed(expression: str) -> str:
     return f"({expression})" if " " in expression else expression
 
 
-def over_cluster(blocks: int) -> str:
-    """Factor from the extent of a tile to that of a cluster which has several side by side; empty for 1."""
-    return " * kClusterBlocks" if blocks > 1 else ""
+def over_cluster(blocks: int, name: str = "kClusterBlocks") -> str:
+    """Factor from the extent of a tile to that of a cluster which has several side by side, by the name of their number; empty for 1."""
+    return f" * {name}" if blocks > 1 else ""
 
 
 def power_of_two(bits: int) -> str:

@@ -191,3 +191,85 @@ __device__ __forceinline__ void load_pieces_2d(
             load_box_2d(
                 target + box * kBytes + piece * kPieceBytes, map, barrier, x + box * kElements, y + piece * kRows);
 }
+
+// Starts to copy the box at (x, y) to shared memory; the L2 keeps it by a policy.
+__device__ __forceinline__ void load_box_2d_by_policy(
+    unsigned target, const TensorMap& map, unsigned barrier, int x, int y, unsigned long long policy)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
+        " [%0], [%1, {%3, %4}], [%2], %5;"
+        :: "r"(target), "l"(&map), "r"(barrier), "r"(x), "r"(y), "l"(policy) : "memory");
+}
+
+// Starts to copy the box at (x, y, z) to shared memory; the L2 keeps it by a policy.
+__device__ __forceinline__ void load_box_3d_by_policy(
+    unsigned target, const TensorMap& map, unsigned barrier, int x, int y, int z, unsigned long long policy)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
+        " [%0], [%1, {%3, %4, %5}], [%2], %6;"
+        :: "r"(target), "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "l"(policy) : "memory");
+}
+
+// Copies the box at (x, y) to the same place of every block in `blocks`; the L2 keeps it by a policy.
+__device__ __forceinline__ void multicast_box_2d_by_policy(
+    unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int x, int y, unsigned long long policy)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+        ".L2::cache_hint [%0], [%1, {%4, %5}], [%2], %3, %6;"
+        :: "r"(target), "l"(&map), "r"(barrier), "h"(blocks), "r"(x), "r"(y), "l"(policy)
+        : "memory");
+}
+
+// Copies the box at (x, y, z) to the same place of every block in `blocks`; the L2 keeps it by a policy.
+__device__ __forceinline__ void multicast_box_3d_by_policy(
+    unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int x, int y, int z, unsigned long long policy)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+        ".L2::cache_hint [%0], [%1, {%4, %5, %6}], [%2], %3, %7;"
+        :: "r"(target), "l"(&map), "r"(barrier), "h"(blocks), "r"(x), "r"(y), "r"(z), "l"(policy)
+        : "memory");
+}
+
+// Starts to copy such boxes, which the L2 keeps by a policy.
+template <int kBoxes, int kElements, int kBytes>
+__device__ __forceinline__ void load_boxes_2d_by_policy(
+    unsigned target, const TensorMap& map, unsigned barrier, int x, int y, unsigned long long policy)
+{
+    #pragma unroll
+    for (int box = 0; box < kBoxes; ++box)
+        load_box_2d_by_policy(target + box * kBytes, map, barrier, x + box * kElements, y, policy);
+}
+
+// Starts to copy such boxes of a tensor with three axes, which the L2 keeps by a policy.
+template <int kBoxes, int kElements, int kBytes>
+__device__ __forceinline__ void load_boxes_3d_by_policy(
+    unsigned target, const TensorMap& map, unsigned barrier, int x, int y, int z, unsigned long long policy)
+{
+    #pragma unroll
+    for (int box = 0; box < kBoxes; ++box)
+        load_box_3d_by_policy(target + box * kBytes, map, barrier, x + box * kElements, y, z, policy);
+}
+
+// Copies such boxes to the same place of every block in `blocks`, which the L2 keeps by a policy.
+template <int kBoxes, int kElements, int kBytes>
+__device__ __forceinline__ void multicast_boxes_2d_by_policy(
+    unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int x, int y, unsigned long long policy)
+{
+    #pragma unroll
+    for (int box = 0; box < kBoxes; ++box)
+        multicast_box_2d_by_policy(target + box * kBytes, map, barrier, blocks, x + box * kElements, y, policy);
+}
+
+// Copies such boxes of a tensor with three axes to the same place of every block in `blocks`, which the L2 keeps by a policy.
+template <int kBoxes, int kElements, int kBytes>
+__device__ __forceinline__ void multicast_boxes_3d_by_policy(
+    unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int x, int y, int z, unsigned long long policy)
+{
+    #pragma unroll
+    for (int box = 0; box < kBoxes; ++box)
+        multicast_box_3d_by_policy(target + box * kBytes, map, barrier, blocks, x + box * kElements, y, z, policy);
+}

@@ -364,7 +364,7 @@ class SplitKCluster(SpecModel):
     memory, in the order of k. One kernel, no workspace. Needs tensor cores of sm_90a."""
 
     scheme: Literal["split_k_cluster"]
-    slices: Literal[2, 4, 8]
+    slices: Annotated[int, Field(ge=2, le=8, strict=True)]
 
 
 class SplitKLast(SpecModel):

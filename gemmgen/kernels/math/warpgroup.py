@@ -382,6 +382,21 @@ class WarpgroupLoop:
         return (self.b,) if self.a_in_registers else (self.a, self.b)
 
     @property
+    def shares_both(self) -> bool:
+        """True if blocks of a cluster share tiles of A, and others tiles of B."""
+        return self.cluster_m > 1 and self.cluster_n > 1
+
+    @property
+    def sharers_a(self) -> int:
+        """The blocks of a cluster that share the tiles of A of its first, a bit for each: every ``cluster_m``-th."""
+        return sum(1 << block * self.cluster_m for block in range(self.cluster_n))
+
+    @property
+    def sharers_b(self) -> int:
+        """The blocks of a cluster that share the tiles of B of its first, a bit for each: those counted first, along m."""
+        return (1 << self.cluster_m) - 1
+
+    @property
     def all_blocks(self) -> int:
         """The blocks that share tiles, a bit for each."""
         return (1 << self.sharers) - 1

@@ -60,7 +60,10 @@ def work_lines(plan: TensorPlan, wording: Wording, copied: Lines = ()) -> Lines:
     elif plan.slices > 1 or plan.cut_at_launch:
         slices = "as many slices as the dimension slices says" if plan.cut_at_launch else f"{plan.slices} slices"
         lines.append(("division of k", f"{slices}, whose sums {wording.adds}"))
-    if grid.sharers > 1:
+    if grid.shares_both:
+        text = f"{grid.cluster_m} x {grid.cluster_n} blocks: those side by side along m copy parts of a tile of B to one another,"
+        lines += [("cluster", text), ("", "those side by side along n parts of a tile of A")]
+    elif grid.sharers > 1:
         axis, shared = ("m", "B") if grid.cluster_m > 1 else ("n", "A")
         lines.append(("cluster", f"{grid.sharers} blocks side by side along {axis} copy parts of one tile of {shared} to all of them"))
     lines += copied

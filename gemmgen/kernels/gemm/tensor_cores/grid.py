@@ -42,6 +42,11 @@ class Grid:
         return self.cluster_m * self.cluster_n * self.cluster_k
 
     @property
+    def shares_both(self) -> bool:
+        """True if blocks of a cluster share tiles of A, and others tiles of B."""
+        return self.cluster_m > 1 and self.cluster_n > 1
+
+    @property
     def sharers(self) -> int:
         """Blocks that copy tiles for one another."""
         return self.cluster_m * self.cluster_n

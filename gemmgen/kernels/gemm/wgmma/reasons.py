@@ -17,6 +17,7 @@ from gemmgen.kernels.gemm.tensor_cores.reasons import (
     turning_reasons,
     type_reasons,
 )
+from gemmgen.kernels.launch import PORTABLE_CLUSTER
 from gemmgen.kernels.math.warpgroup import BLOCK_ROWS, INTEGER_COLUMNS, SPAN_BYTES, WarpgroupLoop, plan_staging
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.tiles.resources import ResidentBlocks
@@ -143,9 +144,8 @@ def combination_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterato
         yield Reason("schedule", "mainloop.schedule", got, "arithmetic.split: mainloop and persistent_blocks: 0 for alternating")
     if mainloop.arithmetic.split == "mainloop" and mainloop.arithmetic.f32_by is None:
         yield Reason("split", "mainloop.arithmetic.split", "mainloop without f32_by", "kernel, or arithmetic.f32_by: bf16x6")
-    if cluster.m > 1 and cluster.n > 1:
-        need = "1 along m or along n: a cluster shares tiles of one operand"
-        yield Reason("cluster", "mainloop.cluster", f"{cluster.m} x {cluster.n}", need)
+    if cluster.m * cluster.n > PORTABLE_CLUSTER:
+        yield Reason("cluster", "mainloop.cluster", f"{cluster.m} x {cluster.n}", f"at most {PORTABLE_CLUSTER} blocks")
     if decomposition.scheme not in ("data_parallel", "split_k_parallel", "split_k_cluster", "stream_k"):
         need = "data_parallel, split_k_parallel, split_k_cluster or stream_k for tensor cores"
         yield Reason("decomposition", "decomposition.scheme", decomposition.scheme, need)
@@ -206,8 +206,11 @@ def combination_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterato
         if plan_staging(mainloop.tile.n, 1, size, 1) is None:
             need = f"a multiple of {COPY_ALIGNMENT // size} for store: tma"
             yield Reason("tile_n", "mainloop.tile.n", str(mainloop.tile.n), need)
-    if spec.cache != CacheHints():
-        yield Reason("cache", "cache", "hints", "none: the copy engine moves tiles past the L1")
+    hints = CacheHints(l2_policy_a=spec.cache.l2_policy_a, l2_policy_b=spec.cache.l2_policy_b)
+    if spec.cache != hints:
+        yield Reason("cache", "cache", "hints", "l2_policy_a or l2_policy_b: the copy engine moves tiles past the L1")
+    elif hints != CacheHints() and (spec.batch == "grouped" or computes_f32(spec)):
+        yield Reason("cache", "cache", "a policy of the L2", "none with groups, or where float32 is computed by planes")
 
 
 def resource_reasons(loop: WarpgroupLoop, architecture: Architecture) -> Iterator[Reason]:

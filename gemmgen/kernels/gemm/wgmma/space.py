@@ -60,7 +60,7 @@ MOST_STAGES = 16
 FEWEST_STAGES = 3
 RESIDENT = (1, 2, 3)
 """Blocks that an SM holds at a time."""
-CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (1, 1, 4))
+CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (4, 1, 1), (1, 4, 1), (2, 2, 1), (1, 1, 2), (1, 1, 3), (1, 1, 4))
 """Blocks of a cluster along m, n and k."""
 LOADED_PER_SECOND = 5e10
 """Bytes that an SM gets from the L2, roughly, for a point's share of time."""
@@ -428,8 +428,8 @@ def _traits(at: Lattice, works: Works, request: GemmRequest, device: Device) -> 
         "shares_larger": shares & (larger > 0),
         "shares_smaller": shares & (larger == 0),
         "shares_smaller_turned": shares & (larger == 0) & storage.turned,
-        "two_slices": at.cluster_k == 2,
-        "four_slices": at.cluster_k == 4,
+        "two_slices": (at.cluster_k == 2) + 0.5 * (at.cluster_k == 3),
+        "four_slices": (at.cluster_k == 4) + 0.5 * (at.cluster_k == 3),
         "slices_turned": (at.cluster_k > 1) & storage.turned,
         "ping_pong": one * 0 + at.ping_pong,
         "ping_pong_deep": deep & at.ping_pong,
