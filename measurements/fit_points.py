@@ -1,11 +1,12 @@
-"""The weights by which the model's times of points are corrected, fitted to timed points.
+"""The error of the model's times of points, fitted to timed kernels as a Gaussian process.
 
-    python -m measurements.fit_points measurements/points_h200.jsonl            errors and regret, each problem by the fit to all others
+    python -m measurements.fit_points measurements/points_h200.jsonl            regret, each problem by the fit to all others
     python -m measurements.fit_points measurements/points_h200.jsonl --write    also writes gemmgen/kernels/gemm/wgmma/point_costs.json
 
-The files are those of ``python -m measurements.points``. A ridge regression of the logarithm of measured over modelled time on the traits
-of points, within each problem, the more by a point the faster it is; then a level, for which points and listed instances are expected to
-take as long beside each other as they did in the same run, where tables correct both.
+The files are those of ``python -m measurements.points``. Logarithms of measured over modelled time, less what all of the library's
+instances took longer in the same run than tables lead to expect, are the values of a process whose covariance is squared exponential in
+scaled traits, with a linear part, and a constant for each run of a problem. The scales of traits were chosen by the regret on problems that
+the fit had not seen: ``python -m measurements.fit_points FILES --tune``.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,129 +28,239 @@ from gemmgen.core.files import write_atomically
 from gemmgen.dispatch.candidates import candidates
 from gemmgen.dispatch.model import seconds_of_many
 from gemmgen.dispatch.problems import parse_problem
-from gemmgen.dispatch.selection import coordinates_of, row_model
-from gemmgen.dispatch.space import told_errors
-from gemmgen.dispatch.table import table_for
-from gemmgen.hardware.target import Device
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.gemm import space
-from gemmgen.kernels.gemm.wgmma.space import TRAITS, WEIGHTS
-from gemmgen.kernels.requests import Request
+from gemmgen.kernels.gemm.wgmma.point_model import FILE, TRAITS
+from gemmgen.kernels.gemm.wgmma.space import SHALLOW
 
-RIDGE = 50.0
+Values = NDArray[np.float64]
+SETTINGS = Path(__file__).with_name("fit_points.json")
+"""Scales of traits and amplitudes, as ``--tune`` finds them."""
+EXACT = 1e-6
 NEAR = 0.1
-"""Square of the distance below which a listed instance counts as a point."""
-FADING = 0.5
+"""Squares of the distance below which a label's, or a listed instance's, coordinates count as a point's."""
+SLOW = 1.5
+"""Points that take this many times as long as the best of their problem are left out."""
+FADING = 1.5
 """A point counts less by this power of its time over that of the problem's best."""
+UNIT = 100
+"""Scaled traits are written in units of 1 / UNIT."""
+NEARLY_BEST, SOFT = 1.2, 0.02
+"""For the quality of a fit: points within a factor of the best, and the uncertainty of logarithms of times that a choice has to bear."""
+LABEL = re.compile(r"point/wgmma/(\d+)x(\d+)x(\d+)_s(\d+)_([cp])(\d)(.*)")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Amplitudes of the process, as parts of a time, and the scales of traits."""
+
+    scales: Mapping[str, float]
+    amplitude: float
+    linear: float
+    run: float
+    noise: float
+    constant: float = 0.3
+
+    @property
+    def columns(self) -> Values:
+        return np.array([self.scales.get(name, 0.0) for name in TRAITS])
 
 
 @dataclass(frozen=True)
 class Timed:
-    """The timed points of one problem."""
+    """The timed points of one problem in one run."""
 
+    run: str
     problem: str
     peer: float
-    listed: float
-    """Microseconds of the choice among the library's instances."""
+    microseconds: Values
+    modelled: Values
+    traits: Values
     slower: float
-    """Logarithm of the time of the library's instances over what was expected of them: that of the run, which points share."""
-    microseconds: NDArray[np.float64]
-    modelled: NDArray[np.float64]
-    traits: NDArray[np.float64]
-    told: NDArray[np.float64]
-    """Logarithms by which the table's nearest rows correct the model."""
+    """Logarithm of the time of the library's instances over what tables lead to expect, in the run."""
 
     @property
-    def errors(self) -> NDArray[np.float64]:
-        return np.log(self.microseconds / self.modelled)
+    def errors(self) -> Values:
+        return np.log(self.microseconds / self.modelled) - self.slower
 
     @property
-    def weights(self) -> NDArray[np.float64]:
-        found: NDArray[np.float64] = (self.microseconds.min() / self.microseconds) ** FADING
+    def weights(self) -> Values:
+        found: Values = (self.microseconds.min() / self.microseconds) ** FADING
         return found
+
+
+def coordinates(label: str, element_bytes: int) -> list[float] | None:
+    """Coordinates of a point by its label."""
+    found = LABEL.fullmatch(label)
+    if found is None:
+        return None
+    m, n, k, stages = map(int, found.groups()[:4])
+    words = found[7].split("_")
+    cluster = next((word[7:].split("x") for word in words if word.startswith("cluster")), ["1", "1"])
+    resident, slices = (next((int(word[1:]) for word in words if re.fullmatch(letter + r"\d", word)), 1) for letter in "bk")
+    row = k * element_bytes
+    return [
+        math.log2(m),
+        math.log2(n),
+        math.log2(row) / 2,
+        math.log2(stages * row) / 2,
+        float(found[6]),
+        float(found[5] == "p"),
+        SHALLOW * ("turned" in words) / 2,
+        math.log2(int(cluster[0])),
+        math.log2(int(cluster[1])),
+        SHALLOW * math.log2(slices) / 2,
+        math.log2(resident),
+    ]
 
 
 def read(paths: Sequence[Path], device_name: str) -> list[Timed]:
     """The timed points in files, problem by problem."""
     device = find_device(device_name)
-    table = table_for(device)
-    found = []
-    for line in (line for path in paths for line in path.read_text().splitlines()):
-        row = json.loads(line)
-        times = {
-            kernel["label"]: kernel["us"] for kernel in row.get("kernels", ()) if "us" in kernel and kernel["label"].startswith("point/")
+    listed = {candidate.label: candidate.spec for candidate in candidates("gemm")}
+    found: list[Timed] = []
+    slower: dict[str, list[float]] = {}
+    run = ""
+    for path in paths:
+        for number, line in enumerate(path.read_text().splitlines()):
+            row = json.loads(line)
+            if "problem" not in row:
+                run = f"{path.name}:{number}"
+                continue
+            request = parse_problem(f"gemm:{row['problem']}")
+            groups = space.points(request, device)
+            if not groups:
+                continue
+            features = np.concatenate([points.features for points in groups])
+            seconds = np.concatenate([seconds_of_many(points.works, device) for points in groups])
+            traits = np.concatenate([points.traits(np.arange(len(points))) for points in groups])
+            us, places = [], []
+            for kernel in row["kernels"]:
+                label = kernel["label"]
+                if "us" not in kernel:
+                    continue
+                if "expected" in kernel and kernel["role"] in ("old", "listed"):
+                    slower.setdefault(run, []).append(math.log(kernel["us"] / kernel["expected"]))
+                spec = listed.get(label)
+                place = coordinates(label, request.a.element_bytes) if spec is None else space.coordinates(spec)
+                if place is None:
+                    continue
+                distances = ((features - np.array(place)) ** 2).sum(axis=1)
+                nearest = int(distances.argmin())
+                if distances[nearest] < (EXACT if spec is None else NEAR):
+                    us.append(kernel["us"])
+                    places.append(nearest)
+            times = np.array(us)
+            fast = times < SLOW * times.min() if us else times > 0
+            if fast.any():
+                chosen = np.array(places)[fast]
+                found.append(Timed(run, row["problem"], row.get("peer", math.nan), times[fast], seconds[chosen] * 1e6, traits[chosen], 0.0))
+    return [replace(one, slower=median(slower.get(one.run, [0.0]))) for one in found]
+
+
+class Process:
+    """The process on timed points."""
+
+    def __init__(self, timed: Sequence[Timed]) -> None:
+        self.timed = timed
+        self.traits = np.concatenate([one.traits for one in timed])
+        self.errors = np.concatenate([one.errors for one in timed])
+        self.weights = np.concatenate([one.weights for one in timed])
+        self.run = np.concatenate([np.full(len(one.microseconds), number) for number, one in enumerate(timed)])
+        names = {one.problem: number for number, one in enumerate(timed)}
+        problem = np.concatenate([np.full(len(one.microseconds), names[one.problem]) for one in timed])
+        self.problems = [np.flatnonzero(problem == number) for number in np.unique(problem)]
+        self.centres, self.spread = np.average(self.traits, axis=0, weights=self.weights), self.traits.std(axis=0) + 1e-9
+        self.level = float(np.average(self.errors, weights=self.weights))
+        self.standard = (self.traits - self.centres) / self.spread
+
+    def inverse(self, settings: Settings) -> Values:
+        """The inverse of the covariance of the timed points."""
+        import scipy.linalg
+
+        scaled = self.standard * settings.columns
+        squares = (scaled**2).sum(axis=1)
+        apart = np.maximum(squares[:, None] + squares - 2 * scaled @ scaled.T, 0)
+        linear = self.standard * (settings.columns > 0)
+        covariance = settings.amplitude**2 * np.exp(-apart / 2) + settings.linear**2 * linear @ linear.T / len(TRAITS)
+        covariance += settings.run**2 * (self.run[:, None] == self.run) + settings.constant**2
+        covariance[np.diag_indices_from(covariance)] += settings.noise**2 / self.weights
+        factor = scipy.linalg.cho_factor(covariance, lower=True, overwrite_a=True)
+        found: Values = scipy.linalg.cho_solve(factor, np.eye(len(covariance)))
+        return found
+
+    def unseen(self, settings: Settings) -> list[Values]:
+        """Expected times in each run of a problem, by the fit to all other problems."""
+        inverse = self.inverse(settings)
+        solved = inverse @ (self.errors - self.level)
+        left = np.empty(len(self.errors))
+        for places in self.problems:
+            left[places] = np.linalg.solve(inverse[np.ix_(places, places)], solved[places])
+        expected = self.errors - left
+        return [one.modelled * np.exp(expected[self.run == number] + one.slower) for number, one in enumerate(self.timed)]
+
+    def written(self, settings: Settings) -> dict[str, Any]:
+        """The process as ``point_costs.json`` holds it."""
+        solved = self.inverse(settings) @ (self.errors - self.level)
+        linear = self.standard * (settings.columns > 0)
+        slopes = settings.linear**2 / len(TRAITS) * (linear.T @ solved) / self.spread * (settings.columns > 0)
+        return {
+            "traits": TRAITS,
+            "level": round(self.level + settings.constant**2 * float(solved.sum()), 5),
+            "centres": _rounded(self.centres),
+            "slopes": _rounded(slopes),
+            "scales": _rounded(settings.columns / self.spread),
+            "unit": UNIT,
+            "weights": _rounded(settings.amplitude**2 * solved),
+            "places": np.rint(self.standard * settings.columns * UNIT).astype(int).tolist(),
         }
-        if not times:
-            continue
-        request = parse_problem(f"gemm:{row['problem']}")
-        us, modelled, traits, features = [], [], [], []
-        for points in space.points(request, device):
-            seconds = seconds_of_many(points.works, device)
-            for place in range(len(points)):
-                label = space.label(points.spec(place, False))
-                if label in times:
-                    us.append(times[label])
-                    modelled.append(seconds[place] * 1e6)
-                    traits.append(points.traits[place])
-                    features.append(points.features[place])
-        known = [math.log(kernel["us"] / kernel["expected"]) for kernel in row["kernels"] if "expected" in kernel and "us" in kernel]
-        add_listed(row, request, device, us, modelled, traits, features)
-        listed = next((kernel["us"] for kernel in row["kernels"] if kernel["role"] == "old" and "us" in kernel), math.nan)
-        told = np.zeros(len(us))
-        if table is not None:
-            neighbours = table.neighbours(table.near(request), row_model(table, device, device.architecture))
-            told, _ = told_errors(np.array(features), neighbours, lambda name: coordinates_of("gemm", name, device.architecture))
-        columns = (np.array(column) for column in (us, modelled, traits))
-        found.append(Timed(row["problem"], row.get("peer", math.nan), listed, median(known or [0.0]), *columns, told))
-    return found
 
 
-def add_listed(
-    row: dict[str, Any],
-    request: Request,
-    device: Device,
-    us: list[float],
-    modelled: list[float],
-    traits: list[NDArray[np.float64]],
-    features: list[NDArray[np.float64]],
-) -> None:
-    """Adds the library's instances that differ from a point in the number of stages or resident blocks alone, as that point."""
-    specs = {candidate.label: candidate.spec for candidate in candidates("gemm")}
-    groups = space.points(request, device)
-    if not groups:
-        return
-    at = np.concatenate([points.features for points in groups])
-    seconds = np.concatenate([seconds_of_many(points.works, device) for points in groups])
-    known = np.concatenate([points.traits for points in groups])
-    for kernel in row["kernels"]:
-        spec = specs.get(kernel["label"])
-        place = None if spec is None else space.coordinates(spec)
-        if place is not None and "us" in kernel:
-            distances = ((at - np.array(place)) ** 2).sum(axis=1)
-            nearest = int(distances.argmin())
-            if distances[nearest] < NEAR:
-                us.append(kernel["us"])
-                modelled.append(seconds[nearest] * 1e6)
-                traits.append(known[nearest])
-                features.append(at[nearest])
+def _rounded(values: Values) -> list[float]:
+    return [float(f"{value:.5g}") for value in values]
 
 
-def fit(timed: Sequence[Timed]) -> NDArray[np.float64]:
-    """Weights of the traits."""
-    traits = np.concatenate([one.traits - np.average(one.traits, axis=0, weights=one.weights) for one in timed])
-    errors = np.concatenate([one.errors - np.average(one.errors, weights=one.weights) for one in timed])
-    weights = np.concatenate([one.weights for one in timed])[:, None]
-    scale = np.concatenate([one.traits for one in timed]).std(axis=0) + 1e-9
-    scaled = traits / scale
-    found: NDArray[np.float64] = np.linalg.solve((scaled * weights).T @ scaled + RIDGE * np.eye(len(scale)), (scaled * weights).T @ errors)
-    return found / scale
+def regrets(timed: Sequence[Timed], expected: Sequence[Values]) -> Values:
+    """How much longer what is expected to be the fastest takes than the fastest, as a part of that."""
+    pairs = zip(timed, expected, strict=True)
+    return np.array([one.microseconds[times.argmin()] / one.microseconds.min() - 1 for one, times in pairs if len(times) > 3])
 
 
-def level(timed: Sequence[Timed], weights: NDArray[np.float64]) -> float:
-    """Logarithm that is added for all points: the median over problems of what is left of the errors of the fastest points, beside those
-    of the library's instances in the same run."""
-    left = [np.average(one.errors - one.traits @ weights - one.told, weights=one.weights**3) - one.slower for one in timed]
-    return float(median(left))
+def objective(timed: Sequence[Timed], expected: Sequence[Values]) -> float:
+    """Quality of a fit, the less the better: the regret if expectations are uncertain, and the error at points that are nearly the best."""
+    regret, error = [], []
+    for one, times in zip(timed, expected, strict=True):
+        if len(times) > 3:
+            chance = np.exp(-np.log(times / times.min()) / SOFT)
+            regret.append(float((chance / chance.sum()) @ (one.microseconds / one.microseconds.min() - 1)))
+            error.append(np.log(one.microseconds / times)[one.microseconds < NEARLY_BEST * one.microseconds.min()].var())
+    return float(np.mean(regret) + 0.3 * math.sqrt(np.mean(error)))
+
+
+def tuned(process: Process, settings: Settings, sweeps: int = 2) -> Settings:
+    """Settings with a better objective, found by changing one after the other."""
+
+    def quality(tried: Settings) -> float:
+        return objective(process.timed, process.unseen(tried))
+
+    best = quality(settings)
+    rng = np.random.default_rng(7)
+    for _ in range(sweeps):
+        steps = [
+            *({name: getattr(settings, name) * by} for name in ("amplitude", "linear", "run", "noise") for by in (0.7, 1.4)),
+            *({"scales": {name: by}} for name in rng.permutation(TRAITS) for by in (0.0, 0.6, 1.7)),
+        ]
+        for step in steps:
+            changed = dict(step)
+            if "scales" in step:
+                ((name, by),) = step["scales"].items()
+                changed["scales"] = {**settings.scales, name: (settings.scales.get(name, 0.0) or 0.2) * by}
+            tried = replace(settings, **changed)
+            found = quality(tried)
+            if found < best - 2e-5:
+                best, settings = found, tried
+                print(f"{step}: {best:.5f}", flush=True)
+    return settings
 
 
 def main() -> int:
@@ -157,35 +269,30 @@ def main() -> int:
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--device", default="H200")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--tune", action="store_true", help="looks for better settings first, and writes them to fit_points.json")
     given = parser.parse_args()
     timed = read(given.files, given.device)
-    regrets = []
-    for number, one in enumerate(timed):
-        rest = [*timed[:number], *timed[number + 1 :]]
-        weights = fit(rest)
-        expected = one.modelled * np.exp(one.traits @ weights + level(rest, weights) + one.told)
-        pick, plain = int(np.argmin(expected)), int(np.argmin(one.modelled))
-        best = one.microseconds.min()
-        regrets.append((one.microseconds[pick] / best - 1, one.microseconds[plain] / best - 1))
+    process = Process(timed)
+    settings = Settings(**json.loads(SETTINGS.read_text()))
+    if given.tune:
+        settings = tuned(process, settings)
+        write_atomically(SETTINGS, json.dumps(vars(settings), indent=1) + "\n")
+    expected = process.unseen(settings)
+    for one, times in zip(timed, expected, strict=True):
+        pick, best = int(times.argmin()), one.microseconds.min()
         print(
-            f"{one.problem:32} {len(one.microseconds):3} points, peer {one.peer:7.1f}, listed {one.listed:7.1f}, best {best:7.1f}, "
-            f"picked {one.microseconds[pick]:7.1f} (expected {expected[pick]:.1f}), by the model alone {one.microseconds[plain]:.1f}"
+            f"{one.problem:32} {len(times):3} points, peer {one.peer:7.1f}, best {best:7.1f}, picked {one.microseconds[pick]:7.1f} "
+            f"(expected {times[pick]:.1f})"
         )
-    picked, plain_regret = np.array(regrets).T
-    print(f"regret among timed points: mean {picked.mean():.1%}, largest {picked.max():.1%}; by the model alone {plain_regret.mean():.1%}")
-    weights = fit(timed)
+    found = regrets(timed, expected)
+    print(
+        f"{len(process.errors)} points; regret among timed points of problems not seen: mean {found.mean():.1%}, largest {found.max():.1%}"
+    )
     if given.write:
-        data = {
-            "schema_version": 1,
-            "origin": {
-                "device": given.device,
-                "command": "python -m measurements.fit_points",
-                "data": [path.as_posix() for path in given.files],
-            },
-            "level": round(level(timed, weights), 4),
-            "weights": {name: round(float(weight), 4) for name, weight in zip(TRAITS, weights, strict=True)},
-        }
-        write_atomically(WEIGHTS, json.dumps(data, indent=1) + "\n")
+        origin = {"device": given.device, "command": "python -m measurements.fit_points", "data": [path.as_posix() for path in given.files]}
+        data = {"schema_version": 2, "origin": origin, **process.written(settings)}
+        rows = ",\n  ".join(json.dumps(row, separators=(",", ":")) for row in data.pop("places"))
+        write_atomically(FILE, json.dumps(data, indent=1).removesuffix("\n}") + f',\n "places": [\n  {rows}\n ]\n}}\n')
     return 0
 
 

@@ -68,15 +68,45 @@ PUBLISHED = (
 WIDTHS = (2560, 3072, 3584, 4096, 5120, 5632, 6144, 7168, 8192, 9216, 11008, 12288, 14336)
 ROWS = (16, 24, 48, 64, 96, 128, 192, 256, 320, 384, 512, 640, 1024, 1536, 3000, 5000)
 TYPES = ("bf16", "bf16", "f16", "e4m3_e4m3_bf16", "s8_s8_s32")
-SURVEY_ROWS = (16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536, 2048, 3000, 4096, 5000, 8192)
+SURVEY_ROWS = (
+    16,
+    24,
+    32,
+    40,
+    48,
+    64,
+    80,
+    96,
+    112,
+    128,
+    160,
+    192,
+    224,
+    256,
+    320,
+    384,
+    448,
+    512,
+    640,
+    768,
+    896,
+    1024,
+    1280,
+    1536,
+    2048,
+    3000,
+    4096,
+    5000,
+    8192,
+)
 SURVEY_WEIGHTS = (3, 2, 3, 1, 3, 4, 2, 4, 2, 5, 2, 4, 2, 5, 3, 4, 2, 4, 3, 2, 2, 3, 1, 2, 2, 2, 1, 1, 1)
 SURVEY_N = (1536, 2048, 2560, 3072, 3584, 4096, 5120, 5632, 6144, 7168, 8192, 9216, 11008, 12288, 14336, 18432, 28672)
 SURVEY_TYPES = ("bf16", "bf16", "bf16", "e4m3_e4m3_bf16", "e4m3_e4m3_bf16")
-APART = 0.5
+APART = 0.15
 """Square of the distance of two kernels that are different enough to be timed both."""
-NEARLY_BEST = 1.25
+NEARLY_BEST = 1.15
 """Times of the best expected, up to which random points are drawn."""
-RANDOM = 4
+MOST_LIKELY, RANDOM = 4, 3
 TORCH = {"bf16": "bfloat16", "f16": "float16", "e4m3": "float8_e4m3fn", "s8": "int8", "s32": "int32"}
 
 
@@ -190,14 +220,18 @@ def survey_entries(text: str, device_name: str, seed: int) -> list[Entry]:
                 places.append(np.array(place))
 
     table = table_for(target)
-    old, new = (choose_by(table, request, target, points=points) for points in (False, True))
-    for role, choice in (("old", old), ("new", new)):
+    old, new = (choose_by(table, request, target, points=points, complete=not points) for points in (False, True))
+    for role, choice in (("new", new), ("old", old)):
         add(role, choice.chosen.candidate, choice.chosen.seconds)
-    add("listed", old.options[1].candidate, old.options[1].seconds)
+    if len(old.options) > 1:
+        add("listed", old.options[1].candidate, old.options[1].seconds)
     groups = space.points(request, target)
-    times = np.concatenate(
-        [bounded_seconds(seconds_of_many(one.works, target) * np.exp(one.correction), least_seconds(one.works, target)) for one in groups]
-    )
+    if not groups:
+        return list(found.values())
+    modelled = np.concatenate([seconds_of_many(one.works, target) for one in groups])
+    least = np.concatenate([least_seconds(one.works, target) for one in groups])
+    traits = np.concatenate([one.traits(np.arange(len(one))) for one in groups])
+    times = bounded_seconds(modelled * np.exp(groups[0].errors(traits)), least)
     features = np.concatenate([one.features for one in groups])
     first = np.cumsum([0, *map(len, groups)])
     sharing, slices = features[:, 7:9].sum(axis=1), 2 ** (2 * features[:, 9] / SHALLOW)
@@ -217,12 +251,10 @@ def survey_entries(text: str, device_name: str, seed: int) -> list[Entry]:
                 many -= 1
 
     everything = np.ones(len(times), bool)
-    take("best", everything, 3)
+    take("best", everything, MOST_LIKELY)
     near = times < NEARLY_BEST * times.min()
-    take("slices", (slices > 2.5) & (times < 1.4 * times.min()), 1)
-    both = (features[:, 7] > 0) & (features[:, 8] > 0)
-    take("shared by 4", (sharing > 1.5) & ~both & (times < 1.4 * times.min()), 1)
-    take("shares both", both & (times < 1.4 * times.min()), 1)
+    take("slices", (slices > 1) & near, 1)
+    take("shared by 4", (sharing > 1.5) & near, 1)
     take("shared by 2", (sharing == 1) & near, 1)
     turned = features[:, 6] > 0
     take("other way round", turned != bool(turned[times.argmin()]), 1)

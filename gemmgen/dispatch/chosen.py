@@ -42,7 +42,7 @@ def choose_kernel(problem: Problem, device: Device, architecture: Architecture |
     if request.is_empty:
         raise SpecError(f"{problem.text}: its result has no element, so that nothing is launched")
     try:
-        choice = choose(request, device, architecture)
+        choice = choose(request, device, architecture, complete=True)
     except LaunchError as error:
         raise LaunchError(f"{error}\n{_hint(problem, device, architecture or device.architecture)}") from None
     option = choice.chosen
@@ -60,7 +60,7 @@ def self_contained(chosen: ChosenKernel) -> ChosenKernel:
         if name.endswith("a") or own.compute_capability > cast("Architecture", plan.architecture).compute_capability:
             continue
         spec = plan.spec.model_copy(update={"architecture": name})
-        made = planned(spec, plan.architecture)
+        made = planned(spec, cast("Architecture", plan.architecture))
         if _source(planned(spec, own)) == _source(made):
             return replace(chosen, plan=made)
     return chosen

@@ -11,9 +11,11 @@ from typing import Any
 
 from gemmgen.core.errors import LaunchError, PlanError
 from gemmgen.dispatch.candidates import Candidate, candidates, reserves
+from gemmgen.dispatch.kept import MOST_KEPT, Kept, kept_key, load_choice, store_choice
 from gemmgen.dispatch.matcher import adapted, matcher_of, numeric_class_of, settings_of, space_of
 from gemmgen.dispatch.model import model_seconds
-from gemmgen.dispatch.space import bounded_seconds, fastest_points, least_seconds
+from gemmgen.dispatch.outlook import Outlook
+from gemmgen.dispatch.space import SHOWN, Point, bounded_seconds, fastest_points, least_seconds
 from gemmgen.dispatch.table import Near, Row, RowModel, Source, Table, table_for
 from gemmgen.hardware.target import ARCHITECTURES, Architecture, Device, occupancy
 from gemmgen.hardware.target import device as find_device
@@ -43,6 +45,8 @@ POINT_MARGIN = 1.02
 """A point of no file is taken only where the best listed instance is expected to take this many times as long, or ``MEASURED_MARGIN``
 times as long if that one was timed on this very problem."""
 MEASURED_MARGIN = 1.05
+PLANNED = 3
+"""Points that are planned where alternatives are not asked for."""
 BOUNDED = 8
 """Listed instances, the fastest, whose times are bounded as those of points are."""
 HOPELESS = 2.0
@@ -100,21 +104,44 @@ REMEMBERED = 1024
 _CHOICES: dict[tuple[Any, ...], Choice] = {}
 
 
-def choose(request: Request, device: Device, architecture: Architecture | None = None) -> Choice:
-    """The instance to take for ``request`` on ``device``, remembered by the problem. Raises ``LaunchError`` if none can do it."""
+def choose(request: Request, device: Device, architecture: Architecture | None = None, *, complete: bool = False) -> Choice:
+    """The instance to take for ``request`` on ``device``, remembered by the problem, here and in the user's cache. Raises ``LaunchError``
+    if none can do it. ``complete``: with all alternatives, and the reasons against the others, also if the choice was made before."""
     table = table_for(device)
-    key = (id(table), request, device, architecture)
+    key = (id(table), request, device, architecture, complete)
     found = _CHOICES.get(key)
     if found is None or found.table is not table:
         if len(_CHOICES) >= REMEMBERED:
             _CHOICES.clear()
         plain = request.unpromised
         if plain is request:
-            found = choose_by(table, request, device, architecture)
+            found = (choose_by if complete else _chosen_before)(table, request, device, architecture)
         else:
-            found = _promised(choose(plain, device, architecture), request)
+            found = _promised(choose(plain, device, architecture, complete=complete), request)
         _CHOICES[key] = found
     return found
+
+
+def _chosen_before(table: Table | None, request: Request, device: Device, architecture: Architecture | None) -> Choice:
+    """The choice for a request as the user's cache has it; else one that is made, and kept there."""
+    key = kept_key(table, request, device, architecture)
+    options = [option for one in load_choice(key) if (option := _kept_option(one, request, device, architecture)) is not None]
+    if options:
+        return Choice(request, device, tuple(options), options[0], {}, table)
+    made = choose_by(table, request, device, architecture, complete=False)
+    store_choice(key, [Kept(one.candidate, one.seconds, one.source, one.fit.margin) for one in made.options[:MOST_KEPT]])
+    return made
+
+
+def _kept_option(kept: Kept, request: Request, device: Device, architecture: Architecture | None) -> Option | None:
+    """A kept option with its plan; None if its kernel cannot serve the request any more."""
+    request = request.on(device)
+    found = fitted(kept.candidate, request, architecture or device.architecture, device)
+    if isinstance(found, str):
+        return None
+    fit, plan, dimensions = found
+    dimensions, _ = set_best(plan, dimensions, device)
+    return Option(kept.candidate, replace(fit, margin=kept.margin), plan, dimensions, kept.seconds, kept.source, device)
 
 
 def _promised(choice: Choice, request: Request) -> Choice:
@@ -138,18 +165,23 @@ def choose_by(
     without: Row | None = None,
     among: Collection[str] | None = None,
     points: bool = True,
+    complete: bool = True,
 ) -> Choice:
     """The choice by a given table; None: by the model alone. ``without``: a row of the table to ignore; ``among``: the only instances to
-    choose from, by their names in tables; ``points``: False to choose among instances of files alone."""
+    choose from, by their names in tables; ``points``: False to choose among instances of files alone; ``complete``: False to leave out
+    alternatives that are expected to be slow."""
     target = architecture or device.architecture
     request = request.on(device)
     near = table.near(request, without) if table is not None else Near()
     found: dict[str, Option] = {}
     rejected: dict[str, str] = {}
     common = _common_class(table, request.companions, device, target) if request.companions else None
-    free = _points(table, near, request, device, target, common) if among is None and points else []
+    best_points = fastest_points(request, device, LONGEST_EARLY) if among is None and points else []
+    free = _planned_points(best_points, request, device, target, common, SHOWN if complete or common else PLANNED)
     limit = HOPELESS * min((option.seconds for option in free), default=math.inf)
-    for candidate, (fit, plan, dimensions) in all_fitted(request, target, rejected, device, limit):
+    outlook = Outlook(best_points, table, near) if free and common is None else None
+    others: dict[str, Option] = {}
+    for candidate, (fit, plan, dimensions) in all_fitted(request, target, rejected, device, limit, outlook, complete):
         if common is not None and numeric_class_of(plan, dimensions) != common:
             rejected[candidate.label] = f"rows have the same bits in all sizes of the batch by the class {common}"
             continue
@@ -161,10 +193,13 @@ def choose_by(
         seconds, source = model, "model"
         if table is not None:
             seconds, source = table.estimate(near, name, model, row_model(table, device, target))
+        if outlook is not None and source != "measured" and (told := outlook.seconds(candidate)) is not None:
+            seconds = told
         made = Option(candidate, fit, plan, dimensions, seconds, source, device)
-        other = found.get(plan.name)
+        among_these = found if outlook is None or outlook.is_promising(candidate) else others
+        other = among_these.get(plan.name)
         if other is None or (bool(fit.derived), seconds) < (bool(other.fit.derived), other.seconds):
-            found[plan.name] = made
+            among_these[plan.name] = made
     if free:
         found |= {option.plan.name: _bounded(option, device) for option in sorted(found.values(), key=_rank)[:BOUNDED]}
     best = min(found.values(), key=lambda option: option.seconds, default=None)
@@ -173,7 +208,8 @@ def choose_by(
         found.setdefault(made.plan.name, replace(made, fit=replace(made.fit, margin=margin)))
     if not found:
         raise LaunchError(_nothing_fits(request, rejected))
-    options = tuple(sorted(found.values(), key=_rank))
+    slow = (option for name, option in others.items() if name not in found)
+    options = (*sorted(found.values(), key=_rank), *sorted(slow, key=_rank))
     return Choice(request, device, options, options[0], rejected, table)
 
 
@@ -186,21 +222,17 @@ def _bounded(option: Option, device: Device) -> Option:
     return replace(option, seconds=float(bounded_seconds(option.seconds, least)))
 
 
-def _points(
-    table: Table | None,
-    near: Near,
-    request: Request,
-    device: Device,
-    architecture: Architecture,
-    common: str | None,
+def _planned_points(
+    points: Sequence[Point], request: Request, device: Device, architecture: Architecture, common: str | None, most: int
 ) -> list[Option]:
-    """The fastest points of the family's space, as options; ``common``: the numeric class that they must have."""
+    """The fastest points, as options; ``common``: the numeric class that they must have."""
     space = space_of(request.kind)
+    found: list[Option] = []
     if space is None:
-        return []
-    neighbours = table.neighbours(near, row_model(table, device, architecture)) if table is not None else []
-    found = []
-    for point in fastest_points(request, device, neighbours, lambda name: coordinates_of(request.kind, name, architecture), LONGEST_EARLY):
+        return found
+    for point in points:
+        if len(found) == most:
+            break
         candidate = Candidate(space.label(point.spec), point.spec)
         option = fitted(candidate, request, architecture, device)
         if isinstance(option, str):
@@ -210,15 +242,8 @@ def _points(
             continue
         dimensions, model = set_best(plan, dimensions, device)
         seconds = float(bounded_seconds(model * math.exp(point.error), point.least))
-        found.append(Option(candidate, fit, plan, dimensions, seconds, "interpolated" if point.known else "model", device))
+        found.append(Option(candidate, fit, plan, dimensions, seconds, "model", device))
     return found
-
-
-@lru_cache(maxsize=4096)
-def coordinates_of(kind: str, instance: str, architecture: Architecture) -> Sequence[float] | None:
-    """Coordinates of an instance in its family's space, by its name in tables; None if it has none."""
-    space, candidate = space_of(kind), _by_name(kind, architecture).get(instance)
-    return space.coordinates(candidate.spec) if space is not None and candidate is not None else None
 
 
 def _common_class(table: Table | None, requests: Sequence[Request], device: Device, architecture: Architecture) -> str:
@@ -266,14 +291,23 @@ def set_best(plan: KernelPlan, dimensions: Mapping[str, int], device: Device) ->
 
 
 def all_fitted(
-    request: Request, architecture: Architecture, rejected: dict[str, str], device: Device | None = None, limit: float = math.inf
+    request: Request,
+    architecture: Architecture,
+    rejected: dict[str, str],
+    device: Device | None = None,
+    limit: float = math.inf,
+    outlook: Outlook | None = None,
+    complete: bool = True,
 ) -> list[tuple[Candidate, tuple[Fit, KernelPlan, dict[str, int]]]]:
     """All candidates that can do what is requested; ``rejected`` gets the reasons of the others. The reserves are looked at only
-    if no instance of the library can. Those that take longer than ``limit`` seconds in any case are left out."""
+    if no instance of the library can. Those that take longer than ``limit`` seconds in any case are left out, and unless the list is to be
+    ``complete``, those that ``outlook`` expects to be slow."""
     found = []
     space = space_of(request.kind) if math.isfinite(limit) else None
     for group in (candidates, reserves):
         for candidate in group(request.kind):
+            if outlook is not None and not complete and not outlook.is_promising(candidate):
+                continue
             if space is not None and device is not None and space.least_seconds(candidate.spec, request, device) > limit:
                 rejected[candidate.label] = f"it takes more than {limit * 1e6:.1f} us at the peak of its unit, twice as long as others"
                 continue
@@ -298,10 +332,9 @@ def fitted(
     spec = adapted(fit.spec, architecture, device)
     if spec is not fit.spec:
         fit = replace(fit, spec=spec, derived=changed_fields(candidate.spec, spec))
-    try:
-        plan = planned(fit.spec, general(fit.spec, architecture))
-    except PlanError as error:
-        return str(error.reasons[0]) if error.reasons else str(error)
+    plan = _plan_or_error(fit.spec, general(fit.spec, architecture))
+    if isinstance(plan, PlanError):
+        return str(plan.reasons[0]) if plan.reasons else str(plan)
     problems: list[str] = []
     sequence = plan.sequence
     arrays = {array.name: array for array in sequence.arrays if array.role != "workspace"}
@@ -331,10 +364,21 @@ def general(spec: KernelSpec, architecture: Architecture) -> Architecture:
     return architecture if spec.architecture.endswith("a") else ARCHITECTURES.get(architecture.name.removesuffix("a"), architecture)
 
 
-@lru_cache(maxsize=4096)
 def planned(spec: KernelSpec, architecture: Architecture) -> KernelPlan:
-    """The plan of a spec. Raises ``PlanError``."""
-    plan: KernelPlan = family(spec.kind).plan(spec, architecture)
+    """The plan of a spec, remembered. Raises ``PlanError``."""
+    found = _plan_or_error(spec, architecture)
+    if isinstance(found, PlanError):
+        raise found.with_traceback(None)
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _plan_or_error(spec: KernelSpec, architecture: Architecture) -> KernelPlan | PlanError:
+    """The plan of a spec, or why it has none: both are remembered."""
+    try:
+        plan: KernelPlan = family(spec.kind).plan(spec, architecture)
+    except PlanError as error:
+        return error.with_traceback(None)
     return plan
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
+from gemmgen.core.cache import cache_key
 from gemmgen.core.errors import SpecError
 from gemmgen.core.files import MAXIMUM_BYTES, read_plain, write_atomically
 from gemmgen.core.resources import resource_directory
@@ -217,6 +218,17 @@ class Table:
     def current(self) -> bool:
         """True if the times that the rows have from the model are those of today's."""
         return self.origin.get("model") == PARAMETERS.digest
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Instances that were timed on some problem."""
+        return frozenset(name for row in self.rows for name in row.times)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of what choices take from the table."""
+        rows = (f"{row.kind}:{row.problem} {sorted(row.times.items())}" for row in self.rows)
+        return cache_key(self.device, str(self.borrowed), str(self.origin.get("model")), *rows)
 
     @cached_property
     def _placed(self) -> dict[str, tuple[Any, Any, list[tuple[str, ...]]]]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, TypeVar
 
 from gemmgen.kernels.family import Costs, KernelSpec
 
 if TYPE_CHECKING:
     import numpy as np
+    from _typeshed import DataclassInstance
     from numpy.typing import NDArray
 
     Column = NDArray[np.float64]
+    ColumnsT = TypeVar("ColumnsT", bound=DataclassInstance)
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,18 @@ class Points:
     works: Works
     features: NDArray[np.float64]
     """Coordinates of each point, a row for each: kernels whose coordinates are less than one apart behave alike."""
-    traits: NDArray[np.float64]
-    """Traits on which the model's error depends, a row for each point."""
-    correction: Column
-    """Logarithm of the factor that is expected on the model's time, by the traits: fitted to timed points."""
+    traits: Callable[[NDArray[np.intp]], NDArray[np.float64]]
+    """Traits of some points, by their places, on which the model's error depends: a row for each."""
+    errors: Callable[[NDArray[np.float64]], Column]
+    """Logarithms of the factors that are expected on the model's times, by the traits of points: fitted to timed points."""
     spec: Callable[[int, bool], KernelSpec]
     """The spec of a point, by its place; True: its kernel may start while the work before it still runs."""
 
     def __len__(self) -> int:
         return len(self.features)
+
+
+def picked(columns: ColumnsT, places: NDArray[np.intp]) -> ColumnsT:
+    """Some entries of all columns of a dataclass."""
+    chosen = {one.name: getattr(columns, one.name) for one in fields(columns)}
+    return replace(columns, **{name: value[places] for name, value in chosen.items() if hasattr(value, "shape")})

@@ -1,6 +1,5 @@
 """Points of no file: what the arrays say of them is what their plans say, and which of them are taken."""
 
-import json
 import random
 import time
 from dataclasses import replace
@@ -10,6 +9,8 @@ import pytest
 
 from gemmgen.api import choose as choose_kernel
 from gemmgen.api import plan, verify
+from gemmgen.core.cache import Cache
+from gemmgen.dispatch import kept, selection
 from gemmgen.dispatch.candidates import Candidate, candidates
 from gemmgen.dispatch.matcher import numeric_class_of
 from gemmgen.dispatch.model import PARAMETERS, seconds_of_many
@@ -20,7 +21,7 @@ from gemmgen.dispatch.table import Row, Table, table_for
 from gemmgen.hardware.target import device
 from gemmgen.kernels.gemm import oracle, space
 from gemmgen.kernels.gemm.spec import GemmSpec
-from gemmgen.kernels.gemm.wgmma.space import TRAITS, WEIGHTS
+from gemmgen.kernels.gemm.wgmma.point_model import TRAITS, point_model
 
 H200 = device("H200")
 PROBLEMS = (
@@ -89,9 +90,44 @@ def test_a_choice_takes_a_better_point_and_says_so():
 
 def test_choices_are_deterministic():
     request = parse_problem("gemm:192,2560,9216,nt,bf16")
-    first, again = choose(request, H200), choose_by(table_for(H200), request, H200)
-    assert first is choose(request, H200)
+    first, again = (choose_by(table_for(H200), request, H200) for _ in range(2))
     assert [option.plan.name for option in first.options] == [option.plan.name for option in again.options]
+
+
+@pytest.mark.parametrize("text", PROBLEMS[::3])
+def test_a_quick_choice_takes_what_a_complete_one_does(text):
+    request = parse_problem(f"gemm:{text}")
+    quick, complete = (choose_by(table_for(H200), request, H200, complete=complete) for complete in (False, True))
+    assert quick.chosen.plan.name == complete.chosen.plan.name
+    assert quick.chosen.seconds == complete.chosen.seconds
+    assert {option.plan.name for option in quick.options} <= {option.plan.name for option in complete.options}
+
+
+def test_a_choice_is_remembered_here_and_in_the_cache(monkeypatch):
+    request = parse_problem("gemm:200,2560,9216,nt,bf16")
+    first = choose(request, H200)
+    assert first is choose(request, H200)
+    monkeypatch.setattr(selection, "_CHOICES", {})
+    monkeypatch.setattr(selection, "choose_by", None)  # as in another process, which has not made the choice
+    again = choose(request, H200)
+    assert again is not first
+    assert again.chosen.plan.name == first.chosen.plan.name
+    assert (again.chosen.seconds, again.chosen.fit.margin) == (first.chosen.seconds, first.chosen.fit.margin)
+
+
+def test_another_table_device_or_code_makes_another_choice(monkeypatch):
+    request = parse_problem("gemm:200,2560,9216,nt,bf16")
+    table = table_for(H200)
+    faster = replace(table, rows=(replace(table.rows[0], times={name: 1.0 for name in table.rows[0].times}), *table.rows[1:]))
+    keys = [kept.kept_key(one, request, target, None) for one, target in ((table, H200), (faster, H200), (table, device("H100")))]
+    monkeypatch.setattr(kept, "_sources", lambda: "other files")
+    keys.append(kept.kept_key(table, request, H200, None))
+    assert len(set(keys)) == len(keys)
+
+
+def test_a_damaged_entry_is_no_choice():
+    Cache().store("ab" * 32, {kept.FILE: b'[{"label": "x"}]'})
+    assert kept.load_choice("ab" * 32) == ()
 
 
 @pytest.mark.parametrize(("faster", "taken"), [(1.03, "gemm/"), (0.97, "gemm/"), (0.9, "point/")])
@@ -121,7 +157,7 @@ def test_a_new_problem_costs_little_processor_time():
     spent = []
     for request in requests:
         began = time.process_time()
-        fastest_points(request, H200, [], lambda name: None, LONGEST_EARLY)
+        fastest_points(request, H200, LONGEST_EARLY)
         spent.append(time.process_time() - began)
     assert min(spent) < 0.1  # 10 ms on an idle machine
 
@@ -160,8 +196,40 @@ def test_grids_of_listed_instances_have_the_blocks_of_the_device():
         assert found[1].sequence.launches[-1].grid_of(found[2])[0] == blocks
 
 
-def test_weights_are_those_of_known_traits():
-    data = json.loads(WEIGHTS.read_text())
-    assert set(data["weights"]) == set(TRAITS)
-    points = space.points(parse_problem("gemm:192,2560,9216,nt,bf16"), H200)
-    assert all(np.abs(one.correction).max() < 1.0 for one in points)  # it corrects the model, and does not replace it
+def test_the_fitted_process_corrects_the_model_and_does_not_replace_it():
+    model = point_model()
+    assert model.places.shape == (len(model.weights), len(TRAITS))
+    for points in space.points(parse_problem("gemm:192,2560,9216,nt,bf16"), H200):
+        assert np.abs(points.errors(points.traits(np.arange(len(points))))).max() < 1.0
+
+
+def test_errors_far_from_all_timed_points_are_the_linear_part():
+    model = point_model()
+    far = model.centres + 100.0
+    assert model.errors(far[None])[0] == pytest.approx(model.level + (far - model.centres) @ model.slopes, rel=1e-4)
+
+
+def test_grids_of_large_clusters_leave_multiprocessors_empty():
+    request = parse_problem("gemm:4096,4096,4096,nt,bf16")
+    for points in space.points(request, H200):
+        for place, row in enumerate(points.features):
+            if row[7] + row[8] == 2 and not row[10]:
+                blocks = points.spec(place, False).mainloop.persistent_blocks
+                assert blocks in (0, 120)  # an H200 holds 30 clusters of 4 blocks at a time
+
+
+def test_large_factors_that_are_read_once_leave_the_l2_first():
+    def hints(text):
+        found = set()
+        for points in space.points(parse_problem(f"gemm:{text}"), H200):
+            for place in range(0, len(points), 7):
+                tile, spec = 2 ** points.features[place][:2], points.spec(place, False)
+                found.add(
+                    (tile[0] if spec.order == "column_major" else tile[1], spec.order, spec.cache.l2_policy_a, spec.cache.l2_policy_b)
+                )
+        return found
+
+    few = hints("64,8192,8192,nt,bf16")
+    assert {hint[2:] for hint in few if hint[1] == "row_major"} == {("normal", "evict_first")}  # all tiles have 64 rows or more
+    assert all(hint[2:] == ("normal", "normal") for hint in hints("64,2048,2048,nt,bf16"))  # small weights may be there for the next call
+    assert all(hint[2:] == ("normal", "normal") for hint in hints("4096,8192,8192,nt,bf16"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from gemmgen.core.formulas import ceil_div
 from gemmgen.kernels.family import Work
@@ -23,6 +24,9 @@ rows on an H200, 64 x 4096 x 11008 takes 14."""
 MULTICAST = 0.2
 """Part of the time of loading a tile of A that blocks which share it are spared: 520 x 4096 x 4096 takes 28.5 us on an H200 by pairs, 34.6
 by blocks for themselves, 400 x 4096 x 11008 51.9 and 53.3. Blocks that share a tile of B gained nothing."""
+CLUSTERED = {1: 132, 2: 132, 3: 117, 4: 120, 5: 110, 6: 102, 7: 105, 8: 120}
+"""Multiprocessors of an H200 that clusters of so many blocks use at a time, one block on each (``cuOccupancyMaxActiveClusters``): a cluster
+lies within one of the processor's parts, whose number of multiprocessors few sizes divide."""
 SCATTERED_READS = 2.5
 """Time of reading what is added to results that `wgmma` leaves in pairs or elements, over that of storing these: 16 times of an H200 with
 bias, residual and ReLU (128 rows, six instances that compute columns) are predicted within 17%, where they were 31% off without it."""
@@ -47,7 +51,7 @@ def work(plan: WgmmaPlan, problem: Mapping[str, int], moved: Moved, pace: Pace |
     hidden = loop.ping_pong and plan.fragment_store in ("boxes", "partial")
     added = SCATTERED_READS * len(plan.residuals) if scattered else 0.0
     main = Work(
-        blocks=share.blocks,
+        blocks=spread(share.blocks, loop.cluster_blocks),
         threads=loop.threads,
         registers=plan.registers_per_thread,
         shared_bytes=plan.shared_bytes,
@@ -71,6 +75,16 @@ def work(plan: WgmmaPlan, problem: Mapping[str, int], moved: Moved, pace: Pace |
     if plan.copied is not None:
         return _copy_work(plan, plan.copied, problem), replace(main, follows=True)
     return (main, reduction_work(plan, problem, moved.result)) if partial else (main,)
+
+
+def usable(sm_count: int, cluster_blocks: int) -> int:
+    """Multiprocessors that clusters of so many blocks use at a time, a multiple of their size."""
+    return sm_count * CLUSTERED[cluster_blocks] // CLUSTERED[1] // cluster_blocks * cluster_blocks
+
+
+def spread(blocks: Any, cluster_blocks: int) -> Any:
+    """Blocks, a number or a column, with those that would find room on the multiprocessors that their clusters leave empty."""
+    return blocks * CLUSTERED[1] / CLUSTERED[cluster_blocks] if CLUSTERED[cluster_blocks] < CLUSTERED[1] else blocks
 
 
 def kind_of(loop: WarpgroupLoop, kind: str) -> str:

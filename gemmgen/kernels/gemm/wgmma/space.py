@@ -5,12 +5,10 @@ the two together. Points that are chosen become specs, which are planned as any 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from math import log2
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.elements import ELEMENTS
@@ -24,10 +22,11 @@ from gemmgen.kernels.gemm.scaling import Scales
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKCluster, TensorCoreMainloop
 from gemmgen.kernels.gemm.tensor_cores.cost import of_few
 from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_FLOATS, BYTE_INTEGERS
-from gemmgen.kernels.gemm.wgmma.cost import FILLED, MULTICAST, PROMOTION_ISSUE, SCATTERED_READS
+from gemmgen.kernels.gemm.wgmma.cost import CLUSTERED, FILLED, MULTICAST, PROMOTION_ISSUE, SCATTERED_READS, spread, usable
 from gemmgen.kernels.gemm.wgmma.loop import CONSUMER_REGISTERS, MOVING_REGISTERS, STORE_BUFFERS, has_one_matrix
 from gemmgen.kernels.gemm.wgmma.matching import fit
 from gemmgen.kernels.gemm.wgmma.plan import plan
+from gemmgen.kernels.gemm.wgmma.point_model import Extents, Shapes, point_model, traits_of
 from gemmgen.kernels.gemm.wgmma.reasons import DEFAULT_PROMOTION, LARGEST_BOX
 from gemmgen.kernels.gemm.wgmma.scaled import BLOCK_K, SCALE_TYPES, column_scales, staged_bytes
 from gemmgen.kernels.math.warpgroup import (
@@ -40,7 +39,7 @@ from gemmgen.kernels.math.warpgroup import (
     WARPGROUP,
     plan_staging,
 )
-from gemmgen.kernels.points import Points, Works
+from gemmgen.kernels.points import Points, Works, picked
 from gemmgen.kernels.requests import MOST_ALIGNMENT
 
 if TYPE_CHECKING:
@@ -62,10 +61,9 @@ RESIDENT = (1, 2, 3)
 """Blocks that an SM holds at a time."""
 CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (4, 1, 1), (1, 4, 1), (2, 2, 1), (1, 1, 2), (1, 1, 3), (1, 1, 4))
 """Blocks of a cluster along m, n and k."""
-LOADED_PER_SECOND = 5e10
-"""Bytes that an SM gets from the L2, roughly, for a point's share of time."""
-AROUND_SECONDS = 2e-6
-"""Time of a launch that its steps do not take, roughly."""
+STREAMED_BYTES = 12 << 20
+"""Bytes from which on the larger factor, if each of its tiles is read once, is the first to leave the L2: products with up to 192 rows then
+take 0 to 5% less time on an H200. With tiles that are read again, they take up to 10% longer."""
 SHALLOW = 4.0
 """Weight, in the distance of two points, of a difference in how groups or clusters divide the work, in units of a factor of two of a
 tile's extent."""
@@ -319,7 +317,9 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     tiles = batch * np.ceil(tiles_m / at.cluster_m) * np.ceil(tiles_n / at.cluster_n) * at.cluster_m * at.cluster_n
     works = tiles * at.cluster_k
     shared_by = at.cluster_m * at.cluster_n
-    persistent = device.sm_count * at.resident // shared_by * shared_by * (not storage.turned and not divided)
+    sizes = shared_by * at.cluster_k
+    held = np.select([sizes == size for size in CLUSTERED], [float(usable(device.sm_count, size)) for size in CLUSTERED])
+    persistent = held * at.resident * (not storage.turned and not divided)
     blocks = np.where(persistent > 0, np.minimum(works, persistent), works)
     results = np.maximum(1, np.ceil(works / blocks))
     steps = np.maximum(1, np.ceil(depth / at.cluster_k)) * results
@@ -333,8 +333,9 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     sums = at.tile_m * at.tile_n * FLOAT_BYTES
     batch_a, batch_b = (layout.shape[0] if len(layout.shape) == 3 else 1 for layout in (request.a, request.b))
     kind = "wgmma, clusters along k" if divided else "wgmma, ping-pong" if lattice.ping_pong else "wgmma"
+    spread_blocks = np.select([sizes == size for size in CLUSTERED], [spread(blocks, size) for size in CLUSTERED])
     made = Works(
-        blocks=blocks,
+        blocks=spread_blocks,
         threads=at.threads,
         registers=at.registers,
         shared_bytes=at.shared_bytes,
@@ -349,115 +350,38 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         memory_bytes=float(m * k * size * batch_a + k * n * size * batch_b) + result,
         turns=np.full_like(blocks, 2.0 if divided else 1.0),
         results=results,
-        finishing_clocks=_finishing_clocks(lattice, request) * m * n * batch / blocks / (results if lattice.ping_pong else 1.0),
+        finishing_clocks=_finishing_clocks(lattice, request) * m * n * batch / spread_blocks / (results if lattice.ping_pong else 1.0),
         costs=of_few(costs_of(kind), {"m": m, "n": n}),
         early=lattice.resident[chosen] == 1,
     )
 
+    once_a, once_b = tiles_n <= at.cluster_n, tiles_m <= at.cluster_m
+    streamed = "a" if m > n and m * k * size >= STREAMED_BYTES else "b" if n * k * size >= STREAMED_BYTES else ""
+
     def spec(place: int, early: bool) -> GemmSpec:
         # Blocks that share SMs settle unevenly beside those of the launch before: none of them starts early.
-        return _spec(lattice, int(chosen[place]), int(persistent[place]), early and bool(made.early[place]))
+        once = streamed if streamed and (once_a if streamed == "a" else once_b)[place] else ""
+        return _spec(lattice, int(chosen[place]), int(persistent[place]), early and bool(made.early[place]), once)
 
-    traits = _traits(at, made, request, device)
-    level, weights = fitted_weights()
-    return Points(made, _features(at, storage), traits, level + traits @ np.array(weights), spec)
+    shapes = Shapes(
+        at.tile_m,
+        at.tile_n,
+        at.tile_k * size,
+        at.stages,
+        at.consumers,
+        at.cluster_m,
+        at.cluster_n,
+        at.cluster_k,
+        at.resident,
+        held,
+        lattice.ping_pong,
+        storage.turned,
+    )
 
+    def traits(places: NDArray[np.intp]) -> NDArray[np.float64]:
+        return traits_of(picked(shapes, places), picked(made, places), Extents(m, n, k, size), device)
 
-TRAITS = (
-    "shares_larger",
-    "shares_smaller",
-    "shares_smaller_turned",
-    "two_slices",
-    "four_slices",
-    "slices_turned",
-    "ping_pong",
-    "ping_pong_deep",
-    "ping_pong_bytes",
-    "few_stages",
-    "deep",
-    "one_group",
-    "three_groups",
-    "rows_64",
-    "rows_64_one_group",
-    "rows_128_one_group",
-    "columns",
-    "columns_squared",
-    "odd_columns",
-    "half_columns",
-    "area",
-    "turned",
-    "two_resident",
-    "three_resident",
-    "filled",
-    "blocks",
-    "steps",
-    "arithmetic",
-    "memory",
-    "loads",
-    "in_flight",
-)
-"""Traits of points on which the model's error depends, in the order of the fitted weights."""
-WEIGHTS = Path(__file__).with_name("point_costs.json")
-
-
-@cache
-def fitted_weights() -> tuple[float, tuple[float, ...]]:
-    """Logarithms of the factors on the model's time, from ``point_costs.json``: one for all points, and one for each of ``TRAITS``. They
-    are fitted to timed points by ``python -m measurements.fit_points``."""
-    data = json.loads(WEIGHTS.read_text(encoding="utf-8"))
-    return float(data["level"]), tuple(float(data["weights"].get(name, 0.0)) for name in TRAITS)
-
-
-def _traits(at: Lattice, works: Works, request: GemmRequest, device: Device) -> NDArray[np.float64]:
-    """The traits of points on a problem, a column for each of ``TRAITS``; ``request``: as the points compute it."""
-    import numpy as np
-
-    m, n, _ = request.sizes
-    storage, size = at.storage, request.a.element_bytes
-    deep = at.tile_k * size > DEPTH_BYTES[0]
-    shares = at.cluster_m * at.cluster_n > 1
-    larger = np.where(m > n, at.cluster_n > 1, at.cluster_m > 1)  # the cluster shares tiles of the larger factor
-    one, three = at.consumers == 1, at.consumers == 3
-    columns, area = np.log2(at.tile_n / 64), np.log2(at.tile_m * at.tile_n / 8192)
-    # Parts of the launch's time, in seconds, as roofs have them.
-    arithmetic = works.operations * works.steps / ((device.roof(works.unit) or device.fp32_roof).value / device.sm_count)
-    memory = works.memory_bytes / (device.memory_roof.value if device.memory_roof else device.fp32_roof.value / 10) + 0 * arithmetic
-    loads = works.loaded_bytes * works.steps / LOADED_PER_SECOND
-    longest = np.maximum(np.maximum(arithmetic, memory), loads) + AROUND_SECONDS
-    found: dict[str, Any] = {
-        "shares_larger": shares & (larger > 0),
-        "shares_smaller": shares & (larger == 0),
-        "shares_smaller_turned": shares & (larger == 0) & storage.turned,
-        "two_slices": (at.cluster_k == 2) + 0.5 * (at.cluster_k == 3),
-        "four_slices": (at.cluster_k == 4) + 0.5 * (at.cluster_k == 3),
-        "slices_turned": (at.cluster_k > 1) & storage.turned,
-        "ping_pong": one * 0 + at.ping_pong,
-        "ping_pong_deep": deep & at.ping_pong,
-        "ping_pong_bytes": one * 0 + (at.ping_pong and size == 1),
-        "few_stages": 1 / (at.stages - 1.5),
-        "deep": deep,
-        "one_group": one,
-        "three_groups": three,
-        "rows_64": at.tile_m == 64,
-        "rows_64_one_group": (at.tile_m == 64) & one,
-        "rows_128_one_group": (at.tile_m == 128) & one,
-        "columns": columns,
-        "columns_squared": columns**2,
-        "odd_columns": at.tile_n % 16 == 8,
-        "half_columns": at.tile_n % 32 == 16,
-        "area": area,
-        "turned": one * 0 + storage.turned,
-        "two_resident": at.resident > 1,
-        "three_resident": at.resident > 2,
-        "filled": np.minimum(1, works.blocks / device.sm_count),
-        "blocks": np.log2(np.maximum(works.blocks / device.sm_count, 1 / 8)),
-        "steps": np.log2(works.steps / 32),
-        "arithmetic": arithmetic / longest,
-        "memory": memory / longest,
-        "loads": loads / longest,
-        "in_flight": np.log2(at.stages * works.loaded_bytes / 65536),
-    }
-    return np.stack([np.asarray(found[name], float) for name in TRAITS], axis=1)
+    return Points(made, _features(at, storage), traits, lambda found: point_model().errors(found), spec)
 
 
 def _finishing_clocks(lattice: Lattice, request: GemmRequest) -> float:
@@ -516,8 +440,8 @@ def _features(at: Lattice, storage: Storage) -> NDArray[np.float64]:
     return np.stack(found, axis=1)
 
 
-def _spec(lattice: Lattice, place: int, persistent: int, early: bool) -> GemmSpec:
-    """The spec of a point."""
+def _spec(lattice: Lattice, place: int, persistent: int, early: bool, once: str = "") -> GemmSpec:
+    """The spec of a point; ``once``: the factor that is read once, by the name of its matrix, and so need not stay in the L2."""
     number = {name: int(value[place]) for name, value in vars(lattice).items() if name not in ("storage", "ping_pong")}
     mainloop: dict[str, Any] = {
         "strategy": "tensor_core",
@@ -536,6 +460,8 @@ def _spec(lattice: Lattice, place: int, persistent: int, early: bool) -> GemmSpe
     fields = lattice.storage.base | {"mainloop": mainloop}
     if early:
         fields["early_launch"] = True
+    if once:
+        fields["cache"] = {f"l2_policy_{once}": "evict_first"}
     if number["cluster_k"] > 1:
         fields["decomposition"] = {"scheme": "split_k_cluster", "slices": number["cluster_k"]}
     return GemmSpec.model_validate(fields)

@@ -1,0 +1,209 @@
+"""The error of the model's times at points of the space: a Gaussian process over traits of points, fitted to timed kernels.
+
+Its mean at a point is a linear function of the traits, and the errors of timed points, each by a weight that falls with the distance of
+its traits. So what was measured of one problem tells of problems in which kernels have like waves, loads and stages.
+``python -m measurements.fit_points`` fits it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gemmgen.hardware.target import Device
+from gemmgen.kernels.points import Works
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Column = NDArray[np.float64]
+    Matrix = NDArray[np.float64]
+
+FILE = Path(__file__).with_name("point_costs.json")
+TRAITS = (
+    "loads_of_sm",
+    "memory",
+    "latency",
+    "store",
+    "filled_wave",
+    "in_flight",
+    "rows",
+    "cluster_m",
+    "resident",
+    "stages",
+    "depth",
+    "element",
+    "own_columns",
+    "odd_columns",
+    "half_columns",
+    "wide",
+    "shares_larger",
+    "shares_smaller",
+    "shares_smaller_turned",
+    "four_slices",
+    "ping_pong",
+    "rows_64",
+    "columns",
+    "area",
+    "turned",
+    "blocks",
+    "steps",
+    "arithmetic_share",
+    "memory_share",
+    "loads_share",
+    "in_flight_loads",
+)
+"""Traits on which the model's error depends, in the order of the fitted scales."""
+MULTIPLIED_PER_SECOND = {2: 8192 * 1.62e9, 1: 16384 * 1.62e9}
+"""Operations of an SM of an H200 on elements of 2 and of 1 bytes, at the clock that it keeps."""
+FROM_L2, FROM_MEMORY, OF_ONE_SM = 5.5e12, 4.3e12, 1.0e11
+"""Bytes per second that an H200's SMs get from the L2 together, from memory, and that one of them gets."""
+LATENCY_SECONDS = 1e-6
+LAUNCH_SECONDS = 3e-6
+LOADED_PER_SECOND = 5e10
+"""Bytes that an SM gets from the L2, roughly, for a point's share of time."""
+AROUND_SECONDS = 2e-6
+"""Time of a launch that its steps do not take, roughly."""
+
+
+@dataclass(frozen=True)
+class Extents:
+    """A problem, as points compute it: turned where they compute C as its transpose."""
+
+    m: int
+    n: int
+    k: int
+    element_bytes: int
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Numbers of points, a column each."""
+
+    tile_m: Column
+    tile_n: Column
+    row_bytes: Column
+    """Bytes along k of a stage."""
+    stages: Column
+    consumers: Column
+    cluster_m: Column
+    cluster_n: Column
+    cluster_k: Column
+    resident: Column
+    usable: Column
+    """Multiprocessors that their clusters use at a time."""
+    ping_pong: bool
+    turned: bool
+
+
+@dataclass(frozen=True)
+class PointModel:
+    """The fitted process."""
+
+    level: float
+    centres: Column
+    """The traits' means."""
+    slopes: Column
+    """Change of the error by each trait."""
+    scales: Column
+    """Factors that give differences of traits their weight in a distance."""
+    places: Matrix
+    """Scaled traits of timed points, a row for each."""
+    weights: Column
+    """Weights of the timed points."""
+
+    def errors(self, traits: Matrix) -> Column:
+        """Logarithms of the factors by which the model's times of points are off, from their traits, a row for each."""
+        import numpy as np
+
+        apart = traits - self.centres
+        scaled = (apart * self.scales).astype(np.float32)
+        squares = (scaled**2).sum(axis=1)[:, None] + self._squares - 2 * scaled @ self.places.T
+        kinship = np.exp(-0.5 * np.maximum(squares, 0))
+        found: Column = self.level + apart @ self.slopes + kinship @ self.weights
+        return found
+
+    @property
+    def _squares(self) -> Column:
+        found: Column = (self.places**2).sum(axis=1)
+        return found
+
+
+@cache
+def point_model() -> PointModel:
+    """The process in ``point_costs.json``."""
+    import numpy as np
+
+    data = json.loads(FILE.read_text(encoding="utf-8"))
+    assert tuple(data["traits"]) == TRAITS
+    places = np.array(data["places"], np.float32) / data["unit"]
+    centres, slopes, scales = (np.array(data[name], np.float64) for name in ("centres", "slopes", "scales"))
+    return PointModel(float(data["level"]), centres, slopes, scales, places, np.array(data["weights"], np.float32))
+
+
+def traits_of(shapes: Shapes, works: Works, problem: Extents, device: Device) -> Matrix:
+    """The traits of points on a problem, a column for each of ``TRAITS``."""
+    import numpy as np
+
+    at, size = shapes, problem.element_bytes
+    one = np.ones_like(at.tile_m)
+    tiles_m, tiles_n = np.ceil(problem.m / at.tile_m), np.ceil(problem.n / at.tile_n)
+    pieces = np.ceil(tiles_m / at.cluster_m) * np.ceil(tiles_n / at.cluster_n) * at.cluster_m * at.cluster_n * at.cluster_k
+    slots = at.usable * at.resident
+    waves, of_one_sm = np.ceil(pieces / slots), np.ceil(pieces / at.usable)
+    steps = np.ceil(np.ceil(problem.k * size / at.row_bytes) / at.cluster_k)
+    own_rows, own_columns = problem.m / (tiles_m * at.tile_m), problem.n / (tiles_n * at.tile_n)
+    alone = (at.tile_m * own_rows + at.tile_n * own_columns) * at.row_bytes
+    shared = (at.tile_m * own_rows / at.cluster_n + at.tile_n * own_columns / at.cluster_m) * at.row_bytes
+    in_flight = np.minimum(at.stages, steps) * alone * np.minimum(at.resident, of_one_sm)
+    # Seconds that each limit would take alone.
+    multiplying = of_one_sm * steps * (2 * at.tile_m * at.tile_n * at.row_bytes / size) / MULTIPLIED_PER_SECOND[size]
+    from_l2 = pieces * steps * shared / FROM_L2
+    loading = of_one_sm * steps * alone / OF_ONE_SM
+    memory = works.memory_bytes / FROM_MEMORY * one
+    latency = pieces * steps * alone / (in_flight * np.minimum(pieces, device.sm_count)) * LATENCY_SECONDS
+    longest = np.maximum.reduce([multiplying, from_l2, loading, memory, latency]) + LAUNCH_SECONDS
+    # The same as the model has them.
+    arithmetic = works.operations * works.steps / ((device.roof(works.unit) or device.fp32_roof).value / device.sm_count)
+    bus = works.memory_bytes / (device.memory_roof.value if device.memory_roof else device.fp32_roof.value / 10) * one
+    loads = works.loaded_bytes * works.steps / LOADED_PER_SECOND
+    most = np.maximum(np.maximum(arithmetic, bus), loads) + AROUND_SECONDS
+    shares = at.cluster_m * at.cluster_n > 1
+    larger = (at.cluster_n if problem.m > problem.n else at.cluster_m) > 1  # the cluster shares tiles of the larger factor
+    found: dict[str, Any] = {
+        "loads_of_sm": loading / longest,
+        "memory": memory / longest,
+        "latency": latency / longest,
+        "store": of_one_sm * at.tile_m * at.tile_n * 2 / OF_ONE_SM / longest,
+        "filled_wave": pieces / (slots * waves),
+        "in_flight": np.log2(in_flight / 65536),
+        "rows": np.log2(at.tile_m),
+        "cluster_m": np.log2(at.cluster_m),
+        "resident": np.log2(at.resident),
+        "stages": at.stages,
+        "depth": np.log2(problem.k * size) * one,
+        "element": size * one,
+        "own_columns": own_columns,
+        "odd_columns": at.tile_n % 16 == 8,
+        "half_columns": at.tile_n % 32 == 16,
+        "wide": (problem.m < problem.n) * one,
+        "shares_larger": shares & larger,
+        "shares_smaller": shares & ~larger,
+        "shares_smaller_turned": shares & ~larger & at.turned,
+        "four_slices": (at.cluster_k == 4) + 0.5 * (at.cluster_k == 3),
+        "ping_pong": at.ping_pong * one,
+        "rows_64": at.tile_m == 64,
+        "columns": np.log2(at.tile_n / 64),
+        "area": np.log2(at.tile_m * at.tile_n / 8192),
+        "turned": at.turned * one,
+        "blocks": np.log2(np.maximum(works.blocks / device.sm_count, 1 / 8)),
+        "steps": np.log2(works.steps / 32),
+        "arithmetic_share": arithmetic / most,
+        "memory_share": bus / most,
+        "loads_share": loads / most,
+        "in_flight_loads": np.log2(at.stages * works.loaded_bytes / 65536),
+    }
+    return np.stack([np.asarray(found[name], float) for name in TRAITS], axis=1)
