@@ -39,7 +39,7 @@ SETTINGS = Path(__file__).with_name("fit_points.json")
 EXACT = 1e-6
 NEAR = 0.1
 """Squares of the distance below which a label's, or a listed instance's, coordinates count as a point's."""
-SLOW = 1.5
+SLOW = 1.3
 """Points that take this many times as long as the best of their problem are left out."""
 FADING = 1.5
 """A point counts less by this power of its time over that of the problem's best."""
@@ -174,8 +174,8 @@ class Process:
         self.level = float(np.average(self.errors, weights=self.weights))
         self.standard = (self.traits - self.centres) / self.spread
 
-    def inverse(self, settings: Settings) -> Values:
-        """The inverse of the covariance of the timed points."""
+    def factor(self, settings: Settings) -> Any:
+        """The Cholesky factor of the covariance of the timed points."""
         import scipy.linalg
 
         scaled = self.standard * settings.columns
@@ -185,13 +185,13 @@ class Process:
         covariance = settings.amplitude**2 * np.exp(-apart / 2) + settings.linear**2 * linear @ linear.T / len(TRAITS)
         covariance += settings.run**2 * (self.run[:, None] == self.run) + settings.constant**2
         covariance[np.diag_indices_from(covariance)] += settings.noise**2 / self.weights
-        factor = scipy.linalg.cho_factor(covariance, lower=True, overwrite_a=True)
-        found: Values = scipy.linalg.cho_solve(factor, np.eye(len(covariance)))
-        return found
+        return scipy.linalg.cho_factor(covariance, lower=True, overwrite_a=True)
 
     def unseen(self, settings: Settings) -> list[Values]:
         """Expected times in each run of a problem, by the fit to all other problems."""
-        inverse = self.inverse(settings)
+        import scipy.linalg
+
+        inverse = scipy.linalg.cho_solve(self.factor(settings), np.eye(len(self.errors)))
         solved = inverse @ (self.errors - self.level)
         left = np.empty(len(self.errors))
         for places in self.problems:
@@ -201,7 +201,9 @@ class Process:
 
     def written(self, settings: Settings) -> dict[str, Any]:
         """The process as ``point_costs.json`` holds it."""
-        solved = self.inverse(settings) @ (self.errors - self.level)
+        import scipy.linalg
+
+        solved = scipy.linalg.cho_solve(self.factor(settings), self.errors - self.level)
         linear = self.standard * (settings.columns > 0)
         slopes = settings.linear**2 / len(TRAITS) * (linear.T @ solved) / self.spread * (settings.columns > 0)
         return {
@@ -277,6 +279,11 @@ def main() -> int:
     if given.tune:
         settings = tuned(process, settings)
         write_atomically(SETTINGS, json.dumps(vars(settings), indent=1) + "\n")
+    if given.write:
+        origin = {"device": given.device, "command": "python -m measurements.fit_points", "data": [path.as_posix() for path in given.files]}
+        data = {"schema_version": 2, "origin": origin, **process.written(settings)}
+        rows = ",\n  ".join(json.dumps(row, separators=(",", ":")) for row in data.pop("places"))
+        write_atomically(FILE, json.dumps(data, indent=1).removesuffix("\n}") + f',\n "places": [\n  {rows}\n ]\n}}\n')
     expected = process.unseen(settings)
     for one, times in zip(timed, expected, strict=True):
         pick, best = int(times.argmin()), one.microseconds.min()
@@ -288,11 +295,6 @@ def main() -> int:
     print(
         f"{len(process.errors)} points; regret among timed points of problems not seen: mean {found.mean():.1%}, largest {found.max():.1%}"
     )
-    if given.write:
-        origin = {"device": given.device, "command": "python -m measurements.fit_points", "data": [path.as_posix() for path in given.files]}
-        data = {"schema_version": 2, "origin": origin, **process.written(settings)}
-        rows = ",\n  ".join(json.dumps(row, separators=(",", ":")) for row in data.pop("places"))
-        write_atomically(FILE, json.dumps(data, indent=1).removesuffix("\n}") + f',\n "places": [\n  {rows}\n ]\n}}\n')
     return 0
 
 

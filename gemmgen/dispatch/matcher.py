@@ -50,6 +50,9 @@ class Space(Protocol):
     def coordinates(self, spec: Any) -> Sequence[float] | None:
         """Coordinates of a kernel, as points have them; None for one of no space."""
 
+    def multiplies(self, spec: Any, request: Any) -> bool:
+        """True if a kernel is for elements of the request's types."""
+
     def label(self, spec: Any) -> str:
         """Name of a point for people."""
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
+from typing import TYPE_CHECKING
 
-from gemmgen.dispatch.candidates import Candidate
+from gemmgen.dispatch.candidates import Candidate, candidates
 from gemmgen.dispatch.matcher import space_of
 from gemmgen.dispatch.space import Point
 from gemmgen.dispatch.table import Near, Table
+from gemmgen.kernels.family import KernelSpec
+from gemmgen.kernels.requests import Request
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 ALIKE = 0.02
 """Square of the distance below which an instance takes as long as a point: their stages differ by a fifth at most."""
@@ -22,25 +29,38 @@ FARTHEST = 2.2
 class Outlook:
     """Expectations for one problem whose best points are known."""
 
-    def __init__(self, points: Sequence[Point], table: Table | None, near: Near) -> None:
-        self._points, self._table, self._near = points, table, near
+    def __init__(self, request: Request, points: Sequence[Point], table: Table | None, near: Near) -> None:
+        self._request, self._points, self._table, self._near = request, points, table, near
+        self._space = space_of(request.kind)
 
     def seconds(self, candidate: Candidate) -> float | None:
         """Seconds of the point that an instance is like; None if it is like none of the best."""
-        place = _coordinates(candidate)
-        if place is None:
-            return None
-        alike = (point.seconds for point in self._points if _apart(point.coordinates, place) < ALIKE)
-        return next(alike, None)
+        return self._alike.get(candidate.label)
 
     def is_promising(self, candidate: Candidate) -> bool:
         """True if an instance may be the fastest: it was timed on this very problem, or is like one of the best points; or it is of another
         kind, and no neighbouring problem tells that it is slow."""
         if candidate.name in self._timed:
             return True
-        if _coordinates(candidate) is not None:
-            return self.seconds(candidate) is not None
+        if candidate.label in _places(self._request.kind)[0]:
+            return candidate.label in self._alike
         return self._table is None or self._fast is None or candidate.name not in self._table.names or candidate.name in self._fast
+
+    @cached_property
+    def _alike(self) -> dict[str, float]:
+        """Seconds of the first point that an instance is like, by the labels of instances that multiply elements of the request's types."""
+        import numpy as np
+
+        labels, places = _places(self._request.kind)
+        if self._space is None or not labels or not self._points:
+            return {}
+        points = np.array([point.coordinates for point in self._points])
+        near = ((places[:, None, :] - points[None]) ** 2).sum(axis=2) < ALIKE
+        found = {}
+        for (label, spec), row in zip(labels.items(), near, strict=True):
+            if row.any() and self._space.multiplies(spec, self._request):
+                found[label] = self._points[int(row.argmax())].seconds
+        return found
 
     @cached_property
     def _timed(self) -> frozenset[str]:
@@ -59,11 +79,12 @@ class Outlook:
         return frozenset(name for row in rows for name, time in row.times.items() if time < SLOW * min(row.times.values()))
 
 
-@lru_cache(maxsize=4096)
-def _coordinates(candidate: Candidate) -> Sequence[float] | None:
-    space = space_of(candidate.spec.kind)
-    return None if space is None else space.coordinates(candidate.spec)
+@cache
+def _places(kind: str) -> tuple[dict[str, KernelSpec], NDArray[np.float64]]:
+    """The listed instances that have coordinates in the family's space, by their labels, and those coordinates, a row for each."""
+    import numpy as np
 
-
-def _apart(one: Sequence[float], other: Sequence[float]) -> float:
-    return sum((a - b) ** 2 for a, b in zip(one, other, strict=True))
+    space = space_of(kind)
+    found = {} if space is None else {one.label: (one.spec, space.coordinates(one.spec)) for one in candidates(kind)}
+    known = {label: pair for label, pair in found.items() if pair[1] is not None}
+    return {label: spec for label, (spec, _) in known.items()}, np.array([place for _, place in known.values()])

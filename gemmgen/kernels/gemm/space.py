@@ -25,6 +25,11 @@ def coordinates(spec: GemmSpec) -> Sequence[float] | None:
     return wgmma.coordinates(spec)
 
 
+def multiplies(spec: GemmSpec, request: GemmRequest) -> bool:
+    """True if a kernel is for factors of the request's types."""
+    return (spec.storage.a, spec.storage.b) == (request.a.type, request.b.type)
+
+
 def label(spec: GemmSpec) -> str:
     """Name of a point: its numbers, and whether C is computed as its transpose."""
     assert isinstance(spec.mainloop, TensorCoreMainloop)
