@@ -144,6 +144,8 @@ def combination_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterato
         yield Reason("schedule", "mainloop.schedule", got, "arithmetic.split: mainloop and persistent_blocks: 0 for alternating")
     if mainloop.arithmetic.split == "mainloop" and mainloop.arithmetic.f32_by is None:
         yield Reason("split", "mainloop.arithmetic.split", "mainloop without f32_by", "kernel, or arithmetic.f32_by: bf16x6")
+    if cluster.m > 1 and cluster.n > 1 and spec.scales.given:
+        yield Reason("cluster", "mainloop.cluster", f"{cluster.m} x {cluster.n}", "1 along m or along n with block scales")
     if cluster.m * cluster.n > PORTABLE_CLUSTER:
         yield Reason("cluster", "mainloop.cluster", f"{cluster.m} x {cluster.n}", f"at most {PORTABLE_CLUSTER} blocks")
     if decomposition.scheme not in ("data_parallel", "split_k_parallel", "split_k_cluster", "stream_k"):

@@ -243,6 +243,8 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
         sums = blocks_m * (tile_n + (product_sets * instruction_n if storage.type in BYTE_FLOATS else 0)) / 2
         # The compiler gives a thread no more registers than it is launched with, and an instruction wants its sums among them.
         legal = (sums + others <= limit) & (instruction_n / 2 + OTHER_REGISTERS <= allocated)
+        if storage.scales.given:
+            legal &= (cluster_m == 1) | (cluster_n == 1)
         for along_k, extent, blocks in ((storage.a_along_k, tile_m, cluster_n), (storage.b_along_k, tile_n, cluster_m)):
             unit = 8 if along_k else SPAN_BYTES // size
             legal &= extent % (unit * blocks) == 0
