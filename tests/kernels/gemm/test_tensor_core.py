@@ -98,7 +98,7 @@ def with_loop(spec: dict[str, Any] = SPEC, **changes: Any) -> dict[str, Any]:
         (with_loop(tile={**TILE, "k": 32}), "tile_k"),
         (with_loop(tile={**TILE, "n": 256, "m": 256}), "registers"),
         (with_loop(stages=16, tile={**TILE, "n": 128}), "shared_memory"),
-        (with_loop(cluster={"m": 2, "n": 2}), "cluster"),
+        (with_loop(cluster={"m": 4, "n": 4}), "cluster"),
         (with_loop(cluster={"m": 2}, persistent_blocks=3), "persistent_blocks"),
         (with_loop(cluster={"m": 8}), "tile"),
         (with_loop(instruction_n=16), "instruction_n"),
