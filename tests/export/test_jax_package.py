@@ -33,7 +33,7 @@ struct xla::ffi::CtxDecoding<HostDevice> {
 };
 namespace ffi = xla::ffi;
 """
-"""What XLA's processor backend does not pass."""
+"""Types that XLA's processor backend does not pass."""
 
 
 def test_a_package_builds_and_xla_calls_its_targets(tmp_path: Path) -> None:
