@@ -33,6 +33,9 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
         if map_.name in ring.used_maps:
             holds = _is_the_array(map_, sequence, contract, solver)
             ring.found.note("memory", ("map", map_.name), holds, f"{map_.name} is not {map_.array} as its launch describes it")
+        if map_.name in ring.written_maps:
+            array = next(each for each in sequence.arrays if each.name == map_.array)
+            ring.found.note("memory", ("written", map_.name), array.writes, f"{map_.array} is an input")
     known = Knowledge(module, function, contract, solver)
     loops = _ends(runner.steps, known)
     ring.found.note("progress", "loops", loops, "a loop was not proved to end")

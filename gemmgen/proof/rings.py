@@ -40,6 +40,10 @@ PRODUCT_ROWS = 64
 PRODUCT_K_BYTES = 32
 MOST_PROMISED = (1 << 20) - 1
 """Bytes that a phase of a barrier can wait for."""
+MOST_GROUPS = 16
+"""Groups of products, or of results that leave, between two waits."""
+MOST_USES = 64
+"""Uses of the ring by one role between two decisions that all roles take."""
 HALVES = ("f16", "bf16")
 
 
@@ -145,6 +149,7 @@ class Ring:
         self.barriers: tuple[tuple[int, int], ...] | None = None
         self.fills: dict[int, tuple[tuple[int, int], ...]] = {}
         self.used_maps: set[str] = set()
+        self.written_maps: set[str] = set()
         self.fillers: set[tuple[bool, ...]] = set()
         self.readers: set[tuple[bool, ...]] = set()
         self.arrivals: dict[tuple[bool, ...], tuple[bool, ...]] = {}
@@ -220,10 +225,16 @@ class Ring:
         reading = state.leaving or any(state.leaving_groups)
         note("races", ("copies at the end", role.threads), not reading, "the copy engine may read shared memory when the block has ended")
 
+    def idle(self, state: object) -> bool:
+        """True for threads that neither fill nor read the ring."""
+        return isinstance(state, State) and not state.fills and not state.reads
+
     def together(self, states: Sequence[object], complete: bool) -> Sequence[object]:
         """All roles have used the ring as often since the last time."""
         found = [state for state in states if isinstance(state, State)]
         ring = [state for state in found if state.fills or state.reads]
+        if any(state.uses > MOST_USES for state in found):
+            raise Unliftable(None, f"more than {MOST_USES} uses of the ring between two decisions that all roles take")
         if not complete:
             return states
         same = len({state.uses for state in ring}) <= 1
@@ -293,7 +304,7 @@ class Ring:
         self.readers.add(role.threads)
         right = self._learned(self.full, slot, address) and parity == turn
         self._ring(instruction, right, "not the wait for the next slot to be full")
-        self.found.note("progress", ("held", instruction.line), len(state.held) < slots, "all slots are held", instruction)
+        self._ring(instruction, len(state.held) < slots, "all slots are held")
         return replace(state, reads=True, held=(*state.held, (slot, False)), use=(state.use + 1) % (2 * slots), uses=state.uses + 1)
 
     def _ring(self, instruction: Instruction, holds: bool, reason: str) -> None:
@@ -349,6 +360,8 @@ class Ring:
         if "commit_group" in words:
             if not state.senders or not _contains(threads, state.senders):
                 return state
+            if len(state.leaving_groups) == MOST_GROUPS:
+                raise Unliftable(instruction, f"more than {MOST_GROUPS} groups of results leave before a wait")
             return replace(state, leaving=frozenset(), leaving_groups=(*state.leaving_groups, state.leaving))
         if "wait_group" in words:
             amount = operands[0].value if isinstance(operands[0], Integer) else -1
@@ -403,6 +416,7 @@ class Ring:
         """A box leaves shared memory: its bytes are written, visible to the copy engine, and stay until its thread has waited."""
         target, source = instruction.operands[:2]
         found = self._map(instruction, target, values)
+        self.written_maps.add(found.name)
         start = values.of(source)
         if "bulk_group" not in instruction.modifiers or not isinstance(start, int | tuple):
             raise Unliftable(instruction, "a copy whose place is not known")
@@ -430,6 +444,8 @@ class Ring:
         if words[0] == "fence":
             return replace(state, dirty=frozenset())
         if words[0] == "commit_group":
+            if len(state.groups) == MOST_GROUPS:
+                raise Unliftable(instruction, f"more than {MOST_GROUPS} groups of products before a wait")
             return replace(state, groups=(*state.groups, state.open), open=_Group())
         if words[0] == "wait_group":
             (amount,) = instruction.operands

@@ -56,6 +56,9 @@ class Monitor(Protocol):
     def finished(self, state: object, role: Role) -> None:
         """Notes that the threads of a role have ended."""
 
+    def idle(self, state: object) -> bool:
+        """True for a role that has no part in the protocol."""
+
     def together(self, states: Sequence[object], complete: bool) -> Sequence[object]:
         """The states of roles that decide together, after they have."""
 
@@ -221,7 +224,8 @@ class Runner:
     ) -> tuple[tuple[Role, ...], Facts, Step]:
         """The roles after a comparison that some of them wait for."""
         together = [place for place, role in enumerate(roles) if role.waiting == comparison]
-        complete = len(together) == sum(not role.ended for role in roles)
+        rest = [role for place, role in enumerate(roles) if place not in together]
+        complete = all(role.ended and self.monitor.idle(role.monitor) for role in rest)
         states = self.monitor.together([roles[place].monitor for place in together], complete)
         changed = list(roles)
         for place, state in zip(together, states, strict=True):

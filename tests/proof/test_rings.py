@@ -21,7 +21,7 @@ from gemmgen.toolchain.compilation import compile_plan
 
 NAME = "gemm/wgmma/bf16/64x32"
 STAGES = 3
-SECONDS = 60.0
+SECONDS = 20.0
 
 
 @cache
@@ -72,6 +72,7 @@ RELEASE = r"mbarrier\.arrive\.shared::cta\.b64 _, \[[^;]*;"
 EXPECT = r"mbarrier\.arrive\.expect_tx[^;]*;"
 LOAD = r"cp\.async\.bulk\.tensor\.2d\.shared::cluster[^;]*;"
 WAIT = r"mbarrier\.try_wait\.parity\.shared::cta\.b64 p, \[(%r\d+)\], (%r\d+);"
+NEXT_TILE = r"add\.s32\s+(%r\d+), \1, (%r\d+);(?=[^;]*setp\.lt)"
 RING_SIZE = r"setp\.eq\.s32 \s*%p\d+, %r\d+, (3);"
 MISTAKES: dict[str, tuple[Callable[[str], str], str]] = {
     "no slot is released within a tile": (without(RELEASE, 0), "progress"),
@@ -115,6 +116,8 @@ MISTAKES: dict[str, tuple[Callable[[str], str], str]] = {
         changed(r"setp\.lt\.s32( \s*%p\d+, %r\d+, %r\d+;[^;]*@%p\d+ bra)", lambda m: f"setp.le.s32{m[1]}", 0),
         "progress",
     ),
+    "readers skip tiles": (changed(NEXT_TILE, doubled, 0), "progress"),
+    "the filler skips tiles": (changed(NEXT_TILE, doubled, 1), "progress"),
     "the filler waits for no slot": (changed(WAIT, lambda m: "setp.eq.s32 p, 0, 0;", 1), "races"),
     "readers wait for no slot": (changed(WAIT, lambda m: "setp.eq.s32 p, 0, 0;", 0), "races"),
     "a wait that gives up": (changed(r"(selp\.s32 %r\d+), 1, 0, p;", lambda m: f"{m[1]}, 1, 1, p;"), "races"),
