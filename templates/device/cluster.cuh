@@ -35,3 +35,12 @@ __device__ __forceinline__ void store_remote_integers(unsigned target, int a, in
     asm volatile(
         "st.shared::cluster.v4.s32 [%0], {%1, %2, %3, %4};" :: "r"(target), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
+
+// Adds two floats in the shared memory of a block of the cluster.
+__device__ __forceinline__ void add_remote(float (&sum)[2], unsigned source)
+{
+    float first, second;
+    asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(first), "=f"(second) : "r"(source) : "memory");
+    sum[0] += first;
+    sum[1] += second;
+}

@@ -9,10 +9,11 @@ from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.epilogue.operations import SECOND
 from gemmgen.kernels.gemm import scaling
 from gemmgen.kernels.gemm.grouping import Grouping
-from gemmgen.kernels.gemm.spec import GemmSpec, SplitKCluster, SplitKLast, StreamK
+from gemmgen.kernels.gemm.spec import Arithmetic, GemmSpec, SplitKCluster, SplitKLast, StreamK
 from gemmgen.kernels.matrix import Matrix
 
 WIDEST_ACCESS_BYTES = 16
+CONSTANT_STRATEGIES = ("tensor_core", "narrow_weights")
 DUAL_STRATEGIES = ("naive", "mma_sync", "tensor_core")
 """Strategies that multiply A by two matrices at once."""
 FMA_TYPES = ("f32", "f16", "bf16")
@@ -55,8 +56,8 @@ def constant_reasons(spec: GemmSpec) -> Iterator[Reason]:
     given = f"[{', '.join(spec.constant)}]"
     if not spec.early_launch:
         yield Reason("constant", "early_launch", "false", f"true with constant: {given}: else the launch starts after all earlier work")
-    if spec.mainloop.strategy != "tensor_core" or spec.mainloop.arithmetic.f32_by is not None:
-        yield Reason("constant", "constant", given, "[] but for strategy tensor_core without arithmetic.f32_by")
+    if spec.mainloop.strategy not in CONSTANT_STRATEGIES or getattr(spec.mainloop, "arithmetic", Arithmetic()).f32_by is not None:
+        yield Reason("constant", "constant", given, "[] but for strategy tensor_core without arithmetic.f32_by, or narrow_weights")
 
 
 def multiply_add_reasons(spec: GemmSpec) -> Iterator[Reason]:

@@ -284,6 +284,13 @@ class NarrowWeightsMainloop(SpecModel):
     scale (code - zero), with codes of 0 to 2^bits - 1."""
 
     strategy: Literal["narrow_weights"]
+    method: Annotated[Literal["tiles", "streams", "warpgroups"], LATER] = "tiles"
+    """``tiles``: all warps copy tiles of A and of packed weights to shared memory. ``streams``, for up to 16 rows: a warp copies the weights
+    of 32 columns by itself and waits for no other, while rows of A come in chunks of ``tile.threadblock.k``; blocks of a cluster may divide
+    k. ``warpgroups``: one warp keeps stages full by the copy engine, one or two groups of four warps make fragments of weights and multiply
+    them by rows of A in shared memory (``wgmma`` of sm_90a with its left factor in registers)."""
+    k_warps: Annotated[int, Field(ge=1, le=8, strict=True), LATER] = 1
+    """Warps of a block that take the steps along k of 32 columns in turn, with streams."""
     tile: MmaTile
     stages: Annotated[int, Field(ge=2, le=8, strict=True)] = 4
     """Tiles of A and of packed weights in shared memory at a time."""

@@ -223,8 +223,72 @@ def plan_staging(tile_n: int, blocks: int, element_bytes: int, buffers: int) -> 
     return Staging(widths[-1], count, matrices=element_bytes == 2)
 
 
+class WarpgroupInstruction:
+    """A matrix instruction of warpgroups as inline assembly."""
+
+    type_a: str
+    type_b: str
+    instruction_n: int
+    a_in_registers: bool
+
+    @property
+    def accumulator(self) -> str:
+        return "int" if self.type_a in ("s8", "u8") else "float"
+
+    @property
+    def instruction_k(self) -> int:
+        """Values of k that one instruction multiplies."""
+        raise NotImplementedError
+
+    @property
+    def transposed(self) -> tuple[bool, ...]:
+        """For each factor of 16 bits in shared memory: True if its rows run along m or n."""
+        raise NotImplementedError
+
+    @property
+    def instruction_name(self) -> str:
+        return f"wgmma_m64n{self.instruction_n}k{self.instruction_k}"
+
+    @property
+    def instruction(self) -> str:
+        a, b = ("tf32" if name == "f32" else name for name in (self.type_a, self.type_b))
+        result = "s32" if self.accumulator == "int" else "f32"
+        return f"wgmma.mma_async.sync.aligned.m64n{self.instruction_n}k{self.instruction_k}.{result}.{a}.{b}"
+
+    @property
+    def instruction_modifiers(self) -> str:
+        """Modifiers of the operands: signs, and which operands are transposed."""
+        if self.accumulator == "int":
+            return ""
+        transposed = "".join(f", {int(flag)}" for flag in self.transposed)
+        return f", 1, 1{transposed}"
+
+    @property
+    def accumulator_registers(self) -> int:
+        """Registers of a thread for the result of one instruction."""
+        return self.instruction_n // 2
+
+    @property
+    def numbered_accumulators(self) -> tuple[str, ...]:
+        """The accumulators as operands of inline assembly, 16 to a line."""
+        names = [f"%{index}" for index in range(self.accumulator_registers)]
+        return tuple(", ".join(names[first : first + 16]) for first in range(0, len(names), 16))
+
+    def bound_accumulators(self, bound: str) -> str:
+        """Constraints of inline assembly that bind the accumulators ``d``."""
+        return ", ".join(f'"{bound}"(d[{index}])' for index in range(self.accumulator_registers))
+
+    @property
+    def operand_numbers(self) -> tuple[str, int, int]:
+        """The operands of inline assembly behind the accumulators: A, the number of B and that of the flag for adding."""
+        first = self.accumulator_registers
+        if self.a_in_registers:
+            return "{" + ", ".join(f"%{first + register}" for register in range(4)) + "}", first + 4, first + 5
+        return f"%{first}", first + 1, first + 2
+
+
 @dataclass(frozen=True)
-class WarpgroupLoop:
+class WarpgroupLoop(WarpgroupInstruction):
     """Numbers of a mainloop with a producer and up to three groups of consumers."""
 
     a: WarpgroupOperand
@@ -321,10 +385,6 @@ class WarpgroupLoop:
         return self.cluster_m * self.cluster_n
 
     @property
-    def accumulator(self) -> str:
-        return "int" if self.type_a in ("s8", "u8") else "float"
-
-    @property
     def unit(self) -> str:
         """Peak of a device that the products run at."""
         kinds = {"f16": "f16", "bf16": "f16", "tf32": "tf32", "e4m3": "fp8", "e5m2": "fp8", "s8": "int8", "u8": "int8"}
@@ -350,23 +410,9 @@ class WarpgroupLoop:
         return INSTRUCTION_BYTES // self.b.element_bytes
 
     @property
-    def instruction_name(self) -> str:
-        return f"wgmma_m64n{self.instruction_n}k{self.instruction_k}"
-
-    @property
-    def instruction(self) -> str:
-        a, b = ("tf32" if name == "f32" else name for name in (self.type_a, self.type_b))
-        result = "s32" if self.accumulator == "int" else "f32"
-        return f"wgmma.mma_async.sync.aligned.m64n{self.instruction_n}k{self.instruction_k}.{result}.{a}.{b}"
-
-    @property
-    def instruction_modifiers(self) -> str:
-        """Modifiers of the operands: signs, and which operands are transposed."""
-        if self.accumulator == "int":
-            return ""
-        majors = (self.b,) if self.a_in_registers else (self.a, self.b)
-        transposed = "".join(f", {int(not operand.k_major)}" for operand in majors) if self.b.element_bytes == 2 else ""
-        return f", 1, 1{transposed}"
+    def transposed(self) -> tuple[bool, ...]:
+        factors = (self.b,) if self.a_in_registers else (self.a, self.b)
+        return tuple(not factor.k_major for factor in factors) if self.b.element_bytes == 2 else ()
 
     @property
     def mainloop(self) -> str:
@@ -436,29 +482,6 @@ class WarpgroupLoop:
     def tile_bytes_b(self) -> int:
         """Shared memory of the rows of B that one group multiplies, where each has its own."""
         return self.tile_n * self.b.row_bytes
-
-    @property
-    def accumulator_registers(self) -> int:
-        """Registers of a thread for the result of one instruction."""
-        return self.instruction_n // 2
-
-    @property
-    def numbered_accumulators(self) -> tuple[str, ...]:
-        """The accumulators as operands of inline assembly, 16 to a line."""
-        names = [f"%{index}" for index in range(self.accumulator_registers)]
-        return tuple(", ".join(names[first : first + 16]) for first in range(0, len(names), 16))
-
-    def bound_accumulators(self, bound: str) -> str:
-        """Constraints of inline assembly that bind the accumulators ``d``."""
-        return ", ".join(f'"{bound}"(d[{index}])' for index in range(self.accumulator_registers))
-
-    @property
-    def operand_numbers(self) -> tuple[str, int, int]:
-        """The operands of inline assembly behind the accumulators: A, the number of B and that of the flag for adding."""
-        first = self.accumulator_registers
-        if self.a_in_registers:
-            return "{" + ", ".join(f"%{first + register}" for register in range(4)) + "}", first + 4, first + 5
-        return f"%{first}", first + 1, first + 2
 
     @property
     def tickets(self) -> int:

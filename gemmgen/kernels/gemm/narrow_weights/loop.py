@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from gemmgen.core.errors import Reason
+from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.mma_sync.loop import WarpLoop, WarpOperand
 from gemmgen.kernels.gemm.packed_weights import PANEL, UNIT_BYTES, unit_depth
 from gemmgen.kernels.gemm.plan import Outline
 from gemmgen.kernels.gemm.spec import GemmSpec, NarrowWeightsMainloop, SplitKParallel
+from gemmgen.kernels.gemm.tensor_cores.plan import TensorLoop
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 BLOCK_ROWS = 16
@@ -19,14 +22,35 @@ LEAST_COPIED = 2
 """Elements of A of the narrowest asynchronous copy."""
 
 
+class WeightLoop(TensorLoop, Protocol):
+    """Numbers of any mainloop of narrow weights."""
+
+    @property
+    def bits(self) -> int:
+        """Bits of a weight."""
+
+    @property
+    def group(self) -> int:
+        """Values of k that share a scale; 0: all."""
+
+    @property
+    def zeros(self) -> bool:
+        """True if each group of a column has a zero point."""
+
+    @property
+    def numbers_alignment(self) -> int:
+        """Elements that rows of scales and zero points are aligned to."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class NarrowLoop(WarpLoop):
-    """Numbers of a mainloop that makes B's fragments of packed weights."""
+class Codes:
+    """Codes of weights, their groups along k, and the way in which they become numbers of the activations' type."""
 
     bits: int
     group: int
     """Values of k that share a scale; 0: all."""
     zeros: bool
+    type_a: str
 
     @property
     def code_of_zero(self) -> int:
@@ -43,9 +67,41 @@ class NarrowLoop(WarpLoop):
         return 16
 
     @property
+    def numbers_alignment(self) -> int:
+        """Elements that rows of scales and zero points are aligned to."""
+        return 1
+
+    @property
     def promote_steps(self) -> int:
-        """A tile holds whole groups; sums of all of k stay where there is one scale for a column."""
+        """A step holds whole groups; sums of all of k stay where there is one scale for a column."""
         return 1 if self.group else 0
+
+    @property
+    def _by_floats(self) -> bool:
+        """True if codes become bfloat16 by way of float32."""
+        return self.bits == 8 and self.type_a == "bf16"
+
+    @property
+    def offset_type(self) -> str:
+        """The C type of the offset that is subtracted: the zero point, and the number that code 0 becomes at first."""
+        return "float" if self._by_floats else "unsigned"
+
+    @property
+    def no_zero(self) -> str:
+        """The offset where there are no zero points."""
+        return self._offset(f"{self.code_of_zero}.0f")
+
+    def offset_of(self, zero: str) -> str:
+        """The offset for a zero point as it lies in memory."""
+        return self._offset(f"{self.type_a}_to_float({zero})")
+
+    def _offset(self, zero: str) -> str:
+        return f"8388608.0f + {zero}" if self._by_floats else f"zero_offset_{self.type_a}({zero})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NarrowLoop(Codes, WarpLoop):
+    """Numbers of a mainloop that makes B's fragments of packed weights."""
 
     @property
     def depth(self) -> int:
@@ -74,9 +130,7 @@ class NarrowLoop(WarpLoop):
 def narrow_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> NarrowLoop | None:
     """The loop, or None with what is wrong added to the outline's reasons."""
     spec, architecture, tile = outline.spec, outline.architecture, mainloop.tile
-    found = list(_reasons(spec, mainloop))
-    if not architecture.supports("cp_async"):
-        found.append(Reason("cp_async", "mainloop.strategy", f"narrow_weights on {architecture.name}", "sm_80 or newer"))
+    found = [*common_reasons(spec, architecture, mainloop), *_reasons(spec, mainloop)]
     outline.reasons += found
     if found:
         return None
@@ -125,9 +179,11 @@ def narrow_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> NarrowLoop
     return loop
 
 
-def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason]:
-    """Types, tiles and fields that narrow weights do not have."""
-    storage, block, warp = spec.storage, mainloop.tile.threadblock, mainloop.tile.warp
+def common_reasons(spec: GemmSpec, architecture: Architecture, mainloop: NarrowWeightsMainloop) -> Iterator[Reason]:
+    """Types and fields that narrow weights do not have."""
+    storage = spec.storage
+    if not architecture.supports("cp_async"):
+        yield Reason("cp_async", "mainloop.strategy", f"narrow_weights on {architecture.name}", "sm_80 or newer")
     if storage.a not in ("f16", "bf16"):
         yield Reason("storage", "storage.a", storage.a, "f16 or bf16 beside narrow weights")
     if storage.b != "u8":
@@ -142,19 +198,28 @@ def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason
         yield Reason("batch", "batch", spec.batch, "none for narrow weights")
     if spec.amax != "none" or spec.store != "direct":
         yield Reason("store", "store", f"{spec.store}, amax {spec.amax}", "store: direct and amax: none for narrow weights")
+    if mainloop.group != "column" and spec.multiple_of.k % mainloop.group:
+        need, hint = f"a multiple of {mainloop.group}: groups divide k", f"multiple_of: {{k: {mainloop.group}}}"
+        yield Reason("multiple_of", "multiple_of.k", str(spec.multiple_of.k), need, hint)
+
+
+def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason]:
+    """Tiles and fields that the method of tiles does not have."""
+    block, warp = mainloop.tile.threadblock, mainloop.tile.warp
+    if mainloop.k_warps > 1:
+        yield Reason("k_warps", "mainloop.k_warps", str(mainloop.k_warps), "1 but for method: streams")
     if spec.decomposition.scheme != "data_parallel" and not isinstance(spec.decomposition, SplitKParallel):
         yield Reason("decomposition", "decomposition.scheme", spec.decomposition.scheme, "data_parallel or split_k_parallel")
     if block.m % warp.m or block.n % warp.n or warp.m % BLOCK_ROWS or warp.n % PANEL:
         got = f"{warp.m} x {warp.n} of {block.m} x {block.n}"
         need = f"a warp tile of multiples of {BLOCK_ROWS} x {PANEL}, the columns of a panel, that divides the threadblock's"
         yield Reason("warp_tile", "mainloop.tile.warp", got, need)
+    if spec.constant:
+        yield Reason("constant", "constant", ", ".join(spec.constant), "[] but for method: streams")
     depth = 64 if mainloop.group == "column" else max(64, mainloop.group)
     if block.k % depth or block.k > 256:
         need = f"a multiple of {depth} up to 256: whole groups, and rows of 128 bytes of A"
         yield Reason("tile_k", "mainloop.tile.threadblock.k", str(block.k), need)
-    if mainloop.group != "column" and spec.multiple_of.k % mainloop.group:
-        need, hint = f"a multiple of {mainloop.group}: groups divide k", f"multiple_of: {{k: {mainloop.group}}}"
-        yield Reason("multiple_of", "multiple_of.k", str(spec.multiple_of.k), need, hint)
 
 
 def narrow_regions(loop: NarrowLoop) -> tuple[SharedRegion, ...]:

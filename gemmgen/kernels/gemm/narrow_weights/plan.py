@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gemmgen.hardware.target import Architecture
+from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.gemm.mma_sync.warp_plan import WarpPlan
-from gemmgen.kernels.gemm.narrow_weights.loop import NarrowLoop, narrow_loop, narrow_regions
+from gemmgen.kernels.gemm.narrow_weights.loop import NarrowLoop, WeightLoop, common_reasons, narrow_loop, narrow_regions
 from gemmgen.kernels.gemm.narrow_weights.sequence import group_matrices, narrow_sequence
+from gemmgen.kernels.gemm.narrow_weights.streams import StreamLoop, stream_loop, stream_regions
+from gemmgen.kernels.gemm.narrow_weights.warpgroups import RegisterLoop, register_loop, register_regions
 from gemmgen.kernels.gemm.packed_weights import unpack
 from gemmgen.kernels.gemm.plan import Outline
 from gemmgen.kernels.gemm.reasons import division_reasons, invariance_reasons
 from gemmgen.kernels.gemm.spec import GemmSpec, NarrowWeightsMainloop
 from gemmgen.kernels.gemm.tensor_cores.blocks import Blocks, product_of_blocks
 from gemmgen.kernels.gemm.tensor_cores.grid import Grid
+from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan
+from gemmgen.kernels.launch import TensorMapArgument
 from gemmgen.kernels.matrix import Matrix
 
 if TYPE_CHECKING:
@@ -25,14 +30,14 @@ TYPICAL_ROWS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class NarrowPlan(WarpPlan):
-    """A GEMM whose warps make fragments of B of packed weights."""
+class WeightPlan(TensorPlan):
+    """A GEMM with narrow weights."""
 
-    loop: NarrowLoop
+    loop: WeightLoop
 
     @property
     def typical(self) -> dict[str, int]:
-        return {"m": TYPICAL_ROWS, "n": 4096, "k": 4096}
+        return {"m": min(TYPICAL_ROWS, self.tile_m), "n": 4096, "k": 4096}
 
     @property
     def weight_bits(self) -> int:
@@ -56,35 +61,135 @@ class NarrowPlan(WarpPlan):
         group = self.loop.group or max(k, 1)
         weights = codes - (np.repeat(zeros, group, axis=0)[:k] if self.loop.zeros else zeros)
         blocks = Blocks(group, None, arrays["scales"].T)
-        return product_of_blocks(self.loop, a, weights, blocks, 1 if exact else slices, 0, exact)
+        return product_of_blocks(self.loop, a, weights, blocks, 1 if exact else max(slices, self.parts_of_k), 0, exact)
+
+    @property
+    def parts_of_k(self) -> int:
+        """Sums of parts of k that make up one of C within a launch."""
+        return self.grid.cluster_k
 
 
-def plan(spec: GemmSpec, mainloop: NarrowWeightsMainloop, architecture: Architecture) -> NarrowPlan:
+@dataclass(frozen=True, kw_only=True)
+class PairPlan(WeightPlan):
+    """A GEMM with narrow weights whose threads store pairs of results from shared memory."""
+
+    loop: StreamLoop | RegisterLoop
+
+    @property
+    def fragment_store(self) -> str:
+        return "pairs"
+
+    @property
+    def registers_per_thread(self) -> int:
+        return min(255, self.loop.estimated_registers, 65536 // (self.threads * self.loop.min_blocks_per_sm) // 8 * 8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NarrowPlan(WeightPlan, WarpPlan):
+    """A GEMM whose warps make fragments of B of packed weights."""
+
+    loop: NarrowLoop
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamPlan(PairPlan):
+    """A GEMM of few rows whose warps stream packed weights."""
+
+    loop: StreamLoop
+
+    @property
+    def step_k(self) -> int:
+        return self.loop.step_k
+
+    @property
+    def parts_of_k(self) -> int:
+        return self.loop.cluster_k * self.loop.k_warps
+
+    def additions(self, k: int) -> tuple[str, int]:
+        words, promoted = super().additions(k)
+        return f"{words}, steps of {self.loop.k_warps} warps in turn" if self.loop.k_warps > 1 else words, promoted
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegisterPlan(PairPlan):
+    """A GEMM whose warpgroups multiply weights from registers."""
+
+    loop: RegisterLoop
+
+
+def plan(spec: GemmSpec, mainloop: NarrowWeightsMainloop, architecture: Architecture) -> WeightPlan:
     """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
     outline = Outline(spec, architecture, [*division_reasons(spec), *invariance_reasons(spec)])
+    return {"tiles": _tiles, "streams": _streams, "warpgroups": _warpgroups}[mainloop.method](outline, mainloop)
+
+
+def _tiles(outline: Outline, mainloop: NarrowWeightsMainloop) -> NarrowPlan:
     loop = narrow_loop(outline, mainloop) if outline.readable else None
     epilogue = outline.epilogue()
     assert loop is not None
-    name = outline.name("gemm_narrow", name_parts(mainloop))
-    grid, regions = Grid(loop.tile_m, loop.tile_n, loop.tile_k), narrow_regions(loop)
+    grid = Grid(loop.tile_m, loop.tile_n, loop.tile_k)
     return NarrowPlan(
-        name=name,
-        spec_digest=outline.digest,
-        architecture=architecture,
-        sequence=narrow_sequence(name, spec, outline.matrices, loop, grid, epilogue),
+        **_common(outline, mainloop, loop, grid, epilogue),
         template="gemm/narrow_weights.cu.j2",
-        shared_memory=regions,
-        dynamic_shared_bytes=loop.shared_bytes,
-        spec=spec,
-        matrices=outline.matrices,
-        threads=loop.threads,
-        tile_m=loop.tile_m,
-        tile_n=loop.tile_n,
-        vector_c=min(2, spec.alignment.c),
-        epilogue=epilogue,
+        shared_memory=narrow_regions(loop),
         loop=loop,
-        grid=grid,
     )
+
+
+def _streams(outline: Outline, mainloop: NarrowWeightsMainloop) -> StreamPlan:
+    outline.reasons += common_reasons(outline.spec, outline.architecture, mainloop)
+    loop = stream_loop(outline, mainloop) if outline.readable else None
+    epilogue = outline.epilogue()
+    assert loop is not None
+    grid = Grid(loop.tile_m, loop.tile_n, loop.step_k, cluster_k=loop.cluster_k)
+    return StreamPlan(
+        **_common(outline, mainloop, loop, grid, epilogue),
+        template="gemm/weight_streams.cu.j2",
+        shared_memory=stream_regions(loop),
+        loop=loop,
+    )
+
+
+def _warpgroups(outline: Outline, mainloop: NarrowWeightsMainloop) -> RegisterPlan:
+    outline.reasons += common_reasons(outline.spec, outline.architecture, mainloop)
+    loop = register_loop(outline, mainloop) if outline.readable else None
+    epilogue = outline.epilogue()
+    assert loop is not None
+    grid = Grid(loop.tile_m, loop.tile_n, loop.tile_k, cluster_k=loop.cluster_k)
+    return RegisterPlan(
+        **_common(outline, mainloop, loop, grid, epilogue, loop.maps(outline.matrices[0])),
+        template="gemm/weight_warpgroups.cu.j2",
+        shared_memory=register_regions(loop),
+        loop=loop,
+    )
+
+
+def _common(
+    outline: Outline,
+    mainloop: NarrowWeightsMainloop,
+    loop: WeightLoop,
+    grid: Grid,
+    epilogue: tuple[Step, ...],
+    maps: tuple[TensorMapArgument, ...] = (),
+) -> dict[str, Any]:
+    """Fields of every plan; ``maps``: of A and B, where the copy engine brings them."""
+    spec = outline.spec
+    name = outline.name("gemm_narrow", name_parts(mainloop))
+    return {
+        "name": name,
+        "spec_digest": outline.digest,
+        "architecture": outline.architecture,
+        "sequence": narrow_sequence(name, spec, outline.matrices, loop, grid, epilogue, maps),
+        "dynamic_shared_bytes": loop.shared_bytes,
+        "spec": spec,
+        "matrices": outline.matrices,
+        "threads": loop.threads,
+        "tile_m": grid.tile_m,
+        "tile_n": grid.tile_n,
+        "vector_c": min(2, spec.alignment.c),
+        "epilogue": epilogue,
+        "grid": grid,
+    }
 
 
 def name_parts(mainloop: NarrowWeightsMainloop) -> list[str]:
@@ -92,4 +197,6 @@ def name_parts(mainloop: NarrowWeightsMainloop) -> list[str]:
     block, warp = mainloop.tile.threadblock, mainloop.tile.warp
     group = "col" if mainloop.group == "column" else f"g{mainloop.group}"
     weights = f"w{mainloop.bits}{group}{'z' if mainloop.zeros else ''}"
-    return [f"{block.m}x{block.n}x{block.k}", f"w{warp.m}x{warp.n}", f"s{mainloop.stages}", weights]
+    warps = f"x{mainloop.k_warps}" if mainloop.k_warps > 1 else ""
+    method = [] if mainloop.method == "tiles" else [mainloop.method]
+    return [*method, f"{block.m}x{block.n}x{block.k}", f"w{warp.m}x{warp.n}{warps}", f"s{mainloop.stages}", weights]

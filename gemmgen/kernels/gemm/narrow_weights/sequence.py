@@ -5,7 +5,7 @@ from __future__ import annotations
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
-from gemmgen.kernels.gemm.narrow_weights.loop import NarrowLoop
+from gemmgen.kernels.gemm.narrow_weights.loop import WeightLoop
 from gemmgen.kernels.gemm.sequence import (
     MAXIMUM_EXTENT,
     gemm_problem,
@@ -19,21 +19,28 @@ from gemmgen.kernels.gemm.sequence import (
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel
 from gemmgen.kernels.gemm.tensor_cores.grid import LARGEST_INT, Grid
 from gemmgen.kernels.gemm.tensor_cores.sequence import FARTHEST_TILE
-from gemmgen.kernels.launch import Argument, KernelLaunch, LaunchSequence
+from gemmgen.kernels.launch import Argument, KernelLaunch, LaunchSequence, TensorMapArgument
 from gemmgen.kernels.matrix import Matrix
 
 
-def group_matrices(spec: GemmSpec, loop: NarrowLoop) -> tuple[Matrix, ...]:
+def group_matrices(spec: GemmSpec, loop: WeightLoop) -> tuple[Matrix, ...]:
     """Scales of B, one for each column of a group of k, and zero points, where they are no constant: integers in the activations' type."""
     groups = f"ceil_div(k, {loop.group})" if loop.group else "1"
     names = ("scales", "zeros") if loop.zeros else ("scales",)
-    return tuple(Matrix(name, groups, "n", f"ld_{name}", True, 1, spec.storage.a) for name in names)
+    return tuple(Matrix(name, groups, "n", f"ld_{name}", True, loop.numbers_alignment, spec.storage.a) for name in names)
 
 
 def narrow_sequence(
-    name: str, spec: GemmSpec, matrices: tuple[Matrix, Matrix, Matrix], loop: NarrowLoop, grid: Grid, epilogue: tuple[Step, ...]
+    name: str,
+    spec: GemmSpec,
+    matrices: tuple[Matrix, Matrix, Matrix],
+    loop: WeightLoop,
+    grid: Grid,
+    epilogue: tuple[Step, ...],
+    maps: tuple[TensorMapArgument, ...] = (),
 ) -> LaunchSequence:
-    """Dimensions, arguments, constraints, workspace and launches of the instance ``name``."""
+    """Dimensions, arguments, constraints, workspace and launches of the instance ``name``; ``maps``: of A and B, which the kernel is passed
+    in their place."""
     problem = gemm_problem(spec, matrices, epilogue, MAXIMUM_EXTENT - FARTHEST_TILE, LARGEST_INT)
     partial = isinstance(spec.decomposition, SplitKParallel)
     own, slices = slices_of(spec)
@@ -43,7 +50,9 @@ def narrow_sequence(
         weights += [matrix.argument("input"), *matrix.scalars]
     factors: list[Argument] = [*problem.extents, *own, *problem.alphas, problem.a, *matrices[0].scalars, problem.b, *weights]
     result: list[Argument] = [*problem.betas, problem.c, *matrices[2].scalars, *problem.epilogue]
-    main, arguments = [*factors, *result], [*factors, *result]
+    main, arguments = [*factors, *result], [*factors, *result, *maps]
+    if maps:
+        main = [*problem.extents, *problem.alphas, *maps, *weights, *result]
     launches: tuple[KernelLaunch, ...] = ()
     workspace_bytes = Formula("0")
     if partial:
@@ -52,7 +61,7 @@ def narrow_sequence(
         workspace = workspace_argument("f32", workspace_bytes, FLOAT_BYTES, meaning)
         main, arguments = [*factors, workspace], [*arguments, workspace]
         launches = (reduction_launch(name, spec, problem, matrices, workspace),)
-    launch = main_launch(name, spec, grid.blocks(spec), loop.threads, main, loop.shared_bytes)
+    launch = main_launch(name, spec, grid.blocks(spec), loop.threads, main, loop.shared_bytes, grid.cluster_blocks)
     dimensions = [*problem.dimensions, *(dimension for matrix in more for dimension in matrix.dimensions)]
     return LaunchSequence(
         name=name,

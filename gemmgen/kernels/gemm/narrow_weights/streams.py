@@ -1,0 +1,196 @@
+"""The mainloop of narrow weights whose warps stream panels of weights, in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gemmgen.core.errors import Reason
+from gemmgen.hardware.target import WARP_THREADS
+from gemmgen.kernels.family import SharedRegion
+from gemmgen.kernels.gemm.narrow_weights.loop import Codes
+from gemmgen.kernels.gemm.packed_weights import PANEL, UNIT_BYTES
+from gemmgen.kernels.gemm.plan import Outline
+from gemmgen.kernels.gemm.spec import DataParallel, GemmSpec, NarrowWeightsMainloop, SplitKCluster
+from gemmgen.kernels.tiles.resources import ResidentBlocks
+
+STEP_K = 128
+"""Values of k of a step of a warp: whole groups of any size."""
+ROWS = (8, 16)
+"""Rows of C that a block may compute."""
+NUMBER_BYTES = 2
+"""Bytes of a scale or a zero point."""
+OTHER_REGISTERS = 64
+"""Registers of a thread beside sums and words; an estimate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamLoop(Codes):
+    """Numbers of a mainloop whose warps copy and multiply a panel of weights each; rows of A are in shared memory for all of them."""
+
+    tile_m: int
+    panels: int
+    k_warps: int
+    """Warps that share a panel's steps along k."""
+    cluster_k: int
+    chunk_steps: int
+    """Steps of all warps whose part of A is in shared memory at a time."""
+    stages: int
+    vector: int
+    """Elements of A of one copy."""
+    min_blocks_per_sm: int
+
+    @property
+    def panel(self) -> int:
+        return PANEL
+
+    @property
+    def tile_n(self) -> int:
+        return PANEL * self.panels
+
+    @property
+    def tile_k(self) -> int:
+        return STEP_K
+
+    @property
+    def step_k(self) -> int:
+        """Values of k of a step of all warps."""
+        return STEP_K * self.k_warps
+
+    @property
+    def warps(self) -> int:
+        return self.panels * self.k_warps
+
+    @property
+    def threads(self) -> int:
+        return WARP_THREADS * self.warps
+
+    @property
+    def type_b(self) -> str:
+        return self.type_a
+
+    @property
+    def accumulator(self) -> str:
+        return "float"
+
+    @property
+    def instruction(self) -> str:
+        return f"mma.sync.aligned.m16n8k16.row.col.f32.{self.type_a}.{self.type_a}.f32"
+
+    @property
+    def numbers_alignment(self) -> int:
+        return 2
+
+    @property
+    def unit(self) -> str:
+        return "f16_mma"
+
+    @property
+    def vector_bytes(self) -> int:
+        """Bytes of A of one copy."""
+        return self.vector * 2
+
+    @property
+    def stage_bytes(self) -> int:
+        """Weights of a step of a warp, with the scales and zero points of its groups."""
+        numbers = PANEL * NUMBER_BYTES * (2 if self.zeros else 1)
+        return STEP_K // self.unit_k * UNIT_BYTES + (STEP_K // self.group * numbers if self.group else 0)
+
+    @property
+    def ring_bytes(self) -> int:
+        """Shared memory of a warp."""
+        return self.stages * self.stage_bytes
+
+    @property
+    def chunk_bytes(self) -> int:
+        """A chunk of A; rows are padded by 16 bytes against bank conflicts."""
+        return self.tile_m * (self.chunk_steps * self.step_k * 2 + 16)
+
+    @property
+    def sums_pitch(self) -> int:
+        """Floats from one row of a warp's sums to the next: no bank conflicts."""
+        return PANEL + 4
+
+    @property
+    def sums_bytes(self) -> int:
+        """Sums of a warp, which are where its ring was."""
+        return self.tile_m * self.sums_pitch * 4
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.warps * self.ring_bytes + 2 * self.chunk_bytes
+
+    @property
+    def estimated_registers(self) -> int:
+        """Registers of a thread, an estimate."""
+        sums = self.tile_m * PANEL // WARP_THREADS
+        return sums * (2 if self.group else 1) + 4 * STEP_K // self.unit_k + OTHER_REGISTERS
+
+
+def stream_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> StreamLoop | None:
+    """The loop, or None with what is wrong added to the outline's reasons."""
+    spec, architecture, block = outline.spec, outline.architecture, mainloop.tile.threadblock
+    cluster = spec.decomposition.slices if isinstance(spec.decomposition, SplitKCluster) else 1
+    found = list(_reasons(spec, mainloop))
+    if cluster > 1 and not architecture.supports("clusters"):
+        found.append(Reason("clusters", "decomposition.scheme", f"split_k_cluster on {architecture.name}", "sm_90 or newer"))
+    outline.reasons += found
+    if found:
+        return None
+    loop = StreamLoop(
+        bits=mainloop.bits,
+        group=0 if mainloop.group == "column" else mainloop.group,
+        zeros=mainloop.zeros,
+        type_a=spec.storage.a,
+        tile_m=block.m,
+        panels=block.n // PANEL,
+        k_warps=mainloop.k_warps,
+        cluster_k=cluster,
+        chunk_steps=block.k // (STEP_K * mainloop.k_warps),
+        stages=mainloop.stages,
+        vector=min(8, spec.alignment.a),
+        min_blocks_per_sm=mainloop.min_blocks_per_sm,
+    )
+    resident = ResidentBlocks(architecture, loop.min_blocks_per_sm, loop.threads)
+    outline.reasons += resident.too_much_per_block(loop.shared_bytes)
+    if loop.ring_bytes < loop.sums_bytes:
+        need = f"stages whose {loop.sums_bytes} bytes or more a warp can hold its sums in"
+        outline.reasons.append(Reason("stages", "mainloop.stages", f"{loop.stages}, {loop.ring_bytes} bytes", need))
+    return loop
+
+
+def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason]:
+    """Tiles and divisions of k that streams do not have."""
+    block, warp, warps = mainloop.tile.threadblock, mainloop.tile.warp, mainloop.k_warps
+    if block.m not in ROWS or warp.m != block.m or warp.n != PANEL or block.n % PANEL:
+        got = f"{warp.m} x {warp.n} of {block.m} x {block.n}"
+        yield Reason("warp_tile", "mainloop.tile.warp", got, f"8 or 16 rows, those of the threadblock, and {PANEL} columns for streams")
+    elif block.n // PANEL * warps > WARP_THREADS:
+        yield Reason("threads", "mainloop.tile.threadblock.n", f"{block.n // PANEL} panels of {warps} warps", "at most 32 warps")
+    if block.k % (STEP_K * warps) or block.k < STEP_K * warps * (mainloop.stages - 1):
+        need = f"a multiple of {STEP_K * warps}, k of a step of all warps, and no fewer steps than stages less one"
+        yield Reason("tile_k", "mainloop.tile.threadblock.k", str(block.k), need)
+    if not isinstance(spec.decomposition, DataParallel | SplitKCluster):
+        need = "data_parallel or split_k_cluster for streams"
+        yield Reason("decomposition", "decomposition.scheme", spec.decomposition.scheme, need)
+    if "a" in spec.constant:
+        yield Reason("constant", "constant", ", ".join(spec.constant), "[b] for streams, whose weights are copied before the wait")
+    if spec.alignment.c < 2:
+        yield Reason("alignment", "alignment.c", str(spec.alignment.c), "2 or more for streams, which store pairs")
+    vector = min(8, spec.alignment.a)
+    if spec.multiple_of.k % vector:
+        need, hint = f"a multiple of {vector}, elements of A of one copy", f"multiple_of: {{k: {vector}}}"
+        yield Reason("multiple_of", "multiple_of.k", str(spec.multiple_of.k), need, hint)
+
+
+def stream_regions(loop: StreamLoop) -> tuple[SharedRegion, ...]:
+    """Shared memory of a block: the warps' rings, then two chunks of A."""
+    size = loop.warps * loop.ring_bytes
+    pitch = loop.chunk_bytes // loop.tile_m
+    numbers = "" if not loop.group else ", scales and zero points" if loop.zeros else " and scales"
+    return (
+        SharedRegion(
+            "rings", "unsigned char", (loop.warps, loop.stages, loop.stage_bytes), 0, size, f"packed weights{numbers}, [warp][stage]; then sums"
+        ),
+        SharedRegion("chunks", "unsigned short", (2, loop.tile_m, pitch // 2), size, 2 * loop.chunk_bytes, "parts of A, [chunk][m][k], padded"),
+    )
