@@ -36,11 +36,22 @@ __device__ __forceinline__ void store_remote_integers(unsigned target, int a, in
         "st.shared::cluster.v4.s32 [%0], {%1, %2, %3, %4};" :: "r"(target), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
 
-// Adds two floats in the shared memory of a block of the cluster.
-__device__ __forceinline__ void add_remote(float (&sum)[2], unsigned source)
+// Arrives at the barrier of the cluster without waiting; orders no memory but what a fence orders.
+__device__ __forceinline__ void arrive_at_cluster()
 {
-    float first, second;
-    asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(first), "=f"(second) : "r"(source) : "memory");
-    sum[0] += first;
-    sum[1] += second;
+    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+}
+
+// Waits until all threads of the cluster have arrived.
+__device__ __forceinline__ void wait_for_cluster()
+{
+    asm volatile("barrier.cluster.wait;" ::: "memory");
+}
+
+// Writes two floats to the shared memory of a block of the cluster, where their bytes arrive at a barrier; asynchronous.
+__device__ __forceinline__ void send_pair(unsigned target, unsigned barrier, float a, float b)
+{
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
+        :: "r"(target), "f"(a), "f"(b), "r"(barrier) : "memory");
 }

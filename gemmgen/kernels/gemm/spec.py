@@ -285,12 +285,14 @@ class NarrowWeightsMainloop(SpecModel):
 
     strategy: Literal["narrow_weights"]
     method: Annotated[Literal["tiles", "streams", "warpgroups"], LATER] = "tiles"
-    """``tiles``: all warps copy tiles of A and of packed weights to shared memory. ``streams``, for up to 16 rows: a warp copies the weights
-    of 32 columns by itself and waits for no other, while rows of A come in chunks of ``tile.threadblock.k``; blocks of a cluster may divide
-    k. ``warpgroups``: one warp keeps stages full by the copy engine, one or two groups of four warps make fragments of weights and multiply
-    them by rows of A in shared memory (``wgmma`` of sm_90a with its left factor in registers)."""
+    """``tiles``: all warps copy tiles of A and of packed weights to shared memory. ``streams``, for up to 16 rows: a warp copies the
+    weights of 32 columns by itself and waits for no other, while rows of A come in chunks of ``tile.threadblock.k``; blocks of a cluster
+    may divide k. ``warpgroups``: one warp keeps stages full by the copy engine, one or two groups of four warps make fragments of weights
+    and multiply them by rows of A in shared memory (``wgmma`` of sm_90a with its left factor in registers)."""
     k_warps: Annotated[int, Field(ge=1, le=8, strict=True), LATER] = 1
     """Warps of a block that take the steps along k of 32 columns in turn, with streams."""
+    persistent_blocks: Annotated[int, Field(ge=0, le=65536, strict=True), LATER] = 0
+    """With warpgroups: blocks of the grid, which take tiles in turn. 0: one block for each tile."""
     tile: MmaTile
     stages: Annotated[int, Field(ge=2, le=8, strict=True)] = 4
     """Tiles of A and of packed weights in shared memory at a time."""

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from gemmgen.kernels.family import Section
-from gemmgen.kernels.gemm.narrow_weights.plan import NarrowPlan
+from gemmgen.kernels.gemm.narrow_weights.plan import WeightPlan
 from gemmgen.kernels.gemm.packed_weights import PANEL
 from gemmgen.kernels.gemm.tensor_cores.explain import Wording, regions, results, work_lines
 from gemmgen.kernels.gemm.wording import Lines
 
 
-def sections(plan: NarrowPlan) -> list[Section]:
+def sections(plan: WeightPlan) -> list[Section]:
     """Weights, tiles, the mainloop, shared memory and stores."""
-    wording = Wording(filler="by asynchronous copies, ")
+    wording = Wording(filler="by asynchronous copies, ", collects="each adds up all their sums, in order, for some of the results")
     return [
         Section("Weights", _weights(plan)),
         Section("Work", work_lines(plan, wording)),
         Section("Mainloop", _mainloop(plan)),
         Section("Shared memory", regions(plan)),
-        Section("Results", results(plan, wording)),
+        Section("Results", results(plan, wording, plan.loop.shown.stored)),
     ]
 
 
-def _weights(plan: NarrowPlan) -> Lines:
+def _weights(plan: WeightPlan) -> Lines:
     loop = plan.loop
     scale = f"for each {loop.group} values of k of a column" if loop.group else "for each column"
     zero = "an integer beside it" if loop.zeros else str(2 ** (loop.bits - 1))
@@ -32,12 +32,11 @@ def _weights(plan: NarrowPlan) -> Lines:
     )
 
 
-def _mainloop(plan: NarrowPlan) -> Lines:
+def _mainloop(plan: WeightPlan) -> Lines:
     loop = plan.loop
     scaled = f"after every {loop.group} of k" if loop.group else "at the end"
     return (
-        ("warps", f"{loop.warps_m} x {loop.warps_n}, {loop.warp_m} x {loop.warp_n} of C each"),
-        ("stages", f"{loop.stages}, filled by asynchronous copies while others are multiplied"),
+        *loop.shown.lines,
         ("instruction", loop.instruction),
         ("weights", "become code - zero, exactly, in registers; sums are scaled " + scaled + ", in float32"),
     )

@@ -14,12 +14,15 @@ from gemmgen.kernels.gemm.packed_weights import PANEL, UNIT_BYTES, unit_depth
 from gemmgen.kernels.gemm.plan import Outline
 from gemmgen.kernels.gemm.spec import GemmSpec, NarrowWeightsMainloop, SplitKParallel
 from gemmgen.kernels.gemm.tensor_cores.plan import TensorLoop
+from gemmgen.kernels.gemm.wording import Lines
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 BLOCK_ROWS = 16
 WARP_THREADS = 32
 LEAST_COPIED = 2
 """Elements of A of the narrowest asynchronous copy."""
+STORED = "two neighbours at a time, from sums in shared memory"
+"""The way of results whose sums warps and blocks share."""
 
 
 class WeightLoop(TensorLoop, Protocol):
@@ -38,8 +41,61 @@ class WeightLoop(TensorLoop, Protocol):
         """True if each group of a column has a zero point."""
 
     @property
+    def unit_k(self) -> int:
+        """Values of k of a load of 16 bytes."""
+
+    @property
+    def instruction(self) -> str:
+        """The instruction that multiplies."""
+
+    @property
     def numbers_alignment(self) -> int:
         """Elements that rows of scales and zero points are aligned to."""
+
+    @property
+    def min_blocks_per_sm(self) -> int:
+        """Blocks that must fit on a multiprocessor at once."""
+
+    @property
+    def cluster_k(self) -> int:
+        """Blocks of a cluster that have a part of k each."""
+
+    @property
+    def rows_multiplied(self) -> int:
+        """Rows of C that a weight in registers is multiplied for."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of A that a block copies for a step."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of packed weights that a block copies for a step."""
+
+    @property
+    def readings(self) -> int:
+        """Times that a block reads those bytes of A from shared memory."""
+
+    @property
+    def costs(self) -> str:
+        """The kind of kernel whose fitted costs stand for this one's."""
+
+    @property
+    def shown(self) -> MainloopShown:
+        """The mainloop in words, and the division of a tile."""
+
+
+@dataclass(frozen=True)
+class MainloopShown:
+    """The mainloop in words, and the warps' parts of a tile for pictures."""
+
+    lines: Lines
+    worker: str
+    """The threads that have a part."""
+    parts: tuple[tuple[int, int, int, int], ...]
+    """Each part: its first row and column, rows and columns."""
+    stored: str | None = None
+    """The way of results to memory, unless they come from registers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,8 +165,39 @@ class NarrowLoop(Codes, WarpLoop):
         return self.group or self.tile_k
 
     @property
+    def cluster_k(self) -> int:
+        return 1
+
+    @property
+    def rows_multiplied(self) -> int:
+        return self.warp_m
+
+    @property
+    def row_bytes(self) -> int:
+        return self.a.tile_bytes
+
+    @property
+    def readings(self) -> int:
+        return self.warps_n
+
+    @property
+    def costs(self) -> str:
+        return "mma"
+
+    @property
+    def shown(self) -> MainloopShown:
+        warps = range(self.warps_m * self.warps_n)
+        return MainloopShown(
+            (
+                ("warps", f"{self.warps_m} x {self.warps_n}, {self.warp_m} x {self.warp_n} of C each"),
+                ("stages", f"{self.stages}, filled by asynchronous copies while others are multiplied"),
+            ),
+            "warp",
+            tuple((warp // self.warps_n * self.warp_m, warp % self.warps_n * self.warp_n, self.warp_m, self.warp_n) for warp in warps),
+        )
+
+    @property
     def weight_bytes(self) -> int:
-        """Packed weights of a stage."""
         return self.tile_n // PANEL * (self.tile_k // self.unit_k) * UNIT_BYTES
 
     @property
@@ -214,6 +301,9 @@ def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason
         got = f"{warp.m} x {warp.n} of {block.m} x {block.n}"
         need = f"a warp tile of multiples of {BLOCK_ROWS} x {PANEL}, the columns of a panel, that divides the threadblock's"
         yield Reason("warp_tile", "mainloop.tile.warp", got, need)
+    if mainloop.persistent_blocks:
+        got = str(mainloop.persistent_blocks)
+        yield Reason("persistent_blocks", "mainloop.persistent_blocks", got, "0 but for method: warpgroups")
     if spec.constant:
         yield Reason("constant", "constant", ", ".join(spec.constant), "[] but for method: streams")
     depth = 64 if mainloop.group == "column" else max(64, mainloop.group)

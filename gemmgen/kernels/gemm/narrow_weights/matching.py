@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from gemmgen.kernels.gemm.fitting import changes_for, fitted, placed
 from gemmgen.kernels.gemm.packed_weights import packed_shape
 from gemmgen.kernels.gemm.request import GemmRequest
@@ -10,6 +12,8 @@ from gemmgen.kernels.requests import Fit, Layout
 
 DEEPEST_TILE = 128
 """Depth of a tile that holds whole groups of any size."""
+LEAST_ALIGNMENT = {"tiles": 2, "streams": 2, "warpgroups": 8}
+"""Elements that rows of A have to be aligned to, by method."""
 
 
 def fit(spec: GemmSpec, mainloop: NarrowWeightsMainloop, request: GemmRequest) -> Fit | str:
@@ -24,6 +28,14 @@ def fit(spec: GemmSpec, mainloop: NarrowWeightsMainloop, request: GemmRequest) -
     if weights.group != "column" and request.k % weights.group:
         return f"groups of {weights.group} do not divide k = {request.k}"
     groups = 1 if weights.group == "column" else request.k // weights.group
+    tiles, group = mainloop.method == "tiles", 1 if weights.group == "column" else weights.group
+    least_a = LEAST_ALIGNMENT[mainloop.method]
+    if not tiles and (found.alignment["a"] < least_a or found.alignment["c"] < 2 or request.n % 2):
+        return f"rows of A, of C and of scales have to be aligned to {least_a}, 2 and 2 elements"
+    if mainloop.method == "streams":
+        group = math.lcm(group, min(8, found.alignment["a"]))
+        if request.k % group:
+            return f"vectors of A of {group} elements do not divide k = {request.k}"
     tile = mainloop.tile
     depth = tile.threadblock.model_copy(update={"k": max(tile.threadblock.k, DEEPEST_TILE)})
     mainloop = mainloop.model_copy(
@@ -31,14 +43,14 @@ def fit(spec: GemmSpec, mainloop: NarrowWeightsMainloop, request: GemmRequest) -
             "bits": weights.bits,
             "group": weights.group,
             "zeros": weights.zeros,
-            "tile": tile.model_copy(update={"threadblock": depth}),
+            "tile": tile.model_copy(update={"threadblock": depth}) if tiles else tile,
         }
     )
     changes = changes_for(spec, found) | {
         "transpose": "nn",
         "storage": Storage.model_validate({"a": request.a.type, "b": "u8", "c": request.c.type}),
         "alignment": spec.alignment.model_copy(update={"a": found.alignment["a"], "c": found.alignment["c"]}),
-        "multiple_of": Multiples(k=1 if weights.group == "column" else weights.group),
+        "multiple_of": Multiples(k=group),
         "mainloop": mainloop,
     }
     numbers = Layout.packed((groups, request.n), request.a.type)

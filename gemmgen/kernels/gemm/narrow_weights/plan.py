@@ -155,7 +155,7 @@ def _warpgroups(outline: Outline, mainloop: NarrowWeightsMainloop) -> RegisterPl
     loop = register_loop(outline, mainloop) if outline.readable else None
     epilogue = outline.epilogue()
     assert loop is not None
-    grid = Grid(loop.tile_m, loop.tile_n, loop.tile_k, cluster_k=loop.cluster_k)
+    grid = Grid(loop.tile_m, loop.tile_n, loop.tile_k, loop.persistent_blocks, cluster_k=loop.cluster_k)
     return RegisterPlan(
         **_common(outline, mainloop, loop, grid, epilogue, loop.maps(outline.matrices[0])),
         template="gemm/weight_warpgroups.cu.j2",

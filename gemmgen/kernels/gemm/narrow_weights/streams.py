@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.family import SharedRegion
-from gemmgen.kernels.gemm.narrow_weights.loop import Codes
+from gemmgen.kernels.gemm.narrow_weights.loop import STORED, Codes, MainloopShown
 from gemmgen.kernels.gemm.packed_weights import PANEL, UNIT_BYTES
 from gemmgen.kernels.gemm.plan import Outline
 from gemmgen.kernels.gemm.spec import DataParallel, GemmSpec, NarrowWeightsMainloop, SplitKCluster
@@ -20,6 +20,7 @@ ROWS = (8, 16)
 """Rows of C that a block may compute."""
 NUMBER_BYTES = 2
 """Bytes of a scale or a zero point."""
+BARRIER_BYTES = 8
 OTHER_REGISTERS = 64
 """Registers of a thread beside sums and words; an estimate."""
 
@@ -39,6 +40,8 @@ class StreamLoop(Codes):
     vector: int
     """Elements of A of one copy."""
     min_blocks_per_sm: int
+    whole_steps: bool
+    """True if k is promised to be a multiple of a step."""
 
     @property
     def panel(self) -> int:
@@ -117,8 +120,48 @@ class StreamLoop(Codes):
         return self.tile_m * self.sums_pitch * 4
 
     @property
-    def shared_bytes(self) -> int:
+    def rows_multiplied(self) -> int:
+        return self.tile_m
+
+    @property
+    def row_bytes(self) -> int:
+        return self.tile_m * self.step_k * 2
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.warps * self.stage_bytes
+
+    @property
+    def readings(self) -> int:
+        return self.panels
+
+    @property
+    def costs(self) -> str:
+        return "mma"
+
+    @property
+    def shown(self) -> MainloopShown:
+        taken = f", each for every {self.k_warps} steps of {STEP_K} of k" if self.k_warps > 1 else ""
+        return MainloopShown(
+            (
+                ("warps", f"{self.k_warps} for each {PANEL} columns{taken}"),
+                ("stages", f"{self.stages} for each warp, which copies to them and reads from them without waiting for others"),
+                ("rows of A", f"{self.chunk_steps * self.step_k} values of k at a time, twice, for all warps"),
+            ),
+            "warp" if self.k_warps == 1 else "warps",
+            tuple((0, panel * PANEL, self.tile_m, PANEL) for panel in range(self.panels)),
+            STORED,
+        )
+
+    @property
+    def received_offset(self) -> int:
+        """Bytes of shared memory before the sums that blocks of a cluster send, and their barrier."""
         return self.warps * self.ring_bytes + 2 * self.chunk_bytes
+
+    @property
+    def shared_bytes(self) -> int:
+        received = self.k_warps * self.tile_m * self.tile_n * 4 + BARRIER_BYTES if self.cluster_k > 1 else 0
+        return self.received_offset + received
 
     @property
     def estimated_registers(self) -> int:
@@ -150,12 +193,16 @@ def stream_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> StreamLoop
         stages=mainloop.stages,
         vector=min(8, spec.alignment.a),
         min_blocks_per_sm=mainloop.min_blocks_per_sm,
+        whole_steps=spec.multiple_of.k % STEP_K == 0,
     )
     resident = ResidentBlocks(architecture, loop.min_blocks_per_sm, loop.threads)
     outline.reasons += resident.too_much_per_block(loop.shared_bytes)
-    if loop.ring_bytes < loop.sums_bytes:
+    if loop.cluster_k == 1 and loop.ring_bytes < loop.sums_bytes:
         need = f"stages whose {loop.sums_bytes} bytes or more a warp can hold its sums in"
         outline.reasons.append(Reason("stages", "mainloop.stages", f"{loop.stages}, {loop.ring_bytes} bytes", need))
+    if loop.panels % loop.cluster_k:
+        need = f"a multiple of {PANEL * loop.cluster_k}: each block of a cluster finishes as many columns"
+        outline.reasons.append(Reason("tile_n", "mainloop.tile.threadblock.n", str(loop.tile_n), need))
     return loop
 
 
@@ -173,6 +220,9 @@ def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason
     if not isinstance(spec.decomposition, DataParallel | SplitKCluster):
         need = "data_parallel or split_k_cluster for streams"
         yield Reason("decomposition", "decomposition.scheme", spec.decomposition.scheme, need)
+    if mainloop.persistent_blocks:
+        got = str(mainloop.persistent_blocks)
+        yield Reason("persistent_blocks", "mainloop.persistent_blocks", got, "0 but for method: warpgroups")
     if "a" in spec.constant:
         yield Reason("constant", "constant", ", ".join(spec.constant), "[b] for streams, whose weights are copied before the wait")
     if spec.alignment.c < 2:
@@ -188,9 +238,20 @@ def stream_regions(loop: StreamLoop) -> tuple[SharedRegion, ...]:
     size = loop.warps * loop.ring_bytes
     pitch = loop.chunk_bytes // loop.tile_m
     numbers = "" if not loop.group else ", scales and zero points" if loop.zeros else " and scales"
-    return (
+    regions = [
         SharedRegion(
-            "rings", "unsigned char", (loop.warps, loop.stages, loop.stage_bytes), 0, size, f"packed weights{numbers}, [warp][stage]; then sums"
+            "rings",
+            "unsigned char",
+            (loop.warps, loop.stages, loop.stage_bytes),
+            0,
+            size,
+            f"packed weights{numbers}, [warp][stage]" + ("; then sums" if loop.cluster_k == 1 else ""),
         ),
-        SharedRegion("chunks", "unsigned short", (2, loop.tile_m, pitch // 2), size, 2 * loop.chunk_bytes, "parts of A, [chunk][m][k], padded"),
-    )
+        SharedRegion(
+            "chunks", "unsigned short", (2, loop.tile_m, pitch // 2), size, 2 * loop.chunk_bytes, "parts of A, [chunk][m][k], padded"
+        ),
+    ]
+    if loop.cluster_k > 1:
+        sums = loop.k_warps * loop.tile_m * loop.tile_n
+        regions.append(SharedRegion("received", "float", (sums,), loop.received_offset, 4 * sums, "sums that blocks of the cluster send"))
+    return tuple(regions)

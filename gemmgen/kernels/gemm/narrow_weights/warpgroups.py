@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import gcd
 
 from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.family import SharedRegion
-from gemmgen.kernels.gemm.narrow_weights.loop import Codes
+from gemmgen.kernels.gemm.narrow_weights.loop import STORED, Codes, MainloopShown
 from gemmgen.kernels.gemm.packed_weights import PANEL, UNIT_BYTES, UNIT_WORDS
 from gemmgen.kernels.gemm.plan import Outline
 from gemmgen.kernels.gemm.spec import DataParallel, GemmSpec, NarrowWeightsMainloop, SplitKCluster
@@ -26,8 +27,8 @@ WARP_COLUMNS = 16
 """Columns of an instruction's result that a warp has."""
 MOST_ROWS = 256
 BARRIER_BYTES = 8
-REGISTERS = (24, 240)
-"""Registers of a thread of the producer, and of one of two groups of consumers."""
+REGISTERS = {1: (24, 240), 2: (24, 104)}
+"""Registers of a thread of the producer, and of one of two groups of consumers, by the blocks of an SM."""
 OTHER_REGISTERS = 40
 """Registers of a thread beside sums and fragments; an estimate."""
 
@@ -42,6 +43,13 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     """Instructions side by side along n of a group of warps, 64 columns each."""
     cluster_k: int
     stages: int
+    min_blocks_per_sm: int
+    persistent_blocks: int
+    """Blocks of the grid, which take tiles in turn; 0: as many as there are tiles."""
+    type_b: str
+    instruction_n: int
+    """Rows of A: weights are the left factor of an instruction."""
+    a_in_registers: bool = True
 
     @property
     def panel(self) -> int:
@@ -65,31 +73,13 @@ class RegisterLoop(Codes, WarpgroupInstruction):
         return 1
 
     @property
-    def min_blocks_per_sm(self) -> int:
-        return 1
-
-    @property
     def registers(self) -> tuple[int, int] | None:
         """Registers of a thread of the producer and of a consumer, where they are redistributed."""
-        return REGISTERS if self.consumers > 1 else None
-
-    # The instruction: weights are its left factor, so that its columns are rows of A.
-
-    @property
-    def type_b(self) -> str:
-        return self.type_a
-
-    @property
-    def instruction_n(self) -> int:
-        return self.tile_m
+        return REGISTERS[self.min_blocks_per_sm] if self.consumers > 1 else None
 
     @property
     def instruction_k(self) -> int:
         return 16
-
-    @property
-    def a_in_registers(self) -> bool:
-        return True
 
     @property
     def transposed(self) -> tuple[bool, ...]:
@@ -112,14 +102,56 @@ class RegisterLoop(Codes, WarpgroupInstruction):
         return self.tile_m * TILE_K * 2
 
     @property
+    def rows_multiplied(self) -> int:
+        return self.tile_m
+
+    @property
+    def readings(self) -> int:
+        return self.consumers * self.blocks
+
+    @property
+    def costs(self) -> str:
+        return "wgmma"
+
+    @property
+    def shown(self) -> MainloopShown:
+        columns = 4 * WARP_COLUMNS * self.blocks
+        return MainloopShown(
+            (
+                ("groups of warps", f"{self.consumers}, {columns} columns each; one more warp starts copies"),
+                ("stages", f"{self.stages}, filled by the copy engine while others are multiplied"),
+                ("factors", "weights are the left factor, in registers; rows of A the right one, in shared memory"),
+            ),
+            "group",
+            tuple((0, group * columns, self.tile_m, columns) for group in range(self.consumers)),
+            STORED,
+        )
+
+    @property
+    def sums_rows(self) -> int:
+        """Rows whose sums a group of warps passes through shared memory at a time."""
+        return gcd(self.tile_m, 32)
+
+    @property
+    def stages_bytes(self) -> int:
+        return self.stages * (self.row_bytes + self.weight_bytes)
+
+    @property
+    def received_offset(self) -> int:
+        """Bytes of shared memory before the sums that blocks of a cluster send, and their barrier."""
+        return self.stages_bytes
+
+    @property
     def sums_bytes(self) -> int:
-        """Sums of a tile, which are where the stages were, in rows padded against bank conflicts."""
-        return self.tile_m * (self.tile_n + 4) * 4
+        """Sums that blocks of a cluster send, with a barrier, or of some rows, padded against bank conflicts."""
+        if self.cluster_k > 1:
+            return self.tile_m * self.tile_n * 4 + BARRIER_BYTES
+        return self.consumers * self.sums_rows * (self.tile_n // self.consumers + 4) * 4
 
     @property
     def barriers_offset(self) -> int:
-        """Bytes of shared memory before the barriers."""
-        return max(self.stages * (self.row_bytes + self.weight_bytes), self.sums_bytes)
+        """Bytes of shared memory before the barriers of stages."""
+        return self.stages_bytes + self.sums_bytes
 
     @property
     def shared_bytes(self) -> int:
@@ -170,16 +202,23 @@ def register_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> Register
         group=0 if mainloop.group == "column" else mainloop.group,
         zeros=mainloop.zeros,
         type_a=spec.storage.a,
+        type_b=spec.storage.a,
+        instruction_n=tile.threadblock.m,
         tile_m=tile.threadblock.m,
         tile_n=tile.threadblock.n,
         blocks=tile.warp.n // WARP_COLUMNS,
         cluster_k=spec.decomposition.slices if isinstance(spec.decomposition, SplitKCluster) else 1,
         stages=mainloop.stages,
+        min_blocks_per_sm=mainloop.min_blocks_per_sm,
+        persistent_blocks=mainloop.persistent_blocks,
     )
-    resident = ResidentBlocks(architecture, 1, loop.threads)
-    limit = REGISTERS[1] if loop.consumers > 1 else resident.allocated_registers
+    resident = ResidentBlocks(architecture, loop.min_blocks_per_sm, loop.threads)
+    limit = loop.registers[1] if loop.registers is not None else resident.allocated_registers
     outline.reasons += resident.too_many_sums(loop.sums, limit, "mainloop.tile", "fewer rows or columns")
     outline.reasons += resident.too_much_per_block(loop.shared_bytes)
+    if loop.tile_n // tile.warp.n % loop.cluster_k:
+        need = f"the columns of {loop.cluster_k} warps or a multiple: each block of a cluster finishes as many columns"
+        outline.reasons.append(Reason("tile_n", "mainloop.tile.threadblock.n", str(loop.tile_n), need))
     return loop
 
 
@@ -193,8 +232,12 @@ def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason
     if warp.n not in (WARP_COLUMNS, 2 * WARP_COLUMNS) or block.n % (4 * warp.n) or block.n > 8 * warp.n:
         need = f"{WARP_COLUMNS} or {2 * WARP_COLUMNS} columns for each warp of one or two warpgroups"
         yield Reason("warp_tile", "mainloop.tile.warp", f"{warp.n} of {block.n} columns", need)
-    if mainloop.k_warps > 1 or mainloop.min_blocks_per_sm > 1:
-        yield Reason("k_warps", "mainloop.k_warps", str(mainloop.k_warps), "k_warps and min_blocks_per_sm of 1 for warpgroups")
+    if mainloop.k_warps > 1 or mainloop.min_blocks_per_sm > 2:
+        got = f"{mainloop.k_warps} and {mainloop.min_blocks_per_sm}"
+        yield Reason("k_warps", "mainloop.k_warps", got, "k_warps of 1 and min_blocks_per_sm up to 2 for warpgroups")
+    if mainloop.persistent_blocks and spec.decomposition.scheme != "data_parallel":
+        got = str(mainloop.persistent_blocks)
+        yield Reason("persistent_blocks", "mainloop.persistent_blocks", got, "0 with clusters that divide k")
     if not isinstance(spec.decomposition, DataParallel | SplitKCluster):
         need = "data_parallel or split_k_cluster for warpgroups"
         yield Reason("decomposition", "decomposition.scheme", spec.decomposition.scheme, need)
@@ -207,16 +250,14 @@ def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason
 
 def register_regions(loop: RegisterLoop) -> tuple[SharedRegion, ...]:
     """Shared memory of a block: stages, or the sums of a tile; barriers."""
+    stage, barriers = loop.row_bytes + loop.weight_bytes, 2 * loop.stages
+    sent = "sums that blocks of the cluster send" if loop.cluster_k > 1 else "sums of some rows, [group][row][column], padded"
     return (
         SharedRegion(
-            "stages",
-            "unsigned char",
-            (loop.stages, loop.row_bytes + loop.weight_bytes),
-            0,
-            loop.barriers_offset,
-            "rows of A, swizzled, and packed weights; then sums",
+            "stages", "unsigned char", (loop.stages, stage), 0, loop.stages_bytes, "rows of A, swizzled, and packed weights, [stage]"
         ),
+        SharedRegion("sums", "float", (loop.sums_bytes // 4,), loop.stages_bytes, loop.sums_bytes, sent),
         SharedRegion(
-            "barriers", "unsigned long long", (2 * loop.stages,), loop.barriers_offset, 2 * loop.stages * BARRIER_BYTES, "full, empty"
+            "barriers", "unsigned long long", (barriers,), loop.barriers_offset, barriers * BARRIER_BYTES, "of stages: full, empty"
         ),
     )

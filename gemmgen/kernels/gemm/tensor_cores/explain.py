@@ -21,6 +21,8 @@ class Wording:
     adds: str = "a second kernel adds up in a fixed order"
     writer: str = "the second kernel"
     """The kernel that adds up slices."""
+    collects: str = "the first collects the sums, in order"
+    """Addition of the sums of a cluster's blocks that divide k."""
     filler: str = ""
     """Agent that fills tiles beyond the edges."""
     sections: tuple[Section, ...] = ()
@@ -50,7 +52,7 @@ def work_lines(plan: TensorPlan, wording: Wording, copied: Lines = ()) -> Lines:
         lines.append(("grid", "one block for each tile"))
     lines.append(("order of tiles", order_of_tiles(plan)))
     if grid.cluster_k > 1:
-        lines.append(("division of k", f"{grid.cluster_k} blocks of a cluster have a part each; the first collects the sums, in order"))
+        lines.append(("division of k", f"{grid.cluster_k} blocks of a cluster have a part each; {wording.collects}"))
     elif isinstance(division, StreamK):
         text = "the steps of tiles that fill no whole round of blocks, and of one round more, are distributed evenly; the block with a"
         lines += [
