@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from gemmgen.core.elements import to_elements, to_numbers
 from gemmgen.core.errors import LaunchError
 from gemmgen.core.formulas import ceil_div
 from gemmgen.dispatch.devices import gpu_device, host_device
-from gemmgen.hardware.target import Device
-from gemmgen.kernels.calls import Operations, written_out
-from gemmgen.kernels.gemm.family import plan_gemm
-from gemmgen.kernels.gemm.matcher import adapted
-from gemmgen.kernels.gemm.operator import activations
+from gemmgen.kernels.calls import Operations
 from gemmgen.kernels.gemm.packed_weights import pack
-from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.request import alignment_elements, is_stored
-from gemmgen.kernels.gemm.spec import GemmSpec
 from gemmgen.ops.arrays import is_torch, layout_of, new_array, view_of
+from gemmgen.ops.weight_kernels import Numbers, Product, call_of, kernel_of, slices_of
 from gemmgen.runtime.arrays.protocols import Array, ArrayT, Stream
-from gemmgen.runtime.kernel import Kernel
-from gemmgen.toolchain.compilation import compile_plan
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,17 +29,6 @@ GROUPS = (32, 64, 128)
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """Columns, of eight, that AWQ's nibbles hold, from the lowest on."""
 WORD_BITS = 32
-TILES: dict[int, tuple[tuple[int, dict[str, Any]], ...]] = {
-    bits: (
-        (16, {"tile": {"threadblock": {"m": 16, "n": 128, "k": 128}, "warp": {"m": 16, "n": 32}}}),
-        (64, {"tile": {"threadblock": {"m": 64, "n": columns, "k": 128}, "warp": {"m": 64, "n": 32}}, "stages": stages}),
-        (2**31, {"tile": {"threadblock": {"m": 64, "n": 128, "k": 128}, "warp": {"m": 64, "n": 32}}, "stages": 3, "min_blocks_per_sm": 2}),
-    )
-    for bits, columns, stages in ((4, 128, 4), (8, 256, 3))
-}
-"""Tiles and stages for up to so many rows, the fastest of those that were tried on an H200, by bits of a weight."""
-DIVIDED_ROWS = 64
-"""Rows up to which k is divided among blocks."""
 
 
 class Weight:
@@ -117,7 +99,7 @@ class Weight:
         if points is not None:
             self._arrays["zeros"] = _moved(to_elements(self.kind, points.astype("float32")), self.kind, q)
         self._order = None if order is None else _moved(order, "s64", q)
-        self._kernels: dict[Any, tuple[GemmPlan, Kernel]] = {}
+        self._numbers = Numbers(self.kind, bits, self.group, self.has_zeros)
 
     def multiply(
         self,
@@ -178,84 +160,12 @@ class Weight:
             return c
         device = host_device() if isinstance(view.device, str) else gpu_device(view.device[1])
         aligned = alignment_elements(8, layout, True), alignment_elements(2, result, True)
-        plan, kernel = self._kernel(a.shape[0], aligned, result.type, bias is not None, activation, device)
+        product = Product(a.shape[0], n, k, *aligned)
+        plan, kernel = kernel_of(call_of(product, self._numbers, device, result.type, bias is not None, activation))
         arrays = {"A": a, "C": c, **self._arrays, **({} if bias is None else {"bias": bias})}
-        slices = {"slices": _slices(plan, a.shape[0], n, k, device)} if plan.cut_at_launch else {}
+        slices = {"slices": slices_of(plan, product, device)} if plan.cut_at_launch else {}
         kernel(**arrays, **slices, stream=stream)
         return c
-
-    def _kernel(
-        self, rows: int, aligned: tuple[int, int], result: str, bias: bool, activation: Any, device: Device
-    ) -> tuple[GemmPlan, Kernel]:
-        most, loop = next(entry for entry in TILES[self.bits] if rows <= entry[0])
-        key = (most, aligned, result, bias, activation, device.architecture.name)
-        if key not in self._kernels:
-            if not device.architecture.supports("cp_async"):
-                raise LaunchError(f"matmul: a Weight needs an architecture from sm_80 on, this is {device.architecture.name}")
-            spec = adapted(self.spec(loop, aligned, result, bias, activation, divided=most <= DIVIDED_ROWS), device.architecture, device)
-            plan = plan_gemm(spec, device.architecture)
-            self._kernels[key] = plan, Kernel(plan.sequence, compile_plan(plan))
-        return self._kernels[key]
-
-    def spec(
-        self,
-        loop: Mapping[str, object],
-        aligned: tuple[int, int],
-        result: str = "bf16",
-        bias: bool = False,
-        activation: Operations | None = None,
-        divided: bool = False,
-    ) -> GemmSpec:
-        """The spec of a kernel that multiplies by this weight.
-
-        Parameters
-        ----------
-        loop
-            Fields of the mainloop: tiles of the threadblock and of warps, stages.
-        aligned
-            Elements that rows of the activations and of the result are aligned to.
-        result
-            Type of the result.
-        bias
-            True with a bias for each column.
-        activation
-            As for ``ops.matmul``.
-        divided
-            True if k is divided among blocks at the launch.
-
-        Returns
-        -------
-        GemmSpec
-            A checked spec.
-
-        Raises
-        ------
-        LaunchError
-            For an activation that is not known.
-        """
-        epilogue = ([{"op": "bias", "per": "column"}] if bias else []) + [step.model_dump(mode="json") for step in activations(activation)]
-        group = self.group or "column"
-        return GemmSpec.model_validate(
-            {
-                "kind": "gemm",
-                "label": "weights",
-                "architecture": "sm_80",
-                "alpha": "one",
-                "beta": "zero",
-                "storage": {"a": self.kind, "b": "u8", "c": result},
-                "alignment": {"a": aligned[0], "c": aligned[1]},
-                "multiple_of": {"k": self.group or 1},
-                "mainloop": {"strategy": "narrow_weights", **loop, "bits": self.bits, "group": group, "zeros": self.has_zeros},
-                "decomposition": {"scheme": "split_k_parallel", "slices": "launch"} if divided else {"scheme": "data_parallel"},
-                "epilogue": written_out(epilogue),
-            }
-        )
-
-
-def _slices(plan: GemmPlan, m: int, n: int, k: int, device: Device) -> int:
-    """Slices of k that give every SM two blocks."""
-    tiles = ceil_div(m, plan.tile_m) * ceil_div(n, plan.tile_n)
-    return max(1, min(ceil_div(2 * device.sm_count, tiles), k // plan.slice_k))
 
 
 def _integers(name: str, array: Any) -> Codes:

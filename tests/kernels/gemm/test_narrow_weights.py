@@ -40,6 +40,38 @@ def with_loop(**changes: Any) -> dict[str, Any]:
     return {**SPEC, "mainloop": {**MAINLOOP, **changes}}
 
 
+STREAMS: dict[str, Any] = {
+    **SPEC,
+    "architecture": "sm_90",
+    "storage": {"a": "bf16", "b": "u8", "c": "bf16"},
+    "alignment": {"a": 8, "c": 2},
+    "decomposition": {"scheme": "split_k_cluster", "slices": 2},
+    "early_launch": True,
+    "constant": ["b"],
+    "mainloop": {
+        **MAINLOOP,
+        "method": "streams",
+        "tile": {"threadblock": {"m": 8, "n": 64, "k": 512}, "warp": {"m": 8, "n": 32}},
+        "k_warps": 2,
+        "stages": 3,
+    },
+}
+WARPGROUPS: dict[str, Any] = {
+    **STREAMS,
+    "architecture": "sm_90a",
+    "mainloop": {
+        **MAINLOOP,
+        "method": "warpgroups",
+        "tile": {"threadblock": {"m": 8, "n": 128, "k": 128}, "warp": {"m": 8, "n": 16}},
+    },
+}
+ALONE = {"decomposition": {"scheme": "data_parallel"}}
+
+
+def changed(spec: dict[str, Any], loop: dict[str, Any], **others: Any) -> dict[str, Any]:
+    return {**spec, **others, "mainloop": {**spec["mainloop"], **loop}}
+
+
 def verified(spec: dict[str, Any], names: tuple[str, ...], planted: tuple[str, str] | None = None) -> VerificationReport:
     plan = gemmgen.plan(spec)
     assert isinstance(plan, GemmPlan)
@@ -65,6 +97,67 @@ def test_products_are_those_of_the_reference(type: str, bits: int, group: Any) -
 def test_slices_of_k_are_added_up() -> None:
     spec = {**with_loop(zeros=False), "decomposition": {"scheme": "split_k_parallel", "slices": "launch"}, "epilogue": [{"op": "silu"}]}
     assert verified(spec, ("primes", "k in 3 slices", "padded leading dimensions")).passed
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        STREAMS,
+        changed(STREAMS, {"bits": 8, "group": "column", "stages": 2}, multiple_of={"k": 8}, epilogue=[{"op": "bias", "per": "column"}]),
+        changed(
+            STREAMS,
+            {"zeros": False, "k_warps": 1, "group": 64},
+            **ALONE,
+            architecture="sm_80",
+            early_launch=False,
+            constant=[],
+            multiple_of={"k": 64},
+            storage={"a": "f16", "b": "u8", "c": "f32"},
+            alignment={"a": 2, "c": 2},
+        ),
+        changed(
+            STREAMS,
+            {"tile": {"threadblock": {"m": 16, "n": 64, "k": 512}, "warp": {"m": 16, "n": 32}}, "group": 128},
+            multiple_of={"k": 128},
+        ),
+    ],
+    ids=["clusters", "bytes", "sm_80", "16-rows"],
+)
+def test_streams_give_the_reference(spec: dict[str, Any]) -> None:
+    """The same with warps that stream weights: chunks of A end within k, warps and blocks divide k, and a slice has no steps."""
+    assert verified(spec, ("primes", "not-a-numbers and infinities", "k of 0")).passed
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        WARPGROUPS,
+        changed(WARPGROUPS, {"persistent_blocks": 2, "group": 128}, **ALONE, multiple_of={"k": 128}, beta="argument"),
+        changed(
+            WARPGROUPS,
+            {"bits": 8, "group": "column", "tile": {"threadblock": {"m": 8, "n": 128, "k": 128}, "warp": {"m": 8, "n": 32}}},
+            multiple_of={"k": 1},
+            storage={"a": "f16", "b": "u8", "c": "f32"},
+        ),
+    ],
+    ids=["clusters", "persistent", "one-group-of-bytes"],
+)
+def test_warpgroups_give_the_reference(spec: dict[str, Any]) -> None:
+    assert verified(spec, ("primes", "not-a-numbers and infinities", "k of 0")).passed
+
+
+@pytest.mark.parametrize(
+    ("spec", "right", "wrong"),
+    [
+        (STREAMS, "kTileK / kGroup * ld_numbers", "0 * ld_numbers"),
+        (STREAMS, "if (chunk_step == 0)\n            __syncthreads();\n        else\n            ", "if (chunk_step == 0)\n            "),
+        (STREAMS, "sender < kSenders", "sender < kSenders - 1"),
+        (WARPGROUPS, "fragment[1] = lower[0];", "fragment[1] = upper[0];"),
+    ],
+    ids=["scales", "a-missing-barrier", "a-missing-sender", "a-fragment"],
+)
+def test_mistakes_of_streams_and_warpgroups_are_found(spec: dict[str, Any], right: str, wrong: str) -> None:
+    assert not verified(spec, ("primes",), (right, wrong)).passed
 
 
 @pytest.mark.parametrize(
@@ -94,6 +187,24 @@ def test_mistakes_are_found(right: str, wrong: str) -> None:
         ({**SPEC, "scales": {"a": {"lines": 1}}}, "scales.a"),
         (with_loop(tile={"threadblock": {"m": 16, "n": 32, "k": 32}, "warp": {"m": 16, "n": 32}}), "mainloop.tile.threadblock.k"),
         (with_loop(tile={"threadblock": {"m": 16, "n": 32, "k": 64}, "warp": {"m": 16, "n": 16}}), "mainloop.tile.warp"),
+        (with_loop(k_warps=2), "mainloop.k_warps"),
+        (with_loop(persistent_blocks=2), "mainloop.persistent_blocks"),
+        (changed(STREAMS, {}, architecture="sm_80", early_launch=False, constant=[]), "decomposition.scheme"),
+        (changed(STREAMS, {"tile": {"threadblock": {"m": 32, "n": 64, "k": 512}, "warp": {"m": 32, "n": 32}}}), "mainloop.tile.warp"),
+        (
+            changed(STREAMS, {"tile": {"threadblock": {"m": 8, "n": 64, "k": 384}, "warp": {"m": 8, "n": 32}}}),
+            "mainloop.tile.threadblock.k",
+        ),
+        (
+            changed(STREAMS, {"tile": {"threadblock": {"m": 8, "n": 96, "k": 512}, "warp": {"m": 8, "n": 32}}}),
+            "mainloop.tile.threadblock.n",
+        ),
+        (changed(STREAMS, {}, alignment={"a": 8, "c": 1}), "alignment.c"),
+        (changed(STREAMS, {}, constant=["a"]), "constant"),
+        (changed(WARPGROUPS, {}, architecture="sm_90"), "mainloop.method"),
+        (changed(WARPGROUPS, {}, alignment={"a": 4, "c": 2}), "alignment"),
+        (changed(WARPGROUPS, {"tile": {"threadblock": {"m": 16, "n": 96, "k": 128}, "warp": {"m": 16, "n": 16}}}), "mainloop.tile.warp"),
+        (changed(WARPGROUPS, {"persistent_blocks": 132}), "mainloop.persistent_blocks"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

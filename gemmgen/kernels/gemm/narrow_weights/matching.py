@@ -28,7 +28,8 @@ def fit(spec: GemmSpec, mainloop: NarrowWeightsMainloop, request: GemmRequest) -
     if weights.group != "column" and request.k % weights.group:
         return f"groups of {weights.group} do not divide k = {request.k}"
     groups = 1 if weights.group == "column" else request.k // weights.group
-    tiles, group = mainloop.method == "tiles", 1 if weights.group == "column" else weights.group
+    tiles = mainloop.method == "tiles"
+    group: int = 1 if weights.group == "column" else weights.group
     least_a = LEAST_ALIGNMENT[mainloop.method]
     if not tiles and (found.alignment["a"] < least_a or found.alignment["c"] < 2 or request.n % 2):
         return f"rows of A, of C and of scales have to be aligned to {least_a}, 2 and 2 elements"

@@ -1,0 +1,242 @@
+"""Kernels for products by weights of 4 and 8 bits: the one for a shape, planned and compiled once for all weights of a format."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+from gemmgen.core.errors import LaunchError
+from gemmgen.core.formulas import ceil_div
+from gemmgen.hardware.target import Architecture, Device
+from gemmgen.kernels.calls import Operations, written_out
+from gemmgen.kernels.gemm.family import plan_gemm
+from gemmgen.kernels.gemm.operator import activations
+from gemmgen.kernels.gemm.packed_weights import PANEL
+from gemmgen.kernels.gemm.plan import GemmPlan
+from gemmgen.kernels.gemm.spec import GemmSpec
+from gemmgen.runtime.kernel import Kernel
+from gemmgen.toolchain.compilation import compile_plan
+
+Method = Literal["tiles", "streams", "warpgroups"]
+STREAMED_ROWS = 16
+"""Rows up to which warps stream weights."""
+DIVIDED_ROWS = 64
+"""Rows up to which blocks divide k, by the method of tiles."""
+STREAMING_WARPS = 8
+"""Warps of a block that streams weights."""
+KERNELS = 512
+"""Kernels that are kept."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The format of a weight."""
+
+    kind: str
+    """Type of scales and activations."""
+    bits: int
+    group: int
+    """Values of k that share a scale; 0: all."""
+    zeros: bool
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product by a weight, as far as its kernel depends on it."""
+
+    rows: int
+    n: int
+    k: int
+    aligned_a: int
+    """Elements, up to 8, that rows of activations are aligned to."""
+    aligned_c: int
+    """Elements, up to 2, that rows of the result are aligned to."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A mainloop, without the weights' format, and the division of k."""
+
+    method: Method
+    tile: tuple[int, int, int]
+    """Rows, columns and depth of a block."""
+    warp: tuple[int, int]
+    stages: int
+    k_warps: int = 1
+    slices: int = 1
+    """Blocks of a cluster that divide k; 0: as many slices as the launch says."""
+    blocks_per_sm: int = 1
+    persistent: int = 0
+    """Blocks that take tiles in turn; 0: one for each tile."""
+
+
+def form_of(product: Product, numbers: Numbers, architecture: Architecture, sms: int) -> Form:
+    """The form for a product, the fastest of those that were tried on an H200."""
+    pairs = product.aligned_c > 1 and product.n % 2 == 0
+    if pairs and product.rows <= STREAMED_ROWS and product.k % product.aligned_a == 0:
+        return _streams(product, numbers, architecture, sms)
+    if pairs and product.aligned_a == 8 and architecture.supports("wgmma"):
+        return _warpgroups(product, numbers, architecture, sms)
+    return _tiles(product, numbers, architecture)
+
+
+def _tiles(product: Product, numbers: Numbers, architecture: Architecture) -> Form:
+    if product.rows <= 16:
+        return Form("tiles", (16, 128, 128), (16, 32), 4, slices=0)
+    few = product.rows <= DIVIDED_ROWS
+    columns = 256 if few and numbers.bits == 8 else 128
+    stage = 64 * 256 + columns * 128 * numbers.bits // 8
+    blocks = 1 if few or _room(architecture, 2) < 2 * stage else 2
+    stages = min(4 if few and numbers.bits == 4 else 3, _room(architecture, blocks) // stage)
+    return Form("tiles", (64, columns, 128), (64, 32), stages, slices=0 if few else 1, blocks_per_sm=blocks)
+
+
+def _room(architecture: Architecture, blocks: int) -> int:
+    """Shared memory of a block, in bytes, if so many are on an SM."""
+    shared = architecture.shared_bytes_per_sm // blocks - architecture.reserved_shared_bytes_per_block
+    return min(architecture.shared_bytes_per_block, shared)
+
+
+def _streams(product: Product, numbers: Numbers, architecture: Architecture, sms: int) -> Form:
+    """Eight warps: on more columns, of which a block reads rows of A once, the more columns there are; else on more steps along k."""
+    rows = 8 if product.rows <= 8 else 16
+    clusters = architecture.supports("clusters")
+    panels = ceil_div(product.n, PANEL)
+    if clusters:
+        columns, slices = (4, 2) if panels > 1.5 * sms else (2, 2)
+    else:
+        columns, slices = next((count for count in (4, 2) if panels >= 0.75 * count * sms), 1), 1
+    k_warps = STREAMING_WARPS // columns
+    stage = 2048 * numbers.bits // 4 + 512
+    while True:
+        for stages in (3, 2) if numbers.bits == 4 else (2,):
+            depth = 128 * k_warps * (stages - 1)
+            used = columns * k_warps * stages * stage + 4 * rows * (depth + 8) + 4 * rows * PANEL * columns * k_warps
+            if depth <= 1024 and used <= _room(architecture, 1):
+                return Form("streams", (rows, PANEL * columns, depth), (rows, PANEL), stages, k_warps, slices)
+        k_warps //= 2
+
+
+def _warpgroups(product: Product, numbers: Numbers, architecture: Architecture, sms: int) -> Form:
+    """Tiles of 128 columns. Where there are few of them, blocks of a cluster divide k, two on an SM."""
+    rows = next((count for count in (32, 64) if product.rows <= count), 128)
+    tiles = ceil_div(product.rows, rows) * ceil_div(product.n, 128)
+    slices = next((count for count in (1, 2, 4) if tiles * count >= 0.9 * sms or product.k < 1024 * count), 4)
+    few = rows <= 64
+    weights = 64 * 128 * numbers.bits // 4
+    sums = rows * 512 if slices > 1 else 18 * 1024
+    stages = min(8, (_room(architecture, 2 if few else 1) - sums - 256) // (rows * 256 + weights))
+    return Form(
+        "warpgroups",
+        (rows, 128, 128),
+        (rows, 16),
+        stages,
+        slices=slices,
+        blocks_per_sm=2 if few else 1,
+        persistent=sms if slices == 1 and not few else 0,
+    )
+
+
+@dataclass(frozen=True)
+class Call:
+    """A kernel as far as a call decides about it."""
+
+    form: Form
+    numbers: Numbers
+    aligned_a: int
+    aligned_c: int
+    multiple_of_k: int
+    result: str
+    bias: bool
+    activation: Operations | None
+    architecture: Architecture
+
+
+def call_of(
+    product: Product,
+    numbers: Numbers,
+    device: Device,
+    result: str = "bf16",
+    bias: bool = False,
+    activation: Operations | None = None,
+    architecture: Architecture | None = None,
+) -> Call:
+    """The kernel for a product on a device.
+
+    Parameters
+    ----------
+    product, numbers
+        Shape, alignments and format.
+    device
+        The device.
+    result
+        Type of the result.
+    bias
+        True with a bias for each column.
+    activation
+        As for ``ops.matmul``.
+    architecture
+        An older architecture than the device's, whose features alone are used.
+
+    Returns
+    -------
+    Call
+        Equal for products that one kernel serves.
+
+    Raises
+    ------
+    LaunchError
+        For an architecture without such kernels.
+    """
+    architecture = architecture or device.architecture
+    if not architecture.supports("cp_async"):
+        raise LaunchError(f"matmul: a Weight needs an architecture from sm_80 on, this is {architecture.name}")
+    form = form_of(product, numbers, architecture, device.sm_count)
+    multiple = math.lcm(numbers.group or 1, product.aligned_a if form.method == "streams" else 1)
+    return Call(form, numbers, product.aligned_a, product.aligned_c, multiple, result, bias, activation, architecture)
+
+
+def spec_of(call: Call) -> GemmSpec:
+    """The checked spec of a kernel. Where its architecture allows it, it comes early and copies weights before it waits for earlier work.
+    Raises ``LaunchError`` for an activation that is not known."""
+    form, numbers = call.form, call.numbers
+    epilogue = [{"op": "bias", "per": "column"}] if call.bias else []
+    epilogue += [step.model_dump(mode="json") for step in activations(call.activation)]
+    early = call.architecture.supports("programmatic_launch")
+    loop: dict[str, Any] = {"strategy": "narrow_weights", "method": form.method, "stages": form.stages, "k_warps": form.k_warps}
+    loop |= {"tile": {"threadblock": dict(zip("mnk", form.tile, strict=True)), "warp": dict(zip("mn", form.warp, strict=True))}}
+    loop |= {"bits": numbers.bits, "group": numbers.group or "column", "zeros": numbers.zeros}
+    loop |= {"min_blocks_per_sm": form.blocks_per_sm, "persistent_blocks": form.persistent}
+    divisions: dict[int, dict[str, Any]] = {0: {"scheme": "split_k_parallel", "slices": "launch"}, 1: {"scheme": "data_parallel"}}
+    return GemmSpec.model_validate(
+        {
+            "kind": "gemm",
+            "label": "weights",
+            "architecture": "sm_90a" if form.method == "warpgroups" else "sm_90" if early else "sm_80",
+            "alpha": "one",
+            "beta": "zero",
+            "storage": {"a": numbers.kind, "b": "u8", "c": call.result},
+            "alignment": {"a": call.aligned_a, "c": call.aligned_c},
+            "multiple_of": {"k": call.multiple_of_k},
+            "mainloop": loop,
+            "decomposition": divisions.get(form.slices, {"scheme": "split_k_cluster", "slices": form.slices}),
+            "epilogue": written_out(epilogue),
+            "early_launch": early,
+            "constant": ("b",) if early and form.method != "tiles" else (),
+        }
+    )
+
+
+@lru_cache(maxsize=KERNELS)
+def kernel_of(call: Call) -> tuple[GemmPlan, Kernel]:
+    """The plan and the kernel, made once for all weights and calls that have them in common. Raises ``LaunchError`` as ``spec_of``."""
+    plan = plan_gemm(spec_of(call), call.architecture)
+    return plan, Kernel(plan.sequence, compile_plan(plan))
+
+
+def slices_of(plan: GemmPlan, product: Product, device: Device) -> int:
+    """Slices of k that give every SM two blocks, where the launch says how many there are."""
+    tiles = ceil_div(product.rows, plan.tile_m) * ceil_div(product.n, plan.tile_n)
+    return max(1, min(ceil_div(2 * device.sm_count, tiles), product.k // plan.slice_k))
