@@ -489,4 +489,5 @@ class GemmSpec(KernelSpec):
     dependent launch). Needs sm_90."""
     constant: Annotated[tuple[Literal["a", "b"], ...], LATER] = ()
     """Operands that no work before the launch may still be writing, such as weights. With ``early_launch``, their first tiles are copied
-    before the kernel waits for that work. Needs ``mainloop.strategy: tensor_core``."""
+    before the kernel waits for that work. Needs ``mainloop.strategy: tensor_core``, or
+    ``narrow_weights`` by streams or warpgroups."""

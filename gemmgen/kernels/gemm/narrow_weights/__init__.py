@@ -1,1 +1,1 @@
-"""Strategy ``narrow_weights``: weights of 4 or 8 bits, packed beforehand, become the activations' type in registers (``mma.sync``)."""
+"""Strategy ``narrow_weights``: packed weights of 4 or 8 bits become the activations' type in registers (``mma.sync``, ``wgmma``)."""
