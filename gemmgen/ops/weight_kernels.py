@@ -100,27 +100,34 @@ def _room(architecture: Architecture, blocks: int) -> int:
 
 
 def _streams(product: Product, numbers: Numbers, architecture: Architecture, sms: int) -> Form:
-    """Eight warps: on more columns, of which a block reads rows of A once, the more columns there are; else on more steps along k."""
+    """Blocks of four panels read rows of A once for more columns; where that gives too few blocks, warps divide k. There are as many stages
+    as let all blocks run at a time."""
     rows = 8 if product.rows <= 8 else 16
-    clusters = architecture.supports("clusters")
     panels = ceil_div(product.n, PANEL)
-    if clusters:
-        columns, slices = (4, 2) if panels > 1.5 * sms else (2, 2)
+    if architecture.supports("clusters"):
+        columns, k_warps, slices = (4, 1, 4) if panels > 1.5 * sms else (2, 4, 2)
     else:
-        columns, slices = next((count for count in (4, 2) if panels >= 0.75 * count * sms), 1), 1
-    k_warps = STREAMING_WARPS // columns
-    stage = 2048 * numbers.bits // 4 + 512
+        columns = next((count for count in (4, 2) if panels >= 0.75 * count * sms), 1)
+        k_warps, slices = STREAMING_WARPS // columns, 1
+    stage = 512 * numbers.bits + 512
+    blocks = ceil_div(panels, columns) * slices
     while True:
-        for stages in (3, 2) if numbers.bits == 4 else (2,):
+        for stages in (4, 3, 2):
             depth = 128 * k_warps * (stages - 1)
             used = columns * k_warps * stages * stage + 4 * rows * (depth + 8) + 4 * rows * PANEL * columns * k_warps
-            if depth <= 1024 and used <= _room(architecture, 1):
+            resident = max(1, min(ceil_div(blocks, sms), 4)) if stages > 2 else 1
+            if depth <= 1024 and used <= _room(architecture, resident):
                 return Form("streams", (rows, PANEL * columns, depth), (rows, PANEL), stages, k_warps, slices)
         k_warps //= 2
 
 
 def _warpgroups(product: Product, numbers: Numbers, architecture: Architecture, sms: int) -> Form:
-    """Tiles of 128 columns. Where there are few of them, blocks of a cluster divide k, two on an SM."""
+    """Tiles of 128 columns, or 256 if there are many. Where there are few tiles, blocks of a cluster divide k, two on an SM."""
+    if 32 < product.rows <= 64:
+        if ceil_div(product.n, 256) * 2 >= 0.8 * sms:
+            return Form("warpgroups", (64, 256, 128), (64, 32), 5 if numbers.bits == 4 else 3, slices=2)
+        if ceil_div(product.n, 64) <= sms:
+            return Form("warpgroups", (32, 64, 128), (32, 16), 4, slices=2, blocks_per_sm=2)
     rows = next((count for count in (32, 64) if product.rows <= count), 128)
     tiles = ceil_div(product.rows, rows) * ceil_div(product.n, 128)
     slices = next((count for count in (1, 2, 4) if tiles * count >= 0.9 * sms or product.k < 1024 * count), 4)
