@@ -335,10 +335,8 @@ class Ring:
     # -- copies ------------------------------------------------------------------------------------------------
 
     def _map(self, instruction: Instruction, operand: Operand, values: Values) -> TensorMapArgument:
-        base = values.of(operand.base) if isinstance(operand, Address) else None
-        name = base.arguments[0].operation if _is_symbol(base) and isinstance(base.arguments[0], Expression) else ""  # type: ignore[union-attr]
-        found = self.maps.get(name)
         assert isinstance(operand, Address)
+        found = self.maps.get(_variable(values.of(operand.base)))
         if found is None or operand.offset:
             raise Unliftable(instruction, "a tensor map that is not known")
         self.used_maps.add(found.name)
@@ -716,8 +714,12 @@ class Ring:
         self.found.note("races", "memory of its own", apart, "slots, barriers and the memory of teams of threads overlap")
 
 
-def _is_symbol(content: Content | None) -> bool:
-    return isinstance(content, Expression) and content.operation == "symbol" and content.arguments[1] == 0
+def _variable(content: Content | None) -> str:
+    """The name of a variable whose address this is; empty for other contents."""
+    if isinstance(content, Expression) and content.operation == "symbol" and content.arguments[1] == 0:
+        name = content.arguments[0]
+        return name.operation if isinstance(name, Expression) else ""
+    return ""
 
 
 def _contains(threads: tuple[bool, ...], others: tuple[bool, ...]) -> bool:
