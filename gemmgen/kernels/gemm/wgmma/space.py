@@ -22,7 +22,16 @@ from gemmgen.kernels.gemm.scaling import Scales
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKCluster, TensorCoreMainloop
 from gemmgen.kernels.gemm.tensor_cores.cost import of_few
 from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_FLOATS, BYTE_INTEGERS
-from gemmgen.kernels.gemm.wgmma.cost import CLUSTERED, FILLED, MULTICAST, PROMOTION_ISSUE, SCATTERED_READS, spread, usable
+from gemmgen.kernels.gemm.wgmma.cost import (
+    CLUSTERED,
+    FILLED,
+    MULTICAST,
+    PROMOTION_ISSUE,
+    SCALED_OPERATIONS,
+    SCATTERED_READS,
+    spread,
+    usable,
+)
 from gemmgen.kernels.gemm.wgmma.loop import CONSUMER_REGISTERS, MOVING_REGISTERS, STORE_BUFFERS, has_one_matrix
 from gemmgen.kernels.gemm.wgmma.matching import fit
 from gemmgen.kernels.gemm.wgmma.plan import plan
@@ -236,13 +245,17 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
             halved = (blocks_m * (tile_n + tile_n) / 2 + OTHER_REGISTERS > limit) & (tile_n % 16 == 0) & (tile_k == DEFAULT_PROMOTION)
             instruction_n = np.where(halved, tile_n / 2, tile_n)
         product_sets, others = np.ones_like(tile_n), np.full_like(tile_n, OTHER_REGISTERS)
+        barred = np.zeros_like(tile_n, dtype=bool)
         if storage.scales.given:
+            # Clusters that share tiles of two groups take 1.05 to 1.2 times as long with block scales, four slices of k longer than two.
+            shares = (consumers > 1) & (cluster_m * cluster_n > 1)
+            barred = shares | (cluster_k > 2)
             others += column_scales(storage.scales, tile_n, instruction_n)
             # The tensor cores need not wait for sums to be scaled where a second set of products fits.
             product_sets += (instruction_n == tile_n) & (blocks_m * 3 * tile_n / 2 + others <= limit)
         sums = blocks_m * (tile_n + (product_sets * instruction_n if storage.type in BYTE_FLOATS else 0)) / 2
         # The compiler gives a thread no more registers than it is launched with, and an instruction wants its sums among them.
-        legal = (sums + others <= limit) & (instruction_n / 2 + OTHER_REGISTERS <= allocated)
+        legal = ~barred & (sums + others <= limit) & (instruction_n / 2 + OTHER_REGISTERS <= allocated)
         if storage.scales.given:
             legal &= (cluster_m == 1) | (cluster_n == 1)
         for along_k, extent, blocks in ((storage.a_along_k, tile_m, cluster_n), (storage.b_along_k, tile_n, cluster_m)):
@@ -336,15 +349,19 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     batch_a, batch_b = (layout.shape[0] if len(layout.shape) == 3 else 1 for layout in (request.a, request.b))
     kind = "wgmma, clusters along k" if divided else "wgmma, ping-pong" if lattice.ping_pong else "wgmma"
     spread_blocks = np.select([sizes == size for size in CLUSTERED], [spread(blocks, size) for size in CLUSTERED])
+    operations = 2.0 * at.tile_m * at.tile_n * at.tile_k
+    issue = 1.0 + PROMOTION_ISSUE * (at.tile_n / at.instruction_n) if lattice.promoted else np.ones_like(blocks)
+    if storage.scales.given:
+        issue = issue + SCALED_OPERATIONS / operations
     made = Works(
         blocks=spread_blocks,
         threads=at.threads,
         registers=at.registers,
         shared_bytes=at.shared_bytes,
         steps=steps,
-        operations=2.0 * at.tile_m * at.tile_n * at.tile_k,
+        operations=operations,
         unit={"bf16": "f16", "f16": "f16", "s8": "int8"}.get(storage.type, "fp8") + "_wgmma",
-        issue=1.0 + PROMOTION_ISSUE * (at.tile_n / at.instruction_n) if lattice.promoted else np.ones_like(blocks),
+        issue=issue,
         loaded_bytes=_boxed(at.tile_m, m, at.tile_k * size) * (1 - MULTICAST * (1 - 1 / at.cluster_n))
         + _boxed(at.tile_n, n, at.tile_k * size),
         in_flight=at.stages,
