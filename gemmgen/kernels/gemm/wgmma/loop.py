@@ -44,8 +44,8 @@ PRODUCER_REGISTERS = {2: 40, 3: 32}
 CONSUMER_REGISTERS = {2: 232, 3: 160}
 """Registers of a thread, by the number of groups that multiply, after the producer released most of its registers: multiples of 8 whose
 sum does not exceed an SM's registers."""
-MOVING_REGISTERS = 56, 224
-"""The same for two groups whose producer's threads copy gathered rows of A, of which each knows several, or bring block scales."""
+MOVING_REGISTERS = {2: (56, 224), 3: (56, 152)}
+"""The same for groups whose producer's threads copy gathered rows of A, of which each knows several, or bring block scales."""
 COPIES_AHEAD = 2
 """Stages of gathered rows, at most, that are under way while the next are started: two fewer than there are, since consumers give a stage
 back once they have the next."""
@@ -134,8 +134,7 @@ def warpgroup_loop(
     )
     if mainloop.consumers > 1 and mainloop.min_blocks_per_sm == 1:
         shares = PRODUCER_REGISTERS[mainloop.consumers], CONSUMER_REGISTERS[mainloop.consumers]
-        moves = spec.grouping.gathered or (spec.scales.given and mainloop.consumers == 2)
-        shares = MOVING_REGISTERS if moves else shares
+        shares = MOVING_REGISTERS[mainloop.consumers] if spec.grouping.gathered or spec.scales.given else shares
         loop = replace(loop, registers=PLANES_REGISTERS if loop.staggered else shares)
     if spec.store == "tma":
         staging = plan_staging(tile.n, loop.blocks_m, matrices[2].element_bytes, STORE_BUFFERS)

@@ -237,7 +237,8 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
         blocks_m = tile_m / BLOCK_ROWS / np.where(ping_pong, 1, consumers)
         # Registers: those of the sums, and of the instruction whose sums leave the tensor core.
         allocated = np.minimum(architecture.registers_per_thread, architecture.registers_per_sm // (resident * threads)) // 8 * 8
-        registers_of = CONSUMER_REGISTERS | ({2: MOVING_REGISTERS[1]} if storage.scales.given else {})
+        moving = {count: registers for count, (_, registers) in MOVING_REGISTERS.items()}
+        registers_of = moving if storage.scales.given else CONSUMER_REGISTERS
         shared_out = np.select([consumers == count for count in registers_of], list(map(float, registers_of.values())), 0.0)
         limit = np.where((consumers > 1) & (resident == 1), shared_out, allocated)
         instruction_n = tile_n.copy()
@@ -247,9 +248,10 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
         product_sets, others = np.ones_like(tile_n), np.full_like(tile_n, OTHER_REGISTERS)
         barred = np.zeros_like(tile_n, dtype=bool)
         if storage.scales.given:
-            # Clusters that share tiles of two groups take 1.05 to 1.2 times as long with block scales, four slices of k longer than two.
+            # With block scales, clusters that share tiles of two groups take 1.05 to 1.2 times as long, four slices of k longer than two,
+            # and three groups longer than two.
             shares = (consumers > 1) & (cluster_m * cluster_n > 1)
-            barred = shares | (cluster_k > 2)
+            barred = shares | (cluster_k > 2) | (consumers > 2)
             others += column_scales(storage.scales, tile_n, instruction_n)
             # The tensor cores need not wait for sums to be scaled where a second set of products fits.
             product_sets += (instruction_n == tile_n) & (blocks_m * 3 * tile_n / 2 + others <= limit)
