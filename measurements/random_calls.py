@@ -31,8 +31,8 @@ REDUCTIONS = ("sum", "prod", "min", "max", "mean", "sum_of_squares", "l1_norm", 
 UNARY = ("relu", "abs", "square")
 ROWS = ("softmax", "log_softmax", "cumsum", "logcumsumexp", "rms_norm", "layer_norm", "softmax_gradient", "log_softmax_gradient",
         "rms_norm_gradient", "layer_norm_gradient")  # fmt: skip
-LARGE_HALF = 65520.0
-"""The least magnitude that becomes infinity as a float16."""
+OVERFLOWS = {np.dtype(np.float16): 65520.0, np.dtype(np.float32): 2.0**128 - 2.0**103}
+"""The least magnitude that becomes infinity as a number of a type."""
 BLOCK = 25
 """Calls of a line of the journal."""
 _DEVICE: list[str] = []
@@ -108,8 +108,8 @@ def close(got: Any, want: np.ndarray, scale: np.ndarray, tolerance: float) -> bo
         return False
     if not np.issubdtype(got.dtype, np.floating):
         return bool((got == want).all())
-    if got.dtype == np.float16:
-        want = np.where(np.abs(want) >= LARGE_HALF, np.copysign(np.inf, want), want)
+    if got.dtype in OVERFLOWS:
+        want = np.where(np.abs(want) >= OVERFLOWS[got.dtype], np.copysign(np.inf, want), want)
     with np.errstate(all="ignore"):
         error = np.abs(got.astype(np.float64) - want)
         return bool(((error <= tolerance * scale + 1e-38) | (np.isnan(got) & np.isnan(want)) | (got == want)).all())

@@ -86,6 +86,7 @@ def names_a_family(path: Path, kind: str) -> bool:
 
 OUTSIDE: dict[str, dict[str, str]] = {
     "gemm": {
+        "dispatch/problems.py": "words that users write for its kind of problems",
         "api.py": "the type of its plans",
         "dispatch/profiles.py": "operators of torch that are its products",
         "ops/block_formats.py": "block scales of factors, in a product's formats",
@@ -94,8 +95,13 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "ops/planes.py": "planes of matrices, an object of the user's",
         "ops/torch_operators/matmul.py": "the type of a product's result",
     },
-    "reduction": {"api.py": "the type of its plans", "dispatch/profiles.py": "operators of torch that are reductions"},
+    "reduction": {
+        "dispatch/problems.py": "words that users write for its kind of problems",
+        "api.py": "the type of its plans",
+        "dispatch/profiles.py": "operators of torch that are reductions",
+    },
     "conv2d": {
+        "dispatch/problems.py": "words that users write for its kind of problems",
         "api.py": "the type of its plans",
         "layouts.py": "functions for users that reorder images and filters",
         "ops/__init__.py": "the function",
@@ -104,6 +110,7 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "verification/field.py": "layouts of images in a reference over a field",
     },
     "elementwise": {
+        "dispatch/problems.py": "words that users write for its kind of problems",
         "api.py": "the type of its plans",
         "dispatch/profiles.py": "operators of torch that are chains of operations",
         "kernels/cpu_gemm/plan.py": "the code of a reason against operations",
@@ -111,7 +118,10 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "ops/__init__.py": "the function",
         "ops/functions/elementwise.py": "the function",
     },
-    "quantise": {"ops/quantising.py": "the call, for arrays of every library"},
+    "quantise": {
+        "dispatch/problems.py": "words that users write for its kind of problems",
+        "ops/quantising.py": "the call, for arrays of every library",
+    },
     "rows": {},
     "cpu_gemm": {
         "api.py": "the type of its plans",
