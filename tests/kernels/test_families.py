@@ -91,6 +91,7 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "dispatch/profiles.py": "operators of torch that are its products",
         "ops/block_formats.py": "block scales of factors, in a product's formats",
         "ops/native.py": "a product's request, for processors",
+        "ops/weight_kernels.py": "kernels for packed weights",
         "ops/weights.py": "packed weights, an object of the user's",
         "ops/planes.py": "planes of matrices, an object of the user's",
         "ops/torch_operators/matmul.py": "the type of a product's result",
