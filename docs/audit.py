@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WINDOWS = (("light", 1280), ("light", 390), ("dark", 390), ("dark", 1280))
 """In this order, so that one step changes one thing."""
-LEAST_CONTRAST = 4.5
+MIN_CONTRAST = 4.5
 """Of text and what is behind it, by WCAG 2, level AA; 3 for large text."""
 FIELDS = {"title": {"boost": 1}, "text": {"boost": 1}, "tags": {"boost": 1}}
 NO_SEARCH = json.dumps({"config": {"lang": ["en"], "separator": "[\\s\\-]+", "pipeline": [], "fields": FIELDS}, "docs": []})
@@ -164,7 +164,7 @@ class Audit:
             self.page.evaluate(SCHEME, scheme)
             self.page.set_viewport_size({"width": width, "height": 900})
             self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-            self.findings += [(name, window, told) for told in self.page.evaluate(PAGE, LEAST_CONTRAST)]
+            self.findings += [(name, window, told) for told in self.page.evaluate(PAGE, MIN_CONTRAST)]
             if self.shots is not None:
                 self.page.screenshot(path=self.shots / f"{name.replace('/', '_')}-{scheme}-{width}.png")
         self.findings += [(name, "", f"console: {told}") for told in dict.fromkeys(self._messages)]

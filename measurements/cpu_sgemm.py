@@ -38,15 +38,15 @@ SLOW_STEP_SIZE = 1024
 """Above it, steps without vectors are left out: a call takes seconds."""
 SLOW_STEP_ROUNDS = 5
 PLAIN_STEPS = ("c0_naive", "c2_blocked", "c3_packed")
-MOST_DISTURBED = 0.04
+MAX_DISTURBED = 0.04
 """Part of the processors' time that other processes may have while a product is measured; above it, that is done again."""
 ATTEMPTS = 4
-LEAST_ROUNDS = 5
+MIN_ROUNDS = 5
 FOREIGN_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "NVPL_BLAS_DEBUG_CPU_TYPE")
 """Set, they have a BLAS take other kernels than it would."""
 
 
-def rounds_for(sizes: tuple[int, ...], seconds: float, threads: int, least: int = LEAST_ROUNDS) -> int:
+def rounds_for(sizes: tuple[int, ...], seconds: float, threads: int, least: int = MIN_ROUNDS) -> int:
     """As many rounds as fit into ``seconds`` for each contestant, at 50 GFLOP/s a thread; several threads wait before every turn."""
     if threads == 1:
         return max(least, min(200, int(seconds * 50e9 / (2.0 * math.prod(sizes)))))
@@ -82,12 +82,12 @@ def undisturbed_row(
         busy_then, there_then = busy_seconds()
         others = max(0.0, busy_then - busy - (time.process_time() - own)) / (there_then - there)
         rows.append(row_of(report, name) | {"others_share": others})
-        if others <= MOST_DISTURBED:
+        if others <= MAX_DISTURBED:
             break
     return min(rows, key=lambda row: float(row["others_share"]))
 
 
-def bars(threads: int, seconds: float, attempts: int = ATTEMPTS, least: int = LEAST_ROUNDS) -> list[dict[str, Any]]:
+def bars(threads: int, seconds: float, attempts: int = ATTEMPTS, least: int = MIN_ROUNDS) -> list[dict[str, Any]]:
     """The shapes of the bars, NN and NT, each with the kernel that operations choose for it on this processor."""
     rows = []
     for sizes in SHAPES:
@@ -196,7 +196,7 @@ def markdown(report: dict[str, Any]) -> str:
         "do nothing else on as many threads, which take turns with the others. A ratio is the library's time over gemmgen's, the median",
         "of all rounds: above 1, gemmgen is faster. Behind the ratio to the first library are its first and third quartile. *others*:",
         "part of the processors' time that other processes had meanwhile"
-        + (f"; where it is above {MOST_DISTURBED:.0%}, the product is measured" if attempts > 1 else "."),
+        + (f"; where it is above {MAX_DISTURBED:.0%}, the product is measured" if attempts > 1 else "."),
         *([f"again, {attempts} times at most in all."] if attempts > 1 else []),
     ]
     for threads, rows in sorted(report["bars"].items(), key=lambda item: int(item[0])):
@@ -291,7 +291,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="for each contestant on each shape")
     parser.add_argument("--threads", type=int, nargs="*", help="else 1 and all; the most of them for the steps")
     parser.add_argument("--attempts", type=int, default=ATTEMPTS, help="at one product while others disturb it")
-    parser.add_argument("--rounds", type=int, default=LEAST_ROUNDS, help="at least so many for each product, however long they take")
+    parser.add_argument("--rounds", type=int, default=MIN_ROUNDS, help="at least so many for each product, however long they take")
     parser.add_argument("--no-steps", action="store_true", help="keep the steps that the JSON holds, if any")
     given = parser.parse_args()
     foreign = [name for name in FOREIGN_VARIABLES if name in os.environ]

@@ -29,7 +29,7 @@ BATCHES = (32, 128, 512, 1024, 2048, 4096)
 LAYERS = 3
 PRODUCTS = [("nn", shape) for shape in SHAPES] + [(letters, (n, n, n)) for letters in ("nt", "tn", "tt") for n in (1024, 2048, 4096)]
 """Storage orders with (m, n, k)."""
-MOST_SETS = 64
+MAX_SETS = 64
 Way = Callable[[int], Any]
 """Something to be timed, on the set of operands of an index."""
 
@@ -93,7 +93,7 @@ def products(rounds: int) -> list[dict[str, Any]]:
     rows = []
     beyond = 2 * torch.cuda.get_device_properties(0).L2_cache_size
     for layout, (m, n, k) in PRODUCTS:
-        sets = max(1, min(MOST_SETS, math.ceil(beyond / (4 * (m * k + k * n + m * n)))))
+        sets = max(1, min(MAX_SETS, math.ceil(beyond / (4 * (m * k + k * n + m * n)))))
         left = [torch.randn(k, m, device="cuda").T if layout[0] == "t" else torch.randn(m, k, device="cuda") for _ in range(sets)]
         right = [torch.randn(n, k, device="cuda").T if layout[1] == "t" else torch.randn(k, n, device="cuda") for _ in range(sets)]
         kept = [ops.Planes(b) for b in right]

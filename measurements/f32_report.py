@@ -26,7 +26,7 @@ MEASURES = (
     ("largest / |AB|", 3),
     ("median / |AB|", 4),
 )
-LEAST_DEPTH = 64
+MIN_DEPTH = 64
 """k from which on f16x3 and the schemes of bfloat16 use planes."""
 TABLED_DEPTHS = (1, 2, 4, 16, 64, 256, 1024, 4096, 16384, 65536)
 PEERS = ("FFMA in order of k", "cuBLAS")
@@ -84,7 +84,7 @@ def worst_ratio(rows: Sequence[Row], name: str, peer: str, place: int) -> str:
 
 
 def verdict(accuracy: Sequence[Row]) -> list[str]:
-    """Ratios of errors to those of multiply-adds and of cuBLAS, over all rows below ``LEAST_DEPTH`` and from there on."""
+    """Ratios of errors to those of multiply-adds and of cuBLAS, over all rows below ``MIN_DEPTH`` and from there on."""
     depths = sorted({row["k"] for row in accuracy})
     lines = [
         f"The largest ratio of errors over all data, for {len(depths)} values of k from {depths[0]} to {depths[-1]};",
@@ -94,8 +94,8 @@ def verdict(accuracy: Sequence[Row]) -> list[str]:
         "|---|---|---:|---:|---:|---:|",
     ]
     halves = {
-        f"below {LEAST_DEPTH}": [row for row in accuracy if row["k"] < LEAST_DEPTH],
-        f"from {LEAST_DEPTH} on": [row for row in accuracy if row["k"] >= LEAST_DEPTH],
+        f"below {MIN_DEPTH}": [row for row in accuracy if row["k"] < MIN_DEPTH],
+        f"from {MIN_DEPTH} on": [row for row in accuracy if row["k"] >= MIN_DEPTH],
     }
     for name in accuracy[0]["errors"]:
         for which, rows in halves.items():

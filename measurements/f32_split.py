@@ -75,7 +75,7 @@ def split_kernel(tile: Tile) -> gemmgen.Kernel:
         "alignment": {"a": 4, "b": 4},
         "decomposition": {"scheme": "split_k_cluster", "slices": slices} if slices > 1 else {"scheme": "data_parallel"},
         "mainloop": {
-            "strategy": "tensor_core",
+            "strategy": "wgmma",
             "arithmetic": {"f32_by": "bf16x6", "split": "mainloop"},
             "tile": {"m": m, "n": n, "k": 64},
             "stages": stages,

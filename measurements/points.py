@@ -30,7 +30,7 @@ from gemmgen.core.errors import GemmgenError
 from gemmgen.dispatch.candidates import Candidate
 from gemmgen.dispatch.model import seconds_of_many
 from gemmgen.dispatch.problems import parse_problem
-from gemmgen.dispatch.selection import LONGEST_EARLY, choose_by, fitted, set_best
+from gemmgen.dispatch.selection import MAX_EARLY, choose_by, fitted, set_best
 from gemmgen.dispatch.space import bounded_seconds, least_seconds
 from gemmgen.dispatch.table import table_for
 from gemmgen.hardware.target import device as find_device
@@ -184,7 +184,7 @@ def sampled(request: Any, target: Any, seed: int) -> Iterator[Candidate]:
             alike = [one for one in inside if one[1] == kind] or inside
             if alike:
                 seconds, group, place = rng.choice(alike)
-                spec = groups[group].spec(place, seconds < LONGEST_EARLY)
+                spec = groups[group].spec(place, seconds < MAX_EARLY)
                 yield Candidate(space.label(spec), spec)
     plain = groups[0].features if groups else []
     for place, row in enumerate(plain):  # the tile that won a sweep of its own
@@ -246,7 +246,7 @@ def survey_entries(text: str, device_name: str, seed: int) -> list[Entry]:
                 return
             if all(((features[one] - place) ** 2).sum() > APART for place in places):
                 group = int(np.searchsorted(first, one, side="right")) - 1
-                spec = groups[group].spec(one - int(first[group]), times[one] < LONGEST_EARLY)
+                spec = groups[group].spec(one - int(first[group]), times[one] < MAX_EARLY)
                 add(role, Candidate(space.label(spec), spec), float(times[one]))
                 many -= 1
 

@@ -55,7 +55,7 @@ SECONDS = 30
 CASE_SECONDS = 1.0
 """Of processor time for the cases of a spec, unless told otherwise: a new one begins as long as there is time."""
 
-MOST_WORK = 1 << 24
+MAX_WORK = 1 << 24
 """Of a case that is not the smallest of its spec."""
 
 GPU_SECONDS = 10.0
@@ -81,7 +81,7 @@ def empty(case: Case) -> bool:
 def ordered(cases: list[Case], number: int) -> list[Case]:
     """The smallest case that is not empty, and the others as the spec's number has it, without those that run for long."""
     smallest = min(cases, key=lambda case: (empty(case), work(case)))
-    others = [case for case in cases if case is not smallest and work(case) <= MOST_WORK]
+    others = [case for case in cases if case is not smallest and work(case) <= MAX_WORK]
     random.Random(number).shuffle(others)
     return [smallest, *others]
 

@@ -21,7 +21,7 @@ from measurements.reduction_candidates import Axis, Instance
 from measurements.reduction_cub import Cub
 
 GRAPH_SECONDS = 1.5e-3
-MOST_LAUNCHES = 1024
+MAX_LAUNCHES = 1024
 """Launches in a graph at most."""
 COLD_BYTES = 160 << 20
 """Inputs rotate through so much memory, more than twice the L2, where the launches of a graph reach that far."""
@@ -72,7 +72,7 @@ class Contest:
 
     def sum(self, instances: Mapping[str, Instance], size: int, resident: bool = False) -> tuple[list[Timing], int]:
         """Times of a sum of ``size`` elements, and how many copies of the input the launches rotate among."""
-        copies = 1 if resident else max(1, min(len(self.pool) // size, math.ceil(COLD_BYTES / (4 * size)), MOST_LAUNCHES))
+        copies = 1 if resident else max(1, min(len(self.pool) // size, math.ceil(COLD_BYTES / (4 * size)), MAX_LAUNCHES))
         inputs = [self.pool[index * size : (index + 1) * size] for index in range(copies)]
         expected = inputs[0].sum(dtype=torch.float64).reshape(1)
         magnitude = inputs[0].abs().sum(dtype=torch.float64).reshape(1)
@@ -162,7 +162,7 @@ class Contest:
         """Graphs of equally many launches for all, but fewer for the slow ones."""
         trial = replay_seconds(self.handle, [self._graph(cleanup, c, 2, copies) for c in contestants], 3, lambda: None)
         once = [min(times) / 2 for times in trial]
-        wanted = min(max(copies, math.ceil(GRAPH_SECONDS / min(once))), MOST_LAUNCHES)
+        wanted = min(max(copies, math.ceil(GRAPH_SECONDS / min(once))), MAX_LAUNCHES)
         launches = [wanted if time * wanted < 8 * GRAPH_SECONDS else max(1, math.ceil(2 * GRAPH_SECONDS / time)) for time in once]
         graphs = [self._graph(cleanup, c, count, copies) for c, count in zip(contestants, launches, strict=True)]
         replay_seconds(self.handle, graphs, 2, lambda: None)

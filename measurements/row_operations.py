@@ -25,7 +25,7 @@ from measurements.row_reductions import ROTATED_BYTES, drawn, geometric, referen
 PROCESSES = 5
 PREPARED_SECONDS = 52.0
 TURNS = 9
-LEAST_LEFT = 1.0
+MIN_LEFT = 1.0
 """Seconds that a case needs to be begun."""
 EAGER_PART = 0.55
 """Part of the time in which all cases are measured beside eager torch; the rest is for those beside torch.compile."""
@@ -310,7 +310,7 @@ def prepare(chosen: Sequence[Case], compiled: bool) -> None:
 def measure(torch: Any, chosen: Sequence[Case], compiled: bool, until: float) -> list[Row]:
     """Checks and times the cases, one after the other, as far as the time allows; prints a line for each."""
     rows: list[Row] = []
-    longest = LEAST_LEFT
+    longest = MIN_LEFT
     for case in chosen:
         since = time.monotonic()
         if until - since < longest + 1:

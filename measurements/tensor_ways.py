@@ -44,7 +44,7 @@ COMMON = {
 
 def by_wgmma(m: int, n: int, stages: int, streamed: bool = False, **more: Any) -> dict[str, Any]:
     """A spec with ``wgmma`` and tiles of m x n x 64."""
-    mainloop = {"strategy": "tensor_core", "tile": {"m": m, "n": n, "k": 64}, "stages": stages, **more}
+    mainloop = {"strategy": "wgmma", "tile": {"m": m, "n": n, "k": 64}, "stages": stages, **more}
     division: dict[str, Any] = {"decomposition": {"scheme": "stream_k", "blocks": BLOCKS}} if streamed else {}
     mainloop |= {} if streamed else {"persistent_blocks": BLOCKS}
     return {**COMMON, "architecture": "sm_90a", "multiple_of": {"n": 8}, "store": "tma", "mainloop": mainloop, **division}

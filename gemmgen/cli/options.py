@@ -130,7 +130,7 @@ def architectures_option(help_text: str) -> Decorator[Any]:
     return click.option("architectures", "--arch", metavar="ARCH", multiple=True, shell_complete=complete_architecture, help=help_text)
 
 
-LARGEST_SIZE = 2**62
+MAX_SIZE = 2**62
 """Largest dimension that is parsed. Every kernel has a lower limit, and reports it itself."""
 
 
@@ -140,8 +140,8 @@ def parse_size(text: str) -> tuple[int, ...]:
         sizes = tuple(int(part) for part in text.split(","))
     except ValueError:
         sizes = ()
-    if not sizes or min(sizes) < 0 or max(sizes) > LARGEST_SIZE:
-        need = f"expected numbers up to {LARGEST_SIZE} separated by commas, for example 4096,4096,4096"
+    if not sizes or min(sizes) < 0 or max(sizes) > MAX_SIZE:
+        need = f"expected numbers up to {MAX_SIZE} separated by commas, for example 4096,4096,4096"
         raise click.UsageError(f"--size {reprlib.repr(text)}: {need}")
     return sizes
 

@@ -19,9 +19,9 @@ from gemmgen.sanitizer.findings import Finding
 from gemmgen.sanitizer.front_end import CompileOptions
 from gemmgen.sanitizer.source import Entry, KernelCode, find_entry, read_kernel_file
 
-MOST_ELEMENTS = 1 << 24
+MAX_ELEMENTS = 1 << 24
 """Elements of one array up to which a counterexample is run."""
-MOST_THREADS = 1 << 20
+MAX_LAUNCH_THREADS = 1 << 20
 _ARRAY = re.compile(r"(\w+)\s*=\s*(in|out|inout)\s+(\w+)\s*\[([^\[\]:]+)(?::([^\[\]:]+))?\]\s*(?:@\s*([1-9][0-9]{0,8}))?")
 _ROLES: Mapping[str, ArrayRole] = {"in": "input", "out": "output", "inout": "inout"}
 _EMULATOR_TYPES = {"s8": "i8", "s32": "i32", "s64": "i64"}
@@ -47,13 +47,13 @@ class ForeignKernel:
         try:
             launch = self.sequence.launches[0]
             grid = launch.grid_of(problem)
-            if grid[0] * grid[1] * grid[2] * launch.threads > MOST_THREADS or 0 in grid:
+            if grid[0] * grid[1] * grid[2] * launch.threads > MAX_LAUNCH_THREADS or 0 in grid:
                 return []
             texts = []
             for argument in self.sequence.arguments:
                 if isinstance(argument, ArrayArgument):
                     length = _length(argument, problem)
-                    if length > MOST_ELEMENTS:
+                    if length > MAX_ELEMENTS:
                         return []
                     kind = _EMULATOR_TYPES.get(argument.type, argument.type)
                     texts.append(f"{kind}[{length}]" + ("=ones" if argument.reads else ""))

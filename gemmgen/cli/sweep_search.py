@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gemmgen.sweep.store import ResultStore
 
 
-MAXIMUM_AT_ONCE = 32
+MAX_AT_ONCE = 32
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def run_search(
 def _at_once(settings: Settings, cluster: Cluster | None) -> int:
     """Number of points that are proposed together: as many as are evaluated together, within limits, as none learns of the others."""
     workers = cluster.idle if cluster is not None else len(settings.gpus) or settings.jobs or len(os.sched_getaffinity(0))
-    return min(max(workers, 1), MAXIMUM_AT_ONCE)
+    return min(max(workers, 1), MAX_AT_ONCE)
 
 
 def known_results(where: SearchSpace, space: Space, settings: Settings, store: ResultStore) -> list[PointResult]:

@@ -46,8 +46,8 @@ DEFAULT_LIMIT_BYTES = 1024**3
 _FORMAT = "v1"
 _BUILDING = f"{_FORMAT}.tmp"
 _META = "meta.json"
-_LARGEST_META_BYTES = 2**20
-_LARGEST_FILE_BYTES = 2**28
+_MAX_META_BYTES = 2**20
+_MAX_FILE_BYTES = 2**28
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _ABANDONED_NS = 60 * 10**9
 _STORES_BETWEEN_SCANS = 64
@@ -294,13 +294,13 @@ def _read_entry(entries: int, key: str, secret: bytes) -> dict[str, bytes] | Non
     """The files of a whole entry of this user's, None for any other. Raises OSError where they cannot be read."""
     with open_folder(key, entries) as entry:
         try:
-            meta = json.loads(read_file(_META, entry, _LARGEST_META_BYTES))
+            meta = json.loads(read_file(_META, entry, _MAX_META_BYTES))
             proof = meta.pop("hmac")
             if meta["format"] != _FORMAT or meta["key"] != key or not hmac.compare_digest(proof.encode(), _proof(meta, secret).encode()):
                 return None
             files = {}
             for name, checksum in meta["sha256"].items():
-                files[name] = read_file(name, entry, _LARGEST_FILE_BYTES)
+                files[name] = read_file(name, entry, _MAX_FILE_BYTES)
                 if hashlib.sha256(files[name]).hexdigest() != checksum:
                     return None
             return files

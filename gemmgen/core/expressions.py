@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-MAXIMUM_DEPTH = 200
+MAX_DEPTH = 200
 """Maximum depth of a tree. Recursive walks need a stack for as many levels."""
 
 BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -132,7 +132,7 @@ def text_of(node: ast.expr, text: str) -> str:
 
 
 def read(text: str, grammar: Grammar, most_nodes: int | None = None) -> ast.expr:
-    """The tree of ``text``, at most ``MAXIMUM_DEPTH`` levels deep. Raises ``NotInGrammar``."""
+    """The tree of ``text``, at most ``MAX_DEPTH`` levels deep. Raises ``NotInGrammar``."""
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -142,8 +142,8 @@ def read(text: str, grammar: Grammar, most_nodes: int | None = None) -> ast.expr
     level, depth = [tree], 0
     while level:
         depth += 1
-        if depth > MAXIMUM_DEPTH:
-            raise NotInGrammar(f"nested more than {MAXIMUM_DEPTH} levels deep")
+        if depth > MAX_DEPTH:
+            raise NotInGrammar(f"nested more than {MAX_DEPTH} levels deep")
         try:
             level = [child for node in level for child in grammar.children(node)]
         except _Foreign as error:

@@ -13,7 +13,7 @@ _DESCRIPTORS = ("/dev/fd/", "/dev/std", "/proc/")
 """Names of open files of a process: /dev/stdin, /dev/fd/63 as shells write it for <(command)."""
 
 
-MAXIMUM_BYTES = 2**27
+MAX_BYTES = 2**27
 """Larger than any file of text or JSON that gemmgen reads."""
 
 
@@ -42,9 +42,9 @@ def read_plain(path: str | os.PathLike[str], limit_bytes: int) -> bytes:
 
 def read_plain_text(path: str | os.PathLike[str]) -> str:
     """The text of a plain file, UTF-8 with line ends as they are read anywhere. Raises OSError, and UnicodeDecodeError."""
-    data = read_plain(path, MAXIMUM_BYTES)
-    if len(data) > MAXIMUM_BYTES:
-        raise OSError(errno.EFBIG, f"is larger than {MAXIMUM_BYTES} bytes", os.fspath(path))
+    data = read_plain(path, MAX_BYTES)
+    if len(data) > MAX_BYTES:
+        raise OSError(errno.EFBIG, f"is larger than {MAX_BYTES} bytes", os.fspath(path))
     return data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
 
 

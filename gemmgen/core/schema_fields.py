@@ -7,7 +7,7 @@ from typing import Any
 
 Schema = Mapping[str, Any]
 
-_MAXIMUM_DEPTH = 8
+_MAX_DEPTH = 8
 """Levels of fields in one another; a schema that refers to itself has no end."""
 
 
@@ -65,7 +65,7 @@ def _variants(node: Schema, root: Schema) -> Iterator[Schema]:
 
 
 def _fields(node: Schema, root: Schema, prefix: str, depth: int) -> Iterator[tuple[str, tuple[str, ...]]]:
-    if depth > _MAXIMUM_DEPTH:
+    if depth > _MAX_DEPTH:
         return
     for name, below in node.get("properties", {}).items():
         path = f"{prefix}{name}"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 
-MAXIMUM_CHARACTERS = 20_000
+MAX_CHARACTERS = 20_000
 """Of one message."""
 
 _ALIKE, _BEHIND = 0.65, 0.12
@@ -42,7 +42,7 @@ def _likeness(one: str, other: str) -> float:
     return SequenceMatcher(None, one, other).ratio()
 
 
-def printable(text: str, limit: int = MAXIMUM_CHARACTERS) -> str:
+def printable(text: str, limit: int = MAX_CHARACTERS) -> str:
     """``text`` with control characters written as escapes, with a space inserted into log commands (``: :error``), and with its middle
     left out where it is longer than ``limit``."""
     if len(text) > limit:

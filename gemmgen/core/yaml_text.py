@@ -16,12 +16,12 @@ import yaml
 
 from gemmgen.core.text import printable
 
-MAXIMUM_BYTES = 1_000_000
-MAXIMUM_DEPTH = 32
+MAX_BYTES = 1_000_000
+MAX_DEPTH = 32
 """Levels of mappings and lists in one another. Ours have fewer than ten."""
-MAXIMUM_VALUES = 20_000
+MAX_VALUES = 20_000
 """Values of one text, keys not counted. A sweep may list thousands; every message about a text takes less than two seconds."""
-MAXIMUM_DIGITS = 64
+MAX_DIGITS = 64
 _SHOWN_LINE = 160
 """Columns of a line that is quoted."""
 TAB = "\t"
@@ -61,8 +61,8 @@ def parse(text: bytes | str) -> Any:
 
     A key given twice and aliases are errors: the first is always a mistake, and the second can be made to explode.
     """
-    if len(text) > MAXIMUM_BYTES:
-        raise YamlTextError(f"larger than {MAXIMUM_BYTES} bytes")
+    if len(text) > MAX_BYTES:
+        raise YamlTextError(f"larger than {MAX_BYTES} bytes")
     try:
         return _parse(text)
     except yaml.MarkedYAMLError as error:
@@ -141,7 +141,7 @@ class _Place:
 
 def hint(value: object) -> str:
     """Text to write instead of one that YAML 1.1 took for something else; "" for any other value."""
-    match = _TEXT_SINCE.fullmatch(value) if isinstance(value, str) and len(value) <= MAXIMUM_DIGITS else None
+    match = _TEXT_SINCE.fullmatch(value) if isinstance(value, str) and len(value) <= MAX_DIGITS else None
     if match is None:
         return ""
     return "YAML 1.2 takes this for text: write true or false" if match["truth"] else "YAML 1.2 takes this for text: write a decimal number"
@@ -181,8 +181,8 @@ def _parse(text: bytes | str) -> Any:
     for event in yaml.parse(text, Loader=_LOADER):
         if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and not stack[-1].expects_key:
             values += 1
-            if values > MAXIMUM_VALUES:
-                raise _Misplaced(event.start_mark, f"more than {MAXIMUM_VALUES:,} values")
+            if values > MAX_VALUES:
+                raise _Misplaced(event.start_mark, f"more than {MAX_VALUES:,} values")
         match event:
             case yaml.ScalarEvent():
                 stack[-1].add(_scalar(event), event.start_mark)
@@ -190,8 +190,8 @@ def _parse(text: bytes | str) -> Any:
                 is_mapping = isinstance(event, yaml.MappingStartEvent)
                 if event.tag not in (None, "!", f"{_TAG}{'map' if is_mapping else 'seq'}"):
                     raise _Misplaced(event.start_mark, f"not valid YAML: the tag {event.tag!r} means nothing here")
-                if len(stack) > MAXIMUM_DEPTH:
-                    raise _Misplaced(event.start_mark, f"nested more than {MAXIMUM_DEPTH} levels deep")
+                if len(stack) > MAX_DEPTH:
+                    raise _Misplaced(event.start_mark, f"nested more than {MAX_DEPTH} levels deep")
                 inner: dict[Any, Any] | list[Any] = {} if is_mapping else []
                 stack[-1].add(inner, event.start_mark)
                 stack.append(_Open(inner))
@@ -235,8 +235,8 @@ def _integer(text: str, where: str) -> int:
     base = next((base for base, form in _INTEGERS.items() if form.fullmatch(text)), None)
     if base is None:
         raise _not(text, "a whole number", where)
-    if len(text) > MAXIMUM_DIGITS:
-        raise YamlTextError(f"{where}not valid YAML: a number of {len(text)} digits, need at most {MAXIMUM_DIGITS}")
+    if len(text) > MAX_DIGITS:
+        raise YamlTextError(f"{where}not valid YAML: a number of {len(text)} digits, need at most {MAX_DIGITS}")
     if _OCTAL_BEFORE.fullmatch(text):
         decimal = int(text)
         raise YamlTextError(

@@ -23,7 +23,7 @@ from gemmgen.kernels.spec_files import load_spec
 
 FORMAT = "choice 1"
 FILE = "choice.json"
-MOST_KEPT = 4
+MAX_KEPT = 4
 """Options of a choice that are kept, the fastest: others can serve while the first is compiled."""
 SOURCES = ("dispatch", "hardware", "kernels", "perf")
 """Packages whose code and data a choice follows from."""
@@ -50,7 +50,7 @@ def load_choice(key: str) -> tuple[Kept, ...]:
     files = Cache(quiet=True).load(key)
     try:
         rows = json.loads(files[FILE]) if files else []
-        return tuple(_kept(row) for row in rows[:MOST_KEPT])
+        return tuple(_kept(row) for row in rows[:MAX_KEPT])
     except (GemmgenError, ValueError, KeyError, TypeError, RecursionError):
         return ()
 
@@ -67,7 +67,7 @@ def store_choice(key: str, options: Sequence[Kept]) -> None:
             "source": one.source,
             "margin": one.margin,
         }
-        for one in options[:MOST_KEPT]
+        for one in options[:MAX_KEPT]
     ]
     Cache(quiet=True).store(key, {FILE: json.dumps(rows).encode()})
 

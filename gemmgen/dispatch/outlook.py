@@ -21,7 +21,7 @@ ALIKE = 0.02
 """Square of the distance below which an instance takes as long as a point: their stages differ by a fifth at most."""
 SLOW = 1.25
 """An instance that took this many times as long as the best, or was not worth timing, on all neighbouring problems is not planned."""
-FEWEST_ROWS, MOST_ROWS = 6, 24
+FEWEST_ROWS, MAX_ROWS = 6, 24
 FARTHEST = 2.2
 """Distance of problems that tell which instances are slow."""
 
@@ -73,7 +73,7 @@ class Outlook:
     @cached_property
     def _fast(self) -> frozenset[str] | None:
         """Instances that were nearly the best on some neighbouring problem; None if there are few of these."""
-        rows = [row for distance, row in self._near[:MOST_ROWS] if distance < FARTHEST]
+        rows = [row for distance, row in self._near[:MAX_ROWS] if distance < FARTHEST]
         if len(rows) < FEWEST_ROWS:
             return None
         return frozenset(name for row in rows for name, time in row.times.items() if time < SLOW * min(row.times.values()))

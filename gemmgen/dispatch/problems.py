@@ -15,7 +15,7 @@ from gemmgen.kernels import GROUPED, PROBLEM_KINDS, PROCESSOR, family
 from gemmgen.kernels.problem_words import plain_word, unserved
 from gemmgen.kernels.requests import Request
 
-LONGEST = 4096
+MAX__LENGTH = 4096
 """Characters of a problem."""
 _LARGEST = 2**31 - 1
 _KINDS_BY_OTHER_NAMES = {
@@ -50,11 +50,11 @@ class Problem:
 
 def read_problem(text: str) -> Problem:
     """The problem that ``gemm:512,512,512,nt`` names; sizes may be named, as in ``gemm:m=512,n=512,k=512``. Raises ``SpecError``."""
-    given = "".join(text[: LONGEST + 1].split())
+    given = "".join(text[: MAX__LENGTH + 1].split())
     kind, _, rest = given.partition(":")
     shown = reprlib.repr(given)
-    if len(given) > LONGEST:
-        raise SpecError(f"{shown} is no problem: it has more than {LONGEST} characters")
+    if len(given) > MAX__LENGTH:
+        raise SpecError(f"{shown} is no problem: it has more than {MAX__LENGTH} characters")
     if kind not in PROBLEM_KINDS:
         kinds = ", ".join(f"{name}:" for name in PROBLEM_KINDS)
         other = _KINDS_BY_OTHER_NAMES.get(kind.lower())

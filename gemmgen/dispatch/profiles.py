@@ -16,13 +16,13 @@ from typing import Any
 from urllib.parse import quote
 
 from gemmgen.core.errors import SpecError
-from gemmgen.core.files import MAXIMUM_BYTES, read_plain
+from gemmgen.core.files import MAX_BYTES, read_plain
 from gemmgen.core.text import printable
 from gemmgen.dispatch.problems import read_problem
 
-MOST_EVENTS = 5_000_000
-MOST_PROBLEMS = 4096
-LONGEST_TEXT = 10_000
+MAX_EVENTS = 5_000_000
+MAX_PROBLEMS = 4096
+MAX_TEXT_LENGTH = 10_000
 """Characters of the text of an event."""
 SQLITE_STEPS = 200_000_000
 """Instructions of SQLite's machine after which a query is given up."""
@@ -127,7 +127,7 @@ def counted(calls: Iterable[Call], type: str = "f32") -> list[Counted]:
     found: dict[str, Counted] = {}
     for call in calls:
         text = problem_of(call, type)
-        if text is None or (text not in found and (len(found) >= MOST_PROBLEMS or not _is_problem(text))):
+        if text is None or (text not in found and (len(found) >= MAX_PROBLEMS or not _is_problem(text))):
             continue
         known = found.get(text, Counted(text, 0))
         time = call.microseconds
@@ -161,11 +161,11 @@ def read_profile(path: Path, type: str = "f32") -> list[Counted]:
 
 def _content(path: Path) -> bytes:
     try:
-        data = read_plain(path, MAXIMUM_BYTES)
+        data = read_plain(path, MAX_BYTES)
     except (OSError, ValueError) as error:
         raise SpecError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if len(data) > MAXIMUM_BYTES and not data.startswith(_SQLITE_MAGIC):
-        raise SpecError(f"{path}: is larger than {MAXIMUM_BYTES} bytes; record fewer steps")
+    if len(data) > MAX_BYTES and not data.startswith(_SQLITE_MAGIC):
+        raise SpecError(f"{path}: is larger than {MAX_BYTES} bytes; record fewer steps")
     return data
 
 
@@ -175,7 +175,7 @@ def _trace_calls(path: Path, data: bytes) -> Iterator[Call]:
     except (ValueError, RecursionError) as error:
         raise SpecError(f"{path}: is neither JSON nor an SQLite export: {printable(' '.join(str(error).split()), 200)}") from None
     events = trace.get("traceEvents") if isinstance(trace, dict) else trace
-    for event in events[:MOST_EVENTS] if isinstance(events, list) else ():
+    for event in events[:MAX_EVENTS] if isinstance(events, list) else ():
         call = _event_call(event)
         if call is not None:
             yield call
@@ -195,7 +195,7 @@ def _event_call(event: Any) -> Call | None:
         shapes,
         _extents(arguments.get("Input Strides")) or (),
         tuple(str(one) for one in types) if isinstance(types, list) else (),
-        tuple(str(one)[:LONGEST_TEXT] for one in concrete) if isinstance(concrete, list) else (),
+        tuple(str(one)[:MAX_TEXT_LENGTH] for one in concrete) if isinstance(concrete, list) else (),
         float(time) if isinstance(time, int | float) and 0 <= time < 1e12 else None,
     )
 
@@ -229,7 +229,7 @@ def _nsys_calls(path: Path) -> Iterator[Call]:
             if "NVTX_EVENTS" not in tables:
                 return
             text = "coalesce(text, (SELECT value FROM StringIds WHERE id = textId))" if "StringIds" in tables else "text"
-            for content, start, end in database.execute(f"SELECT {text}, start, end FROM NVTX_EVENTS LIMIT {MOST_EVENTS}"):
+            for content, start, end in database.execute(f"SELECT {text}, start, end FROM NVTX_EVENTS LIMIT {MAX_EVENTS}"):
                 call = _range_call(content, start, end)
                 if call is not None:
                     yield call
@@ -238,7 +238,7 @@ def _nsys_calls(path: Path) -> Iterator[Call]:
 
 
 def _range_call(content: Any, start: Any, end: Any) -> Call | None:
-    match = _RANGE.match(content) if isinstance(content, str) and len(content) <= LONGEST_TEXT else None
+    match = _RANGE.match(content) if isinstance(content, str) and len(content) <= MAX_TEXT_LENGTH else None
     if match is None:
         return None
     try:
@@ -268,9 +268,9 @@ def read_counted(path: Path) -> list[Counted]:
         problem, _, comment = line.partition("#")
         if not (problem := "".join(problem.split())):
             continue
-        if len(found) >= MOST_PROBLEMS:
-            raise SpecError(f"{path}: has more than {MOST_PROBLEMS} problems")
-        told = {match["name"]: float(match["value"]) for match in _LINE.finditer(comment[:LONGEST_TEXT])}
+        if len(found) >= MAX_PROBLEMS:
+            raise SpecError(f"{path}: has more than {MAX_PROBLEMS} problems")
+        told = {match["name"]: float(match["value"]) for match in _LINE.finditer(comment[:MAX_TEXT_LENGTH])}
         try:
             read_problem(problem)
         except SpecError as error:

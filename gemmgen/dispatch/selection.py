@@ -11,7 +11,7 @@ from typing import Any
 
 from gemmgen.core.errors import LaunchError, PlanError
 from gemmgen.dispatch.candidates import Candidate, candidates, reserves
-from gemmgen.dispatch.kept import MOST_KEPT, Kept, kept_key, load_choice, store_choice
+from gemmgen.dispatch.kept import MAX_KEPT, Kept, kept_key, load_choice, store_choice
 from gemmgen.dispatch.matcher import adapted, matcher_of, numeric_class_of, settings_of, space_of
 from gemmgen.dispatch.model import model_seconds
 from gemmgen.dispatch.outlook import Outlook
@@ -21,18 +21,18 @@ from gemmgen.hardware.target import ARCHITECTURES, Architecture, Device, occupan
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels import family
 from gemmgen.kernels.family import KernelPlan, KernelSpec
-from gemmgen.kernels.launch import LARGEST_WORKSPACE
+from gemmgen.kernels.launch import MAX_WORKSPACE
 from gemmgen.kernels.requests import Fit, Layout, NoClass, Request, changed_fields
 from gemmgen.perf.cost_model import cost_model_of
 from gemmgen.runtime.arrays.binding import bind_dimensions
 from gemmgen.runtime.arrays.views import ArrayView
 
-LONGEST_EARLY = 12e-6
+MAX_EARLY = 12e-6
 """Estimated time up to which kernels start while the work before them still runs. That hides most of a launch, a third of the time of the
 smallest products; but blocks of the next launch that wait on some SMs can leave the later ones unevenly to the others. Of 119 products on
 an H100, those of up to 12 us take 8% longer without it, on average; of 62 beyond 20 us, ten take 3 to 15% less without it and four 3 to
 7% more, and 333 x 4096 x 11008 in bfloat16 by tiles of 128 x 128 takes 83 us with it, 56 without."""
-LONGEST_EARLY_CONSTANT = 60e-6
+MAX_EARLY_CONSTANT = 60e-6
 """Estimated time up to which kernels with constant operands start early, if they are one block to an SM and fill nearly all SMs, or at most
 half of them. They copy tiles of the constant operands before they wait: chains of three layers with 1 to 64 rows then take 0 to 13% less
 time on an H200. Other grids settle unevenly beside the launch before: three layers of 9216 x 9216 with 16 rows, 72 blocks each, take 43%
@@ -70,9 +70,9 @@ class Option:
     @property
     def early(self) -> bool:
         """True if kernels that can start while the work before them still runs are to do so."""
-        if self.seconds < LONGEST_EARLY:
+        if self.seconds < MAX_EARLY:
             return True
-        if self.seconds >= LONGEST_EARLY_CONSTANT or not getattr(self.plan.spec, "constant", ()):
+        if self.seconds >= MAX_EARLY_CONSTANT or not getattr(self.plan.spec, "constant", ()):
             return False
         works = cost_model_of(self.plan.spec.kind).work(self.plan, self.dimensions)
         main = max(works, key=lambda work: work.blocks * work.steps)
@@ -129,7 +129,7 @@ def _chosen_before(table: Table | None, request: Request, device: Device, archit
     if options:
         return Choice(request, device, tuple(options), options[0], {}, table)
     made = choose_by(table, request, device, architecture, complete=False)
-    store_choice(key, [Kept(one.candidate, one.seconds, one.source, one.fit.margin) for one in made.options[:MOST_KEPT]])
+    store_choice(key, [Kept(one.candidate, one.seconds, one.source, one.fit.margin) for one in made.options[:MAX_KEPT]])
     return made
 
 
@@ -176,7 +176,7 @@ def choose_by(
     found: dict[str, Option] = {}
     rejected: dict[str, str] = {}
     common = _common_class(table, request.companions, device, target) if request.companions else None
-    best_points = fastest_points(request, device, LONGEST_EARLY) if among is None and points else []
+    best_points = fastest_points(request, device, MAX_EARLY) if among is None and points else []
     free = _planned_points(best_points, request, device, target, common, SHOWN if complete or common else PLANNED)
     limit = HOPELESS * min((option.seconds for option in free), default=math.inf)
     outlook = Outlook(request, best_points, table, near) if free and common is None else None
@@ -354,7 +354,7 @@ def fitted(
         sequence.resolve(dimensions)
     except LaunchError as error:
         return str(error)
-    if sequence.workspace_bytes.evaluate(dimensions) > LARGEST_WORKSPACE:
+    if sequence.workspace_bytes.evaluate(dimensions) > MAX_WORKSPACE:
         return f"it would need a workspace of {sequence.workspace_bytes.evaluate(dimensions)} bytes"
     return fit, plan, dimensions
 

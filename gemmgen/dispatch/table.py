@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from gemmgen.core.cache import cache_key
 from gemmgen.core.errors import SpecError
-from gemmgen.core.files import MAXIMUM_BYTES, read_plain, write_atomically
+from gemmgen.core.files import MAX_BYTES, read_plain, write_atomically
 from gemmgen.core.resources import resource_directory
 from gemmgen.dispatch.model import PARAMETERS
 from gemmgen.dispatch.problems import parse_problem
@@ -270,7 +270,7 @@ def read_table(path: Path, *, check_problems: bool = True) -> Table:
     """The table in a file; without ``check_problems`` its problems are read when they are asked for, family by family. Raises
     ``SpecError``."""
     try:
-        data: Any = json.loads(read_plain(path, MAXIMUM_BYTES))
+        data: Any = json.loads(read_plain(path, MAX_BYTES))
     except OSError as error:
         raise SpecError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:

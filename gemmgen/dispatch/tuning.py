@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.errors import GemmgenError, LaunchError, SpecError, VerificationError
-from gemmgen.core.files import MAXIMUM_BYTES, read_plain
+from gemmgen.core.files import MAX_BYTES, read_plain
 from gemmgen.dispatch.devices import as_device
 from gemmgen.dispatch.matcher import matcher_of
 from gemmgen.dispatch.model import PARAMETERS
@@ -57,7 +57,7 @@ def grid(kinds: Sequence[str], fine: bool) -> list[Request]:
 def read_problems(path: Path, kinds: Sequence[str]) -> list[Request]:
     """The problems that a file lists, one a line, ``gemm:512,512,512,nt``; ``#`` begins a comment. Raises ``SpecError``."""
     try:
-        lines = read_plain(path, MAXIMUM_BYTES).decode().splitlines()
+        lines = read_plain(path, MAX_BYTES).decode().splitlines()
     except (OSError, ValueError) as error:
         raise SpecError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     texts = [stripped for line in lines if (stripped := line.partition("#")[0].strip())]

@@ -38,7 +38,7 @@ _REGISTERS_ONLY = _BITWISE | _ARITHMETIC
 """Operations that read and write registers only: a loop of others may end by an error before it ends by its counter."""
 _ORDERS = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "lo": "lt", "ls": "le", "hi": "gt", "hs": "ge", "eq": "eq", "ne": "ne"}
 _OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
-_LONGEST = 8
+_MAX__LENGTH = 8
 """Blocks of a loop that is looked at."""
 _IN_WORDS = {"eq": "equal to", "ne": "other than", "lt": "less than", "le": "at most", "gt": "greater than", "ge": "at least"}
 
@@ -141,7 +141,7 @@ def _way_round(blocks: Sequence[BasicBlock], start: int, first: int) -> list[int
     """The blocks from `start` by `first` back to `start`, if each block has one follower from which there is a way back."""
     path, here = [start], first
     while here != start:
-        if here in path or len(path) > _LONGEST or not _plain(blocks[here]):
+        if here in path or len(path) > _MAX__LENGTH or not _plain(blocks[here]):
             return None
         path.append(here)
         onward = [index for index in _followers(blocks, blocks[here]) if index == start or _leads_back(blocks, index, start)]
@@ -153,7 +153,7 @@ def _way_round(blocks: Sequence[BasicBlock], start: int, first: int) -> list[int
 
 def _leads_back(blocks: Sequence[BasicBlock], here: int, start: int) -> bool:
     seen, work = {here}, [here]
-    while work and len(seen) <= 4 * _LONGEST:
+    while work and len(seen) <= 4 * _MAX__LENGTH:
         for index in _followers(blocks, blocks[work.pop()]) - seen:
             if index == start:
                 return True

@@ -41,7 +41,7 @@ DEFAULT_BYTES = 16 << 30
 """Size of device memory. Pages that nothing touches take no memory of the computer."""
 SNAPSHOT_BYTES = 32 << 20
 """Limit of memory that is copied before a launch, so that the launch can be repeated with values of loads followed."""
-_MOST_FREED = 1024
+_MAX_FREED = 1024
 _SYSTEM_PAGE = 4096
 _QUARANTINE_BYTES = 256 << 20
 """Freed memory that is not used again as long as there is other memory."""
@@ -181,7 +181,7 @@ class Device:
         self._note(region.start, region.stop, written=True)
         self._free.append((region.start, region.stop + GUARD_BYTES))
         self._freed[address] = region.stop - region.start
-        if len(self._freed) > _MOST_FREED:
+        if len(self._freed) > _MAX_FREED:
             del self._freed[next(iter(self._freed))]
 
     def was_freed(self, address: int) -> bool:

@@ -36,7 +36,7 @@ _ENDLESS = 10_000
 """Steps between looks for threads in loops that do not end: other findings in such a loop come first."""
 _FOLLOWED = 8
 """A thread is followed after 10,000 steps, 20,000, 40,000 and so on, each time for this fraction of the steps so far."""
-_MOST_COUNTERS = 4096
+_MAX_COUNTERS = 4096
 """Different counters of a loop that are looked at."""
 _GROWTH = 4
 """A probe that finds the lanes moving puts off the next one by this factor, so that all probes together cost little."""
@@ -149,7 +149,7 @@ class Watch:
                     for value in (way.counter, way.limit)
                 ]
                 pairs, of_lane = np.unique(np.stack([row.astype(np.uint64) for row in rows]), axis=1, return_inverse=True)
-                if pairs.shape[1] > _MOST_COUNTERS:
+                if pairs.shape[1] > _MAX_COUNTERS:
                     turns[:] = 0
                     break
                 counts = np.array([way.turns(int(counter), int(limit)) for counter, limit in pairs.T])[of_lane.reshape(-1)]

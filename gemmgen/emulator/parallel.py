@@ -42,8 +42,8 @@ ALONE_SECONDS = 0.5
 _POLL_SECONDS = 0.2
 _PARTS = 8
 """Parts of the work for each process, so that they end at about the same time."""
-_MOST_JOBS = 64
-_MOST_NOTES = 1 << 30
+_MAX_JOBS = 64
+_MAX_NOTES = 1 << 30
 """Bytes for all notes of what was touched."""
 _TIMES = ("%clock", "%globaltimer", "%smid", "%warpid")
 _PATTERNS = {1: 0x1, 2: 0x101, 4: 0x1010101, 8: 0x101010101010101}
@@ -53,7 +53,7 @@ def run_all(waves: Waves, jobs: int, progress: Progress | None) -> None:
     """Runs all blocks."""
     tell = progress or (lambda done, total: None)
     began = time.perf_counter()
-    jobs = min(jobs, _MOST_JOBS)
+    jobs = min(jobs, _MAX_JOBS)
     alone = jobs <= 1 or not _can_share(waves)
 
     def go_on(done: int) -> bool:
@@ -143,7 +143,7 @@ class _Team:
         self.granule = min([granules(waves.program)["global"], *(placed.map.element_bytes for placed in waves.memory.maps)])
         count = -(-len(data) // (self.granule * 16)) * 16
         left = -(-(waves.total - first) // waves.per_wave)
-        self.jobs = max(min(jobs, left, _MOST_NOTES // (2 * count)), 1)
+        self.jobs = max(min(jobs, left, _MAX_NOTES // (2 * count)), 1)
         part = max(left // (self.jobs * _PARTS), 1) * waves.per_wave
         self.parts = [(start, min(start + part, waves.total)) for start in range(first, waves.total, part)]
         self.first = first

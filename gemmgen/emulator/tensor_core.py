@@ -21,10 +21,10 @@ Array = np.ndarray[Any, Any]
 FLOATS = ("f16", "bf16", "tf32", "e4m3", "e5m2")
 _NO_EXPONENT = -1000
 """The exponent of zero: below every other, also in a sum with another exponent."""
-_NO_LOWEST = 1000
-_LEAST_EXPONENT = -600
+_MIN_NO = 1000
+_MIN_EXPONENT = -600
 """Below the exponent of every product; its powers of two are still in the range of float64."""
-_LEAST_OF_FLOAT32 = -126
+_MIN_FLOAT32 = -126
 """The exponent of the smallest normal float32."""
 _SUMMED_EXACTLY = 16
 """Values of k whose products of 4-bit floats are added before anything is cut."""
@@ -109,7 +109,7 @@ def _table(type_name: str) -> tuple[Array, Array, Array]:
         values[last & (mantissa == mantissa.max())] = np.nan
     values = np.where(patterns >> (form.bits - 1) != 0, -values, values)
     zero = significand == 0
-    lowest = np.where(zero, _NO_LOWEST, exponents - mantissa_bits + _trailing_zeros(significand))
+    lowest = np.where(zero, _MIN_NO, exponents - mantissa_bits + _trailing_zeros(significand))
     return values.astype(np.float32), np.where(zero, _NO_EXPONENT, exponents).astype(np.int16), lowest.astype(np.int16)
 
 
@@ -125,7 +125,7 @@ def factor(bits: Array, type_name: str) -> Factor:
         kept = np.ascontiguousarray(bits & _TF32_BITS)
         values, exponents = kept.view(np.float32), _exponents_of_float32(kept)
         significand = (kept & np.uint32(0x7FFFFF)).astype(np.int64) | (exponents > _NO_EXPONENT).astype(np.int64) << 23
-        lowest_bits = np.where(exponents == _NO_EXPONENT, np.int16(_NO_LOWEST), exponents - 23 + _trailing_zeros(significand))
+        lowest_bits = np.where(exponents == _NO_EXPONENT, np.int16(_MIN_NO), exponents - 23 + _trailing_zeros(significand))
     else:
         table, table_exponents, table_lowest = _table(type_name)
         values, exponents, lowest_bits = table[bits], table_exponents[bits], table_lowest[bits]
@@ -135,8 +135,8 @@ def factor(bits: Array, type_name: str) -> Factor:
         finite = np.isfinite(values)
         values = np.where(finite, values, np.float32(0))
         exponents = np.where(finite, exponents, np.int16(_NO_EXPONENT))
-        lowest_bits = np.where(finite, lowest_bits, np.int16(_NO_LOWEST))
-    return Factor(values, exponents, int(lowest_bits.min(initial=_NO_LOWEST)), int(exponents.max(initial=_NO_EXPONENT)), special)
+        lowest_bits = np.where(finite, lowest_bits, np.int16(_MIN_NO))
+    return Factor(values, exponents, int(lowest_bits.min(initial=_MIN_NO)), int(exponents.max(initial=_NO_EXPONENT)), special)
 
 
 def _exponents_of_float32(bits: Array) -> Array:
@@ -209,7 +209,7 @@ def multiply_scaled(a: Factor, b: Factor, c: Array, of_a: Scales, of_b: Scales) 
     addend = np.ascontiguousarray(c).view(np.float32)
     # Scaling C the other way instead of every product changes no bit, for all of it is by powers of two.
     inverse = np.ldexp(1.0, -exponents.astype(np.int64))
-    of_c = np.maximum(_exponents_of_float32(c), np.int16(_LEAST_OF_FLOAT32)) - exponents
+    of_c = np.maximum(_exponents_of_float32(c), np.int16(_MIN_FLOAT32)) - exponents
     sums = _sums(a, b, addend.astype(np.float64) * inverse, of_c, FLOAT_STEP) / inverse
     results = _finish(sums, a, b, addend, lambda finite: _cut(finite, FLOAT_STEP), scale=significands / inverse)
     return np.where(np.isnan(significands), _NAN, results)
@@ -232,7 +232,7 @@ def multiply_block_scaled(a: Factor, b: Factor, c: Array, of_a: Scales, of_b: Sc
         significands = of_a.significands[..., :, None, block] * of_b.significands[..., None, :, block]
         terms.append(exact_product(a.values[..., part], b.values[..., part]) * significands)
     invalid = np.isnan(sum(terms)) | np.isnan(addend)
-    largest = np.maximum(_exponents_of_float32(np.ascontiguousarray(finite).view(np.uint32)), np.int16(_LEAST_OF_FLOAT32))
+    largest = np.maximum(_exponents_of_float32(np.ascontiguousarray(finite).view(np.uint32)), np.int16(_MIN_FLOAT32))
     for exponent in exponents:
         np.maximum(largest, exponent, out=largest)
     shift = _BLOCK_FRACTION_BITS - largest.astype(np.int64)
@@ -285,7 +285,7 @@ def _sums(a: Factor, b: Factor, addend: Array, exponents: Array, step: Step) -> 
     if not np.isfinite(addend).all():
         finite = np.isfinite(addend)
         addend, exponents = np.where(finite, addend, 0.0), np.where(finite, exponents, np.int16(_NO_EXPONENT))
-    unit = max(a.highest + b.highest, int(exponents.max(initial=_NO_EXPONENT)), _LEAST_EXPONENT) - step.fraction_bits
+    unit = max(a.highest + b.highest, int(exponents.max(initial=_NO_EXPONENT)), _MIN_EXPONENT) - step.fraction_bits
     if a.lowest + b.lowest >= unit and not np.fmod(addend, 2.0**unit).any():
         # Nothing is cut anywhere: the products and their sums are multiples of one unit, far below 2**53 of them.
         return exact_product(a.values.astype(np.float64), b.values.astype(np.float64)) + addend
@@ -331,7 +331,7 @@ def _sum_of_terms(av: Array, ae: Array, bv: Array, be: Array, addend: Array, exp
     for k in range(depth):
         np.add(ae[k], be[k], out=pair)
         np.maximum(largest, pair, out=largest)
-    np.maximum(largest, np.int16(_LEAST_EXPONENT), out=largest)
+    np.maximum(largest, np.int16(_MIN_EXPONENT), out=largest)
     shift = step.fraction_bits - largest.astype(np.int64)
     scale = (shift + 1023 << 52).view(np.float64)
     total = np.trunc(addend * scale)

@@ -16,7 +16,7 @@ Filter = Literal["point", "linear"]
 
 HANDLE_BASE = 0x7C00_0000_0000
 """The handle of the first texture of a launch; the others follow it."""
-MOST_AXES = 3
+MAX_AXES = 3
 _FRACTION = 256
 """Weights of linear filtering have 8 bits behind the point; halves are rounded up (seen on an H200)."""
 
@@ -68,8 +68,8 @@ def placed_texture(texture: Texture, array: np.ndarray, base: int, pitch: int = 
     shape = array.shape if texture.channels == 1 else array.shape[:-1]
     if texture.channels not in (1, 2, 4) or (texture.channels > 1 and array.shape[-1:] != (texture.channels,)):
         raise ValueError(f"a texture has 1, 2 or 4 channels, as the innermost axis; the array has the shape {array.shape}")
-    if not 1 <= len(shape) <= MOST_AXES or min(shape, default=0) < 1:
-        raise ValueError(f"a texture has one to {MOST_AXES} axes; the array has the shape {array.shape}")
+    if not 1 <= len(shape) <= MAX_AXES or min(shape, default=0) < 1:
+        raise ValueError(f"a texture has one to {MAX_AXES} axes; the array has the shape {array.shape}")
     if array.dtype.itemsize > 4 or array.dtype.kind not in "iuf":
         raise ValueError(f"texels are integers or floats of up to 32 bits, not {array.dtype}")
     if texture.as_float and (array.dtype.kind == "f" or array.dtype.itemsize > 2):

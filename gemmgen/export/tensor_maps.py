@@ -27,9 +27,9 @@ _ELEMENTS = {
 }
 _FILLS = {"zeros": "NONE", "nan": "NAN_REQUEST_ZERO_FMA"}
 
-_LARGEST_EXTENT = 1 << 32
-_LARGEST_STRIDE = 1 << 40
-_LARGEST_STEP = 8
+_MAX_EXTENT = 1 << 32
+_MAX_STRIDE = 1 << 40
+_MAX_STEP = 8
 
 
 @dataclass(frozen=True)
@@ -103,12 +103,12 @@ def to_c_map(sequence: LaunchSequence, argument: TensorMapArgument, facts: Facts
             impossible += [] if divides else [f"{at} % {multiple} != 0"]
         return Part(name, kind, values, tuple(impossible), meaning)
 
-    parts = [part("extents", "uint64_t", argument.extents, 0, _LARGEST_EXTENT, 1, "extents of 0 to 2^32")]
+    parts = [part("extents", "uint64_t", argument.extents, 0, _MAX_EXTENT, 1, "extents of 0 to 2^32")]
     if argument.strides:
         meaning = f"strides of whole multiples of {unit} bytes, below 2^40"
-        parts.append(part("strides", "uint64_t", argument.strides, 0, _LARGEST_STRIDE - 1, unit, meaning))
+        parts.append(part("strides", "uint64_t", argument.strides, 0, _MAX_STRIDE - 1, unit, meaning))
     steps = argument.element_strides or (Formula("1"),) * len(argument.extents)
-    parts.append(part("steps", "uint32_t", steps, 1, _LARGEST_STEP, 1, "element strides of 1 to 8"))
+    parts.append(part("steps", "uint32_t", steps, 1, _MAX_STEP, 1, "element strides of 1 to 8"))
     parts.append(part("offset", "int64_t", (argument.offset_bytes,), 0, 2**63 - 1, unit, f"an offset of a multiple of {unit} bytes"))
     if walk is not None:
         limit = {3: 1 << 15, 4: 1 << 7, 5: 1 << 4}[len(argument.extents)]

@@ -18,7 +18,7 @@ WIDTH = 110
 """Columns after which lines are folded."""
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-LONGEST_PREFIX = 200
+MAX_PREFIX_LENGTH = 200
 _KEYWORDS = frozenset(
     {
         "alignas",
@@ -158,9 +158,9 @@ def check_prefix(prefix: str) -> None:
     """Raises ``GemmgenError`` if ``prefix`` cannot begin the names of C functions."""
     if _TYPES.fullmatch(prefix) is not None:
         raise GemmgenError(f"--prefix {prefix!r}: {prefix}_t is a type of C already; take another, such as my_{prefix}")
-    if _IDENTIFIER.fullmatch(prefix) is None or len(prefix) > LONGEST_PREFIX or prefix in _KEYWORDS:
+    if _IDENTIFIER.fullmatch(prefix) is None or len(prefix) > MAX_PREFIX_LENGTH or prefix in _KEYWORDS:
         raise GemmgenError(
-            f"--prefix {prefix[:60]!r}: need a C identifier of at most {LONGEST_PREFIX} letters, digits and underscores, such as my_gemm"
+            f"--prefix {prefix[:60]!r}: need a C identifier of at most {MAX_PREFIX_LENGTH} letters, digits and underscores, such as my_gemm"
         )
 
 

@@ -60,19 +60,19 @@ SLICE_BYTES: dict[str, int] = {"16B": 16, "32B": 32}
 
 MAP_BYTES = 128
 MAP_ALIGNMENT = 64
-MOST_AXES = 5
+MAX_AXES = 5
 SHARED_ALIGNMENT = 128
 """Alignment of a box in shared memory (PTX ISA, cp.async.bulk.tensor)."""
 
 _CHUNK_BYTES = 16
-_LARGEST_EXTENT = 1 << 32
-_LARGEST_STRIDE = 1 << 40
-_LARGEST_BOX = 256
-_LARGEST_COPY = 233_472
+_MAX_EXTENT = 1 << 32
+_MAX_STRIDE = 1 << 40
+_MAX_BOX = 256
+_MAX_COPY = 233_472
 """Bytes of a box: all the shared memory of an SM, the limit of the driver on an H200 (measurements/tensor_copies.md)."""
-_LARGEST_ELEMENT_STRIDE = 8
-_MOST_CHANNELS = 256
-_MOST_PIXELS = 1024
+_MAX_ELEMENT_STRIDE = 8
+_MAX_CHANNELS = 256
+_MAX_PIXELS = 1024
 _CORNER_BITS = {3: 16, 4: 8, 5: 5}
 """Bits of a signed corner offset by rank."""
 
@@ -229,9 +229,9 @@ def _malformed(m: TensorMap) -> Iterator[str]:
         if value not in get_args(allowed):
             yield f"{name}: {value!r} is none of {', '.join(get_args(allowed))}"
     fewest = 1 if m.im2col is None and m.interleave == "none" else 3
-    if not fewest <= m.rank <= MOST_AXES:
+    if not fewest <= m.rank <= MAX_AXES:
         why = "" if fewest == 1 else f" of an {'im2col' if m.im2col is not None else 'interleaved'} map"
-        yield f"extents: {m.rank} axes; the rank{why} is {fewest} to {MOST_AXES}"
+        yield f"extents: {m.rank} axes; the rank{why} is {fewest} to {MAX_AXES}"
     if len(m.strides) != max(m.rank - 1, 0):
         yield f"strides: {len(m.strides)} for {m.rank} axes; every axis but the innermost has one"
     if m.element_strides and len(m.element_strides) != m.rank:
@@ -261,26 +261,26 @@ def _bad_array(m: TensorMap, address: int | None) -> Iterator[str]:
     if address is not None and address % unit:
         yield f"base: address 0x{address:x} is {address % unit} bytes past a multiple of {unit}, which it must be{because}"
     for axis, extent in enumerate(m.extents):
-        if not 1 <= extent <= _LARGEST_EXTENT:
+        if not 1 <= extent <= _MAX_EXTENT:
             yield f"extents[{axis}]: {extent}; 1 to 2^32 are possible"
     for axis, stride in enumerate(m.strides, 1):
         if stride % unit:
             yield f"strides of axis {axis}: {stride} bytes, which is no multiple of {unit}{because}"
-        if not 0 <= stride < _LARGEST_STRIDE:
+        if not 0 <= stride < _MAX_STRIDE:
             yield f"strides of axis {axis}: {stride} bytes; 0 to 2^40 - 1 are possible"
     for axis, step in enumerate(m.element_strides):
-        if not 1 <= step <= _LARGEST_ELEMENT_STRIDE:
-            yield f"element_strides[{axis}]: {step}; 1 to {_LARGEST_ELEMENT_STRIDE} are possible"
+        if not 1 <= step <= _MAX_ELEMENT_STRIDE:
+            yield f"element_strides[{axis}]: {step}; 1 to {_MAX_ELEMENT_STRIDE} are possible"
 
 
 def _bad_box(m: TensorMap) -> Iterator[str]:
     for axis, size in enumerate(m.box):
-        if not 1 <= size <= _LARGEST_BOX:
-            yield f"box[{axis}]: {size}; 1 to {_LARGEST_BOX} are possible"
+        if not 1 <= size <= _MAX_BOX:
+            yield f"box[{axis}]: {size}; 1 to {_MAX_BOX} are possible"
     yield from _bad_row(m, "box[0]", m.box[0])
     size = m.element_bytes * prod(size // step for size, step in zip(m.box, m.steps, strict=True) if step > 0)
-    if size > _LARGEST_COPY:
-        yield f"box: {size} bytes; {_LARGEST_COPY} are possible, the shared memory of an SM"
+    if size > _MAX_COPY:
+        yield f"box: {size} bytes; {_MAX_COPY} are possible, the shared memory of an SM"
 
 
 def _bad_walk(m: TensorMap, walk: Im2col) -> Iterator[str]:
@@ -293,10 +293,10 @@ def _bad_walk(m: TensorMap, walk: Im2col) -> Iterator[str]:
         extent = m.extents[axis]
         if extent + high - low <= 0:
             yield f"im2col: the box is empty along axis {axis}: it begins at {low} and ends at {extent - 1 + high}"
-    if not 1 <= walk.channels_per_pixel <= _MOST_CHANNELS:
-        yield f"im2col.channels_per_pixel: {walk.channels_per_pixel}; 1 to {_MOST_CHANNELS} are possible"
-    if not 1 <= walk.pixels_per_column <= _MOST_PIXELS:
-        yield f"im2col.pixels_per_column: {walk.pixels_per_column}; 1 to {_MOST_PIXELS} are possible"
+    if not 1 <= walk.channels_per_pixel <= _MAX_CHANNELS:
+        yield f"im2col.channels_per_pixel: {walk.channels_per_pixel}; 1 to {_MAX_CHANNELS} are possible"
+    if not 1 <= walk.pixels_per_column <= _MAX_PIXELS:
+        yield f"im2col.pixels_per_column: {walk.pixels_per_column}; 1 to {_MAX_PIXELS} are possible"
     yield from _bad_row(m, "im2col.channels_per_pixel", walk.channels_per_pixel)
 
 

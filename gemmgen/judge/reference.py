@@ -27,9 +27,9 @@ from gemmgen.core.text import printable
 
 SECONDS = 60
 MEMORY_BYTES = 4 << 30
-LARGEST_RESULTS = 1 << 30
+MAX_RESULTS = 1 << 30
 """Bytes of all results together."""
-_LONGEST_ERROR = 4096
+_MAX_ERROR_LENGTH = 4096
 Arrays = dict[str, npt.NDArray[Any]]
 
 _CHILD = """
@@ -121,11 +121,11 @@ def answers(file: Path, function: str, questions: Sequence[Question], seconds: i
         except subprocess.TimeoutExpired:
             raise SpecError(f"{file}:{function} took more than {seconds} seconds") from None
         if ended.returncode or not (Path(folder) / "found.npz").exists():
-            told.seek(max(0, told.seek(0, os.SEEK_END) - _LONGEST_ERROR))
+            told.seek(max(0, told.seek(0, os.SEEK_END) - _MAX_ERROR_LENGTH))
             last = told.read().decode(errors="replace").strip().splitlines()[-1:] or ["it ended without results"]
             raise SpecError(f"{file}:{function}: {printable(last[0], 300)}")
         try:
-            results = _loaded(read_plain(Path(folder) / "found.npz", LARGEST_RESULTS))
+            results = _loaded(read_plain(Path(folder) / "found.npz", MAX_RESULTS))
         except (ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
             raise SpecError(f"{file}:{function} returned no arrays of numbers: {printable(str(error), 300)}") from None
     split: list[Arrays] = [{} for _ in questions]
@@ -140,7 +140,7 @@ def answers(file: Path, function: str, questions: Sequence[Question], seconds: i
 def _loaded(data: bytes) -> Arrays:
     """The arrays of a file that the reference may have written itself. Raises one of several errors for another kind of file."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        if sum(member.file_size for member in archive.infolist()) > LARGEST_RESULTS:
-            raise ValueError(f"more than {LARGEST_RESULTS} bytes")
+        if sum(member.file_size for member in archive.infolist()) > MAX_RESULTS:
+            raise ValueError(f"more than {MAX_RESULTS} bytes")
     with np.load(io.BytesIO(data), allow_pickle=False) as loaded:
         return {name: np.asanyarray(loaded[name]) for name in loaded.files}  # bytes, of a member that is no array

@@ -19,11 +19,11 @@ Text = Annotated[str, Field(min_length=1, max_length=200)]
 Size = int | Text
 """An integer, or a formula over the sizes of a problem."""
 ElementType = Literal["f32", "f16", "bf16", "e4m3", "e5m2", "s32", "s8", "u8"]
-LARGEST_ELEMENTS = 1 << 20
+MAX_ELEMENTS = 1 << 20
 """Elements of one array in a run."""
-LARGEST_THREADS = 1 << 24
+MAX_THREADS = 1 << 24
 """Threads of one run."""
-MAXIMUM_SIZES = 16
+MAX_SIZES = 16
 """Sizes of a problem; shapes are drawn around the tile in each of them."""
 
 
@@ -100,8 +100,8 @@ def parse_shapes(texts: tuple[str, ...]) -> list[dict[str, int]]:
             if not equals or not name.strip().isidentifier() or not value.strip().isdecimal() or not value.isascii() or len(value) > 7:
                 raise SpecError(f"--shapes {printable(text, 60)!r}: expected sizes such as m=64,n=48,k=32")
             sizes[name.strip()] = int(value)
-        if len(sizes) > MAXIMUM_SIZES:
-            raise SpecError(f"--shapes {printable(text, 60)!r}: has {len(sizes)} sizes, need at most {MAXIMUM_SIZES}")
+        if len(sizes) > MAX_SIZES:
+            raise SpecError(f"--shapes {printable(text, 60)!r}: has {len(sizes)} sizes, need at most {MAX_SIZES}")
         found.append(sizes)
     return found
 
@@ -138,7 +138,7 @@ def _too_large(task: Task, sizes: dict[str, int]) -> str:
         extents = [evaluate(extent, sizes) for extent in argument.shape or ()]
         if min(extents, default=0) < 0:
             return f"{argument.name} has a negative extent"
-        if prod(extents) > LARGEST_ELEMENTS:
-            return f"{argument.name} has {prod(extents):,} elements, need at most {LARGEST_ELEMENTS:,}"
+        if prod(extents) > MAX_ELEMENTS:
+            return f"{argument.name} has {prod(extents):,} elements, need at most {MAX_ELEMENTS:,}"
     threads = prod(max(1, evaluate(size, sizes)) for size in (*task.grid, *task.block))
-    return f"a launch has {threads:,} threads, need at most {LARGEST_THREADS:,}" if threads > LARGEST_THREADS else ""
+    return f"a launch has {threads:,} threads, need at most {MAX_THREADS:,}" if threads > MAX_THREADS else ""

@@ -52,7 +52,7 @@ def _without_later(model: BaseModel, fields: dict[str, Any]) -> None:
             _without_later(value, fields[name])
 
 
-MOST_SIZES = 64
+MAX_SIZES = 64
 
 
 def _as_sizes(value: Any) -> Any:
@@ -61,14 +61,14 @@ def _as_sizes(value: Any) -> Any:
 
 Sizes = Annotated[
     tuple[tuple[Identifier, Annotated[int, Field(ge=1, le=2**31 - 1, strict=True)]], ...],
-    Field(max_length=MOST_SIZES),
+    Field(max_length=MAX_SIZES),
     BeforeValidator(_as_sizes),
     PlainSerializer(dict),
     WithJsonSchema(
         {
             "type": "object",
             "additionalProperties": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1},
-            "maxProperties": MOST_SIZES,
+            "maxProperties": MAX_SIZES,
             "default": {},
         }
     ),

@@ -272,7 +272,7 @@ class KernelLaunch:
 GRID_LIMITS = (2**31 - 1, 65535, 65535)
 """The most blocks in x, y, z on every architecture."""
 
-LARGEST_WORKSPACE = 1 << 32
+MAX_WORKSPACE = 1 << 32
 """Bytes; an instance that would need more for a problem was made for another one."""
 
 PORTABLE_CLUSTER = 8

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmgen.core.errors import GemmgenError
-from gemmgen.core.files import MAXIMUM_BYTES, read_plain
+from gemmgen.core.files import MAX_BYTES, read_plain
 
 MANIFEST = "manifest.json"
 MANIFEST_FORMAT = "gemmgen manifest"
@@ -16,7 +16,7 @@ MANIFEST_FORMAT = "gemmgen manifest"
 def read_json(path: Path) -> Any:
     """The content of a JSON file; None if it is missing or damaged."""
     try:
-        return json.loads(read_plain(path, MAXIMUM_BYTES))
+        return json.loads(read_plain(path, MAX_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
 

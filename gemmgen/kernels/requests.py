@@ -14,7 +14,7 @@ from gemmgen.kernels.family import KernelSpec
 
 Spec = TypeVar("Spec", bound=KernelSpec)
 
-MOST_ALIGNMENT = 16
+MAX_ALIGNMENT = 16
 """Bytes of the widest access: no alignment beyond it matters to a kernel's arrays."""
 
 
@@ -27,11 +27,11 @@ class Layout:
     """In elements."""
     type: str
     """As in ``launch.DataType``."""
-    alignment: int = MOST_ALIGNMENT
+    alignment: int = MAX_ALIGNMENT
     """Bytes, a power of two up to 16, that its address is a multiple of."""
 
     @classmethod
-    def packed(cls, shape: tuple[int, ...], type: str, alignment: int = MOST_ALIGNMENT) -> Layout:
+    def packed(cls, shape: tuple[int, ...], type: str, alignment: int = MAX_ALIGNMENT) -> Layout:
         """A row-major array without gaps."""
         strides, step = [], 1
         for extent in reversed(shape):

@@ -31,12 +31,12 @@ def read_text(path: Path) -> bytes:
     try:
         if path.is_dir():
             raise SpecError(f"{path}: is a directory; name the YAML files in it")
-        data = read_plain(path, yaml_text.MAXIMUM_BYTES)
+        data = read_plain(path, yaml_text.MAX_BYTES)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise SpecError(f"{path}: cannot be read: {reason}") from None
-    if len(data) > yaml_text.MAXIMUM_BYTES:
-        raise SpecError(f"{path}: larger than {yaml_text.MAXIMUM_BYTES} bytes, which no spec is")
+    if len(data) > yaml_text.MAX_BYTES:
+        raise SpecError(f"{path}: larger than {yaml_text.MAX_BYTES} bytes, which no spec is")
     return data
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmgen.core.errors import GemmgenError
-from gemmgen.core.files import MAXIMUM_BYTES, read_plain
+from gemmgen.core.files import MAX_BYTES, read_plain
 from gemmgen.library.json_text import to_text
 
 SCHEMA_VERSION = 1
@@ -63,7 +63,7 @@ def read_evidence(folder: Path) -> Evidence:
     evidence = Evidence()
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
         try:
-            data = json.loads(read_plain(path, MAXIMUM_BYTES))
+            data = json.loads(read_plain(path, MAX_BYTES))
             if data["format"] != FORMAT or data["schema_version"] != SCHEMA_VERSION:
                 raise ValueError(f"its format is not {FORMAT!r}, version {SCHEMA_VERSION}")
             for record in data["records"]:

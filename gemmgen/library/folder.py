@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.errors import EnvironmentMissing, GemmgenError
-from gemmgen.core.files import MAXIMUM_BYTES, read_plain, write_atomically
+from gemmgen.core.files import MAX_BYTES, read_plain, write_atomically
 from gemmgen.core.resources import resource_directory
 from gemmgen.core.text import close_paths
 from gemmgen.kernels.manifest import MANIFEST, MANIFEST_FORMAT, read_json
@@ -52,7 +52,7 @@ class LibraryFolder:
     def text(self, file_name: str) -> str | None:
         """The content of a file; None if there is none that can be read as text."""
         try:
-            return read_plain(self.path / file_name, MAXIMUM_BYTES).decode()
+            return read_plain(self.path / file_name, MAX_BYTES).decode()
         except (OSError, ValueError):
             return None
 

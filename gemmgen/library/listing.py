@@ -16,7 +16,7 @@ from gemmgen.core.resources import resource_directory
 from gemmgen.hardware.target import architecture
 from gemmgen.kernels import family_of
 from gemmgen.kernels.family import KernelPlan, KernelSpec, SpecModel
-from gemmgen.kernels.launch import LARGEST_WORKSPACE
+from gemmgen.kernels.launch import MAX_WORKSPACE
 from gemmgen.kernels.spec_files import load_spec, validated
 from gemmgen.kernels.variants import matching, spec_name, split_variant
 from gemmgen.kernels.yaml_files import read_text, read_yaml
@@ -152,7 +152,7 @@ def takes(plan: KernelPlan, problem: Mapping[str, int]) -> bool:
     """True if the instance can be launched on the problem, without a workspace out of proportion."""
     sequence = plan.sequence
     holds = all(constraint.condition.evaluate(problem) for constraint in sequence.constraints)
-    return holds and sequence.workspace_bytes.evaluate(problem) <= LARGEST_WORKSPACE
+    return holds and sequence.workspace_bytes.evaluate(problem) <= MAX_WORKSPACE
 
 
 def default_list() -> Path:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gemmgen.runtime.cuda import GpuBackend
     from gemmgen.runtime.cuda.driver import GpuDevice
 
-MOST_VERIFIERS = 8
+MAX_VERIFIERS = 8
 """Processes that verify at a time; each has its own CUDA context."""
 ROUNDS = 15
 
@@ -112,7 +112,7 @@ def verify_all(listing: Listing, measurement: Measurement, *, jobs: int | None, 
     """Runs every case of every instance on the GPU."""
     instances = _instances(listing, measurement)
     tasks = [(instance.path, measurement.records[instance.name]["architecture"]) for instance in instances]
-    for done, (index, result) in enumerate(run_tasks(_verify, tasks, min(jobs or cpus(), MOST_VERIFIERS))):
+    for done, (index, result) in enumerate(run_tasks(_verify, tasks, min(jobs or cpus(), MAX_VERIFIERS))):
         name = instances[index].name
         if isinstance(result, Exception):
             measurement.failures.append(f"{name}: not verified: {result}")
@@ -128,7 +128,7 @@ def sanitize_all(listing: Listing, measurement: Measurement, *, jobs: int | None
     program = find_sanitizer()
     instances = _instances(listing, measurement)
     tasks = [(program, tool, instance.path, measurement.records[instance.name]["architecture"]) for instance in instances for tool in TOOLS]
-    for done, (index, result) in enumerate(run_tasks(sanitize, tasks, min(jobs or cpus(), MOST_VERIFIERS))):
+    for done, (index, result) in enumerate(run_tasks(sanitize, tasks, min(jobs or cpus(), MAX_VERIFIERS))):
         instance, tool = instances[index // len(TOOLS)], tasks[index][1]
         if isinstance(result, Exception):
             measurement.failures.append(f"{instance.name}: {tool} was not run: {result}")

@@ -10,7 +10,7 @@ from gemmgen.library.compiled import Facts
 from gemmgen.library.digests import text_digest
 from gemmgen.library.evidence import Record
 
-LEAST_ALIKE = 0.6
+MIN_ALIKE = 0.6
 """Similarity, from 0 to 1, of two spellings of a line of the same machine code."""
 
 
@@ -52,4 +52,4 @@ def _places(old: list[str], new: list[str]) -> dict[int, int]:
 
 def _alike(old: str, new: str) -> bool:
     """True if a line is another spelling of the other: a number that became a named constant, say."""
-    return SequenceMatcher(None, old.strip(), new.strip(), autojunk=False).ratio() >= LEAST_ALIKE
+    return SequenceMatcher(None, old.strip(), new.strip(), autojunk=False).ratio() >= MIN_ALIKE

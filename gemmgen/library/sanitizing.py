@@ -18,7 +18,7 @@ SECONDS = 180.0
 """A run that takes longer counts as failed."""
 _PLACES = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer", "/opt/cuda/bin")
 _SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)")
-_LONGEST_MESSAGE = 400
+_MAX_MESSAGE_LENGTH = 400
 
 
 def find_sanitizer() -> Path:
@@ -72,7 +72,7 @@ def read_verdict(tool: str, status: int, output: str, errors: str) -> dict[str, 
     if summary is None or cases is None or status != 0 or int(summary[1] or summary[2]) > 0:
         found = [line.removeprefix("=========").strip() for line in output.splitlines() if line.startswith("=========")]
         said = [line for line in found if line and "COMPUTE-SANITIZER" not in line] or errors.strip().splitlines()[-1:]
-        return _failed(tool, "; ".join(said)[:_LONGEST_MESSAGE] or f"exit status {status} without a word")
+        return _failed(tool, "; ".join(said)[:_MAX_MESSAGE_LENGTH] or f"exit status {status} without a word")
     return {"tool": tool, "passed": True, "cases": cases}
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gemmgen.kernels.family import Case, KernelPlan
     from gemmgen.runtime.cuda.driver import LoadedBinary
 
-_LONGEST_ACCESS = 16
+_MAX_ACCESS_LENGTH = 16
 SAMPLE_EVERY = 4
 """Of the cases of an instance, every fourth is in the sample."""
 
@@ -85,7 +85,7 @@ def _upload(content: npt.NDArray[np.uint8], offset: int) -> int:
     """
     from gemmgen.runtime.cuda.driver import call
 
-    address = int(call("cuMemAlloc", round_up(max(content.nbytes + offset, 1), _LONGEST_ACCESS)))
+    address = int(call("cuMemAlloc", round_up(max(content.nbytes + offset, 1), _MAX_ACCESS_LENGTH)))
     if content.nbytes:
         call("cuMemcpyHtoD", address + offset, content.ctypes.data, content.nbytes)
     return address

@@ -11,7 +11,7 @@ from typing import Any
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.requests import MOST_ALIGNMENT, Copy, Layout
+from gemmgen.kernels.requests import MAX_ALIGNMENT, Copy, Layout
 from gemmgen.runtime.arrays.views import LEGACY_STREAM, PER_THREAD_STREAM, ArrayView, describe
 
 _SEEN_AS = {"u16": "bf16", "bool": "u8"}
@@ -38,8 +38,8 @@ def layout_of(view: ArrayView) -> Layout:
 
 def alignment_of(pointer: int) -> int:
     """Bytes, a power of two up to 16, that an address is a multiple of."""
-    low = pointer & (MOST_ALIGNMENT - 1)
-    return low & -low if low else MOST_ALIGNMENT
+    low = pointer & (MAX_ALIGNMENT - 1)
+    return low & -low if low else MAX_ALIGNMENT
 
 
 def is_torch(array: Any) -> bool:

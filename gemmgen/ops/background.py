@@ -17,7 +17,7 @@ from gemmgen.perf.cost_model import cost_model_of
 
 CALLS = 100
 """Calls that an instance is expected to serve before the best is compiled; its extra time in these calls counts against it."""
-LEAST_SECONDS = 0.04
+MIN_SECONDS = 0.04
 SECONDS_OF_A_REGISTER = 0.004
 FEW_REGISTERS = 30
 MANY_REGISTERS = 168
@@ -33,7 +33,7 @@ def compile_seconds(option: Option) -> float:
     registers = max((part.registers for part in work), default=0)
     further = max(len(option.plan.sequence.launches) - FEW_KERNELS, 0)
     unrolled = min(registers, MANY_REGISTERS) - FEW_REGISTERS
-    return max(LEAST_SECONDS, SECONDS_OF_A_REGISTER * unrolled) + SECONDS_OF_A_KERNEL * further
+    return max(MIN_SECONDS, SECONDS_OF_A_REGISTER * unrolled) + SECONDS_OF_A_KERNEL * further
 
 
 def soonest(options: Sequence[Option], is_held: Callable[[KernelPlan], bool]) -> Option:

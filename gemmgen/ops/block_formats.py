@@ -16,7 +16,7 @@ Format = Literal["mxfp8", "mxfp4", "nvfp4"]
 FLOATS = ("float32", "float16", "bfloat16")
 LARGEST = {"mxfp8": 448.0, "mxfp4": 6.0, "nvfp4": 6.0}
 """The largest number of e4m3 and of e2m1."""
-LARGEST_SCALE = 448.0
+MAX_SCALE = 448.0
 MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """The numbers of the codes 0 to 7 of e2m1."""
 
@@ -69,7 +69,7 @@ def _quantized(x: Any, format: Format) -> tuple[Any, Any, float]:
     block = BlockScale(k=32, type="ue8m0", layout="tiles_128x4")
     if format == "nvfp4":
         largest = np.max(np.where(np.isfinite(values), np.abs(values), 0), initial=0.0)
-        factor = np.float32(largest / (LARGEST[format] * LARGEST_SCALE)) if largest > 0 else np.float32(1)
+        factor = np.float32(largest / (LARGEST[format] * MAX_SCALE)) if largest > 0 else np.float32(1)
         block = BlockScale(k=16, type="e4m3", layout="tiles_128x4")
     # The scales of blocks of zeros are 1 before they are rounded, for any factor.
     scaled = values / factor

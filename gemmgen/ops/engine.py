@@ -20,7 +20,7 @@ from gemmgen.ops.arrays import address_reader, alignment_of, array_type, copied,
 from gemmgen.ops.background import Compilers, soonest
 from gemmgen.ops.filters import Filter
 from gemmgen.ops.operators import operator_called
-from gemmgen.ops.tensor_signature import MOST_LIKENESSES, Likeness, likeness
+from gemmgen.ops.tensor_signature import MAX_LIKENESSES, Likeness, likeness
 from gemmgen.ops.torch_memory import captured_memory, current_stream, kept_memory, templates
 from gemmgen.runtime.arrays.views import LEGACY_STREAM, ArrayView, Device, overlaps
 from gemmgen.runtime.kernel import Kernel, stream_handle
@@ -272,7 +272,7 @@ class Operator:
 
     def _recognise(self, torch: Any, form: Any, tensors: Sequence[Any], call: Call) -> None:
         """From now on, calls of this form with tensors like these are known without being looked up."""
-        is_like = likeness(torch, tensors) if len(self._alike.get(form, ())) < MOST_LIKENESSES else None
+        is_like = likeness(torch, tensors) if len(self._alike.get(form, ())) < MAX_LIKENESSES else None
         if is_like is None:
             return
         with self._renewal:

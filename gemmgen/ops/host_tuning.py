@@ -50,8 +50,8 @@ QUICK: Candidate = (
     (*_DEPTH, "loops.edges=padded", "loops.instructions=extension", "loops.threads.count=1"),
 )
 """The kernel that is compiled soonest; it serves while another is compiled."""
-LEAST_ROUNDS = 7
-MOST_ROUNDS = 31
+MIN_ROUNDS = 7
+MAX_ROUNDS = 31
 SEARCH_SECONDS = 0.2
 """Of timing for each class, as far as that leaves the least rounds."""
 LIKELY_PRODUCTS_PER_SECOND = 25e9
@@ -71,10 +71,10 @@ REPRESENTATIVES: dict[ShapeClass, tuple[int, int, int]] = {
 than most caches, else, if it is near, from them."""
 TUNED_TRANSPOSES: tuple[Transposes, ...] = ("nn", "nt")
 """Storage of the operands for which ``gemmgen tune --cpu`` finds the choices; others are found when they are first needed."""
-MOST_FEW_ROWS = 32
-MOST_NEAR_ELEMENTS = 1 << 19
-MOST_FEW_COLUMNS = 96
-MOST_SMALL_PRODUCTS = 160**3
+MAX_FEW_ROWS = 32
+MAX_NEAR_ELEMENTS = 1 << 19
+MAX_FEW_COLUMNS = 96
+MAX_SMALL_PRODUCTS = 160**3
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,11 @@ class Choice:
 
 def class_of(m: int, n: int, k: int) -> ShapeClass:
     """The class of a product whose result is stored by rows."""
-    if m <= MOST_FEW_ROWS < n:
-        return "few_rows_near" if n * k <= MOST_NEAR_ELEMENTS else "few_rows"
-    if n <= MOST_FEW_COLUMNS < m:
+    if m <= MAX_FEW_ROWS < n:
+        return "few_rows_near" if n * k <= MAX_NEAR_ELEMENTS else "few_rows"
+    if n <= MAX_FEW_COLUMNS < m:
         return "few_columns"
-    return "small" if m * n * k <= MOST_SMALL_PRODUCTS else "large"
+    return "small" if m * n * k <= MAX_SMALL_PRODUCTS else "large"
 
 
 _WITHOUT_TIMING: dict[ShapeClass, tuple[Candidate, ...]] = {
@@ -184,7 +184,7 @@ def timed(plans: Sequence[CpuGemmPlan], sizes: tuple[int, int, int]) -> dict[str
     core, do not change the order."""
     import numpy as np
 
-    from gemmgen.perf.host.benchmark import LEAST_TURN_SECONDS, in_turns
+    from gemmgen.perf.host.benchmark import MIN_TURN_SECONDS, in_turns
     from gemmgen.runtime.native import LoadedLibrary
 
     m, n, k = sizes
@@ -199,8 +199,8 @@ def timed(plans: Sequence[CpuGemmPlan], sizes: tuple[int, int, int]) -> dict[str
         library.set_threads(1)
         numbers = {**packed(plan, sizes), **plan.sequence.default_scalars}
         calls[plan.name] = lambda library=library, numbers=numbers: library.call(pointers, numbers)  # type: ignore[misc]
-    seconds_a_round = len(plans) * max(LEAST_TURN_SECONDS, m * n * k / LIKELY_PRODUCTS_PER_SECOND)
-    rounds = max(LEAST_ROUNDS, min(MOST_ROUNDS, int(SEARCH_SECONDS / seconds_a_round)))
+    seconds_a_round = len(plans) * max(MIN_TURN_SECONDS, m * n * k / LIKELY_PRODUCTS_PER_SECOND)
+    rounds = max(MIN_ROUNDS, min(MAX_ROUNDS, int(SEARCH_SECONDS / seconds_a_round)))
     samples = np.array(list(in_turns(calls, rounds, time.thread_time).values()))
     whole = samples.sum(axis=0)
     shares = np.median(samples / whole, axis=1)

@@ -23,7 +23,7 @@ from gemmgen.toolchain.compilation import compile_host_plan, host_plan_is_cached
 TRANSPOSES: dict[tuple[bool, ...], Transposes] = {(True, True): "nn", (True, False): "nt", (False, True): "tn", (False, False): "tt"}
 """The transpositions by which a kernel for matrices stored by rows takes operands, by whether A and B are stored by rows."""
 
-MOST_QUICK_PRODUCTS = 1 << 33
+MAX_QUICK_PRODUCTS = 1 << 33
 """Multiplications that a kernel of one thread makes before another is compiled."""
 NO_MEMORY = "matmul: no memory for packed operands"
 
@@ -147,7 +147,7 @@ def native_call(request: Request) -> NativeCall | None:
         return None
     form, letters = readable
     try:
-        served = _served(letters, form.epilogue, class_of(*form.sizes), prod(form.sizes) > MOST_QUICK_PRODUCTS)
+        served = _served(letters, form.epilogue, class_of(*form.sizes), prod(form.sizes) > MAX_QUICK_PRODUCTS)
     except EnvironmentMissing:
         return None
     return None if served is None else NativeCall(served, form)

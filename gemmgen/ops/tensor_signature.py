@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-MOST_LIKENESSES = 4
+MAX_LIKENESSES = 4
 """Limit of combinations of layouts for which calls of one form are recognised; the others are looked up."""
 
 Likeness = Callable[..., bool]

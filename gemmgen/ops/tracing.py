@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmgen.core.errors import EnvironmentMissing, SpecError
-from gemmgen.dispatch.profiles import MOST_EVENTS, Call, Counted, counted
+from gemmgen.dispatch.profiles import MAX_EVENTS, Call, Counted, counted
 
 _NAMES = {
     "torch.float32": "float",
@@ -44,7 +44,7 @@ def traced(script: Path, arguments: Sequence[str]) -> list[Counted]:
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             started = time.perf_counter()
             result = function(*args, **(kwargs or {}))
-            if len(calls) < MOST_EVENTS:
+            if len(calls) < MAX_EVENTS:
                 calls.append(_call(function, args, (time.perf_counter() - started) * 1e6))
             return result
 

@@ -18,9 +18,9 @@ GRAPH_SECONDS = 2e-3
 
 WARM_UP_SECONDS = 0.2
 ROUNDS_SECONDS = 5.0
-"""Rounds are cut down, but not below ``FEWEST_ROUNDS``, if they would take longer."""
-FEWEST_ROUNDS = 10
-LONGEST_GRAPH = 4096
+"""Rounds are cut down, but not below ``MIN_ROUNDS``, if they would take longer."""
+MIN_ROUNDS = 10
+MAX_GRAPH_LENGTH = 4096
 """Launches in a graph at most."""
 
 
@@ -67,7 +67,7 @@ def measure_in_turns(
     """
     wanted = GRAPH_SECONDS if graph_seconds is None else graph_seconds
     trials = trial_seconds(stream, contestants, sets)
-    launches = [sets * max(1, min(math.ceil(wanted / max(seconds * sets, 1e-9)), LONGEST_GRAPH // sets)) for seconds in trials]
+    launches = [sets * max(1, min(math.ceil(wanted / max(seconds * sets, 1e-9)), MAX_GRAPH_LENGTH // sets)) for seconds in trials]
     graphs = [contestant.graph(count, sets) for contestant, count in zip(contestants, launches, strict=True)]
 
     warm_until = time.monotonic() + WARM_UP_SECONDS
@@ -75,7 +75,7 @@ def measure_in_turns(
     while time.monotonic() < warm_until:
         warm = replay_seconds(stream, graphs, 3, lambda: None)
     round_seconds = sum(min(seconds) for seconds in warm)
-    affordable = max(FEWEST_ROUNDS, int(ROUNDS_SECONDS / max(round_seconds, 1e-9)))
+    affordable = max(MIN_ROUNDS, int(ROUNDS_SECONDS / max(round_seconds, 1e-9)))
     return replay_seconds(stream, graphs, max(1, min(rounds, affordable)), sample), launches
 
 

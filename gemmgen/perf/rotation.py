@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-LARGEST_ROTATION = 2048
+MAX_ROTATION = 2048
 """Sets at most. Problems so small that more would be needed stay in the L2 in part."""
 
 _POOL_ELEMENTS = 1 << 22
@@ -48,7 +48,7 @@ class Rotation:
             self._offsets[name] = size
             size += round_up(view.span()[1], BASE_ALIGNMENT)
         inputs = sum(self._layouts[argument.name].span()[1] for argument in self.arguments if argument.reads)
-        self.count = min(max(1, ceil_div(rotate_bytes, max(inputs, 1))), LARGEST_ROTATION)
+        self.count = min(max(1, ceil_div(rotate_bytes, max(inputs, 1))), MAX_ROTATION)
         self.input_bytes = inputs * self.count
         """Bytes of the inputs of all sets."""
         self._set_bytes = max(size, BASE_ALIGNMENT)

@@ -20,9 +20,9 @@ from gemmgen.kernels.pictures import BankMap, BankMaps, SharedAccess, SharedLayo
 WIDTHS = (1, 2, 4, 8, 16)
 """Bytes that a lane can access with one instruction."""
 LINE_BYTES = BANKS * BANK_BYTES
-LARGEST_OFFSET = 1 << 18
+MAX_OFFSET = 1 << 18
 """Bytes of shared memory that no device exceeds."""
-_MAXIMUM_NODES = 200
+_MAX_NODES = 200
 
 GRAMMAR = Grammar(
     binary=frozenset({ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.LShift, ast.RShift, ast.BitAnd, ast.BitOr, ast.BitXor}),
@@ -77,7 +77,7 @@ def parse_pattern(text: str, width: int) -> tuple[int, ...]:
             raise GemmgenError(f"{printable(text, 100)!r}: no number, or one of thousands of digits") from None
     else:
         try:
-            tree = read(text, GRAMMAR, _MAXIMUM_NODES)
+            tree = read(text, GRAMMAR, _MAX_NODES)
             offsets = [int(_Lane(lane).value(tree)) for lane in range(WARP)]
         except NotInGrammar as error:
             raise GemmgenError(f"{text!r}: {error}; a pattern is a formula of lane, such as lane*16 or lane%8*128 + lane//8*16") from None
@@ -86,8 +86,8 @@ def parse_pattern(text: str, width: int) -> tuple[int, ...]:
         except TypeError as error:
             raise GemmgenError(f"{text!r}: {error}") from None
     for lane, offset in enumerate(offsets):
-        if offset != -1 and not 0 <= offset < LARGEST_OFFSET:
-            raise GemmgenError(f"lane {lane} accesses byte {offset}; need 0 to {LARGEST_OFFSET - 1}, or -1 for a lane that takes no part")
+        if offset != -1 and not 0 <= offset < MAX_OFFSET:
+            raise GemmgenError(f"lane {lane} accesses byte {offset}; need 0 to {MAX_OFFSET - 1}, or -1 for a lane that takes no part")
         if offset % width and offset != -1:
             raise GemmgenError(f"lane {lane} accesses byte {offset}, which is not a multiple of the {width} bytes that it accesses")
     if all(offset < 0 for offset in offsets):

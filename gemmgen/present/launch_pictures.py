@@ -18,7 +18,7 @@ from gemmgen.present.explanation import illustration_of
 from gemmgen.toolchain.nvrtc import KernelResources
 
 _NAMES = {"warps": "warps", "blocks": "blocks", "registers": "registers", "shared": "shared memory"}
-_SMALLEST_ENLARGED = 8
+_MIN_ENLARGED = 8
 """Extents below this, such as filters, are kept where a larger problem is asked for."""
 
 
@@ -104,7 +104,7 @@ def launch_pictures(
 def _residents(
     plan: KernelPlan, problem: Mapping[str, int], sizes: Sequence[str], compiled: Mapping[str, KernelResources] | None
 ) -> list[_Resident]:
-    larger = {**problem, **{name: 16 * problem[name] for name in sizes if problem[name] >= _SMALLEST_ENLARGED}}
+    larger = {**problem, **{name: 16 * problem[name] for name in sizes if problem[name] >= _MIN_ENLARGED}}
     works = cost_model_of(plan.spec.kind).work(plan, problem)
     found = []
     for launch, work in zip(plan.sequence.launches, works, strict=True):

@@ -20,7 +20,7 @@ from gemmgen.proof.solver import shape_of
 from gemmgen.proof.values import Term, Value, as_term, constant, floor_divide
 
 AXES = "xyz"
-MOST_BLOCKS = 1 << 30
+MAX_BLOCKS = 1 << 30
 """Blocks along an axis of a grid that proofs assume, half the hardware's limit: a kernel may add a grid to a block's index."""
 
 
@@ -150,7 +150,7 @@ class Contract:
             product = factors[0]
             for factor in factors[1:]:
                 product = product * factor
-            self.facts.append(product <= min(limit, MOST_BLOCKS))
+            self.facts.append(product <= min(limit, MAX_BLOCKS))
         self._tighten()
 
     def _tighten(self) -> None:

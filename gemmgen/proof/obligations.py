@@ -28,7 +28,7 @@ MEANINGS: dict[str, str] = {
 }
 MAX_CASES = 16
 """Cases of one address that are looked at."""
-MOST_UNPROVED = 6
+MAX_UNPROVED = 6
 """Unproved obligations of one property, after which its rest is not tried: it is lost, and time is better spent on the others."""
 SMALL_SIZES = (8, 64, 300, 3000)
 """Bounds of dimensions under which a counterexample is looked for first, since small ones are easy to read and to run."""
@@ -60,7 +60,7 @@ class Verdict:
     @property
     def hopeless(self) -> bool:
         """True if so many obligations are unproved that the rest is not tried."""
-        return len(self.unproved) + len(self.counterexamples) >= MOST_UNPROVED
+        return len(self.unproved) + len(self.counterexamples) >= MAX_UNPROVED
 
     @property
     def holds(self) -> bool:

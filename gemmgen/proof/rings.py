@@ -38,11 +38,11 @@ BARRIER_BYTES = 8
 CHUNK_BYTES = 16
 PRODUCT_ROWS = 64
 PRODUCT_K_BYTES = 32
-MOST_PROMISED = (1 << 20) - 1
+MAX_PROMISED = (1 << 20) - 1
 """Bytes that a phase of a barrier can wait for."""
-MOST_GROUPS = 16
+MAX_GROUPS = 16
 """Groups of products, or of results that leave, between two waits."""
-MOST_USES = 64
+MAX_USES = 64
 """Uses of the ring by one role between two decisions that all roles take."""
 HALVES = ("f16", "bf16")
 
@@ -233,8 +233,8 @@ class Ring:
         """All roles have used the ring as often since the last time."""
         found = [state for state in states if isinstance(state, State)]
         ring = [state for state in found if state.fills or state.reads]
-        if any(state.uses > MOST_USES for state in found):
-            raise Unliftable(None, f"more than {MOST_USES} uses of the ring between two decisions that all roles take")
+        if any(state.uses > MAX_USES for state in found):
+            raise Unliftable(None, f"more than {MAX_USES} uses of the ring between two decisions that all roles take")
         if not complete:
             return states
         same = len({state.uses for state in ring}) <= 1
@@ -316,7 +316,7 @@ class Ring:
     def _promised(self, state: State, role: Role, instruction: Instruction, threads: tuple[bool, ...], address: int, count: int) -> State:
         slot = state.use % self._slots()
         right = threads == role.threads and state.fills and state.promised == 0 and self._learned(self.full, slot, address)
-        self._ring(instruction, right and 0 < count <= MOST_PROMISED, "not the promise of bytes to the slot that is filled")
+        self._ring(instruction, right and 0 < count <= MAX_PROMISED, "not the promise of bytes to the slot that is filled")
         return replace(state, promised=count)
 
     def _released(self, state: State, role: Role, instruction: Instruction, threads: tuple[bool, ...], address: int) -> State:
@@ -358,8 +358,8 @@ class Ring:
         if "commit_group" in words:
             if not state.senders or not _contains(threads, state.senders):
                 return state
-            if len(state.leaving_groups) == MOST_GROUPS:
-                raise Unliftable(instruction, f"more than {MOST_GROUPS} groups of results leave before a wait")
+            if len(state.leaving_groups) == MAX_GROUPS:
+                raise Unliftable(instruction, f"more than {MAX_GROUPS} groups of results leave before a wait")
             return replace(state, leaving=frozenset(), leaving_groups=(*state.leaving_groups, state.leaving))
         if "wait_group" in words:
             amount = operands[0].value if isinstance(operands[0], Integer) else -1
@@ -442,8 +442,8 @@ class Ring:
         if words[0] == "fence":
             return replace(state, dirty=frozenset())
         if words[0] == "commit_group":
-            if len(state.groups) == MOST_GROUPS:
-                raise Unliftable(instruction, f"more than {MOST_GROUPS} groups of products before a wait")
+            if len(state.groups) == MAX_GROUPS:
+                raise Unliftable(instruction, f"more than {MAX_GROUPS} groups of products before a wait")
             return replace(state, groups=(*state.groups, state.open), open=_Group())
         if words[0] == "wait_group":
             (amount,) = instruction.operands

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gemmgen.core.elements import ELEMENTS, FLOATS, to_elements, to_numbers
 from gemmgen.emulator.textures import Texture
 from gemmgen.hardware.tensor_map import MAP_BYTES, TensorMap, problems
-from gemmgen.sanitizer.array_files import LARGEST_ARRAY_BYTES, load_array
+from gemmgen.sanitizer.array_files import MAX_ARRAY_BYTES, load_array
 from gemmgen.sanitizer.source import UnusableInput
 from gemmgen.sanitizer.structures import Field, Layout
 from gemmgen.sanitizer.tensor_maps import FORM, PREFIX, parse_tensor_map
@@ -143,9 +143,9 @@ class KernelArgument:
         return None if self.initialised else np.zeros(self.value.nbytes, np.bool_)
 
 
-LARGEST_TOTAL_BYTES = 2 << 30
+MAX_TOTAL_BYTES = 2 << 30
 """Of all arrays of a run, and of all variables of a module."""
-MOST_AXES = 32
+MAX_AXES = 32
 """Of an array; NumPy has 64 at most."""
 DEEPEST = 16
 """Structures and arrays of pointers inside each other."""
@@ -161,9 +161,9 @@ def within_memory(arguments: Iterable[KernelArgument]) -> list[KernelArgument]:
     for argument in arguments:
         made.append(argument)
         total += argument.array_bytes
-        if total > LARGEST_TOTAL_BYTES:
+        if total > MAX_TOTAL_BYTES:
             raise UnusableInput(
-                f"the first {len(made)} arrays take {total / 2**30:.3g} GiB together, need at most {LARGEST_TOTAL_BYTES >> 30} GiB: "
+                f"the first {len(made)} arrays take {total / 2**30:.3g} GiB together, need at most {MAX_TOTAL_BYTES >> 30} GiB: "
                 "the emulator keeps several bytes for each; smaller arrays show the same mistakes"
             )
     return made
@@ -268,14 +268,14 @@ def argument_of(value: Any, index: int, c_type: str = "", layout: Layouts | None
         return KernelArgument(repr(value), _NUMPY_NAMES.get(str(dtype), str(dtype)), scalar)
     if isinstance(value, list | tuple) and value and not isinstance(value[0], int | float):
         return _pointers(what, within_memory(argument_of(item, index) for item in value))
-    if isinstance(value, Sequence) and len(value) > LARGEST_ARRAY_BYTES:
+    if isinstance(value, Sequence) and len(value) > MAX_ARRAY_BYTES:
         raise _too_large(what, len(value))
     array = np.asarray(value)
     if array.dtype.hasobject:
         raise UnusableInput(f"{what}: {type(value).__name__} is neither an array nor a number")
     if str(array.dtype) not in (*_NUMPY_NAMES, "complex64", "complex128"):
         raise UnusableInput(f"{what}: an array of {array.dtype}; its elements may be {', '.join(_NUMPY_NAMES)}, or a view of their bytes")
-    if array.nbytes > LARGEST_ARRAY_BYTES:
+    if array.nbytes > MAX_ARRAY_BYTES:
         raise _too_large(what, array.nbytes)
     text = f"{array.dtype}[{','.join(map(str, array.shape))}]"
     return KernelArgument(text, _NUMPY_NAMES.get(str(array.dtype), str(array.dtype)), np.array(array, order="C"))
@@ -283,7 +283,7 @@ def argument_of(value: Any, index: int, c_type: str = "", layout: Layouts | None
 
 def _too_large(what: str, size: int) -> UnusableInput:
     got = f"{size / 2**30:.3g} GiB"
-    return UnusableInput(f"{what}: {got}, need at most {LARGEST_ARRAY_BYTES >> 30} GiB: the emulator keeps several bytes for each")
+    return UnusableInput(f"{what}: {got}, need at most {MAX_ARRAY_BYTES >> 30} GiB: the emulator keeps several bytes for each")
 
 
 def _mapped(value: TensorMap, index: int) -> KernelArgument:
@@ -469,9 +469,9 @@ def _array(text: str, kind: str, shape: str, fill: str | None, index: int, fille
             raise _wrong(text, f"[{shape}] is no length; expected a number, or several such as 64x128") from None
         if min(extents) < 0:
             raise _wrong(text, "a length cannot be negative")
-        if len(extents) > MOST_AXES:
-            raise _wrong(text, f"{len(extents)} axes, need at most {MOST_AXES}")
-        if prod(extents) * dtype.itemsize > LARGEST_ARRAY_BYTES:
+        if len(extents) > MAX_AXES:
+            raise _wrong(text, f"{len(extents)} axes, need at most {MAX_AXES}")
+        if prod(extents) * dtype.itemsize > MAX_ARRAY_BYTES:
             raise _too_large(f"--arg {text!r}", prod(extents) * dtype.itemsize)
     if fill is not None and from_file:
         return _from_file(text, fill[1:], dtype, extents)

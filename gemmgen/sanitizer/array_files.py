@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-LARGEST_ARRAY_BYTES = 1 << 30
+MAX_ARRAY_BYTES = 1 << 30
 """Of an array that a kernel is given or that is expected: the emulator keeps several bytes for each of its bytes."""
 _HEADER_BYTES = 1 << 16
 
@@ -24,8 +24,8 @@ def load_array(name: str) -> npt.NDArray[Any]:
     try:
         with open_plain(name) as stream:
             size = os.fstat(stream.fileno()).st_size
-            if size > LARGEST_ARRAY_BYTES + _HEADER_BYTES:
-                raise ValueError(f"holds {size / 2**30:.3g} GiB, need at most {LARGEST_ARRAY_BYTES >> 30} GiB")
+            if size > MAX_ARRAY_BYTES + _HEADER_BYTES:
+                raise ValueError(f"holds {size / 2**30:.3g} GiB, need at most {MAX_ARRAY_BYTES >> 30} GiB")
             found = np.load(stream, allow_pickle=False)
             if not isinstance(found, np.ndarray):
                 raise ValueError("holds several arrays; expected a .npy file with one")

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 FLOATS = {"f32": 31, "f16": 16, "bf16": 16}
 """Types that are drawn from the field, and their bits that count."""
-MOST_DEGREE = 4
+MAX_DEGREE = 4
 """Degree that probabilities are stated for: products of two arrays, with a scalar and a mask."""
 _SCALAR_LIMIT = 0x7F800000
-_LONGEST_EXPRESSION = 2000
+_MAX_EXPRESSION_LENGTH = 2000
 _DEEPEST_EXPRESSION = 40
 
 
@@ -63,7 +63,7 @@ def compare_over_field(
     if not types:
         raise UnusableInput(f"--field needs an array of {', '.join(FLOATS)}")
     drawn = min(FLOATS[name] for name in types)
-    per_run = -math.log2(MOST_DEGREE * 2.0**-drawn + (2.0**-drawn if drawn < 31 else 0.0))
+    per_run = -math.log2(MAX_DEGREE * 2.0**-drawn + (2.0**-drawn if drawn < 31 else 0.0))
     runs = max(1, math.ceil(bits / per_run))
     programs = [(code, launches)] if not isinstance(other, Other) else [(code, launches), (other.code, other.launches)]
     for seed in range(runs):
@@ -175,8 +175,8 @@ def evaluate(text: str, arguments: Mapping[str, KernelArgument]) -> npt.NDArray[
 
     Raises ``UnusableInput`` for anything else.
     """
-    if len(text) > _LONGEST_EXPRESSION:
-        raise UnusableInput(f"--field: an expression of {len(text)} characters, need at most {_LONGEST_EXPRESSION}")
+    if len(text) > _MAX_EXPRESSION_LENGTH:
+        raise UnusableInput(f"--field: an expression of {len(text)} characters, need at most {_MAX_EXPRESSION_LENGTH}")
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):

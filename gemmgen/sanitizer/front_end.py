@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gemmgen.core.cache import Cache, cache_key
 from gemmgen.core.errors import CompileError, EnvironmentMissing
-from gemmgen.core.files import MAXIMUM_BYTES, read_plain
+from gemmgen.core.files import MAX_BYTES, read_plain
 from gemmgen.core.version import __version__
 from gemmgen.emulator.demangling import demangled, plain_name
 from gemmgen.sanitizer.headers import PRE_INCLUDED, WITH_CUDA_STD, found_in, header_folders, host_algorithms, host_libraries, stand_ins
@@ -28,9 +28,9 @@ from gemmgen.toolchain.nvcc import Nvcc, find_nvcc
 from gemmgen.toolchain.nvrtc import DeviceCode, KernelResources, compile_file, nvrtc_release
 
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include(?:_next)?[ \t]*[<\"]([^>\"\n]+)[>\"]", re.MULTILINE)
-_MAXIMUM_FILES = 4000
+_MAX_FILES = 4000
 """Files of a project that includes are followed into."""
-_MAXIMUM_REMOVALS = 12
+_MAX_REMOVALS = 12
 """Rounds in which items that the compiler refused are removed."""
 
 
@@ -105,7 +105,7 @@ def project_files(request: Request) -> dict[str, str]:
     folders = [os.path.abspath(folder) for folder in request.compiling.include_directories]
     found = {main: request.text}
     waiting = [main]
-    while waiting and len(found) < _MAXIMUM_FILES:
+    while waiting and len(found) < _MAX_FILES:
         path = waiting.pop()
         for name in _INCLUDE.findall(found[path]):
             for folder in (os.path.dirname(path), os.path.dirname(main), *folders):
@@ -114,7 +114,7 @@ def project_files(request: Request) -> dict[str, str]:
                     break
                 if os.path.isfile(candidate):
                     try:
-                        found[candidate] = read_plain(candidate, MAXIMUM_BYTES).decode("utf-8", "replace")
+                        found[candidate] = read_plain(candidate, MAX_BYTES).decode("utf-8", "replace")
                     except (OSError, ValueError):
                         continue
                     waiting.append(candidate)
@@ -280,7 +280,7 @@ def _by_nvrtc(request: Request, files: Mapping[str, str]) -> DeviceCode:
         else:
             left_to_separate.insert(0, False)
         told: CompileError | None = None
-        for _ in range(_MAXIMUM_REMOVALS):
+        for _ in range(_MAX_REMOVALS):
             try:
                 return _with_what_nvcc_has(attempt)
             except _Refused as refusal:

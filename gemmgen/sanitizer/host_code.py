@@ -36,7 +36,7 @@ _SCOPES = {"namespace_definition", "linkage_specification"}
 _CONDITIONS = {"preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif", "preproc_elifdef"}
 _CLASSES = {"struct_specifier", "class_specifier", "union_specifier"}
 _KEPT_CONSTANTS = {"primitive_type", "sized_type_specifier", "type_identifier", "enum_specifier"}
-_MAXIMUM_BRANCHES = 4
+_MAX_BRANCHES = 4
 """Branches of one condition that are looked into; each costs a parse of the file."""
 _SECONDS_PER_MEGABYTE = 1.5
 """Processor time for parsing, of which less than a megabyte gets as much; C++ takes a third of it a branch."""
@@ -211,7 +211,7 @@ def _parser() -> Parser:
 @lru_cache(maxsize=256)
 def _trees(source: bytes) -> tuple[Node, ...]:
     """A tree for each way through the conditions of a file, so that two heads of one function do not open two braces."""
-    variants = dict.fromkeys(_branch(source, index) for index in range(_MAXIMUM_BRANCHES))
+    variants = dict.fromkeys(_branch(source, index) for index in range(_MAX_BRANCHES))
     return tuple(_parser().parse(variant).root_node for variant in variants)
 
 

@@ -53,7 +53,7 @@ class LaunchFile(BaseModel):
 def read_launch_file(path: Path) -> LaunchFile:
     """Contents of a launch file. Raises ``UnusableInput``."""
     try:
-        return LaunchFile.model_validate(yaml_text.parse(read_plain(path, yaml_text.MAXIMUM_BYTES)))
+        return LaunchFile.model_validate(yaml_text.parse(read_plain(path, yaml_text.MAX_BYTES)))
     except OSError as error:
         raise UnusableInput(f"{path}: {error.strerror or error}") from None
     except yaml_text.YamlTextError as error:

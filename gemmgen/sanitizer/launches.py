@@ -13,7 +13,7 @@ from gemmgen.core.errors import GemmgenError
 from gemmgen.core.semaphores import has_semaphores
 from gemmgen.emulator.demangling import demangled
 from gemmgen.emulator.printing import Output
-from gemmgen.sanitizer.arguments import LARGEST_TOTAL_BYTES, KernelArgument
+from gemmgen.sanitizer.arguments import MAX_TOTAL_BYTES, KernelArgument
 from gemmgen.sanitizer.findings import Finding, findings_of, findings_of_launches
 from gemmgen.sanitizer.source import Entry, KernelCode, UnusableInput
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gemmgen.emulator.counters import Counters
 
 Dimensions = tuple[int, ...]
-MOST_THREADS = 2**40
+MAX_LAUNCH_THREADS = 2**40
 """Of a launch."""
 _GARBAGE_BYTES = 256 << 20
 """Bytes of ended launches that may stay in memory before a garbage collection: their records form reference cycles."""
@@ -107,8 +107,10 @@ def run_launches(
 
     for launch in launches:
         threads = prod(launch.grid) * prod(launch.block)
-        if threads > MOST_THREADS:
-            raise UnusableInput(f"{launch.entry.name}: {threads:,} threads, need at most {MOST_THREADS:,}: the emulator would take months")
+        if threads > MAX_LAUNCH_THREADS:
+            raise UnusableInput(
+                f"{launch.entry.name}: {threads:,} threads, need at most {MAX_LAUNCH_THREADS:,}: the emulator would take months"
+            )
     arguments = {name: argument.fresh() for name, argument in given.items()}
     buffers = {name: argument.launched(name) for name, argument in arguments.items()}
     try:
@@ -188,9 +190,9 @@ def module_variables(code: KernelCode, launches: Sequence[Launch], given: Mappin
         name: variable for name, variable in program.module.variables.items() if variable.space in ("global", "const") and variable.size
     }
     size = sum(variable.size for variable in there.values())
-    if size > LARGEST_TOTAL_BYTES:
+    if size > MAX_TOTAL_BYTES:
         raise UnusableInput(
-            f"the variables of {code.name} take {size / 2**30:.3g} GiB, need at most {LARGEST_TOTAL_BYTES >> 30} GiB: the emulator keeps "
+            f"the variables of {code.name} take {size / 2**30:.3g} GiB, need at most {MAX_TOTAL_BYTES >> 30} GiB: the emulator keeps "
             "several bytes for each"
         )
     found = {}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemmgen.core.errors import GemmgenError
-from gemmgen.core.files import MAXIMUM_BYTES, read_plain, read_plain_text
+from gemmgen.core.files import MAX_BYTES, read_plain, read_plain_text
 from gemmgen.emulator.demangling import demangled, plain_name, qualified_name
 from gemmgen.sanitizer.comments import without_comments
 from gemmgen.sanitizer.front_end import DEFAULT_ARCHITECTURE, DEFAULT_OPTIONS, CompileOptions, Request, compile_request, project_files
@@ -56,7 +56,7 @@ class KernelCode:
         if file.startswith("<"):
             file = next((str(found) for folder in header_folders() if (found := Path(folder) / file[1:-1]).is_file()), file)
         try:
-            return read_plain(file, MAXIMUM_BYTES).decode("utf-8", "replace")
+            return read_plain(file, MAX_BYTES).decode("utf-8", "replace")
         except (OSError, ValueError):
             return None
 
@@ -105,18 +105,18 @@ def load_kernel(
     return KernelCode(name, code.ptx, text, request.architecture, options, folder, symbols, code.cubin, code.resources)
 
 
-_LONGEST_PIECE = 2000
+_MAX_PIECE_LENGTH = 2000
 """Characters of a declaration, or of a part of one, that are looked at."""
-_MOST_PIECES = 100
+_MAX_PIECES = 100
 
 
 def _kernel_templates(source: str) -> list[str]:
     """Names of the templates of kernels in a source."""
     found = []
     for statement in re.split(r"[;{}]", without_comments(source)):
-        head, marked, tail = statement[: 2 * _LONGEST_PIECE].partition("__global__")
+        head, marked, tail = statement[: 2 * _MAX_PIECE_LENGTH].partition("__global__")
         if marked and re.search(r"\btemplate\s{0,9}<", head):
-            tail = re.sub(r"__launch_bounds__\s{0,9}\([^)]*\)", "", tail[:_LONGEST_PIECE])
+            tail = re.sub(r"__launch_bounds__\s{0,9}\([^)]*\)", "", tail[:_MAX_PIECE_LENGTH])
             if name := re.search(r"\b(\w+)\s{0,9}\(", tail):
                 found.append(name[1])
     return found
@@ -184,7 +184,7 @@ def _declared_parameters(source: str, function: str, instance: str = "") -> list
         if "__global__" not in re.split(r"[;}]", before)[-1]:
             continue
         depth, pieces, piece = 1, [], ""
-        for character in plain[match.end() : match.end() + _LONGEST_PIECE * _MOST_PIECES]:
+        for character in plain[match.end() : match.end() + _MAX_PIECE_LENGTH * _MAX_PIECES]:
             depth += (character in "(<[{") - (character in ")>]}")
             if depth == 0:
                 break
@@ -193,7 +193,7 @@ def _declared_parameters(source: str, function: str, instance: str = "") -> list
                 piece = ""
             else:
                 piece += character
-        short = [text for text in [*pieces, piece] if len(text) <= _LONGEST_PIECE]
+        short = [text for text in [*pieces, piece] if len(text) <= _MAX_PIECE_LENGTH]
         named = [(text, re.search(r"(\w+)\s*(?:\[[^\]]*\]\s*)*(?:=.*)?$", text, re.DOTALL)) for text in short]
         values = _template_values(re.split(r"[;}]", before)[-1], instance)
         return [(_type_of(_with_values(text[: found.start()], values)), found[1]) for text, found in named if found is not None]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gemmgen.runtime.backend import Backend, HostBuffer
     from gemmgen.toolchain.nvrtc import Binary
 
-MAXIMUM_REASON = 2000
+MAX_REASON = 2000
 """Characters of a reason that are kept."""
 
 Enter = Callable[[Stage], None]
@@ -404,7 +404,7 @@ def _case_facts(case: Case) -> list[Any]:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= MAXIMUM_REASON else f"{text[: MAXIMUM_REASON - 4]} ..."
+    return text if len(text) <= MAX_REASON else f"{text[: MAX_REASON - 4]} ..."
 
 
 def selects(point: Point, where: Expression, conditions: Conditions) -> bool:

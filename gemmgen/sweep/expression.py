@@ -20,9 +20,9 @@ from pydantic import BaseModel
 from gemmgen.core.expressions import BINARY, COMPARE, Grammar, NotInGrammar, Walker, read, text_of
 from gemmgen.sweep.records import SweepError
 
-MAXIMUM_CHARACTERS = 2000
-MAXIMUM_NODES = 400
-LARGEST_NUMBER = 1 << 128
+MAX_CHARACTERS = 2000
+MAX_NODES = 400
+MAX_NUMBER = 1 << 128
 """Numbers beyond this are refused, so that no expression takes long or much memory."""
 
 PLAN = "plan"
@@ -59,10 +59,10 @@ class Expression:
 
     @cached_property
     def _tree(self) -> ast.expr:
-        if len(self.text) > MAXIMUM_CHARACTERS:
-            raise self.error(f"{len(self.text)} characters, need at most {MAXIMUM_CHARACTERS}")
+        if len(self.text) > MAX_CHARACTERS:
+            raise self.error(f"{len(self.text)} characters, need at most {MAX_CHARACTERS}")
         try:
-            tree = read(self.text, GRAMMAR, MAXIMUM_NODES)
+            tree = read(self.text, GRAMMAR, MAX_NODES)
         except NotInGrammar as error:
             raise self.error(str(error)) from None
         for node in ast.walk(tree):
@@ -94,7 +94,7 @@ class Expression:
     def bounded(self, number: Any) -> Any:
         """A number, unless it is too large or not real."""
         infinite = isinstance(number, float) and not math.isfinite(number)
-        if infinite or isinstance(number, complex) or (isinstance(number, int) and abs(number) > LARGEST_NUMBER):
+        if infinite or isinstance(number, complex) or (isinstance(number, int) and abs(number) > MAX_NUMBER):
             raise self.error("a number is too large, or not real")
         return number
 

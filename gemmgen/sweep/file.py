@@ -17,7 +17,7 @@ from gemmgen.kernels.variants import VARIANTS, split_variant
 from gemmgen.kernels.yaml_files import parse_yaml, read_text, read_yaml
 from gemmgen.sweep.records import Stage, SweepError
 
-MAXIMUM_VALUES = 10_000
+MAX_VALUES = 10_000
 """Values of one axis."""
 
 FieldPath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.\w+)*$", max_length=200)]
@@ -36,8 +36,8 @@ class Range(SpecModel):
     def _require_few(self) -> Self:
         low, high, step = self.range
         count = (high - low) // step + 1
-        if count > MAXIMUM_VALUES:
-            raise ValueError(f"at most {MAXIMUM_VALUES:,} values, not {count:,}")
+        if count > MAX_VALUES:
+            raise ValueError(f"at most {MAX_VALUES:,} values, not {count:,}")
         return self
 
     def values(self) -> list[Any]:
@@ -58,7 +58,7 @@ class PowersOfTwo(SpecModel):
 class Together(SpecModel):
     """Several fields at once: ``{together: [{alignment.a: 4, alignment.b: 4}, {alignment.a: 1, alignment.b: 1}]}``."""
 
-    together: Annotated[list[Annotated[dict[FieldPath, Any], Field(min_length=1)]], Field(min_length=1, max_length=MAXIMUM_VALUES)]
+    together: Annotated[list[Annotated[dict[FieldPath, Any], Field(min_length=1)]], Field(min_length=1, max_length=MAX_VALUES)]
 
 
 _FORMS = {"range": Range, "powers_of_two": PowersOfTwo, "together": Together}
@@ -74,7 +74,7 @@ def _form(value: Any) -> str | None:
 
 
 AxisValues = Annotated[
-    Annotated[list[Any], Field(min_length=1, max_length=MAXIMUM_VALUES), Tag("values")]
+    Annotated[list[Any], Field(min_length=1, max_length=MAX_VALUES), Tag("values")]
     | Annotated[Range, Tag("Range")]
     | Annotated[PowersOfTwo, Tag("PowersOfTwo")]
     | Annotated[Together, Tag("Together")],

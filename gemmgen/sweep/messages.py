@@ -15,7 +15,7 @@ from gemmgen.sweep.machine import Machine
 from gemmgen.sweep.processes import Outcome, Task
 from gemmgen.sweep.records import Stage, SweepError
 
-MAXIMUM_CHARACTERS = 16_000_000
+MAX_CHARACTERS = 16_000_000
 """Longest text that is taken for a task or an answer."""
 
 
@@ -104,8 +104,8 @@ def _kind_of(payload: Any) -> Kind:
 
 
 def _checked(model: type[Any], text: object) -> Any:
-    if not isinstance(text, str) or len(text) > MAXIMUM_CHARACTERS:
-        raise SweepError(f"not a message of gemmgen's: {type(text).__name__}, need text of at most {MAXIMUM_CHARACTERS} characters")
+    if not isinstance(text, str) or len(text) > MAX_CHARACTERS:
+        raise SweepError(f"not a message of gemmgen's: {type(text).__name__}, need text of at most {MAX_CHARACTERS} characters")
     try:
         return model.model_validate(json.loads(text))
     except (ValueError, RecursionError) as error:

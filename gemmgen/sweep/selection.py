@@ -10,7 +10,7 @@ from gemmgen.sweep.expression import Expression
 from gemmgen.sweep.records import SweepError
 from gemmgen.sweep.space import Point, Space
 
-MAXIMUM_POINTS = 1_000_000
+MAX_POINTS = 1_000_000
 """Spaces beyond this are not enumerated."""
 
 
@@ -28,7 +28,7 @@ class Selection:
     taken: int = 0
 
     def __post_init__(self) -> None:
-        if self.space.size > MAXIMUM_POINTS and self.sample is None:
+        if self.space.size > MAX_POINTS and self.sample is None:
             raise SweepError(
                 f"{self.space.file.name} has {_count(self.space.size)} points, too many to try all of them: "
                 "take --sample N, or --search tpe --trials N"

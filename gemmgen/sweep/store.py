@@ -26,7 +26,7 @@ FORMAT = 1
 WAIT_SECONDS = 60.0
 """Time to wait for another process that writes."""
 
-LARGEST_RECORD_BYTES = 16 << 20
+MAX_RECORD_BYTES = 16 << 20
 """A row with more in it is no result."""
 
 _TABLES = f"""
@@ -235,7 +235,7 @@ class ResultStore:
 
     def _require_tables(self, connection: sqlite3.Connection) -> None:
         """Views, triggers and virtual tables are programs that a query would run, without an end perhaps (sqlite.org/security.html)."""
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_RECORD_BYTES)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_RECORD_BYTES)
         connection.execute("PRAGMA trusted_schema = OFF")
         program = "type IN ('view', 'trigger') OR sql LIKE 'CREATE VIRTUAL%'"
         found = connection.execute(f"SELECT type, name FROM sqlite_master WHERE {program} LIMIT 1").fetchone()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from gemmgen.core.files import MAXIMUM_BYTES, read_plain
+from gemmgen.core.files import MAX_BYTES, read_plain
 
 _SHOWN_ERRORS = 10
 _CONTEXT_LIMIT = 160
@@ -83,7 +83,7 @@ def _explain_ptx_error(number: int, text: str, source: str, ptx: str, file_name:
 def _text_of(file: str) -> str:
     """A header as it is on disk; empty if it cannot be read."""
     try:
-        return read_plain(file, MAXIMUM_BYTES).decode("utf-8", "replace")
+        return read_plain(file, MAX_BYTES).decode("utf-8", "replace")
     except (OSError, ValueError):
         return ""
 

@@ -19,7 +19,7 @@ from typing import Literal
 from gemmgen.core.cache import Cache, cache_key
 from gemmgen.core.errors import CompileError, EnvironmentMissing
 from gemmgen.core.extras import install_command
-from gemmgen.core.files import MAXIMUM_BYTES, read_plain
+from gemmgen.core.files import MAX_BYTES, read_plain
 from gemmgen.hardware.cpu import CpuArchitecture
 
 COMPILER_VARIABLE = "GEMMGEN_CC"
@@ -179,7 +179,7 @@ def compile_c(
             first = next((line for line in done.stderr.splitlines() if "error" in line), "it said nothing")
             raise CompileError(f"{name}: {compiler.version} rejected the source: {first}", done.stderr)
         try:
-            data = read_plain(library, MAXIMUM_BYTES)
+            data = read_plain(library, MAX_BYTES)
         except OSError as error:
             raise CompileError(f"{name}: the library of {compiler.version} cannot be read: {error.strerror or error}") from None
     if cache is not None:

@@ -17,7 +17,7 @@ from gemmgen.core.errors import CompileError, EnvironmentMissing
 
 VARIABLE = "GEMMGEN_NVCC"
 """Environment variable that names the nvcc to use; empty to use none."""
-MAXIMUM_SECONDS = 900
+MAX_SECONDS = 900
 _ERROR = re.compile(r"^.*(?:error|fatal)\b.*$", re.MULTILINE)
 
 
@@ -56,9 +56,9 @@ class Nvcc:
             command += [f"-I{place}" for place in dict.fromkeys((os.path.dirname(path), *includes))]
             command += [f"-D{definition}" for definition in definitions] + list(options) + [str(source)]
             try:
-                done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=MAXIMUM_SECONDS, check=False)
+                done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=MAX_SECONDS, check=False)
             except subprocess.TimeoutExpired:
-                raise CompileError(f"nvcc took more than {MAXIMUM_SECONDS} s for {shown_as or path}") from None
+                raise CompileError(f"nvcc took more than {MAX_SECONDS} s for {shown_as or path}") from None
             if done.returncode:
                 log = (done.stderr or done.stdout).replace(str(source), path).replace(path, shown_as or path)
                 errors = _ERROR.findall(log)[:10] or [log.strip()]

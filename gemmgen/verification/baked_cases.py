@@ -14,11 +14,11 @@ from gemmgen.runtime.arrays.binding import bind_dimensions
 from gemmgen.runtime.arrays.views import ArrayView, overlaps_itself
 from gemmgen.verification.oracle import oracle_of
 
-LARGEST_PROMISE = 64
-MOST_WORK = 1 << 31
+MAX_PROMISE = 64
+MAX_WORK = 1 << 31
 """Product of the sizes of all cases together, beyond the first ones: the emulator has to run them."""
 FEWEST = 6
-MOST_BORDER = 32
+MAX_BORDER = 32
 """Extent beyond twice a result's that is tried for the dimension it depends on."""
 
 
@@ -46,7 +46,7 @@ def general_plan(plan: InstancePlan) -> InstancePlan:
     """The plan of the same kernel for all sizes."""
     family = family_of(plan.spec)
     spec = plan.spec.model_copy(update={"sizes": ()})
-    promises = {name: min(size & -size, LARGEST_PROMISE) for name, size in plan.spec.sizes}
+    promises = {name: min(size & -size, MAX_PROMISE) for name, size in plan.spec.sizes}
     general: InstancePlan
     try:
         general = family.plan(family.promising(spec, promises), plan.architecture)
@@ -72,7 +72,7 @@ def _baked(plan: InstancePlan, general: InstancePlan, cases: Sequence[Case]) -> 
             key = tuple(dimensions.items()), tuple(case.scalars.items()), case.data, tuple(case.offsets.items())
             found.setdefault(key, replace(case, dimensions=dimensions))
     kept: list[Case] = []
-    left = MOST_WORK
+    left = MAX_WORK
     names = family_of(plan.spec).own_sizes(plan)
     works = {id(case): prod(max(case.dimensions.get(name, 1), 1) for name in names) for case in found.values()}
     for case in sorted(found.values(), key=lambda one: works[id(one)]):
@@ -94,7 +94,7 @@ def _reaching(plan: InstancePlan, sizes: Mapping[str, int], wanted: dict[str, in
         for free in (name for name in names if name not in sizes):
             if problem[derived] == sizes[derived]:
                 break
-            for value in range(1, 2 * sizes[derived] + MOST_BORDER):
+            for value in range(1, 2 * sizes[derived] + MAX_BORDER):
                 tried = wanted | {free: value}
                 try:
                     found = family.own_problem(plan, list(tried.values()))

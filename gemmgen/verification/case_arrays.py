@@ -16,7 +16,7 @@ from gemmgen.kernels.launch import ArrayArgument
 from gemmgen.runtime.backend import HostBuffer
 from gemmgen.verification.oracle import oracle_of
 
-LARGEST_CASE_BYTES = 2**29
+MAX_CASE_BYTES = 2**29
 """Memory of one case's arrays and workspace, beyond which it is not run: copies, references in float64 and the emulator's records of
 every byte take some twenty times as much."""
 
@@ -34,13 +34,13 @@ def case_bytes(plan: InstancePlan, case: Case) -> int:
 
 
 def require_memory(plan: InstancePlan, cases: Sequence[Case]) -> None:
-    """Raises ``PlanError`` if a case needs more than ``LARGEST_CASE_BYTES``: a spec's alignments and fixed sizes can make problems huge."""
+    """Raises ``PlanError`` if a case needs more than ``MAX_CASE_BYTES``: a spec's alignments and fixed sizes can make problems huge."""
     for case in cases:
         needed = case_bytes(plan, case)
-        if needed > LARGEST_CASE_BYTES:
+        if needed > MAX_CASE_BYTES:
             sizes = " ".join(f"{name}={value}" for name, value in case.dimensions.items())
             got = f"{needed / 2**30:.3g} GiB for the case {case.name!r} ({sizes})"
-            need = f"at most {LARGEST_CASE_BYTES / 2**30:g} GiB"
+            need = f"at most {MAX_CASE_BYTES / 2**30:g} GiB"
             hint = "a spec that promises or fixes less has smaller cases"
             raise PlanError(f"{plan.name} cannot be verified:", [Reason("case_arrays", "", got, need, hint)])
 

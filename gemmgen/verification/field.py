@@ -34,7 +34,7 @@ from gemmgen.toolchain.nvrtc import Binary
 from gemmgen.verification.case_arrays import CaseMemory, require_memory
 from gemmgen.verification.oracle import oracle_of
 
-MOST_RUNS_OF_CHOICES = 8
+MAX_RUNS_OF_CHOICES = 8
 """Runs of kernels that choose by comparisons of data: each misses an error of a single element with a probability of up to one half."""
 WANTED_BITS = 29
 """Runs are repeated until a wrong kernel passes all of them with a probability below 2 to the minus this."""
@@ -158,7 +158,7 @@ def verify_field(plan: KernelPlan, binary: Binary | None = None, *, hazards: boo
     per_run = miss_bits_of_run(plan, oracle)
     if _chooses(plan, binary):
         # A choice may hide an error of one element with a probability of one half.
-        reference.arithmetic, per_run, bits = ORDERED_FIELD, 1.0, min(bits, MOST_RUNS_OF_CHOICES)
+        reference.arithmetic, per_run, bits = ORDERED_FIELD, 1.0, min(bits, MAX_RUNS_OF_CHOICES)
     runs = max(1, math.ceil(bits / per_run))
     elements = 0
     for case, seed in ((case, seed) for case in cases for seed in range(runs)):

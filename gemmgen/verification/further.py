@@ -13,7 +13,7 @@ from typing import Any
 from gemmgen.codegen.rendering import render
 from gemmgen.kernels.family import Case, InstancePlan, KernelPlan
 from gemmgen.kernels.planning import plan as plan_of
-from gemmgen.verification.case_arrays import LARGEST_CASE_BYTES, case_bytes
+from gemmgen.verification.case_arrays import MAX_CASE_BYTES, case_bytes
 from gemmgen.verification.oracle import oracle_of
 
 _SEVERAL_TILES = ("tiles of many steps", "2 x 3 tiles", "2 x 3 tiles of each of 2 problems", "primes")
@@ -25,7 +25,7 @@ def further_cases(plan: InstancePlan) -> list[tuple[InstancePlan, Case]]:
         return []
     deep = getattr(oracle_of(plan.spec.kind), "deep_cases", None)
     found = [(plan, case) for case in deep(plan)] if deep is not None else []
-    return [(launched, case) for launched, case in (*found, *few_block_cases(plan)) if case_bytes(launched, case) <= LARGEST_CASE_BYTES]
+    return [(launched, case) for launched, case in (*found, *few_block_cases(plan)) if case_bytes(launched, case) <= MAX_CASE_BYTES]
 
 
 def few_block_cases(plan: KernelPlan) -> list[tuple[KernelPlan, Case]]:
@@ -37,7 +37,7 @@ def few_block_cases(plan: KernelPlan) -> list[tuple[KernelPlan, Case]]:
     own = getattr(oracle, "cases_of_several_tiles", None)
     cases = {case.name: case for case in oracle.cases(few) if case.name in _SEVERAL_TILES}
     found = [*cases.values(), *(own(few) if own is not None else [])]
-    return [(few, replace(case, name=f"{case.name}, few blocks")) for case in found if case_bytes(few, case) <= LARGEST_CASE_BYTES]
+    return [(few, replace(case, name=f"{case.name}, few blocks")) for case in found if case_bytes(few, case) <= MAX_CASE_BYTES]
 
 
 def shares_out_tiles(plan: KernelPlan) -> bool:

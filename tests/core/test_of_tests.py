@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 PACKAGE = sorted((ROOT / "gemmgen").rglob("*.py"))
 MEASUREMENTS = sorted((ROOT / "measurements").glob("*.py"))
-LONGEST_NAME = 60
-MOST_UNTYPED = 30
+MAX_NAME_LENGTH = 60
+MAX_UNTYPED = 30
 """Lines of the package that the type checker passes over. Their number only ever falls."""
 CHECKS = ("pytest.raises", "pytest.warns", "pytest.fail", "np.testing.", "torch.testing.", "jsonschema.validate")
 QUESTIONS = ("What ", "Which ", "Whether ", "How ")
@@ -53,11 +53,11 @@ def test_every_test_asserts_directly(folder: Path) -> None:
 
 
 def test_names_of_tests_are_short() -> None:
-    assert not [test.name for path in TESTS for test in functions(path) if len(test.name) > LONGEST_NAME]
+    assert not [test.name for path in TESTS for test in functions(path) if len(test.name) > MAX_NAME_LENGTH]
 
 
 def test_few_lines_are_hidden_from_the_type_checker() -> None:
-    assert sum(path.read_text().count("# type: ignore") for path in PACKAGE) <= MOST_UNTYPED
+    assert sum(path.read_text().count("# type: ignore") for path in PACKAGE) <= MAX_UNTYPED
 
 
 def test_docstrings_open_with_noun_phrases() -> None:

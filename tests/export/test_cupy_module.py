@@ -85,5 +85,5 @@ def test_wrong_arrays_are_refused(run: Run, launches: list[Any]) -> None:
 
 def test_tensor_maps_are_refused(run: Run) -> None:
     spec = "kind: gemm\narchitecture: sm_90a\ntranspose: nt\nstorage: {a: bf16, b: bf16, c: bf16}\nalignment: {a: 8, b: 8, c: 8}\n"
-    spec += "mainloop: {strategy: tensor_core, tile: {m: 64, n: 32, k: 64}, consumers: 1, stages: 2}\n"
+    spec += "mainloop: {strategy: wgmma, tile: {m: 64, n: 32, k: 64}, consumers: 1, stages: 2}\n"
     assert "takes a tensor map" in exported(run, spec, code=2)

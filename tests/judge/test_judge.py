@@ -22,7 +22,7 @@ from gemmgen.sanitizer.source import load_kernel
 from .corpus import GEMM, GEMM_SHAPE, LOOP, Candidate, exploits, gemm_source, honest
 
 REFERENCES = Path(__file__).with_name("references.py")
-MOST_SECONDS = 60
+MAX_SECONDS = 60
 
 
 def verdict_of(candidate: Candidate) -> Verdict:
@@ -36,14 +36,14 @@ def verdict_of(candidate: Candidate) -> Verdict:
 def test_an_exploit_is_refused_with_its_kind(candidate):
     verdict = verdict_of(candidate)
     assert candidate.kind in verdict.kinds, verdict.failures
-    assert verdict.seconds < MOST_SECONDS
+    assert verdict.seconds < MAX_SECONDS
 
 
 @pytest.mark.parametrize("candidate", honest() if ALL else honest()[2::13], ids=lambda candidate: candidate.name)
 def test_an_honest_kernel_is_accepted(candidate):
     verdict = verdict_of(candidate)
     assert verdict.accepted, verdict.failures
-    assert verdict.seconds < MOST_SECONDS
+    assert verdict.seconds < MAX_SECONDS
 
 
 def test_the_corpus_has_sixty_exploits_and_sixty_kernels():

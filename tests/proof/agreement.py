@@ -23,7 +23,7 @@ Row = tuple[int, int, int, int, int]
 Site = tuple[int, str, str, str]
 """PTX line, kind, space, array."""
 Rows = dict[Site, list[np.ndarray]]
-MOST_TURNS = 32
+MAX_TURNS = 32
 PIECES = (16, 8, 4, 2, 1)
 
 
@@ -256,7 +256,7 @@ def distinct(rows: np.ndarray) -> np.ndarray:
 def disagreement(launches: Sequence[tuple[Formulas, tuple[int, int, int]]], problem: Mapping[str, int], traced: Rows) -> str:
     """The first access of the launches of one entry that is lifted and not traced, or traced and not lifted; empty if there is none.
 
-    Raises ``TooManyTurns`` for a problem with more than ``MOST_TURNS``, ``Unknown`` if more sites are unknown than known.
+    Raises ``TooManyTurns`` for a problem with more than ``MAX_TURNS``, ``Unknown`` if more sites are unknown than known.
     """
     first = ""
     function = launches[0][0].known.function
@@ -285,7 +285,7 @@ def _rows(formulas: Formulas, problem: Mapping[str, int], grid: tuple[int, int, 
         try:
             return Evaluation(formulas, problem, grid, turns, choice).rows()
         except TooManyTurns:
-            if turns >= MOST_TURNS:
+            if turns >= MAX_TURNS:
                 raise
             turns *= 2
 

@@ -32,7 +32,7 @@ FAMILIES = ("gemm/simt/", "gemm/v", "reduction/s", "elementwise/")
 KERNELS = [name for name in sorted(shipped_specs()) if name.startswith(FAMILIES)]
 SIZES, FEW_SIZES = 2000, 3
 """Problems of all kernels together, and of one kernel where not all tests run."""
-MOST_THREADS = 2048
+MAX_LAUNCH_THREADS = 2048
 DRAWS = 400
 LIFTING_SECONDS = 60.0
 
@@ -62,7 +62,7 @@ def problems(plan: KernelPlan, name: str) -> Iterator[Case]:
         allowed = all(constraint.condition.evaluate(sizes) for constraint in plan.sequence.constraints)
         grids = [launch.grid_of(sizes) for launch in plan.sequence.launches] if allowed else []
         threads = [x * y * z * launch.threads for (x, y, z), launch in zip(grids, plan.sequence.launches, strict=False)]
-        if allowed and min(threads) > 0 and max(threads) <= MOST_THREADS:
+        if allowed and min(threads) > 0 and max(threads) <= MAX_LAUNCH_THREADS:
             yield Case(case.name, sizes, case.scalars)
 
 

@@ -24,7 +24,7 @@ from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.runtime.arrays.views import describe
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import compile_plan
-from gemmgen.verification.case_arrays import LARGEST_CASE_BYTES, case_bytes
+from gemmgen.verification.case_arrays import MAX_CASE_BYTES, case_bytes
 from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.runner import verify_binary
 
@@ -62,7 +62,7 @@ def test_a_case_too_large_is_refused_before_anything_runs() -> None:
 
 def test_no_shipped_spec_comes_near_the_limit() -> None:
     plans = [gemmgen.plan(path) for name, path in shipped_specs().items() if name.split("/")[0] in ("gemm", "conv2d", "reduction")]
-    assert max(case_bytes(plan, case) for plan in plans for case in oracle_of(plan.spec.kind).cases(plan)) < LARGEST_CASE_BYTES / 4
+    assert max(case_bytes(plan, case) for plan in plans for case in oracle_of(plan.spec.kind).cases(plan)) < MAX_CASE_BYTES / 4
 
 
 COPY = "__global__ void copy(float* y, const float* x, int n) { int i = blockIdx.x * 32 + threadIdx.x; if (i < n) y[i] = x[i]; }"

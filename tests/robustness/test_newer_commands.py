@@ -55,7 +55,7 @@ def test_a_reference_without_arrays_is_a_message(name: str, tmp_path: Path) -> N
 
 
 def test_an_archive_that_grows_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference, "LARGEST_RESULTS", 1 << 20)
+    monkeypatch.setattr(reference, "MAX_RESULTS", 1 << 20)
     array = io.BytesIO()
     np.save(array, np.zeros(1 << 19))
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:

@@ -14,7 +14,7 @@ from sweep.samples import sample
 from gemmgen.cli import cli
 from gemmgen.sweep.processes import _last_words
 from gemmgen.sweep.records import PointResult, SweepError
-from gemmgen.sweep.store import LARGEST_RECORD_BYTES, ResultStore
+from gemmgen.sweep.store import MAX_RECORD_BYTES, ResultStore
 
 ROW = sample().to_json()
 ENDLESS = """
@@ -49,7 +49,7 @@ def test_programs_in_a_results_file_are_not_run(tmp_path: Path, name: str, read_
 
 
 def test_a_row_of_megabytes_is_a_message(tmp_path: Path) -> None:
-    text = json.dumps({**ROW, "reason": "x" * LARGEST_RECORD_BYTES})
+    text = json.dumps({**ROW, "reason": "x" * MAX_RECORD_BYTES})
     with pytest.raises(SweepError, match="too big"):
         ResultStore(results_file(tmp_path, record=text), read_only=True).all()
 

@@ -329,7 +329,7 @@ def test_what_no_memory_holds_is_refused_at_once(source, args, symbols, message)
 
 
 def test_arrays_are_counted_together(monkeypatch):
-    monkeypatch.setattr("gemmgen.sanitizer.arguments.LARGEST_TOTAL_BYTES", 2 << 20)
+    monkeypatch.setattr("gemmgen.sanitizer.arguments.MAX_TOTAL_BYTES", 2 << 20)
     three = [np.zeros(900 << 10, np.int8)] * 3
     source = "struct A { char *p, *q, *r; };\n__global__ void %s"
     for kernel, args in (

@@ -16,7 +16,7 @@ from gemmgen.sweep.live_report import LiveReport
 from gemmgen.sweep.model_view import unseen_axes
 from gemmgen.sweep.records import PointResult, Status
 from gemmgen.sweep.report.charts import axis_charts, progress_chart
-from gemmgen.sweep.report.data import MAXIMUM_DOTS, grouped, jitter, known_device, reasons, short_names, value_text
+from gemmgen.sweep.report.data import MAX_DOTS, grouped, jitter, known_device, reasons, short_names, value_text
 from gemmgen.sweep.report.page import html_report, spec_yaml
 from sweep.samples import SPEC, one_of_each, sample
 
@@ -143,7 +143,7 @@ def test_every_point_is_in_the_data_of_the_charts():
 def test_points_beyond_the_limit_are_a_sample_that_says_so():
     text = html_report(many(6000))
     (group,) = data(text)["groups"]
-    assert MAXIMUM_DOTS * 0.9 < len(group["points"]["rows"]) <= MAXIMUM_DOTS * 1.05
+    assert MAX_DOTS * 0.9 < len(group["points"]["rows"]) <= MAX_DOTS * 1.05
     assert re.search(r"[45],\d\d\d of 6,000 points are drawn", text)
     assert len(text) < 3_000_000
     assert text == html_report(many(6000))

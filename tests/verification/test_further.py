@@ -60,7 +60,7 @@ def test_code_that_depends_on_their_number_keeps_its_blocks(monkeypatch: pytest.
 
 
 def test_a_case_too_large_for_memory_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(further, "LARGEST_CASE_BYTES", 1)
+    monkeypatch.setattr(further, "MAX_CASE_BYTES", 1)
     assert further_cases(plan_of(TILES)) == []
 
 

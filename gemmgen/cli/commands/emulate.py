@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gemmgen.sanitizer.field import Other
 
 _SHORT_SECONDS = 5.0
-MOST_SCHEDULES = 1_000_000
+MAX_SCHEDULES = 1_000_000
 """Random interleavings of one command."""
 SHOWN_ELEMENTS = 16
 """Default number of elements that --print shows."""
@@ -122,7 +122,7 @@ def _existing(context: click.Context, parameter: click.Parameter, file: Path) ->
 @click.option("--debug", is_flag=True, help="Compile without optimisation, so that no store is optimised away.")
 @click.option(
     "--schedules",
-    type=click.IntRange(min=0, max=MOST_SCHEDULES),
+    type=click.IntRange(min=0, max=MAX_SCHEDULES),
     default=0,
     metavar="N",
     help="Also run N random interleavings of warps; the results must be equal.",

@@ -26,7 +26,7 @@ LANES = 128
 COLUMNS = 512
 QUARTER = 32
 """Lanes that one warp of a warpgroup reaches."""
-LEAST_COLUMNS = 32
+MIN_COLUMNS = 32
 COMMIT = "the arrival of a tcgen05.commit at its barrier"
 _LANE_SHIFT = 16
 _COLUMN_MASK = 0xFFFF
@@ -188,7 +188,7 @@ class TensorMemory:
                 self._relinquished[place],
             )
         free = self._owner[place] == 0
-        for first in range(0, COLUMNS - columns + 1, LEAST_COLUMNS):
+        for first in range(0, COLUMNS - columns + 1, MIN_COLUMNS):
             if free[first : first + columns].all():
                 self._owner[place, first : first + columns] = len(self._allocations[place]) + 1
                 self._allocations[place][first] = columns, inst
@@ -196,9 +196,9 @@ class TensorMemory:
         self.fail(f"tcgen05.alloc of {columns} columns where {int(free.sum())} are free in this block: it would wait forever", inst, lanes)
 
     def _check_count(self, inst: Instruction, lanes: Lanes, columns: int) -> None:
-        if not LEAST_COLUMNS <= columns <= COLUMNS or columns & (columns - 1):
+        if not MIN_COLUMNS <= columns <= COLUMNS or columns & (columns - 1):
             what = f"{inst.opcode}.{inst.modifiers[0]} of {columns} columns"
-            self.fail(f"{what}: powers of two from {LEAST_COLUMNS} to {COLUMNS} are possible", inst, lanes)
+            self.fail(f"{what}: powers of two from {MIN_COLUMNS} to {COLUMNS} are possible", inst, lanes)
 
     def deallocate(self, inst: Instruction, lanes: Lanes, address: int, columns: int) -> None:
         """Gives columns back."""

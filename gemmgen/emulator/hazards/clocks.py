@@ -15,9 +15,9 @@ import numpy as np
 NOTHING = 0
 """The number of the clock that knows nothing."""
 
-_FEWEST_CLOCKS = 4096
+_MIN_CLOCKS = 4096
 """Clocks to make before the first look for those that nobody holds."""
-_FEWEST_ENTRIES = 16
+_MIN_ENTRIES = 16
 """Entries of a clock that are worth adding up."""
 _REMEMBERED = 64
 """Sums to keep for the next question."""
@@ -59,7 +59,7 @@ class Clocks:
         self._joins: dict[tuple[int, int], int] = {}
         self._sums: dict[int, Clock] = {}
         self._next = 1
-        self._limit = _FEWEST_CLOCKS
+        self._limit = _MIN_CLOCKS
         self.holders: list[Callable[[], Iterable[int]]] = []
         """Each tells the numbers that somebody still holds."""
 
@@ -99,7 +99,7 @@ class Clocks:
         self._clocks = {number: self._clocks[number] for number in sorted(found)}
         self._joins = {key: joined for key, joined in self._joins.items() if joined in found and key[0] in found and key[1] in found}
         self._sums = {number: total for number, total in self._sums.items() if number in found}
-        self._limit = max(_FEWEST_CLOCKS, 2 * len(found))
+        self._limit = max(_MIN_CLOCKS, 2 * len(found))
 
     def _add(self, clock: Clock) -> int:
         number = self._next
@@ -119,7 +119,7 @@ class Clocks:
             longer = left if left.entries >= right.entries else right
             known = self._add(Clock(_NONE, _NONE, key, left.entries + right.entries, longer.summed))
             clock = self._clocks[known]
-            if clock.entries > max(2 * clock.summed, _FEWEST_ENTRIES):
+            if clock.entries > max(2 * clock.summed, _MIN_ENTRIES):
                 self._clocks[known] = self._sum(known)
             self._joins[key] = known
         return known

@@ -10,7 +10,7 @@ from typing import TypeVar
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import registers_of
 
-_MOST_KNOWN = 16
+_MAX_KNOWN = 16
 Property = TypeVar("Property")
 
 
@@ -23,7 +23,7 @@ def of_program(find: Callable[[Program], Property]) -> Callable[[Program], Prope
         entry = known.get(id(program))
         if entry is None:
             entry = known[id(program)] = (program, find(program))
-            while len(known) > _MOST_KNOWN:
+            while len(known) > _MAX_KNOWN:
                 known.popitem(last=False)
         return entry[1]
 

@@ -45,8 +45,8 @@ from gemmgen.emulator.transfers import AsyncAccess, Barrier
 EARLIER = ("the launch before this one", "a launch further back, which may not have ended when the launch before this one has")
 """Launches that may still run: the one that griddepcontrol.wait waits for, and those that it does not wait for."""
 _WARPS = 4
-_MOST_FENCES = 256
-_MOST_ACQUIRES = 4
+_MAX_FENCES = 256
+_MAX_ACQUIRES = 4
 """Latest fences of one map in one block that are remembered."""
 
 
@@ -149,7 +149,7 @@ class ProxyRules(Observer):
                 self.order.new_stream(name)
         self._stores: dict[int, deque[int]] = {}
         self._generic = np.zeros(len(spaces.shared.data) // CHUNK if self._concerned else 0, np.int64)
-        self._fences: deque[Fence] = deque(maxlen=_MOST_FENCES)
+        self._fences: deque[Fence] = deque(maxlen=_MAX_FENCES)
         self._acquires: dict[tuple[int, int], deque[Fence]] = {}
         self._inits: dict[int, _Initialised] = {}
         self._arrived: dict[int, int] = {}
@@ -296,7 +296,7 @@ class ProxyRules(Observer):
         blocks = self.order.threads[lanes] // self.geometry.stride
         for address, block in sorted(set(zip(addresses.tolist(), blocks.tolist(), strict=True))):
             mine = lanes[(addresses == address) & (blocks == block)]
-            fences = self._acquires.setdefault((address, block), deque(maxlen=_MOST_ACQUIRES))
+            fences = self._acquires.setdefault((address, block), deque(maxlen=_MAX_ACQUIRES))
             fences.appendleft(self._fence(mine, frozenset()))
 
     def executed(self, instruction: Instruction, lanes: Lanes | None) -> None:

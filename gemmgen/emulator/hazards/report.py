@@ -9,9 +9,9 @@ from gemmgen.emulator.demangling import demangled
 from gemmgen.emulator.errors import EmulatorError, Instruction, RegisterInFlight, RegisterPoolMisuse, UnfinishedCopy
 from gemmgen.emulator.program import Program
 
-MOST_HAZARDS = 8
+MAX_HAZARDS = 8
 """Limit of different errors, after which no more are looked for."""
-MOST_REPEATS = 200
+MAX_REPEATS = 200
 """Limit of occurrences of errors, different or not, after which no more are looked for."""
 
 
@@ -308,7 +308,7 @@ class Findings:
         if hazard.severity != "error":
             return
         self._repeats += 1
-        if self._repeats >= MOST_REPEATS or sum(found.severity == "error" for found in self._found.values()) >= MOST_HAZARDS:
+        if self._repeats >= MAX_REPEATS or sum(found.severity == "error" for found in self._found.values()) >= MAX_HAZARDS:
             self.are_enough = True
 
     def all(self) -> tuple[HazardError, ...]:

@@ -22,8 +22,8 @@ only the threads of its block. GUARD: the granule lies between variables and bel
 
 _RACES = WRITTEN | READ | STRONG_WRITE | STRONG_READ
 _PIECE = 8
-_MOST_PENDING = 4096
-_MOST_PENDING_LANES = 1 << 21
+_MAX_PENDING = 4096
+_MAX_PENDING_LANES = 1 << 21
 _LOG = 1 << 20
 """Logged accesses from which on older ones of the same threads are dropped."""
 _ACCESSES_KEPT = 8
@@ -289,7 +289,7 @@ class Shadow:
         if not site.strong and not site.writes:
             self._pending.append((record, index, lanes, per))
             self._pending_lanes += len(index)
-            if len(self._pending) >= _MOST_PENDING or self._pending_lanes >= _MOST_PENDING_LANES:
+            if len(self._pending) >= _MAX_PENDING or self._pending_lanes >= _MAX_PENDING_LANES:
                 self.settle()
             return
         granules, threads = self._spread(index, lanes, per)

@@ -21,7 +21,7 @@ from gemmgen.emulator.hazards.report import MissingTensorFence, TensorRace, Unwr
 from gemmgen.emulator.ptx.syntax import Instruction
 from gemmgen.emulator.transfers import Barrier
 
-_MOST_FENCES = 16
+_MAX_FENCES = 16
 """Latest fences of one warp before a synchronization that are remembered."""
 
 
@@ -81,7 +81,7 @@ class TensorRules:
             if instruction.has("fence::after_thread_sync"):
                 self._after[warp] = fence
             else:
-                self._before.setdefault(warp, deque(maxlen=_MOST_FENCES)).appendleft(fence)
+                self._before.setdefault(warp, deque(maxlen=_MAX_FENCES)).appendleft(fence)
 
     # -- events ------------------------------------------------------------------------------------------------
 

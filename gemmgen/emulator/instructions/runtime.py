@@ -19,10 +19,10 @@ from gemmgen.emulator.program import FRAME
 from gemmgen.emulator.ptx.syntax import Group, Instruction, Symbol
 
 _CONVERSION = re.compile(r"%([-+ #0]*)(\*|[0-9]+)?(?:\.(\*|[0-9]*))?(hh|h|ll|l|j|z|t|L)?([diouxXcfFeEgGaAspn%])")
-_MOST_STACK_BYTES = 256 << 20
-_MOST_CALLS = 1024
+_MAX_STACK_BYTES = 256 << 20
+_MAX_CALLS = 1024
 """Bound on the depth of recursion. A GPU's stack, a kilobyte a thread by default, holds fewer calls of most functions."""
-_LONGEST_STRING = 4096
+_MAX_STRING_LENGTH = 4096
 _WIDEST = 4096
 """Bound on the width and on the precision of one conversion of ``printf``."""
 
@@ -76,7 +76,7 @@ def bytes_at(spaces: Spaces, address: int, lane: int, count: int) -> bytes:
 
 def string_at(spaces: Spaces, address: int, lane: int) -> str:
     """The C string at a generic address."""
-    return bytes_at(spaces, address, lane, _LONGEST_STRING).partition(b"\0")[0].decode("utf-8", "replace")
+    return bytes_at(spaces, address, lane, _MAX_STRING_LENGTH).partition(b"\0")[0].decode("utf-8", "replace")
 
 
 def _print(inst: Instruction, binder: Binder, names: list[str], lanes: Lanes) -> None:
@@ -213,7 +213,7 @@ class Frames:
         arrays = self.binder.registers.arrays
         per_lane = len(self.bytes) + sum(len(rows) * arrays[name].itemsize for name, rows in self.rows.items())
         capacity = max(2 * there, 8)
-        if needed > _MOST_CALLS or needed * per_lane * len(self.depth) > _MOST_STACK_BYTES:
+        if needed > _MAX_CALLS or needed * per_lane * len(self.depth) > _MAX_STACK_BYTES:
             deepest = lanes[self.depth[lanes] == needed - 1]
             self.binder.fail(Trapped, f"the stack overflows: {needed - 1} calls deep in recursion", inst, deepest)
         grown = {name: np.zeros((capacity, len(rows), len(self.depth)), arrays[name].dtype) for name, rows in self.rows.items()}

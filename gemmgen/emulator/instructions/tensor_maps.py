@@ -22,7 +22,7 @@ from gemmgen.emulator.instructions.warp import value_at
 from gemmgen.emulator.memory import GLOBAL_BASE, Access, Space
 from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import Address, Instruction, Integer
-from gemmgen.hardware.tensor_map import MAP_ALIGNMENT, MAP_BYTES, MOST_AXES, TensorMap
+from gemmgen.hardware.tensor_map import MAP_ALIGNMENT, MAP_BYTES, MAX_AXES, TensorMap
 
 _CHUNK = 16
 _ELEMENTS = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32_ftz", "f64", "bf16", "tf32", "tf32_ftz")
@@ -82,7 +82,7 @@ def replace_field(inst: Instruction, binder: Binder) -> Operation:
     address, *rest = inst.operands
     if field is None or not inst.has("tile") or not isinstance(address, Address) or len(rest) != 1 + (field in _BY_AXIS):
         raise UnknownInstruction(f"{'.'.join((inst.opcode, *inst.modifiers))} is not implemented", instruction=inst)
-    choices = range(MOST_AXES) if field in _BY_AXIS else range(len(_NAMED[field][1])) if field in _NAMED else None
+    choices = range(MAX_AXES) if field in _BY_AXIS else range(len(_NAMED[field][1])) if field in _NAMED else None
     if choices is not None and not (isinstance(rest[0], Integer) and rest[0].value in choices):
         what = "an axis" if field in _BY_AXIS else "a value"
         raise UnknownInstruction(f"tensormap.replace.{field} needs {what} that is a constant from 0 to {choices[-1]}", instruction=inst)

@@ -9,7 +9,7 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import WARP_THREADS, Architecture
 from gemmgen.kernels.conv2d.problem import HELPER, fixed_parameters
-from gemmgen.kernels.conv2d.spec import LARGEST_DEPTH, LARGEST_EXTENT, Conv2dSpec
+from gemmgen.kernels.conv2d.spec import MAX_DEPTH, MAX_LAUNCH_EXTENT, Conv2dSpec
 from gemmgen.kernels.conv2d.tiles import CHANNELS, OperandTile
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.launch import GRID_LIMITS
@@ -47,7 +47,7 @@ def shape_reasons(spec: Conv2dSpec, architecture: Architecture) -> list[Reason]:
     depth = _fewest_channels(fixed) * fixed.get("r", 1) * fixed.get("s", 1)
     if depth > spec.maximum_depth:
         need = f"at most {spec.maximum_depth} products in a sum"
-        hint = "more could overflow int32" if spec.maximum_depth == LARGEST_DEPTH else "raise maximum_depth"
+        hint = "more could overflow int32" if spec.maximum_depth == MAX_DEPTH else "raise maximum_depth"
         reasons.append(Reason("depth", "convolution", f"at least {depth} = c / groups * r * s", need, hint))
     if spec.float_conversion == "addition":
         limit = depth_limit(spec)
@@ -59,8 +59,8 @@ def shape_reasons(spec: Conv2dSpec, architecture: Architecture) -> list[Reason]:
             reasons.append(Reason("float_conversion", "float_conversion", "addition", need))
     if spec.increments == "precomputed":
         for name in ("r", "s"):
-            if fixed.get(name, 1) > LARGEST_EXTENT:
-                need = f"at most {LARGEST_EXTENT} with increments: precomputed"
+            if fixed.get(name, 1) > MAX_LAUNCH_EXTENT:
+                need = f"at most {MAX_LAUNCH_EXTENT} with increments: precomputed"
                 reasons.append(Reason("table", f"convolution.{name}", str(fixed[name]), need, "use increments: computed"))
         most = architecture.portable_parameter_bytes - OTHER_PARAMETER_BYTES
         taps = fixed["r"] * fixed["s"] if "r" in fixed and "s" in fixed else spec.maximum_taps

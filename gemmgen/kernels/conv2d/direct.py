@@ -15,7 +15,7 @@ from gemmgen.kernels.conv2d.problem import (
     EXTENT_P,
     EXTENT_Q,
     HELPER,
-    MAXIMUM_EXTENT,
+    MAX_EXTENT,
     channel_units,
     dimensions,
     fixed_parameters,
@@ -160,10 +160,10 @@ def _sequence(spec: Conv2dSpec, mainloop: DirectMainloop, name: str, steps: tupl
         ("k % groups == 0", "k must be a multiple of groups; groups have equally many output channels"),
         (f"p == {EXTENT_P}", "p must be the output height that h, padding, filter, stride and dilation give"),
         (f"q == {EXTENT_Q}", "q must be the output width that w, padding, filter, stride and dilation give"),
-        (f"{results} <= {MAXIMUM_EXTENT}", f"{results} must be at most {MAXIMUM_EXTENT}; an int counts the results of all threads"),
+        (f"{results} <= {MAX_EXTENT}", f"{results} must be at most {MAX_EXTENT}; an int counts the results of all threads"),
         (
-            f"{farthest} <= {MAXIMUM_EXTENT}",
-            f"{farthest} must be at most {MAXIMUM_EXTENT}; an int holds coordinates in x, padding included",
+            f"{farthest} <= {MAX_EXTENT}",
+            f"{farthest} must be at most {MAX_EXTENT}; an int holds coordinates in x, padding included",
         ),
     ]
     if spec.input.type in ("s8", "u8"):

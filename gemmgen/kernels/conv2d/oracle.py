@@ -16,7 +16,7 @@ from gemmgen.kernels.conv2d.problem import channel_multiples, channel_units, com
 from gemmgen.kernels.conv2d.reference import reference as convolved
 from gemmgen.kernels.conv2d.results import FinishingPlan
 from gemmgen.kernels.conv2d.sequence import VECTOR_ALIGNMENT
-from gemmgen.kernels.conv2d.spec import LARGEST_EXTENT, WarpgroupMainloop
+from gemmgen.kernels.conv2d.spec import MAX_LAUNCH_EXTENT, WarpgroupMainloop
 from gemmgen.kernels.conv2d.tiles import CHANNELS
 from gemmgen.kernels.conv2d.warpgroup import WarpgroupPlan
 from gemmgen.kernels.family import Case, Expected
@@ -253,7 +253,7 @@ def _fitted(plan: FinishingPlan, wanted: Mapping[str, int], fixed: Mapping[str, 
     most = plan.spec.maximum_depth // depth_unit * CHANNELS * groups
     if "c" not in fixed and most:
         problem["c"] = min(problem["c"], most)
-    if isinstance(plan, Conv2dPlan) and plan.walk == "table" and max(problem["r"], problem["s"]) > LARGEST_EXTENT:
+    if isinstance(plan, Conv2dPlan) and plan.walk == "table" and max(problem["r"], problem["s"]) > MAX_LAUNCH_EXTENT:
         return None
     try:
         complete_problem = complete(plan.spec, problem)

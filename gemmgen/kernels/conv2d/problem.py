@@ -11,11 +11,11 @@ from math import lcm
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError
 from gemmgen.core.formulas import Formula
-from gemmgen.kernels.conv2d.spec import LARGEST_DEPTH, LARGEST_EXTENT, Conv2dSpec, DirectMainloop
+from gemmgen.kernels.conv2d.spec import MAX_DEPTH, MAX_LAUNCH_EXTENT, Conv2dSpec, DirectMainloop
 from gemmgen.kernels.conv2d.tiles import CHANNELS
 from gemmgen.kernels.launch import Constraint, Dimension, ScalarArgument
 
-MAXIMUM_EXTENT = 2**31 - 1 - 1024
+MAX_EXTENT = 2**31 - 1 - 1024
 """Largest number of pixels: indices of a tile that reaches past the last still fit into an int."""
 
 HELPER = "gemmgen.layouts.nchw_to_nchw32 and reorder_filter fill up with zeros"
@@ -97,7 +97,7 @@ def dimensions(spec: Conv2dSpec) -> tuple[Dimension, ...]:
             name,
             meaning,
             minimum=0 if name in zero else 1,
-            maximum=MAXIMUM_EXTENT,
+            maximum=MAX_EXTENT,
             default=Formula(defaults[name]) if name in defaults else None,
         )
         for name, meaning in _MEANINGS.items()
@@ -113,7 +113,7 @@ def integer(dimension: Dimension) -> ScalarArgument:
 def most_products(spec: Conv2dSpec) -> int:
     """The most products of a sum that fits into int32, of uint8 numbers and of differences from a zero point half as many."""
     wide = spec.input.type == "u8" or (isinstance(spec.mainloop, DirectMainloop) and spec.zero_point != "none")
-    return min(spec.maximum_depth, LARGEST_DEPTH // 2) if wide else spec.maximum_depth
+    return min(spec.maximum_depth, MAX_DEPTH // 2) if wide else spec.maximum_depth
 
 
 def channel_units(spec: Conv2dSpec) -> tuple[int, int]:
@@ -144,9 +144,9 @@ def constraints(spec: Conv2dSpec, table: bool) -> tuple[Constraint, ...]:
         (
             f"c // groups * r * s <= {spec.maximum_depth}",
             f"sums must have at most {spec.maximum_depth} products each, "
-            + ("so that they fit into int32" if spec.maximum_depth == LARGEST_DEPTH else "the spec's maximum_depth"),
+            + ("so that they fit into int32" if spec.maximum_depth == MAX_DEPTH else "the spec's maximum_depth"),
         ),
-        (f"n * p * q <= {MAXIMUM_EXTENT}", f"n p q must be at most {MAXIMUM_EXTENT}; an int counts the pixels of y"),
+        (f"n * p * q <= {MAX_EXTENT}", f"n p q must be at most {MAX_EXTENT}; an int counts the pixels of y"),
         (
             f"c * (h + 2 * padding_h + dilation_h * r) * (w + 2 * padding_w + dilation_w * s) <= {2**31 - 1}",
             "an image of x with its padding, and r rows and s columns beyond, must have at most 2147483647 elements; "
@@ -161,7 +161,7 @@ def constraints(spec: Conv2dSpec, table: bool) -> tuple[Constraint, ...]:
                 f"r s must be at most {spec.maximum_taps}; so many filter taps have room in the kernel's parameters",
             )
         )
-        found += [(f"{name} <= {LARGEST_EXTENT}", f"{name} must be at most {LARGEST_EXTENT}") for name in ("r", "s")]
+        found += [(f"{name} <= {MAX_LAUNCH_EXTENT}", f"{name} must be at most {MAX_LAUNCH_EXTENT}") for name in ("r", "s")]
     return tuple(Constraint(Formula(condition), explanation) for condition, explanation in found)
 
 

@@ -19,11 +19,11 @@ Factor = Literal["argument", "one"]
 Element = Literal["s8", "u8", "s32", "f32", "f16", "bf16"]
 """Types of results."""
 
-LARGEST_DEPTH = 131071
+MAX_DEPTH = 131071
 """Products of two int8 numbers reach 2^14 in magnitude, so that sums of up to 2^17 - 1 of them fit into int32."""
 
 
-LARGEST_EXTENT = 16
+MAX_LAUNCH_EXTENT = 16
 """Rows and columns of a filter whose steps are precomputed: for each, 16 bits say which lie within the image."""
 
 
@@ -179,11 +179,11 @@ class Conv2dSpec(KernelSpec):
     increments: Literal["precomputed", "computed"] = "precomputed"
     """Source of the address steps from one filter tap to the next: a table with period r x s that the host computes and
     passes in the kernel's parameters, or counters in the kernel, for filters that the table has no room for."""
-    maximum_taps: Annotated[int, Field(ge=1, le=LARGEST_EXTENT**2, strict=True)] = 64
+    maximum_taps: Annotated[int, Field(ge=1, le=MAX_LAUNCH_EXTENT**2, strict=True)] = 64
     """Largest r x s that the table has room for, where r or s is an argument."""
     input: Input = Input()
     convolution: Convolution = Convolution()
-    maximum_depth: Annotated[int, Field(ge=1, le=LARGEST_DEPTH, strict=True)] = LARGEST_DEPTH
+    maximum_depth: Annotated[int, Field(ge=1, le=MAX_DEPTH, strict=True)] = MAX_DEPTH
     """Largest c / groups * r * s."""
     float_conversion: Literal["instruction", "addition"] = "instruction"
     """Conversion of sums to float32: by a conversion, or, if they have at most 256 products, by starting at a large float and

@@ -26,7 +26,7 @@ ROW_LENGTHS = (32, 64, 128)
 """Bytes of a row in shared memory, which are the spans of swizzles."""
 MARGIN = 8
 """Pixels behind those of a tile that are copied too, where filter taps share them: a group of rows of a swizzle."""
-LARGEST_WALK, LARGEST_BOX = 1024, 256
+LARGEST_WALK, MAX_BOX = 1024, 256
 """Pixels that one copy walks along at most, and rows of a box."""
 
 
@@ -176,8 +176,8 @@ def _tile_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Rea
     parts = cluster.blocks if cluster is not None else 1
     share = cluster.share if cluster is not None else ""
     for name, extent, shared, most in (
-        ("channels", tile.channels, parts if share == "filter" else 1, LARGEST_BOX),
-        ("pixels", tile.pixels, parts if share == "pixels" else 1, LARGEST_WALK if mainloop.activations != "rows" else LARGEST_BOX),
+        ("channels", tile.channels, parts if share == "filter" else 1, MAX_BOX),
+        ("pixels", tile.pixels, parts if share == "pixels" else 1, LARGEST_WALK if mainloop.activations != "rows" else MAX_BOX),
     ):
         if extent % (8 * shared):
             yield Reason("cluster", f"mainloop.tile.{name}", str(extent), f"a multiple of {8 * shared}: 8 for each of {shared} blocks")

@@ -12,7 +12,7 @@ from gemmgen.kernels.conv2d.layouts import NEIGHBOURS, FilterOrder
 from gemmgen.kernels.conv2d.problem import (
     EXTENT_P,
     EXTENT_Q,
-    MAXIMUM_EXTENT,
+    MAX_EXTENT,
     channel_units,
     dimensions,
     fixed_parameters,
@@ -36,11 +36,11 @@ from gemmgen.kernels.launch import (
 from gemmgen.kernels.tiles.division import divisors_argument
 
 SWIZZLES: dict[int, tma.Swizzle] = {32: "32B", 64: "64B", 128: "128B"}
-LARGEST_STRIDE = 8
+MAX_STRIDE = 8
 """Steps of the copy engine's walk through images."""
 FARTHEST = {"nhwc": (128, 255), "nchw32": (16, 31)}
 """Reach of its walk: corners, and filter taps, where blocks of channels are a third dimension or not."""
-MOST_MAPS = 4
+MAX_MAPS = 4
 """Tensor maps of x that a kernel takes."""
 
 
@@ -173,7 +173,7 @@ def _corners() -> tuple[tuple[Formula, ...], tuple[Formula, ...]]:
 
 def pixel_maps(c: int | None) -> int:
     """Tensor maps of an x in NCHW32 with ``c`` channels; as many as there may be, where that is open."""
-    return MOST_MAPS if c is None else ceil_div(c, 32 * BLOCKS_OF_A_MAP)
+    return MAX_MAPS if c is None else ceil_div(c, 32 * BLOCKS_OF_A_MAP)
 
 
 def _block_map(loop: PixelLoop, index: int) -> TensorMapArgument:
@@ -219,7 +219,7 @@ def _constraints(spec: Conv2dSpec, clusters: str, walks: bool, columns: str) -> 
         found.append((f"c % {unit_c} == 0", f"c must be a multiple of {unit_c}; {why}"))
     if spec.input.layout == "nchw32":
         found.append(("c == 32 * c_blocks", "x has all channels"))
-        most = BLOCKS_OF_A_MAP * MOST_MAPS
+        most = BLOCKS_OF_A_MAP * MAX_MAPS
         found.append((f"c_blocks <= {most}", f"tensor maps reach {32 * most} channels"))
     if unit_k > 1:
         why = "y holds blocks of 32 channels" if spec.output.layout == "nchw32" else "the copy engine wants pixels of y 16 bytes apart"
@@ -229,10 +229,10 @@ def _constraints(spec: Conv2dSpec, clusters: str, walks: bool, columns: str) -> 
         (f"q == {EXTENT_Q}", "q must be the output width that w, padding, filter, stride and dilation give"),
         ("groups == 1", "groups must be 1"),
         (
-            f"n * p * {columns} <= {MAXIMUM_EXTENT - 1024}",
-            f"n p {columns} must be at most {MAXIMUM_EXTENT - 1024}; an int counts the pixels of y",
+            f"n * p * {columns} <= {MAX_EXTENT - 1024}",
+            f"n p {columns} must be at most {MAX_EXTENT - 1024}; an int counts the pixels of y",
         ),
-        (f"{clusters} <= {MAXIMUM_EXTENT}", f"y must have at most {MAXIMUM_EXTENT} tiles; an int counts them"),
+        (f"{clusters} <= {MAX_EXTENT}", f"y must have at most {MAX_EXTENT} tiles; an int counts them"),
     ]
     if spec.input.type in ("s8", "u8"):
         found.append(
@@ -250,7 +250,7 @@ def _constraints(spec: Conv2dSpec, clusters: str, walks: bool, columns: str) -> 
         corner, offset = FARTHEST[spec.input.layout]
         for axis, taps in (("h", "r"), ("w", "s")):
             found += [
-                (f"stride_{axis} <= {LARGEST_STRIDE}", f"stride_{axis} must be at most {LARGEST_STRIDE}, the copy engine's largest"),
+                (f"stride_{axis} <= {MAX_STRIDE}", f"stride_{axis} must be at most {MAX_STRIDE}, the copy engine's largest"),
                 (
                     f"padding_{axis} <= {corner}",
                     f"padding_{axis} must be at most {corner}; the copy engine begins no farther before an image",

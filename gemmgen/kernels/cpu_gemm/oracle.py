@@ -17,10 +17,10 @@ from gemmgen.kernels.epilogue.numbers import Tracked
 from gemmgen.kernels.epilogue.steps import Access, apply_steps
 from gemmgen.kernels.family import Case, Expected
 
-LARGEST_INTEGER = 4
+MAX_INTEGER = 4
 """Entries of A and B in integer cases lie in [-4, 4], so that sums of a million products stay exact in float32."""
 
-LARGEST_REFERENCE = 60_000_000
+MAX_REFERENCE = 60_000_000
 """Multiplications of a case: its reference is computed in float64 by NumPy, several times over."""
 
 
@@ -31,7 +31,7 @@ def cases(plan: CpuGemmPlan) -> list[Case]:
     seen = set()
     for name, (rows, columns, depth) in _sizes(plan.blocked).items():
         size = (columns, rows, depth) if plan.swapped else (rows, columns, depth)
-        if size in seen or rows * columns * depth > LARGEST_REFERENCE:
+        if size in seen or rows * columns * depth > MAX_REFERENCE:
             continue
         seen.add(size)
         for data in ("integers", "reals"):
@@ -95,7 +95,7 @@ def fill(plan: CpuGemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: 
     if case.data == "reals":
         low, high = (-2.0, 0.3) if plan.approximate else (-3.0, 3.0)
         return rng.choice([-1.0, 1.0], shape) * 10.0 ** rng.uniform(low, high, shape)
-    values = rng.integers(-LARGEST_INTEGER, LARGEST_INTEGER + 1, shape).astype(np.float64)
+    values = rng.integers(-MAX_INTEGER, MAX_INTEGER + 1, shape).astype(np.float64)
     if case.data == "nonfinite":
         special = rng.choice([np.nan, np.inf, -np.inf], shape)
         values = np.where(rng.random(shape) < 0.02, special, values)

@@ -23,11 +23,11 @@ from gemmgen.kernels.tiles.unrolling import unroll_pragma
 Divided = Literal["rows", "columns", "grid"]
 _SWAPPED: Mapping[Divided, Divided] = {"rows": "columns", "columns": "rows", "grid": "grid"}
 """The extent that threads divide among them, of the transposed product."""
-MAXIMUM_EXTENT = 2**31 - 1
+MAX_EXTENT = 2**31 - 1
 CACHE_LINE_BYTES = 64
 LINE_FLOATS = CACHE_LINE_BYTES // 4
-MOST_THREADS = 1024
-MOST_PACKED_FLOATS = 1 << 27
+MAX_LAUNCH_THREADS = 1024
+MAX_PACKED_FLOATS = 1 << 27
 """Floats of packed operands that one thread may need: half a gigabyte."""
 SPARE_FLOATS = 64
 """Beyond the last panel of a packed operand, where the last square that is turned may write."""
@@ -130,7 +130,7 @@ class BlockedPlan:
 
     @property
     def most_threads(self) -> int:
-        return MOST_THREADS
+        return MAX_LAUNCH_THREADS
 
     @property
     def vectors_per_line(self) -> int:
@@ -450,7 +450,7 @@ def _blocked(
         need = f"fewer than the {architecture.registers} vector registers of {architecture.name}"
         reasons.append(Reason("registers", "loops.micro_kernel", got, need, "fewer rows or columns"))
     floats = packs_left * plan.packed_floats("left") + packs_right * plan.packed_floats("right")
-    if floats > MOST_PACKED_FLOATS:
+    if floats > MAX_PACKED_FLOATS:
         reasons.append(Reason("workspace", "loops.blocks", f"{ceil_div(4 * floats, 2**20)} MiB of packed operands", "at most 512 MiB"))
     return plan
 
@@ -458,7 +458,7 @@ def _blocked(
 def _sequence(name: str, spec: CpuGemmSpec, matrices: tuple[Matrix, Matrix, Matrix], epilogue: tuple[Step, ...]) -> LaunchSequence:
     """Dimensions, arguments and constraints of the instance; its one launch is a function call."""
     extents = {"m": "rows of A and C", "n": "columns of B and C", "k": "columns of A and rows of B"}
-    dimensions = [Dimension(dimension, meaning, maximum=MAXIMUM_EXTENT) for dimension, meaning in extents.items()]
+    dimensions = [Dimension(dimension, meaning, maximum=MAX_EXTENT) for dimension, meaning in extents.items()]
     constraints: list[Constraint] = []
     for matrix in matrices:
         dimensions += matrix.dimensions

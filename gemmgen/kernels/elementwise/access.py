@@ -14,7 +14,7 @@ from gemmgen.kernels.launch import ArrayArgument, Constraint, Dimension
 
 AXES = ("d0", "d1", "d2", "d3")
 """Names of extents, the slowest axis first."""
-MAXIMUM_EXTENT = 2**31 - 1
+MAX_EXTENT = 2**31 - 1
 
 
 def axis_of(per: str, rank: int) -> int | None:

@@ -11,12 +11,12 @@ import pydantic
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError, Reason, SpecError
-from gemmgen.kernels.elementwise.access import AXES, MAXIMUM_EXTENT
+from gemmgen.kernels.elementwise.access import AXES, MAX_EXTENT
 from gemmgen.kernels.elementwise.plan import VECTOR_BYTES, ElementwisePlan, plan_operations, widest_vector
 from gemmgen.kernels.elementwise.spec import ElementwiseSpec
 from gemmgen.kernels.epilogue.operations import DATA_TYPES, AnyOperation, NumberType, Operation
 from gemmgen.kernels.problem_words import unknown_word
-from gemmgen.kernels.requests import MOST_ALIGNMENT, Copy, Fit, Layout, Request, changed_fields, replaced, say_once, widest
+from gemmgen.kernels.requests import MAX_ALIGNMENT, Copy, Fit, Layout, Request, changed_fields, replaced, say_once, widest
 
 SPEC_TYPES: dict[str, str] = {DATA_TYPES[name]: name for name in get_args(NumberType)}
 ARRAYS = ("bias", "bias2", "z", "z2", "f", "f2")
@@ -152,7 +152,7 @@ def readable(arrays: Mapping[str, Layout], shape: tuple[int, ...]) -> tuple[dict
     axes are left than kernels walk through."""
     found, copies = dict(arrays), []
     for name, layout in arrays.items():
-        if name != "y" and (layout.alignment < layout.element_bytes or not all(0 <= stride <= MAXIMUM_EXTENT for stride in layout.strides)):
+        if name != "y" and (layout.alignment < layout.element_bytes or not all(0 <= stride <= MAX_EXTENT for stride in layout.strides)):
             found[name] = Layout.packed(layout.shape, layout.type)
             copies.append(Copy(name, layout.shape))
     if len(_merged(found, shape)[0]) > len(AXES):
@@ -209,7 +209,7 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> ElementwiseRe
     result = plan_operations(spec, reasons)[1]
     if reasons:
         raise SpecError(f"an elementwise problem cannot have these operations: {reasons[0]}")
-    y = Layout(shape, tuple(strides), result, x.alignment if result == kind else MOST_ALIGNMENT if aligned else ELEMENTS[result].bytes)
+    y = Layout(shape, tuple(strides), result, x.alignment if result == kind else MAX_ALIGNMENT if aligned else ELEMENTS[result].bytes)
     return request_of({"x": x, "y": y}, shape, tuple(operations), None)
 
 

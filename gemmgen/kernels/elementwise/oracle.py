@@ -17,8 +17,8 @@ from gemmgen.kernels.epilogue.numbers import Tracked, stored_value, to_type, tra
 from gemmgen.kernels.epilogue.steps import Access, apply_steps
 from gemmgen.kernels.family import Case, Expected
 
-LARGEST_INTEGER = 4
-MOST_BLOCKS_OF_A_TURN = 64
+MAX_INTEGER = 4
+MAX_BLOCKS_OF_A_TURN = 64
 """Grids of no more blocks get a case in which blocks come round again."""
 
 
@@ -72,7 +72,7 @@ def _extents(plan: ElementwisePlan) -> dict[str, tuple[int, ...]]:
     if plan.rank > 1:
         sizes["rows of one element"] = (*(3,) * (plan.rank - 1), 1)
         sizes["rows of a vector and one"] = (*(3,) * (plan.rank - 1), vector + 1)
-    if plan.spec.blocks and plan.spec.blocks <= MOST_BLOCKS_OF_A_TURN:
+    if plan.spec.blocks and plan.spec.blocks <= MAX_BLOCKS_OF_A_TURN:
         sizes["a second turn of some blocks"] = _shaped(plan, tile * plan.spec.blocks + tile + vector + 1)
     return sizes
 
@@ -108,7 +108,7 @@ def fill(plan: ElementwisePlan, case: Case, name: str, shape: tuple[int, ...], r
         if any(step.calls & {"exp", "square"} or step.approximate for step in plan.steps):
             return rng.normal(0, 3, shape)
         return rng.choice([-1.0, 1.0], shape) * 10.0 ** rng.uniform(-3, 1.5, shape)
-    values = rng.integers(-LARGEST_INTEGER, LARGEST_INTEGER + 1, shape).astype(np.float64)
+    values = rng.integers(-MAX_INTEGER, MAX_INTEGER + 1, shape).astype(np.float64)
     if case.data == "nonfinite":
         return np.where(rng.random(shape) < 0.05, rng.choice([np.nan, np.inf, -np.inf], shape), values)
     return values

@@ -9,7 +9,7 @@ from gemmgen.core.elements import ELEMENTS, DataType
 from gemmgen.core.errors import PlanError, Reason
 from gemmgen.core.formulas import Formula
 from gemmgen.hardware.target import Architecture
-from gemmgen.kernels.elementwise.access import AXES, MAXIMUM_EXTENT, ElementSpace, Read, StridedArray
+from gemmgen.kernels.elementwise.access import AXES, MAX_EXTENT, ElementSpace, Read, StridedArray
 from gemmgen.kernels.elementwise.spec import ElementwiseSpec
 from gemmgen.kernels.epilogue.operations import DATA_TYPES, Cast
 from gemmgen.kernels.epilogue.steps import Step, convert, plan_steps
@@ -276,14 +276,14 @@ def _sequence(
     numbers: tuple[ScalarArgument, ...],
     further: tuple[StridedArray, ...],
 ) -> LaunchSequence:
-    extents = tuple(Dimension(axis, f"extent of axis {place}", maximum=MAXIMUM_EXTENT) for place, axis in enumerate(AXES[: spec.rank]))
+    extents = tuple(Dimension(axis, f"extent of axis {place}", maximum=MAX_EXTENT) for place, axis in enumerate(AXES[: spec.rank]))
     strides = tuple(dimension for array in arrays for dimension in array.dimensions)
     dimensions = (*extents, *strides)
     units = units_formula(spec, vector)
     constraints = [constraint for array in arrays for constraint in array.constraints]
     if spec.rank > 1:
         constraints.append(
-            Constraint(Formula(f"{units} <= {MAXIMUM_EXTENT}"), f"{units} must be at most {MAXIMUM_EXTENT}; an int counts the vectors of y")
+            Constraint(Formula(f"{units} <= {MAX_EXTENT}"), f"{units} must be at most {MAX_EXTENT}; an int counts the vectors of y")
         )
     y = arrays[1]
     scalars = [ScalarArgument(dimension.name, "s32", dimension.meaning) for dimension in dimensions]

@@ -15,8 +15,8 @@ from functools import lru_cache
 
 from gemmgen.core.errors import Mismatch
 
-MAXIMUM_CHARACTERS = 1000
-MAXIMUM_DEPTH = 40
+MAX_CHARACTERS = 1000
+MAX_DEPTH = 40
 """Of nested operators and calls."""
 
 _PARTS = "need numbers, names, + - * /, comparisons, and, or, not, a if c else b, calls of functions"
@@ -92,13 +92,13 @@ def place(text: str, at: int) -> str:
 @lru_cache(maxsize=1024)
 def parse(text: str) -> Node:
     """The tree of an expression. Raises ``FormulaError``; takes time linear in the length of the text."""
-    if len(text) > MAXIMUM_CHARACTERS:
-        raise FormulaError(f"an expression of {len(text)} characters", f"need at most {MAXIMUM_CHARACTERS}; name parts of it under let")
+    if len(text) > MAX_CHARACTERS:
+        raise FormulaError(f"an expression of {len(text)} characters", f"need at most {MAX_CHARACTERS}; name parts of it under let")
     if not text.isascii() or not text.isprintable():
         at = next(index for index, character in enumerate(text) if not (character.isascii() and character.isprintable()))
         raise FormulaError(repr(text[at]), "need letters, digits and operators of ASCII", place(text, at))
-    if _bracket_depth(text) > MAXIMUM_DEPTH:
-        raise FormulaError("brackets inside each other", f"need at most {MAXIMUM_DEPTH}; name parts of it under let", repr(text[:40]))
+    if _bracket_depth(text) > MAX_DEPTH:
+        raise FormulaError("brackets inside each other", f"need at most {MAX_DEPTH}; name parts of it under let", repr(text[:40]))
     stripped = text.lstrip()
     try:
         tree = ast.parse(stripped, mode="eval").body
@@ -125,8 +125,8 @@ class _Reader:
 
     def node(self, tree: ast.expr, depth: int) -> Node:
         at = tree.col_offset + self.indented
-        if depth > MAXIMUM_DEPTH:
-            need = f"need at most {MAXIMUM_DEPTH}; name parts of it under let"
+        if depth > MAX_DEPTH:
+            need = f"need at most {MAX_DEPTH}; name parts of it under let"
             raise FormulaError("operators inside each other", need, place(self.text, at))
 
         def made(function: str, *arguments: ast.expr) -> Node:

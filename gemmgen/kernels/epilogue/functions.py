@@ -36,7 +36,7 @@ TANH_ERROR = 2.0**-10.987
 """Relative error of ``tanh.approx.f32`` (PTX ISA)."""
 GELU_POLYNOMIAL_ERROR = 4.0e-5
 """Relative error of the polynomial in ``quick_gelu``; a test measures it."""
-SMALLEST_NORMAL = 2.0**-126
+MIN_NORMAL = 2.0**-126
 
 
 @dataclass(frozen=True)
@@ -465,7 +465,7 @@ _TABLE = (
              bound="(x^2 + 8) ulp", quick="quick_gelu({0})", quick_cost=15,
              quick_reference=_smooth(
                  _gelu, 1.13, lambda reach: GELU_POLYNOMIAL_ERROR + EX2_ERROR + RECIPROCAL_ERROR + (1.01 * reach * reach + 20) * _U,
-                 SMALLEST_NORMAL)),
+                 MIN_NORMAL)),
     Function("gelu_tanh", 1,
              _smooth(_gelu_tanh, 1.13, lambda reach: 8 * _U * _gelu_tanh_exponent(reach) + LIBRARY_ERROR + 4 * _U, SMALLEST, 0),
              "gelu_tanh({0})", "gelu_tanh",

@@ -19,7 +19,7 @@ from gemmgen.kernels.epilogue.numbers import Tracked, to_type, wide_type
 
 CALL_LEVEL = 8
 """Precedence of calls, names and expressions in brackets."""
-MAXIMUM_NODES = 2000
+MAX_NODES = 2000
 """Of one expression once the functions that are short for others are written out."""
 
 Accuracy = Literal["full", "halves", "bfloat16"]
@@ -71,8 +71,8 @@ class _Typer:
     def typed(self, node: Node, wanted: DataType | None, bound: Mapping[str, Typed]) -> Typed:
         """The node with types; ``wanted``: the type of numbers."""
         self.count += 1
-        if self.count > MAXIMUM_NODES:
-            raise FormulaError("a long expression", f"need at most {MAXIMUM_NODES} parts; name some under let", repr(self.text[:40]))
+        if self.count > MAX_NODES:
+            raise FormulaError("a long expression", f"need at most {MAX_NODES} parts; name some under let", repr(self.text[:40]))
         if node.number is not None:
             return self.literal(node, wanted or self.default)
         if node.name:

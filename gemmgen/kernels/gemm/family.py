@@ -8,7 +8,7 @@ from dataclasses import replace
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.family import Family
 from gemmgen.kernels.gemm.plan import TYPICAL, GemmPlan, packed
-from gemmgen.kernels.gemm.spec import MOST_MULTIPLE, GemmSpec, Multiples
+from gemmgen.kernels.gemm.spec import MAX_MULTIPLE, GemmSpec, Multiples
 from gemmgen.kernels.gemm.strategies import part_for
 from gemmgen.kernels.gemm.sums import with_sums
 
@@ -29,7 +29,7 @@ def _instance_sizes(plan: GemmPlan) -> dict[str, int]:
 
 def _promising(spec: GemmSpec, sizes: Mapping[str, int]) -> GemmSpec:
     """The spec with extents as multiples of their sizes, as far as a promise may go."""
-    promised = {name: size for name, size in sizes.items() if name in TYPICAL and size <= MOST_MULTIPLE}
+    promised = {name: size for name, size in sizes.items() if name in TYPICAL and size <= MAX_MULTIPLE}
     return spec.model_copy(update={"multiple_of": Multiples(**{**spec.multiple_of.model_dump(), **promised})})
 
 

@@ -14,7 +14,7 @@ from gemmgen.kernels.gemm.grouping import ENDS
 from gemmgen.kernels.gemm.request import GemmRequest, alignment_elements, is_stored, vector_type
 from gemmgen.kernels.gemm.scaling import Scales, scale_name
 from gemmgen.kernels.gemm.spec import Alignment, GemmSpec, Multiples, Storage
-from gemmgen.kernels.requests import MOST_ALIGNMENT, Fit, Layout, changed_fields, replaced
+from gemmgen.kernels.requests import MAX_ALIGNMENT, Fit, Layout, changed_fields, replaced
 
 MARGIN_OF_TF32 = 1.1
 """Estimated time of an instance written for tf32, over that of one for smaller types with tiles of tf32, from which on this one is taken:
@@ -68,7 +68,7 @@ def placed(spec: GemmSpec, request: GemmRequest, turned: bool = False) -> Placed
     like_c = [request.c] + ([] if request.residual is None else [request.residual])
     like_c += [layout for layout in elements if layout.type == request.c.type]
     # Results that TMA stores meet its alignment for every type.
-    promised_c = MOST_ALIGNMENT // request.c.element_bytes if spec.store == "tma" else spec.alignment.c
+    promised_c = MAX_ALIGNMENT // request.c.element_bytes if spec.store == "tma" else spec.alignment.c
     alignment = {
         "a": alignment_elements(spec.alignment.a, request.a, orders["a"]),
         "b": alignment_elements(spec.alignment.b, request.b, orders["b"]),

@@ -32,8 +32,8 @@ from gemmgen.kernels.gemm.request import (
     result_type,
     transposed,
 )
-from gemmgen.kernels.gemm.sequence import MOST_SLICES
-from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop, TensorCoreMainloop
+from gemmgen.kernels.gemm.sequence import MAX_SLICES
+from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop, WgmmaMainloop
 from gemmgen.kernels.gemm.strategies import part_for
 from gemmgen.kernels.problem_words import unknown_word
 from gemmgen.kernels.requests import Fit, Layout, NoClass, replaced, say_once
@@ -91,7 +91,7 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
 def _as_dual(spec: GemmSpec) -> GemmSpec:
     """A kernel for one product with tiles of C half as wide, so that two need as many registers and as much shared memory."""
     mainloop = spec.mainloop
-    if isinstance(mainloop, TensorCoreMainloop):
+    if isinstance(mainloop, WgmmaMainloop):
         tile = mainloop.tile.model_copy(update={"n": max(8, mainloop.tile.n // 2)})
         return replaced(spec, {"mainloop": mainloop.model_copy(update={"tile": tile})})
     if isinstance(mainloop, MmaSyncMainloop):
@@ -137,7 +137,7 @@ def settings(plan: GemmPlan, problem: Mapping[str, int], device: Device) -> list
     if "slices" not in problem:
         return [{}]
     tiles = math.prod(plan.sequence.launches[plan.main_launch].grid_of({**problem, "slices": 1}))
-    most = max(1, min(MOST_SLICES, problem["k"] // plan.slice_k))
+    most = max(1, min(MAX_SLICES, problem["k"] // plan.slice_k))
     resident = occupancy(device.architecture, plan.threads, plan.registers_per_thread, plan.shared_bytes)
     fitting = max(1, resident.blocks_per_sm)
     wanted = {1}

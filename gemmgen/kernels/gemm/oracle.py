@@ -22,7 +22,7 @@ from gemmgen.kernels.gemm.plan import GemmPlan, packed
 from gemmgen.kernels.gemm.scaling import ScaleArray, as_tiles
 from gemmgen.kernels.gemm.spec import SplitKLast, StreamK
 
-LARGEST_INTEGER = 4
+MAX_INTEGER = 4
 """Entries of A and B in integer cases lie in [-4, 4], so that sums of a million products stay exact in float32."""
 
 _DEEP_SLICES = 70
@@ -262,7 +262,7 @@ def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
         narrow = plan.approximate or plan.matrix_c.type in ("f16", "s8", "u8", "e4m3", "e5m2")
         low, high = (-2.0, 0.3) if narrow else (-3.0, 3.0)
         return rng.choice([-1.0, 1.0], shape) * 10.0 ** rng.uniform(low, high, shape)
-    values = rng.integers(0 if kind == "u8" else -LARGEST_INTEGER, LARGEST_INTEGER + 1, shape).astype(np.float64)
+    values = rng.integers(0 if kind == "u8" else -MAX_INTEGER, MAX_INTEGER + 1, shape).astype(np.float64)
     if case.data == "nonfinite" and ELEMENTS[kind].is_float:
         # 8-bit floats stop at their largest number, beside which small ones are lost.
         special = rng.choice([np.nan] if kind in ("e4m3", "e5m2") else [np.nan, np.inf, -np.inf], shape)

@@ -13,8 +13,8 @@ from gemmgen.kernels.gemm.spec import Arithmetic, GemmSpec, SplitKCluster, Split
 from gemmgen.kernels.matrix import Matrix
 
 WIDEST_ACCESS_BYTES = 16
-CONSTANT_STRATEGIES = ("tensor_core", "narrow_weights")
-DUAL_STRATEGIES = ("naive", "mma_sync", "tensor_core")
+CONSTANT_STRATEGIES = ("wgmma", "narrow_weights")
+DUAL_STRATEGIES = ("naive", "mma_sync", "wgmma")
 """Strategies that multiply A by two matrices at once."""
 FMA_TYPES = ("f32", "f16", "bf16")
 """Types that are read as float32, or converted to it."""
@@ -36,7 +36,7 @@ def division_reasons(spec: GemmSpec) -> Iterator[Reason]:
 def launch_slices_reasons(spec: GemmSpec) -> Iterator[Reason]:
     """A number of slices that the launch chooses, in a strategy that has none."""
     if getattr(spec.decomposition, "slices", 1) == "launch":
-        need = "a number of slices but for the tiled, the tensor_core and the mma_sync strategy"
+        need = "a number of slices but for the tiled, the wgmma and the mma_sync strategy"
         yield Reason("decomposition", "decomposition.slices", "launch", need)
 
 
@@ -57,12 +57,12 @@ def constant_reasons(spec: GemmSpec) -> Iterator[Reason]:
     if not spec.early_launch:
         yield Reason("constant", "early_launch", "false", f"true with constant: {given}: else the launch starts after all earlier work")
     if spec.mainloop.strategy not in CONSTANT_STRATEGIES or getattr(spec.mainloop, "arithmetic", Arithmetic()).f32_by is not None:
-        yield Reason("constant", "constant", given, "[] but for strategy tensor_core without arithmetic.f32_by, or narrow_weights")
+        yield Reason("constant", "constant", given, "[] but for strategy wgmma without arithmetic.f32_by, or narrow_weights")
 
 
 def multiply_add_reasons(spec: GemmSpec) -> Iterator[Reason]:
     """Fields that only strategies on tensor cores have."""
-    hint = "or strategy: tensor_core, or mma_sync"
+    hint = "or strategy: wgmma, or mma_sync"
     if isinstance(spec.decomposition, SplitKCluster):
         need = "another scheme for the strategies without clusters"
         yield Reason("decomposition", "decomposition.scheme", spec.decomposition.scheme, need, hint)

@@ -11,7 +11,7 @@ from gemmgen.kernels.epilogue.operations import Axis, Operation
 from gemmgen.kernels.gemm.grouping import Grouping
 from gemmgen.kernels.gemm.packed_weights import Weights
 from gemmgen.kernels.gemm.scaling import BlockScale
-from gemmgen.kernels.requests import MOST_ALIGNMENT, Layout, Request, widest
+from gemmgen.kernels.requests import MAX_ALIGNMENT, Layout, Request, widest
 
 TYPES = ("f32", "f16", "bf16")
 """Types of which A, B and C may be any."""
@@ -267,7 +267,7 @@ def is_stored(layout: Layout, row_major: bool) -> bool:
 
 def alignment_elements(promise: int, layout: Layout, row_major: bool) -> int:
     """Elements, at most ``promise``, that address, leading dimension and batch stride are multiples of."""
-    promise = min(promise, MOST_ALIGNMENT // layout.element_bytes)
+    promise = min(promise, MAX_ALIGNMENT // layout.element_bytes)
     if layout.is_empty:
         return promise
     seen = [layout.alignment // layout.element_bytes]

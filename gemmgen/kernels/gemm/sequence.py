@@ -23,12 +23,12 @@ from gemmgen.kernels.launch import (
 )
 from gemmgen.kernels.matrix import Matrix
 
-MAXIMUM_EXTENT = 2**31 - 1 - 1024
+MAX_EXTENT = 2**31 - 1 - 1024
 """Largest m, n and k: coordinates of a tile that reaches past the edge still fit into an int."""
-LARGEST_GROUPS = 65536
-MOST_SLICES = 4096
+MAX_GROUPS = 65536
+MAX_SLICES = 4096
 """Largest number of slices that a launch may cut k into."""
-MAXIMUM_REDUCTION_GROUPS = 16
+MAX_REDUCTION_GROUPS = 16
 """Groups of threads, at most, among which a block shares the slices that it adds up."""
 REDUCTION_GROUPS_OF_ANY = 8
 """Groups where the launch says how many slices there are."""
@@ -69,7 +69,7 @@ def gemm_problem(
 ) -> Problem:
     """Arguments that a host passes, whichever kernel computes it."""
     extents = {"m": "rows of A and C", "n": "columns of B and C", "k": "columns of A and rows of B"}
-    dimensions = [Dimension(dim, meaning, maximum=largest_k if dim == "k" else MAXIMUM_EXTENT) for dim, meaning in extents.items()]
+    dimensions = [Dimension(dim, meaning, maximum=largest_k if dim == "k" else MAX_EXTENT) for dim, meaning in extents.items()]
     constraints: list[Constraint] = []
     for dim in extents:
         multiple = getattr(spec.multiple_of, dim)
@@ -82,7 +82,7 @@ def gemm_problem(
             meaning = "problems in the batch"
         dimensions.append(Dimension("batch", meaning, maximum=largest_batch, default=Formula("1")))
     if spec.batch == "grouped":
-        dimensions.append(Dimension("groups", "groups of rows, each with a separate B", maximum=LARGEST_GROUPS))
+        dimensions.append(Dimension("groups", "groups of rows, each with a separate B", maximum=MAX_GROUPS))
         rows = GroupRows(spec.grouping)
         dimensions += rows.dimensions
         constraints += rows.constraints
@@ -137,7 +137,7 @@ def reduction_groups(spec: GemmSpec) -> int:
         return REDUCTION_GROUPS_OF_ANY
     if getattr(spec.mainloop, "arithmetic", Arithmetic()).f32_by is not None:
         return min(REDUCTION_GROUPS_OF_ANY, 1 << (slices.bit_length() - 1))
-    return int(min(MAXIMUM_REDUCTION_GROUPS, 1 << max(0, (slices - 1).bit_length() - 3)))
+    return int(min(MAX_REDUCTION_GROUPS, 1 << max(0, (slices - 1).bit_length() - 3)))
 
 
 def main_launch(
@@ -182,7 +182,7 @@ def slices_of(spec: GemmSpec) -> tuple[tuple[ScalarArgument, ...], int | str]:
 def slices_dimension() -> Dimension:
     """The number of slices of k where the launch chooses it."""
     default = Formula(f"max(1, min(64, k // {SLICE_OF_A_CALL}))")
-    return Dimension("slices", "parts that k is cut into, a block for each of every tile", minimum=1, maximum=MOST_SLICES, default=default)
+    return Dimension("slices", "parts that k is cut into, a block for each of every tile", minimum=1, maximum=MAX_SLICES, default=default)
 
 
 def partials_bytes(spec: GemmSpec, matrices: tuple[Matrix, Matrix, Matrix], slices: int | str) -> Formula:

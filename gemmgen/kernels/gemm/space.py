@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from gemmgen.hardware.target import Device
 from gemmgen.kernels.gemm.request import GemmRequest
-from gemmgen.kernels.gemm.spec import GemmSpec, TensorCoreMainloop
+from gemmgen.kernels.gemm.spec import GemmSpec, WgmmaMainloop
 from gemmgen.kernels.gemm.wgmma import plan as wgmma_plan
 from gemmgen.kernels.gemm.wgmma import space as wgmma
 from gemmgen.kernels.points import Points
 
-MULTIPLY_ADDS = ("naive", "tiled", "vector")
+MULTIPLY_ADDS = ("naive", "tiled", "gemv")
 """Strategies that multiply without tensor cores."""
 
 
@@ -32,7 +32,7 @@ def multiplies(spec: GemmSpec, request: GemmRequest) -> bool:
 
 def label(spec: GemmSpec) -> str:
     """Name of a point: its numbers, and whether C is computed as its transpose."""
-    assert isinstance(spec.mainloop, TensorCoreMainloop)
+    assert isinstance(spec.mainloop, WgmmaMainloop)
     parts = [*wgmma_plan.name_parts(spec, spec.mainloop), f"b{spec.mainloop.min_blocks_per_sm}"]
     parts += [f"k{spec.decomposition.slices}"] if spec.decomposition.scheme == "split_k_cluster" else []
     parts += ["turned"] if spec.order == "column_major" else []

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+import warnings
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from gemmgen.kernels.epilogue.operations import Operations
 from gemmgen.kernels.family import LATER, KernelSpec, SpecModel
@@ -13,7 +14,6 @@ from gemmgen.kernels.gemm.scaling import Scales
 from gemmgen.kernels.math.fma_order import OrderName
 from gemmgen.kernels.tiles.extents import Extents2, Extents3
 
-"""A tile's extent in elements."""
 AccessWidth = Literal[1, 2, 4, 8, 16]
 Factor = Literal["f32", "f16", "bf16", "tf32", "s8", "u8", "e4m3", "e5m2"]
 """Types of A and B; tf32 is float32 in memory, of which tensor cores read the upper 19 bits."""
@@ -53,6 +53,10 @@ class SharedOperand(SpecModel):
     """Overrides the mainloop's ``fragment`` for this operand."""
     k_vector: Literal[1, 2, 4] = 1
     """Values of k that one read of a ``k_major`` tile takes at once."""
+
+
+FORMER_STRATEGIES = {"tensor_core": "wgmma", "vector": "gemv"}
+"""Former names of strategies, which specs may still use. Digests keep them, so that kernels keep their names."""
 
 
 class NaiveMainloop(SpecModel):
@@ -100,11 +104,11 @@ class TiledMainloop(SpecModel):
     """Blocks that must fit on a multiprocessor at once: bounds the registers that the compiler may use."""
 
 
-class VectorMainloop(SpecModel):
+class GemvMainloop(SpecModel):
     """Products with few columns: A streams past a few columns of B, from global memory straight into registers, and each of its
     elements is read once. The threads of a block form teams, whose lanes read side by side."""
 
-    strategy: Literal["vector"]
+    strategy: Literal["gemv"]
     threads: Annotated[int, Field(ge=32, le=1024, multiple_of=32, strict=True)] = 256
     along: Literal["k", "m"] = "k"
     """``k``: the lanes of a team split the k of its rows, and add up their sums; ``m``: each lane has separate rows, and the teams
@@ -130,7 +134,7 @@ TileColumns = Annotated[int, Field(ge=8, le=256, multiple_of=8, strict=True)]
 TileDepth = Annotated[int, Field(ge=32, le=512, multiple_of=32, strict=True)]
 
 
-class TensorCoreTile(SpecModel):
+class WgmmaTile(SpecModel):
     """A tile of C, and the part of k that one stage holds."""
 
     m: TileRows
@@ -172,12 +176,12 @@ class Cluster(SpecModel):
     """Blocks along n, which share tiles of A."""
 
 
-class TensorCoreMainloop(SpecModel):
+class WgmmaMainloop(SpecModel):
     """Tensor cores of sm_90a: one thread of a block keeps the stages full by the copy engine (TMA), groups of four warps
     multiply what is in them (``wgmma``)."""
 
-    strategy: Literal["tensor_core"]
-    tile: TensorCoreTile
+    strategy: Literal["wgmma"]
+    tile: WgmmaTile
     stages: Annotated[int, Field(ge=2, le=16, strict=True)] = 4
     """Tiles of A and B in shared memory at a time."""
     consumers: Literal[1, 2, 3] = 2
@@ -306,15 +310,15 @@ class NarrowWeightsMainloop(SpecModel):
     """Blocks that must fit on a multiprocessor at once: bounds the registers that the compiler may use."""
 
 
-MOST_MULTIPLE = 1 << 20
+MAX_MULTIPLE = 1 << 20
 
 
 class Multiples(SpecModel):
     """Promises about extents: each is a multiple of its number. Where that is a multiple of the tile, edges are not checked."""
 
-    m: Annotated[int, Field(ge=1, le=MOST_MULTIPLE, strict=True)] = 1
-    n: Annotated[int, Field(ge=1, le=MOST_MULTIPLE, strict=True)] = 1
-    k: Annotated[int, Field(ge=1, le=MOST_MULTIPLE, strict=True)] = 1
+    m: Annotated[int, Field(ge=1, le=MAX_MULTIPLE, strict=True)] = 1
+    n: Annotated[int, Field(ge=1, le=MAX_MULTIPLE, strict=True)] = 1
+    k: Annotated[int, Field(ge=1, le=MAX_MULTIPLE, strict=True)] = 1
 
 
 L2Prefetch = Literal[0, 64, 128, 256]
@@ -458,13 +462,7 @@ class GemmSpec(KernelSpec):
     ] = DataParallel()
     """Division of the work among blocks where m and n alone give too few of them."""
     mainloop: Annotated[
-        NaiveMainloop
-        | VectorMainloop
-        | TiledMainloop
-        | TensorCoreMainloop
-        | TensorMemoryMainloop
-        | MmaSyncMainloop
-        | NarrowWeightsMainloop,
+        NaiveMainloop | GemvMainloop | TiledMainloop | WgmmaMainloop | TensorMemoryMainloop | MmaSyncMainloop | NarrowWeightsMainloop,
         Field(discriminator="strategy"),
     ]
     store: Literal["direct", "through_shared", "tma"] = "direct"
@@ -489,5 +487,24 @@ class GemmSpec(KernelSpec):
     dependent launch). Needs sm_90."""
     constant: Annotated[tuple[Literal["a", "b"], ...], LATER] = ()
     """Operands that no work before the launch may still be writing, such as weights. With ``early_launch``, their first tiles are copied
-    before the kernel waits for that work. Needs ``mainloop.strategy: tensor_core``, or
+    before the kernel waits for that work. Needs ``mainloop.strategy: wgmma``, or
     ``narrow_weights`` by streams or warpgroups."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _current_names(cls, fields: object) -> object:
+        """The fields with current names of strategies, after a warning where a former one was used."""
+        mainloop = fields.get("mainloop") if isinstance(fields, dict) else None
+        former = mainloop.get("strategy") if isinstance(mainloop, dict) else None
+        if not isinstance(fields, dict) or not isinstance(mainloop, dict) or not isinstance(former, str) or former not in FORMER_STRATEGIES:
+            return fields
+        current = FORMER_STRATEGIES[former]
+        warnings.warn(f"mainloop.strategy: {former} is now called {current}", FutureWarning, stacklevel=2)
+        return fields | {"mainloop": mainloop | {"strategy": current}}
+
+    def identity(self) -> dict[str, Any]:
+        """The fields that determine the kernel and its name, with the former names of strategies."""
+        fields = super().identity()
+        names = {current: former for former, current in FORMER_STRATEGIES.items()}
+        fields["mainloop"]["strategy"] = names.get(self.mainloop.strategy, self.mainloop.strategy)
+        return fields

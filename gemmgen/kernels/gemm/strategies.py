@@ -12,9 +12,9 @@ from gemmgen.kernels.gemm.spec import GemmSpec
 STRATEGIES = {
     "naive": "gemmgen.kernels.gemm.naive",
     "tiled": "gemmgen.kernels.gemm.simt",
-    "vector": "gemmgen.kernels.gemm.gemv",
+    "gemv": "gemmgen.kernels.gemm.gemv",
     "mma_sync": "gemmgen.kernels.gemm.mma_sync",
-    "tensor_core": "gemmgen.kernels.gemm.wgmma",
+    "wgmma": "gemmgen.kernels.gemm.wgmma",
     "tcgen05": "gemmgen.kernels.gemm.tcgen05",
     "narrow_weights": "gemmgen.kernels.gemm.narrow_weights",
     "split_precision": "gemmgen.kernels.gemm.split_precision",

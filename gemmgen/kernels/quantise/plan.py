@@ -32,7 +32,7 @@ HELD = {2: 4, 4: 2}
 """Vectors of a row that a thread reads before it uses the first, by the bytes of an element."""
 PARTIALS = 1024
 """Blocks, at most, among which all of x is divided to find its largest magnitude."""
-MAXIMUM_EXTENT = 2**31 - 1 - 1024
+MAX_EXTENT = 2**31 - 1 - 1024
 
 SHAPES: Mapping[str, tuple[str, str]] = {
     "1x128": ("m", f"ceil_div(k, {BLOCK_COLUMNS})"),
@@ -124,8 +124,8 @@ def plan_quantise(spec: QuantiseSpec, architecture: Architecture) -> QuantisePla
 
 def _sequence(name: str, spec: QuantiseSpec, x: Matrix, y: Matrix, scales: Matrix) -> LaunchSequence:
     dimensions = [
-        Dimension("m", "rows of x", maximum=MAXIMUM_EXTENT),
-        Dimension("k", "columns of x", maximum=MAXIMUM_EXTENT),
+        Dimension("m", "rows of x", maximum=MAX_EXTENT),
+        Dimension("k", "columns of x", maximum=MAX_EXTENT),
         *(dimension for matrix in (x, y, scales) for dimension in matrix.dimensions),
     ]
     extents = [ScalarArgument("m", "s32", "rows of x"), ScalarArgument("k", "s32", "columns of x")]

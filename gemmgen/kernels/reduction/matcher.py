@@ -12,7 +12,7 @@ from gemmgen.kernels.epilogue.operations import DATA_TYPES
 from gemmgen.kernels.problem_words import unknown_word
 from gemmgen.kernels.reduction.arithmetic import JOINED, Arithmetic, plan_arithmetic
 from gemmgen.kernels.reduction.choice import MULTIPROCESSORS, WalkChoice, choose
-from gemmgen.kernels.reduction.plan import MOST_AXES, ReductionPlan
+from gemmgen.kernels.reduction.plan import MAX_AXES, ReductionPlan
 from gemmgen.kernels.reduction.spec import SERIES, BlockStrategy, InputType, OperationName, ReductionSpec
 from gemmgen.kernels.reduction.tensor import TensorLayout
 from gemmgen.kernels.reduction.walking import Axis, Tensor, tensor_of, walking
@@ -139,8 +139,8 @@ def _tensor_fit(spec: ReductionSpec, request: ReductionRequest) -> Fit | str:
     strategy = found.strategy
     if spec.strategy is None or spec.strategy.name != strategy.name:
         return f"the rule takes {strategy.name} for these axes"
-    if len(found.kept) + len(found.reduced) > MOST_AXES:
-        return f"{len(found.kept)} kept and {len(found.reduced)} reduced axes that no stride joins, need at most {MOST_AXES} together"
+    if len(found.kept) + len(found.reduced) > MAX_AXES:
+        return f"{len(found.kept)} kept and {len(found.reduced)} reduced axes that no stride joins, need at most {MAX_AXES} together"
     changes: dict[str, Any] = _types(spec, request, probe) | {"alignment": found.alignment, "strategy": strategy}
     changed = replaced(spec, changes)
     assert isinstance(changed, ReductionSpec)

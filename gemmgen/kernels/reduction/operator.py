@@ -12,7 +12,7 @@ from gemmgen.core.errors import LaunchError, Reason
 from gemmgen.kernels.epilogue.operations import DATA_TYPES
 from gemmgen.kernels.reduction.arithmetic import JOINED, plan_arithmetic
 from gemmgen.kernels.reduction.matcher import SPEC_TYPES, ReductionRequest, arithmetic, in_order
-from gemmgen.kernels.reduction.plan import MOST_AXES
+from gemmgen.kernels.reduction.plan import MAX_AXES
 from gemmgen.kernels.reduction.spec import InputType, OperationName, ReductionSpec
 from gemmgen.kernels.reduction.walking import Axis, Tensor, tensor_of
 from gemmgen.kernels.requests import Copy, Interpretation, Layout, Result, merged
@@ -43,7 +43,7 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
         tensor = _tensor(x, kept, reduced, operation)
     if tensor is None:
         raise LaunchError(
-            f"reduce: x of shape {x.shape} has kept and reduced axes in turn, more than the {MOST_AXES} that kernels walk through; reduce "
+            f"reduce: x of shape {x.shape} has kept and reduced axes in turn, more than the {MAX_AXES} that kernels walk through; reduce "
             "axis by axis"
         )
     three = _three_axes(x, kept, reduced, operation)
@@ -87,7 +87,7 @@ def _tensor(x: Layout, kept: tuple[int, ...], reduced: tuple[int, ...], operatio
         (Axis(x.shape[axis], x.strides[axis]) for axis in reduced),
         in_order(operation),
     )
-    return found if len(found.kept) + len(found.reduced) <= MOST_AXES else None
+    return found if len(found.kept) + len(found.reduced) <= MAX_AXES else None
 
 
 def _like_three_axes(x: Layout, tensor: Tensor) -> Layout:

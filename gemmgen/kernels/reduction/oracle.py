@@ -20,11 +20,11 @@ Size = tuple[int, int, int]
 
 __all__ = ["cases", "counted_case", "fill", "reference"]
 
-LARGEST_INTEGER = 4
+MAX_INTEGER = 4
 """Elements of integer cases lie in [-4, 4]: their sums stay exact in float32, and in a float16 that stores the result."""
-MOST_ELEMENTS = 1 << 20
+MAX_ELEMENTS = 1 << 20
 """No case but one is larger, so that the emulator gets through it."""
-MOST_ELEMENTS_OF_ONE_CASE = 9 << 20
+MAX_ELEMENTS_OF_ONE_CASE = 9 << 20
 SEVERAL = 8
 """Length of a line from which on the order of its additions matters."""
 SECOND_TURN = "a second turn of some blocks"
@@ -129,7 +129,7 @@ def _adverse_cases(plan: ReductionPlan, problems: list[dict[str, int]], scalars:
 
     def elements(problem: dict[str, int]) -> int:
         outer, reduced, inner = plan.extents(problem)
-        return outer * reduced * inner if reduced > SEVERAL else MOST_ELEMENTS_OF_ONE_CASE * 2
+        return outer * reduced * inner if reduced > SEVERAL else MAX_ELEMENTS_OF_ONE_CASE * 2
 
     least = min(problems, key=elements)
     return [_case(name, least, scalars, "reals") for name in ADVERSE]
@@ -227,15 +227,15 @@ def _sizes(plan: ReductionPlan) -> dict[str, Size]:
             "one tile": (outer, tile, 1),
             "one more than a tile": (outer, tile + 1, 1),
             "less than a warp": (outer, 29, 1),
-            "several blocks and a rest": (outer, min(blocks * tile + tile // 2 + 3, MOST_ELEMENTS // outer), 1),
+            "several blocks and a rest": (outer, min(blocks * tile + tile // 2 + 3, MAX_ELEMENTS // outer), 1),
         }
-        if layout.blocks_per_row and 3 * blocks * tile < MOST_ELEMENTS:
+        if layout.blocks_per_row and 3 * blocks * tile < MAX_ELEMENTS:
             sizes["several tiles for each block"] = (1, (2 * blocks + 1) * tile - 5, 1)
         crowd = tile * plan.threads + tile // 2 + 3
-        if plan.finish and not layout.blocks_per_row and (layout.most_blocks or crowd) > plan.threads and crowd <= MOST_ELEMENTS:
+        if plan.finish and not layout.blocks_per_row and (layout.most_blocks or crowd) > plan.threads and crowd <= MAX_ELEMENTS:
             sizes[CROWD] = (1, crowd, 1)
         turns = tile * (layout.most_blocks or 0) + tile + plan.threads + 1
-        if layout.most_blocks and turns <= MOST_ELEMENTS_OF_ONE_CASE:
+        if layout.most_blocks and turns <= MAX_ELEMENTS_OF_ONE_CASE:
             sizes[SECOND_TURN] = (1, turns, 1)
     elif isinstance(layout, LaneLayout):
         step = layout.lanes * vector
@@ -276,7 +276,7 @@ def fill(plan: ReductionPlan, case: Case, name: str, shape: tuple[int, ...], rng
 
     a = plan.arithmetic
     if name != "X":
-        return rng.integers(-LARGEST_INTEGER, LARGEST_INTEGER + 1, shape).astype(np.float64)
+        return rng.integers(-MAX_INTEGER, MAX_INTEGER + 1, shape).astype(np.float64)
     if case.name.startswith(EXTREMUM):
         # Of one sign, so that a zero in place of an element would be the extremum.
         usual, single = (2, 1) if a.operation in ("min", "argmin") else (-2, -1)
@@ -334,7 +334,7 @@ def _small(plan: ReductionPlan, case: Case, shape: tuple[int, ...], rng: np.rand
     if operation in ("any", "all"):
         rare = rng.random(shape) < 0.7 / reduced
         return np.where(rare, *((3, 0) if operation == "any" else (0, 3)))
-    return rng.integers(-LARGEST_INTEGER, LARGEST_INTEGER + 1, shape)
+    return rng.integers(-MAX_INTEGER, MAX_INTEGER + 1, shape)
 
 
 def _integers(plan: ReductionPlan, data: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
@@ -344,7 +344,7 @@ def _integers(plan: ReductionPlan, data: str, shape: tuple[int, ...], rng: np.ra
     if data == "integers" and plan.arithmetic.operation in ("any", "all", "product"):
         return rng.choice([-1, 0, 1, 2] if plan.arithmetic.operation == "any" else [-1, 1, 3], shape)
     if data == "integers":
-        return rng.integers(-LARGEST_INTEGER, LARGEST_INTEGER + 1, shape)
+        return rng.integers(-MAX_INTEGER, MAX_INTEGER + 1, shape)
     if data == "extremes":
         return rng.choice(np.array([limits.min, limits.max, 0, -1, limits.max - 1]), shape)
     return rng.integers(limits.min, limits.max, shape, np.int64, endpoint=True)

@@ -24,16 +24,16 @@ from gemmgen.kernels.reduction.choice import (
     choose,
     resident_blocks,
 )
-from gemmgen.kernels.reduction.sequence import MAXIMUM_EXTENT, ROUND, Workspace, launch_sequence, plan_workspace
+from gemmgen.kernels.reduction.sequence import MAX_EXTENT, ROUND, Workspace, launch_sequence, plan_workspace
 from gemmgen.kernels.reduction.spec import SERIES, WALKS, ReductionSpec
 from gemmgen.kernels.reduction.tensor import TensorLayout
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 OTHER_REGISTERS = 12
 """Registers of a thread beside its states and loaded vectors; an estimate."""
-MOST_AXES = 8
+MAX_AXES = 8
 """Axes of a tensor, kept and reduced."""
-MOST_ROWS = 2**31 - 1 - MAXIMUM_EXTENT
+MAX_ROWS = 2**31 - 1 - MAX_EXTENT
 """Rows that the blocks of a tile of columns may take at a time."""
 
 
@@ -469,9 +469,9 @@ def _layout_reasons(spec: ReductionSpec, arithmetic: Arithmetic, choice: Choice,
                 reasons.append(Reason("series", f"strategy.{field}", str(getattr(spec.strategy, field)), need))
     if isinstance(layout, ColumnLayout) and layout.lanes > choice.threads:
         reasons.append(Reason("lanes", "strategy.lanes", str(layout.lanes), f"at most the block's {choice.threads} threads"))
-    if isinstance(layout, ColumnLayout) and layout.row_threads * layout.splits > MOST_ROWS:
+    if isinstance(layout, ColumnLayout) and layout.row_threads * layout.splits > MAX_ROWS:
         got = f"{layout.splits} splits of {layout.row_threads} rows at a time"
-        need = f"at most {MOST_ROWS} rows at a time together, so that the rows past the last one still fit into an int"
+        need = f"at most {MAX_ROWS} rows at a time together, so that the rows past the last one still fit into an int"
         reasons.append(Reason("splits", "strategy.splits", got, need, "fewer splits or threads, or more lanes"))
     if isinstance(layout, BlockLayout) and choice.blocks_per_sm * choice.threads > 2048:  # type: ignore[union-attr]
         got = f"{choice.blocks_per_sm} blocks of {choice.threads} threads"  # type: ignore[union-attr]
@@ -485,8 +485,8 @@ def _tensor_reasons(spec: ReductionSpec, arithmetic: Arithmetic, layout: TensorL
     if spec.shape != "tensor":
         need, hint = f"shape: tensor for {choice.name}", "leave the strategy out to have one chosen"
         reasons.append(Reason("shape", "strategy.name", f"shape: {spec.shape}", need, hint))
-    if choice.kept + choice.reduced > MOST_AXES:
-        need = f"at most {MOST_AXES} axes together"
+    if choice.kept + choice.reduced > MAX_AXES:
+        need = f"at most {MAX_AXES} axes together"
         reasons.append(Reason("axes", "strategy.kept", f"{choice.kept} kept and {choice.reduced} reduced axes", need))
     if layout.keeps_inner and choice.kept == 0:
         reasons.append(Reason("axes", "strategy.kept", "0", f"at least 1 for {choice.name}: threads stand side by side along one"))

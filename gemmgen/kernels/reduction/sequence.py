@@ -12,7 +12,7 @@ from gemmgen.kernels.reduction.choice import BlockChoice, Choice, ColumnChoice, 
 from gemmgen.kernels.reduction.spec import ReductionSpec
 from gemmgen.kernels.reduction.tensor import TensorLayout
 
-MAXIMUM_EXTENT = 2**31 - 1 - (1 << 20)
+MAX_EXTENT = 2**31 - 1 - (1 << 20)
 """Largest extent: the coordinates of a block that reaches past the edge still fit into an int."""
 FINISH_THREADS = 256
 """Threads of a block of the second kernel where each reduces a column's partial results."""
@@ -208,9 +208,9 @@ def _second_grid(spec: ReductionSpec, choice: Choice) -> tuple[tuple[Formula, Fo
 def _dimensions(spec: ReductionSpec, arithmetic: Arithmetic) -> tuple[tuple[Dimension, ...], tuple[Constraint, ...]]:
     width = spec.alignment
     least = 1 if arithmetic.rejects_nothing else 0
-    reduced = Dimension("reduced", "elements that make one result", minimum=least, maximum=MAXIMUM_EXTENT)
-    outer = Dimension("outer", "extent before the reduced axis", maximum=MAXIMUM_EXTENT)
-    inner = Dimension("inner", "extent after the reduced axis", maximum=MAXIMUM_EXTENT)
+    reduced = Dimension("reduced", "elements that make one result", minimum=least, maximum=MAX_EXTENT)
+    outer = Dimension("outer", "extent before the reduced axis", maximum=MAX_EXTENT)
+    inner = Dimension("inner", "extent after the reduced axis", maximum=MAX_EXTENT)
 
     def stride(axis: str, default: str) -> Dimension:
         meaning = f"elements of X from one index along {axis} to the next"

@@ -11,12 +11,12 @@ from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, Dimensio
 from gemmgen.kernels.reduction.choice import MULTIPROCESSORS, WalkChoice
 from gemmgen.kernels.tiles.division import divisors_argument
 
-MOST_COUNTED = 2**31 - 1 - (1 << 27)
+MAX_COUNTED = 2**31 - 1 - (1 << 27)
 """Most results, and most loads for a result, that kernels count in 31 bits: indices of a grid beyond the last one fit, too."""
-MOST_WIDE = 2**62
+MAX_WIDE = 2**62
 STRIDES = 2**62
 """Strides go up to this, in both directions."""
-MOST_PARTS = 1 << 12
+MAX_PARTS = 1 << 12
 BLOCKS = 4 * MULTIPROCESSORS
 """Blocks of a grid about, where nobody says how many share a result."""
 
@@ -214,7 +214,7 @@ class TensorLayout:
 
         ``counts``: the number of elements that make one result must fit into 31 bits.
         """
-        most = MOST_WIDE if self.choice.wide else MOST_COUNTED
+        most = MAX_WIDE if self.choice.wide else MAX_COUNTED
         extents = [Dimension(name, f"extent of the kept axis {name[1:]}", maximum=most) for name in self.kept]
         if self.name == "flat_rows":
             most = min(most, self.choice.longest)
@@ -251,30 +251,30 @@ class TensorLayout:
             if len(self.kept) > 1:
                 constraints.append(
                     Constraint(
-                        Formula(f"{self.results} <= {MOST_COUNTED}"),
-                        f"{self.results} must be at most {MOST_COUNTED}; an int counts the results",
+                        Formula(f"{self.results} <= {MAX_COUNTED}"),
+                        f"{self.results} must be at most {MAX_COUNTED}; an int counts the results",
                     )
                 )
             loads = " * ".join((*self.outer_reduced, *(() if self.keeps_inner else (self.units,))))
             if len(self.reduced) > 1:
                 constraints.append(
                     Constraint(
-                        Formula(f"{loads} <= {MOST_COUNTED}"),
-                        f"{loads} must be at most {MOST_COUNTED}; an int counts the loads of a result",
+                        Formula(f"{loads} <= {MAX_COUNTED}"),
+                        f"{loads} must be at most {MAX_COUNTED}; an int counts the loads of a result",
                     )
                 )
             if counts and len(self.reduced) > 1:
                 constraints.append(
                     Constraint(
-                        Formula(f"{self.count} <= {MOST_COUNTED}"),
-                        f"{self.count} must be at most {MOST_COUNTED}; an int counts the elements of a result",
+                        Formula(f"{self.count} <= {MAX_COUNTED}"),
+                        f"{self.count} must be at most {MAX_COUNTED}; an int counts the elements of a result",
                     )
                 )
             if self.name == "flat_columns":
                 elements = f"r0 * {self.inner}"
                 constraints.append(
                     Constraint(
-                        Formula(f"{elements} <= {MOST_COUNTED}"), f"{elements} must be at most {MOST_COUNTED}; an int counts the elements"
+                        Formula(f"{elements} <= {MAX_COUNTED}"), f"{elements} must be at most {MAX_COUNTED}; an int counts the elements"
                     )
                 )
         if self.name == "flat_columns":
@@ -292,9 +292,9 @@ class TensorLayout:
         a_few = 2 * self.choice.threads * self.choice.unroll * (1 if self.name == "tensor_columns" else self.choice.vector)
         if self.name == "flat_tiles":
             a_few = 2 * self.groups * self.choice.unroll
-        most = f"min({MOST_PARTS}, {self.count} // {a_few})"
+        most = f"min({MAX_PARTS}, {self.count} // {a_few})"
         default = f"max(min(ceil_div({BLOCKS}, max({self.groups_of_parts}, 1)), {most}), 1)"
-        return Dimension("parts", "blocks that share a result", minimum=1, maximum=MOST_PARTS, default=Formula(default))
+        return Dimension("parts", "blocks that share a result", minimum=1, maximum=MAX_PARTS, default=Formula(default))
 
     def stride_of(self, axis: str) -> str:
         """The stride of X along an axis, as a formula."""

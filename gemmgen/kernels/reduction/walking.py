@@ -12,7 +12,7 @@ from gemmgen.core.formulas import ceil_div
 from gemmgen.kernels.reduction.arithmetic import Arithmetic
 from gemmgen.kernels.reduction.choice import LOADS, RESIDENT_THREADS, VECTOR_BYTES, power_of_two, resident_blocks
 from gemmgen.kernels.reduction.spec import FlatColumns, FlatRows, FlatTiles, TensorColumns, TensorRows
-from gemmgen.kernels.reduction.tensor import MOST_COUNTED, MOST_PARTS
+from gemmgen.kernels.reduction.tensor import MAX_COUNTED, MAX_PARTS
 from gemmgen.kernels.requests import widest
 
 Strategy = TypeVar("Strategy", FlatColumns, FlatRows, FlatTiles, TensorColumns, TensorRows)
@@ -20,8 +20,8 @@ Strategy = TypeVar("Strategy", FlatColumns, FlatRows, FlatTiles, TensorColumns, 
 THREADS = 256
 SHARED_BYTES = 32 << 10
 """Shared memory of a block at most: several blocks then fit on an SM."""
-LONGEST_FLAT_ROW = 64
-MOST_FLAT_COLUMNS = 127
+MAX_FLAT_ROW_LENGTH = 64
+MAX_FLAT_COLUMNS = 127
 """With more, threads side by side waste little of their tiles, for any alignment of rows."""
 FLAT_COLUMN_THREADS = 512
 TILE_LANES = (8, 9, 10)
@@ -32,7 +32,7 @@ SHARED_TILE_LANES = (12, 14, 16)
 """The same where several blocks share a tile: fewer of them meet."""
 TILE_GROUPS = (8, 16, 32, 64)
 """Rows that a block of ``flat_tiles`` may load from at the same time."""
-LEAST_TURNS = 8
+MIN_TURNS = 8
 """Rows of a thread of ``flat_tiles``, at least: groups that have fewer wait longer for one another than they load."""
 THREADS_PER_SM = 900
 """With four vectors each, more than the memory takes to be busy."""
@@ -40,11 +40,11 @@ BUSY_BYTES_PER_SM = 36 << 10
 """In flight on each SM, with which the memory is busy: 4.5 TB/s times 1 us, on 132 of them."""
 MEETING_BYTES_PER_SM = 160 << 10
 """Bytes that each SM could read while blocks meet: on an H200 5 us in a CUDA graph, which sets the tickets to 0 first."""
-FEWEST_TILE_ROWS = 128
+MIN_TILE_ROWS = 128
 """Fewer leave each thread so few loads that those by which blocks and groups meet count as much."""
-MOST_TILE_STATE = 16
+MAX_TILE_STATE = 16
 """Bytes of a state of ``flat_tiles``: with more, its registers would be spilled."""
-MOST_REPEATED = 256
+MAX_REPEATED = 256
 """Places that one thread stores a result for."""
 NARROW_LOADS = 16
 """Loads of a thread that are in flight at the same time where each is of four bytes or less."""
@@ -67,7 +67,7 @@ class Axis:
         """The axis that walks through this one and, faster, through ``inner``; None if none does."""
         one = self.stride == inner.stride * inner.extent and self.result_stride == inner.result_stride * inner.extent
         both = self.extent * inner.extent
-        return Axis(both, inner.stride, inner.result_stride) if one and both <= MOST_COUNTED else None
+        return Axis(both, inner.stride, inner.result_stride) if one and both <= MAX_COUNTED else None
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def tensor_of(kept: Iterable[Axis], reduced: Iterable[Axis], in_order: bool) -> 
 def walking(tensor: Tensor, types: Arithmetic, alignment: int, multiprocessors: int) -> Walking:
     """The strategy for a tensor whose address is a multiple of ``alignment`` bytes, on a device with ``multiprocessors``."""
     kept, reduced = tensor.kept, tensor.reduced or (Axis(1, 0),)
-    if kept and kept[0].stride == 0 and kept[0].extent <= MOST_REPEATED:  # the same results for every place along the first axis
+    if kept and kept[0].stride == 0 and kept[0].extent <= MAX_REPEATED:  # the same results for every place along the first axis
         one = walking(Tensor(kept[1:], tensor.reduced), types, alignment, multiprocessors)
         if one.strategy.name != "flat_rows":
             strategy = one.strategy.model_copy(update={"kept": one.strategy.kept + 1, "repeated": True})
@@ -136,7 +136,7 @@ def walking(tensor: Tensor, types: Arithmetic, alignment: int, multiprocessors: 
 def shares(groups: int, most: int, slots: int) -> int:
     """Blocks that share each of ``groups`` pieces of work, at most ``most``, where the device holds ``slots`` blocks at a time: as few
     as leave next to nothing of the device idle in the last wave."""
-    most = max(1, min(most, MOST_PARTS, ceil_div(2 * slots, max(groups, 1))))
+    most = max(1, min(most, MAX_PARTS, ceil_div(2 * slots, max(groups, 1))))
     if groups >= 8 * slots or most == 1:
         return 1
 
@@ -180,8 +180,8 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
     vector = VECTOR_BYTES // size if inner.stride == 1 else 1
     ragged = inner.extent * size % VECTOR_BYTES != 0
     packed = len(kept) == len(reduced) == 1 and inner.stride == 1 and kept[0].stride == inner.extent
-    if packed and inner.extent <= LONGEST_FLAT_ROW and (ragged or inner.extent * size < 4 * VECTOR_BYTES) and results <= MOST_COUNTED:
-        longest = min(LONGEST_FLAT_ROW, max(8, power_of_two(inner.extent), LOADS * vector))
+    if packed and inner.extent <= MAX_FLAT_ROW_LENGTH and (ragged or inner.extent * size < 4 * VECTOR_BYTES) and results <= MAX_COUNTED:
+        longest = min(MAX_FLAT_ROW_LENGTH, max(8, power_of_two(inner.extent), LOADS * vector))
         threads = max(32, min(THREADS, SHARED_BYTES // (longest * size)))
         short = _checked(FlatRows, "flat_rows", threads=threads, vector=vector, unroll=LOADS, kept=1, reduced=1, longest=longest)
         return Walking(short, 1, 1, kept, reduced)
@@ -189,7 +189,7 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
     promised = widest(vector, (alignment // size, *(axis.stride for axis in (*kept, *reduced[:-1]))))
     units = math.prod(axis.extent for axis in reduced[:-1]) * ceil_div(inner.extent, vector)
     numbered = types.has_index or types.state == "moments"
-    wide = max(results, units, inner.extent, count if numbered else 0) > MOST_COUNTED
+    wide = max(results, units, inner.extent, count if numbered else 0) > MAX_COUNTED
     threads, lanes, unroll, parts = THREADS, None, LOADS, 1
     if units <= 1024 and results >= 4 * multiprocessors:
         lanes = min(32, max(min(8, power_of_two(units)), power_of_two(ceil_div(units, 8))))
@@ -224,11 +224,11 @@ def _columns(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmeti
     outer = math.prod(axis.extent for axis in kept[:-1])
     count = math.prod(axis.extent for axis in reduced)
     full = VECTOR_BYTES // size
-    wide = max(outer * inner.extent, count) > MOST_COUNTED
+    wide = max(outer * inner.extent, count) > MAX_COUNTED
     strides = [axis.stride for axis in (*kept[:-1], *reduced) if axis.extent > 1]
     vector = widest(full, (alignment // size, inner.extent, *strides)) if inner.stride == 1 else 1
     packed = inner.stride == 1 and len(reduced) == 1 and reduced[0].stride == inner.extent and count > 1
-    if packed and not types.has_index and not wide and count * inner.extent <= MOST_COUNTED:
+    if packed and not types.has_index and not wide and count * inner.extent <= MAX_COUNTED:
         found = _flat_columns(kept, reduced, types, vector, full, multiprocessors)
         if found is not None:
             return found
@@ -272,7 +272,7 @@ def _flat_columns(
 ) -> Walking | None:
     """None where rows are long enough, or begin at vectors, so that threads side by side do as well."""
     columns, rows = kept[-1].extent, reduced[0].extent
-    if columns > MOST_FLAT_COLUMNS or (aligned == full and columns >= 32 * full) or rows * columns < 4096:
+    if columns > MAX_FLAT_COLUMNS or (aligned == full and columns >= 32 * full) or rows * columns < 4096:
         return None
     outer = math.prod(axis.extent for axis in kept[:-1])
     found: list[tuple[float, int, int, int]] = []
@@ -304,7 +304,7 @@ def _flat_tiles(
     """None where rows begin at vectors, there are few, or they are much shorter than the narrowest tile; where states are large."""
     columns, rows, outer = kept[-1].extent, reduced[0].extent, math.prod(axis.extent for axis in kept[:-1])
     vector = _within_registers(full, types)
-    if aligned >= vector or columns < TILE_LANES[0] * vector or rows < FEWEST_TILE_ROWS or types.state_bytes > MOST_TILE_STATE:
+    if aligned >= vector or columns < TILE_LANES[0] * vector or rows < MIN_TILE_ROWS or types.state_bytes > MAX_TILE_STATE:
         return None
     size = ELEMENTS[types.stored].bytes
     wanted = THREADS_PER_SM * multiprocessors
@@ -326,7 +326,7 @@ def _flat_tiles(
     elif narrow * TILE_GROUPS[-1] < wanted // 2:
         pairs = [(lanes, groups) for groups in reversed(TILE_GROUPS) for lanes in SHARED_TILE_LANES]
     else:
-        most = max(TILE_GROUPS[0], rows // LEAST_TURNS)
+        most = max(TILE_GROUPS[0], rows // MIN_TURNS)
         pairs = [(lanes, groups) for groups in TILE_GROUPS if groups <= most for lanes in TILE_LANES]
 
     def rank(pair: tuple[int, int]) -> tuple[int, int, int]:

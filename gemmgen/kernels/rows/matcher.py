@@ -10,7 +10,7 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.problem_words import unknown_word
 from gemmgen.kernels.requests import Fit, Layout, Request, changed_fields, replaced, say_once, widest
-from gemmgen.kernels.rows.plan import MOST_SUMMED_ELEMENTS, SHORT_ROWS_THREADS, RowsPlan, resident_threads
+from gemmgen.kernels.rows.plan import MAX_SUMMED_ELEMENTS, SHORT_ROWS_THREADS, RowsPlan, resident_threads
 from gemmgen.kernels.rows.programs import GRADIENTS_OF_NORMS, NORMS, Program, program
 from gemmgen.kernels.rows.spec import RowOperation, RowsSpec
 
@@ -21,7 +21,7 @@ HELD_WORDS = 32
 """Registers, at most, in which a thread keeps the elements of all matrices."""
 FEW_WORDS = 16
 """Registers that it should keep them in: more lanes work on a row before a lane keeps more."""
-MOST_SHIFTED_ELEMENTS = 40
+MAX_SHIFTED_ELEMENTS = 40
 """Elements that a thread may hold of a row which begins anywhere: reading its ends one by one takes registers, too."""
 SUMMING_SMS = 132
 """SMs that divide rows whose values are summed over rows: each block's sums are written, and read once more."""
@@ -114,8 +114,8 @@ def numbers(request: RowsRequest) -> dict[str, Any]:
     for limit in (FEW_WORDS, HELD_WORDS):
         for lanes in LANES:
             held = -(-(columns + spare) // (lanes * vector)) or 1
-            fits = held <= 16 and held * words <= limit and (not summed or held * vector <= MOST_SUMMED_ELEMENTS)
-            fits = fits and (aligned or held * vector <= MOST_SHIFTED_ELEMENTS)
+            fits = held <= 16 and held * words <= limit and (not summed or held * vector <= MAX_SUMMED_ELEMENTS)
+            fits = fits and (aligned or held * vector <= MAX_SHIFTED_ELEMENTS)
             if fits and best is None:
                 best = lanes, held
     lanes, held = best or (LANES[-1], 0)

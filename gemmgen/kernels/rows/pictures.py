@@ -5,13 +5,13 @@ from __future__ import annotations
 from gemmgen.kernels.pictures import ArrayOverview, Division, Picture, Share, TileHierarchy, product
 from gemmgen.kernels.rows.plan import RowsPlan
 
-MOST_COLUMNS = 512
+MAX_COLUMNS = 512
 """Columns of a picture."""
 
 
 def pictures(plan: RowsPlan) -> list[Picture]:
     """The tiles."""
-    columns = min(plan.lanes * plan.vector, MOST_COLUMNS)
+    columns = min(plan.lanes * plan.vector, MAX_COLUMNS)
     rows = tuple(Share(row, product(range(row, row + 1), range(columns))) for row in range(plan.rows))
     vectors = range(columns // plan.vector)
     lanes = tuple(Share(lane, product(range(1), range(lane * plan.vector, (lane + 1) * plan.vector))) for lane in vectors)

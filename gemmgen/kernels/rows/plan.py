@@ -21,15 +21,15 @@ from gemmgen.kernels.rows.spec import RowsSpec
 
 SHORT_ROWS_THREADS = 128
 """Threads of a block that has a row for each warp, or several."""
-MAXIMUM_EXTENT = 2**31 - 1 - 2**21
+MAX_EXTENT = 2**31 - 1 - 2**21
 """Room for the rows and columns that blocks take beyond the last."""
 SUMMING_LANES = 32
 """Columns, and slices of the partial sums, of a block that adds up the sums of blocks."""
-MOST_SUMMED_ELEMENTS = 16
+MAX_SUMMED_ELEMENTS = 16
 """Elements of a thread that are summed over rows: each has an accumulator in a register for each sum."""
 AHEAD_THREADS, RESIDENT_AHEAD, RESIDENT = 256, 768, 1024
 """Blocks of up to so many threads read a row ahead where rows are summed; threads of an SM then, and else."""
-MOST_CONVERTED = 24
+MAX_CONVERTED = 24
 """Halves of a thread that may stay in registers as floats from one pass to the next."""
 COLUMNS = "columns"
 """Name of the length of a row in formulas."""
@@ -122,7 +122,7 @@ class RowsPlan(KernelPlan[RowsSpec]):
     def most_columns(self) -> int:
         """Length of the longest row."""
         spare = 0 if self.spec.aligned else self.vector - 1
-        return self.lanes * self.vector * self.held - spare if self.held else MAXIMUM_EXTENT
+        return self.lanes * self.vector * self.held - spare if self.held else MAX_EXTENT
 
     @property
     def sums(self) -> tuple[str, ...]:
@@ -171,7 +171,7 @@ class RowsPlan(KernelPlan[RowsSpec]):
     @property
     def converts_again(self) -> bool:
         """True if a thread holds more halves than it has registers for as floats."""
-        return self.has_halves and self.held * self.vector * len(self.matrices) > MOST_CONVERTED
+        return self.has_halves and self.held * self.vector * len(self.matrices) > MAX_CONVERTED
 
     @property
     def summing_lanes(self) -> int:
@@ -400,9 +400,9 @@ def _reasons(spec: RowsSpec) -> list[Reason]:
     if spec.residual and not norm:
         found.append(Reason("operands", "residual", f"a residual of {spec.operation}", "rms_norm or layer_norm"))
     summed = gradient and (spec.weight is not None or spec.bias)
-    if summed and not (spec.aligned and 0 < spec.held * spec.vector <= MOST_SUMMED_ELEMENTS):
+    if summed and not (spec.aligned and 0 < spec.held * spec.vector <= MAX_SUMMED_ELEMENTS):
         got = f"{spec.held} vectors of {spec.vector} elements{'' if spec.aligned else ' at any address'}"
-        need = f"from 1 to {MOST_SUMMED_ELEMENTS} elements of a thread, aligned: each is summed over rows in a register"
+        need = f"from 1 to {MAX_SUMMED_ELEMENTS} elements of a thread, aligned: each is summed over rows in a register"
         found.append(Reason("accumulators", "held", got, need, "more lanes, or a gradient without weight and bias"))
     return found
 
@@ -410,8 +410,8 @@ def _reasons(spec: RowsSpec) -> list[Reason]:
 def _sequence(name: str, spec: RowsSpec, made: Program, matrices: Sequence[Matrix], outputs: Sequence[Matrix]) -> LaunchSequence:
     every = (*matrices, *outputs)
     dimensions = (
-        Dimension("m", "rows", maximum=MAXIMUM_EXTENT),
-        Dimension("n", "columns", maximum=MAXIMUM_EXTENT),
+        Dimension("m", "rows", maximum=MAX_EXTENT),
+        Dimension("n", "columns", maximum=MAX_EXTENT),
         *(dimension for matrix in every for dimension in matrix.dimensions),
     )
     kind = spec.weight or spec.input

@@ -17,7 +17,7 @@ from gemmgen.ops.engine import Operator
 from gemmgen.runtime.arrays.protocols import Array, ArrayT
 
 TYPES = ("f32", "f16", "bf16")
-MOST_SUMMED_COLUMNS = 8192
+MAX_SUMMED_COLUMNS = 8192
 """Length of rows that a gradient adds up over rows beside its own result; for longer ones it takes several launches."""
 
 
@@ -386,7 +386,7 @@ def _norm_gradient(operation: str, dy: Any, x: Any, weight: Any, eps: Any, axis:
     if weight is None:
         operator = _operator(operation, ("dy", "x"), ("dx",), ("eps",))
         return rows.finished(operator.call((down, rows.x, None), (operation, False), (margin,), None)[0])
-    if rows.shape[-1] > MOST_SUMMED_COLUMNS:
+    if rows.shape[-1] > MAX_SUMMED_COLUMNS:
         return _long_gradient(operation, rows, down, weight, margin)
     sums = ("dweight", "dbias") if layer else ("dweight",)
     operator = _operator(operation, ("dy", "x", "weight"), ("dx", *sums), ("eps",))

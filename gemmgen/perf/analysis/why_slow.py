@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gemmgen.perf.analysis.report import Analysis
 
-LEAST_COST = 0.01
+MIN_COST = 0.01
 """Share of the time below which a reason is not reported."""
 WARPS_TO_HIDE = 8
 """Warps of an SM below which latencies of memory and arithmetic are hardly hidden: two for each scheduler."""
@@ -25,7 +25,7 @@ class Cause:
 
 def causes(analysis: Analysis) -> list[Cause]:
     """All reasons that cost something, the worst first."""
-    return sorted((cause for cause in _all(analysis) if cause.cost >= LEAST_COST), key=lambda cause: -cause.cost)
+    return sorted((cause for cause in _all(analysis) if cause.cost >= MIN_COST), key=lambda cause: -cause.cost)
 
 
 def _all(analysis: Analysis) -> Iterator[Cause]:

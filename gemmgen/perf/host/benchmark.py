@@ -25,10 +25,10 @@ from gemmgen.toolchain.host import HostBinary
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-LEAST_TURN_SECONDS = 2e-4
+MIN_TURN_SECONDS = 2e-4
 """Shorter calls are made several times in each turn."""
 POLL_SECONDS = 0.005
-LONGEST_POLL_SECONDS = 1.0
+MAX_POLL_SECONDS = 1.0
 WARM_SECONDS = 0.01
 """Calls before each turn of several threads: processors that stood still take milliseconds to come back where they are virtual."""
 TURN_SECONDS = 0.3
@@ -159,7 +159,7 @@ def in_turns(
         call()
         started = time.perf_counter()
         call()
-        repeats[name] = max(1, int(LEAST_TURN_SECONDS / max(time.perf_counter() - started, 1e-7)))
+        repeats[name] = max(1, int(MIN_TURN_SECONDS / max(time.perf_counter() - started, 1e-7)))
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
@@ -179,7 +179,7 @@ def in_turns(
 
 def wait_for_other_threads() -> None:
     """A pause until no other thread of this process runs, a second at most."""
-    end = time.perf_counter() + LONGEST_POLL_SECONDS
+    end = time.perf_counter() + MAX_POLL_SECONDS
     before = _other_threads_time()
     while time.perf_counter() < end:
         time.sleep(POLL_SECONDS)

@@ -17,10 +17,10 @@ LEFT, RIGHT = 62.0, 30.0
 CELL = 17.0
 ALL_LINES = 10
 """So many lines are shown even where nothing is accessed."""
-MOST_LINES = 34
+MAX_LINES = 34
 BESIDE = 16
 """Bytes of a cell from which on layouts are so narrow that two stand side by side."""
-MOST_MAPS = 2
+MAX_MAPS = 2
 """Accesses of narrower cells that one picture draws; the others are described in words, to bound the length of a page."""
 
 
@@ -43,7 +43,7 @@ def draw_bank_maps(canvas: Canvas, picture: BankMaps, top: float) -> float:
 def drawn_maps(picture: BankMaps) -> tuple[BankMap, ...]:
     """The accesses that are drawn: all, or of many whose layouts stand below one another the first."""
     tall = [one for one in picture.maps if one.unit < BESIDE]
-    return picture.maps if len(tall) <= MOST_MAPS else picture.maps[:MOST_MAPS]
+    return picture.maps if len(tall) <= MAX_MAPS else picture.maps[:MAX_MAPS]
 
 
 def _draw_map(canvas: Canvas, one: BankMap, top: float, several: bool) -> float:
@@ -121,7 +121,7 @@ def _shown_lines(layout: SharedLayout) -> list[int]:
             break
         if line not in found:
             found.append(line)
-    return sorted(found)[:MOST_LINES]
+    return sorted(found)[:MAX_LINES]
 
 
 def _draw_lines(canvas: Canvas, layout: SharedLayout, unit: int, left: float, y: float, wide: float) -> float:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from gemmgen.kernels.pictures import Division, Rectangle, Share
 from gemmgen.present.drawing.svg import COLORS, SIZES, Canvas, number, width_of
 
-LARGEST_ASPECT = 4
+MAX_ASPECT = 4
 """Ratio of a tile's sides above which it is not drawn to scale."""
-LARGEST_CELL = 48.0
+MAX_CELL = 48.0
 """Pixels of an element's longer side at most."""
-LEAST_BOLD = 6.0
+MIN_BOLD = 6.0
 """Pixels of height from which on a piece has a bold border."""
-SMALLEST_CELL = 3.0
+MIN_CELL = 3.0
 """Pixels from line to line below which single elements are not drawn."""
 
 
@@ -37,8 +37,8 @@ class Frame:
 
 def frame(division: Division, x: float, y: float, width: float, height: float) -> Frame:
     """The largest frame for the tile in some room, from its upper left corner, to scale as far as it can be."""
-    aspect = min(max(division.columns / division.rows, 1 / LARGEST_ASPECT), LARGEST_ASPECT)
-    wide = min(width, height * aspect, LARGEST_CELL * max(division.columns, division.rows * aspect))
+    aspect = min(max(division.columns / division.rows, 1 / MAX_ASPECT), MAX_ASPECT)
+    wide = min(width, height * aspect, MAX_CELL * max(division.columns, division.rows * aspect))
     return Frame(x, y, wide, wide / aspect, division.rows, division.columns)
 
 
@@ -63,7 +63,7 @@ def draw_shown(canvas: Canvas, division: Division, place: Frame) -> tuple[float,
     for share in division.shares:
         if share is not shown:
             _draw_share(canvas, share, place, "plain thin", division.owner, label, everywhere=False)
-    low = min(place.box(rectangle)[3] for rectangle in shown.rectangles) < LEAST_BOLD
+    low = min(place.box(rectangle)[3] for rectangle in shown.rectangles) < MIN_BOLD
     _draw_share(canvas, shown, place, "c1 ink" if low else "c1 bold", division.owner, label, everywhere=False)
     return place.box(_right(shown))
 
@@ -111,9 +111,9 @@ def _fits(label: str, kind: str, width: float, height: float) -> bool:
 def _grid(canvas: Canvas, place: Frame) -> None:
     across, down = place.width / place.columns, place.height / place.rows
     steps = []
-    if across >= SMALLEST_CELL:
+    if across >= MIN_CELL:
         steps += [f"M{number(place.x + at * across)} {number(place.y)}v{number(place.height)}" for at in range(1, place.columns)]
-    if down >= SMALLEST_CELL:
+    if down >= MIN_CELL:
         steps += [f"M{number(place.x)} {number(place.y + at * down)}h{number(place.width)}" for at in range(1, place.rows)]
     if steps:
         canvas.path("".join(steps), "thin empty")

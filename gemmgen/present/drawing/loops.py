@@ -9,7 +9,7 @@ LINE = 16
 TEXT = 250.0
 """Width of what is said of a loop."""
 BOX_WIDTH, BOX_HEIGHT = 136.0, 64.0
-LARGEST_ASPECT = 4.0
+MAX_ASPECT = 4.0
 LEAST = 4.0
 """Pixels of the thinnest piece."""
 CELL_HEIGHT = 19.0
@@ -46,7 +46,7 @@ def _draw_loop(canvas: Canvas, loop: Loop, depth: int, top: float) -> float:
 
 def _draw_piece(canvas: Canvas, piece: Piece, x: float, top: float, room: float, color: str) -> float:
     """The part of a matrix, with the elements that a loop iteration reads; returns where its text ends."""
-    aspect = min(max(piece.columns / piece.rows, 1 / LARGEST_ASPECT), LARGEST_ASPECT)
+    aspect = min(max(piece.columns / piece.rows, 1 / MAX_ASPECT), MAX_ASPECT)
     wide = min(BOX_WIDTH, BOX_HEIGHT * aspect, room - 16)
     high = wide / aspect
     label = width_of(piece.matrix, "head") + 6

@@ -13,8 +13,8 @@ LINE = 16
 STRIP = 30.0
 """Width of an operand of which there is only one k."""
 LEFT = 40.0
-LEAST_HEIGHT = 13.0
-LEAST_WIDTH = 21.0
+MIN_HEIGHT = 13.0
+MIN_WIDTH = 21.0
 """Of a piece in pixels, so that its number can be read."""
 
 
@@ -75,11 +75,9 @@ def readable(division: Division, width: float, height: float) -> Division:
     """The tile, or so much of it that the pieces have room for a number; at least until every owner has had a turn."""
     rectangles = [rectangle for share in division.shares for rectangle in share.rectangles]
     first = [share.rectangles[0] for share in division.shares]
-    rows = _fitting(
-        division.rows, max(row + rows for row, _, rows, _ in first), min(each[2] for each in rectangles) * height / LEAST_HEIGHT
-    )
+    rows = _fitting(division.rows, max(row + rows for row, _, rows, _ in first), min(each[2] for each in rectangles) * height / MIN_HEIGHT)
     columns = _fitting(
-        division.columns, max(column + wide for _, column, _, wide in first), min(each[3] for each in rectangles) * width / LEAST_WIDTH
+        division.columns, max(column + wide for _, column, _, wide in first), min(each[3] for each in rectangles) * width / MIN_WIDTH
     )
     return division if (rows, columns) == (division.rows, division.columns) else _cropped(division, rows, columns)
 

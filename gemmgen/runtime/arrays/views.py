@@ -40,8 +40,8 @@ _COPY_ALIGNMENT = 16
 """Bytes, of which the address of a copy is as many past a multiple as that of its original."""
 _WIDE_GAP = 1 << 20
 """Bytes between elements from which on the emulator's memory leaves them out."""
-_MOST_PARTS = 4096
-_LONGEST_QUOTE = 500
+_MAX_PARTS = 4096
+_MAX_QUOTE_LENGTH = 500
 """Longest quotation of a library's error message, in characters."""
 _OVERLAP_WORK = 100_000
 """Steps that the search for a common address may take before two interleaved arrays are taken to overlap."""
@@ -92,7 +92,7 @@ class ArrayView:
                 outer.append((stride, extent))
             else:
                 length += (extent - 1) * stride
-        if not outer or self.is_empty or math.prod(extent for _, extent in outer) > _MOST_PARTS:
+        if not outer or self.is_empty or math.prod(extent for _, extent in outer) > _MAX_PARTS:
             return ()
         starts = [0]
         for stride, extent in outer:
@@ -158,7 +158,7 @@ def _asked(question: Callable[[], Any], complaint: str) -> Any:
     except Exception as error:
         from traceback import format_exception_only  # which copes with an error that cannot be shown
 
-        raise LaunchError(f"{complaint}: {printable(format_exception_only(error)[-1].strip(), _LONGEST_QUOTE)}") from None
+        raise LaunchError(f"{complaint}: {printable(format_exception_only(error)[-1].strip(), _MAX_QUOTE_LENGTH)}") from None
 
 
 def _has(array: Any, name: str) -> bool:
@@ -331,7 +331,7 @@ def _ordinal(array: Any, pointer: int | None, name: str) -> int:
 _CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13
 _READ_ONLY = 1
 _MAJOR = 1
-_MOST_AXES = 64
+_MAX_AXES = 64
 """More than any library has."""
 _TYPES = {element.dlpack: element.name for element in reversed(ELEMENTS.values())}
 
@@ -400,8 +400,8 @@ def describe_dlpack(array: Any, name: str, stream: int) -> ArrayView:
         tensor = _Tensor.from_address(_capsule_pointer(capsule, b"dltensor"))
     else:
         raise LaunchError(f"{name} cannot be read through DLPack: it gave a {type(capsule).__name__}, no capsule with a tensor")
-    if not 0 <= tensor.rank <= _MOST_AXES or (tensor.rank and not tensor.shape):
-        raise LaunchError(f"{name} cannot be read through DLPack: {tensor.rank} axes, need 0 to {_MOST_AXES} with their extents")
+    if not 0 <= tensor.rank <= _MAX_AXES or (tensor.rank and not tensor.shape):
+        raise LaunchError(f"{name} cannot be read through DLPack: {tensor.rank} axes, need 0 to {_MAX_AXES} with their extents")
     shape = tuple(tensor.shape[axis] for axis in range(tensor.rank))
     if min(shape, default=0) < 0:
         raise LaunchError(f"{name} cannot be read through DLPack: its shape is {shape}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from gemmgen.runtime.cuda.driver import CudaError, bindings, call, check, current_device, raw_functions, release
 
-MOST_WORKSPACES = 64
+MAX_WORKSPACES = 64
 """Workspaces of one device; the oldest is freed for a new one beyond that."""
 GRANULARITY = 1 << 16
 
@@ -104,7 +104,7 @@ class Workspaces:
         if found is None:
             with self._lock:
                 found = self._by_stream.setdefault(identifier, Workspace())
-                if len(self._by_stream) > MOST_WORKSPACES:
+                if len(self._by_stream) > MAX_WORKSPACES:
                     self._drop_oldest()
         return found
 

@@ -15,8 +15,8 @@ import numpy as np
 from gemmgen.emulator.memory import GLOBAL_BASE, Region
 from gemmgen.sanitizer.programs.messages import BadMessage
 
-MOST_NUMBERS = 1 << 16
-_MOST_OPERATIONS = 1 << 36
+MAX_NUMBERS = 1 << 16
+_MAX_OPERATIONS = 1 << 36
 _BF16 = 14
 _TYPES: dict[int, np.dtype] = {
     number: np.dtype(name) for number, name in {0: "f4", 1: "f8", 2: "f2", 3: "i1", 4: "c8", 5: "c16", 10: "i4", _BF16: "u2"}.items()
@@ -174,7 +174,7 @@ def _gemm(memory: Memory, numbers: Sequence[int], parts: Sequence[complex]) -> N
     batch, pointers = numbers[14], numbers[15:]
     if min(m, n, k, batch) < 0:
         raise Refusal(f"m = {m}, n = {n}, k = {k}, batch = {batch}")
-    if m * n * max(k, 1) * batch > _MOST_OPERATIONS:
+    if m * n * max(k, 1) * batch > _MAX_OPERATIONS:
         raise Refusal(f"a product of {m} x {n} x {k}, {batch} times, is too large")
     lists = strides[0] < 0
     if len(pointers) != (3 * batch if lists else 3):

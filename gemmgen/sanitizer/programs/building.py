@@ -21,7 +21,7 @@ LIBRARY = "libcudart.so"
 _SOURCES = tuple(Path(__file__).with_name(name) for name in ("runtime.cpp", "blas.cpp", "driver.cpp"))
 _HEADERS = Path(__file__).with_name("include")
 """Headers of libraries that the replacement has a part of, for toolkits without them."""
-_MAXIMUM_SECONDS = 900
+_MAX_SECONDS = 900
 _DEFINED = re.compile(r"\b(?:API\s[\w\s*]*?|^)(cu\w+|__cuda\w+)\(", re.MULTILINE)
 _DRIVER_CALL = re.compile(r"^CUresult\s+CUDAAPI\s+(cu\w+)\(", re.MULTILINE)
 _VERSION = re.compile(r"_v\d+$|_ptsz$|_ptds$")
@@ -135,11 +135,9 @@ def _stubs(source: str, nvcc: Nvcc) -> str:
 
 def _run(command: Sequence[str], what: str, environment: dict[str, str] | None = None) -> None:
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=_MAXIMUM_SECONDS, check=False, env=environment
-        )
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_MAX_SECONDS, check=False, env=environment)
     except subprocess.TimeoutExpired:
-        raise CompileError(f"{what} took more than {_MAXIMUM_SECONDS} s to compile") from None
+        raise CompileError(f"{what} took more than {_MAX_SECONDS} s to compile") from None
     except OSError as error:
         raise EnvironmentMissing(f"{command[0]}: {error.strerror}") from None
     if done.returncode:

@@ -19,7 +19,7 @@ _PTX = 1
 _BINARY_HEADER_BYTES = 16
 _HEADER_BYTES = 64
 _COMPRESSED = 0xA000
-_LONGEST_HEAD = 1 << 16
+_MAX_HEAD_LENGTH = 1 << 16
 """Bytes of comments that PTX may begin with."""
 
 
@@ -36,7 +36,7 @@ def ptx_of(fat_binaries: bytes, architecture: int) -> str:
 
     Of several fat binaries, behind each other, the texts are linked. PTX itself, which the driver takes too, stays as it is.
     """
-    if fat_binaries[:4] != _MAGIC and b".version" in fat_binaries[:_LONGEST_HEAD]:
+    if fat_binaries[:4] != _MAGIC and b".version" in fat_binaries[:_MAX_HEAD_LENGTH]:
         return fat_binaries.split(b"\0")[0].decode(errors="replace")
     found: list[str] = []
     images, compressed = 0, False

@@ -6,10 +6,10 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
-MAXIMUM_MODULE_BYTES = 1 << 28
-MAXIMUM_BYTES = 1 << 20
-_MAXIMUM_FRAMES = 4
-_MAXIMUM_PATH = 4096
+MAX_MODULE_BYTES = 1 << 28
+MAX_BYTES = 1 << 20
+_MAX_FRAMES = 4
+_MAX_PATH = 4096
 
 
 class BadMessage(Exception):
@@ -90,7 +90,7 @@ class Body:
         """One number."""
         return self.numbers(layout)[0]
 
-    def text(self, limit: int = _MAXIMUM_PATH) -> str:
+    def text(self, limit: int = _MAX_PATH) -> str:
         """A text behind its length."""
         count = self.number("I")
         if count > limit:
@@ -104,14 +104,14 @@ class Body:
     def name(self) -> str:
         """All that is left, as the name of a symbol."""
         rest = self.rest()
-        if not 0 < len(rest) <= _MAXIMUM_PATH:
+        if not 0 < len(rest) <= _MAX_PATH:
             raise BadMessage("a name without a fitting length")
         return rest.decode(errors="replace")
 
     def frames(self) -> tuple[Frame, ...]:
         """The calls that led to a message."""
         count = self.number("I")
-        if count > _MAXIMUM_FRAMES:
+        if count > _MAX_FRAMES:
             raise BadMessage(f"{count} frames")
         found = []
         for _ in range(count):
@@ -129,4 +129,4 @@ def limit_of(operation: int) -> int:
     """The most bytes that a message may have. Raises BadMessage for an unknown one."""
     if operation not in set(Operation):
         raise BadMessage(f"no message has the number {operation}")
-    return MAXIMUM_MODULE_BYTES if operation == Operation.LOAD_MODULE else MAXIMUM_BYTES
+    return MAX_MODULE_BYTES if operation == Operation.LOAD_MODULE else MAX_BYTES

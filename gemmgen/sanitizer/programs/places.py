@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmgen.core.files import MAXIMUM_BYTES, read_plain
+from gemmgen.core.files import MAX_BYTES, read_plain
 from gemmgen.sanitizer.programs.messages import Frame
 
 _ADDRESS_LINE = re.compile(r"^(?P<file>.+?):(?P<line>\d+)")
 _VARIABLE = re.compile(r"\bcuda\w*(?:Malloc|Alloc)\w*\s*\(\s*(?:\(\s*void\s*\*\s*\*\s*\)\s*)?\(?\s*&?\s*([A-Za-z_][\w.\[\]>-]*)")
 _PYTHON_VARIABLE = re.compile(r"([A-Za-z_]\w*)\s*=(?!=).*\bcu(?:da)?Mem\w*Alloc")
 _ALLOCATION = re.compile(r"\ballocation (\d+)\b")
-_MOST_KNOWN = 100_000
+_MAX_KNOWN = 100_000
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Places:
 
     def _place(self, frame: Frame) -> CallPlace | None:
         if frame not in self._known:
-            if len(self._known) >= _MOST_KNOWN:
+            if len(self._known) >= _MAX_KNOWN:
                 return None
             self._known[frame] = self._look_up(frame)
         return self._known[frame]
@@ -85,7 +85,7 @@ class Places:
     def text_of(self, file: str) -> str | None:
         """The text of a file that a place or PTX names."""
         try:
-            return read_plain(file, MAXIMUM_BYTES).decode("utf-8", "replace")
+            return read_plain(file, MAX_BYTES).decode("utf-8", "replace")
         except (OSError, ValueError):
             return None
 

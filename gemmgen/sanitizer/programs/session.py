@@ -30,15 +30,15 @@ from gemmgen.sanitizer.programs.streams import Conflict, StreamOrder
 _INVALID_VALUE, _OUT_OF_MEMORY, _INVALID_CONFIGURATION, _INVALID_FUNCTION = 1, 2, 9, 98
 _ILLEGAL_ADDRESS, _TIMEOUT, _ASSERT, _MISALIGNED, _LAUNCH_FAILURE, _NOT_SUPPORTED = 700, 702, 710, 716, 719, 801
 _PAGE = 4096
-_MOST_OBJECTS = 1 << 20
-_MOST_FINDINGS = 400
-_MOST_GUARDED = 256
+_MAX_OBJECTS = 1 << 20
+_MAX_FINDINGS = 400
+_MAX_GUARDED = 256
 _ELEMENTS: tuple[Element, ...] = get_args(Element)
 _INTERLEAVES: tuple[Interleave, ...] = get_args(Interleave)
 _SWIZZLES: tuple[Swizzle, ...] = get_args(Swizzle)
 _PROMOTIONS: tuple[L2Promotion, ...] = get_args(L2Promotion)
 _FILLS: tuple[Fill, ...] = get_args(Fill)
-_MOST_STREAMS = 1 << 16
+_MAX_STREAMS = 1 << 16
 _ADDRESS_MODES: tuple[AddressMode, ...] = ("wrap", "clamp", "mirror", "border")
 
 
@@ -245,7 +245,7 @@ class Session:
             work = self.order.enqueue(stream, label)
             for touched in result.touched:
                 self._conflicts(self.order.touch(work, touched))
-        if len(self._launch_findings) < _MOST_FINDINGS:
+        if len(self._launch_findings) < _MAX_FINDINGS:
             told = findings_of(result.error, result.findings, self.text_of)
             if told:
                 self._launch_findings.append(tuple(self._named(finding) for finding in told))
@@ -266,7 +266,7 @@ class Session:
                 pages = np.flatnonzero(flags.reshape(-1, units).any(axis=1))
                 for run in np.split(pages, np.flatnonzero(np.diff(pages) != 1) + 1) if len(pages) else ():
                     ranges.append((touched.region.start + GLOBAL_BASE + int(run[0]) * _PAGE, len(run) * _PAGE))
-        ranges = ranges[:_MOST_GUARDED]
+        ranges = ranges[:_MAX_GUARDED]
         return struct.pack("<I", len(ranges)) + b"".join(struct.pack("<QQ", *each) for each in ranges)
 
     def _progress(self, done: int, total: int) -> None:
@@ -308,7 +308,7 @@ class Session:
         body.end()
         if kind not in set(MemoryKind):
             raise BadMessage(f"no kind of memory {kind}")
-        if len(self._owners) >= _MOST_OBJECTS or size > self.settings.memory_bytes:
+        if len(self._owners) >= _MAX_OBJECTS or size > self.settings.memory_bytes:
             raise MemoryError
         self.report.allocations += 1
         number = self.report.allocations
@@ -394,7 +394,7 @@ class Session:
     def _stream(self, body: Body) -> bytes:
         what, stream, event = body.numbers("III")
         body.end()
-        if what not in set(StreamEvent) or stream > _MOST_STREAMS:
+        if what not in set(StreamEvent) or stream > _MAX_STREAMS:
             raise BadMessage(f"no event {what} of stream {stream}")
         match StreamEvent(what):
             case StreamEvent.CREATE | StreamEvent.CREATE_UNORDERED:
@@ -478,7 +478,7 @@ class Session:
     def _blas(self, body: Body) -> bytes:
         call, stream, frames = body.text(), body.number("I"), body.frames()
         numbers, scalars = body.numbers("II")
-        if numbers > blas.MOST_NUMBERS or scalars > 4:
+        if numbers > blas.MAX_NUMBERS or scalars > 4:
             raise _Refused(_NOT_SUPPORTED, "a batch of so many matrices is not implemented")
         values, factors = body.numbers(f"{numbers}q"), body.reals(scalars)
         body.end()
@@ -531,7 +531,7 @@ class Session:
         return b""
 
     def _tell(self, code: str, title: str, severity: Severity, message: str, frames: tuple[Frame, ...]) -> None:
-        if len(self._others) >= _MOST_FINDINGS:
+        if len(self._others) >= _MAX_FINDINGS:
             return
         call = self.places.first(frames)
         where = (Place(call.file, call.line, None, call.function, 0, "", None),) if call is not None else ()

@@ -14,7 +14,7 @@ import numpy as np
 from gemmgen.emulator.device import Touched
 
 DEFAULT_STREAM = 0
-_MOST_ACCESSES = 64
+_MAX_ACCESSES = 64
 """Accesses of a region to remember; older ones are dropped."""
 
 Clock = dict[int, int]
@@ -160,7 +160,7 @@ class StreamOrder:
             covers = access.flags is None and access.first <= other.first and other.last <= access.last
             if not (ordered and covers and access.writes >= other.writes):
                 kept.append(other)
-        self._accesses[region] = [*kept[-_MOST_ACCESSES:], access]
+        self._accesses[region] = [*kept[-_MAX_ACCESSES:], access]
 
 
 def _join(clock: Clock, other: Clock) -> None:

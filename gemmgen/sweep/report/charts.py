@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemmgen.sweep.model_view import PREDICTED, unseen_axes
-from gemmgen.sweep.report.data import MAXIMUM_VALUES, Axis, Group, Measure, Shown, axis_value, jitter, plain_text, value_text
+from gemmgen.sweep.report.data import MAX_VALUES, Axis, Group, Measure, Shown, axis_value, jitter, plain_text, value_text
 
 Spec = dict[str, Any]
 
@@ -56,7 +56,7 @@ def field_of(group: Group, axis: Axis) -> str:
 
 def is_continuous(axis: Axis) -> bool:
     """True for an axis whose values are positions on a scale rather than categories."""
-    return axis.numbers is not None and len(axis.values) > MAXIMUM_VALUES
+    return axis.numbers is not None and len(axis.values) > MAX_VALUES
 
 
 def points(group: Group, drawn: Sequence[Shown]) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def filters(group: Group) -> list[dict[str, Any]]:
     return [
         {"key": field_of(group, axis), "title": axis.name, "values": None if is_continuous(axis) else list(axis.values)}
         for axis in group.axes
-        if is_continuous(axis) or len(axis.values) <= 4 * MAXIMUM_VALUES
+        if is_continuous(axis) or len(axis.values) <= 4 * MAX_VALUES
     ]
 
 
@@ -215,9 +215,9 @@ def _axis_chart(group: Group, axis: Axis) -> Chart:
     hidden: list[str] = []
     x = {**_axis_encoding(group, axis), "title": None}
     transform: list[Spec] = []
-    if not is_continuous(axis) and len(axis.values) > MAXIMUM_VALUES:
+    if not is_continuous(axis) and len(axis.values) > MAX_VALUES:
         ranked = sorted(group.best_by_value(axis).items(), key=lambda item: group.measure.rank(item[1].value))
-        kept = {text for text, _ in ranked[:MAXIMUM_VALUES]}
+        kept = {text for text, _ in ranked[:MAX_VALUES]}
         hidden = [text for text in axis.values if text not in kept]
         x["sort"] = [text for text in axis.values if text in kept]
         transform = [{"filter": {"field": x["field"], "oneOf": x["sort"]}}]

@@ -19,11 +19,11 @@ from gemmgen.perf.analysis.roofline import Roofline, roofline
 from gemmgen.sweep.encoding import encodable, plain
 from gemmgen.sweep.records import PointResult, Status
 
-MAXIMUM_DOTS = 5000
+MAX_DOTS = 5000
 """Points of a whole report that are drawn; of more, a sample."""
-LEAST_DOTS = 120
+MIN_DOTS = 120
 """Points of one problem that are drawn in any case."""
-MAXIMUM_VALUES = 24
+MAX_VALUES = 24
 """Maximum number of an axis's values that get a separate place."""
 ABSENT = "(none)"
 
@@ -140,7 +140,7 @@ class Group:
             return self.shown
         kept = {one.number for one in self.ranked[:20]}
         for axis in self.axes:
-            kept |= {one.number for one in list(self.best_by_value(axis).values())[:MAXIMUM_VALUES]}
+            kept |= {one.number for one in list(self.best_by_value(axis).values())[:MAX_VALUES]}
         rest = sorted((one for one in self.shown if one.number not in kept), key=lambda one: one.result.digest)
         places = max(limit - len(kept), 0)
         kept |= {rest[place * len(rest) // places].number for place in range(places)}

@@ -34,8 +34,8 @@ from gemmgen.sweep.report.charts import (
     roofline_charts,
 )
 from gemmgen.sweep.report.data import (
-    LEAST_DOTS,
-    MAXIMUM_DOTS,
+    MAX_DOTS,
+    MIN_DOTS,
     Group,
     Measure,
     Shown,
@@ -55,14 +55,14 @@ BEST = 20
 BEST_OF_MANY = 5
 """The same where there are many problems."""
 MANY_PROBLEMS = 8
-MAXIMUM_PROBLEMS = 40
+MAX_PROBLEMS = 40
 """Problems that are shown with charts."""
-MAXIMUM_REASONS = 25
-MAXIMUM_FAILURES = 50
+MAX_REASONS = 25
+MAX_FAILURES = 50
 """Points of one reason that are listed."""
-MAXIMUM_CHANGES = 8
+MAX_CHANGES = 8
 """Rows of each table of a comparison."""
-MAXIMUM_TEXT = 400
+MAX_TEXT = 400
 """Characters of a reason, or of a value of an axis."""
 
 
@@ -133,9 +133,9 @@ def html_report(
     """
     results = sorted(results, key=lambda result: result.date)
     groups = grouped(results)
-    charted = sorted((group for group in groups if group.shown), key=lambda group: -len(group.shown))[:MAXIMUM_PROBLEMS]
+    charted = sorted((group for group in groups if group.shown), key=lambda group: -len(group.shown))[:MAX_PROBLEMS]
     charted.sort(key=groups.index)
-    limit = max(LEAST_DOTS, MAXIMUM_DOTS // max(len(charted), 1))
+    limit = max(MIN_DOTS, MAX_DOTS // max(len(charted), 1))
     drawn = {place: group.drawn(limit) for place, group in enumerate(charted)}
     listed = BEST if len(charted) <= MANY_PROBLEMS else BEST_OF_MANY
     counts = Counter(result.status for result in results)
@@ -152,15 +152,15 @@ def html_report(
         tiles=_tiles(results, charted),
         total=len(results),
         statuses=[(str(status), counts[status]) for status in Status],
-        reasons=[(str(status), code, count, _cut(text), count / why[0][2]) for status, code, count, text in why[:MAXIMUM_REASONS]],
-        other_reasons=why[MAXIMUM_REASONS:],
+        reasons=[(str(status), code, count, _cut(text), count / why[0][2]) for status, code, count, text in why[:MAX_REASONS]],
+        other_reasons=why[MAX_REASONS:],
         failures=[
             (
                 str(status),
                 code,
                 len(members),
                 _cut(members[0].reason, 120),
-                [(one.instance, _named_axes(one), _cut(one.reason)) for one in members[:MAXIMUM_FAILURES]],
+                [(one.instance, _named_axes(one), _cut(one.reason)) for one in members[:MAX_FAILURES]],
             )
             for status, code, members in failures(results)
         ],
@@ -373,11 +373,11 @@ def _beside(results: Sequence[PointResult], name: str, before: Sequence[PointRes
     found = compared(before, results)
     measured, measure = found.measured, Measure(found.metric, "µs" if found.metric.endswith("_us") else found.metric, False)
     rows = [_change(pair, found.metric, ratio) for pair, ratio in measured]
-    better = [row for row, (_, ratio) in zip(rows, measured, strict=True) if ratio - 1 >= SAME][:MAXIMUM_CHANGES]
-    worse = [row for row, (_, ratio) in zip(rows, measured, strict=True) if 1 - ratio >= SAME][::-1][:MAXIMUM_CHANGES]
+    better = [row for row, (_, ratio) in zip(rows, measured, strict=True) if ratio - 1 >= SAME][:MAX_CHANGES]
+    worse = [row for row, (_, ratio) in zip(rows, measured, strict=True) if 1 - ratio >= SAME][::-1][:MAX_CHANGES]
     changed: list[tuple[str, ...]] = [
         (pair.after.instance, _named_axes(pair.after), _problem(pair.after), str(pair.before.status), str(pair.after.status), "", "")
-        for pair in found.changed[:MAXIMUM_CHANGES]
+        for pair in found.changed[:MAX_CHANGES]
     ]
     data = [
         {
@@ -387,7 +387,7 @@ def _beside(results: Sequence[PointResult], name: str, before: Sequence[PointRes
             "after": pair.after.metrics[found.metric],
             "times": f"{ratio:.3f}",
         }
-        for pair, ratio in measured[:: max(1, len(measured) // MAXIMUM_DOTS)]
+        for pair, ratio in measured[:: max(1, len(measured) // MAX_DOTS)]
     ]
     heading = METRICS[found.metric][0].split(",")[0] if found.metric else ""
     return Beside(
@@ -446,7 +446,7 @@ def _named_axes(result: PointResult) -> str:
     return _cut(", ".join(f"{path}={value_text(result, path)}" for path in result.axes))
 
 
-def _cut(text: str, most: int = MAXIMUM_TEXT) -> str:
+def _cut(text: str, most: int = MAX_TEXT) -> str:
     text = " ".join(text.split())
     return text if len(text) <= most else f"{text[: most - 1]}…"
 

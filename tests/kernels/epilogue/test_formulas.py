@@ -37,12 +37,12 @@ NARROW = {
     "bits": 8,
     "group": 64,
 }
-WARPGROUPS = {"strategy": "tensor_core", "tile": {"m": 64, "n": 32, "k": 64}, "consumers": 1, "stages": 2}
+WARPGROUPS = {"strategy": "wgmma", "tile": {"m": 64, "n": 32, "k": 64}, "consumers": 1, "stages": 2}
 HALVES = {"a": "bf16", "b": "bf16", "c": "bf16"}
 STRATEGIES: dict[str, dict[str, Any]] = {
     "naive": {"mainloop": NAIVE},
     "tiled": {"mainloop": TILED, "storage": {"c": "f16"}},
-    "GEMV": {"mainloop": {"strategy": "vector", "columns": 2}, "transpose": "nt"},
+    "GEMV": {"mainloop": {"strategy": "gemv", "columns": 2}, "transpose": "nt"},
     "mma_sync": {"mainloop": FRAGMENTS, "storage": HALVES, "architecture": "sm_80", "transpose": "nt"},
     "mma_sync, aligned": {
         "mainloop": FRAGMENTS, "storage": HALVES, "architecture": "sm_80", "transpose": "nt", "alignment": {"a": 8, "b": 8, "c": 8},
@@ -253,7 +253,7 @@ def test_further_outputs_leave_a_wgmma_kernel_as_vectors(tile_n: int) -> None:
         "alignment": {"a": 8, "b": 8, "c": 8},
         "store": "tma",
         "multiple_of": {"n": 8},
-        "mainloop": {"strategy": "tensor_core", "tile": {"m": 64, "n": tile_n, "k": 64}, "stages": 3, "consumers": 1},
+        "mainloop": {"strategy": "wgmma", "tile": {"m": 64, "n": tile_n, "k": 64}, "stages": 3, "consumers": 1},
         "epilogue": formula,
     }
     assert "load_vector(buffer" in gemmgen.render(gemmgen.plan(spec)).text

@@ -17,10 +17,10 @@ OPERATIONS += [{"op": "factor", "per": "row"}, {"op": "clamp", "low": -2.5, "hig
 @st.composite
 def specs(draw: st.DrawFn) -> dict[str, Any]:
     """Mostly specs that work; tiles are small, so that they run quickly."""
-    strategy = draw(st.sampled_from(("tensor_core", "tensor_core", "mma_sync")))
-    in_mainloop = strategy == "tensor_core" and draw(st.integers(0, 2)) > 0
+    strategy = draw(st.sampled_from(("wgmma", "wgmma", "mma_sync")))
+    in_mainloop = strategy == "wgmma" and draw(st.integers(0, 2)) > 0
     f32_by = draw(st.sampled_from(SCHEMES[:2] if in_mainloop and draw(st.integers(0, 9)) != 7 else SCHEMES))
-    along_k_only = f32_by == "tf32x3" and strategy == "tensor_core"
+    along_k_only = f32_by == "tf32x3" and strategy == "wgmma"
     column_major = draw(st.integers(0, 2)) == 0
     order = "column_major" if column_major else "row_major"
     transpose = ("tn" if column_major else "nt") if along_k_only else draw(st.sampled_from(("nn", "nt", "tn", "tt")))
@@ -31,16 +31,16 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
     step = STEPS[f32_by]
     stored = draw(st.sampled_from(("bf16", "f16"))) if draw(st.integers(0, 15)) == 7 else "f32"
     schemes: list[dict[str, Any]] = [{"scheme": "data_parallel"}, {"scheme": "data_parallel"}]
-    if strategy == "tensor_core":
+    if strategy == "wgmma":
         schemes += [{"scheme": "split_k_cluster", "slices": slices} for slices in (2, 4)]
-    if strategy == "tensor_core" and (not in_mainloop or draw(st.integers(0, 9)) == 7):
+    if strategy == "wgmma" and (not in_mainloop or draw(st.integers(0, 9)) == 7):
         schemes += [{"scheme": "split_k_parallel", "slices": slices} for slices in (3, 20, "launch")]
     decomposition = draw(st.sampled_from(schemes))
     whole = decomposition["scheme"] != "split_k_cluster"
     tile_k = draw(st.sampled_from((64, 64, 64, 128) if in_mainloop else (32, 64) if f32_by == "tf32x3" else (64,)))
     fields: dict[str, Any] = {
         "kind": "gemm",
-        "architecture": "sm_90a" if strategy == "tensor_core" else draw(st.sampled_from(("sm_80", "sm_90"))),
+        "architecture": "sm_90a" if strategy == "wgmma" else draw(st.sampled_from(("sm_80", "sm_90"))),
         "order": order,
         "transpose": transpose,
         "alpha": draw(st.sampled_from(("one", "argument"))),
@@ -56,7 +56,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
         "rasterization": {"along": draw(st.sampled_from(("minor", "major"))), "group": draw(st.sampled_from((1, 2)))},
         "decomposition": decomposition,
         "epilogue": draw(st.lists(st.sampled_from(OPERATIONS), max_size=2, unique_by=lambda operation: operation["op"])),
-        "early_launch": strategy == "tensor_core" and draw(st.booleans()),
+        "early_launch": strategy == "wgmma" and draw(st.booleans()),
     }
     arithmetic: dict[str, Any] = {"f32_by": f32_by, "sums": draw(st.sampled_from(("auto", "auto", "plain", "compensated")))}
     if not in_mainloop:

@@ -14,7 +14,7 @@ TYPES = st.sampled_from(["f32", "f32", "f16", "bf16"])
 
 VECTOR = st.fixed_dictionaries(
     {
-        "strategy": st.just("vector"),
+        "strategy": st.just("gemv"),
         "threads": st.sampled_from([32, 64, 96, 128, 256]),
         "along": st.sampled_from(["k", "k", "m"]),
         "vectors": st.sampled_from(["aligned", "aligned", "shifted"]),

@@ -75,7 +75,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
         "amax": draw(st.sampled_from(("none", "stored"))) if not plain and decomposition["scheme"] != "split_k_parallel" else "none",
         "early_launch": draw(st.booleans()),
         "mainloop": {
-            "strategy": "tensor_core",
+            "strategy": "wgmma",
             "tile": {
                 "m": 64 * (1 if ping_pong else consumers) * draw(st.sampled_from((1, 1, 2))),
                 "n": draw(st.sampled_from((16, 32, 64, 64, 96))),

@@ -22,7 +22,7 @@ from gemmgen.toolchain.nvrtc import compile_source
 from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.runner import VerificationReport, verify_binary
 
-MAINLOOP = {"strategy": "tensor_core", "tile": {"m": 64, "n": 32, "k": 128}, "stages": 2, "consumers": 1}
+MAINLOOP = {"strategy": "wgmma", "tile": {"m": 64, "n": 32, "k": 128}, "stages": 2, "consumers": 1}
 SPEC: dict[str, Any] = {
     "kind": "gemm",
     "architecture": "sm_90a",

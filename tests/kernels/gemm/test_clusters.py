@@ -20,7 +20,7 @@ BASE = {
     "multiple_of": {"n": 8},
     "store": "tma",
 }
-MAINLOOP = {"strategy": "tensor_core", "tile": {"m": 64, "n": 64, "k": 64}, "stages": 4, "consumers": 1}
+MAINLOOP = {"strategy": "wgmma", "tile": {"m": 64, "n": 64, "k": 64}, "stages": 4, "consumers": 1}
 
 
 def spec(mainloop=None, **fields):

@@ -25,7 +25,7 @@ from gemmgen.verification.runner import verify_binary
 SWIGLU = {"outputs": {"C": "silu(acc) * acc2"}}
 DUAL: dict[str, Any] = {"kind": "gemm", "alpha": "one", "beta": "zero", "dual": True, "epilogue": SWIGLU}
 FRAGMENTS = {"strategy": "mma_sync", "tile": {"threadblock": {"m": 32, "n": 32, "k": 32}, "warp": {"m": 32, "n": 16}}, "stages": 2}
-WARPGROUPS = {"strategy": "tensor_core", "tile": {"m": 64, "n": 32, "k": 64}, "consumers": 1, "stages": 2}
+WARPGROUPS = {"strategy": "wgmma", "tile": {"m": 64, "n": 32, "k": 64}, "consumers": 1, "stages": 2}
 HALVES = {"a": "bf16", "b": "bf16", "c": "bf16"}
 BYTES = {"a": "e4m3", "b": "e4m3", "c": "bf16"}
 HOPPER = {"architecture": "sm_90a", "transpose": "nt"}
@@ -104,7 +104,7 @@ def test_wrong_kernels_are_found(kind: str, right: str, wrong: str) -> None:
         ({"dual": False}, "need dual: true"),
         ({"alpha": "argument"}, "one for dual: true"),
         ({"beta": "argument"}, "zero for dual: true"),
-        ({"mainloop": {"strategy": "vector"}}, "naive, mma_sync, tensor_core for dual: true"),
+        ({"mainloop": {"strategy": "gemv"}}, "naive, mma_sync, wgmma for dual: true"),
         ({**KINDS["wgmma"], "mainloop": {**WARPGROUPS, "tile": {"m": 64, "n": 192, "k": 64}}}, "at most 128 for dual: true"),
         ({**KINDS["wgmma"], "decomposition": {"scheme": "stream_k", "blocks": 4}}, "data_parallel for dual: true"),
         ({**KINDS["mma_sync"], "mainloop": {**FRAGMENTS, "fragment_buffers": 2}}, "1 for dual: true"),

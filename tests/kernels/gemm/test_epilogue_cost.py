@@ -25,7 +25,7 @@ WGMMA: dict[str, Any] = {
 
 
 def seconds(schedule: str, epilogue: list[dict[str, str]], accuracy: str = "result") -> float:
-    mainloop = {"strategy": "tensor_core", "tile": {"m": 128, "n": 128, "k": 64}, "stages": 4}
+    mainloop = {"strategy": "wgmma", "tile": {"m": 128, "n": 128, "k": 64}, "stages": 4}
     if schedule == "ping_pong":
         mainloop |= {"tile": {"m": 64, "n": 128, "k": 64}, "consumers": 2, "schedule": schedule}
     plan: Any = gemmgen.plan({**WGMMA, "mainloop": mainloop, "epilogue": epilogue, "accuracy": accuracy})

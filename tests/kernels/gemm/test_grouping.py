@@ -33,7 +33,7 @@ WGMMA: dict[str, Any] = {
     "alignment": {"a": 8, "b": 8, "c": 8},
     "multiple_of": {"n": 8},
     "store": "tma",
-    "mainloop": {"strategy": "tensor_core", "tile": {"m": 64, "n": 32, "k": 64}, "stages": 3, "consumers": 1, "persistent_blocks": 3},
+    "mainloop": {"strategy": "wgmma", "tile": {"m": 64, "n": 32, "k": 64}, "stages": 3, "consumers": 1, "persistent_blocks": 3},
 }
 MMA: dict[str, Any] = {
     **HALVES,

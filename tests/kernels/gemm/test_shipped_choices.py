@@ -11,15 +11,15 @@ from pydantic import BaseModel
 
 import gemmgen
 from gemmgen.core.errors import PlanError
-from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop, TensorCoreMainloop
+from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop, WgmmaMainloop
 from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.kernels.spec_files import load_spec
 
-MAINLOOPS: dict[str, type[BaseModel]] = {"tensor_core": TensorCoreMainloop, "mma_sync": MmaSyncMainloop}
-SAMPLES = {"tensor_core": "gemm/wgmma/tour/f16_64x64", "mma_sync": "gemm/mma_sync/f16/64x64"}
+MAINLOOPS: dict[str, type[BaseModel]] = {"wgmma": WgmmaMainloop, "mma_sync": MmaSyncMainloop}
+SAMPLES = {"wgmma": "gemm/wgmma/tour/f16_64x64", "mma_sync": "gemm/mma_sync/f16/64x64"}
 """A spec of each strategy that takes most changes of one field."""
 REFUSED = {
-    "tensor_core": ("decomposition.scheme=split_k_serial", "decomposition.scheme=split_k_last", "grouping.depth=offsets"),
+    "wgmma": ("decomposition.scheme=split_k_serial", "decomposition.scheme=split_k_last", "grouping.depth=offsets"),
     "mma_sync": (
         "store=tma",
         "decomposition.scheme=split_k_serial",

@@ -20,7 +20,7 @@ from kernels.gemm.tensor_core_specs import specs
 from kernels.random_batches import try_random_specs
 
 TILE = {"m": 64, "n": 32, "k": 64}
-MAINLOOP = {"strategy": "tensor_core", "tile": TILE, "stages": 2, "consumers": 1, "persistent_blocks": 2}
+MAINLOOP = {"strategy": "wgmma", "tile": TILE, "stages": 2, "consumers": 1, "persistent_blocks": 2}
 SPEC = {
     "kind": "gemm",
     "architecture": "sm_90a",

@@ -18,7 +18,7 @@ from gemmgen.present.explanation import illustration_of
 from present.drawing.reading import overlapping, parse, texts
 
 KINDS = sorted({name.split("/")[0] for name in shipped_specs()} & {"gemm", "conv2d", "cpu", "reduction"})
-LARGEST_FILE = 200_000
+MAX_FILE = 200_000
 
 
 @cache
@@ -70,7 +70,7 @@ def test_texts_stay_on_the_page(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_are_small(kind: str) -> None:
     sizes = {name: len(svg.encode()) for name, svg in pictures_of(kind)}
-    assert max(sizes.values()) < LARGEST_FILE, max(sizes, key=sizes.__getitem__)
+    assert max(sizes.values()) < MAX_FILE, max(sizes, key=sizes.__getitem__)
 
 
 def luminance(color: str) -> float:

@@ -12,20 +12,20 @@ from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.hardware.target import WARP_THREADS, Architecture
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
-from gemmgen.kernels.gemm.spec import GemmSpec, VectorMainloop
+from gemmgen.kernels.gemm.spec import GemmSpec, GemvMainloop
 from gemmgen.kernels.matrix import Matrix
 
 WIDEST_BYTES = 16
-MOST_UNROLL = 16
-MOST_HELD = 32
+MAX_UNROLL = 16
+MAX_HELD = 32
 """Elements of A that a thread may hold for a step, in registers, and as many for the next."""
-MOST_WORDS = 64
+MAX_WORDS = 64
 """Words of A that a thread may have on their way, where its lanes lie along m."""
 LINE_BYTES = 128
 """Bytes of a line of the caches."""
-MOST_B_AHEAD = 32
+MAX_B_AHEAD = 32
 """The same of B, where that is read ahead."""
-MOST_SUMMERS = 32
+MAX_SUMMERS = 32
 STAGED_VECTOR = 4
 """Floats of one read by a lane from its warp's part of B in shared memory, and of one store to C by a thread."""
 SLICES_AT_ONCE = 8
@@ -119,7 +119,7 @@ class VectorLoop:
     @property
     def singles(self) -> int:
         """Values of k of which a thread with such a vector reads elements at a time."""
-        return max(1, MOST_HELD // self.rows)
+        return max(1, MAX_HELD // self.rows)
 
     @property
     def elements(self) -> int:
@@ -160,7 +160,7 @@ class VectorLoop:
     @property
     def summers(self) -> int:
         """Groups of threads among which the last block of a tile divides the slices."""
-        return max(1, min(MOST_SUMMERS, self.threads // (1 << (self.elements // self.sum_width - 1).bit_length())))
+        return max(1, min(MAX_SUMMERS, self.threads // (1 << (self.elements // self.sum_width - 1).bit_length())))
 
     @property
     def slices_at_once(self) -> int:
@@ -174,7 +174,7 @@ class VectorLoop:
     @property
     def reads_b_ahead(self) -> bool:
         """True if B of the next step is read ahead as A is."""
-        return self.unroll * self.columns * self.vector <= MOST_B_AHEAD
+        return self.unroll * self.columns * self.vector <= MAX_B_AHEAD
 
     @property
     def shared_floats(self) -> int:
@@ -189,7 +189,7 @@ class VectorLoop:
 
 
 def vector_loop(
-    spec: GemmSpec, mainloop: VectorMainloop, matrices: tuple[Matrix, Matrix, Matrix], architecture: Architecture, reasons: list[Reason]
+    spec: GemmSpec, mainloop: GemvMainloop, matrices: tuple[Matrix, Matrix, Matrix], architecture: Architecture, reasons: list[Reason]
 ) -> VectorLoop | None:
     """The numbers of the kernel, or None with the reasons why there is none."""
     a, b, c = matrices
@@ -234,8 +234,8 @@ def vector_loop(
         width_a, width_b = rows, along_n if b.row_major else 1
     # As many bytes ahead in narrow loads as in wide ones.
     read_at_a_time = vector if along_k else rows
-    unroll = min(MOST_UNROLL, int(mainloop.unroll) * max(1, WIDEST_BYTES // (a.element_bytes * read_at_a_time)))
-    while unroll > 1 and (unroll * rows * vector > MOST_HELD if along_k else unroll * rows * a.element_bytes > MOST_WORDS * FLOAT_BYTES):
+    unroll = min(MAX_UNROLL, int(mainloop.unroll) * max(1, WIDEST_BYTES // (a.element_bytes * read_at_a_time)))
+    while unroll > 1 and (unroll * rows * vector > MAX_HELD if along_k else unroll * rows * a.element_bytes > MAX_WORDS * FLOAT_BYTES):
         unroll //= 2
     grain = 1
     if shifts:

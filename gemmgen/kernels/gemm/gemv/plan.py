@@ -17,7 +17,7 @@ from gemmgen.kernels.gemm.reasons import (
     thread_reasons,
     vector_division_reasons,
 )
-from gemmgen.kernels.gemm.spec import GemmSpec, SplitKLast, VectorMainloop
+from gemmgen.kernels.gemm.spec import GemmSpec, GemvMainloop, SplitKLast
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class GemvPlan(GemmPlan):
         return tuple(needed)
 
 
-def plan(spec: GemmSpec, mainloop: VectorMainloop, architecture: Architecture) -> GemvPlan:
+def plan(spec: GemmSpec, mainloop: GemvMainloop, architecture: Architecture) -> GemvPlan:
     """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
     outline = Outline(spec, architecture, _combination_reasons(spec))
     loop = vector_loop(spec, mainloop, outline.matrices, architecture, outline.reasons) if outline.readable else None
@@ -97,7 +97,7 @@ def plan(spec: GemmSpec, mainloop: VectorMainloop, architecture: Architecture) -
         spec_digest=outline.digest,
         architecture=architecture,
         sequence=gemv_sequence(name, spec, outline.matrices, loop, epilogue),
-        template="gemm/vector.cu.j2",
+        template="gemm/gemv.cu.j2",
         shared_memory=regions,
         dynamic_shared_bytes=0,
         spec=spec,

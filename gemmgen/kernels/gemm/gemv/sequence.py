@@ -7,8 +7,8 @@ from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.gemm.gemv.loop import VectorLoop
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
 from gemmgen.kernels.gemm.sequence import (
-    MAXIMUM_EXTENT,
-    MOST_SLICES,
+    MAX_EXTENT,
+    MAX_SLICES,
     WORKSPACE_ALIGNMENT,
     gemm_problem,
     products,
@@ -24,7 +24,7 @@ def gemv_sequence(
     name: str, spec: GemmSpec, matrices: tuple[Matrix, Matrix, Matrix], loop: VectorLoop, epilogue: tuple[Step, ...]
 ) -> LaunchSequence:
     """One launch, with a block for each slice of each tile."""
-    problem = gemm_problem(spec, matrices, epilogue, MAXIMUM_EXTENT - MOST_SLICES * loop.step * loop.unroll, GRID_LIMITS[1])
+    problem = gemm_problem(spec, matrices, epilogue, MAX_EXTENT - MAX_SLICES * loop.step * loop.unroll, GRID_LIMITS[1])
     layout_a, layout_b, layout_c = matrices
     arguments: list[Argument] = [*problem.extents, *problem.alphas, problem.a, *layout_a.scalars, problem.b, *layout_b.scalars]
     arguments += [*problem.betas, problem.c, *layout_c.scalars, *problem.epilogue]

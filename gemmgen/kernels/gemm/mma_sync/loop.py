@@ -35,7 +35,7 @@ from gemmgen.kernels.tiles.unrolling import unroll_argument
 
 BLOCK_COLUMNS = 8
 BARRIER_BYTES = 8
-LEAST_ASYNC_BYTES = 4
+MIN_ASYNC_BYTES = 4
 """The narrowest asynchronous copy."""
 OTHER_REGISTERS = 40
 """Registers of a thread beside sums, fragments and copies; an estimate."""
@@ -424,7 +424,7 @@ def warp_mma_loop(outline: Outline, mainloop: MmaSyncMainloop, multiplied: Multi
         while length % vector:
             vector //= 2
         turned = not k_major and size != 2
-        is_async = mainloop.copies == "cp_async" and not turned and vector * size >= LEAST_ASYNC_BYTES
+        is_async = mainloop.copies == "cp_async" and not turned and vector * size >= MIN_ASYNC_BYTES
         operands.append(
             WarpOperand(
                 name=name,
@@ -445,7 +445,7 @@ def warp_mma_loop(outline: Outline, mainloop: MmaSyncMainloop, multiplied: Multi
             )
         )
         if spec.grouping.gathered and name == "A" and not is_async:
-            need = f"at least {LEAST_ASYNC_BYTES // size}: gathered rows come by asynchronous copies of {LEAST_ASYNC_BYTES} bytes or more"
+            need = f"at least {MIN_ASYNC_BYTES // size}: gathered rows come by asynchronous copies of {MIN_ASYNC_BYTES} bytes or more"
             outline.reasons.append(Reason("alignment", "alignment.a", str(matrix.alignment), need))
     direct = mainloop.copies == "none"
     loop = WarpLoop(

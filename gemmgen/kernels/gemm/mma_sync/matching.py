@@ -8,9 +8,9 @@ from gemmgen.kernels.gemm.mma_sync.reasons import transposing_reasons
 from gemmgen.kernels.gemm.request import GemmRequest
 from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop
 from gemmgen.kernels.gemm.tensor_cores.matching import group_changes, groups_refusal
-from gemmgen.kernels.requests import MOST_ALIGNMENT, Fit
+from gemmgen.kernels.requests import MAX_ALIGNMENT, Fit
 
-FEWEST_STAGES = 2
+MIN_STAGES = 2
 SHALLOW = 256
 """Values of k up to which `mma.sync` stores unaligned rows of results through shared memory: 3246 x 3246 x 34 takes 23 us on an H200, 28
 straight from registers. Beyond, the mainloop rules, which some instances run faster without it: 2500 cubed 141 us, 162 with it."""
@@ -25,7 +25,7 @@ def fit(spec: GemmSpec, mainloop: MmaSyncMainloop, request: GemmRequest) -> Fit 
     if isinstance(found, str):
         return found
     request = found.request
-    if mainloop.fragment_reads == "vectors" and found.result_bytes < MOST_ALIGNMENT:
+    if mainloop.fragment_reads == "vectors" and found.result_bytes < MAX_ALIGNMENT:
         # 3270 x 3270 x 14 takes 50 us on an H200 by such warps, 16 by warps that share a tile; 28 x 28 x 28 in a batch of 3174, 18 and 10.
         return "rows of results that are no multiples of 16 bytes are stored faster by other warps"
     across = found.transpose == "tn" and spec.order == "row_major"
@@ -33,7 +33,7 @@ def fit(spec: GemmSpec, mainloop: MmaSyncMainloop, request: GemmRequest) -> Fit 
         return "values of k that differ take A and B in rows of m and n, and k undivided"
     if request.grouping.gathered or request.depths is not None:
         mainloop = mainloop.model_copy(update={"copies": "cp_async"})
-    unaligned = is_shallow(spec, mainloop, request) and found.result_bytes < MOST_ALIGNMENT
+    unaligned = is_shallow(spec, mainloop, request) and found.result_bytes < MAX_ALIGNMENT
     turns = unaligned and not request.grouping.scattered and not any(transposing_reasons(spec, mainloop))
     store = "through_shared" if turns else spec.store
     changes = changes_for(spec, found, truncated=request.precision == "tf32")
@@ -52,7 +52,7 @@ def with_filled_stages(spec: GemmSpec, mainloop: MmaSyncMainloop, request: GemmR
     if not is_shallow(spec, mainloop, request):
         return mainloop
     filled = ceil_div(request.k, mainloop.tile.threadblock.k)
-    return mainloop.model_copy(update={"stages": max(FEWEST_STAGES, min(mainloop.stages, filled))})
+    return mainloop.model_copy(update={"stages": max(MIN_STAGES, min(mainloop.stages, filled))})
 
 
 def may_launch_early(spec: GemmSpec) -> bool:

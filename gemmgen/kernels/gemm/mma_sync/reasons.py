@@ -18,7 +18,7 @@ STEP_BYTES = 32
 """Bytes along k that one instruction multiplies."""
 BLOCK_ROWS = 16
 """Rows of the result of one instruction."""
-LARGEST_BOX = 256
+MAX_BOX = 256
 """Rows of a box of TMA, at most."""
 
 
@@ -115,8 +115,8 @@ def box_reasons(mainloop: MmaSyncMainloop, matrices: tuple[Matrix, Matrix, Matri
             need = f"{CHUNK_BYTES // matrix.element_bytes}: the copy engine wants addresses and strides of {CHUNK_BYTES} bytes"
             yield Reason("alignment", f"alignment.{name}", str(matrix.alignment), need, "copies: cp_async")
         rows, field = (extent, axis) if along_k else (block.k, "k")
-        if rows > LARGEST_BOX:
-            yield Reason("box", f"mainloop.tile.threadblock.{field}", str(rows), f"at most {LARGEST_BOX} rows in a box of the copy engine")
+        if rows > MAX_BOX:
+            yield Reason("box", f"mainloop.tile.threadblock.{field}", str(rows), f"at most {MAX_BOX} rows in a box of the copy engine")
 
 
 def combination_reasons(spec: GemmSpec, mainloop: MmaSyncMainloop) -> Iterator[Reason]:
@@ -127,7 +127,7 @@ def combination_reasons(spec: GemmSpec, mainloop: MmaSyncMainloop) -> Iterator[R
         yield Reason("decomposition", "decomposition.scheme", decomposition.scheme, need)
     if mainloop.arithmetic.split == "mainloop":
         need = "kernel for mma_sync: its warps share tiles, and each warp would split them again"
-        yield Reason("split", "mainloop.arithmetic.split", "mainloop", need, "strategy: tensor_core")
+        yield Reason("split", "mainloop.arithmetic.split", "mainloop", need, "strategy: wgmma")
     if mainloop.unroll != "full" and mainloop.fragment_buffers == 2 and not computes_f32(spec):
         need, hint = "full where fragments are read ahead", "the unrolled index selects the buffer"
         yield Reason("unroll", "mainloop.unroll", str(mainloop.unroll), need, hint)

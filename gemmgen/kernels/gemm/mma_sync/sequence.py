@@ -10,7 +10,7 @@ from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES, factors_of, second_factor
 from gemmgen.kernels.gemm.mma_sync.loop import WarpLoop
 from gemmgen.kernels.gemm.sequence import (
-    MAXIMUM_EXTENT,
+    MAX_EXTENT,
     gemm_problem,
     main_launch,
     partials_bytes,
@@ -20,7 +20,7 @@ from gemmgen.kernels.gemm.sequence import (
     workspace_argument,
 )
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel, StreamK
-from gemmgen.kernels.gemm.tensor_cores.grid import LARGEST_INT, Grid
+from gemmgen.kernels.gemm.tensor_cores.grid import MAX_INT, Grid
 from gemmgen.kernels.gemm.tensor_cores.sequence import FARTHEST_TILE, counting_arguments, matrix_map
 from gemmgen.kernels.launch import Argument, Constraint, KernelLaunch, LaunchSequence
 from gemmgen.kernels.matrix import Matrix
@@ -39,7 +39,7 @@ def mma_sync_sequence(
     dynamic_shared_bytes: int,
 ) -> LaunchSequence:
     """Dimensions, arguments, constraints, workspace and launches of the instance ``name``."""
-    problem = gemm_problem(spec, matrices, epilogue, MAXIMUM_EXTENT - FARTHEST_TILE, LARGEST_INT)
+    problem = gemm_problem(spec, matrices, epilogue, MAX_EXTENT - FARTHEST_TILE, MAX_INT)
     deepest: tuple[Constraint, ...] = ()
     if loop.vectors is not None:
         deepest = (Constraint(Formula(f"k <= {loop.tile_k}"), f"k must be at most {loop.tile_k}; a warp holds all of it"),)

@@ -17,7 +17,7 @@ from gemmgen.kernels.gemm.reasons import (
     multiply_add_reasons,
     thread_reasons,
 )
-from gemmgen.kernels.gemm.sequence import MAXIMUM_EXTENT, gemm_problem, products
+from gemmgen.kernels.gemm.sequence import MAX_EXTENT, gemm_problem, products
 from gemmgen.kernels.gemm.spec import GemmSpec, NaiveMainloop
 from gemmgen.kernels.launch import GRID_LIMITS, Argument, KernelLaunch, LaunchSequence
 from gemmgen.kernels.tiles.unrolling import unroll_pragma
@@ -104,7 +104,7 @@ def _combination_reasons(spec: GemmSpec) -> list[Reason]:
 def _sequence(name: str, outline: Outline, tile: tuple[int, int], epilogue: tuple[Step, ...]) -> LaunchSequence:
     """One launch, with a block for each tile."""
     spec, (a, b, c) = outline.spec, outline.matrices
-    problem = gemm_problem(spec, outline.matrices, epilogue, MAXIMUM_EXTENT - 1, GRID_LIMITS[1])
+    problem = gemm_problem(spec, outline.matrices, epilogue, MAX_EXTENT - 1, GRID_LIMITS[1])
     arguments: list[Argument] = [*problem.extents, *problem.alphas, problem.a, *a.scalars, problem.b, *b.scalars, *problem.second]
     arguments += [*problem.betas, problem.c, *c.scalars, *problem.epilogue]
     launch = KernelLaunch(

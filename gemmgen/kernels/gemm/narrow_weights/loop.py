@@ -19,7 +19,7 @@ from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 BLOCK_ROWS = 16
 WARP_THREADS = 32
-LEAST_COPIED = 2
+MIN_COPIED = 2
 """Elements of A of the narrowest asynchronous copy."""
 STORED = "two neighbours at a time, from sums in shared memory"
 """The way of results whose sums warps and blocks share."""
@@ -279,8 +279,8 @@ def common_reasons(spec: GemmSpec, architecture: Architecture, mainloop: NarrowW
         yield Reason("storage", "storage.c", storage.c, "f16, bf16 or f32")
     if spec.transpose.startswith("t") or spec.order != "row_major":
         yield Reason("order", "transpose", f"{spec.transpose}, {spec.order}", "A and C row-major for narrow weights")
-    if spec.alignment.a < LEAST_COPIED:
-        yield Reason("alignment", "alignment.a", str(spec.alignment.a), f"{LEAST_COPIED} or more: asynchronous copies have 4 bytes")
+    if spec.alignment.a < MIN_COPIED:
+        yield Reason("alignment", "alignment.a", str(spec.alignment.a), f"{MIN_COPIED} or more: asynchronous copies have 4 bytes")
     if spec.batch != "none":
         yield Reason("batch", "batch", spec.batch, "none for narrow weights")
     if spec.amax != "none" or spec.store != "direct":

@@ -12,7 +12,7 @@ from gemmgen.kernels.requests import Fit, Layout
 
 DEEPEST_TILE = 128
 """Depth of a tile that holds whole groups of any size."""
-LEAST_ALIGNMENT = {"tiles": 2, "streams": 2, "warpgroups": 8}
+MIN_ALIGNMENT = {"tiles": 2, "streams": 2, "warpgroups": 8}
 """Elements that rows of A have to be aligned to, by method."""
 
 
@@ -30,7 +30,7 @@ def fit(spec: GemmSpec, mainloop: NarrowWeightsMainloop, request: GemmRequest) -
     groups = 1 if weights.group == "column" else request.k // weights.group
     tiles = mainloop.method == "tiles"
     group: int = 1 if weights.group == "column" else weights.group
-    least_a = LEAST_ALIGNMENT[mainloop.method]
+    least_a = MIN_ALIGNMENT[mainloop.method]
     if not tiles and (found.alignment["a"] < least_a or found.alignment["c"] < 2 or request.n % 2):
         return f"rows of A, of C and of scales have to be aligned to {least_a}, 2 and 2 elements"
     if mainloop.method == "streams":

@@ -7,7 +7,7 @@ from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
 from gemmgen.kernels.gemm.narrow_weights.loop import WeightLoop
 from gemmgen.kernels.gemm.sequence import (
-    MAXIMUM_EXTENT,
+    MAX_EXTENT,
     gemm_problem,
     main_launch,
     partials_bytes,
@@ -17,7 +17,7 @@ from gemmgen.kernels.gemm.sequence import (
     workspace_argument,
 )
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel
-from gemmgen.kernels.gemm.tensor_cores.grid import LARGEST_INT, Grid
+from gemmgen.kernels.gemm.tensor_cores.grid import MAX_INT, Grid
 from gemmgen.kernels.gemm.tensor_cores.sequence import FARTHEST_TILE
 from gemmgen.kernels.launch import Argument, KernelLaunch, LaunchSequence, TensorMapArgument
 from gemmgen.kernels.matrix import Matrix
@@ -41,7 +41,7 @@ def narrow_sequence(
 ) -> LaunchSequence:
     """Dimensions, arguments, constraints, workspace and launches of the instance ``name``; ``maps``: of A and B, which the kernel is passed
     in their place."""
-    problem = gemm_problem(spec, matrices, epilogue, MAXIMUM_EXTENT - FARTHEST_TILE, LARGEST_INT)
+    problem = gemm_problem(spec, matrices, epilogue, MAX_EXTENT - FARTHEST_TILE, MAX_INT)
     partial = isinstance(spec.decomposition, SplitKParallel)
     own, slices = slices_of(spec)
     more = group_matrices(spec, loop)

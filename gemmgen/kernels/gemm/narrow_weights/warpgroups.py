@@ -25,7 +25,7 @@ BOX_ELEMENTS = 64
 """Values of k of a box of A, whose rows have 128 bytes."""
 WARP_COLUMNS = 16
 """Columns of an instruction's result that a warp has."""
-MOST_ROWS = 256
+MAX_ROWS = 256
 BARRIER_BYTES = 8
 REGISTERS = {1: (24, 240), 2: (24, 104)}
 """Registers of a thread of the producer, and of one of two groups of consumers, by the blocks of an SM."""
@@ -225,9 +225,9 @@ def register_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> Register
 def _reasons(spec: GemmSpec, mainloop: NarrowWeightsMainloop) -> Iterator[Reason]:
     """Tiles, alignments and divisions of k that warpgroups do not have."""
     block, warp = mainloop.tile.threadblock, mainloop.tile.warp
-    if block.m % 8 or block.m > MOST_ROWS or warp.m != block.m or block.k != TILE_K:
+    if block.m % 8 or block.m > MAX_ROWS or warp.m != block.m or block.k != TILE_K:
         got = f"{warp.m} of {block.m} rows, {block.k} of k"
-        need = f"a multiple of 8 rows up to {MOST_ROWS}, the same for warps, and {TILE_K} of k for warpgroups"
+        need = f"a multiple of 8 rows up to {MAX_ROWS}, the same for warps, and {TILE_K} of k for warpgroups"
         yield Reason("tile", "mainloop.tile", got, need)
     if warp.n not in (WARP_COLUMNS, 2 * WARP_COLUMNS) or block.n % (4 * warp.n) or block.n > 8 * warp.n:
         need = f"{WARP_COLUMNS} or {2 * WARP_COLUMNS} columns for each warp of one or two warpgroups"

@@ -6,8 +6,8 @@ from gemmgen.core.formulas import Formula
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
 from gemmgen.kernels.gemm.sequence import (
-    MAXIMUM_EXTENT,
-    MOST_SLICES,
+    MAX_EXTENT,
+    MAX_SLICES,
     SLICES,
     WORKSPACE_ALIGNMENT,
     gemm_problem,
@@ -35,8 +35,8 @@ def simt_sequence(
     block = tile.threadblock
     slices = getattr(spec.decomposition, "slices", 1)
     at_launch = slices == "launch"
-    parts_of_k = (MOST_SLICES if at_launch else slices) * getattr(spec.mainloop, "k_groups", 1)
-    problem = gemm_problem(spec, matrices, epilogue, MAXIMUM_EXTENT - parts_of_k * block.k, GRID_LIMITS[1])
+    parts_of_k = (MAX_SLICES if at_launch else slices) * getattr(spec.mainloop, "k_groups", 1)
+    problem = gemm_problem(spec, matrices, epilogue, MAX_EXTENT - parts_of_k * block.k, GRID_LIMITS[1])
     constraints = list(problem.constraints)
     layout_a, layout_b, layout_c = matrices
     factors: list[Argument] = [*problem.extents, *problem.alphas, problem.a, *layout_a.scalars, problem.b, *layout_b.scalars]

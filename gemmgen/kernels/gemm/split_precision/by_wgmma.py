@@ -8,7 +8,7 @@ from typing import ClassVar
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.gemm.plan import Outline
 from gemmgen.kernels.gemm.reasons import division_reasons, invariance_reasons
-from gemmgen.kernels.gemm.spec import GemmSpec, TensorCoreMainloop
+from gemmgen.kernels.gemm.spec import GemmSpec, WgmmaMainloop
 from gemmgen.kernels.gemm.split_precision.planes import plane_scheme, planes_plan
 from gemmgen.kernels.gemm.split_precision.product import SplitPrecisionPlan, partial_sums, split_factors
 from gemmgen.kernels.gemm.split_precision.reasons import plane_reasons, warpgroup_reasons
@@ -37,7 +37,7 @@ class WgmmaPlanesPlan(SplitPrecisionPlan, WgmmaPlan):
         return self.loop.staggered
 
 
-def plan_by_wgmma(spec: GemmSpec, mainloop: TensorCoreMainloop, architecture: Architecture) -> WgmmaPlanesPlan:
+def plan_by_wgmma(spec: GemmSpec, mainloop: WgmmaMainloop, architecture: Architecture) -> WgmmaPlanesPlan:
     """The plan of ``spec``; raises ``PlanError`` with every reason why there is none."""
     outline = Outline(spec, architecture, [*division_reasons(spec), *invariance_reasons(spec)])
     arithmetic, scheme = mainloop.arithmetic, plane_scheme(mainloop.arithmetic)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from gemmgen.kernels.gemm.request import alignment_elements, is_stored
-from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop, TensorCoreMainloop
+from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop, WgmmaMainloop
 from gemmgen.kernels.gemm.split_precision.planes import SCHEMES, PlaneOperand, all_bytes, memory_parts
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.requests import Layout
@@ -14,7 +14,7 @@ PLANES = "f16x3"
 """The scheme of planes that callers may keep."""
 
 
-def with_kept_planes(mainloop: TensorCoreMainloop | MmaSyncMainloop, operand: Literal["a", "b"]) -> TensorCoreMainloop | MmaSyncMainloop:
+def with_kept_planes(mainloop: WgmmaMainloop | MmaSyncMainloop, operand: Literal["a", "b"]) -> WgmmaMainloop | MmaSyncMainloop:
     """The mainloop for an operand that comes with its planes."""
     return mainloop.model_copy(update={"arithmetic": mainloop.arithmetic.model_copy(update={"kept": operand})})
 
@@ -31,6 +31,6 @@ def keeping_spec(spec: GemmSpec, b: Layout) -> GemmSpec:
     row_major = is_stored(b, True)
     alignment = spec.alignment.model_copy(update={"b": alignment_elements(spec.alignment.b, b, row_major)})
     mainloop = spec.mainloop
-    if mainloop.strategy == "tensor_core" or mainloop.strategy == "mma_sync":
+    if mainloop.strategy == "wgmma" or mainloop.strategy == "mma_sync":
         mainloop = with_kept_planes(mainloop, "b")
     return spec.model_copy(update={"transpose": "nn" if row_major else "nt", "alignment": alignment, "mainloop": mainloop})

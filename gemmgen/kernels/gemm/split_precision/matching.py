@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gemmgen.kernels.gemm.fitting import changes_for, fitted, placed
 from gemmgen.kernels.gemm.request import GemmRequest
-from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop, TensorCoreMainloop
+from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop, WgmmaMainloop
 from gemmgen.kernels.gemm.split_precision.kept import PLANES, with_kept_planes
 from gemmgen.kernels.requests import Fit
 
@@ -13,24 +13,24 @@ MARGIN_OF_PLANES = 1.1
 simpler kernel, without a workspace, is the better choice."""
 SEVERAL_TILES = 64
 """Rows of a tile from which on products split in the mainloop may have several tiles of rows."""
-LEAST_DEPTH_OF_PLANES = 128
+MIN_DEPTH_OF_PLANES = 128
 """k from which on products by planes are taken, whose bound is never larger than that of multiply-adds: they pay from here on only."""
 
 
-def fit(spec: GemmSpec, mainloop: TensorCoreMainloop | MmaSyncMainloop, request: GemmRequest) -> Fit | str:
+def fit(spec: GemmSpec, mainloop: WgmmaMainloop | MmaSyncMainloop, request: GemmRequest) -> Fit | str:
     """The instance's spec, changed as far as the request needs it; or why it cannot be."""
     if request.precision == "ffma":
         return "it computes float32 by planes, and multiply-adds are asked for"
     if request.invariant != "none":
         return "the way in which it repairs a row depends on the other rows of a tile"
-    if request.k < LEAST_DEPTH_OF_PLANES:
-        return f"products by planes do not pay below k = {LEAST_DEPTH_OF_PLANES}"
-    if mainloop.strategy == "tensor_core":
+    if request.k < MIN_DEPTH_OF_PLANES:
+        return f"products by planes do not pay below k = {MIN_DEPTH_OF_PLANES}"
+    if mainloop.strategy == "wgmma":
         return _wgmma_fit(spec, mainloop, request)
     return _mma_sync_fit(spec, mainloop, request)
 
 
-def _wgmma_fit(spec: GemmSpec, mainloop: TensorCoreMainloop, request: GemmRequest) -> Fit | str:
+def _wgmma_fit(spec: GemmSpec, mainloop: WgmmaMainloop, request: GemmRequest) -> Fit | str:
     from gemmgen.kernels.gemm.wgmma.matching import takes_transpose
 
     if mainloop.arithmetic.split == "mainloop" and mainloop.tile.n < min(SEVERAL_TILES, request.m, request.n):
@@ -45,7 +45,7 @@ def _mma_sync_fit(spec: GemmSpec, mainloop: MmaSyncMainloop, request: GemmReques
     return _planes_fit(spec, with_filled_stages(spec, mainloop, request), request)
 
 
-def _planes_fit(spec: GemmSpec, mainloop: TensorCoreMainloop | MmaSyncMainloop, request: GemmRequest, turned: bool = False) -> Fit | str:
+def _planes_fit(spec: GemmSpec, mainloop: WgmmaMainloop | MmaSyncMainloop, request: GemmRequest, turned: bool = False) -> Fit | str:
     if request.groups is not None:
         return "it has no groups of rows"
     found = placed(spec, request, turned)

@@ -13,7 +13,7 @@ from gemmgen.kernels.gemm.split_precision.planes import NEAR_THE_END, REGION_BYT
 _MARKED = 0x7FFFFFFF
 """Exponent of a row that no planes can hold."""
 _BIAS = 127
-_LARGEST_SCALED = 14
+_MAX_SCALED = 14
 """Exponent of the largest magnitude of a row, once it is scaled."""
 
 
@@ -38,7 +38,7 @@ def scale_exponents(scheme: Scheme, values: npt.NDArray[np.float32]) -> npt.NDAr
     """For each row the exponent of the power of two that it is scaled by, or that it is marked."""
     largest = np.abs(values).max(axis=1, initial=0)
     high = np.maximum(np.ascontiguousarray(largest).view(np.int32) >> 23, 1)
-    exponents = _LARGEST_SCALED + _BIAS - high if scheme.scaled else np.zeros_like(high)
+    exponents = _MAX_SCALED + _BIAS - high if scheme.scaled else np.zeros_like(high)
     return np.where(scheme.holds(values), exponents, _MARKED).astype(np.int32)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from gemmgen.hardware.target import Architecture
-from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop, TensorCoreMainloop
+from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop, WgmmaMainloop
 from gemmgen.kernels.gemm.split_precision.product import SplitPrecisionPlan
 
 
-def plan(spec: GemmSpec, mainloop: TensorCoreMainloop | MmaSyncMainloop, architecture: Architecture) -> SplitPrecisionPlan:
+def plan(spec: GemmSpec, mainloop: WgmmaMainloop | MmaSyncMainloop, architecture: Architecture) -> SplitPrecisionPlan:
     """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
-    if mainloop.strategy == "tensor_core":
+    if mainloop.strategy == "wgmma":
         from gemmgen.kernels.gemm.split_precision.by_wgmma import plan_by_wgmma
 
         return plan_by_wgmma(spec, mainloop, architecture)

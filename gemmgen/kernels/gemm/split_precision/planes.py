@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.accuracy import UNIT_ROUNDOFF
-from gemmgen.kernels.gemm.sequence import MAXIMUM_EXTENT, MAXIMUM_REDUCTION_GROUPS
+from gemmgen.kernels.gemm.sequence import MAX_EXTENT, MAX_REDUCTION_GROUPS
 from gemmgen.kernels.gemm.spec import Arithmetic
 from gemmgen.kernels.matrix import Matrix
 
@@ -357,7 +357,7 @@ class PlanesPlan:
     @property
     def largest_k(self) -> int:
         """k up to which an int counts what is read ahead of a row."""
-        return MAXIMUM_EXTENT - (4 * READ_AHEAD * SPLIT_THREADS if self.slices > 1 else 0)
+        return MAX_EXTENT - (4 * READ_AHEAD * SPLIT_THREADS if self.slices > 1 else 0)
 
     @property
     def stored_matrices(self) -> int:
@@ -542,7 +542,7 @@ def slices_factor(slices: int) -> float:
     groups. Adding up these errors rounds once more for each, and twice where groups meet: by u of at most as many u as additions came
     before. At last it joins the sum.
     """
-    roundings = slices + 2 * MAXIMUM_REDUCTION_GROUPS
+    roundings = slices + 2 * MAX_REDUCTION_GROUPS
     return 3 + roundings**2 * UNIT_ROUNDOFF if slices > 1 else 0.0
 
 

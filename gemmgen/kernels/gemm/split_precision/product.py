@@ -7,8 +7,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from gemmgen.kernels.gemm.sequence import MOST_SLICES, partials_bytes
-from gemmgen.kernels.gemm.spec import Arithmetic, GemmSpec, MmaSyncMainloop, SplitKParallel, TensorCoreMainloop
+from gemmgen.kernels.gemm.sequence import MAX_SLICES, partials_bytes
+from gemmgen.kernels.gemm.spec import Arithmetic, GemmSpec, MmaSyncMainloop, SplitKParallel, WgmmaMainloop
 from gemmgen.kernels.gemm.split_precision.planes import SETS_OF_SUMS, PlanesPlan, is_compensated, plane_scheme
 from gemmgen.kernels.gemm.split_precision.sequence import keeping_sequence
 from gemmgen.kernels.gemm.tensor_cores.operands import Multiplied
@@ -80,7 +80,7 @@ class SplitPrecisionPlan(TensorPlan):
 
     def additions(self, k: int) -> tuple[str, int]:
         # Planes of one scheme add up their products by pairs of planes, which only the whole loop tells.
-        mainloop = cast("TensorCoreMainloop | MmaSyncMainloop", self.spec.mainloop)
+        mainloop = cast("WgmmaMainloop | MmaSyncMainloop", self.spec.mainloop)
         name = f"{mainloop.arithmetic.f32_by} by {mainloop.strategy} of {self.loop.tile_k}, {self.mainloop_digest}"
         return name, self.loop.promote_steps
 
@@ -115,5 +115,5 @@ def partial_sums(spec: GemmSpec, matrices: tuple[Matrix, Matrix, Matrix]) -> tup
         return 1, ""
     slices = spec.decomposition.slices
     if slices == "launch":
-        return MOST_SLICES, str(partials_bytes(spec, matrices, "slices"))
+        return MAX_SLICES, str(partials_bytes(spec, matrices, "slices"))
     return slices, str(partials_bytes(spec, matrices, slices))

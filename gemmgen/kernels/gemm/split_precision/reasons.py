@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import Reason
-from gemmgen.kernels.gemm.spec import Arithmetic, GemmSpec, MmaSyncMainloop, SplitKParallel, TensorCoreMainloop
+from gemmgen.kernels.gemm.spec import Arithmetic, GemmSpec, MmaSyncMainloop, SplitKParallel, WgmmaMainloop
 from gemmgen.kernels.gemm.split_precision.planes import Scheme
 from gemmgen.kernels.gemm.wgmma.reasons import COPY_ALIGNMENT, a_from_reason
 from gemmgen.kernels.matrix import Matrix
@@ -32,9 +32,7 @@ def plane_reasons(spec: GemmSpec, arithmetic: Arithmetic, matrices: tuple[Matrix
             yield Reason("major", "transpose", stored, need, hint)
 
 
-def warpgroup_reasons(
-    spec: GemmSpec, mainloop: TensorCoreMainloop, matrices: tuple[Matrix, Matrix, Matrix], scheme: Scheme
-) -> Iterator[Reason]:
+def warpgroup_reasons(spec: GemmSpec, mainloop: WgmmaMainloop, matrices: tuple[Matrix, Matrix, Matrix], scheme: Scheme) -> Iterator[Reason]:
     """Reasons against such products by warpgroups."""
     if spec.decomposition.scheme not in ("data_parallel", "split_k_parallel", "split_k_cluster"):
         need = "data_parallel, split_k_parallel or split_k_cluster where float32 is computed by planes"
@@ -56,7 +54,7 @@ def warpgroup_reasons(
         yield Reason("unroll", "mainloop.unroll", str(mainloop.unroll), need, hint)
 
 
-def _split_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop, scheme: Scheme) -> Iterator[Reason]:
+def _split_reasons(spec: GemmSpec, mainloop: WgmmaMainloop, scheme: Scheme) -> Iterator[Reason]:
     """Reasons against rows of A that are split by the warps that multiply them."""
     field = "mainloop.arithmetic.split"
     if scheme.type != "bf16":

@@ -10,7 +10,7 @@ from gemmgen.core.formulas import Formula
 from gemmgen.hardware import tensor_map as tma
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.gemm.sequence import (
-    MAXIMUM_EXTENT,
+    MAX_EXTENT,
     SLICES,
     gemm_problem,
     reduction_launch,
@@ -19,7 +19,7 @@ from gemmgen.kernels.gemm.sequence import (
 )
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel
 from gemmgen.kernels.gemm.split_precision.planes import REPAIR_THREADS, REPAIR_TILE, SPLIT_THREADS, PlaneOperand, PlanesPlan
-from gemmgen.kernels.gemm.tensor_cores.grid import LARGEST_INT, Grid
+from gemmgen.kernels.gemm.tensor_cores.grid import MAX_INT, Grid
 from gemmgen.kernels.gemm.tensor_cores.plan import TensorLoop
 from gemmgen.kernels.gemm.tensor_cores.sequence import FARTHEST_TILE, matrix_map
 from gemmgen.kernels.launch import (
@@ -33,7 +33,7 @@ from gemmgen.kernels.launch import (
     TensorMapArgument,
 )
 from gemmgen.kernels.matrix import Matrix
-from gemmgen.kernels.requests import MOST_ALIGNMENT
+from gemmgen.kernels.requests import MAX_ALIGNMENT
 
 
 def planes_sequence(
@@ -47,7 +47,7 @@ def planes_sequence(
     maps: Sequence[TensorMapArgument] = (),
 ) -> LaunchSequence:
     """Dimensions, arguments, constraints, workspace and launches of the instance ``name``; ``maps``: planes as TMA sees them."""
-    problem = gemm_problem(spec, matrices, epilogue, min(planes.largest_k, MAXIMUM_EXTENT - FARTHEST_TILE), LARGEST_INT)
+    problem = gemm_problem(spec, matrices, epilogue, min(planes.largest_k, MAX_EXTENT - FARTHEST_TILE), MAX_INT)
     partial = isinstance(spec.decomposition, SplitKParallel)
     own: list[Argument] = [SLICES] if getattr(spec.decomposition, "slices", 1) == "launch" else []
     held = "scales of rows and columns, then the planes of A and B" + (", then the partial products of all slices" if partial else "")
@@ -92,7 +92,7 @@ def planes_sequence(
         launches.append(replace(adding, arguments=tuple(argument.name for argument in [*shared, *result, *kept, workspace, *own])))
     repaired = f"ceil_div(m, {REPAIR_TILE}) * ceil_div(n, {REPAIR_TILE}){times_batch}"
     launches.append(launch(f"{name}_repair", repaired, REPAIR_THREADS, [*shared, *given["A"], *given["B"], *result, *kept, workspace]))
-    most = LARGEST_INT - 65536
+    most = MAX_INT - 65536
     fits = Constraint(Formula(f"{repaired} < {most}"), f"{repaired} must be less than {most}; an int counts the tiles that may be repaired")
     return LaunchSequence(
         name=name,
@@ -139,7 +139,7 @@ def kept_argument(planes: PlanesPlan, operand: PlaneOperand, role: Literal["inpu
         role=role,
         shape=(planes.kept_bytes,),
         strides=(Formula("1"),),
-        alignment=MOST_ALIGNMENT,
+        alignment=MAX_ALIGNMENT,
         meaning=f"scales and planes of {operand.name}",
     )
 
@@ -150,7 +150,7 @@ def keeping_sequence(planes: PlanesPlan) -> LaunchSequence:
     assert operand is not None
     matrix = operand.matrix
     extents = [
-        Dimension(operand.extent, f"{operand.line}s of {operand.name}", maximum=MAXIMUM_EXTENT),
+        Dimension(operand.extent, f"{operand.line}s of {operand.name}", maximum=MAX_EXTENT),
         Dimension("k", "values along the sums", maximum=planes.largest_k),
     ]
     scalars = [ScalarArgument(extent.name, "s32", extent.meaning) for extent in extents]

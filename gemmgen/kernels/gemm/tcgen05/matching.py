@@ -5,7 +5,7 @@ from __future__ import annotations
 from gemmgen.kernels.gemm.fitting import changes_for, fitted, placed
 from gemmgen.kernels.gemm.request import GemmRequest
 from gemmgen.kernels.gemm.spec import GemmSpec, TensorMemoryMainloop
-from gemmgen.kernels.requests import MOST_ALIGNMENT, Fit
+from gemmgen.kernels.requests import MAX_ALIGNMENT, Fit
 
 
 def fit(spec: GemmSpec, mainloop: TensorMemoryMainloop, request: GemmRequest) -> Fit | str:
@@ -18,8 +18,8 @@ def fit(spec: GemmSpec, mainloop: TensorMemoryMainloop, request: GemmRequest) ->
         return found
     request = found.request
     for name, layout, along_k in (("a", request.a, found.row_major["a"]), ("b", request.b, not found.row_major["b"])):
-        if found.alignment[name] * layout.element_bytes < MOST_ALIGNMENT:
-            return f"the copy engine cannot read {name.upper()}, which is not aligned to {MOST_ALIGNMENT} bytes"
+        if found.alignment[name] * layout.element_bytes < MAX_ALIGNMENT:
+            return f"the copy engine cannot read {name.upper()}, which is not aligned to {MAX_ALIGNMENT} bytes"
         if not along_k and layout.element_bytes != 2:
             return f"{name.upper()} is not stored along k"
     return fitted(spec, request, changes_for(spec, found, truncated) | {"mainloop": mainloop})

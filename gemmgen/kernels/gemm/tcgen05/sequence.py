@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gemmgen.kernels.epilogue.steps import Step
-from gemmgen.kernels.gemm.sequence import MAXIMUM_EXTENT, gemm_problem, main_launch
+from gemmgen.kernels.gemm.sequence import MAX_EXTENT, gemm_problem, main_launch
 from gemmgen.kernels.gemm.spec import GemmSpec
 from gemmgen.kernels.gemm.tcgen05.loop import TensorMemoryLoop
-from gemmgen.kernels.gemm.tensor_cores.grid import LARGEST_INT, Grid
+from gemmgen.kernels.gemm.tensor_cores.grid import MAX_INT, Grid
 from gemmgen.kernels.gemm.tensor_cores.sequence import FARTHEST_TILE, counting_arguments, matrix_map
 from gemmgen.kernels.launch import Argument, LaunchSequence
 from gemmgen.kernels.matrix import Matrix
@@ -16,7 +16,7 @@ def tcgen05_sequence(
     name: str, spec: GemmSpec, matrices: tuple[Matrix, Matrix, Matrix], loop: TensorMemoryLoop, grid: Grid, epilogue: tuple[Step, ...]
 ) -> LaunchSequence:
     """Dimensions, arguments, constraints and the launch of the instance ``name``."""
-    problem = gemm_problem(spec, matrices, epilogue, MAXIMUM_EXTENT - FARTHEST_TILE, LARGEST_INT)
+    problem = gemm_problem(spec, matrices, epilogue, MAX_EXTENT - FARTHEST_TILE, MAX_INT)
     counts = counting_arguments(spec)
     strides = [scalar for matrix in matrices[:2] for scalar in matrix.scalars if scalar.name == matrix.batch_stride]
     maps = [matrix_map(matrix, operand.box) for matrix, operand in zip(matrices[:2], (loop.a, loop.b), strict=True)]

@@ -10,7 +10,7 @@ from gemmgen.kernels.gemm.sequence import WORKSPACE_ALIGNMENT, workspace_argumen
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel, StreamK
 from gemmgen.kernels.launch import ArrayArgument, Constraint
 
-LARGEST_INT = 2**31 - 1
+MAX_INT = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Grid:
             return Constraint(
                 Formula(f"{steps} < {most}"), f"{steps} must be less than {most}; an int counts the steps along k of all tiles"
             )
-        most = LARGEST_INT - 65536 * (self.own_tiles if self.persistent_blocks else 1)
+        most = MAX_INT - 65536 * (self.own_tiles if self.persistent_blocks else 1)
         pieces = "slices of tiles of C" if isinstance(spec.decomposition, SplitKParallel) else "tiles of C"
         return Constraint(Formula(f"{works} < {most}"), f"{works} must be less than {most}; an int counts the {pieces}")
 

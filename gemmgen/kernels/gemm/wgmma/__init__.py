@@ -1,1 +1,1 @@
-"""Strategy ``tensor_core``: warpgroups multiply tiles on tensor cores of sm_90a (``wgmma``), which TMA brings."""
+"""Strategy ``wgmma``: warpgroups multiply tiles on tensor cores of sm_90a (``wgmma``), which TMA brings."""

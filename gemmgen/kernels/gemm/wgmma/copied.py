@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gemmgen.core.formulas import Formula
-from gemmgen.kernels.gemm.spec import TensorCoreMainloop
+from gemmgen.kernels.gemm.spec import WgmmaMainloop
 from gemmgen.kernels.matrix import Matrix
 
 COPY_THREADS = 256
@@ -93,19 +93,19 @@ class CopyPlan:
         return {"threads": COPY_THREADS, "row_elements": ROW_ELEMENTS, "square": SQUARE, "part_bytes": PART_BYTES}
 
 
-def copied_names(mainloop: TensorCoreMainloop) -> str:
+def copied_names(mainloop: WgmmaMainloop) -> str:
     """The factors that are copied, of ``AB``."""
     return {"none": "", "a": "A", "b": "B", "both": "AB"}[mainloop.copied]
 
 
-def as_copied(mainloop: TensorCoreMainloop, matrix: Matrix) -> Matrix:
+def as_copied(mainloop: WgmmaMainloop, matrix: Matrix) -> Matrix:
     """A factor as the mainloop reads it: its copy, if there is one."""
     if matrix.name not in copied_names(mainloop):
         return matrix
     return replace(matrix, row_major=matrix.columns == "k", alignment=VECTOR_BYTES // matrix.element_bytes)
 
 
-def copy_plan(name: str, mainloop: TensorCoreMainloop, matrices: tuple[Matrix, Matrix, Matrix]) -> CopyPlan | None:
+def copy_plan(name: str, mainloop: WgmmaMainloop, matrices: tuple[Matrix, Matrix, Matrix]) -> CopyPlan | None:
     """The kernel that copies factors of the instance ``name``; None if it copies none."""
     factors: list[CopiedFactor] = []
     for matrix in matrices[:2]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import cast
 
 from gemmgen.kernels.family import Section
-from gemmgen.kernels.gemm.spec import TensorCoreMainloop
+from gemmgen.kernels.gemm.spec import WgmmaMainloop
 from gemmgen.kernels.gemm.tensor_cores.explain import Wording, regions, results, work_lines
 from gemmgen.kernels.gemm.wgmma.plan import WgmmaPlan
 from gemmgen.kernels.gemm.wording import Lines
@@ -71,7 +71,7 @@ def _mainloop(plan: WgmmaPlan, loop: WarpgroupLoop, wording: Wording) -> Lines:
         ("stages", f"{loop.stages}: filled while others are multiplied; two barriers each, full and empty"),
         (
             "unrolling",
-            f"the loop over a stage's instructions along k, {unrolling_text(cast('TensorCoreMainloop', plan.spec.mainloop).unroll)}",
+            f"the loop over a stage's instructions along k, {unrolling_text(cast('WgmmaMainloop', plan.spec.mainloop).unroll)}",
         ),
     ]
     if loop.a_in_registers:

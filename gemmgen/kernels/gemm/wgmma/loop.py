@@ -13,7 +13,7 @@ from gemmgen.kernels.epilogue.operations import Operation
 from gemmgen.kernels.epilogue.products import plan_epilogue
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.plan import Outline
-from gemmgen.kernels.gemm.spec import GemmSpec, SplitKCluster, TensorCoreMainloop
+from gemmgen.kernels.gemm.spec import GemmSpec, SplitKCluster, WgmmaMainloop
 from gemmgen.kernels.gemm.tensor_cores.operands import Multiplied
 from gemmgen.kernels.gemm.wgmma.reasons import (
     COPY_ALIGNMENT,
@@ -55,7 +55,7 @@ PLANES_REGISTERS = 24, 240
 
 def warpgroup_loop(
     outline: Outline,
-    mainloop: TensorCoreMainloop,
+    mainloop: WgmmaMainloop,
     matrices: tuple[Matrix, Matrix, Matrix],
     multiplied: Multiplied,
     unfit: Iterable[Reason],

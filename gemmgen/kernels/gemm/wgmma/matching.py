@@ -6,17 +6,17 @@ from collections.abc import Mapping
 
 from gemmgen.kernels.gemm.fitting import changes_for, fitted, placed
 from gemmgen.kernels.gemm.request import GemmRequest, is_stored
-from gemmgen.kernels.gemm.spec import Cluster, GemmSpec, TensorCoreMainloop
+from gemmgen.kernels.gemm.spec import Cluster, GemmSpec, WgmmaMainloop
 from gemmgen.kernels.gemm.tensor_cores.matching import group_changes, groups_refusal
 from gemmgen.kernels.gemm.tensor_cores.reasons import turning_reasons
 from gemmgen.kernels.math.warpgroup import SPAN_BYTES
-from gemmgen.kernels.requests import MOST_ALIGNMENT, Fit
+from gemmgen.kernels.requests import MAX_ALIGNMENT, Fit
 
 INVARIANT_PROMOTION = 256
 """Values of k after which sums of 8-bit floats leave the tensor core where rows must not depend on their number: the deepest tile."""
 
 
-def fit(spec: GemmSpec, mainloop: TensorCoreMainloop, request: GemmRequest) -> Fit | str:
+def fit(spec: GemmSpec, mainloop: WgmmaMainloop, request: GemmRequest) -> Fit | str:
     """The instance's spec, changed as far as the request needs it; or why it cannot be."""
     if (refusal := groups_refusal(spec, request)) is not None:
         return refusal
@@ -36,12 +36,12 @@ def fit(spec: GemmSpec, mainloop: TensorCoreMainloop, request: GemmRequest) -> F
         # Groups end at different times.
         mainloop = mainloop.model_copy(update={"tiles": "static" if request.grouping.gathered else "dynamic", "cluster": Cluster()})
     # TMA stores whole units of 16 bytes; warps store what is aligned or ends otherwise.
-    whole_rows = request.n * request.c.element_bytes % MOST_ALIGNMENT == 0
-    boxes = spec.store == "tma" and whole_rows and found.result_bytes == MOST_ALIGNMENT
+    whole_rows = request.n * request.c.element_bytes % MAX_ALIGNMENT == 0
+    boxes = spec.store == "tma" and whole_rows and found.result_bytes == MAX_ALIGNMENT
     store = spec.store
     if spec.store == "tma" and not boxes:
         store = "direct" if any(turning_reasons(spec)) or request.grouping.scattered else "through_shared"
-    units = MOST_ALIGNMENT // request.c.element_bytes if boxes else 1
+    units = MAX_ALIGNMENT // request.c.element_bytes if boxes else 1
     changes = changes_for(spec, found, truncated, units) | {"store": store, "mainloop": mainloop}
     held = tuple(operand for operand in request.constant if mainloop.copied not in (operand, "both"))
     if held and spec.batch != "grouped" and spec.decomposition.scheme != "stream_k":
@@ -56,7 +56,7 @@ def takes_transpose(spec: GemmSpec, request: GemmRequest) -> bool:
 
 
 def _copied_factors(
-    request: GemmRequest, row_major: Mapping[str, bool], alignment: Mapping[str, int], mainloop: TensorCoreMainloop
+    request: GemmRequest, row_major: Mapping[str, bool], alignment: Mapping[str, int], mainloop: WgmmaMainloop
 ) -> list[str]:
     """The factors that neither the copy engine nor matrix instructions can read as they lie, of which the second kind is copied only where
     one tile holds it or no tile could."""
@@ -67,7 +67,7 @@ def _copied_factors(
         ("b", request.b, not row_major["b"], request.n, tile.n, cluster.m),
     )
     for name, layout, along_k, extent, held, sharers in sides:
-        unaligned = alignment[name] * layout.element_bytes < MOST_ALIGNMENT
+        unaligned = alignment[name] * layout.element_bytes < MAX_ALIGNMENT
         # Boxes of what is stored across k are as wide as a row of shared memory: 8 x 10072 x 1888, its few rows stored so.
         narrow = extent <= held and held * layout.element_bytes % (SPAN_BYTES * sharers) != 0
         if unaligned or (not along_k and (layout.element_bytes != 2 or narrow)):

@@ -12,7 +12,7 @@ from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.epilogue.steps import Store
 from gemmgen.kernels.gemm.plan import EpilogueVector, Outline
 from gemmgen.kernels.gemm.reasons import division_reasons, invariance_reasons
-from gemmgen.kernels.gemm.spec import GemmSpec, TensorCoreMainloop
+from gemmgen.kernels.gemm.spec import GemmSpec, WgmmaMainloop
 from gemmgen.kernels.gemm.tensor_cores.grid import Grid
 from gemmgen.kernels.gemm.tensor_cores.operands import arithmetic_parts, as_stored
 from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan
@@ -28,7 +28,7 @@ from gemmgen.kernels.tiles.resources import ResidentBlocks
 if TYPE_CHECKING:
     from gemmgen.kernels.gemm.plan import Array
 
-TEMPLATE = "gemm/tensor_core.cu.j2"
+TEMPLATE = "gemm/wgmma.cu.j2"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class WgmmaPlan(TensorPlan):
     @property
     def staged_scales(self) -> tuple[StagedScales, ...]:
         """Block scales of a stage."""
-        assert isinstance(self.spec.mainloop, TensorCoreMainloop)
+        assert isinstance(self.spec.mainloop, WgmmaMainloop)
         return staged_scales(self.spec, self.spec.mainloop)
 
     @property
@@ -126,7 +126,7 @@ class WgmmaPlan(TensorPlan):
         return tuple(found)
 
 
-def plan(spec: GemmSpec, mainloop: TensorCoreMainloop, architecture: Architecture) -> WgmmaPlan:
+def plan(spec: GemmSpec, mainloop: WgmmaMainloop, architecture: Architecture) -> WgmmaPlan:
     """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
     outline = Outline(spec, architecture, [*division_reasons(spec), *invariance_reasons(spec)])
     a, b, c = outline.matrices
@@ -180,7 +180,7 @@ def grid_of(loop: WarpgroupLoop) -> Grid:
     )
 
 
-def name_parts(spec: GemmSpec, mainloop: TensorCoreMainloop) -> list[str]:
+def name_parts(spec: GemmSpec, mainloop: WgmmaMainloop) -> list[str]:
     """Part of an instance's name for its mainloop."""
     tile, cluster = mainloop.tile, mainloop.cluster
     parts = [

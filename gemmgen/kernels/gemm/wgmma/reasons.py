@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import Architecture
-from gemmgen.kernels.gemm.spec import CacheHints, GemmSpec, SplitKCluster, SplitKParallel, StreamK, TensorCoreMainloop
+from gemmgen.kernels.gemm.spec import CacheHints, GemmSpec, SplitKCluster, SplitKParallel, StreamK, WgmmaMainloop
 from gemmgen.kernels.gemm.tensor_cores.operands import Multiplied
 from gemmgen.kernels.gemm.tensor_cores.reasons import (
     BYTE_FLOATS,
@@ -26,18 +26,18 @@ DEFAULT_PROMOTION = 128
 """Values of k after which sums of 8-bit floats leave the tensor core, if the spec leaves it open: the field's habit."""
 COPY_ALIGNMENT = 16
 """Bytes that TMA wants addresses and strides to be multiples of."""
-LARGEST_BOX = 256
-LARGEST_INSTRUCTION = 256
+MAX_BOX = 256
+MAX_INSTRUCTION = 256
 """Columns of the result of a matrix instruction."""
 
 
 def wgmma_reasons(architecture: Architecture) -> Iterator[Reason]:
     """An architecture without these instructions."""
     if not architecture.supports("wgmma"):
-        yield Reason("wgmma", "mainloop.strategy", f"tensor_core on {architecture.name}", "sm_90a", "architecture: sm_90a")
+        yield Reason("wgmma", "mainloop.strategy", f"wgmma on {architecture.name}", "sm_90a", "architecture: sm_90a")
 
 
-def stored_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop, matrices: tuple[Matrix, Matrix, Matrix]) -> Iterator[Reason]:
+def stored_reasons(spec: GemmSpec, mainloop: WgmmaMainloop, matrices: tuple[Matrix, Matrix, Matrix]) -> Iterator[Reason]:
     """Types, storage orders and alignments of factors that are multiplied as they are stored."""
     yield from type_reasons(spec)
     if isinstance(mainloop.promote_every, int) and spec.storage.a in BYTE_INTEGERS:
@@ -53,7 +53,7 @@ def stored_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop, matrices: tuple
             yield Reason("alignment", f"alignment.{name}", str(matrix.alignment), need)
 
 
-def constant_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterator[Reason]:
+def constant_reasons(spec: GemmSpec, mainloop: WgmmaMainloop) -> Iterator[Reason]:
     """Constant operands whose first tiles are not known, or not there, before the work before the launch has ended."""
     if not spec.constant:
         return
@@ -71,7 +71,7 @@ def constant_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterator[R
         yield Reason("constant", "constant", given, "each operand at most once")
 
 
-def promoted_depth(spec: GemmSpec, mainloop: TensorCoreMainloop) -> int:
+def promoted_depth(spec: GemmSpec, mainloop: WgmmaMainloop) -> int:
     """Values of k after which sums are promoted; 0: they never are."""
     if mainloop.promote_every == "never" or mainloop.arithmetic.f32_by is not None:
         return 0
@@ -83,7 +83,7 @@ def promoted_depth(spec: GemmSpec, mainloop: TensorCoreMainloop) -> int:
 
 
 def shape_reasons(
-    spec: GemmSpec, mainloop: TensorCoreMainloop, matrices: tuple[Matrix, Matrix, Matrix], multiplied: Multiplied
+    spec: GemmSpec, mainloop: WgmmaMainloop, matrices: tuple[Matrix, Matrix, Matrix], multiplied: Multiplied
 ) -> Iterator[Reason]:
     """Tiles, groups of warps and instructions that do not fit one another."""
     tile = mainloop.tile
@@ -108,8 +108,8 @@ def shape_reasons(
             need = f"a multiple of {unit * blocks}: {unit} {'rows' if along_k else 'columns'} of a tile of {matrix.name}{shared}"
             yield Reason("tile", f"mainloop.tile.{field}", str(extent), need)
         rows_of_box = extent // blocks if along_k else tile.k
-        if rows_of_box > LARGEST_BOX:
-            need = f"at most {LARGEST_BOX} rows in a box of the copy engine"
+        if rows_of_box > MAX_BOX:
+            need = f"at most {MAX_BOX} rows in a box of the copy engine"
             yield Reason("box", f"mainloop.tile.{field if along_k else 'k'}", str(rows_of_box), need)
     promotion = promoted_depth(spec, mainloop)
     if mainloop.a_from == "registers" and not computes_f32(spec) and (matrices[0].contiguous != "k" or promotion):
@@ -120,8 +120,8 @@ def shape_reasons(
     if promotion % tile.k:
         yield Reason("promotion", "mainloop.promote_every", str(promotion), f"a multiple of tile.k, {tile.k}")
     columns, multiplied_n = mainloop.instruction_n, (2 if spec.dual else 1) * tile.n
-    if (columns or multiplied_n) > LARGEST_INSTRUCTION:
-        most = LARGEST_INSTRUCTION
+    if (columns or multiplied_n) > MAX_INSTRUCTION:
+        most = MAX_INSTRUCTION
         need = f"at most {most // 2} for dual: true: an instruction has the columns of both products, at most {most}"
         yield Reason("dual", "mainloop.tile.n", str(tile.n), need)
     if columns is not None and (promotion != tile.k or multiplied_n % columns):
@@ -136,7 +136,7 @@ def a_from_reason(a: Matrix, promotion: int) -> Reason:
     return Reason("a_from", "mainloop.a_from", got, need)
 
 
-def combination_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterator[Reason]:
+def combination_reasons(spec: GemmSpec, mainloop: WgmmaMainloop) -> Iterator[Reason]:
     """Parts of the mainloop that exclude one another, or other fields of the spec."""
     cluster, decomposition = mainloop.cluster, spec.decomposition
     if mainloop.schedule == "alternating" and (mainloop.arithmetic.split != "mainloop" or mainloop.persistent_blocks):

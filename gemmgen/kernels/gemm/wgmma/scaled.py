@@ -11,7 +11,7 @@ from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.kernels.gemm.matrices import scale_layouts
 from gemmgen.kernels.gemm.scaling import ScaleArray, Scales, spread
-from gemmgen.kernels.gemm.spec import GemmSpec, TensorCoreMainloop
+from gemmgen.kernels.gemm.spec import GemmSpec, WgmmaMainloop
 from gemmgen.kernels.gemm.tensor_cores.blocks import Blocks, product_of_blocks
 from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_FLOATS
 from gemmgen.kernels.gemm.wgmma.reasons import promoted_depth
@@ -67,7 +67,7 @@ class StagedScales:
         return f"{self.first} + {index}" if self.first else index
 
 
-def staged_scales(spec: GemmSpec, mainloop: TensorCoreMainloop) -> tuple[StagedScales, ...]:
+def staged_scales(spec: GemmSpec, mainloop: WgmmaMainloop) -> tuple[StagedScales, ...]:
     """The scales of a stage."""
     found: list[StagedScales] = []
     for array in scale_layouts(spec):
@@ -98,19 +98,19 @@ def column_scales(scales: Scales, tile_n: Column, instruction_n: Column) -> Colu
     return held
 
 
-def scale_bytes(spec: GemmSpec, mainloop: TensorCoreMainloop) -> int:
+def scale_bytes(spec: GemmSpec, mainloop: WgmmaMainloop) -> int:
     """Shared memory of a stage's scales."""
     return round_up(SCALE_BYTES * sum(scales.count for scales in staged_scales(spec, mainloop)), SCALE_ALIGNMENT)
 
 
-def scale_steps(spec: GemmSpec, mainloop: TensorCoreMainloop) -> int:
+def scale_steps(spec: GemmSpec, mainloop: WgmmaMainloop) -> int:
     """Steps whose scales a warp of the producer reads at a time, adjacent ones by one access: four, two or one, as its registers allow."""
     of_a_lane = sum(ceil_div(scales.count, 32) for scales in staged_scales(spec, mainloop))
     most = LANE_SCALES[mainloop.consumers]
     return next(steps for steps in (4, 2, 1) if steps * of_a_lane <= most or steps == 1)
 
 
-def scaled_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterator[Reason]:
+def scaled_reasons(spec: GemmSpec, mainloop: WgmmaMainloop) -> Iterator[Reason]:
     """Scales, types and tiles that do not go together."""
     for name, block in spec.scales.given:
         field = f"scales.{name}"
@@ -120,9 +120,9 @@ def scaled_reasons(spec: GemmSpec, mainloop: TensorCoreMainloop) -> Iterator[Rea
             need = f"{BLOCK_K}: tensor cores of sm_90a take no scales, and sums leave them after as many values of k"
             yield Reason("scales", f"{field}.k", str(block.k), need)
         if block.type not in SCALE_TYPES:
-            yield Reason("scales", f"{field}.type", block.type, "f32 or ue8m0 for strategy: tensor_core")
+            yield Reason("scales", f"{field}.type", block.type, "f32 or ue8m0 for strategy: wgmma")
         if block.layout == "tiles_128x4":
-            yield Reason("scales", f"{field}.layout", block.layout, "k_major or mn_major for strategy: tensor_core")
+            yield Reason("scales", f"{field}.layout", block.layout, "k_major or mn_major for strategy: wgmma")
     if spec.scales.given and (mainloop.tile.k != BLOCK_K or promoted_depth(spec, mainloop) != BLOCK_K):
         got = f"tile.k: {mainloop.tile.k}, promote_every: {mainloop.promote_every}"
         yield Reason("scales", "mainloop", got, f"tile.k: {BLOCK_K} and promote_every: auto with block scales")

@@ -8,7 +8,7 @@ from gemmgen.hardware import tensor_map as tma
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES, factors_of, second_factor
 from gemmgen.kernels.gemm.sequence import (
-    MAXIMUM_EXTENT,
+    MAX_EXTENT,
     gemm_problem,
     main_launch,
     partials_bytes,
@@ -18,7 +18,7 @@ from gemmgen.kernels.gemm.sequence import (
     workspace_argument,
 )
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel, StreamK
-from gemmgen.kernels.gemm.tensor_cores.grid import LARGEST_INT, Grid
+from gemmgen.kernels.gemm.tensor_cores.grid import MAX_INT, Grid
 from gemmgen.kernels.gemm.tensor_cores.sequence import FARTHEST_TILE, counting_arguments, matrix_map
 from gemmgen.kernels.gemm.wgmma.copied import COPY_THREADS, CopyPlan
 from gemmgen.kernels.launch import Argument, KernelLaunch, LaunchSequence, TensorMapArgument
@@ -37,7 +37,7 @@ def wgmma_sequence(
 ) -> LaunchSequence:
     """Dimensions, arguments, constraints, workspace and launches of the instance ``name``; ``copied``: the kernel that copies factors
     first, if there is one."""
-    problem = gemm_problem(spec, matrices, epilogue, MAXIMUM_EXTENT - FARTHEST_TILE, LARGEST_INT)
+    problem = gemm_problem(spec, matrices, epilogue, MAX_EXTENT - FARTHEST_TILE, MAX_INT)
     partial = isinstance(spec.decomposition, SplitKParallel)
     own, slices = slices_of(spec)
     map_a, map_b = (_factor_map(copied, matrix, box) for matrix, box in ((matrices[0], loop.a.box), (matrices[1], loop.b.box)))

@@ -19,7 +19,7 @@ from gemmgen.kernels.gemm.fitted_costs import costs_of, store_costs
 from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES, finishing_clocks
 from gemmgen.kernels.gemm.request import GemmRequest, is_stored
 from gemmgen.kernels.gemm.scaling import Scales
-from gemmgen.kernels.gemm.spec import GemmSpec, SplitKCluster, TensorCoreMainloop
+from gemmgen.kernels.gemm.spec import GemmSpec, SplitKCluster, WgmmaMainloop
 from gemmgen.kernels.gemm.tensor_cores.cost import of_few
 from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_FLOATS, BYTE_INTEGERS
 from gemmgen.kernels.gemm.wgmma.cost import (
@@ -36,7 +36,7 @@ from gemmgen.kernels.gemm.wgmma.loop import CONSUMER_REGISTERS, MOVING_REGISTERS
 from gemmgen.kernels.gemm.wgmma.matching import fit
 from gemmgen.kernels.gemm.wgmma.plan import plan
 from gemmgen.kernels.gemm.wgmma.point_model import Extents, Shapes, point_model, traits_of
-from gemmgen.kernels.gemm.wgmma.reasons import DEFAULT_PROMOTION, LARGEST_BOX
+from gemmgen.kernels.gemm.wgmma.reasons import DEFAULT_PROMOTION, MAX_BOX
 from gemmgen.kernels.gemm.wgmma.scaled import BLOCK_K, SCALE_TYPES, column_scales, staged_bytes
 from gemmgen.kernels.math.warpgroup import (
     BARRIER_BYTES,
@@ -49,7 +49,7 @@ from gemmgen.kernels.math.warpgroup import (
     plan_staging,
 )
 from gemmgen.kernels.points import Points, Works, picked
-from gemmgen.kernels.requests import MOST_ALIGNMENT
+from gemmgen.kernels.requests import MAX_ALIGNMENT
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,8 +64,8 @@ GROUPS = ((64, 1, False), (128, 1, False), (128, 2, False), (192, 3, False), (25
 COLUMNS = tuple(range(8, 257, 8))
 DEPTH_BYTES = (128, 256)
 """Bytes along k of a stage."""
-MOST_STAGES = 16
-FEWEST_STAGES = 3
+MAX_STAGES = 16
+MIN_STAGES = 3
 RESIDENT = (1, 2, 3)
 """Blocks that an SM holds at a time."""
 CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (4, 1, 1), (1, 4, 1), (2, 2, 1), (1, 1, 2), (1, 1, 3), (1, 1, 4))
@@ -98,7 +98,7 @@ class Storage:
     def base(self) -> dict[str, Any]:
         """Fields of the specs of all points."""
         size, result = ELEMENTS[self.type].bytes, ELEMENTS[self.result].bytes
-        alignment = {"a": MOST_ALIGNMENT // size, "b": MOST_ALIGNMENT // size, "c": 1 if self.turned else MOST_ALIGNMENT // result}
+        alignment = {"a": MAX_ALIGNMENT // size, "b": MAX_ALIGNMENT // size, "c": 1 if self.turned else MAX_ALIGNMENT // result}
         found: dict[str, Any] = {
             "kind": "gemm",
             "architecture": "sm_90a",
@@ -112,7 +112,7 @@ class Storage:
         if self.scales.given:
             found["scales"] = self.scales
         if not self.turned:
-            found |= {"multiple_of": {"n": MOST_ALIGNMENT // result}, "rasterization": {"group": 8}, "store": "tma"}
+            found |= {"multiple_of": {"n": MAX_ALIGNMENT // result}, "rasterization": {"group": 8}, "store": "tma"}
         return found
 
 
@@ -162,7 +162,7 @@ def points(request: GemmRequest, device: Device) -> list[Points]:
 def coordinates(spec: GemmSpec) -> Sequence[float] | None:
     """Coordinates of a kernel in the space, as those of its points; None for kernels of another kind."""
     mainloop, division = spec.mainloop, spec.decomposition
-    if not isinstance(mainloop, TensorCoreMainloop) or mainloop.arithmetic.f32_by or spec.batch == "grouped":
+    if not isinstance(mainloop, WgmmaMainloop) or mainloop.arithmetic.f32_by or spec.batch == "grouped":
         return None
     if division.scheme not in ("data_parallel", "split_k_cluster"):
         return None
@@ -197,7 +197,7 @@ def _stored(request: GemmRequest, turned: bool) -> Storage:
     a_along_k, b_along_k = is_stored(request.a, row_major=True), is_stored(request.b, row_major=False)
     whole = request.n if by_rows else request.m
     size = request.c.element_bytes
-    aligned = (whole * size) % MOST_ALIGNMENT == 0 and request.c.alignment % MOST_ALIGNMENT == 0
+    aligned = (whole * size) % MAX_ALIGNMENT == 0 and request.c.alignment % MAX_ALIGNMENT == 0
     swapped = turned == by_rows  # the kernel's A is the request's B
     along = (b_along_k, a_along_k) if swapped else (a_along_k, b_along_k)
     scaled = request.transposed.block_scales if swapped else request.block_scales
@@ -263,7 +263,7 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
         for along_k, extent, blocks in ((storage.a_along_k, tile_m, cluster_n), (storage.b_along_k, tile_n, cluster_m)):
             unit = 8 if along_k else SPAN_BYTES // size
             legal &= extent % (unit * blocks) == 0
-            legal &= (extent / blocks if along_k else tile_k) <= LARGEST_BOX
+            legal &= (extent / blocks if along_k else tile_k) <= MAX_BOX
         # Shared memory: as many stages as fit.
         staged = np.zeros_like(tile_n)
         boxes = np.zeros_like(tile_n)
@@ -281,8 +281,8 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
         fixed += BARRIER_BYTES * (np.where(ping_pong, consumers, 0) + consumers * boxes)
         stage = (tile_m + tile_n) * depth + 2 * BARRIER_BYTES + staged_bytes(storage.scales, tile_m, tile_n)
         room = architecture.shared_bytes_per_sm // resident - architecture.reserved_shared_bytes_per_block
-        stages = np.minimum(MOST_STAGES, (np.minimum(room, architecture.shared_bytes_per_block) - fixed) // stage)
-        legal &= stages >= FEWEST_STAGES
+        stages = np.minimum(MAX_STAGES, (np.minimum(room, architecture.shared_bytes_per_block) - fixed) // stage)
+        legal &= stages >= MIN_STAGES
         columns_of = {
             "tile_m": tile_m,
             "tile_n": tile_n,
@@ -410,12 +410,12 @@ def _finishing_clocks(lattice: Lattice, request: GemmRequest) -> float:
     if not request.epilogue:
         return 0.0
     spec = _spec(lattice, 0, 0, False)
-    assert isinstance(spec.mainloop, TensorCoreMainloop)
+    assert isinstance(spec.mainloop, WgmmaMainloop)
     found = fit(spec, spec.mainloop, request)
     if isinstance(found, str):
         return 0.0
     fitted = found.spec
-    assert isinstance(fitted, GemmSpec) and isinstance(fitted.mainloop, TensorCoreMainloop)
+    assert isinstance(fitted, GemmSpec) and isinstance(fitted.mainloop, WgmmaMainloop)
     try:
         return finishing_clocks(plan(fitted, fitted.mainloop, find_architecture(fitted.architecture)))
     except PlanError:
@@ -465,7 +465,7 @@ def _spec(lattice: Lattice, place: int, persistent: int, early: bool, once: str 
     """The spec of a point; ``once``: the factor that is read once, by the name of its matrix, and so need not stay in the L2."""
     number = {name: int(value[place]) for name, value in vars(lattice).items() if name not in ("storage", "ping_pong")}
     mainloop: dict[str, Any] = {
-        "strategy": "tensor_core",
+        "strategy": "wgmma",
         "tile": {"m": number["tile_m"], "n": number["tile_n"], "k": number["tile_k"]},
         "stages": number["stages"],
         "consumers": number["consumers"],
