@@ -196,7 +196,7 @@ def test_grids_of_listed_instances_have_the_blocks_of_the_device():
         assert found[1].sequence.launches[-1].grid_of(found[2])[0] == blocks
 
 
-def test_the_fitted_process_corrects_the_model_and_does_not_replace_it():
+def test_the_fitted_process_corrects_the_model():
     model = point_model()
     assert model.places.shape == (len(model.weights), len(TRAITS))
     for points in space.points(parse_problem("gemm:192,2560,9216,nt,bf16"), H200):
