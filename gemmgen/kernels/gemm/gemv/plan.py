@@ -97,7 +97,7 @@ def plan(spec: GemmSpec, mainloop: GemvMainloop, architecture: Architecture) -> 
         spec_digest=outline.digest,
         architecture=architecture,
         sequence=gemv_sequence(name, spec, outline.matrices, loop, epilogue),
-        template="gemm/gemv.cu.j2",
+        template="gemm/vector.cu.j2",
         shared_memory=regions,
         dynamic_shared_bytes=0,
         spec=spec,

@@ -28,7 +28,7 @@ from gemmgen.kernels.tiles.resources import ResidentBlocks
 if TYPE_CHECKING:
     from gemmgen.kernels.gemm.plan import Array
 
-TEMPLATE = "gemm/wgmma.cu.j2"
+TEMPLATE = "gemm/tensor_core.cu.j2"
 
 
 @dataclass(frozen=True, kw_only=True)
