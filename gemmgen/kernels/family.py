@@ -97,6 +97,11 @@ class KernelSpec(SpecModel):
     """Dimensions that the kernel is compiled for, ``{n: 11008, k: 4096}`` say: they become constants of its source, and problems of other
     sizes are refused. ``gemmgen explain`` lists a kernel's dimensions."""
 
+    @classmethod
+    def with_current_names(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """The fields of a spec, former names in them replaced by those of today."""
+        return fields
+
     def identity(self) -> dict[str, Any]:
         """The spec without its prose, with every default but those of fields marked ``LATER``: these determine the kernel and its name."""
         fields = self.model_dump(mode="json", exclude={"description"})

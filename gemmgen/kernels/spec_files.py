@@ -190,7 +190,8 @@ def _validated(fields: dict[str, Any], name: str, text: bytes | None, overrides:
         near = get_close_matches(kind if isinstance(kind, str) else "", kinds, n=1)
         told = f"{name}: kind: {got}, need one of: {', '.join(kinds)}" + (f" (did you mean {near[0]}?)" if near else "")
         raise SpecError("\n".join([told, *_Excerpts(text, overrides, places).of(["kind"])]))
-    checked: KernelSpec = validated(family(kind).spec, fields, name, "not a valid spec", text, overrides, places)
+    model = family(kind).spec
+    checked: KernelSpec = validated(model, model.with_current_names(fields), name, "not a valid spec", text, overrides, places)
     return checked
 
 

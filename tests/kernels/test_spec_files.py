@@ -171,3 +171,10 @@ def test_identities_leave_out_defaults_of_later_fields() -> None:
     assert identity(batch_invariant=True)["batch_invariant"] is True
     assert "l1_a" not in identity()["cache"] and identity(cache={"l1_a": "keep"})["cache"]["l1_a"] == "keep"
     assert "alpha" in identity()
+
+
+@pytest.mark.parametrize(("former", "current"), [("tensor_core", "wgmma"), ("vector", "gemv")])
+def test_former_names_of_strategies_are_accepted_with_a_warning(former: str, current: str) -> None:
+    name = {"wgmma": "gemm/wgmma/bf16/128x128", "gemv": "gemm/gemv/rows/four_by_eight"}[current]
+    with pytest.warns(FutureWarning, match=f"{former} is now called {current}"):
+        assert load_spec(name, [f"mainloop.strategy={former}"]) == load_spec(name)

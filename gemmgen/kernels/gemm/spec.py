@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from gemmgen.kernels.epilogue.operations import Operations
 from gemmgen.kernels.family import LATER, KernelSpec, SpecModel
@@ -490,13 +490,12 @@ class GemmSpec(KernelSpec):
     before the kernel waits for that work. Needs ``mainloop.strategy: wgmma``, or
     ``narrow_weights`` by streams or warpgroups."""
 
-    @model_validator(mode="before")
     @classmethod
-    def _current_names(cls, fields: object) -> object:
+    def with_current_names(cls, fields: dict[str, Any]) -> dict[str, Any]:
         """The fields with current names of strategies, after a warning where a former one was used."""
-        mainloop = fields.get("mainloop") if isinstance(fields, dict) else None
+        mainloop = fields.get("mainloop")
         former = mainloop.get("strategy") if isinstance(mainloop, dict) else None
-        if not isinstance(fields, dict) or not isinstance(mainloop, dict) or not isinstance(former, str) or former not in FORMER_STRATEGIES:
+        if not isinstance(mainloop, dict) or not isinstance(former, str) or former not in FORMER_STRATEGIES:
             return fields
         current = FORMER_STRATEGIES[former]
         warnings.warn(f"mainloop.strategy: {former} is now called {current}", FutureWarning, stacklevel=2)

@@ -31,7 +31,7 @@
 //   alignment: {a: 4, b: 4}
 //   multiple_of: {m: 4, n: 12}
 //   decomposition: {scheme: split_k_last}
-//   mainloop: {strategy: vector, threads: 128, along: m, columns: 12, unroll: 4, min_blocks_per_sm: 4}
+//   mainloop: {strategy: gemv, threads: 128, along: m, columns: 12, unroll: 4, min_blocks_per_sm: 4}
 
 // Threads of a block form teams, whose lanes read side by side along m; each holds so many rows of A and columns of B.
 constexpr int kThreads = 128;

@@ -25,7 +25,7 @@
 //   alpha: one
 //   beta: zero
 //   decomposition: {scheme: split_k_last}
-//   mainloop: {strategy: vector, along: m, vectors: shifted, unroll: 4}
+//   mainloop: {strategy: gemv, along: m, vectors: shifted, unroll: 4}
 
 // Threads of a block form teams, whose lanes read side by side along m; each holds so many rows of A and columns of B.
 constexpr int kThreads = 256;

@@ -27,7 +27,7 @@
 //   beta: zero
 //   alignment: {a: 4}
 //   decomposition: {scheme: split_k_last}
-//   mainloop: {strategy: vector, threads: 1024, along: m, lanes: 4, unroll: 4}
+//   mainloop: {strategy: gemv, threads: 1024, along: m, lanes: 4, unroll: 4}
 
 // Threads of a block form teams, whose lanes read side by side along m; each holds so many rows of A and columns of B.
 constexpr int kThreads = 1024;

@@ -29,7 +29,7 @@
 //   alignment: {a: 4, b: 4}
 //   multiple_of: {n: 16}
 //   decomposition: {scheme: split_k_last}
-//   mainloop: {strategy: vector, lanes: 64, columns: 16, unroll: 1}
+//   mainloop: {strategy: gemv, lanes: 64, columns: 16, unroll: 1}
 
 // Threads of a block form teams, whose lanes read side by side along k; each holds so many rows of A and columns of B.
 constexpr int kThreads = 256;

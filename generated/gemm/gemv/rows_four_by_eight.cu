@@ -30,7 +30,7 @@
 //   alignment: {a: 4, b: 4}
 //   multiple_of: {n: 8}
 //   decomposition: {scheme: split_k_last}
-//   mainloop: {strategy: vector, columns: 8, unroll: 1}
+//   mainloop: {strategy: gemv, columns: 8, unroll: 1}
 
 // Threads of a block form teams, whose lanes read side by side along k; each holds so many rows of A and columns of B.
 constexpr int kThreads = 256;

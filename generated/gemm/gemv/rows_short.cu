@@ -22,7 +22,7 @@
 //   alpha: one
 //   beta: zero
 //   alignment: {a: 4, b: 4}
-//   mainloop: {strategy: vector, lanes: 8, rows: 2, unroll: 1}
+//   mainloop: {strategy: gemv, lanes: 8, rows: 2, unroll: 1}
 
 // Threads of a block form teams, whose lanes read side by side along k; each holds so many rows of A and columns of B.
 constexpr int kThreads = 256;

@@ -28,7 +28,7 @@
 //   beta: zero
 //   alignment: {a: 4, b: 4}
 //   decomposition: {scheme: split_k_last}
-//   mainloop: {strategy: vector, lanes: 128, unroll: 1}
+//   mainloop: {strategy: gemv, lanes: 128, unroll: 1}
 
 // Threads of a block form teams, whose lanes read side by side along k; each holds so many rows of A and columns of B.
 constexpr int kThreads = 256;

@@ -25,7 +25,7 @@
 //   beta: zero
 //   alignment: {a: 4, b: 4, c: 4}
 //   multiple_of: {m: 4, n: 16}
-//   mainloop: {strategy: vector, threads: 64, lanes: 1, columns: 16, unroll: 1, min_blocks_per_sm: 4}
+//   mainloop: {strategy: gemv, threads: 64, lanes: 1, columns: 16, unroll: 1, min_blocks_per_sm: 4}
 
 // Threads of a block form teams, whose lanes read side by side along k; each holds so many rows of A and columns of B.
 constexpr int kThreads = 64;

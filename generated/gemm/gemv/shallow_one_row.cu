@@ -24,7 +24,7 @@
 //   beta: zero
 //   alignment: {a: 4, b: 4, c: 4}
 //   multiple_of: {n: 16}
-//   mainloop: {strategy: vector, lanes: 1, rows: 1, columns: 16, unroll: 1, min_blocks_per_sm: 2}
+//   mainloop: {strategy: gemv, lanes: 1, rows: 1, columns: 16, unroll: 1, min_blocks_per_sm: 2}
 
 // Threads of a block form teams, whose lanes read side by side along k; each holds so many rows of A and columns of B.
 constexpr int kThreads = 256;

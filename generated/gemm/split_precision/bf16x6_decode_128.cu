@@ -32,7 +32,7 @@
 //   alignment: {a: 4, b: 4}
 //   decomposition: {scheme: split_k_cluster, slices: 2}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 64, n: 128, k: 64}
 //     stages: 3
 //     consumers: 1

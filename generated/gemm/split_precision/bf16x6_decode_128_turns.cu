@@ -31,7 +31,7 @@
 //   beta: zero
 //   alignment: {a: 4, b: 4}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 64, n: 128, k: 64}
 //     stages: 3
 //     schedule: alternating

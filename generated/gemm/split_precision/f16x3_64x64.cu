@@ -31,7 +31,7 @@
 //   transpose: nt
 //   alignment: {a: 4, b: 4, c: 2}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 64, n: 64, k: 64}
 //     stages: 6
 //     consumers: 1

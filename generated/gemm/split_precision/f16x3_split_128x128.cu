@@ -35,7 +35,7 @@
 //   alignment: {a: 4, b: 4, c: 2}
 //   decomposition: {scheme: split_k_parallel, slices: launch}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 128, n: 128, k: 64}
 //     stages: 3
 //     arithmetic: {f32_by: f16x3}

@@ -32,7 +32,7 @@
 //   alignment: {a: 4, b: 4, c: 2}
 //   rasterization: {along: major, group: 8}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 128, n: 128, k: 32}
 //     stages: 3
 //     arithmetic: {f32_by: tf32x3}

@@ -31,7 +31,7 @@
 //   multiple_of: {n: 8}
 //   rasterization: {group: 8}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 128, n: 48, k: 64}
 //     stages: 7
 //     persistent_blocks: 132

@@ -31,7 +31,7 @@
 //   multiple_of: {n: 8}
 //   rasterization: {group: 8}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 192, n: 192, k: 64}
 //     consumers: 3
 //     cluster: {m: 2}

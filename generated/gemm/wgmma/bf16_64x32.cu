@@ -30,7 +30,7 @@
 //   multiple_of: {n: 8}
 //   rasterization: {group: 8}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 64, n: 32, k: 128}
 //     consumers: 1
 //     persistent_blocks: 264

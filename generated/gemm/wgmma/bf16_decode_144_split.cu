@@ -32,7 +32,7 @@
 //   alignment: {a: 8, b: 8}
 //   decomposition: {scheme: split_k_parallel, slices: launch}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 128, n: 144, k: 64}
 //     stages: 5
 //   early_launch: true

@@ -27,7 +27,7 @@
 //   storage: {a: bf16, b: bf16, c: bf16}
 //   alignment: {a: 8, b: 8}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 64, n: 160, k: 64}
 //     stages: 7
 //     consumers: 1

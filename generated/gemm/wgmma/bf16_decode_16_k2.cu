@@ -28,7 +28,7 @@
 //   alignment: {a: 8, b: 8}
 //   decomposition: {scheme: split_k_cluster, slices: 2}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 64, n: 16, k: 128}
 //     stages: 8
 //     consumers: 1

@@ -27,7 +27,7 @@
 //   storage: {a: bf16, b: bf16, c: bf16}
 //   alignment: {a: 8, b: 8}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 128, n: 208, k: 64}
 //     stages: 5
 //     cluster: {n: 2}

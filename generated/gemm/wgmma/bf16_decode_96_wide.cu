@@ -27,7 +27,7 @@
 //   storage: {a: bf16, b: bf16, c: bf16}
 //   alignment: {a: 8, b: 8}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 128, n: 96, k: 64}
 //     stages: 6
 //   early_launch: true

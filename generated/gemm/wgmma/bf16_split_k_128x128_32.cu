@@ -31,7 +31,7 @@
 //   alignment: {a: 8, b: 8, c: 8}
 //   decomposition: {scheme: split_k_parallel, slices: 32}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 128, n: 128, k: 64}
 //     stages: 6
 //   early_launch: true

@@ -32,7 +32,7 @@
 //   alignment: {a: 8, b: 8, c: 8}
 //   decomposition: {scheme: split_k_parallel, slices: launch}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 192, n: 192, k: 64}
 //     consumers: 3
 //   early_launch: true

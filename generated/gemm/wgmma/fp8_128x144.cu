@@ -33,7 +33,7 @@
 //   multiple_of: {n: 8}
 //   rasterization: {group: 8}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 128, n: 144, k: 128}
 //     stages: 6
 //     persistent_blocks: 132

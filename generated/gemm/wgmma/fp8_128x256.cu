@@ -33,7 +33,7 @@
 //   multiple_of: {n: 8}
 //   rasterization: {group: 8}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 128, n: 256, k: 128}
 //     persistent_blocks: 132
 //     instruction_n: 128

@@ -33,7 +33,7 @@
 //   rasterization: {group: 8}
 //   decomposition: {scheme: split_k_cluster, slices: 2}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 128, n: 64, k: 128}
 //     stages: 6
 //   store: tma

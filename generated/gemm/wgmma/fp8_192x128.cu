@@ -33,7 +33,7 @@
 //   multiple_of: {n: 8}
 //   rasterization: {group: 8}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 192, n: 128, k: 128}
 //     consumers: 3
 //     cluster: {n: 2}

@@ -32,7 +32,7 @@
 //   multiple_of: {n: 8}
 //   rasterization: {group: 8}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 64, n: 64, k: 128}
 //     stages: 5
 //     consumers: 1

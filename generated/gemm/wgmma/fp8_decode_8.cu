@@ -29,7 +29,7 @@
 //   storage: {a: e4m3, b: e4m3, c: bf16}
 //   alignment: {a: 16, b: 16}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 64, n: 8, k: 256}
 //     stages: 8
 //     consumers: 1

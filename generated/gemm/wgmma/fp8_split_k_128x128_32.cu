@@ -32,7 +32,7 @@
 //   alignment: {a: 16, b: 16, c: 8}
 //   decomposition: {scheme: split_k_parallel, slices: 32}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 64, n: 64, k: 128}
 //     stages: 6
 //     consumers: 1

@@ -31,7 +31,7 @@
 //   multiple_of: {n: 4}
 //   rasterization: {group: 8}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 128, n: 128, k: 128}
 //     stages: 6
 //     schedule: ping_pong

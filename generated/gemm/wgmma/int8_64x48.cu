@@ -30,7 +30,7 @@
 //   multiple_of: {n: 4}
 //   rasterization: {group: 8}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 64, n: 48, k: 128}
 //     stages: 8
 //     consumers: 1

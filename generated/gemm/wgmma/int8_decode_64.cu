@@ -27,7 +27,7 @@
 //   storage: {a: s8, b: s8, c: s32}
 //   alignment: {a: 16, b: 16}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 64, n: 64, k: 128}
 //     stages: 12
 //     consumers: 1

@@ -32,7 +32,7 @@
 //   alignment: {a: 16, b: 16, c: 4}
 //   decomposition: {scheme: split_k_parallel, slices: launch}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 128, n: 128, k: 128}
 //     stages: 6
 //   early_launch: true

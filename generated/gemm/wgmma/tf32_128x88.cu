@@ -33,7 +33,7 @@
 //   multiple_of: {n: 4}
 //   rasterization: {group: 8}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 128, n: 88, k: 32}
 //     stages: 7
 //     persistent_blocks: 132

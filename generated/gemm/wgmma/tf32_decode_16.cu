@@ -29,7 +29,7 @@
 //   storage: {a: tf32, b: tf32}
 //   alignment: {a: 4, b: 4}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 64, n: 16, k: 64}
 //     stages: 5
 //     consumers: 1

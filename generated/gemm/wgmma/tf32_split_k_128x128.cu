@@ -34,7 +34,7 @@
 //   alignment: {a: 4, b: 4, c: 4}
 //   decomposition: {scheme: split_k_parallel, slices: launch}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 128, n: 128, k: 32}
 //     stages: 6
 //   early_launch: true

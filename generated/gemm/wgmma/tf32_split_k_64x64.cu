@@ -33,7 +33,7 @@
 //   alignment: {a: 4, b: 4, c: 4}
 //   decomposition: {scheme: split_k_parallel, slices: launch}
 //   mainloop:
-//     strategy: tensor_core
+//     strategy: wgmma
 //     tile: {m: 64, n: 64, k: 32}
 //     stages: 6
 //     consumers: 1
