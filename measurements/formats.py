@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+import gemmgen
 from gemmgen import ops
 from gemmgen.core.errors import GemmgenError
 from gemmgen.core.files import write_atomically
@@ -31,9 +32,11 @@ from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.gemm.cublaslt import Product
 from gemmgen.kernels.gemm.packed_weights import packed_shape
 from gemmgen.kernels.gemm.peer import fastest_product, operand
-from gemmgen.ops.weight_kernels import Call, Numbers, call_of, kernel_of
+from gemmgen.ops.weight_kernels import Numbers, call_of, kernel_of, spec_of
 from gemmgen.ops.weight_kernels import Product as WeightProduct
 from gemmgen.perf.contestants import median_seconds
+from gemmgen.runtime.kernel import Kernel
+from gemmgen.toolchain.compilation import compile_plan
 
 HERE = Path(__file__).resolve().parent
 DEVICE = "H200"
@@ -87,9 +90,12 @@ def random_weight(n: int, k: int, bits: int) -> Any:
     return weight
 
 
-def older_call(m: int, n: int, k: int, bits: int) -> Call:
-    """The kernel of an older architecture for a product."""
-    return call_of(WeightProduct(m, n, k, 8, 2), numbers_of(bits), find_device(DEVICE), architecture=find_architecture(OLDER))
+def older_kernel(m: int, n: int, k: int, bits: int) -> Kernel:
+    """The kernel that an older architecture takes for a product, compiled for the device."""
+    device = find_device(DEVICE)
+    spec = spec_of(call_of(WeightProduct(m, n, k, 8, 2), numbers_of(bits), device, architecture=find_architecture(OLDER)))
+    plan = gemmgen.plan(spec, device.architecture.name)
+    return Kernel(plan.sequence, compile_plan(plan))
 
 
 def checked(bits: int, rows: int) -> float:
@@ -141,7 +147,7 @@ def narrow() -> Iterator[dict[str, Any]]:
             peers = [fastest_product(product, (a, one, out), None, 1.0, 0.0) for one in dense]
             calls: dict[str, Callable[[int], Any]] = {"ops": lambda i, a=a, weights=weights, out=out: ops.matmul(a, weights[i], out=out)}
             if m <= FEW_ROWS:
-                _, kernel = kernel_of(older_call(m, n, k, bits))
+                kernel = older_kernel(m, n, k, bits)
                 calls[OLDER] = lambda i, a=a, weights=weights, out=out, kernel=kernel: kernel(A=a, C=out, **weights[i]._arrays)
             if not isinstance(peers[0], str):
                 calls["cublaslt"] = lambda i, peers=peers: peers[i % len(peers)].run()
