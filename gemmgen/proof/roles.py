@@ -75,7 +75,7 @@ class Role:
     origins: tuple[tuple[Expression, str], ...] = ()
     """Registers that a comparison with the problem was made of a known number in."""
     waiting: Expression | None = None
-    """The comparison that it cannot go on without."""
+    """The comparison that it needs in order to continue."""
     ended: bool = False
     whole: tuple[bool, ...] = ()
     """The threads of the role, where only some of them take a short way; empty if these are all."""

@@ -35,10 +35,10 @@ def explain(plan: QuantisePlan) -> list[Section]:
     sizes = plan.x.element_bytes, plan.y.element_bytes
     lane = ("lane", f"{plan.spec.vector} element{'s' if plan.spec.vector > 1 else ''} at a time")
     return [
-        Section("What it computes", tuple(("", line) for line in summary(plan))),
-        Section("Who computes what", (("work", WORKERS[plan.spec.block]), lane, ("grid", str(plan.sequence.launches[-1].grid[0])))),
+        Section("Computation", tuple(("", line) for line in summary(plan))),
+        Section("Division of work", (("work", WORKERS[plan.spec.block]), lane, ("grid", str(plan.sequence.launches[-1].grid[0])))),
         Section(
-            "What an element costs",
+            "Cost of an element",
             (("bytes", f"{sizes[0]} read, {sizes[1]} written"), ("operations", "a maximum, a division, a conversion")),
         ),
     ]

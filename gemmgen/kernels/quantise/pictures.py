@@ -31,7 +31,7 @@ def pictures(plan: QuantisePlan) -> list[Picture]:
         Division("warp", own, BLOCK_COLUMNS if tiles else WARP_THREADS // side * BLOCK_COLUMNS, "rows", "columns", "lane", lanes),
         Division("thread", 1, LANE_COLUMNS, "rows", "columns", "element", (), (note,)),
     )
-    return [TileHierarchy("Who computes what", overview, levels)]
+    return [TileHierarchy("Division of work", overview, levels)]
 
 
 def _columns(block: int, place: int, side: int, halves: int) -> list[int]:

@@ -24,9 +24,9 @@ def explain(plan: RowsPlan) -> list[Section]:
     rows = f"{plan.rows} row{'s' if plan.rows > 1 else ''} at a time"
     sizes = sum(matrix.element_bytes for matrix in plan.matrices), sum(matrix.element_bytes for matrix in plan.outputs)
     return [
-        Section("What it computes", tuple(("", line) for line in summary(plan))),
-        Section("Who computes what", (("row", per_row), ("kept", kept), ("block", rows))),
-        Section("What an element costs", (("bytes", f"{sizes[0]} read, {sizes[1]} written"), ("passes", str(passes(plan))))),
+        Section("Computation", tuple(("", line) for line in summary(plan))),
+        Section("Division of work", (("row", per_row), ("kept", kept), ("block", rows))),
+        Section("Cost of an element", (("bytes", f"{sizes[0]} read, {sizes[1]} written"), ("passes", str(passes(plan))))),
     ]
 
 

@@ -21,4 +21,4 @@ def pictures(plan: RowsPlan) -> list[Picture]:
         Division("row", 1, columns, "rows", "columns", "lane", lanes, (f"{plan.lanes} lanes",)),
         Division("thread", 1, plan.vector, "rows", "columns", "element", (), (f"{plan.held or 1} of these at a time",)),
     )
-    return [TileHierarchy("Who computes what", overview, levels)]
+    return [TileHierarchy("Division of work", overview, levels)]
