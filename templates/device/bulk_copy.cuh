@@ -214,7 +214,8 @@ __device__ __forceinline__ void load_box_3d_by_policy(
 
 // Copies the box at (x, y) to the same place of every block in `blocks`; the L2 keeps it by a policy.
 __device__ __forceinline__ void multicast_box_2d_by_policy(
-    unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int x, int y, unsigned long long policy)
+    unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int x, int y,
+    unsigned long long policy)
 {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
@@ -225,7 +226,8 @@ __device__ __forceinline__ void multicast_box_2d_by_policy(
 
 // Copies the box at (x, y, z) to the same place of every block in `blocks`; the L2 keeps it by a policy.
 __device__ __forceinline__ void multicast_box_3d_by_policy(
-    unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int x, int y, int z, unsigned long long policy)
+    unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int x, int y, int z,
+    unsigned long long policy)
 {
     asm volatile(
         "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
@@ -257,17 +259,20 @@ __device__ __forceinline__ void load_boxes_3d_by_policy(
 // Copies such boxes to the same place of every block in `blocks`, which the L2 keeps by a policy.
 template <int kBoxes, int kElements, int kBytes>
 __device__ __forceinline__ void multicast_boxes_2d_by_policy(
-    unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int x, int y, unsigned long long policy)
+    unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int x, int y,
+    unsigned long long policy)
 {
     #pragma unroll
     for (int box = 0; box < kBoxes; ++box)
         multicast_box_2d_by_policy(target + box * kBytes, map, barrier, blocks, x + box * kElements, y, policy);
 }
 
-// Copies such boxes of a tensor with three axes to the same place of every block in `blocks`, which the L2 keeps by a policy.
+// Copies such boxes of a tensor with three axes to the same place of every block in `blocks`; the L2 keeps
+// them by a policy.
 template <int kBoxes, int kElements, int kBytes>
 __device__ __forceinline__ void multicast_boxes_3d_by_policy(
-    unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int x, int y, int z, unsigned long long policy)
+    unsigned target, const TensorMap& map, unsigned barrier, unsigned short blocks, int x, int y, int z,
+    unsigned long long policy)
 {
     #pragma unroll
     for (int box = 0; box < kBoxes; ++box)

@@ -26,7 +26,7 @@ def test_a_bundle_of_a_list_is_written_with_its_choices(run: Run) -> None:
 
 def test_lists_and_formats_that_do_not_go_together_are_refused(run: Run) -> None:
     Path("net.txt").write_text("reduction:8,8,1\n")
-    assert "goes with --format bundle or torch" in run("export", "--problems", "net.txt", "--format", "header", code=2).err
+    assert "goes with --format bundle, torch or jax" in run("export", "--problems", "net.txt", "--format", "header", code=2).err
     assert "takes problems" in run("export", "gemm/v0_naive", "--format", "bundle", "-o", "out", code=2).err
     assert "-o DIR" in run("export", "--problems", "net.txt", "--format", "bundle", code=2).err
     error = run("export", "--problems", "net.txt", "--format", "torch", "--device", "A100", "-o", "out", code=2).err

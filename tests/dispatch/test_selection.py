@@ -58,7 +58,7 @@ def test_tf32_is_multiplied_on_tensor_cores_from_ampere_on():
     [
         "",
         "gemm",
-        "gemm:1,2,3,f16_f16_u8",
+        "gemm:1,2,3,f16_f16_u16",
         "gemm:1,2,3,s32",
         "gemm:1,2,3,f16_f16",
         "gemm:1,2",

@@ -87,7 +87,7 @@ def mend(fields: dict[str, Any]) -> dict[str, Any]:
     fields = {**fields, "alignment": narrow}
     if loop["strategy"] == "naive":
         return {**fields, "store": "direct", "decomposition": {"scheme": "data_parallel"}}
-    if loop["strategy"] == "vector":
+    if loop["strategy"] == "gemv":
         scheme = "data_parallel" if fields["decomposition"]["scheme"] == "data_parallel" else "split_k_last"
         loop = {**loop, "lanes": min(loop["lanes"], loop["threads"] & -loop["threads"])}
         if loop["vectors"] == "shifted":  # A along m, and as many teams as a vector of halves has elements

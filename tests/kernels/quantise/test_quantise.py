@@ -49,9 +49,9 @@ def test_every_bit_is_the_references(block: str, changes: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     ("changes", "planted"),
     [
-        ({}, ("magnitude < 0x7f800000 ? magnitude : 0u", "magnitude")),
+        ({}, ("magnitude < __int_as_float(0x7f800000) ? magnitude : 0.0f", "magnitude")),
         ({"scales": "ue8m0"}, ("(bits & 0x7fffffu) > above ? 1u : 0u", "0u")),
-        ({"block": "tensor"}, ("workspace[threadIdx.x]", "workspace[0]")),
+        ({"block": "tensor"}, ("workspace[2 * other]", "workspace[0]")),
         ({"block": "128x128"}, ("first_row + i < m ? k - column : 0", "k - column - 1")),
     ],
     ids=["infinities-count", "exponents-rounded-down", "one-block's-largest", "last-column-lost"],
