@@ -17,11 +17,17 @@ import json
 import os
 import platform
 import subprocess
+import tempfile
+import warnings
 from collections import defaultdict
 from functools import lru_cache
 from pathlib import Path
 
 import pytest
+
+from gemmgen.core.errors import GemmgenError
+from gemmgen.kernels.spec_files import load_spec
+from gemmgen.kernels.variants import expanded
 
 ROOT = Path(__file__).resolve().parents[1]
 TIERS = ("fast", "usual", "all")
@@ -123,20 +129,40 @@ def _cpu_seconds() -> float:
 
 @lru_cache(maxsize=1)
 def changed_specs() -> tuple[str, ...]:
-    """Names of spec files that differ from those of the main branch, ``gemm/wgmma/bf16``; none without git or without that branch."""
+    """Names of spec files whose kernels differ from those of the main branch, ``gemm/wgmma/bf16``; none without git or that branch."""
     for main in ("origin/main", "main"):
-        committed = _changed_files(f"{main}...HEAD")
-        if committed is not None:
-            files = {*committed, *(_changed_files("HEAD") or ())}
-            names = (file.removeprefix("specs/").removesuffix(".yaml") for file in files if file.endswith(".yaml"))
-            return tuple(sorted(name for name in names if not name.startswith("sweeps/") and name != "library"))
+        base = _git("merge-base", main, "HEAD").strip()
+        if not base:
+            continue
+        files = _git("diff", "--name-only", base, "--", "specs").split()
+        names = {file.removeprefix("specs/").removesuffix(".yaml"): file for file in files if file.endswith(".yaml")}
+        wanted = {name: file for name, file in names.items() if not name.startswith("sweeps/") and name != "library"}
+        return tuple(sorted(name for name, file in wanted.items() if _kernels_differ(file, base)))
     return ()
 
 
-def _changed_files(since: str) -> list[str] | None:
-    command = ["git", "diff", "--name-only", since, "--", "specs"]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    return found.stdout.split() if found.returncode == 0 else None
+def _git(*words: str) -> str:
+    """Output of a git command, nothing if it fails."""
+    found = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return found.stdout if found.returncode == 0 else ""
+
+
+def _kernels_differ(file: str, base: str) -> bool:
+    """True if a spec file has another kernel than at a commit: comments, descriptions and former names of fields make no difference."""
+    with tempfile.TemporaryDirectory() as folder:
+        before = Path(folder) / Path(file).name
+        before.write_text(_git("show", f"{base}:{file}"))
+        return _kernels(before) != _kernels(ROOT / file)
+
+
+def _kernels(file: Path) -> dict[str, object] | None:
+    """Identities of the kernels of a file by variant; None if the file cannot be read."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        try:
+            return {path.name: load_spec(path).identity() for path in expanded(file)}
+        except GemmgenError:
+            return None
 
 
 def _within(path: str, places: tuple[str, ...]) -> bool:

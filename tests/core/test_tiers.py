@@ -46,3 +46,15 @@ def test_one_in_three_expensive_functions_is_kept(tmp_path: Path) -> None:
 
 def test_cases_of_changed_specs_are_kept() -> None:
     assert len(chosen("usual", *(f"a.py::test_slow[gemm/changed/{case}]" for case in range(5)))) == 5
+
+
+def test_comments_and_former_names_change_no_kernel(tmp_path: Path) -> None:
+    text = (tiers.ROOT / "specs/gemm/wgmma/bf16.yaml").read_text()
+    former = f"# A comment.\n{text}".replace("strategy: wgmma", "strategy: tensor_core")
+    kernels = []
+    for place, changed in enumerate((text, former, text.replace("group: 8", "group: 4"))):
+        file = tmp_path / str(place) / "bf16.yaml"
+        file.parent.mkdir()
+        file.write_text(changed)
+        kernels.append(tiers._kernels(file))
+    assert kernels[0] and kernels[0] == kernels[1] != kernels[2]
