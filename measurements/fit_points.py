@@ -223,7 +223,7 @@ def _rounded(values: Values) -> list[float]:
 
 
 def regrets(timed: Sequence[Timed], expected: Sequence[Values]) -> Values:
-    """How much longer what is expected to be the fastest takes than the fastest, as a part of that."""
+    """Regret of the choice: the time of the kernel that is expected to be the fastest over that of the fastest, less 1."""
     pairs = zip(timed, expected, strict=True)
     return np.array([one.microseconds[times.argmin()] / one.microseconds.min() - 1 for one, times in pairs if len(times) > 3])
 
