@@ -184,10 +184,6 @@ class Device:
         if len(self._freed) > _MAX_FREED:
             del self._freed[next(iter(self._freed))]
 
-    def was_freed(self, address: int) -> bool:
-        """True for the address of an allocation that was given back."""
-        return address in self._freed
-
     def region_of(self, address: int) -> Region | None:
         """The allocation or variable that holds an address."""
         offset = address - GLOBAL_BASE

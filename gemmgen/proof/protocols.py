@@ -79,7 +79,7 @@ def _is_the_array(map_: TensorMapArgument, sequence: LaunchSequence, contract: C
 
 
 def _ends(steps: Sequence[Step], known: Knowledge) -> bool:
-    """True if no way goes on for ever: each cycle of states counts towards a limit that the cycle does not change."""
+    """True if every path ends: each cycle of states counts towards a limit that the cycle does not change."""
     answers: dict[tuple[Expression | None, Content | None, Expression | None], bool] = {}
 
     def bounded(step: Step) -> bool:

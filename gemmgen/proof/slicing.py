@@ -117,8 +117,3 @@ def negated_register(operand: Operand) -> tuple[Register | None, bool]:
     if isinstance(operand, Negated):
         return operand.register, True
     return (operand, False) if isinstance(operand, Register) else (None, False)
-
-
-def symbol_of(operand: Operand) -> str | None:
-    """The variable that an operand names."""
-    return operand.name if isinstance(operand, Symbol) else None

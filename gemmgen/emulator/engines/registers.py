@@ -102,7 +102,7 @@ class RegisterPool:
             self._latest[warp] = inst
 
     def blocks_ended(self, places: Sequence[int], observers: Sequence[Observer]) -> None:
-        """Blocks have no living thread. Observers are told where the warps of a warpgroup have asked for different counts."""
+        """Blocks have no living thread. Reports to observers if the warps of a warpgroup have asked for different counts."""
         size = self.geometry.warps_per_block
         for place in places:
             for first in range(place * size, place * size + size, _WARPS):

@@ -32,11 +32,6 @@ def strategy_of(spec: GemmSpec) -> str:
     return "split_precision" if arithmetic is not None and arithmetic.f32_by is not None else spec.mainloop.strategy
 
 
-def folder_of(spec: GemmSpec) -> str:
-    """The name of that strategy's package."""
-    return STRATEGIES[strategy_of(spec)].rpartition(".")[2]
-
-
 @cache
 def _module(package: str, name: str) -> ModuleType:
     return import_module(f"{package}.{name}")

@@ -169,11 +169,6 @@ class WarpgroupOperand:
         return GROUP_ROWS * self.row_bytes
 
     @property
-    def layout_mode(self) -> int:
-        """Layout of a descriptor: the swizzle's span."""
-        return {128: 1, 64: 2, 32: 3}[self.row_bytes]
-
-    @property
     def leading_bytes(self) -> int:
         """Leading byte offset of a descriptor: from one box to the next along m or n; ignored where rows run along k."""
         return 16 if self.k_major else self.part_bytes

@@ -30,7 +30,7 @@ BLOCK_K = 128
 
 SCALE_TYPES = ("f32", "ue8m0")
 SCALE_BYTES = 4
-"""Of a scale in shared memory: a float."""
+"""Bytes of a scale in shared memory, a float."""
 SCALE_ALIGNMENT = 16
 LANE_SCALES = {1: 32, 2: 20, 3: 20}
 """Scales that a lane of the producer holds in registers, at most, by the number of groups that multiply."""
