@@ -233,3 +233,11 @@ def test_problems_that_no_weights_serve_are_refused(text: str) -> None:
 def test_turing_has_no_such_kernels() -> None:
     with pytest.raises(PlanError, match="sm_80 or newer"):
         gemmgen.plan({**SPEC, "architecture": "sm_75"})
+
+
+@pytest.mark.parametrize("spec", [SPEC, STREAMS, WARPGROUPS], ids=["mma_sync", "streams", "warpgroups"])
+def test_formulas_with_sums_and_alpha_of_0(spec: dict[str, Any]) -> None:
+    """Kernels behind the product add up a formula's sums; with alpha = 0 an infinite scale of a column is not read."""
+    outputs = {"value": "relu(acc)", "added": {"reduce": "sum", "per": "column", "of": "acc"}, "reach": {"reduce": "absmax", "of": "acc"}}
+    spec = changed(spec, {"group": "column"}, alpha="argument", epilogue={"outputs": outputs})
+    assert verified(spec, ("primes", "alpha of 0")).passed
