@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 
 from gemmgen.emulator.binding import Binder, Source
 from gemmgen.emulator.engines import Copy, PlacedMap
 from gemmgen.emulator.engines.boxes import Box, decode
+from gemmgen.emulator.engines.tensor_memory import pair_of
 from gemmgen.emulator.errors import ClusterMisuse, InvalidCopy, Misaligned, UnknownInstruction
 from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.instructions.atomics import update_of
@@ -116,30 +118,33 @@ class Ends:
         return self.engines.proxy.begin(self.inst, "read", np.array([lane]), chunks, awaits)
 
     def targets(self, lane: int, destination: int, barrier: int, mask: int | None) -> Iterator[tuple[int, int]]:
-        """Destination and barrier (absolute offsets) of every block that gets the data."""
+        """Destination and barrier (absolute offsets) of every block that gets the data. With `.cta_group::2` the barriers are in the blocks
+        of their pairs that have the parity of the named barrier's block (PTX ISA, "cp.async.bulk.tensor")."""
         stride, geometry = self.shared.stride, self.binder.geometry
+        pairs = self.inst.has("cta_group::2")
+        if pairs:
+            pair_of(self.inst, geometry, lane // geometry.stride, lambda message: self._misused(message, lane))
         if mask is None:
-            if destination // stride != barrier // stride:
-                self.binder.fail(
-                    ClusterMisuse, "the barrier of a copy has to be in the block that gets the data", self.inst, np.array([lane])
-                )
+            if (destination // stride // 2 != barrier // stride // 2) if pairs else (destination // stride != barrier // stride):
+                where = "in the pair of the block" if pairs else "in the block"
+                self._misused(f"the barrier of a copy has to be {where} that gets the data", lane)
             yield destination, barrier
             return
         size = geometry.cluster_size
         if mask == 0 or mask >> size:
             absent = [rank for rank in range(mask.bit_length()) if mask >> rank & 1 and rank >= size]
-            self.binder.fail(
-                ClusterMisuse,
-                f"multicast to the ranks of mask 0x{mask:x} in a cluster of {size}: "
-                + (f"there is no block of rank {absent[0]}" if absent else "it names no block"),
-                self.inst,
-                np.array([lane]),
-            )
+            reason = f"there is no block of rank {absent[0]}" if absent else "it names no block"
+            self._misused(f"multicast to the ranks of mask 0x{mask:x} in a cluster of {size}: {reason}", lane)
         first = lane // geometry.stride // size * size
         ranks = [rank for rank in range(size) if mask >> rank & 1]
         self.engines.clusters.check_remote(self.inst, np.full(len(ranks), lane), np.array([first + rank for rank in ranks]))
+        parity = barrier // stride % 2
         for rank in ranks:
-            yield (first + rank) * stride + destination % stride, (first + rank) * stride + barrier % stride
+            told = rank // 2 * 2 + parity if pairs and self.inst.opcode == "cp" else rank
+            yield (first + rank) * stride + destination % stride, (first + told) * stride + barrier % stride
+
+    def _misused(self, message: str, lane: int) -> NoReturn:
+        self.binder.fail(ClusterMisuse, message, self.inst, np.array([lane]))
 
     def use_barrier(self, lane: int, offset: int) -> None:
         """The barrier must be there when the copy is issued."""

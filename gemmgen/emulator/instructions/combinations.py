@@ -32,6 +32,7 @@ _REDUCTIONS = (
 )
 _TO_BLOCK = f"shared::cluster global {_BYTES} [multicast::cluster] {_HINT}"
 _TO_OWN_BLOCK = f"shared::cta global {_BYTES} {_HINT}"
+_PAIR = "[cta_group::1|cta_group::2]"
 
 _SYNTAX = {
     "mbarrier": (
@@ -67,7 +68,7 @@ _SYNTAX = {
         *(
             f"async bulk tensor {shape} {ends}"
             for shape in (f"{_DIMENSIONS} [tile]", f"{_PIXELS} im2col")
-            for ends in (_TO_BLOCK, _TO_OWN_BLOCK)
+            for ends in (f"{_TO_BLOCK} {_PAIR}", _TO_OWN_BLOCK)
         ),
         *(f"async bulk prefetch tensor {shape} L2 global {_HINT}" for shape in (f"{_DIMENSIONS} [tile]", f"{_PIXELS} im2col")),
         *(

@@ -74,7 +74,8 @@ _FORMS = {
     f"pack::16b unpack::16b {' '.join(f'x{1 << i}' for i in range(8))}",
     "movmatrix": "sync aligned m8n8 trans",
     "cp": "async ca cg shared shared::cta shared::cluster global commit_group wait_group wait_all mbarrier arrive noinc bulk bulk_group "
-    "mbarrier::complete_tx::bytes multicast::cluster tensor 1d 2d 3d 4d 5d tile im2col im2col_no_offs prefetch L2 reduce read cp_mask "
+    "mbarrier::complete_tx::bytes multicast::cluster cta_group::1 cta_group::2 "
+    "tensor 1d 2d 3d 4d 5d tile im2col im2col_no_offs prefetch L2 reduce read cp_mask "
     "add min max inc dec and or xor noftz",
     "tex": "1d 2d 3d a1d a2d cube acube v4 level grad",
     "tld4": "r g b a 2d v4",

@@ -237,6 +237,9 @@ class TensorMemoryMainloop(SpecModel):
     """Tiles of A and B in shared memory at a time."""
     persistent_blocks: Annotated[int, Field(ge=0, le=65536, strict=True)] = 0
     """Blocks of the grid, which take tiles in turn: best as many as the device runs at a time. 0: one block for each tile."""
+    pair: Annotated[bool, LATER] = False
+    """True: two blocks, neighbours along m in a cluster, multiply together (``cta_group::2``). Each has 128 rows of the sums and copies
+    its rows of A and half of the columns of B, which the tensor cores of both read."""
 
 
 class MmaTile(SpecModel):

@@ -28,6 +28,7 @@ SPEC = {
     "alignment": {"a": 8, "b": 8, "c": 8},
     "mainloop": MAINLOOP,
 }
+PAIR = {**SPEC, "mainloop": {**MAINLOOP, "persistent_blocks": 2, "pair": True}}
 DONE = "mbarrier_wait(done + kBarrierBytes * set, set_phase);\n            tensor_memory_after_sync();"
 BYTES = {**SPEC, "storage": {"a": "s8", "b": "s8", "c": "s32"}, "alignment": {"a": 16, "b": 16, "c": 4}}
 
@@ -46,6 +47,8 @@ BYTES = {**SPEC, "storage": {"a": "s8", "b": "s8", "c": "s32"}, "alignment": {"a
         ({**SPEC, "batch": "grouped"}, "batch"),
         ({**SPEC, "store": "through_shared"}, "store"),
         ({**SPEC, "cache": {"streaming_stores": True}}, "cache"),
+        ({**PAIR, "mainloop": {**PAIR["mainloop"], "persistent_blocks": 3}}, "persistent_blocks"),
+        ({**PAIR, "transpose": "nn", "mainloop": {**PAIR["mainloop"], "tile": {"n": 64, "k": 64}}}, "tile"),
     ],
 )
 def test_a_spec_that_cannot_work_says_why(spec: dict[str, Any], code: str) -> None:
@@ -74,8 +77,9 @@ def verify_with(spec: dict[str, Any], old: str, new: str) -> VerificationReport:
     return verify_binary(plan, binary, EmulatorBackend(), cases=cases)
 
 
-def test_an_unchanged_kernel_passes() -> None:
-    assert verify_with(SPEC, "kStages", "kStages").passed
+@pytest.mark.parametrize("spec", [SPEC, PAIR], ids=["alone", "pair"])
+def test_an_unchanged_kernel_passes(spec: dict[str, Any]) -> None:
+    assert verify_with(spec, "kStages", "kStages").passed
 
 
 @pytest.mark.parametrize(
@@ -95,6 +99,25 @@ def test_an_unchanged_kernel_passes() -> None:
 )
 def test_a_changed_kernel_is_caught(old: str, new: str) -> None:
     assert not verify_with(SPEC, old, new).passed
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("kClusterBlocks * (kBytesA + kBytesB)", "(kBytesA + kBytesB)"),
+        ("kBothBlocks = 3", "kBothBlocks = 1"),
+        ("kClusterBlocks * kEpilogueWarps", "kEpilogueWarps"),
+        ("address_in_block(drained + kBarrierBytes * set, kLeader)", "address_in_block(drained + kBarrierBytes * set, rank)"),
+        ("work.column + rank * (kTileN / kClusterBlocks)", "work.column"),
+        ("tensor_memory_before_sync();\n    sync_cluster();\n    tensor_memory_after_sync();\n    const", "__syncthreads();\n    const"),
+        ("tensor_memory_before_sync();\n    sync_cluster();\n    tensor_memory_after_sync();\n    if", "__syncthreads();\n    if"),
+        ("    if (warp == 0)\n        allocate_", "    if (warp == 0 && rank == kLeader)\n        allocate_"),
+        ("address_in_block(full + kBarrierBytes * stage, kLeader)", "full + kBarrierBytes * stage"),
+        ("lane == 0 && rank == kLeader", "lane == 0"),
+    ],
+)  # fmt: skip
+def test_a_changed_pair_is_caught(old: str, new: str) -> None:
+    assert not verify_with(PAIR, old, new).passed
 
 
 @st.composite
@@ -128,6 +151,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
             },
             "stages": draw(st.integers(2, 3)),
             "persistent_blocks": draw(st.sampled_from((0, 2, 3))),
+            "pair": draw(st.booleans()),
         },
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gemmgen.core.formulas import ceil_div
+from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.kernels.family import Work
 from gemmgen.kernels.gemm.fitted_costs import costs_of, store_costs
 from gemmgen.kernels.gemm.launch_costs import Moved
@@ -14,8 +14,11 @@ from gemmgen.kernels.gemm.tensor_cores.cost import of_few, share_of
 
 def work(plan: TensorMemoryPlan, problem: Mapping[str, int], moved: Moved) -> tuple[Work, ...]:
     """The launch of one problem."""
-    loop = plan.loop
-    share = share_of(plan, moved.tiles, max(1, ceil_div(problem["k"], loop.tile_k)))
+    loop, tiles = plan.loop, moved.tiles
+    if loop.pair and tiles:
+        rows = ceil_div(problem["m"], loop.tile_m)
+        tiles = tiles // rows * round_up(rows, loop.blocks)
+    share = share_of(plan, tiles, max(1, ceil_div(problem["k"], loop.tile_k)))
     results = max(1.0, share.results)
     return (
         Work(

@@ -12,9 +12,11 @@ from gemmgen.kernels.math.warpgroup import SPAN_BYTES, WarpgroupOperand
 
 def sections(plan: TensorMemoryPlan) -> list[Section]:
     """Roles of the warps, tiles, copies, the mainloop, both memories and stores."""
-    loop, wording = plan.loop, Wording(filler="by the copy engine, ")
+    loop = plan.loop
+    pair = "two blocks of a cluster multiply together; each has its rows of A and of the sums, and half of the columns of B"
+    wording = Wording(filler="by the copy engine, ", pair=pair if loop.pair else "")
     return [
-        Section("Roles", _roles()),
+        Section("Roles", _roles(loop)),
         Section("Work", work_lines(plan, wording)),
         Section("Copies of one stage", tuple((operand.name, _copied(operand)) for operand in (loop.a, loop.b))),
         Section("Mainloop", _mainloop(loop)),
@@ -24,10 +26,11 @@ def sections(plan: TensorMemoryPlan) -> list[Section]:
     ]
 
 
-def _roles() -> Lines:
+def _roles(loop: TensorMemoryLoop) -> Lines:
+    multiplier = f"a warp{' of the first block' if loop.pair else ''}, of which one thread issues the instructions (tcgen05.mma)"
     return (
         ("producer", "a warp, of which one thread keeps the stages full by the copy engine (TMA)"),
-        ("multiplier", "a warp, of which one thread issues the instructions (tcgen05.mma)"),
+        ("multiplier", multiplier),
         ("epilogue", f"{EPILOGUE_WARPS} warps, each for {ROWS // EPILOGUE_WARPS} rows, while the next tile is multiplied"),
     )
 
@@ -40,7 +43,7 @@ def _copied(operand: WarpgroupOperand) -> str:
 
 def _mainloop(loop: TensorMemoryLoop) -> Lines:
     return (
-        ("instruction", f"tcgen05.mma, kind {loop.kind}: {loop.tile_m} x {loop.tile_n} of C, {loop.instruction_k} of k"),
+        ("instruction", f"tcgen05.mma, kind {loop.kind}: {loop.tile_m * loop.blocks} x {loop.tile_n} of C, {loop.instruction_k} of k"),
         ("one stage", f"{loop.tile_k // loop.instruction_k} instructions; a commit gives the stage back"),
         ("stages", f"{loop.stages}: filled while others are multiplied; two barriers each, full and empty"),
     )

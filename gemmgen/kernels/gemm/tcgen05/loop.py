@@ -46,6 +46,8 @@ class TensorMemoryLoop:
     type_a: str
     type_b: str
     persistent_blocks: int = 0
+    pair: bool = False
+    """True if two blocks multiply together."""
     promote_steps: int = 0
     """Steps after which sums leave the accumulators: never."""
     shares_tile: bool = False
@@ -82,11 +84,17 @@ class TensorMemoryLoop:
         return INSTRUCTION_BYTES // self.a.element_bytes
 
     @property
+    def blocks(self) -> int:
+        """Blocks that multiply together."""
+        return 2 if self.pair else 1
+
+    @property
     def form(self) -> int:
         """The instruction descriptor: types, majors and sizes."""
         sums = 2 if self.accumulator == "int" else 1
         majors = (not self.a.k_major) << 15 | (not self.b.k_major) << 16
-        return sums << 4 | FORMATS[self.type_a] << 7 | FORMATS[self.type_b] << 10 | majors | self.tile_n >> 3 << 17 | ROWS >> 4 << 24
+        sizes = self.tile_n >> 3 << 17 | ROWS * self.blocks >> 4 << 24
+        return sums << 4 | FORMATS[self.type_a] << 7 | FORMATS[self.type_b] << 10 | majors | sizes
 
     @property
     def form_text(self) -> str:
@@ -127,12 +135,15 @@ def tensor_memory_loop(outline: Outline, mainloop: TensorMemoryMainloop) -> Tens
     if found:
         return None
     tile, (a, b, _) = mainloop.tile, outline.matrices
-    sides: tuple[tuple[Literal["A", "B"], Literal["m", "n"], Matrix, int], ...] = (("A", "m", a, tile.m), ("B", "n", b, tile.n))
+    columns = tile.n // 2 if mainloop.pair else tile.n
+    sides: tuple[tuple[Literal["A", "B"], Literal["m", "n"], Matrix, int], ...] = (("A", "m", a, tile.m), ("B", "n", b, columns))
     read_a, read_b = (
         WarpgroupOperand(name, axis, matrix.contiguous == "k", extent, tile.k, matrix.element_bytes, blocks=1)
         for name, axis, matrix, extent in sides
     )
-    loop = TensorMemoryLoop(read_a, read_b, tile.m, tile.n, tile.k, mainloop.stages, a.type, b.type, mainloop.persistent_blocks)
+    loop = TensorMemoryLoop(
+        read_a, read_b, tile.m, tile.n, tile.k, mainloop.stages, a.type, b.type, mainloop.persistent_blocks, mainloop.pair
+    )
     outline.reasons += ResidentBlocks(architecture, 1, loop.threads).too_much_per_block(loop.shared_bytes)
     return loop
 
@@ -143,14 +154,18 @@ def _reasons(
     if not architecture.supports("tcgen05"):
         yield Reason("tcgen05", "mainloop.strategy", f"tcgen05 on {architecture.name}", "sm_100a", "architecture: sm_100a")
     yield from type_reasons(spec)
-    for matrix, extent, field in ((matrices[0], mainloop.tile.m, "m"), (matrices[1], mainloop.tile.n, "n")):
+    if mainloop.pair and mainloop.persistent_blocks % 2:
+        yield Reason("persistent_blocks", "mainloop.persistent_blocks", str(mainloop.persistent_blocks), "even with pair: true")
+    columns = mainloop.tile.n // 2 if mainloop.pair else mainloop.tile.n
+    for matrix, extent, field in ((matrices[0], mainloop.tile.m, "m"), (matrices[1], columns, "n")):
         size = matrix.element_bytes
         if matrix.contiguous != "k" and size != 2:
             stored = f"{matrix.name} of {matrix.type} stored along {matrix.contiguous}"
             yield Reason("major", "transpose", stored, "along k but for 16-bit types", "change transpose")
         elif matrix.contiguous != "k" and extent * size % SPAN_BYTES:
-            need = f"a multiple of {SPAN_BYTES // size}: rows of {SPAN_BYTES} bytes in shared memory"
-            yield Reason("tile", f"mainloop.tile.{field}", str(extent), need)
+            multiple = SPAN_BYTES // size * (mainloop.tile.n // extent if field == "n" else 1)
+            got = str(mainloop.tile.n if field == "n" else extent)
+            yield Reason("tile", f"mainloop.tile.{field}", got, f"a multiple of {multiple}: rows of {SPAN_BYTES} bytes in shared memory")
         if matrix.alignment * size != COPY_ALIGNMENT:
             need = f"{COPY_ALIGNMENT // size}: the copy engine wants addresses and strides of {COPY_ALIGNMENT} bytes"
             yield Reason("alignment", f"alignment.{matrix.name.lower()}", str(matrix.alignment), need)

@@ -43,8 +43,8 @@ def plan(spec: GemmSpec, mainloop: TensorMemoryMainloop, architecture: Architect
     epilogue = outline.epilogue()
     assert loop is not None
     tile = mainloop.tile
-    name = outline.name("gemm_tcgen05", [f"{tile.m}x{tile.n}x{tile.k}", f"s{mainloop.stages}"])
-    grid = Grid(loop.tile_m, loop.tile_n, loop.tile_k, loop.persistent_blocks)
+    name = outline.name("gemm_tcgen05", [f"{tile.m * loop.blocks}x{tile.n}x{tile.k}", f"s{mainloop.stages}"])
+    grid = Grid(loop.tile_m, loop.tile_n, loop.tile_k, loop.persistent_blocks, cluster_m=loop.blocks)
     shared = regions(loop)
     return TensorMemoryPlan(
         name=name,

@@ -22,7 +22,7 @@ def tcgen05_sequence(
     maps = [matrix_map(matrix, operand.box) for matrix, operand in zip(matrices[:2], (loop.a, loop.b), strict=True)]
     result: list[Argument] = [*problem.betas, problem.c, *matrices[2].scalars, *problem.epilogue]
     main: list[Argument] = [*problem.extents, *counts, *problem.alphas, *maps, *strides, *result]
-    launch = main_launch(name, spec, grid.blocks(spec), loop.threads, main, loop.shared_bytes)
+    launch = main_launch(name, spec, grid.blocks(spec), loop.threads, main, loop.shared_bytes, grid.cluster_blocks)
     factors: list[Argument] = [problem.a, *matrices[0].scalars, problem.b, *matrices[1].scalars]
     return LaunchSequence(
         name=name,

@@ -25,6 +25,8 @@ class Wording:
     """Addition of the sums of a cluster's blocks that divide k."""
     filler: str = ""
     """Agent that fills tiles beyond the edges."""
+    pair: str = ""
+    """Work of two blocks that multiply together."""
     sections: tuple[Section, ...] = ()
     """Further sections, before that on results."""
 
@@ -65,6 +67,8 @@ def work_lines(plan: TensorPlan, wording: Wording, copied: Lines = ()) -> Lines:
     if grid.shares_both:
         text = f"{grid.cluster_m} x {grid.cluster_n} blocks: those side by side along m copy parts of a tile of B to one another,"
         lines += [("cluster", text), ("", "those side by side along n parts of a tile of A")]
+    elif wording.pair:
+        lines.append(("pair", wording.pair))
     elif grid.sharers > 1:
         axis, shared = ("m", "B") if grid.cluster_m > 1 else ("n", "A")
         lines.append(("cluster", f"{grid.sharers} blocks side by side along {axis} copy parts of one tile of {shared} to all of them"))
