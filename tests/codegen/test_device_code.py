@@ -22,6 +22,7 @@ SERVES = {
     "load_matrices": EVERYWHERE,
     "planes": EVERYWHERE,
     "tensor_memory": ("sm_100a",),
+    "tensor_pairs": ("sm_100a",),
     "ticket": EVERYWHERE,
     "warp_tiles": EVERYWHERE,
 }
@@ -40,6 +41,10 @@ __global__ void uses(TensorMap map, int* found)
     multicast_boxes_2d<2, 64, 8192>(0, map, 0, 3, 0, 0);
     multicast_boxes_3d<2, 64, 8192>(0, map, 0, 3, 0, 0, 0);
     load_pieces_2d<2, 64, 8192, 64, 4096>(0, map, 0, 0, 0, 2);
+    load_boxes_2d_by_policy<2, 64, 8192>(0, map, 0, 0, 0, 7);
+    load_boxes_3d_by_policy<2, 64, 8192>(0, map, 0, 0, 0, 0, 7);
+    multicast_boxes_2d_by_policy<2, 64, 8192>(0, map, 0, 3, 0, 0, 7);
+    multicast_boxes_3d_by_policy<2, 64, 8192>(0, map, 0, 3, 0, 0, 0, 7);
     store_boxes_wait<0>();
 }
 """,
@@ -80,6 +85,15 @@ __global__ void uses(unsigned shared, unsigned address, float* found)
     wait_for_tensor_loads();
     found[0] = values[1] + integers[2] + static_cast<float>(tensor_descriptor<128>(4));
     free_tensor_memory<64>(address);
+}
+""",
+    "tensor_pairs": """
+__global__ void uses(unsigned shared, unsigned address, TensorMap map)
+{
+    allocate_tensor_memory_of_pair<64>(shared);
+    load_pair_boxes_2d<2, 64, 8192>(0, map, 0, 0, 0);
+    load_pair_boxes_3d<2, 64, 8192>(0, map, 0, 0, 0, 0);
+    free_tensor_memory_of_pair<64>(address);
 }
 """,
     "warp_tiles": """
