@@ -111,6 +111,20 @@ def test_the_links_of_a_document_lead_somewhere(path: Path) -> None:
     assert not missing
 
 
+@pytest.mark.parametrize("path", [path for path in DOCUMENTS if path.is_relative_to(ROOT / "docs")], ids=name_of)
+def test_links_lead_to_headings(path: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    missing = []
+    for target, anchor in re.findall(r"\]\(([^)\s#]*\.md|)#([^)\s]+)\)", text):
+        page = path.parent / target if target else path
+        headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE) if page.exists() else []
+        if page.exists() and anchor not in {
+            re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings
+        }:
+            missing.append(f"{target}#{anchor}")
+    assert not missing
+
+
 def test_every_technique_has_its_places() -> None:
     rows = [line for line in (ROOT / "docs/stories/techniques.md").read_text().splitlines() if line.startswith("| ") and "---" not in line]
     rows = [row for row in rows if not row.startswith("| technique")]

@@ -180,9 +180,9 @@ def _replayed(replay: Callable[[Mapping[str, int]], str], proof: KernelProof) ->
 def _sentence(example: Mapping[str, Any]) -> str:
     """A counterexample in words: ``for m = 65, n = 1 thread 17 of block 1 writes C[65][0], where C has 65 x 1 elements (…)``."""
     sizes = ", ".join(f"{name} = {value}" for name, value in example["problem"].items())
-    who = f"thread {_place(example['thread'], 'tid')} of block {_place(example['thread'], 'ctaid')}"
+    who = f"{f'for {sizes} ' if sizes else ''}thread {_place(example['thread'], 'tid')} of block {_place(example['thread'], 'ctaid')}"
     statement = example["statement"].rstrip(";") + (f", {example['line']}" if example["line"] else "")
-    return f"for {sizes} {who} {example['element'] or 'comes to a statement'} ({statement})"
+    return f"{who} {example['element']} ({statement})" if example["element"] else f"{who} executes {statement}"
 
 
 def _place(indices: Mapping[str, int], register: str) -> str:
@@ -213,7 +213,8 @@ def _print(subject: Subject, proofs: Sequence[KernelProof]) -> None:
         for each in proof.properties:
             done = f"{each.proved} of {each.obligations}" if each.obligations else "–"
             rows.append([each.name, styled(each.status, COLOURS[each.status]), done, each.meaning])
-        print_table([Column(proof.entry), Column(""), Column("obligations"), Column("meaning")], rows)
+        click.echo(printable(f"  kernel {proof.entry}"))
+        print_table([Column("property"), Column(""), Column("obligations"), Column("meaning")], rows)
         for each in proof.properties:
             for reason in each.reasons[:MAX_REASONS]:
                 click.echo(f"  {each.name}: {printable(reason)}")

@@ -1,0 +1,7 @@
+// y = a x + y, with a mistake in the guard.
+extern "C" __global__ void saxpy(int n, float a, const float* x, float* y)
+{
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i <= n)
+        y[i] = a * x[i] + y[i];
+}
