@@ -307,8 +307,10 @@ class Device:
         step_limit: int = STEP_LIMIT,
         lanes_per_wave: int | None = None,
         tracks: bool = False,
+        observed: Callable[[], Observer] | None = None,
     ) -> DeviceLaunch:
-        """Runs a kernel on raw parameter bytes. `tracks` records the memory that it touches. Raises BadLaunch if it cannot start."""
+        """Runs a kernel on raw parameter bytes. `tracks` records the memory that it touches; `observed` makes the observer of an attempt
+        at the launch, of which the last one counts. Raises BadLaunch if it cannot start."""
         program = self.kernel(module, kernel)
         if min(*grid, *block) < 1:
             raise BadLaunch(f"grid {grid}, block {block}: every dimension must be at least 1")
@@ -327,7 +329,7 @@ class Device:
             memory = _LaunchMemory(self, program, parameters)
             detector = _DeviceDetector(program, memory, self.strict, follows, self) if self.hazards else None
             tracker = _Tracker() if tracks else None
-            observers: list[Observer] = [*([tracker] if tracker is not None else [])]
+            observers: list[Observer] = [*([tracker] if tracker is not None else []), *([observed()] if observed is not None else [])]
             observers += [detector, detector.proxies] if detector is not None else []
             per_wave = blocks_per_wave(program, block, grid, needed, lanes_per_wave, int(np.prod(blocks)))
             explicit = cluster is not None or "reqnctapercluster" in program.entry.directives

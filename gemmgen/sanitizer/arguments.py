@@ -104,10 +104,13 @@ class KernelArgument:
 
         return isinstance(self.value, np.ndarray)
 
-    def fresh(self) -> KernelArgument:
-        """A copy of the argument in separate memory."""
-        value = self.value.copy() if self.is_array else self.value
-        return replace(self, value=value, pointers=tuple((place, label, target.fresh()) for place, label, target in self.pointers))
+    def fresh(self, copies: dict[int, npt.NDArray[Any]]) -> KernelArgument:
+        """A copy of the argument in separate memory. `copies` holds the copies so far by the original's identity, so that an array that
+        several arguments share stays one array."""
+        value = self.value
+        if self.is_array and (value := copies.get(id(self.value))) is None:
+            value = copies[id(self.value)] = self.value.copy()
+        return replace(self, value=value, pointers=tuple((place, label, target.fresh(copies)) for place, label, target in self.pointers))
 
     @property
     def array_bytes(self) -> int:
@@ -125,22 +128,24 @@ class KernelArgument:
         for _, label, target in self.pointers:
             yield from target.arrays(name + label)
 
-    def launched(self, name: str) -> Any:
-        """The emulator's form of it."""
+    def launched(self, name: str, written: dict[int, npt.NDArray[np.bool_]]) -> Any:
+        """The emulator's form of it. `written` holds the flags of arrays that start unwritten, by the array's identity."""
         from gemmgen.emulator import Buffer, Struct
 
-        pointers: tuple[tuple[int, Any], ...] = tuple((place, target.launched(name + label)) for place, label, target in self.pointers)
+        pointers: tuple[tuple[int, Any], ...] = tuple(
+            (place, target.launched(name + label, written)) for place, label, target in self.pointers
+        )
         if self.is_array:
-            buffer = Buffer(self.value, offset_bytes=0, name=name, written=self._written(), pointers=pointers)
+            buffer = Buffer(self.value, offset_bytes=0, name=name, written=self._written(written), pointers=pointers)
             if self.texture is not None:
                 return replace(self.texture, array=replace(buffer, writable=False))
             return buffer if self.tensor_map is None else replace(self.tensor_map, base=buffer)
         return Struct(self.value, pointers) if isinstance(self.value, bytes) else self.value
 
-    def _written(self) -> npt.NDArray[np.bool_] | None:
+    def _written(self, flags: dict[int, npt.NDArray[np.bool_]]) -> npt.NDArray[np.bool_] | None:
         import numpy as np
 
-        return None if self.initialised else np.zeros(self.value.nbytes, np.bool_)
+        return None if self.initialised else flags.setdefault(id(self.value), np.zeros(self.value.nbytes, np.bool_))
 
 
 MAX_TOTAL_BYTES = 2 << 30
@@ -375,11 +380,16 @@ def _structure(text: str, given: Mapping[str, Any], layout: Layout, index: int) 
 def _member_pointers(text: str, field: Field, value: Any, index: int) -> list[tuple[int, str, KernelArgument]]:
     """Targets of the pointers of a member, each with its place and its label: `[1]` of several."""
     if field.count == 1:
-        return [(0, "", argument_of(value, index))]
+        return [(0, "", _pointed(text, argument_of(value, index)))]
     given = _parts(value) if isinstance(value, str) and value.startswith("[") else value
     if not isinstance(given, list | tuple) or len(given) != field.count:
         raise _wrong(text, f"the member {field.name} takes a list of {field.count} arrays")
-    return [(field.bytes * number, f"[{number}]", argument_of(item, index)) for number, item in enumerate(given)]
+    return [(field.bytes * number, f"[{number}]", _pointed(text, argument_of(item, index))) for number, item in enumerate(given)]
+
+
+def _pointed(text: str, target: KernelArgument) -> KernelArgument:
+    """The target of a pointer: a tensor map lies in memory then."""
+    return _pointers(text, [target]) if target.tensor_map is not None else target
 
 
 def _member_maps(text: str, field: Field, value: Any, index: int) -> tuple[tuple[int, str, KernelArgument], ...]:
@@ -389,7 +399,7 @@ def _member_maps(text: str, field: Field, value: Any, index: int) -> tuple[tuple
         parts: Sequence[Any] = _parts(given) if given.startswith("[") else [given]
     else:
         parts = given if isinstance(given, list | tuple) else [given]
-    if not all(isinstance(part, TensorMap) or (isinstance(part, str) and part.startswith(PREFIX)) for part in parts):
+    if not all(_is_map(part) for part in parts):
         return ()
     if field.bytes != MAP_BYTES or field.count != len(parts):
         raise _wrong(text, f"the member {field.name} takes {field.count} elements of {field.bytes} bytes, got {len(parts)} tensor maps")
@@ -397,6 +407,12 @@ def _member_maps(text: str, field: Field, value: Any, index: int) -> tuple[tuple
     if field.count == 1:
         return ((field.offset, f".{field.name}", found[0]),)
     return _maps(field.offset, f".{field.name}", found)
+
+
+def _is_map(value: Any) -> bool:
+    if isinstance(value, KernelArgument):
+        return value.tensor_map is not None
+    return isinstance(value, TensorMap) or (isinstance(value, str) and value.startswith(PREFIX))
 
 
 def _member_bytes(text: str, field: Field, value: Any) -> bytes:

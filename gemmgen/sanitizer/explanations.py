@@ -350,6 +350,16 @@ _PAGES = (
         "cp_async(tile, source);\nfence_proxy_async();\n__syncthreads();\nif (threadIdx.x == 0) cp_async_bulk_store(out, tile);",
     ),
     Explanation(
+        "refill-without-proxy-fence",
+        "missing proxy fence before a refill",
+        "An asynchronous bulk copy overwrites shared memory that threads have read by ordinary loads. A barrier orders the loads before "
+        "the issue of the copy; only a proxy fence orders them before the engine's writes. Reported by strict rules only: most pipelines "
+        "have no such fence, and GPUs of today run them.",
+        "x = tile[threadIdx.x];\n__syncthreads();\nif (threadIdx.x == 0) copy_bulk(tile, source, bytes, &barrier);",
+        "Each thread that read executes fence.proxy.async before it releases the buffer.",
+        "x = tile[threadIdx.x];\nfence_proxy_async();\n__syncthreads();\nif (threadIdx.x == 0) copy_bulk(tile, source, bytes, &barrier);",
+    ),
+    Explanation(
         "missing-map-fence",
         "missing fence of a changed tensor map",
         "A tensor copy goes by a tensor map in global memory that threads of the launch have changed. The copy engine caches "

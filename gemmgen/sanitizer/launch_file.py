@@ -28,7 +28,7 @@ Sizes = Annotated[tuple[Annotated[int, Field(ge=1, strict=True)], ...], BeforeVa
 
 
 class LaunchSpec(BaseModel):
-    """One launch: arguments are names of arrays, numbers, or texts as for ``--arg``."""
+    """One launch: arguments are names of arrays and tensor maps, lists and mappings of those, numbers, or texts as for ``--arg``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -65,6 +65,18 @@ def read_launch_file(path: Path) -> LaunchFile:
         raise UnusableInput("\n".join([f"{path} tells no launches:", *reasons, *more])) from None
 
 
+def _with_arrays(value: Any, given: dict[str, KernelArgument]) -> Any:
+    """Lists and mappings with the arrays and tensor maps that they name."""
+    match value:
+        case list():
+            return [_with_arrays(part, given) for part in value]
+        case dict():
+            return {name: _with_arrays(part, given) for name, part in value.items()}
+        case str():
+            return given.get(value, value)
+    return value
+
+
 def bind_launches(spec: LaunchFile, code: KernelCode, entry: str | None) -> tuple[list[Launch], dict[str, KernelArgument]]:
     """The launches of a file, and all their arguments by name. Raises ``UnusableInput``."""
     for launch in spec.launches:
@@ -84,7 +96,7 @@ def bind_launches(spec: LaunchFile, code: KernelCode, entry: str | None) -> tupl
                 continue
             c_type = found.parameter_types[index] if index < len(found.parameter_types) else ""
             name = f"launches[{number}].{found.parameter_names[index] if index < len(found.parameter_names) else index}"
-            given[name] = argument_of(value, index, c_type, partial(find_layout, code, c_type))
+            given[name] = argument_of(_with_arrays(value, given), index, c_type, partial(find_layout, code, c_type))
             if given[name].array_bytes:
                 within_memory(given.values())
             names.append(name)

@@ -111,8 +111,10 @@ def run_launches(
             raise UnusableInput(
                 f"{launch.entry.name}: {threads:,} threads, need at most {MAX_LAUNCH_THREADS:,}: the emulator would take months"
             )
-    arguments = {name: argument.fresh() for name, argument in given.items()}
-    buffers = {name: argument.launched(name) for name, argument in arguments.items()}
+    copies: dict[int, npt.NDArray[Any]] = {}
+    written: dict[int, npt.NDArray[Any]] = {}
+    arguments = {name: argument.fresh(copies) for name, argument in given.items()}
+    buffers = {name: argument.launched(name, written) for name, argument in arguments.items()}
     try:
         variables = module_variables(code, launches, symbols)
     except emulator.EmulatorError as impossible:

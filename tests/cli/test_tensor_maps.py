@@ -139,3 +139,34 @@ def test_a_member_takes_as_many_maps_as_it_has(emulate):
     Path("copy.cu").write_text(MAPS.replace("MAPS", "const __grid_constant__ Maps maps").replace("WHICH", "&maps.one"))
     message = emulate(f"{{first=3, one={SECOND}, more=[{FIRST}]}}", "--grid", "1", code=2)
     assert "the member more takes 2 elements of 128 bytes, got 1 tensor maps" in message
+
+
+@pytest.mark.parametrize(
+    ("parameter", "which", "argument"),
+    [
+        ("const CUtensorMap* maps", "maps + 1", "[x_map, y_map]"),
+        ("const __grid_constant__ CUtensorMap map", "&map", "y_map"),
+        ("const __grid_constant__ Maps maps", "&maps.more[maps.first]", "{first: 1, one: x_map, more: [x_map, y_map]}"),
+        ("const __grid_constant__ Behind maps", "maps.there", "{there: y_map}"),
+    ],
+)
+def test_launch_files_name_maps_inside_arguments(run: Run, parameter: str, which: str, argument: str):
+    kernel = MAPS.replace("MAPS", parameter).replace("WHICH", which)
+    Path("copy.cu").write_text(kernel.replace("extern", "struct Behind { const CUtensorMap* there; };\nextern"))
+    Path("run.yaml").write_text(
+        f"arrays: {{x_map: '{FIRST}', y_map: '{SECOND}', out: 'f32[256]'}}\n"
+        f"launches: [{{grid: 1, block: 256, args: [{argument}, out, 0]}}]\n"
+    )
+    found = run("emulate", "copy.cu", "--arch", "sm_90a", "--launches", "run.yaml", "--print", "out:3")
+    assert "out (f32[256]): 40.0, 41.0, 42.0, ..." in found.out
+
+
+def test_an_array_inside_several_arguments_stays_one_array(run: Run):
+    Path("rows.cu").write_text("""
+__global__ void fill(float* x) { x[threadIdx.x] = threadIdx.x; }
+__global__ void sum(float* const* rows, float* out) { out[threadIdx.x] = rows[0][threadIdx.x] + rows[1][threadIdx.x]; }""")
+    Path("run.yaml").write_text(
+        "arrays: {x: 'f32[32]', y: 'f32[32]=ones', out: 'f32[32]'}\n"
+        "launches: [{entry: fill, grid: 1, block: 32, args: [x]}, {entry: sum, grid: 1, block: 32, args: [[x, y], out]}]\n"
+    )
+    assert "out (f32[32]): 1.0, 2.0, 3.0, ..." in run("emulate", "rows.cu", "--launches", "run.yaml", "--print", "out:3").out

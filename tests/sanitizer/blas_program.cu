@@ -2,6 +2,9 @@
 #include <cstdio>
 #include <vector>
 // Calls of cuBLAS; with an argument, one that reads beyond its array.
+#ifndef CUBLAS_API_H_
+#error programs ask for this guard
+#endif
 int main(int argc, char**) {
   int m = 3, n = 2, k = 4;
   std::vector<float> a(m * k), b(k * n), c(m * n, 1);

@@ -254,6 +254,16 @@ FRAMES = {
     "copy-without-proxy-fence": _hopper(
         "const float* source, float* out", (_floats(64), _floats(64)), block=64, before="__shared__ __align__(16) float tile[64];"
     ),
+    "refill-without-proxy-fence": _hopper(
+        "const float* source, float* out",
+        (_floats(64), _floats(1)),
+        block=1,
+        before="__shared__ __align__(16) float tile[64];\n__shared__ uint64_t barrier;\nint bytes = 256;\nfloat x;\n"
+        'barrier_init(&barrier, 1);\nasm volatile("fence.mbarrier_init.release.cluster;");\nbarrier_expect(&barrier, bytes);\n'
+        "copy_bulk(tile, source, bytes, &barrier);\nbarrier_wait(&barrier, 0);\nbarrier_expect(&barrier, bytes);",
+        after="barrier_wait(&barrier, 1);\nout[0] = x + tile[63];",
+        options={"strict": True},
+    ),
     "missing-map-fence": _hopper(
         "CUtensorMap* map, float* out",
         ([TensorMap("f32", (8, 8), (32,), (8, 8), base=_floats(64).reshape(8, 8))], _floats(1)),

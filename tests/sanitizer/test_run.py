@@ -279,9 +279,11 @@ def test_an_error_of_the_compiler_is_one_message(toolkit: Toolkit, tmp_path: Pat
 @needs_nvcc
 def test_the_command_reports_as_json_and_sarif(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(cli, ["run", "--json", "--sarif", "run.sarif", str(SOURCE), "--", "race"])
+    result = CliRunner().invoke(cli, ["run", "--json", "--counters", "--sarif", "run.sarif", str(SOURCE), "--", "race"])
     assert result.exit_code == 1
     document = json.loads(result.stdout)
+    counters = {kernel["name"]: kernel["counters"]["total"] for kernel in document["kernels"]}
+    assert counters["reversed"]["shared_memory"]["store"]["requests"] == 2 and counters["increment"]["shared_memory"] == {}
     assert document["status"] == 0 and [finding["code"] for finding in document["findings"]] == ["shared-race"]
     (place,) = json.loads(Path("run.sarif").read_text())["runs"][0]["results"][0]["locations"]
     assert place["physicalLocation"]["region"]["startLine"] == line_of("tile[63 - threadIdx.x]")

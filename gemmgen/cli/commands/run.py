@@ -7,12 +7,14 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gemmgen.cli import exit_codes
+from gemmgen.cli.counters import print_counters
 from gemmgen.cli.options import complete_architecture, json_option
 from gemmgen.cli.output import print_json
 from gemmgen.cli.selection import write_output
@@ -57,6 +59,7 @@ _PYTHON = ".py"
 @click.option("memory", "--memory", type=click.IntRange(1, 64), default=8, show_default=True, metavar="GIB", help="Device memory.")
 @click.option("--strict", is_flag=True, help="Warnings and notes are errors.")
 @click.option("no_hazards", "--no-hazards", is_flag=True, help="Look for no races and no uninitialised reads: faster.")
+@click.option("want_counters", "--counters", is_flag=True, help="Show memory traffic and instructions of each kernel, by line.")
 @click.option("sarif_file", "--sarif", type=click.Path(dir_okay=False, path_type=Path), help="Write the findings as SARIF.")
 @click.option("annotate", "--annotations", "--github", is_flag=True, help="Print the findings as annotations of GitHub's workflows too.")
 @json_option
@@ -76,6 +79,7 @@ def command(
     memory: int,
     strict: bool,
     no_hazards: bool,
+    want_counters: bool,
     sarif_file: Path | None,
     annotate: bool,
     as_json: bool,
@@ -102,7 +106,7 @@ def command(
     number = architecture.removeprefix("sm_").rstrip("af")
     if not number.isdigit():
         raise click.UsageError(f"--arch {architecture}: expected a name like sm_80")
-    settings = RunSettings(int(number), not no_hazards, strict, multiprocessors, repeats, seconds, sandbox, memory << 30)
+    settings = RunSettings(int(number), not no_hazards, strict, multiprocessors, repeats, seconds, sandbox, memory << 30, want_counters)
     sources, program, arguments = _split(files)
     with tempfile.TemporaryDirectory(prefix="gemmgen-run-") as name:
         folder = Path(name)
@@ -188,6 +192,12 @@ def _print(shown: str, report: Report) -> None:
     click.echo(
         f"  {report.allocations} allocations, at most {report.most_bytes:,} bytes at a time; {report.copied_bytes:,} bytes copied", err=True
     )
+    with redirect_stdout(sys.stderr):
+        for name, totals in report.kernels.items():
+            if totals.counters is not None:
+                executed = totals.launches - totals.skipped
+                click.echo(f"\ncounters of {printable(name, 100)}, {executed} launch{'es' if executed != 1 else ''}:")
+                print_counters(totals.counters)
     if report.timed:
         click.echo("  times of events are the emulator's: they say nothing about a GPU", err=True)
     if any(totals.skipped for totals in report.kernels.values()):
@@ -209,7 +219,14 @@ def _to_json(report: Report) -> dict[str, Any]:
         "status": report.status,
         "seconds": round(report.seconds, 3),
         "kernels": [
-            {"name": name, "launches": t.launches, "skipped": t.skipped, "instructions": t.instructions, "seconds": round(t.seconds, 3)}
+            {
+                "name": name,
+                "launches": t.launches,
+                "skipped": t.skipped,
+                "instructions": t.instructions,
+                "seconds": round(t.seconds, 3),
+                **({"counters": t.counters.to_json()} if t.counters is not None else {}),
+            }
             for name, t in report.kernels.items()
         ],
         **findings_report(report.findings),

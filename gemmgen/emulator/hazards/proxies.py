@@ -7,7 +7,8 @@ stream's work.
 - An arrival releases the clock of its thread to the barrier. A wait that has observed the phase's completion acquires it, together with the
 writes of the copies of that phase. The barrier of a cluster does the same for all its threads.
 - Writes of threads to shared memory are visible to the engines only after a fence.proxy.async: on the way from the write to the
-  operation that reads it, by whichever thread. Writes of engines need no fence, because their completion acts as one.
+  operation that reads it, by whichever thread. Writes of engines need no fence, because their completion acts as one. By strict rules,
+  reads of threads need one too before an engine overwrites what they have read.
 - A tensor map that the launch has changed is released to the tensormap proxy by a fence behind the change, or by the copy that brings it
   to global memory, and each block that uses it acquires it (CUDA C++ Programming Guide, "Usage of a Modified Tensor Map").
 - A barrier may be used where its initialisation is known; by the copy engine, behind a fence.mbarrier_init or fence.proxy.async.
@@ -34,6 +35,7 @@ from gemmgen.emulator.hazards.report import (
     MissingMapFence,
     MissingProxyFence,
     OutlivingAccess,
+    RefillWithoutProxyFence,
 )
 from gemmgen.emulator.hazards.shadow import WRITTEN, Records, Shadow
 from gemmgen.emulator.hazards.sites import Site, site_of
@@ -135,6 +137,7 @@ class ProxyRules(Observer):
         self.tensor_fence: Callable[[Instruction, Lanes], None] | None = None
         """Told of the fences of tcgen05."""
         engines = ("wgmma", "tcgen05", "clusterlaunchcontrol")
+        self._follows_reads = detector.findings.strict
         self._concerned = any(inst.opcode in engines or (inst.opcode == "cp" and inst.has("bulk")) for inst in instructions)
 
     def of_worker(self) -> ProxyRules:
@@ -148,7 +151,9 @@ class ProxyRules(Observer):
             for name in EARLIER:
                 self.order.new_stream(name)
         self._stores: dict[int, deque[int]] = {}
-        self._generic = np.zeros(len(spaces.shared.data) // CHUNK if self._concerned else 0, np.int64)
+        chunks = len(spaces.shared.data) // CHUNK if self._concerned else 0
+        self._generic = np.zeros(chunks, np.int64)
+        self._read = np.zeros(chunks if self._follows_reads else 0, np.int64)
         self._fences: deque[Fence] = deque(maxlen=_MAX_FENCES)
         self._acquires: dict[tuple[int, int], deque[Fence]] = {}
         self._inits: dict[int, _Initialised] = {}
@@ -169,7 +174,8 @@ class ProxyRules(Observer):
     def blocks_replaced(self, places: np.ndarray) -> None:
         for place in places.tolist():
             first = place * self.shared.stride
-            self._generic[first // CHUNK : (first + self.shared.stride) // CHUNK] = 0
+            for last in (self._generic, self._read):
+                last[first // CHUNK : (first + self.shared.stride) // CHUNK] = 0
             for table in (self._inits, self._arrived, self._completed):
                 for offset in [offset for offset in table if first <= offset < first + self.shared.stride]:
                     del table[offset]
@@ -208,12 +214,14 @@ class ProxyRules(Observer):
         if space.name == "shared":
             if self.geometry.cluster_size > 1:
                 self._note_remote(access, lanes, addresses)
-            if self._concerned and access.kind != "load" and not access.instruction.has("bulk"):
+            followed = access.kind != "load" or self._follows_reads
+            if self._concerned and followed and not access.instruction.has("bulk"):
+                last = self._read if access.kind == "load" else self._generic
                 record = self.records.add(self._site(access.instruction, access.kind), self.order.time)
                 threads = self.order.threads if lanes is None else self.order.threads[lanes]
                 chunks = self.shared.offsets(lanes, addresses) // CHUNK
                 for piece in range(max(access.width // CHUNK, 1)):
-                    self._generic[chunks + piece] = threads | record << 32
+                    last[chunks + piece] = threads | record << 32
         elif self._concerned and space.name == "global" and access.kind == "load" and access.instruction.has("bulk"):
             if access.describes:
                 self._check_map(access, lanes, addresses)
@@ -386,7 +394,7 @@ class ProxyRules(Observer):
             known |= order.clocks[int(fence.known[position])].covers(threads, times, stride)
         return known
 
-    def _check_fence(self, inst: Instruction, lanes: Lanes, packed: np.ndarray, place: str, space: str) -> None:
+    def _check_fence(self, inst: Instruction, lanes: Lanes, packed: np.ndarray, place: str, space: str, reads: bool = False) -> None:
         distinct, threads, times = self._by_threads(packed)
         if not len(distinct):
             return
@@ -400,13 +408,16 @@ class ProxyRules(Observer):
             other = self.records.sites[int(distinct[position]) >> 32]
             assert other is not None
             kind = CopyWithoutProxyFence if other.instruction.opcode == "cp" else MissingProxyFence
+            done = f"uses {place}, which threads have written{' by cp.async' if kind is CopyWithoutProxyFence else ''}"
+            if reads:
+                kind, done = RefillWithoutProxyFence, f"overwrites {place}, which threads have read"
             if kind in told:
                 continue
             told.add(kind)
             self.findings.add(
                 kind(
-                    f"{_doing(inst)} uses {place}, which threads have written{' by cp.async' if kind is CopyWithoutProxyFence else ''}; "
-                    f"no fence.proxy.async lies between the write and this{self._narrower(space)}",
+                    f"{_doing(inst)} {done}; no fence.proxy.async lies between the {'read' if reads else 'write'} and this"
+                    f"{self._narrower(space)}",
                     int((~fine).sum()),
                     place,
                     instruction=inst,
@@ -429,12 +440,12 @@ class ProxyRules(Observer):
         there = any(space not in fence.covers and other in fence.covers for fence in self._fences)
         return f" but one that is restricted to {other} memory" if there else ""
 
-    def _check_chunks(self, inst: Instruction, lanes: Lanes, chunks: np.ndarray) -> None:
-        packed = self._generic[chunks]
-        written = np.flatnonzero(packed)
-        if len(written):
-            place = self.detector.shared_place(int(chunks[written[0]]) * CHUNK)
-            self._check_fence(inst, lanes, packed[written], place, space="shared")
+    def _check_chunks(self, inst: Instruction, lanes: Lanes, chunks: np.ndarray, reads: bool = False) -> None:
+        packed = (self._read if reads else self._generic)[chunks]
+        used = np.flatnonzero(packed)
+        if len(used):
+            place = self.detector.shared_place(int(chunks[used[0]]) * CHUNK)
+            self._check_fence(inst, lanes, packed[used], place, "shared", reads)
 
     # -- operations of engines ---------------------------------------------------------------------------------------
 
@@ -445,6 +456,8 @@ class ProxyRules(Observer):
         if access.kind == "write" or not self._shadow.only_written_before(self._granules(access.chunks), issuers):
             self._ask(site, issuers, access.chunks)
         self._check_chunks(access.instruction, access.lanes, access.chunks)
+        if access.kind == "write" and self._follows_reads:
+            self._check_chunks(access.instruction, access.lanes, access.chunks, reads=True)
 
     def _ask(self, site: Site, lanes: Lanes, chunks: np.ndarray) -> None:
         """True if an operation that lanes start races with earlier accesses of others."""
@@ -475,6 +488,8 @@ class ProxyRules(Observer):
         self.order.time += 1
         if access.kind == "write":
             self._generic[access.chunks] = 0
+            if self._follows_reads:
+                self._read[access.chunks] = 0
             place = int(access.chunks[0]) * CHUNK // self.shared.stride
             self._landed.append(_Landed(place, site, granules, packed))
 

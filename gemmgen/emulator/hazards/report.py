@@ -227,6 +227,17 @@ class CopyWithoutProxyFence(MissingProxyFence):
     )
 
 
+class RefillWithoutProxyFence(MissingProxyFence):
+    """An engine overwrites shared memory that threads have read by ordinary loads, and no proxy fence lies in between. Looked for by strict
+    rules only."""
+
+    title = "missing proxy fence before a refill"
+    hint = (
+        "fence.proxy.async by the threads that read, before they release the buffer: a barrier orders their loads before the issue of the "
+        "copy, but not before the copy engine's writes; GPUs of today run kernels without this fence"
+    )
+
+
 class MissingMapFence(HazardError):
     """A copy goes by a tensor map that threads have changed, which was not released or not acquired."""
 

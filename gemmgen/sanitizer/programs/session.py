@@ -14,6 +14,7 @@ from typing import get_args
 import numpy as np
 
 from gemmgen.emulator import Device, DeviceLaunch, DeviceModule, Texture
+from gemmgen.emulator.counters import CounterObserver, Counters
 from gemmgen.emulator.demangling import qualified_name
 from gemmgen.emulator.device import Touched
 from gemmgen.emulator.errors import BadLaunch, EmulatorError, Misaligned, OutOfBounds, ParseError, ReadOnly, Trapped, UnknownInstruction
@@ -54,16 +55,18 @@ class RunSettings:
     seconds: int = 600
     sandbox: bool = False
     memory_bytes: int = 8 << 30
+    counters: bool = False
 
 
 @dataclass
 class KernelTotals:
-    """Launches of one kernel."""
+    """Launches of one kernel. `counters` are those of the launches that were not skipped."""
 
     launches: int = 0
     skipped: int = 0
     instructions: int = 0
     seconds: float = 0.0
+    counters: Counters | None = None
 
 
 @dataclass
@@ -118,6 +121,7 @@ class Session:
         self._clock = 0
         self._repeated: dict[bytes, _Repeated] = {}
         self._last_launch = b""
+        self._counted: dict[str, CounterObserver] = {}
         self._in_a_row = 0
         self._answers: dict[Operation, Callable[[Body], bytes]] = {
             Operation.LOAD_MODULE: self._load_module,
@@ -222,6 +226,12 @@ class Session:
         tracks = self.order.is_used or self._host_sees or repeated.runs >= 2
         before = repeated.snapshot(self.device) if repeated.runs >= 3 else None
         began = time.perf_counter()
+        attempts: list[CounterObserver] = []
+
+        def observed() -> CounterObserver:
+            attempts.append(CounterObserver())
+            return attempts[-1]
+
         try:
             result = self.device.launch(
                 module,
@@ -234,12 +244,16 @@ class Session:
                 source=self.text_of,
                 progress=self._progress,
                 tracks=tracks,
+                observed=observed if self.settings.counters else None,
             )
         except (ParseError, UnknownInstruction) as error:
             self.report.refused.setdefault(label, str(error))
             raise _Refused(_INVALID_FUNCTION, str(error)) from None
         totals.instructions += result.instructions
         totals.seconds += time.perf_counter() - began
+        if attempts:
+            counted = self._counted.setdefault(label, CounterObserver())
+            counted.absorb(attempts[-1].observed(), self.device.kernel(module, name))
         self._note_launch(result, module, repeated, before)
         if self.order.is_used:
             work = self.order.enqueue(stream, label)
@@ -577,6 +591,8 @@ class Session:
         order = ("error", "warning", "note")
         found = [*findings_of_launches(self._launch_findings), *self._others.values()]
         self.report.findings = tuple(sorted(found, key=lambda finding: order.index(finding.severity)))
+        for label, counted in self._counted.items():
+            self.report.kernels[label].counters = counted.counters(self.text_of)
         self.report.status = status
         return self.report
 

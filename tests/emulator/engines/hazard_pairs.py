@@ -334,6 +334,16 @@ PAIRS = {
         _floats(64, 2),
         {"block": 64},
     ),
+    "threads read, a load overwrites": Pair(
+        "generic reads of a slot that TMA refills without `fence.proxy.async`: by strict rules only",
+        "proxies",
+        emulator.RefillWithoutProxyFence,
+        RING,
+        "fence_async();",
+        "",
+        ("sum += tile[s]", "load_tile(tile[s]", "which threads have read; no fence.proxy.async lies between the read and this"),
+        lambda: [rows_map(), np.zeros(96, np.float32), 6],
+    ),
     "threads write, wgmma reads": Pair(
         "generic writes read by `wgmma` without `fence.proxy.async`",
         "proxies",

@@ -202,6 +202,7 @@ RING = """KERNEL(const __grid_constant__ CUtensorMap map, float* out, int steps)
             int s = k % STAGES, phase = k / STAGES & 1;
             wait(full + s, phase);
             sum += tile[s][threadIdx.x - 32] + tile[s][threadIdx.x + 64];
+            fence_async();
             __syncwarp();
             if (threadIdx.x % 32 == 0) arrive(empty + s);
         }

@@ -1,6 +1,9 @@
 // The calls of cuBLAS that `gemmgen run` computes with NumPy. Used where the toolkit has no headers of cuBLAS; a call that is not
 // here is not supported, and the compiler names it.
 #pragma once
+// Programs ask for the guards of cuBLAS's own headers.
+#define CUBLAS_V2_H_
+#define CUBLAS_API_H_
 #include <cuComplex.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
