@@ -18,8 +18,8 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u20
 _LOG_COMMAND = re.compile(r"^([^\S\n]*):(?=:)|##(?=\[|vso\[|teamcity\[)", re.MULTILINE)
 """Beginnings of commands in logs: ``::stop-commands::`` of GitHub, which looks at the start of lines, ``##[error]`` and ``##vso[...]`` of
 Azure and ``##teamcity[...]``, which are found anywhere. Sections of GitLab need a control character."""
-_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML 1.0 does not have, not even escaped (w3.org/TR/xml, 2.2)."""
+_NO_XML = "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
+"""Characters that XML 1.0 does not have, not even escaped (w3.org/TR/xml, 2.2); compiled when it is needed, which takes 5 ms."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -54,4 +54,4 @@ def printable(text: str, limit: int = MAX_CHARACTERS) -> str:
 
 def xml_text(text: str) -> str:
     """``text`` with a replacement character for each that XML cannot hold."""
-    return _NO_XML.sub("\ufffd", text)
+    return re.sub(_NO_XML, "\ufffd", text)

@@ -1,7 +1,8 @@
 """Executes PTX on the CPU, all lanes of all blocks as NumPy vectors: functional, exact, and stricter than a GPU."""
 
+from typing import TYPE_CHECKING, Any
+
 from gemmgen.emulator.buffers import Buffer, Struct
-from gemmgen.emulator.device import Device, DeviceLaunch, DeviceModule
 from gemmgen.emulator.errors import (
     BadAllocation,
     BadLaunch,
@@ -67,6 +68,9 @@ from gemmgen.emulator.memory import Access, Observer
 from gemmgen.emulator.schedule import MinimumBlock, RandomCrowds, RandomWarps, Schedule
 from gemmgen.emulator.textures import Texture
 from gemmgen.hardware.tensor_map import Im2col, TensorMap
+
+if TYPE_CHECKING:
+    from gemmgen.emulator.device import Device, DeviceLaunch, DeviceModule
 
 __all__ = [
     "Access",
@@ -143,3 +147,12 @@ __all__ = [
     "launch",
     "launch_interleaved",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the device when it is first used: single launches need none."""
+    if name in ("Device", "DeviceLaunch", "DeviceModule"):
+        from gemmgen.emulator import device
+
+        return getattr(device, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,11 +9,13 @@ Rounding modes are PTX's: rn nearest even, rz toward zero, rm down, rp up.
 
 from __future__ import annotations
 
-from fractions import Fraction
 from math import isfinite, isinf, isnan, nextafter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 F32_NAN = np.uint32(0x7FFFFFFF).view(np.float32)
 F32_MIN_NORMAL = np.float32(2.0**-126)
@@ -234,6 +236,13 @@ def _directed_by_sign(nearest: Array, residual: Array, value: Array, mode: str) 
 # -- float64 -----------------------------------------------------------------------------------------------------
 
 
+def _fraction(value: float) -> Fraction:
+    """The exact value. Directed rounding of float64 needs it, and little else: importing fractions takes 3 ms."""
+    from fractions import Fraction
+
+    return Fraction(value)
+
+
 def round_fraction(value: Fraction, mode: str, zero_sign: float = 1.0) -> float:
     """An exact value rounded to float64. `zero_sign` is the sign of an exact zero."""
     if value == 0:
@@ -244,8 +253,8 @@ def round_fraction(value: Fraction, mode: str, zero_sign: float = 1.0) -> float:
         nearest = float("inf") if value > 0 else float("-inf")
     if mode == "rn":
         return nearest if nearest else float(np.copysign(0.0, float(1 if value > 0 else -1)))
-    above = (isinf(nearest) and nearest > 0) or (not isinf(nearest) and Fraction(nearest) > value)
-    below = (isinf(nearest) and nearest < 0) or (not isinf(nearest) and Fraction(nearest) < value)
+    above = (isinf(nearest) and nearest > 0) or (not isinf(nearest) and _fraction(nearest) > value)
+    below = (isinf(nearest) and nearest < 0) or (not isinf(nearest) and _fraction(nearest) < value)
     down = mode == "rm" or (mode == "rz" and value > 0)
     if down and above:
         nearest = nextafter(nearest, float("-inf"))
@@ -266,7 +275,7 @@ def fma_f64_scalar(a: float, b: float, c: float, mode: str = "rn") -> float:
     zero_sign = -1.0 if product_negative and bool(np.signbit(c)) else 1.0
     if mode == "rm" and (product_negative or bool(np.signbit(c))):
         zero_sign = -1.0
-    return round_fraction(Fraction(a) * Fraction(b) + Fraction(c), mode, zero_sign)
+    return round_fraction(_fraction(a) * _fraction(b) + _fraction(c), mode, zero_sign)
 
 
 _SPLITTER = np.float64(134217729.0)
@@ -334,13 +343,13 @@ def _directed_scalar(operation: str, x: float, y: float, nearest: float, mode: s
     if operation == "add":
         negative_zero = mode == "rm" and not (x == 0 == y and nextafter(x, 1) > 0 and not np.signbit(x) and not np.signbit(y))
         zero_sign = -1.0 if (np.signbit(x) and np.signbit(y)) or negative_zero else 1.0
-        return round_fraction(Fraction(x) + Fraction(y), mode, zero_sign)
+        return round_fraction(_fraction(x) + _fraction(y), mode, zero_sign)
     if operation in ("mul", "div"):
-        exact = Fraction(x) * Fraction(y) if operation == "mul" else Fraction(x) / Fraction(y)
+        exact = _fraction(x) * _fraction(y) if operation == "mul" else _fraction(x) / _fraction(y)
         return round_fraction(exact, mode, -1.0 if np.signbit(x) != np.signbit(y) else 1.0)
-    square = Fraction(nearest) ** 2
-    if square > Fraction(x) and mode in ("rz", "rm"):
+    square = _fraction(nearest) ** 2
+    if square > _fraction(x) and mode in ("rz", "rm"):
         return nextafter(nearest, 0.0)
-    if square < Fraction(x) and mode == "rp":
+    if square < _fraction(x) and mode == "rp":
         return nextafter(nearest, float("inf"))
     return nearest

@@ -70,17 +70,21 @@ def run_all(waves: Waves, jobs: int, progress: Progress | None) -> None:
 
 def _can_share(waves: Waves) -> bool:
     """True if blocks may run in any order, as far as the program tells."""
-    from multiprocessing import current_process
-
     program = waves.program
     return (
         sys.platform == "linux"
-        and not current_process().daemon
+        and not _is_daemon()
         and isinstance(waves.schedule, MinimumBlock)
         and not (program.polls or program.allocates or program.meets_grid or cancels_launches(program))
         and not _reads_time(program)
         and all(observer.of_worker() is not None for observer in waves.observers)
     )
+
+
+def _is_daemon() -> bool:
+    """True in a process that may have no children. Asks only where multiprocessing is there: importing it takes time."""
+    processes = sys.modules.get("multiprocessing.process")
+    return processes is not None and processes.current_process().daemon
 
 
 def _reads_time(program: Program) -> bool:

@@ -259,9 +259,10 @@ def test_calls_that_the_emulator_does_not_have_are_named(program: Path, toolkit:
 
 @needs_nvcc
 def test_the_build_of_a_project_uses_the_wrapper(toolkit: Toolkit, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "Makefile").write_text("main: main.cu\n\tnvcc -arch=sm_52 -gencode arch=compute_60,code=sm_60 -cudart static -o $@ $<\n")
+    makefile = "CUDA_DIR = /usr/local/none\nmain: main.cu\n\t$(CUDA_DIR)/bin/nvcc"
+    (tmp_path / "Makefile").write_text(f"{makefile} -arch=sm_52 -gencode arch=compute_60,code=sm_60 -cudart static -o $@ $<\n")
     (tmp_path / "main.cu").write_text(
-        '#include <cstdio>\n__global__ void k() { printf("built\\n"); }\nint main() { k<<<1, 1>>>(); return cudaDeviceSynchronize(); }\n'
+        '#include <cstdio>\n__global__ void k() { printf("built\\n"); }\nint main() { k<<<1, 1>>>(); return cudaThreadSynchronize(); }\n'
     )
     subprocess.run(["make", "-C", str(tmp_path)], env=build_environment(toolkit, tmp_path / "t"), check=True, capture_output=True)
     report = run(tmp_path / "main", toolkit)

@@ -92,7 +92,12 @@ int features() {
   increment<<<1, 64, 0, first>>>(numbers);
   CHECK(cudaStreamEndCapture(first, &graph));
   CHECK(cudaGraphInstantiate(&made, graph, 0));
-  for (int i = 0; i < 3; ++i) CHECK(cudaGraphLaunch(made, first));
+  for (int i = 0; i < 2; ++i) CHECK(cudaGraphLaunch(made, first));
+  cudaGraphExecUpdateResultInfo updated;
+  CHECK(cudaGraphExecUpdate(made, graph, &updated));
+  cudaStreamAttrValue window = {};
+  CHECK(cudaStreamSetAttribute(first, cudaStreamAttributeAccessPolicyWindow, &window));
+  CHECK(cudaGraphLaunch(made, first));
   CHECK(cudaDeviceSynchronize());
   printf("graph %d\n", numbers[63]);
 

@@ -20,7 +20,7 @@ from gemmgen.toolchain.nvcc import Nvcc, find_nvcc
 LIBRARY = "libcudart.so"
 _SOURCES = tuple(Path(__file__).with_name(name) for name in ("runtime.cpp", "blas.cpp", "driver.cpp"))
 _HEADERS = Path(__file__).with_name("include")
-"""Headers of libraries that the replacement has a part of, for toolkits without them."""
+"""Headers of libraries that the replacement has a part of, for toolkits without them, and calls of older toolkits."""
 _MAX_SECONDS = 900
 _DEFINED = re.compile(r"\b(?:API\s[\w\s*]*?|^)(cu\w+|__cuda\w+)\(", re.MULTILINE)
 _DRIVER_CALL = re.compile(r"^CUresult\s+CUDAAPI\s+(cu\w+)\(", re.MULTILINE)
@@ -54,8 +54,21 @@ class Toolkit:
     def options(self) -> tuple[str, ...]:
         """Options with which a program's kernels can be read and its calls reach the replacement."""
         target = f"arch=compute_{self.architecture},code=compute_{self.architecture}"
+        older = ("-include", str(_HEADERS / "removed_calls.h"))
         headers = () if (Path(self.nvcc.include) / "cublas_v2.h").exists() else (f"-I{_HEADERS}",)
-        return ("-gencode", target, "-lineinfo", "--no-compress", "-cudart", "shared", f"-L{self.libraries}", "-Xcompiler", "-g", *headers)
+        return (
+            "-gencode",
+            target,
+            "-lineinfo",
+            "--no-compress",
+            "-cudart",
+            "shared",
+            f"-L{self.libraries}",
+            "-Xcompiler",
+            "-g",
+            *older,
+            *headers,
+        )
 
 
 def make_toolkit(folder: Path, architecture: int) -> Toolkit:
@@ -185,8 +198,11 @@ def build_environment(toolkit: Toolkit, folder: Path) -> dict[str, str]:
         (tree / name).symlink_to(toolkit.libraries)
     environment = dict(os.environ)
     environment["PATH"] = f"{tree / 'bin'}:{environment.get('PATH', '')}"
-    for name in ("CUDA_PATH", "CUDA_HOME", "CUDAToolkit_ROOT"):
-        environment[name] = str(tree)
+    folders = {name: str(tree) for name in ("CUDA_PATH", "CUDA_HOME", "CUDA_DIR", "CUDA_ROOT", "CUDA_INSTALL_PATH", "CUDAToolkit_ROOT")}
+    environment |= folders
+    # Makefiles often set these themselves, and call nvcc by them: definitions in MAKEFLAGS count for more.
+    defined = " ".join(f"{name}={value}" for name, value in folders.items())
+    environment["MAKEFLAGS"] = f"{environment.get('MAKEFLAGS', '')} -- {defined}".strip()
     environment |= {"NVCC": str(wrapper), "CUDACXX": str(wrapper), "LIBRARY_PATH": str(toolkit.libraries)}
     return environment
 

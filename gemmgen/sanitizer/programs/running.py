@@ -136,8 +136,8 @@ def run_program(command: Sequence[str], libraries: Path, settings: RunSettings, 
         signal.signal(signal.SIGALRM, old)
     report = session.finish(status)
     report.seconds = time.perf_counter() - began
-    if report.seconds >= settings.seconds and not report.ended_early:
-        report.ended_early = f"the program was ended after {settings.seconds} s (--seconds)"
+    if report.seconds >= settings.seconds:
+        report.ended_early = f"the program was ended after {settings.seconds} s (--seconds): {report.ended_early}".removesuffix(": ")
     return report
 
 

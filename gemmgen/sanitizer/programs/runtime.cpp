@@ -507,6 +507,7 @@ int attribute(int which) {
     case cudaDevAttrClockRate: case cudaDevAttrMemoryClockRate: return 1000000;
     case cudaDevAttrGlobalMemoryBusWidth: return 512;
     case cudaDevAttrL2CacheSize: return 1 << 22;
+    case cudaDevAttrMaxPersistingL2CacheSize: case cudaDevAttrMaxAccessPolicyWindowSize: return 1 << 20;
     case cudaDevAttrTextureAlignment: case cudaDevAttrTexturePitchAlignment: return 512;
     case cudaDevAttrClusterLaunch: return hopper;
     default: return 0;
@@ -734,6 +735,9 @@ API Error cudaMemcpy2DAsync(void* target, size_t target_pitch, const void* sourc
 API Error cudaMemcpyPeer(void* target, int, const void* source, int, size_t count) {
   return copy_now(target, source, count, cudaMemcpyDefault, nullptr, true, "cudaMemcpyPeer");
 }
+API Error cudaMemcpyPeerAsync(void* target, int, const void* source, int, size_t count, cudaStream_t stream) {
+  return in_stream(stream, [=] { return copy_now(target, source, count, cudaMemcpyDefault, stream, false, "cudaMemcpyPeerAsync"); });
+}
 API Error cudaMemset(void* target, int value, size_t count) { return fill_now(target, value, count, nullptr, false, "cudaMemset"); }
 API Error cudaMemsetAsync(void* target, int value, size_t count, cudaStream_t stream) {
   return in_stream(stream, [=] { return fill_now(target, value, count, stream, false, "cudaMemsetAsync"); });
@@ -804,6 +808,8 @@ API Error cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) { *poo
 API Error cudaMemPoolDestroy(cudaMemPool_t) { return cudaSuccess; }
 API Error cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
 API Error cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr, void* value) { *(uint64_t*)value = 0; return cudaSuccess; }
+API Error cudaMemPoolSetAccess(cudaMemPool_t, const cudaMemAccessDesc*, size_t) { return cudaSuccess; }
+API Error cudaMemPoolGetAccess(cudaMemAccessFlags* flags, cudaMemPool_t, cudaMemLocation*) { *flags = cudaMemAccessFlagsProtReadWrite; return cudaSuccess; }
 API Error cudaMemPoolTrimTo(cudaMemPool_t, size_t) { return cudaSuccess; }
 
 // -- arrays and textures -----------------------------------------------------------------------------------------------
@@ -837,6 +843,12 @@ API Error cudaMemcpy2DToArray(cudaArray_t array, size_t x, size_t y, const void*
   size_t row = found->element_bytes * found->extent.width;
   return copy_rows((char*)found->data + y * row + x, row, source, pitch, width, height, kind, nullptr, true, "cudaMemcpy2DToArray");
 }
+API Error cudaMemcpy2DToArrayAsync(cudaArray_t array, size_t x, size_t y, const void* source, size_t pitch, size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
+  Array* found = (Array*)array;
+  size_t row = found->element_bytes * found->extent.width;
+  return in_stream(stream, [=] { return copy_rows((char*)found->data + y * row + x, row, source, pitch, width, height, kind, stream, !on_device(source), "cudaMemcpy2DToArrayAsync"); });
+}
+API Error cudaGetChannelDesc(cudaChannelFormatDesc* format, cudaArray_const_t array) { *format = ((Array*)array)->format; return cudaSuccess; }
 API Error cudaMemcpy2DFromArray(void* target, size_t pitch, cudaArray_const_t array, size_t x, size_t y, size_t width, size_t height, cudaMemcpyKind kind) {
   Array* found = (Array*)array;
   size_t row = found->element_bytes * found->extent.width;
@@ -989,6 +1001,10 @@ API Error cudaEventDestroy(cudaEvent_t event) {
   delete (Event*)event;
   return cudaSuccess;
 }
+// Attributes of streams are hints: priorities, the part of L2 that keeps data, how the host waits.
+API Error cudaStreamSetAttribute(cudaStream_t stream, cudaLaunchAttributeID, const cudaLaunchAttributeValue*) { return is_stream(stream) || !stream ? cudaSuccess : fail(cudaErrorInvalidResourceHandle); }
+API Error cudaStreamGetAttribute(cudaStream_t, cudaLaunchAttributeID, cudaLaunchAttributeValue* value) { memset(value, 0, sizeof *value); return cudaSuccess; }
+API Error cudaStreamCopyAttributes(cudaStream_t, cudaStream_t) { return cudaSuccess; }
 API Error cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   if (!is_stream(stream) || capturing(stream)) return fail(cudaErrorStreamCaptureUnsupported);
   ((Stream*)stream)->capture = new Graph;
@@ -1030,14 +1046,34 @@ static Error add_step(cudaGraphNode_t* node, cudaGraph_t graph, std::function<Er
   return cudaSuccess;
 }
 API Error cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t) { return add_step(node, graph, [] { return cudaSuccess; }); }
-API Error cudaGraphAddKernelNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t, const cudaKernelNodeParams* p) {
+static Error kernel_step(const cudaKernelNodeParams* p, std::function<Error()>* step) {
   Kernel* kernel = kernel_of(p->func);
   if (!kernel) return fail(cudaErrorInvalidDeviceFunction);
   if (Error error = know(kernel)) return error;
   std::string parameters(kernel->parameter_bytes, '\0');
   for (size_t i = 0; i < kernel->parameters.size(); ++i) memcpy(&parameters[kernel->parameters[i].first], p->kernelParams[i], kernel->parameters[i].second);
   LaunchShape shape = plain_shape(p->gridDim, p->blockDim, p->sharedMemBytes);
-  return add_step(node, graph, [=] { return launch_now(kernel, shape, parameters, nullptr); });
+  *step = [=] { return launch_now(kernel, shape, parameters, nullptr); };
+  return cudaSuccess;
+}
+API Error cudaGraphAddKernelNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t, const cudaKernelNodeParams* p) {
+  std::function<Error()> step;
+  if (Error error = kernel_step(p, &step)) return error;
+  return add_step(node, graph, step);
+}
+API Error cudaGraphExecKernelNodeSetParams(cudaGraphExec_t made, cudaGraphNode_t node, const cudaKernelNodeParams* p) {
+  // A node is the place of its step, from 1 on, in the graph and in what is instantiated from it.
+  auto& steps = ((Graph*)made)->steps;
+  if ((size_t)node < 1 || (size_t)node > steps.size()) return fail(cudaErrorInvalidValue);
+  return kernel_step(p, &steps[(size_t)node - 1]);
+}
+API Error cudaGraphExecUpdate(cudaGraphExec_t made, cudaGraph_t graph, cudaGraphExecUpdateResultInfo* result) {
+  memset(result, 0, sizeof *result);
+  bool fits = ((Graph*)made)->steps.size() == ((Graph*)graph)->steps.size();
+  result->result = fits ? cudaGraphExecUpdateSuccess : cudaGraphExecUpdateErrorTopologyChanged;
+  if (!fits) return fail(cudaErrorGraphExecUpdateFailure);
+  *(Graph*)made = *(Graph*)graph;
+  return cudaSuccess;
 }
 API Error cudaGraphAddMemcpyNode1D(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t, void* target, const void* source, size_t count, cudaMemcpyKind kind) {
   return add_step(node, graph, [=] { return copy_now(target, source, count, kind, nullptr, false, "a copy of a graph"); });
@@ -1101,6 +1137,8 @@ API Error cudaDeviceGetCacheConfig(cudaFuncCache* which) { *which = cudaFuncCach
 API Error cudaDeviceSetSharedMemConfig(cudaSharedMemConfig) { return cudaSuccess; }
 API Error cudaDeviceGetSharedMemConfig(cudaSharedMemConfig* which) { *which = cudaSharedMemBankSizeFourByte; return cudaSuccess; }
 API Error cudaDeviceCanAccessPeer(int* can, int, int) { *can = 0; return cudaSuccess; }
+API Error cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr, int, int) { *value = 0; return fail(cudaErrorInvalidDevice); }
+API Error cudaDeviceDisablePeerAccess(int) { return fail(cudaErrorPeerAccessNotEnabled); }
 API Error cudaDeviceEnablePeerAccess(int, unsigned) { return fail(cudaErrorPeerAccessUnsupported); }
 API Error cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int device) {
   *value = attribute(which);
@@ -1143,6 +1181,8 @@ API Error cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   p->asyncEngineCount = p->memoryPoolsSupported = p->streamPrioritiesSupported = 1;
   p->memoryBusWidth = attribute(cudaDevAttrGlobalMemoryBusWidth);
   p->l2CacheSize = attribute(cudaDevAttrL2CacheSize);
+  p->persistingL2CacheMaxSize = attribute(cudaDevAttrMaxPersistingL2CacheSize);
+  p->accessPolicyMaxWindowSize = attribute(cudaDevAttrMaxAccessPolicyWindowSize);
   p->textureAlignment = p->texturePitchAlignment = 512;
   p->maxTexture1D = p->maxTexture2D[0] = p->maxTexture2D[1] = 65536;
   return cudaSuccess;

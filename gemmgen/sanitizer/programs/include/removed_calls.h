@@ -1,0 +1,12 @@
+// Calls that CUDA 13 no longer declares, for programs that are older.
+#pragma once
+#ifdef __CUDACC__
+#include <cuda_runtime_api.h>
+#if CUDART_VERSION >= 13000
+static inline cudaError_t cudaThreadSynchronize() { return cudaDeviceSynchronize(); }
+static inline cudaError_t cudaThreadExit() { return cudaDeviceReset(); }
+static inline cudaError_t cudaThreadSetLimit(cudaLimit limit, size_t value) { return cudaDeviceSetLimit(limit, value); }
+static inline cudaError_t cudaThreadGetLimit(size_t* value, cudaLimit limit) { return cudaDeviceGetLimit(value, limit); }
+static inline cudaError_t cudaThreadSetCacheConfig(cudaFuncCache which) { return cudaDeviceSetCacheConfig(which); }
+#endif
+#endif
