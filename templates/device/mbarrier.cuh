@@ -19,6 +19,12 @@ __device__ __forceinline__ void mbarrier_arrive_expect(unsigned barrier, int byt
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
 }
 
+// Arrives at a barrier of another block of the cluster, and announces bytes that copies will bring there in this phase.
+__device__ __forceinline__ void mbarrier_arrive_expect_remote(unsigned barrier, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cluster.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
+}
+
 // Arrives at a barrier of this block.
 __device__ __forceinline__ void mbarrier_arrive(unsigned barrier)
 {

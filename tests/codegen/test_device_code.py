@@ -21,6 +21,7 @@ SERVES = {
     "flag": EVERYWHERE,
     "load_matrices": EVERYWHERE,
     "planes": EVERYWHERE,
+    "scheduler": ("sm_100a",),
     "tensor_memory": ("sm_100a",),
     "tensor_pairs": ("sm_100a",),
     "ticket": EVERYWHERE,
@@ -85,6 +86,14 @@ __global__ void uses(unsigned shared, unsigned address, float* found)
     wait_for_tensor_loads();
     found[0] = values[1] + integers[2] + static_cast<float>(tensor_descriptor<128>(4));
     free_tensor_memory<64>(address);
+}
+""",
+    "scheduler": """
+__global__ void uses(unsigned shared, int* found)
+{
+    ask_for_cluster(shared, shared + 16);
+    ask_for_cluster_for_all(shared, shared + 16);
+    found[0] = take_answer<2>(shared, shared + 32, shared + 48, found[1]);
 }
 """,
     "tensor_pairs": """

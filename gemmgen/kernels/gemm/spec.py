@@ -240,6 +240,9 @@ class TensorMemoryMainloop(SpecModel):
     pair: Annotated[bool, LATER] = False
     """True: two blocks, neighbours along m in a cluster, multiply together (``cta_group::2``). Each has 128 rows of the sums and copies
     its rows of A and half of the columns of B, which the tensor cores of both read."""
+    tiles: Annotated[Literal["static", "dynamic"], LATER] = "static"
+    """Order in which blocks get tiles. ``dynamic``: the grid has a block for each tile, and blocks that run take over the tiles of those
+    that wait, by cluster launch control; so those that come late, or are slow, take fewer. With persistent_blocks: 0."""
 
 
 class MmaTile(SpecModel):

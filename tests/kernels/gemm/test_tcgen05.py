@@ -29,6 +29,7 @@ SPEC = {
     "mainloop": MAINLOOP,
 }
 PAIR = {**SPEC, "mainloop": {**MAINLOOP, "persistent_blocks": 2, "pair": True}}
+DYNAMIC = {**SPEC, "mainloop": {**MAINLOOP, "persistent_blocks": 0, "pair": True, "tiles": "dynamic"}}
 DONE = "mbarrier_wait(done + kBarrierBytes * set, set_phase);\n            tensor_memory_after_sync();"
 BYTES = {**SPEC, "storage": {"a": "s8", "b": "s8", "c": "s32"}, "alignment": {"a": 16, "b": 16, "c": 4}}
 
@@ -48,6 +49,7 @@ BYTES = {**SPEC, "storage": {"a": "s8", "b": "s8", "c": "s32"}, "alignment": {"a
         ({**SPEC, "store": "through_shared"}, "store"),
         ({**SPEC, "cache": {"streaming_stores": True}}, "cache"),
         ({**PAIR, "mainloop": {**PAIR["mainloop"], "persistent_blocks": 3}}, "persistent_blocks"),
+        ({**PAIR, "mainloop": {**PAIR["mainloop"], "tiles": "dynamic"}}, "persistent_blocks"),
         ({**PAIR, "transpose": "nn", "mainloop": {**PAIR["mainloop"], "tile": {"n": 64, "k": 64}}}, "tile"),
     ],
 )
@@ -77,7 +79,7 @@ def verify_with(spec: dict[str, Any], old: str, new: str) -> VerificationReport:
     return verify_binary(plan, binary, EmulatorBackend(), cases=cases)
 
 
-@pytest.mark.parametrize("spec", [SPEC, PAIR], ids=["alone", "pair"])
+@pytest.mark.parametrize("spec", [SPEC, PAIR, DYNAMIC], ids=["alone", "pair", "dynamic"])
 def test_an_unchanged_kernel_passes(spec: dict[str, Any]) -> None:
     assert verify_with(spec, "kStages", "kStages").passed
 
@@ -120,6 +122,21 @@ def test_a_changed_pair_is_caught(old: str, new: str) -> None:
     assert not verify_with(PAIR, old, new).passed
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("block < 0 ? -1 : block / kClusterBlocks", "block < 0 ? -1 : 0"),
+        ("kClusterBlocks * (kEpilogueWarps + 1) + 2", "kClusterBlocks * (kEpilogueWarps + 1)"),
+        ("mbarrier_wait(answers.read", "if (asked < 0) mbarrier_wait(answers.read"),
+        ("block < kClusterBlocks; ++block", "block < 1; ++block"),
+        ("index = __shfl_sync(0xffffffff, index, 0);", ""),
+    ],
+)
+def test_a_changed_scheduler_is_caught(old: str, new: str) -> None:
+    """Answers are read before they have come, by too few threads, or by one lane only; a place is used again too early."""
+    assert not verify_with(DYNAMIC, old, new).passed
+
+
 @st.composite
 def specs(draw: st.DrawFn) -> dict[str, Any]:
     """Specs that mostly work; tiles are small, so that they run quickly."""
@@ -152,6 +169,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
             "stages": draw(st.integers(2, 3)),
             "persistent_blocks": draw(st.sampled_from((0, 2, 3))),
             "pair": draw(st.booleans()),
+            "tiles": draw(st.sampled_from(("static", "dynamic"))),
         },
     }
 

@@ -25,6 +25,9 @@ BUFFERS = 2
 COLUMNS = 32
 """Columns of results that a thread holds at a time."""
 EPILOGUE_WARPS = 4
+ANSWERS = 2
+"""Answers of the hardware's scheduler that a block holds."""
+ANSWER_BYTES = 16
 WARPS = EPILOGUE_WARPS + 2
 TENSOR_COLUMNS = 512
 FORMATS = {"f16": 0, "bf16": 1, "tf32": 2, "u8": 0, "s8": 1, "e4m3": 0, "e5m2": 1}
@@ -48,6 +51,8 @@ class TensorMemoryLoop:
     persistent_blocks: int = 0
     pair: bool = False
     """True if two blocks multiply together."""
+    dynamic: bool = False
+    """True if blocks take over the tiles of those that wait to be launched."""
     promote_steps: int = 0
     """Steps after which sums leave the accumulators: never."""
     shares_tile: bool = False
@@ -104,7 +109,7 @@ class TensorMemoryLoop:
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return 32 * WARPS
+        return 32 * (WARPS + self.dynamic)
 
     @property
     def tensor_columns(self) -> int:
@@ -117,14 +122,20 @@ class TensorMemoryLoop:
         return TENSOR_COLUMNS // self.tensor_columns
 
     @property
+    def answers(self) -> int:
+        """Answers of the scheduler that a block holds."""
+        return ANSWERS
+
+    @property
     def barriers(self) -> int:
-        """Two for each stage, and two for each set of sums."""
-        return 2 * self.stages + 2 * BUFFERS
+        """Two for each stage, for each set of sums, and for each answer of the scheduler."""
+        return 2 * self.stages + 2 * BUFFERS + (2 * ANSWERS if self.dynamic else 0)
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block, with a word for the address in tensor memory."""
-        return self.stages * (self.a.tile_bytes + self.b.tile_bytes) + BARRIER_BYTES * self.barriers + BARRIER_BYTES
+        answers = ANSWERS * ANSWER_BYTES if self.dynamic else 0
+        return self.stages * (self.a.tile_bytes + self.b.tile_bytes) + answers + BARRIER_BYTES * self.barriers + BARRIER_BYTES
 
 
 def tensor_memory_loop(outline: Outline, mainloop: TensorMemoryMainloop) -> TensorMemoryLoop | None:
@@ -142,7 +153,17 @@ def tensor_memory_loop(outline: Outline, mainloop: TensorMemoryMainloop) -> Tens
         for name, axis, matrix, extent in sides
     )
     loop = TensorMemoryLoop(
-        read_a, read_b, tile.m, tile.n, tile.k, mainloop.stages, a.type, b.type, mainloop.persistent_blocks, mainloop.pair
+        read_a,
+        read_b,
+        tile.m,
+        tile.n,
+        tile.k,
+        mainloop.stages,
+        a.type,
+        b.type,
+        persistent_blocks=mainloop.persistent_blocks,
+        pair=mainloop.pair,
+        dynamic=mainloop.tiles == "dynamic",
     )
     outline.reasons += ResidentBlocks(architecture, 1, loop.threads).too_much_per_block(loop.shared_bytes)
     return loop
@@ -156,6 +177,9 @@ def _reasons(
     yield from type_reasons(spec)
     if mainloop.pair and mainloop.persistent_blocks % 2:
         yield Reason("persistent_blocks", "mainloop.persistent_blocks", str(mainloop.persistent_blocks), "even with pair: true")
+    if mainloop.tiles == "dynamic" and mainloop.persistent_blocks:
+        got = str(mainloop.persistent_blocks)
+        yield Reason("persistent_blocks", "mainloop.persistent_blocks", got, "0 with tiles: dynamic, whose grid has all tiles")
     columns = mainloop.tile.n // 2 if mainloop.pair else mainloop.tile.n
     for matrix, extent, field in ((matrices[0], mainloop.tile.m, "m"), (matrices[1], columns, "n")):
         size = matrix.element_bytes
@@ -199,7 +223,10 @@ def regions(loop: TensorMemoryLoop) -> tuple[SharedRegion, ...]:
         meaning = f"tiles of {operand.name}, [stage][row][{along}], rows of {SPAN_BYTES} bytes, swizzled"
         shape = (loop.stages, rows, operand.span_elements)
         add(f"tiles_{operand.suffix}", ELEMENTS[element].c_type, shape, loop.stages * operand.tile_bytes, meaning)
+    if loop.dynamic:
+        add("answers", "uint4", (ANSWERS,), ANSWERS * ANSWER_BYTES, "answers of the scheduler: clusters whose tiles this one takes over")
     meaning = "for each stage: it is full, it is empty; for each set of sums: it is done, it is drained"
+    meaning += "; for each answer: it has arrived, it has been read" if loop.dynamic else ""
     add("barriers", "unsigned long long", (loop.barriers,), BARRIER_BYTES * loop.barriers, meaning)
     add("tensor_memory", "unsigned", (2,), BARRIER_BYTES, "the address of the sums in tensor memory")
     return tuple(found)

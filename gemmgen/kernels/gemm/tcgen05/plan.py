@@ -43,8 +43,9 @@ def plan(spec: GemmSpec, mainloop: TensorMemoryMainloop, architecture: Architect
     epilogue = outline.epilogue()
     assert loop is not None
     tile = mainloop.tile
-    name = outline.name("gemm_tcgen05", [f"{tile.m * loop.blocks}x{tile.n}x{tile.k}", f"s{mainloop.stages}"])
-    grid = Grid(loop.tile_m, loop.tile_n, loop.tile_k, loop.persistent_blocks, cluster_m=loop.blocks)
+    parts = [f"{tile.m * loop.blocks}x{tile.n}x{tile.k}", f"s{mainloop.stages}", *(["dynamic"] if loop.dynamic else [])]
+    name = outline.name("gemm_tcgen05", parts)
+    grid = Grid(loop.tile_m, loop.tile_n, loop.tile_k, loop.persistent_blocks, cluster_m=loop.blocks, dynamic=loop.dynamic)
     shared = regions(loop)
     return TensorMemoryPlan(
         name=name,

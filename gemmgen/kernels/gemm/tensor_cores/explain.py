@@ -51,7 +51,8 @@ def work_lines(plan: TensorPlan, wording: Wording, copied: Lines = ()) -> Lines:
         how = "ask a counter for the next tile" if grid.dynamic else "take tiles in turn"
         lines.append(("grid", f"at most {grid.persistent_blocks} blocks, which {how}"))
     else:
-        lines.append(("grid", "one block for each tile"))
+        taken = "; blocks that run take over the tiles of those that wait, by cluster launch control" if grid.dynamic else ""
+        lines.append(("grid", f"one block for each tile{taken}"))
     lines.append(("order of tiles", order_of_tiles(plan)))
     if grid.cluster_k > 1:
         lines.append(("division of k", f"{grid.cluster_k} blocks of a cluster have a part each; {wording.collects}"))
