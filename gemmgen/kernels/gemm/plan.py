@@ -275,6 +275,10 @@ class GemmPlan(KernelPlan[GemmSpec]):
         """Groups of threads among which a block that sums up slices of k shares them."""
         return reduction_groups(self.spec)
 
+    def scaled_sum(self, value: str, column: str) -> str:
+        """The CUDA expression of a sum of slices with the factor, if any, that it has in common; ``column``: where it stands in C."""
+        return value
+
     @property
     def keeping(self) -> LaunchSequence | None:
         """The launch sequence that makes an operand which is kept for many products; None if the instance takes none."""

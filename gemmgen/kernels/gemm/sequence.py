@@ -156,9 +156,14 @@ def main_launch(
 
 
 def reduction_launch(
-    name: str, spec: GemmSpec, problem: Problem, matrices: tuple[Matrix, Matrix, Matrix], workspace: ArrayArgument
+    name: str,
+    spec: GemmSpec,
+    problem: Problem,
+    matrices: tuple[Matrix, Matrix, Matrix],
+    workspace: ArrayArgument,
+    factors: Sequence[Argument] = (),
 ) -> KernelLaunch:
-    """The kernel that adds up the slices of a parallel split of k."""
+    """The kernel that adds up the slices of a parallel split of k; ``factors``: arguments that it multiplies the sums by."""
     m, n, _ = problem.extents
     major, minor = ("m", "n") if matrices[2].row_major else ("n", "m")
     result: list[Argument] = [*problem.betas, problem.c, *matrices[2].scalars, *problem.epilogue]
@@ -168,7 +173,7 @@ def reduction_launch(
         entry=f"{name}_reduce",
         grid=(Formula(f"ceil_div({major} * round_up({minor}, {REDUCTION_VECTOR}), {elements})"), products(spec), Formula("1")),
         block=(REDUCTION_THREADS, 1, 1),
-        arguments=tuple(argument.name for argument in [m, n, *problem.alphas, *result, workspace, *own]),
+        arguments=tuple(argument.name for argument in [m, n, *problem.alphas, *factors, *result, workspace, *own]),
         programmatic=spec.early_launch,
     )
 

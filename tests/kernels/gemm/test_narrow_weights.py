@@ -99,6 +99,12 @@ def test_slices_of_k_are_added_up() -> None:
     assert verified(spec, ("primes", "k in 3 slices", "padded leading dimensions")).passed
 
 
+def test_a_scale_of_a_column_multiplies_the_sum_of_all_slices() -> None:
+    """An infinite scale times slices whose signs differ would give infinity minus infinity."""
+    spec = {**with_loop(zeros=False, group="column"), "decomposition": {"scheme": "split_k_parallel", "slices": 8}}
+    assert verified(spec, ("not-a-numbers and infinities", "primes")).passed
+
+
 @pytest.mark.parametrize(
     "spec",
     [

@@ -90,6 +90,9 @@ class NarrowPlan(WeightPlan, WarpPlan):
 
     loop: NarrowLoop
 
+    def scaled_sum(self, value: str, column: str) -> str:
+        return value if self.loop.group else f"{value} * {self.loop.type_a}_to_float(scales[{column}])"
+
 
 @dataclass(frozen=True, kw_only=True)
 class StreamPlan(PairPlan):

@@ -59,8 +59,11 @@ def narrow_sequence(
         workspace_bytes = partials_bytes(spec, matrices, slices)
         meaning = "the partial products of all slices, one after the other"
         workspace = workspace_argument("f32", workspace_bytes, FLOAT_BYTES, meaning)
-        main, arguments = [*factors, workspace], [*arguments, workspace]
-        launches = (reduction_launch(name, spec, problem, matrices, workspace),)
+        # One scale for a column multiplies the sum of all slices.
+        kept = () if loop.group else (more[0].argument("input"),)
+        main = [*(argument for argument in factors if argument not in kept), workspace]
+        arguments = [*arguments, workspace]
+        launches = (reduction_launch(name, spec, problem, matrices, workspace, kept),)
     launch = main_launch(name, spec, grid.blocks(spec), loop.threads, main, loop.shared_bytes, grid.cluster_blocks)
     dimensions = [*problem.dimensions, *(dimension for matrix in more for dimension in matrix.dimensions)]
     return LaunchSequence(
