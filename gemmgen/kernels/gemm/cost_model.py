@@ -28,7 +28,7 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
         lost = UNFILLED + (1 - UNFILLED) * (parts + 1) / (2 * parts) - 0.5
         tiles = (ceil_div(m, plan.tile_m) + round(groups * lost)) * ceil_div(n, plan.tile_n)
     a = plan.matrix_a
-    factors = float(m * k * a.element_bytes * (batch if problem.get("stride_a", 1) else 1))
+    factors = float(m * k * plan.row_bits // 8 * (batch if problem.get("stride_a", 1) else 1))
     weights = k * n * plan.weight_bits // 8
     factors += float(sum(weights * (batch * groups if problem.get(factor.batch_stride or "", 1) else 1) for factor in plan.factors_b))
     moved = Moved(tiles, factors, float(m * n * batch * result_bytes(plan)))
@@ -46,7 +46,7 @@ def cost(plan: GemmPlan, problem: Mapping[str, int]) -> Cost:
     m, n, k = (problem[name] for name in ("m", "n", "k"))
     reads_c = plan.spec.beta == "argument"
     products = len(plan.factors_b)
-    moved = m * k * plan.matrix_a.element_bytes + products * k * n * plan.weight_bits // 8 * problem.get("groups", 1)
+    moved = m * k * plan.row_bits // 8 + products * k * n * plan.weight_bits // 8 * problem.get("groups", 1)
     results = m * n * plan.matrix_c.element_bytes * (1 + reads_c + len(plan.residuals))
     batch = problem.get("batch", 1)
     special = float(batch * m * n * sum(step.special for step in plan.epilogue))

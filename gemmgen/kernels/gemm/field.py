@@ -46,6 +46,8 @@ def excluded(plan: GemmPlan) -> str:
     spec: GemmSpec = plan.spec
     if plan.scales or plan.weight_bits < 8 * plan.matrix_b.element_bytes:
         return "the plain kernel that instances are held against has neither block scales nor packed weights"
+    if any(matrix.name == "metadata" for matrix in plan.factor_scales):
+        return "the plain kernel that instances are held against has no sparse A"
     if plan.second_b is not None:
         return "the plain kernel that instances are held against has one product"
     if plan.least_depth:

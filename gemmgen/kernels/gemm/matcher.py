@@ -66,6 +66,8 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         return VARIES
     if spec.scales.given and not request.block_scales:
         return "it is for factors with block scales"
+    if getattr(spec.mainloop, "sparse", "none") != "none":
+        return "it is for a sparse A"
     if spec.grouping not in (Grouping.SORTED, request.grouping):
         return "it is for groups of rows that lie in another way"
     if (request.weights is None) != (spec.mainloop.strategy != "narrow_weights"):

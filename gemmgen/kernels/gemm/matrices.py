@@ -27,7 +27,7 @@ def matrix_layouts(spec: GemmSpec) -> tuple[Matrix, Matrix, Matrix]:
         Matrix(
             "A",
             "rows_a" if spec.grouping.gathered else "m",
-            k,
+            "ceil_div(k, 2)" if getattr(spec.mainloop, "sparse", "none") == "a" else k,
             "lda",
             row_major == (spec.transpose[0] == "n"),
             spec.alignment.a,

@@ -20,6 +20,7 @@ from gemmgen.kernels.gemm.cost_model import cost
 from gemmgen.kernels.gemm.grouping import ENDS, gathered_rows, group_rows, within_depths
 from gemmgen.kernels.gemm.plan import GemmPlan, packed
 from gemmgen.kernels.gemm.scaling import ScaleArray, as_tiles
+from gemmgen.kernels.gemm.sparsity import random_metadata
 from gemmgen.kernels.gemm.spec import SplitKLast, StreamK
 
 MAX_INTEGER = 4
@@ -250,6 +251,8 @@ def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
         if scale.name == name:
             values = _scales(kind, case, shape, rng)
             return np.where(_filled(scale, case).reshape(shape), values, np.nan) if scale.tiled else values
+    if name == "metadata":
+        return random_metadata(shape, rng)
     if plan.packed_factors and name in "AB":
         return rng.integers(0, 256, shape)
     if unread:

@@ -61,6 +61,8 @@ def gemm_peer(plan: GemmPlan, arrays: Mapping[str, Any], scalars: Mapping[str, f
         return "cuBLASLt has no products in groups"
     if plan.second_b is not None:
         return "cuBLASLt has no two products in one launch"
+    if plan.row_bits < 8 * plan.matrix_a.element_bytes:
+        return "cuBLASLt's products of a sparse A are not called here"
     if plan.scales:
         return "no product with block scales of cuBLASLt is called here"
     if types[0] != types[1] or types[2] not in RESULTS.get(types[0], ()):

@@ -106,6 +106,11 @@ class GemmPlan(KernelPlan[GemmSpec]):
         return 8 * self.matrix_b.element_bytes
 
     @property
+    def row_bits(self) -> int:
+        """Bits of memory of each value of k of a row of A."""
+        return 8 * self.matrix_a.element_bytes
+
+    @property
     def packed_factors(self) -> bool:
         """True if each byte of A and B holds two numbers."""
         return False

@@ -54,7 +54,7 @@ def work(plan: MmaSyncPlan, problem: Mapping[str, int], moved: Moved, pace: Pace
     share = share_of(plan, tiles * slices, max(1, ceil_div(ceil_div(problem["k"], loop.tile_k), slices)))
     results = max(1.0, share.results)
     sums = float(loop.tile_m * loop.tile_n * FLOAT_BYTES)
-    operations = 2.0 * loop.products * loop.tile_m * loop.tile_n * loop.tile_k
+    operations = 2.0 * loop.products * loop.tile_m * loop.tile_n * loop.a.tile_k
     warps = loop.threads // WARP_THREADS
     copies = sum(o.products * o.passes * (1 if o.is_async else NARROW_COPY) * (o.vector if o.turned else 1) for o in (loop.a, loop.b))
     busy = loop.a.planes * copies * COPY_INSTRUCTIONS * warps / 4

@@ -23,11 +23,11 @@ def sections(plan: MmaSyncPlan, wording: Wording | None = None) -> list[Section]
         ("threadblock", f"{loop.tile_m} x {loop.tile_n} of C by {warps} warp{'s' if warps > 1 else ''}, {loop.tile_k} of k at a time"),
         ("warp", f"{loop.warp_m} x {loop.warp_n} of C; {loop.sums} of a thread's registers hold sums"),
     )
-    steps = loop.tile_k // loop.instruction_k
+    steps = loop.tile_k // loop.depth
     count = steps * loop.a.fragments * loop.b.fragments * wording.products
-    reads = steps * (loop.a.planes * loop.a.fragments + loop.b.planes * loop.b.fragments // 2)
+    reads = steps * (loop.a.planes * loop.a.fragments + (2 if loop.sparse else 1) * loop.b.planes * loop.b.fragments // 2)
     mainloop = (
-        ("instruction", f"{loop.instruction}: 16 x 8 of C, {loop.instruction_k} of k"),
+        ("instruction", f"{loop.instruction}: 16 x 8 of C, {loop.depth} of k"),
         (
             "one stage",
             f"{count} instructions of each warp, {reads} reads of four matrices (ldmatrix)",
@@ -37,6 +37,7 @@ def sections(plan: MmaSyncPlan, wording: Wording | None = None) -> list[Section]
             "unrolling",
             f"the loop over a stage's instructions along k, {unrolling_text(cast('MmaSyncMainloop', plan.spec.mainloop).unroll)}",
         ),
+        *([("sparse", "A holds two of every four values of k; metadata say which, a bit for each value of k")] if loop.sparse else []),
         *([("fragments", "those of the next instructions are read while these multiply")] if loop.fragment_buffers == 2 else []),
     )
     return [

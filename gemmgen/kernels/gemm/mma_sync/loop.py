@@ -24,7 +24,9 @@ from gemmgen.kernels.gemm.mma_sync.reasons import (
     vector_reasons,
 )
 from gemmgen.kernels.gemm.mma_sync.scaled import BlockScaling, block_scaling, scaled_reasons
+from gemmgen.kernels.gemm.mma_sync.sparse import sparse_reasons
 from gemmgen.kernels.gemm.plan import Outline
+from gemmgen.kernels.gemm.sparsity import CHUNK_K, WORD_K
 from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop
 from gemmgen.kernels.gemm.tensor_cores.operands import Multiplied
 from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_INTEGERS, computes_f32
@@ -68,6 +70,13 @@ class WarpOperand:
     """True if rows of the tile are any rows of A."""
     products: int = 1
     """Matrices whose tiles lie one behind the other and are multiplied by the same one."""
+    sparse: bool = False
+    """True if a tile holds half of its values along k, ``tile_k`` of them."""
+
+    @property
+    def halved(self) -> str:
+        """Part of an expression that makes places of values along k of all values."""
+        return " / 2" if self.sparse else ""
 
     @property
     def sources(self) -> tuple[tuple[str, str], ...]:
@@ -264,6 +273,28 @@ class WarpLoop:
     """Warps of a block with a separate tile each; 1: they share one."""
     products: int = 1
     """Products of one tile of A by as many matrices, whose sums a thread holds side by side."""
+    sparse: bool = False
+    """True if A is 2:4 sparse."""
+
+    @property
+    def depth(self) -> int:
+        """Values of k that one instruction takes, those that a sparse A leaves out among them."""
+        return self.instruction_k * (2 if self.sparse else 1)
+
+    @property
+    def chunk_k(self) -> int:
+        """Values of k whose metadata a lane reads at a time."""
+        return CHUNK_K
+
+    @property
+    def chunk_parts(self) -> int:
+        """Instructions along k whose metadata these are."""
+        return CHUNK_K // self.depth
+
+    @property
+    def metadata_bytes(self) -> int:
+        """Bytes of a stage's metadata, of which a value of k takes one bit."""
+        return self.tile_m * self.tile_k // 8 if self.sparse else 0
 
     @property
     def columns(self) -> str:
@@ -307,7 +338,7 @@ class WarpLoop:
 
     @property
     def instruction_k(self) -> int:
-        """Values of k that one instruction multiplies; of 4-bit floats, pairs of them."""
+        """Values of k that one instruction multiplies, of a sparse A those that it holds; of 4-bit floats, pairs of them."""
         return STEP_BYTES // self.a.element_bytes
 
     @property
@@ -316,7 +347,8 @@ class WarpLoop:
             return self.scaled.instruction
         a, b = ("tf32" if name == "f32" else name for name in (self.type_a, self.type_b))
         result = "s32" if self.accumulator == "int" else "f32"
-        return f"mma.sync.aligned.m16n8k{self.instruction_k}.row.col.{result}.{a}.{b}.{result}"
+        kind = "mma.sp::ordered_metadata" if self.sparse else "mma"
+        return f"{kind}.sync.aligned.m16n8k{self.depth}.row.col.{result}.{a}.{b}.{result}"
 
     @property
     def word_k(self) -> int:
@@ -366,7 +398,7 @@ class WarpLoop:
     @property
     def estimated_registers(self) -> int:
         fragments = (self.parts if self.direct else self.fragment_buffers) * (
-            4 * self.a.fragments * self.a.planes + 2 * self.b.fragments * self.b.planes
+            4 * self.a.fragments * self.a.planes + (4 if self.sparse else 2) * self.b.fragments * self.b.planes
         )
         return self.sums_and_others + fragments + self.a.held_registers + self.b.held_registers
 
@@ -387,7 +419,7 @@ class WarpLoop:
 
     @property
     def shared_bytes(self) -> int:
-        tiles = 0 if self.direct else self.stages * (self.a.tile_bytes + self.b.tile_bytes) + BARRIER_BYTES * self.barriers
+        tiles = 0 if self.direct else self.stages * (self.a.tile_bytes + self.b.tile_bytes + self.metadata_bytes) + BARRIER_BYTES * self.barriers
         return max(tiles, self.turned_bytes)
 
 
@@ -404,6 +436,7 @@ def warp_mma_loop(outline: Outline, mainloop: MmaSyncMainloop, multiplied: Multi
         *(vector_reasons(spec, mainloop, matrices) if mainloop.fragment_reads == "vectors" else ()),
         *combination_reasons(spec, mainloop),
         *scaled_reasons(spec, mainloop, architecture),
+        *sparse_reasons(spec, mainloop),
     ]
     outline.reasons += found
     if found:
@@ -417,7 +450,8 @@ def warp_mma_loop(outline: Outline, mainloop: MmaSyncMainloop, multiplied: Multi
     factors = zip(sides, multiplied.types, multiplied.element_bytes, multiplied.planes, strict=True)
     for (name, axis, matrix, extent, own), type, size, planes in factors:
         k_major = matrix.contiguous != axis
-        length = tile.threadblock.k if k_major else extent
+        depth = tile.threadblock.k // (2 if mainloop.sparse == name.lower() else 1)
+        length = depth if k_major else extent
         # Groups begin at any row: where rows are neighbours in memory, nothing is known of the addresses of theirs.
         vector = 1 if spec.batch == "grouped" and axis == "m" and not k_major else matrix.alignment
         vector = CHUNK_BYTES // size if split else vector
@@ -432,7 +466,8 @@ def warp_mma_loop(outline: Outline, mainloop: MmaSyncMainloop, multiplied: Multi
                 type=type,
                 k_major=k_major,
                 extent=extent,
-                tile_k=tile.threadblock.k,
+                tile_k=depth,
+                sparse=depth < tile.threadblock.k,
                 element_bytes=size,
                 vector=vector,
                 is_async=is_async,
@@ -447,6 +482,9 @@ def warp_mma_loop(outline: Outline, mainloop: MmaSyncMainloop, multiplied: Multi
         if spec.grouping.gathered and name == "A" and not is_async:
             need = f"at least {MIN_ASYNC_BYTES // size}: gathered rows come by asynchronous copies of {MIN_ASYNC_BYTES} bytes or more"
             outline.reasons.append(Reason("alignment", "alignment.a", str(matrix.alignment), need))
+        if mainloop.sparse != "none" and not is_async:
+            need = f"{MIN_ASYNC_BYTES} bytes or more along k, or of 16 bits: asynchronous copies alone bring tiles beside a sparse A"
+            outline.reasons.append(Reason("alignment", f"alignment.{name.lower()}", f"{vector * size} bytes", need))
     direct = mainloop.copies == "none"
     loop = WarpLoop(
         a=operands[0],
@@ -470,6 +508,7 @@ def warp_mma_loop(outline: Outline, mainloop: MmaSyncMainloop, multiplied: Multi
         vectors=_fragment_vectors(spec, mainloop, matrices) if mainloop.fragment_reads == "vectors" else None,
         own_tiles=threads // WARP_THREADS if direct else 1,
         products=2 if spec.dual else 1,
+        sparse=mainloop.sparse == "a",
         turned=not split
         and not spec.dual
         and mainloop.copies != "tma"
@@ -524,6 +563,11 @@ def warp_mma_regions(loop: WarpLoop) -> tuple[SharedRegion, ...]:
         meaning = f"tiles of {operand.name}, [stage][{operand.axis if operand.shared_k_major else 'k'}][{along}], swizzled"
         shape = (loop.stages, rows, operand.pitch // operand.element_bytes)
         regions.append(SharedRegion(f"tiles_{operand.suffix}", operand.c_type, shape, offset, loop.stages * operand.tile_bytes, meaning))
+    if loop.sparse:
+        offset = regions[-1].offset + regions[-1].bytes
+        shape = (loop.stages, loop.tile_m, loop.tile_k // WORD_K)
+        size = loop.stages * loop.metadata_bytes
+        regions.append(SharedRegion("metadata", "unsigned short", shape, offset, size, "metadata of A, [stage][m][k / 16]"))
     if loop.barriers:
         offset = regions[-1].offset + regions[-1].bytes
         meaning = "for each stage: its tiles are there"

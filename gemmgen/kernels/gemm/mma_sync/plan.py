@@ -10,6 +10,7 @@ from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.gemm.mma_sync.loop import WarpLoop, warp_mma_loop, warp_mma_regions
 from gemmgen.kernels.gemm.mma_sync.scaled import packed_reasons, scaled_product
 from gemmgen.kernels.gemm.mma_sync.sequence import mma_sync_sequence
+from gemmgen.kernels.gemm.mma_sync.sparse import METADATA_BITS, metadata_matrix, sparse_product
 from gemmgen.kernels.gemm.mma_sync.warp_plan import WarpPlan
 from gemmgen.kernels.gemm.plan import Outline
 from gemmgen.kernels.gemm.reasons import division_reasons, invariance_reasons
@@ -17,6 +18,7 @@ from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop
 from gemmgen.kernels.gemm.tensor_cores.grid import Grid
 from gemmgen.kernels.gemm.tensor_cores.operands import arithmetic_parts, as_stored
 from gemmgen.kernels.gemm.tensor_cores.reasons import type_reasons
+from gemmgen.kernels.matrix import Matrix
 
 if TYPE_CHECKING:
     from gemmgen.kernels.gemm.plan import Array
@@ -48,7 +50,18 @@ class MmaSyncPlan(WarpPlan):
         own, depth = self.grid.own_tiles, self.loop.tile_k
         return {"many rows of a tile": (5 * own, 1, depth), "many tiles of a row": (3, 2 * own + 1, depth)}
 
+    @property
+    def factor_scales(self) -> tuple[Matrix, ...]:
+        return (metadata_matrix(),) if self.loop.sparse else super().factor_scales
+
+    @property
+    def row_bits(self) -> int:
+        bits = super().row_bits
+        return bits // 2 + METADATA_BITS if self.loop.sparse else bits
+
     def product(self, arrays: Mapping[str, Array], slices: int, exact: bool) -> tuple[Array, Array]:
+        if self.loop.sparse:
+            return sparse_product(self.loop, arrays, max(slices, 1), self.joined_parts(arrays["B"].shape[-2]), exact)
         if self.loop.scaled is None:
             return super().product(arrays, slices, exact)
         return scaled_product(self, self.loop.scaled, arrays, max(slices, 1) + self.joined_parts(arrays["A"].shape[-1]), exact)
@@ -62,6 +75,8 @@ class MmaSyncPlan(WarpPlan):
             return self.loop.scaled.instruction, 0
         if self.loop.vectors is not None:
             return f"vectors of {self.mainloop_digest}", 0
+        if self.loop.sparse:
+            return f"k{self.loop.depth} of a sparse A", 0
         halves = " in halves" if self.matrix_a.type in ("e4m3", "e5m2") else ""
         return f"k{self.loop.instruction_k}{halves}", 0
 
@@ -133,6 +148,7 @@ def name_parts(mainloop: MmaSyncMainloop) -> list[str]:
         parts.append("direct" if mainloop.copies == "none" else f"s{mainloop.stages}")
     parts += [mainloop.copies] if mainloop.copies not in ("cp_async", "none") else []
     parts += ["ahead"] if mainloop.fragment_buffers == 2 else []
+    parts += ["sparse"] if mainloop.sparse == "a" else []
     parts += [mainloop.multiplied] if mainloop.multiplied != "stored" else []
     return parts + arithmetic_parts(mainloop.arithmetic)
 

@@ -9,6 +9,7 @@ from gemmgen.hardware import tensor_map as tma
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES, factors_of, second_factor
 from gemmgen.kernels.gemm.mma_sync.loop import WarpLoop
+from gemmgen.kernels.gemm.mma_sync.sparse import metadata_matrix
 from gemmgen.kernels.gemm.sequence import (
     MAX_EXTENT,
     gemm_problem,
@@ -47,6 +48,8 @@ def mma_sync_sequence(
     own_slices, slices = slices_of(spec)
     counts = (*counting_arguments(spec), *own_slices)
     stored: list[Argument] = [problem.a, *matrices[0].scalars, problem.b, *matrices[1].scalars, *problem.second]
+    more = (metadata_matrix(),) if loop.sparse else ()
+    stored += [argument for matrix in more for argument in (matrix.argument("input"), *matrix.scalars)]
     maps: list[Argument] = []
     factors_read = factors_of(matrices, second_factor(spec))
     factors: list[Argument] = [*problem.extents, *counts, *problem.alphas]
@@ -79,10 +82,10 @@ def mma_sync_sequence(
     launch = main_launch(name, spec, grid.blocks(spec), loop.threads, main, dynamic_shared_bytes)
     return LaunchSequence(
         name=name,
-        dimensions=(*problem.dimensions, *((slices_dimension(),) if own_slices else ())),
+        dimensions=(*problem.dimensions, *(dimension for matrix in more for dimension in matrix.dimensions), *((slices_dimension(),) if own_slices else ())),
         arguments=tuple(arguments),
         launches=(launch, *launches),
-        constraints=(*problem.constraints, *deepest, grid.constraint(spec)),
+        constraints=(*problem.constraints, *(one for matrix in more for one in matrix.constraints), *deepest, grid.constraint(spec)),
         workspace_bytes=workspace_bytes,
         workspace_zero_bytes=zero_bytes,
     )

@@ -1,0 +1,62 @@
+"""Matrices that are 2:4 sparse: of every four neighbours along k, two are kept, and four bits of metadata say which.
+
+Rows of the kept values have half the length. Metadata are words of 16 bits, one for 16 values of k, row by row: bits 4 i to 4 i + 3 of a
+word belong to its i-th four values, the lower two say where the first kept one stands, the upper two where the second one does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+FOUR, KEPT = 4, 2
+WORD_K = 16
+"""Values of k of a word of metadata."""
+CHUNK_K = 64
+"""Values of k whose metadata are copied at a time: 8 bytes of a row. It divides k."""
+PAIRS = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
+"""Places of the kept values among four."""
+
+
+def compress(dense: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint16]]:
+    """The kept values (rows, k / 2) of a matrix (rows, k), and their metadata (rows, k / 16); k is a multiple of 16. Raises ``ValueError``
+    where more than two of four are not zero. Where fewer are, zeros are kept too."""
+    import numpy as np
+
+    rows, k = dense.shape
+    fours = dense.reshape(rows, k // FOUR, FOUR)
+    used = fours != 0
+    crowded = np.argwhere(used.sum(axis=2) > KEPT)
+    if len(crowded):
+        row, four = crowded[0]
+        raise ValueError(f"row {row} has more than two values other than 0 in columns {FOUR * four} to {FOUR * four + 3}")
+    # Values other than 0 first, in their order, and then zeros: the first two of these, in their order.
+    places = np.sort(np.argsort(~used, axis=2, kind="stable")[:, :, :KEPT], axis=2)
+    kept = np.take_along_axis(fours, places, axis=2).reshape(rows, k // 2)
+    nibbles = (places[:, :, 0] | places[:, :, 1] << 2).astype(np.uint16).reshape(rows, k // WORD_K, WORD_K // FOUR)
+    words = (nibbles << np.arange(0, WORD_K, FOUR, dtype=np.uint16)).sum(axis=2, dtype=np.uint16)
+    return np.ascontiguousarray(kept), words
+
+
+def places(metadata: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """The value of k that each kept one belongs to, (rows, k / 2), of metadata (rows, k / 16)."""
+    import numpy as np
+
+    rows, words = metadata.shape
+    fours = words * WORD_K // FOUR
+    nibbles = metadata.astype(np.int64)[..., None] >> np.arange(0, WORD_K, FOUR) & 15
+    both = np.stack([nibbles & 3, nibbles >> 2], axis=-1).reshape(rows, fours, KEPT)
+    found: npt.NDArray[np.int64] = (both + FOUR * np.arange(fours)[:, None]).reshape(rows, fours * KEPT)
+    return found
+
+
+def random_metadata(shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Metadata of any pairs."""
+    import numpy as np
+
+    codes = np.array([first | second << 2 for first, second in PAIRS])
+    words: npt.NDArray[np.int64] = (codes[rng.integers(0, len(codes), (*shape, FOUR))] << np.arange(0, WORD_K, FOUR)).sum(axis=-1)
+    return words
