@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from gemmgen.ops.functions.reduce import reduce
     from gemmgen.ops.planes import Planes
     from gemmgen.ops.quantising import quantize
+    from gemmgen.ops.sparse import SparseWeight, compress_2_4
     from gemmgen.ops.warming import warm
     from gemmgen.ops.weights import Weight
 
@@ -52,8 +53,10 @@ __all__ = [
     "Constant",
     "Filter",
     "Planes",
+    "SparseWeight",
     "Weight",
     "compile_in_background",
+    "compress_2_4",
     "conv2d",
     "cumsum",
     "elementwise",
@@ -81,8 +84,10 @@ _MODULES = {
     "Constant": "constant",
     "Filter": "filters",
     "Planes": "planes",
+    "SparseWeight": "sparse",
     "Weight": "weights",
     "compile_in_background": "engine",
+    "compress_2_4": "sparse",
     "quantize": "quantising",
     "quantize_blocks": "block_formats",
     "warm": "warming",

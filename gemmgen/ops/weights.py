@@ -95,10 +95,10 @@ class Weight:
         if points is not None and points.size and (points.min() < 0 or points.max() > 2**bits):
             raise LaunchError(f"Weight: zeros are from {points.min()} to {points.max()}, need 0 to {2**bits}")
         self.has_zeros = points is not None
-        self._arrays = {"B": _moved(pack(codes, bits), "u32", q), "scales": _moved(to_elements(self.kind, numbers), self.kind, q)}
+        self._arrays = {"B": moved(pack(codes, bits), "u32", q), "scales": moved(to_elements(self.kind, numbers), self.kind, q)}
         if points is not None:
-            self._arrays["zeros"] = _moved(to_elements(self.kind, points.astype("float32")), self.kind, q)
-        self._order = None if order is None else _moved(order, "s64", q)
+            self._arrays["zeros"] = moved(to_elements(self.kind, points.astype("float32")), self.kind, q)
+        self._order = None if order is None else moved(order, "s64", q)
         self._numbers = Numbers(self.kind, bits, self.group, self.has_zeros)
 
     def multiply(
@@ -268,7 +268,7 @@ def _order(perm: Any, g_idx: Any, k: int, group: int) -> Any:
     return None if np.array_equal(order, np.arange(k)) else order
 
 
-def _moved(host: Any, kind: str, like: Any) -> Any:
+def moved(host: Any, kind: str, like: Any) -> Any:
     """A host array in the library of ``like``, on its device."""
     import numpy as np
 
@@ -277,6 +277,12 @@ def _moved(host: Any, kind: str, like: Any) -> Any:
         return host
 
     torch = sys.modules["torch"]
-    signed = {"u32": (np.int32, torch.uint32), "bf16": (np.int16, torch.bfloat16), "f16": (np.float16, torch.float16)}
+    signed = {
+        "u32": (np.int32, torch.uint32),
+        "bf16": (np.int16, torch.bfloat16),
+        "f16": (np.float16, torch.float16),
+        "u16": (np.int16, torch.uint16),
+        "s8": (np.int8, torch.int8),
+    }
     own, word = signed.get(kind, (np.int64, torch.int64))
     return torch.from_numpy(host.view(own)).view(word).to(like.device)

@@ -27,7 +27,6 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
         parts = plan.row_parts
         lost = UNFILLED + (1 - UNFILLED) * (parts + 1) / (2 * parts) - 0.5
         tiles = (ceil_div(m, plan.tile_m) + round(groups * lost)) * ceil_div(n, plan.tile_n)
-    a = plan.matrix_a
     factors = float(m * k * plan.row_bits // 8 * (batch if problem.get("stride_a", 1) else 1))
     weights = k * n * plan.weight_bits // 8
     factors += float(sum(weights * (batch * groups if problem.get(factor.batch_stride or "", 1) else 1) for factor in plan.factors_b))

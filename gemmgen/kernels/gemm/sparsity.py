@@ -21,22 +21,24 @@ PAIRS = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
 """Places of the kept values among four."""
 
 
-def compress(dense: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint16]]:
-    """The kept values (rows, k / 2) of a matrix (rows, k), and their metadata (rows, k / 16); k is a multiple of 16. Raises ``ValueError``
-    where more than two of four are not zero. Where fewer are, zeros are kept too."""
+def compress(dense: npt.NDArray[Any], numbers: npt.NDArray[Any], prune: bool = False) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint16]]:
+    """The kept values (rows, k / 2) of a matrix (rows, k), and their metadata (rows, k / 16); k is a multiple of 16.
+
+    ``numbers``: the values of the elements, by which the two largest magnitudes of four are kept, NaN before all others, the first of
+    equal ones. Raises ``ValueError`` where more than two are not zero, unless ``prune``.
+    """
     import numpy as np
 
     rows, k = dense.shape
-    fours = dense.reshape(rows, k // FOUR, FOUR)
-    used = fours != 0
-    crowded = np.argwhere(used.sum(axis=2) > KEPT)
-    if len(crowded):
-        row, four = crowded[0]
-        raise ValueError(f"row {row} has more than two values other than 0 in columns {FOUR * four} to {FOUR * four + 3}")
-    # Values other than 0 first, in their order, and then zeros: the first two of these, in their order.
-    places = np.sort(np.argsort(~used, axis=2, kind="stable")[:, :, :KEPT], axis=2)
-    kept = np.take_along_axis(fours, places, axis=2).reshape(rows, k // 2)
-    nibbles = (places[:, :, 0] | places[:, :, 1] << 2).astype(np.uint16).reshape(rows, k // WORD_K, WORD_K // FOUR)
+    sizes = np.abs(numbers.reshape(rows, k // FOUR, FOUR).astype(np.float64))
+    sizes[np.isnan(sizes)] = np.inf
+    crowded = np.argwhere((sizes != 0).sum(axis=2) > KEPT)
+    if len(crowded) and not prune:
+        line, four = crowded[0]
+        raise ValueError(f"column {line} has more than two values other than 0 in rows {FOUR * four} to {FOUR * four + 3}")
+    chosen = np.sort(np.argsort(-sizes, axis=2, kind="stable")[:, :, :KEPT], axis=2)
+    kept = np.take_along_axis(dense.reshape(rows, k // FOUR, FOUR), chosen, axis=2).reshape(rows, k // 2)
+    nibbles = (chosen[:, :, 0] | chosen[:, :, 1] << 2).astype(np.uint16).reshape(rows, k // WORD_K, WORD_K // FOUR)
     words = (nibbles << np.arange(0, WORD_K, FOUR, dtype=np.uint16)).sum(axis=2, dtype=np.uint16)
     return np.ascontiguousarray(kept), words
 

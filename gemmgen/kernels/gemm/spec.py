@@ -281,8 +281,8 @@ class MmaSyncMainloop(SpecModel):
     fragment_buffers: Annotated[Literal[1, 2], LATER] = 1
     """2: fragments for the next instructions are read while the tensor cores work on others; as many more registers."""
     sparse: Annotated[Literal["none", "a"], LATER] = "none"
-    """``a``: A is 2:4 sparse, and products with its zeros are not computed (``mma.sp``). Its rows hold two of every four neighbours along k,
-    and ``metadata`` says which (``ops.compress_2_4``). The tile's k, and the problem's, count all of them."""
+    """``a``: A is 2:4 sparse, and products with its zeros are not computed (``mma.sp``). Its rows hold two of every four neighbours along
+    k, and ``metadata`` says which (``ops.compress_2_4``). The tile's k, and the problem's, count all of them."""
     unroll: Annotated[Literal["full"] | Annotated[int, Field(ge=1, le=64, strict=True)], LATER] = "full"
     """Unrolling of the loop over a tile's instructions along k."""
     persistent_blocks: Annotated[int, Field(ge=0, le=65536, strict=True)] = 0

@@ -14,6 +14,7 @@ from gemmgen.ops.constant import Constant
 from gemmgen.ops.engine import Operator, with_kernel
 from gemmgen.ops.factors import numbers_as_factors, refuse_beside_epilogue
 from gemmgen.ops.planes import Planes
+from gemmgen.ops.sparse import SparseWeight
 from gemmgen.ops.weights import Weight
 from gemmgen.runtime.arrays.protocols import Array, ArrayT, Stream
 
@@ -31,7 +32,7 @@ OPERATOR = Operator(
 @with_kernel
 def matmul(
     a: ArrayT,
-    b: Array | Constant | Planes | Weight,
+    b: Array | Constant | Planes | Weight | SparseWeight,
     *,
     out: Array | None = None,
     alpha: float = 1.0,
@@ -67,7 +68,8 @@ def matmul(
         aligned to 16 bytes and, if of 8 bits, a is stored in rows and b in columns. A vector is a row.
     b
         Right factor (..., k, n), stored like ``a``, or ``Planes`` of it; a vector is a column. Or a ``Weight`` of 4 or 8 bits, beside
-        which ``a`` (m, k) is float16 or bfloat16, and only ``out``, ``bias``, ``activation``, ``output`` and ``stream`` may be given.
+        which ``a`` (m, k) is float16 or bfloat16, and only ``out``, ``bias``, ``activation``, ``output`` and ``stream`` may be given;
+        the same of a ``SparseWeight``, beside which ``a`` has its type.
         Or a ``Constant``, a matrix that no earlier work may still be writing, such as weights: on Hopper GPUs, its first tiles are copied
         before the product waits for the work before it.
     out
@@ -127,10 +129,10 @@ def matmul(
     constant = isinstance(b, Constant)
     if isinstance(b, Constant):
         b = b.source
-    if isinstance(b, Weight):
+    if isinstance(b, Weight | SparseWeight):
         beside = (residual, epilogue, operands, scale_a, scale_b, scale_out, amax)
         if any(one is not None for one in beside) or (alpha, beta, precision, batch_invariant, backend) != (1, 0, "f32", False, "auto"):
-            raise LaunchError("matmul: a Weight goes with out, bias, activation, output and stream alone")
+            raise LaunchError(f"matmul: a {type(b).__name__} goes with out, bias, activation, output and stream alone")
         return b.multiply(a, out=out, bias=bias, activation=activation and hashable(activation), output=output, stream=stream)
     if epilogue is not None:
         others = {"bias": bias, "residual": residual, "activation": activation, "scale_a": scale_a, "scale_b": scale_b, "amax": amax}

@@ -419,7 +419,11 @@ class WarpLoop:
 
     @property
     def shared_bytes(self) -> int:
-        tiles = 0 if self.direct else self.stages * (self.a.tile_bytes + self.b.tile_bytes + self.metadata_bytes) + BARRIER_BYTES * self.barriers
+        tiles = (
+            0
+            if self.direct
+            else self.stages * (self.a.tile_bytes + self.b.tile_bytes + self.metadata_bytes) + BARRIER_BYTES * self.barriers
+        )
         return max(tiles, self.turned_bytes)
 
 

@@ -82,7 +82,11 @@ def mma_sync_sequence(
     launch = main_launch(name, spec, grid.blocks(spec), loop.threads, main, dynamic_shared_bytes)
     return LaunchSequence(
         name=name,
-        dimensions=(*problem.dimensions, *(dimension for matrix in more for dimension in matrix.dimensions), *((slices_dimension(),) if own_slices else ())),
+        dimensions=(
+            *problem.dimensions,
+            *(dimension for matrix in more for dimension in matrix.dimensions),
+            *((slices_dimension(),) if own_slices else ()),
+        ),
         arguments=tuple(arguments),
         launches=(launch, *launches),
         constraints=(*problem.constraints, *(one for matrix in more for one in matrix.constraints), *deepest, grid.constraint(spec)),

@@ -1,0 +1,79 @@
+"""ops.compress_2_4 and products by what it makes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemmgen import ops
+from gemmgen.core.elements import to_elements, to_numbers
+from gemmgen.core.errors import LaunchError
+from gemmgen.kernels.gemm.sparsity import places, random_metadata
+
+
+def weight_of(k: int, n: int, kind: str, seed: int = 1) -> Any:
+    """A matrix (k, n) that is 2:4 sparse along k, of small integers, as its elements are held."""
+    rng = np.random.default_rng(seed)
+    dense = np.zeros((n, k))
+    at = places(random_metadata((n, k // 16), rng))
+    np.put_along_axis(dense, at, rng.integers(-4, 5, at.shape).astype(float), axis=1)
+    return np.ascontiguousarray(to_elements(kind, dense.astype(np.float32)).T)
+
+
+def activations_of(rows: int, k: int, kind: str) -> Any:
+    return to_elements(kind, np.random.default_rng(2).integers(-4, 5, (rows, k)).astype(np.float32))
+
+
+@pytest.mark.parametrize(("rows", "n", "kind"), [(3, 40, "bf16"), (70, 24, "f16"), (20, 136, "s8")])
+def test_products_are_those_of_the_dense_matrix(rows: int, n: int, kind: str) -> None:
+    k = 192
+    b, a = weight_of(k, n, kind), activations_of(rows, k, kind)
+    out = None if kind == "s8" else np.zeros((rows, n), np.float32)
+    got = ops.matmul(a, ops.compress_2_4(b), out=out, **({} if kind == "s8" else {"output": "float32"}))
+    assert np.array_equal(got, to_numbers(kind, a).astype(float) @ to_numbers(kind, b).astype(float))
+
+
+def test_a_bias_and_an_activation_follow() -> None:
+    b, a = weight_of(64, 16, "f16"), activations_of(5, 64, "f16")
+    bias = np.arange(-8.0, 8.0).astype(np.float16)
+    got = ops.matmul(a, ops.compress_2_4(b), bias=bias, activation="relu")
+    want = np.maximum(a.astype(float) @ b.astype(float) + bias, 0)
+    assert got.dtype == np.float16
+    assert np.array_equal(got, want.astype(np.float16))
+
+
+def test_pruning_keeps_the_largest() -> None:
+    b = np.zeros((64, 8), np.float16)
+    b[:4, 2] = (1, -3, 2, 0.5)
+    with pytest.raises(LaunchError, match="column 2 has more than two values other than 0 in rows 0 to 3, need zeros, or prune=True"):
+        ops.compress_2_4(b)
+    got = ops.matmul(np.ones((2, 64), np.float16), ops.compress_2_4(b, prune=True))
+    assert got[:, 2].tolist() == [-1.0, -1.0]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda w: ops.compress_2_4(np.zeros((64, 8), np.float32)), "need float16, bfloat16 or int8"),
+        (lambda w: ops.compress_2_4(np.zeros((96, 8), np.float16)), "k = 96, need a multiple of 64"),
+        (lambda w: ops.compress_2_4([[1.0]]), "compress_2_4: b has elements list"),
+        (lambda w: ops.matmul(np.zeros((2, 128), np.float16), w), "need (rows, 64)"),
+        (lambda w: ops.matmul(np.zeros((2, 64), np.int8), w), "need the SparseWeight's type, f16"),
+        (lambda w: ops.matmul(np.zeros((2, 64), np.float16), w, alpha=2.0), "a SparseWeight goes with out"),
+        (lambda w: ops.matmul(np.zeros((2, 64), np.float16), w, output="int8"), "output is 'int8'"),
+        (lambda w: ops.matmul(np.zeros((2, 64), np.float16), w, bias=np.zeros(3, np.float16)), "bias has shape (3,)"),
+        (lambda w: ops.matmul(np.zeros((2, 64), np.float16), w, out=np.zeros((3, 8), np.float16)), "out has shape (3, 8)"),
+        (lambda w: ops.matmul(np.zeros((64, 2), np.float16).T, w), "need rows side by side"),
+    ],
+)
+def test_arguments_that_do_not_go_together_are_refused(call: Any, message: str) -> None:
+    weight = ops.compress_2_4(np.zeros((64, 8), np.float16))
+    with pytest.raises(LaunchError) as caught:
+        call(weight)
+    assert message in str(caught.value)
+
+
+def test_nothing_is_launched_for_no_rows() -> None:
+    assert ops.matmul(np.zeros((0, 64), np.float16), ops.compress_2_4(np.zeros((64, 8), np.float16))).shape == (0, 8)
