@@ -63,7 +63,10 @@ UNSERVED: tuple[tuple[str, str], ...] = (
     (r"top_?k|sort|argsort|median|quantile|kthvalue|mode", "no kernel orders elements; nearest: max, min, argmax or argmin"),
     (r"var(iance)?|std(dev)?", "variances come with their mean: mean_variance"),
     (r"c64|c128|complex(64|128)?", "no kernel computes complex numbers; nearest: f32"),
-    (r"sparse|2:4|csr|bsr", "no kernel skips zeros; nearest: the dense product"),
+    (
+        r"sparse|2:4|csr|bsr",
+        "no problem names zeros that are skipped; ops.compress_2_4 makes weights that are 2:4 sparse; nearest: the dense product",
+    ),
     (r"dropout", "no kernel draws random numbers; nearest: the product without it"),
 )
 """Patterns of commonly requested words that no kernel serves, with the reason and the nearest alternative."""

@@ -49,7 +49,8 @@ def mma_sync_sequence(
     counts = (*counting_arguments(spec), *own_slices)
     stored: list[Argument] = [problem.a, *matrices[0].scalars, problem.b, *matrices[1].scalars, *problem.second]
     more = (metadata_matrix(),) if loop.sparse else ()
-    stored += [argument for matrix in more for argument in (matrix.argument("input"), *matrix.scalars)]
+    for matrix in more:
+        stored += [matrix.argument("input"), *matrix.scalars]
     maps: list[Argument] = []
     factors_read = factors_of(matrices, second_factor(spec))
     factors: list[Argument] = [*problem.extents, *counts, *problem.alphas]
