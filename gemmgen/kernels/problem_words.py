@@ -65,7 +65,7 @@ UNSERVED: tuple[tuple[str, str], ...] = (
     (r"c64|c128|complex(64|128)?", "no kernel computes complex numbers; nearest: f32"),
     (
         r"sparse|2:4|csr|bsr",
-        "no problem names zeros that are skipped; ops.compress_2_4 makes weights that are 2:4 sparse; nearest: the dense product",
+        "no kernel skips zeros but those of ops.compress_2_4, which no problem names; nearest: the dense product",
     ),
     (r"dropout", "no kernel draws random numbers; nearest: the product without it"),
 )

@@ -64,7 +64,7 @@ HOSTILE = {
     "cpu:0,64,64": r"its result has no element",
     "cpu:64,64,64,fp64": r"no kernel of this kind computes with that type",
     "cpu:64,64,64,nn,nt": r"one transposition, got nn and nt",
-    "cpu:64,64,64,sparse": r"ops.compress_2_4 makes weights that are 2:4 sparse; nearest: the dense product",
+    "cpu:64,64,64,sparse": r"no kernel skips zeros but those of ops.compress_2_4, which no problem names; nearest: the dense product",
     "cpu:99999999999,64,64": r"no device has memory for it",
     "matmul:64,64,64": r"need one of gemm:.* \(did you mean gemm\?\)",
     "conv:64": r"did you mean conv2d",
