@@ -23,11 +23,11 @@ def sections(plan: MmaSyncPlan, wording: Wording | None = None) -> list[Section]
         ("threadblock", f"{loop.tile_m} x {loop.tile_n} of C by {warps} warp{'s' if warps > 1 else ''}, {loop.tile_k} of k at a time"),
         ("warp", f"{loop.warp_m} x {loop.warp_n} of C; {loop.sums} of a thread's registers hold sums"),
     )
-    steps = loop.tile_k // loop.depth
+    steps = loop.tile_k // loop.instruction_depth
     count = steps * loop.a.fragments * loop.b.fragments * wording.products
     reads = steps * (loop.a.planes * loop.a.fragments + (2 if loop.sparse else 1) * loop.b.planes * loop.b.fragments // 2)
     mainloop = (
-        ("instruction", f"{loop.instruction}: 16 x 8 of C, {loop.depth} of k"),
+        ("instruction", f"{loop.instruction}: 16 x 8 of C, {loop.instruction_depth} of k"),
         (
             "one stage",
             f"{count} instructions of each warp, {reads} reads of four matrices (ldmatrix)",

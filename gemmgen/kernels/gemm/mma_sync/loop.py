@@ -277,7 +277,7 @@ class WarpLoop:
     """True if A is 2:4 sparse."""
 
     @property
-    def depth(self) -> int:
+    def instruction_depth(self) -> int:
         """Values of k that one instruction takes, those that a sparse A leaves out among them."""
         return self.instruction_k * (2 if self.sparse else 1)
 
@@ -289,7 +289,7 @@ class WarpLoop:
     @property
     def chunk_parts(self) -> int:
         """Instructions along k whose metadata these are."""
-        return CHUNK_K // self.depth
+        return CHUNK_K // self.instruction_depth
 
     @property
     def metadata_bytes(self) -> int:
@@ -348,7 +348,7 @@ class WarpLoop:
         a, b = ("tf32" if name == "f32" else name for name in (self.type_a, self.type_b))
         result = "s32" if self.accumulator == "int" else "f32"
         kind = "mma.sp::ordered_metadata" if self.sparse else "mma"
-        return f"{kind}.sync.aligned.m16n8k{self.depth}.row.col.{result}.{a}.{b}.{result}"
+        return f"{kind}.sync.aligned.m16n8k{self.instruction_depth}.row.col.{result}.{a}.{b}.{result}"
 
     @property
     def word_k(self) -> int:

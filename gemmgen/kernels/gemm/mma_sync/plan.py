@@ -76,7 +76,7 @@ class MmaSyncPlan(WarpPlan):
         if self.loop.vectors is not None:
             return f"vectors of {self.mainloop_digest}", 0
         if self.loop.sparse:
-            return f"k{self.loop.depth} of a sparse A", 0
+            return f"k{self.loop.instruction_depth} of a sparse A", 0
         halves = " in halves" if self.matrix_a.type in ("e4m3", "e5m2") else ""
         return f"k{self.loop.instruction_k}{halves}", 0
 

@@ -91,7 +91,11 @@ class NarrowPlan(WeightPlan, WarpPlan):
     loop: NarrowLoop
 
     def scaled_sum(self, value: str, column: str) -> str:
-        return value if self.loop.group else f"{value} * {self.loop.type_a}_to_float(scales[{column}])"
+        if self.loop.group:
+            return value
+        scaled = f"{value} * {self.loop.type_a}_to_float(scales[{column}])"
+        # 0 times an infinite scale would be NaN.
+        return f"(alpha != 0.0f ? {scaled} : {value})" if self.spec.alpha == "argument" else scaled
 
 
 @dataclass(frozen=True, kw_only=True)
