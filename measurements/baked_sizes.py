@@ -1,11 +1,13 @@
 """Sizes baked in: kernels that are made for some sizes of their problem beside the same kernels for all sizes.
 
     python -m measurements.baked_sizes                    on a machine with a GPU: times 12 problems, small, odd and large
+    python -m measurements.baked_sizes --prepare          on such a machine: compiles the kernels of all 12 first, in parallel
     python -m measurements.baked_sizes --verify 30        anywhere: verifies drawn problems on the emulator
     python -m measurements.baked_sizes --verify 30 --backend gpu --jobs 8        the same on this machine's GPU
 
 Timing takes the kernels that operations launch and makes two copies of each: for all extents and strides but the first extent, and for all.
-The three take turns, in CUDA graphs, as in ``gemmgen bench``. Writes baked_sizes.json and baked_sizes.md beside this file. Drawn problems
+The three take turns, in CUDA graphs, as in ``gemmgen bench``. Writes baked_sizes.json and baked_sizes.md beside this file; rows of the same
+device that are not measured again remain. Drawn problems
 have a random set of their sizes baked in, and are verified on all cases that are left.
 """
 
@@ -130,6 +132,17 @@ def verify(count: int, device: str, backend: str, skip: int = 0, jobs: int = 1) 
     return wrong
 
 
+def compile_all(text: str) -> str:
+    """Compiles the three kernels of a problem, into the cache."""
+    from gemmgen.toolchain.compilation import compile_plan
+
+    started, chosen = time.monotonic(), choose(text)
+    names = list(chosen.dimensions)
+    for plan in (chosen.plan, made_for(chosen, names[1:]), made_for(chosen, names)):
+        compile_plan(plan)
+    return f"{text}: {time.monotonic() - started:.1f} s"
+
+
 def measure(text: str, rounds: int) -> Row:
     """Times one problem: the kernel for all sizes, for all but the first, for these alone."""
     from gemmgen.perf.benchmark import Candidate, benchmark
@@ -164,29 +177,36 @@ def main() -> None:
     parser.add_argument("--device", default="H200", help="with --verify: the device that kernels are chosen for")
     parser.add_argument("--backend", default="emulator", choices=("emulator", "gpu"), help="with --verify: where to run")
     parser.add_argument("--jobs", type=int, default=1, help="with --verify: processes at a time")
+    parser.add_argument("--prepare", action="store_true", help="compile the kernels that are timed, in so many processes as --jobs says")
+    parser.add_argument("--only", nargs="*", default=PROBLEMS, metavar="PROBLEM", help="time these problems")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seconds", type=float, default=90.0, help="begin no further problem after so long")
     parser.add_argument("--output", type=Path, default=HERE)
     arguments = parser.parse_args()
     if arguments.verify:
         raise SystemExit(bool(verify(arguments.verify, arguments.device, arguments.backend, arguments.skip, arguments.jobs)))
+    if arguments.prepare:
+        with multiprocessing.get_context("spawn").Pool(arguments.jobs) as pool:
+            for told in pool.imap_unordered(compile_all, arguments.only):
+                print(told, flush=True)
+        return
     from gemmgen.runtime.cuda.driver import gpu
 
-    started, rows = time.monotonic(), []
-    for text in PROBLEMS:
+    started, device, file = time.monotonic(), str(gpu()), arguments.output / "baked_sizes.json"
+    known = json.loads(file.read_text()) if file.exists() else {}
+    rows = {row["problem"]: Row(**row) for row in known.get("rows", []) if known["device"] == device}
+    for text in arguments.only:
         if time.monotonic() - started > arguments.seconds:
             print(f"left out for lack of time: {text}")
             continue
         try:
-            rows.append(measure(text, arguments.rounds))
+            rows[text] = measure(text, arguments.rounds)
         except GemmgenError as error:
-            rows.append(Row(text, "", 0.0, 0.0, 0.0, None, str(error).splitlines()[0]))
-        print(rows[-1], flush=True)
-    device = str(gpu())
-    (arguments.output / "baked_sizes.json").write_text(
-        json.dumps({"device": device, "rows": [asdict(row) for row in rows]}, indent=1) + "\n"
-    )
-    (arguments.output / "baked_sizes.md").write_text(table(rows, device))
+            rows[text] = Row(text, "", 0.0, 0.0, 0.0, None, str(error).splitlines()[0])
+        print(rows[text], flush=True)
+        ordered = sorted(rows.values(), key=lambda row: PROBLEMS.index(row.problem) if row.problem in PROBLEMS else len(PROBLEMS))
+        file.write_text(json.dumps({"device": device, "rows": [asdict(row) for row in ordered]}, indent=1) + "\n")
+        (arguments.output / "baked_sizes.md").write_text(table(ordered, device))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -124,40 +125,50 @@ def called_by_torch(folder: Path) -> int:
 
 
 def called_by_jax(folder: Path) -> int:
-    """Calls every layer of the JAX package under ``jit``; how many results or derivatives are wrong."""
+    """Calls every layer of the JAX package under ``jit``, a process for each; how many results or derivatives are wrong."""
+    names = [f"gemm_{layer.replace(',', '_')}" for layer in LAYERS]
+    with multiprocessing.get_context("spawn").Pool(len(names)) as pool:
+        return sum(pool.starmap(layer_called_by_jax, [(folder, name) for name in names]))
+
+
+def layer_called_by_jax(folder: Path, name: str) -> int:
+    """Calls one layer of the JAX package; how many results or derivatives are wrong."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    os.environ.setdefault("XLA_FLAGS", "--xla_gpu_autotune_level=0")  # the reference's products need not be fast
     import jax
     import jax.numpy as jnp
 
     llama, wrong = package(folder, "jax"), 0
+    layer, operation = llama.LAYERS[name], getattr(llama, name)
 
     def difference(one: Any, other: Any) -> float:
         one, other = one.astype(jnp.float32), other.astype(jnp.float32)
         return float(jnp.max(jnp.abs(one - other) / (1 + jnp.abs(other))))
 
-    for name, layer in llama.LAYERS.items():
-        operation = getattr(llama, name)
+    @jax.jit
+    def expected(*given: Any) -> Any:
+        return llama.reference(layer, dict(zip(layer["operands"], given, strict=True)))
 
-        def expected(*given: Any, layer: dict[str, Any] = layer) -> Any:
-            return llama.reference(layer, dict(zip(layer["operands"], given, strict=True)))
-
-        for rows in CALLED:
-            made = shapes(layer, rows).values()
-            keys = jax.random.split(jax.random.key(rows), len(made))
-            # b is given as the rows of a weight: jit reads its transpose where it lies
-            values = [jax.random.normal(key, shape[::-1], kind) / 8 for key, (shape, _, kind) in zip(keys, made, strict=True)]
-            transposed = [value.T for value in values]
-            result = jax.jit(lambda *given, run=operation: run(*(one.T for one in given)))(*values)
-            error = difference(result, expected(*transposed))
-            told = f"JAX: {name} with {rows} rows: largest error {error:.2e}"
-            if rows == 37:
-                ones = jnp.ones(result.shape, result.dtype)
-                pairs = zip(jax.vjp(operation, *transposed)[1](ones), jax.vjp(expected, *transposed)[1](ones), strict=True)
-                same = all(difference(one, other) < 2e-2 for one, other in pairs)
-                told += f", derivatives {'agree' if same else 'DIFFER'}"
-                wrong += not same
-            wrong += not error < 2e-2
-            print(told, flush=True)
+    # b is given as the rows of a weight: jit reads its transpose where it lies
+    run_transposed = jax.jit(lambda *given: operation(*(one.T for one in given)))
+    made: dict[tuple[int, ...], Any] = {}
+    for rows in CALLED:
+        for shape, _, kind in shapes(layer, rows).values():
+            if tuple(shape) not in made:
+                made[tuple(shape)] = jax.random.normal(jax.random.key(len(made)), shape[::-1], kind) / 8
+        values = [made[tuple(shape)] for shape, _, _ in shapes(layer, rows).values()]
+        transposed = [value.T for value in values]
+        result = run_transposed(*values)
+        error = difference(result, expected(*transposed))
+        told = f"JAX: {name} with {rows} rows: largest error {error:.2e}"
+        if rows == 37:
+            ones = jnp.ones(result.shape, result.dtype)
+            pairs = zip(jax.vjp(operation, *transposed)[1](ones), jax.vjp(expected, *transposed)[1](ones), strict=True)
+            same = all(difference(one, other) < 2e-2 for one, other in pairs)
+            told += f", derivatives {'agree' if same else 'DIFFER'}"
+            wrong += not same
+        wrong += not error < 2e-2
+        print(told, flush=True)
     return wrong
 
 

@@ -2,11 +2,13 @@
 
     python -m measurements.problems_cold --jobs 2                    anywhere: verified on the emulator
     python -m measurements.problems_cold --jobs 8 --gpu              on a machine with a GPU: verified and timed there as well
+    python -m measurements.problems_cold --gpu --without verify bench --journal FILE         first the commands that need no GPU
 
 Each problem has a new process, in an empty folder, and runs explain, render (with the spec that it writes, rendered again to the same
 bytes), compile, verify, analyze, view, draw, diff with a second problem, and exports as a header, a Python module and launch data; the
 header is compiled with a C compiler. On a GPU and for processors also bench. Kernels for processors have no compile, view, draw and diff.
-Writes problems_cold.md beside this file, and exits with 1 if a command failed.
+A journal keeps the outcomes, and a later run with the same journal runs only the commands that are missing from it. Writes problems_cold.md
+beside this file, and exits with 1 if a command failed.
 """
 
 from __future__ import annotations
@@ -181,11 +183,11 @@ def cuda_include() -> str:
     return str(next(iter([*folders, *(path.parent for path in Path("/usr/local").glob("cuda*/include/cuda.h"))]), "."))
 
 
-def run_one(text: str, other: str, gpu: bool, device: str, only: Sequence[str]) -> None:
+def run_one(text: str, other: str, gpu: bool, device: str, names: Sequence[str]) -> None:
     """One problem, in this process's folder; prints a line of JSON."""
     outcome: dict[str, Any] = {}
     for name, step in steps(text, other, gpu, device).items():
-        if only and name not in only:
+        if name not in names:
             continue
         began = time.monotonic()
         try:
@@ -196,49 +198,51 @@ def run_one(text: str, other: str, gpu: bool, device: str, only: Sequence[str]) 
     print(json.dumps({"problem": text, "commands": outcome}), flush=True)
 
 
-def run_all(kinds: Sequence[str], jobs: int, gpu: bool, device: str, only: Sequence[str], journal: Path | None) -> list[dict[str, Any]]:
-    """All problems, so many processes at a time."""
-    known = {}
+def journal_rows(journal: Path | None) -> dict[str, dict[str, Any]]:
+    """The outcomes in a journal, by problem: a line for each run of a problem, which may have run some of the commands."""
+    known: dict[str, dict[str, Any]] = {}
     if journal is not None and journal.exists():
-        known = {row["problem"]: row for row in map(json.loads, journal.read_text().splitlines())}
+        for row in map(json.loads, journal.read_text().splitlines()):
+            known.setdefault(row["problem"], {}).update(row["commands"])
+    return known
+
+
+def run_all(arguments: argparse.Namespace, entries: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    """All problems, so many processes at a time; outcomes by problem, of the journal and of this run."""
+    known, began = journal_rows(arguments.journal), time.monotonic()
 
     def one(entry: tuple[str, str]) -> dict[str, Any]:
         text, other = entry
-        if text in known:
-            return dict(known[text])
+        before = known.get(text, {})
+        every = steps(text, other, arguments.gpu, arguments.device)
+        wanted = [name for name in every if (not arguments.only or name in arguments.only) and name not in arguments.without]
+        missing = [name for name in wanted if name not in before]
+        if not missing or time.monotonic() - began > arguments.seconds:
+            return {"problem": text, "commands": {name: before[name] for name in every if name in before}}
         with tempfile.TemporaryDirectory() as folder:
-            line = [
-                sys.executable,
-                "-m",
-                "measurements.problems_cold",
-                "--one",
-                text,
-                other,
-                "--device",
-                device,
-                *(["--gpu"] if gpu else []),
-            ]
+            line = [sys.executable, "-m", "measurements.problems_cold", "--one", text, other, "--device", arguments.device]
+            line += [*(["--gpu"] if arguments.gpu else []), "--only", *missing]
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])}
             done = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True)
         try:
-            row: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+            commands: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])["commands"]
         except (IndexError, ValueError):
-            row = {"problem": text, "commands": {"start": {"failed": done.stderr.strip()[-300:], "seconds": 0.0}}}
-        failed = {name: outcome["failed"] for name, outcome in row["commands"].items() if outcome["failed"]}
+            commands = {"start": {"failed": done.stderr.strip()[-300:], "seconds": 0.0}}
+        failed = {name: outcome["failed"] for name, outcome in commands.items() if outcome["failed"]}
         print(text, failed or "all right", flush=True)
-        if journal is not None:
-            with journal.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-        return row
+        if arguments.journal is not None:
+            with arguments.journal.open("a") as file:
+                file.write(json.dumps({"problem": text, "commands": commands}) + "\n")
+        merged = before | commands
+        return {"problem": text, "commands": {name: merged[name] for name in [*every, "start"] if name in merged}}
 
-    entries = [(text, PROBLEMS[kind][place - 1]) for place in range(10) for kind in kinds for text in PROBLEMS[kind][place : place + 1]]
-    with ThreadPoolExecutor(jobs) as pool:
-        return list(pool.map(one, entries))
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        return [row for row in pool.map(one, entries) if row["commands"]]
 
 
 def report(rows: Sequence[dict[str, Any]], where: str) -> str:
     """The page."""
-    names = list(dict.fromkeys(name for row in rows for name in row["commands"]))
+    names = list(dict.fromkeys(name for row in sorted(rows, key=lambda row: -len(row["commands"])) for name in row["commands"]))
     failed = sum(bool(outcome["failed"]) for row in rows for outcome in row["commands"].values())
     commands = sum(len(row["commands"]) for row in rows)
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
@@ -267,16 +271,20 @@ def main() -> None:
     parser.add_argument("--gpu", action="store_true", help="verify and time on this machine's GPU")
     parser.add_argument("--device", default="H200", help="without --gpu: the device to choose for")
     parser.add_argument("--only", nargs="*", default=[], metavar="COMMAND", help="these commands alone, such as render verify header")
-    parser.add_argument("--journal", type=Path, help="a file that keeps each problem's outcome: those in it are not run again")
+    parser.add_argument("--without", nargs="*", default=[], metavar="COMMAND", help="all commands but these")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further problem after so long")
+    parser.add_argument("--journal", type=Path, help="a file that keeps outcomes: commands in it are not run again")
     parser.add_argument("--one", nargs=2, metavar=("PROBLEM", "OTHER"), help="run one problem in this folder")
     parser.add_argument("-o", "--output", type=Path)
     arguments = parser.parse_args()
     if arguments.one:
-        run_one(*arguments.one, arguments.gpu, arguments.device, arguments.only)
+        text, other = arguments.one
+        run_one(text, other, arguments.gpu, arguments.device, arguments.only or list(steps(text, other, arguments.gpu, arguments.device)))
         return
     assert shutil.which("gcc"), "this needs gcc"
     kinds = arguments.kinds or list(PROBLEMS)
-    rows = run_all(kinds, arguments.jobs, arguments.gpu, arguments.device, arguments.only, arguments.journal)
+    entries = [(text, PROBLEMS[kind][place - 1]) for place in range(10) for kind in kinds for text in PROBLEMS[kind][place : place + 1]]
+    rows = run_all(arguments, entries)
     where = "On this machine's GPU" if arguments.gpu else f"Without a GPU, for the {arguments.device}, on {platform.machine()}"
     default = HERE / ("problems_cold_gpu.md" if arguments.gpu else "problems_cold.md")
     (arguments.output or default).write_text(report(rows, where))

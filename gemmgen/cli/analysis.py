@@ -70,6 +70,8 @@ def saved_section(analysis: Analysis, general: Analysis) -> Section:
                 lines.append((f"main loop{of}", f"{inner[1]} instructions, {inner[0]} for all sizes"))
     times = [model_seconds(cost_model_of(one.plan.spec.kind).work(one.plan, analysis.problem), one.device) for one in (general, analysis)]
     lines.append(("predicted", f"{duration(times[1])}, {duration(times[0])} for all sizes, by the model, which does not see instructions"))
+    known = "" if analysis.timing is None else f"{duration(analysis.timing.seconds)}, as given; "
+    lines.append(("measured", f"{known}gemmgen bench with the same --problem and --bake, or this spec, times both on a GPU"))
     return Section("Saved by the sizes", tuple(lines))
 
 

@@ -152,7 +152,9 @@ def _why(choice: Choice) -> str:
         return "nothing else can do it"
     if option.source == "measured":
         return f"the least time of {counted(len(choice.options), 'instance')}, and it was measured"
-    return f"the least estimated time of {counted(len(choice.options), 'instance')}"
+    margin = next((other.fit.margin for other in choice.options if other.seconds < option.seconds and other.fit.margin > 1), None)
+    unless = "" if margin is None else f", where others are taken only if they are expected to be {margin - 1:.0%} faster"
+    return f"the least estimated time of {counted(len(choice.options), 'instance')}{unless}"
 
 
 def _standing(option: Option) -> str:

@@ -44,7 +44,8 @@ def choose_kernel(problem: Problem, device: Device, architecture: Architecture |
     try:
         choice = choose(request, device, architecture, complete=True)
     except LaunchError as error:
-        raise LaunchError(f"{error}\n{_hint(problem, device, architecture or device.architecture)}") from None
+        reason = str(error).replace(f"{request.kind}:{request.text}", problem.text, 1)
+        raise LaunchError(f"{reason}\n{_hint(problem, device, architecture or device.architecture)}") from None
     option = choice.chosen
     return ChosenKernel(problem, option.plan, option.dimensions, choice)
 

@@ -64,7 +64,7 @@ def layers_of(problems: Sequence[str], device: Device) -> list[Layer]:
     for text in problems:
         problem = read_problem(text)
         if problem.for_processor:
-            raise SpecError(f"{problem.text}: a bundle holds kernels of GPUs")
+            raise SpecError(f"{problem.text}: layers of a model are kernels of GPUs; export this one alone, with --format header or shared")
         kind, _, given = problem.text.partition(":")
         count = len(problem.request.sizes)
         names = family(PROBLEM_KINDS[kind]).size_names

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gemmgen.core.errors import SpecError
-from gemmgen.core.text import did_you_mean
+from gemmgen.core.text import did_you_mean, printable
 from gemmgen.dispatch.matcher import matcher_of
 from gemmgen.kernels import GROUPED, PROBLEM_KINDS, PROCESSOR, family
 from gemmgen.kernels.problem_words import plain_word, unserved
@@ -36,6 +36,8 @@ _KINDS_BY_OTHER_NAMES = {
 }
 """Names of operations that people use, and the kind of problem that comes nearest."""
 _SIZE = re.compile(r"(?P<name>[a-z_]+)=(?P<value>[0-9]+)")
+_NUMBER = re.compile(r"(?![0-9]+$)[-+]?[0-9.][0-9._]*(e[-+]?[0-9]+|[kmg]i?)?", re.IGNORECASE)
+"""Texts that are meant as numbers and are no sizes: -1, 1e6, 2.5, 4k."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,11 @@ def _sizes_and_words(shown: str, kind: str, rest: str, names: Sequence[str], typ
     words = [part for part in parts if not _is_size(part, names)] if named else parts[len(names) :]
     if len(numbers) < len(names) or not all(part.isascii() and part.isdecimal() for part in numbers):
         example = f"{kind}:{','.join(map(str, typical))}"
-        raise SpecError(f"{shown} is no problem: {kind} needs {len(names)} numbers ({', '.join(names)}), for example {example}")
+        missing = f"; {', '.join(name for name in names if name not in named)} missing" if named else ""
+        number = next((part for part in parts[: len(names)] if _NUMBER.fullmatch(part.rpartition("=")[2])), None) if not missing else None
+        wrong = f": {printable(number, 40)} is no whole number" if number is not None else ""
+        needs = f"{kind} needs {len(names)} numbers ({', '.join(names)}){wrong}{missing}"
+        raise SpecError(f"{shown} is no problem: {needs}, for example {example}")
     if words and not named and words[0].isdecimal():
         given = len(names) + sum(word.isdecimal() for word in words)
         raise SpecError(f"{shown} is no problem: {kind} needs {len(names)} numbers ({', '.join(names)}), got {given}")

@@ -75,8 +75,10 @@ _ALIKE = 0.8
 
 
 def _likeness(word: str, known: str) -> float:
-    """From 0 to 1; a word with its letters in another order is as good as the same."""
+    """From 0 to 1; a word with its letters in another order, or with one other letter among four or more, is as good as the same."""
     if len(word) > 2 and sorted(word) == sorted(known):
+        return 1.0
+    if len(word) == len(known) > 3 and sum(one != other for one, other in zip(word, known, strict=True)) == 1:
         return 1.0
     return SequenceMatcher(None, word, known).ratio()
 

@@ -77,6 +77,12 @@ def test_benchmarks_as_json(run: Run, spec: Path, measured: list[Any]) -> None:
     assert report["comparisons"][0]["verdict"] == "slower"
 
 
+def test_a_kernel_with_sizes_is_timed_beside_the_one_for_all_sizes(run: Run, spec: Path, measured: list[Any]) -> None:
+    shown = run("bench", spec, "--set", "sizes={n: 64}", "--size", "64,64,64").out
+    assert [count for count, _ in measured] == [2]
+    assert "small.yaml, for all sizes" in " ".join(shown.split())
+
+
 def test_a_size_with_too_few_numbers(run: Run, spec: Path, measured: list[Any]) -> None:
     assert "small.yaml needs 3 numbers: m,n,k" in run("bench", spec, "--size", "64,64", code=2).err
     assert measured == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -66,7 +67,8 @@ def command(
     """Time each SPEC on the GPU: device time of launches from a CUDA graph, in turns with the vendor's library. Specs for processors
     are timed on this one, in turns with NumPy's BLAS, and with torch's if it is there.
 
-    What is within the spread of each other is called a tie. Every kernel's result is checked before it is timed.
+    What is within the spread of each other is called a tie. Every kernel's result is checked before it is timed. Beside a kernel with sizes
+    baked in, the same kernel for all sizes takes its turn.
     """
     problems = list(dict.fromkeys(parse_size(size) for size in sizes))
     files = asked.files(specs)
@@ -88,7 +90,10 @@ def command(
     if device.architecture is None:
         raise EnvironmentMissing(f"{device} is of an architecture that gemmgen does not know")
     planned = plan_specs(files, overrides, device.architecture)
-    groups = [_groups(planned, problem) for problem in problems] or [_groups([item], None) for item in planned]
+    if problems:
+        planned = [each for item in planned for each in _with_general(item)]
+    groups = [_groups(planned, problem) for problem in problems] or [_groups(_with_general(item), None) for item in planned]
+    planned = list({id(item): item for group in groups for _, members in group for item in members}.values())
     binaries = compile_plans([item.plan for item in planned])
     candidates = {id(item): Candidate(item.plan, binary) for item, binary in zip(planned, binaries, strict=True)}
     runs = []
@@ -106,15 +111,30 @@ def command(
         _print_reports(runs, device)
 
 
+def _with_general(item: PlannedSpec) -> list[PlannedSpec]:
+    """The kernel and, if sizes are baked into it, the same kernel for all sizes."""
+    from gemmgen.kernels.family import KernelPlan
+    from gemmgen.verification.baked_cases import general_plan
+
+    if not item.plan.spec.sizes:
+        return [item]
+    general = general_plan(item.plan)
+    assert isinstance(general, KernelPlan)
+    return [item, PlannedSpec(replace(item.file, label=f"{item.file.label}, for all sizes"), general)]
+
+
 _Group = tuple[dict[str, int], list[PlannedSpec]]
 
 
 def _groups(planned: Sequence[PlannedSpec], sizes: Sequence[int] | None) -> list[_Group]:
     """The specs that work on the same arrays, and so can be timed together, each with its problem."""
+    from gemmgen.verification.baked_cases import general_plan
+
     groups: dict[Any, _Group] = {}
     for item in planned:
         problem = sized_problem(item, sizes)
-        arrays = [array for array in item.plan.sequence.arrays if array.role != "workspace"]
+        general = general_plan(item.plan) if item.plan.spec.sizes else item.plan
+        arrays = [array for array in general.sequence.arrays if array.role != "workspace"]
         layout = tuple((array.name, array.type, array.role, array.shape, array.strides) for array in arrays)
         groups.setdefault((item.plan.spec.kind, layout, *problem.items()), (problem, []))[1].append(item)
     return list(groups.values())

@@ -20,7 +20,7 @@ from gemmgen.core.text import printable
 @problem_options()
 @click.option("output", "-o", "--output", type=NAMED_PATH, metavar="FILE", help="The page; else NAME.html here.")
 @architecture_option("Architecture to compile for; else the device's.")
-@click.option("device_name", "--device", default="H200", show_default=True, shell_complete=complete_device, help="The GPU of the roofs.")
+@click.option("device_name", "--device", shell_complete=complete_device, help="The GPU of the roofs; else an H200.")
 @click.option("size", "--size", metavar="M,N,K", help="Sizes of the problem, in the family's order; else a typical one.")
 @set_option
 def command(
@@ -28,7 +28,7 @@ def command(
     asked: AskedProblems,
     output: Path | None,
     architecture: str | None,
-    device_name: str,
+    device_name: str | None,
     size: str | None,
     overrides: Sequence[str],
 ) -> None:
@@ -50,7 +50,7 @@ def command(
         raise SpecError(f"{spec or '--problem'} names {len(files)} specs; view takes one")
     if are_for_processors(files):
         raise click.UsageError("view shows kernels of GPUs; gemmgen analyze shows those of processors")
-    device = find_device(device_name)
+    device = find_device(device_name or "H200")
     target = find_architecture(architecture) if architecture else device.architecture
     (planned,) = plan_specs(files, overrides, target)
     (binary,) = compile_plans([planned.plan])

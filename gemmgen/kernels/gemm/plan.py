@@ -14,7 +14,7 @@ from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.accuracy import UNIT_ROUNDOFF
 from gemmgen.kernels.epilogue.graph import Accuracy
 from gemmgen.kernels.epilogue.products import plan_epilogue
-from gemmgen.kernels.epilogue.steps import SECOND_VALUE, Step, Store
+from gemmgen.kernels.epilogue.steps import SECOND_VALUE, Access, Step, Store
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.gemm import sums
 from gemmgen.kernels.gemm.grouping import ENDS
@@ -426,15 +426,28 @@ class GemmPlan(KernelPlan[GemmSpec]):
         """Further outputs that the epilogue's function returns to the kernel, which collects them in shared memory and stores vectors."""
         return ()
 
+    @property
+    def paired_outputs(self) -> tuple[Store, ...]:
+        """Further float32 outputs that the epilogue's function returns to the kernel, which stores two neighbours at once."""
+        return ()
+
+    @property
+    def paired_inputs(self) -> tuple[Access, ...]:
+        """Operands of other types than C's that the kernel reads by two neighbours, ahead of the epilogue's function."""
+        return ()
+
     def placed(self, step: Step) -> tuple[Matrix, ...]:
         """Matrices that the epilogue's function reads or writes at an element's place."""
-        collected = {store.argument.name for store in self.collected_outputs}
+        collected = {store.argument.name for store in (*self.collected_outputs, *self.paired_outputs)}
+        collected |= {access.name for access in self.paired_inputs}
         return tuple(matrix for matrix in step.placed if matrix.name not in collected)
 
     def epilogue_code(self, step: Step) -> str:
         """The CUDA statements of one step, line by line."""
         code = step.code
-        for store in self.collected_outputs:
+        for access in self.paired_inputs:
+            code = code.replace(access.text, f"{access.name}_element")
+        for store in (*self.collected_outputs, *self.paired_outputs):
             written = "\n".join(store.lines)
             code = code.replace(written, f"{store.argument.name}_element = {store.lines[-1].partition(' = ')[2]}")
         return code

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, ClassVar, get_args
 
+from gemmgen.core.errors import SpecError
 from gemmgen.hardware.target import Device
 from gemmgen.kernels.epilogue.operations import DATA_TYPES
 from gemmgen.kernels.problem_words import unknown_word
@@ -21,6 +22,7 @@ from gemmgen.kernels.requests import Fit, Layout, Request, changed_fields, repla
 SPEC_TYPES: dict[str, str] = {kind: name for name, kind in DATA_TYPES.items()}
 """The types of a launch sequence as those of a spec."""
 INDICES = ("argmin", "argmax")
+EXTREMA = frozenset(("min", "max", *INDICES))
 ALIGNED_BYTES = 16
 
 
@@ -232,6 +234,8 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> ReductionRequ
             need = f"an operation ({', '.join(get_args(OperationName))}), a type such as f16, aligned, unaligned or strided"
             raise unknown_word("a reduction", option, (*get_args(OperationName), "aligned", "unaligned", "strided"), need)
     outer, reduced, inner = sizes
+    if reduced == 0 and not EXTREMA.isdisjoint(operation.split("+")):
+        raise SpecError(f"a reduction by {operation} of no element has no value: reduced must be at least 1")
     layout = Layout.packed((outer, reduced, inner), kind)
     strides = tuple(2 * stride for stride in layout.strides) if strided else layout.strides
     return ReductionRequest(operation, Layout(layout.shape, strides, kind, layout.alignment if aligned else layout.element_bytes))

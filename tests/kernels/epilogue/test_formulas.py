@@ -238,10 +238,16 @@ def test_groups_have_values_of_their_own() -> None:
 
 @pytest.mark.parametrize("tile_n", [16, 24])
 def test_further_outputs_leave_a_wgmma_kernel_as_vectors(tile_n: int) -> None:
-    """Through the buffers of C: tiles with and without pairs of matrices, rows that are no multiple of 16 bytes, two outputs."""
+    """Through the buffers of C: tiles with and without pairs of matrices, rows that are no multiple of 16 bytes, two outputs. Operands and
+    outputs of float32 are read and stored by two neighbours, the operands of some fragments ahead."""
     formula = {
         "inputs": {"gate": {"per": "element", "type": "f32"}},
-        "outputs": {"C": "acc * gate", "before": {"value": "acc", "type": "bf16"}, "half": {"value": "acc * 0.5", "type": "f16"}},
+        "outputs": {
+            "C": "acc * gate",
+            "before": {"value": "acc", "type": "bf16"},
+            "half": {"value": "acc * 0.5", "type": "f16"},
+            "full": {"value": "acc + gate", "type": "f32"},
+        },
     }
     spec = {
         "kind": "gemm",
@@ -256,7 +262,8 @@ def test_further_outputs_leave_a_wgmma_kernel_as_vectors(tile_n: int) -> None:
         "mainloop": {"strategy": "wgmma", "tile": {"m": 64, "n": tile_n, "k": 64}, "stages": 3, "consumers": 1},
         "epilogue": formula,
     }
-    assert "load_vector(buffer" in gemmgen.render(gemmgen.plan(spec)).text
+    source = gemmgen.render(gemmgen.plan(spec)).text
+    assert "load_vector(buffer" in source and "float gate_ahead[kAhead][2][2]" in source and "make_float2(full__pair[0]" in source
     assert verified(spec) == []
 
 

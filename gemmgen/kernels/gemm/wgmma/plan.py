@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import Architecture
-from gemmgen.kernels.epilogue.steps import Store
+from gemmgen.kernels.epilogue.steps import Access, Store
 from gemmgen.kernels.gemm.plan import EpilogueVector, Outline
 from gemmgen.kernels.gemm.reasons import division_reasons, invariance_reasons
 from gemmgen.kernels.gemm.spec import GemmSpec, WgmmaMainloop
@@ -105,8 +105,26 @@ class WgmmaPlan(TensorPlan):
         staging = self.loop.staging
         if staging is None or not staging.matrices or self.grouped or self.batched or not self.matrix_c.row_major:
             return ()
+        return tuple(store for store in self._stored_matrices if store.type in ("f16", "bf16"))
+
+    @property
+    def paired_outputs(self) -> tuple[Store, ...]:
+        return tuple(store for store in self._stored_matrices if store.type == "f32") if self._in_pairs else ()
+
+    @property
+    def paired_inputs(self) -> tuple[Access, ...]:
+        accesses = [access for step in self.inner_epilogue for access in step.accesses if access.placed and access.stored == "f32"]
+        return tuple(access for access in accesses if isinstance(access.argument, Matrix)) if self._in_pairs else ()
+
+    @property
+    def _in_pairs(self) -> bool:
+        """True if a thread finishes neighbours along rows of matrices that lie as C does."""
+        return self.loop.staging is not None and not self.grouped and self.matrix_c.row_major
+
+    @property
+    def _stored_matrices(self) -> list[Store]:
         stores = [store for step in self.inner_epilogue for store in step.stores if store.output.reduce is None]
-        return tuple(store for store in stores if isinstance(store.argument, Matrix) and store.type in ("f16", "bf16"))
+        return [store for store in stores if isinstance(store.argument, Matrix)]
 
     @property
     def column_vectors(self) -> tuple[EpilogueVector, ...]:
