@@ -74,8 +74,11 @@ sweep-ci: $(VENV)/.installed
 	    --export junit=build/sweeps/"$$sweep".xml || status=1; \
 	done; exit $$status
 
+# GEMMGEN_SITE_VERIFY=1 also verifies specs without a certificate, which takes about an hour.
 docs: $(VENV)/.installed-docs
+	@printf '\n== 1. Pages: the output blocks and pictures, made by their commands\n\n'
 	@$(BIN)/python docs/generate.py
+	@printf '\n== 2. Site: the gallery of all specs, the pages, and the index of the search\n\n'
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 docs-serve: $(VENV)/.installed-docs

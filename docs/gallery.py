@@ -1,13 +1,14 @@
 """The gallery: a page for every shipped spec, with its pictures, its kernel, what was proven of it and its counters.
 
-What a spec has no certificate for is verified and counted while the site is built, in processes beside each other, and kept in
-build/gallery.json for the next time. GEMMGEN_SITE_GALLERY limits the number of specs, for quick builds.
+GEMMGEN_SITE_VERIFY=1 verifies specs without a certificate on the emulator while the site is built, in parallel, and keeps their evidence in
+build/gallery.json for the next build; all of them take about an hour. GEMMGEN_SITE_GALLERY limits the number of specs, for quick builds.
 """
 
 from __future__ import annotations
 
 import html
 import json
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+PROGRESS_PAGES = 100
+"""Pages of the gallery between two lines of progress."""
+log = logging.getLogger("mkdocs.plugins.gallery")
 
 _KINDS = {
     "gemm": "Products of matrices",
@@ -51,8 +55,10 @@ def gallery_pages() -> Iterator[tuple[str, str]]:
     lines = ["# Gallery", "", told, ""]
     groups: dict[str, list[str]] = {}
     proven = _proven({name: path for name, path in chosen if name not in manifest}, chosen == specs)
-    for name, path in chosen:
-        page, picture, summary = _gallery_page(name, path, manifest.get(name), proven.get(name, []))
+    for number, (name, path) in enumerate(chosen, 1):
+        if number % PROGRESS_PAGES == 0 or number == len(chosen):
+            log.info(f"Gallery: page {number} of {len(chosen)}")
+        page, picture, summary = _gallery_page(name, path, manifest.get(name), proven.get(name))
         yield f"gallery/{name}.md", page
         yield f"gallery/{name}.svg", picture
         groups.setdefault(name.partition("/")[0], []).append(f"| [`{name}`]({name}.md) | {summary} |")
@@ -61,8 +67,11 @@ def gallery_pages() -> Iterator[tuple[str, str]]:
     yield "gallery/index.md", "\n".join(lines)
 
 
-def _gallery_page(name: str, path: Path, entry: dict[str, Any] | None, evidence: list[str]) -> tuple[str, str, str]:
-    """Page, pictures and description of a spec, with its ``entry`` of the library's manifest or other ``evidence``."""
+def _gallery_page(name: str, path: Path, entry: dict[str, Any] | None, evidence: list[str] | None) -> tuple[str, str, str]:
+    """Page, pictures and description of a spec, with its ``entry`` of the library's manifest or other ``evidence``.
+
+    Without either, nothing is compiled, and the page says how to verify the kernel.
+    """
     import gemmgen
     from gemmgen.dispatch.prediction import device_for
     from gemmgen.kernels.family import KernelPlan
@@ -72,7 +81,7 @@ def _gallery_page(name: str, path: Path, entry: dict[str, Any] | None, evidence:
 
     plan = gemmgen.plan(path)
     for_gpu = isinstance(plan, KernelPlan)
-    compiled = _resources(plan, entry) if isinstance(plan, KernelPlan) else None
+    compiled = _resources(plan, entry) if isinstance(plan, KernelPlan) and (entry or evidence) else None
     pictures = all_pictures(plan, device_for(plan.architecture if for_gpu else None), compiled=compiled)
     description = plain(str(plan.spec.description or ""))
     lines = [f"# {name}", "", description, "", f"`{plan.name}`", ""]
@@ -92,7 +101,13 @@ def _gallery_page(name: str, path: Path, entry: dict[str, Any] | None, evidence:
     for section in explanation_of(plan.spec.kind).explain(plan):
         lines += [f"**{section.title}**", "", "| | |", "|---|---|"]
         lines += [f"| {_cell(label)} | {_cell(text)} |" for label, text in section.lines] + [""]
-    lines += evidence if entry is None else _certified(entry)
+    unverified = [
+        f"## Evidence {UNSEARCHED}",
+        "",
+        f"Not in the library, and so without a certificate. `gemmgen verify {name}` verifies it.",
+        "",
+    ]
+    lines += _certified(entry) if entry is not None else evidence or [f"## Evidence {UNSEARCHED}", "", unverified, ""]
     lines += [f"## The kernel {UNSEARCHED}", "", "```" + ("cuda" if for_gpu else "c"), gemmgen.render(plan).text.rstrip(), "```", ""]
     return "\n".join(lines), svg, description
 
@@ -135,9 +150,9 @@ def _certified(entry: dict[str, Any]) -> list[str]:
 
 
 def _proven(paths: dict[str, Path], whole: bool) -> dict[str, list[str]]:
-    """The same of specs that the library does not hold, verified now or when the site was built before.
+    """Evidence of specs that the library does not hold: kept by an earlier build, or made now if GEMMGEN_SITE_VERIFY is set.
 
-    ``whole``: these are all such specs, and what was kept of others is dropped.
+    ``whole``: these are all such specs, and kept evidence of others is dropped.
     """
     from gemmgen.library.workers import run_tasks
 
@@ -147,7 +162,9 @@ def _proven(paths: dict[str, Path], whole: bool) -> dict[str, list[str]]:
     if whole:
         kept = {key: evidence for key, evidence in kept.items() if key in keys.values()}
     proven = {name: kept[key] for name, key in keys.items() if key in kept}
-    missing = [name for name in paths if name not in proven]
+    missing = [name for name in paths if name not in proven] if os.environ.get("GEMMGEN_SITE_VERIFY") else []
+    if missing:
+        log.info(f"Gallery: verifying {len(missing)} specs on the emulator")
     if (here := str(Path(__file__).parent)) not in sys.path:  # where the processes find this module
         sys.path.insert(0, here)
     for place, found in run_tasks(_prove, [(paths[name],) for name in missing], os.cpu_count() or 1):

@@ -216,7 +216,8 @@ def main(arguments: list[str]) -> int:
     check = "--check" in arguments
     chosen = [Path(name).resolve() for name in arguments if name != "--check"] or pages()
     stale = 0
-    for path in chosen:
+    for number, path in enumerate(chosen, 1):
+        print(f"page {number} of {len(chosen)}: {path.relative_to(ROOT)}", flush=True)
         for file, text in _files(path):
             if file.exists() and file.read_text() == text:
                 continue

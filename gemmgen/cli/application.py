@@ -16,6 +16,7 @@ from typing import Any, TextIO
 import click
 
 from gemmgen.cli import exit_codes
+from gemmgen.cli.help_text import HelpContext
 from gemmgen.core.errors import GemmgenError
 from gemmgen.core.text import printable
 
@@ -37,6 +38,8 @@ class Application(click.Group):
         if cmd_name not in self.command_summaries:
             return None
         found: click.Command = import_module(f"gemmgen.cli.commands.{cmd_name.replace('-', '_')}").command
+        for command in (found, *(found.commands.values() if isinstance(found, click.Group) else ())):
+            command.context_class = HelpContext
         return found
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,6 +14,7 @@ from click.shell_completion import ShellComplete
 import gemmgen
 from cli.conftest import SPEC, Run
 from gemmgen.cli import cli
+from gemmgen.cli.help_text import continued
 from gemmgen.cli.output import Column, print_table
 from gemmgen.core.errors import GemmgenError, SpecError
 from gemmgen.core.yaml_text import positions
@@ -179,3 +181,33 @@ def test_every_command_has_its_help() -> None:
     for name in cli.list_commands(context):
         command = cli.get_command(context, name)
         assert command is not None and command.help
+
+
+def commands(command: click.Command, context: click.Context | None = None) -> Iterator[click.Context]:
+    """Contexts of a command and of all below it, at 80 columns."""
+    here = command.context_class(command, info_name=command.name, parent=context, terminal_width=80, max_content_width=80)
+    yield here
+    if isinstance(command, click.Group):
+        for name in command.list_commands(here):
+            below = command.get_command(here, name)
+            assert below is not None
+            yield from commands(below, here)
+
+
+def test_help_fits_into_80_columns() -> None:
+    assert [line for context in commands(cli) for line in context.get_help().splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "lines"),
+    [
+        ("  short", ["  short"]),
+        ("  torch   a package with an operator", ["  torch   a package with an", "          operator"]),
+        (
+            "  gemmgen prove x.cu --array 'a=in f32[n]' --grid 1",
+            ["  gemmgen prove x.cu \\", "      --array 'a=in f32[n]' \\", "      --grid 1"],
+        ),
+    ],
+)
+def test_long_lines_of_help_continue(line: str, lines: list[str]) -> None:
+    assert continued(line, 30) == lines

@@ -19,7 +19,8 @@ def gallery(monkeypatch, tmp_path):
     import gallery
 
     (tmp_path / "generated").symlink_to(ROOT / "generated")
-    monkeypatch.setattr(gallery, "ROOT", tmp_path)  # what an earlier build kept is left alone
+    monkeypatch.setattr(gallery, "ROOT", tmp_path)  # evidence that an earlier build kept is left alone
+    monkeypatch.setenv("GEMMGEN_SITE_VERIFY", "1")
     yield gallery
     del sys.modules["gallery"]
 
@@ -65,3 +66,11 @@ def test_without_a_compiler_there_is_no_gallery(gallery, monkeypatch):
     with pytest.raises(RuntimeError, match="no evidence of reduction/sum_last_block: NVRTC was not found"):
         pages(gallery, monkeypatch, "reduction/sum_last_block")
     assert not (gallery.ROOT / "build" / "gallery.json").exists()
+
+
+def test_a_usual_build_verifies_and_compiles_nothing(gallery, monkeypatch):
+    monkeypatch.delenv("GEMMGEN_SITE_VERIFY")
+    monkeypatch.setattr("gemmgen.library.emulator_run.prove", lambda *_: pytest.fail("a kernel was verified"))
+    monkeypatch.setattr("gemmgen.toolchain.compilation.compile_plan", lambda *_: pytest.fail("a kernel was compiled"))
+    page = pages(gallery, monkeypatch, "reduction/sum_last_block")["gallery/reduction/sum_last_block.md"]
+    assert "`gemmgen verify reduction/sum_last_block` verifies it" in page and "__global__" in page
