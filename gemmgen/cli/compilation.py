@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gemmgen.cli.output import progress_bar
@@ -12,9 +12,6 @@ from gemmgen.core.errors import CompileError
 if TYPE_CHECKING:
     from gemmgen.kernels.family import KernelPlan
     from gemmgen.toolchain.nvrtc import Binary
-
-JOBS_PER_WORKER = 4
-"""Progress is shown after this many jobs for each CPU."""
 
 
 def compile_plans(plans: Sequence[KernelPlan], *, line_info: bool = True) -> list[Binary]:
@@ -31,14 +28,9 @@ def compile_plans(plans: Sequence[KernelPlan], *, line_info: bool = True) -> lis
     for plan in plans:
         source = render(plan)
         jobs.append(CompileJob(source.text, plan.architecture.name, COMPILE_OPTIONS, source.file_name, line_info))
-    cache = Cache()
-    results: list[Binary | CompileError] = []
-    step = JOBS_PER_WORKER * len(os.sched_getaffinity(0))
     with progress_bar() as progress:
         task = progress.add_task("compiling", total=len(jobs))
-        for start in range(0, len(jobs), step):
-            results += compile_many(jobs[start : start + step], cache=cache)
-            progress.update(task, completed=len(results))
+        results = compile_many(jobs, cache=Cache(), on_finished=partial(progress.advance, task))
     errors = [result for result in results if isinstance(result, CompileError)]
     if errors:
         raise CompileError("\n".join(str(error) for error in errors), "\n".join(error.log for error in errors))

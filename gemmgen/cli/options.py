@@ -141,7 +141,7 @@ def parse_size(text: str) -> tuple[int, ...]:
     except ValueError:
         sizes = ()
     if not sizes or min(sizes) < 0 or max(sizes) > MAX_SIZE:
-        need = f"expected numbers up to {MAX_SIZE} separated by commas, for example 4096,4096,4096"
+        need = f"sizes must be whole numbers from 0 to {MAX_SIZE}, separated by commas, for example 4096,4096,4096"
         raise click.UsageError(f"--size {reprlib.repr(text)}: {need}")
     return sizes
 

@@ -72,6 +72,8 @@ def parse(text: bytes | str) -> Any:
         raise _with_its_line(text, error.problem_mark, f"not valid YAML: {told}") from None
     except _Misplaced as error:
         raise _with_its_line(text, error.mark, str(error)) from None
+    except yaml.reader.ReaderError as error:
+        raise YamlTextError(f"not valid YAML: not text in UTF-8, or a control character at position {error.position}") from None
     except yaml.YAMLError as error:
         raise YamlTextError(f"not valid YAML: {error}") from None
     except UnicodeError as error:

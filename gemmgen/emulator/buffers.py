@@ -148,7 +148,7 @@ class DeviceMemory:
     def _check_count(self, args: Sequence[Any]) -> None:
         parameters = self.program.entry.parameters
         if len(args) != len(parameters):
-            raise BadLaunch(f"{self.program.entry.name} takes {len(parameters)} arguments, got {len(args)}")
+            raise BadLaunch(f"{self.program.entry.name} takes {len(parameters)} argument{'s' * (len(parameters) != 1)}, got {len(args)}")
 
     def _is_pointer(self, index: int) -> bool:
         parameter = self.program.entry.parameters[index]

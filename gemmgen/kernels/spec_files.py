@@ -335,6 +335,9 @@ _LENGTHS = {
     "string_too_short": "at least {} characters",
     "string_too_long": "at most {} characters",
 }
+_MISSING = "required field is missing"
+_BOUNDS = {"less than or equal to": "at most", "greater than or equal to": "at least"}
+_AT_LEAST_OR_MOST = re.compile("|".join(_BOUNDS))
 
 
 def _reason(item: Any, path: Sequence[str], fields: Any, schema: Mapping[str, Any]) -> Reason:
@@ -346,12 +349,12 @@ def _reason(item: Any, path: Sequence[str], fields: Any, schema: Mapping[str, An
         hint = f"there are {', '.join(there_are)}" if 0 < len(there_are) <= _LISTED_FIELDS else "gemmgen schema lists the fields"
         return Reason("unknown_field", field, "", "", f"did you mean {near[0]}?" if near else hint, "no such field")
     if kind == "missing":
-        return Reason("missing_field", field, "", "a value, which is missing")
+        return Reason("missing_field", field, "", "", fault=_MISSING)
     if kind == "union_tag_not_found":
         name = str(context.get("discriminator", "")).strip("'")
         near = get_close_matches(name, map(str, item["input"]), n=1) if isinstance(item["input"], dict) else []
-        hint = f"{printable(near[0], _SHOWN_CHARACTERS)} is no field" if near else ""
-        return Reason("missing_field", ".".join([field, name]), "", "a value, which is missing", hint)
+        hint = f"no field is called {printable(near[0], _SHOWN_CHARACTERS)}" if near else ""
+        return Reason("missing_field", ".".join([field, name]), "", "", hint, _MISSING)
     if isinstance(error := context.get("error"), Mismatch):
         got = f"{error.got} at {error.where}" if error.where else error.got
         return Reason(
@@ -371,7 +374,8 @@ def _reason(item: Any, path: Sequence[str], fields: Any, schema: Mapping[str, An
     if kind.endswith(("_type", "_parsing", "_from_float")) and need:
         return Reason(code, field, got, need, hint)
     if kind.startswith(("greater", "less")):
-        return Reason("out_of_range", field, got, message.removeprefix("Input should be "), hint)
+        bound = message.removeprefix("Input should be ")
+        return Reason("out_of_range", field, got, _AT_LEAST_OR_MOST.sub(lambda found: _BOUNDS[found[0]], bound), hint)
     if kind in _LENGTHS:
         limit = next(context[name] for name in ("min_length", "max_length") if name in context)
         return Reason("out_of_range", field, got, _LENGTHS[kind].format(limit), hint)

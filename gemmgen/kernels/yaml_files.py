@@ -10,6 +10,8 @@ from gemmgen.core import yaml_text
 from gemmgen.core.errors import SpecError
 from gemmgen.core.files import read_plain
 
+_KINDS_OF_YAML = {"list": "list", "str": "line of text"}
+
 _KEPT_TEXTS = 256
 """Parsed texts that are kept, because every variant of a table reads the same one."""
 
@@ -21,8 +23,8 @@ def read_yaml(path: Path, expected: str = "a spec is a YAML mapping (kind: gemm,
     """
     loaded = parse_yaml(read_text(path) if text is None else text, str(path))
     if not isinstance(loaded, dict):
-        kind = "nothing" if loaded is None else f"a {type(loaded).__name__}"
-        raise SpecError(f"{path}: {expected}, this file holds {kind}")
+        kind = "is empty" if loaded is None else f"holds a {_KINDS_OF_YAML.get(type(loaded).__name__, 'number')}"
+        raise SpecError(f"{path}: {expected}, but this file {kind}")
     return loaded
 
 

@@ -564,7 +564,8 @@ def _wrong(text: str, why: str) -> UnusableInput:
 def check_count(entry: str, parameters: Sequence[Variable], names: Sequence[str], count: int) -> None:
     """Raises ``UnusableInput``, with the kernel's signature, if this is not the number of its arguments."""
     if count != len(parameters):
-        raise UnusableInput(f"{entry} takes {len(parameters)} arguments, got {count}\n{signature(entry, parameters, names)}")
+        takes = f"{entry} takes {len(parameters)} argument{'s' * (len(parameters) != 1)}, got {count}"
+        raise UnusableInput(f"{takes}\n{signature(entry, parameters, names)}")
 
 
 def check_arguments(

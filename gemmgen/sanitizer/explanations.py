@@ -450,7 +450,7 @@ def explain(code: str) -> str:
     found = [str(page) for page in _PAGES if wanted == "all" or wanted in page.code or wanted in page.title.replace(" ", "-")]
     found += [text for name, text in short.items() if wanted == "all" or wanted in name]
     if not found:
-        raise UnusableInput(f"--explain {code}: no finding is called so; there are {', '.join([*EXPLANATIONS, *short])}")
+        raise UnusableInput(f"--explain {code}: no finding has this name; the names are {', '.join([*EXPLANATIONS, *short])}")
     return "\n".join(found).rstrip("\n")
 
 

@@ -58,5 +58,5 @@ def _allowed(codes: str | Collection[str]) -> set[str]:
 
     allowed, known = {codes} if isinstance(codes, str) else set(codes), codes_of_findings()
     if wrong := sorted(allowed - set(known)):
-        pytest.fail(f"cuda_emulator(allow={wrong}): no finding is called so; there are {', '.join(known)}", pytrace=False)
+        pytest.fail(f"cuda_emulator(allow={wrong}): no finding has this name; the names are {', '.join(known)}", pytrace=False)
     return allowed

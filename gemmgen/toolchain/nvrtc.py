@@ -10,7 +10,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from importlib import import_module
@@ -203,10 +203,13 @@ def compile_file(
     return DeviceCode(ptx, symbols, cubin, resources)
 
 
-def compile_many(jobs: Iterable[CompileJob], *, cache: Cache | None = None, workers: int | None = None) -> list[Binary | CompileError]:
+def compile_many(
+    jobs: Iterable[CompileJob], *, cache: Cache | None = None, workers: int | None = None, on_finished: Callable[[], None] | None = None
+) -> list[Binary | CompileError]:
     """Compiles jobs in parallel threads; the results are in the order of the jobs, a failed one's error in its place.
 
-    NVRTC compiles concurrently and without Python's lock. `workers` defaults to the CPUs this process may use.
+    NVRTC compiles concurrently and without Python's lock. ``workers`` defaults to the CPUs this process may use; ``on_finished`` is called
+    after each job, by the thread that compiled it.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -219,6 +222,9 @@ def compile_many(jobs: Iterable[CompileJob], *, cache: Cache | None = None, work
             )
         except CompileError as error:
             return error
+        finally:
+            if on_finished is not None:
+                on_finished()
 
     with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0))) as pool:
         return list(pool.map(compile_one, jobs))

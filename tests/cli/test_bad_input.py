@@ -15,7 +15,7 @@ BAD_SPECS = {
     "unknown nested field": (SPEC.replace("k: 8}", "k: 8, z: 1}"), ["mainloop.tile.threadblock.z"]),
     "wrong value": (SPEC + "transpose: xx\n", ["transpose: got 'xx', need 'nn', 'nt', 'tn' or 'tt'"]),
     "wrong type": (SPEC.replace("m: 8", "m: eight"), ["mainloop.tile.thread.m: got 'eight'"]),
-    "missing field": (SPEC.replace("    warp: {m: 32, n: 32}\n", ""), ["mainloop.tile.warp: need a value, which is missing"]),
+    "missing field": (SPEC.replace("    warp: {m: 32, n: 32}\n", ""), ["mainloop.tile.warp: required field is missing"]),
     "impossible tile": (SPEC.replace("m: 8, n: 4", "m: 8, n: 5"), ["mainloop.tile.thread.n: got 5", "[thread_tile]"]),
     "too much shared memory": (
         SPEC.replace("m: 32, n: 32, k: 8", "m: 128, n: 128, k: 256"),
@@ -30,7 +30,7 @@ BAD_SPECS = {
     "unknown kind": (SPEC.replace("gemm", "sort"), ["kind: got 'sort', need one of: gemm"]),
     "no kind": (SPEC.replace("kind: gemm\n", ""), ["kind: it has none"]),
     "no mapping": ("- kind: gemm\n", ["a spec is a YAML mapping", "a list"]),
-    "an empty file": ("", ["this file holds nothing"]),
+    "an empty file": ("", ["this file is empty"]),
     "no YAML": ("kind: [gemm\n", ["line", "not valid YAML"]),
     "a key given twice": (SPEC + "alpha: one\n", ["'alpha' is given twice"]),
     "an object to construct": ("!!python/object/apply:os.system ['touch owned']", ["not valid YAML"]),
@@ -56,7 +56,7 @@ def test_bad_spec(run: Run, tmp_path: Path, command: tuple[str, ...], case: str)
 
 def test_a_file_that_is_not_there(run: Run) -> None:
     failed = run("render", "missing.yaml", code=2)
-    assert "'missing.yaml' is no file or directory here and no spec of gemmgen's" in failed.err
+    assert "'missing.yaml' is neither a file or directory here nor a spec that ships with gemmgen" in failed.err
 
 
 def test_a_shipped_spec_with_a_typing_mistake(run: Run) -> None:
@@ -114,7 +114,7 @@ def test_a_bad_override(run: Run, spec: Path, override: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "message"), [("64", "needs 3 numbers: m,n,k"), ("a,b,c", "expected numbers"), ("1,2,-3", "expected numbers")]
+    ("size", "message"), [("64", "needs 3 numbers: m,n,k"), ("a,b,c", "sizes must be whole numbers"), ("1,2,-3", "expected numbers")]
 )
 def test_a_bad_size(run: Run, spec: Path, size: str, message: str) -> None:
     assert message in run("explain", spec, "--size", size, code=2).err

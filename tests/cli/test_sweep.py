@@ -139,7 +139,7 @@ def test_bench_without_a_gpu_says_what_to_do(run: Run, sweep: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "this file holds nothing"),
+        ("", "this file is empty"),
         ("[1]", "this file holds a list"),
         ("name: x\nname: y", "given twice"),
         ("name: trial", "base"),

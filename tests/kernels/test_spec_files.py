@@ -64,7 +64,7 @@ def test_all_mistakes_are_reported_at_once() -> None:
     [
         ("", "holds nothing"),
         ("- 1\n- 2\n", "holds a list"),
-        ("just words", "holds a str"),
+        ("just words", "holds a line of text"),
         ("kind: gemm\nkind: gemm\n", "given twice"),
         ("kind: [gemm", "not valid YAML"),
         ("kind: *x", "alias"),
@@ -145,7 +145,7 @@ def test_a_wrong_kind_is_shown_in_its_line(tmp_path: Path) -> None:
 
 def test_a_misspelt_strategy_is_told_where_it_is_missed(tmp_path: Path) -> None:
     told = told_of(write(tmp_path, "kind: gemm\nmainloop:\n  stratgy: tiled\n"))
-    assert "mainloop.strategy: need a value, which is missing (stratgy is no field)" in told
+    assert "mainloop.strategy: required field is missing (no field is called stratgy)" in told
 
 
 def test_a_name_that_begins_like_one_of_ours_suggests_it() -> None:

@@ -125,7 +125,7 @@ def test_a_convolution_names_the_field_of_its_mainloop() -> None:
 
 @pytest.mark.parametrize(
     ("value", "need"),
-    [("65", "less than or equal to 64"), ("0", "greater than or equal to 1"), ("half", "a whole number"), ("null", "a whole number")],
+    [("65", "at most 64"), ("0", "at least 1"), ("half", "a whole number"), ("null", "a whole number")],
 )
 def test_a_factor_out_of_range_is_told_all_forms(value: str, need: str) -> None:
     with pytest.raises(SpecError, match=f"mainloop.unroll: got .*{value}.*, need 'auto', or {need}"):

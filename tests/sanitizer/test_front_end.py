@@ -135,7 +135,7 @@ def test_a_page_is_shown_by_its_code_or_a_word(run: Run) -> None:
     Path("race.cu").write_text(RACE)
     assert "__syncthreads();" in run("emulate", "--explain", "shared-race").out
     assert "[global-race]" in run("emulate", "--explain", "RACE").out
-    assert "no finding is called so" in run("emulate", "--explain", "nonsense", code=2).err
+    assert "no finding has this name" in run("emulate", "--explain", "nonsense", code=2).err
 
 
 def test_seeds_can_be_repeated(run: Run) -> None:

@@ -195,6 +195,6 @@ def test_the_fixture_fails_tests_with_the_messages(pytester: pytest.Pytester):
     pytester.makepyfile(PLUGIN_TESTS)
     outcome = pytester.runpytest_inprocess("-p", "gemmgen.sanitizer.pytest_plugin", "--strict-markers", "-p", "no:cacheprovider")
     assert outcome.parseoutcomes() == {"passed": 2, "failed": 3, "errors": 1}
-    outcome.stdout.fnmatch_lines(["*allow=*same-valeu*: no finding is called so; there are *same-value*"])
+    outcome.stdout.fnmatch_lines(["*allow=*same-valeu*: no finding has this name; the names are *same-value*"])
     outcome.stdout.no_fnmatch_line("*def check_arguments*")
     outcome.stdout.fnmatch_lines(["*out of bounds: write of 4 bytes*", "*several threads store the same value*"])

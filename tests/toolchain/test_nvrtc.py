@@ -213,7 +213,9 @@ def test_many_jobs_keep_their_order_and_their_errors():
     architectures = ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120"]
     jobs = [CompileJob(SAXPY, architecture, name=f"{i}.cu") for i, architecture in enumerate(architectures * 2)]
     jobs.insert(5, CompileJob("nonsense", "sm_90"))
-    results = compile_many(jobs, workers=4)
+    finished: list[int] = []
+    results = compile_many(jobs, workers=4, on_finished=lambda: finished.append(len(finished)))
+    assert len(finished) == len(jobs), "every job moves the bar, a failed one too"
     assert isinstance(results.pop(5), CompileError)
     jobs.pop(5)
     for job, result in zip(jobs, results, strict=True):
