@@ -29,7 +29,7 @@ from gemmgen.sanitizer.programs.messages import BadMessage, Body, limit_of
 from gemmgen.sanitizer.programs.running import landlock_version, run_program
 from gemmgen.sanitizer.programs.session import Report, RunSettings
 from gemmgen.sanitizer.programs.streams import StreamOrder
-from gemmgen.toolchain.nvcc import find_nvcc
+from gemmgen.toolchain.nvcc import Nvcc, find_nvcc
 
 SOURCE = Path(__file__).with_name("whole_programs.cu")
 DRIVER_PROGRAM = Path(__file__).with_name("driver_program.py")
@@ -257,12 +257,33 @@ def test_calls_that_the_emulator_does_not_have_are_named(program: Path, toolkit:
     assert call[0] == "cudaGraphicsUnregisterResource" and call[1].endswith(f":{line_of('cudaGraphicsUnregisterResource')}")
 
 
+def test_a_program_that_fails_behind_an_unsupported_call_was_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "program"
+    program.write_text("")
+    program.chmod(0o755)
+    for status, code in ((1, 2), (0, 0)):
+        report = Report(status=status, unsupported={"cuGetExportTable": "script.py:8"})
+        monkeypatch.setattr("gemmgen.sanitizer.programs.running.run_program", lambda *_, report=report, **__: report)
+        monkeypatch.setattr(
+            "gemmgen.sanitizer.programs.building.make_toolkit", lambda *_: Toolkit(Nvcc("nvcc", "include", "13"), tmp_path, 80)
+        )
+        result = CliRunner().invoke(cli, ["run", str(program)])
+        assert result.exit_code == code
+        assert ("not run to its end" in result.stderr) == bool(code) and "not supported: cuGetExportTable (first at" in result.stderr
+
+
 @needs_nvcc
 def test_the_build_of_a_project_uses_the_wrapper(toolkit: Toolkit, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    makefile = "CUDA_DIR = /usr/local/none\nmain: main.cu\n\t$(CUDA_DIR)/bin/nvcc"
-    (tmp_path / "Makefile").write_text(f"{makefile} -arch=sm_52 -gencode arch=compute_60,code=sm_60 -cudart static -o $@ $<\n")
+    # The Makefile sets the toolkit itself, and links by the C compiler.
+    (tmp_path / "Makefile").write_text(
+        "CUDA_DIR = /usr/local/none\nmain: main.o\n\tgcc -o $@ $< -L$(CUDA_DIR)/lib64 -lcudart\n"
+        "main.o: main.cu\n\t$(CUDA_DIR)/bin/nvcc -arch=sm_52 -gencode arch=compute_60,code=sm_60 -cudart static -c $<\n"
+    )
     (tmp_path / "main.cu").write_text(
-        '#include <cstdio>\n__global__ void k() { printf("built\\n"); }\nint main() { k<<<1, 1>>>(); return cudaThreadSynchronize(); }\n'
+        '#include <cstdio>\n__global__ void k() { printf("built\\n"); }\nint main() {\n'
+        "  struct cudaDeviceProp properties = {0}; cudaGetDeviceProperties(&properties, 0);\n"
+        "  k<<<1, 1>>>(); return cudaThreadSynchronize() || !properties.clockRate || properties.major != 8;\n"
+        "}\n"
     )
     subprocess.run(["make", "-C", str(tmp_path)], env=build_environment(toolkit, tmp_path / "t"), check=True, capture_output=True)
     report = run(tmp_path / "main", toolkit)

@@ -91,8 +91,8 @@ def command(
     behind --. The report tells kernels, findings with their lines in CUDA and host code, memory, and calls that the emulator does not
     have.
 
-    Exits with 1 if there is a finding that is an error, 2 if the program could not be run or a kernel was refused, else with the
-    program's own status.
+    Exits with 1 if there is a finding that is an error, 2 if the program could not be run, a kernel was refused, or the program failed
+    behind a call that is not supported, else with the program's own status.
 
     \b
     gemmgen run vectorAdd.cu -- 1000
@@ -160,9 +160,14 @@ def _found(program: Path) -> str:
 def _status(report: Report) -> int:
     if any(finding.severity == "error" for finding in report.findings):
         return exit_codes.FAILED
-    if report.refused or report.ended_early or report.status is None:
+    if report.status is None or _is_incomplete(report):
         return exit_codes.USAGE
     return report.status if report.status >= 0 else 128 - report.status
+
+
+def _is_incomplete(report: Report) -> bool:
+    """True if the program did not run as it would on a GPU: a kernel was refused, or it failed and had made a call that is not there."""
+    return bool(report.refused or report.ended_early or (report.unsupported and report.status))
 
 
 def _write_reports(report: Report, sarif_file: Path | None, annotate: bool) -> None:
@@ -180,7 +185,7 @@ def _print(shown: str, report: Report) -> None:
     ended = (
         f"exit status {report.status}" if report.status is not None and report.status >= 0 else f"ended by signal {-(report.status or 0)}"
     )
-    verdict = "not clean" if errors else "not run to its end" if report.ended_early or report.refused else "clean"
+    verdict = "not clean" if errors else "not run to its end" if _is_incomplete(report) else "clean"
     click.echo(f"\n{verdict}  {shown}: {ended}, {report.seconds:.1f} s", err=True)
     for name, totals in sorted(report.kernels.items(), key=lambda item: -item[1].seconds):
         launches = f"{totals.launches} launch{'es' if totals.launches != 1 else ''}"

@@ -449,7 +449,8 @@ class HazardDetector(Observer):
     def _load_unwritten(self, site: Site, lanes: Lanes, granules: np.ndarray, granule: int, place: str) -> None:
         """Remembers a load of unwritten memory until its value is used, if that can be followed."""
         inst = site.instruction
-        if inst.opcode not in ("ld", "ldu") or self.follows_loads is None:
+        of_matrices = inst.opcode == "ldmatrix" and inst.has("m8n8")
+        if not (inst.opcode in ("ld", "ldu") or of_matrices) or self.follows_loads is None:
             self._unwritten(site, lanes, place)
             return
         if not self.follows_loads:
@@ -458,7 +459,10 @@ class HazardDetector(Observer):
         assert isinstance(tracker, UndefinedRegisters)
         destination = inst.operands[0]
         elements = list(destination.elements) if isinstance(destination, Vector) else [destination]
-        element = granules * granule % site.access.width // site.access.element_bytes
+        if of_matrices:
+            element, lanes = _receivers(inst, lanes, granules, granule)
+        else:
+            element = granules * granule % site.access.width // site.access.element_bytes
         for index in np.unique(element).tolist():
             names = [register.name for register in registers_of(elements[min(index, len(elements) - 1)])]
             here = np.unique(lanes[element == index])
@@ -578,3 +582,19 @@ def _alignment(start: int, flags: np.ndarray) -> int:
     edges = np.concatenate([[0], np.flatnonzero(flags[1:] != flags[:-1]) + 1, [len(flags)]]) + start
     common = int(np.bitwise_or.reduce(edges)) | 16
     return common & -common
+
+
+def _receivers(inst: Instruction, lanes: Lanes, granules: np.ndarray, granule: int) -> tuple[np.ndarray, Lanes]:
+    """Number of the matrix, and the lane that a ldmatrix gives the data to, for each word that a granule touches. `lanes` gave the
+    addresses of the rows: lane 8 i + r that of row r of matrix i (PTX ISA, "ldmatrix")."""
+    offsets = granules * granule % 16
+    matrices, rows, first = lanes % 32 // 8, lanes % 8, lanes // 32 * 32
+    receivers = []
+    for piece in range(max(granule // 4, 1)):
+        word = offsets // 4 + piece
+        if inst.has("trans"):
+            # Lane 4 c + r / 2 has rows r and r + 1 of column c.
+            receivers += [first + 4 * (2 * word + half) + rows // 2 for half in (0, 1)]
+        else:
+            receivers.append(first + 4 * rows + word)
+    return np.tile(matrices, len(receivers)), np.concatenate(receivers)

@@ -149,7 +149,9 @@ def _successors(block: BasicBlock, count: int) -> list[int]:
 
 
 def _loaded(program: Program) -> set[str]:
-    return {name for block in program.blocks for inst in block.body if inst.opcode in ("ld", "ldu") for name in results_of(inst)}
+    return {
+        name for block in program.blocks for inst in block.body if inst.opcode in ("ld", "ldu", "ldmatrix") for name in results_of(inst)
+    }
 
 
 class UndefinedRegisters:

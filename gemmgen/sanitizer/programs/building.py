@@ -21,6 +21,8 @@ LIBRARY = "libcudart.so"
 _SOURCES = tuple(Path(__file__).with_name(name) for name in ("runtime.cpp", "blas.cpp", "driver.cpp"))
 _HEADERS = Path(__file__).with_name("include")
 """Headers of libraries that the replacement has a part of, for toolkits without them, and calls of older toolkits."""
+_LINKED = "linked"
+"""Folder of the libraries that programs are linked with."""
 _MAX_SECONDS = 900
 _DEFINED = re.compile(r"\b(?:API\s[\w\s*]*?|^)(cu\w+|__cuda\w+)\(", re.MULTILINE)
 _DRIVER_CALL = re.compile(r"^CUresult\s+CUDAAPI\s+(cu\w+)\(", re.MULTILINE)
@@ -63,7 +65,7 @@ class Toolkit:
             "--no-compress",
             "-cudart",
             "shared",
-            f"-L{self.libraries}",
+            f"-L{self.libraries / _LINKED}",
             "-Xcompiler",
             "-g",
             *older,
@@ -111,9 +113,11 @@ def make_toolkit(folder: Path, architecture: int) -> Toolkit:
     # The driver is the same library: programs load it by this name.
     for name in ("libcuda.so", "libcuda.so.1"):
         (folder / name).symlink_to(LIBRARY)
-    # Projects that link the static runtime by name, or cuBLAS, get the same.
-    for name in ("libcudart_static.a", "libcublas.so", "libcublas_static.a"):
-        (folder / name).write_text("INPUT(-lcudart)\n")
+    # What projects link by name: all of it is the same. Host code of kernels needs libstdc++, which C projects do not name.
+    linked = folder / _LINKED
+    linked.mkdir()
+    for name in ("libcudart.so", "libcudart_static.a", "libcuda.so", "libcublas.so", "libcublas_static.a"):
+        (linked / name).write_text(f"INPUT({library} AS_NEEDED(-lstdc++))\n")
     for release in (11, 12, 13):
         (folder / f"libcublas.so.{release}").symlink_to(LIBRARY)
     return Toolkit(nvcc, folder, architecture)
@@ -195,7 +199,7 @@ def build_environment(toolkit: Toolkit, folder: Path) -> dict[str, str]:
     wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
     (tree / "include").symlink_to(toolkit.nvcc.include)
     for name in ("lib64", "lib"):
-        (tree / name).symlink_to(toolkit.libraries)
+        (tree / name).symlink_to(toolkit.libraries / _LINKED)
     environment = dict(os.environ)
     environment["PATH"] = f"{tree / 'bin'}:{environment.get('PATH', '')}"
     folders = {name: str(tree) for name in ("CUDA_PATH", "CUDA_HOME", "CUDA_DIR", "CUDA_ROOT", "CUDA_INSTALL_PATH", "CUDAToolkit_ROOT")}
@@ -203,7 +207,7 @@ def build_environment(toolkit: Toolkit, folder: Path) -> dict[str, str]:
     # Makefiles often set these themselves, and call nvcc by them: definitions in MAKEFLAGS count for more.
     defined = " ".join(f"{name}={value}" for name, value in folders.items())
     environment["MAKEFLAGS"] = f"{environment.get('MAKEFLAGS', '')} -- {defined}".strip()
-    environment |= {"NVCC": str(wrapper), "CUDACXX": str(wrapper), "LIBRARY_PATH": str(toolkit.libraries)}
+    environment |= {"NVCC": str(wrapper), "CUDACXX": str(wrapper), "LIBRARY_PATH": str(toolkit.libraries / _LINKED)}
     return environment
 
 

@@ -397,7 +397,7 @@ API Result cuGetErrorName(Result error, const char** name) {
 API Result cuGetExportTable(const void**, const CUuuid*) {
   Dl_info caller;
   if (!dladdr(__builtin_return_address(0), &caller) || !strstr(caller.dli_fname, "libnvrtc"))
-    unsupported("cuGetExportTable, which the static CUDA runtime needs (in Python: cuda.bindings.runtime; use cuda.bindings.driver)");
+    unsupported("cuGetExportTable, which the static CUDA runtime needs (in Python: cuda.bindings.runtime and CuPy; cuda.bindings.driver runs, and gemmgen.emulate takes the source of a RawKernel)");
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 API Result cuGetProcAddress(const char* name, void** function, int, cuuint64_t, CUdriverProcAddressQueryResult* status) {

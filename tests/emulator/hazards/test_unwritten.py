@@ -19,6 +19,45 @@ def test_shared_memory_that_a_part_of_the_lanes_wrote():
     assert "by    thread (0,0,0) of block (0,0,0)\n" in text and "out[t] = tile[63 - t];" in text
 
 
+MATRICES = """const unsigned* in, unsigned* out, int last) {
+    __shared__ __align__(16) unsigned tile[4][32];
+    unsigned value, next, sum = 0; int t = threadIdx.x;
+    tile[0][t] = in[t]; tile[1][t] = in[t + 32];
+    if (t < ROWS) tile[2][t] = 0;
+    __syncthreads();
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1TRANS.shared.b16 {%0}, [%1];"
+        : "=r"(value) : "r"((unsigned)__cvta_generic_to_shared(&tile[0][t % 8 * 4])));
+    for (int k = 0; k < last; ++k) {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x1TRANS.shared.b16 {%0}, [%1];"
+            : "=r"(next) : "r"((unsigned)__cvta_generic_to_shared(&tile[k + 1][t % 8 * 4])));
+        sum += value;
+        value = next;
+    }
+    out[t] = sum; }"""
+
+
+@pytest.mark.parametrize("transposed", ["", ".trans"])
+def test_a_matrix_that_is_loaded_ahead_and_not_used(transposed):
+    source = MATRICES.replace("TRANS", transposed).replace("ROWS", "0")
+    arguments = (np.arange(64, dtype=np.uint32), np.zeros(32, np.uint32))
+    assert not check(source, *arguments, 2, block=32).findings
+    with pytest.raises(emulator.UnwrittenRead, match=r"read of shared tile\[128\], which nothing has written"):
+        check(source, *arguments, 3, block=32)
+
+
+@pytest.mark.parametrize(("transposed", "lacking"), [("", range(12, 32)), (".trans", [lane for lane in range(32) if lane % 4 > 0])])
+def test_lanes_that_receive_unwritten_rows_of_a_matrix(transposed, lacking):
+    # Rows 0 to 2 are written: lanes 0 to 11, or half of the pair of rows that lanes 1, 5, ... have.
+    source = MATRICES.replace("TRANS", transposed).replace("ROWS", "12")
+    source = source.replace("out[t] = sum", "if (MASK >> t & 1) out[t] = sum")
+    arguments = (np.arange(64, dtype=np.uint32), np.zeros(32, np.uint32))
+    whole = sum(1 << lane for lane in range(32) if lane not in lacking)
+    assert not check(source.replace("MASK", f"{whole}u"), *arguments, 3, block=32).findings
+    for lane in (min(lacking), max(lacking)):
+        with pytest.raises(emulator.UnwrittenRead):
+            check(source.replace("MASK", f"{1 << lane}u"), *arguments, 3, block=32)
+
+
 def test_a_vector_that_reaches_one_unwritten_byte():
     source = """int4* out) {
         __shared__ __align__(16) unsigned char tile[16]; int t = threadIdx.x;
