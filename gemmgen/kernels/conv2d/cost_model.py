@@ -11,6 +11,7 @@ from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.conv2d.direct import DirectPlan
 from gemmgen.kernels.conv2d.peer import cudnn_peer
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
+from gemmgen.kernels.conv2d.problem import is_depthwise
 from gemmgen.kernels.conv2d.results import FinishingPlan
 from gemmgen.kernels.conv2d.warpgroup import WarpgroupPlan
 from gemmgen.kernels.family import Cost, Fetch, Peer, Work
@@ -27,6 +28,10 @@ COPY_ENGINE_SHARE = 0.55
 
 DIRECT_ISSUE = 4.0
 """Instructions for each multiply-add of a thread that sums up by itself: a load, a conversion, a test whether the tap is in the image."""
+
+
+SHARED_LINES = 3.0
+"""Threads of a block that read the same pixels, by way of the L1: above, below and beside each other."""
 
 
 def work(plan: FinishingPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
@@ -125,6 +130,8 @@ def _warpgroup_work(plan: WarpgroupPlan, problem: Mapping[str, int]) -> Work:
 
 def _direct_work(plan: DirectPlan, problem: Mapping[str, int]) -> Work:
     """A step is a product of each of a thread's results."""
+    if is_depthwise(plan.spec):
+        return _depthwise_work(plan, problem)
     blocks = ceil_div(ceil_div(problem["n"] * problem["p"] * problem["q"], plan.pixels) * problem["k"], plan.threads)
     results = plan.threads * plan.pixels
     return Work(
@@ -145,6 +152,34 @@ def _direct_work(plan: DirectPlan, problem: Mapping[str, int]) -> Work:
     )
 
 
+def _depthwise_work(plan: DirectPlan, problem: Mapping[str, int]) -> Work:
+    """A step is a row of x under the taps of a thread's pixels."""
+    strips = problem["n"] * ceil_div(problem["p"], plan.rows) * ceil_div(problem["q"], plan.pixels)
+    tiles = ceil_div(problem["k"], plan.channels * plan.lanes)
+    columns = (plan.pixels - 1) * problem["stride_w"] + (problem["s"] - 1) * problem["dilation_w"] + 1
+    lines = (plan.rows - 1) * problem["stride_h"] + (problem["r"] - 1) * problem["dilation_h"] + 1
+    results = plan.threads * plan.rows * plan.pixels * plan.channels
+    products = plan.rows * plan.pixels * problem["r"] * problem["s"]
+    converted = columns * lines + plan.rows * problem["r"] * problem["s"]
+    size = ELEMENTS[plan.spec.input.type].bytes
+    return Work(
+        blocks=ceil_div(strips, plan.threads // plan.lanes) * tiles,
+        threads=plan.threads,
+        registers=min(255, 40 + plan.rows * plan.pixels * plan.channels + 6 * columns),
+        shared_bytes=0,
+        steps=float(lines),
+        operations=2.0 * products * plan.threads * plan.channels / lines,
+        unit="fp32",
+        issue=1.0 + 1.2 * converted / products,
+        shared_clocks=0.0,
+        loaded_bytes=float(columns * plan.threads * plan.channels * size) / SHARED_LINES,
+        in_flight=float(min(lines, 3)),
+        stored_bytes=float(results * ELEMENTS[plan.output.type].bytes * (1 + plan.arrays_like_output)),
+        memory_bytes=cost(plan, problem).bytes,
+        early=plan.spec.early_launch,
+    )
+
+
 def fetches(plan: FinishingPlan, problem: Mapping[str, int]) -> tuple[Fetch, ...]:
     """x once for each filter tap that a pixel of it meets and each tile of channels, the filter once for each tile of pixels, but once for
     a cluster that shares them; y, and what is added to it, once. Without tiles, a warp's channels share x, and a thread's pixels the
@@ -154,7 +189,8 @@ def fetches(plan: FinishingPlan, problem: Mapping[str, int]) -> tuple[Fetch, ...
         loop = plan.loop
         pixels, channels, taps = loop.tile_pixels * loop.cluster_n, loop.tile_m * loop.cluster_m, plan.taps
     elif isinstance(plan, DirectPlan):
-        pixels, channels, taps = plan.pixels, WARP_THREADS, 1
+        lines = problem["dilation_h"] * (r - 1) + 1  # rows that a block of many reads once
+        pixels, channels, taps = (plan.pixels, WARP_THREADS, 1) if plan.channels == 1 else (plan.rows * plan.pixels, k, s * min(r, lines))
     else:
         assert isinstance(plan, Conv2dPlan)
         tile, taps = plan.warp_tile.threadblock, 1

@@ -20,6 +20,7 @@ from gemmgen.kernels.conv2d.problem import (
     dimensions,
     fixed_parameters,
     integer,
+    is_depthwise,
     most_products,
 )
 from gemmgen.kernels.conv2d.results import CONSTANT_NAMES, FinishingPlan, LayerConstant
@@ -31,6 +32,16 @@ from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, KernelLa
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
 from gemmgen.kernels.tiles.division import divisors_argument
 from gemmgen.kernels.tiles.unrolling import unroll_pragma
+
+LANE_BYTES = 64
+"""Neighbouring channels of a pixel that threads side by side read, in bytes: two sectors. More would leave fewer pixels to a block, whose
+filter taps share what they read."""
+MAX_ALIGNMENT = 16
+"""Bytes of the widest access."""
+MAX_UNROLLED = 512
+"""Products of a channel that a thread's unrolled loops hold."""
+MAX_WINDOW = 32
+"""Rows or columns of x that a thread reads."""
 
 DIVISORS = {"channels": "k", "group_channels": "(k // groups)", "image_pixels": "(p * q)", "q": "q"}
 """Divisors of the kernel, by name."""
@@ -45,6 +56,45 @@ class DirectPlan(FinishingPlan):
     """Consecutive pixels of one output channel that a thread computes."""
     unroll_pragma: str
     """The line before the loop over a tap's input channels; empty where its unrolling is left to the compiler."""
+
+    channels: int
+    """Neighbouring channels of a thread, each convolved separately; 1 for threads that compute one, of any group."""
+    rows: int
+    """Rows of pixels of a thread."""
+    lanes: int
+    """Threads side by side along the channels, with several channels each."""
+
+    @property
+    def input_c_type(self) -> str:
+        return ELEMENTS[self.spec.input.type].c_type
+
+    @property
+    def filter_c_type(self) -> str:
+        return ELEMENTS["s8" if self.spec.input.type == "u8" else self.spec.input.type].c_type
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of a thread's channels of x."""
+        return self.channels * ELEMENTS[self.spec.input.type].bytes
+
+    @property
+    def output_bytes(self) -> int:
+        """Alignment of a thread's channels of y."""
+        return min(self.channels * ELEMENTS[self.output.type].bytes, MAX_ALIGNMENT)
+
+    @property
+    def element_of_window(self) -> str:
+        """The factor of x that a product has, of a thread with several channels."""
+        return "window[u].values[j]" + (" - base" if self.spec.zero_point != "none" else "")
+
+    @property
+    def shift_type(self) -> str:
+        return "int" if self.exact else "float"
+
+    @property
+    def reads_channels(self) -> bool:
+        """True if a result takes numbers of its channel beside the bias."""
+        return self.spec.alpha == "channel" or any(read.per_channel for read in self.reads)
 
     @property
     def blocked(self) -> bool:
@@ -76,7 +126,7 @@ def plan_direct(spec: Conv2dSpec, mainloop: DirectMainloop, architecture: Archit
     """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
     message = f"no kernel for this spec on {architecture.name}:"
     reasons = architecture_reasons(spec, architecture) + launch_reasons(spec.early_launch, spec)
-    reasons += [*mainloop_reasons(spec), *exact_reasons(spec), *_reasons(spec)]
+    reasons += [*mainloop_reasons(spec), *exact_reasons(spec), *_reasons(spec), *_depthwise_reasons(spec, mainloop)]
     if reasons:
         raise PlanError(message, reasons)
     saturation = saturation_of(spec)
@@ -86,22 +136,25 @@ def plan_direct(spec: Conv2dSpec, mainloop: DirectMainloop, architecture: Archit
         raise PlanError(message, reasons)
     fixed = fixed_parameters(spec)
     of = spec.input.type + ("_nchw32" if spec.input.layout == "nchw32" else "")
-    parts = ["direct", of, f"{mainloop.threads}x{mainloop.pixels}", f"{spec.output.type}_{spec.output.layout}"]
+    depthwise = is_depthwise(spec)
+    lanes = max(1, LANE_BYTES // (mainloop.channels * ELEMENTS[spec.input.type].bytes)) if depthwise else 1
+    shape = f"{mainloop.rows}x{mainloop.pixels}x{mainloop.channels}" if depthwise else f"{mainloop.threads}x{mainloop.pixels}"
+    parts = ["depthwise" if depthwise else "direct", of, shape, f"{spec.output.type}_{spec.output.layout}"]
     name = instance_name("conv2d", parts, spec)
-    sequence = _sequence(spec, mainloop, name, steps)
+    sequence = _sequence(spec, mainloop, name, steps, lanes)
     return DirectPlan(
         name=name,
         spec_digest=spec_digest(spec),
         architecture=architecture,
         sequence=sequence,
-        template="conv2d/direct.cu.j2",
+        template="conv2d/depthwise.cu.j2" if depthwise else "conv2d/direct.cu.j2",
         shared_memory=(),
         dynamic_shared_bytes=0,
         spec=spec,
         filter_order="taps",
         v={name: written if name in fixed else name for name, written in CONSTANT_NAMES.items()},
         constants=tuple(LayerConstant(written, fixed[name]) for name, written in CONSTANT_NAMES.items() if name in fixed),
-        divisors=tuple(DIVISORS),
+        divisors=tuple(_divisors(mainloop, lanes)),
         saturation=saturation,
         unit=False,
         biased=False,
@@ -110,7 +163,59 @@ def plan_direct(spec: Conv2dSpec, mainloop: DirectMainloop, architecture: Archit
         threads=mainloop.threads,
         pixels=mainloop.pixels,
         unroll_pragma=unroll_pragma(mainloop.unroll),
+        channels=mainloop.channels,
+        rows=mainloop.rows,
+        lanes=lanes,
     )
+
+
+def _divisors(mainloop: DirectMainloop, lanes: int) -> dict[str, str]:
+    """Divisors of the kernel, by name."""
+    if mainloop.channels == 1:
+        return DIVISORS
+    return {
+        "channel_tiles": f"ceil_div(k, {mainloop.channels * lanes})",
+        "strips": f"ceil_div(q, {mainloop.pixels})",
+        "bands": f"ceil_div(p, {mainloop.rows})",
+    }
+
+
+def _blocks(mainloop: DirectMainloop, lanes: int) -> str:
+    """Blocks of a launch, as a formula."""
+    if mainloop.channels == 1:
+        return f"ceil_div(ceil_div(n * p * q, {mainloop.pixels}) * k, {mainloop.threads})"
+    divisors = _divisors(mainloop, lanes)
+    strips = f"n * {divisors['bands']} * {divisors['strips']}"
+    return f"ceil_div({strips}, {mainloop.threads // lanes}) * {divisors['channel_tiles']}"
+
+
+def _depthwise_reasons(spec: Conv2dSpec, mainloop: DirectMainloop) -> Iterator[Reason]:
+    """Why a thread cannot have several channels, each convolved separately."""
+    if mainloop.channels == 1:
+        if mainloop.rows > 1:
+            yield Reason("rows", "mainloop.rows", str(mainloop.rows), "1 with channels: 1", "channels: 8 for depthwise convolution")
+        return
+    fixed = fixed_parameters(spec)
+    for name in ("r", "s", "stride_h", "stride_w", "dilation_h", "dilation_w"):
+        if name not in fixed:
+            yield Reason("depthwise", f"convolution.{name}", "argument", "a number with mainloop.channels: the loop over taps is unrolled")
+    fixed_channels = {fixed[name] for name in ("c", "k", "groups") if name in fixed}
+    if len(fixed_channels) > 1:
+        got = ", ".join(f"{name} = {fixed[name]}" for name in ("c", "k", "groups") if name in fixed)
+        yield Reason("depthwise", "convolution.groups", got, "equal to c and k with mainloop.channels: each channel has one filter")
+    for field, layout in (("input", spec.input.layout), ("output", spec.output.layout)):
+        if layout != "nhwc":
+            yield Reason("depthwise", f"{field}.layout", layout, "nhwc with mainloop.channels")
+    if mainloop.unroll != "auto":
+        yield Reason("unroll", "mainloop.unroll", str(mainloop.unroll), "auto with mainloop.channels: a group has one input channel")
+    window = fixed.get("r", 1) * fixed.get("s", 1) * mainloop.rows * mainloop.pixels
+    if window > MAX_UNROLLED:
+        yield Reason("depthwise", "convolution", f"{window} products of a channel in a thread", f"at most {MAX_UNROLLED}", "channels: 1")
+    columns = (mainloop.pixels - 1) * fixed.get("stride_w", 1) + (fixed.get("s", 1) - 1) * fixed.get("dilation_w", 1) + 1
+    lines = (mainloop.rows - 1) * fixed.get("stride_h", 1) + (fixed.get("r", 1) - 1) * fixed.get("dilation_h", 1) + 1
+    for extent, name in ((columns, "columns"), (lines, "rows")):
+        if extent > MAX_WINDOW:
+            yield Reason("depthwise", "convolution", f"{extent} {name} of x in a thread", f"at most {MAX_WINDOW}", "channels: 1")
 
 
 def _reasons(spec: Conv2dSpec) -> Iterator[Reason]:
@@ -127,7 +232,7 @@ def _reasons(spec: Conv2dSpec) -> Iterator[Reason]:
         yield Reason("zero_point", "zero_point", spec.zero_point, "none for floating-point types")
 
 
-def _sequence(spec: Conv2dSpec, mainloop: DirectMainloop, name: str, steps: tuple[Step, ...]) -> LaunchSequence:
+def _sequence(spec: Conv2dSpec, mainloop: DirectMainloop, name: str, steps: tuple[Step, ...], lanes: int) -> LaunchSequence:
     known = {dimension.name: dimension for dimension in dimensions(spec)}
     fixed = fixed_parameters(spec)
     read = [argument for step in steps for argument in step.arguments]
@@ -144,11 +249,11 @@ def _sequence(spec: Conv2dSpec, mainloop: DirectMainloop, name: str, steps: tupl
     inputs: list[Argument] = [x, filters, *alpha_array(spec), *bias_array(spec), *residual, *arrays]
     y = output_array(spec, "y", "output", "the result")
     integers = [integer(known[dim]) for dim in ("n", "h", "w", "p", "q", *(dim for dim in CONSTANT_NAMES if dim not in fixed))]
-    divided = divisors_argument(DIVISORS)
+    divided = divisors_argument(_divisors(mainloop, lanes))
     arguments: list[Argument] = [*inputs, y, *integers, *numbers, divided]
     launch = KernelLaunch(
         entry=name,
-        grid=(Formula(f"ceil_div(ceil_div(n * p * q, {mainloop.pixels}) * k, {mainloop.threads})"), Formula("1"), Formula("1")),
+        grid=(Formula(_blocks(mainloop, lanes)), Formula("1"), Formula("1")),
         block=(mainloop.threads, 1, 1),
         arguments=tuple(argument.name for argument in arguments),
         programmatic=spec.early_launch,
@@ -166,6 +271,9 @@ def _sequence(spec: Conv2dSpec, mainloop: DirectMainloop, name: str, steps: tupl
             f"{farthest} must be at most {MAX_EXTENT}; an int holds coordinates in x, padding included",
         ),
     ]
+    if is_depthwise(spec):
+        constraints.append(("groups == c", "groups must be c: the kernel convolves each channel separately"))
+        constraints.append(("k == c", "k must be c: each channel has one filter"))
     if spec.input.type in ("s8", "u8"):
         limit = most_products(spec)
         constraints.append(
@@ -173,7 +281,7 @@ def _sequence(spec: Conv2dSpec, mainloop: DirectMainloop, name: str, steps: tupl
         )
     for name, unit in zip(("c", "k"), channel_units(spec), strict=True):
         if unit > 1:
-            condition = f"{name} % {unit} == 0" if name == "k" else f"c == {CHANNELS} * c_blocks"
+            condition = f"c == {CHANNELS} * c_blocks" if blocked and name == "c" else f"{name} % {unit} == 0"
             constraints.append((condition, f"{name} must be a multiple of {unit}, the channels that lie side by side ({HELPER})"))
     constraints += [(f"{name} == {value}", f"{name} must be {value}; the kernel is specialised for it") for name, value in fixed.items()]
     return LaunchSequence(

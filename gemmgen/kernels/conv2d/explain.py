@@ -7,7 +7,7 @@ from gemmgen.hardware.shared_memory import copy_source_degree
 from gemmgen.kernels.conv2d.direct import DirectPlan
 from gemmgen.kernels.conv2d.explain_warpgroup import EARLY_LAUNCH, warpgroup_sections
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
-from gemmgen.kernels.conv2d.problem import fixed_parameters
+from gemmgen.kernels.conv2d.problem import fixed_parameters, is_depthwise
 from gemmgen.kernels.conv2d.results import FinishingPlan
 from gemmgen.kernels.conv2d.spec import DirectMainloop
 from gemmgen.kernels.conv2d.tiles import OperandTile, exchange_costs, fragment_cost
@@ -85,6 +85,8 @@ def explain(plan: FinishingPlan) -> list[Section]:
 
 
 def _direct(plan: DirectPlan) -> tuple[tuple[str, str], ...]:
+    if is_depthwise(plan.spec):
+        return _depthwise(plan)
     results = f"{plan.pixels} consecutive pixel{'s' if plan.pixels > 1 else ''} of one output channel"
     lines = [
         ("a thread", f"{results}, summed up tap by tap, channel by channel"),
@@ -94,6 +96,20 @@ def _direct(plan: DirectPlan) -> tuple[tuple[str, str], ...]:
     ]
     assert isinstance(plan.spec.mainloop, DirectMainloop)
     lines.append(("unrolling", f"the loop over the input channels of a tap, {unrolling_text(plan.spec.mainloop.unroll)}"))
+    if plan.spec.early_launch:
+        lines.append(("launch", EARLY_LAUNCH))
+    return tuple(lines)
+
+
+def _depthwise(plan: DirectPlan) -> tuple[tuple[str, str], ...]:
+    rows = f"{plan.rows} rows of " if plan.rows > 1 else ""
+    lines = [
+        ("a thread", f"{rows}{plan.pixels} consecutive pixels of {plan.channels} neighbouring channels, summed up in registers"),
+        ("threads", f"{plan.threads} in a block, {plan.lanes} side by side along the channels; the others have further pixels, then rows"),
+        ("filter", f"vectors of {plan.channels} channels, read once for all pixels of a thread"),
+        ("x", f"vectors of {plan.channels} channels, read once for all taps of a row of the filter; zeros outside of the image"),
+        ("unrolling", "all loops, over the taps of the filter and the pixels of a thread"),
+    ]
     if plan.spec.early_launch:
         lines.append(("launch", EARLY_LAUNCH))
     return tuple(lines)

@@ -13,7 +13,7 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import SpecError
 from gemmgen.core.formulas import round_up
 from gemmgen.kernels.conv2d.layouts import NEIGHBOURS
-from gemmgen.kernels.conv2d.problem import SIZE_NAMES, complete
+from gemmgen.kernels.conv2d.problem import SIZE_NAMES, complete, is_depthwise
 from gemmgen.kernels.conv2d.results import FinishingPlan
 from gemmgen.kernels.conv2d.spec import AnyActivation, Conv2dSpec, Convolution, DirectMainloop, Element, Input, NoActivation, Output
 from gemmgen.kernels.epilogue.operations import Operation, argument_name
@@ -98,6 +98,14 @@ def fit(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
     changes: dict[str, Any] = {}
     if isinstance(spec.mainloop, DirectMainloop):
         changes["input"] = request.input
+        if is_depthwise(spec):
+            vector = _neighbours(spec.mainloop, known)
+            if vector is None:
+                return "it convolves each of an even number of channels with one filter"
+            if "nchw32" in (request.input.layout, request.layout) or request.layout != "nhwc":
+                return "it takes and writes NHWC"
+            changes["mainloop"] = spec.mainloop.model_copy(update={"channels": vector})
+            parameters |= {name: known[name] for name in _UNROLLED}
     elif spec.mainloop is not None:
         if known["groups"] != 1:
             return f"it convolves all channels together, the problem has {known['groups']} groups"
@@ -149,6 +157,17 @@ def fit(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
     factors = {name: name for name in ("alpha", "beta", "gamma", "zero_point")}
     factors |= {argument_name(name): name for name, layout in request.named if layout is None}
     return Fit(changed, arrays, factors, given, changed_fields(spec, changed))
+
+
+_UNROLLED = ("r", "s", "stride_h", "stride_w", "dilation_h", "dilation_w")
+"""Fields that instances fix whose threads have several channels: their loops over taps are unrolled."""
+
+
+def _neighbours(mainloop: DirectMainloop, known: Mapping[str, int]) -> int | None:
+    """Channels of a thread where each is convolved separately; None where they are not, or fill no vector."""
+    if not known["groups"] == known["c"] == known["k"]:
+        return None
+    return next((vector for vector in (8, 4, 2) if vector <= mainloop.channels and known["c"] % vector == 0), None)
 
 
 def _takes(spec: Conv2dSpec, of: Input) -> bool:

@@ -12,7 +12,7 @@ from gemmgen.kernels.accuracy import accumulated
 from gemmgen.kernels.conv2d.cost_model import cost
 from gemmgen.kernels.conv2d.direct import DirectPlan
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
-from gemmgen.kernels.conv2d.problem import channel_multiples, channel_units, complete, fixed_parameters
+from gemmgen.kernels.conv2d.problem import channel_multiples, channel_units, complete, fixed_parameters, is_depthwise
 from gemmgen.kernels.conv2d.reference import reference as convolved
 from gemmgen.kernels.conv2d.results import FinishingPlan
 from gemmgen.kernels.conv2d.sequence import VECTOR_ALIGNMENT
@@ -146,6 +146,8 @@ FEW_BLOCKS = 4
 
 def _direct_shapes(plan: DirectPlan) -> dict[str, dict[str, int]]:
     """Cases for kernels without tiles, which take any number of channels and groups, and any stride and dilation."""
+    if is_depthwise(plan.spec):
+        return _depthwise_shapes(plan)
     shapes = _image_shapes(plan.pixels, plan.threads, 8, 1, 3, 40)
     if plan.spec.convolution.groups == "argument":
         square = {"r": 3, "s": 3, "padding": 1}
@@ -164,6 +166,25 @@ def _direct_shapes(plan: DirectPlan) -> dict[str, dict[str, int]]:
         "padding 140": {"n": 1, "c": 2, "h": 2, "w": 3, "k": 3, "r": 1, "s": 1, "stride": 40, "padding": 140},
         "dilation 150": {"n": 1, "c": 2, "h": 303, "w": 2, "k": 3, "r": 3, "s": 1, "dilation_h": 150, "dilation_w": 1},
     }
+
+
+def _depthwise_shapes(plan: DirectPlan) -> dict[str, dict[str, int]]:
+    """Cases for threads with several channels: edges of a thread's strip, of a block's channels and pixels, and of the image."""
+    vector, tile, strips = plan.channels, plan.channels * plan.lanes, plan.threads // plan.lanes
+    wide = {"h": plan.rows, "w": plan.pixels}
+    shapes = {
+        "one pixel": {"n": 1, "c": vector, "h": 1, "w": 1, "padding": 1},
+        "one strip": {"n": 1, "c": tile, **wide, "padding": 1},
+        "columns one below a strip": {"n": 2, "c": vector, "h": 5, "w": 2 * plan.pixels - 1, "padding": 1},
+        "columns and rows one above": {"n": 2, "c": tile + vector, "h": 2 * plan.rows + 1, "w": plan.pixels + 1, "padding": 1},
+        "no padding": {"n": 3, "c": 3 * vector, "h": 9, "w": 11},
+        "padding 3": {"n": 1, "c": tile, "h": 3, "w": 4, "padding": 3},
+        "padding larger than the image": {"n": 2, "c": vector, "h": 2, "w": 3, "padding": 5},
+        "uneven padding": {"n": 1, "c": vector, "h": 6, "w": 9, "padding_h": 0, "padding_w": 2},
+        "several blocks": {"n": 5, "c": 2 * tile, "h": 7, "w": strips // 4 + 3, "padding": 1},
+        "images of one pixel": {"n": strips + 1, "c": vector, "h": 1, "w": 1, "padding": 1},
+    }
+    return {name: {"k": shape["c"], "r": 3, "s": 3, **shape} for name, shape in shapes.items()}
 
 
 def _image_shapes(pixels: int, channels: int, c: int, few: int, odd: int, many: int) -> dict[str, dict[str, int]]:
@@ -245,6 +266,8 @@ def _expanded(wanted: Mapping[str, int]) -> dict[str, int]:
 def _fitted(plan: FinishingPlan, wanted: Mapping[str, int], fixed: Mapping[str, int]) -> dict[str, int] | None:
     """The problem with the spec's fixed values; None if the instance cannot run it."""
     problem = {**_expanded(wanted), **fixed}
+    if is_depthwise(plan.spec):
+        problem["c"] = problem["k"] = problem["groups"] = fixed.get("c", round_up(problem["c"], channel_units(plan.spec)[0]))
     groups = problem.get("groups", 1)
     for name, multiple in zip(("c", "k"), channel_multiples(plan.spec, groups), strict=True):
         if name not in fixed:

@@ -91,6 +91,8 @@ def dimensions(spec: Conv2dSpec) -> tuple[Dimension, ...]:
     blocked = spec.input.layout == "nchw32"
     if not blocked:
         del defaults["c"]
+    if is_depthwise(spec):
+        defaults["groups"] = "c"
     zero = {"n", "p", "q", "padding_h", "padding_w"}
     return tuple(
         Dimension(
@@ -116,9 +118,16 @@ def most_products(spec: Conv2dSpec) -> int:
     return min(spec.maximum_depth, MAX_DEPTH // 2) if wide else spec.maximum_depth
 
 
+def is_depthwise(spec: Conv2dSpec) -> bool:
+    """True for kernels that convolve each channel separately."""
+    return isinstance(spec.mainloop, DirectMainloop) and spec.mainloop.channels > 1
+
+
 def channel_units(spec: Conv2dSpec) -> tuple[int, int]:
     """Numbers that input and output channels are multiples of: those of one group, or, with ``strategy: direct``, of all."""
     if isinstance(spec.mainloop, DirectMainloop):
+        if spec.mainloop.channels > 1:
+            return spec.mainloop.channels, spec.mainloop.channels
         return CHANNELS if spec.input.layout == "nchw32" else 1, {"nchw32": CHANNELS, "nchw4": 4, "nhwc": 1}[spec.output.layout]
     c = CHANNELS if spec.input.layout == "nchw32" else 16 // ELEMENTS[spec.input.type].bytes
     if spec.mainloop is None or spec.output.layout != "nhwc":
@@ -182,7 +191,7 @@ def complete(spec: Conv2dSpec, given: Mapping[str, int]) -> dict[str, int]:
         default = 0 if name == "padding" else 1
         problem.setdefault(f"{name}_h", default)
         problem.setdefault(f"{name}_w", problem[f"{name}_h"])
-    problem.setdefault("groups", 1)
+    problem.setdefault("groups", problem["c"] if is_depthwise(spec) else 1)
     for name, unit, multiple in zip(("c", "k"), channel_units(spec), channel_multiples(spec, problem["groups"]), strict=True):
         if problem[name] % multiple:
             need = f"{multiple} with {problem['groups']} groups" if problem["groups"] > 1 else str(unit)

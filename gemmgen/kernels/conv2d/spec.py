@@ -96,7 +96,12 @@ class DirectMainloop(SpecModel):
     threads: Annotated[int, Field(ge=32, le=1024, multiple_of=32, strict=True)] = 256
     """Threads of a block."""
     pixels: Literal[1, 2, 4, 8] = 4
-    """Consecutive pixels of one output channel that a thread computes."""
+    """Consecutive pixels of one output channel that a thread computes; with ``channels``, of one row."""
+    channels: Annotated[Literal[1, 2, 4, 8], LATER] = 1
+    """Neighbouring channels that a thread computes, where each is convolved separately with one filter (depthwise): more than 1 is for
+    ``groups`` equal to c and k, in NHWC, with r, s, strides and dilations known. A tap's channels are one vector of x."""
+    rows: Annotated[Literal[1, 2, 4], LATER] = 1
+    """Rows of pixels that a thread computes, with ``channels``: filter taps above each other share the pixels that were read."""
     unroll: Annotated[Literal["auto"] | Annotated[int, Field(ge=1, le=64, strict=True)], LATER] = "auto"
     """Unrolling of the loop over the input channels of a filter tap; ``auto`` leaves it to the compiler."""
 
