@@ -9,6 +9,7 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.conv2d.direct import DirectPlan
+from gemmgen.kernels.conv2d.grouped import GroupedPlan
 from gemmgen.kernels.conv2d.peer import cudnn_peer
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
 from gemmgen.kernels.conv2d.problem import is_depthwise
@@ -40,6 +41,8 @@ def work(plan: FinishingPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
         return (_warpgroup_work(plan, problem),)
     if isinstance(plan, DirectPlan):
         return (_direct_work(plan, problem),)
+    if isinstance(plan, GroupedPlan):
+        return (_grouped_work(plan, problem),)
     assert isinstance(plan, Conv2dPlan)
     n, c, h, w, k, r, s, p, q, groups = (problem[name] for name in ("n", "c", "h", "w", "k", "r", "s", "p", "q", "groups"))
     tile = plan.warp_tile.threadblock
@@ -180,6 +183,30 @@ def _depthwise_work(plan: DirectPlan, problem: Mapping[str, int]) -> Work:
     )
 
 
+def _grouped_work(plan: GroupedPlan, problem: Mapping[str, int]) -> Work:
+    """A step is a filter tap; nothing is copied while a block multiplies."""
+    tile = plan.tile
+    tiles = problem["n"] * ceil_div(problem["p"], tile.rows) * ceil_div(problem["q"], tile.columns)
+    taps = problem["r"] * problem["s"]
+    slots = tile.fragments * tile.parts * 16
+    return Work(
+        blocks=tiles * ceil_div(problem["k"], tile.chunk),
+        threads=tile.threads,
+        registers=min(255, 60 + 9 * tile.fragments),
+        shared_bytes=plan.shared_bytes,
+        steps=float(taps),
+        operations=2.0 * slots * tile.chunk * tile.block,
+        unit=plan.products,
+        issue=1.5,
+        shared_clocks=float(slots * tile.chunk * tile.block / 16 * 2 / 128),
+        loaded_bytes=float(tile.bytes) / taps,
+        in_flight=float(taps),
+        stored_bytes=float(tile.rows * tile.columns * tile.chunk * ELEMENTS[plan.output.type].bytes * (1 + plan.arrays_like_output)),
+        memory_bytes=cost(plan, problem).bytes,
+        early=plan.spec.early_launch,
+    )
+
+
 def fetches(plan: FinishingPlan, problem: Mapping[str, int]) -> tuple[Fetch, ...]:
     """x once for each filter tap that a pixel of it meets and each tile of channels, the filter once for each tile of pixels, but once for
     a cluster that shares them; y, and what is added to it, once. Without tiles, a warp's channels share x, and a thread's pixels the
@@ -191,6 +218,10 @@ def fetches(plan: FinishingPlan, problem: Mapping[str, int]) -> tuple[Fetch, ...
     elif isinstance(plan, DirectPlan):
         lines = problem["dilation_h"] * (r - 1) + 1  # rows that a block of many reads once
         pixels, channels, taps = (plan.pixels, WARP_THREADS, 1) if plan.channels == 1 else (plan.rows * plan.pixels, k, s * min(r, lines))
+    elif isinstance(plan, GroupedPlan):
+        grouped = plan.tile
+        shared = r * s * grouped.rows * grouped.columns / (grouped.rows_x * grouped.columns_x)
+        pixels, channels, taps = grouped.rows * grouped.columns, k, max(1, round(shared))
     else:
         assert isinstance(plan, Conv2dPlan)
         tile, taps = plan.warp_tile.threadblock, 1
@@ -212,7 +243,11 @@ def cost(plan: FinishingPlan, problem: Mapping[str, int]) -> Cost:
     size = ELEMENTS[plan.output.type].bytes * outputs
     inputs = ELEMENTS[plan.spec.input.type].bytes * (n * c * h * w + depth * k)
     total = inputs + size + size * plan.arrays_like_output + (4 * k if plan.shifted else 0)
-    unit = plan.loop.unit if isinstance(plan, WarpgroupPlan) else "fp32" if isinstance(plan, DirectPlan) else "int8"
+    unit = "int8"
+    if isinstance(plan, WarpgroupPlan | GroupedPlan):
+        unit = plan.loop.unit if isinstance(plan, WarpgroupPlan) else plan.products
+    elif isinstance(plan, DirectPlan):
+        unit = "fp32"
     return Cost(2.0 * outputs * depth, float(total), unit)
 
 
@@ -225,6 +260,9 @@ def executed_operations(plan: FinishingPlan, problem: Mapping[str, int]) -> floa
         rows = round_up(problem["n"] * problem["p"] * (problem["q"] + plan.taps - 1), loop.tile_pixels)
         sums = problem["r"] * problem["s"] * round_up(problem["c"], loop.tile_k)
         return 2.0 * rows * round_up(problem["k"], loop.tile_m) * sums
+    if isinstance(plan, GroupedPlan):
+        rows = round_up(problem["p"], plan.tile.rows) * round_up(problem["q"], plan.tile.columns) * problem["n"]
+        return 2.0 * rows * round_up(problem["k"], plan.tile.block) * plan.tile.block * problem["r"] * problem["s"]
     assert isinstance(plan, Conv2dPlan)
     tile, groups = plan.warp_tile.threadblock, problem["groups"]
     pixels, channels = (tile.n, tile.m) if plan.channels_are_rows else (tile.m, tile.n)

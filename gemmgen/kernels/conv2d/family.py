@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from gemmgen.core.formulas import round_up
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.conv2d.direct import plan_direct
+from gemmgen.kernels.conv2d.grouped import plan_grouped
 from gemmgen.kernels.conv2d.plan import plan_warp_tiles
 from gemmgen.kernels.conv2d.problem import SIZE_NAMES, channel_multiples, fixed_parameters, sizes
 from gemmgen.kernels.conv2d.results import FinishingPlan
-from gemmgen.kernels.conv2d.spec import Conv2dSpec, DirectMainloop
+from gemmgen.kernels.conv2d.spec import Conv2dSpec, DirectMainloop, GroupedMainloop
 from gemmgen.kernels.conv2d.warpgroup_plan import plan_warpgroup
 from gemmgen.kernels.family import Family
 
@@ -21,6 +22,8 @@ def plan_conv2d(spec: Conv2dSpec, architecture: Architecture) -> FinishingPlan:
     """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
     if isinstance(spec.mainloop, DirectMainloop):
         return plan_direct(spec, spec.mainloop, architecture)
+    if isinstance(spec.mainloop, GroupedMainloop):
+        return plan_grouped(spec, spec.mainloop, architecture)
     if spec.mainloop is not None:
         return plan_warpgroup(spec, spec.mainloop, architecture)
     return plan_warp_tiles(spec, architecture)

@@ -6,6 +6,7 @@ contiguous. No library is imported but the one that the array belongs to.
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
 from collections.abc import Sequence
@@ -14,12 +15,16 @@ from typing import Any, Literal, get_args
 CHANNELS = 32
 """Channels that lie side by side in NCHW32."""
 
-FilterOrder = Literal["plain", "octets", "quads", "pairs", "rows", "neighbours", "taps"]
+INSTRUCTION_CHANNELS = 16
+"""Channels of an instruction on 16-bit floats."""
+
+FilterOrder = Literal["plain", "octets", "quads", "pairs", "rows", "neighbours", "taps", "fragments"]
 """Order of a reordered filter. For kernels on NCHW32, that of the output channels within 32: as they are; or so that the lane that
 holds results of a tensor core holds 8 or 4 consecutive channels of a pixel, or 4 and another 4 that are 16 further. For kernels on
 ``wgmma``: ``rows`` (k, r, s, c), with each filter a row of memory; ``neighbours``, the same with output channels 2 i and 2 i + 1 at
 places i and i + 8 of 16, which one lane holds results of. For kernels without tiles: ``taps`` (r, s, c, k), with the output channels
-side by side, as threads are. A convolution's plan says which it reads."""
+side by side, as threads are; for groups of few channels on ``mma.sync``: ``fragments``, block-diagonal filters of neighbouring groups as
+lanes hold them. A convolution's plan says which it reads."""
 
 ROW_ORDERS = ("rows", "neighbours")
 """The orders in which each filter is a row of memory."""
@@ -77,6 +82,8 @@ def reorder_filter(filter: Any, order: FilterOrder) -> Any:
     """
     if order not in get_args(FilterOrder):
         raise ValueError(f"order is {order!r}, need one of {', '.join(get_args(FilterOrder))}")
+    if order == "fragments":
+        return _filter_fragments(filter)
     if order in ROW_ORDERS or order == "taps":
         return _filter_rows(filter, order)
     if len(filter.shape) == 4:
@@ -101,12 +108,53 @@ def _filter_rows(filter: Any, order: FilterOrder) -> Any:
     return _contiguous(blocks[:, list(_NEIGHBOUR_ORDER)].reshape(-1, r, s, c))
 
 
+def _filter_fragments(filter: Any) -> Any:
+    """Block-diagonal filters of neighbouring groups that fill 16 channels, as lanes hold them for ``mma.sync``: (k / 16, r, s,
+    input channels / 16, lane, 8)."""
+    if len(filter.shape) == 5:
+        filter = nchw32_to_nchw(filter)
+    k, c, r, s = _shape(filter, "k c r s")
+    block = math.lcm(c, INSTRUCTION_CHANNELS)
+    groups = block // c
+    filled = _filled(filter, 0, -k % block)
+    blocks = int(filled.shape[0]) // block
+    diagonal = _filled(filled.reshape(-1)[:0], 0, blocks * block * block * r * s).reshape(blocks, groups, c, groups, c, r, s)
+    parts = filled.reshape(blocks, groups, c, c, r, s)
+    for group in range(groups):
+        diagonal[:, group, :, group] = parts[:, group]
+    steps = block // INSTRUCTION_CHANNELS
+    axes = (0, 1, 9, 10, 5, 2, 4, 7, 3, 6, 8)
+    lanes = diagonal.reshape(blocks, steps, 4, 2, 2, steps, 2, 4, 2, r, s)
+    return _contiguous(_permuted(lanes, axes).reshape(blocks * steps, r, s, steps, 32, 8))
+
+
+def _from_fragments(filter: Any) -> Any:
+    """The block-diagonal filters (k, input channels of a block, r, s)."""
+    slices, r, s, steps, _, _ = _shape(filter, "slices r s steps 32 8")
+    blocks, block = slices // steps, steps * INSTRUCTION_CHANNELS
+    lanes = filter.reshape(blocks, steps, r, s, steps, 4, 2, 4, 2, 2, 2)
+    axes = (0, 1, 5, 8, 6, 4, 9, 7, 10, 2, 3)
+    return _contiguous(_permuted(lanes, axes).reshape(blocks * block, block, r, s))
+
+
+def within_groups(filter: Any, c: int) -> Any:
+    """Filters of the ``c`` channels of a group, (k, c, r, s), from block-diagonal ones of several groups."""
+    k, block, r, s = _shape(filter, "k block r s")
+    parts = filter.reshape(k // block, block // c, c, block // c, c, r, s)
+    kept = _filled(filter.reshape(-1)[:0], 0, k * c * r * s).reshape(k // block, block // c, c, c, r, s)
+    for group in range(block // c):
+        kept[:, group] = parts[:, group, :, group]
+    return kept.reshape(k, c, r, s)
+
+
 _NEIGHBOUR_ORDER = (*range(0, NEIGHBOURS, 2), *range(1, NEIGHBOURS, 2))
 
 
 def restore_filter(filter: Any, order: FilterOrder) -> Any:
     """The inverse of ``reorder_filter``: (c / 32, r, s, k, 32) to (k, c / 32, r, s, 32), or (k, r, s, c) or (r, s, c, k) to (k, c, r, s),
     with the channels that were filled up."""
+    if order == "fragments":
+        return _from_fragments(filter)
     if order == "taps":
         _shape(filter, "r s c k")
         return _contiguous(_permuted(filter, (3, 2, 0, 1)))

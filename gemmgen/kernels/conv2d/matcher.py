@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import lcm
 from typing import Any, ClassVar, Literal, get_args
 
 import pydantic
@@ -12,10 +13,11 @@ import pydantic
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import SpecError
 from gemmgen.core.formulas import round_up
+from gemmgen.kernels.conv2d.grouped import KNOWN, pixels_of_tile
 from gemmgen.kernels.conv2d.layouts import NEIGHBOURS
 from gemmgen.kernels.conv2d.problem import SIZE_NAMES, complete, is_depthwise
 from gemmgen.kernels.conv2d.results import FinishingPlan
-from gemmgen.kernels.conv2d.spec import AnyActivation, Conv2dSpec, Convolution, DirectMainloop, Element, Input, NoActivation, Output
+from gemmgen.kernels.conv2d.spec import AnyActivation, Conv2dSpec, Convolution, DirectMainloop, Element, GroupedMainloop, Input, NoActivation, Output
 from gemmgen.kernels.epilogue.operations import Operation, argument_name
 from gemmgen.kernels.problem_words import unknown_word
 from gemmgen.kernels.requests import Fit, Layout, Request, changed_fields, replaced, say_once
@@ -106,6 +108,13 @@ def fit(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
                 return "it takes and writes NHWC"
             changes["mainloop"] = spec.mainloop.model_copy(update={"channels": vector})
             parameters |= {name: known[name] for name in _UNROLLED}
+    elif isinstance(spec.mainloop, GroupedMainloop):
+        if refusal := _not_grouped(request, known):
+            return refusal
+        changes["input"] = request.input
+        rows, columns, parts = pixels_of_tile(known)
+        changes["mainloop"] = spec.mainloop.model_copy(update={"rows": rows, "columns": columns, "parts": parts})
+        parameters |= {name: known[name] for name in KNOWN}
     elif spec.mainloop is not None:
         if known["groups"] != 1:
             return f"it convolves all channels together, the problem has {known['groups']} groups"
@@ -170,12 +179,31 @@ def _neighbours(mainloop: DirectMainloop, known: Mapping[str, int]) -> int | Non
     return next((vector for vector in (8, 4, 2) if vector <= mainloop.channels and known["c"] % vector == 0), None)
 
 
+MOST_GROUPED = 128
+"""Channels of a group up to which neighbouring groups share instructions."""
+
+
+def _not_grouped(request: Conv2dRequest, known: Mapping[str, int]) -> str:
+    """Why the layer is not one of groups of few channels; empty if it is."""
+    if known["groups"] == 1 or known["c"] != known["k"] or known["c"] // known["groups"] > MOST_GROUPED:
+        return f"it takes groups of up to {MOST_GROUPED} channels, as many output as input channels"
+    if known["c"] % 8:
+        return "it takes multiples of 8 channels"
+    if "nchw32" in (request.input.layout, request.layout) or request.layout != "nhwc":
+        return "it takes and writes NHWC"
+    if request.output not in ("f16", "bf16", "f32"):
+        return f"it does not write {request.output}"
+    return ""
+
+
 def _takes(spec: Conv2dSpec, of: Input) -> bool:
     """True if the instance can be made for an x of this type and layout: of elements of the same size, walked through in the same way."""
     if spec.mainloop is None:
         return spec.input == of
     if isinstance(spec.mainloop, DirectMainloop):
         return True
+    if isinstance(spec.mainloop, GroupedMainloop):
+        return ELEMENTS[of.type].is_float
     if of.layout == "nchw32" and ELEMENTS[of.type].is_float:
         return False
     same_size = ELEMENTS[spec.input.type].bytes == ELEMENTS[of.type].bytes
@@ -199,7 +227,10 @@ def _inputs(spec: Conv2dSpec, request: Conv2dRequest, known: Mapping[str, int]) 
     if request.input.layout == "nchw32":
         x = (known["n"], blocks, known["h"], known["w"], CHANNELS)
     filters: tuple[int, ...] = (blocks // known["groups"], known["r"], known["s"], known["k"], CHANNELS)
-    if isinstance(spec.mainloop, DirectMainloop):
+    if isinstance(spec.mainloop, GroupedMainloop):
+        block = lcm(c // known["groups"], 16)
+        filters = (-(-known["k"] // block) * block // 16, known["r"], known["s"], block // 16, 32, 8)
+    elif isinstance(spec.mainloop, DirectMainloop):
         filters = (known["r"], known["s"], c // known["groups"], known["k"])
     elif spec.mainloop is not None:
         staged = ELEMENTS[request.output].bytes == 1 and known["k"] % ALIGNMENT == 0

@@ -11,6 +11,8 @@ from gemmgen.core.formulas import round_up
 from gemmgen.kernels.accuracy import accumulated
 from gemmgen.kernels.conv2d.cost_model import cost
 from gemmgen.kernels.conv2d.direct import DirectPlan
+from gemmgen.kernels.conv2d.grouped import GroupedPlan
+from gemmgen.kernels.conv2d.layouts import reorder_filter
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
 from gemmgen.kernels.conv2d.problem import channel_multiples, channel_units, complete, fixed_parameters, is_depthwise
 from gemmgen.kernels.conv2d.reference import reference as convolved
@@ -57,6 +59,8 @@ def cases(plan: FinishingPlan) -> list[Case]:
         shapes = _pixel_shapes(plan)
     elif isinstance(plan, DirectPlan):
         shapes = _direct_shapes(plan)
+    elif isinstance(plan, GroupedPlan):
+        shapes = _grouped_shapes(plan)
     else:
         assert isinstance(plan, Conv2dPlan)
         shapes = _shapes(plan)
@@ -185,6 +189,24 @@ def _depthwise_shapes(plan: DirectPlan) -> dict[str, dict[str, int]]:
         "images of one pixel": {"n": strips + 1, "c": vector, "h": 1, "w": 1, "padding": 1},
     }
     return {name: {"k": shape["c"], "r": 3, "s": 3, **shape} for name, shape in shapes.items()}
+
+
+def _grouped_shapes(plan: GroupedPlan) -> dict[str, dict[str, int]]:
+    """Cases for groups of few channels: edges of the tile of pixels and of the image. The channels are the spec's."""
+    tile = plan.tile
+    shapes = {
+        "one pixel": {"n": 1, "h": 1, "w": 1, "padding": 1},
+        "one tile": {"n": 1, "h": tile.rows, "w": tile.columns, "padding": 1},
+        "one below a tile": {"n": 2, "h": max(1, tile.rows - 1), "w": max(1, tile.columns - 1), "padding": 1},
+        "one above a tile": {"n": 2, "h": tile.rows + 1, "w": tile.columns + 1, "padding": 1},
+        "no padding": {"n": 3, "h": 9, "w": 11},
+        "padding 3": {"n": 1, "h": 3, "w": 4, "padding": 3},
+        "padding larger than the image": {"n": 2, "h": 2, "w": 3, "padding": 5},
+        "uneven padding": {"n": 1, "h": 6, "w": 9, "padding_h": 0, "padding_w": 2},
+        "a long row": {"n": 1, "h": 2, "w": 3 * tile.columns + 2, "padding": 1},
+        "images of one pixel": {"n": 7, "h": 1, "w": 1, "padding": 1},
+    }
+    return {name: {"c": 64, "k": 64, "r": 3, "s": 3, **shape} for name, shape in shapes.items()}
 
 
 def _image_shapes(pixels: int, channels: int, c: int, few: int, odd: int, many: int) -> dict[str, dict[str, int]]:
@@ -316,6 +338,11 @@ def fill(plan: FinishingPlan, case: Case, name: str, shape: tuple[int, ...], rng
         sums = rng.integers(-400, 401, shape)
         sums[0], sums[:, 0] = 0, 0
         return sums
+    if name == "filter" and plan.filter_order == "fragments":
+        c, groups = case.dimensions["c"], case.dimensions["groups"]
+        taps = (case.dimensions["k"], c // groups, case.dimensions["r"], case.dimensions["s"])
+        values = rng.integers(*SMALL, taps) if case.data == "integers" else rng.choice([-1.0, 1.0], taps) * 10.0 ** rng.uniform(-2.0, 0.3, taps)
+        return reorder_filter(values, "fragments")
     if case.data == "integers":
         return rng.integers(*((0, SMALL[1]) if argument.type == "u8" else SMALL), shape)
     if case.data == "reals" and argument.type in ("f16", "bf16"):
@@ -338,6 +365,8 @@ def reference(plan: FinishingPlan, case: Case, arrays: Mapping[str, npt.NDArray[
     if isinstance(plan, WarpgroupPlan) and case.data == "reals":
         depth = case.dimensions["r"] * case.dimensions["s"] * round_up(case.dimensions["c"], plan.loop.tile_k)
         error = sum_error(plan.loop, plan.loop.cluster_k, depth)
+    if isinstance(plan, GroupedPlan) and case.data == "reals":
+        error = sum_error(plan.sums, 1, case.dimensions["r"] * case.dimensions["s"] * plan.tile.block)
     if isinstance(plan, DirectPlan) and case.data == "reals":
         error = accumulated(case.dimensions["r"] * case.dimensions["s"] * case.dimensions["c"] // case.dimensions["groups"])
     return {"y": convolved(plan.spec, plan.filter_order, case.dimensions, case.scalars, arrays, error)}

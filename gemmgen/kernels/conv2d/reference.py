@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gemmgen.core.elements import ELEMENTS, DataType, to_numbers
 from gemmgen.kernels.accuracy import SMALLEST, rounded, stored
 from gemmgen.kernels.conv2d.epilogue import plan_operations
-from gemmgen.kernels.conv2d.layouts import FilterOrder, nchw4_to_nchw, nchw32_to_nchw, nchw_to_nchw32, restore_filter, tap_sums
+from gemmgen.kernels.conv2d.layouts import FilterOrder, nchw4_to_nchw, nchw32_to_nchw, nchw_to_nchw32, restore_filter, tap_sums, within_groups
 from gemmgen.kernels.conv2d.spec import Conv2dSpec
 from gemmgen.kernels.epilogue.numbers import Tracked, fused_multiply_add
 from gemmgen.kernels.epilogue.steps import Access, apply_steps
@@ -76,7 +76,8 @@ def reference(
     whole = kind in ("s8", "u8")
     held = np.int64 if whole else np.float64
     filters = restore_filter(to_numbers(kind if kind != "u8" else "s8", arrays["filter"]).astype(held), order)
-    filters = (filters if filters.ndim == 4 else nchw32_to_nchw(filters))[: problem["k"]]
+    filters = filters if filters.ndim == 4 else nchw32_to_nchw(filters)
+    filters = (within_groups(filters, problem["c"] // problem["groups"]) if order == "fragments" else filters)[: problem["k"]]
     x = to_nchw(to_numbers(kind, arrays["x"]).astype(held), spec.input.layout)
     total: Any = convolution(x, filters, problem) if whole else sums(x, filters, problem)
     lost = error * sums(magnitude(kind, x), magnitude(kind, filters), problem) + SMALLEST if error else np.zeros(total.shape)

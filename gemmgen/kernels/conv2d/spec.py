@@ -106,6 +106,19 @@ class DirectMainloop(SpecModel):
     """Unrolling of the loop over the input channels of a filter tap; ``auto`` leaves it to the compiler."""
 
 
+class GroupedMainloop(SpecModel):
+    """Products of 16 channels by ``mma.sync``, for groups of few channels of float16 or bfloat16 in NHWC, as many output as input channels:
+    neighbouring groups fill an instruction. A block copies the pixels of x that its tile of y needs to shared memory, all taps read them
+    there. All of the layer but the padding is known."""
+
+    strategy: Literal["grouped"]
+    rows: Annotated[int, Field(ge=1, le=64, strict=True)]
+    columns: Annotated[int, Field(ge=1, le=64, strict=True)]
+    """Pixels of y of a block's tile."""
+    parts: Annotated[int, Field(ge=1, le=8, strict=True)] = 2
+    """Warps that share the pixels of 16 channels."""
+
+
 class Input(SpecModel):
     """The type and the layout of x; the filter has the same type, but for uint8, which int8 filters go with."""
 
@@ -166,8 +179,8 @@ class Conv2dSpec(KernelSpec):
     mainloop_field: ClassVar[str] = "mainloop"
 
     kind: Literal["conv2d"]
-    mainloop: Annotated[Annotated[WarpgroupMainloop | DirectMainloop, Field(discriminator="strategy")] | None, LATER] = None
-    """Products by ``wgmma``, or one by one; without it, by ``mma`` on the tile hierarchy of ``tile``."""
+    mainloop: Annotated[Annotated[WarpgroupMainloop | DirectMainloop | GroupedMainloop, Field(discriminator="strategy")] | None, LATER] = None
+    """Products by ``wgmma``, in groups, or one by one; without it, by ``mma`` on the tile hierarchy of ``tile``."""
     gemm_m: Literal["output_channels", "pixels"] = "output_channels"
     """Rows of the implicit GEMM; the columns are the other."""
     tile: Tile | None = None
@@ -240,5 +253,5 @@ class Conv2dSpec(KernelSpec):
     @model_validator(mode="after")
     def _one_mainloop(self) -> Self:
         if (self.tile is None) == (self.mainloop is None):
-            raise ValueError("a tile, for products by mma, or a mainloop of strategy warpgroup or direct: one of the two")
+            raise ValueError("a tile, for products by mma, or a mainloop of strategy warpgroup, direct or grouped: one of the two")
         return self

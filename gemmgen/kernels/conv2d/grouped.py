@@ -1,0 +1,291 @@
+"""Convolutions in groups of few channels by ``mma.sync`` on 16-bit floats: plan and launch sequence.
+
+Neighbouring groups fill the 16 channels of an instruction: the filter of such a block of channels is block-diagonal, with zeros between its
+groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import lcm
+
+from gemmgen.core.elements import ELEMENTS
+from gemmgen.core.errors import PlanError, Reason
+from gemmgen.core.formulas import Formula, ceil_div
+from gemmgen.hardware.target import WARP_THREADS, Architecture
+from gemmgen.kernels.conv2d.checks import exact_reasons, mainloop_reasons
+from gemmgen.kernels.conv2d.epilogue import plan_operations
+from gemmgen.kernels.conv2d.problem import EXTENT_P, EXTENT_Q, MAX_EXTENT, dimensions, fixed_parameters, integer
+from gemmgen.kernels.conv2d.results import CONSTANT_NAMES, FinishingPlan, LayerConstant
+from gemmgen.kernels.conv2d.sequence import alpha_array, bias_array, factor_scalars, output_array, packed
+from gemmgen.kernels.conv2d.spec import Conv2dSpec, GroupedMainloop
+from gemmgen.kernels.epilogue.steps import Step
+from gemmgen.kernels.family import SharedRegion
+from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, KernelLaunch, LaunchSequence, ScalarArgument
+from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
+from gemmgen.kernels.tiles.division import divisors_argument
+from gemmgen.kernels.tiles.resources import ResidentBlocks
+
+SLICE = 16
+"""Channels of an instruction, input and output."""
+CHUNK = 64
+"""Channels of a block's tile, if blocks of channels are no larger: 128 bytes of a pixel."""
+VECTOR = 8
+"""Channels that are copied at once."""
+MAX_SUMS = 96
+"""Accumulators of a thread."""
+MAX_UNROLLED = 400
+"""Fragments of x that a warp reads in its unrolled loops."""
+MOST_COLUMNS, PIXELS = 28, 128
+"""Columns and pixels of a tile that is chosen for a layer, at most."""
+MOST_BYTES = 72 << 10
+"""Its tile of x in shared memory, so that three blocks share a multiprocessor."""
+FRAGMENTS, MOST_WARPS = 4, 16
+"""Sixteens of pixels of a warp and warps of a block that are aimed at."""
+KNOWN = ("c", "k", "r", "s", "stride_h", "stride_w", "dilation_h", "dilation_w", "groups")
+"""Parameters that the kernel is specialised for."""
+
+
+@dataclass(frozen=True)
+class GroupedTile:
+    """The tile of y that a block computes, and that of x which it needs."""
+
+    block: int
+    """Neighbouring channels that whole groups fill, a multiple of ``SLICE``."""
+    chunk: int
+    """Channels of the tile, whole blocks of them."""
+    rows: int
+    columns: int
+    """Pixels of y."""
+    rows_x: int
+    columns_x: int
+    """Pixels of x."""
+    parts: int
+    """Warps that share the pixels of the same channels."""
+
+    @property
+    def slices(self) -> int:
+        """Warps side by side along the channels."""
+        return self.chunk // SLICE
+
+    @property
+    def steps(self) -> int:
+        """Instructions for a tap of a warp's channels and 16 pixels, twice."""
+        return self.block // SLICE
+
+    @property
+    def fragments(self) -> int:
+        """Sixteens of pixels of a warp."""
+        return ceil_div(self.rows * self.columns, SLICE * self.parts)
+
+    @property
+    def threads(self) -> int:
+        return WARP_THREADS * self.slices * self.parts
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from a pixel of x to the next in shared memory: an odd number of vectors, so that eight pixels are in separate banks."""
+        return self.chunk * 2 + 2 * VECTOR
+
+    @property
+    def bytes(self) -> int:
+        """Shared memory of the tile of x."""
+        return self.rows_x * self.columns_x * self.pitch
+
+
+def grouped_tile(known: Mapping[str, int], rows: int, columns: int, parts: int) -> GroupedTile:
+    """The tile for a layer, all of whose ``KNOWN`` parameters are given."""
+    block = lcm(known["c"] // known["groups"], SLICE)
+    return GroupedTile(
+        block=block,
+        chunk=block * max(1, CHUNK // block),
+        rows=rows,
+        columns=columns,
+        rows_x=(rows - 1) * known["stride_h"] + (known["r"] - 1) * known["dilation_h"] + 1,
+        columns_x=(columns - 1) * known["stride_w"] + (known["s"] - 1) * known["dilation_w"] + 1,
+        parts=parts,
+    )
+
+
+def pixels_of_tile(known: Mapping[str, int]) -> tuple[int, int, int]:
+    """Rows and columns of pixels of a tile, and warps that share them, for a layer: whole rows of y if they are short, tiles as even as can
+    be, and a tile of x that leaves room for other blocks."""
+    tiles = ceil_div(known["q"], MOST_COLUMNS) if known["q"] else 1
+    while True:
+        columns = max(1, ceil_div(known["q"], tiles))
+        most = max(1, min(known["p"], PIXELS // columns))
+        rows = ceil_div(known["p"], ceil_div(known["p"], most)) if known["p"] else 1
+        while rows > 1 and grouped_tile(known, rows, columns, 1).bytes > MOST_BYTES:
+            rows -= 1
+        if grouped_tile(known, rows, columns, 1).bytes <= MOST_BYTES or columns == 1:
+            break
+        tiles += 1
+    sixteens = ceil_div(rows * columns, SLICE)
+    slices = grouped_tile(known, rows, columns, 1).slices
+    parts = next(parts for parts in (1, 2, 4, 8) if ceil_div(sixteens, parts) <= FRAGMENTS or parts == 8 or parts * slices >= MOST_WARPS)
+    return rows, columns, parts
+
+
+@dataclass(frozen=True)
+class Sums:
+    """A mainloop of one instruction a step, whose sums stay in the accumulators."""
+
+    type_a: str
+    type_b: str
+    tile_k: int = SLICE
+    instruction_k: int = SLICE
+    promote_steps: int = 0
+
+
+@dataclass(frozen=True)
+class GroupedPlan(FinishingPlan):
+    """A convolution instance for groups of few channels."""
+
+    tile: GroupedTile
+
+    @property
+    def products(self) -> str:
+        """The unit that multiplies."""
+        return "f16_mma"
+
+    @property
+    def sums(self) -> Sums:
+        """The way to a sum, which decides how far it is off."""
+        return Sums(self.spec.input.type, self.spec.input.type)
+
+    @property
+    def accumulator(self) -> str:
+        return "float"
+
+    @property
+    def reads_channels(self) -> bool:
+        """True if a result takes numbers of its channel beside the bias."""
+        return self.spec.alpha == "channel" or any(read.per_channel for read in self.reads)
+
+    @property
+    def result_bytes(self) -> int:
+        """Bytes of a thread's four neighbouring results."""
+        return 4 * ELEMENTS[self.output.type].bytes
+
+
+def plan_grouped(spec: Conv2dSpec, mainloop: GroupedMainloop, architecture: Architecture) -> GroupedPlan:
+    """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
+    message = f"no kernel for this spec on {architecture.name}:"
+    reasons = architecture_reasons(spec, architecture) + launch_reasons(spec.early_launch, spec)
+    reasons += [*mainloop_reasons(spec), *exact_reasons(spec), *_reasons(spec, architecture)]
+    if reasons:
+        raise PlanError(message, reasons)
+    fixed = fixed_parameters(spec)
+    tile = grouped_tile(fixed, mainloop.rows, mainloop.columns, mainloop.parts)
+    reasons += [*_tile_reasons(tile, fixed, architecture)]
+    steps = plan_operations(spec, reasons)
+    if reasons:
+        raise PlanError(message, reasons)
+    parts = ["grouped", spec.input.type, f"{tile.rows}x{tile.columns}x{tile.chunk}", f"g{fixed['c'] // fixed['groups']}"]
+    name = instance_name("conv2d", [*parts, f"p{tile.parts}", f"{spec.output.type}_{spec.output.layout}"], spec)
+    sequence = _sequence(spec, tile, name, steps)
+    meaning = f"the tile of x, [row][column][channel], pixels {tile.pitch} bytes apart"
+    return GroupedPlan(
+        name=name,
+        spec_digest=spec_digest(spec),
+        architecture=architecture,
+        sequence=sequence,
+        template="conv2d/grouped.cu.j2",
+        shared_memory=(SharedRegion("tile_x", "unsigned char", (tile.rows_x, tile.columns_x, tile.pitch), 0, tile.bytes, meaning),),
+        dynamic_shared_bytes=tile.bytes,
+        spec=spec,
+        filter_order="fragments",
+        v={name: written if name in fixed else name for name, written in CONSTANT_NAMES.items()},
+        constants=tuple(LayerConstant(written, fixed[name]) for name, written in CONSTANT_NAMES.items() if name in fixed and name != "groups"),
+        divisors=tuple(_divisors(tile)),
+        saturation=None,
+        unit=False,
+        biased=False,
+        steps=steps,
+        kernel_arguments=sequence.parameters_of(0),
+        tile=tile,
+    )
+
+
+def _reasons(spec: Conv2dSpec, architecture: Architecture) -> Iterator[Reason]:
+    fixed = fixed_parameters(spec)
+    for name in KNOWN:
+        if name not in fixed:
+            yield Reason("grouped", f"convolution.{name}", "argument", "a number with strategy: grouped")
+    if not ELEMENTS[spec.input.type].is_float:
+        yield Reason("grouped", "input.type", spec.input.type, "f16 or bf16 with strategy: grouped", "strategy: direct")
+    if spec.output.type not in ("f16", "bf16", "f32"):
+        yield Reason("grouped", "output.type", spec.output.type, "f16, bf16 or f32 with strategy: grouped")
+    for field, layout in (("input", spec.input.layout), ("output", spec.output.layout)):
+        if layout != "nhwc":
+            yield Reason("grouped", f"{field}.layout", layout, "nhwc with strategy: grouped")
+    if spec.store != "direct":
+        yield Reason("store", "store", spec.store, "direct with strategy: grouped", "store: direct")
+    if spec.zero_point != "none":
+        yield Reason("zero_point", "zero_point", spec.zero_point, "none for floating-point types")
+    if {"c", "k", "groups"} <= fixed.keys():
+        if fixed["c"] != fixed["k"]:
+            yield Reason("grouped", "convolution.k", str(fixed["k"]), f"c, {fixed['c']}, with strategy: grouped", "strategy: direct")
+        for name, unit in (("groups", fixed["groups"]), ("8", VECTOR)):
+            if fixed["c"] % unit:
+                yield Reason("channels", "convolution.c", str(fixed["c"]), f"a multiple of {name}, {unit}")
+
+
+def _tile_reasons(tile: GroupedTile, fixed: dict[str, int], architecture: Architecture) -> Iterator[Reason]:
+    resident = ResidentBlocks(architecture, 1, tile.threads)
+    yield from resident.too_much_per_block(tile.bytes)
+    if tile.threads > architecture.threads_per_block:
+        got = f"{tile.threads} threads"
+        yield Reason("threads", "mainloop.parts", got, f"at most {architecture.threads_per_block} a block", "fewer parts")
+    sums = VECTOR * tile.fragments
+    if sums > MAX_SUMS:
+        yield Reason("tile", "mainloop", f"{sums} sums of a thread", f"at most {MAX_SUMS}", "fewer rows or more parts")
+    unrolled = fixed["r"] * fixed["s"] * tile.steps * tile.fragments
+    if unrolled > MAX_UNROLLED:
+        yield Reason("tile", "mainloop", f"{unrolled} fragments of x", f"at most {MAX_UNROLLED}", "fewer rows or more parts")
+
+
+def _divisors(tile: GroupedTile) -> dict[str, str]:
+    return {"chunks": f"ceil_div(k, {tile.chunk})", "tiles_q": f"ceil_div(q, {tile.columns})", "tiles_p": f"ceil_div(p, {tile.rows})"}
+
+
+def _sequence(spec: Conv2dSpec, tile: GroupedTile, name: str, steps: tuple[Step, ...]) -> LaunchSequence:
+    known = {dimension.name: dimension for dimension in dimensions(spec)}
+    fixed = fixed_parameters(spec)
+    read = [argument for step in steps for argument in step.arguments]
+    numbers: list[Argument] = [*factor_scalars(spec), *(argument for argument in read if isinstance(argument, ScalarArgument))]
+    arrays = [argument for argument in read if isinstance(argument, ArrayArgument)]
+    x = packed("x", spec.input.type, "input", ("n", "h", "w", "c"), "the images in NHWC")
+    extents = (f"ceil_div(k, {tile.block}) * {tile.steps}", "r", "s", str(tile.steps), str(WARP_THREADS), str(VECTOR))
+    meaning = 'the filter, reordered by gemmgen.layouts.reorder_filter(w, "fragments")'
+    filters = packed("filter", spec.input.type, "input", extents, meaning)
+    residual: list[Argument] = [output_array(spec, "z", "input", "added to the result")] if spec.residual else []
+    inputs: list[Argument] = [x, filters, *alpha_array(spec), *bias_array(spec), *residual, *arrays]
+    y = output_array(spec, "y", "output", "the result")
+    integers = [integer(known[dim]) for dim in ("n", "h", "w", "p", "q", *(dim for dim in CONSTANT_NAMES if dim not in fixed))]
+    divisors = _divisors(tile)
+    arguments: list[Argument] = [*inputs, y, *integers, *numbers, divisors_argument(divisors)]
+    launch = KernelLaunch(
+        entry=name,
+        grid=(Formula(f"n * {divisors['tiles_p']} * {divisors['tiles_q']} * {divisors['chunks']}"), Formula("1"), Formula("1")),
+        block=(tile.threads, 1, 1),
+        arguments=tuple(argument.name for argument in arguments),
+        dynamic_shared_bytes=Formula(str(tile.bytes)),
+        programmatic=spec.early_launch,
+    )
+    farthest = "max(p * stride_h, q * stride_w) + max(h + r * dilation_h, w + s * dilation_w)"
+    constraints = [
+        (f"p == {EXTENT_P}", "p must be the output height that h, padding, filter, stride and dilation give"),
+        (f"q == {EXTENT_Q}", "q must be the output width that w, padding, filter, stride and dilation give"),
+        (f"n * p * q <= {MAX_EXTENT}", f"n p q must be at most {MAX_EXTENT}; an int counts the pixels of y"),
+        (f"{farthest} <= {MAX_EXTENT}", f"{farthest} must be at most {MAX_EXTENT}; an int holds coordinates in x, padding included"),
+    ]
+    constraints += [(f"{name} == {value}", f"{name} must be {value}; the kernel is specialised for it") for name, value in fixed.items()]
+    return LaunchSequence(
+        name,
+        tuple(known.values()),
+        tuple(arguments),
+        (launch,),
+        tuple(Constraint(Formula(condition), explanation) for condition, explanation in constraints),
+    )
