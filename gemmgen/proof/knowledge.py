@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import z3
@@ -17,11 +17,12 @@ from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Function, Instruction, Modul
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.proof.contract import AXES, Contract
 from gemmgen.proof.control import Unliftable
+from gemmgen.proof.data import Access, Data, Recurrence
 from gemmgen.proof.enumeration import Numbers
 from gemmgen.proof.polynomials import Polynomials
-from gemmgen.proof.slicing import relevant_registers, uniform_floats
+from gemmgen.proof.slicing import data_predicates, relevant_registers, uniform_floats
 from gemmgen.proof.solver import Solver
-from gemmgen.proof.values import UNBOUNDED, Condition, Term, Value, as_term, constant, negation
+from gemmgen.proof.values import UNBOUNDED, Condition, Value, as_term, constant, negation
 
 BARRIERS, GROUPS = "%barriers", "%groups"
 """Pseudo-registers: barriers of the whole block passed, and groups of asynchronous copies closed, so far."""
@@ -32,39 +33,9 @@ LEVELS = (BARRIERS, TEAM_BARRIERS, WARP_BARRIERS)
 COUNTERS = frozenset({*LEVELS, GROUPS})
 LEMMA_MILLISECONDS = 3000
 
-State: TypeAlias = dict[str, Value | Condition]
+State: TypeAlias = dict[str, Value | Condition | Data]
 Path: TypeAlias = tuple[Condition, ...]
 """Conditions that all hold where a thread is."""
-
-
-AccessKind = Literal["load", "store", "atomic"]
-
-
-@dataclass(frozen=True, eq=False)
-class Access:
-    """One access to memory of one thread."""
-
-    kind: AccessKind
-    space: str
-    address: Value | None
-    """The offset in its array; None where it is not known which array that is."""
-    size: Term
-    width: int
-    """Bytes that the address must be a multiple of."""
-    path: Path
-    barriers: tuple[Value, ...]
-    """Barriers passed, by ``LEVELS``."""
-    instruction: Instruction
-    block: int
-    group: Value | None = None
-    """Of an asynchronous copy's store: the groups closed before it."""
-    turns: tuple[z3.ArithRef, ...] = ()
-    """Turns of the loops around it."""
-
-    @property
-    def writes(self) -> bool:
-        """True if it changes memory."""
-        return self.kind != "load"
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +121,15 @@ class Knowledge:
         self.team: tuple[z3.ArithRef, int] | None = None
         """The number of a named barrier, which identifies a team of warps, and the threads of a team."""
         self.here: Instruction | None = None
+        self.data_predicates = data_predicates(function)
+        self.tracks_data = False
+        """True if data is kept beside addresses, guards and barriers."""
+        self.stored: tuple[Data, ...] = ()
+        """The data of the present store."""
+        self.latest: Access | None = None
+        """The last access of the present statement."""
+        self.recurrences: dict[int, Recurrence] = {}
+        """The data of each loop by the number of its turn's term."""
         self._names = 0
         x, y, z = contract.threads
         self.thread = {axis: self._axis(f"tid.{axis}", extent) for axis, extent in zip(AXES, (x, y, z), strict=True)}
@@ -281,14 +261,17 @@ class Knowledge:
     def condition(self, name: str, state: State) -> Condition:
         """The content of a predicate register."""
         found = state.get(name)
-        if found is None or isinstance(found, Value):
+        if not isinstance(found, bool | z3.BoolRef):
             found = state[name] = self.any_condition()
         return found
 
     def record(self, access: Access) -> None:
         """Notes an access, outside of guesses."""
         if not self.guessing:
-            self.lifted.accesses.append(replace(access, turns=tuple(self.turns)))
+            data = self.stored if access.kind == "store" else ()
+            source = self.latest if access.group is not None else None
+            self.latest = replace(access, turns=tuple(self.turns), data=data, source=source)
+            self.lifted.accesses.append(self.latest)
 
     def unliftable(self, reason: str) -> Unliftable:
         """An error about the present instruction."""

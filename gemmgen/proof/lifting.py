@@ -16,6 +16,7 @@ import z3
 from gemmgen.emulator.ptx.syntax import Function, Module
 from gemmgen.proof.contract import Contract
 from gemmgen.proof.control import LEAVES, ControlFlow, control_flow
+from gemmgen.proof.data import DATA, UNKNOWN, Data, join
 from gemmgen.proof.knowledge import COUNTERS, Knowledge, Lifted, Path, State
 from gemmgen.proof.loops import Edge, run_loop
 from gemmgen.proof.semantics import execute
@@ -82,9 +83,10 @@ class Lifter:
             relative = [conjunction(edge.path) for edge in edges]
         state = dict(edges[0].state)
         for condition, edge in zip(relative[1:], edges[1:], strict=True):
-            for name in list(state):
-                other = edge.state.get(name)
-                merged = None if other is None else _either(condition, other, state[name])
+            for name in [*state, *[name for name in edge.state if name.startswith(DATA) and name not in state]]:
+                missing = UNKNOWN if name.startswith(DATA) else None
+                other, here = edge.state.get(name, missing), state.get(name, UNKNOWN)
+                merged = None if other is None else _either(condition, other, here)
                 if merged is None:
                     del state[name]
                 else:
@@ -158,7 +160,7 @@ def _shared(path: Path, common: Path) -> int:
     return count
 
 
-def _either(condition: Condition, yes: Value | Condition, no: Value | Condition) -> Value | Condition | None:
+def _either(condition: Condition, yes: Value | Condition | Data, no: Value | Condition | Data) -> Value | Condition | Data | None:
     """One of two contents of a register; None if there is no formula for it."""
     if isinstance(yes, Value) and isinstance(no, Value):
         return choose(condition, yes, no)
@@ -166,4 +168,8 @@ def _either(condition: Condition, yes: Value | Condition, no: Value | Condition)
         return None
     if yes is no:
         return yes
-    return z3.If(as_condition(condition), as_condition(yes), as_condition(no))
+    if isinstance(yes, bool | z3.BoolRef) and isinstance(no, bool | z3.BoolRef):
+        return z3.If(as_condition(condition), as_condition(yes), as_condition(no))
+    if isinstance(yes, bool | z3.BoolRef) or isinstance(no, bool | z3.BoolRef):
+        return None
+    return join(condition, yes, no)

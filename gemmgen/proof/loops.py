@@ -14,6 +14,7 @@ from typing import Protocol
 import z3
 
 from gemmgen.proof.control import ControlFlow, Unliftable
+from gemmgen.proof.data import DATA, Carried, Data, Recurrence
 from gemmgen.proof.knowledge import COUNTERS, Knowledge, Path, State
 from gemmgen.proof.slicing import written
 from gemmgen.proof.values import UNBOUNDED, Condition, Value, add, conjunction, mentions
@@ -75,10 +76,14 @@ def run_loop(known: Knowledge, flow: ControlFlow, runner: Runner, header: int, p
     blocks = flow.loops[header]
     names = {register.name for block in blocks for instruction in flow.blocks[block] for register in written(instruction)}
     names |= COUNTERS
-    kept = {name: value for name, value in state.items() if name not in names or isinstance(value, Value)}
+    kept = {name: value for name, value in state.items() if name.removeprefix(DATA) not in names or isinstance(value, Value)}
     carried = {name: value for name, value in kept.items() if name in names and isinstance(value, Value)}
     unrolled = _unroll(known, flow, runner, header, path, state) if any(value.constant is not None for value in carried.values()) else None
-    return _Loop(known, flow, runner, header, path, kept, carried).run() if unrolled is None else unrolled
+    if unrolled is not None:
+        return unrolled
+    loop = _Loop(known, flow, runner, header, path, kept, carried)
+    loop.data = {name: value for name, value in state.items() if name not in kept and not isinstance(value, Value | bool | z3.BoolRef)}
+    return loop.run()
 
 
 def _unroll(known: Knowledge, flow: ControlFlow, runner: Runner, header: int, path: Path, state: State) -> list[Edge] | None:
@@ -105,6 +110,8 @@ class _Loop:
         self.blocks = flow.loops[header]
         self.first = flow.blocks[header][0]
         self.start = {name: z3.Int(f"{name} at the start of a turn") for name in carried}
+        self.data: dict[str, Data] = {}
+        """The data that turns change, before the loop."""
 
     def run(self) -> list[Edge]:
         forms, latch = self._guess()
@@ -141,7 +148,8 @@ class _Loop:
     def _single_turn(self) -> list[Edge] | None:
         """The ways out, if no thread comes to a second turn: a loop over the tiles of as many blocks; None if some may."""
         marks = self.known.lifted.marks()
-        back, out = self.runner.region(self.blocks, self.header, [Edge(self.header, self.path, {**self.state, **self.carried})])
+        start: State = {**self.state, **self.carried, **self.data}
+        back, out = self.runner.region(self.blocks, self.header, [Edge(self.header, self.path, start)])
         if all(self.known.proves(edge.path, False) for edge in back):
             return out
         self.known.lifted.forget_since(marks)
@@ -264,8 +272,11 @@ class _Loop:
         known.turns.append(turn)
         known.finished.append(turn)
         known.loops[turn.get_id()] = self.header
-        back, out = self.runner.region(self.blocks, self.header, [Edge(self.header, (*self.path, *invariants), {**self.state, **values})])
+        start_path = (*self.path, *invariants)
+        begin: State = {**self.state, **values, **{name: Carried(turn, name) for name in self.data}}
+        back, out = self.runner.region(self.blocks, self.header, [Edge(self.header, start_path, begin)])
         known.turns.pop()
+        known.recurrences[turn.get_id()] = Recurrence(self.header, tuple(known.turns), self.path, start_path, (False,), self.data, {})
         if not back:
             return out
         path, after = _joined(self.runner, self.header, back)
@@ -295,6 +306,8 @@ class _Loop:
         if failed:
             lifted.forget_since(marks)
             return failed
+        changed = {name: value for name, value in after.items() if name in self.data and not isinstance(value, Value | bool | z3.BoolRef)}
+        known.recurrences[turn.get_id()] = Recurrence(self.header, tuple(known.turns), self.path, start_path, path, self.data, changed)
         if not known.guessing and not self._ends(forms, values, path):
             lifted.unbounded_loops.append(self.first)
         start = len(self.path) + len(invariants)

@@ -11,7 +11,8 @@ import z3
 
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.proof.contract import Array
-from gemmgen.proof.knowledge import Access, Knowledge
+from gemmgen.proof.data import Access
+from gemmgen.proof.knowledge import Knowledge
 from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.solver import Answer
 from gemmgen.proof.storing import Digits, Stored, shared_elements
@@ -25,6 +26,7 @@ MEANINGS: dict[str, str] = {
     "once": "no two threads of the grid store the same element of a result",
     "progress": "all threads of a block reach the same barriers, and every loop ends",
     "initialised": "shared memory is written before it is read",
+    "coverage": "every stored element of a product of matrices is made from one sum over all of k, each index once, where alpha is not 0",
 }
 MAX_CASES = 16
 """Cases of one address that are looked at."""
@@ -143,7 +145,7 @@ def memory(lifter: Lifter) -> Verdict:
             verdict.obligations += 1
             verdict.unproved.append(f"{place(access)}: the array that it points into is not known")
             continue
-        for conditions, address in _cases(known, access.address):
+        for conditions, address in address_cases(known, access.address):
             goal = _goal(known, access, address)
             if isinstance(goal, str):
                 verdict.obligations += 1
@@ -154,7 +156,7 @@ def memory(lifter: Lifter) -> Verdict:
     return verdict
 
 
-def _cases(known: Knowledge, address: Value) -> list[tuple[list[Condition], Value]]:
+def address_cases(known: Knowledge, address: Value) -> list[tuple[list[Condition], Value]]:
     """An address by the conditions under which it is a sum of indices times strides: a choice between two pointers is two cases."""
     array = known.contract.arrays.get(address.base or "")
     if array is None:
@@ -354,7 +356,7 @@ class _Landing:
     """Barriers passed before it."""
 
 
-def _landings(known: Knowledge, access: Access, level: int) -> list[_Landing]:
+def landings(known: Knowledge, access: Access, level: int) -> list[_Landing]:
     """The waits for an asynchronous copy. Where each turn closes as many groups, the turn of its wait follows from the group's number."""
     assert access.group is not None
     found: list[_Landing] = []
@@ -386,7 +388,7 @@ def _begins_in_time(
     if access.group is None:
         yield begin <= of_thread(access.barriers[level].z3)
         return
-    for landing in _landings(known, access, level):
+    for landing in landings(known, access, level):
         yield z3.Or(z3.Not(of_thread(landing.reached)), begin <= of_thread(landing.barriers))
 
 

@@ -67,6 +67,7 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
     from gemmgen.emulator.ptx.parser import parse
     from gemmgen.proof.contract import Contract, Inexpressible
     from gemmgen.proof.control import Unliftable
+    from gemmgen.proof.coverage import coverage, product_of
     from gemmgen.proof.lifting import Lifter
     from gemmgen.proof.obligations import MEANINGS, PROPERTIES, Verdict, memory, once, progress, races
     from gemmgen.proof.protocols import verdicts as ring_verdicts
@@ -85,12 +86,20 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
             verdicts |= ring_verdicts(sequence, launch, module, function, solver)
         else:
             lifter = Lifter(module, function, Contract(sequence, launch), solver)
+            product = product_of(sequence)
+            if product is not None:
+                names = (*PROPERTIES, "coverage")
+                lifter.known.tracks_data = True
             lifter.lift()
             verdicts["progress"] = progress(lifter)
             uniform = not any("barrier" in reason for reason in verdicts["progress"].unproved)
             verdicts["memory"] = memory(lifter)
             verdicts["races"] = races(lifter, uniform)
             verdicts["once"] = once(lifter)
+            if product is not None:
+                ready = all(verdicts[name].holds for name in ("memory", "races", "progress"))
+                missing = Verdict("coverage", unproved=["memory, races and progress must be proved first"])
+                verdicts["coverage"] = coverage(lifter, product) if ready else missing
     except Unliftable as error:
         obstacle = str(error)
     except Inexpressible as error:

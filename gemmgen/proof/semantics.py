@@ -12,8 +12,21 @@ from collections.abc import Callable
 import numpy as np
 import z3
 
-from gemmgen.emulator.ptx.syntax import Address, Float, Instruction, Integer, Operand, Register, Sink, Special, Symbol, Vector
+from gemmgen.emulator.ptx.syntax import (
+    Address,
+    Float,
+    Instruction,
+    Integer,
+    Operand,
+    Register,
+    Sink,
+    Special,
+    Symbol,
+    Vector,
+    registers_of,
+)
 from gemmgen.hardware.target import WARP_THREADS
+from gemmgen.proof.data import DATA, UNKNOWN, Access, AccessKind, Chosen, Data, Packed, content, results
 from gemmgen.proof.enumeration import NotEnumerable, evaluate
 from gemmgen.proof.knowledge import (
     BARRIERS,
@@ -21,8 +34,6 @@ from gemmgen.proof.knowledge import (
     LEVELS,
     TEAM_BARRIERS,
     WARP_BARRIERS,
-    Access,
-    AccessKind,
     Knowledge,
     Path,
     State,
@@ -98,6 +109,39 @@ LOGIC: dict[int, tuple[str, str]] = {
 
 def execute(known: Knowledge, instruction: Instruction, block: int, path: Path, state: State) -> None:
     """Carries out one statement where ``path`` leads; changes ``state``. Raises ``Unliftable``."""
+    if not known.tracks_data or known.guessing:
+        _carry_out(known, instruction, block, path, state)
+        return
+    data = {
+        register.name: found
+        for operand in instruction.operands
+        for register in registers_of(operand)
+        if not isinstance(found := state.get(DATA + register.name, UNKNOWN), Value | bool | z3.BoolRef)
+    }
+    known.latest, known.stored = None, ()
+    if instruction.opcode == "st":
+        stored = content(instruction.operands[1], data)
+        known.stored = tuple(stored.parts) if isinstance(stored, Packed) else (stored,)
+    guard = path[-1] if instruction.guard is not None else None
+    choice = None
+    if instruction.opcode == "selp" and negated_register(instruction.operands[3])[0] not in known.data_predicates:
+        choice = _predicate(known, instruction.operands[3], state)
+    _carry_out(known, instruction, block, path, state)
+    targets = written(instruction)
+    if not targets or targets[0].type == "pred":
+        return
+    found = results(instruction, data, known.latest, choice)
+    first = instruction.operands[0]
+    places = first.elements if isinstance(first, Vector) else (first,)
+    for place, register in enumerate(places):
+        if isinstance(register, Register):
+            old = data.get(register.name, UNKNOWN)
+            datum: Data = found[place] if len(found) == len(places) else UNKNOWN
+            state[DATA + register.name] = datum if guard is None else Chosen(guard, datum, old)
+
+
+def _carry_out(known: Knowledge, instruction: Instruction, block: int, path: Path, state: State) -> None:
+    """The statement's effect on addresses, guards, barriers and memory."""
     opcode = instruction.opcode
     waits_for_warp = instruction.has("warp") if opcode in ("bar", "barrier") else instruction.has("sync")
     if waits_for_warp and not known.guessing:
@@ -156,7 +200,7 @@ def _assign(known: Knowledge, instruction: Instruction, path: Path, state: State
         kept = choose(guard, result, old) if isinstance(old, Value) else None
         state[name] = kept if kept is not None else known.anything(bits_of(targets[0].type))
     else:
-        other = old if old is not None and not isinstance(old, Value) else known.any_condition()
+        other = old if isinstance(old, bool | z3.BoolRef) else known.any_condition()
         state[name] = z3.If(as_condition(guard), as_condition(result), as_condition(other))
 
 
@@ -242,7 +286,7 @@ def _comparison(known: Knowledge, instruction: Instruction, path: Path, state: S
     kind = instruction.type
     order = next((modifier for modifier in instruction.modifiers if modifier in ORDERS), None)
     if kind in FLOATS and len(instruction.operands) == 3:
-        return _uniform_comparison(known, instruction)
+        return uniform_comparison(known, instruction)
     if kind in FLOATS or order is None or any(modifier in ("and", "or", "xor") for modifier in instruction.modifiers):
         return None
     a, b = (operand_value(known, operand, state) for operand in instruction.operands[1:3])
@@ -257,7 +301,7 @@ def _comparison(known: Knowledge, instruction: Instruction, path: Path, state: S
     return ORDERS[order](a.z3, b.z3)
 
 
-def _uniform_comparison(known: Knowledge, instruction: Instruction) -> Condition | None:
+def uniform_comparison(known: Knowledge, instruction: Instruction) -> Condition | None:
     """A comparison of floats that all threads of a launch agree on, such as alpha with 0; None for other comparisons."""
     names: list[str] = []
     for operand in instruction.operands[1:]:

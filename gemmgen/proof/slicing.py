@@ -112,6 +112,18 @@ def uniform_floats(function: Function) -> frozenset[str]:
     return frozenset(found)
 
 
+def data_predicates(function: Function) -> frozenset[Register]:
+    """Predicates that nothing but comparisons of floats writes."""
+    found: set[Register] = set()
+    others: set[Register] = set()
+    for instruction in function.body:
+        compares = instruction.opcode == "setp" and instruction.type in FLOATS and len(instruction.operands) == 3
+        for register in written(instruction):
+            if register.type == "pred":
+                (found if compares else others).add(register)
+    return frozenset(found - others)
+
+
 def negated_register(operand: Operand) -> tuple[Register | None, bool]:
     """The predicate register of an operand, and whether it is negated."""
     if isinstance(operand, Negated):

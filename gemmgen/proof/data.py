@@ -1,0 +1,206 @@
+"""Data that registers hold, as expressions over what was loaded: addresses and guards never depend on it.
+
+A statement without an expression here leaves nothing known of its result. A register that a loop changes is a recurrence: ``Carried``
+stands for its content at the start of a turn, and the loop's record has its content before the loop and after a turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import z3
+
+from gemmgen.emulator.ptx.syntax import Float, Instruction, Integer, Operand, Register, Vector
+from gemmgen.proof.slicing import FLOATS
+from gemmgen.proof.values import Condition, Term, Value
+
+DATA = "data "
+"""Prefix of a register's name in a state, under which its data is kept."""
+LANE_LOCAL = frozenset(
+    ("abs", "add", "cvt", "div", "ex2", "fma", "lg2", "mad", "max", "min", "mul", "neg", "rcp", "rsqrt", "selp", "sqrt", "sub", "tanh")
+)
+"""Opcodes whose result depends on nothing but their operands in the same thread."""
+EXACT = {("f32", "f16"), ("f32", "bf16"), ("f64", "f32"), ("f64", "f16"), ("f32", "f32")}
+"""Conversions, to and from, that keep every value."""
+
+
+AccessKind = Literal["load", "store", "atomic"]
+
+
+@dataclass(frozen=True, eq=False)
+class Access:
+    """One access to memory of one thread."""
+
+    kind: AccessKind
+    space: str
+    address: Value | None
+    """The offset in its array; None where it is not known which array that is."""
+    size: Term
+    width: int
+    """Bytes that the address must be a multiple of."""
+    path: tuple[Condition, ...]
+    barriers: tuple[Value, ...]
+    """Barriers passed, by ``LEVELS``."""
+    instruction: Instruction
+    block: int
+    group: Value | None = None
+    """Of an asynchronous copy's store: the groups closed before it."""
+    turns: tuple[z3.ArithRef, ...] = ()
+    """Turns of the loops around it."""
+    data: tuple[Data, ...] = ()
+    """Of a store: the registers that it stores, in order; empty where they are not tracked."""
+    source: Access | None = None
+    """Of an asynchronous copy's store: its load."""
+
+    @property
+    def writes(self) -> bool:
+        """True if it changes memory."""
+        return self.kind != "load"
+
+
+@dataclass(frozen=True, eq=False)
+class Number:
+    """A number, or a parameter of the launch."""
+
+    zero: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Unknown:
+    """Anything."""
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """Bytes of one access."""
+
+    access: Access
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """One of two contents."""
+
+    condition: Condition
+    yes: Data
+    no: Data
+
+
+@dataclass(frozen=True, eq=False)
+class Fused:
+    """a b + c."""
+
+    a: Data
+    b: Data
+    c: Data
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """A register of several elements of equal size, the lowest bits first."""
+
+    parts: Sequence[Data]
+
+
+@dataclass(frozen=True, eq=False)
+class Carried:
+    """A register at the start of a turn."""
+
+    turn: z3.ArithRef
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Applied:
+    """The result of an operation of one thread on its own data."""
+
+    opcode: str
+    operands: Sequence[Data]
+
+
+Data: TypeAlias = Number | Unknown | Loaded | Chosen | Fused | Packed | Carried | Applied
+UNKNOWN = Unknown()
+ZERO = Number(True)
+NUMBER = Number()
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """The registers of one loop: before it, and after a turn that another turn follows."""
+
+    header: int
+    outer: tuple[z3.ArithRef, ...]
+    """Turns of the loops around it."""
+    entry: tuple[Condition, ...]
+    """The path before the loop."""
+    prefix: tuple[Condition, ...]
+    """The path at the start of a turn; what it has beyond ``entry`` holds in every turn."""
+    again: tuple[Condition, ...]
+    """The path of a turn that another one follows."""
+    before: Mapping[str, Data]
+    after: Mapping[str, Data]
+
+
+def join(condition: Condition, yes: Data, no: Data) -> Data:
+    """The data where two ways meet."""
+    return yes if yes is no else Chosen(condition, yes, no)
+
+
+def content(operand: Operand, data: Mapping[str, Data]) -> Data:
+    """The data of an operand."""
+    match operand:
+        case Register(name):
+            return data.get(name, UNKNOWN)
+        case Float(bits):
+            return Number(bits == 0)
+        case Integer(value):
+            return Number(value == 0)
+        case Vector(elements):
+            return Packed([content(element, data) for element in elements])
+    return UNKNOWN
+
+
+def results(instruction: Instruction, data: Mapping[str, Data], access: Access | None, choice: Condition | None) -> list[Data]:
+    """The data of each register that a statement writes, in the order of its first operand.
+
+    ``access``: the access of a load; ``choice``: the condition of ``selp``, None for one that compares data.
+    """
+    target = instruction.operands[0]
+    count = len(target.elements) if isinstance(target, Vector) else 1
+    opcode, operands = instruction.opcode, instruction.operands
+    if opcode == "ld":
+        if instruction.has("param"):
+            return [NUMBER] * count
+        if access is None or not isinstance(access.size, int):
+            return [UNKNOWN] * count
+        size = access.size // count
+        return [Loaded(access, place * size, size) for place in range(count)]
+    if opcode == "mov" and count > 1:
+        source = content(operands[1], data)
+        if isinstance(source, Packed) and len(source.parts) == count:
+            return list(source.parts)
+        if isinstance(source, Loaded) and source.size % count == 0:
+            size = source.size // count
+            return [Loaded(source.access, source.offset + place * size, size) for place in range(count)]
+        return [UNKNOWN] * count
+    if count > 1:
+        return [UNKNOWN] * count
+    inputs = [content(operand, data) for operand in operands[1:]]
+    if opcode == "mov":
+        return inputs
+    if opcode == "selp":
+        return [Applied(opcode, inputs[:2]) if choice is None else join(choice, inputs[0], inputs[1])]
+    if opcode == "cvt" and instruction.types in EXACT and "sat" not in instruction.modifiers:
+        return inputs
+    is_float = instruction.type in FLOATS
+    if opcode == "fma" and instruction.type in ("f32", "f64") and not any(word in instruction.modifiers for word in ("sat", "relu")):
+        return [Fused(*inputs)]
+    if opcode == "mul" and instruction.type in ("f32", "f64") and "sat" not in instruction.modifiers:
+        return [Fused(inputs[0], inputs[1], ZERO)]
+    if opcode in LANE_LOCAL and (is_float or any(not isinstance(each, Number | Unknown) for each in inputs)):
+        return [Applied(opcode, inputs)]
+    return [UNKNOWN]
