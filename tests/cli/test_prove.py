@@ -18,7 +18,7 @@ def test_a_kernel_is_proved_and_required_to_be() -> None:
     assert result.exit_code == 0, result.output
     (found,) = json.loads(result.stdout)
     assert "lda >= k" in found["domain"]
-    assert [each["status"] for each in found["kernels"][0]["properties"]] == ["proved"] * 4
+    assert [each["status"] for each in found["kernels"][0]["properties"]] == ["proved"] * 5
 
 
 def test_required_properties_must_be_proved() -> None:
