@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gemmgen.emulator.arithmetic import REAL, Arithmetic
 from gemmgen.emulator.buffers import HEAP_BYTES, initial_bytes
 from gemmgen.emulator.demangling import plainly
 from gemmgen.emulator.engines.boxes import PlacedMap
@@ -28,7 +29,7 @@ from gemmgen.emulator.memory import GLOBAL_BASE, Access, Heap, Observer, Region,
 from gemmgen.emulator.parallel import Progress
 from gemmgen.emulator.program import Placed, Program, link_in_place
 from gemmgen.emulator.ptx import parse
-from gemmgen.emulator.schedule import MinimumBlock
+from gemmgen.emulator.schedule import MinimumBlock, Schedule
 from gemmgen.emulator.textures import HANDLE_BASE, PlacedTexture, Texture, placed_texture
 from gemmgen.emulator.waves import Waves, blocks_per_wave
 from gemmgen.hardware.tensor_map import TensorMap, problems
@@ -113,12 +114,23 @@ class Device:
     """Device memory with allocations, modules and their variables; kernels are launched on raw parameter bytes.
 
     `hazards` looks for races and uninitialised reads in each launch; they are findings, and the launch continues after them.
+    `arithmetic` is the meaning of floating-point instructions, `schedule` the order of warps.
     """
 
-    def __init__(self, size_bytes: int = DEFAULT_BYTES, *, hazards: bool = True, strict: bool = False, jobs: int = 1) -> None:
+    def __init__(
+        self,
+        size_bytes: int = DEFAULT_BYTES,
+        *,
+        hazards: bool = True,
+        strict: bool = False,
+        jobs: int = 1,
+        arithmetic: Arithmetic = REAL,
+        schedule: Schedule | None = None,
+    ) -> None:
         if size_bytes < 2 * PAGE_BYTES or size_bytes % PAGE_BYTES:
             raise ValueError(f"device memory is a multiple of {PAGE_BYTES} bytes, got {size_bytes}")
         self.size_bytes, self.hazards, self.strict, self.jobs = size_bytes, hazards, strict, jobs
+        self.arithmetic, self.schedule = arithmetic, schedule
         self.descriptor = os.memfd_create("gemmgen-device") if sys.platform == "linux" else -1
         """The file of the memory, for another process to map; -1 where there are none."""
         if self.descriptor >= 0:
@@ -338,7 +350,7 @@ class Device:
                 grid,
                 block,
                 memory,
-                MinimumBlock(),
+                self.schedule or MinimumBlock(),
                 per_wave,
                 shared_bytes,
                 needed,
@@ -347,6 +359,7 @@ class Device:
                 observers,
                 blocks,
                 explicit,
+                self.arithmetic,
             )
             error: EmulatorError | None = None
             try:

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from gemmgen.core.errors import SpecError
-from gemmgen.judge.referee import Referee, Verdict
+from gemmgen.core.errors import EnvironmentMissing, SpecError
+from gemmgen.judge.candidates import Candidate, KernelCandidate
+from gemmgen.judge.referee import OnDevice, Referee, Timing, Verdict
 from gemmgen.judge.reference import PythonReference, Reference
 from gemmgen.judge.spec_reference import SpecReference
-from gemmgen.judge.task import parse_shapes, read_task
+from gemmgen.judge.task import Task, parse_shapes, read_task
 from gemmgen.kernels.shipped import spec_path
 from gemmgen.sanitizer.front_end import CompileOptions
 from gemmgen.sanitizer.source import read_kernel_file
 
 
-def judge(candidate: Path, task: Path, reference: tuple[Path, str], shapes: tuple[str, ...]) -> Verdict:
-    """The verdict on a kernel file. ``reference``: a file of Python and a function in it, or a spec and nothing. ``shapes`` are written
-    ``m=64,n=48,k=32``. Raises ``GemmgenError`` if it cannot be judged."""
+def judge(
+    candidate: Path,
+    task: Path,
+    reference: tuple[Path, str],
+    shapes: tuple[str, ...],
+    *,
+    run_native: bool = False,
+    time: str | None = None,
+    peer: tuple[Path, str] | None = None,
+) -> Verdict:
+    """The verdict on a kernel, a program, a torch extension or a Triton kernel.
+
+    ``reference``: a file of Python and a function in it, or a spec and nothing. ``shapes`` are written ``m=64,n=48,k=32``.
+    ``run_native``: host code and Python of the candidate may run as native code, and kernels run on a GPU, too, if there is one; then
+    ``time`` is a shape that is timed, beside ``peer``, a function in Python on torch's tensors. Raises ``GemmgenError`` if it cannot be
+    judged."""
     if not shapes:
         raise SpecError("a judgement needs a shape, such as m=64,n=48,k=32")
     file, function = reference
@@ -24,8 +40,51 @@ def judge(candidate: Path, task: Path, reference: tuple[Path, str], shapes: tupl
     if function and not file.is_file():
         raise SpecError(f"the reference {file} is no file")
     source: Reference = PythonReference(file, function) if function else SpecReference(file, read)
-    code = read_kernel_file(candidate, CompileOptions(read.architecture), read.entry)
-    return Referee(code, read, source, parse_shapes(shapes)).judge()
+    if (time is not None or peer is not None) and not run_native:
+        raise SpecError("a time needs --run-native: the kernel runs on the GPU then")
+    timed = parse_shapes((time,))[0] if time is not None else None
+    with opened(candidate, read, run_native) as found, ExitStack() as cleanup:
+        device = _on_device(found, cleanup, timed is not None) if run_native else None
+        timing = None if device is None else Timing(timed, None if peer is None else (str(peer[0].resolve()), peer[1]))
+        return Referee(found, read, source, parse_shapes(shapes), device, timing).judge()
+
+
+def _on_device(candidate: Candidate, cleanup: ExitStack, needed: bool) -> OnDevice | None:
+    """The candidate on a GPU; None if there is none, or if it has host code. Raises ``GemmgenError`` if one is ``needed``."""
+    from gemmgen.judge.device import DeviceCandidate
+    from gemmgen.runtime.cuda.driver import gpu_available, why_no_gpu
+
+    if not isinstance(candidate, KernelCandidate):
+        if needed:
+            raise SpecError("kernels are timed, programs and torch extensions are not: their host code runs on the emulator's runtime")
+        return None
+    if not gpu_available():
+        if needed:
+            raise EnvironmentMissing(why_no_gpu())
+        return None
+    made = DeviceCandidate(candidate)
+    cleanup.callback(made.close)
+    return made
+
+
+@contextmanager
+def opened(file: Path, task: Task, run_native: bool) -> Iterator[Candidate]:
+    """The candidate in a file. Raises ``GemmgenError``."""
+    native = "a program" if task.command is not None else "a torch extension" if task.function is not None else ""
+    native = native or ("a Triton kernel" if file.suffix == ".py" else "")
+    if native and not run_native:
+        raise SpecError(f"{file}: {native} has host code, which runs as native code; --run-native allows it, in a process with limits")
+    if task.command is not None or task.function is not None:
+        from gemmgen.judge.programs import built
+
+        with built(file, task) as program:
+            yield program
+    elif native:
+        from gemmgen.judge.triton import compiled
+
+        yield compiled(file, task)
+    else:
+        yield KernelCandidate(read_kernel_file(file, CompileOptions(task.architecture), task.entry), task)
 
 
 def parse_reference(text: str) -> tuple[Path, str]:

@@ -47,9 +47,19 @@ class Task(BaseModel):
 
     entry: Name | None = None
     """The kernel; by default the only one."""
-    grid: Annotated[tuple[Size, ...], Field(min_length=1, max_length=3)]
-    block: Annotated[tuple[Size, ...], Field(min_length=1, max_length=3)]
+    grid: Annotated[tuple[Size, ...], Field(max_length=3)] = ()
+    block: Annotated[tuple[Size, ...], Field(max_length=3)] = ()
     shared_bytes: Size = 0
+    command: Annotated[tuple[Text, ...], Field(min_length=1, max_length=64)] | None = None
+    """Words of a program's command line: ``{m}`` stands for a size, ``{A}`` for the file of an array."""
+    function: Name | None = None
+    """The C++ function of a torch extension, which takes the arguments in their order."""
+    returns: Annotated[tuple[Name, ...], Field(max_length=16)] = ()
+    """Outputs that the extension's function returns; it is passed the others."""
+    constants: dict[Name, int | float | bool | str] = {}
+    """Values of the ``tl.constexpr`` parameters of a Triton kernel."""
+    warps: Annotated[int, Field(ge=1, le=32)] = 4
+    """Warps of a block of a Triton kernel."""
     arguments: Annotated[tuple[Argument, ...], Field(min_length=1, max_length=64)]
     tile: dict[Name, Annotated[int, Field(ge=1, le=4096)]] = {}
     """Sizes of the candidate's tile, around which shapes are drawn."""
@@ -64,6 +74,13 @@ class Task(BaseModel):
         names = [argument.name for argument in self.arguments]
         if len(set(names)) < len(names):
             raise ValueError("two arguments have one name")
+        outputs = {argument.name for argument in self.arguments if argument.role == "output"}
+        if unknown := set(self.returns) - outputs:
+            raise ValueError(f"returns: {sorted(unknown)[0]} is no output among the arguments")
+        if self.command is not None and self.function is not None:
+            raise ValueError("command is for a program, function for a torch extension; need one of them")
+        if self.command is None and self.function is None and not self.grid:
+            raise ValueError("a kernel needs a grid; command is for a program, function for a torch extension")
         return self
 
     @property

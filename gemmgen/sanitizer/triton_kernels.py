@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from math import prod
 from typing import Any
@@ -31,6 +31,43 @@ _POINTERS = {
 }
 
 
+@dataclass(frozen=True)
+class TritonCode:
+    """A compiled kernel."""
+
+    ptx: str
+    symbol: str
+    shared_bytes: int
+    scratch: tuple[tuple[str, int], ...]
+    """Names of the parameters behind the kernel's own, the addresses of scratch memory, and its bytes a block."""
+
+
+def compile_triton(
+    kernel: Any,
+    types: Mapping[str, str],
+    constants: Mapping[str, Any],
+    num_warps: int,
+    architecture: str,
+    options: Mapping[str, Any] | None = None,
+) -> TritonCode:
+    """Compiles a `@triton.jit` function; ``types`` are those of its arguments, as Triton calls them. Raises EnvironmentMissing without
+    Triton."""
+    try:
+        triton: Any = import_module("triton")
+        compiler: Any = import_module("triton.compiler")
+        backends: Any = import_module("triton.backends.compiler")
+    except ImportError as error:
+        raise EnvironmentMissing("Triton was not found; install it with: pip install triton") from error
+    signature = {name: "constexpr" if name in constants else types[name] for name in kernel.arg_names}
+    source = compiler.ASTSource(fn=kernel, signature=signature, constexprs=dict(constants))
+    target = backends.GPUTarget("cuda", int("".join(filter(str.isdigit, architecture))), 32)
+    compiled = triton.compile(source, target=target, options={"num_warps": num_warps, **(options or {})})
+    metadata = compiled.metadata
+    sizes = ((name, getattr(metadata, f"{name}_size", None)) for name in ("global_scratch", "profile_scratch"))
+    scratch = tuple((name, size) for name, size in sizes if size is not None)
+    return TritonCode(compiled.asm["ptx"], metadata.name, metadata.shared, scratch)
+
+
 def emulate_triton(
     kernel: Any,
     *,
@@ -49,12 +86,6 @@ def emulate_triton(
     shared memory and the copies differ in rounding (Triton contracts a product into the first step), the race is a warning: shared
     memory is the compiler's, and any of the copies will do. Raises EnvironmentMissing without Triton.
     """
-    try:
-        triton: Any = import_module("triton")
-        compiler: Any = import_module("triton.compiler")
-        backends: Any = import_module("triton.backends.compiler")
-    except ImportError as error:
-        raise EnvironmentMissing("Triton was not found; install it with: pip install triton") from error
     import numpy as np
 
     fixed = dict(constants or {})
@@ -62,27 +93,20 @@ def emulate_triton(
     missing = [name for name, value in values.items() if value is None and name not in args and name not in fixed]
     if missing:
         raise UnusableInput(f"{kernel.__name__} needs a value for {', '.join(missing)}")
-    signature = {name: "constexpr" if name in fixed else _type(name, value) for name, value in values.items()}
-    source = compiler.ASTSource(fn=kernel, signature=signature, constexprs=fixed)
-    capability = int("".join(filter(str.isdigit, architecture)))
-    target = backends.GPUTarget("cuda", capability, 32)
-    compiled = triton.compile(source, target=target, options={"num_warps": num_warps, **(options or {})})
-    metadata = compiled.metadata
+    types = {name: _type(name, value) for name, value in values.items() if name not in fixed}
+    code = compile_triton(kernel, types, fixed, num_warps, architecture, options)
     names = [name for name in kernel.arg_names if name not in fixed]
-    passed = [_passed(values[name], signature[name]) for name in names]
+    passed = [_passed(values[name], types[name]) for name in names]
     blocks = prod([grid] if isinstance(grid, int) else grid)
-    # Behind the kernel's own parameters stand the addresses of scratch memory, for itself and for profilers.
-    for scratch in ("global_scratch", "profile_scratch"):
-        size = getattr(metadata, f"{scratch}_size", None)
-        if size is not None:
-            passed.append(np.zeros(size * blocks, np.uint8) if size else None)
-            names.append(scratch)
+    for scratch, size in code.scratch:
+        passed.append(np.zeros(size * blocks, np.uint8) if size else None)
+        names.append(scratch)
     result = emulate(
-        compiled.asm["ptx"],
-        metadata.name,
+        code.ptx,
+        code.symbol,
         grid=grid,
         block=32 * num_warps,
-        shared_bytes=metadata.shared,
+        shared_bytes=code.shared_bytes,
         args=passed,
         parameter_names=names,
         name=f"{kernel.__name__}.ptx",

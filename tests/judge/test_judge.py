@@ -12,6 +12,7 @@ from sampling import ALL
 
 from gemmgen.cli import cli
 from gemmgen.core.errors import SpecError
+from gemmgen.judge.candidates import KernelCandidate
 from gemmgen.judge.page import verdict_page
 from gemmgen.judge.referee import KINDS, Failure, Referee, Verdict
 from gemmgen.judge.reference import PythonReference, Question, answers
@@ -27,9 +28,9 @@ MAX_SECONDS = 60
 
 def verdict_of(candidate: Candidate) -> Verdict:
     code = load_kernel(candidate.source, f"{candidate.name}.cu", Path(), CompileOptions("sm_80"))
-    return Referee(
-        code, Task.model_validate(candidate.task), PythonReference(REFERENCES, candidate.function), parse_shapes((candidate.shape,))
-    ).judge()
+    task = Task.model_validate(candidate.task)
+    reference = PythonReference(REFERENCES, candidate.function)
+    return Referee(KernelCandidate(code, task), task, reference, parse_shapes((candidate.shape,))).judge()
 
 
 @pytest.mark.parametrize("candidate", exploits() if ALL else exploits()[1::12], ids=lambda candidate: candidate.name)
@@ -140,7 +141,8 @@ def typed_task(kind: str) -> dict[str, object]:
 def test_elements_of_16_bits_are_judged(kind, words, less, accepted):
     code = load_kernel(HALF_GEMM % {**words, "less": less}, "half.cu", Path(), CompileOptions("sm_80"))
     reference = PythonReference(REFERENCES, "gemm")
-    verdict = Referee(code, Task.model_validate(typed_task(kind)), reference, parse_shapes((GEMM_SHAPE,))).judge()
+    task = Task.model_validate(typed_task(kind))
+    verdict = Referee(KernelCandidate(code, task), task, reference, parse_shapes((GEMM_SHAPE,))).judge()
     assert verdict.accepted == accepted, verdict.failures
     assert "one run over a finite field" in verdict.checks
     assert accepted or "another-polynomial" in verdict.kinds
@@ -163,7 +165,8 @@ def test_integers_of_8_bits_are_judged():
     task = Task.model_validate({**GEMM, "arguments": arguments})
     for text, accepted in ((BYTES, True), (BYTES.replace("signed char* A", "unsigned char* A"), False)):
         code = load_kernel(text, "bytes.cu", Path(), CompileOptions("sm_80"))
-        assert Referee(code, task, PythonReference(REFERENCES, "gemm"), parse_shapes((GEMM_SHAPE,))).judge().accepted == accepted
+        reference = PythonReference(REFERENCES, "gemm")
+        assert Referee(KernelCandidate(code, task), task, reference, parse_shapes((GEMM_SHAPE,))).judge().accepted == accepted
 
 
 SPEC = """

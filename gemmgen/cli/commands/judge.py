@@ -30,23 +30,47 @@ if TYPE_CHECKING:
     "before you use it.",
 )
 @click.option("shapes", "--shapes", metavar="m=64,n=48,k=32", multiple=True, required=True, help="A problem. Repeatable.")
+@click.option(
+    "run_native",
+    "--run-native",
+    is_flag=True,
+    help="Let host code and Python of the candidate run, in separate processes with limits: for programs, torch extensions and Triton "
+    "kernels. Kernels run on a GPU, too, if there is one.",
+)
+@click.option("--time", metavar="m=4096,n=4096,k=4096", help="Time the kernel on a GPU on this problem; needs --run-native.")
+@click.option("--peer", metavar="FILE.py:FUNCTION", help="The function (torch, sizes, tensors) that is timed beside it.")
 @click.option("page", "--page", type=click.Path(dir_okay=False, path_type=Path), help="Write the verdict as an HTML page.")
 @json_option
 @click.pass_context
 def command(
-    context: click.Context, candidate: Path, task_file: Path, reference: str, shapes: Sequence[str], page: Path | None, as_json: bool
+    context: click.Context,
+    candidate: Path,
+    task_file: Path,
+    reference: str,
+    shapes: Sequence[str],
+    run_native: bool,
+    time: str | None,
+    peer: str | None,
+    page: Path | None,
+    as_json: bool,
 ) -> None:
-    """Judge a CANDIDATE kernel (CUDA or PTX): is it the same function as the reference, on all shapes around its tile, for all data?
+    """Judge a CANDIDATE: is it the same function as the reference, on all shapes around its tile, for all data?
 
-    The candidate runs on the emulator, never as native code. Outputs are poisoned, inputs read-only, arrays guarded; errors are
-    compared with a derived bound; several orders of warps must agree; a second call must not see the first.
+    CANDIDATE is a kernel (CUDA or PTX), a program with a main, the source of a torch extension, or a Python file with a Triton kernel, as
+    the launch file says. Kernels run on the emulator; nothing of the candidate runs as native code without --run-native. Outputs are
+    poisoned, inputs read-only, arrays guarded; errors are compared with a derived bound; several orders of warps must agree; a second call
+    must not see the first.
 
     Exits with 0 if it is accepted, 1 if it is refused, 2 if it could not be judged.
     """
     from gemmgen.judge.api import judge, parse_reference
     from gemmgen.judge.page import verdict_page
 
-    verdict = judge(candidate, task_file, parse_reference(reference), tuple(shapes))
+    beside = None if peer is None else parse_reference(peer)
+    if beside is not None and not (beside[1] and beside[0].is_file()):
+        raise click.BadParameter(f"--peer {peer}: expected FILE.py:FUNCTION")
+    named = parse_reference(reference)
+    verdict = judge(candidate, task_file, named, tuple(shapes), run_native=run_native, time=time, peer=beside)
     if page is not None:
         write_output(page, verdict_page(verdict))
     if as_json:
@@ -66,5 +90,8 @@ def _print(verdict: Verdict) -> None:
         where = ",".join(f"{name}={value}" for name, value in failure.shape.items())
         click.echo(printable(f"  {failure.kind}: it {KINDS[failure.kind]}"))
         click.echo(printable(f"    {f'at {where}: ' if where else ''}{failure.message}"))
+    if (times := verdict.times) is not None:
+        beside = f", {times.peer} {times.peer_us:.2f} us" if times.peer_us is not None else f" ({times.peer})"
+        click.echo(printable(f"{times.device}: {times.candidate_us:.2f} us{beside}"))
     if verdict.accepted:
         click.echo(f"largest error / bound: {verdict.worst_ratio:.3g}")

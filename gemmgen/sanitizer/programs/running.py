@@ -27,6 +27,8 @@ _RULE_PATH_BENEATH = 1
 _WRITING = 0b1111111111110  # of LANDLOCK_ACCESS_FS_*: all that writes, creates or removes, up to the first version
 _EXECUTE, _READ_FILE, _READ_FOLDER = 1 << 0, 1 << 2, 1 << 3
 _CHANGES = _WRITING & ~(_READ_FILE | _READ_FOLDER)
+_MOVE = 1 << 13
+"""Moving a file to another folder, which the first version forbids everywhere."""
 _CONNECTIONS = 0b11
 _NO_NEW_PRIVILEGES = 38
 
@@ -48,10 +50,12 @@ def landlock_version() -> int:
     return max(version, 0)
 
 
-def _fence(folders: Sequence[str], version: int) -> None:
-    """From here on this process and its children change files below these folders only, and opens no TCP connection."""
+def fence(folders: Sequence[str], version: int) -> None:
+    """From here on this process and its children change files below these folders only, and open no TCP connection. ``version``: that of
+    the kernel's Landlock, at least 1. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
-    attributes = _Attributes(_CHANGES, _CONNECTIONS if version >= 4 else 0)
+    changes = _CHANGES | (_MOVE if version >= 2 else 0)
+    attributes = _Attributes(changes, _CONNECTIONS if version >= 4 else 0)
     size = 16 if version >= 4 else 8
     rules = libc.syscall(_CREATE_RULESET, ctypes.byref(attributes), size, 0)
     if rules < 0:
@@ -59,7 +63,7 @@ def _fence(folders: Sequence[str], version: int) -> None:
     for folder in folders:
         descriptor = os.open(folder, os.O_PATH | os.O_CLOEXEC)
         is_folder = os.path.isdir(folder)
-        beneath = _Beneath(_CHANGES if is_folder else 1 << 1, descriptor)
+        beneath = _Beneath(changes if is_folder else 1 << 1, descriptor)
         if libc.syscall(_ADD_RULE, rules, _RULE_PATH_BENEATH, ctypes.byref(beneath), 0):
             raise OSError("landlock_add_rule")
         os.close(descriptor)
@@ -100,7 +104,7 @@ def run_program(command: Sequence[str], libraries: Path, settings: RunSettings, 
         limit = 2 * device.size_bytes + _OWN_MEMORY
         lower(resource.RLIMIT_AS, limit, limit)
         if settings.sandbox:
-            _fence([os.getcwd(), "/dev/null", "/dev/shm"], version)
+            fence([os.getcwd(), "/dev/null", "/dev/shm"], version)
 
     began = time.perf_counter()
     try:
@@ -110,7 +114,9 @@ def run_program(command: Sequence[str], libraries: Path, settings: RunSettings, 
             pass_fds=(theirs.fileno(), device.descriptor),
             preexec_fn=prepare,
             start_new_session=True,
-            stdout=2 if quiet else None,
+            stdout=subprocess.DEVNULL if settings.silent else 2 if quiet else None,
+            stderr=subprocess.DEVNULL if settings.silent else None,
+            cwd=settings.folder,
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise GemmgenError(f"{command[0]} cannot be started: {error}") from None

@@ -9,16 +9,20 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
 
 from gemmgen.emulator import Device, DeviceLaunch, DeviceModule, Texture
 from gemmgen.emulator.counters import CounterObserver, Counters
+from gemmgen.emulator.arithmetic import REAL, Arithmetic
 from gemmgen.emulator.demangling import qualified_name
 from gemmgen.emulator.device import Touched
 from gemmgen.emulator.errors import BadLaunch, EmulatorError, Misaligned, OutOfBounds, ParseError, ReadOnly, Trapped, UnknownInstruction
 from gemmgen.emulator.memory import GLOBAL_BASE, Region
+from gemmgen.emulator.schedule import Schedule
 from gemmgen.emulator.textures import AddressMode
 from gemmgen.hardware.tensor_map import Element, Fill, Interleave, L2Promotion, Swizzle, TensorMap
 from gemmgen.sanitizer.findings import Finding, Place, Severity, findings_of, findings_of_launches
@@ -34,6 +38,7 @@ _PAGE = 4096
 _MAX_OBJECTS = 1 << 20
 _MAX_FINDINGS = 400
 _MAX_GUARDED = 256
+_MAX_COPIES = 1 << 16
 _ELEMENTS: tuple[Element, ...] = get_args(Element)
 _INTERLEAVES: tuple[Interleave, ...] = get_args(Interleave)
 _SWIZZLES: tuple[Swizzle, ...] = get_args(Swizzle)
@@ -56,6 +61,15 @@ class RunSettings:
     sandbox: bool = False
     memory_bytes: int = 8 << 30
     counters: bool = False
+    arithmetic: Arithmetic = REAL
+    schedule: Schedule | None = None
+    """The order of warps; None: blocks one after the other."""
+    folder: Path | None = None
+    """Folder that the program starts in; None: the current one."""
+    silent: bool = False
+    """True to drop the program's output."""
+    keeps_copies: bool = False
+    """True to keep digests of the bytes that are copied between host and device."""
 
 
 @dataclass
@@ -85,6 +99,15 @@ class Report:
     most_bytes: int = 0
     """Most bytes that were allocated at a time."""
     copied_bytes: int = 0
+    copied_to_device: set[bytes] = field(default_factory=set)
+    """Digests of bytes that were copied from the host, if they are kept; zeros are left out."""
+    copied_to_host: set[bytes] = field(default_factory=set)
+    library_calls: int = 0
+    """Calls of cuBLAS, which compute on the host with real numbers."""
+    host_memory: bool = False
+    """True if host and kernels share memory, whose changes by the host are unseen."""
+    modules: tuple[str, ...] = ()
+    """PTX of all modules."""
     timed: bool = False
     """True if the program measured time with events."""
     ended_early: str = ""
@@ -106,7 +129,13 @@ class Session:
 
     def __init__(self, settings: RunSettings, places: Places, text_of: Callable[[str], str | None]) -> None:
         self.settings, self.places, self.text_of = settings, places, text_of
-        self.device = Device(settings.memory_bytes, hazards=settings.hazards, strict=settings.strict)
+        self.device = Device(
+            settings.memory_bytes,
+            hazards=settings.hazards,
+            strict=settings.strict,
+            arithmetic=settings.arithmetic,
+            schedule=settings.schedule,
+        )
         self.order = StreamOrder()
         self.report = Report()
         self.child: subprocess.Popen[bytes] | None = None
@@ -173,7 +202,9 @@ class Session:
         if len(self.device.modules) >= 4096:
             raise BadMessage("too many modules")
         try:
-            self.device.load(self.places.with_names(ptx_of(body.rest(), self.settings.architecture)))
+            text = self.places.with_names(ptx_of(body.rest(), self.settings.architecture))
+            self.device.load(text)
+            self.report.modules = (*self.report.modules, text)
         except (BadLaunch, ParseError, UnknownInstruction) as error:
             self.report.refused.setdefault("a module", str(error))
             raise _Refused(_INVALID_FUNCTION, str(error)) from None
@@ -331,6 +362,7 @@ class Session:
         # The host writes pinned and managed memory unseen.
         address = self.device.allocate(count, f"allocation {number}", alignment=alignment, written=kind != MemoryKind.DEVICE)
         self._host_sees |= kind != MemoryKind.DEVICE
+        self.report.host_memory = self._host_sees
         self._owners[address] = _Owner(call, MemoryKind(kind), frames, number)
         self._allocated += size
         self.report.most_bytes = max(self.report.most_bytes, self._allocated)
@@ -377,6 +409,8 @@ class Session:
         call, frames = body.text(), body.frames()
         body.end()
         work = self.order.enqueue(stream, call) if self.order.is_used else None
+        if self.settings.keeps_copies:
+            self._keep_copy(target, source, count)
         if source:
             region = self._region(source, count)
             self._look_for_unwritten(region, source, count, call, frames, to_host=not target)
@@ -392,6 +426,16 @@ class Session:
         if waits:
             self.order.synchronize(stream)
         return b""
+
+    def _keep_copy(self, target: int, source: int, count: int) -> None:
+        """Notes the digest of a copy between host and device; the bytes are those of the device's side."""
+        if bool(target) == bool(source):
+            return
+        address, kept = (target, self.report.copied_to_device) if target else (source, self.report.copied_to_host)
+        self._region(address, count)
+        moved = self.device.memory[address - GLOBAL_BASE : address - GLOBAL_BASE + count]
+        if len(kept) < _MAX_COPIES and moved.any():
+            kept.add(sha256(moved.tobytes()).digest())
 
     def _look_for_unwritten(self, region: Region, address: int, count: int, call: str, frames: tuple[Frame, ...], to_host: bool) -> None:
         """Bytes that nothing has written reach the host."""
@@ -491,6 +535,7 @@ class Session:
 
     def _blas(self, body: Body) -> bytes:
         call, stream, frames = body.text(), body.number("I"), body.frames()
+        self.report.library_calls += 1
         numbers, scalars = body.numbers("II")
         if numbers > blas.MAX_NUMBERS or scalars > 4:
             raise _Refused(_NOT_SUPPORTED, "a batch of so many matrices is not implemented")

@@ -1,0 +1,162 @@
+"""Candidates: a kernel as the referee calls it, on the emulator's memory with poisoned outputs and read-only inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from gemmgen import emulator
+from gemmgen.core.elements import numpy_type
+from gemmgen.emulator import Buffer
+from gemmgen.emulator.arithmetic import REAL, Arithmetic
+from gemmgen.emulator.program import Program, link
+from gemmgen.judge.reference import Arrays
+from gemmgen.judge.task import Task, evaluate
+from gemmgen.sanitizer.findings import Finding, findings_of
+from gemmgen.sanitizer.launches import Launch, module_variables
+from gemmgen.sanitizer.source import KernelCode, find_entry
+
+STEP_LIMIT = 200_000
+POISON = 0xFF
+_KINDS: tuple[tuple[type[emulator.EmulatorError], str], ...] = (
+    (emulator.ReadOnly, "writes-input"),
+    (emulator.OutOfBounds, "out-of-bounds"),
+    (emulator.Misaligned, "misaligned"),
+    (emulator.Deadlock, "hangs"),
+    (emulator.DivergentBarrier, "hangs"),
+    (emulator.DivergentWarp, "hangs"),
+    (emulator.Trapped, "traps"),
+    (emulator.UnwrittenRead, "reads-output"),
+    (emulator.UndefinedRegister, "reads-output"),
+    (emulator.HazardError, "race"),
+    (emulator.UnknownInstruction, "unknown"),
+)
+
+
+@dataclass(frozen=True)
+class Called:
+    """Results of one call."""
+
+    outputs: Arrays
+    written: Arrays
+    """A flag for each byte of each output."""
+    on_device: bool = True
+    """False if host code may have computed with the data, so that a run over a field proves nothing against the candidate."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Circumstances of a call."""
+
+    warp_order: int | None = None
+    """Seed of an order of warps; None: the usual one."""
+    arithmetic: Arithmetic = REAL
+
+
+class CandidateFailed(Exception):
+    """A call that ended in an error, with its kind of failure and the emulator's findings."""
+
+    def __init__(self, kind: str, message: str, findings: Sequence[Finding] = ()) -> None:
+        super().__init__(message)
+        self.kind, self.findings = kind, tuple(findings)
+
+
+class Candidate(Protocol):
+    """Code that computes a task's outputs."""
+
+    name: str
+
+    def call(self, sizes: dict[str, int], inputs: Arrays, conditions: Conditions = Conditions()) -> Called:
+        """Outputs of one call on fresh memory. Raises ``CandidateFailed``."""
+
+    def second_call(self, sizes: dict[str, int], first: Arrays, second: Arrays) -> Called | None:
+        """Outputs of a call that finds the state that one with other inputs left; None if no state lasts. Raises ``CandidateFailed``."""
+
+    def texts(self) -> Sequence[str]:
+        """PTX of all kernels; of programs, as far as calls have loaded it."""
+
+    def programs(self) -> Sequence[Program]:
+        """The kernels that calls ran."""
+
+
+def poisoned(shape: tuple[int, ...], type_name: str) -> npt.NDArray[Any]:
+    """An output that nothing has written yet."""
+    holder = numpy_type(type_name)
+    return np.full(int(np.prod(shape)) * holder.itemsize, POISON, np.uint8).view(holder).reshape(shape)
+
+
+def kind_of(error: type[emulator.EmulatorError]) -> str:
+    """The kind of failure that an error of the emulator is."""
+    return next((name for type_, name in _KINDS if issubclass(error, type_)), "hangs")
+
+
+class KernelCandidate:
+    """A kernel, launched as the task says."""
+
+    def __init__(self, code: KernelCode, task: Task, scratch: Sequence[int] = ()) -> None:
+        """``scratch``: bytes a block of further parameters that point to scratch memory, as Triton passes them."""
+        self.code, self.task, self.name, self.scratch = code, task, code.name, tuple(scratch)
+        self.entry = find_entry(code, task.entry)
+
+    def texts(self) -> Sequence[str]:
+        """The kernel's PTX."""
+        return (self.code.ptx,)
+
+    def programs(self) -> Sequence[Program]:
+        """The kernel."""
+        return (link(self.code.ptx, self.entry.symbol),)
+
+    def call(self, sizes: dict[str, int], inputs: Arrays, conditions: Conditions = Conditions()) -> Called:
+        """Outputs of one launch."""
+        return self._launch(sizes, inputs, conditions)
+
+    def second_call(self, sizes: dict[str, int], first: Arrays, second: Arrays) -> Called | None:
+        """Outputs of a launch that finds the module's variables as another launch left them."""
+        launch = Launch(self.entry, (1,), (1,), 0, ())
+        symbols = module_variables(self.code, [launch, launch], {})
+        if not symbols:
+            return None
+        self._launch(sizes, first, Conditions(), symbols)
+        return self._launch(sizes, second, Conditions(), symbols)
+
+    def _launch(self, sizes: dict[str, int], inputs: Arrays, conditions: Conditions, symbols: dict[str, Any] | None = None) -> Called:
+        outputs: Arrays = {}
+        written: Arrays = {}
+        args: list[Any] = []
+        grid = [max(1, evaluate(size, sizes)) for size in self.task.grid]
+        for argument in self.task.arguments:
+            if argument.shape is None:
+                args.append(evaluate(argument.value if argument.value is not None else argument.name, sizes))
+                continue
+            shape = tuple(evaluate(extent, sizes) for extent in argument.shape)
+            if argument.role == "input":
+                args.append(Buffer(inputs[argument.name].copy(), name=argument.name, writable=False))
+                continue
+            outputs[argument.name] = poisoned(shape, argument.type)
+            written[argument.name] = np.zeros(outputs[argument.name].nbytes, np.bool_)
+            args.append(Buffer(outputs[argument.name], name=argument.name, written=written[argument.name]))
+        for count in self.scratch:
+            size = count * int(np.prod(grid))
+            args.append(Buffer(np.zeros(size, np.uint8), name="scratch") if size else 0)
+        try:
+            emulator.launch(
+                self.code.ptx,
+                self.entry.symbol,
+                grid=grid,
+                block=[max(1, evaluate(size, sizes)) for size in self.task.block],
+                shared_bytes=evaluate(self.task.shared_bytes, sizes),
+                args=args,
+                source=self.code.text_of,
+                schedule=None if conditions.warp_order is None else emulator.RandomWarps(conditions.warp_order),
+                hazards=True,
+                step_limit=STEP_LIMIT,
+                symbols=symbols,
+                arithmetic=conditions.arithmetic,
+            )
+        except emulator.EmulatorError as error:
+            raise CandidateFailed(kind_of(type(error)), str(error), findings_of(error, (), self.code.text_of)) from error
+        return Called(outputs, written)

@@ -1,0 +1,313 @@
+"""Candidates with host code: whole programs, and torch extensions from source.
+
+Their host code runs as native code in a separate process with limits on time and memory; with Landlock it can change files of its own folder
+only. Their kernels run on the emulator.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from gemmgen.core.errors import SpecError
+from gemmgen.core.files import read_plain
+from gemmgen.core.text import printable
+from gemmgen.emulator import EmulatorError, RandomWarps
+from gemmgen.emulator.demangling import qualified_name
+from gemmgen.emulator.program import Program, link
+from gemmgen.emulator.ptx import parse
+from gemmgen.judge.candidates import Called, CandidateFailed, Conditions, kind_of, poisoned
+from gemmgen.judge.reference import Arrays
+from gemmgen.judge.task import Argument, Task, evaluate
+from gemmgen.sanitizer.findings import Finding, code_of
+from gemmgen.sanitizer.programs.building import Toolkit, build_program, make_toolkit
+from gemmgen.sanitizer.programs.running import landlock_version, run_program
+from gemmgen.sanitizer.programs.session import Report, RunSettings
+
+SECONDS = 60
+"""Limit of one run of a program."""
+MEMORY_BYTES = 1 << 30
+"""Device memory that a program sees."""
+FAILED = 70
+"""Exit status of an extension's program if the extension raised an error."""
+HEADERS = Path(__file__).with_name("torch_include")
+_SCALAR_TYPES = {"f32": "Float", "f16": "Half", "bf16": "BFloat16", "s32": "Int", "s8": "Char", "u8": "Byte"}
+_WORD = re.compile(r"\{(\w+)\}")
+_HOST_KINDS = {
+    "copy-out-of-bounds": "out-of-bounds",
+    "library-out-of-bounds": "out-of-bounds",
+    "unwritten-copy": "unwritten-output",
+    "stream-race": "race",
+    "host-race": "race",
+    "host-access": "fails",
+    "copy-direction": "fails",
+    "too-much-shared-memory": "fails",
+    "double-free": "fails",
+    "invalid-free": "fails",
+}
+"""Kinds of failures by the codes of findings that the runtime makes, not the emulator."""
+
+
+def _kinds_by_code() -> dict[str, str]:
+    found: dict[str, str] = {}
+    open_classes: list[type[EmulatorError]] = [EmulatorError]
+    while open_classes:
+        one = open_classes.pop()
+        found[code_of(one)] = kind_of(one)
+        open_classes += one.__subclasses__()
+    return found | _HOST_KINDS
+
+
+class ProgramCandidate:
+    """A program that reads its inputs from files and writes its outputs to files."""
+
+    def __init__(self, name: str, program: Path, task: Task, toolkit: Toolkit, hidden: Sequence[str]) -> None:
+        self.name, self.program, self.task, self.toolkit, self.hidden = name, program, task, toolkit, tuple(hidden)
+        self._modules: dict[str, None] = {}
+        self._launched: set[str] = set()
+        self._kinds = _kinds_by_code()
+
+    # -- what the referee asks for -----------------------------------------------------------------------------------
+
+    def call(self, sizes: dict[str, int], inputs: Arrays, conditions: Conditions = Conditions()) -> Called:  # noqa: B008
+        """Outputs of one run."""
+        return self._run(sizes, [inputs], conditions)
+
+    def second_call(self, sizes: dict[str, int], first: Arrays, second: Arrays) -> Called | None:
+        """None: every run is a new process."""
+        return None
+
+    def texts(self) -> Sequence[str]:
+        """PTX of the modules that runs have loaded."""
+        return tuple(self._modules)
+
+    def programs(self) -> Sequence[Program]:
+        """The kernels that runs have launched."""
+        return tuple(
+            link(text, symbol)
+            for text in self._modules
+            for symbol, function in parse(text).functions.items()
+            if function.is_entry and qualified_name(symbol) in self._launched
+        )
+
+    # -- one run -----------------------------------------------------------------------------------------------------
+
+    def words(self, sizes: Mapping[str, int], calls: int) -> list[str]:
+        """The command line."""
+        names = {argument.name for argument in self.task.arrays}
+
+        def value(match: re.Match[str]) -> str:
+            name = match[1]
+            return self.file(name, 0) if name in names else str(evaluate(name, dict(sizes)))
+
+        return [_WORD.sub(value, word) for word in self.task.command or ()]
+
+    def file(self, name: str, turn: int) -> str:
+        """The file of an array in the program's folder."""
+        return f"{name}.bin"
+
+    def _run(self, sizes: dict[str, int], inputs: Sequence[Arrays], conditions: Conditions) -> Called:
+        with tempfile.TemporaryDirectory(prefix="gemmgen-judge-") as name:
+            folder = Path(name)
+            for turn, arrays in enumerate(inputs):
+                for own, array in arrays.items():
+                    (folder / self.file(own, turn)).write_bytes(array.tobytes())
+            settings = RunSettings(
+                architecture=self.toolkit.architecture,
+                seconds=SECONDS,
+                sandbox=landlock_version() > 0,
+                memory_bytes=MEMORY_BYTES,
+                arithmetic=conditions.arithmetic,
+                schedule=None if conditions.warp_order is None else RandomWarps(conditions.warp_order),
+                folder=folder,
+                keeps_copies=True,
+                silent=True,
+            )
+            command = [str(self.program), *self.words(sizes, len(inputs))]
+            report = run_program(command, self.toolkit.libraries, settings, self.hidden, quiet=True)
+            self._modules |= dict.fromkeys(report.modules)
+            self._launched |= set(report.kernels)
+            self._check(report, folder)
+            return self._results(sizes, inputs, folder, report)
+
+    def _check(self, report: Report, folder: Path) -> None:
+        """Raises ``CandidateFailed`` if the run did not end well."""
+        errors = [finding for finding in report.findings if self._fails(finding)]
+        if errors:
+            raise CandidateFailed(self._kinds.get(errors[0].code, "fails"), errors[0].message, errors)
+        if report.refused or report.unsupported:
+            told = [f"{kernel}: {why}" for kernel, why in report.refused.items()] or list(report.unsupported)
+            raise CandidateFailed("unknown", told[0])
+        if report.ended_early:
+            raise CandidateFailed("hangs", report.ended_early)
+        if report.status:
+            text = self._message(folder) if report.status == FAILED else ""
+            ending = f"exit status {report.status}" if report.status > 0 else f"signal {-report.status}"
+            raise CandidateFailed("fails", text or f"the program ended with {ending}")
+
+    def _fails(self, finding: Finding) -> bool:
+        return finding.severity == "error" or finding.code == "unwritten-copy"
+
+    def _message(self, folder: Path) -> str:
+        try:
+            return printable(read_plain(folder / "failure", 1000).decode(errors="replace"), 300)
+        except OSError:
+            return ""
+
+    def _results(self, sizes: dict[str, int], inputs: Sequence[Arrays], folder: Path, report: Report) -> Called:
+        outputs: Arrays = {}
+        written: Arrays = {}
+        last = len(inputs) - 1
+        moved = set()
+        for turn, arrays in enumerate(inputs):
+            for name, array in arrays.items():
+                moved.add(sha256(array.tobytes()).digest())
+                if self._bytes(folder / self.changed(name, turn), array.nbytes) != array.tobytes():
+                    raise CandidateFailed("writes-input", f"{name} is another array after the call")
+        for argument in self.task.arrays:
+            if argument.role != "output":
+                continue
+            shape = tuple(evaluate(extent, sizes) for extent in argument.shape or ())
+            found = poisoned(shape, argument.type)
+            flags = np.zeros(found.nbytes, np.bool_)
+            for turn in range(len(inputs)):
+                data = self._bytes(folder / self.file(argument.name, turn), found.nbytes)
+                if any(data):
+                    moved.add(sha256(data).digest())
+            if len(data) > found.nbytes:
+                raise CandidateFailed("fails", f"the file of {argument.name} has more than {found.nbytes} bytes")
+            found.reshape(-1).view(np.uint8)[: len(data)] = np.frombuffer(data, np.uint8)
+            flags[: len(data)] = True
+            outputs[argument.name], written[argument.name] = found, flags
+        own = report.copied_to_device | report.copied_to_host <= moved
+        return Called(outputs, written, own and not report.host_memory and not report.library_calls and last >= 0)
+
+    def changed(self, name: str, turn: int) -> str:
+        """The file that holds an input after the run."""
+        return self.file(name, turn)
+
+    def _bytes(self, file: Path, limit: int) -> bytes:
+        try:
+            return read_plain(file, limit)
+        except OSError:
+            return b""
+
+
+class ExtensionCandidate(ProgramCandidate):
+    """A function of a torch extension, called by a program that the referee writes."""
+
+    def second_call(self, sizes: dict[str, int], first: Arrays, second: Arrays) -> Called | None:
+        """Outputs of the second of two calls in one process."""
+        return self._run(sizes, [first, second], Conditions())
+
+    def words(self, sizes: Mapping[str, int], calls: int) -> list[str]:
+        """The number of calls, all extents of arrays, and all integers."""
+        return [str(calls), *(str(evaluate(value, dict(sizes))) for value in _numbers(self.task))]
+
+    def file(self, name: str, turn: int) -> str:
+        return f"{name}.{turn}"
+
+    def changed(self, name: str, turn: int) -> str:
+        return f"{name}.{turn}.after"
+
+
+def _numbers(task: Task) -> list[int | str]:
+    found: list[int | str] = []
+    for argument in task.arguments:
+        found += argument.shape if argument.shape is not None else [argument.value if argument.value is not None else argument.name]
+    return found
+
+
+def extension_program(source: Path, task: Task) -> str:
+    """The text of a program that calls the extension's function on tensors in files. Raises ``SpecError``."""
+    lines: list[str] = []
+    passed: list[str] = []
+    place = 2
+
+    def shape_of(argument: Argument) -> str:
+        nonlocal place
+        count = len(argument.shape or ())
+        words = ", ".join(f"number({place + axis})" for axis in range(count))
+        place += count
+        return f"std::vector<int64_t>{{{words}}}, at::ScalarType::{_SCALAR_TYPES[argument.type]}"
+
+    ends: list[str] = []
+    for argument in task.arguments:
+        name = argument.name
+        if argument.shape is None:
+            lines.append(f"const int64_t {name} = number({place});")
+            place += 1
+            passed.append(name)
+            continue
+        if argument.type not in _SCALAR_TYPES:
+            raise SpecError(
+                f"{name}: elements of type {argument.type} are not taken from torch extensions; need {', '.join(_SCALAR_TYPES)}"
+            )
+        shape = shape_of(argument)
+        if argument.role == "input":
+            lines.append(f'at::Tensor {name} = tensor_in("{name}." + turn, {shape});')
+            ends.append(f'write_tensor({name}, "{name}." + turn + ".after");')
+            passed.append(name)
+        elif name in task.returns:
+            at = task.returns.index(name)
+            ends.append(
+                f'if (found.size() <= {at}) c10::fail("the function returns no {name}");\n      '
+                f'expect(found[{at}], "{name}", {shape}); write_tensor(found[{at}], "{name}." + turn);'
+            )
+        else:
+            lines.append(f"at::Tensor {name}({shape});")
+            ends.append(f'write_tensor({name}, "{name}." + turn);')
+            passed.append(name)
+    call = f"{task.function}({', '.join(passed)})"
+    called = f"std::vector<at::Tensor> found = results({call});" if task.returns else f"{call};"
+    quoted = str(source.resolve()).replace("\\", "\\\\").replace('"', '\\"')
+    body = "\n      ".join([*lines, called, "C10_CUDA_CHECK(cudaDeviceSynchronize());", *ends])
+    return f"""#include "torch_call.h"
+#include "{quoted}"
+
+int main(int, char** words) {{
+  using namespace gemmgen_call;
+  auto number = [&](int place) -> int64_t {{ return std::atoll(words[place]); }};
+  try {{
+    for (int64_t call = 0; call < number(1); ++call) {{
+      const std::string turn = std::to_string(call);
+      {body}
+    }}
+  }} catch (const std::exception& error) {{
+    if (FILE* file = std::fopen("failure", "w")) {{
+      std::fputs(error.what(), file);
+      std::fclose(file);
+    }}
+    return {FAILED};
+  }}
+  return 0;
+}}
+"""
+
+
+@contextmanager
+def built(source: Path, task: Task) -> Iterator[ProgramCandidate]:
+    """A program, or the function of an extension, ready to be judged. Raises ``GemmgenError``."""
+    number = task.architecture.removeprefix("sm_").rstrip("af")
+    if not number.isdecimal():
+        raise SpecError(f"architecture {task.architecture}: expected a name like sm_80")
+    with tempfile.TemporaryDirectory(prefix="gemmgen-judge-") as name:
+        folder = Path(name)
+        libraries = folder / "lib"
+        libraries.mkdir()
+        toolkit = make_toolkit(libraries, int(number))
+        program, includes, text = folder / "program", [str(source.resolve().parent)], source
+        if task.function is not None:
+            text = folder / "call.cu"
+            text.write_text(extension_program(source, task))
+            includes = [str(HEADERS), *includes]
+        build_program(toolkit, [text], program, includes, (), ())
+        hidden = [toolkit.nvcc.include, str(HEADERS), name]
+        kind = ExtensionCandidate if task.function is not None else ProgramCandidate
+        yield kind(str(source), program, task, toolkit, hidden)

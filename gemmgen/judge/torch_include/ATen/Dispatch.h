@@ -1,0 +1,1 @@
+#include "torch_tensors.h"  // stands for this header of torch

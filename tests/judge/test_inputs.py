@@ -1,0 +1,183 @@
+"""Candidates with host code: programs, torch extensions, Triton kernels; and kernels on a GPU."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from sampling import ALL
+
+from gemmgen.cli import cli
+from gemmgen.core.errors import GemmgenError, SpecError
+from gemmgen.judge.api import judge
+from gemmgen.judge.programs import ExtensionCandidate, ProgramCandidate, built, extension_program
+from gemmgen.judge.referee import Referee, Verdict
+from gemmgen.judge.reference import PythonReference
+from gemmgen.judge.task import Task, parse_shapes
+from gemmgen.toolchain.nvcc import find_nvcc
+
+REFERENCES = Path(__file__).with_name("references.py")
+needs_nvcc = pytest.mark.skipif(
+    sys.platform != "linux" or find_nvcc() is None or shutil.which("g++") is None, reason="programs are built by nvcc and g++"
+)
+needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+ARRAYS = [{"name": "x", "shape": ["n"]}, {"name": "z", "shape": ["n"]}, {"name": "y", "shape": ["n"], "role": "output"}]
+PROGRAM = Path(__file__).with_name("program.cu")
+EXTENSION = Path(__file__).with_name("extension.cu")
+
+
+def program_task(mode: str) -> dict[str, Any]:
+    return {"command": [mode, "{n}", "{x}", "{z}", "{y}"], "arguments": ARRAYS, "tile": {"n": 64}}
+
+
+def extension_task(mode: int, **more: Any) -> dict[str, Any]:
+    arguments = [*ARRAYS, {"name": "mode", "value": mode}]
+    return {"function": "scale_add", "returns": ["y"], "arguments": arguments, "tile": {"n": 64}, **more}
+
+
+def verdict(candidate: ProgramCandidate, fields: dict[str, Any]) -> Verdict:
+    task = Task.model_validate(fields)
+    own = type(candidate)(candidate.name, candidate.program, task, candidate.toolkit, candidate.hidden)
+    return Referee(own, task, PythonReference(REFERENCES, "scale_add"), parse_shapes(("n=96",))).judge()
+
+
+@pytest.fixture(scope="module")
+def program() -> Iterator[ProgramCandidate]:
+    with built(PROGRAM, Task.model_validate(program_task("right"))) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def extension() -> Iterator[ProgramCandidate]:
+    with built(EXTENSION, Task.model_validate(extension_task(0))) as found:
+        yield found
+
+
+PROGRAM_MODES = [
+    ("right", ""),
+    ("tiny", "another-polynomial"),
+    ("half", "unwritten-output"),
+    ("on_the_host", ""),
+    ("beyond", "out-of-bounds"),
+    ("negated", "wrong-function"),
+    ("fails", "fails"),
+    ("inputs", "writes-input"),
+    ("large", "fails"),
+]
+EXTENSION_MODES = [
+    (0, ""),
+    (1, "keeps-state"),
+    (6, "fails"),
+    (2, "writes-input"),
+    (3, "unwritten-output"),
+    (4, "fails"),
+    (5, "race"),
+]
+
+
+@needs_nvcc
+@pytest.mark.parametrize(("mode", "kind"), PROGRAM_MODES if ALL else PROGRAM_MODES[:3])
+def test_programs_are_judged(program: ProgramCandidate, mode: str, kind: str) -> None:
+    found = verdict(program, program_task(mode))
+    assert found.accepted if not kind else kind in found.kinds, found.failures
+    assert ("one run over a finite field" in found.checks) == (mode in ("right", "tiny", "negated"))
+
+
+@needs_nvcc
+@pytest.mark.parametrize(("mode", "kind"), EXTENSION_MODES if ALL else EXTENSION_MODES[:3])
+def test_torch_extensions_are_judged_from_source(extension: ProgramCandidate, mode: int, kind: str) -> None:
+    assert isinstance(extension, ExtensionCandidate)
+    found = verdict(extension, extension_task(mode))
+    assert found.accepted if not kind else kind in found.kinds, found.failures
+    if mode == 0:
+        assert "one run over a finite field" in found.checks
+    if mode == 6:
+        assert "the result y is [2, " in found.failures[0].message
+
+
+def test_the_call_of_an_extension_passes_outputs_that_are_not_returned() -> None:
+    fields = extension_task(0)
+    text = extension_program(EXTENSION, Task.model_validate({**fields, "returns": []}))
+    assert "scale_add(x, z, y, mode);" in text and "results(" not in text
+    fields["arguments"][0] = {"name": "x", "shape": ["n"], "type": "e4m3"}
+    with pytest.raises(SpecError, match="e4m3"):
+        extension_program(EXTENSION, Task.model_validate(fields))
+
+
+@pytest.mark.parametrize(
+    ("file", "fields", "what"),
+    [
+        ("program.cu", program_task("right"), "a program"),
+        ("extension.cu", extension_task(0), "a torch extension"),
+        ("kernel.py", {"grid": [1], "arguments": ARRAYS}, "a Triton kernel"),
+    ],
+)
+def test_host_code_runs_only_if_it_is_allowed(tmp_path: Path, file: str, fields: dict[str, Any], what: str) -> None:
+    (tmp_path / "task.yaml").write_text(yaml.safe_dump(fields))
+    (tmp_path / file).write_text("raise SystemExit(9)\n")
+    options = ["--task", str(tmp_path / "task.yaml"), "--reference", f"{REFERENCES}:scale_add", "--shapes", "n=64"]
+    result = CliRunner().invoke(cli, ["judge", str(tmp_path / file), *options])
+    assert result.exit_code == 2
+    assert what in result.output and "--run-native" in result.output
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"grid": []}, "needs a grid"),
+        ({"command": ["{n}"], "function": "f"}, "need one of them"),
+        ({"returns": ["x"]}, "x is no output"),
+        ({"command": []}, "command"),
+    ],
+)
+def test_tasks_that_make_no_sense_are_told(tmp_path: Path, more: dict[str, Any], told: str) -> None:
+    task = tmp_path / "task.yaml"
+    task.write_text(yaml.safe_dump({"grid": [1], "block": [64], "arguments": ARRAYS, **more}))
+    with pytest.raises(SpecError, match=told):
+        judge(PROGRAM, task, (REFERENCES, "scale_add"), ("n=64",))
+
+
+def test_a_time_needs_the_permission_and_a_kernel(tmp_path: Path) -> None:
+    task = tmp_path / "task.yaml"
+    task.write_text(yaml.safe_dump({"grid": [1], "block": [64], "arguments": ARRAYS}))
+    with pytest.raises(SpecError, match="--run-native"):
+        judge(PROGRAM, task, (REFERENCES, "scale_add"), ("n=64",), time="n=4096")
+
+
+TRITON = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def scale_add(x, z, y, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(y + i, 2.0 * tl.load(x + i, mask=i < n) + tl.load(z + i, mask=i < n), mask=i < n)
+
+@triton.jit
+def without_mask(x, z, y, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(y + i, 2.0 * tl.load(x + i) + tl.load(z + i))
+"""
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("entry", "constants", "kind"), [("scale_add", {"B": 64}, ""), ("without_mask", {"B": 64}, "out-of-bounds"), ("scale_add", {}, None)]
+)
+def test_triton_kernels_are_judged(tmp_path: Path, entry: str, constants: dict[str, int], kind: str | None) -> None:
+    (tmp_path / "kernel.py").write_text(TRITON)
+    fields = {"entry": entry, "grid": ["ceil_div(n, 64)"], "constants": constants, "warps": 2, "arguments": [*ARRAYS, {"name": "n"}]}
+    (tmp_path / "task.yaml").write_text(yaml.safe_dump({**fields, "tile": {"n": 64}}))
+    if kind is None:
+        with pytest.raises(GemmgenError, match="neither an argument nor a constant"):
+            judge(tmp_path / "kernel.py", tmp_path / "task.yaml", (REFERENCES, "scale_add"), ("n=96",), run_native=True)
+        return
+    found = judge(tmp_path / "kernel.py", tmp_path / "task.yaml", (REFERENCES, "scale_add"), ("n=96",), run_native=True)
+    assert found.accepted if not kind else kind in found.kinds, found.failures
