@@ -1,7 +1,7 @@
 """Candidates with host code: whole programs, and torch extensions from source.
 
-Their host code runs as native code in a separate process with limits on time and memory; with Landlock it can change files of its own folder
-only. Their kernels run on the emulator.
+Their host code runs as native code in a separate process with limits on time and memory; with Landlock it can change files of its own
+folder only. Their kernels run on the emulator.
 """
 
 from __future__ import annotations

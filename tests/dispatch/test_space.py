@@ -20,6 +20,7 @@ from gemmgen.dispatch.space import fastest_points
 from gemmgen.dispatch.table import Row, Table, table_for
 from gemmgen.hardware.target import device
 from gemmgen.kernels.gemm import oracle, space
+from gemmgen.kernels.gemm.matcher import fit
 from gemmgen.kernels.gemm.spec import GemmSpec
 from gemmgen.kernels.gemm.wgmma.point_model import TRAITS, point_model
 
@@ -149,6 +150,15 @@ def test_batch_invariant_calls_take_no_point_of_another_class():
     choice = choose(request, H200)
     classes = {numeric_class_of(option.plan, option.dimensions) for option in choice.options}
     assert len(classes) == 1
+
+
+def test_large_tiles_promote_by_several_groups_where_rows_keep_their_bits():
+    request = parse_problem("gemm:256,4096,14336,nt,e4m3_e4m3_bf16")
+    spec = next(one.spec(0, False) for one in space.points(request, H200) if one.spec(0, False).mainloop.consumers == 1)
+    large = spec.mainloop.tile.model_copy(update={"m": 64, "n": 128})
+    spec = spec.model_copy(update={"mainloop": spec.mainloop.model_copy(update={"tile": large})})
+    assert "only group of consumers" in str(fit(spec, replace(request, invariant="m")))
+    assert not isinstance(fit(spec, request), str)
 
 
 def test_a_new_problem_costs_little_processor_time():

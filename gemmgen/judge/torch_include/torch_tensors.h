@@ -335,5 +335,10 @@ namespace gemmgen_torch { struct Module { template <typename... Given> Module& d
 #define TORCH_LIBRARY(NAME, MODULE) static void gemmgen_library([[maybe_unused]] gemmgen_torch::Module& MODULE)
 #define TORCH_LIBRARY_IMPL(NAME, KEY, MODULE) static void gemmgen_library_impl([[maybe_unused]] gemmgen_torch::Module& MODULE)
 #define TORCH_LIBRARY_FRAGMENT(NAME, MODULE) static void gemmgen_library_fragment([[maybe_unused]] gemmgen_torch::Module& MODULE)
-namespace py { template <typename... T> int arg(T...) { return 0; } }
-namespace pybind11 { using py::arg; }
+namespace pybind11 {
+struct arg {
+  explicit arg(const char*) {}
+  template <typename T> arg& operator=(const T&) { return *this; }
+};
+}  // namespace pybind11
+namespace py = pybind11;

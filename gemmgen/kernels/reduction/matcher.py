@@ -17,7 +17,7 @@ from gemmgen.kernels.reduction.plan import MAX_AXES, ReductionPlan
 from gemmgen.kernels.reduction.spec import SERIES, BlockStrategy, InputType, OperationName, ReductionSpec
 from gemmgen.kernels.reduction.tensor import TensorLayout
 from gemmgen.kernels.reduction.walking import Axis, Tensor, tensor_of, walking
-from gemmgen.kernels.requests import Fit, Layout, Request, changed_fields, replaced, say_once, widest
+from gemmgen.kernels.requests import Fit, Layout, NoClass, Request, changed_fields, replaced, say_once, widest
 
 SPEC_TYPES: dict[str, str] = {kind: name for name, kind in DATA_TYPES.items()}
 """The types of a launch sequence as those of a spec."""
@@ -43,6 +43,14 @@ class ReductionRequest(Request):
     walkable: bool = True
     """False if the three axes of ``x`` only have the right extents: no three strides walk through the array."""
     multiprocessors: int = MULTIPROCESSORS
+    invariant: bool = False
+    """True if a row of ``x`` must give the same bits beside any number of others."""
+
+    @property
+    def companions(self) -> tuple[ReductionRequest, ...]:
+        if not self.invariant:
+            return ()
+        return tuple(replace(self, x=Layout.packed((rows, *self.x.shape[1:]), self.x.type), tensor=None) for rows in INVARIANT_ROWS)
 
     def on(self, device: Device) -> ReductionRequest:
         return replace(self, multiprocessors=device.sm_count)
@@ -89,6 +97,8 @@ class ReductionRequest(Request):
         )
 
 
+INVARIANT_ROWS = (1, 64, 512, 4096)
+"""Numbers of rows that an instance is chosen for whose bits do not depend on them."""
 HEAVY = ("logsumexp", "mean_variance")
 """Operations with more arithmetic on an element than the model counts, unless the rows of a tensor's axes are read in whole vectors."""
 HEAVY_MARGIN = 1.5
@@ -116,6 +126,9 @@ def fit(spec: ReductionSpec, request: ReductionRequest) -> Fit | str:
         return f"it reduces {shape}, the array can be read as {' or '.join((*request.shapes, 'tensor'))}"
     axes = {"all": (1,), "rows": (0, 1), "columns": (1, 2), "middle": (0, 1, 2), "strided": (0, 1, 2)}[shape]
     alignment = promise(spec.alignment, x, shape)
+    if request.invariant:
+        # One row alone tells nothing about where the next one would begin.
+        alignment = widest(alignment, (x.shape[1],))
     wanted = DATA_TYPES[SPEC_TYPES[x.type]]
     probe = arithmetic(request.operation, wanted)
     changes: dict[str, Any] = _types(spec, request, probe) | {"alignment": alignment}
@@ -132,6 +145,15 @@ def fit(spec: ReductionSpec, request: ReductionRequest) -> Fit | str:
     arrays = {"X": ("x", view)} | {name: (operand, Layout.packed(results, kind)) for name, operand in _result_names(probe).items()}
     margin = HEAVY_MARGIN if shape == "rows" and request.operation in HEAVY else 1.0
     return Fit(changed, arrays, derived=changed_fields(spec, changed), margin=margin)
+
+
+def numeric_class_of(plan: ReductionPlan, dimensions: Mapping[str, int]) -> str | NoClass:
+    """Each instance that reduces rows is a class: how it divides a row depends on the row's length alone."""
+    if plan.spec.shape != "rows":
+        return NoClass(f"it reduces {plan.spec.shape}, in parts that depend on the number of results")
+    if plan.finish == "atomic":
+        return NoClass("blocks add their parts in any order")
+    return plan.name
 
 
 def _tensor_fit(spec: ReductionSpec, request: ReductionRequest) -> Fit | str:

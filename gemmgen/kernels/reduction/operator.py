@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from operator import index
 from typing import Any, get_args
 
@@ -19,7 +20,8 @@ from gemmgen.kernels.requests import Copy, Interpretation, Layout, Result, merge
 
 
 def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
-    """The request of a call. ``options``: ``op``, ``axis``, ``keepdims``, ``correction``. Raises ``LaunchError``."""
+    """The request of a call. ``options``: ``op``, ``axis``, ``keepdims``, ``correction``, ``batch_invariant``.
+    Raises ``LaunchError``."""
     x, operation = operands["x"], options["op"]
     if isinstance(operation, tuple):
         for name in operation:
@@ -60,6 +62,12 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     for place, (name, out) in enumerate(zip(names, given, strict=False)):
         _check_out(name, out, shape, own[place] if own else given[0].type)
     request = ReductionRequest(operation, view, kind, int(options.get("correction", 0)), tensor, three is not None)
+    if options.get("batch_invariant"):
+        if "rows" not in request.shapes or types.parts:
+            raise LaunchError(
+                "reduce: batch_invariant holds for one operation on rows: reduce the last axes of an array without gaps in them"
+            )
+        request = replace(request, invariant=True)
     kinds = own or [str(kind or types.output)] * len(names)
     return Interpretation(request, tuple(Result(name, shape, one, one == "u8") for name, one in zip(names, kinds, strict=True)), copies)
 

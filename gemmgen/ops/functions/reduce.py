@@ -17,7 +17,7 @@ WITHOUT_GRADIENTS = ("argmin", "argmax", "any", "all")
 ALIASES = {"prod": "product", "norm": "l2_norm", "amin": "min", "amax": "max"}
 """Other names of reductions, as NumPy and torch have them."""
 EXTREMA = ("min", "max")
-_OPTIONS = ("op", "axis", "keepdims", "correction")
+_OPTIONS = ("op", "axis", "keepdims", "correction", "batch_invariant")
 OPERATOR = Operator("reduce", ("x",), ("out",), (), _OPTIONS)
 MOMENTS = Operator("reduce", ("x",), ("mean", "variance"), (), _OPTIONS)
 PAIR = Operator("reduce", ("x",), ("first", "second"), (), _OPTIONS)
@@ -38,6 +38,7 @@ def reduce(
     keepdims: bool = False,
     out: Array | None = None,
     correction: Literal[0, 1] = 0,
+    batch_invariant: bool = False,
     stream: Stream | None = None,
 ) -> ArrayT: ...
 
@@ -51,6 +52,7 @@ def reduce(
     keepdims: bool = False,
     out: Sequence[Array] | None = None,
     correction: Literal[0, 1] = 0,
+    batch_invariant: bool = False,
     stream: Stream | None = None,
 ) -> tuple[ArrayT, ArrayT]: ...
 
@@ -64,6 +66,7 @@ def reduce(
     keepdims: bool = False,
     out: Array | Sequence[Array] | None = None,
     correction: Literal[0, 1] = 0,
+    batch_invariant: bool = False,
     stream: Stream | None = None,
 ) -> ArrayT | tuple[ArrayT, ArrayT]: ...
 
@@ -77,6 +80,7 @@ def reduce(
     keepdims: bool = False,
     out: Array | Sequence[Array] | None = None,
     correction: Literal[0, 1] = 0,
+    batch_invariant: bool = False,
     stream: Stream | None = None,
 ) -> ArrayT | tuple[ArrayT, ArrayT]:
     """Reduction of the elements along ``axis``, one or several axes, or of all of them.
@@ -100,6 +104,8 @@ def reduce(
         float32 for 16-bit floats and int32 for int8; indices are int64.
     correction
         1: variance of a sample.
+    batch_invariant
+        The same bits for a row beside any number of others. For reductions of the last axes by one operation.
     stream
         The CUDA stream, as for ``Kernel``.
 
@@ -114,19 +120,23 @@ def reduce(
         For arguments that do not go together.
     """
     if op.__class__ is list or op.__class__ is tuple:
+        if batch_invariant:
+            raise LaunchError("reduce: batch_invariant is for one operation, not for a list of two")
         return _pair_of_reductions(x, op, axis, keepdims, out, stream)
     if op in ALIASES:
         op = ALIASES[op]
     if wider_type(x):
-        return _reduced_widely(x, op, axis, keepdims, out, correction, stream)
+        return _reduced_widely(x, op, axis, keepdims, out, correction, stream, batch_invariant)
     if op == "var" or op == "std":
-        return _spread(x, op, axis, keepdims, out, correction, stream)
+        return _spread(x, op, axis, keepdims, out, correction, stream, batch_invariant)
     if torch_state.compiling is not None and (torch_state.compiling() or (torch_state.recording(x) and op not in WITHOUT_GRADIENTS)):
         axes = [axis] if isinstance(axis, int) else axis
-        return torch_state.by_operator("reduce", (x, op, axes, keepdims, correction), out is None and stream is None)
+        return torch_state.by_operator(
+            "reduce", (x, op, axes, keepdims, correction), out is None and stream is None and not batch_invariant
+        )
     if torch_state.compiling is not None and op in WITHOUT_GRADIENTS and torch_state.recording(x):
         x = cast("Any", x).detach()
-    options = (op, axis if axis is None or axis.__class__ is int else _axes(axis), keepdims, correction)
+    options = (op, axis if axis is None or axis.__class__ is int else _axes(axis), keepdims, correction, batch_invariant)
     if op == "mean_variance":
         pair = (None, None) if out is None else tuple(cast("Sequence[Array]", out))
         if len(pair) != 2:
@@ -136,12 +146,14 @@ def reduce(
     return converted(result, "bool") if out is None and op in EXTREMA and is_truth(x) and stream is not ASKED else result
 
 
-def _spread(x: Any, op: str, axis: Any, keepdims: bool, out: Any, correction: Literal[0, 1], stream: Any) -> Any:
+def _spread(x: Any, op: str, axis: Any, keepdims: bool, out: Any, correction: Literal[0, 1], stream: Any, batch_invariant: bool) -> Any:
     """The variance or the standard deviation alone."""
     if torch_state.compiling is not None and (torch_state.compiling() or torch_state.recording(x)):
         raise LaunchError(f"reduce: {op} has no derivative, and no operator of torch's; use mean and sum_of_squares, or detach x")
     pair = None if out is None else (empty_like(out), out)
-    found = reduce(x, "mean_variance", axis, keepdims=keepdims, out=pair, correction=correction, stream=stream)
+    found = reduce(
+        x, "mean_variance", axis, keepdims=keepdims, out=pair, correction=correction, batch_invariant=batch_invariant, stream=stream
+    )
     if stream is ASKED:
         return found
     variance = found[1]
@@ -152,9 +164,12 @@ def _spread(x: Any, op: str, axis: Any, keepdims: bool, out: Any, correction: Li
     return elementwise(variance, "sqrt", out=variance, stream=stream)
 
 
-def _reduced_widely(x: Any, op: Any, axis: Any, keepdims: bool, out: Any, correction: Literal[0, 1], stream: Any) -> Any:
+def _reduced_widely(
+    x: Any, op: Any, axis: Any, keepdims: bool, out: Any, correction: Literal[0, 1], stream: Any, batch_invariant: bool = False
+) -> Any:
     """A reduction of elements that are converted to a wider type first; extrema have the elements' own type again."""
-    found = reduce(converted(x, wider_type(x)), op, axis, keepdims=keepdims, correction=correction, stream=stream)
+    wide = converted(x, wider_type(x))
+    found = reduce(wide, op, axis, keepdims=keepdims, correction=correction, batch_invariant=batch_invariant, stream=stream)
     if stream is ASKED:
         return found
     names = list(map(_full_name, op)) if isinstance(op, list | tuple) else [op]
@@ -185,7 +200,7 @@ def _pair_of_reductions(x: Any, op: Sequence[str], axis: Any, keepdims: bool, ou
     pair = (None, None) if out is None else tuple(out)
     if len(pair) != 2:
         raise LaunchError(f"reduce: {' and '.join(names)} write two arrays, out has {len(pair)}")
-    results = PAIR.call((x, *pair), (names, None if axis is None else _axes(axis), keepdims, 0), (), stream)
+    results = PAIR.call((x, *pair), (names, None if axis is None else _axes(axis), keepdims, 0, False), (), stream)
     if out is None and is_truth(x) and stream is not ASKED:
         return tuple(converted(result, "bool") if name in EXTREMA else result for name, result in zip(names, results, strict=True))
     return results

@@ -16,8 +16,8 @@ from typing import get_args
 import numpy as np
 
 from gemmgen.emulator import Device, DeviceLaunch, DeviceModule, Texture
-from gemmgen.emulator.counters import CounterObserver, Counters
 from gemmgen.emulator.arithmetic import REAL, Arithmetic
+from gemmgen.emulator.counters import CounterObserver, Counters
 from gemmgen.emulator.demangling import qualified_name
 from gemmgen.emulator.device import Touched
 from gemmgen.emulator.errors import BadLaunch, EmulatorError, Misaligned, OutOfBounds, ParseError, ReadOnly, Trapped, UnknownInstruction

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,9 @@ import pytest
 
 from gemmgen import ops
 from gemmgen.core.errors import LaunchError
+from gemmgen.dispatch.selection import choose
+from gemmgen.hardware.target import device
+from gemmgen.kernels.reduction.matcher import parse_request
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -73,3 +77,31 @@ def test_a_tensor_is_reduced_where_it_lies(name: str) -> None:
 
 def test_positions_in_reversed_rows_are_those_of_the_view() -> None:
     assert (ops.reduce(CUBE[::-1, :, ::-1], "argmax", axis=2) == CUBE[::-1, :, ::-1].argmax(2)).all()
+
+
+def test_rows_keep_their_bits_where_they_have_to() -> None:
+    x = np.random.default_rng(3).normal(size=(300, 1001)).astype(np.float32)
+    whole = ops.reduce(x, "sum", -1, batch_invariant=True)
+    for rows in (slice(0, 1), slice(7, 12)):
+        assert (ops.reduce(np.ascontiguousarray(x[rows]), "sum", -1, batch_invariant=True) == whole[rows]).all()
+    assert (ops.reduce(x[:40], "sum", -1) != whole[:40]).any()  # few rows are divided among several blocks otherwise
+
+
+@pytest.mark.parametrize(
+    ("op", "axis", "x"), [("sum", 0, X), ("sum", -1, np.asfortranarray(X)), (["max", "argmax"], -1, X), (["max", "min"], -1, X)]
+)
+def test_bits_of_rows_are_promised_for_one_operation_on_rows(op: Any, axis: int, x: Any) -> None:
+    with pytest.raises(LaunchError, match="batch_invariant"):
+        ops.reduce(x, op, axis, batch_invariant=True)
+
+
+@pytest.mark.parametrize("columns", [1001, 4096, 65536])
+@pytest.mark.parametrize("operation", ["sum", "logsumexp"])
+def test_the_instance_for_rows_that_keep_their_bits_depends_on_their_length_alone(operation: str, columns: int) -> None:
+    chosen = set()
+    for rows in (1, 3, 20_000):
+        request = replace(parse_request((rows, columns, 1), [operation]), invariant=True)
+        option = choose(request, device("H200")).chosen
+        assert option.plan.spec.shape == "rows"
+        chosen.add(option.plan.name)
+    assert len(chosen) == 1
