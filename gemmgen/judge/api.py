@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from gemmgen.core.errors import EnvironmentMissing, SpecError
 from gemmgen.judge.candidates import Candidate, KernelCandidate
+from gemmgen.judge.proofs import prove
 from gemmgen.judge.referee import OnDevice, Referee, Timing, Verdict
 from gemmgen.judge.reference import PythonReference, Reference
 from gemmgen.judge.spec_reference import SpecReference
@@ -26,13 +28,14 @@ def judge(
     run_native: bool = False,
     time: str | None = None,
     peer: tuple[Path, str] | None = None,
+    prove_seconds: float = 0.0,
 ) -> Verdict:
     """The verdict on a kernel, a program, a torch extension or a Triton kernel.
 
     ``reference``: a file of Python and a function in it, or a spec and nothing. ``shapes`` are written ``m=64,n=48,k=32``.
     ``run_native``: host code and Python of the candidate may run as native code, and kernels run on a GPU, too, if there is one; then
-    ``time`` is a shape that is timed, beside ``peer``, a function in Python on torch's tensors. Raises ``GemmgenError`` if it cannot be
-    judged."""
+    ``time`` is a shape that is timed, beside ``peer``, a function in Python on torch's tensors. ``prove_seconds``: time for
+    proofs about a kernel; 0: none are tried. Raises ``GemmgenError`` if it cannot be judged."""
     if not shapes:
         raise SpecError("a judgement needs a shape, such as m=64,n=48,k=32")
     file, function = reference
@@ -46,7 +49,8 @@ def judge(
     with opened(candidate, read, run_native) as found, ExitStack() as cleanup:
         device = _on_device(found, cleanup, timed is not None) if run_native else None
         timing = None if device is None else Timing(timed, None if peer is None else (str(peer[0].resolve()), peer[1]))
-        return Referee(found, read, source, parse_shapes(shapes), device, timing).judge()
+        proof = partial(prove, found, prove_seconds) if prove_seconds and isinstance(found, KernelCandidate) else None
+        return Referee(found, read, source, parse_shapes(shapes), device, timing, proof).judge()
 
 
 def _on_device(candidate: Candidate, cleanup: ExitStack, needed: bool) -> OnDevice | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -24,7 +24,8 @@ from gemmgen.emulator.arithmetic import FIELD
 from gemmgen.emulator.data_flow import DataFlow, data_dependence
 from gemmgen.judge.candidates import Called, Candidate, CandidateFailed, Conditions
 from gemmgen.judge.reference import Arrays, Question, Reference
-from gemmgen.judge.task import Argument, Task, evaluate, grid_of_shapes
+from gemmgen.judge.task import Argument, Task, evaluate, fits, grid_of_shapes
+from gemmgen.proof.prover import KernelProof
 from gemmgen.sanitizer.findings import Finding, findings_report
 
 KINDS = {
@@ -130,6 +131,8 @@ class Verdict:
     """Findings of the emulator, with their places in the source."""
     worst_ratio: float = 0.0
     """Largest error over its bound."""
+    proofs: dict[str, str] = field(default_factory=dict)
+    """Outcome of the proof of each property: ``proved`` or ``unproved``."""
     times: Times | None = None
     """Device time beside a peer, where a GPU was used."""
     seconds: float = 0.0
@@ -155,6 +158,7 @@ class Verdict:
             "checks": self.checks,
             "shapes": self.shapes,
             "worst_ratio": round(self.worst_ratio, 4),
+            "proofs": self.proofs,
             "times": None if self.times is None else self.times.to_json(),
             "seconds": round(self.seconds, 2),
         }
@@ -184,9 +188,11 @@ class Referee:
         shapes: list[dict[str, int]],
         device: OnDevice | None = None,
         timing: Timing | None = None,
+        prove: Callable[[], KernelProof | str] | None = None,
     ) -> None:
-        """``device``: the kernel on a GPU, where it runs too; ``timing``: the problem that is timed there."""
-        self.device, self.timing = device, timing
+        """``device``: the kernel on a GPU, where it runs too; ``timing``: the problem that is timed there; ``prove``: the proof of the
+        kernel's properties."""
+        self.device, self.timing, self.prove = device, timing, prove
         self.candidate, self.task, self.reference = candidate, task, reference
         self.given = [dict(shape) for shape in shapes]
         self.shapes = grid_of_shapes(task, shapes)
@@ -260,6 +266,8 @@ class Referee:
         self._check_state(inputs, wanted)
         self._check_special(special, of_special)
         self._check_field(field_inputs, of_field)
+        if self.prove is not None:
+            self._check_proof(self.prove())
         if self.device is not None:
             self._check_device(self.device, plan, inputs, wanted, magnitudes)
             if self.timing is not None:
@@ -318,7 +326,14 @@ class Referee:
             raise GemmgenError(f"the reference's {name}_bound must have the shape {value.shape} and no negative or undefined element")
         if given is not None and not self.reference.any_order:
             return given.astype(np.float64)
-        bound = derived_bound(sizes, value, np.abs(magnitude.get(name, wanted[name])))
+        sum_of_magnitudes = np.abs(magnitude.get(name, wanted[name])).astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            if given is None and (np.abs(value) > sum_of_magnitudes * (1 + 1e-6) + 1e-30).any():
+                raise GemmgenError(
+                    f"the reference's {name} is larger than what it returns for the magnitudes of its inputs, so it is no sum of products "
+                    f"with positive factors; return a bound of its errors, too, as {name}_bound"
+                )
+        bound = derived_bound(sizes, value, sum_of_magnitudes)
         if argument.type != "f32":
             bound = bound + element.format.roundoff * (np.abs(value) + bound) + element.format.smallest / 2
             bound = np.where(np.abs(value) + bound >= element.format.largest, np.inf, bound)
@@ -365,6 +380,29 @@ class Referee:
         for name, values in alone.outputs.items():
             if values.tobytes() != second.outputs[name].tobytes() or not second.written[name].all():
                 self._fail("keeps-state", sizes, f"{name} of a second call depends on the first")
+
+    def _check_proof(self, proof: KernelProof | str) -> None:
+        """Notes which properties hold for every problem; counterexamples are run, and fail as other problems do."""
+        if isinstance(proof, str):
+            self.verdict.checks.append(f"no proof: {proof}")
+            return
+        for each in proof.properties:
+            self.verdict.proofs[each.name] = "proved" if each.status == "proved" else "unproved"
+            if each.counterexample is not None:
+                self._run_counterexample(each.counterexample["problem"])
+        self.verdict.checks.append(f"proofs for every problem: {', '.join(proof.proved) or 'none'}")
+
+    def _run_counterexample(self, problem: Mapping[str, int]) -> None:
+        sizes = {name: int(problem[name]) for name in self.given[0] if name in problem}
+        if len(sizes) < len(self.given[0]) or not fits(self.task, sizes):
+            return
+        inputs = self._inputs(sizes, "ordinary")
+        numbers = self._numbers(inputs)
+        magnitudes = {name: np.abs(array) for name, array in numbers.items()}
+        run = self._run(sizes, inputs)
+        if run is not None:
+            expected, magnitude = self.reference.answers([Question(sizes, numbers), Question(sizes, magnitudes)])
+            self._compare(sizes, "ordinary", run, expected, magnitude)
 
     def _check_device(
         self, device: OnDevice, plan: list[tuple[dict[str, int], str]], inputs: list[Arrays], wanted: list[Arrays], magnitudes: list[Arrays]

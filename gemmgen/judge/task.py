@@ -139,10 +139,11 @@ def grid_of_shapes(task: Task, given: list[dict[str, int]]) -> list[dict[str, in
             found.append({**base, name: max(1, value)})
     found.append(dict.fromkeys(base, 1))
     unique = {tuple(sorted(shape.items())): shape for shape in found}
-    return [shape for shape in unique.values() if _fits(task, shape)]
+    return [shape for shape in unique.values() if fits(task, shape)]
 
 
-def _fits(task: Task, sizes: dict[str, int]) -> bool:
+def fits(task: Task, sizes: dict[str, int]) -> bool:
+    """True if a problem is small enough to be run."""
     try:
         return not _too_large(task, sizes)
     except GemmgenError:

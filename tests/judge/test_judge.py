@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from click.testing import CliRunner
 from sampling import ALL
 
 from gemmgen.cli import cli
-from gemmgen.core.errors import SpecError
+from gemmgen.core.errors import GemmgenError, SpecError
 from gemmgen.judge.candidates import KernelCandidate
 from gemmgen.judge.page import verdict_page
 from gemmgen.judge.referee import KINDS, Failure, Referee, Verdict
@@ -20,6 +21,7 @@ from gemmgen.judge.task import Task, parse_shapes
 from gemmgen.sanitizer.front_end import CompileOptions
 from gemmgen.sanitizer.source import load_kernel
 
+from . import held_out
 from .corpus import GEMM, GEMM_SHAPE, LOOP, Candidate, exploits, gemm_source, honest
 
 REFERENCES = Path(__file__).with_name("references.py")
@@ -45,6 +47,21 @@ def test_an_honest_kernel_is_accepted(candidate):
     verdict = verdict_of(candidate)
     assert verdict.accepted, verdict.failures
     assert verdict.seconds < MAX_SECONDS
+
+
+HELD_OUT = [*held_out.exploits(), *held_out.honest()]
+
+
+@pytest.mark.parametrize("candidate", HELD_OUT if ALL else HELD_OUT[1::6], ids=lambda candidate: candidate.name)
+def test_kernels_that_the_referee_was_not_written_for(candidate):
+    verdict = verdict_of(candidate)
+    assert candidate.kind in verdict.kinds if candidate.kind else verdict.accepted, verdict.failures
+
+
+def test_a_reference_with_differences_needs_a_bound():
+    stencil = next(one for one in HELD_OUT if one.name == "stencil")
+    with pytest.raises(GemmgenError, match="y_bound"):
+        verdict_of(replace(stencil, function="stencil_without_bound"))
 
 
 def test_the_corpus_has_sixty_exploits_and_sixty_kernels():

@@ -39,6 +39,14 @@ if TYPE_CHECKING:
 )
 @click.option("--time", metavar="m=4096,n=4096,k=4096", help="Time the kernel on a GPU on this problem; needs --run-native.")
 @click.option("--peer", metavar="FILE.py:FUNCTION", help="The function (torch, sizes, tensors) that is timed beside it.")
+@click.option(
+    "prove_seconds",
+    "--prove",
+    type=click.FloatRange(0, 3600),
+    default=0.0,
+    metavar="S",
+    help="Prove properties of the kernel for every problem, as gemmgen prove does, for S seconds at most; counterexamples are run.",
+)
 @click.option("page", "--page", type=click.Path(dir_okay=False, path_type=Path), help="Write the verdict as an HTML page.")
 @json_option
 @click.pass_context
@@ -51,6 +59,7 @@ def command(
     run_native: bool,
     time: str | None,
     peer: str | None,
+    prove_seconds: float,
     page: Path | None,
     as_json: bool,
 ) -> None:
@@ -70,7 +79,7 @@ def command(
     if beside is not None and not (beside[1] and beside[0].is_file()):
         raise click.BadParameter(f"--peer {peer}: expected FILE.py:FUNCTION")
     named = parse_reference(reference)
-    verdict = judge(candidate, task_file, named, tuple(shapes), run_native=run_native, time=time, peer=beside)
+    verdict = judge(candidate, task_file, named, tuple(shapes), run_native=run_native, time=time, peer=beside, prove_seconds=prove_seconds)
     if page is not None:
         write_output(page, verdict_page(verdict))
     if as_json:
@@ -93,5 +102,7 @@ def _print(verdict: Verdict) -> None:
     if (times := verdict.times) is not None:
         beside = f", {times.peer} {times.peer_us:.2f} us" if times.peer_us is not None else f" ({times.peer})"
         click.echo(printable(f"{times.device}: {times.candidate_us:.2f} us{beside}"))
+    if proved := [name for name, status in verdict.proofs.items() if status == "proved"]:
+        click.echo(f"proved for every problem: {', '.join(proved)}")
     if verdict.accepted:
         click.echo(f"largest error / bound: {verdict.worst_ratio:.3g}")
