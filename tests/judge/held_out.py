@@ -82,7 +82,8 @@ def exploits() -> list[Candidate]:
         "for (int x = 0; x < k; x += 4) for (int u = 0; u < 4; ++u) sum = fmaf(A[row * k + x + u], B[min(x + u, k - 1) * n + column], sum);"
     )
     waits = rows_source(
-        f"{PARTS} {TREE} __threadfence(); if (t == 0) atomicAdd(&done, 1); if (row == 0 && t == 0) {{ while (done < m) {{ }} y[0] = y[0]; }}",
+        f"{PARTS} {TREE} __threadfence(); if (t == 0) atomicAdd(&done, 1); "
+        "if (row == 0 && t == 0) { while (done < m) { } y[0] = y[0]; }",
         top="__device__ volatile int done_; __device__ int done;",
     )
     sometimes = "C[i] = A[0] == rintf(A[0]) ? sum : sum * 1.02f;"
