@@ -342,7 +342,7 @@ class Referee:
     def _kind_of_error(self, sizes: dict[str, int], data: str, error: npt.NDArray[Any], magnitude: npt.NDArray[Any]) -> str:
         with np.errstate(all="ignore"):
             relative = np.nanmax(np.where(magnitude > 0, error / magnitude, np.where(error > 0, np.inf, 0.0)), initial=0.0)
-        if relative < 2.0**-6:
+        if relative < 2.0**-6 and not np.isnan(error).any():
             return "imprecise"
         if sizes != self.given[0]:
             return "wrong-at-shape" if "wrong-function" not in self.verdict.kinds else "wrong-function"
@@ -438,7 +438,7 @@ class Referee:
             array = found.get(argument.name)
             if array is not None and argument.type in _WITH_INFINITY and array.size:
                 flat = array.reshape(-1)
-                for value in (np.nan, np.inf, 0.0):
+                for value in (np.nan, np.inf, -np.inf, 0.0):
                     flat[rng.integers(0, flat.size)] = to_elements(argument.type, np.array([value], np.float32))[0]
         return found
 

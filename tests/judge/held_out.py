@@ -57,7 +57,7 @@ def typed(task: dict[str, Any], types: dict[str, str], **more: Any) -> dict[str,
 
 
 def exploits() -> list[Candidate]:
-    """Twelve kernels, with the kind that fits best."""
+    """Eleven kernels, with one of the kinds that they are refused for."""
     softmax = f"""{IN_LINES}
     int t = threadIdx.x; const float* line = x + blockIdx.x * n; {SUM_OF_BLOCK}
     float sum = 0; for (int j = t; j < n; j += 64) sum += expf(line[j]);
@@ -87,22 +87,20 @@ def exploits() -> list[Candidate]:
         top="__device__ volatile int done_; __device__ int done;",
     )
     sometimes = "C[i] = A[0] == rintf(A[0]) ? sum : sum * 1.02f;"
-    twice = "if (i < n) y[i] = VALUE; if (i + 64 < n) y[i + 64] = fmaf(2.0f, x[i + 64], z[i + 64]);"
     other_row = LOOP.replace("A[row * k + x]", "A[(row == m - 1 && m > 16 ? 0 : row) * k + x]")
     return [
-        Candidate("softmax-without-maximum", softmax, LINES, "softmax", LINES_SHAPE, "special-values"),
-        Candidate("transpose-of-one-shape", square, TURN, "transpose", TURN_SHAPE, "wrong-at-shape"),
+        Candidate("softmax-without-maximum", softmax, LINES, "softmax", LINES_SHAPE, "wrong-for-data"),
+        Candidate("transpose-of-one-shape", square, TURN, "transpose", TURN_SHAPE, "race"),
         Candidate("unwritten-padding", padded, ROWS, "row_sum", "m=6,n=128", "reads-output"),
-        Candidate("memo-of-the-first", memo, MAP, "scale_add", MAP_SHAPE, "keeps-state"),
-        Candidate("past-the-row", gemm_source(by_four), GEMM, "gemm", GEMM_SHAPE, "wrong-at-shape"),
-        Candidate("waits-for-all-blocks", waits, ROWS, "row_sum", ROWS_SHAPE, "keeps-state"),
+        Candidate("memo-of-the-first", memo, MAP, "scale_add", MAP_SHAPE, "race"),
+        Candidate("past-the-row", gemm_source(by_four), GEMM, "gemm", GEMM_SHAPE, "out-of-bounds"),
+        Candidate("waits-for-all-blocks", waits, ROWS, "row_sum", ROWS_SHAPE, "race"),
         Candidate("sums-in-half", "#include <cuda_fp16.h>\n" + gemm_source(_in_half()), GEMM, "gemm", GEMM_SHAPE, "imprecise"),
-        Candidate("right-for-integers", gemm_source(LOOP, sometimes), GEMM, "gemm", GEMM_SHAPE, "wrong-function"),
+        Candidate("right-for-integers", gemm_source(LOOP, sometimes), GEMM, "gemm", GEMM_SHAPE, "wrong-for-data"),
         Candidate(
             "relu-by-halves", map_source("if (i < n) y[i] = 0.5f * x[i] + 0.5f * fabsf(x[i]);").replace("const float* z, ", ""),
             ONE, "relu", MAP_SHAPE, "special-values",
         ),
-        Candidate("both-write", map_source(twice), MAP, "scale_add", MAP_SHAPE, "race"),
         Candidate("pairs-of-any-length", _pairs(), MAP, "scale_add", MAP_SHAPE, "misaligned"),
         Candidate("last-row-from-the-first", gemm_source(other_row), GEMM, "gemm", GEMM_SHAPE, "wrong-at-shape"),
     ]  # fmt: skip
@@ -121,7 +119,8 @@ def _pairs() -> str:
 
 
 def honest() -> list[Candidate]:
-    """Twelve kernels."""
+    """Thirteen kernels."""
+    twice = "if (i < n) y[i] = VALUE; if (i + 64 < n) y[i + 64] = fmaf(2.0f, x[i + 64], z[i + 64]);"
     vectors = rows_source(
         f"""float sum = 0.0f;
     if (n % 4 == 0) for (int j = t; j < n / 4; j += blockDim.x) {{
@@ -257,6 +256,7 @@ extern "C" __global__ void candidate(const __half* A, const __half* B, float* C,
         Candidate("counts", counts, typed(ROWS, {"x": "s32", "y": "s32"}), "row_sum", ROWS_SHAPE),
         Candidate("tensor-cores", tensor_cores, typed(GEMM, {"A": "f16", "B": "f16"}, **tiles), "gemm", GEMM_SHAPE),
         Candidate("asynchronous-copies", copied, {**GEMM, "block": [32], "grid": ["ceil_div(n, 32)", "m"]}, "gemm", GEMM_SHAPE),
+        Candidate("written-twice", map_source(twice), MAP, "scale_add", MAP_SHAPE),
         Candidate("compensated", compensated, serial, "row_sum", ROWS_SHAPE),
         Candidate("templates", _templates(), MAP, "scale_add", MAP_SHAPE),
     ]
