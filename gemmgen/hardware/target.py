@@ -287,6 +287,12 @@ class Device:
         return self.int8_tcgen05_roof
 
     @property
+    def fp4_tcgen05_roof(self) -> Figure | None:
+        """The rate of `tcgen05` for 4-bit floats: twice that for bytes (NVIDIA Blackwell architecture
+        brief: 9 dense FP4 PFLOP/s of a B200)."""
+        return _divided(self.int8_tcgen05_roof, 0.5)
+
+    @property
     def f16_tcgen05_roof(self) -> Figure | None:
         """The rate of `tcgen05` for 16-bit floats: half of that for bytes."""
         return _divided(self.int8_tcgen05_roof, 2)

@@ -24,6 +24,7 @@ SERVES = {
     "scheduler": ("sm_100a",),
     "tensor_memory": ("sm_100a",),
     "tensor_pairs": ("sm_100a",),
+    "tensor_scales": ("sm_100a",),
     "ticket": EVERYWHERE,
     "warp_tiles": EVERYWHERE,
 }

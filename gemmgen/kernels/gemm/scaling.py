@@ -56,7 +56,7 @@ class Scales(SpecModel):
 
 Scales.NONE = Scales()
 
-STRATEGIES = ("wgmma", "mma_sync")
+STRATEGIES = ("wgmma", "mma_sync", "tcgen05")
 """Strategies of GEMM that take block scales."""
 TILE_LINES, TILE_BLOCKS = 128, 4
 """Lines and blocks of k of a tile of scales."""

@@ -243,6 +243,9 @@ class TensorMemoryMainloop(SpecModel):
     tiles: Annotated[Literal["static", "dynamic"], LATER] = "static"
     """Order in which blocks get tiles. ``dynamic``: the grid has a block for each tile, and blocks that run take over the tiles of those
     that wait, by cluster launch control; so those that come late, or are slow, take fewer. With persistent_blocks: 0."""
+    multiplied: Annotated[Literal["stored", "e2m1"], LATER] = "stored"
+    """Numbers in the bytes of A and B. ``e2m1``: two floats of 4 bits a byte, the first along k in the lower half, with block scales;
+    storage.a and storage.b are then u8, both along k."""
 
 
 class MmaTile(SpecModel):

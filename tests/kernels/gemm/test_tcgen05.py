@@ -30,6 +30,21 @@ SPEC = {
 }
 PAIR = {**SPEC, "mainloop": {**MAINLOOP, "persistent_blocks": 2, "pair": True}}
 DYNAMIC = {**SPEC, "mainloop": {**MAINLOOP, "persistent_blocks": 0, "pair": True, "tiles": "dynamic"}}
+NVFP4 = {
+    **SPEC,
+    "storage": {"a": "u8", "b": "u8", "c": "bf16"},
+    "scales": {name: {"k": 16, "type": "e4m3", "layout": "tiles_128x4"} for name in "ab"},
+    "alignment": {"a": 16, "b": 16, "c": 8},
+    "multiple_of": {"k": 32},
+    "mainloop": {**MAINLOOP, "tile": {"n": 128, "k": 128}, "multiplied": "e2m1"},
+}
+MXFP8 = {
+    **NVFP4,
+    "storage": {"a": "e4m3", "b": "e4m3", "c": "bf16"},
+    "scales": {name: {"k": 32, "type": "ue8m0", "layout": "tiles_128x4"} for name in "ab"},
+    "multiple_of": {},
+    "mainloop": {**MAINLOOP, "tile": {"n": 128, "k": 128}},
+}
 DONE = "mbarrier_wait(done + kBarrierBytes * set, set_phase);\n            tensor_memory_after_sync();"
 BYTES = {**SPEC, "storage": {"a": "s8", "b": "s8", "c": "s32"}, "alignment": {"a": 16, "b": 16, "c": 4}}
 
@@ -50,6 +65,11 @@ BYTES = {**SPEC, "storage": {"a": "s8", "b": "s8", "c": "s32"}, "alignment": {"a
         ({**SPEC, "cache": {"streaming_stores": True}}, "cache"),
         ({**PAIR, "mainloop": {**PAIR["mainloop"], "persistent_blocks": 3}}, "persistent_blocks"),
         ({**PAIR, "mainloop": {**PAIR["mainloop"], "tiles": "dynamic"}}, "persistent_blocks"),
+        ({**NVFP4, "scales": {}}, "scales"),
+        ({**NVFP4, "scales": {name: {"k": 128, "type": "f32"} for name in "ab"}}, "scales"),
+        ({**NVFP4, "mainloop": {**NVFP4["mainloop"], "tile": {"n": 64, "k": 128}}}, "scales"),
+        ({**MXFP8, "mainloop": {**MXFP8["mainloop"], "pair": True, "persistent_blocks": 2}}, "scales"),
+        ({**NVFP4, "transpose": "nn"}, "transpose"),
         ({**PAIR, "transpose": "nn", "mainloop": {**PAIR["mainloop"], "tile": {"n": 64, "k": 64}}}, "tile"),
     ],
 )
@@ -79,7 +99,7 @@ def verify_with(spec: dict[str, Any], old: str, new: str) -> VerificationReport:
     return verify_binary(plan, binary, EmulatorBackend(), cases=cases)
 
 
-@pytest.mark.parametrize("spec", [SPEC, PAIR, DYNAMIC], ids=["alone", "pair", "dynamic"])
+@pytest.mark.parametrize("spec", [SPEC, PAIR, DYNAMIC, NVFP4, MXFP8], ids=["alone", "pair", "dynamic", "nvfp4", "mxfp8"])
 def test_an_unchanged_kernel_passes(spec: dict[str, Any]) -> None:
     assert verify_with(spec, "kStages", "kStages").passed
 
@@ -135,6 +155,30 @@ def test_a_changed_pair_is_caught(old: str, new: str) -> None:
 def test_a_changed_scheduler_is_caught(old: str, new: str) -> None:
     """Answers are read before they have come, by too few threads, or by one lane only; a place is used again too early."""
     assert not verify_with(DYNAMIC, old, new).passed
+
+
+@pytest.mark.parametrize(
+    ("spec", "old", "new"),
+    [
+        (NVFP4, "sums + kScalesB + word * kScaleColumns, part", "sums + kScalesB, part"),
+        (NVFP4, "if (step == work.steps - 1 && blocks % kTileBlocks != 0)", "if (false)"),
+        (NVFP4, "scale_tile(scales_b, work.column, step, scale_tiles)", "scale_tile(scales_b, work.row, step, scale_tiles)"),
+        (NVFP4, "2 * words * kScaleTileBytes", "words * kScaleTileBytes"),
+        (NVFP4, "fence_async_proxy();\n", ""),
+        (MXFP8, "first << 29 | first << 4", "first << 29"),
+        (MXFP8, "part % kParts * 1", "0"),
+        (MXFP8, "constexpr unsigned kStrideBytes = 128;  // from eight rows", "constexpr unsigned kStrideBytes = 256;  // from eight rows"),
+    ],
+)  # fmt: skip
+def test_changed_block_scales_are_caught(spec: dict[str, Any], old: str, new: str) -> None:
+    """Scales of another word, line, block or byte, padding that is read, and bytes that are not announced."""
+    plan = gemmgen.plan(spec)
+    text = gemmgen.render(plan).text
+    assert old in text, f"{old!r} is not in the source any more"
+    binary = compile_source(text.replace(old, new), architecture="sm_100a", options=COMPILE_OPTIONS)
+    names = ("many steps", "2 x 3 tiles", "primes")
+    cases = [case for case in oracle_of("gemm").cases(plan) if case.name in names]
+    assert cases and not verify_binary(plan, binary, EmulatorBackend(), cases=cases).passed
 
 
 @st.composite

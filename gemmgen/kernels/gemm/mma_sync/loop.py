@@ -23,11 +23,12 @@ from gemmgen.kernels.gemm.mma_sync.reasons import (
     shape_reasons,
     vector_reasons,
 )
-from gemmgen.kernels.gemm.mma_sync.scaled import BlockScaling, block_scaling, scaled_reasons
+from gemmgen.kernels.gemm.mma_sync.scaled import scaled_reasons
 from gemmgen.kernels.gemm.mma_sync.sparse import sparse_reasons
 from gemmgen.kernels.gemm.plan import Outline
 from gemmgen.kernels.gemm.sparsity import CHUNK_K, WORD_K
 from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop
+from gemmgen.kernels.gemm.tensor_cores.block_scaling import BlockScaling, block_scaling
 from gemmgen.kernels.gemm.tensor_cores.operands import Multiplied
 from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_INTEGERS, computes_f32
 from gemmgen.kernels.math.warpgroup import WarpgroupOperand
@@ -354,7 +355,7 @@ class WarpLoop:
     def word_k(self) -> int:
         """Bytes along k whose block scales are one word of each line."""
         assert self.scaled is not None
-        return STEP_BYTES * self.scaled.parts
+        return self.scaled.word_k
 
     @property
     def unit(self) -> str:

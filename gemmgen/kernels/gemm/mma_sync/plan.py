@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.gemm.mma_sync.loop import WarpLoop, warp_mma_loop, warp_mma_regions
-from gemmgen.kernels.gemm.mma_sync.scaled import packed_reasons, scaled_product
 from gemmgen.kernels.gemm.mma_sync.sequence import mma_sync_sequence
 from gemmgen.kernels.gemm.mma_sync.sparse import METADATA_BITS, metadata_matrix, sparse_product
 from gemmgen.kernels.gemm.mma_sync.warp_plan import WarpPlan
 from gemmgen.kernels.gemm.plan import Outline
 from gemmgen.kernels.gemm.reasons import division_reasons, invariance_reasons
 from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop
+from gemmgen.kernels.gemm.tensor_cores.block_scaling import packed_reasons, scaled_product
 from gemmgen.kernels.gemm.tensor_cores.grid import Grid
 from gemmgen.kernels.gemm.tensor_cores.operands import arithmetic_parts, as_stored
 from gemmgen.kernels.gemm.tensor_cores.reasons import type_reasons

@@ -43,7 +43,7 @@ def _copied(operand: WarpgroupOperand) -> str:
 
 def _mainloop(loop: TensorMemoryLoop) -> Lines:
     return (
-        ("instruction", f"tcgen05.mma, kind {loop.kind}: {loop.tile_m * loop.blocks} x {loop.tile_n} of C, {loop.instruction_k} of k"),
+        ("instruction", f"tcgen05.mma, kind {loop.kind}: {loop.tile_m * loop.blocks} x {loop.tile_n} of C, {loop.instruction_depth} of k"),
         ("one stage", f"{loop.tile_k // loop.instruction_k} instructions; a commit gives the stage back"),
         ("stages", f"{loop.stages}: filled while others are multiplied; two barriers each, full and empty"),
     )
@@ -53,5 +53,13 @@ def _tensor_memory(loop: TensorMemoryLoop) -> Lines:
     return (
         ("allocated", f"{loop.tensor_columns} of 512 columns; {loop.blocks_per_sm} such blocks fit on an SM"),
         ("sums", f"{BUFFERS} sets of {loop.tile_n} columns, a row of C in each of the {ROWS} lanes"),
+        *_scales(loop),
         ("loads", f"{COLUMNS} columns of 16 lanes at a time (16x256b), two of a warp"),
     )
+
+
+def _scales(loop: TensorMemoryLoop) -> Lines:
+    if loop.scaled is None:
+        return ()
+    words = f"{2 * loop.scale_words} tiles of 128 x 4 scales of a stage, four columns each (tcgen05.cp)"
+    return (("scales", words),)

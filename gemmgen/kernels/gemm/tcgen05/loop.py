@@ -11,7 +11,9 @@ from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.plan import Outline
+from gemmgen.kernels.gemm.scaling import TILE_BLOCKS, TILE_LINES
 from gemmgen.kernels.gemm.spec import CacheHints, GemmSpec, TensorMemoryMainloop
+from gemmgen.kernels.gemm.tensor_cores.block_scaling import BlockScaling, block_scaling, packed_reasons, scale_kind_reasons
 from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_INTEGERS, result_reasons, type_reasons
 from gemmgen.kernels.gemm.wgmma.reasons import COPY_ALIGNMENT
 from gemmgen.kernels.math.warpgroup import BARRIER_BYTES, INSTRUCTION_BYTES, SPAN_BYTES, WarpgroupOperand
@@ -20,11 +22,16 @@ from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 ROWS = 128
 """Rows of an instruction's result: a lane of tensor memory each."""
+SCALED_COLUMNS = 128
+"""Columns of a tile with block scales: two sets of sums and the scales share tensor memory."""
 BUFFERS = 2
 """Sets of sums in tensor memory."""
 COLUMNS = 32
 """Columns of results that a thread holds at a time."""
 EPILOGUE_WARPS = 4
+SCALE_TILE_BYTES = TILE_LINES * TILE_BLOCKS
+SCALE_COLUMNS = 4
+"""Columns of tensor memory that a tile of scales takes."""
 ANSWERS = 2
 """Answers of the hardware's scheduler that a block holds."""
 ANSWER_BYTES = 16
@@ -32,6 +39,8 @@ WARPS = EPILOGUE_WARPS + 2
 TENSOR_COLUMNS = 512
 FORMATS = {"f16": 0, "bf16": 1, "tf32": 2, "u8": 0, "s8": 1, "e4m3": 0, "e5m2": 1}
 """Codes of types in an instruction descriptor (PTX ISA, "Instruction descriptor")."""
+_SCALED_FORMATS = {"e4m3": 0, "e5m2": 1, "e2m1": 1}
+"""Codes of types in an instruction descriptor with block scales."""
 KINDS = {"f16": "f16", "bf16": "f16", "tf32": "tf32", "u8": "i8", "s8": "i8", "e4m3": "f8f6f4", "e5m2": "f8f6f4"}
 UNITS = {"f16": "f16", "tf32": "tf32", "i8": "int8", "f8f6f4": "fp8"}
 
@@ -53,6 +62,8 @@ class TensorMemoryLoop:
     """True if two blocks multiply together."""
     dynamic: bool = False
     """True if blocks take over the tiles of those that wait to be launched."""
+    scaled: BlockScaling | None = None
+    """The block scales that instructions take."""
     promote_steps: int = 0
     """Steps after which sums leave the accumulators: never."""
     shares_tile: bool = False
@@ -61,7 +72,7 @@ class TensorMemoryLoop:
     @property
     def accumulator(self) -> str:
         """The type of sums in registers."""
-        return "int" if self.type_a in BYTE_INTEGERS else "float"
+        return "int" if self.type_a in BYTE_INTEGERS and self.scaled is None else "float"
 
     @property
     def load_function(self) -> str:
@@ -76,17 +87,24 @@ class TensorMemoryLoop:
     @property
     def kind(self) -> str:
         """The kind of instruction."""
-        return KINDS[self.type_a]
+        return KINDS[self.type_a] if self.scaled is None else self.scaled.kind
 
     @property
     def unit(self) -> str:
         """Peak of a device that the products run at."""
+        if self.scaled is not None:
+            return "fp4_tcgen05" if self.scaled.packed else "fp8_tcgen05"
         return f"{UNITS[self.kind]}_tcgen05"
 
     @property
     def instruction_k(self) -> int:
         """Values of k that one instruction multiplies."""
         return INSTRUCTION_BYTES // self.a.element_bytes
+
+    @property
+    def instruction_depth(self) -> int:
+        """Values of k that one instruction multiplies, two a byte if they are of 4 bits."""
+        return self.instruction_k * (2 if self.packed else 1)
 
     @property
     def blocks(self) -> int:
@@ -96,6 +114,9 @@ class TensorMemoryLoop:
     @property
     def form(self) -> int:
         """The instruction descriptor: types, majors and sizes."""
+        if (scaled := self.scaled) is not None:
+            types = _SCALED_FORMATS[scaled.type_a] << 7 | _SCALED_FORMATS[scaled.type_b] << 10
+            return types | self.tile_n >> 3 << 17 | (scaled.scale_type == "ue8m0") << 23 | ROWS >> 7 << 27
         sums = 2 if self.accumulator == "int" else 1
         majors = (not self.a.k_major) << 15 | (not self.b.k_major) << 16
         sizes = self.tile_n >> 3 << 17 | ROWS * self.blocks >> 4 << 24
@@ -114,7 +135,27 @@ class TensorMemoryLoop:
     @property
     def tensor_columns(self) -> int:
         """Columns of tensor memory that a block allocates: a power of two."""
-        return 1 << (BUFFERS * self.tile_n - 1).bit_length()
+        return 1 << (BUFFERS * self.tile_n + 2 * self.scale_words * SCALE_COLUMNS - 1).bit_length()
+
+    @property
+    def packed(self) -> bool:
+        """True if a byte of A or B holds two floats of 4 bits."""
+        return self.scaled is not None and self.scaled.packed
+
+    @property
+    def scale_words(self) -> int:
+        """Tiles of 128 x 4 scales that a stage has of A, and of B."""
+        return 0 if self.scaled is None else self.tile_k // self.scaled.word_k
+
+    @property
+    def scale_bytes(self) -> int:
+        """Scales of A and B in shared memory, of one stage."""
+        return 2 * self.scale_words * SCALE_TILE_BYTES
+
+    @property
+    def id_step(self) -> int:
+        """From an instruction's number of the first scale in a word to that of the next."""
+        return 0 if self.scaled is None else self.scaled.blocks
 
     @property
     def blocks_per_sm(self) -> int:
@@ -135,7 +176,8 @@ class TensorMemoryLoop:
     def shared_bytes(self) -> int:
         """Shared memory of a block, with a word for the address in tensor memory."""
         answers = ANSWERS * ANSWER_BYTES if self.dynamic else 0
-        return self.stages * (self.a.tile_bytes + self.b.tile_bytes) + answers + BARRIER_BYTES * self.barriers + BARRIER_BYTES
+        stage = self.a.tile_bytes + self.b.tile_bytes + self.scale_bytes
+        return self.stages * stage + answers + BARRIER_BYTES * self.barriers + BARRIER_BYTES
 
 
 def tensor_memory_loop(outline: Outline, mainloop: TensorMemoryMainloop) -> TensorMemoryLoop | None:
@@ -149,7 +191,7 @@ def tensor_memory_loop(outline: Outline, mainloop: TensorMemoryMainloop) -> Tens
     columns = tile.n // 2 if mainloop.pair else tile.n
     sides: tuple[tuple[Literal["A", "B"], Literal["m", "n"], Matrix, int], ...] = (("A", "m", a, tile.m), ("B", "n", b, columns))
     read_a, read_b = (
-        WarpgroupOperand(name, axis, matrix.contiguous == "k", extent, tile.k, matrix.element_bytes, blocks=1)
+        WarpgroupOperand(name, axis, matrix.contiguous != axis, extent, tile.k, matrix.element_bytes, blocks=1)
         for name, axis, matrix, extent in sides
     )
     loop = TensorMemoryLoop(
@@ -164,6 +206,7 @@ def tensor_memory_loop(outline: Outline, mainloop: TensorMemoryMainloop) -> Tens
         persistent_blocks=mainloop.persistent_blocks,
         pair=mainloop.pair,
         dynamic=mainloop.tiles == "dynamic",
+        scaled=block_scaling(spec, mainloop),
     )
     outline.reasons += ResidentBlocks(architecture, 1, loop.threads).too_much_per_block(loop.shared_bytes)
     return loop
@@ -174,7 +217,12 @@ def _reasons(
 ) -> Iterator[Reason]:
     if not architecture.supports("tcgen05"):
         yield Reason("tcgen05", "mainloop.strategy", f"tcgen05 on {architecture.name}", "sm_100a", "architecture: sm_100a")
-    yield from type_reasons(spec)
+    packed = mainloop.multiplied == "e2m1"
+    yield from packed_reasons(spec) if packed else type_reasons(spec)
+    yield from scale_kind_reasons(spec, packed, "tcgen05")
+    if spec.scales.given and (mainloop.pair or mainloop.tile.n != SCALED_COLUMNS):
+        got = f"n: {mainloop.tile.n}, pair: {str(mainloop.pair).lower()}"
+        yield Reason("scales", "mainloop", got, f"tile.n: {SCALED_COLUMNS} and pair: false with block scales")
     if mainloop.pair and mainloop.persistent_blocks % 2:
         yield Reason("persistent_blocks", "mainloop.persistent_blocks", str(mainloop.persistent_blocks), "even with pair: true")
     if mainloop.tiles == "dynamic" and mainloop.persistent_blocks:
@@ -183,10 +231,10 @@ def _reasons(
     columns = mainloop.tile.n // 2 if mainloop.pair else mainloop.tile.n
     for matrix, extent, field in ((matrices[0], mainloop.tile.m, "m"), (matrices[1], columns, "n")):
         size = matrix.element_bytes
-        if matrix.contiguous != "k" and size != 2:
+        if matrix.contiguous == field and size != 2:
             stored = f"{matrix.name} of {matrix.type} stored along {matrix.contiguous}"
             yield Reason("major", "transpose", stored, "along k but for 16-bit types", "change transpose")
-        elif matrix.contiguous != "k" and extent * size % SPAN_BYTES:
+        elif matrix.contiguous == field and extent * size % SPAN_BYTES:
             multiple = SPAN_BYTES // size * (mainloop.tile.n // extent if field == "n" else 1)
             got = str(mainloop.tile.n if field == "n" else extent)
             yield Reason("tile", f"mainloop.tile.{field}", got, f"a multiple of {multiple}: rows of {SPAN_BYTES} bytes in shared memory")
@@ -202,8 +250,6 @@ def _reasons(
         yield Reason("batch", "batch", "grouped", "none or strided for tcgen05")
     if spec.store != "direct":
         yield Reason("store", "store", spec.store, "direct for tcgen05")
-    if spec.scales.given:
-        yield Reason("scales", "scales", "given", "none for tcgen05", "strategy: mma_sync on sm_120a")
     if spec.cache != CacheHints():
         yield Reason("cache", "cache", "hints", "none: the copy engine moves tiles past the L1")
     yield from result_reasons(spec, in_boxes=True)
@@ -223,6 +269,10 @@ def regions(loop: TensorMemoryLoop) -> tuple[SharedRegion, ...]:
         meaning = f"tiles of {operand.name}, [stage][row][{along}], rows of {SPAN_BYTES} bytes, swizzled"
         shape = (loop.stages, rows, operand.span_elements)
         add(f"tiles_{operand.suffix}", ELEMENTS[element].c_type, shape, loop.stages * operand.tile_bytes, meaning)
+    if loop.scaled is not None:
+        scales = (loop.stages, 2, loop.scale_words, SCALE_TILE_BYTES)
+        meaning = "tiles of scales of A, then of B, [stage][operand][word of k]"
+        add("scales", "unsigned char", scales, loop.stages * loop.scale_bytes, meaning)
     if loop.dynamic:
         add("answers", "uint4", (ANSWERS,), ANSWERS * ANSWER_BYTES, "answers of the scheduler: clusters whose tiles this one takes over")
     meaning = "for each stage: it is full, it is empty; for each set of sums: it is done, it is drained"

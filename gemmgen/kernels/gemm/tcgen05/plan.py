@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.gemm.plan import Outline
@@ -10,8 +12,12 @@ from gemmgen.kernels.gemm.reasons import division_reasons, invariance_reasons
 from gemmgen.kernels.gemm.spec import GemmSpec, TensorMemoryMainloop
 from gemmgen.kernels.gemm.tcgen05.loop import COLUMNS, TensorMemoryLoop, regions, tensor_memory_loop
 from gemmgen.kernels.gemm.tcgen05.sequence import tcgen05_sequence
+from gemmgen.kernels.gemm.tensor_cores.block_scaling import scaled_product
 from gemmgen.kernels.gemm.tensor_cores.grid import Grid
 from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan
+
+if TYPE_CHECKING:
+    from gemmgen.kernels.gemm.plan import Array
 
 TEMPLATE = "gemm/tcgen05.cu.j2"
 OTHER_REGISTERS = 48
@@ -32,7 +38,18 @@ class TensorMemoryPlan(TensorPlan):
     def finishes_aside(self) -> bool:
         return True
 
+    def product(self, arrays: Mapping[str, Array], slices: int, exact: bool) -> tuple[Array, Array]:
+        if self.loop.scaled is None:
+            return super().product(arrays, slices, exact)
+        return scaled_product(self, self.loop.scaled, arrays, 1, exact)
+
+    @property
+    def packed_factors(self) -> bool:
+        return self.loop.packed
+
     def additions(self, k: int) -> tuple[str, int]:
+        if self.loop.scaled is not None:
+            return f"tcgen05 {self.loop.scaled.kind}, blocks of {self.loop.scaled.block_k}", 0
         return f"tcgen05 k{self.loop.instruction_k}", 0
 
 
@@ -43,7 +60,12 @@ def plan(spec: GemmSpec, mainloop: TensorMemoryMainloop, architecture: Architect
     epilogue = outline.epilogue()
     assert loop is not None
     tile = mainloop.tile
-    parts = [f"{tile.m * loop.blocks}x{tile.n}x{tile.k}", f"s{mainloop.stages}", *(["dynamic"] if loop.dynamic else [])]
+    parts = [
+        f"{tile.m * loop.blocks}x{tile.n}x{tile.k}",
+        f"s{mainloop.stages}",
+        *(["dynamic"] if loop.dynamic else []),
+        *(["e2m1"] if loop.packed else []),
+    ]
     name = outline.name("gemm_tcgen05", parts)
     grid = Grid(loop.tile_m, loop.tile_n, loop.tile_k, loop.persistent_blocks, cluster_m=loop.blocks, dynamic=loop.dynamic)
     shared = regions(loop)

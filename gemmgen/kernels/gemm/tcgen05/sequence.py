@@ -21,13 +21,13 @@ def tcgen05_sequence(
     strides = [scalar for matrix in matrices[:2] for scalar in matrix.scalars if scalar.name == matrix.batch_stride]
     maps = [matrix_map(matrix, operand.box) for matrix, operand in zip(matrices[:2], (loop.a, loop.b), strict=True)]
     result: list[Argument] = [*problem.betas, problem.c, *matrices[2].scalars, *problem.epilogue]
-    main: list[Argument] = [*problem.extents, *counts, *problem.alphas, *maps, *strides, *result]
+    main: list[Argument] = [*problem.extents, *counts, *problem.alphas, *maps, *strides, *problem.scales, *result]
     launch = main_launch(name, spec, grid.blocks(spec), loop.threads, main, loop.shared_bytes, grid.cluster_blocks)
     factors: list[Argument] = [problem.a, *matrices[0].scalars, problem.b, *matrices[1].scalars]
     return LaunchSequence(
         name=name,
         dimensions=tuple(problem.dimensions),
-        arguments=(*problem.extents, *counts, *problem.alphas, *factors, *result, *maps),
+        arguments=(*problem.extents, *counts, *problem.alphas, *factors, *problem.scales, *result, *maps),
         launches=(launch,),
         constraints=(*problem.constraints, grid.constraint(spec)),
     )
