@@ -218,6 +218,35 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def test_a_random_spec_is_rejected_or_verifies() -> None:
-    outcomes = try_random_specs(specs(), 7, examples=8, every=18)
+@st.composite
+def scaled_specs(draw: st.DrawFn) -> dict[str, Any]:
+    """Specs with block scales."""
+    name, block, scale = draw(st.sampled_from((("e2m1", 16, "e4m3"), ("e2m1", 32, "ue8m0"), ("stored", 32, "ue8m0"))))
+    types = st.sampled_from(("e4m3", "e5m2"))
+    a, b = ("u8", "u8") if name == "e2m1" else (draw(types), draw(types))
+    dynamic = draw(st.booleans())
+    operations = st.sampled_from(({"op": "bias", "per": "column"}, {"op": "relu"}))
+    return {
+        **NVFP4,
+        "alpha": draw(st.sampled_from(("one", "argument"))),
+        "beta": draw(st.sampled_from(("zero", "argument"))),
+        "storage": {"a": a, "b": b, "c": draw(st.sampled_from(("f32", "f16", "bf16")))},
+        "alignment": {"a": 16, "b": 16, "c": draw(st.sampled_from((1, 2, 4)))},
+        "scales": {operand: {"k": block, "type": scale, "layout": "tiles_128x4"} for operand in "ab"},
+        "multiple_of": {"k": draw(st.sampled_from((2, 32)))} if name == "e2m1" else {},
+        "epilogue": draw(st.lists(operations, max_size=2, unique_by=lambda each: each["op"])),
+        "mainloop": {
+            "strategy": "tcgen05",
+            "tile": {"n": 128, "k": draw(st.sampled_from((128, 256)))},
+            "stages": draw(st.integers(2, 3)),
+            "persistent_blocks": 0 if dynamic else draw(st.sampled_from((0, 2))),
+            "tiles": "dynamic" if dynamic else "static",
+            "multiplied": name,
+        },
+    }
+
+
+@pytest.mark.parametrize("drawn", [specs(), scaled_specs()], ids=["plain", "scaled"])
+def test_a_random_spec_is_rejected_or_verifies(drawn: st.SearchStrategy[dict[str, Any]]) -> None:
+    outcomes = try_random_specs(drawn, 7, examples=8, every=18)
     assert outcomes["verified"] >= 4
