@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from fractions import Fraction
 
 import numpy as np
@@ -114,20 +115,42 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize("wild", [False, True])
+def corners(name: str, rows: int, seed: int) -> np.ndarray:
+    """Codes next to zero, to the smallest normal number and to the largest one, infinities and NaN, with both signs."""
+    exponent_bits, mantissa_bits = FLOATS[name]
+    low = 13 if name == "tf32" else 0
+    top = 1 << exponent_bits + mantissa_bits
+    near = [code + step for code in (0, 1 << mantissa_bits, top >> 1, top - (1 << mantissa_bits), top - 1) for step in (-1, 0, 1)]
+    known = [code for code in near if 0 <= code < top]
+    rng = np.random.default_rng(seed)
+    found = rng.choice(known, (rows, 32 // BYTES.get(name, 1))) | rng.choice([0, top], (rows, 32 // BYTES.get(name, 1)))
+    mostly_small = rng.random(found.shape) < 0.9  # a NaN makes the other terms of its sum invisible
+    found[mostly_small] &= top | (top >> 1) - 1
+    return (found << low).astype({1: np.uint8, 2: np.uint16, 4: np.uint32}[BYTES.get(name, 1)])
+
+
+SEEDS = range(24) if os.environ.get("GEMMGEN_ALL_CASES") else range(1)
+"""24 seeds are more than 90,000 operands of every pair of types."""
+
+
+@pytest.mark.parametrize("data", ["alike", "any", "corners"])
 @pytest.mark.parametrize(("types", "sums"), FORMS, ids=lambda each: each if isinstance(each, str) else "-".join(each))
-def test_results_have_the_bits_of_the_published_model(types, sums, wild):
+def test_results_have_the_bits_of_the_published_model(types, sums, data):
     m, n = 128, 32
-    a, b = codes(types[0], m, 1, wild), codes(types[1], n, 2, wild)
-    rng = np.random.default_rng(3)
-    if sums == "f16":
-        c = rng.integers(0, 1 << 16, (m, n)).astype(np.uint32)
-    else:
-        c = rng.standard_normal((m, n)).astype(np.float32).view(np.uint32)
-    d = multiply(a, b, types, sums, m, n, c)
-    places = [(i, j) for i in range(m) for j in range(n)][:: 61 if not wild else 37]
-    wanted = exact(a, b, types, sums, c, True, places)
-    assert [int(d[place]) for place in places] == wanted
+    for seed in SEEDS:
+        if data == "corners":
+            a, b = corners(types[0], m, 4 * seed + 1), corners(types[1], n, 4 * seed + 2)
+        else:
+            a, b = (codes(name, rows, 4 * seed + part, data == "any") for name, rows, part in ((types[0], m, 1), (types[1], n, 2)))
+        rng = np.random.default_rng(4 * seed + 3)
+        if sums == "f16":
+            c = rng.integers(0, 1 << 16, (m, n)).astype(np.uint32)
+        else:
+            c = rng.standard_normal((m, n)).astype(np.float32).view(np.uint32)
+        d = multiply(a, b, types, sums, m, n, c)
+        places = [(i, (i + seed) % n) for i in range(m)]  # every row and every column
+        wanted = exact(a, b, types, sums, c, True, places)
+        assert [int(d[place]) for place in places] == wanted
 
 
 PLACES = [
