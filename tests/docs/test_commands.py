@@ -62,7 +62,7 @@ WRITTEN = (
 )
 """Files of the reader's that documents show: name, page, language, how they begin."""
 
-ON_SOME_MACHINES = r"gemmgen (bench|tune|verify --backend gpu)"
+ON_SOME_MACHINES = r"gemmgen (bench|tune|verify --backend gpu|judge .*--time)"
 """Commands that say what they miss where there is no GPU, or a processor of another kind."""
 
 
