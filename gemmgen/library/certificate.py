@@ -26,6 +26,7 @@ SCHEMA_VERSION = 2
 ASSUMPTIONS = (
     "the constraints and bounds of the launch hold, and no grid has more than 2^30 blocks along an axis",
     "ptxas translates PTX as PTX is specified, and no array wraps around the end of memory",
+    "coverage: alpha is not 0, and no result overlaps an operand",
 )
 """Conditions that proofs rest on."""
 FORMAT = "gemmgen certificate"
