@@ -14,8 +14,10 @@ from gemmgen.core.errors import LaunchError, PlanError
 from gemmgen.dispatch.problems import read_problem
 from gemmgen.kernels.family import Case
 from gemmgen.kernels.gemm import oracle
+from gemmgen.kernels.gemm.matcher import fit
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.wgmma.scaled import scaled_product
+from gemmgen.kernels.spec_files import load_spec
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import COMPILE_OPTIONS
 from gemmgen.toolchain.nvrtc import compile_source
@@ -185,6 +187,18 @@ def test_problems_name_block_scales(word: str) -> None:
     assert all(part in request.text for part in word.split(","))
     plan = gemmgen.for_problem(text, device="H200")
     assert [scale.operand for scale in plan.scales] == [part[7] for part in word.split(",")]
+
+
+@pytest.mark.parametrize(
+    ("name", "sets"),
+    [("fp8/128x64", 2), ("fp8/64x64", 1)],
+)
+def test_listed_kernels_get_two_sets_of_products_where_registers_suffice(name: str, sets: int) -> None:
+    """Two blocks of 64 x 64 on an SM leave no registers for a second set."""
+    spec = load_spec(f"gemm/wgmma/{name}")
+    found = fit(spec, read_problem("gemm:512,1024,1024,nt,e4m3_e4m3_bf16,scales_a=1x128,scales_b=128x128").request)
+    assert not isinstance(found, str), found
+    assert found.spec.mainloop.product_sets == sets
 
 
 def test_products_without_scales_keep_their_kernels() -> None:

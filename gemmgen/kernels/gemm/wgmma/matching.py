@@ -9,9 +9,12 @@ from gemmgen.kernels.gemm.request import GemmRequest, is_stored
 from gemmgen.kernels.gemm.spec import Cluster, GemmSpec, WgmmaMainloop
 from gemmgen.kernels.gemm.tensor_cores.matching import group_changes, groups_refusal
 from gemmgen.kernels.gemm.tensor_cores.reasons import turning_reasons
-from gemmgen.kernels.math.warpgroup import SPAN_BYTES
+from gemmgen.kernels.gemm.wgmma.loop import MOVING_REGISTERS
+from gemmgen.kernels.math.warpgroup import BLOCK_ROWS, OTHER_REGISTERS, SPAN_BYTES, WARPGROUP
 from gemmgen.kernels.requests import MAX_ALIGNMENT, Fit
 
+REGISTERS_OF_AN_SM, MOST_REGISTERS = 65536, 255
+"""Of sm_90a; the second: of a thread."""
 INVARIANT_PROMOTION = 256
 """Values of k after which sums of 8-bit floats leave the tensor core where rows must not depend on their number: the deepest tile."""
 
@@ -42,6 +45,8 @@ def fit(spec: GemmSpec, mainloop: WgmmaMainloop, request: GemmRequest) -> Fit | 
     if request.groups is not None and mainloop.persistent_blocks:
         # Groups end at different times.
         mainloop = mainloop.model_copy(update={"tiles": "static" if request.grouping.gathered else "dynamic", "cluster": Cluster()})
+    if request.block_scales:
+        mainloop = mainloop.model_copy(update={"product_sets": _product_sets(mainloop)})
     # TMA stores whole units of 16 bytes; warps store what is aligned or ends otherwise.
     whole_rows = request.n * request.c.element_bytes % MAX_ALIGNMENT == 0
     boxes = spec.store == "tma" and whole_rows and found.result_bytes == MAX_ALIGNMENT
@@ -54,6 +59,20 @@ def fit(spec: GemmSpec, mainloop: WgmmaMainloop, request: GemmRequest) -> Fit | 
     if held and spec.batch != "grouped" and spec.decomposition.scheme != "stream_k":
         changes |= {"constant": held, "early_launch": True}
     return fitted(spec, request, changes | group_changes(request))
+
+
+def _product_sets(mainloop: WgmmaMainloop) -> int:
+    """Sets of products beside block scales: two where registers suffice, so that the tensor cores need not wait for sums to be scaled."""
+    consumers, tile = mainloop.consumers, mainloop.tile
+    if mainloop.instruction_n not in (None, tile.n):
+        return 1
+    registers = REGISTERS_OF_AN_SM // (WARPGROUP * (1 + consumers) * mainloop.min_blocks_per_sm)
+    if consumers > 1 and mainloop.min_blocks_per_sm == 1:
+        registers = MOVING_REGISTERS[consumers][1]
+    blocks = tile.m // BLOCK_ROWS // (consumers if mainloop.schedule == "cooperative" else 1)
+    # Two blocks of 64 x 64 on an SM would take 124 of 128 registers: 64 x 7168 x 2048 takes 6.7 us by them, 6.4 with one set.
+    spare = 8 if mainloop.min_blocks_per_sm > 1 else 0
+    return 2 if blocks * 3 * tile.n // 2 + OTHER_REGISTERS + spare <= min(MOST_REGISTERS, registers) else 1
 
 
 def takes_transpose(spec: GemmSpec, request: GemmRequest) -> bool:

@@ -249,9 +249,9 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
         barred = np.zeros_like(tile_n, dtype=bool)
         if storage.scales.given:
             # With block scales, clusters that share tiles of two groups take 1.05 to 1.2 times as long, four slices of k longer than two,
-            # and three groups longer than two.
+            # three groups longer than two, and slices whose tiles are multiplied in parts 1.2 times as long as slices with two sets.
             shares = (consumers > 1) & (cluster_m * cluster_n > 1)
-            barred = shares | (cluster_k > 2) | (consumers > 2)
+            barred = shares | (cluster_k > 2) | (consumers > 2) | ((instruction_n < tile_n) & (cluster_k > 1))
             others += column_scales(storage.scales, tile_n, instruction_n)
             # The tensor cores need not wait for sums to be scaled where a second set of products fits.
             product_sets += (instruction_n == tile_n) & (blocks_m * 3 * tile_n / 2 + others <= limit)
