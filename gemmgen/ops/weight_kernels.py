@@ -26,6 +26,9 @@ DIVIDED_ROWS = 64
 """Rows up to which blocks divide k, by the method of tiles."""
 STREAMING_WARPS = 8
 """Warps of a block that streams weights."""
+TILE_OVERHEAD = 72
+"""Time of a tile of many rows that does not depend on their number, in rows: 4096 x 14336 x 4096 takes 868 us by tiles of 128 rows on an
+H200, 807 by tiles of 176."""
 KERNELS = 512
 """Kernels that are kept."""
 
@@ -104,8 +107,12 @@ def _streams(product: Product, numbers: Numbers, architecture: Architecture, sms
     as let all blocks run at a time."""
     rows = 8 if product.rows <= 8 else 16
     panels = ceil_div(product.n, PANEL)
-    if architecture.supports("clusters"):
+    if rows == 16 and 3 * sms < panels <= 4 * sms:
+        columns, k_warps, slices = 4, 2, 1  # a block on each SM, and no clusters that would run one after the other
+    elif architecture.supports("clusters"):
         columns, k_warps, slices = (4, 1, 4) if panels > 1.5 * sms else (2, 4, 2)
+        if rows == 8 and numbers.bits == 4 and 1.5 * sms < panels <= 3 * sms:
+            columns, k_warps, slices = 2, 2, 2
     else:
         columns = next((count for count in (4, 2) if panels >= 0.75 * count * sms), 1)
         k_warps, slices = STREAMING_WARPS // columns, 1
@@ -124,11 +131,11 @@ def _streams(product: Product, numbers: Numbers, architecture: Architecture, sms
 def _warpgroups(product: Product, numbers: Numbers, architecture: Architecture, sms: int) -> Form:
     """Tiles of 128 columns, or 256 if there are many. Where there are few tiles, blocks of a cluster divide k, two on an SM."""
     if 32 < product.rows <= 64:
-        if ceil_div(product.n, 256) * 2 >= 0.8 * sms:
+        if ceil_div(product.n, 256) * 2 >= 0.65 * sms:
             return Form("warpgroups", (64, 256, 128), (64, 32), 5 if numbers.bits == 4 else 3, slices=2)
         if ceil_div(product.n, 64) <= sms:
             return Form("warpgroups", (32, 64, 128), (32, 16), 4, slices=2, blocks_per_sm=2)
-    rows = next((count for count in (32, 64) if product.rows <= count), 128)
+    rows = next((count for count in (32, 64) if product.rows <= count), 0) or _many_rows(product, numbers, sms)
     tiles = ceil_div(product.rows, rows) * ceil_div(product.n, 128)
     slices = next((count for count in (1, 2, 4) if tiles * count >= 0.9 * sms or product.k < 1024 * count), 4)
     few = rows <= 64
@@ -144,6 +151,16 @@ def _warpgroups(product: Product, numbers: Numbers, architecture: Architecture, 
         blocks_per_sm=2 if few else 1,
         persistent=sms if slices == 1 and not few else 0,
     )
+
+
+def _many_rows(product: Product, numbers: Numbers, sms: int) -> int:
+    """Rows of a tile of 128 columns: the more, the less each row costs, but for those of tiles in a last round that fills few SMs."""
+    choices = (128, 144, 160, 176) if numbers.bits == 4 else (128,)
+
+    def clocks(rows: int) -> int:
+        return ceil_div(ceil_div(product.rows, rows) * ceil_div(product.n, 128), sms) * (rows + TILE_OVERHEAD)
+
+    return min(choices, key=clocks)
 
 
 @dataclass(frozen=True)

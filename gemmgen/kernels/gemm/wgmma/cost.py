@@ -21,6 +21,9 @@ PROMOTION_ISSUE = 0.06
 SCALED_OPERATIONS = 1.1e6
 """Operations in whose time a step's block scales are read and multiplied: products with scales took 1.16 times as long as without them on
 an H200 by tiles of 128 x 176, 1.08 by 128 x 256, 1.3 to 1.7 by 64 x 32."""
+WAITING_OPERATIONS = 2.2e6
+"""The same where the tensor cores wait for them: one block on an SM, and one set of products, of all columns of a tile. 1024 x 7424 x 11648
+took 190 us by 128 x 152 on an H200, 158 by halves of 128 x 256."""
 FILLED = 4.6
 """Time of a row of a box that lies beyond the matrix, over that of one that exists: 1 x 4096 x 11008 of bytes takes 20 us by tiles of 64
 rows on an H200, 64 x 4096 x 11008 takes 14."""
@@ -53,6 +56,7 @@ def work(plan: WgmmaPlan, problem: Mapping[str, int], moved: Moved, pace: Pace |
     # In ping-pong, a group stores while the other multiplies, if the copy engine does.
     hidden = loop.ping_pong and plan.fragment_store in ("boxes", "partial")
     added = SCATTERED_READS * len(plan.residuals) if scattered else 0.0
+    scaled = WAITING_OPERATIONS if loop.product_sets == loop.blocks_n == loop.min_blocks_per_sm == 1 else SCALED_OPERATIONS
     main = Work(
         blocks=spread(share.blocks, loop.cluster_blocks),
         threads=loop.threads,
@@ -63,7 +67,7 @@ def work(plan: WgmmaPlan, problem: Mapping[str, int], moved: Moved, pace: Pace |
         unit=plan.unit,
         issue=1.0
         + (PROMOTION_ISSUE * loop.blocks_n if loop.promote_steps else pace.compensation)
-        + (SCALED_OPERATIONS / (2.0 * loop.tile_m * loop.tile_n * loop.tile_k) if loop.scale_bytes else 0.0),
+        + (scaled / (2.0 * loop.tile_m * loop.tile_n * loop.tile_k) if loop.scale_bytes else 0.0),
         shared_clocks=0.0,
         loaded_bytes=_boxed(loop.a.tile_bytes, problem["m"], loop.tile_m) * _shared_loads(loop.cluster_n)
         + _boxed(loop.b.tile_bytes, problem["n"], loop.tile_n),

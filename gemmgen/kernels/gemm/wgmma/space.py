@@ -29,6 +29,7 @@ from gemmgen.kernels.gemm.wgmma.cost import (
     PROMOTION_ISSUE,
     SCALED_OPERATIONS,
     SCATTERED_READS,
+    WAITING_OPERATIONS,
     spread,
     usable,
 )
@@ -354,7 +355,8 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     operations = 2.0 * at.tile_m * at.tile_n * at.tile_k
     issue = 1.0 + PROMOTION_ISSUE * (at.tile_n / at.instruction_n) if lattice.promoted else np.ones_like(blocks)
     if storage.scales.given:
-        issue = issue + SCALED_OPERATIONS / operations
+        waits = (at.product_sets == 1) & (at.instruction_n == at.tile_n) & (at.resident == 1)
+        issue = issue + np.where(waits, WAITING_OPERATIONS, SCALED_OPERATIONS) / operations
     made = Works(
         blocks=spread_blocks,
         threads=at.threads,
