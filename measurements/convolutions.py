@@ -275,7 +275,10 @@ def main() -> None:
 
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.benchmark_limit = 0
-    print(json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__, "cudnn": torch.backends.cudnn.version()}), flush=True)
+    print(
+        json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__, "cudnn": torch.backends.cudnn.version()}),
+        flush=True,
+    )
     rows = measure(torch, chosen, begun + options.seconds, options.explore)
     for kind in (None, *dict.fromkeys(row.case.kind for row in rows)):
         ratios = [row.ratio for row in rows if kind in (None, row.case.kind)]

@@ -153,7 +153,11 @@ def plan_direct(spec: Conv2dSpec, mainloop: DirectMainloop, architecture: Archit
         spec=spec,
         filter_order="taps",
         v={name: written if name in fixed else name for name, written in CONSTANT_NAMES.items()},
-        constants=tuple(LayerConstant(written, fixed[name]) for name, written in CONSTANT_NAMES.items() if name in fixed and (name != "groups" or not depthwise)),
+        constants=tuple(
+            LayerConstant(written, fixed[name])
+            for name, written in CONSTANT_NAMES.items()
+            if name in fixed and (name != "groups" or not depthwise)
+        ),
         divisors=tuple(_divisors(mainloop, lanes)),
         saturation=saturation,
         unit=False,

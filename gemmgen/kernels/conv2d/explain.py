@@ -40,7 +40,12 @@ def summary(plan: FinishingPlan) -> list[str]:
 
 
 def _shape_of(plan: FinishingPlan) -> str:
-    named = {"fragments": "(k / 16, r, s, input channels / 16, lane, 8)", "rows": "(k, r, s, c)", "neighbours": "(k rounded up to a multiple of 16, r, s, c)", "taps": "(r, s, c / groups, k)"}
+    named = {
+        "fragments": "(k / 16, r, s, input channels / 16, lane, 8)",
+        "rows": "(k, r, s, c)",
+        "neighbours": "(k rounded up to a multiple of 16, r, s, c)",
+        "taps": "(r, s, c / groups, k)",
+    }
     return named.get(plan.filter_order, "(c / groups / 32, r, s, k, 32)")
 
 

@@ -197,7 +197,9 @@ def plan_grouped(spec: Conv2dSpec, mainloop: GroupedMainloop, architecture: Arch
         spec=spec,
         filter_order="fragments",
         v={name: written if name in fixed else name for name, written in CONSTANT_NAMES.items()},
-        constants=tuple(LayerConstant(written, fixed[name]) for name, written in CONSTANT_NAMES.items() if name in fixed and name != "groups"),
+        constants=tuple(
+            LayerConstant(written, fixed[name]) for name, written in CONSTANT_NAMES.items() if name in fixed and name != "groups"
+        ),
         divisors=tuple(_divisors(tile)),
         saturation=None,
         unit=False,

@@ -17,7 +17,17 @@ from gemmgen.kernels.conv2d.grouped import KNOWN, pixels_of_tile
 from gemmgen.kernels.conv2d.layouts import NEIGHBOURS
 from gemmgen.kernels.conv2d.problem import SIZE_NAMES, complete, is_depthwise
 from gemmgen.kernels.conv2d.results import FinishingPlan
-from gemmgen.kernels.conv2d.spec import AnyActivation, Conv2dSpec, Convolution, DirectMainloop, Element, GroupedMainloop, Input, NoActivation, Output
+from gemmgen.kernels.conv2d.spec import (
+    AnyActivation,
+    Conv2dSpec,
+    Convolution,
+    DirectMainloop,
+    Element,
+    GroupedMainloop,
+    Input,
+    NoActivation,
+    Output,
+)
 from gemmgen.kernels.epilogue.operations import Operation, argument_name
 from gemmgen.kernels.problem_words import unknown_word
 from gemmgen.kernels.requests import Fit, Layout, Request, changed_fields, replaced, say_once

@@ -341,7 +341,9 @@ def fill(plan: FinishingPlan, case: Case, name: str, shape: tuple[int, ...], rng
     if name == "filter" and plan.filter_order == "fragments":
         c, groups = case.dimensions["c"], case.dimensions["groups"]
         taps = (case.dimensions["k"], c // groups, case.dimensions["r"], case.dimensions["s"])
-        values = rng.integers(*SMALL, taps) if case.data == "integers" else rng.choice([-1.0, 1.0], taps) * 10.0 ** rng.uniform(-2.0, 0.3, taps)
+        values = (
+            rng.integers(*SMALL, taps) if case.data == "integers" else rng.choice([-1.0, 1.0], taps) * 10.0 ** rng.uniform(-2.0, 0.3, taps)
+        )
         return reorder_filter(values, "fragments")
     if case.data == "integers":
         return rng.integers(*((0, SMALL[1]) if argument.type == "u8" else SMALL), shape)

@@ -11,7 +11,15 @@ import numpy.typing as npt
 from gemmgen.core.elements import ELEMENTS, DataType, to_numbers
 from gemmgen.kernels.accuracy import SMALLEST, rounded, stored
 from gemmgen.kernels.conv2d.epilogue import plan_operations
-from gemmgen.kernels.conv2d.layouts import FilterOrder, nchw4_to_nchw, nchw32_to_nchw, nchw_to_nchw32, restore_filter, tap_sums, within_groups
+from gemmgen.kernels.conv2d.layouts import (
+    FilterOrder,
+    nchw4_to_nchw,
+    nchw32_to_nchw,
+    nchw_to_nchw32,
+    restore_filter,
+    tap_sums,
+    within_groups,
+)
 from gemmgen.kernels.conv2d.spec import Conv2dSpec
 from gemmgen.kernels.epilogue.numbers import Tracked, fused_multiply_add
 from gemmgen.kernels.epilogue.steps import Access, apply_steps

@@ -179,7 +179,9 @@ class Conv2dSpec(KernelSpec):
     mainloop_field: ClassVar[str] = "mainloop"
 
     kind: Literal["conv2d"]
-    mainloop: Annotated[Annotated[WarpgroupMainloop | DirectMainloop | GroupedMainloop, Field(discriminator="strategy")] | None, LATER] = None
+    mainloop: Annotated[Annotated[WarpgroupMainloop | DirectMainloop | GroupedMainloop, Field(discriminator="strategy")] | None, LATER] = (
+        None
+    )
     """Products by ``wgmma``, in groups, or one by one; without it, by ``mma`` on the tile hierarchy of ``tile``."""
     gemm_m: Literal["output_channels", "pixels"] = "output_channels"
     """Rows of the implicit GEMM; the columns are the other."""
