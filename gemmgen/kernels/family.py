@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 from typing_extensions import TypeVar
 
 from gemmgen.core.errors import Reason
+from gemmgen.core.field_docstrings import field_docstrings
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.baking import baked
 from gemmgen.kernels.launch import LaunchSequence
@@ -18,6 +19,9 @@ from gemmgen.kernels.launch import LaunchSequence
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+    from pydantic import GetJsonSchemaHandler
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import CoreSchema
 
     from gemmgen.hardware.cpu import CpuArchitecture
 
@@ -32,7 +36,17 @@ class SpecModel(BaseModel):
     """Base of every part of a spec: immutable; a field nobody knows is an error, and so is a value of another type than the field's:
     YAML has its own types."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """The schema, with the docstring of each field as its description."""
+        found = handler(core_schema)
+        properties = handler.resolve_ref_schema(found).get("properties", {})
+        for name, words in field_docstrings(cls).items():
+            if name in properties:
+                properties[name].setdefault("description", words)
+        return found
 
 
 class Later:

@@ -17,19 +17,32 @@ def shipped_specs() -> dict[str, Path]:
     """The specs that come with gemmgen, by name: ``gemm/v3_double_buffer``, or ``gemm/wgmma/bf16/128x256`` for a variant of a file.
 
     They lie in a folder for each kind; the list of the library and the sweeps beside these folders are something else."""
+    return _expanded(_spec_files())
+
+
+def _spec_files() -> dict[Path, str]:
+    """The files of shipped specs, each with its name."""
     root = resource_directory("specs")
     files = (path for path in sorted(root.glob("*/**/*.yaml")) if path.relative_to(root).parts[0] != "sweeps")
-    stems = {file: file.relative_to(root).with_suffix("").as_posix() for file in files}
-    return {stem if spec == file else f"{stem}/{spec.name}": spec for file, stem in stems.items() for spec in expanded(file)}
+    return {file: file.relative_to(root).with_suffix("").as_posix() for file in files}
+
+
+def _expanded(files: Mapping[Path, str]) -> dict[str, Path]:
+    """The specs of files, by name."""
+    return {stem if spec == file else f"{stem}/{spec.name}": spec for file, stem in files.items() for spec in expanded(file)}
 
 
 def find_shipped(argument: str) -> dict[str, Path]:
     """The shipped specs that a name or a folder of names means. Raises ``SpecError`` that suggests others if it means none."""
-    shipped = shipped_specs()
     name = argument.removeprefix("specs/").removesuffix(".yaml").strip("/")
-    chosen = [known for known in shipped if known == name or known.startswith(f"{name}/") or name in ("", "specs")]
+    files = _spec_files()
+    if argument and name in ("", "specs"):
+        return _expanded(files)
+    near = {file: stem for file, stem in files.items() if stem == name or stem.startswith(f"{name}/") or name.startswith(f"{stem}/")}
+    chosen = {known: path for known, path in _expanded(near).items() if known == name or known.startswith(f"{name}/")}
     if argument and chosen:
-        return {known: shipped[known] for known in chosen}
+        return chosen
+    shipped = _expanded(files)
     if (file := name.rpartition("/")[0]) in shipped:  # a file without variants, or one that says itself why they cannot be read
         read_yaml(shipped[file])
     folders = sorted({known.rpartition("/")[0] for known in shipped})
