@@ -77,7 +77,7 @@ def test_benchmarks_as_json(run: Run, spec: Path, measured: list[Any]) -> None:
     assert report["comparisons"][0]["verdict"] == "slower"
 
 
-def test_a_kernel_with_sizes_is_timed_beside_the_one_for_all_sizes(run: Run, spec: Path, measured: list[Any]) -> None:
+def test_a_kernel_with_sizes_is_timed_beside_the_general_one(run: Run, spec: Path, measured: list[Any]) -> None:
     shown = run("bench", spec, "--set", "sizes={n: 64}", "--size", "64,64,64").out
     assert [count for count, _ in measured] == [2]
     assert "small.yaml, for all sizes" in " ".join(shown.split())

@@ -257,7 +257,7 @@ def test_calls_that_the_emulator_does_not_have_are_named(program: Path, toolkit:
     assert call[0] == "cudaGraphicsUnregisterResource" and call[1].endswith(f":{line_of('cudaGraphicsUnregisterResource')}")
 
 
-def test_a_program_that_fails_behind_an_unsupported_call_was_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_behind_an_unsupported_call_is_not_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "program"
     program.write_text("")
     program.chmod(0o755)
