@@ -225,7 +225,7 @@ class _Case:
     at: int | None
     """The only turn of the case; None for all turns from ``-shift`` on."""
     delta: int
-    """What a load's table lacks to the stores' addresses."""
+    """Difference between the table of a load and the addresses of the stores."""
 
 
 class _Coverage:
@@ -505,7 +505,7 @@ class _Coverage:
         return z3.Or(*[each for index, extent in zip(indices, shape, strict=True) for each in (index < 0, index >= as_term(extent))])
 
     def _leaves(self, data: Data, path: Path) -> Iterator[tuple[Path, Data]]:
-        """What a choice may be, each with its path, without those that no thread gets."""
+        """The values that a choice can have, each with its path, without those that no thread gets."""
         pending: list[tuple[Path, Data]] = [(path, data)]
         while pending:
             way, each = pending.pop()
@@ -1005,7 +1005,7 @@ class _Coverage:
         return True
 
     def _distance(self, index: Form, count: z3.ArithRef, start: Mapping[Monomial, int], path: Path) -> int:
-        """How many products an index of k lies after the first that a sum lacks."""
+        """Distance of an index of k from the first product that a sum lacks."""
         if (index.table != index.table[0]).any():
             raise NotShown(f"threads multiply different {self._product.dimension}")
         number = int(index.table[0])
