@@ -522,7 +522,7 @@ class _Coverage:
         return one.array == two.array and all(self._same(a, b, path) for a, b in zip(one.indices, two.indices, strict=True))
 
     def _carried_element(self, turn: z3.ArithRef, name: str, size: int) -> Element:
-        """What a register holds at the start of a turn: what the turn before left there."""
+        """The value of a register at the start of a turn: that which the turn before left there."""
         key = (turn.get_id(), name)
         if key in self._carried:
             found = self._carried[key]
@@ -587,7 +587,7 @@ class _Coverage:
         return Element(total.array, tuple(Form(index.outer, table) for index, table in zip(total.indices, tables, strict=True)))
 
     def _stored_in_turn(self, stores: _Stores, site: int, part: int, shift: int) -> Element:
-        """What a store wrote so many turns later, in terms of the present turn."""
+        """The value that a store wrote that many turns later, in terms of the present turn."""
         key = ("stored", id(stores), site, part, shift)
         if key not in self._elements:
             element = self._stored_element(stores.sites[site], part)

@@ -152,7 +152,7 @@ def test_batch_invariant_calls_take_no_point_of_another_class():
     assert len(classes) == 1
 
 
-def test_large_tiles_promote_by_several_groups_where_rows_keep_their_bits():
+def test_large_tiles_promote_by_several_groups_in_every_batch():
     request = parse_problem("gemm:256,4096,14336,nt,e4m3_e4m3_bf16")
     spec = next(one.spec(0, False) for one in space.points(request, H200) if one.spec(0, False).mainloop.consumers == 1)
     large = spec.mainloop.tile.model_copy(update={"m": 64, "n": 128})

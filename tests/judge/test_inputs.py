@@ -102,7 +102,7 @@ def test_torch_extensions_are_judged_from_source(extension: ProgramCandidate, mo
         assert "the result y is [2, " in found.failures[0].message
 
 
-def test_the_call_of_an_extension_passes_outputs_that_are_not_returned() -> None:
+def test_a_call_of_an_extension_passes_outputs_not_returned() -> None:
     fields = extension_task(0)
     text = extension_program(EXTENSION, Task.model_validate({**fields, "returns": []}))
     assert "scale_add(x, z, y, mode);" in text and "results(" not in text

@@ -97,7 +97,7 @@ def test_bits_of_rows_are_promised_for_one_operation_on_rows(op: Any, axis: int,
 
 @pytest.mark.parametrize("columns", [1001, 4096, 65536])
 @pytest.mark.parametrize("operation", ["sum", "logsumexp"])
-def test_the_instance_for_rows_that_keep_their_bits_depends_on_their_length_alone(operation: str, columns: int) -> None:
+def test_rows_that_keep_their_bits_get_instances_by_length(operation: str, columns: int) -> None:
     chosen = set()
     for rows in (1, 3, 20_000):
         request = replace(parse_request((rows, columns, 1), [operation]), invariant=True)
