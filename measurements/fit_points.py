@@ -106,7 +106,7 @@ def coordinates(label: str, element_bytes: int) -> list[float] | None:
         math.log2(stages * row) / 2,
         float(found[6]),
         float(found[5] == "p"),
-        SHALLOW * ("turned" in words) / 2,
+        SHALLOW * ("turned" in words or "across" in words) / 2 + ("across" in words),
         math.log2(int(cluster[0])),
         math.log2(int(cluster[1])),
         SHALLOW * math.log2(slices) / 2,

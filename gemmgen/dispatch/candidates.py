@@ -18,6 +18,8 @@ from gemmgen.kernels.spec_files import load_spec
 from gemmgen.kernels.variants import matching, spec_name, split_variant
 from gemmgen.kernels.yaml_files import read_yaml
 
+POINT = "point/"
+"""Beginning of the labels of points."""
 _KIND = re.compile(r"^kind: (?P<kind>\w+)\s*(#.*)?$", re.MULTILINE)
 
 
@@ -32,6 +34,11 @@ class Candidate:
     """Architectures for which the library holds a certificate."""
     name: str = ""
     """Name of its instance, if the library holds it as the spec is now."""
+
+    @property
+    def is_point(self) -> bool:
+        """True for a point of a space, which no file lists."""
+        return self.label.startswith(POINT)
 
 
 @dataclass(frozen=True)

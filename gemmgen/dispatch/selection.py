@@ -45,8 +45,8 @@ POINT_MARGIN = 1.02
 """A point of no file is taken only where the best listed instance is expected to take this many times as long, or ``MEASURED_MARGIN``
 times as long if that one was timed on this very problem."""
 MEASURED_MARGIN = 1.05
-PLANNED = 3
-"""Points that are planned where alternatives are not asked for."""
+PLANNED = 1
+"""Points that are planned where alternatives are not asked for: a plan takes a tenth of the time of a choice."""
 BOUNDED = 8
 """Listed instances, the fastest, whose times are bounded as those of points are."""
 HOPELESS = 2.0
@@ -272,9 +272,11 @@ def _common_class(table: Table | None, requests: Sequence[Request], device: Devi
 
 
 def _rank(option: Option) -> tuple[float, bool, int, float, str]:
-    """Order of options: the time, and where estimates agree in three digits, instances as the library has them first, then by how
+    """Order of options: the time, and where estimates of instances agree in three digits, those as the library has them first, then by how
     many parameters the kernel receives only at launch. The model does not include the savings of sizes that are known at compile time."""
-    seconds = option.seconds if option.source == "measured" else float(f"{option.seconds * option.fit.margin:.3g}")
+    seconds = option.seconds if option.source == "measured" else option.seconds * option.fit.margin
+    if option.source != "measured" and not option.candidate.is_point:
+        seconds = float(f"{seconds:.3g}")
     arguments = sum(len(launch.arguments) for launch in option.plan.sequence.launches)
     return seconds, bool(option.fit.derived), arguments, option.seconds, option.plan.name
 

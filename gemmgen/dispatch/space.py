@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
@@ -28,13 +30,18 @@ SUSTAINED = 0.83
 class Point:
     """A kernel of the space, with the time that is expected of it."""
 
-    spec: KernelSpec
+    make: Callable[[], KernelSpec]
+    """Makes its spec, which takes longer than all the rest: of most points, none is needed."""
     seconds: float
     error: float
     """Logarithm of the factor by which its traits and tables correct the model."""
     least: float
     """Seconds in which no kernel of its tile does it."""
     coordinates: tuple[float, ...] = ()
+
+    @cached_property
+    def spec(self) -> KernelSpec:
+        return self.make()
 
 
 def fastest_points(request: Request, device: Device, longest_early: float) -> list[Point]:
@@ -63,8 +70,8 @@ def fastest_points(request: Request, device: Device, longest_early: float) -> li
     for place in np.argsort(expected, kind="stable")[:LIKELY]:
         group = int(np.searchsorted(first, best[place], side="right")) - 1
         seconds = float(expected[place])
-        spec = groups[group].spec(int(best[place] - first[group]), seconds < longest_early)
-        found.append(Point(spec, seconds, float(errors[place]), float(least[place]), tuple(features[place].tolist())))
+        make = partial(groups[group].spec, int(best[place] - first[group]), seconds < longest_early)
+        found.append(Point(make, seconds, float(errors[place]), float(least[place]), tuple(features[place].tolist())))
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -74,17 +74,9 @@ class Neighbour:
 class Near(list[tuple[float, Row]]):
     """Rows with their distances from a request, nearest first."""
 
-    @cached_property
-    def _by_instance(self) -> dict[str, list[tuple[float, Row]]]:
-        found: dict[str, list[tuple[float, Row]]] = {}
-        for pair in self:
-            for name in pair[1].times:
-                found.setdefault(name, []).append(pair)
-        return found
-
-    def with_instance(self, name: str) -> Sequence[tuple[float, Row]]:
-        """Those in which an instance was timed."""
-        return self._by_instance.get(name, ())
+    def with_instance(self, name: str) -> Iterator[tuple[float, Row]]:
+        """Those in which an instance was timed. They are looked for one after the other: an estimate needs the first few."""
+        return (pair for pair in self if name in pair[1].times)
 
 
 class _Mean:

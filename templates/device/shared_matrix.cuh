@@ -22,6 +22,12 @@ __device__ __forceinline__ void store_two_matrices(unsigned row, unsigned a, uns
     asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" :: "r"(row), "r"(a), "r"(b) : "memory");
 }
 
+// The same, each transposed.
+__device__ __forceinline__ void store_two_matrices_transposed(unsigned row, unsigned a, unsigned b)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" :: "r"(row), "r"(a), "r"(b) : "memory");
+}
+
 // Writes two words to shared memory.
 __device__ __forceinline__ void store_words(unsigned target, unsigned first, unsigned second)
 {

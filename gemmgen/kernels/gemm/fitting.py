@@ -83,11 +83,12 @@ def placed(spec: GemmSpec, request: GemmRequest, turned: bool = False) -> Placed
 
 def changes_for(spec: GemmSpec, placed: Placed, truncated: bool = False, units: int = 1) -> dict[str, Any]:
     """Fields of the spec that the request decides; ``truncated``: float32 factors are read as tf32; ``units``: elements of which C has a
-    whole number in each row."""
+    whole number in each row, or in each column if it is column-major."""
     request = placed.request
     extents = {"m": request.m, "n": request.n, "k": request.k}
     promised = {name: getattr(spec.multiple_of, name) for name in extents}
-    promised["n"] = lcm(promised["n"], units)
+    along = "n" if spec.order == "row_major" else "m"
+    promised[along] = lcm(promised[along], units)
     types = {"a": request.a.type, "b": request.b.type}
     if truncated:
         types = {name: "tf32" if kind == "f32" else kind for name, kind in types.items()}

@@ -31,11 +31,11 @@ def multiplies(spec: GemmSpec, request: GemmRequest) -> bool:
 
 
 def label(spec: GemmSpec) -> str:
-    """Name of a point: its numbers, and whether C is computed as its transpose."""
+    """Name of a point: its numbers, and whether C is computed as its transpose: *across* if the copy engine stores it, else *turned*."""
     assert isinstance(spec.mainloop, WgmmaMainloop)
     parts = [*wgmma_plan.name_parts(spec, spec.mainloop), f"b{spec.mainloop.min_blocks_per_sm}"]
     parts += [f"k{spec.decomposition.slices}"] if spec.decomposition.scheme == "split_k_cluster" else []
-    parts += ["turned"] if spec.order == "column_major" else []
+    parts += (["across"] if spec.store == "tma" else ["turned"]) if spec.order == "column_major" else []
     return "point/wgmma/" + "_".join(part for part in parts if part not in ("tma", "b1"))
 
 

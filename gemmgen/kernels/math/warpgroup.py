@@ -174,6 +174,8 @@ class WarpgroupOperand:
         return 16 if self.k_major else self.part_bytes
 
 
+TURNED_BYTES = 2
+"""Size of elements whose matrices can be stored transposed: 64 rows of a tile are 128 bytes of a box then."""
 TURNED_COLUMNS = 32
 """Columns of results that a warp transposes at a time: one for each lane."""
 
@@ -187,6 +189,8 @@ class Staging:
     buffers: int
     matrices: bool
     """True if fragments are stored as matrices of 16-bit elements."""
+    turned: bool = False
+    """True if each matrix is stored transposed: columns of the tile are rows of 64 elements in a box."""
 
     @property
     def paired(self) -> bool:
@@ -195,7 +199,7 @@ class Staging:
 
     @property
     def buffer_bytes(self) -> int:
-        return BLOCK_ROWS * SPAN_BYTES
+        return (self.columns if self.turned else BLOCK_ROWS) * SPAN_BYTES
 
     @property
     def group_bytes(self) -> int:
@@ -203,19 +207,21 @@ class Staging:
 
     @property
     def box(self) -> tuple[int, int]:
-        return self.columns, BLOCK_ROWS
+        return (BLOCK_ROWS, self.columns) if self.turned else (self.columns, BLOCK_ROWS)
 
 
-def plan_staging(tile_n: int, blocks: int, element_bytes: int, buffers: int) -> Staging | None:
+def plan_staging(tile_n: int, blocks: int, element_bytes: int, buffers: int, turned: bool = False) -> Staging | None:
     """Boxes as wide as 128 bytes allow, that divide the tile evenly, and no more buffers than wanted, whose number divides that of
-    the boxes, so that every tile begins with the first; None where no width fits."""
+    the boxes, so that every tile begins with the first; None where no width fits. ``turned``: for column-major results."""
+    if turned and element_bytes != TURNED_BYTES:
+        return None
     least = max(8, 16 // element_bytes)
     widths = [width for width in range(least, SPAN_BYTES // element_bytes + 1, least) if tile_n % width == 0]
     if not widths:
         return None
     boxes = blocks * (tile_n // widths[-1])
     count = max(divisor for divisor in range(1, buffers + 1) if boxes % divisor == 0)
-    return Staging(widths[-1], count, matrices=element_bytes == 2)
+    return Staging(widths[-1], count, matrices=element_bytes == 2, turned=turned)
 
 
 class WarpgroupInstruction:

@@ -137,8 +137,9 @@ def warpgroup_loop(
         shares = MOVING_REGISTERS[mainloop.consumers] if spec.grouping.gathered or spec.scales.given else shares
         loop = replace(loop, registers=PLANES_REGISTERS if loop.staggered else shares)
     if spec.store == "tma":
-        staging = plan_staging(tile.n, loop.blocks_m, matrices[2].element_bytes, STORE_BUFFERS)
-        loop = replace(loop, staging=staging, residual=staging is not None and _reads_in_boxes(spec))
+        turned = spec.order == "column_major"
+        staging = plan_staging(tile.n, loop.blocks_m, matrices[2].element_bytes, STORE_BUFFERS, turned)
+        loop = replace(loop, staging=staging, residual=staging is not None and not turned and _reads_in_boxes(spec))
         columns = replace(loop, column_bytes=_column_bytes(spec, matrices[2], tile.n))
         room = ResidentBlocks(architecture, columns.min_blocks_per_sm, columns.threads).shared_bytes
         loop = columns if columns.shared_bytes <= room else loop
@@ -187,7 +188,7 @@ def warpgroup_regions(loop: WarpgroupLoop) -> tuple[SharedRegion, ...]:
         shape = (loop.stages, rows, operand.span_elements)
         add(f"tiles_{operand.suffix}", c_type, shape, loop.stages * operand.tile_bytes, meaning)
     if loop.staging is not None:
-        buffers = (loop.consumers, loop.staging.buffers, BLOCK_ROWS, SPAN_BYTES)
+        buffers = (loop.consumers, loop.staging.buffers, loop.staging.box[1], SPAN_BYTES)
         size = loop.consumers * loop.staging.group_bytes
         add("staging", "unsigned char", buffers, size, "staged results, [group][buffer][row][byte], swizzled")
     if loop.turned:

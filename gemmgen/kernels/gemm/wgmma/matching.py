@@ -48,11 +48,13 @@ def fit(spec: GemmSpec, mainloop: WgmmaMainloop, request: GemmRequest) -> Fit | 
     if request.block_scales:
         mainloop = mainloop.model_copy(update={"product_sets": _product_sets(mainloop)})
     # TMA stores whole units of 16 bytes; warps store what is aligned or ends otherwise.
-    whole_rows = request.n * request.c.element_bytes % MAX_ALIGNMENT == 0
-    boxes = spec.store == "tma" and whole_rows and found.result_bytes == MAX_ALIGNMENT
+    turned = spec.order == "column_major"
+    whole_lines = (request.m if turned else request.n) * request.c.element_bytes % MAX_ALIGNMENT == 0
+    boxes = spec.store == "tma" and whole_lines and found.result_bytes == MAX_ALIGNMENT
+    boxes = boxes and not (turned and _reads_matrices(request))
     store = spec.store
     if spec.store == "tma" and not boxes:
-        store = "direct" if any(turning_reasons(spec)) or request.grouping.scattered else "through_shared"
+        store = "direct" if turned or any(turning_reasons(spec)) or request.grouping.scattered else "through_shared"
     units = MAX_ALIGNMENT // request.c.element_bytes if boxes else 1
     changes = changes_for(spec, found, truncated, units) | {"store": store, "mainloop": mainloop}
     held = tuple(operand for operand in request.constant if mainloop.copied not in (operand, "both"))
@@ -73,6 +75,12 @@ def _product_sets(mainloop: WgmmaMainloop) -> int:
     # Two blocks of 64 x 64 on an SM would take 124 of 128 registers: 64 x 7168 x 2048 takes 6.7 us by them, 6.4 with one set.
     spare = 8 if mainloop.min_blocks_per_sm > 1 else 0
     return 2 if blocks * 3 * tile.n // 2 + OTHER_REGISTERS + spare <= min(MOST_REGISTERS, registers) else 1
+
+
+def _reads_matrices(request: GemmRequest) -> bool:
+    """True if matrices of the result's shape, groups or a second product keep the copy engine from storing column-major results."""
+    like_output = any(operand.like_output for operation in request.epilogue for operand in operation.operands())
+    return like_output or request.accumulates or request.groups is not None or request.second is not None
 
 
 def takes_transpose(spec: GemmSpec, request: GemmRequest) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +97,8 @@ class Shapes:
     """Multiprocessors that their clusters use at a time."""
     ping_pong: bool
     turned: bool
+    scattered: bool
+    """True if threads store single elements of column-major results."""
 
 
 @dataclass(frozen=True)
@@ -121,15 +123,20 @@ class PointModel:
 
         apart = traits - self.centres
         scaled = (apart * self.scales).astype(np.float32)
-        squares = (scaled**2).sum(axis=1)[:, None] + self._squares - 2 * scaled @ self.places.T
-        kinship = np.exp(-0.5 * np.maximum(squares, 0))
+        # Half the squared distance, negated, is the product less half of each square: one multiplication makes it.
+        half = -0.5 * (scaled**2).sum(axis=1, keepdims=True)
+        kinship = np.concatenate([scaled, half, np.ones_like(half)], axis=1) @ self._extended
+        np.exp(kinship, out=kinship)
         found: Column = self.level + apart @ self.slopes + kinship @ self.weights
         return found
 
-    @property
-    def _squares(self) -> Column:
-        found: Column = (self.places**2).sum(axis=1)
-        return found
+    @cached_property
+    def _extended(self) -> Matrix:
+        """The transposed places, below them a row of ones, and half the negated square of each."""
+        import numpy as np
+
+        squares = -0.5 * (self.places**2).sum(axis=1)
+        return np.ascontiguousarray(np.concatenate([self.places.T, np.ones_like(squares)[None], squares[None]]))
 
 
 @cache

@@ -18,7 +18,7 @@ from gemmgen.kernels.gemm.tensor_cores.reasons import (
     type_reasons,
 )
 from gemmgen.kernels.launch import PORTABLE_CLUSTER
-from gemmgen.kernels.math.warpgroup import BLOCK_ROWS, INTEGER_COLUMNS, SPAN_BYTES, WarpgroupLoop, plan_staging
+from gemmgen.kernels.math.warpgroup import BLOCK_ROWS, INTEGER_COLUMNS, SPAN_BYTES, TURNED_BYTES, WarpgroupLoop, plan_staging
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 
@@ -193,19 +193,21 @@ def combination_reasons(spec: GemmSpec, mainloop: WgmmaMainloop) -> Iterator[Rea
     if spec.store == "through_shared":
         yield from turning_reasons(spec)
     if spec.store == "tma":
-        if spec.order != "row_major":
-            yield Reason("store", "store", "tma with order: column_major", "order: row_major, or store: direct")
+        turned = spec.order == "column_major"
+        if turned:
+            yield from turned_reasons(spec)
         if isinstance(decomposition, SplitKParallel):
             yield Reason("store", "store", "tma with split_k_parallel", "direct: sums go to a workspace, a second kernel writes C")
         size = ELEMENTS[spec.storage.c].bytes
         if spec.alignment.c * size != COPY_ALIGNMENT:
             need = f"{COPY_ALIGNMENT // size} for store: tma: the copy engine wants addresses and strides of {COPY_ALIGNMENT} bytes"
             yield Reason("alignment", "alignment.c", str(spec.alignment.c), need)
-        unit = COPY_ALIGNMENT // size
-        if spec.multiple_of.n % unit:
-            need = f"a multiple of {unit} for store: tma: the copy engine writes units of {COPY_ALIGNMENT} bytes, also beyond a row's end"
-            yield Reason("multiple_of", "multiple_of.n", str(spec.multiple_of.n), need, f"multiple_of: {{n: {unit}}}, or store: direct")
-        if plan_staging(mainloop.tile.n, 1, size, 1) is None:
+        unit, axis = COPY_ALIGNMENT // size, "m" if turned else "n"
+        if (multiple := getattr(spec.multiple_of, axis)) % unit:
+            line = "column" if turned else "row"
+            need = f"a multiple of {unit} for store: tma: the copy engine writes units of {COPY_ALIGNMENT} bytes, also beyond a {line}'s end"
+            yield Reason("multiple_of", f"multiple_of.{axis}", str(multiple), need, f"multiple_of: {{{axis}: {unit}}}, or store: direct")
+        if not turned and plan_staging(mainloop.tile.n, 1, size, 1) is None:
             need = f"a multiple of {COPY_ALIGNMENT // size} for store: tma"
             yield Reason("tile_n", "mainloop.tile.n", str(mainloop.tile.n), need)
     hints = CacheHints(l2_policy_a=spec.cache.l2_policy_a, l2_policy_b=spec.cache.l2_policy_b)
@@ -213,6 +215,17 @@ def combination_reasons(spec: GemmSpec, mainloop: WgmmaMainloop) -> Iterator[Rea
         yield Reason("cache", "cache", "hints", "l2_policy_a or l2_policy_b: the copy engine moves tiles past the L1")
     elif hints != CacheHints() and (spec.batch == "grouped" or computes_f32(spec)):
         yield Reason("cache", "cache", "a policy of the L2", "none with groups, or where float32 is computed by planes")
+
+
+def turned_reasons(spec: GemmSpec) -> Iterator[Reason]:
+    """Column-major results that the copy engine does not store."""
+    got = "tma with order: column_major"
+    if ELEMENTS[spec.storage.c].bytes != TURNED_BYTES:
+        yield Reason("store", "store", f"{got} and results of {spec.storage.c}", "elements of 16 bits, order: row_major, or store: direct")
+    matrices = spec.beta != "zero" or any(operand.like_output for operation in spec.epilogue for operand in operation.operands())
+    if matrices or spec.batch == "grouped" or spec.dual:
+        need = "order: row_major, or store: direct, with groups, a second product or an epilogue that reads matrices"
+        yield Reason("store", "store", got, need)
 
 
 def resource_reasons(loop: WarpgroupLoop, architecture: Architecture) -> Iterator[Reason]:

@@ -45,6 +45,7 @@ from gemmgen.kernels.math.warpgroup import (
     INTEGER_COLUMNS,
     OTHER_REGISTERS,
     SPAN_BYTES,
+    TURNED_BYTES,
     TURNED_COLUMNS,
     WARPGROUP,
     plan_staging,
@@ -99,7 +100,7 @@ class Storage:
     def base(self) -> dict[str, Any]:
         """Fields of the specs of all points."""
         size, result = ELEMENTS[self.type].bytes, ELEMENTS[self.result].bytes
-        alignment = {"a": MAX_ALIGNMENT // size, "b": MAX_ALIGNMENT // size, "c": 1 if self.turned else MAX_ALIGNMENT // result}
+        alignment = {"a": MAX_ALIGNMENT // size, "b": MAX_ALIGNMENT // size, "c": 1 if self.scattered else MAX_ALIGNMENT // result}
         found: dict[str, Any] = {
             "kind": "gemm",
             "architecture": "sm_90a",
@@ -112,9 +113,15 @@ class Storage:
         }
         if self.scales.given:
             found["scales"] = self.scales
-        if not self.turned:
-            found |= {"multiple_of": {"n": MAX_ALIGNMENT // result}, "rasterization": {"group": 8}, "store": "tma"}
+        if not self.scattered:
+            along = "m" if self.turned else "n"
+            found |= {"multiple_of": {along: MAX_ALIGNMENT // result}, "rasterization": {"group": 8}, "store": "tma"}
         return found
+
+    @property
+    def scattered(self) -> bool:
+        """True if threads store single elements of column-major results."""
+        return self.turned and not self.boxes
 
 
 @dataclass(frozen=True)
@@ -177,7 +184,7 @@ def coordinates(spec: GemmSpec) -> Sequence[float] | None:
         log2(mainloop.stages * tile.k * size) / 2,
         float(mainloop.consumers),
         float(mainloop.schedule == "ping_pong"),
-        SHALLOW * (spec.order == "column_major") / 2,
+        SHALLOW * (spec.order == "column_major") / 2 + (spec.order == "column_major" and spec.store == "tma"),
         log2(cluster.m),
         log2(cluster.n),
         SHALLOW * log2(slices) / 2,
@@ -208,10 +215,15 @@ def _stored(request: GemmRequest, turned: bool) -> Storage:
         turned=turned,
         a_along_k=along[0],
         b_along_k=along[1],
-        boxes=not turned and aligned,
+        boxes=aligned and (not turned or (size == TURNED_BYTES and not _reads_matrices(request))),
         residual=not turned and aligned and has_one_matrix(request.epilogue, request.c.type) and not request.accumulates,
         scales=Scales.model_validate({operand: by.stored(operand) for operand, by in scaled}) if scaled else Scales.NONE,
     )
+
+
+def _reads_matrices(request: GemmRequest) -> bool:
+    """True if the epilogue reads or writes matrices of the result's shape."""
+    return request.accumulates or any(operand.like_output for operation in request.epilogue for operand in operation.operands())
 
 
 @lru_cache(maxsize=64)
@@ -271,7 +283,7 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
         for columns in _columns(storage):
             for rows in np.unique(blocks_m):
                 held = (tile_n == columns) & (blocks_m == rows)
-                staging = plan_staging(columns, int(rows), ELEMENTS[storage.result].bytes, STORE_BUFFERS) if storage.boxes else None
+                staging = plan_staging(columns, int(rows), ELEMENTS[storage.result].bytes, STORE_BUFFERS, storage.turned) if storage.boxes else None
                 if storage.boxes and staging is None:
                     legal &= ~held
                 elif staging is not None:
@@ -337,7 +349,7 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     shared_by = at.cluster_m * at.cluster_n
     sizes = shared_by * at.cluster_k
     held = np.select([sizes == size for size in CLUSTERED], [float(usable(device.sm_count, size)) for size in CLUSTERED])
-    persistent = held * at.resident * (not storage.turned and not divided)
+    persistent = held * at.resident * (not storage.scattered and not divided)
     blocks = np.where(persistent > 0, np.minimum(works, persistent), works)
     results = np.maximum(1, np.ceil(works / blocks))
     steps = np.maximum(1, np.ceil(depth / at.cluster_k)) * results
@@ -399,6 +411,7 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         held,
         lattice.ping_pong,
         storage.turned,
+        storage.scattered,
     )
 
     def traits(places: NDArray[np.intp]) -> NDArray[np.float64]:
@@ -454,7 +467,7 @@ def _features(at: Lattice, storage: Storage) -> NDArray[np.float64]:
         np.log2(at.stages * row) / 2,
         at.consumers,
         one * at.ping_pong,
-        one * SHALLOW * storage.turned / 2,
+        one * (SHALLOW * storage.turned / 2 + (storage.turned and storage.boxes)),
         np.log2(at.cluster_m),
         np.log2(at.cluster_n),
         SHALLOW * np.log2(at.cluster_k) / 2,
