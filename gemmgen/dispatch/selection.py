@@ -49,6 +49,8 @@ PLANNED = 1
 """Points that are planned where alternatives are not asked for: a plan takes a tenth of the time of a choice."""
 BOUNDED = 8
 """Listed instances, the fastest, whose times are bounded as those of points are."""
+TUNED_ROWS, TUNED_DISTANCE, TUNED_POINTS = 3, 0.75, 2
+"""Tabulated problems whose fastest timed points are looked at, how far from this one they may be, and so many points of each."""
 HOPELESS = 2.0
 """An instance that needs this many times as long as the best point even at its unit's peak is not planned."""
 
@@ -200,6 +202,8 @@ def choose_by(
         other = among_these.get(plan.name)
         if other is None or (bool(fit.derived), seconds) < (bool(other.fit.derived), other.seconds):
             among_these[plan.name] = made
+    for made in _tuned_points(table, near, request, device, target, common) if among is None and points else ():
+        found.setdefault(made.plan.name, made)
     if free:
         found |= {option.plan.name: _bounded(option, device) for option in sorted(found.values(), key=_rank)[:BOUNDED]}
     best = min(found.values(), key=lambda option: option.seconds, default=None)
@@ -211,6 +215,30 @@ def choose_by(
     slow = (option for name, option in others.items() if name not in found)
     options = (*sorted(found.values(), key=_rank), *sorted(slow, key=_rank))
     return Choice(request, device, options, options[0], rejected, table)
+
+
+def _tuned_points(
+    table: Table | None, near: Near, request: Request, device: Device, architecture: Architecture, common: str | None
+) -> list[Option]:
+    """Points that were timed on this problem or on those nearest to it, as options."""
+    found: list[Option] = []
+    space = space_of(request.kind)
+    if table is None or space is None:
+        return found
+    rows = [row for distance, row in near[:TUNED_ROWS] if distance < TUNED_DISTANCE]
+    named = {name: spec for row in rows for name, spec in row.fastest_points[:TUNED_POINTS]}
+    for name, spec in named.items():
+        candidate = Candidate(space.label(spec), spec)
+        option = fitted(candidate, request, architecture, device)
+        if isinstance(option, str):
+            continue
+        fit, plan, dimensions = option
+        if common is not None and numeric_class_of(plan, dimensions) != common:
+            continue
+        dimensions, model = set_best(plan, dimensions, device)
+        seconds, source = table.estimate(near, name, model, row_model(table, device, architecture))
+        found.append(Option(candidate, fit, plan, dimensions, seconds, source, device))
+    return found
 
 
 def _bounded(option: Option, device: Device) -> Option:

@@ -44,11 +44,10 @@ class Point:
         return self.make()
 
 
-def fastest_points(request: Request, device: Device, longest_early: float) -> list[Point]:
-    """The points that are expected to be the fastest for a request, fastest first; none for a family without a space.
+def fastest_points(request: Request, device: Device, longest_early: float, most: int = LIKELY) -> list[Point]:
+    """The points that are expected to be the fastest for a request, fastest first, ``most`` of them; none for a family without a space.
 
-    ``longest_early``: seconds up to which kernels start while
-    the work before them still runs.
+    ``longest_early``: seconds up to which kernels start while the work before them still runs.
     """
     space = space_of(request.kind)
     groups = space.points(request, device) if space is not None else []
@@ -67,7 +66,7 @@ def fastest_points(request: Request, device: Device, longest_early: float) -> li
     errors = groups[0].errors(traits)
     expected = bounded_seconds(modelled * np.exp(errors), least)
     found = []
-    for place in np.argsort(expected, kind="stable")[:LIKELY]:
+    for place in np.argsort(expected, kind="stable")[:most]:
         group = int(np.searchsorted(first, best[place], side="right")) - 1
         seconds = float(expected[place])
         make = partial(groups[group].spec, int(best[place] - first[group]), seconds < longest_early)

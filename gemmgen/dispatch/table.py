@@ -19,7 +19,9 @@ from gemmgen.core.resources import resource_directory
 from gemmgen.dispatch.model import PARAMETERS
 from gemmgen.dispatch.problems import parse_problem
 from gemmgen.hardware.target import DEVICES, Device
+from gemmgen.kernels.family import KernelSpec
 from gemmgen.kernels.requests import Request
+from gemmgen.kernels.spec_files import load_spec
 
 SCHEMA_VERSION = 1
 NEIGHBOURS = 8
@@ -54,6 +56,14 @@ class Row:
     """Predictions of the model, in microseconds, by instance."""
     peer: float | None = None
     """Microseconds of the vendor's library."""
+    points: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Specs of the timed points of a space, which no file lists, by the names of their instances."""
+
+    @cached_property
+    def fastest_points(self) -> tuple[tuple[str, KernelSpec], ...]:
+        """The timed points with their specs, fastest first. Raises ``SpecError`` for one that is no spec."""
+        names = sorted((name for name in self.points if name in self.times), key=lambda name: self.times[name])
+        return tuple((name, load_spec(dict(self.points[name]))) for name in names)
 
     @cached_property
     def request(self) -> Request:
@@ -246,6 +256,7 @@ class Table:
                     "times": dict(sorted(row.times.items(), key=lambda item: item[1])),
                     "models": {name: row.models[name] for name in sorted(row.models)},
                 }
+                | ({"points": {name: dict(row.points[name]) for name in sorted(row.points)}} if row.points else {})
                 for row in self.rows
             ],
         }
@@ -271,13 +282,20 @@ def read_table(path: Path, *, check_problems: bool = True) -> Table:
         raise SpecError(f"{path}: is no table of tuned instances of schema_version {SCHEMA_VERSION}")
     try:
         rows = tuple(
-            Row(str(row["problem"]), str(row["kind"]), _numbers(row["times"]), _numbers(row.get("models", {})), row.get("peer"))
+            Row(
+                str(row["problem"]),
+                str(row["kind"]),
+                _numbers(row["times"]),
+                _numbers(row.get("models", {})),
+                row.get("peer"),
+                {str(name): dict(spec) for name, spec in row.get("points", {}).items()},
+            )
             for row in data["problems"]
         )
         origin = {name: value for name, value in data.items() if name not in ("schema_version", "device", "problems")}
         table = Table(str(data["device"]), rows, origin)
         for row in rows if check_problems else ():
-            row.request  # noqa: B018  a problem that cannot be read shows here
+            row.request, row.fastest_points  # noqa: B018  a problem or a spec that cannot be read shows here
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SpecError(f"{path}: is no table of tuned instances: {type(error).__name__} at {error}") from None
     return table

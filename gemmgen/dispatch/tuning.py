@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.errors import GemmgenError, LaunchError, SpecError, VerificationError
 from gemmgen.core.files import MAX_BYTES, read_plain
+from gemmgen.dispatch.candidates import Candidate
 from gemmgen.dispatch.devices import as_device
-from gemmgen.dispatch.matcher import matcher_of
+from gemmgen.dispatch.matcher import matcher_of, space_of
 from gemmgen.dispatch.model import PARAMETERS
 from gemmgen.dispatch.problems import parse_problem
-from gemmgen.dispatch.selection import Option, all_fitted, base_name, row_model, set_best
+from gemmgen.dispatch.selection import MAX_EARLY, Option, all_fitted, base_name, fitted, row_model, set_best
+from gemmgen.dispatch.space import fastest_points
 from gemmgen.dispatch.table import Row, Table, read_table, write_table
 from gemmgen.hardware.target import Architecture, Device
 from gemmgen.kernels import FAMILIES
@@ -30,6 +32,10 @@ MODEL_CHOICES = 12
 """Instances that are timed on a problem because the model likes them most."""
 RANDOM_CHOICES = 3
 """Instances that are timed beside them, in case the model is wrong."""
+POINT_CHOICES = 12
+"""Points of a space that are timed beside them: those that are expected to be the fastest, each apart from the others."""
+APART = 0.05
+"""Square of the distance of two points, in coordinates of the space, from which on both are timed."""
 ROUNDS = 10
 
 
@@ -84,7 +90,32 @@ def contenders(
     ranked = sorted(found.values(), key=lambda option: (option.seconds, option.plan.name))
     rest = [option for option in ranked[most:] if option.seconds < 10 * ranked[0].seconds]
     chosen = random.Random(f"{request.kind}:{request.text}").sample(rest, min(extra, len(rest)))
-    return [*ranked[:most], *chosen]
+    return [
+        *ranked[:most],
+        *chosen,
+        *(option for option in points_worth_timing(request, device, architecture) if option.plan.name not in found),
+    ]
+
+
+def points_worth_timing(request: Request, device: Device, architecture: Architecture, most: int = POINT_CHOICES) -> list[Option]:
+    """Points of the family's space that no file lists, the fastest by the fitted model, none of them close to a faster one."""
+    space = space_of(request.kind)
+    found: list[Option] = []
+    taken: list[Sequence[float]] = []
+    for point in fastest_points(request, device, MAX_EARLY, most=most * POINT_CHOICES) if space is not None else ():
+        if len(found) == most:
+            break
+        if any(sum((a - b) ** 2 for a, b in zip(point.coordinates, other, strict=True)) < APART for other in taken):
+            continue
+        assert space is not None
+        option = fitted(Candidate(space.label(point.spec), point.spec), request, architecture, device)
+        if isinstance(option, str):
+            continue
+        fit, plan, dimensions = option
+        dimensions, seconds = set_best(plan, dimensions, device)
+        found.append(Option(Candidate(space.label(point.spec), point.spec), fit, plan, dimensions, seconds, "model", device))
+        taken.append(point.coordinates)
+    return found
 
 
 def compile_all(options: Iterable[Option], advance: Callable[[], None]) -> dict[str, Any]:
@@ -183,7 +214,8 @@ class Tuner:
     @staticmethod
     def _time(request: Request, options: list[Option], binaries: dict[str, Any], architecture: Architecture) -> tuple[Row, BenchmarkReport]:
         """One problem. Instances that take different arrays are timed in several runs."""
-        from gemmgen.perf.benchmark import Candidate, benchmark
+        from gemmgen.perf.benchmark import Candidate as Contestant
+        from gemmgen.perf.benchmark import benchmark
 
         matcher = matcher_of(request.kind)
         groups: dict[Any, list[Option]] = {}
@@ -196,7 +228,7 @@ class Tuner:
         models: dict[str, float] = {}
         peers: list[float] = []
         for members in groups.values():
-            chosen = [Candidate(option.plan, binaries[option.plan.name]) for option in members]
+            chosen = [Contestant(option.plan, binaries[option.plan.name]) for option in members]
             latest = benchmark(chosen, members[0].dimensions, rounds=ROUNDS)
             measured = {timing.name: timing.median_us for timing in latest.timings}
             for option in members:
@@ -204,7 +236,12 @@ class Tuner:
                 times[name] = round(measured[option.plan.name], 3)
                 models[name] = round(option.seconds * 1e6, 3)
             peers += [timing.median_us for timing in latest.timings if timing.kind == "peer"]
-        return Row(request.text, request.kind, times, models, round(min(peers), 3) if peers else None), latest
+        points = {
+            base_name(option.candidate.spec, architecture): option.candidate.spec.model_dump(mode="json", exclude_unset=True)
+            for option in options
+            if option.candidate.is_point
+        }
+        return Row(request.text, request.kind, times, models, round(min(peers), 3) if peers else None, points), latest
 
     @staticmethod
     def _origin(latest: BenchmarkReport, binaries: dict[str, Any]) -> dict[str, Any]:

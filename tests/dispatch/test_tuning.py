@@ -2,6 +2,7 @@
 
 import json
 import types
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -10,7 +11,9 @@ from gemmgen.cli import cli
 from gemmgen.core.errors import LaunchError, SpecError, VerificationError
 from gemmgen.dispatch import tuning
 from gemmgen.dispatch.problems import parse_problem
+from gemmgen.dispatch.selection import choose_by
 from gemmgen.dispatch.table import load_table, read_table
+from gemmgen.hardware.target import device
 from gemmgen.runtime.cuda import gpu_available
 from gemmgen.runtime.cuda.driver import GpuDevice
 
@@ -183,3 +186,42 @@ def test_problems_come_from_a_file_with_comments(tmp_path):
     path.write_text("gemm:8,8,8\ngemm:0,8,8\n")
     with pytest.raises(SpecError, match="gemm:0,8,8 has a result without elements"):
         tuning.read_problems(path, ["gemm"])
+
+
+POINT_PROBLEM = "gemm:192,2560,9216,nt,bf16"
+
+
+def test_points_are_timed_and_rows_hold_their_numbers(tmp_path, timed):
+    path = tmp_path / "h200.json"
+    table, _ = tuner(path, [POINT_PROBLEM]).run()
+    (row,) = read_table(path).rows
+    assert row == table.rows[0]
+    assert tuning.POINT_CHOICES / 2 <= len(row.points) <= tuning.POINT_CHOICES
+    assert row.points.keys() <= row.times.keys()
+    assert [name for name, _ in row.fastest_points] == sorted(row.points, key=lambda name: row.times[name])
+    _, again = tuner(path, [POINT_PROBLEM]).run()
+    assert (again.timed, again.known) == (0, 1)
+
+
+@pytest.mark.parametrize(("problem", "source"), [(POINT_PROBLEM, "measured"), ("gemm:200,2560,9216,nt,bf16", "interpolated")])
+def test_a_timed_point_is_taken_for_its_problem_and_those_near(tmp_path, timed, problem, source):
+    table, _ = tuner(tmp_path / "h200.json", [POINT_PROBLEM]).run()
+    (row,) = table.rows
+    # A point that the model does not expect to be the fastest has been.
+    fastest = max(row.points, key=lambda name: row.models[name])
+    least = min(row.models.values())
+    rows = (replace(row, times={**row.models, fastest: least / 3}),)
+    choice = choose_by(replace(table, rows=rows), parse_problem(problem), device("H200"))
+    assert choice.chosen.source == source
+    assert choice.chosen.candidate.spec == dict(row.fastest_points)[fastest]
+
+
+def test_a_row_whose_point_is_no_spec_is_refused(tmp_path, timed):
+    path = tmp_path / "h200.json"
+    tuner(path, [POINT_PROBLEM]).run()
+    data = json.loads(path.read_text())
+    name = next(iter(data["problems"][0]["points"]))
+    data["problems"][0]["points"][name]["mainloop"]["stages"] = "many"
+    path.write_text(json.dumps(data))
+    with pytest.raises(SpecError, match="stages"):
+        read_table(path)

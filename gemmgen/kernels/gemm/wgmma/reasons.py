@@ -205,7 +205,8 @@ def combination_reasons(spec: GemmSpec, mainloop: WgmmaMainloop) -> Iterator[Rea
         unit, axis = COPY_ALIGNMENT // size, "m" if turned else "n"
         if (multiple := getattr(spec.multiple_of, axis)) % unit:
             line = "column" if turned else "row"
-            need = f"a multiple of {unit} for store: tma: the copy engine writes units of {COPY_ALIGNMENT} bytes, also beyond a {line}'s end"
+            beyond = f"the copy engine writes units of {COPY_ALIGNMENT} bytes, also beyond a {line}'s end"
+            need = f"a multiple of {unit} for store: tma: {beyond}"
             yield Reason("multiple_of", f"multiple_of.{axis}", str(multiple), need, f"multiple_of: {{{axis}: {unit}}}, or store: direct")
         if not turned and plan_staging(mainloop.tile.n, 1, size, 1) is None:
             need = f"a multiple of {COPY_ALIGNMENT // size} for store: tma"

@@ -283,7 +283,8 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
         for columns in _columns(storage):
             for rows in np.unique(blocks_m):
                 held = (tile_n == columns) & (blocks_m == rows)
-                staging = plan_staging(columns, int(rows), ELEMENTS[storage.result].bytes, STORE_BUFFERS, storage.turned) if storage.boxes else None
+                size_c = ELEMENTS[storage.result].bytes
+                staging = plan_staging(columns, int(rows), size_c, STORE_BUFFERS, storage.turned) if storage.boxes else None
                 if storage.boxes and staging is None:
                     legal &= ~held
                 elif staging is not None:
