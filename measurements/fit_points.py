@@ -31,7 +31,7 @@ from gemmgen.dispatch.problems import parse_problem
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.gemm import space
 from gemmgen.kernels.gemm.wgmma.point_model import FILE, TRAITS
-from gemmgen.kernels.gemm.wgmma.space import SHALLOW
+from gemmgen.kernels.gemm.wgmma.space import PERSISTENT, SHALLOW, points
 
 Values = NDArray[np.float64]
 SETTINGS = Path(__file__).with_name("fit_points.json")
@@ -106,11 +106,12 @@ def coordinates(label: str, element_bytes: int) -> list[float] | None:
         math.log2(stages * row) / 2,
         float(found[6]),
         float(found[5] == "p"),
-        SHALLOW * ("turned" in words or "across" in words) / 2 + ("across" in words),
+        SHALLOW / 2 + ("across" in words) if {"turned", "across"} & set(words) else 0.0,
         math.log2(int(cluster[0])),
         math.log2(int(cluster[1])),
         SHALLOW * math.log2(slices) / 2,
         math.log2(resident),
+        PERSISTENT * (slices == 1 and "turned" not in words),
     ]
 
 
@@ -128,7 +129,7 @@ def read(paths: Sequence[Path], device_name: str) -> list[Timed]:
                 run = f"{path.name}:{number}"
                 continue
             request = parse_problem(f"gemm:{row['problem']}")
-            groups = space.points(request, device)
+            groups = points(request, device, every_store=True)
             if not groups:
                 continue
             features = np.concatenate([points.features for points in groups])

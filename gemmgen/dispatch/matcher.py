@@ -53,6 +53,9 @@ class Space(Protocol):
     def multiplies(self, spec: Any, request: Any) -> bool:
         """True if a kernel is for elements of the request's types."""
 
+    def suits(self, spec: Any, request: Any) -> bool:
+        """False for a kernel that is slower at the request than at the problems which tables hold of it."""
+
     def label(self, spec: Any) -> str:
         """Name of a point for people."""
 

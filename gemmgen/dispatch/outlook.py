@@ -42,6 +42,8 @@ class Outlook:
         kind, and no neighbouring problem tells that it is slow."""
         if candidate.name in self._timed:
             return True
+        if self._space is not None and not self._space.suits(candidate.spec, self._request):
+            return False
         if candidate.label in _places(self._request.kind)[0]:
             return candidate.label in self._alike
         return self._table is None or self._fast is None or candidate.name not in self._table.names or candidate.name in self._fast

@@ -32,7 +32,7 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     factors += float(sum(weights * (batch * groups if problem.get(factor.batch_stride or "", 1) else 1) for factor in plan.factors_b))
     moved = Moved(tiles, factors, float(m * n * batch * result_bytes(plan)))
     found: tuple[Work, ...] = part_of(plan, "cost").work(plan, problem, moved)
-    finishing = finishing_clocks(plan) * m * n * batch
+    finishing = finishing_clocks(plan) * plan.finishing_pace * m * n * batch
     if not finishing or not found:
         return found
     last = found[-1]

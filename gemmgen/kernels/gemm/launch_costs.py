@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from gemmgen.core.formulas import ceil_div
 from gemmgen.kernels.family import Work
@@ -74,3 +75,9 @@ def finishing_clocks(plan: GemmPlan) -> float:
     instructions = sum(step.instructions for step in plan.epilogue)
     special = sum(step.special for step in plan.epilogue)
     return max(instructions / LANES_PER_CLOCK, special / SPECIAL_PER_CLOCK)
+
+
+def finishing_pace(groups: Any) -> Any:
+    """Time of an epilogue's instructions by so many groups of an SM, a number or a column, over that at its peak: on an H200, bias and GELU
+    added 3.0 us to tiles of 128 x 160 that one group finished, 1.5 us where two did, of which 0.9 us at the peak."""
+    return 1.0 + 2.3 / groups**1.8

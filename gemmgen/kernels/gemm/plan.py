@@ -191,6 +191,11 @@ class GemmPlan(KernelPlan[GemmSpec]):
         return False
 
     @property
+    def finishing_pace(self) -> float:
+        """Time of the epilogue's instructions over that of an SM with enough warps to issue one every clock cycle."""
+        return 1.0
+
+    @property
     def least_depth(self) -> int:
         """k from which on products are made of those of smaller types; 0: none are."""
         return 0

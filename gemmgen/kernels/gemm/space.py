@@ -30,6 +30,12 @@ def multiplies(spec: GemmSpec, request: GemmRequest) -> bool:
     return (spec.storage.a, spec.storage.b) == (request.a.type, request.b.type)
 
 
+def suits(spec: GemmSpec, request: GemmRequest) -> bool:
+    """False for GEMV with an epilogue: few threads finish results. On an H200, bias and GELU made an instance take 14.9 us instead of
+    11.2 us for 1 x 3584 x 5120, and 44.0 us instead of 32.0 us for 1 x 8192 x 8192; on tensor cores they add nothing."""
+    return spec.mainloop.strategy not in MULTIPLY_ADDS or not request.epilogue
+
+
 def label(spec: GemmSpec) -> str:
     """Name of a point: its numbers, and whether C is computed as its transpose: *across* if the copy engine stores it, else *turned*."""
     assert isinstance(spec.mainloop, WgmmaMainloop)

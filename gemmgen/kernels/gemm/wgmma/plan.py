@@ -10,6 +10,7 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.epilogue.steps import Access, Store
+from gemmgen.kernels.gemm.launch_costs import finishing_pace
 from gemmgen.kernels.gemm.plan import EpilogueVector, Outline
 from gemmgen.kernels.gemm.reasons import division_reasons, invariance_reasons
 from gemmgen.kernels.gemm.spec import GemmSpec, WgmmaMainloop
@@ -53,6 +54,10 @@ class WgmmaPlan(TensorPlan):
     @property
     def finishes_aside(self) -> bool:
         return self.loop.ping_pong
+
+    @property
+    def finishing_pace(self) -> float:
+        return float(finishing_pace((1 if self.loop.ping_pong else self.loop.consumers) * self.loop.min_blocks_per_sm))
 
     @property
     def slice_k(self) -> int:

@@ -6,7 +6,7 @@ the two together. Points that are chosen become specs, which are planned as any 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import log2
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from gemmgen.core.errors import PlanError
 from gemmgen.hardware.target import Architecture, Device
 from gemmgen.hardware.target import architecture as find_architecture
 from gemmgen.kernels.gemm.fitted_costs import costs_of, store_costs
-from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES, finishing_clocks
+from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES, finishing_clocks, finishing_pace
 from gemmgen.kernels.gemm.request import GemmRequest, is_stored
 from gemmgen.kernels.gemm.scaling import Scales
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKCluster, WgmmaMainloop
@@ -68,6 +68,10 @@ DEPTH_BYTES = (128, 256)
 """Bytes along k of a stage."""
 MAX_STAGES = 16
 MIN_STAGES = 3
+FILLING = 0.94
+"""Part of the SMs that work in every wave, from which on kernels start before the work before them ends, however long they take: 15 of 17
+such products of 13 to 450 us took up to 7% less time on an H200, none more than 0.5% more. Grids of 55 to 85% of the SMs took up to 37%
+longer: the next launch's blocks take what SMs are free, and no longer spread evenly."""
 RESIDENT = (1, 2, 3)
 """Blocks that an SM holds at a time."""
 CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (4, 1, 1), (1, 4, 1), (2, 2, 1), (1, 1, 2), (1, 1, 3), (1, 1, 4))
@@ -75,6 +79,9 @@ CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (4, 1, 1), (1, 4, 1), (2, 2, 1), (1
 STREAMED_BYTES = 12 << 20
 """Bytes from which on the larger factor, if each of its tiles is read once, is the first to leave the L2: products with up to 192 rows then
 take 0 to 5% less time on an H200. With tiles that are read again, they take up to 10% longer."""
+PERSISTENT = 0.6
+"""Difference in coordinates between a grid whose blocks take tiles in turn and one with a block for each tile, which takes up to 1.2 times
+as long on large products."""
 SHALLOW = 4.0
 """Weight, in the distance of two points, of a difference in how groups or clusters divide the work, in units of a factor of two of a
 tile's extent."""
@@ -154,13 +161,18 @@ class Lattice:
         return self.storage.type in BYTE_FLOATS
 
 
-def points(request: GemmRequest, device: Device) -> list[Points]:
-    """The points of the space for a request on a device, by kinds of kernel; none where warpgroups do not multiply such matrices."""
+def points(request: GemmRequest, device: Device, every_store: bool = False) -> list[Points]:
+    """The points of the space for a request on a device, by kinds of kernel; none where warpgroups do not multiply such matrices.
+
+    ``every_store``: with points whose threads store results that the copy engine stores faster."""
     if not device.architecture.supports("wgmma") or not _is_plain(request):
         return []
     found = []
-    for turned in (False, True):
-        for lattice in lattices(_stored(request, turned), device.architecture):
+    stored = [_stored(request, turned) for turned in (False, True)]
+    if every_store and stored[1].boxes:
+        stored.append(replace(stored[1], boxes=False))
+    for storage in stored:
+        for lattice in lattices(storage, device.architecture):
             one = _on_problem(lattice, request, device)
             if one is not None:
                 found.append(one)
@@ -184,12 +196,18 @@ def coordinates(spec: GemmSpec) -> Sequence[float] | None:
         log2(mainloop.stages * tile.k * size) / 2,
         float(mainloop.consumers),
         float(mainloop.schedule == "ping_pong"),
-        SHALLOW * (spec.order == "column_major") / 2 + (spec.order == "column_major" and spec.store == "tma"),
+        _store_coordinate(spec.order == "column_major", spec.store == "tma"),
         log2(cluster.m),
         log2(cluster.n),
         SHALLOW * log2(slices) / 2,
         log2(mainloop.min_blocks_per_sm),
+        PERSISTENT * (mainloop.persistent_blocks > 0) + SHALLOW * (mainloop.promote_every == "never" and spec.storage.a in BYTE_FLOATS),
     ]
+
+
+def _store_coordinate(turned: bool, boxes: bool) -> float:
+    """Coordinate of the orientation, and of the store: by the copy engine in boxes, or by threads."""
+    return SHALLOW / 2 + boxes if turned else boxes - 1.0
 
 
 def _is_plain(request: GemmRequest) -> bool:
@@ -386,18 +404,23 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         memory_bytes=float(m * k * size * batch_a + k * n * size * batch_b) + result,
         turns=np.full_like(blocks, 2.0 if divided else 1.0),
         results=results,
-        finishing_clocks=_finishing_clocks(lattice, request) * m * n * batch / spread_blocks / (results if lattice.ping_pong else 1.0),
+        finishing_clocks=_finishing_clocks(lattice, request)
+        * finishing_pace((np.ones_like(blocks) if lattice.ping_pong else at.consumers) * at.resident)
+        * (m * n * batch / spread_blocks / (results if lattice.ping_pong else 1.0)),
         costs=of_few(costs_of(kind), {"m": m, "n": n}),
         early=lattice.resident[chosen] == 1,
     )
 
+    # Waves of blocks that are all nearly full, of grids with one block to an SM.
+    waves = np.ceil(works / (held * at.resident))
+    filling = (at.resident == 1) & (works >= FILLING * waves * device.sm_count)
     once_a, once_b = tiles_n <= at.cluster_n, tiles_m <= at.cluster_m
     streamed = "a" if m > n and m * k * size >= STREAMED_BYTES else "b" if n * k * size >= STREAMED_BYTES else ""
 
     def spec(place: int, early: bool) -> GemmSpec:
         # Blocks that share SMs settle unevenly beside those of the launch before: none of them starts early.
         once = streamed if streamed and (once_a if streamed == "a" else once_b)[place] else ""
-        return _spec(lattice, int(chosen[place]), int(persistent[place]), early and bool(made.early[place]), once)
+        return _spec(lattice, int(chosen[place]), int(persistent[place]), bool((early or filling[place]) and made.early[place]), once)
 
     shapes = Shapes(
         at.tile_m,
@@ -468,11 +491,12 @@ def _features(at: Lattice, storage: Storage) -> NDArray[np.float64]:
         np.log2(at.stages * row) / 2,
         at.consumers,
         one * at.ping_pong,
-        one * (SHALLOW * storage.turned / 2 + (storage.turned and storage.boxes)),
+        one * _store_coordinate(storage.turned, storage.boxes),
         np.log2(at.cluster_m),
         np.log2(at.cluster_n),
         SHALLOW * np.log2(at.cluster_k) / 2,
         np.log2(at.resident),
+        PERSISTENT * (at.cluster_k == 1) * (not storage.scattered),
     ]
     return np.stack(found, axis=1)
 
