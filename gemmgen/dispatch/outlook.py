@@ -10,6 +10,7 @@ from gemmgen.dispatch.candidates import Candidate, candidates
 from gemmgen.dispatch.matcher import space_of
 from gemmgen.dispatch.space import Point
 from gemmgen.dispatch.table import Near, Table
+from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.family import KernelSpec
 from gemmgen.kernels.requests import Request
 
@@ -29,9 +30,9 @@ FARTHEST = 2.2
 class Outlook:
     """Expectations for one problem whose best points are known."""
 
-    def __init__(self, request: Request, points: Sequence[Point], table: Table | None, near: Near) -> None:
+    def __init__(self, request: Request, points: Sequence[Point], table: Table | None, near: Near, architecture: Architecture) -> None:
         self._request, self._points, self._table, self._near = request, points, table, near
-        self._space = space_of(request.kind)
+        self._space, self._architecture = space_of(request.kind), architecture
 
     def seconds(self, candidate: Candidate) -> float | None:
         """Seconds of the point that an instance is like; None if it is like none of the best."""
@@ -42,6 +43,8 @@ class Outlook:
         kind, and no neighbouring problem tells that it is slow."""
         if candidate.name in self._timed:
             return True
+        if candidate.spec.architecture.endswith("a") and candidate.spec.architecture != self._architecture.name:
+            return False  # features of another chip
         if self._space is not None and not self._space.suits(candidate.spec, self._request):
             return False
         if candidate.label in _places(self._request.kind)[0]:

@@ -182,7 +182,7 @@ def choose_by(
     best_points = fastest_points(request, device, MAX_EARLY) if among is None and points else []
     free = _planned_points(best_points, request, device, target, common, SHOWN if complete or common else PLANNED)
     limit = HOPELESS * min((option.seconds for option in free), default=math.inf)
-    outlook = Outlook(request, best_points, table, near) if free and common is None else None
+    outlook = Outlook(request, best_points, table, near, target) if free and common is None else None
     others: dict[str, Option] = {}
     for candidate, (fit, plan, dimensions) in all_fitted(request, target, rejected, device, limit, outlook, complete):
         if common is not None and numeric_class_of(plan, dimensions) != common:

@@ -34,6 +34,12 @@ __device__ __forceinline__ void store_words(unsigned target, unsigned first, uns
     asm volatile("st.shared.v2.b32 [%0], {%1, %2};" :: "r"(target), "r"(first), "r"(second) : "memory");
 }
 
+// Writes a word to shared memory.
+__device__ __forceinline__ void store_word(unsigned target, unsigned value)
+{
+    asm volatile("st.shared.b32 [%0], %1;" :: "r"(target), "r"(value) : "memory");
+}
+
 // Writes 16 bytes to shared memory.
 __device__ __forceinline__ void store_vector(unsigned target, unsigned a, unsigned b, unsigned c, unsigned d)
 {

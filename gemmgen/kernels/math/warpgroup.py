@@ -174,8 +174,8 @@ class WarpgroupOperand:
         return 16 if self.k_major else self.part_bytes
 
 
-TURNED_BYTES = 2
-"""Size of elements whose matrices can be stored transposed: 64 rows of a tile are 128 bytes of a box then."""
+TURNED_BYTES = 2, 4
+"""Sizes of elements of column-major results that the copy engine stores: 64 or 32 rows of a tile are 128 bytes of a box."""
 TURNED_COLUMNS = 32
 """Columns of results that a warp transposes at a time: one for each lane."""
 
@@ -189,8 +189,8 @@ class Staging:
     buffers: int
     matrices: bool
     """True if fragments are stored as matrices of 16-bit elements."""
-    turned: bool = False
-    """True if each matrix is stored transposed: columns of the tile are rows of 64 elements in a box."""
+    turned_rows: int = 0
+    """If results are stored transposed, rows of the tile in a box, 128 bytes: its columns are the rows of boxes. Else 0."""
 
     @property
     def paired(self) -> bool:
@@ -198,8 +198,17 @@ class Staging:
         return self.columns % 16 == 0
 
     @property
+    def turned(self) -> bool:
+        return self.turned_rows > 0
+
+    @property
+    def boxes(self) -> int:
+        """Boxes of a buffer, below one another."""
+        return BLOCK_ROWS // self.turned_rows if self.turned else 1
+
+    @property
     def buffer_bytes(self) -> int:
-        return (self.columns if self.turned else BLOCK_ROWS) * SPAN_BYTES
+        return (self.boxes * self.columns if self.turned else BLOCK_ROWS) * SPAN_BYTES
 
     @property
     def group_bytes(self) -> int:
@@ -207,13 +216,13 @@ class Staging:
 
     @property
     def box(self) -> tuple[int, int]:
-        return (BLOCK_ROWS, self.columns) if self.turned else (self.columns, BLOCK_ROWS)
+        return (self.turned_rows, self.columns) if self.turned else (self.columns, BLOCK_ROWS)
 
 
 def plan_staging(tile_n: int, blocks: int, element_bytes: int, buffers: int, turned: bool = False) -> Staging | None:
     """Boxes as wide as 128 bytes allow, that divide the tile evenly, and no more buffers than wanted, whose number divides that of
     the boxes, so that every tile begins with the first; None where no width fits. ``turned``: for column-major results."""
-    if turned and element_bytes != TURNED_BYTES:
+    if turned and element_bytes not in TURNED_BYTES:
         return None
     least = max(8, 16 // element_bytes)
     widths = [width for width in range(least, SPAN_BYTES // element_bytes + 1, least) if tile_n % width == 0]
@@ -221,7 +230,7 @@ def plan_staging(tile_n: int, blocks: int, element_bytes: int, buffers: int, tur
         return None
     boxes = blocks * (tile_n // widths[-1])
     count = max(divisor for divisor in range(1, buffers + 1) if boxes % divisor == 0)
-    return Staging(widths[-1], count, matrices=element_bytes == 2, turned=turned)
+    return Staging(widths[-1], count, matrices=element_bytes == 2, turned_rows=SPAN_BYTES // element_bytes if turned else 0)
 
 
 class WarpgroupInstruction:

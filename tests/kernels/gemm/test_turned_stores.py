@@ -40,6 +40,19 @@ def test_tiles_of_any_width_are_stored(columns):
 
 
 @pytest.mark.parametrize(
+    ("types", "depth", "columns"), [(("bf16", "bf16", "f32"), 64, 40), (("s8", "s8", "s32"), 128, 48), (("s8", "s8", "s32"), 128, 8)]
+)
+def test_elements_of_32_bits_fill_two_boxes(types, depth, columns):
+    size = 2 if types[0] == "bf16" else 1
+    fields = {
+        "storage": dict(zip("abc", types, strict=True)),
+        "alignment": {"a": 16 // size, "b": 16 // size, "c": 4},
+        "multiple_of": {"m": 4},
+    }
+    assert verified(spec({"tile": {"m": 64, "n": columns, "k": depth}}, **fields))
+
+
+@pytest.mark.parametrize(
     "mainloop",
     [
         {"tile": {"m": 128, "n": 40, "k": 64}, "consumers": 2, "persistent_blocks": 4},
@@ -70,12 +83,12 @@ def test_a_box_has_64_rows_of_the_tile_along_its_inner_dimension():
 @pytest.mark.parametrize(
     "fields",
     [
-        {"storage": {"a": "bf16", "b": "bf16", "c": "f32"}, "alignment": {"a": 8, "b": 8, "c": 4}},
+        {"storage": {"a": "e4m3", "b": "e4m3", "c": "e4m3"}, "alignment": {"a": 16, "b": 16, "c": 16}, "multiple_of": {"m": 16}},
         {"beta": "argument"},
         {"epilogue": [{"op": "residual"}]},
         {"batch": "grouped"},
     ],
-    ids=["f32", "beta", "residual", "groups"],
+    ids=["e4m3", "beta", "residual", "groups"],
 )
 def test_other_column_major_results_are_stored_by_threads(fields):
     with pytest.raises(PlanError, match="tma with order: column_major"):

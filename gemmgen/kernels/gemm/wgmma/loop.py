@@ -188,7 +188,7 @@ def warpgroup_regions(loop: WarpgroupLoop) -> tuple[SharedRegion, ...]:
         shape = (loop.stages, rows, operand.span_elements)
         add(f"tiles_{operand.suffix}", c_type, shape, loop.stages * operand.tile_bytes, meaning)
     if loop.staging is not None:
-        buffers = (loop.consumers, loop.staging.buffers, loop.staging.box[1], SPAN_BYTES)
+        buffers = (loop.consumers, loop.staging.buffers, loop.staging.buffer_bytes // SPAN_BYTES, SPAN_BYTES)
         size = loop.consumers * loop.staging.group_bytes
         add("staging", "unsigned char", buffers, size, "staged results, [group][buffer][row][byte], swizzled")
     if loop.turned:

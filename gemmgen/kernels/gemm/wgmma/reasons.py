@@ -221,8 +221,9 @@ def combination_reasons(spec: GemmSpec, mainloop: WgmmaMainloop) -> Iterator[Rea
 def turned_reasons(spec: GemmSpec) -> Iterator[Reason]:
     """Column-major results that the copy engine does not store."""
     got = "tma with order: column_major"
-    if ELEMENTS[spec.storage.c].bytes != TURNED_BYTES:
-        yield Reason("store", "store", f"{got} and results of {spec.storage.c}", "elements of 16 bits, order: row_major, or store: direct")
+    if ELEMENTS[spec.storage.c].bytes not in TURNED_BYTES:
+        need = "elements of 16 or 32 bits, order: row_major, or store: direct"
+        yield Reason("store", "store", f"{got} and results of {spec.storage.c}", need)
     matrices = spec.beta != "zero" or any(operand.like_output for operation in spec.epilogue for operand in operation.operands())
     if matrices or spec.batch == "grouped" or spec.dual:
         need = "order: row_major, or store: direct, with groups, a second product or an epilogue that reads matrices"

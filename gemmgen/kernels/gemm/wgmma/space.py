@@ -233,7 +233,7 @@ def _stored(request: GemmRequest, turned: bool) -> Storage:
         turned=turned,
         a_along_k=along[0],
         b_along_k=along[1],
-        boxes=aligned and (not turned or (size == TURNED_BYTES and not _reads_matrices(request))),
+        boxes=aligned and (not turned or (size in TURNED_BYTES and not _reads_matrices(request))),
         residual=not turned and aligned and has_one_matrix(request.epilogue, request.c.type) and not request.accumulates,
         scales=Scales.model_validate({operand: by.stored(operand) for operand, by in scaled}) if scaled else Scales.NONE,
     )
