@@ -188,7 +188,7 @@ def sampled(request: Any, target: Any, seed: int) -> Iterator[Candidate]:
                 yield Candidate(space.label(spec), spec)
     plain = groups[0].features if groups else []
     for place, row in enumerate(plain):  # the tile that won a sweep of its own
-        if (row[0], row[1]) == (6, 6) and not row[6:].any() and request.a.element_bytes == 2:
+        if (row[0], row[1]) == (6, 6) and not row[6:11].any() and request.a.element_bytes == 2:
             spec = groups[0].spec(place, True)
             yield Candidate(space.label(spec), spec)
 
