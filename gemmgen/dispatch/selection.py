@@ -32,6 +32,9 @@ MAX_EARLY = 12e-6
 smallest products; but blocks of the next launch that wait on some SMs can leave the later ones unevenly to the others. Of 119 products on
 an H100, those of up to 12 us take 8% longer without it, on average; of 62 beyond 20 us, ten take 3 to 15% less without it and four 3 to
 7% more, and 333 x 4096 x 11008 in bfloat16 by tiles of 128 x 128 takes 83 us with it, 56 without."""
+MAX_EARLY_UNEVEN = 6e-6
+"""The same for points whose blocks do not settle evenly beside those of the launch before: 3072 x 192 x 6144 in 8-bit floats by 96 blocks
+takes 12.6 us with it, 9.2 are expected without."""
 MAX_EARLY_CONSTANT = 60e-6
 """Estimated time up to which kernels with constant operands start early, if they are one block to an SM and fill nearly all SMs, or at most
 half of them. They copy tiles of the constant operands before they wait: chains of three layers with 1 to 64 rows then take 0 to 13% less
@@ -73,7 +76,9 @@ class Option:
     @property
     def early(self) -> bool:
         """True if kernels that can start while the work before them still runs are to do so."""
-        if self.seconds < MAX_EARLY or (self.candidate.is_point and getattr(self.candidate.spec, "early_launch", False)):
+        if self.candidate.is_point:
+            return bool(getattr(self.candidate.spec, "early_launch", False))
+        if self.seconds < MAX_EARLY:
             return True
         if self.seconds >= MAX_EARLY_CONSTANT or not getattr(self.plan.spec, "constant", ()):
             return False
@@ -179,7 +184,7 @@ def choose_by(
     found: dict[str, Option] = {}
     rejected: dict[str, str] = {}
     common = _common_class(table, request.companions, device, target) if request.companions else None
-    best_points = fastest_points(request, device, MAX_EARLY) if among is None and points else []
+    best_points = fastest_points(request, device, MAX_EARLY_UNEVEN) if among is None and points else []
     free = _planned_points(best_points, request, device, target, common, SHOWN if complete or common else PLANNED)
     limit = HOPELESS * min((option.seconds for option in free), default=math.inf)
     outlook = Outlook(request, best_points, table, near, target) if free and common is None else None
@@ -331,8 +336,8 @@ def all_fitted(
     complete: bool = True,
 ) -> list[tuple[Candidate, tuple[Fit, KernelPlan, dict[str, int]]]]:
     """All candidates that can do what is requested; ``rejected`` gets the reasons of the others. The reserves are looked at only
-    if no instance of the library can. Those that take longer than ``limit`` seconds in any case are left out, and unless the list is to be
-    ``complete``, those that ``outlook`` expects to be slow."""
+    if no instance of the library can, nor a point. Those that take longer than ``limit`` seconds in any case are left out, and unless the
+    list is to be ``complete``, those that ``outlook`` expects to be slow."""
     found = []
     space = space_of(request.kind) if math.isfinite(limit) else None
     for group in (candidates, reserves):
@@ -347,7 +352,7 @@ def all_fitted(
                 rejected[candidate.label] = option
             else:
                 found.append((candidate, option))
-        if found:
+        if found or outlook is not None:
             break
     return found
 

@@ -68,10 +68,11 @@ DEPTH_BYTES = (128, 256)
 """Bytes along k of a stage."""
 MAX_STAGES = 16
 MIN_STAGES = 3
-FILLING = 0.94
-"""Part of the SMs that work in every wave, from which on kernels start before the work before them ends, however long they take: 15 of 17
-such products of 13 to 450 us took up to 7% less time on an H200, none more than 0.5% more. Grids of 55 to 85% of the SMs took up to 37%
-longer: the next launch's blocks take what SMs are free, and no longer spread evenly."""
+FILLED_WAVE, FILLED_WAVE_OF_SLICES, HALF_FILLED, HALF_FILLED_OF_SLICES = 0.94, 0.8, 0.5, 0.35
+"""Parts of the SMs that work in the last wave, from which on, or up to which in a single wave, kernels start before the work before them
+ends. Of 75 grids of 5 to 450 us on an H200, those that fill nearly all SMs, one block to an SM, or at most half of the places in one wave
+took 3% more to 8% less time by that. Grids of 55 to 85% took up to 43% more: the next launch's blocks take the SMs that are free, and no
+longer spread evenly."""
 RESIDENT = (1, 2, 3)
 """Blocks that an SM holds at a time."""
 CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (4, 1, 1), (1, 4, 1), (2, 2, 1), (1, 1, 2), (1, 1, 3), (1, 1, 4))
@@ -411,16 +412,14 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         early=lattice.resident[chosen] == 1,
     )
 
-    # Waves of blocks that are all nearly full, of grids with one block to an SM.
-    waves = np.ceil(works / (held * at.resident))
-    filling = (at.resident == 1) & (works >= FILLING * waves * device.sm_count)
+    evenly = _settle_evenly(at, works / (held * at.resident))
     once_a, once_b = tiles_n <= at.cluster_n, tiles_m <= at.cluster_m
     streamed = "a" if m > n and m * k * size >= STREAMED_BYTES else "b" if n * k * size >= STREAMED_BYTES else ""
 
     def spec(place: int, early: bool) -> GemmSpec:
-        # Blocks that share SMs settle unevenly beside those of the launch before: none of them starts early.
         once = streamed if streamed and (once_a if streamed == "a" else once_b)[place] else ""
-        return _spec(lattice, int(chosen[place]), int(persistent[place]), bool((early or filling[place]) and made.early[place]), once)
+        starts = bool(evenly[place] or (early and made.early[place]))
+        return _spec(lattice, int(chosen[place]), int(persistent[place]), starts, once)
 
     shapes = Shapes(
         at.tile_m,
@@ -442,6 +441,16 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         return traits_of(picked(shapes, places), picked(made, places), Extents(m, n, k, size), device)
 
     return Points(made, _features(at, storage), traits, lambda found: point_model().errors(found), spec)
+
+
+def _settle_evenly(at: Lattice, waves: Column) -> NDArray[np.bool_]:
+    """True for grids whose blocks spread evenly over the SMs also where the blocks of the launch before are still there."""
+    import numpy as np
+
+    last, sliced = waves / np.ceil(waves), at.cluster_k > 1
+    full = np.where(sliced, last >= FILLED_WAVE_OF_SLICES, (at.resident == 1) & (last >= FILLED_WAVE))
+    found: NDArray[np.bool_] = full | (waves <= np.where(sliced, HALF_FILLED_OF_SLICES, HALF_FILLED))
+    return found
 
 
 def _finishing_clocks(lattice: Lattice, request: GemmRequest) -> float:
