@@ -389,6 +389,7 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     if storage.scales.given:
         waits = (at.product_sets == 1) & (at.instruction_n == at.tile_n) & (at.resident == 1)
         issue = issue + np.where(waits, WAITING_OPERATIONS, SCALED_OPERATIONS) / operations
+    evenly = _settle_evenly(at, works / (held * at.resident))
     made = Works(
         blocks=spread_blocks,
         threads=at.threads,
@@ -409,10 +410,9 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         * finishing_pace((np.ones_like(blocks) if lattice.ping_pong else at.consumers) * at.resident)
         * (m * n * batch / spread_blocks / (results if lattice.ping_pong else 1.0)),
         costs=of_few(costs_of(kind), {"m": m, "n": n}),
-        early=lattice.resident[chosen] == 1,
+        early=(at.resident == 1) | evenly,
     )
 
-    evenly = _settle_evenly(at, works / (held * at.resident))
     once_a, once_b = tiles_n <= at.cluster_n, tiles_m <= at.cluster_m
     streamed = "a" if m > n and m * k * size >= STREAMED_BYTES else "b" if n * k * size >= STREAMED_BYTES else ""
 
