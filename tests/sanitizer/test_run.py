@@ -41,7 +41,7 @@ SETTINGS = RunSettings(seconds=60, memory_bytes=1 << 30)
 
 @pytest.fixture(scope="module")
 def toolkit(tmp_path_factory: pytest.TempPathFactory) -> Toolkit:
-    return make_toolkit(tmp_path_factory.mktemp("lib"), 80)
+    return make_toolkit(tmp_path_factory.mktemp("lib"), "80")
 
 
 @pytest.fixture(scope="module")
@@ -265,11 +265,21 @@ def test_a_failure_behind_an_unsupported_call_is_not_a_run(tmp_path: Path, monke
         report = Report(status=status, unsupported={"cuGetExportTable": "script.py:8"})
         monkeypatch.setattr("gemmgen.sanitizer.programs.running.run_program", lambda *_, report=report, **__: report)
         monkeypatch.setattr(
-            "gemmgen.sanitizer.programs.building.make_toolkit", lambda *_: Toolkit(Nvcc("nvcc", "include", "13"), tmp_path, 80)
+            "gemmgen.sanitizer.programs.building.make_toolkit", lambda *_: Toolkit(Nvcc("nvcc", "include", "13"), tmp_path, "80")
         )
         result = CliRunner().invoke(cli, ["run", str(program)])
         assert result.exit_code == code
         assert ("not run to its end" in result.stderr) == bool(code) and "not supported: cuGetExportTable (first at" in result.stderr
+
+
+@needs_nvcc
+def test_kernels_of_one_architecture_alone_are_compiled_for_it(tmp_path: Path) -> None:
+    (tmp_path / "main.cu").write_text(
+        '#include <cstdio>\n__global__ void k() { asm volatile("wgmma.fence.sync.aligned;"); if (!threadIdx.x) printf("ran\\n"); }\n'
+        "int main() { k<<<1, 128>>>(); return cudaDeviceSynchronize(); }\n"
+    )
+    result = CliRunner().invoke(cli, ["run", "--arch", "sm_90a", "--json", str(tmp_path / "main.cu")])
+    assert result.exit_code == 0 and json.loads(result.stdout)["kernels"][0]["name"] == "k"
 
 
 @needs_nvcc

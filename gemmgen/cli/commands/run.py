@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -103,16 +104,16 @@ def command(
     from gemmgen.sanitizer.programs.running import run_program
     from gemmgen.sanitizer.programs.session import RunSettings
 
-    number = architecture.removeprefix("sm_").rstrip("af")
-    if not number.isdigit():
+    matched = re.fullmatch(r"sm_((\d+)[af]?)", architecture)
+    if matched is None:
         raise click.UsageError(f"--arch {architecture}: expected a name like sm_80")
-    settings = RunSettings(int(number), not no_hazards, strict, multiprocessors, repeats, seconds, sandbox, memory << 30, want_counters)
+    settings = RunSettings(int(matched[2]), not no_hazards, strict, multiprocessors, repeats, seconds, sandbox, memory << 30, want_counters)
     sources, program, arguments = _split(files)
     with tempfile.TemporaryDirectory(prefix="gemmgen-run-") as name:
         folder = Path(name)
         libraries = folder / "lib"
         libraries.mkdir()
-        toolkit = make_toolkit(libraries, settings.architecture)
+        toolkit = make_toolkit(libraries, matched[1])
         if build is not None:
             run_build(build, build_environment(toolkit, folder))
         if sources and sources[0].suffix == _PYTHON:

@@ -46,11 +46,11 @@ os.execv({nvcc!r}, [{nvcc!r}, *kept, *([] if query else {options!r})])
 
 @dataclass(frozen=True)
 class Toolkit:
-    """nvcc and its arguments. `libraries` is the folder of the replacement runtime."""
+    """nvcc and its arguments. `libraries` is the folder of the replacement runtime, `architecture` that of the kernels: "90a"."""
 
     nvcc: Nvcc
     libraries: Path
-    architecture: int
+    architecture: str
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ class Toolkit:
         )
 
 
-def make_toolkit(folder: Path, architecture: int) -> Toolkit:
+def make_toolkit(folder: Path, architecture: str) -> Toolkit:
     """The replacement runtime in a folder, compiled if the cache does not have it. Raises GemmgenError."""
     nvcc = find_nvcc()
     if nvcc is None:
@@ -183,7 +183,7 @@ def _program_key(
     toolkit: Toolkit, sources: Sequence[Path], includes: Sequence[str], definitions: Sequence[str], options: Sequence[str]
 ) -> str:
     """A key of the texts of all files of the project, and of all that they are compiled with."""
-    parts = [toolkit.nvcc.path, toolkit.nvcc.release, str(toolkit.architecture), os.getcwd(), *includes, "", *definitions, "", *options, ""]
+    parts = [toolkit.nvcc.path, toolkit.nvcc.release, toolkit.architecture, os.getcwd(), *includes, "", *definitions, "", *options, ""]
     for source in sources:
         request = Request(source.read_text(errors="replace"), str(source), source.resolve().parent, CompileOptions(None, tuple(includes)))
         parts += [part for item in sorted(project_files(request).items()) for part in item]
