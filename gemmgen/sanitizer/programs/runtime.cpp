@@ -504,7 +504,9 @@ int attribute(int which) {
     case cudaDevAttrCooperativeLaunch: case cudaDevAttrUnifiedAddressing: case cudaDevAttrManagedMemory: case cudaDevAttrCanMapHostMemory:
     case cudaDevAttrStreamPrioritiesSupported: case cudaDevAttrConcurrentManagedAccess: case cudaDevAttrConcurrentKernels:
     case cudaDevAttrMemoryPoolsSupported: case cudaDevAttrAsyncEngineCount: return 1;
-    case cudaDevAttrClockRate: case cudaDevAttrMemoryClockRate: return 1000000;
+    // Of the emulator: kernels that wait for a time count on it.
+    case cudaDevAttrClockRate: return 1000;
+    case cudaDevAttrMemoryClockRate: return 1000000;
     case cudaDevAttrGlobalMemoryBusWidth: return 512;
     case cudaDevAttrL2CacheSize: return 1 << 22;
     case cudaDevAttrMaxPersistingL2CacheSize: case cudaDevAttrMaxAccessPolicyWindowSize: return 1 << 20;

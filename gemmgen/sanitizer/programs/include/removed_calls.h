@@ -13,7 +13,8 @@ struct gemmgen_cudaDeviceProp : cudaDeviceProp {
   int clockRate, memoryClockRate, deviceOverlap, computeMode, kernelExecTimeoutEnabled, singleToMultiDevicePerfRatio;
 };
 static inline cudaError_t cudaGetDeviceProperties(gemmgen_cudaDeviceProp* properties, int device) {
-  properties->clockRate = properties->memoryClockRate = 1000000;
+  cudaDeviceGetAttribute(&properties->clockRate, cudaDevAttrClockRate, device);
+  cudaDeviceGetAttribute(&properties->memoryClockRate, cudaDevAttrMemoryClockRate, device);
   properties->deviceOverlap = 1;
   properties->computeMode = properties->kernelExecTimeoutEnabled = 0;
   properties->singleToMultiDevicePerfRatio = 32;
