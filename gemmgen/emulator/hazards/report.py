@@ -306,7 +306,10 @@ class Findings:
         return any(hazard.severity == "error" for hazard in self._found.values())
 
     def add(self, hazard: HazardError) -> None:
-        """Notes a hazard."""
+        """Notes a hazard. Once the search has stopped nothing is noted: accesses are no longer recorded, so what the engines still ask
+        for would look unwritten."""
+        if self.are_enough:
+            return
         if self.strict:
             hazard.severity = "error"
         array = hazard.place.partition("[")[0]

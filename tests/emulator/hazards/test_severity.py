@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from gemmgen import emulator
+from gemmgen.emulator.hazards.report import MAX_REPEATS, Findings
 
 from ..helpers import compile_ptx
 from .twins import check, ints, twins
@@ -33,6 +34,14 @@ def test_notes_are_errors_by_strict_rules():
     with pytest.raises(emulator.SameValue) as raised:
         check("int* flag) { *flag = 1; }", ints(1), strict=True)
     assert raised.value.count == 63
+
+
+def test_nothing_is_noted_once_the_search_has_stopped():
+    findings = Findings()
+    for _ in range(MAX_REPEATS):
+        findings.add(emulator.SharedRace("two threads meet", place="tile[0]"))
+    findings.add(emulator.UnwrittenRead("a store that was not recorded", place="other[0]"))
+    assert findings.are_enough and [type(found) for found in findings.all()] == [emulator.SharedRace]
 
 
 GUESS = """
