@@ -119,7 +119,7 @@ class ProgramCandidate:
                 for own, array in arrays.items():
                     (folder / self.file(own, turn)).write_bytes(array.tobytes())
             settings = RunSettings(
-                architecture=self.toolkit.architecture,
+                architecture=self.toolkit.compute_capability,
                 seconds=SECONDS,
                 sandbox=landlock_version() > 0,
                 memory_bytes=MEMORY_BYTES,
@@ -301,7 +301,7 @@ def built(source: Path, task: Task) -> Iterator[ProgramCandidate]:
         folder = Path(name)
         libraries = folder / "lib"
         libraries.mkdir()
-        toolkit = make_toolkit(libraries, int(number))
+        toolkit = make_toolkit(libraries, task.architecture.removeprefix("sm_"))
         program, includes, text = folder / "program", [str(source.resolve().parent)], source
         if task.function is not None:
             text = folder / "call.cu"

@@ -53,6 +53,11 @@ class Toolkit:
     architecture: str
 
     @property
+    def compute_capability(self) -> int:
+        """The architecture's number: 90 for "90a"."""
+        return int(self.architecture.rstrip("af"))
+
+    @property
     def options(self) -> tuple[str, ...]:
         """Options with which a program's kernels can be read and its calls reach the replacement."""
         target = f"arch=compute_{self.architecture},code=compute_{self.architecture}"
