@@ -4,10 +4,10 @@
     python -m measurements.convolutions --seconds 60 --out measurements # one line of JSON for each case
     python -m measurements.convolutions --only depthwise --explore      # every instance that takes the layer, the fastest first
 
-A ratio is the faster of torch's times over ours: above 1, ours is faster. Torch has ``cudnn.benchmark`` on with no limit to the engines tried,
-and takes part with contiguous (NCHW) and with ``channels_last`` tensors; ours reads ``channels_last`` and a ``Filter``. Neither adds a bias.
-Arrays are larger than the L2, or several of them take turns. Results are compared with torch's in float32 before. ``--list`` prints the
-cases and needs no GPU.
+A ratio is the faster of torch's times over ours: above 1, ours is faster. Torch has ``cudnn.benchmark`` on with no limit to the engines
+tried, and takes part with contiguous (NCHW) and with ``channels_last`` tensors; ours reads ``channels_last`` and a ``Filter``. Neither
+adds a bias. Arrays are larger than the L2, or several of them take turns. Results are compared with torch's in float32 before.
+``--list`` prints the cases and needs no GPU.
 """
 
 from __future__ import annotations

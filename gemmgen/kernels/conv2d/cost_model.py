@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.conv2d.direct import DirectPlan
+from gemmgen.kernels.conv2d.few_channels import FewChannelsPlan
 from gemmgen.kernels.conv2d.grouped import GroupedPlan
 from gemmgen.kernels.conv2d.peer import cudnn_peer
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
@@ -27,6 +30,33 @@ TENSOR_CORE_ISSUE = 1.25
 COPY_ENGINE_SHARE = 0.55
 """Time of a load from the L2 by the copy engine, relative to one by threads: 47 bytes a clock cycle and SM were measured."""
 
+
+@dataclass(frozen=True)
+class WarpgroupCosts:
+    """Figures of kernels on ``wgmma`` that counts do not tell, by the type of x."""
+
+    in_flight: float
+    """Steps in flight for each stage, in units of the latency of a load."""
+    issue: float
+    """Time of products over that at their peak."""
+    windows: float
+    """The same factor where taps share their pixels, beside that."""
+    loads: float
+    """Time of a load from the L2 by the copy engine, relative to one by threads."""
+    stores: float
+    """Part of the stores that other work does not hide."""
+    joined: float
+    """Clock cycles in which the first block of a cluster reads the sums of each other block."""
+    scattered: float
+    """Blocks of clusters that divide a tile's sum, over those that the SMs hold at once: GPCs do not hold whole numbers of clusters."""
+
+
+WARPGROUP_COSTS = {
+    True: WarpgroupCosts(in_flight=1.6, issue=1.0, windows=1.25, loads=0.325, stores=0.3, joined=530.0, scattered=132 / 128),
+    False: WarpgroupCosts(COPIES_IN_FLIGHT, TENSOR_CORE_ISSUE, 1.0, COPY_ENGINE_SHARE, STORES_EXPOSED, 0.0, 1.0),
+}
+"""For 16-bit floats, fitted to 18 layers on an H200, all instances of each; for integers."""
+
 DIRECT_ISSUE = 4.0
 """Instructions for each multiply-add of a thread that sums up by itself: a load, a conversion, a test whether the tap is in the image."""
 
@@ -43,6 +73,8 @@ def work(plan: FinishingPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
         return (_direct_work(plan, problem),)
     if isinstance(plan, GroupedPlan):
         return (_grouped_work(plan, problem),)
+    if isinstance(plan, FewChannelsPlan):
+        return (_few_channels_work(plan, problem),)
     assert isinstance(plan, Conv2dPlan)
     n, c, h, w, k, r, s, p, q, groups = (problem[name] for name in ("n", "c", "h", "w", "k", "r", "s", "p", "q", "groups"))
     tile = plan.warp_tile.threadblock
@@ -108,7 +140,10 @@ def _warpgroup_work(plan: WarpgroupPlan, problem: Mapping[str, int]) -> Work:
     channel_tiles = round_up(ceil_div(problem["k"], loop.tile_m), loop.cluster_m)
     pixels = problem["n"] * problem["p"] * (problem["q"] + plan.taps - 1)
     works = channel_tiles * round_up(ceil_div(pixels, loop.tile_pixels), loop.cluster_n)
+    costs = WARPGROUP_COSTS[ELEMENTS[spec.input.type].is_float]
+    divided = loop.cluster_k > 1
     blocks = min(works, loop.persistent_blocks) if loop.persistent_blocks else works * loop.cluster_k
+    blocks = ceil(blocks * costs.scattered) if divided else blocks
     turns = ceil_div(works, blocks) if blocks else 1
     steps = ceil_div(problem["r"] * problem["s"] // plan.taps * ceil_div(problem["c"], loop.tile_k), loop.cluster_k)
     reads = 1 + plan.arrays_like_output
@@ -120,14 +155,15 @@ def _warpgroup_work(plan: WarpgroupPlan, problem: Mapping[str, int]) -> Work:
         steps=float(steps * turns),
         operations=2.0 * loop.tile_m * loop.tile_pixels * loop.tile_k * plan.taps,
         unit=loop.unit,
-        issue=TENSOR_CORE_ISSUE,
+        issue=costs.issue * (costs.windows if plan.windows else 1.0),
         shared_clocks=0.0,
-        loaded_bytes=(loop.a.tile_bytes / loop.a.blocks + loop.b.tile_bytes / loop.b.blocks) * COPY_ENGINE_SHARE,
-        in_flight=COPIES_IN_FLIGHT * loop.stages,
-        stored_bytes=STORES_EXPOSED * float(loop.tile_m * loop.tile_pixels * ELEMENTS[spec.output.type].bytes * reads * turns),
+        loaded_bytes=(loop.a.tile_bytes / loop.a.blocks + loop.b.tile_bytes / loop.b.blocks) * costs.loads,
+        in_flight=costs.in_flight * loop.stages,
+        stored_bytes=costs.stores * float(loop.tile_m * loop.tile_pixels * ELEMENTS[spec.output.type].bytes * reads * turns),
         memory_bytes=cost(plan, problem).bytes,
         turns=min(2, loop.cluster_k),  # the first block of a cluster waits for the others, and reads their sums
         early=spec.early_launch,
+        finishing_clocks=costs.joined * (loop.cluster_k - 1),
     )
 
 
@@ -207,6 +243,30 @@ def _grouped_work(plan: GroupedPlan, problem: Mapping[str, int]) -> Work:
     )
 
 
+def _few_channels_work(plan: FewChannelsPlan, problem: Mapping[str, int]) -> Work:
+    """A step is a row of the filter; nothing is copied while a block multiplies."""
+    tile = plan.tile
+    tiles = problem["n"] * ceil_div(problem["p"], tile.rows) * ceil_div(problem["q"], tile.columns)
+    slots = tile.fragments * tile.parts * 16
+    depth = tile.steps * 16
+    return Work(
+        blocks=tiles * ceil_div(problem["k"], tile.chunk),
+        threads=tile.threads,
+        registers=min(255, 70 + 9 * tile.fragments * tile.slices),
+        shared_bytes=plan.shared_bytes,
+        steps=float(problem["r"]),
+        operations=2.0 * slots * tile.chunk * depth,
+        unit=plan.products,
+        issue=1.5,
+        shared_clocks=float(slots * depth * tile.warps_k * 2 / 128),
+        loaded_bytes=float(tile.bytes) / problem["r"],
+        in_flight=float(problem["r"]),
+        stored_bytes=float(tile.rows * tile.columns * tile.chunk * ELEMENTS[plan.output.type].bytes * (1 + plan.arrays_like_output)),
+        memory_bytes=cost(plan, problem).bytes,
+        early=plan.spec.early_launch,
+    )
+
+
 def fetches(plan: FinishingPlan, problem: Mapping[str, int]) -> tuple[Fetch, ...]:
     """x once for each filter tap that a pixel of it meets and each tile of channels, the filter once for each tile of pixels, but once for
     a cluster that shares them; y, and what is added to it, once. Without tiles, a warp's channels share x, and a thread's pixels the
@@ -218,7 +278,7 @@ def fetches(plan: FinishingPlan, problem: Mapping[str, int]) -> tuple[Fetch, ...
     elif isinstance(plan, DirectPlan):
         lines = problem["dilation_h"] * (r - 1) + 1  # rows that a block of many reads once
         pixels, channels, taps = (plan.pixels, WARP_THREADS, 1) if plan.channels == 1 else (plan.rows * plan.pixels, k, s * min(r, lines))
-    elif isinstance(plan, GroupedPlan):
+    elif isinstance(plan, GroupedPlan | FewChannelsPlan):
         grouped = plan.tile
         shared = r * s * grouped.rows * grouped.columns / (grouped.rows_x * grouped.columns_x)
         pixels, channels, taps = grouped.rows * grouped.columns, k, max(1, round(shared))
@@ -244,7 +304,7 @@ def cost(plan: FinishingPlan, problem: Mapping[str, int]) -> Cost:
     inputs = ELEMENTS[plan.spec.input.type].bytes * (n * c * h * w + depth * k)
     total = inputs + size + size * plan.arrays_like_output + (4 * k if plan.shifted else 0)
     unit = "int8"
-    if isinstance(plan, WarpgroupPlan | GroupedPlan):
+    if isinstance(plan, WarpgroupPlan | GroupedPlan | FewChannelsPlan):
         unit = plan.loop.unit if isinstance(plan, WarpgroupPlan) else plan.products
     elif isinstance(plan, DirectPlan):
         unit = "fp32"
@@ -263,6 +323,9 @@ def executed_operations(plan: FinishingPlan, problem: Mapping[str, int]) -> floa
     if isinstance(plan, GroupedPlan):
         rows = round_up(problem["p"], plan.tile.rows) * round_up(problem["q"], plan.tile.columns) * problem["n"]
         return 2.0 * rows * round_up(problem["k"], plan.tile.block) * plan.tile.block * problem["r"] * problem["s"]
+    if isinstance(plan, FewChannelsPlan):
+        rows = round_up(problem["p"], plan.tile.rows) * round_up(problem["q"], plan.tile.columns) * problem["n"]
+        return 2.0 * rows * round_up(problem["k"], plan.tile.chunk) * plan.depth
     assert isinstance(plan, Conv2dPlan)
     tile, groups = plan.warp_tile.threadblock, problem["groups"]
     pixels, channels = (tile.n, tile.m) if plan.channels_are_rows else (tile.m, tile.n)

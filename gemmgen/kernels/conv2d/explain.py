@@ -6,6 +6,7 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.hardware.shared_memory import copy_source_degree
 from gemmgen.kernels.conv2d.direct import DirectPlan
 from gemmgen.kernels.conv2d.explain_warpgroup import EARLY_LAUNCH, warpgroup_sections
+from gemmgen.kernels.conv2d.few_channels import FewChannelsPlan
 from gemmgen.kernels.conv2d.grouped import GroupedPlan
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
 from gemmgen.kernels.conv2d.problem import fixed_parameters, is_depthwise
@@ -42,6 +43,7 @@ def summary(plan: FinishingPlan) -> list[str]:
 def _shape_of(plan: FinishingPlan) -> str:
     named = {
         "fragments": "(k / 16, r, s, input channels / 16, lane, 8)",
+        "tap_rows": "(k / 16, r, sixteens of a row, lane, 8)",
         "rows": "(k, r, s, c)",
         "neighbours": "(k rounded up to a multiple of 16, r, s, c)",
         "taps": "(r, s, c / groups, k)",
@@ -67,6 +69,7 @@ _ORDERS = {
     "rows": "",
     "taps": "",
     "fragments": ", with zeros between its groups",
+    "tap_rows": ", the taps of a row side by side",
     "neighbours": ', output channels in the order "neighbours"',
 }
 _LAYOUTS = {"nchw32": "(n, k / 32, p, q, 32)", "nchw4": "(n, k / 4, p, q, 4)", "nhwc": "(n, p, q, k)"}
@@ -81,6 +84,8 @@ def explain(plan: FinishingPlan) -> list[Section]:
         return [computed, Section("Work", _direct(plan))]
     if isinstance(plan, GroupedPlan):
         return [computed, Section("Work", _grouped(plan))]
+    if isinstance(plan, FewChannelsPlan):
+        return [computed, Section("Work", _few_channels(plan))]
     assert isinstance(plan, Conv2dPlan)
     return [
         computed,
@@ -132,6 +137,21 @@ def _grouped(plan: GroupedPlan) -> tuple[tuple[str, str], ...]:
         ("groups", f"those of {tile.block} neighbouring channels are one product with a block-diagonal filter"),
         ("instruction", f"mma.sync m16n8k16, {plan.spec.input.type} with float32 sums"),
         ("a warp", f"16 channels of up to {16 * tile.fragments} pixels; {tile.parts} share the pixels"),
+        ("filter", "fragments as lanes hold them, read by each warp for all its pixels"),
+    ]
+    if plan.spec.early_launch:
+        lines.append(("launch", EARLY_LAUNCH))
+    return tuple(lines)
+
+
+def _few_channels(plan: FewChannelsPlan) -> tuple[tuple[str, str], ...]:
+    tile = plan.tile
+    lines = [
+        ("a block", f"{tile.rows} rows of {tile.columns} pixels, {tile.chunk} channels, by {tile.threads} threads"),
+        ("x", f"{tile.rows_x} rows of {tile.columns_x} pixels to shared memory, {tile.bytes:,} bytes, zeros outside of the image"),
+        ("sum over", f"rows of the filter: {tile.taken} channels of its taps lie side by side, in {tile.steps} instructions"),
+        ("instruction", f"mma.sync m16n8k16, {plan.spec.input.type} with float32 sums"),
+        ("a warp", f"{16 * tile.slices} channels of up to {16 * tile.fragments} pixels; {tile.parts} share the channels"),
         ("filter", "fragments as lanes hold them, read by each warp for all its pixels"),
     ]
     if plan.spec.early_launch:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from gemmgen.core.formulas import round_up
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.conv2d.direct import plan_direct
+from gemmgen.kernels.conv2d.few_channels import plan_few_channels
 from gemmgen.kernels.conv2d.grouped import plan_grouped
 from gemmgen.kernels.conv2d.plan import plan_warp_tiles
 from gemmgen.kernels.conv2d.problem import SIZE_NAMES, channel_multiples, fixed_parameters, sizes
 from gemmgen.kernels.conv2d.results import FinishingPlan
-from gemmgen.kernels.conv2d.spec import Conv2dSpec, DirectMainloop, GroupedMainloop
+from gemmgen.kernels.conv2d.spec import Conv2dSpec, DirectMainloop, FewChannelsMainloop, GroupedMainloop
 from gemmgen.kernels.conv2d.warpgroup_plan import plan_warpgroup
 from gemmgen.kernels.family import Family
 
@@ -24,6 +25,8 @@ def plan_conv2d(spec: Conv2dSpec, architecture: Architecture) -> FinishingPlan:
         return plan_direct(spec, spec.mainloop, architecture)
     if isinstance(spec.mainloop, GroupedMainloop):
         return plan_grouped(spec, spec.mainloop, architecture)
+    if isinstance(spec.mainloop, FewChannelsMainloop):
+        return plan_few_channels(spec, spec.mainloop, architecture)
     if spec.mainloop is not None:
         return plan_warpgroup(spec, spec.mainloop, architecture)
     return plan_warp_tiles(spec, architecture)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import lcm
+from typing import Protocol
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import PlanError, Reason
@@ -16,6 +17,7 @@ from gemmgen.core.formulas import Formula, ceil_div
 from gemmgen.hardware.target import WARP_THREADS, Architecture
 from gemmgen.kernels.conv2d.checks import exact_reasons, mainloop_reasons
 from gemmgen.kernels.conv2d.epilogue import plan_operations
+from gemmgen.kernels.conv2d.layouts import FilterOrder
 from gemmgen.kernels.conv2d.problem import EXTENT_P, EXTENT_Q, MAX_EXTENT, dimensions, fixed_parameters, integer
 from gemmgen.kernels.conv2d.results import CONSTANT_NAMES, FinishingPlan, LayerConstant
 from gemmgen.kernels.conv2d.sequence import alpha_array, bias_array, factor_scalars, output_array, packed
@@ -45,6 +47,30 @@ FRAGMENTS, MOST_WARPS = 4, 16
 """Sixteens of pixels of a warp and warps of a block that are aimed at."""
 KNOWN = ("c", "k", "r", "s", "stride_h", "stride_w", "dilation_h", "dilation_w", "groups")
 """Parameters that the kernel is specialised for."""
+
+
+class PixelTile(Protocol):
+    """The numbers of a tile of y that decide how many blocks there are."""
+
+    @property
+    def chunk(self) -> int:
+        """Output channels of a block."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of pixels."""
+
+    @property
+    def columns(self) -> int:
+        """Pixels of a row."""
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+
+    @property
+    def bytes(self) -> int:
+        """Shared memory of a block."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +199,7 @@ def plan_grouped(spec: Conv2dSpec, mainloop: GroupedMainloop, architecture: Arch
     """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
     message = f"no kernel for this spec on {architecture.name}:"
     reasons = architecture_reasons(spec, architecture) + launch_reasons(spec.early_launch, spec)
-    reasons += [*mainloop_reasons(spec), *exact_reasons(spec), *_reasons(spec, architecture)]
+    reasons += [*mainloop_reasons(spec), *exact_reasons(spec), *layer_reasons(spec, "grouped"), *_reasons(spec)]
     if reasons:
         raise PlanError(message, reasons)
     fixed = fixed_parameters(spec)
@@ -184,7 +210,8 @@ def plan_grouped(spec: Conv2dSpec, mainloop: GroupedMainloop, architecture: Arch
         raise PlanError(message, reasons)
     parts = ["grouped", spec.input.type, f"{tile.rows}x{tile.columns}x{tile.chunk}", f"g{fixed['c'] // fixed['groups']}"]
     name = instance_name("conv2d", [*parts, f"p{tile.parts}", f"{spec.output.type}_{spec.output.layout}"], spec)
-    sequence = _sequence(spec, tile, name, steps)
+    filters = (f"ceil_div(k, {tile.block}) * {tile.steps}", "r", "s", str(tile.steps), str(WARP_THREADS), str(VECTOR))
+    sequence = tiled_sequence(spec, tile, name, steps, filters, "fragments")
     meaning = f"the tile of x, [row][column][channel], pixels {tile.pitch} bytes apart"
     return GroupedPlan(
         name=name,
@@ -200,7 +227,7 @@ def plan_grouped(spec: Conv2dSpec, mainloop: GroupedMainloop, architecture: Arch
         constants=tuple(
             LayerConstant(written, fixed[name]) for name, written in CONSTANT_NAMES.items() if name in fixed and name != "groups"
         ),
-        divisors=tuple(_divisors(tile)),
+        divisors=("chunks", "tiles_q", "tiles_p"),
         saturation=None,
         unit=False,
         biased=False,
@@ -210,22 +237,27 @@ def plan_grouped(spec: Conv2dSpec, mainloop: GroupedMainloop, architecture: Arch
     )
 
 
-def _reasons(spec: Conv2dSpec, architecture: Architecture) -> Iterator[Reason]:
-    fixed = fixed_parameters(spec)
+def layer_reasons(spec: Conv2dSpec, strategy: str) -> Iterator[Reason]:
+    """Why kernels for 16-bit floats in NHWC that know all of the layer but the padding cannot be made of a spec."""
+    fixed, named = fixed_parameters(spec), f"with strategy: {strategy}"
     for name in KNOWN:
         if name not in fixed:
-            yield Reason("grouped", f"convolution.{name}", "argument", "a number with strategy: grouped")
+            yield Reason(strategy, f"convolution.{name}", "argument", f"a number {named}")
     if not ELEMENTS[spec.input.type].is_float:
-        yield Reason("grouped", "input.type", spec.input.type, "f16 or bf16 with strategy: grouped", "strategy: direct")
+        yield Reason(strategy, "input.type", spec.input.type, f"f16 or bf16 {named}", "strategy: direct")
     if spec.output.type not in ("f16", "bf16", "f32"):
-        yield Reason("grouped", "output.type", spec.output.type, "f16, bf16 or f32 with strategy: grouped")
+        yield Reason(strategy, "output.type", spec.output.type, f"f16, bf16 or f32 {named}")
     for field, layout in (("input", spec.input.layout), ("output", spec.output.layout)):
         if layout != "nhwc":
-            yield Reason("grouped", f"{field}.layout", layout, "nhwc with strategy: grouped")
+            yield Reason(strategy, f"{field}.layout", layout, f"nhwc {named}")
     if spec.store != "direct":
-        yield Reason("store", "store", spec.store, "direct with strategy: grouped", "store: direct")
+        yield Reason("store", "store", spec.store, f"direct {named}", "store: direct")
     if spec.zero_point != "none":
         yield Reason("zero_point", "zero_point", spec.zero_point, "none for floating-point types")
+
+
+def _reasons(spec: Conv2dSpec) -> Iterator[Reason]:
+    fixed = fixed_parameters(spec)
     if {"c", "k", "groups"} <= fixed.keys():
         if fixed["c"] != fixed["k"]:
             yield Reason("grouped", "convolution.k", str(fixed["k"]), f"c, {fixed['c']}, with strategy: grouped", "strategy: direct")
@@ -248,25 +280,27 @@ def _tile_reasons(tile: GroupedTile, fixed: dict[str, int], architecture: Archit
         yield Reason("tile", "mainloop", f"{unrolled} fragments of x", f"at most {MAX_UNROLLED}", "fewer rows or more parts")
 
 
-def _divisors(tile: GroupedTile) -> dict[str, str]:
-    return {"chunks": f"ceil_div(k, {tile.chunk})", "tiles_q": f"ceil_div(q, {tile.columns})", "tiles_p": f"ceil_div(p, {tile.rows})"}
-
-
-def _sequence(spec: Conv2dSpec, tile: GroupedTile, name: str, steps: tuple[Step, ...]) -> LaunchSequence:
+def tiled_sequence(
+    spec: Conv2dSpec, tile: PixelTile, name: str, steps: tuple[Step, ...], filter_extents: tuple[str, ...], order: FilterOrder
+) -> LaunchSequence:
+    """One launch, with a block for each tile of pixels and chunk of output channels."""
     known = {dimension.name: dimension for dimension in dimensions(spec)}
     fixed = fixed_parameters(spec)
     read = [argument for step in steps for argument in step.arguments]
     numbers: list[Argument] = [*factor_scalars(spec), *(argument for argument in read if isinstance(argument, ScalarArgument))]
     arrays = [argument for argument in read if isinstance(argument, ArrayArgument)]
     x = packed("x", spec.input.type, "input", ("n", "h", "w", "c"), "the images in NHWC")
-    extents = (f"ceil_div(k, {tile.block}) * {tile.steps}", "r", "s", str(tile.steps), str(WARP_THREADS), str(VECTOR))
-    meaning = 'the filter, reordered by gemmgen.layouts.reorder_filter(w, "fragments")'
-    filters = packed("filter", spec.input.type, "input", extents, meaning)
+    meaning = f'the filter, reordered by gemmgen.layouts.reorder_filter(w, "{order}")'
+    filters = packed("filter", spec.input.type, "input", filter_extents, meaning)
     residual: list[Argument] = [output_array(spec, "z", "input", "added to the result")] if spec.residual else []
     inputs: list[Argument] = [x, filters, *alpha_array(spec), *bias_array(spec), *residual, *arrays]
     y = output_array(spec, "y", "output", "the result")
     integers = [integer(known[dim]) for dim in ("n", "h", "w", "p", "q", *(dim for dim in CONSTANT_NAMES if dim not in fixed))]
-    divisors = _divisors(tile)
+    divisors = {
+        "chunks": f"ceil_div(k, {tile.chunk})",
+        "tiles_q": f"ceil_div(q, {tile.columns})",
+        "tiles_p": f"ceil_div(p, {tile.rows})",
+    }
     arguments: list[Argument] = [*inputs, y, *integers, *numbers, divisors_argument(divisors)]
     launch = KernelLaunch(
         entry=name,

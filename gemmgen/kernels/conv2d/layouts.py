@@ -18,13 +18,14 @@ CHANNELS = 32
 INSTRUCTION_CHANNELS = 16
 """Channels of an instruction on 16-bit floats."""
 
-FilterOrder = Literal["plain", "octets", "quads", "pairs", "rows", "neighbours", "taps", "fragments"]
+FilterOrder = Literal["plain", "octets", "quads", "pairs", "rows", "neighbours", "taps", "fragments", "tap_rows"]
 """Order of a reordered filter. For kernels on NCHW32, that of the output channels within 32: as they are; or so that the lane that
 holds results of a tensor core holds 8 or 4 consecutive channels of a pixel, or 4 and another 4 that are 16 further. For kernels on
 ``wgmma``: ``rows`` (k, r, s, c), with each filter a row of memory; ``neighbours``, the same with output channels 2 i and 2 i + 1 at
 places i and i + 8 of 16, which one lane holds results of. For kernels without tiles: ``taps`` (r, s, c, k), with the output channels
 side by side, as threads are; for groups of few channels on ``mma.sync``: ``fragments``, block-diagonal filters of neighbouring groups as
-lanes hold them. A convolution's plan says which it reads."""
+lanes hold them; for few input channels: ``tap_rows``, those of a row of taps side by side, as lanes hold them. A convolution's plan says
+which it reads."""
 
 ROW_ORDERS = ("rows", "neighbours")
 """The orders in which each filter is a row of memory."""
@@ -84,6 +85,8 @@ def reorder_filter(filter: Any, order: FilterOrder) -> Any:
         raise ValueError(f"order is {order!r}, need one of {', '.join(get_args(FilterOrder))}")
     if order == "fragments":
         return _filter_fragments(filter)
+    if order == "tap_rows":
+        return _filter_tap_rows(filter)
     if order in ROW_ORDERS or order == "taps":
         return _filter_rows(filter, order)
     if len(filter.shape) == 4:
@@ -123,18 +126,46 @@ def _filter_fragments(filter: Any) -> Any:
     for group in range(groups):
         diagonal[:, group, :, group] = parts[:, group]
     steps = block // INSTRUCTION_CHANNELS
-    axes = (0, 1, 9, 10, 5, 2, 4, 7, 3, 6, 8)
-    lanes = diagonal.reshape(blocks, steps, 4, 2, 2, steps, 2, 4, 2, r, s)
-    return _contiguous(_permuted(lanes, axes).reshape(blocks * steps, r, s, steps, 32, 8))
+    return _in_lanes(diagonal.reshape(blocks * steps, INSTRUCTION_CHANNELS, block, r, s))
 
 
-def _from_fragments(filter: Any) -> Any:
-    """The block-diagonal filters (k, input channels of a block, r, s)."""
+def _in_lanes(matrices: Any) -> Any:
+    """Matrices (slices, 16 output channels, input channels, r, s) as lanes hold them: (slices, r, s, input channels / 16, lane, 8). A lane
+    holds results of four neighbouring output channels."""
+    slices, _, depth, r, s = _shape(matrices, "slices 16 depth r s")
+    lanes = matrices.reshape(slices, 4, 2, 2, depth // INSTRUCTION_CHANNELS, 2, 4, 2, r, s)
+    return _contiguous(_permuted(lanes, (0, 8, 9, 4, 1, 3, 6, 2, 5, 7)).reshape(slices, r, s, depth // INSTRUCTION_CHANNELS, 32, 8))
+
+
+def _from_lanes(filter: Any) -> Any:
+    """The inverse of ``_in_lanes``, all output channels side by side: (k, input channels, r, s)."""
     slices, r, s, steps, _, _ = _shape(filter, "slices r s steps 32 8")
-    blocks, block = slices // steps, steps * INSTRUCTION_CHANNELS
-    lanes = filter.reshape(blocks, steps, r, s, steps, 4, 2, 4, 2, 2, 2)
-    axes = (0, 1, 5, 8, 6, 4, 9, 7, 10, 2, 3)
-    return _contiguous(_permuted(lanes, axes).reshape(blocks * block, block, r, s))
+    lanes = filter.reshape(slices, r, s, steps, 4, 2, 4, 2, 2, 2)
+    rows = _permuted(lanes, (0, 4, 7, 5, 3, 8, 6, 9, 1, 2))
+    return _contiguous(rows.reshape(slices * INSTRUCTION_CHANNELS, steps * INSTRUCTION_CHANNELS, r, s))
+
+
+def even(count: int) -> int:
+    """The next even number."""
+    return count + count % 2
+
+
+def _filter_tap_rows(filter: Any) -> Any:
+    """Channels of a row of taps side by side, as lanes hold them for ``mma.sync``: (k / 16, r, sixteens of a row, lane, 8)."""
+    if len(filter.shape) == 5:
+        filter = nchw32_to_nchw(filter)
+    k, c, r, s = _shape(filter, "k c r s")
+    filled = _filled(_filled(filter, 1, c % 2), 0, -k % INSTRUCTION_CHANNELS)
+    rows = _contiguous(_permuted(filled, (0, 3, 1, 2))).reshape(int(filled.shape[0]), s * even(c), r)
+    rows = _filled(rows, 1, -(s * even(c)) % INSTRUCTION_CHANNELS)
+    return _in_lanes(rows.reshape(-1, INSTRUCTION_CHANNELS, int(rows.shape[1]), r, 1))[:, :, 0]
+
+
+def within_rows(filter: Any, c: int, s: int) -> Any:
+    """Filters (k, c, r, s) from those with the channels of a row of taps side by side, (k, channels, r, 1)."""
+    k, _, r, _ = _shape(filter, "k channels r 1")
+    rows = filter[:, : s * even(c), :, 0].reshape(k, s, even(c), r)
+    return _contiguous(_permuted(rows[:, :, :c], (0, 2, 3, 1)))
 
 
 def within_groups(filter: Any, c: int) -> Any:
@@ -154,7 +185,9 @@ def restore_filter(filter: Any, order: FilterOrder) -> Any:
     """The inverse of ``reorder_filter``: (c / 32, r, s, k, 32) to (k, c / 32, r, s, 32), or (k, r, s, c) or (r, s, c, k) to (k, c, r, s),
     with the channels that were filled up."""
     if order == "fragments":
-        return _from_fragments(filter)
+        return _from_lanes(filter)
+    if order == "tap_rows":
+        return _from_lanes(filter[:, :, None])
     if order == "taps":
         _shape(filter, "r s c k")
         return _contiguous(_permuted(filter, (3, 2, 0, 1)))

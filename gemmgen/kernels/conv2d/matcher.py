@@ -12,9 +12,10 @@ import pydantic
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import SpecError
-from gemmgen.core.formulas import round_up
+from gemmgen.core.formulas import ceil_div, round_up
+from gemmgen.kernels.conv2d.few_channels import chosen_rows
 from gemmgen.kernels.conv2d.grouped import KNOWN, pixels_of_tile
-from gemmgen.kernels.conv2d.layouts import NEIGHBOURS
+from gemmgen.kernels.conv2d.layouts import NEIGHBOURS, even
 from gemmgen.kernels.conv2d.problem import SIZE_NAMES, complete, is_depthwise
 from gemmgen.kernels.conv2d.results import FinishingPlan
 from gemmgen.kernels.conv2d.spec import (
@@ -23,6 +24,7 @@ from gemmgen.kernels.conv2d.spec import (
     Convolution,
     DirectMainloop,
     Element,
+    FewChannelsMainloop,
     GroupedMainloop,
     Input,
     NoActivation,
@@ -125,6 +127,12 @@ def fit(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
         rows, columns, parts = pixels_of_tile(known)
         changes["mainloop"] = spec.mainloop.model_copy(update={"rows": rows, "columns": columns, "parts": parts})
         parameters |= {name: known[name] for name in KNOWN}
+    elif isinstance(spec.mainloop, FewChannelsMainloop):
+        if refusal := _not_few_channels(request, known):
+            return refusal
+        changes["input"] = request.input
+        changes["mainloop"] = chosen_rows(known)
+        parameters |= {name: known[name] for name in KNOWN}
     elif spec.mainloop is not None:
         if known["groups"] != 1:
             return f"it convolves all channels together, the problem has {known['groups']} groups"
@@ -199,11 +207,20 @@ def _not_grouped(request: Conv2dRequest, known: Mapping[str, int]) -> str:
         return f"it takes groups of up to {MOST_GROUPED} channels, as many output as input channels"
     if known["c"] % 8:
         return "it takes multiples of 8 channels"
+    return _not_floats_in_nhwc(request)
+
+
+def _not_few_channels(request: Conv2dRequest, known: Mapping[str, int]) -> str:
+    """Why the layer is not one of few channels of which a row of taps is one sum; empty if it is."""
+    if known["groups"] != 1 or known["dilation_w"] != 1:
+        return "it takes one group, without dilation along the rows"
+    return _not_floats_in_nhwc(request)
+
+
+def _not_floats_in_nhwc(request: Conv2dRequest) -> str:
     if "nchw32" in (request.input.layout, request.layout) or request.layout != "nhwc":
         return "it takes and writes NHWC"
-    if request.output not in ("f16", "bf16", "f32"):
-        return f"it does not write {request.output}"
-    return ""
+    return "" if request.output in ("f16", "bf16", "f32") else f"it does not write {request.output}"
 
 
 def _takes(spec: Conv2dSpec, of: Input) -> bool:
@@ -212,7 +229,7 @@ def _takes(spec: Conv2dSpec, of: Input) -> bool:
         return spec.input == of
     if isinstance(spec.mainloop, DirectMainloop):
         return True
-    if isinstance(spec.mainloop, GroupedMainloop):
+    if isinstance(spec.mainloop, GroupedMainloop | FewChannelsMainloop):
         return ELEMENTS[of.type].is_float
     if of.layout == "nchw32" and ELEMENTS[of.type].is_float:
         return False
@@ -237,9 +254,11 @@ def _inputs(spec: Conv2dSpec, request: Conv2dRequest, known: Mapping[str, int]) 
     if request.input.layout == "nchw32":
         x = (known["n"], blocks, known["h"], known["w"], CHANNELS)
     filters: tuple[int, ...] = (blocks // known["groups"], known["r"], known["s"], known["k"], CHANNELS)
-    if isinstance(spec.mainloop, GroupedMainloop):
+    if isinstance(spec.mainloop, FewChannelsMainloop):
+        filters = (ceil_div(known["k"], 16), known["r"], ceil_div(known["s"] * even(c), 16), 32, 8)
+    elif isinstance(spec.mainloop, GroupedMainloop):
         block = lcm(c // known["groups"], 16)
-        filters = (-(-known["k"] // block) * block // 16, known["r"], known["s"], block // 16, 32, 8)
+        filters = (ceil_div(known["k"], block) * block // 16, known["r"], known["s"], block // 16, 32, 8)
     elif isinstance(spec.mainloop, DirectMainloop):
         filters = (known["r"], known["s"], c // known["groups"], known["k"])
     elif spec.mainloop is not None:

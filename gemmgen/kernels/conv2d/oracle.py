@@ -11,6 +11,7 @@ from gemmgen.core.formulas import round_up
 from gemmgen.kernels.accuracy import accumulated
 from gemmgen.kernels.conv2d.cost_model import cost
 from gemmgen.kernels.conv2d.direct import DirectPlan
+from gemmgen.kernels.conv2d.few_channels import FewChannelsPlan
 from gemmgen.kernels.conv2d.grouped import GroupedPlan
 from gemmgen.kernels.conv2d.layouts import reorder_filter
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
@@ -59,7 +60,7 @@ def cases(plan: FinishingPlan) -> list[Case]:
         shapes = _pixel_shapes(plan)
     elif isinstance(plan, DirectPlan):
         shapes = _direct_shapes(plan)
-    elif isinstance(plan, GroupedPlan):
+    elif isinstance(plan, GroupedPlan | FewChannelsPlan):
         shapes = _grouped_shapes(plan)
     else:
         assert isinstance(plan, Conv2dPlan)
@@ -191,8 +192,9 @@ def _depthwise_shapes(plan: DirectPlan) -> dict[str, dict[str, int]]:
     return {name: {"k": shape["c"], "r": 3, "s": 3, **shape} for name, shape in shapes.items()}
 
 
-def _grouped_shapes(plan: GroupedPlan) -> dict[str, dict[str, int]]:
-    """Cases for groups of few channels: edges of the tile of pixels and of the image. The channels are the spec's."""
+def _grouped_shapes(plan: GroupedPlan | FewChannelsPlan) -> dict[str, dict[str, int]]:
+    """Cases for kernels that know all of the layer but the padding: edges of the tile and of the image.
+    The channels are the spec's."""
     tile = plan.tile
     shapes = {
         "one pixel": {"n": 1, "h": 1, "w": 1, "padding": 1},
@@ -338,13 +340,14 @@ def fill(plan: FinishingPlan, case: Case, name: str, shape: tuple[int, ...], rng
         sums = rng.integers(-400, 401, shape)
         sums[0], sums[:, 0] = 0, 0
         return sums
-    if name == "filter" and plan.filter_order == "fragments":
+    if name == "filter" and plan.filter_order in ("fragments", "tap_rows"):
         c, groups = case.dimensions["c"], case.dimensions["groups"]
         taps = (case.dimensions["k"], c // groups, case.dimensions["r"], case.dimensions["s"])
         values = (
             rng.integers(*SMALL, taps) if case.data == "integers" else rng.choice([-1.0, 1.0], taps) * 10.0 ** rng.uniform(-2.0, 0.3, taps)
         )
-        return reorder_filter(values, "fragments")
+        ordered: npt.NDArray[Any] = reorder_filter(values, plan.filter_order)
+        return ordered
     if case.data == "integers":
         return rng.integers(*((0, SMALL[1]) if argument.type == "u8" else SMALL), shape)
     if case.data == "reals" and argument.type in ("f16", "bf16"):
@@ -367,6 +370,8 @@ def reference(plan: FinishingPlan, case: Case, arrays: Mapping[str, npt.NDArray[
     if isinstance(plan, WarpgroupPlan) and case.data == "reals":
         depth = case.dimensions["r"] * case.dimensions["s"] * round_up(case.dimensions["c"], plan.loop.tile_k)
         error = sum_error(plan.loop, plan.loop.cluster_k, depth)
+    if isinstance(plan, FewChannelsPlan) and case.data == "reals":
+        error = sum_error(plan.sums, 1, plan.depth)
     if isinstance(plan, GroupedPlan) and case.data == "reals":
         error = sum_error(plan.sums, 1, case.dimensions["r"] * case.dimensions["s"] * plan.tile.block)
     if isinstance(plan, DirectPlan) and case.data == "reals":

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from gemmgen.hardware.shared_memory import BANK_BYTES, WARP, shared_access_cost
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.conv2d.direct import DirectPlan
+from gemmgen.kernels.conv2d.few_channels import FewChannelsPlan
 from gemmgen.kernels.conv2d.grouped import GroupedPlan
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
 from gemmgen.kernels.conv2d.results import FinishingPlan
@@ -51,7 +52,7 @@ def pictures(plan: FinishingPlan) -> list[Picture]:
     """All pictures of a plan, in the order from large to small."""
     if isinstance(plan, WarpgroupPlan):
         return [_warpgroup_tiles(plan), pipeline("copy_engine", plan.loop.stages)]
-    if isinstance(plan, DirectPlan | GroupedPlan):
+    if isinstance(plan, DirectPlan | GroupedPlan | FewChannelsPlan):
         return []  # no tile, no fragments, no shared memory
     assert isinstance(plan, Conv2dPlan)
     return [_tiles(plan), pipeline("cp_async" if plan.asynchronous else "registers", plan.stages), _fragments(plan), _bank_maps(plan)]

@@ -11,7 +11,7 @@ from math import lcm
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError
 from gemmgen.core.formulas import Formula
-from gemmgen.kernels.conv2d.spec import MAX_DEPTH, MAX_LAUNCH_EXTENT, Conv2dSpec, DirectMainloop, GroupedMainloop
+from gemmgen.kernels.conv2d.spec import MAX_DEPTH, MAX_LAUNCH_EXTENT, Conv2dSpec, DirectMainloop, FewChannelsMainloop, GroupedMainloop
 from gemmgen.kernels.conv2d.tiles import CHANNELS
 from gemmgen.kernels.launch import Constraint, Dimension, ScalarArgument
 
@@ -129,6 +129,8 @@ def channel_units(spec: Conv2dSpec) -> tuple[int, int]:
         if spec.mainloop.channels > 1:
             return spec.mainloop.channels, spec.mainloop.channels
         return CHANNELS if spec.input.layout == "nchw32" else 1, {"nchw32": CHANNELS, "nchw4": 4, "nhwc": 1}[spec.output.layout]
+    if isinstance(spec.mainloop, FewChannelsMainloop):
+        return 1, 1
     if isinstance(spec.mainloop, GroupedMainloop):
         return 8, 8
     c = CHANNELS if spec.input.layout == "nchw32" else 16 // ELEMENTS[spec.input.type].bytes

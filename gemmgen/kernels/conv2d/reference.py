@@ -19,6 +19,7 @@ from gemmgen.kernels.conv2d.layouts import (
     restore_filter,
     tap_sums,
     within_groups,
+    within_rows,
 )
 from gemmgen.kernels.conv2d.spec import Conv2dSpec
 from gemmgen.kernels.epilogue.numbers import Tracked, fused_multiply_add
@@ -85,7 +86,11 @@ def reference(
     held = np.int64 if whole else np.float64
     filters = restore_filter(to_numbers(kind if kind != "u8" else "s8", arrays["filter"]).astype(held), order)
     filters = filters if filters.ndim == 4 else nchw32_to_nchw(filters)
-    filters = (within_groups(filters, problem["c"] // problem["groups"]) if order == "fragments" else filters)[: problem["k"]]
+    if order == "fragments":
+        filters = within_groups(filters, problem["c"] // problem["groups"])
+    if order == "tap_rows":
+        filters = within_rows(filters, problem["c"], problem["s"])
+    filters = filters[: problem["k"]]
     x = to_nchw(to_numbers(kind, arrays["x"]).astype(held), spec.input.layout)
     total: Any = convolution(x, filters, problem) if whole else sums(x, filters, problem)
     lost = error * sums(magnitude(kind, x), magnitude(kind, filters), problem) + SMALLEST if error else np.zeros(total.shape)

@@ -119,6 +119,22 @@ class GroupedMainloop(SpecModel):
     """Warps that share the pixels of 16 channels."""
 
 
+class FewChannelsMainloop(SpecModel):
+    """Products of 16 channels by ``mma.sync``, for float16 or bfloat16 in NHWC with few input channels, or a number that fills no 16 bytes,
+    as in first layers: the channels of the pixels under a row of the filter are one sum. All of the layer but the padding is known."""
+
+    strategy: Literal["few_channels"]
+    rows: Annotated[int, Field(ge=1, le=256, strict=True)]
+    columns: Annotated[int, Field(ge=1, le=256, strict=True)]
+    """Pixels of y of a block's tile."""
+    slices: Annotated[int, Field(ge=1, le=8, strict=True)] = 2
+    """Sixteens of output channels of a warp."""
+    warps_k: Annotated[int, Field(ge=1, le=8, strict=True)] = 1
+    """Warps side by side along the output channels."""
+    parts: Annotated[int, Field(ge=1, le=16, strict=True)] = 4
+    """Warps that share the pixels of the same channels."""
+
+
 class Input(SpecModel):
     """The type and the layout of x; the filter has the same type, but for uint8, which int8 filters go with."""
 
@@ -179,9 +195,9 @@ class Conv2dSpec(KernelSpec):
     mainloop_field: ClassVar[str] = "mainloop"
 
     kind: Literal["conv2d"]
-    mainloop: Annotated[Annotated[WarpgroupMainloop | DirectMainloop | GroupedMainloop, Field(discriminator="strategy")] | None, LATER] = (
-        None
-    )
+    mainloop: Annotated[
+        Annotated[WarpgroupMainloop | DirectMainloop | GroupedMainloop | FewChannelsMainloop, Field(discriminator="strategy")] | None, LATER
+    ] = None
     """Products by ``wgmma``, in groups, or one by one; without it, by ``mma`` on the tile hierarchy of ``tile``."""
     gemm_m: Literal["output_channels", "pixels"] = "output_channels"
     """Rows of the implicit GEMM; the columns are the other."""
@@ -255,5 +271,5 @@ class Conv2dSpec(KernelSpec):
     @model_validator(mode="after")
     def _one_mainloop(self) -> Self:
         if (self.tile is None) == (self.mainloop is None):
-            raise ValueError("a tile, for products by mma, or a mainloop of strategy warpgroup, direct or grouped: one of the two")
+            raise ValueError("a tile, for products by mma, or a mainloop of another strategy: one of the two")
         return self
