@@ -109,7 +109,8 @@ def __dir__() -> list[str]:
 
 
 def register_torch() -> None:
-    """Registers the operations as ``torch.ops.gemmgen.matmul``, ``.grouped_matmul``, ``.reduce``, ``.conv2d`` and ``.elementwise``.
+    """Registers the operations as ``torch.ops.gemmgen.matmul``, ``.grouped_matmul``, ``.reduce``, ``.conv2d``, ``.elementwise``, and those
+    on rows by their names.
 
     Imports torch. Nothing happens the second time.
 
@@ -120,8 +121,10 @@ def register_torch() -> None:
     """
     from gemmgen.ops import torch_state
     from gemmgen.ops.torch_operators import register
+    from gemmgen.ops.torch_operators.rows import FUNCTIONS
 
-    torch_state.compiling = register({name: getattr(sys.modules[__name__], name) for name in OPERATIONS})
+    functions = {name: name for name in OPERATIONS} | FUNCTIONS
+    torch_state.compiling = register({name: getattr(sys.modules[__name__], function) for name, function in functions.items()})
 
 
 if "torch" in sys.modules:

@@ -84,3 +84,37 @@ def test_derivatives_on_a_gpu(name: str, kind: str) -> None:
 def test_logcumsumexp_has_no_derivative() -> None:
     with pytest.raises(LaunchError, match="no derivative"):
         ops.logcumsumexp(torch.ones(2, 3, requires_grad=True))
+
+
+OPERATORS: dict[str, tuple[Any, ...]] = {
+    "softmax": (MATRIX,),
+    "log_softmax": (MATRIX, 0),
+    "cumsum": ((3, 2, 5), 1),
+    "logcumsumexp": (MATRIX,),
+    "rms_norm": (MATRIX, VECTOR),
+    "layer_norm": (MATRIX, VECTOR, VECTOR),
+    "rms_norm_of_sum": (MATRIX, MATRIX, VECTOR),
+    "layer_norm_of_sum": (MATRIX, MATRIX, None, VECTOR),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_opcheck_accepts_the_operator(name: str) -> None:
+    ops.register_torch()
+    derived = name != "logcumsumexp"
+    given = [torch.rand(one).requires_grad_(derived) if isinstance(one, tuple) else one for one in OPERATORS[name]]
+    found = torch.library.opcheck(getattr(torch.ops.gemmgen, name).default, tuple(given))
+    assert set(found.values()) == {"SUCCESS"}
+
+
+def test_torch_compile_takes_them_in_one_graph() -> None:
+    ops.register_torch()
+
+    def block(x: Any, residual: Any, weight: Any) -> Any:
+        normal, total = ops.rms_norm(x, weight, residual=residual)
+        return ops.softmax(ops.layer_norm(normal * 2, weight) + total, 0).square().sum()
+
+    made = [torch.rand(MATRIX, requires_grad=True), torch.rand(MATRIX, requires_grad=True), torch.rand(VECTOR, requires_grad=True)]
+    compiled = torch.compile(block, backend="aot_eager", fullgraph=True)
+    for one, other in zip(torch.autograd.grad(compiled(*made), made), torch.autograd.grad(block(*made), made), strict=True):
+        torch.testing.assert_close(one, other)

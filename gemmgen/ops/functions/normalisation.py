@@ -12,6 +12,7 @@ from typing import Any, cast
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.calls import integer, number
+from gemmgen.ops import torch_state
 from gemmgen.ops.arrays import converted, is_torch, view_of
 from gemmgen.ops.engine import Operator
 from gemmgen.runtime.arrays.protocols import Array, ArrayT
@@ -86,13 +87,21 @@ def _moved(x: Any, axis: int, to: int) -> Any:
     return x.permute(axes) if is_torch(x) else x.transpose(axes)
 
 
-def _recorded(*arrays: Any) -> bool:
-    """True if torch records the operations on one of these arrays."""
+def _by_torch(*arrays: Any) -> bool:
+    """True if torch compiles the call, or records it for derivatives: then its operator stands for the function."""
+    if torch_state.compiling is not None and torch_state.compiling():
+        return True
     if not any(getattr(array, "requires_grad", False) is True for array in arrays):
         return False
     import torch
 
-    return bool(torch.is_grad_enabled())
+    if not torch.is_grad_enabled():
+        return False
+    if torch_state.compiling is None:
+        from gemmgen.ops import register_torch
+
+        register_torch()
+    return True
 
 
 def _simple(operation: str, x: Any, axis: Any) -> Any:
@@ -101,6 +110,8 @@ def _simple(operation: str, x: Any, axis: Any) -> Any:
 
 
 def _gradient(operation: str, dy: Any, y: Any, axis: Any) -> Any:
+    if torch_state.compiling is not None and torch_state.compiling():
+        return torch_state.by_operator(operation, (dy, y, axis), True)
     rows = _Rows(operation, y, axis)
     arrays = (rows.matrix("dy", dy), rows.x, None)
     return rows.finished(_operator(operation, ("dy", "y"), ("dx",)).call(arrays, (operation, False), (), None)[0])
@@ -128,10 +139,8 @@ def softmax(x: ArrayT, axis: int = -1) -> ArrayT:
     LaunchError
         For arguments that do not go together.
     """
-    if _recorded(x):
-        from gemmgen.ops.torch_rows import Softmax
-
-        return cast("ArrayT", Softmax.apply(x, axis, softmax, softmax_gradient))
+    if _by_torch(x):
+        return cast("ArrayT", torch_state.by_operator("softmax", (x, axis), True))
     found: ArrayT = _simple("softmax", x, axis)
     return found
 
@@ -158,10 +167,8 @@ def log_softmax(x: ArrayT, axis: int = -1) -> ArrayT:
     LaunchError
         For arguments that do not go together.
     """
-    if _recorded(x):
-        from gemmgen.ops.torch_rows import Softmax
-
-        return cast("ArrayT", Softmax.apply(x, axis, log_softmax, log_softmax_gradient))
+    if _by_torch(x):
+        return cast("ArrayT", torch_state.by_operator("log_softmax", (x, axis), True))
     found: ArrayT = _simple("log_softmax", x, axis)
     return found
 
@@ -186,10 +193,8 @@ def cumsum(x: ArrayT, axis: int = -1) -> ArrayT:
     LaunchError
         For arguments that do not go together.
     """
-    if _recorded(x):
-        from gemmgen.ops.torch_rows import Cumsum
-
-        return cast("ArrayT", Cumsum.apply(x, axis, cumsum))
+    if _by_torch(x):
+        return cast("ArrayT", torch_state.by_operator("cumsum", (x, axis), True))
     found: ArrayT = _simple("cumsum", x, axis)
     return found
 
@@ -214,7 +219,9 @@ def logcumsumexp(x: ArrayT, axis: int = -1) -> ArrayT:
     LaunchError
         For arguments that do not go together.
     """
-    if _recorded(x):
+    if torch_state.compiling is not None and torch_state.compiling():
+        return cast("ArrayT", torch_state.by_operator("logcumsumexp", (x, axis), True))
+    if _by_torch(x):
         raise LaunchError("logcumsumexp: no derivative is known; pass a detached tensor")
     found: ArrayT = _simple("logcumsumexp", x, axis)
     return found
@@ -273,17 +280,11 @@ def log_softmax_gradient(dy: Array, y: ArrayT, axis: int = -1) -> ArrayT:
 
 
 def _norm(operation: str, x: Any, weight: Any, bias: Any, residual: Any, eps: Any, axis: Any) -> Any:
+    if _by_torch(x, weight, bias, residual):
+        if residual is not None:
+            return torch_state.by_operator(f"{operation}_of_sum", (x, residual, weight, bias, eps, axis), True)
+        return torch_state.by_operator(operation, (x, weight, bias, eps, axis), True)
     margin = number(operation, "eps", eps)
-    if _recorded(x, weight, bias, residual):
-        from gemmgen.ops.torch_rows import Norm
-
-        def forward(x: Any, weight: Any, bias: Any, residual: Any) -> Any:
-            return _norm(operation, x, weight, bias, residual, margin, axis)
-
-        def backward(dy: Any, total: Any, weight: Any) -> Any:
-            return _norm_gradient(f"{operation}_gradient", dy, total, weight, margin, axis)
-
-        return Norm.apply(x, weight, bias, residual, forward, backward)
     rows = _Rows(operation, x, axis)
     weight, bias = _with_weight(rows, rows.vector("weight", weight), rows.vector("bias", bias))
     options = operation, bias is not None
@@ -379,6 +380,10 @@ def layer_norm(
 
 
 def _norm_gradient(operation: str, dy: Any, x: Any, weight: Any, eps: Any, axis: Any) -> Any:
+    if torch_state.compiling is not None and torch_state.compiling():
+        if weight is None:
+            return torch_state.by_operator(operation, (dy, x, eps, axis), True)
+        return torch_state.by_operator(f"{operation}s", (dy, x, weight, eps, axis), True)
     margin = number(operation, "eps", eps)
     rows = _Rows(operation, x, axis)
     down, weight = rows.matrix("dy", dy), rows.vector("weight", weight)
