@@ -205,6 +205,8 @@ def _not_grouped(request: Conv2dRequest, known: Mapping[str, int]) -> str:
     """Why the layer is not one of groups of few channels; empty if it is."""
     if known["groups"] == 1 or known["c"] != known["k"] or known["c"] // known["groups"] > MOST_GROUPED:
         return f"it takes groups of up to {MOST_GROUPED} channels, as many output as input channels"
+    if known["c"] == known["groups"]:
+        return "channels that are convolved one by one would share instructions with their neighbours"
     if known["c"] % 8:
         return "it takes multiples of 8 channels"
     return _not_floats_in_nhwc(request)

@@ -133,7 +133,7 @@ def test_infinite_pixels_beside_a_row_of_taps_are_no_part_of_it() -> None:
     ("channels", "groups", "taps", "stride", "kernel"),
     [
         (20, 20, 5, 2, "depthwise"),
-        (18, 18, 3, 1, "depthwise"),
+        (48, 48, 3, 1, "depthwise"),
         (40, 10, 3, 1, "grouped"),
         (64, 2, 3, 2, "grouped"),
         (30, 10, 3, 1, "direct"),
