@@ -13,6 +13,7 @@ from gemmgen.core.errors import LaunchError
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional
+ops.register_torch()
 BOUNDS = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 """Largest differences over the largest value."""
 
@@ -100,7 +101,6 @@ OPERATORS: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_opcheck_accepts_the_operator(name: str) -> None:
-    ops.register_torch()
     derived = name != "logcumsumexp"
     given = [torch.rand(one).requires_grad_(derived) if isinstance(one, tuple) else one for one in OPERATORS[name]]
     found = torch.library.opcheck(getattr(torch.ops.gemmgen, name).default, tuple(given))
@@ -108,7 +108,6 @@ def test_opcheck_accepts_the_operator(name: str) -> None:
 
 
 def test_torch_compile_takes_them_in_one_graph() -> None:
-    ops.register_torch()
 
     def block(x: Any, residual: Any, weight: Any) -> Any:
         normal, total = ops.rms_norm(x, weight, residual=residual)

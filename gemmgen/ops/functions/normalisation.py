@@ -91,16 +91,10 @@ def _by_torch(*arrays: Any) -> bool:
     """True if torch compiles the call, or records it for derivatives: then its operator stands for the function."""
     if torch_state.compiling is not None and torch_state.compiling():
         return True
-    if not any(getattr(array, "requires_grad", False) is True for array in arrays):
-        return False
-    import torch
-
-    if not torch.is_grad_enabled():
+    if not any(getattr(array, "requires_grad", False) is True for array in arrays) or not torch_state.recording(*arrays):
         return False
     if torch_state.compiling is None:
-        from gemmgen.ops import register_torch
-
-        register_torch()
+        raise LaunchError("tensors require gradients: call gemmgen.ops.register_torch() first, as torch was imported after gemmgen.ops")
     return True
 
 
