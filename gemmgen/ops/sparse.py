@@ -125,6 +125,8 @@ class SparseWeight:
 def compress_2_4(b: Array, *, prune: bool = False) -> SparseWeight:
     """Compresses a right factor that is 2:4 sparse along k, on the host, once for many products.
 
+    On Hopper GPUs the product is slower than the dense one, which takes other instructions (docs/formats.md).
+
     Parameters
     ----------
     b

@@ -161,7 +161,9 @@ def test_activations_that_do_not_go_with_a_weight_are_refused() -> None:
         ops.matmul(activations(128), weight, alpha=2.0)
 
 
-@pytest.mark.parametrize(("rows", "n", "bits", "tile"), [(4096, 14336, 4, 176), (1024, 4096, 4, 128), (4096, 14336, 8, 128)])
+@pytest.mark.parametrize(
+    ("rows", "n", "bits", "tile"), [(4096, 14336, 4, 176), (1024, 4096, 4, 128), (1024, 14336, 4, 128), (4096, 14336, 8, 128)]
+)
 def test_tiles_of_many_rows_suit_the_number_of_rounds(rows: int, n: int, bits: int, tile: int) -> None:
     device = find_device("H200")
     form = form_of(Product(rows, n, 4096, 8, 2), Numbers("bf16", bits, 128, bits == 4), device.architecture, device.sm_count)
