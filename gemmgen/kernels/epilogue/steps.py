@@ -92,7 +92,10 @@ class OutputSpace:
 
     def store(self, output: FormulaOutput, name: str, text: str, kind: DataType) -> Store | Complaint:
         """Store of a value of type ``kind``, the CUDA expression ``text``, to the output under this name; or why there is none."""
-        return "an output beside the result", "one output: only products and elementwise kernels have more"
+        return "an output beside the result", (
+            "one output: only products on GPUs and elementwise kernels have more. An elementwise kernel behind this one (kind: elementwise, "
+            "gemmgen.ops.elementwise) stores several functions of the result, and kind: reduction reduces it"
+        )
 
     @property
     def coordinates(self) -> Mapping[str, str]:
@@ -319,7 +322,7 @@ def _store(output: FormulaOutput, name: str, tree: Typed, writer: Writer, space:
         text = writer.variable(tree.kind, text)
     found = ("a further output of an element", "a place in the epilogue") if space is None else space.store(output, name, text, tree.kind)
     if isinstance(found, tuple):
-        raise FormulaError(found[0], f"need {found[1]}", f"the output {name!r}")
+        raise FormulaError(found[0], f"need {found[1]}", f"the output {name.removesuffix('_')!r}")
     return found
 
 
