@@ -93,8 +93,8 @@ class OutputSpace:
     def store(self, output: FormulaOutput, name: str, text: str, kind: DataType) -> Store | Complaint:
         """Store of a value of type ``kind``, the CUDA expression ``text``, to the output under this name; or why there is none."""
         return "an output beside the result", (
-            "one output: only products on GPUs and elementwise kernels have more. An elementwise kernel behind this one (kind: elementwise, "
-            "gemmgen.ops.elementwise) stores several functions of the result, and kind: reduction reduces it"
+            "one output: only products on GPUs and elementwise kernels have more. An elementwise kernel behind this one "
+            "(kind: elementwise, gemmgen.ops.elementwise) stores several functions of the result, and kind: reduction reduces it"
         )
 
     @property

@@ -303,7 +303,9 @@ def test_bad_formulas_end_in_one_message(formula: dict[str, Any], message: str) 
 @pytest.mark.parametrize("family", ["conv2d", "reduction"])
 @pytest.mark.parametrize("output", [{"value": "acc", "type": "f16"}, {"reduce": "max", "of": "acc"}])
 def test_families_with_one_output_say_what_to_use_for_more(family: str, output: dict[str, Any]) -> None:
-    with pytest.raises(GemmgenError, match="at the output 'kept', need one output: .*elementwise kernel behind this one .*kind: reduction"):
+    with pytest.raises(
+        GemmgenError, match=r"at the output 'kept', need one output: .*elementwise kernel behind this one .*kind: reduction"
+    ):
         gemmgen.plan({**FAMILIES[family], "epilogue": {"outputs": {"C": "acc", "kept": output}}})
 
 
