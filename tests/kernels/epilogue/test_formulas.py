@@ -14,6 +14,7 @@ import gemmgen
 from gemmgen.core.errors import GemmgenError
 from gemmgen.kernels.epilogue.functions import philox
 from gemmgen.kernels.epilogue.numbers import Tracked, extremum
+from gemmgen.runtime.backends import BackendName, find_backend
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.verification.oracle import oracle_of
@@ -79,9 +80,10 @@ COUNT = int(os.environ.get("GEMMGEN_FORMULAS", "2"))
 """Formulas that are drawn for each strategy and family: 2 in ordinary runs; more, by this variable, in thorough ones."""
 
 
-def verified(fields: dict[str, Any]) -> list[str]:
+def verified(fields: dict[str, Any], backend: BackendName = "emulator") -> list[str]:
     """Failures of the smallest cases of every kind of data."""
-    plan = gemmgen.plan(fields)
+    chosen = find_backend(backend)
+    plan = gemmgen.plan(fields, chosen.architecture)
 
     def size(case: Any) -> int:
         return math.prod(max(1, extent) for name, extent in case.dimensions.items() if not name.startswith(("ld", "stride")))
@@ -93,7 +95,7 @@ def verified(fields: dict[str, Any]) -> list[str]:
     ]
     few = [one for data in ("integers", "reals", "nonfinite") for one in sorted((c for c in cases if c.data == data), key=size)[:4][-2:]]
     assert few
-    report = verify_binary(plan, compile_plan(plan), EmulatorBackend(), cases=few)
+    report = verify_binary(plan, compile_plan(plan), chosen, cases=few)
     return [str(result.failure) for result in report.results if result.failure]
 
 
