@@ -437,11 +437,6 @@ class GemmPlan(KernelPlan[GemmSpec]):
         return ()
 
     @property
-    def floats_collected(self) -> bool:
-        """True if the one further output of float32 goes through shared memory, from where lanes store 16 bytes of a row."""
-        return False
-
-    @property
     def paired_inputs(self) -> tuple[Access, ...]:
         """Operands of other types than C's that the kernel reads by two neighbours, ahead of the epilogue's function."""
         return ()

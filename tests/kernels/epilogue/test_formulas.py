@@ -265,7 +265,7 @@ def test_further_outputs_leave_a_wgmma_kernel_as_vectors(tile_n: int) -> None:
         "epilogue": formula,
     }
     source = gemmgen.render(gemmgen.plan(spec)).text
-    assert "load_vector(buffer" in source and "float gate_ahead[kAhead][2][2]" in source and "__float_as_uint(full__pair[0])" in source
+    assert "load_vector(buffer" in source and "float gate_ahead[kAhead][2][2]" in source and "make_float2(full__pair[0]" in source
     assert verified(spec) == []
 
 

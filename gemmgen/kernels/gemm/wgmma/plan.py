@@ -117,11 +117,6 @@ class WgmmaPlan(TensorPlan):
         return tuple(store for store in self._stored_matrices if store.type == "f32") if self._in_pairs else ()
 
     @property
-    def floats_collected(self) -> bool:
-        staging = self.loop.staging
-        return staging is not None and bool(staging.matrices) and not self.loop.residual and len(self.paired_outputs) == 1
-
-    @property
     def paired_inputs(self) -> tuple[Access, ...]:
         accesses = [access for step in self.inner_epilogue for access in step.accesses if access.placed and access.stored == "f32"]
         return tuple(access for access in accesses if isinstance(access.argument, Matrix)) if self._in_pairs else ()
