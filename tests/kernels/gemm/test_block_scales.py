@@ -193,7 +193,7 @@ def test_problems_name_block_scales(word: str) -> None:
     ("name", "sets"),
     [("fp8/128x64", 2), ("fp8/64x64", 1)],
 )
-def test_listed_kernels_get_two_sets_of_products_where_registers_suffice(name: str, sets: int) -> None:
+def test_listed_kernels_get_two_product_sets_where_they_fit(name: str, sets: int) -> None:
     """Two blocks of 64 x 64 on an SM leave no registers for a second set."""
     spec = load_spec(f"gemm/wgmma/{name}")
     found = fit(spec, read_problem("gemm:512,1024,1024,nt,e4m3_e4m3_bf16,scales_a=1x128,scales_b=128x128").request)
