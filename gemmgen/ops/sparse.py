@@ -183,7 +183,7 @@ def form_of(rows: int, n: int, sms: int) -> Form:
         return Form((64, 64, 128), (32, 32), 3, sliced=True)
     if ceil_div(n, 128) * ceil_div(rows, 128) < sms:
         return Form((64, 64, 128), (32, 32), 3)
-    return Form((128, 128, 64), (64, 32), 4)
+    return Form((128, 128, 64), (64, 64), 3)
 
 
 @dataclass(frozen=True)

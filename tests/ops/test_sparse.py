@@ -10,7 +10,10 @@ import pytest
 from gemmgen import ops
 from gemmgen.core.elements import to_elements, to_numbers
 from gemmgen.core.errors import LaunchError
+from gemmgen.hardware.target import architecture as find_architecture
+from gemmgen.kernels.gemm.family import plan_gemm
 from gemmgen.kernels.gemm.sparsity import places, random_metadata
+from gemmgen.ops.sparse import Call, form_of, spec_of
 
 
 def weight_of(k: int, n: int, kind: str, seed: int = 1) -> Any:
@@ -77,3 +80,12 @@ def test_arguments_that_do_not_go_together_are_refused(call: Any, message: str) 
 
 def test_nothing_is_launched_for_no_rows() -> None:
     assert ops.matmul(np.zeros((0, 64), np.float16), ops.compress_2_4(np.zeros((64, 8), np.float16))).shape == (0, 8)
+
+
+@pytest.mark.parametrize("kind", ["bf16", "s8"])
+@pytest.mark.parametrize("name", ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_120"])
+def test_every_form_suits_every_architecture(name: str, kind: str) -> None:
+    """Shared memory of a block is 99 KiB on some."""
+    architecture = find_architecture(name)
+    for form in {form_of(rows, 4096, 132) for rows in (1, 40, 100, 4096)}:
+        plan_gemm(spec_of(Call(form, kind, 8, 4, "f32", True, None, architecture)), architecture)
