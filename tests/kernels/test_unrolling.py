@@ -50,6 +50,8 @@ LOOPS = {
     "a convolution one by one": ("conv2d/direct/int8", "mainloop.unroll", 2, r"ld\.global"),
     "a convolution by warpgroups": ("conv2d/wgmma/int8/64x64", "mainloop.unroll", 1, r"wgmma\.mma_async"),
     "windows of a convolution": ("conv2d/wgmma/f16/windows_64x384", "mainloop.unroll", 1, r"wgmma\.mma_async"),
+    "taps of a convolution in groups": ("conv2d/direct/depthwise/groups_of_4", "mainloop.unroll", 1, r"mma\.sync"),
+    "a row of taps of few channels": ("conv2d/direct/depthwise/first_layer", "mainloop.unroll", 1, r"mma\.sync"),
     "planes of a convolution": ("conv2d/mma_sync/turing/one_stage", "unroll", 1, r"mma\.sync"),
 }
 """Specs with a factor that differs from what the loop has without it, and the instruction that is written more or less often then."""

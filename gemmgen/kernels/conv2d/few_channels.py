@@ -22,6 +22,7 @@ from gemmgen.kernels.conv2d.spec import Conv2dSpec, FewChannelsMainloop
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
 from gemmgen.kernels.tiles.resources import ResidentBlocks
+from gemmgen.kernels.tiles.unrolling import unroll_argument
 
 MOST_COLUMNS, PIXELS = 64, 256
 """Columns and pixels of a tile that is chosen for a layer, at most."""
@@ -118,6 +119,8 @@ class FewChannelsPlan(FinishingPlan):
     """A convolution instance for few input channels."""
 
     tile: PixelRows
+    unroll: str
+    """Argument of the pragma before the loop over the instructions of a row of the filter."""
 
     @property
     def products(self) -> str:
@@ -196,6 +199,7 @@ def plan_few_channels(spec: Conv2dSpec, mainloop: FewChannelsMainloop, architect
         steps=steps,
         kernel_arguments=sequence.parameters_of(0),
         tile=tile,
+        unroll=unroll_argument(mainloop.unroll),
     )
 
 

@@ -28,6 +28,7 @@ from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, KernelLa
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
 from gemmgen.kernels.tiles.division import divisors_argument
 from gemmgen.kernels.tiles.resources import ResidentBlocks
+from gemmgen.kernels.tiles.unrolling import unroll_argument
 
 SLICE = 16
 """Channels of an instruction, input and output."""
@@ -169,6 +170,8 @@ class GroupedPlan(FinishingPlan):
     """A convolution instance for groups of few channels."""
 
     tile: GroupedTile
+    unroll: str
+    """Argument of the pragma before the loop over taps."""
 
     @property
     def products(self) -> str:
@@ -234,6 +237,7 @@ def plan_grouped(spec: Conv2dSpec, mainloop: GroupedMainloop, architecture: Arch
         steps=steps,
         kernel_arguments=sequence.parameters_of(0),
         tile=tile,
+        unroll=unroll_argument(mainloop.unroll),
     )
 
 

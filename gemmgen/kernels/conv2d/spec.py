@@ -117,6 +117,8 @@ class GroupedMainloop(SpecModel):
     """Pixels of y of a block's tile."""
     parts: Annotated[int, Field(ge=1, le=8, strict=True)] = 2
     """Warps that share the pixels of 16 channels."""
+    unroll: Annotated[Literal["full"] | Annotated[int, Field(ge=1, le=64, strict=True)], LATER] = "full"
+    """Unrolling of the loop over the filter's taps."""
 
 
 class FewChannelsMainloop(SpecModel):
@@ -133,6 +135,8 @@ class FewChannelsMainloop(SpecModel):
     """Warps side by side along the output channels."""
     parts: Annotated[int, Field(ge=1, le=16, strict=True)] = 4
     """Warps that share the pixels of the same channels."""
+    unroll: Annotated[Literal["full"] | Annotated[int, Field(ge=1, le=64, strict=True)], LATER] = "full"
+    """Unrolling of the loop over the instructions of a row of the filter."""
 
 
 class Input(SpecModel):
