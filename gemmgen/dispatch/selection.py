@@ -32,9 +32,6 @@ MAX_EARLY = 12e-6
 smallest products; but blocks of the next launch that wait on some SMs can leave the later ones unevenly to the others. Of 119 products on
 an H100, those of up to 12 us take 8% longer without it, on average; of 62 beyond 20 us, ten take 3 to 15% less without it and four 3 to
 7% more, and 333 x 4096 x 11008 in bfloat16 by tiles of 128 x 128 takes 83 us with it, 56 without."""
-MAX_EARLY_UNEVEN = 6e-6
-"""The same for points whose blocks do not settle evenly beside those of the launch before: 3072 x 192 x 6144 in 8-bit floats by 96 blocks
-takes 12.6 us with it, 9.2 are expected without."""
 MAX_EARLY_CONSTANT = 60e-6
 """Estimated time up to which kernels with constant operands start early, if they are one block to an SM and fill nearly all SMs, or at most
 half of them. They copy tiles of the constant operands before they wait: chains of three layers with 1 to 64 rows then take 0 to 13% less
@@ -42,6 +39,9 @@ time on an H200. Other grids settle unevenly beside the launch before: three lay
 longer, and blocks that share SMs up to 41%."""
 NEARLY_ALL, HALF = 0.9, 0.5
 """Parts of the SMs for that."""
+FILLED_BY_POINT = 0.8
+"""The same for points, which start early only if their blocks spread evenly: 1 x 2560 x 9216 by 40 blocks takes 14.4 us if it starts early,
+16.0 us if it then copies tiles of its constant operand."""
 
 
 POINT_MARGIN = 0.97
@@ -76,16 +76,20 @@ class Option:
     @property
     def early(self) -> bool:
         """True if kernels that can start while the work before them still runs are to do so."""
-        if self.candidate.is_point:
-            return bool(getattr(self.candidate.spec, "early_launch", False))
-        if self.seconds < MAX_EARLY:
+        point = self.candidate.is_point
+        if point and not getattr(self.candidate.spec, "early_launch", False):
+            return False
+        if self.seconds < MAX_EARLY and not point:
             return True
-        if self.seconds >= MAX_EARLY_CONSTANT or not getattr(self.plan.spec, "constant", ()):
+        if not point and (self.seconds >= MAX_EARLY_CONSTANT or not getattr(self.plan.spec, "constant", ())):
             return False
         works = cost_model_of(self.plan.spec.kind).work(self.plan, self.dimensions)
         main = max(works, key=lambda work: work.blocks * work.steps)
-        resident = occupancy(self.plan.architecture, main.threads, main.registers, main.shared_bytes)
         filled = main.blocks / self.device.sm_count
+        if point:
+            # Tiles of constant operands that a grid copies before it waits take time from the launch before, unless its blocks are few.
+            return filled >= FILLED_BY_POINT
+        resident = occupancy(self.plan.architecture, main.threads, main.registers, main.shared_bytes)
         return resident.blocks_per_sm == 1 and (filled >= NEARLY_ALL or filled <= HALF)
 
     @property
@@ -184,7 +188,7 @@ def choose_by(
     found: dict[str, Option] = {}
     rejected: dict[str, str] = {}
     common = _common_class(table, request.companions, device, target) if request.companions else None
-    best_points = fastest_points(request, device, MAX_EARLY_UNEVEN) if among is None and points else []
+    best_points = fastest_points(request, device, MAX_EARLY) if among is None and points else []
     free = _planned_points(best_points, request, device, target, common, SHOWN if complete or common else PLANNED)
     limit = HOPELESS * min((option.seconds for option in free), default=math.inf)
     outlook = Outlook(request, best_points, table, near, target) if free and common is None else None

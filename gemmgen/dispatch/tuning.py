@@ -18,7 +18,7 @@ from gemmgen.dispatch.devices import as_device
 from gemmgen.dispatch.matcher import matcher_of, space_of
 from gemmgen.dispatch.model import PARAMETERS
 from gemmgen.dispatch.problems import parse_problem
-from gemmgen.dispatch.selection import MAX_EARLY_UNEVEN, Option, all_fitted, base_name, fitted, row_model, set_best
+from gemmgen.dispatch.selection import MAX_EARLY, Option, all_fitted, base_name, fitted, row_model, set_best
 from gemmgen.dispatch.space import fastest_points
 from gemmgen.dispatch.table import Row, Table, read_table, write_table
 from gemmgen.hardware.target import Architecture, Device
@@ -102,7 +102,7 @@ def points_worth_timing(request: Request, device: Device, architecture: Architec
     space = space_of(request.kind)
     found: list[Option] = []
     taken: list[Sequence[float]] = []
-    for point in fastest_points(request, device, MAX_EARLY_UNEVEN, most=most * POINT_CHOICES) if space is not None else ():
+    for point in fastest_points(request, device, MAX_EARLY, most=most * POINT_CHOICES) if space is not None else ():
         if len(found) == most:
             break
         if any(sum((a - b) ** 2 for a, b in zip(point.coordinates, other, strict=True)) < APART for other in taken):

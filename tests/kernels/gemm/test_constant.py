@@ -113,14 +113,14 @@ def test_ops_take_a_constant_factor() -> None:
 @pytest.mark.parametrize(("rows", "operand"), [(16, "a"), (512, "b")])
 def test_the_choice_declares_the_operand_that_the_kernel_reads(rows: int, operand: str) -> None:
     """Kernels for few rows compute the transpose, of which the weights are the left factor."""
-    chosen = choose(parse_problem(f"gemm:{rows},4096,4096,nt,bf16,constant"), device("H200")).chosen
-    plain = choose(parse_problem(f"gemm:{rows},4096,4096,nt,bf16"), device("H200")).chosen
+    chosen = choose(parse_problem(f"gemm:{rows},8192,8192,nt,bf16,constant"), device("H200")).chosen
+    plain = choose(parse_problem(f"gemm:{rows},8192,8192,nt,bf16"), device("H200")).chosen
     assert chosen.plan.spec.constant == (operand,) and chosen.plan.spec.early_launch
     assert plain.plan.spec.constant == ()
 
 
 @pytest.mark.parametrize(
-    ("text", "early"), [("16,9216,9216", False), ("16,4096,4096", True), ("512,4096,4096", True), ("4096,8192,8192", True)]
+    ("text", "early"), [("16,9216,9216", False), ("16,8192,8192", True), ("512,4096,4096", True), ("4096,8192,8192", True)]
 )
 def test_products_start_early_where_their_blocks_settle_evenly(text: str, early: bool) -> None:
     """Blocks that share SMs do not, 128 of an SM each fill nearly all; the kernel is that without the promise."""

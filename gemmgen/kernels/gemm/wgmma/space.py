@@ -69,10 +69,12 @@ DEPTH_BYTES = (128, 256)
 MAX_STAGES = 16
 MIN_STAGES = 3
 FILLED_WAVE, FILLED_WAVE_OF_SLICES, HALF_FILLED, HALF_FILLED_OF_SLICES = 0.94, 0.8, 0.5, 0.35
-"""Parts of the SMs that work in the last wave, from which on, or up to which in a single wave, kernels start before the work before them
-ends. Of 75 grids of 5 to 450 us on an H200, those that fill nearly all SMs, one block to an SM, or at most half of the places in one wave
-took 3% more to 8% less time by that. Grids of 55 to 85% took up to 43% more: the next launch's blocks take the SMs that are free, and no
-longer spread evenly."""
+"""Parts of the SMs that work in the last wave, from which on kernels start before the work before them ends, however long they take, or
+up to which, in a single wave, short ones do. Of 75 grids of 5 to 450 us on an H200, those took 3% more to 8% less time by that. Grids of
+55 to 85% took up to 43% more: the next launch's blocks take the SMs that are free, and no longer spread evenly. Launches of different
+kernels with half-filled grids, one after the other, took 30% more where they were long."""
+SHORT_BYTES = 16e6
+"""Bytes of a problem below which all of its kernels start early: the launch is a fourth of their time."""
 RESIDENT = (1, 2, 3)
 """Blocks that an SM holds at a time."""
 CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (4, 1, 1), (1, 4, 1), (2, 2, 1), (1, 1, 2), (1, 1, 3), (1, 1, 4))
@@ -389,7 +391,10 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     if storage.scales.given:
         waits = (at.product_sets == 1) & (at.instruction_n == at.tile_n) & (at.resident == 1)
         issue = issue + np.where(waits, WAITING_OPERATIONS, SCALED_OPERATIONS) / operations
-    evenly = _settle_evenly(at, works / (held * at.resident))
+    memory_bytes = float(m * k * size * batch_a + k * n * size * batch_b) + result
+    full, half = _settle_evenly(at, works / (held * at.resident))
+    if memory_bytes < SHORT_BYTES:
+        half = np.ones_like(half)
     made = Works(
         blocks=spread_blocks,
         threads=at.threads,
@@ -403,14 +408,14 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         + _boxed(at.tile_n, n, at.tile_k * size),
         in_flight=at.stages,
         stored_bytes=store_costs("wgmma")[way] * stored * (1 + added) * (1 if hidden else results) + (sums if divided else 0.0),
-        memory_bytes=float(m * k * size * batch_a + k * n * size * batch_b) + result,
+        memory_bytes=memory_bytes,
         turns=np.full_like(blocks, 2.0 if divided else 1.0),
         results=results,
         finishing_clocks=_finishing_clocks(lattice, request)
         * finishing_pace((np.ones_like(blocks) if lattice.ping_pong else at.consumers) * at.resident)
         * (m * n * batch / spread_blocks / (results if lattice.ping_pong else 1.0)),
         costs=of_few(costs_of(kind), {"m": m, "n": n}),
-        early=(at.resident == 1) | evenly,
+        early=full | half & (at.resident == 1),
     )
 
     once_a, once_b = tiles_n <= at.cluster_n, tiles_m <= at.cluster_m
@@ -418,7 +423,7 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
 
     def spec(place: int, early: bool) -> GemmSpec:
         once = streamed if streamed and (once_a if streamed == "a" else once_b)[place] else ""
-        starts = bool(evenly[place] or (early and made.early[place]))
+        starts = bool(full[place] or (early and made.early[place]))
         return _spec(lattice, int(chosen[place]), int(persistent[place]), starts, once)
 
     shapes = Shapes(
@@ -443,14 +448,14 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     return Points(made, _features(at, storage), traits, lambda found: point_model().errors(found), spec)
 
 
-def _settle_evenly(at: Lattice, waves: Column) -> NDArray[np.bool_]:
-    """True for grids whose blocks spread evenly over the SMs also where the blocks of the launch before are still there."""
+def _settle_evenly(at: Lattice, waves: Column) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Grids whose blocks spread evenly over the SMs although blocks of the launch before are still there: those that fill all SMs, and
+    those that find room beside them."""
     import numpy as np
 
     last, sliced = waves / np.ceil(waves), at.cluster_k > 1
     full = np.where(sliced, last >= FILLED_WAVE_OF_SLICES, (at.resident == 1) & (last >= FILLED_WAVE))
-    found: NDArray[np.bool_] = full | (waves <= np.where(sliced, HALF_FILLED_OF_SLICES, HALF_FILLED))
-    return found
+    return full, waves <= np.where(sliced, HALF_FILLED_OF_SLICES, HALF_FILLED)
 
 
 def _finishing_clocks(lattice: Lattice, request: GemmRequest) -> float:
