@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import cast, get_args
 
 from gemmgen.codegen.rendering import render
-from gemmgen.core.errors import LaunchError, SpecError
+from gemmgen.core.errors import LaunchError, PlanError, SpecError
 from gemmgen.dispatch.candidates import candidates, reserves
 from gemmgen.dispatch.problems import Problem, parse_problem
 from gemmgen.dispatch.selection import Choice, choose, fitted, planned
@@ -54,8 +54,13 @@ def self_contained(chosen: ChosenKernel) -> ChosenKernel:
     """The kernel with a spec that renders to the same source by itself: where that depends on the architecture, as conversions do, the spec
     is for the newest that its device runs."""
     plan = chosen.plan
-    if chosen.choice is None or _source(planned(plan.spec, find_architecture(plan.spec.architecture))) == _source(plan):
+    if chosen.choice is None:
         return chosen
+    try:
+        if _source(planned(plan.spec, find_architecture(plan.spec.architecture))) == _source(plan):
+            return chosen
+    except PlanError:  # the spec's own architecture is older than its types need
+        pass
     for name in reversed(get_args(KernelSpec.model_fields["architecture"].annotation)):
         own = find_architecture(name)
         if name.endswith("a") or own.compute_capability > cast("Architecture", plan.architecture).compute_capability:
