@@ -28,14 +28,16 @@ __device__ __forceinline__ float softplus(float x)
     return (x < 0.0f ? 0.0f : x) + log1pf(expf(-fabsf(x)));
 }
 
-// The smaller of two floats; NaN if either is one.
-__device__ __forceinline__ float smaller(float a, float b)
+// The smaller of two floats, or doubles; NaN if either is one.
+template <class T>
+__device__ __forceinline__ T smaller(T a, T b)
 {
-    return a != a || b != b ? a + b : fminf(a, b);
+    return a != a || b != b ? a + b : fmin(a, b);
 }
 
-// The larger of two floats; NaN if either is one.
-__device__ __forceinline__ float larger(float a, float b)
+// The larger of two floats, or doubles; NaN if either is one.
+template <class T>
+__device__ __forceinline__ T larger(T a, T b)
 {
-    return a != a || b != b ? a + b : fmaxf(a, b);
+    return a != a || b != b ? a + b : fmax(a, b);
 }

@@ -45,6 +45,20 @@ FOUND: dict[str, tuple[str, dict[str, Any]]] = {
             "prologue": [],
         },
     ),
+    "the larger of two doubles": (
+        "one tile",
+        {
+            "kind": "elementwise",
+            "alignment": 16,
+            "rank": 2,
+            "operations": {
+                "inputs": {"given0": {"per": "column", "type": "f32"}, "given1": {"per": "row", "type": "f32"}},
+                "let": {"t0": "max(hard_swish((acc)), given1)", "t1": "-(given0) - given0"},
+                "outputs": {"value": "t0 + t1"},
+            },
+            "input": "float64",
+        },
+    ),
     "limits of int64": (
         "one element",
         {
@@ -74,3 +88,10 @@ def test_an_index_is_found_among_exact_values_only(element: str, accumulator: st
     gemmgen.plan(spec)
     with pytest.raises(PlanError, match="elements that differ would become equal"):
         gemmgen.plan({**spec, "accumulator": accumulator})
+
+
+def test_an_index_is_not_found_among_values_that_rounding_makes_equal() -> None:
+    spec = {"kind": "reduction", "operation": "argmax", "input": "bfloat16", "shape": "rows", "strategy": {"name": "row_lanes"}}
+    gemmgen.plan({**spec, "prologue": [{"op": "abs"}]})
+    with pytest.raises(PlanError, match="argmax after tanh"):
+        gemmgen.plan({**spec, "prologue": [{"op": "tanh"}]})

@@ -159,6 +159,9 @@ def _extremum(smaller: bool) -> Reference:
     def reference(a: Tracked, b: Tracked) -> Tracked:
         np = _np()
         value = np.minimum(a.value, b.value) if smaller else np.maximum(a.value, b.value)
+        # -0 is less than +0, which NumPy leaves open.
+        zeros = -(-a.value - b.value) if smaller else a.value + b.value
+        value = np.where((a.value == 0) & (b.value == 0), zeros, value)
         # The one that is certainly taken brings its own bound alone.
         first = (a.value + a.bound < b.value - b.bound) if smaller else (a.value - a.bound > b.value + b.bound)
         second = (b.value + b.bound < a.value - a.bound) if smaller else (b.value - b.bound > a.value + a.bound)

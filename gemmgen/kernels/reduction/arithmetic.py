@@ -9,6 +9,7 @@ from typing import Any, Literal
 from gemmgen.core.elements import ELEMENTS, FLOATS, DataType, float_format
 from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import Formula
+from gemmgen.kernels.epilogue.functions import FUNCTIONS
 from gemmgen.kernels.epilogue.operations import DATA_TYPES, Abs, Cast, Complaint, Operand, Operation, Square
 from gemmgen.kernels.epilogue.steps import Access, OutputSpace, Step, convert, number_argument, plan_steps
 from gemmgen.kernels.launch import Argument, ArrayArgument
@@ -403,9 +404,10 @@ def plan_arithmetic(spec: ReductionSpec, reasons: list[Reason]) -> Arithmetic:
     if operation in ("logsumexp", "mean_variance") and compute not in FLOATS:
         need = "a floating-point accumulator: float32 or float64"
         reasons.append(Reason("type", "accumulator", f"{operation} in {_type_name(accumulator)}", need))
-    if combiner.startswith("first_") and any(step.calls & {"exp", "sqrt"} for step in prologue):
-        need = "no exp or sqrt: they change no order, but values that round to the same number would tie"
-        reasons.append(Reason("tie", "prologue", f"{operation} after exp or sqrt", need, "leave it out"))
+    rounding = sorted({name for step in prologue for name in step.calls if name in ("exp", "sqrt") or FUNCTIONS[name].approximate})
+    if combiner.startswith("first_") and rounding:
+        need = "elements that stay different: rounding makes equal ones of some, and the first of them would be taken"
+        reasons.append(Reason("tie", "prologue", f"{operation} after {rounding[0]}", need, "leave it out"))
     state = _STATES.get(combiner, "scalar")
     result = _result_type(operation, compute)
     if state == "moments" and spec.epilogue:
