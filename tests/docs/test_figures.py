@@ -58,9 +58,16 @@ def stated(file: str, words: str) -> str:
 
 def product(name: str, column: int) -> str:
     """A figure of a row of the summary of products beside cuBLASLt."""
-    row = re.search(rf"^\| {name} \|.*$", (ROOT / "measurements" / "products_h200.md").read_text(), re.MULTILINE)
+    row = re.search(rf"^\| {name} \|.*$", (ROOT / "measurements" / "products_h200_909.md").read_text(), re.MULTILINE)
     assert row, name
     return row[0].split("|")[column + 1].strip()
+
+
+def weights(shape: str, column: int) -> str:
+    """A time of packed weights of 4 bits, in microseconds: that of ``ops.matmul`` in column 3, that of cuBLASLt in column 5."""
+    row = re.search(rf"^\| {shape} \| 4 \|.*$", (ROOT / "measurements" / "formats.md").read_text(), re.MULTILINE)
+    assert row, shape
+    return row[0].split("|")[column].strip()
 
 
 def way(name: str) -> str:
@@ -141,6 +148,20 @@ MEASURED: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("hopper", "range from {}", lambda: stated("early_launch.md", r"0 to 12 us \| 39 \| [\d.]+ \|")),
     ("hopper", " to {} (", lambda: stated("early_launch.md", r"0 to 12 us \| 39 \| [\d.]+ \| [\d.]+ \|")),
     ("gemm", "{} times fewer", lambda: str(round(2 / (1 / TILE.m + 1 / TILE.n)))),
+    ("quantised_weights", "weights reads {} MB of bfloat16", lambda: f"{2 * 4096 * 4096 / 1e6:.1f}"),
+    ("quantised_weights", "weights of 4 bits take {} µs for one row", lambda: weights("1 × 4096 × 4096", 3)),
+    ("quantised_weights", "and {} µs for 16 rows", lambda: weights("16 × 4096 × 4096", 3)),
+    ("quantised_weights", "on an H200, where cuBLASLt takes {} µs with bfloat16", lambda: weights("16 × 4096 × 4096", 5)),
+    ("quantised_weights", "32 rows by 4096 × 4096 take {} µs", lambda: weights("32 × 4096 × 4096", 3)),
+    ("quantised_weights", ", where cuBLASLt takes {} µs with bfloat16 weights; 64", lambda: weights("32 × 4096 × 4096", 5)),
+    ("quantised_weights", "columns with k = 4096 take {} µs", lambda: weights("64 × 14336 × 4096", 3)),
+    ("quantised_weights", " against {} µs, but 64", lambda: weights("64 × 14336 × 4096", 5)),
+    ("quantised_weights", "rows by 4096 × 4096 {} µs", lambda: weights("64 × 4096 × 4096", 3)),
+    ("quantised_weights", " against {} µs. For 1024", lambda: weights("64 × 4096 × 4096", 5)),
+    ("quantised_weights", "no longer pays: {} µs", lambda: weights("1024 × 4096 × 4096", 3)),
+    ("quantised_weights", " against {} µs ([measurements", lambda: weights("1024 × 4096 × 4096", 5)),
+    ("quantised_weights", "for 128 weights: {} bytes", lambda: f"{(128 * 4 + 16 + 16) / 8 / 128:.2f}"),
+    ("quantised_weights", ", or {} bits", lambda: f"{(128 * 4 + 16 + 16) / 128:.2f}"),
     ("roofline", "took {} ms", lambda: re.findall(r"--time ([\d.]+)ms", PAGES["roofline"].read_text())[0]),
 )
 """Page, words with a place for the figure, and the figure."""
