@@ -80,6 +80,7 @@ def launch(
     lanes_per_wave: int | None = None,
     hazards: bool = False,
     strict: bool = False,
+    refills: bool | None = None,
     cluster: int | Sequence[int] | None = None,
     symbols: Mapping[str, np.ndarray] | None = None,
     overlaps: LaunchResult | None = None,
@@ -96,8 +97,9 @@ def launch(
     run at the same time. `shared_bytes` is dynamic shared memory. `source` is the CUDA text, or a function from a file's name to it, quoted
     in errors. `observers` see every access; `schedule` chooses the order of lanes; `lanes_per_wave` is how many lanes run side by side
     (whole blocks, at least one); None chooses. `hazards` makes it an error, a HazardError, to race, to read unwritten memory and to use a
-    register without a value. Possibly harmless faults are findings of the result; with `strict` they are errors. `symbols` fill the
-    module's variables, by their names in PTX, and receive the values that the kernel wrote to them.
+    register without a value. Possibly harmless faults are findings of the result; with `strict` they are errors. `refills` looks for shared
+    memory that threads have read and an engine overwrites without a proxy fence; None: as `strict` says. `symbols` fill the module's
+    variables, by their names in PTX, and receive the values that the kernel wrote to them.
 
     `overlaps` is the launch before this one in its stream if this one may begin before that has ended (programmatic dependent launch): with
     `hazards`, memory that both touch is an error without a prior griddepcontrol.wait, and so is memory of an earlier launch that no launch
@@ -126,6 +128,7 @@ def launch(
             lanes_per_wave,
             hazards,
             strict,
+            strict if refills is None else refills,
             None if cluster is None else _dimensions(cluster, "cluster"),
             symbols,
             overlaps,
@@ -155,6 +158,7 @@ def _launch(
     lanes_per_wave: int | None,
     hazards: bool,
     strict: bool,
+    refills: bool,
     cluster: Dim3 | None,
     symbols: Mapping[str, np.ndarray] | None,
     overlaps: LaunchResult | None,
@@ -181,7 +185,7 @@ def _launch(
             memory = DeviceMemory(program, args, symbols)
         except MemoryError:
             raise BadLaunch("the arguments and the module's variables do not fit into this computer's memory") from None
-        detector = HazardDetector(program, memory, strict, remember_all=overlapped, follows_loads=follows_loads) if hazards else None
+        detector = HazardDetector(program, memory, strict, overlapped, follows_loads, refills) if hazards else None
         if detector is not None and overlaps is not None:
             overlap(detector, overlaps.footprints, overlaps.unfinished)
         waves = Waves(

@@ -26,7 +26,7 @@ MEANINGS: dict[str, str] = {
     "once": "no two threads of the grid store the same element of a result",
     "progress": "all threads of a block reach the same barriers, and every loop ends",
     "initialised": "shared memory is written before it is read",
-    "coverage": "every stored element of a product of matrices is made from one sum over all of k, each index once, where alpha is not 0",
+    "coverage": "each stored element of a product is one sum over all of k, each index once, where alpha is not 0",
 }
 MAX_CASES = 16
 """Cases of one address that are looked at."""

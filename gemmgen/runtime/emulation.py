@@ -115,6 +115,7 @@ class EmulatorBackend:
                     shared_limit=shared_limit,
                     hazards=self._hazards,
                     strict=self._hazards,
+                    refills=False,
                     schedules=self._schedules,
                     step_limit=self._step_limit or STEP_LIMIT,
                     cluster=launch.cluster if launch.cluster_blocks > 1 else None,

@@ -114,7 +114,7 @@ def test_a_bad_override(run: Run, spec: Path, override: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "message"), [("64", "needs 3 numbers: m,n,k"), ("a,b,c", "sizes must be whole numbers"), ("1,2,-3", "expected numbers")]
+    ("size", "message"), [("64", "needs 3 numbers: m,n,k"), ("a,b,c", "sizes must be whole numbers"), ("1,2,-3", "whole numbers from 0")]
 )
 def test_a_bad_size(run: Run, spec: Path, size: str, message: str) -> None:
     assert message in run("explain", spec, "--size", size, code=2).err

@@ -21,7 +21,7 @@ PROSE = re.compile(
 """Words behind the program's name that go on with a sentence about it."""
 OPTION = re.compile(r"(?<![\w=-])--[a-z][a-z0-9-]*")
 COMMAND = re.compile(r"\bgemmgen ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?")
-OF_OTHERS = {"--tool", "--option"}
+OF_OTHERS = {"--tool", "--option", "--gpu-architecture", "--generate-code", "--gpu-code", "--cudart", "--dryrun", "--no-compress"}
 
 
 @cache

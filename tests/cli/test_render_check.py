@@ -113,7 +113,7 @@ def test_check_gives_all_reasons_of_all_specs(run: Run, spec: Path) -> None:
 def test_check_goes_on_after_a_spec_that_cannot_be_read(run: Run, spec: Path) -> None:
     Path("bad.yaml").write_text("kind: gemm\nmainloop: {strategy: tiled}\n")
     bad, good = run("check", "bad.yaml", spec, "--json", code=2).json
-    assert "mainloop.tile: need a value" in bad["error"]
+    assert "mainloop.tile: required field is missing" in bad["error"]
     assert good["accepted"]
 
 

@@ -181,7 +181,7 @@ def test_what_is_wrong_with_a_sweep_file_is_said(run: Run, sweep: Path, text: st
 def test_mistake_in_axis_is_told_for_form_that_was_meant(run: Run, sweep: Path) -> None:
     edit(sweep, "range: [1, 3, 1]", "range: [1, 3]")
     err = run("sweep", sweep, code=2).err
-    assert "axes.mainloop.stages.range.2: need a value" in err and "powers_of_two" not in err
+    assert "axes.mainloop.stages.range.2: required field is missing" in err and "powers_of_two" not in err
 
 
 def test_a_field_below_what_has_none_rejects_its_points_only(run: Run, sweep: Path) -> None:

@@ -48,21 +48,31 @@ def test_every_step_of_the_stories_was_measured() -> None:
 STORIES = sorted(path for path in TABLE.parent.glob("*.md") if path.stem not in ("index", "techniques", "programs"))
 
 
+UNTIMED = ("blackwell", "proof")
+"""Stories of kernels that no developer can run, and of none that gets faster."""
+
+
 @pytest.mark.parametrize("page", STORIES, ids=lambda path: path.stem)
 def test_a_story_ends_with_exercises_that_have_answers(page: Path) -> None:
     (exercises,) = re.findall(r"^## Exercises$(.*)", page.read_text(), re.MULTILINE | re.DOTALL)
     questions = re.split(r"^\d\. ", exercises, flags=re.MULTILINE)[1:]
     assert len(questions) >= 2
-    assert all(re.search(r"^<!-- run .*-->\n```console\n\$ gemmgen .*\n.+", question, re.MULTILINE) for question in questions)
+    commands = [re.search(r"^<!-- run .*-->\n```console\n\$ gemmgen .*\n.+", question, re.MULTILINE) for question in questions]
+    hidden = [re.search(r"<summary>Answer</summary>\n.+", question) for question in questions]
+    assert all(commands) or all(hidden)
 
 
 @pytest.mark.parametrize("page", STORIES, ids=lambda path: path.stem)
 def test_a_story_shows_what_changes_in_a_kernel(page: Path) -> None:
-    assert re.search(r"^<!-- diff .*-->\n```diff\n--- ", page.read_text(), re.MULTILINE)
+    text = page.read_text()
+    codes = re.findall(r"^<!-- (?:code|run) .*-->\n```\w+\n", text, re.MULTILINE)
+    assert re.search(r"^<!-- diff .*-->\n```diff\n--- ", text, re.MULTILINE) or len(codes) >= 4
 
 
 @pytest.mark.parametrize("page", STORIES, ids=lambda path: path.stem)
 def test_a_story_shows_what_it_gained(page: Path) -> None:
     text = page.read_text()
     charted = re.search(r"^<!-- chart \w+ -->\n!\[", text, re.MULTILINE) and re.search(r"^<!-- times \w+ -->\n\|", text, re.MULTILINE)
-    assert charted or len(re.findall(r"^\*\*Gain\.\*\* .*\d", text, re.MULTILINE)) >= 5
+    gains = re.findall(r"^\*\*Gain\.\*\* .*\d", text, re.MULTILINE)
+    limits = re.findall(r"^\*\*Limit\.\*\* ", text, re.MULTILINE)
+    assert charted or len(gains) >= 5 or (page.stem in UNTIMED and len(limits) >= 3)

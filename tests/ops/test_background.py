@@ -93,7 +93,7 @@ def test_a_call_that_was_outdated_before_its_end_is_not_kept(stage: Stage) -> No
 def test_slow_compilations_have_quick_substitutes(problem: str) -> None:
     options = choose(parse_problem(problem), device("H200")).options
     taken = soonest(options, lambda plan: False)
-    assert compile_seconds(taken) < 0.3 < compile_seconds(options[0])
+    assert compile_seconds(taken) < 0.4 < compile_seconds(options[0])
 
 
 class Compiling:

@@ -20,7 +20,7 @@ def the_windows(text, monkeypatch, operations=1e9):
 @pytest.mark.parametrize(
     ("text", "dimension", "size"),
     [
-        ("gemm:500,64,64,nt,bf16,silu", "m", 500),
+        ("gemm:500,64,64,nt,silu", "m", 500),
         ("reduction:700,64,1,mean,bf16", "k0", 700),
         ("conv2d:20,32,8,8,32,3,3,1,1", "n", 20),
         ("elementwise:1,1,90,96,silu,padded", "d0", 90),
@@ -33,7 +33,7 @@ def test_windows_are_the_first_middle_and_last_part_of_results(text, dimension, 
 
 
 def test_a_problem_within_the_limit_is_one_window(monkeypatch):
-    _, found = the_windows("gemm:500,64,64,nt,bf16,silu", monkeypatch, operations=1e6)
+    _, found = the_windows("gemm:500,64,64,nt,silu", monkeypatch, operations=1e6)
     assert found == [Window("m", 0, 500)]
 
 

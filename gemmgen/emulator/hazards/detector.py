@@ -74,10 +74,18 @@ class HazardDetector(Observer):
     """Sees every access and every synchronization of a launch; raises or collects what is wrong (`findings`)."""
 
     def __init__(
-        self, program: Program, memory: LaunchMemory, strict: bool = False, remember_all: bool = False, follows_loads: bool | None = None
+        self,
+        program: Program,
+        memory: LaunchMemory,
+        strict: bool = False,
+        remember_all: bool = False,
+        follows_loads: bool | None = None,
+        refills: bool | None = None,
     ) -> None:
         """`remember_all`: reads of memory that this launch does not write matter to the next one. `follows_loads`: a load of unwritten
-        memory is an error where its value is used; False raises FollowLoads at the first such load, None takes each for an error."""
+        memory is an error where its value is used; False raises FollowLoads at the first such load, None takes each for an error.
+        `refills`: memory that threads have read must be fenced before an engine overwrites it; None: by strict rules."""
+        self.follows_refills = strict if refills is None else refills
         self.program = program
         self.memory = memory
         self.findings = Findings(strict)

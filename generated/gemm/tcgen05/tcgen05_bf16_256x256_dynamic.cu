@@ -380,12 +380,6 @@ struct Work {
 __device__ __forceinline__ int tiles_m(int m) { return (m - 1) / (kTileM * kClusterBlocks) + 1; }
 __device__ __forceinline__ int tiles_n(int n) { return (n - 1) / kTileN + 1; }
 
-// All pieces of work.
-__device__ __forceinline__ int count_works(int m, int n)
-{
-    return tiles_m(m) * tiles_n(n);
-}
-
 // The piece of work of this index: bands of kBand tiles along m are walked one after the other, each along n.
 __device__ __forceinline__ Work work_at(int index, int m, int n, int k, int rank)
 {

@@ -167,7 +167,7 @@ def test_an_unknown_bank_rule_is_said() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("no/such",), "no spec"),
+        (("no/such",), "nor a spec that ships with gemmgen"),
         (("gemm/v1_tiled", "--device", "H900"), "unknown device"),
         (("gemm/v1_tiled", "--arch", "sm_1"), "unknown architecture"),
         (("gemm/v1_tiled", "--size", "1,2"), "needs 3 numbers"),

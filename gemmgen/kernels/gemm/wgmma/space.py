@@ -68,6 +68,8 @@ DEPTH_BYTES = (128, 256)
 """Bytes along k of a stage."""
 MAX_STAGES = 16
 MIN_STAGES = 3
+MIN_DEPTH = 128
+"""Values of k from which on points are considered: their times are fitted to deeper products, and few stages fill no pipeline."""
 FILLED_WAVE, FILLED_WAVE_OF_SLICES, HALF_FILLED, HALF_FILLED_OF_SLICES = 0.94, 0.8, 0.5, 0.35
 """Parts of the SMs that work in the last wave, from which on kernels start before the work before them ends, however long they take, or
 up to which, in a single wave, short ones do. Of 75 grids of 5 to 450 us on an H200, those took 3% more to 8% less time by that. Grids of
@@ -168,7 +170,7 @@ def points(request: GemmRequest, device: Device, every_store: bool = False) -> l
     """The points of the space for a request on a device, by kinds of kernel; none where warpgroups do not multiply such matrices.
 
     ``every_store``: with points whose threads store results that the copy engine stores faster."""
-    if not device.architecture.supports("wgmma") or not _is_plain(request):
+    if not device.architecture.supports("wgmma") or not _is_plain(request) or request.k < MIN_DEPTH:
         return []
     found = []
     stored = [_stored(request, turned) for turned in (False, True)]
