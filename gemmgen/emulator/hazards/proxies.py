@@ -100,6 +100,7 @@ class Detector(Protocol):
     order: Order
     records: Records
     findings: Findings
+    follows_refills: bool
 
     @property
     def shared_shadow(self) -> Shadow | None:
