@@ -90,7 +90,7 @@ def test_an_index_is_found_among_exact_values_only(element: str, accumulator: st
         gemmgen.plan({**spec, "accumulator": accumulator})
 
 
-def test_an_index_is_not_found_among_values_that_rounding_makes_equal() -> None:
+def test_an_index_is_not_found_among_rounded_values() -> None:
     spec = {"kind": "reduction", "operation": "argmax", "input": "bfloat16", "shape": "rows", "strategy": {"name": "row_lanes"}}
     gemmgen.plan({**spec, "prologue": [{"op": "abs"}]})
     with pytest.raises(PlanError, match="argmax after tanh"):
