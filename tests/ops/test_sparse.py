@@ -88,4 +88,4 @@ def test_every_form_suits_every_architecture(name: str, kind: str) -> None:
     """Shared memory of a block is 99 KiB on some."""
     architecture = find_architecture(name)
     for form in {form_of(rows, 4096, 132) for rows in (1, 40, 100, 4096)}:
-        plan_gemm(spec_of(Call(form, kind, 8, 4, "f32", True, None, architecture)), architecture)
+        assert plan_gemm(spec_of(Call(form, kind, 8, 4, "f32", True, None, architecture)), architecture).architecture == architecture
