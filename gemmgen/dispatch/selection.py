@@ -238,17 +238,23 @@ def _tuned_points(
     rows = [row for distance, row in near[:TUNED_ROWS] if distance < TUNED_DISTANCE]
     named = {name: spec for row in rows for name, spec in row.fastest_points[:TUNED_POINTS]}
     for name, spec in named.items():
-        candidate = Candidate(space.label(spec), spec)
-        option = fitted(candidate, request, architecture, device)
-        if isinstance(option, str):
-            continue
-        fit, plan, dimensions = option
-        if common is not None and numeric_class_of(plan, dimensions) != common:
-            continue
-        dimensions, model = set_best(plan, dimensions, device)
-        seconds, source = table.estimate(near, name, model, row_model(table, device, architecture))
-        found.append(Option(candidate, fit, plan, dimensions, seconds, source, device))
+        option = _modelled(Candidate(space.label(spec), spec), request, device, architecture, common)
+        if option is not None:
+            seconds, source = table.estimate(near, name, option.seconds, row_model(table, device, architecture))
+            found.append(replace(option, seconds=seconds, source=source))
     return found
+
+
+def _modelled(candidate: Candidate, request: Request, device: Device, architecture: Architecture, common: str | None) -> Option | None:
+    """A candidate with the model's time; None if it cannot do what is requested, or is not of the numeric class ``common``."""
+    option = fitted(candidate, request, architecture, device)
+    if isinstance(option, str):
+        return None
+    fit, plan, dimensions = option
+    if common is not None and numeric_class_of(plan, dimensions) != common:
+        return None
+    dimensions, model = set_best(plan, dimensions, device)
+    return Option(candidate, fit, plan, dimensions, model, "model", device)
 
 
 def _bounded(option: Option, device: Device) -> Option:
@@ -271,16 +277,9 @@ def _planned_points(
     for point in points:
         if len(found) == most:
             break
-        candidate = Candidate(space.label(point.spec), point.spec)
-        option = fitted(candidate, request, architecture, device)
-        if isinstance(option, str):
-            continue
-        fit, plan, dimensions = option
-        if common is not None and numeric_class_of(plan, dimensions) != common:
-            continue
-        dimensions, model = set_best(plan, dimensions, device)
-        seconds = float(bounded_seconds(model * math.exp(point.error), point.least))
-        found.append(Option(candidate, fit, plan, dimensions, seconds, "model", device))
+        option = _modelled(Candidate(space.label(point.spec), point.spec), request, device, architecture, common)
+        if option is not None:
+            found.append(replace(option, seconds=float(bounded_seconds(option.seconds * math.exp(point.error), point.least))))
     return found
 
 
