@@ -50,7 +50,7 @@ KINDS = {
     "fails": "ends with an error of its host code",
     "fails-on-gpu": "fails on a GPU, or writes beyond its arrays there",
     "wrong-on-gpu": "computes another function on a GPU",
-    "wrong-after-timing": "left wrong results in the timed run, or computes wrong ones after it from data that it has not seen",
+    "wrong-after-timing": "left wrong results in the timed run, or computes wrong results after it from data that it has not seen",
     "traps": "ends by a trap or a failed assertion",
     "allocates": "allocates device memory or prints, where a kernel only computes",
     "unknown": "uses instructions that the emulator does not execute, so no verdict is possible",
@@ -407,7 +407,7 @@ class Referee:
     def _check_device(
         self, device: OnDevice, plan: list[tuple[dict[str, int], str]], inputs: list[Arrays], wanted: list[Arrays], magnitudes: list[Arrays]
     ) -> None:
-        """The same problems on a GPU."""
+        """Runs the problems on a GPU as well, and judges the results."""
         for (sizes, data), arrays, expected, magnitude in zip(plan, inputs, wanted, magnitudes, strict=True):
             run = self._try(sizes, partial(device.call, sizes, arrays))
             if run is not None:

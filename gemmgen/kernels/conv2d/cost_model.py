@@ -40,7 +40,7 @@ class WarpgroupCosts:
     issue: float
     """Time of products over that at their peak."""
     windows: float
-    """The same factor where taps share their pixels, beside that."""
+    """Further factor of that time where taps share their pixels."""
     loads: float
     """Time of a load from the L2 by the copy engine, relative to one by threads."""
     stores: float
