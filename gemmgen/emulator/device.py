@@ -101,13 +101,31 @@ class DeviceLaunch:
 
 @dataclass(slots=True)
 class Touched:
-    """Bytes of one region that a launch read and wrote: flags for each `UNIT` bytes from the region's start."""
+    """Memory of one region that a launch read, wrote and changed by atomic operations: flags for each `unit` bytes from its start."""
 
     region: Region
+    unit: int
     read: np.ndarray
     written: np.ndarray
+    atomic: np.ndarray
 
-    UNIT = 64
+    @classmethod
+    def nothing_of(cls, region: Region) -> Touched:
+        """No flags set yet."""
+        unit = touched_unit(region.stop - region.start)
+        count = (region.stop - region.start) // unit + 1
+        return cls(region, unit, np.zeros(count, np.bool_), np.zeros(count, np.bool_), np.zeros(count, np.bool_))
+
+    @property
+    def changed(self) -> np.ndarray:
+        """Flags of the units that stores or atomic operations have changed."""
+        flags: np.ndarray = self.written | self.atomic
+        return flags
+
+
+def touched_unit(size_bytes: int) -> int:
+    """Bytes that one flag of `Touched` stands for in a region of a size: 1 in small regions, 4 in those of up to 64 MiB, then 64."""
+    return 1 if size_bytes <= 4 << 20 else 4 if size_bytes <= 64 << 20 else 64
 
 
 class Device:
@@ -577,10 +595,8 @@ class _Tracker(Observer):
                 continue
             touched = self._touched.get(each.start)
             if touched is None:
-                count = (each.stop - each.start) // Touched.UNIT + 1
-                touched = self._touched[each.start] = Touched(each, np.zeros(count, np.bool_), np.zeros(count, np.bool_))
-            units = (here - each.start) // Touched.UNIT
-            if access.kind != "store":
-                touched.read[units] = True
-            if access.kind != "load":
-                touched.written[units] = True
+                touched = self._touched[each.start] = Touched.nothing_of(each)
+            flags = touched.atomic if access.kind == "atomic" else touched.written if access.kind == "store" else touched.read
+            begin, width = here - each.start, min(access.width, each.stop - int(here.max()))
+            for byte in (*range(0, width, touched.unit), width - 1) if width > 1 else (0,):
+                flags[(begin + byte) // touched.unit] = True

@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 from gemmgen.cli import cli
 from gemmgen.core.errors import CompileError
+from gemmgen.emulator.device import Touched
 from gemmgen.emulator.errors import BadLaunch
 from gemmgen.emulator.memory import GLOBAL_BASE as BASE
 from gemmgen.emulator.memory import Region
@@ -66,6 +67,13 @@ def test_streams_graphs_textures_and_grid_barriers_are_clean(program: Path, tool
     assert report.findings == () and report.status == 0 and not report.refused and not report.unsupported
     assert out.splitlines() == ["streams 12", "graph 2", "cooperative 128 6, 32 blocks", "dynamic 63", "texture 5 8"]
     assert report.timed and report.kernels["increment"].launches == 6
+
+
+@needs_nvcc
+def test_neighbours_and_atomics_of_two_streams_are_clean(program: Path, toolkit: Toolkit, capfd: pytest.CaptureFixture[str]) -> None:
+    report = run(program, toolkit, "neighbours")
+    assert capfd.readouterr().out.splitlines()[0] == "neighbours 1 2 3 4, 256"
+    assert report.findings == () and report.status == 0
 
 
 @needs_nvcc
@@ -341,6 +349,9 @@ def test_a_file_that_is_no_program_is_one_message(tmp_path: Path) -> None:
     assert result.exit_code == 2
 
 
+REGION = Region("array", 256, 256 + 4096, True)
+
+
 @pytest.fixture
 def order() -> Iterator[StreamOrder]:
     made = StreamOrder()
@@ -351,7 +362,7 @@ def order() -> Iterator[StreamOrder]:
 
 def conflicts(order: StreamOrder, *steps: tuple[int, bool]) -> int:
     """Conflicts of writes (True) and reads of the same bytes, by stream."""
-    return sum(len(list(order.touch_bytes(order.enqueue(stream, "work"), 0, 0, 64, writes))) for stream, writes in steps)
+    return sum(len(list(order.touch_bytes(order.enqueue(stream, "work"), REGION, 0, 64, writes))) for stream, writes in steps)
 
 
 def test_the_default_stream_waits_for_blocking_streams(order: StreamOrder) -> None:
@@ -374,8 +385,35 @@ def test_the_host_orders_what_it_has_waited_for(order: StreamOrder) -> None:
 
 
 def test_other_bytes_do_not_meet(order: StreamOrder) -> None:
-    assert not list(order.touch_bytes(order.enqueue(1, "one"), 0, 0, 64, True))
-    assert not list(order.touch_bytes(order.enqueue(2, "two"), 0, 64, 64, True))
+    for first, size in ((0, 3), (3, 8), (11, 1), (12, 52)):
+        assert not list(order.touch_bytes(order.enqueue(1 + first % 2, "work"), REGION, first, size, True))
+    assert len(list(order.touch_bytes(order.enqueue(1, "work"), REGION, 10, 1, True))) == 1
+
+
+def touched(kind: str, *elements: int) -> Touched:
+    made = Touched.nothing_of(REGION)
+    getattr(made, kind)[list(elements)] = True
+    return made
+
+
+@pytest.mark.parametrize(
+    "first, second, met",
+    [
+        (("written", 8, 9, 30), ("written", 10, 29, 31), 0),
+        (("written", 8, 9, 30), ("written", 30), 1),
+        (("atomic", 5), ("atomic", 5), 0),
+        (("atomic", 5), ("written", 5), 1),
+        (("read", 5), ("atomic", 4, 6), 0),
+        (("read", 5), ("read", 5), 0),
+    ],
+)
+def test_launches_in_two_streams_meet_in_bytes(order: StreamOrder, first: tuple[str, int], second: tuple[str, int], met: int) -> None:
+    found = [
+        conflict
+        for stream, (kind, *elements) in ((1, first), (2, second))
+        for conflict in order.touch(order.enqueue(stream, "work"), touched(kind, *map(int, elements)))
+    ]
+    assert len(found) == met
 
 
 def test_messages_are_checked() -> None:

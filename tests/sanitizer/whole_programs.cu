@@ -20,6 +20,10 @@ template <class T> __global__ void scale(const T* in, T* out, int n) {
   if (i < n) out[i] = factor * in[i];
 }
 __global__ void set(int* out, int value) { out[blockIdx.x * blockDim.x + threadIdx.x] = value; }
+__global__ void set_one(unsigned char* out, int value, int* count) {
+  if (threadIdx.x == 0) *out = value;
+  atomicAdd(count, 1);
+}
 __global__ void increment(int* out) { ++out[threadIdx.x]; }
 __global__ void reversed(const int* in, int* out) {
   __shared__ int tile[64];
@@ -217,6 +221,19 @@ int main(int argc, char** argv) {
     cudaStreamCreate(&two);
     set<<<1, 64, 0, one>>>(second_array, 1);
     set<<<1, 64, 0, two>>>(second_array, 2);
+  } else if (mode == "neighbours") {
+    CHECK(cudaMemset(first_array, 0, 256));
+    cudaStream_t streams[4];
+    for (int i = 0; i < 4; ++i) {
+      cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking);
+      set_one<<<1, 64, 0, streams[i]>>>(reinterpret_cast<unsigned char*>(second_array) + i, i + 1, first_array);
+    }
+    cudaDeviceSynchronize();
+    cudaMemcpy(host, second_array, 4, cudaMemcpyDeviceToHost);
+    int count;
+    cudaMemcpy(&count, first_array, 4, cudaMemcpyDeviceToHost);
+    unsigned char* bytes = reinterpret_cast<unsigned char*>(host);
+    printf("neighbours %d %d %d %d, %d\n", bytes[0], bytes[1], bytes[2], bytes[3], count);
   } else if (mode == "overtakes") {
     cudaStream_t one;
     cudaStreamCreateWithFlags(&one, cudaStreamNonBlocking);

@@ -19,7 +19,6 @@ from gemmgen.emulator import Device, DeviceLaunch, DeviceModule, Texture
 from gemmgen.emulator.arithmetic import REAL, Arithmetic
 from gemmgen.emulator.counters import CounterObserver, Counters
 from gemmgen.emulator.demangling import qualified_name
-from gemmgen.emulator.device import Touched
 from gemmgen.emulator.errors import BadLaunch, EmulatorError, Misaligned, OutOfBounds, ParseError, ReadOnly, Trapped, UnknownInstruction
 from gemmgen.emulator.memory import GLOBAL_BASE, Region
 from gemmgen.emulator.schedule import Schedule
@@ -305,9 +304,9 @@ class Session:
         ranges: list[tuple[int, int]] = []
         for touched in result.touched if self._host_sees else ():
             if self._kind(touched.region.start) in (MemoryKind.MANAGED, MemoryKind.PINNED):
-                units = _PAGE // Touched.UNIT
-                flags = np.resize(touched.written, -(-len(touched.written) // units) * units)
-                flags[len(touched.written) :] = False
+                changed, units = touched.changed, _PAGE // touched.unit
+                flags = np.resize(changed, -(-len(changed) // units) * units)
+                flags[len(changed) :] = False
                 pages = np.flatnonzero(flags.reshape(-1, units).any(axis=1))
                 for run in np.split(pages, np.flatnonzero(np.diff(pages) != 1) + 1) if len(pages) else ():
                     ranges.append((touched.region.start + GLOBAL_BASE + int(run[0]) * _PAGE, len(run) * _PAGE))
@@ -326,7 +325,7 @@ class Session:
             for start in [region.start for region in self.device.allocations()]:
                 self._versions[start] = self._clock
             return
-        written = {touched.region.start for touched in result.touched if touched.written.any()}
+        written = {touched.region.start for touched in result.touched if touched.changed.any()}
         everything = {touched.region.start for touched in result.touched}
         changed = [start for start in written if before is None or not self._is_as(start, before.get(start))]
         for start in changed:
@@ -386,7 +385,7 @@ class Session:
         region = self.device.region_of(address)
         assert region is not None
         if call == "cudaFreeAsync" and self.order.is_used:
-            self._conflicts(self.order.touch_bytes(self.order.enqueue(0, call), region.start, 0, region.stop - region.start, True))
+            self._conflicts(self.order.touch_bytes(self.order.enqueue(0, call), region, 0, region.stop - region.start, True))
         self._allocated -= region.stop - region.start
         self.device.free(address)
         self.order.forget(region.start)
@@ -415,13 +414,13 @@ class Session:
             region = self._region(source, count)
             self._look_for_unwritten(region, source, count, call, frames, to_host=not target)
             if work is not None:
-                self._conflicts(self.order.touch_bytes(work, region.start, source - GLOBAL_BASE - region.start, count, False), frames)
+                self._conflicts(self.order.touch_bytes(work, region, source - GLOBAL_BASE - region.start, count, False), frames)
         if target:
             region = self._region(target, count)
             self.device.note_written(target, count)
             self._touch_version(region.start)
             if work is not None:
-                self._conflicts(self.order.touch_bytes(work, region.start, target - GLOBAL_BASE - region.start, count, True), frames)
+                self._conflicts(self.order.touch_bytes(work, region, target - GLOBAL_BASE - region.start, count, True), frames)
         self.report.copied_bytes += count
         if waits:
             self.order.synchronize(stream)
@@ -568,7 +567,7 @@ class Session:
                 self._touch_version(region.start)
             if work is not None:
                 self._conflicts(
-                    self.order.touch_bytes(work, region.start, part.address - GLOBAL_BASE - region.start, part.count, part.writes), frames
+                    self.order.touch_bytes(work, region, part.address - GLOBAL_BASE - region.start, part.count, part.writes), frames
                 )
         return result
 

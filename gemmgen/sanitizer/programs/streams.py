@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
-from gemmgen.emulator.device import Touched
+from gemmgen.emulator.device import Touched, touched_unit
+from gemmgen.emulator.memory import Region
 
 DEFAULT_STREAM = 0
 _MAX_ACCESSES = 64
 """Accesses of a region to remember; older ones are dropped."""
 
 Clock = dict[int, int]
+AccessKind = Literal["read", "write", "atomic"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +42,37 @@ class _Access:
     work: Work
     first: int
     last: int
-    writes: bool
+    kind: AccessKind
     flags: np.ndarray | None
-    """Touched units of `Touched.UNIT` bytes from `first` on; None: all."""
+    """Touched units, as bits from the multiple of eight at or below `first` on; None: all."""
 
-    def meets(self, other: _Access) -> bool:
+    @property
+    def writes(self) -> bool:
+        """True if it can change memory."""
+        return self.kind != "read"
+
+    def conflicts_with(self, other: _Access) -> bool:
+        """True if two accesses in no order are a race: one writes, and not both are atomic operations."""
+        return (self.writes or other.writes) and not (self.kind == other.kind == "atomic") and self._meets(other)
+
+    def _meets(self, other: _Access) -> bool:
         first, last = max(self.first, other.first), min(self.last, other.last)
         if first > last:
             return False
-        mine = self._within(first, last)
-        theirs = other._within(first, last)
-        return mine is None or theirs is None or bool((mine & theirs).any())
+        mine, theirs = self._within(first, last), other._within(first, last)
+        return bool((mine & theirs).any())
 
-    def _within(self, first: int, last: int) -> np.ndarray | None:
-        return None if self.flags is None else self.flags[first - self.first : last - self.first + 1]
+    def _within(self, first: int, last: int) -> np.ndarray:
+        """The bits of the bytes that hold these units."""
+        begin, end = first // 8, last // 8 + 1
+        if self.flags is not None:
+            return self.flags[begin - self.first // 8 : end - self.first // 8]
+        bits = np.full(end - begin, 0xFF, np.uint8)
+        if begin == self.first // 8:
+            bits[0] &= 0xFF >> self.first % 8
+        if end == self.last // 8 + 1:
+            bits[-1] &= 0xFF << (7 - self.last % 8) & 0xFF
+        return bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,25 +157,29 @@ class StreamOrder:
         """A region is given back."""
         self._accesses.pop(region, None)
 
-    def touch_bytes(self, work: Work, region: int, first: int, count: int, writes: bool) -> Iterator[Conflict]:
-        """Work touches all bytes of a range."""
+    def touch_bytes(self, work: Work, region: Region, first: int, count: int, writes: bool) -> Iterator[Conflict]:
+        """Work touches all bytes of a range, which begins `first` bytes behind the region's start."""
         if count > 0:
-            yield from self._touch(region, _Access(work, first // Touched.UNIT, (first + count - 1) // Touched.UNIT, writes, None))
+            unit = touched_unit(region.stop - region.start)
+            access = _Access(work, first // unit, (first + count - 1) // unit, "write" if writes else "read", None)
+            yield from self._touch(region.start, access)
 
     def touch(self, work: Work, touched: Touched) -> Iterator[Conflict]:
         """Work touches the parts of a region that a launch has touched."""
-        for flags, writes in ((touched.read, False), (touched.written, True)):
+        kinds: tuple[tuple[np.ndarray, AccessKind], ...] = ((touched.read, "read"), (touched.written, "write"), (touched.atomic, "atomic"))
+        for flags, kind in kinds:
             units = np.flatnonzero(flags)
             if len(units):
                 first, last = int(units[0]), int(units[-1])
-                yield from self._touch(touched.region.start, _Access(work, first, last, writes, flags[first : last + 1]))
+                bits = np.packbits(flags[first // 8 * 8 : last + 1])
+                yield from self._touch(touched.region.start, _Access(work, first, last, kind, bits))
 
     def _touch(self, region: int, access: _Access) -> Iterator[Conflict]:
         earlier = self._accesses.setdefault(region, [])
         kept = []
         for other in earlier:
             ordered = access.work is other.work or access.work.follows(other.work)
-            if not ordered and (access.writes or other.writes) and access.meets(other):
+            if not ordered and access.conflicts_with(other):
                 yield Conflict(other.work, access.work, region, other.writes, access.writes)
             covers = access.flags is None and access.first <= other.first and other.last <= access.last
             if not (ordered and covers and access.writes >= other.writes):
