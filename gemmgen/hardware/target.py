@@ -55,6 +55,9 @@ INT8_MMA_AMPERE: tuple[MmaShape, ...] = ((8, 8, 16), (16, 8, 16), (16, 8, 32))
 
 FP64_LANES = {(8, 0): 32, (9, 0): 64, (10, 0): 64}
 """By compute capability; other chips have two for each SM."""
+FP64_TENSOR_LANES = {(8, 0): 64, (9, 0): 128, (10, 0): 64}
+"""Multiply-adds of doubles by tensor cores in a clock cycle of an SM, by compute capability (NVIDIA A100 and H100 Tensor Core GPU
+Architecture whitepapers: 19.5 and 67 TFLOP/s; HGX B200 datasheet: 40); other chips multiply on their lanes."""
 L2_BYTES_PER_CLOCK = 64
 """Two sectors in a clock cycle: more does not come to an SM from the L2."""
 L2_SLICES_BYTES_PER_CLOCK = {"A100": 5120}
@@ -200,6 +203,12 @@ class Device:
     def fp64_roof(self) -> Figure:
         """The rate of doubles beside tensor cores: two operations per lane and boost clock cycle."""
         return Figure(2.0 * self.sm_count * self.architecture.fp64_lanes_per_sm * self.clock_hz, "theory")
+
+    @property
+    def f64_mma_roof(self) -> Figure:
+        """The rate of `mma.sync` for doubles."""
+        lanes = FP64_TENSOR_LANES.get(self.architecture.compute_capability, self.architecture.fp64_lanes_per_sm)
+        return Figure(2.0 * self.sm_count * lanes * self.clock_hz, "theory")
 
     @property
     def special_roof(self) -> Figure:

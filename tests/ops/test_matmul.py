@@ -1,6 +1,7 @@
 """ops.matmul on NumPy arrays, which the emulator works on: NumPy's own product is the reference, on integers that are exact."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -469,3 +470,28 @@ def test_an_operand_of_another_call_is_copied_anew():
     first = ops.matmul(a, b)
     a += 1
     np.testing.assert_array_equal(ops.matmul(a, b), first + b.sum(axis=0))
+
+
+def test_doubles_are_multiplied_in_float64() -> None:
+    """Strides, a batch, and factors that float32 does not hold."""
+    rng = np.random.default_rng(1)
+    a, b = rng.standard_normal((2, 21, 35)), rng.standard_normal((35, 18))
+    assert np.allclose(ops.matmul(a, np.asfortranarray(b)), a @ b, rtol=0, atol=1e-13)
+    out = rng.standard_normal((18, 21)).T
+    want = a[0] @ b / 3 - 0.1 * out
+    assert ops.matmul(a[0], b, out=out, alpha=1 / 3, beta=-0.1) is out
+    assert np.allclose(out, want, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"b": np.ones((4, 4), np.float32)}, "a, b and the result have elements float64, float32, float32; float64 goes with float64"),
+        ({"output": "float32"}, "a, b and the result have elements float64, float64, float32"),
+        ({"bias": 1.0}, "need out, alpha and beta alone"),
+        ({"alpha": 2.0, "activation": "relu"}, "need out, alpha and beta alone"),
+    ],
+)
+def test_doubles_beside_anything_else_are_refused(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(LaunchError, match=message):
+        ops.matmul(np.ones((4, 4)), **{"b": np.ones((4, 4)), **more})

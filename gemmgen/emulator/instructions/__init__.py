@@ -25,6 +25,7 @@ for _concern in (
     "memory",
     "moves",
     "multiply",
+    "double_product",
     "ordering",
     "packed",
     "runtime",

@@ -21,8 +21,8 @@ MAX_ALGORITHMS = 64
 
 DATA_TYPES = {"f32": 0, "f64": 1, "f16": 2, "s8": 3, "s32": 10, "bf16": 14, "e4m3": 28, "e5m2": 29}
 """Element types by their number in ``cudaDataType``."""
-COMPUTE_F32, COMPUTE_S32, COMPUTE_TF32 = 68, 72, 77
-"""``cublasComputeType_t``: float32, int32, and float32 by TF32."""
+COMPUTE_F32, COMPUTE_F64, COMPUTE_S32, COMPUTE_TF32 = 68, 70, 72, 77
+"""``cublasComputeType_t``: float32, float64, int32, and float32 by TF32."""
 TRANSPOSE_A, TRANSPOSE_B, EPILOGUE, BIAS_POINTER, A_SCALE_POINTER, B_SCALE_POINTER, FAST_ACCUMULATION, BIAS_TYPE = (
     3,
     4,
@@ -109,7 +109,7 @@ class Product:
     @property
     def scale_type(self) -> str:
         """The type of alpha and beta."""
-        return "s32" if self.d.type == "s32" else "f32"
+        return self.d.type if self.d.type in ("s32", "f64") else "f32"
 
 
 @dataclass(frozen=True)
@@ -182,6 +182,7 @@ class CublasLt:
 
     def _algorithms(self, product: Product, fast_accumulation: bool, *, swapped: bool) -> Sequence[Algorithm]:
         compute = COMPUTE_S32 if product.integers else COMPUTE_TF32 if product.tf32 else COMPUTE_F32
+        compute = COMPUTE_F64 if product.a.type == "f64" else compute
         description = ctypes.c_void_p()
         scale = DATA_TYPES[product.scale_type]
         self._call("cublasLtMatmulDescCreate", ctypes.byref(description), ctypes.c_int(compute), ctypes.c_int(scale))
@@ -216,8 +217,10 @@ class CublasLt:
         if status:  # CUBLAS_STATUS_NOT_SUPPORTED and CUBLAS_STATUS_INVALID_VALUE: it has no such product
             return ()
 
-        def scalar(value: float) -> ctypes.c_int | ctypes.c_float:
-            return ctypes.c_int(int(value)) if product.scale_type == "s32" else ctypes.c_float(value)
+        def scalar(value: float) -> ctypes.c_int | ctypes.c_float | ctypes.c_double:
+            if product.scale_type == "s32":
+                return ctypes.c_int(int(value))
+            return ctypes.c_double(value) if product.scale_type == "f64" else ctypes.c_float(value)
 
         def enqueue(result: _HeuristicResult, at: Addresses, alpha: float, beta: float, stream: int) -> None:
             if "bias" in product.epilogue:

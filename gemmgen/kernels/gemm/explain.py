@@ -12,6 +12,7 @@ from gemmgen.kernels.matrix import Matrix
 
 STORAGE = {
     "f32": "",
+    "f64": " in float64",
     "f16": " in float16",
     "bf16": " in bfloat16",
     "tf32": " in float32, read as tf32",

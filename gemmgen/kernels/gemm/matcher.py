@@ -19,9 +19,10 @@ from gemmgen.kernels.gemm.grouping import Grouping
 from gemmgen.kernels.gemm.numeric_class import numeric_class
 from gemmgen.kernels.gemm.packed_weights import Weights
 from gemmgen.kernels.gemm.plan import GemmPlan
-from gemmgen.kernels.gemm.reasons import DUAL_STRATEGIES
+from gemmgen.kernels.gemm.reasons import DOUBLE_STRATEGIES, DUAL_STRATEGIES
 from gemmgen.kernels.gemm.request import (
     CONSTANT,
+    DOUBLE,
     FACTOR_TYPES,
     PRECISIONS,
     RESULT_TYPES,
@@ -72,6 +73,8 @@ def fit(spec: GemmSpec, request: GemmRequest) -> Fit | str:
         return "it is for groups of rows that lie in another way"
     if (request.weights is None) != (spec.mainloop.strategy != "narrow_weights"):
         return "weights are packed for it alone" if request.weights is None else "it reads no packed weights"
+    if request.a.type == DOUBLE and spec.mainloop.strategy not in DOUBLE_STRATEGIES:
+        return "it multiplies no float64"
     if request.depths is not None and spec.mainloop.strategy != "mma_sync":
         return "all of its products have the same values of k"
     if request.block_scales and spec.mainloop.strategy not in scaling.STRATEGIES:

@@ -17,6 +17,8 @@ from gemmgen.kernels.gemm.grouping import ENDS, Grouping
 from gemmgen.kernels.gemm.matcher import ACTIVATIONS, operation
 from gemmgen.kernels.gemm.request import (
     BYTE_TYPES,
+    DOUBLE,
+    FACTOR_TYPES,
     PRECISIONS,
     RESULT_TYPES,
     TYPES,
@@ -46,7 +48,7 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     operands = {name: layout for name, layout in every.items() if name not in own}
     a, b = operands["a"], operands["b"]
     for name in ("a", "b"):
-        _check_type(name, operands[name], (*TYPES, *BYTE_TYPES))
+        _check_type(name, operands[name], FACTOR_TYPES)
     if not a.shape or not b.shape:
         raise LaunchError("matmul: a and b need at least one axis each; multiply numbers with alpha")
     if a.shape[-1] != b.shape[-2 if len(b.shape) > 1 else 0]:
@@ -61,6 +63,9 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     added = any(operands.get(name) is not None for name in ("bias", "amax", *SCALES))
     plain = not added and not any(options.get(name) for name in ("scaled", "activation", "bias_number", "epilogue"))
     kind = out.type if out is not None else _output(options.get("output")) or result_type(a.type, b.type, plain)
+    if DOUBLE in (a.type, b.type, kind):
+        more = added or operands.get("residual") is not None or any(options.get(name) for name in ("activation", "bias_number", "epilogue"))
+        _check_doubles((a.type, b.type, kind), more)
     if out is None:
         if options.get("accumulates"):
             raise LaunchError("matmul: beta is not 0, but there is no out that it would multiply; pass out=")
@@ -324,6 +329,15 @@ def is_packed(layout: Layout) -> bool:
 
 def _inner(a: Layout, b: Layout) -> str:
     return f"a has {a.shape[-1]} columns, b has {b.shape[-2 if len(b.shape) > 1 else 0]} rows"
+
+
+def _check_doubles(types: tuple[str, ...], more: bool) -> None:
+    """Raises ``LaunchError`` for a product of float64 that is of other types as well, or is more than alpha a b + beta out."""
+    if set(types) != {DOUBLE}:
+        got = ", ".join(ELEMENTS[kind].word for kind in types)
+        raise LaunchError(f"matmul: a, b and the result have elements {got}; float64 goes with float64 alone, need it for all or for none")
+    if more:
+        raise LaunchError("matmul: float64 with a bias, a residual, scales, an activation or an epilogue, need out, alpha and beta alone")
 
 
 def _check_type(name: str, layout: Layout, types: tuple[str, ...], whose: str = "", operation: str = "matmul") -> None:

@@ -429,8 +429,29 @@ def _largest(arrays: Mapping[str, npt.NDArray[Any]], found: list[Tracked]) -> di
     return {"amax": Expected(np.array([largest]), np.array([max(high - largest, largest - low)]))}
 
 
+def _reference_of_doubles(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> _Product:
+    """The expected results of one product of float64, or of a batch of them, in extended precision."""
+    from gemmgen.kernels.gemm.mma_sync.doubles import double_product, rounded_double
+
+    alpha, beta = case.scalars.get("alpha", 1.0), case.scalars.get("beta", 0.0)
+    shape = arrays["C"].shape
+    value, bound = np.zeros(shape, np.longdouble), np.zeros(shape)
+    with np.errstate(invalid="ignore", over="ignore"):
+        if alpha != 0:
+            product, bound = double_product(arrays["A"], arrays["B"], exact=case.data != "reals")
+            value, bound = rounded_double(np.longdouble(alpha) * product, abs(alpha) * bound)
+        if beta != 0:
+            scaled, scaled_bound = rounded_double(np.longdouble(beta) * arrays["C"].astype(np.longdouble), np.zeros(shape))
+            value, bound = rounded_double(value + scaled, bound + scaled_bound)
+        value, bound = rounded_double(value, bound)
+    expected = value.astype(np.float64)
+    return _Product(Expected(expected, bound), Tracked(expected, bound, "f64"), {})
+
+
 def _reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]], first_row: int = 0) -> _Product:
     """The expected results of one product, or of a batch of products; ``first_row``: of a group."""
+    if plan.matrix_c.type == "f64":
+        return _reference_of_doubles(plan, case, arrays)
     alpha, beta = (float(np.float32(case.scalars.get(name, default))) for name, default in (("alpha", 1.0), ("beta", 0.0)))
     shape = arrays["C"].shape
     value, bound = np.zeros(shape), np.zeros(shape)

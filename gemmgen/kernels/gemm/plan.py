@@ -19,7 +19,7 @@ from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.gemm import sums
 from gemmgen.kernels.gemm.grouping import ENDS
 from gemmgen.kernels.gemm.matrices import matrix_layouts, scale_layouts, second_factor
-from gemmgen.kernels.gemm.reasons import alignment_reasons, constant_reasons, dual_reasons, scale_reasons, ungrouped_reasons
+from gemmgen.kernels.gemm.reasons import alignment_reasons, constant_reasons, double_reasons, dual_reasons, scale_reasons, ungrouped_reasons
 from gemmgen.kernels.gemm.scaling import ScaleArray
 from gemmgen.kernels.gemm.sequence import REDUCTION_VECTOR, WORKSPACE_ALIGNMENT, reduction_groups
 from gemmgen.kernels.gemm.spec import Arithmetic, DataParallel, GemmSpec, SplitKCluster, SplitKLast, StreamK
@@ -390,7 +390,7 @@ class GemmPlan(KernelPlan[GemmSpec]):
     @property
     def result_type(self) -> str:
         """The type of a result before it is stored."""
-        return "int" if self.matrix_c.type == "s32" else "float"
+        return {"s32": "int", "f64": "double"}.get(self.matrix_c.type, "float")
 
     @property
     def inner_epilogue(self) -> tuple[Step, ...]:
@@ -522,7 +522,8 @@ class GemmPlan(KernelPlan[GemmSpec]):
         scaled, added = self.spec.alpha == "argument", self.spec.beta == "argument"
         if not added:
             return f"alpha * {product}" if scaled else product
-        return f"fmaf(alpha, {product}, beta * {previous})" if scaled else f"fmaf(beta, {previous}, {product})"
+        fma = "fma" if self.result_type == "double" else "fmaf"
+        return f"{fma}(alpha, {product}, beta * {previous})" if scaled else f"{fma}(beta, {previous}, {product})"
 
 
 def epilogue_accuracy(spec: GemmSpec) -> Accuracy:
@@ -544,11 +545,13 @@ class Outline:
         self.architecture = architecture
         self.matrices = matrix_layouts(spec)
         too_wide = alignment_reasons(self.matrices)
-        self.readable = not too_wide
-        """True if no access would be wider than the hardware has."""
+        doubles = double_reasons(spec)
+        self.readable = not too_wide and not doubles
+        """True if no access would be wider than the hardware has, and the strategy has its elements."""
         self.reasons = [
             *architecture_reasons(spec, architecture),
             *too_wide,
+            *doubles,
             *combination,
             *launch_reasons(spec.early_launch, spec),
             *constant_reasons(spec),

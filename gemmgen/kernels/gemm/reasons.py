@@ -14,6 +14,7 @@ from gemmgen.kernels.matrix import Matrix
 
 WIDEST_ACCESS_BYTES = 16
 CONSTANT_STRATEGIES = ("wgmma", "narrow_weights")
+DOUBLE_STRATEGIES = ("mma_sync",)
 DUAL_STRATEGIES = ("naive", "mma_sync", "wgmma")
 """Strategies that multiply A by two matrices at once."""
 FMA_TYPES = ("f32", "f16", "bf16")
@@ -94,6 +95,15 @@ def alignment_reasons(matrices: tuple[Matrix, ...]) -> list[Reason]:
             need = f"at most {WIDEST_ACCESS_BYTES // matrix.element_bytes}: no access is wider than {WIDEST_ACCESS_BYTES} bytes"
             reasons.append(Reason("alignment", f"alignment.{matrix.name.lower()}", got, need))
     return reasons
+
+
+def double_reasons(spec: GemmSpec) -> list[Reason]:
+    """float64 in a strategy that has none, or beside other types."""
+    types = (spec.storage.a, spec.storage.b, spec.storage.c)
+    if "f64" not in types or (types == ("f64",) * 3 and spec.mainloop.strategy in DOUBLE_STRATEGIES):
+        return []
+    need = f"f64 for all of A, B and C with strategy: {', '.join(DOUBLE_STRATEGIES)}, or for none"
+    return [Reason("storage", "storage", f"{', '.join(types)} with {spec.mainloop.strategy}", need)]
 
 
 def scale_reasons(spec: GemmSpec) -> Iterator[Reason]:

@@ -17,8 +17,10 @@ TYPES = ("f32", "f16", "bf16")
 """Types of which A, B and C may be any."""
 BYTE_TYPES = ("s8", "u8", "e4m3", "e5m2")
 """Types that only tensor cores multiply: A and B are both integers, or both floats."""
-FACTOR_TYPES = (*TYPES, *BYTE_TYPES)
-RESULT_TYPES = (*TYPES, "s32", "s8", "u8", "e4m3", "e5m2")
+DOUBLE = "f64"
+"""Type of A, B and C alike."""
+FACTOR_TYPES = (*TYPES, *BYTE_TYPES, DOUBLE)
+RESULT_TYPES = (*TYPES, DOUBLE, "s32", "s8", "u8", "e4m3", "e5m2")
 Extent = Literal["none", "m", "n"]
 _TURNED: dict[Extent, Extent] = {"none": "none", "m": "n", "n": "m"}
 GATED_WORD = "swiglu"

@@ -99,8 +99,9 @@ def gemm_problem(
         constraints += step.constraints
     layout_a, layout_b, layout_c = matrices
     reads_c = spec.beta == "argument"
-    alpha = ScalarArgument("alpha", "f32", "factor of A B; with 0, A and B are not read", default=1.0)
-    beta = ScalarArgument("beta", "f32", "factor of C; with 0, C is not read", default=0.0)
+    factor: DataType = "f64" if layout_c.type == "f64" else "f32"
+    alpha = ScalarArgument("alpha", factor, "factor of A B; with 0, A and B are not read", default=1.0)
+    beta = ScalarArgument("beta", factor, "factor of C; with 0, C is not read", default=0.0)
     return Problem(
         dimensions=tuple(dimensions),
         constraints=tuple(constraints),

@@ -15,9 +15,9 @@ from gemmgen.kernels.math.fma_order import OrderName
 from gemmgen.kernels.tiles.extents import Extents2, Extents3
 
 AccessWidth = Literal[1, 2, 4, 8, 16]
-Factor = Literal["f32", "f16", "bf16", "tf32", "s8", "u8", "e4m3", "e5m2"]
+Factor = Literal["f32", "f64", "f16", "bf16", "tf32", "s8", "u8", "e4m3", "e5m2"]
 """Types of A and B; tf32 is float32 in memory, of which tensor cores read the upper 19 bits."""
-Element = Literal["f32", "f16", "bf16", "s32", "s8", "u8", "e4m3", "e5m2"]
+Element = Literal["f32", "f64", "f16", "bf16", "s32", "s8", "u8", "e4m3", "e5m2"]
 """Types of C."""
 
 
@@ -439,7 +439,8 @@ class Storage(SpecModel):
 
 
 class GemmSpec(KernelSpec):
-    """C = epilogue(alpha * op(A) * op(B) + beta * C), computed in float32; products of 8-bit integers are summed up in int32."""
+    """C = epilogue(alpha * op(A) * op(B) + beta * C), computed in float32, of float64 matrices in float64; products of 8-bit integers are
+    summed up in int32."""
 
     mainloop_field: ClassVar[str] = "mainloop"
 

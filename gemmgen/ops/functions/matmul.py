@@ -54,7 +54,7 @@ def matmul(
     stream: Stream | None = None,
     backend: Literal["auto", "emulator"] = "auto",
 ) -> ArrayT:
-    """Product of matrices with an epilogue, computed in float32 and shaped by NumPy's rules for ``matmul``:
+    """Product of matrices with an epilogue, computed in float32, of float64 in float64, and shaped by NumPy's rules for ``matmul``:
     scale_out activation(alpha scale_a scale_b a b + beta out + bias + gamma residual).
 
     With ``alpha`` 0, a and b are not read; with ``beta`` 0, out is not.
@@ -63,7 +63,8 @@ def matmul(
     ----------
     a
         Left factor (..., m, k), float32, float16 or bfloat16, stored in rows or in columns; also 8-bit integers, from sm_80 on, or 8-bit
-        floats, from sm_89 on, where ``b`` is of these too. Views that are transposed, sliced or broadcast along the batch are read where
+        floats, from sm_89 on, where ``b`` is of these too; or float64, from sm_80 on, beside a ``b`` of float64, with ``out``, ``alpha``
+        and ``beta`` alone. Views that are transposed, sliced or broadcast along the batch are read where
         they are; others are copied first. Tensor cores multiply all but float32 from sm_80 on, fastest on Hopper GPUs where a and b are
         aligned to 16 bytes and, if of 8 bits, a is stored in rows and b in columns. A vector is a row.
     b

@@ -26,11 +26,12 @@ def sections(plan: MmaSyncPlan, wording: Wording | None = None) -> list[Section]
     steps = loop.tile_k // loop.instruction_depth
     count = steps * loop.a.fragments * loop.b.fragments * wording.products
     reads = steps * (loop.a.planes * loop.a.fragments + (2 if loop.sparse else 1) * loop.b.planes * loop.b.fragments // 2)
+    how = "reads of doubles one by one" if loop.double_depth else f"{reads} reads of four matrices (ldmatrix)"
     mainloop = (
         ("instruction", f"{loop.instruction}: 16 x 8 of C, {loop.instruction_depth} of k"),
         (
             "one stage",
-            f"{count} instructions of each warp, {reads} reads of four matrices (ldmatrix)",
+            f"{count} instructions of each warp, {how}",
         ),
         ("stages", f"{loop.stages}: all but one are filled while one is multiplied, with one barrier a stage"),
         (

@@ -11,6 +11,7 @@ from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import ceil_div
 from gemmgen.hardware.target import WARP_THREADS, Architecture
 from gemmgen.kernels.family import SharedRegion
+from gemmgen.kernels.gemm.mma_sync.doubles import DEPTH, DOUBLE_BYTES, double_reasons, instruction_depth, is_double
 from gemmgen.kernels.gemm.mma_sync.reasons import (
     BANKS_BYTES,
     BLOCK_ROWS,
@@ -37,6 +38,8 @@ from gemmgen.kernels.tiles.resources import ResidentBlocks
 from gemmgen.kernels.tiles.unrolling import unroll_argument
 
 BLOCK_COLUMNS = 8
+READ_ACROSS_BYTES = (2, DOUBLE_BYTES)
+"""Sizes of elements whose fragments are read from rows along m or n."""
 BARRIER_BYTES = 8
 MIN_ASYNC_BYTES = 4
 """The narrowest asynchronous copy."""
@@ -94,8 +97,9 @@ class WarpOperand:
 
     @property
     def shared_k_major(self) -> bool:
-        """True if rows in shared memory run along k: ``ldmatrix`` transposes elements of 16 bits only, others on their way in."""
-        return self.k_major or self.element_bytes != 2
+        """True if rows in shared memory run along k: ``ldmatrix`` transposes elements of 16 bits only, others on their way in; doubles are
+        read one by one."""
+        return self.k_major or self.element_bytes not in READ_ACROSS_BYTES
 
     @property
     def reads_words(self) -> bool:
@@ -276,6 +280,8 @@ class WarpLoop:
     """Products of one tile of A by as many matrices, whose sums a thread holds side by side."""
     sparse: bool = False
     """True if A is 2:4 sparse."""
+    double_depth: int = 0
+    """Values of k that an instruction on doubles multiplies; 0: factors are no doubles."""
 
     @property
     def instruction_depth(self) -> int:
@@ -335,17 +341,44 @@ class WarpLoop:
 
     @property
     def accumulator(self) -> str:
+        if self.double_depth:
+            return "double"
         return "float" if self.scaled is not None else "int" if self.type_a in BYTE_INTEGERS else "float"
 
     @property
     def instruction_k(self) -> int:
         """Values of k that one instruction multiplies, of a sparse A those that it holds; of 4-bit floats, pairs of them."""
-        return STEP_BYTES // self.a.element_bytes
+        return self.double_depth or STEP_BYTES // self.a.element_bytes
+
+    @property
+    def double_halves(self) -> bool:
+        """True if two instructions on doubles, of 8 rows each, multiply 16 rows."""
+        return self.double_depth == DEPTH
+
+    @property
+    def fragment_kind(self) -> str:
+        """Part of the names of the device functions that read fragments from shared memory."""
+        return "doubles" if self.double_depth else "fragments"
+
+    @property
+    def fragment_type(self) -> str:
+        """Type of a register of a fragment."""
+        return "double" if self.double_depth else "unsigned"
+
+    @property
+    def fragment_registers(self) -> tuple[str, str]:
+        """Registers of a lane for a fragment of A and of B, as an array's extent."""
+        if self.double_depth:
+            return f"[{self.double_depth // 2}]", f"[{self.double_depth // 4}]"
+        return "[4]", "[2]"
 
     @property
     def instruction(self) -> str:
         if self.scaled is not None:
             return self.scaled.instruction
+        if self.double_depth:
+            rows = 8 if self.double_halves else 16
+            return f"mma.sync.aligned.m{rows}n8k{self.double_depth}.row.col.f64.f64.f64.f64"
         a, b = ("tf32" if name == "f32" else name for name in (self.type_a, self.type_b))
         result = "s32" if self.accumulator == "int" else "f32"
         kind = "mma.sp::ordered_metadata" if self.sparse else "mma"
@@ -362,8 +395,8 @@ class WarpLoop:
         """Peak of a device that the products run at."""
         if self.scaled is not None:
             return "fp4_mma" if self.scaled.packed else "fp8_mma"
-        kinds = {"f16": "f16", "bf16": "f16", "tf32": "tf32", "f32": "tf32", "e4m3": "fp8", "e5m2": "fp8", "s8": "int8", "u8": "int8"}
-        return f"{kinds[self.type_a]}_mma"
+        kinds = {"bf16": "f16", "f32": "tf32", "e4m3": "fp8", "e5m2": "fp8", "s8": "int8", "u8": "int8"}
+        return f"{kinds.get(self.type_a, self.type_a)}_mma"
 
     @property
     def any_held(self) -> bool:
@@ -386,10 +419,15 @@ class WarpLoop:
         return "read_ahead" if self.fragment_buffers == 2 else "one_buffer"
 
     @property
+    def registers_per_element(self) -> int:
+        """Registers of a sum, or of an element of a fragment: a double has two."""
+        return 2 if self.double_depth else 1
+
+    @property
     def sums(self) -> int:
         """Registers of a thread that hold sums: those of a warp's whole tile, or of the columns that its lanes store at once."""
         columns = self.warp_n if self.vectors is None else BLOCK_COLUMNS * self.vectors.blocks_n
-        return self.products * self.warp_m * columns // WARP_THREADS
+        return self.products * self.registers_per_element * self.warp_m * columns // WARP_THREADS
 
     @property
     def partial_warp_row(self) -> bool:
@@ -401,6 +439,9 @@ class WarpLoop:
         fragments = (self.parts if self.direct else self.fragment_buffers) * (
             4 * self.a.fragments * self.a.planes + (4 if self.sparse else 2) * self.b.fragments * self.b.planes
         )
+        if self.double_depth:
+            # The compiler reads those of a few values of k at a time.
+            fragments = 2 * self.fragment_buffers * (2 * self.a.fragments + self.b.fragments)
         return self.sums_and_others + fragments + self.a.held_registers + self.b.held_registers
 
     @property
@@ -442,6 +483,7 @@ def warp_mma_loop(outline: Outline, mainloop: MmaSyncMainloop, multiplied: Multi
         *combination_reasons(spec, mainloop),
         *scaled_reasons(spec, mainloop, architecture),
         *sparse_reasons(spec, mainloop),
+        *double_reasons(spec, mainloop),
     ]
     outline.reasons += found
     if found:
@@ -462,7 +504,7 @@ def warp_mma_loop(outline: Outline, mainloop: MmaSyncMainloop, multiplied: Multi
         vector = CHUNK_BYTES // size if split else vector
         while length % vector:
             vector //= 2
-        turned = not k_major and size != 2
+        turned = not k_major and size not in READ_ACROSS_BYTES
         is_async = mainloop.copies == "cp_async" and not turned and vector * size >= MIN_ASYNC_BYTES
         operands.append(
             WarpOperand(
@@ -514,7 +556,9 @@ def warp_mma_loop(outline: Outline, mainloop: MmaSyncMainloop, multiplied: Multi
         own_tiles=threads // WARP_THREADS if direct else 1,
         products=2 if spec.dual else 1,
         sparse=mainloop.sparse == "a",
+        double_depth=instruction_depth(architecture) if is_double(spec) else 0,
         turned=not split
+        and not is_double(spec)
         and not spec.dual
         and mainloop.copies != "tma"
         and spec.decomposition.scheme == "data_parallel"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from gemmgen.core.formulas import ceil_div
 from gemmgen.kernels.gemm.fitting import changes_for, fitted, placed
+from gemmgen.kernels.gemm.mma_sync.doubles import is_double
 from gemmgen.kernels.gemm.mma_sync.reasons import transposing_reasons
-from gemmgen.kernels.gemm.request import GemmRequest
+from gemmgen.kernels.gemm.request import DOUBLE, GemmRequest
 from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop
 from gemmgen.kernels.gemm.tensor_cores.matching import group_changes, groups_refusal
 from gemmgen.kernels.requests import MAX_ALIGNMENT, Fit
@@ -21,6 +22,8 @@ def fit(spec: GemmSpec, mainloop: MmaSyncMainloop, request: GemmRequest) -> Fit 
     many elements."""
     if (refusal := groups_refusal(spec, request)) is not None:
         return refusal
+    if is_double(spec) != (request.a.type == DOUBLE):
+        return "its tiles are for doubles" if is_double(spec) else "its tiles are for smaller types than doubles"
     found = placed(spec, request)
     if isinstance(found, str):
         return found
@@ -33,7 +36,7 @@ def fit(spec: GemmSpec, mainloop: MmaSyncMainloop, request: GemmRequest) -> Fit 
         return "values of k that differ take A and B in rows of m and n, and k undivided"
     if request.grouping.gathered or request.depths is not None:
         mainloop = mainloop.model_copy(update={"copies": "cp_async"})
-    unaligned = is_shallow(spec, mainloop, request) and found.result_bytes < MAX_ALIGNMENT
+    unaligned = is_shallow(spec, mainloop, request) and not is_double(spec) and found.result_bytes < MAX_ALIGNMENT
     turns = unaligned and not request.grouping.scattered and not any(transposing_reasons(spec, mainloop))
     store = "through_shared" if turns else spec.store
     changes = changes_for(spec, found, truncated=request.precision == "tf32")

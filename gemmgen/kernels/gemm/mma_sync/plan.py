@@ -77,6 +77,8 @@ class MmaSyncPlan(WarpPlan):
             return f"vectors of {self.mainloop_digest}", 0
         if self.loop.sparse:
             return f"k{self.loop.instruction_depth} of a sparse A", 0
+        if self.loop.double_depth:
+            return "fma in the order of lanes", 0
         halves = " in halves" if self.matrix_a.type in ("e4m3", "e5m2") else ""
         return f"k{self.loop.instruction_k}{halves}", 0
 

@@ -51,7 +51,7 @@ def shape_reasons(
         need = f"a multiple of {2 * instruction}, two instructions, for fragments that are read ahead"
         yield Reason("fragment_buffers", "mainloop.tile.threadblock.k", str(block.k), need, "fragment_buffers: 1")
     for matrix, axis, extent, size in ((matrices[0], "m", block.m, element_bytes[0]), (matrices[1], "n", block.n, element_bytes[1])):
-        along_k = matrix.contiguous != axis or size != 2
+        along_k = matrix.contiguous != axis or size not in (2, 8)
         for field, length, used in (("k", block.k, along_k), (axis, extent, not along_k)):
             row = length * size
             if field == "k" and row % STEP_BYTES:

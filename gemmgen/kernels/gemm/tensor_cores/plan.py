@@ -60,7 +60,7 @@ class TensorPlan(GemmPlan):
 
     @property
     def arithmetic_text(self) -> str:
-        return "on tensor cores, summed up in " + ("int32" if self.loop.accumulator == "int" else "float32")
+        return "on tensor cores, summed up in " + {"int": "int32", "double": "float64"}.get(self.loop.accumulator, "float32")
 
     @property
     def tiles_in_turn(self) -> dict[str, tuple[int, int, int]]:
@@ -116,7 +116,8 @@ class TensorPlan(GemmPlan):
         matrices = (() if self.residual_staged else self.residuals) + ((self.matrix_c,) if self.spec.beta == "argument" else ())
         needed = [Helper("half", "pack", (self.matrix_c.type,))] if self.matrix_c.is_half else []
         for half in sorted({matrix.is_half for matrix in matrices}):
-            needed.append(Helper("half" if half else "copy", "load_guarded", (2,)))
+            double = ("double",) if self.matrix_c.type == "f64" else ()
+            needed.append(Helper("half" if half else "copy", "load_guarded", (2, *double)))
         for element in sorted({matrix.type for matrix in matrices if matrix.is_half}):
             needed.append(Helper("half", "load_converted", (2, element, True)))
         return tuple(needed)
