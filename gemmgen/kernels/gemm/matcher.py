@@ -131,6 +131,9 @@ def adapted(spec: GemmSpec, architecture: Architecture, device: Device | None) -
         cluster = getattr(spec.mainloop, "cluster", None)
         sharers = 1 if cluster is None else cluster.m * cluster.n
         changes["mainloop"] = spec.mainloop.model_copy(update={"persistent_blocks": max(1, blocks // sharers) * sharers})
+    if not architecture.supports("cp_async") and isinstance(spec.mainloop, MmaSyncMainloop) and spec.mainloop.copies == "cp_async":
+        # Two tiles: one in shared memory is multiplied while the next one is in registers.
+        changes |= {"architecture": "sm_75", "mainloop": spec.mainloop.model_copy(update={"copies": "registers", "stages": 2})}
     free = part_for(spec, "matching").may_launch_early(spec)
     if free and not spec.early_launch and architecture.supports("programmatic_launch"):
         changes |= {"early_launch": True, "architecture": "sm_90"}

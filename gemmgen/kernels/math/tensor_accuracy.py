@@ -60,6 +60,9 @@ WIDE = Truncation(25, 23)
 """For float16, bfloat16 and tf32."""
 NARROW = Truncation(13, 13)
 """For 8-bit floats on ``wgmma``."""
+TURING, TURING_STEP = Truncation(23, 23), 4
+"""Bits that sm_75 keeps, and products that it adds at a time, at the least (Fasi, Higham, Mikaitis and Pranesh, Numerical behavior of
+NVIDIA tensor cores, PeerJ Computer Science 2021)."""
 
 
 def factors(element: str, values: npt.NDArray[np.generic]) -> Array:
@@ -72,13 +75,13 @@ def factors(element: str, values: npt.NDArray[np.generic]) -> Array:
     return (bits & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
 
 
-def product_bound(loop: Mainloop, slices: int, a: Array, b: Array, joined: int = 0) -> Array:
-    """Largest error of a sum over k, for any order of the products."""
+def product_bound(loop: Mainloop, slices: int, a: Array, b: Array, joined: int = 0, turing: bool = False) -> Array:
+    """Largest error of a sum over k, for any order of the products; ``turing``: on sm_75."""
     size = magnitude(loop.type_a, a) @ magnitude(loop.type_b, b)
-    return sum_error(loop, slices, a.shape[-1], joined) * size + SMALLEST
+    return sum_error(loop, slices, a.shape[-1], joined, turing) * size + SMALLEST
 
 
-def sum_error(loop: Mainloop, slices: int, k: int, joined: int = 0) -> float:
+def sum_error(loop: Mainloop, slices: int, k: int, joined: int = 0, turing: bool = False) -> float:
     """Largest error of a sum over k, as a share of the sum of the products' magnitudes; ``slices``: equal parts of k that are summed up
     by themselves; ``joined``: sums of unequal parts, of which one may be nearly as long as k.
 
@@ -86,14 +89,15 @@ def sum_error(loop: Mainloop, slices: int, k: int, joined: int = 0) -> float:
     2^-result_bits of itself. No term, and no sum on the way, is larger than S = |A| |B|, but for what was lost; the exponent of a
     subnormal factor is that of the smallest normal number, which stands for it. Sums that leave the tensor core are added up in float32.
     """
-    kept = NARROW if loop.type_a in ("e4m3", "e5m2") else WIDE
+    kept = TURING if turing else NARROW if loop.type_a in ("e4m3", "e5m2") else WIDE
+    step = TURING_STEP if turing else loop.instruction_k
     chain = ceil_div(k, slices)
     parts = slices + joined
     if loop.promote_steps:
         chain = min(chain, loop.promote_steps * loop.tile_k)
         parts += ceil_div(k, chain) if chain else 0
-    steps = ceil_div(min(chain + loop.tile_k, k), loop.instruction_k)
-    lost = steps * ((loop.instruction_k + 1) * 2.0**-kept.fraction_bits + 2.0**-kept.result_bits)
+    steps = ceil_div(min(chain + loop.tile_k, k), step)
+    lost = steps * ((step + 1) * 2.0**-kept.fraction_bits + 2.0**-kept.result_bits)
     inside = lost / (1 - lost) if lost < 1 else inf
     outside = accumulated(parts) if parts > 1 else 0.0
     return inside + outside * (1 + inside)

@@ -65,7 +65,8 @@ def matmul(
         Left factor (..., m, k), float32, float16 or bfloat16, stored in rows or in columns; also 8-bit integers, from sm_80 on, or 8-bit
         floats, from sm_89 on, where ``b`` is of these too; or float64, from sm_80 on, beside a ``b`` of float64, with ``out``, ``alpha``
         and ``beta`` alone. Views that are transposed, sliced or broadcast along the batch are read where
-        they are; others are copied first. Tensor cores multiply all but float32 from sm_80 on, fastest on Hopper GPUs where a and b are
+        they are; others are copied first. Tensor cores multiply all but float32 from sm_80 on, float16
+        and 8-bit integers from sm_75 on, fastest on Hopper GPUs where a and b are
         aligned to 16 bytes and, if of 8 bits, a is stored in rows and b in columns. A vector is a row.
     b
         Right factor (..., k, n), stored like ``a``, or ``Planes`` of it; a vector is a column. Or a ``Weight`` of 4 or 8 bits, beside

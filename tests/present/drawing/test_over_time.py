@@ -64,7 +64,7 @@ def test_registers_and_occupancy_are_of_the_compiled_kernel() -> None:
 
 
 def test_a_full_wave_of_persistent_blocks_is_no_praise() -> None:
-    plan = gemmgen.plan(load_spec("gemm/mma_sync/halves_by_use/persistent"))
+    plan = gemmgen.plan(load_spec("gemm/mma_sync/by_use/persistent"))
     (waves, _) = launch_pictures(plan, device("H200"))
     assert isinstance(waves, WavePicture) and waves.launches[0].persistent
     full = replace(waves, launches=(replace(waves.launches[0], blocks=waves.launches[0].multiprocessors, blocks_per_multiprocessor=1),))

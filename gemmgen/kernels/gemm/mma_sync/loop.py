@@ -38,6 +38,8 @@ from gemmgen.kernels.tiles.resources import ResidentBlocks
 from gemmgen.kernels.tiles.unrolling import unroll_argument
 
 BLOCK_COLUMNS = 8
+TURING_HALVES, TURING_BYTES = "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32", "m8n8k16.row.col"
+"""Instructions of sm_75: two for 16 rows and 16 values of k of halves, four for 16 rows and 32 values of k of bytes."""
 READ_ACROSS_BYTES = (2, DOUBLE_BYTES)
 """Sizes of elements whose fragments are read from rows along m or n."""
 BARRIER_BYTES = 8
@@ -280,6 +282,8 @@ class WarpLoop:
     """Products of one tile of A by as many matrices, whose sums a thread holds side by side."""
     sparse: bool = False
     """True if A is 2:4 sparse."""
+    turing: bool = False
+    """True if the instructions are those of sm_75, of which several make one of later architectures."""
     double_depth: int = 0
     """Values of k that an instruction on doubles multiplies; 0: factors are no doubles."""
 
@@ -380,6 +384,8 @@ class WarpLoop:
             rows = 8 if self.double_halves else 16
             return f"mma.sync.aligned.m{rows}n8k{self.double_depth}.row.col.f64.f64.f64.f64"
         a, b = ("tf32" if name == "f32" else name for name in (self.type_a, self.type_b))
+        if self.turing:
+            return f"mma.sync.aligned.{TURING_BYTES}.s32.{a}.{b}.s32" if self.accumulator == "int" else TURING_HALVES
         result = "s32" if self.accumulator == "int" else "f32"
         kind = "mma.sp::ordered_metadata" if self.sparse else "mma"
         return f"{kind}.sync.aligned.m16n8k{self.instruction_depth}.row.col.{result}.{a}.{b}.{result}"
@@ -556,6 +562,7 @@ def warp_mma_loop(outline: Outline, mainloop: MmaSyncMainloop, multiplied: Multi
         own_tiles=threads // WARP_THREADS if direct else 1,
         products=2 if spec.dual else 1,
         sparse=mainloop.sparse == "a",
+        turing=not architecture.supports("cp_async"),
         double_depth=instruction_depth(architecture) if is_double(spec) else 0,
         turned=not split
         and not is_double(spec)

@@ -18,6 +18,7 @@ from gemmgen.kernels.gemm.tensor_cores.block_scaling import packed_reasons, scal
 from gemmgen.kernels.gemm.tensor_cores.grid import Grid
 from gemmgen.kernels.gemm.tensor_cores.operands import arithmetic_parts, as_stored
 from gemmgen.kernels.gemm.tensor_cores.reasons import type_reasons
+from gemmgen.kernels.math.tensor_accuracy import product_bound
 from gemmgen.kernels.matrix import Matrix
 
 if TYPE_CHECKING:
@@ -66,6 +67,12 @@ class MmaSyncPlan(WarpPlan):
             return super().product(arrays, slices, exact)
         return scaled_product(self, self.loop.scaled, arrays, max(slices, 1) + self.joined_parts(arrays["A"].shape[-1]), exact)
 
+    def product_bound(self, a: Array, b: Array, slices: int) -> Array:
+        joined = self.joined_parts(a.shape[-1])
+        return (
+            product_bound(self.loop, max(slices, 1), a, b, joined, turing=True) if self.loop.turing else super().product_bound(a, b, slices)
+        )
+
     @property
     def packed_factors(self) -> bool:
         return self.loop.scaled is not None and self.loop.scaled.packed
@@ -79,6 +86,8 @@ class MmaSyncPlan(WarpPlan):
             return f"k{self.loop.instruction_depth} of a sparse A", 0
         if self.loop.double_depth:
             return "fma in the order of lanes", 0
+        if self.loop.turing:
+            return "k8 of sm_75", 0
         halves = " in halves" if self.matrix_a.type in ("e4m3", "e5m2") else ""
         return f"k{self.loop.instruction_k}{halves}", 0
 

@@ -18,17 +18,34 @@ STEP_BYTES = 32
 """Bytes along k that one instruction multiplies."""
 BLOCK_ROWS = 16
 """Rows of the result of one instruction."""
+TURING_TYPES = ("f16", "s8", "u8")
+"""Types of factors on sm_75."""
 MAX_BOX = 256
 """Rows of a box of TMA, at most."""
 
 
 def mma_sync_reasons(spec: GemmSpec, architecture: Architecture) -> Iterator[Reason]:
     """An architecture without these instructions, or without some of their types."""
-    if not architecture.supports("cp_async"):
-        got = f"mma_sync on {architecture.name}"
-        yield Reason("mma_sync", "mainloop.strategy", got, "sm_80 or newer", "architecture: sm_80")
+    yield from turing_reasons(spec, architecture)
     if {spec.storage.a, spec.storage.b, spec.storage.c} & set(BYTE_FLOATS) and not architecture.supports("fp8_mma"):
         yield Reason("storage", "storage", f"8-bit floats on {architecture.name}", "sm_89 or newer", "architecture: sm_89")
+
+
+def turing_reasons(spec: GemmSpec, architecture: Architecture) -> Iterator[Reason]:
+    """Types, copies and results that sm_75 does not have."""
+    if architecture.supports("cp_async"):
+        return
+    mainloop = spec.mainloop
+    if {spec.storage.a, spec.storage.b} - set(TURING_TYPES):
+        got = f"{spec.storage.a} and {spec.storage.b} on {architecture.name}"
+        yield Reason("storage", "storage", got, f"{', '.join(TURING_TYPES)}, or sm_80 or newer", "architecture: sm_80")
+    if isinstance(mainloop, MmaSyncMainloop) and (mainloop.copies not in ("registers", "none") or mainloop.sparse != "none"):
+        got = f"copies: {mainloop.copies}, sparse: {mainloop.sparse} on {architecture.name}"
+        need = "copies: registers or none, and no sparse A, or sm_80 or newer"
+        yield Reason("mma_sync", "mainloop.copies", got, need, "copies: registers")
+    if spec.decomposition.scheme not in ("data_parallel", "split_k_parallel") or spec.amax != "none":
+        got = f"{spec.decomposition.scheme}, amax: {spec.amax} on {architecture.name}"
+        yield Reason("mma_sync", "decomposition", got, "data_parallel or split_k_parallel without amax, or sm_80 or newer")
 
 
 def shape_reasons(
