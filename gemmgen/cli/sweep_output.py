@@ -93,7 +93,7 @@ def print_best(results: Sequence[PointResult]) -> None:
 
 
 def _print_predicted(results: Sequence[PointResult]) -> None:
-    from gemmgen.sweep.model_view import PREDICTED, unseen_axes
+    from gemmgen.sweep.model_view import PREDICTED, RESOLUTION, unseen_axes
 
     predicted = best_points(results, metric=PREDICTED)
     rows: list[list[str | Text]] = [
@@ -110,10 +110,8 @@ def _print_predicted(results: Sequence[PointResult]) -> None:
         print_table(columns, rows)
         unseen = unseen_axes(results)
         if unseen:
-            told = (
-                f"The model does not distinguish values of {', '.join(unseen)}: points that differ only there are not ranked; measure them."
-            )
-            click.echo(printable(f"\n{told}"))
+            reason = f"predictions of points that differ only there are within {RESOLUTION:.0%}, which ranks none of them; measure them."
+            click.echo(printable(f"\nThe model does not distinguish values of {', '.join(unseen)}: {reason}"))
 
 
 def print_comparison(name: str, before: Sequence[PointResult], results: Sequence[PointResult]) -> None:

@@ -229,7 +229,7 @@ class Table:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of what choices take from the table."""
-        rows = (f"{row.kind}:{row.problem} {sorted(row.times.items())}" for row in self.rows)
+        rows = (f"{row.kind}:{row.problem} {sorted(row.times.items())} {json.dumps(row.points, sort_keys=True)}" for row in self.rows)
         return cache_key(self.device, str(self.borrowed), str(self.origin.get("model")), *rows)
 
     @cached_property
@@ -287,7 +287,7 @@ def read_table(path: Path, *, check_problems: bool = True) -> Table:
                 str(row["kind"]),
                 _numbers(row["times"]),
                 _numbers(row.get("models", {})),
-                row.get("peer"),
+                None if row.get("peer") is None else _numbers({"peer": row["peer"]})["peer"],
                 {str(name): dict(spec) for name, spec in row.get("points", {}).items()},
             )
             for row in data["problems"]
@@ -296,6 +296,8 @@ def read_table(path: Path, *, check_problems: bool = True) -> Table:
         table = Table(str(data["device"]), rows, origin)
         for row in rows if check_problems else ():
             row.request, row.fastest_points  # noqa: B018  a problem or a spec that cannot be read shows here
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SpecError(f"{path}: is no table of tuned instances: {type(error).__name__} at {error}") from None
     return table
@@ -303,8 +305,8 @@ def read_table(path: Path, *, check_problems: bool = True) -> Table:
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
     found = {str(name): float(value) for name, value in values.items()}
-    if any(not value > 0 for value in found.values()):
-        raise ValueError("a time that is not positive")
+    if any(not 0 < value < math.inf for value in found.values()):
+        raise ValueError("a time that is not positive and finite")
     return found
 
 

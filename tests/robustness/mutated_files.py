@@ -1,6 +1,7 @@
 """Mutants of files of strangers, each given to a command in a process with limits: python mutated_files.py --count 2000.
 
-The files are the CUDA programs of the tests, launch files, tasks, profiles and lists of problems. A mutant has one slip that a compiler may
+The files are the CUDA programs of the tests, PTX, specs, sweeps, launch files, tasks, profiles, lists of problems and tables of measured
+times; with --ways run, a program with host code, fenced. A mutant has one slip that a compiler may
 take, or one to four changes: tokens dropped, doubled, swapped, replaced by hostile ones, or the rest cut off. Kernels run for at most
 100,000 steps, unless --whole is given. Prints a line of JSON for each mutant that ended in anything but a verdict or a message within its
 limits of memory and processor time, then the counts. With --journal, a line for each is kept, and the same command goes on after them.
@@ -19,7 +20,7 @@ import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,27 @@ launches:
 - {entry: k, grid: 2, block: 64, args: [x, y, "i32=256"]}
 - {entry: k, grid: [1, 1, 1], block: [64], args: [x, y, "i32=100"]}
 """
+NESTED = """
+arrays:
+  x: "f32[256]=random"
+  y: "f32[256]=zeros"
+  map: "tensormap[f32, 16x16, box 8x8, swizzle 32B]=random"
+launches:
+- entry: k
+  grid: 2
+  block: 64
+  args: [{x: x, y: y, n: 256}, [x, y], map]
+- {entry: k, grid: 1, block: 64, args: ["{x=f32[256]=random, y=f32[256]=zeros, n=7}", [y, x], map]}
+"""
+STRUCTURES = """
+struct Given { const float* x; float* y; int n; };
+struct alignas(64) Map { char bytes[128]; };
+__global__ void k(Given given, const float* const* pair, const __grid_constant__ Map map)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < given.n) given.y[i] = given.x[i] + pair[0][i] + (map.bytes[0] & 0);
+}
+"""
 HOSTILE = (
     *("0", "-1", "2147483648", "9" * 40, "1e999", "0x7fffffffffffffff", "<<<", ">>>", "while (1)", 'asm("trap;");'),
     *('asm volatile("bra 0;");', "__syncthreads();", "return;", "(" * 200, "}" * 50, "{" * 200, '#include "/dev/zero"'),
@@ -138,12 +160,56 @@ def mutant(text: str, rng: random.Random) -> str:
     return "".join(pieces)
 
 
+def changed(text: str, rng: random.Random) -> str:
+    """A mutant of a text; half of those of data are changed in one or two values of theirs, so that they can be read."""
+    if rng.random() < 0.5:
+        return mutant(text, rng)
+    data = yaml.safe_load(text)
+    for _ in range(rng.randint(1, 2)):
+        places = list(_places(data))
+        here, key = rng.choice(places)
+        match rng.randrange(5):
+            case 0:
+                del here[key]
+            case 1:
+                here[key] = rng.choice((None, True, 1e308, float("nan"), float("inf"), [], {}, [[]], "", "x" * 3000, {"": None}))
+            case 2:
+                here[key] = rng.choice((HOSTILE, NUMBERS)[rng.randrange(2)])
+            case 3:
+                here[key] = int(rng.choice((*NUMBERS, "9" * 25)))
+            case _:
+                other, name = rng.choice(places)
+                here[key] = json.loads(json.dumps(other[name]))
+    return json.dumps(data, indent=1)
+
+
+def _places(data: Any) -> Iterator[tuple[Any, Any]]:
+    """Every value inside of data, as what holds it and its key or index."""
+    for key in list(data) if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ():
+        yield data, key
+        yield from _places(data[key])
+
+
 PROBLEMS = """# problems of a model
-gemm:512,512,512,tn,bf16 count=24 us=120.5
-gemm:1,4096,4096,bias count=3
-reduction:64,4096,1,max count=7 us=0.25
-elementwise:1,1,1,65536,relu count=12
+gemm:512,512,512,tn,bf16 # count=24 us=120.5
+gemm:1,4096,4096,bias # count=3
+reduction:64,4096,1,max # count=7 us=0.25
+elementwise:1,1,1,65536,relu # count=12
 """
+TIMES = """{
+ "schema_version": 1, "device": "H200", "clock_mhz": 1980, "model": "",
+ "problems": [
+  {"kind": "gemm", "problem": "512,512,512,nt,bf16", "peer": 5.5,
+   "times": {"point/wgmma/64x64x128_s6_c1": 4.2, "gemm/wgmma/bf16/64x64": 4.9},
+   "models": {"gemm/wgmma/bf16/64x64": 5.1},
+   "points": {"point/wgmma/64x64x128_s6_c1":
+    {"kind": "gemm", "architecture": "sm_90a", "transpose": "nt", "alpha": "one", "beta": "zero",
+     "storage": {"a": "bf16", "b": "bf16", "c": "bf16"},
+     "alignment": {"a": 8, "b": 8, "c": 8}, "multiple_of": {"n": 8}, "rasterization": {"group": 8}, "early_launch": true, "store": "tma",
+     "mainloop": {"strategy": "wgmma", "tile": {"m": 64, "n": 64, "k": 64}, "stages": 6, "persistent_blocks": 264, "consumers": 1}}}},
+  {"kind": "reduction", "problem": "64,4096,1,max", "times": {"reduction/max": 3.25}}
+ ]
+}"""
 PROFILE = """{"traceEvents": [
 {"ph": "X", "name": "aten::mm", "dur": 12.5, "args": {"Input Dims": [[64, 32], [32, 16]], "Input type": ["float", "float"], "Input Strides": [[32, 1], [1, 32]]}},
 {"ph": "X", "name": "aten::sum", "dur": 3, "args": {"Input Dims": [[64, 32], []], "Input type": ["c10::Half", ""], "Concrete Inputs": ["", "[1]"]}},
@@ -190,7 +256,7 @@ def _judge(rng: random.Random, folder: Path) -> list[str]:
     task = yaml.safe_dump(candidate.task)
     in_task = rng.random() < 0.3
     (folder / "a.cu").write_text(candidate.source if in_task else mutant(candidate.source, rng))
-    (folder / "task.yaml").write_text(mutant(task, rng) if in_task else task)
+    (folder / "task.yaml").write_text(changed(task, rng) if in_task else task)
     reference = f"{TESTS / 'judge' / 'references.py'}:{candidate.function}"
     return ["judge", "a.cu", "--task", "task.yaml", "--reference", reference, "--shapes", candidate.shape]
 
@@ -211,12 +277,52 @@ def _prove(rng: random.Random, folder: Path) -> list[str]:
     return ["prove", "a.cu", *words, *[word for text in sample.constraints for word in ("--expects", text)]]
 
 
+def _program(rng: random.Random, folder: Path) -> list[str]:
+    """A mutated candidate or task with host code, none of which may run: there is no --run-native."""
+    from judge.test_inputs import EXTENSION, PROGRAM, REFERENCES, TRITON, extension_task, program_task
+
+    triton = {"grid": ["ceil_div(n, 64)"], "entry": "scale_add", "constants": {"B": 64}, "arguments": program_task("right")["arguments"]}
+    name, source, task = rng.choice(
+        (("a.cu", PROGRAM.read_text(), program_task("right")), ("a.cu", EXTENSION.read_text(), extension_task(0)), ("a.py", TRITON, triton))
+    )
+    in_task = rng.random() < 0.6
+    text = yaml.safe_dump(task)
+    (folder / name).write_text(source if in_task else mutant(source, rng))
+    (folder / "task.yaml").write_text(changed(text, rng) if in_task else text)
+    return ["judge", name, "--task", "task.yaml", "--reference", f"{REFERENCES}:scale_add", "--shapes", "n=64"]
+
+
+def _spec(rng: random.Random, folder: Path) -> list[str]:
+    from gemmgen.kernels.shipped import shipped_specs
+    from gemmgen.kernels.spec_files import spec_fields
+
+    text = yaml.safe_dump(spec_fields(rng.choice(sorted(shipped_specs().items()))[1]))
+    (folder / "a.yaml").write_text(changed(text, rng))
+    return [rng.choice(("check", "explain", "render")), "a.yaml"]
+
+
+def _times(rng: random.Random, folder: Path) -> list[str]:
+    """A table of measured times in the place where choices look for it, with the specs of points."""
+    (folder / "gemmgen" / "tuned").mkdir(parents=True)
+    (folder / "gemmgen" / "tuned" / "h200.json").write_text(changed(TIMES, rng))
+    (folder / "problems.txt").write_text("gemm:512,512,512,nt,bf16\n")
+    return ["plan-model", "problems.txt", "--device", "H200"]
+
+
+@cache
+def _ptx() -> str:
+    """PTX of the first program."""
+    from emulator.helpers import compile_ptx
+
+    return compile_ptx(SUM)
+
+
 def command_of(way: str, rng: random.Random, folder: Path) -> list[str]:
     """A command on a mutant, whose files lie in ``folder``."""
     match way:
         case "launch file":
             (folder / "a.cu").write_text(rng.choice((SUM, PRINTS)))
-            (folder / "run.yaml").write_text(mutant(LAUNCHES, rng))
+            (folder / "run.yaml").write_text(changed(LAUNCHES, rng))
             return ["emulate", "a.cu", "--launches", "run.yaml"]
         case "prove":
             return _prove(rng, folder)
@@ -226,11 +332,28 @@ def command_of(way: str, rng: random.Random, folder: Path) -> list[str]:
             (folder / "problems.txt").write_text(mutant(PROBLEMS, rng))
             return ["plan-model", "problems.txt", "--device", "H200"]
         case "trace":
-            (folder / "trace.json").write_text(mutant(PROFILE, rng))
+            (folder / "trace.json").write_text(changed(PROFILE, rng))
             return ["trace", "trace.json"]
+        case "structures":
+            in_file = rng.random() < 0.7
+            (folder / "a.cu").write_text(STRUCTURES if in_file else mutant(STRUCTURES, rng))
+            (folder / "run.yaml").write_text(changed(NESTED, rng) if in_file else NESTED)
+            return ["emulate", "a.cu", "--launches", "run.yaml"]
+        case "program":
+            return _program(rng, folder)
+        case "spec":
+            return _spec(rng, folder)
+        case "sweep":
+            (folder / "a.yaml").write_text(changed(rng.choice(sorted((ROOT / "specs" / "sweeps").glob("ci_*.yaml"))).read_text(), rng))
+            return ["sweep", "a.yaml", "--dry-run"]
+        case "times":
+            return _times(rng, folder)
+        case "PTX":
+            (folder / "a.ptx").write_text(mutant(_ptx(), rng))
+            return ["emulate", "a.ptx", "--jobs", "1", *ARGUMENTS]
         case "run":
-            (folder / "a.cu").write_text(mutant(rng.choice(sorted(TESTS.rglob("*.cu"))).read_text(), rng))
-            return ["run", "--seconds", "10", "a.cu"]
+            (folder / "a.cu").write_text(mutant((TESTS / "judge" / "program.cu").read_text(), rng))
+            return ["run", "--sandbox", "--seconds", "10", "a.cu"]
     source, arguments = rng.choice(kernels())
     (folder / "a.cu").write_text(mutant(source, rng))
     return ["emulate", "a.cu", "--jobs", "1", *arguments]
@@ -242,6 +365,7 @@ def ended(command: list[str], folder: Path, whole: bool) -> tuple[str, float, st
     child = os.fork()
     if child == 0:
         os.chdir(folder)
+        os.environ["XDG_DATA_HOME"] = str(folder)
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -291,7 +415,10 @@ IMPORTED = (
     *("rich.table", "pygments", "z3"),
 )
 """Imported once, before the children."""
-WAYS = ("emulate", "launch file", "emulate", "prove", "emulate", "judge", "problems", "trace")
+WAYS = (
+    *("emulate", "launch file", "emulate", "prove", "emulate", "judge", "problems", "trace"),
+    *("spec", "structures", "emulate", "sweep", "PTX", "program", "times", "structures"),
+)
 
 
 def tried(number: int, seed: int, ways: Sequence[str], whole: bool) -> dict[str, Any]:

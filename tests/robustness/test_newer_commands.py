@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sqlite3
 import tracemalloc
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +21,11 @@ from judge.corpus import GEMM, GEMM_SHAPE, LOOP, gemm_source
 from gemmgen.cli import cli
 from gemmgen.core.errors import GemmgenError, SpecError
 from gemmgen.dispatch.profiles import read_counted, read_profile
+from gemmgen.dispatch.table import load_table, read_table
 from gemmgen.judge import reference
 from gemmgen.judge.reference import Question, answers
 from gemmgen.judge.task import Task, grid_of_shapes, parse_shapes, read_task
+from robustness.mutated_files import TIMES
 
 
 def run(*arguments: str | Path) -> Result:
@@ -153,3 +158,54 @@ def test_a_profile_runs_no_query_of_its_own(tmp_path: Path) -> None:
     database.close()
     with pytest.raises(SpecError, match="no product"):
         read_profile(path)
+
+
+def _table(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """A table of measured times as a stranger may give it, in the place where choices look for it; ``change`` edits its first row."""
+    table = json.loads(TIMES)
+    change(table["problems"][0])
+    path = folder / "gemmgen" / "tuned" / "h200.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(table))
+    return path
+
+
+POINT = "point/wgmma/64x64x128_s6_c1"
+ROWS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "a label with a command": lambda row: row["points"][POINT].update(label="\x1b[2J"),
+    "a formula of Python": lambda row: row["points"][POINT].update(epilogue={"outputs": {"value": "__import__('os').abort()"}}),
+    "a formula that ends a comment": lambda row: row["points"][POINT].update(
+        epilogue={"let": {"t": "*/ asm(1)"}, "outputs": {"value": "t"}}
+    ),
+    "a type that is CUDA": lambda row: row["points"][POINT]["storage"].update(a='half"); asm("trap'),
+    "a spec of another kind": lambda row: row["points"][POINT].update(kind="cpu_gemm"),
+    "a point that is no spec": lambda row: row["points"].update({POINT: [["kind", "gemm"]]}),
+    "points that are a text": lambda row: row.update(points="ab"),
+    "a time without end": lambda row: row["times"].update({POINT: float("inf")}),
+    "a peer that is no time": lambda row: row.update(peer="x"),
+    "a problem of another kind": lambda row: row.update(kind="\x1b[2J"),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_of_measured_times_brings_nothing_but_a_spec(name: str, tmp_path: Path) -> None:
+    path = _table(tmp_path, ROWS[name])
+    with pytest.raises(SpecError, match=re.escape(str(path))) as raised:
+        read_table(path)
+    assert "\x1b" not in str(raised.value) and len(str(raised.value)) < 2000
+
+
+def test_a_damaged_table_is_no_fault_of_the_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = _table(tmp_path, lambda row: row.clear())
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    load_table.cache_clear()
+    (tmp_path / "problems.txt").write_text("gemm:512,512,512,nt,bf16\n")
+    result = run("plan-model", tmp_path / "problems.txt", "--device", "H200")
+    load_table.cache_clear()
+    assert result.exit_code == 2 and result.output.startswith(f"Error: {path}: ")
+
+
+def test_another_spec_under_a_points_name_is_another_table(tmp_path: Path) -> None:
+    first = read_table(_table(tmp_path / "one", lambda row: None))
+    other = read_table(_table(tmp_path / "two", lambda row: row["points"][POINT]["mainloop"].update(stages=5)))
+    assert first.digest != other.digest

@@ -319,6 +319,13 @@ def test_axes_that_the_model_does_not_see_are_named():
     assert unseen_axes(predicted({(2, "none"): 5.0, (3, "none"): 5.1})) == ()
 
 
+def test_differences_below_the_models_resolution_rank_nothing():
+    results = predicted({(2, "none"): 12268.27, (3, "none"): 12267.16, (2, "xor"): 12262.83, (3, "xor"): 12261.72})
+    assert unseen_axes(results) == ("mainloop.stages", "mainloop.swizzle")
+    (group,) = grouped(results)
+    assert {chart.remark for chart in axis_charts(group)} == {"the model does not distinguish these values: only a measurement does"}
+
+
 def test_a_value_that_a_point_inherits_is_shown_instead_of_none():
     set_by_axis, inherited = (
         sample(spec={"mainloop": {"stages": 3}}, axes={"mainloop.stages": 3}),

@@ -25,12 +25,14 @@ def command(file: Path, device_name: str | None, as_json: bool) -> None:
     from gemmgen.core.errors import LaunchError, SpecError
     from gemmgen.dispatch.devices import problem_device
     from gemmgen.dispatch.profiles import read_counted
+    from gemmgen.dispatch.table import table_for
     from gemmgen.hardware.target import device as find_device
     from gemmgen.perf.analysis.roofline import roofline
     from gemmgen.perf.cost_model import cost_model_of
 
     device = find_device(device_name) if device_name else problem_device(None)
     problems = read_counted(file)
+    table_for(device)  # a damaged table is an error of none of the problems
     rows: list[dict[str, Any]] = []
     with progress_bar() as progress:
         task = progress.add_task("choosing", total=len(problems))
