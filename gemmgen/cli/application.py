@@ -22,6 +22,9 @@ from gemmgen.core.text import printable
 
 _MACHINE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EFBIG}
 
+_NO_ROOM = "failed to map segment from shared object"
+"""Words of the dynamic linker where a library does not fit into a limit on memory."""
+
 
 class Application(click.Group):
     """A group whose commands are the attributes ``command`` of modules in ``gemmgen.cli.commands``."""
@@ -108,6 +111,12 @@ class Application(click.Group):
             if error.errno not in _MACHINE_ERRORS:
                 return _report_bug()
             print_error(": ".join(str(part) for part in (error.filename, error.strerror) if part))
+            _silence(sys.stdout)
+            return exit_codes.USAGE
+        except (MemoryError, ImportError) as error:
+            if isinstance(error, ImportError) and _NO_ROOM not in str(error):
+                return _report_bug()
+            print_error("not enough memory: ulimit -v, or the limit of a container, allows this process too little")
             _silence(sys.stdout)
             return exit_codes.USAGE
         except UserWarning as error:  # gemmgen warns where it continues; with -W error it stops instead

@@ -134,10 +134,17 @@ MAX_SIZE = 2**62
 """Largest dimension that is parsed. Every kernel has a lower limit, and reports it itself."""
 
 
+def _ascii_integer(text: str) -> int:
+    """An integer of ASCII digits: ``int`` takes those of every script. Raises ``ValueError``."""
+    if not text.isascii():
+        raise ValueError
+    return int(text)
+
+
 def parse_size(text: str) -> tuple[int, ...]:
     """The numbers of ``4096,4096,64``. Raises ``UsageError``."""
     try:
-        sizes = tuple(int(part) for part in text.split(","))
+        sizes = tuple(map(_ascii_integer, text.split(",")))
     except ValueError:
         sizes = ()
     if not sizes or min(sizes) < 0 or max(sizes) > MAX_SIZE:
@@ -151,7 +158,7 @@ def parse_dimensions(context: click.Context, parameter: click.Parameter, text: s
     if text is None:
         return None
     try:
-        sizes = tuple(int(part) for part in text.split(","))
+        sizes = tuple(map(_ascii_integer, text.split(",")))
     except ValueError:
         sizes = ()
     if not 1 <= len(sizes) <= 3 or min(sizes) < 1:

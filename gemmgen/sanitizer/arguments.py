@@ -431,6 +431,8 @@ def _member_bytes(text: str, field: Field, value: Any) -> bytes:
         plain = re.sub(r"^\w+=", "", value)
         pieces = _parts(plain) if plain.startswith(("[", "{")) else [plain]
         try:
+            if not plain.isascii():
+                raise ValueError
             values = [float(piece) if field.kind == "f" else int(piece, 0) for piece in pieces]
         except ValueError:
             raise _wrong(text, f"{value!r} is no value of the member {field.name}") from None
@@ -538,6 +540,8 @@ def _scalar(text: str, kind: str, value: str) -> Any:
 
     dtype = np.dtype(TYPES[kind])
     try:
+        if not value.isascii():  # int and float take the digits of every script
+            raise ValueError
         number = float(value) if kind in FLOATS else int(value, 0)
     except ValueError:
         raise _wrong(text, f"{value!r} is no value of type {kind}") from None

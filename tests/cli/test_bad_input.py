@@ -141,3 +141,13 @@ def test_a_bug_is_not_hidden(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     failed = run("schema", code=70)
     assert "RuntimeError: unforeseen" in failed.err
     assert "this is a bug in gemmgen" in failed.err
+
+
+@pytest.mark.parametrize("error", [MemoryError(), ImportError("libnvrtc.so.13: failed to map segment from shared object")])
+def test_too_little_memory_is_no_bug(run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def broken() -> None:
+        raise error
+
+    monkeypatch.setattr("gemmgen.kernels.spec_files.json_schema", broken)
+    failed = run("schema", code=2)
+    assert failed.err.startswith("Error: not enough memory") and "Traceback" not in failed.err

@@ -366,7 +366,8 @@ def ended(command: list[str], folder: Path, whole: bool) -> tuple[str, float, st
     if child == 0:
         os.chdir(folder)
         os.environ["XDG_DATA_HOME"] = str(folder)
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        memory = MEMORY + int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()  # beside what is mapped already
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 26, 1 << 26))
@@ -432,7 +433,9 @@ def tried(number: int, seed: int, ways: Sequence[str], whole: bool) -> dict[str,
         about = {"number": number, "way": way, "outcome": outcome, "seconds": round(seconds, 2)}
         if outcome.startswith("exit"):
             return {**about, "text": text}
-        files = {path.name: path.read_text(errors="replace")[:4000] for path in folder.iterdir() if path.name != "output"}
+        files = {
+            path.name: path.read_text(errors="replace")[:4000] for path in folder.iterdir() if path.is_file() and path.name != "output"
+        }
         return {**about, "text": text, "command": command, "files": files}
 
 

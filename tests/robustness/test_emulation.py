@@ -316,6 +316,20 @@ def test_a_length_is_written_in_ascii(kernel: str, text: str) -> None:
     assert result.exit_code == 2 and "is no length" in result.output
 
 
+@pytest.mark.parametrize("words", [("--arg", "i32=٣"), ("--arg", "f32=٣"), ("--grid", "٣"), ("--block", "٣,1")])
+def test_a_number_is_written_in_ascii(kernel: str, words: tuple[str, ...]) -> None:
+    result = run("emulate", kernel, "--grid", "1", "--block", "32", *words)
+    assert result.exit_code == 2 and "٣" in result.output and ("is no value" in result.output or "expected one to three" in result.output)
+
+
+def test_a_member_of_a_structure_is_written_in_ascii(tmp_path: Path) -> None:
+    (tmp_path / "a.cu").write_text("struct Given { int n; };\n__global__ void k(Given given, int* y) { y[0] = given.n; }\n")
+    words = ("emulate", str(tmp_path / "a.cu"), "--grid", "1", "--block", "1", "--arg", "{n=%s}", "--arg", "i32[1]")
+    assert run(*(word.replace("%s", "3") for word in words)).exit_code == 0
+    result = run(*(word.replace("%s", "٣") for word in words))
+    assert result.exit_code == 2 and "is no value of the member n" in result.output
+
+
 @pytest.mark.parametrize("option", ["--rtol", "--atol"])
 @pytest.mark.parametrize("value", ["nan", "-1", "-nan"])
 def test_a_tolerance_is_a_number(kernel: str, option: str, value: str) -> None:

@@ -280,7 +280,7 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> Conv2dRequest
     given_input: dict[str, Any] = {}
     for option in options:
         name, _, number = option.partition("=")
-        if name in ("groups", "dilation") and number.isdecimal() and 0 < int(number) < 2**20:
+        if name in ("groups", "dilation") and number.isascii() and number.isdecimal() and 0 < int(number) < 2**20:
             say_once(said, name, option)
             given |= {"groups": int(number)} if name == "groups" else {"dilation_h": int(number), "dilation_w": int(number)}
         elif option in get_args(Element):

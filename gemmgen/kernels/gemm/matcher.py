@@ -205,10 +205,10 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> GemmRequest:
         elif option in ("aligned", "unaligned"):
             say_once(said, "alignment", option)
             aligned = option == "aligned"
-        elif option.startswith("batch=") and option[6:].isdecimal() and 0 < int(option[6:]) < 65536:
+        elif option.startswith("batch=") and option[6:].isascii() and option[6:].isdecimal() and 0 < int(option[6:]) < 65536:
             say_once(said, "batch", option)
             batch = int(option[6:])
-        elif option.startswith("groups=") and option[7:].isdecimal() and 0 < int(option[7:]) < 65536:
+        elif option.startswith("groups=") and option[7:].isascii() and option[7:].isdecimal() and 0 < int(option[7:]) < 65536:
             say_once(said, "batch", option)
             groups = int(option[7:])
         elif (counted := re.fullmatch(r"(batch|groups)=(.*)", option)) is not None:
