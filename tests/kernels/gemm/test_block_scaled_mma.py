@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 import gemmgen
 from gemmgen.core.errors import PlanError
@@ -16,6 +17,7 @@ from gemmgen.toolchain.compilation import COMPILE_OPTIONS
 from gemmgen.toolchain.nvrtc import compile_source
 from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.runner import VerificationReport, verify_binary
+from kernels.random_batches import try_random_specs
 
 TILES = {"layout": "tiles_128x4"}
 MX, NV = {"k": 32, "type": "ue8m0", **TILES}, {"k": 16, "type": "e4m3", **TILES}
@@ -122,3 +124,35 @@ def test_sums_of_4_bit_floats_may_err_by_their_scales_alone() -> None:
 def test_variants_of_the_spec_file_have_plans() -> None:
     file = "specs/gemm/mma_sync/block_scales.yaml"
     assert len({gemmgen.plan(f"{file}/{variant}").name for variant in ("mxfp8", "mxfp4", "nvfp4", "nvfp4_64x64")}) == 4
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> dict[str, Any]:
+    """Specs with block scales, of small tiles."""
+    fields = draw(st.sampled_from((MXFP8, MXFP4, NVFP4)))
+    packed, types = "multiplied" in fields["mainloop"], st.sampled_from(("e4m3", "e5m2"))
+    warp = draw(st.sampled_from(({"m": 16, "n": 16}, {"m": 16, "n": 32}, {"m": 32, "n": 16})))
+    threadblock = {"m": draw(st.sampled_from((32, 64))), "n": draw(st.sampled_from((32, 64))), "k": draw(st.sampled_from((128, 256)))}
+    c = draw(st.sampled_from(("f32", "f16", "bf16")))
+    decompositions = ({"scheme": "data_parallel"},) * 2 + ({"scheme": "split_k_parallel", "slices": 2}, {"scheme": "stream_k", "blocks": 3})
+    operations = st.sampled_from(({"op": "bias", "per": "column"}, {"op": "relu"}))
+    return {
+        **fields,
+        "alpha": draw(st.sampled_from(("one", "argument"))),
+        "beta": draw(st.sampled_from(("zero", "argument"))),
+        "storage": {"a": "u8", "b": "u8", "c": c} if packed else {"a": draw(types), "b": draw(types), "c": c},
+        "alignment": {"a": 16, "b": 16, "c": draw(st.sampled_from((1, 2)))},
+        "multiple_of": {"k": draw(st.sampled_from((2, 32)))} if packed else {},
+        "epilogue": draw(st.lists(operations, max_size=2, unique_by=lambda each: each["op"])),
+        "decomposition": draw(st.sampled_from(decompositions)),
+        "mainloop": {
+            **fields["mainloop"],
+            "tile": {"threadblock": threadblock, "warp": warp},
+            "stages": draw(st.integers(2, 3)),
+            "copies": draw(st.sampled_from(("cp_async", "tma"))),
+        },
+    }
+
+
+def test_a_random_spec_is_rejected_or_verifies() -> None:
+    assert try_random_specs(specs(), 3, examples=6, every=18)["verified"] >= 3
