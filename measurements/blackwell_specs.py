@@ -24,11 +24,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from measurements.random_specs import Trials, Way, commit, read, tried  # noqa: E402
-
 import gemmgen  # noqa: E402
 from gemmgen.core.errors import GemmgenError  # noqa: E402
 from gemmgen.core.files import write_atomically  # noqa: E402
+from measurements.random_specs import Trials, Way, commit, read, tried  # noqa: E402
 
 RESULT = Path(__file__).with_suffix(".json")
 DRAWN = Path(__file__).with_suffix(".drawn.journal")

@@ -35,6 +35,7 @@ Feature = Literal[
     "packed_fp32_fma",
     "block_scaled_mma",
     "tcgen05",
+    "tcgen05_int8",
 ]
 MmaShape = tuple[int, int, int]
 
@@ -46,8 +47,10 @@ HOPPER_SPECIFIC: frozenset[Feature] = HOPPER | {"wgmma", "setmaxnreg"}
 BLACKWELL: frozenset[Feature] = HOPPER | {"packed_fp32_fma"}
 BLACKWELL_WARPS: frozenset[Feature] = BLACKWELL | {"setmaxnreg", "block_scaled_mma"}
 """sm_120a: no wgmma and no tensor memory, but `mma.sync` with block scales."""
-BLACKWELL_TENSOR_MEMORY: frozenset[Feature] = BLACKWELL | {"setmaxnreg", "tcgen05"}
-"""sm_100a: tensor memory and `tcgen05`."""
+BLACKWELL_ULTRA: frozenset[Feature] = BLACKWELL | {"setmaxnreg", "tcgen05"}
+"""sm_103a: tensor memory and `tcgen05`, but for integers."""
+BLACKWELL_TENSOR_MEMORY: frozenset[Feature] = BLACKWELL_ULTRA | {"tcgen05_int8"}
+"""sm_100a and sm_110a: tensor memory and `tcgen05`."""
 
 INT8_MMA_TURING: tuple[MmaShape, ...] = ((8, 8, 16),)
 INT8_MMA_AMPERE: tuple[MmaShape, ...] = ((8, 8, 16), (16, 8, 16), (16, 8, 32))
@@ -130,8 +133,11 @@ ARCHITECTURES: dict[str, Architecture] = {
         Architecture("sm_90a", (9, 0), 64, 32, 228 * KIB, 128, HOPPER_SPECIFIC),
         Architecture("sm_100", (10, 0), 64, 32, 228 * KIB, 128, BLACKWELL),
         Architecture("sm_100a", (10, 0), 64, 32, 228 * KIB, 128, BLACKWELL_TENSOR_MEMORY),
+        Architecture("sm_103a", (10, 3), 64, 32, 228 * KIB, 128, BLACKWELL_ULTRA),
+        Architecture("sm_110a", (11, 0), 48, 24, 228 * KIB, 128, BLACKWELL_TENSOR_MEMORY),
         Architecture("sm_120", (12, 0), 48, 24, 100 * KIB, 128, BLACKWELL),
         Architecture("sm_120a", (12, 0), 48, 24, 100 * KIB, 128, BLACKWELL_WARPS),
+        Architecture("sm_121a", (12, 1), 48, 24, 100 * KIB, 128, BLACKWELL_WARPS),
     )
 }
 

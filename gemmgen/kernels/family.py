@@ -104,7 +104,9 @@ class KernelSpec(SpecModel):
     """Replaces the family's prefix in the instance's name: lower-case letters, digits and underscores."""
     description: PlainText = ""
     """Purpose of the instance, in words. It does not change the kernel or its name."""
-    architecture: Literal["sm_75", "sm_80", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_100a", "sm_120a"] = "sm_75"
+    architecture: Literal["sm_75", "sm_80", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_100a", "sm_103a", "sm_110a", "sm_120a", "sm_121a"] = (
+        "sm_75"
+    )
     """Oldest architecture that the kernel is written for; it compiles for this one and newer."""
 
     sizes: Annotated[Sizes, LATER] = ()

@@ -112,7 +112,8 @@ def test_architecture_for_takes_the_richest_that_runs():
 
     assert chosen(9, 0) == "sm_90a"
     assert chosen(8, 6) == "sm_86"
-    assert chosen(10, 3) == "sm_100"
+    assert chosen(10, 3) == "sm_103a"
+    assert chosen(10, 1) == "sm_100"
     assert chosen(7, 0) is None
 
 

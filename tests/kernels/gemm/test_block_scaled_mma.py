@@ -121,6 +121,10 @@ def test_sums_of_4_bit_floats_may_err_by_their_scales_alone() -> None:
     assert much[0, 0] > 2.0**-17 > 2.0**-30 > little[0, 0] > 0
 
 
+def test_sm_121a_has_the_same_instructions() -> None:
+    assert verified({**NVFP4, "architecture": "sm_121a"}, ("primes",)).passed
+
+
 def test_variants_of_the_spec_file_have_plans() -> None:
     file = "specs/gemm/mma_sync/block_scales.yaml"
     assert len({gemmgen.plan(f"{file}/{variant}").name for variant in ("mxfp8", "mxfp4", "nvfp4", "nvfp4_64x64")}) == 4

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import gemmgen
 from gemmgen.core.errors import PlanError
+from gemmgen.kernels.gemm.strategies import part_of
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import COMPILE_OPTIONS
 from gemmgen.toolchain.nvrtc import compile_source
@@ -45,7 +46,10 @@ MXFP8 = {
     "multiple_of": {},
     "mainloop": {**MAINLOOP, "tile": {"n": 128, "k": 128}},
 }
+NVFP4_PAIR = {**NVFP4, "mainloop": {**NVFP4["mainloop"], "pair": True, "persistent_blocks": 2}}
+BOXES = {**SPEC, "store": "tma", "multiple_of": {"n": 8}, "mainloop": {**MAINLOOP, "tile": {"n": 64, "k": 64}}}
 DONE = "mbarrier_wait(done + kBarrierBytes * set, set_phase);\n            tensor_memory_after_sync();"
+NAMES = ("alone", "pair", "dynamic", "nvfp4", "mxfp8", "nvfp4_pair", "boxes")
 BYTES = {**SPEC, "storage": {"a": "s8", "b": "s8", "c": "s32"}, "alignment": {"a": 16, "b": 16, "c": 4}}
 
 
@@ -68,7 +72,10 @@ BYTES = {**SPEC, "storage": {"a": "s8", "b": "s8", "c": "s32"}, "alignment": {"a
         ({**NVFP4, "scales": {}}, "scales"),
         ({**NVFP4, "scales": {name: {"k": 128, "type": "f32"} for name in "ab"}}, "scales"),
         ({**NVFP4, "mainloop": {**NVFP4["mainloop"], "tile": {"n": 64, "k": 128}}}, "scales"),
-        ({**MXFP8, "mainloop": {**MXFP8["mainloop"], "pair": True, "persistent_blocks": 2}}, "scales"),
+        ({**BOXES, "multiple_of": {}}, "multiple_of"),
+        ({**BOXES, "alignment": {"a": 8, "b": 8, "c": 4}}, "alignment"),
+        ({**BOXES, "order": "column_major"}, "store"),
+        ({**BOXES, "mainloop": MAINLOOP}, "tile_n"),
         ({**NVFP4, "transpose": "nn"}, "transpose"),
         ({**PAIR, "transpose": "nn", "mainloop": {**PAIR["mainloop"], "tile": {"n": 64, "k": 64}}}, "tile"),
     ],
@@ -90,6 +97,25 @@ def test_the_instruction_descriptor_has_types_and_sizes() -> None:
     assert (form >> 4 & 3, form >> 7 & 7, form >> 10 & 7, (form >> 17 & 63) * 8, (form >> 24 & 31) * 16) == (1, 1, 1, 32, 128)
 
 
+def test_kernels_are_made_for_all_chips_with_tensor_memory() -> None:
+    for name in ("sm_103a", "sm_110a"):
+        assert gemmgen.plan({**NVFP4_PAIR, "architecture": name}).architecture.name == name
+    fitting = {**BYTES, "mainloop": {**MAINLOOP, "tile": {"n": 32, "k": 128}}}
+    assert gemmgen.plan({**fitting, "architecture": "sm_110a"}).loop.kind == "i8"
+    with pytest.raises(PlanError, match="types other than 8-bit integers"):
+        gemmgen.plan({**fitting, "architecture": "sm_103a"})
+
+
+def test_the_warp_that_asks_for_tiles_is_explained() -> None:
+    roles = [dict(part_of(gemmgen.plan(spec), "explain").sections(gemmgen.plan(spec))[0].lines) for spec in (PAIR, DYNAMIC)]
+    assert ["scheduler" in each for each in roles] == [False, True]
+
+
+def test_uses_of_tensor_memory_are_drawn() -> None:
+    (picture,) = [each for each in part_of(gemmgen.plan(NVFP4), "pictures").pictures(gemmgen.plan(NVFP4)) if each.name == "tensor_memory"]
+    assert [share.rectangles[0] for share in picture.c.shares] == [(0, 0, 128, 128), (0, 128, 128, 128), (0, 256, 128, 8), (0, 264, 128, 8)]
+
+
 def verify_with(spec: dict[str, Any], old: str, new: str) -> VerificationReport:
     plan = gemmgen.plan(spec)
     text = gemmgen.render(plan).text
@@ -99,7 +125,7 @@ def verify_with(spec: dict[str, Any], old: str, new: str) -> VerificationReport:
     return verify_binary(plan, binary, EmulatorBackend(), cases=cases)
 
 
-@pytest.mark.parametrize("spec", [SPEC, PAIR, DYNAMIC, NVFP4, MXFP8], ids=["alone", "pair", "dynamic", "nvfp4", "mxfp8"])
+@pytest.mark.parametrize("spec", [SPEC, PAIR, DYNAMIC, NVFP4, MXFP8, NVFP4_PAIR, BOXES], ids=NAMES)
 def test_an_unchanged_kernel_passes(spec: dict[str, Any]) -> None:
     assert verify_with(spec, "kStages", "kStages").passed
 
@@ -181,6 +207,26 @@ def test_changed_block_scales_are_caught(spec: dict[str, Any], old: str, new: st
     assert cases and not verify_binary(plan, binary, EmulatorBackend(), cases=cases).passed
 
 
+@pytest.mark.parametrize(
+    ("spec", "old", "new"),
+    [
+        (NVFP4_PAIR, "        mbarrier_wait(scaled + kBarrierBytes * stage, phase);", "        ;"),
+        (NVFP4_PAIR, "mbarrier_arrive_remote(address_in_block(scaled", "mbarrier_arrive_remote(address_in_block(empty"),
+        (NVFP4_PAIR, "tcgen05.cp.cta_group::2", "tcgen05.cp.cta_group::1"),
+        (NVFP4_PAIR, "scale_tile(scales_a, min(work.row, m - 1)", "scale_tile(scales_a, work.row - rank * kTileM"),
+        (NVFP4_PAIR, "scale_tile(scales_a, min(work.row, m - 1)", "scale_tile(scales_a, work.row"),
+        (BOXES, "fence_async_proxy();\n", ""),
+        (BOXES, "store_boxes_wait<kBoxBuffers - 1>();", ""),
+        (BOXES, "store_boxes_wait<0>();", ""),
+        (BOXES, "^ lane / 4", "^ lane / 8"),
+        (BOXES, "work.column - part", "work.column"),
+    ],
+)
+def test_changed_scales_of_pairs_and_boxes_are_caught(spec: dict[str, Any], old: str, new: str) -> None:
+    """Scales of the other block that nothing waits for, or of other rows; boxes that are read or left too early, or misplaced."""
+    assert not verify_with(spec, old, new).passed
+
+
 @st.composite
 def specs(draw: st.DrawFn) -> dict[str, Any]:
     """Specs that mostly work; tiles are small, so that they run quickly."""
@@ -193,6 +239,8 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
     operations = [{"op": "bias", "per": draw(st.sampled_from(("row", "column", "all")))}, {"op": "relu"}]
     operations += [{"op": "residual"}] if c in ("f32", "f16", "bf16") else []
     reads = c in ("f32", "f16", "bf16")
+    unit = 16 // ELEMENT_BYTES[c]
+    boxes = not column_major and draw(st.booleans())
     return {
         "kind": "gemm",
         "architecture": "sm_100a",
@@ -201,13 +249,15 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
         "alpha": "one" if plain else draw(st.sampled_from(("one", "argument"))),
         "beta": draw(st.sampled_from(("zero", "argument"))) if reads else "zero",
         "storage": {"a": a, "b": b, "c": c},
-        "alignment": {"a": 16 // size, "b": 16 // size, "c": draw(st.sampled_from((1, 2, 4)))},
+        "alignment": {"a": 16 // size, "b": 16 // size, "c": unit if boxes else draw(st.sampled_from((1, 2, 4)))},
+        "multiple_of": {"n": unit} if boxes else {},
+        "store": "tma" if boxes else "direct",
         "batch": draw(st.sampled_from(("none", "none", "strided"))),
         "epilogue": [] if plain else draw(st.lists(st.sampled_from(operations), max_size=2, unique_by=lambda each: each["op"])),
         "mainloop": {
             "strategy": "tcgen05",
             "tile": {
-                "n": draw(st.sampled_from((32, 64, 96) if size != 2 else (64, 128))),
+                "n": draw(st.sampled_from((32, 64, 96) if size != 2 and not boxes else (64, 128))),
                 "k": 128 // size * draw(st.sampled_from((1, 1, 2))),
             },
             "stages": draw(st.integers(2, 3)),
@@ -225,15 +275,19 @@ def scaled_specs(draw: st.DrawFn) -> dict[str, Any]:
     types = st.sampled_from(("e4m3", "e5m2"))
     a, b = ("u8", "u8") if name == "e2m1" else (draw(types), draw(types))
     dynamic = draw(st.booleans())
+    boxes = draw(st.booleans())
+    c = draw(st.sampled_from(("f32", "f16", "bf16")))
+    of_k = {"k": draw(st.sampled_from((2, 32)))} if name == "e2m1" else {}
     operations = st.sampled_from(({"op": "bias", "per": "column"}, {"op": "relu"}))
     return {
         **NVFP4,
         "alpha": draw(st.sampled_from(("one", "argument"))),
         "beta": draw(st.sampled_from(("zero", "argument"))),
-        "storage": {"a": a, "b": b, "c": draw(st.sampled_from(("f32", "f16", "bf16")))},
-        "alignment": {"a": 16, "b": 16, "c": draw(st.sampled_from((1, 2, 4)))},
+        "storage": {"a": a, "b": b, "c": c},
+        "alignment": {"a": 16, "b": 16, "c": 16 // ELEMENT_BYTES[c] if boxes else draw(st.sampled_from((1, 2, 4)))},
+        "store": "tma" if boxes else "direct",
         "scales": {operand: {"k": block, "type": scale, "layout": "tiles_128x4"} for operand in "ab"},
-        "multiple_of": {"k": draw(st.sampled_from((2, 32)))} if name == "e2m1" else {},
+        "multiple_of": of_k | ({"n": 16 // ELEMENT_BYTES[c]} if boxes else {}),
         "epilogue": draw(st.lists(operations, max_size=2, unique_by=lambda each: each["op"])),
         "mainloop": {
             "strategy": "tcgen05",
@@ -241,6 +295,7 @@ def scaled_specs(draw: st.DrawFn) -> dict[str, Any]:
             "stages": draw(st.integers(2, 3)),
             "persistent_blocks": 0 if dynamic else draw(st.sampled_from((0, 2))),
             "tiles": "dynamic" if dynamic else "static",
+            "pair": draw(st.booleans()),
             "multiplied": name,
         },
     }

@@ -8,7 +8,8 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import Reason
 from gemmgen.kernels.gemm.spec import Arithmetic, GemmSpec, MmaSyncMainloop, SplitKParallel, WgmmaMainloop
 from gemmgen.kernels.gemm.split_precision.planes import Scheme
-from gemmgen.kernels.gemm.wgmma.reasons import COPY_ALIGNMENT, a_from_reason
+from gemmgen.kernels.gemm.tensor_cores.reasons import COPY_ALIGNMENT
+from gemmgen.kernels.gemm.wgmma.reasons import a_from_reason
 from gemmgen.kernels.matrix import Matrix
 
 

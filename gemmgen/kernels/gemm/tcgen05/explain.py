@@ -22,16 +22,21 @@ def sections(plan: TensorMemoryPlan) -> list[Section]:
         Section("Mainloop", _mainloop(loop)),
         Section("Tensor memory", _tensor_memory(loop)),
         Section("Shared memory", (*regions(plan), ("layout", f"rows of {SPAN_BYTES} bytes, swizzled as the copy engine writes them"))),
-        Section("Results", results(plan, wording)),
+        Section("Results", results(plan, wording, _boxes(loop))),
     ]
 
 
 def _roles(loop: TensorMemoryLoop) -> Lines:
-    multiplier = f"a warp{' of the first block' if loop.pair else ''}, of which one thread issues the instructions (tcgen05.mma)"
+    warp = "a warp of the first block" if loop.pair else "a warp"
+    multiplier = f"{warp}, of which one thread issues the instructions (tcgen05.mma)"
+    scheduler = (
+        f"{warp}, of which one thread asks for the tile of a {'cluster' if loop.pair else 'block'} that waits (clusterlaunchcontrol)"
+    )
     return (
         ("producer", "a warp, of which one thread keeps the stages full by the copy engine (TMA)"),
         ("multiplier", multiplier),
         ("epilogue", f"{EPILOGUE_WARPS} warps, each for {ROWS // EPILOGUE_WARPS} rows, while the next tile is multiplied"),
+        *((("scheduler", scheduler),) if loop.dynamic else ()),
     )
 
 
@@ -56,6 +61,14 @@ def _tensor_memory(loop: TensorMemoryLoop) -> Lines:
         *_scales(loop),
         ("loads", f"{COLUMNS} columns of 16 lanes at a time (16x256b), two of a warp"),
     )
+
+
+def _boxes(loop: TensorMemoryLoop) -> str | None:
+    """Results that the copy engine stores; None where warps store them."""
+    if not loop.box_columns:
+        return None
+    columns, rows = loop.box
+    return f"boxes of {rows} rows of {columns} columns by the copy engine (TMA); each warp has {loop.store_buffers} in shared memory"
 
 
 def _scales(loop: TensorMemoryLoop) -> Lines:

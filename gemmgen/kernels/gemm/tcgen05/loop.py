@@ -14,8 +14,7 @@ from gemmgen.kernels.gemm.plan import Outline
 from gemmgen.kernels.gemm.scaling import TILE_BLOCKS, TILE_LINES
 from gemmgen.kernels.gemm.spec import CacheHints, GemmSpec, TensorMemoryMainloop
 from gemmgen.kernels.gemm.tensor_cores.block_scaling import BlockScaling, block_scaling, packed_reasons, scale_kind_reasons
-from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_INTEGERS, result_reasons, type_reasons
-from gemmgen.kernels.gemm.wgmma.reasons import COPY_ALIGNMENT
+from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_INTEGERS, COPY_ALIGNMENT, box_store_reasons, result_reasons, type_reasons
 from gemmgen.kernels.math.warpgroup import BARRIER_BYTES, INSTRUCTION_BYTES, SPAN_BYTES, WarpgroupOperand
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.tiles.resources import ResidentBlocks
@@ -29,6 +28,10 @@ BUFFERS = 2
 COLUMNS = 32
 """Columns of results that a thread holds at a time."""
 EPILOGUE_WARPS = 4
+WARP_ROWS = ROWS // EPILOGUE_WARPS
+"""Rows of results that a warp finishes."""
+STORE_BUFFERS = 2
+"""Boxes of results that a warp has in shared memory, one of which the copy engine may still read."""
 SCALE_TILE_BYTES = TILE_LINES * TILE_BLOCKS
 SCALE_COLUMNS = 4
 """Columns of tensor memory that a tile of scales takes."""
@@ -64,6 +67,8 @@ class TensorMemoryLoop:
     """True if blocks take over the tiles of those that wait to be launched."""
     scaled: BlockScaling | None = None
     """The block scales that instructions take."""
+    box_columns: int = 0
+    """Columns of results in a box that the copy engine stores; 0 where warps store them."""
     promote_steps: int = 0
     """Steps after which sums leave the accumulators: never."""
     shares_tile: bool = False
@@ -116,7 +121,7 @@ class TensorMemoryLoop:
         """The instruction descriptor: types, majors and sizes."""
         if (scaled := self.scaled) is not None:
             types = _SCALED_FORMATS[scaled.type_a] << 7 | _SCALED_FORMATS[scaled.type_b] << 10
-            return types | self.tile_n >> 3 << 17 | (scaled.scale_type == "ue8m0") << 23 | ROWS >> 7 << 27
+            return types | self.tile_n >> 3 << 17 | (scaled.scale_type == "ue8m0") << 23 | ROWS * self.blocks >> 7 << 27
         sums = 2 if self.accumulator == "int" else 1
         majors = (not self.a.k_major) << 15 | (not self.b.k_major) << 16
         sizes = self.tile_n >> 3 << 17 | ROWS * self.blocks >> 4 << 24
@@ -153,6 +158,31 @@ class TensorMemoryLoop:
         return 2 * self.scale_words * SCALE_TILE_BYTES
 
     @property
+    def box(self) -> tuple[int, int]:
+        """Columns and rows of a box of results."""
+        return self.box_columns, WARP_ROWS
+
+    @property
+    def box_bytes(self) -> int:
+        """A box of results, of rows of 128 bytes."""
+        return WARP_ROWS * SPAN_BYTES
+
+    @property
+    def staging_bytes(self) -> int:
+        """Results in shared memory on their way to the copy engine."""
+        return EPILOGUE_WARPS * STORE_BUFFERS * self.box_bytes if self.box_columns else 0
+
+    @property
+    def store_buffers(self) -> int:
+        """Boxes of results that a warp has in shared memory."""
+        return STORE_BUFFERS
+
+    @property
+    def box_parts(self) -> int:
+        """Times that a warp loads sums for one box."""
+        return self.box_columns // COLUMNS
+
+    @property
     def id_step(self) -> int:
         """From an instruction's number of the first scale in a word to that of the next."""
         return 0 if self.scaled is None else self.scaled.blocks
@@ -163,21 +193,33 @@ class TensorMemoryLoop:
         return TENSOR_COLUMNS // self.tensor_columns
 
     @property
+    def pair_scales(self) -> bool:
+        """True if the second block of a pair reports its scales to the first."""
+        return self.pair and self.scaled is not None
+
+    @property
+    def answer_readers(self) -> str:
+        """Threads that read an answer of the scheduler, as CUDA writes it."""
+        if not self.pair:
+            return "kEpilogueWarps + 3"
+        return f"kClusterBlocks * (kEpilogueWarps + {2 if self.pair_scales else 1}) + {1 if self.pair_scales else 2}"
+
+    @property
     def answers(self) -> int:
         """Answers of the scheduler that a block holds."""
         return ANSWERS
 
     @property
     def barriers(self) -> int:
-        """Two for each stage, for each set of sums, and for each answer of the scheduler."""
-        return 2 * self.stages + 2 * BUFFERS + (2 * ANSWERS if self.dynamic else 0)
+        """Two for each stage, for each set of sums, and for each answer of the scheduler; with scales in pairs, a third for each stage."""
+        return (3 if self.pair_scales else 2) * self.stages + 2 * BUFFERS + (2 * ANSWERS if self.dynamic else 0)
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block, with a word for the address in tensor memory."""
         answers = ANSWERS * ANSWER_BYTES if self.dynamic else 0
         stage = self.a.tile_bytes + self.b.tile_bytes + self.scale_bytes
-        return self.stages * stage + answers + BARRIER_BYTES * self.barriers + BARRIER_BYTES
+        return self.stages * stage + self.staging_bytes + answers + BARRIER_BYTES * self.barriers + BARRIER_BYTES
 
 
 def tensor_memory_loop(outline: Outline, mainloop: TensorMemoryMainloop) -> TensorMemoryLoop | None:
@@ -207,6 +249,7 @@ def tensor_memory_loop(outline: Outline, mainloop: TensorMemoryMainloop) -> Tens
         pair=mainloop.pair,
         dynamic=mainloop.tiles == "dynamic",
         scaled=block_scaling(spec, mainloop),
+        box_columns=SPAN_BYTES // outline.matrices[2].element_bytes if spec.store == "tma" else 0,
     )
     outline.reasons += ResidentBlocks(architecture, 1, loop.threads).too_much_per_block(loop.shared_bytes)
     return loop
@@ -216,13 +259,23 @@ def _reasons(
     spec: GemmSpec, mainloop: TensorMemoryMainloop, matrices: tuple[Matrix, Matrix, Matrix], architecture: Architecture
 ) -> Iterator[Reason]:
     if not architecture.supports("tcgen05"):
-        yield Reason("tcgen05", "mainloop.strategy", f"tcgen05 on {architecture.name}", "sm_100a", "architecture: sm_100a")
+        yield Reason(
+            "tcgen05", "mainloop.strategy", f"tcgen05 on {architecture.name}", "sm_100a, sm_103a or sm_110a", "architecture: sm_100a"
+        )
+    elif (
+        {spec.storage.a, spec.storage.b} & set(BYTE_INTEGERS)
+        and mainloop.multiplied == "stored"
+        and not architecture.supports("tcgen05_int8")
+    ):
+        got = f"{spec.storage.a} and {spec.storage.b} on {architecture.name}"
+        yield Reason(
+            "tcgen05", "storage", got, "types other than 8-bit integers, which its tcgen05 does not multiply", "architecture: sm_100a"
+        )
     packed = mainloop.multiplied == "e2m1"
     yield from packed_reasons(spec) if packed else type_reasons(spec)
     yield from scale_kind_reasons(spec, packed, "tcgen05")
-    if spec.scales.given and (mainloop.pair or mainloop.tile.n != SCALED_COLUMNS):
-        got = f"n: {mainloop.tile.n}, pair: {str(mainloop.pair).lower()}"
-        yield Reason("scales", "mainloop", got, f"tile.n: {SCALED_COLUMNS} and pair: false with block scales")
+    if spec.scales.given and mainloop.tile.n != SCALED_COLUMNS:
+        yield Reason("scales", "mainloop.tile.n", str(mainloop.tile.n), f"{SCALED_COLUMNS} with block scales")
     if mainloop.pair and mainloop.persistent_blocks % 2:
         yield Reason("persistent_blocks", "mainloop.persistent_blocks", str(mainloop.persistent_blocks), "even with pair: true")
     if mainloop.tiles == "dynamic" and mainloop.persistent_blocks:
@@ -248,11 +301,25 @@ def _reasons(
         yield Reason("decomposition", "decomposition.scheme", spec.decomposition.scheme, "data_parallel for tcgen05")
     if spec.batch == "grouped":
         yield Reason("batch", "batch", "grouped", "none or strided for tcgen05")
-    if spec.store != "direct":
-        yield Reason("store", "store", spec.store, "direct for tcgen05")
+    yield from _store_reasons(spec, mainloop, matrices[2])
     if spec.cache != CacheHints():
         yield Reason("cache", "cache", "hints", "none: the copy engine moves tiles past the L1")
     yield from result_reasons(spec, in_boxes=True)
+
+
+def _store_reasons(spec: GemmSpec, mainloop: TensorMemoryMainloop, c: Matrix) -> Iterator[Reason]:
+    """Stores that there are none of, and results that the copy engine does not take."""
+    if spec.store == "through_shared":
+        yield Reason("store", "store", spec.store, "direct or tma for tcgen05")
+    if spec.store != "tma":
+        return
+    yield from box_store_reasons(spec)
+    if spec.order != "row_major":
+        yield Reason("store", "store", f"tma with order: {spec.order}", "direct for column-major results of tcgen05")
+    columns = SPAN_BYTES // c.element_bytes
+    if mainloop.tile.n % columns:
+        need = f"a multiple of {columns} for store: tma: boxes of {SPAN_BYTES} bytes"
+        yield Reason("tile_n", "mainloop.tile.n", str(mainloop.tile.n), need)
 
 
 def regions(loop: TensorMemoryLoop) -> tuple[SharedRegion, ...]:
@@ -269,6 +336,9 @@ def regions(loop: TensorMemoryLoop) -> tuple[SharedRegion, ...]:
         meaning = f"tiles of {operand.name}, [stage][row][{along}], rows of {SPAN_BYTES} bytes, swizzled"
         shape = (loop.stages, rows, operand.span_elements)
         add(f"tiles_{operand.suffix}", ELEMENTS[element].c_type, shape, loop.stages * operand.tile_bytes, meaning)
+    if loop.box_columns:
+        boxes = (EPILOGUE_WARPS, STORE_BUFFERS, WARP_ROWS, SPAN_BYTES)
+        add("staging", "unsigned char", boxes, loop.staging_bytes, "staged results, [warp][buffer][row][byte], swizzled")
     if loop.scaled is not None:
         scales = (loop.stages, 2, loop.scale_words, SCALE_TILE_BYTES)
         meaning = "tiles of scales of A, then of B, [stage][operand][word of k]"
@@ -276,6 +346,7 @@ def regions(loop: TensorMemoryLoop) -> tuple[SharedRegion, ...]:
     if loop.dynamic:
         add("answers", "uint4", (ANSWERS,), ANSWERS * ANSWER_BYTES, "answers of the scheduler: clusters whose tiles this one takes over")
     meaning = "for each stage: it is full, it is empty; for each set of sums: it is done, it is drained"
+    meaning += "; for each stage: the other block's scales have arrived" if loop.pair_scales else ""
     meaning += "; for each answer: it has arrived, it has been read" if loop.dynamic else ""
     add("barriers", "unsigned long long", (loop.barriers,), BARRIER_BYTES * loop.barriers, meaning)
     add("tensor_memory", "unsigned", (2,), BARRIER_BYTES, "the address of the sums in tensor memory")

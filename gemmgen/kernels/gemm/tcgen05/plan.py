@@ -35,6 +35,10 @@ class TensorMemoryPlan(TensorPlan):
         return 2 * COLUMNS // 2 + OTHER_REGISTERS
 
     @property
+    def staged_store(self) -> str:
+        return "boxes" if self.loop.box_columns else ""
+
+    @property
     def finishes_aside(self) -> bool:
         return True
 
@@ -63,6 +67,7 @@ def plan(spec: GemmSpec, mainloop: TensorMemoryMainloop, architecture: Architect
     parts = [
         f"{tile.m * loop.blocks}x{tile.n}x{tile.k}",
         f"s{mainloop.stages}",
+        *(["tma"] if loop.box_columns else []),
         *(["dynamic"] if loop.dynamic else []),
         *(["e2m1"] if loop.packed else []),
     ]

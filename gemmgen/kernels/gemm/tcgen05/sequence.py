@@ -21,7 +21,11 @@ def tcgen05_sequence(
     strides = [scalar for matrix in matrices[:2] for scalar in matrix.scalars if scalar.name == matrix.batch_stride]
     maps = [matrix_map(matrix, operand.box) for matrix, operand in zip(matrices[:2], (loop.a, loop.b), strict=True)]
     result: list[Argument] = [*problem.betas, problem.c, *matrices[2].scalars, *problem.epilogue]
-    main: list[Argument] = [*problem.extents, *counts, *problem.alphas, *maps, *strides, *problem.scales, *result]
+    stored = result
+    if loop.box_columns:
+        maps.append(matrix_map(matrices[2], loop.box))
+        stored = result if problem.betas else [*problem.epilogue]
+    main: list[Argument] = [*problem.extents, *counts, *problem.alphas, *maps, *strides, *problem.scales, *stored]
     launch = main_launch(name, spec, grid.blocks(spec), loop.threads, main, loop.shared_bytes, grid.cluster_blocks)
     factors: list[Argument] = [problem.a, *matrices[0].scalars, problem.b, *matrices[1].scalars]
     return LaunchSequence(

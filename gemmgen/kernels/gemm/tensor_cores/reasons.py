@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import Reason
 from gemmgen.kernels.epilogue.operations import Factor
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel
 
 BYTE_FLOATS = ("e4m3", "e5m2")
 BYTE_INTEGERS = ("s8", "u8")
+COPY_ALIGNMENT = 16
+"""Bytes that TMA wants addresses and strides to be multiples of."""
 
 
 def computes_f32(spec: GemmSpec) -> bool:
@@ -77,6 +80,19 @@ def result_reasons(spec: GemmSpec, in_boxes: bool) -> Iterator[Reason]:
             yield Reason("transpose", "transpose", spec.transpose, need, "strategy: mma_sync takes A along m, too")
         if spec.order != "row_major":
             yield Reason("order", "order", spec.order, "row_major for groups, which are rows of C")
+
+
+def box_store_reasons(spec: GemmSpec) -> Iterator[Reason]:
+    """Alignments and extents of results that the copy engine does not store."""
+    size = ELEMENTS[spec.storage.c].bytes
+    if spec.alignment.c * size != COPY_ALIGNMENT:
+        need = f"{COPY_ALIGNMENT // size} for store: tma: the copy engine wants addresses and strides of {COPY_ALIGNMENT} bytes"
+        yield Reason("alignment", "alignment.c", str(spec.alignment.c), need)
+    unit, (axis, line) = COPY_ALIGNMENT // size, ("m", "column") if spec.order == "column_major" else ("n", "row")
+    if (multiple := getattr(spec.multiple_of, axis)) % unit:
+        beyond = f"the copy engine writes units of {COPY_ALIGNMENT} bytes, also beyond a {line}'s end"
+        need = f"a multiple of {unit} for store: tma: {beyond}"
+        yield Reason("multiple_of", f"multiple_of.{axis}", str(multiple), need, f"multiple_of: {{{axis}: {unit}}}, or store: direct")
 
 
 def grouping_reasons(spec: GemmSpec) -> Iterator[Reason]:

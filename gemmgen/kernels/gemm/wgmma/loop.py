@@ -15,8 +15,8 @@ from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.plan import Outline
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKCluster, WgmmaMainloop
 from gemmgen.kernels.gemm.tensor_cores.operands import Multiplied
+from gemmgen.kernels.gemm.tensor_cores.reasons import COPY_ALIGNMENT
 from gemmgen.kernels.gemm.wgmma.reasons import (
-    COPY_ALIGNMENT,
     combination_reasons,
     promoted_depth,
     resource_reasons,

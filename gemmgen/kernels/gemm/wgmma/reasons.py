@@ -12,6 +12,8 @@ from gemmgen.kernels.gemm.tensor_cores.operands import Multiplied
 from gemmgen.kernels.gemm.tensor_cores.reasons import (
     BYTE_FLOATS,
     BYTE_INTEGERS,
+    COPY_ALIGNMENT,
+    box_store_reasons,
     computes_f32,
     result_reasons,
     turning_reasons,
@@ -24,8 +26,6 @@ from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 DEFAULT_PROMOTION = 128
 """Values of k after which sums of 8-bit floats leave the tensor core, if the spec leaves it open: the field's habit."""
-COPY_ALIGNMENT = 16
-"""Bytes that TMA wants addresses and strides to be multiples of."""
 MAX_BOX = 256
 MAX_INSTRUCTION = 256
 """Columns of the result of a matrix instruction."""
@@ -198,16 +198,8 @@ def combination_reasons(spec: GemmSpec, mainloop: WgmmaMainloop) -> Iterator[Rea
             yield from turned_reasons(spec)
         if isinstance(decomposition, SplitKParallel):
             yield Reason("store", "store", "tma with split_k_parallel", "direct: sums go to a workspace, a second kernel writes C")
+        yield from box_store_reasons(spec)
         size = ELEMENTS[spec.storage.c].bytes
-        if spec.alignment.c * size != COPY_ALIGNMENT:
-            need = f"{COPY_ALIGNMENT // size} for store: tma: the copy engine wants addresses and strides of {COPY_ALIGNMENT} bytes"
-            yield Reason("alignment", "alignment.c", str(spec.alignment.c), need)
-        unit, axis = COPY_ALIGNMENT // size, "m" if turned else "n"
-        if (multiple := getattr(spec.multiple_of, axis)) % unit:
-            line = "column" if turned else "row"
-            beyond = f"the copy engine writes units of {COPY_ALIGNMENT} bytes, also beyond a {line}'s end"
-            need = f"a multiple of {unit} for store: tma: {beyond}"
-            yield Reason("multiple_of", f"multiple_of.{axis}", str(multiple), need, f"multiple_of: {{{axis}: {unit}}}, or store: direct")
         if not turned and plan_staging(mainloop.tile.n, 1, size, 1) is None:
             need = f"a multiple of {COPY_ALIGNMENT // size} for store: tma"
             yield Reason("tile_n", "mainloop.tile.n", str(mainloop.tile.n), need)
