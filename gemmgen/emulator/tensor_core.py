@@ -187,6 +187,14 @@ class Scales(NamedTuple):
     exponents: Array
     """int16; of the smallest normal number for a subnormal one."""
 
+    def by_row(self) -> Scales:
+        """Each row as a matrix of one row."""
+        return Scales(*(part.reshape(-1, 1, part.shape[-1]) for part in self))
+
+    def repeated(self, count: int) -> Scales:
+        """Each matrix so many times, one after the other."""
+        return Scales(*(np.repeat(part, count, axis=0) for part in self))
+
 
 def scales(codes: Array, type_name: str) -> Scales:
     """Takes scale factors apart: `ue8m0` is 2 to the power of code - 127, and 255 is NaN; `ue4m3` is e4m3 without its sign."""

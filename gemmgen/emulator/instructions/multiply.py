@@ -9,6 +9,7 @@ Of sparse products (``mma.sp``; PTX ISA, "Sparse matrix storage"), A holds two o
 tf32, and a nibble of metadata says which. Metadata come from registers of some lanes of each quad, which the selector chooses: of types
 of 16 and 32 bits, a lane's lower half belongs to the quad's row and its upper half to the row 8 below, 4 nibbles each; of bytes, a lane
 has 8 nibbles of one row. Products that are left out take no part. That of bytes was derived, and not seen on a device.
+With `kind::mxf4` and `kind::mxf4nvf4` the metadata choose bytes, each with two floats of 4 bits.
 
 The results are those of sm_90, bit for bit (`gemmgen.emulator.tensor_core`), and for sm_120 those of published bit models. Integers are
 exact: the accumulator wraps, or with .satfinite is cut to the range of s32 once, after the whole sum. Bytes of fp8 go through steps on
@@ -49,6 +50,7 @@ _SPARSE_SHAPES = {
     **dict.fromkeys(("f16", "bf16"), ((16, 8, 16), (16, 8, 32))),
     "tf32": ((16, 8, 8), (16, 8, 16)),
     **dict.fromkeys(_BYTES, ((16, 8, 32), (16, 8, 64))),
+    **dict.fromkeys(_FP8, ((16, 8, 64),)),
 }
 """Shapes of mma.sp, whose k counts the elements that A leaves out."""
 _SPARSE = ("sp", "sp::ordered_metadata")
@@ -76,6 +78,11 @@ class _Kind:
     """Types of scales, each with a number of scales along k as it is written."""
     default: bool = True
     """True if the first of these numbers need not be written."""
+
+    @property
+    def packed(self) -> bool:
+        """True if a byte holds two floats of 4 bits."""
+        return self.depth == 64
 
 
 _KINDS = {
@@ -112,10 +119,10 @@ class _Multiply:
         if self.kind is None:
             self.rows, self.columns, self.depth = _check(inst, shape, a_type, b_type, self.result_type, self.sum_type)
         else:
-            self.rows, self.columns, self.depth = _check_kind(inst, self.kind, shape, types)
+            self.rows, self.columns, self.depth = _check_kind(inst, self.kind, shape, types, self.sparse)
         self.a_type, self.b_type = a_type, b_type
         self.saturates = inst.has("satfinite")
-        self.packed = self.depth == 64 and a_type == "e2m1"
+        self.packed = self.kind is not None and self.kind.packed
         self.one_step = binder.program.module.target.startswith("sm_12")
         binder.require_real(inst, self.sum_type == "f16" or self.kind is not None)
         d, a, b, c = (registers_in(operand) for operand in inst.operands[:4])
@@ -131,20 +138,22 @@ class _Multiply:
 
     def _metadata(self) -> _Metadata:
         """The metadata of a sparse A."""
-        registers = registers_in(self.inst.operands[4]) if len(self.inst.operands) == 6 else ()
+        registers = registers_in(self.inst.operands[4]) if len(self.inst.operands) >= 6 else ()
         if len(registers) != 1:
             raise UnknownInstruction("an mma.sp has six operands, metadata and a selector behind C", instruction=self.inst)
         selector = self.binder.source(self.inst, self.inst.operands[5], "u32")
-        return _Metadata(self.inst, self._source(registers[0]), selector, self.a_type, self.depth)
+        bits, elements = (8, self.depth // 2) if self.packed else (_ELEMENT_BITS[self.a_type], self.depth)
+        return _Metadata(self.inst, self._source(registers[0]), selector, bits, elements)
 
     def _scales(self) -> tuple[_ScaleFactors, _ScaleFactors]:
         """The block scales of A and B."""
-        if len(self.inst.operands) != 8:
-            raise UnknownInstruction("an mma with block scales has eight operands", instruction=self.inst)
+        before = 6 if self.sparse else 4
+        if len(self.inst.operands) != before + 4:
+            raise UnknownInstruction("an mma with block scales has four operands for them", instruction=self.inst)
         assert self.kind is not None
         vector = next((m for m in self.inst.modifiers if m.startswith("scale_vec::")), None)
         count = int(self.kind.scales[0][1][0] if vector is None else vector.removeprefix("scale_vec::")[0])
-        of_a, ids_of_a, of_b, ids_of_b = self.inst.operands[4:]
+        of_a, ids_of_a, of_b, ids_of_b = self.inst.operands[before:]
         return self._scales_in(of_a, ids_of_a, count, self.rows), self._scales_in(of_b, ids_of_b, count, self.columns)
 
     def _scales_in(self, register: Operand, ids: Operand, count: int, rows: int) -> _ScaleFactors:
@@ -177,6 +186,8 @@ class _Multiply:
         if self.metadata is not None:
             # Each row of A selects other rows of B, so every row is multiplied separately.
             own = self.metadata.read(lanes)
+            if self.packed:
+                own = np.stack([2 * own, 2 * own + 1], axis=-1).reshape(*own.shape[:2], -1)
             chosen = np.take_along_axis(b[:, None], own[:, :, None], axis=3)
             a, b = a.reshape(-1, 1, a.shape[2]), chosen.reshape(-1, *chosen.shape[2:])
         if self.sum_type == "s32":
@@ -223,7 +234,9 @@ class _Multiply:
         left, right = tensor_core.factor(a, self.a_type), tensor_core.factor(b, self.b_type)
         if self.scales is not None:
             of_a, of_b = (scales.read(lanes) for scales in self.scales)
-            multiply = tensor_core.multiply_block_scaled if self.depth == 64 else tensor_core.multiply_scaled
+            if self.sparse:
+                of_a, of_b = of_a.by_row(), of_b.repeated(self.rows)
+            multiply = tensor_core.multiply_block_scaled if self.packed else tensor_core.multiply_scaled
             return multiply(left, right, c, of_a, of_b)
         if self.a_type in _FP8 and self.kind is None and not self.one_step:
             return tensor_core.multiply_fp8_on_halves(left, right, c)
@@ -239,13 +252,14 @@ class _Metadata:
     inst: Instruction
     source: Source
     selector: Source
-    type_name: str
+    element_bits: int
+    """Of what metadata choose: bytes, where they hold two floats of 4 bits."""
     depth: int
 
     def read(self, lanes: Lanes | None) -> np.ndarray:
         """Values of k that each element of A belongs to, [warps, 16, elements of a row]."""
-        chunk = 2 if self.type_name == "tf32" else 4
-        by_bytes = self.type_name in _BYTES
+        chunk = 2 if self.element_bits == 32 else 4
+        by_bytes = self.element_bits == 8
         parts = self.depth // chunk // (8 if by_bytes else 4)  # of a row, one in each lane
         of_quad = parts * (2 if by_bytes else 1)
         selector = uniform(self.selector)
@@ -307,7 +321,7 @@ class _ScaleFactors:
         return value
 
 
-def _check_kind(inst: Instruction, kind: _Kind, shape: str, types: tuple[str, ...]) -> tuple[int, int, int]:
+def _check_kind(inst: Instruction, kind: _Kind, shape: str, types: tuple[str, ...], sparse: bool) -> tuple[int, int, int]:
     """The shape of an mma with a kind; raises UnknownInstruction for forms that the PTX ISA does not have."""
     aligned(inst)
     result_type, a_type, b_type, sum_type = types
@@ -319,10 +333,13 @@ def _check_kind(inst: Instruction, kind: _Kind, shape: str, types: tuple[str, ..
         )
     else:
         scaled = not inst.has("block_scale") and vector is None
-    valid = shape == f"m16n8k{kind.depth}" and a_type in kind.types and b_type in kind.types and result_type == sum_type in sums
+    depth = kind.depth * 2 if sparse else kind.depth
+    if inst.has("sp"):
+        raise UnknownInstruction("sparse products with a kind have .sp::ordered_metadata", instruction=inst)
+    valid = shape == f"m16n8k{depth}" and a_type in kind.types and b_type in kind.types and result_type == sum_type in sums
     if not (scaled and valid and inst.has("row") and inst.has("col") and not inst.has("satfinite")):
         raise UnknownInstruction(f"{'.'.join((inst.opcode, *inst.modifiers))} is not implemented", instruction=inst)
-    return 16, 8, kind.depth
+    return 16, 8, depth
 
 
 def _check(inst: Instruction, shape: str, a_type: str, b_type: str, result_type: str, sum_type: str) -> tuple[int, int, int]:
