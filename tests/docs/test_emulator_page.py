@@ -28,7 +28,7 @@ generator, hazards = program("instructions"), program("hazards")
 NO_HAZARDS = {HazardError, ParseError, UnknownInstruction, BadLaunch, NoFieldMeaning}
 """Errors of programs and launches themselves."""
 _TENSOR_MEMORY = (
-    *(emulator.MissingTensorFence, emulator.TensorRace, emulator.TensorLoadInFlight),
+    *(emulator.LanesOfFirstWarp, emulator.MissingTensorFence, emulator.TensorRace, emulator.TensorLoadInFlight),
     *(emulator.TensorMemoryInFlight, emulator.TensorMemoryMisuse, emulator.UnfinishedTensorOperation),
 )
 ELSEWHERE = {

@@ -129,6 +129,9 @@ class TensorWatch(Protocol):
     def unwritten(self, instruction: Instruction, lanes: Lanes, cells: Cells) -> None:
         """An operation reads cells among these that nothing has written."""
 
+    def first_lanes(self, instruction: Instruction, lanes: Lanes, message: str) -> None:
+        """A warp names lanes of the first warp in place of its own."""
+
 
 class TensorMemory:
     """The tensor memory of all blocks of a wave."""
@@ -229,8 +232,12 @@ class TensorMemory:
         what = f"tensor memory 0x{address:08x} (lane {lane}, column {column})"
         name = f"{inst.opcode}.{inst.modifiers[0]}"
         if lane not in base_lanes:
-            allowed = " or ".join(str(base) for base in base_lanes)
-            self.fail(f"{name} at {what}: it may begin at lane {allowed} there", inst, lanes)
+            message = f"{name} at {what}: it may begin at lane {' or '.join(map(str, base_lanes))} there"
+            own = base_lanes[0] + lane
+            if self.watch is None or inst.modifiers[0] not in ("ld", "st") or own not in base_lanes:
+                self.fail(message, inst, lanes)
+            self.watch.first_lanes(inst, lanes, message)
+            lane = own
         end = column + extent[1]
         if end > COLUMNS:
             self.fail(f"{name} at {what} reaches column {end - 1}; tensor memory has {COLUMNS}", inst, lanes)

@@ -202,6 +202,16 @@ class TensorRace(HazardError):
     )
 
 
+class LanesOfFirstWarp(HazardError):
+    """A warp that loads or stores tensor memory at an address in the lanes of the first warp."""
+
+    title = "lanes of another warp"
+    hint = (
+        "an address with the first lane of the warp's quarter, 32 times the warp's number in its group of four: the PTX ISA asks for it. "
+        "Public kernels leave it out, and the launch goes on with the warp's lanes"
+    )
+
+
 class MissingTensorFence(TensorRace):
     """Accesses of different threads to tensor memory are synchronized without the fences of tcgen05."""
 

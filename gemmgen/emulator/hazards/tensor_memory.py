@@ -17,7 +17,7 @@ import numpy as np
 from gemmgen.emulator.engines.tensor_memory import Cells, TensorOperation, WarpAccess
 from gemmgen.emulator.geometry import WARP, Lanes
 from gemmgen.emulator.hazards.proxies import Fence, ProxyRules
-from gemmgen.emulator.hazards.report import MissingTensorFence, TensorRace, UnwrittenRead
+from gemmgen.emulator.hazards.report import LanesOfFirstWarp, MissingTensorFence, TensorRace, UnwrittenRead
 from gemmgen.emulator.ptx.syntax import Instruction
 from gemmgen.emulator.transfers import Barrier
 
@@ -133,6 +133,11 @@ class TensorRules:
         """A warp gives columns back."""
         self._check(instruction, lane, cells, True, fences=False)
         self._events[cells.place] = [event for event in self._events.get(cells.place, ()) if not cells.meets(event.cells)]
+
+    def first_lanes(self, instruction: Instruction, lanes: Lanes, message: str) -> None:
+        """A warp names lanes of the first warp in place of its own."""
+        threads = self.proxies.geometry.describe(lanes)
+        self.proxies.findings.add(LanesOfFirstWarp(message, 1, "tensor memory", instruction=instruction, threads=threads))
 
     def unwritten(self, instruction: Instruction, lanes: Lanes, cells: Cells) -> None:
         """An operation reads cells among these that nothing has written."""

@@ -231,7 +231,10 @@ class _Product:
                 sums = layout.gather([self.memory.data[cells.index] for cells in writes])
             else:
                 sums = np.zeros((form.m, form.n), np.uint32)
-            results = self._step(form, load_a(), load_b(), sums, self._load_scales(form, scale_cells, who))
+            if scale_cells:
+                results = self._scaled_step(form, load_a(), load_b(), sums, scale_cells, who)
+            else:
+                results = self._step(form, load_a(), load_b(), sums, [])
             for cells, values, lanes in zip(writes, layout.scatter(results), mask, strict=True):
                 self._write(cells, values, layout.lanes_used, lanes)
 
@@ -326,24 +329,32 @@ class _Product:
             found.append([self._cells(lane, place, start & 0x3FFFFFFF, (LANES, columns), (0,)) for place in places])
         return found
 
-    def _load_scales(self, form: Form, cells: Sequence[Sequence[Cells]], who: Lanes) -> list[tensor_core.Scales]:
-        found = []
-        for side, (parts, number) in enumerate(zip(cells, form.scale_ids, strict=False)):
-            rows = form.m // len(parts) if side == 0 else form.n
-            wanted = parts if side == 0 else parts[:1]
-            codes = []
-            for part in wanted:
-                used = np.zeros((LANES, part.columns[1] - part.columns[0]), np.bool_)
-                row = np.arange(rows)
-                for quarter in range(0, LANES, QUARTER):
-                    used[row % QUARTER + quarter, row // QUARTER] = True
-                self.memory.check_written(self.inst, who, part, used)
-                words = self.memory.data[part.index][:QUARTER].T.reshape(-1)[:rows]
-                codes.append(np.ascontiguousarray(words).view(np.uint8).reshape(rows, 4)[:, number : number + self.scales])
-            found.append(tensor_core.scales(np.concatenate(codes), form.scale_type))
-        return found
+    def _load_scales(self, form: Form, cells: Cells, rows: int, number: int, who: Lanes) -> tensor_core.Scales:
+        """The scales of some rows from the byte ``number`` of each word on."""
+        used = np.zeros((LANES, cells.columns[1] - cells.columns[0]), np.bool_)
+        row = np.arange(rows)
+        for quarter in range(0, LANES, QUARTER):
+            used[row % QUARTER + quarter, row // QUARTER] = True
+        self.memory.check_written(self.inst, who, cells, used)
+        words = self.memory.data[cells.index][:QUARTER].T.reshape(-1)[:rows]
+        codes = np.ascontiguousarray(words).view(np.uint8).reshape(rows, 4)[:, number : number + self.scales]
+        return tensor_core.scales(codes, form.scale_type)
 
     # -- arithmetic ----------------------------------------------------------------------------------------------
+
+    def _scaled_step(
+        self, form: Form, a: np.ndarray, b: np.ndarray, sums: np.ndarray, cells: Sequence[Sequence[Cells]], who: Lanes
+    ) -> np.ndarray:
+        """Each block multiplies its rows of A by all of B, with the scales of both that it has."""
+        rows, results = form.m // len(cells[0]), []
+        for number, (of_a, of_b) in enumerate(zip(*cells, strict=True)):
+            own = slice(number * rows, (number + 1) * rows)
+            scales = [
+                self._load_scales(form, part, count, byte, who)
+                for part, count, byte in zip((of_a, of_b), (rows, form.n), form.scale_ids, strict=True)
+            ]
+            results.append(self._step(form, a[own], b, sums[own], scales))
+        return np.concatenate(results)
 
     def _step(self, form: Form, a: np.ndarray, b: np.ndarray, sums: np.ndarray, scales: list[tensor_core.Scales]) -> np.ndarray:
         if form.sums == "s32":

@@ -92,6 +92,7 @@ KINDS = {
     "result used before its wait": emulator.TensorLoadInFlight,
     "no fence after the wait": emulator.MissingTensorFence,
     "never freed": emulator.TensorMemoryMisuse,
+    "lanes of the first warp": emulator.LanesOfFirstWarp,
     "never waited for": emulator.TensorMemoryInFlight,
 }
 
