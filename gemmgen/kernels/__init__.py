@@ -31,7 +31,7 @@ WITHOUT_TORCH_OPERATOR = {"gated_matmul": "gemm"}
 """Functions without an operator in torch, and the kind of the family whose instances compute each."""
 ROW_OPERATIONS = (
     "softmax", "softmax_gradient", "log_softmax", "log_softmax_gradient", "rms_norm", "rms_norm_gradient", "layer_norm",
-    "layer_norm_gradient", "cumsum", "logcumsumexp",
+    "layer_norm_gradient", "cumsum", "logcumsumexp", "topk",
 )  # fmt: skip
 FURTHER_OPERATIONS = {"quantize": "quantise", **dict.fromkeys(ROW_OPERATIONS, "rows")}
 """Functions that also work without an instance, and have no operator of torch's."""

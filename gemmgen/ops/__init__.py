@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         rms_norm_gradient,
         softmax,
         softmax_gradient,
+        topk,
     )
     from gemmgen.ops.functions.reduce import reduce
     from gemmgen.ops.planes import Planes
@@ -76,6 +77,7 @@ __all__ = [
     "rms_norm_gradient",
     "softmax",
     "softmax_gradient",
+    "topk",
     "warm",
 ]
 __all__ += [name for name in OPERATIONS if name not in __all__]

@@ -10,6 +10,8 @@ from gemmgen.kernels.family import Cost, Fetch, Peer, Work
 from gemmgen.kernels.rows.plan import SUMMING_LANES, RowsPlan, Statement, moved_bytes
 
 REGISTERS_BESIDE_ELEMENTS = 24
+SELECTION_OPERATIONS = 8.0
+"""Instructions of topk for an element: its order, and comparisons."""
 
 
 def cost(plan: RowsPlan, problem: Mapping[str, int]) -> Cost:
@@ -17,7 +19,8 @@ def cost(plan: RowsPlan, problem: Mapping[str, int]) -> Cost:
     elements = float(problem["m"] * problem["n"])
     per_element = [one for one in plan.statements if one.by_element or one.combination]
     special = sum(node.function.special for one in per_element for node in one.tree.walk() if node.function is not None)
-    return Cost(elements * sum(map(_operations, per_element)), float(moved_bytes(plan, problem)), "fp32", elements * special)
+    operations = SELECTION_OPERATIONS if plan.program.selects else sum(map(_operations, per_element))
+    return Cost(elements * operations, float(moved_bytes(plan, problem)), "fp32", elements * special)
 
 
 def _operations(statement: Statement) -> float:
@@ -28,12 +31,14 @@ def _operations(statement: Statement) -> float:
 def fetches(plan: RowsPlan, problem: Mapping[str, int]) -> tuple[Fetch, ...]:
     """Matrices once where they are held, else in each pass that reads them; results once."""
     elements = problem["m"] * problem["n"]
-    steps = [step for step in plan.body if not isinstance(step, str)]
+    steps = [step for step in plan.body if not isinstance(step, str)] if plan.statements else []
     found = []
     for matrix in plan.matrices:
-        times = 1.0 if plan.held or plan.prefix is not None else float(sum(matrix.name in step.matrices for step in steps))
+        again = 2.0 if plan.program.selects else float(sum(matrix.name in step.matrices for step in steps))
+        times = 1.0 if plan.held or plan.prefix is not None else again
         found.append(Fetch(matrix.name, float(elements * matrix.element_bytes), times))
-    return (*found, *(Fetch(matrix.name, float(elements * matrix.element_bytes), 1.0) for matrix in plan.outputs))
+    written = ((matrix.name, float(problem["m"] * problem[matrix.columns] * matrix.element_bytes)) for matrix in plan.outputs)
+    return (*found, *(Fetch(name, size, 1.0) for name, size in written))
 
 
 def executed_operations(plan: RowsPlan, problem: Mapping[str, int]) -> float:

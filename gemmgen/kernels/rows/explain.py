@@ -10,6 +10,12 @@ from gemmgen.kernels.rows.plan import RowsPlan
 def summary(plan: RowsPlan) -> list[str]:
     """The kernel's computation, in a few lines."""
     word = ELEMENTS[plan.type].word
+    if plan.program.selects:
+        order = "smallest" if plan.spec.smallest else "largest"
+        return [
+            f"the k {order} elements of each row of a {word} matrix in order, and their columns:",
+            "  NaN is larger than all numbers; of equal elements, the first one comes first",
+        ]
     return [
         f"{plan.spec.operation} of each row of a {word} matrix, computed in float32:",
         *(f"  {line}" for line in plan.program.lines),
@@ -32,4 +38,4 @@ def explain(plan: RowsPlan) -> list[Section]:
 
 def passes(plan: RowsPlan) -> int:
     """Walks along a row."""
-    return sum(not isinstance(step, str) for step in plan.body)
+    return sum(not isinstance(step, str) for step in plan.body) if plan.statements else 1 if plan.held else 2

@@ -10,7 +10,7 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.problem_words import unknown_word
 from gemmgen.kernels.requests import Fit, Layout, Request, changed_fields, replaced, say_once, widest
-from gemmgen.kernels.rows.plan import MAX_SUMMED_ELEMENTS, SHORT_ROWS_THREADS, RowsPlan, resident_threads
+from gemmgen.kernels.rows.plan import MAX_SELECTED, MAX_SUMMED_ELEMENTS, SHORT_ROWS_THREADS, TYPICAL_SELECTED, RowsPlan, resident_threads
 from gemmgen.kernels.rows.programs import GRADIENTS_OF_NORMS, NORMS, Program, program
 from gemmgen.kernels.rows.spec import RowOperation, RowsSpec
 
@@ -35,6 +35,8 @@ class RowsRequest(Request):
     operation: RowOperation
     layouts: tuple[tuple[str, Layout], ...]
     """Operands and results by the names of the operation's program."""
+    smallest: bool = False
+    """topk of the smallest elements."""
 
     @property
     def arrays(self) -> dict[str, Layout]:
@@ -65,6 +67,8 @@ class RowsRequest(Request):
 
     @property
     def is_empty(self) -> bool:
+        if self.program.selects:
+            return self.results[0].is_empty
         return self.first.is_empty and not any(len(layout.shape) == 1 for layout in self.results)
 
     @property
@@ -73,15 +77,25 @@ class RowsRequest(Request):
         return tuple(self.arrays[name] for name in (*made.outputs, *made.column_sums))
 
     @property
+    def read(self) -> tuple[Layout, ...]:
+        """Arrays whose vectors begin at the same columns: all, but the short results of topk."""
+        return (self.first,) if self.program.selects else tuple(self.arrays.values())
+
+    @property
+    def selected(self) -> int:
+        """Elements of a row that topk finds; 0 for other operations."""
+        return self.arrays["values"].shape[1] if self.program.selects else 0
+
+    @property
     def vector(self) -> int:
         """Elements that begin every row at a multiple of their size, of at most 16 bytes."""
         seen = [self.first.shape[1]]
-        for layout in self.arrays.values():
+        for layout in self.read:
             seen.append(layout.alignment // layout.element_bytes or 1)
             if len(layout.shape) == 2 and layout.shape[0] > 1:
                 seen.append(layout.strides[0])
         most = 16 // self.first.element_bytes
-        vectors = [layout for layout in self.arrays.values() if len(layout.shape) == 1]
+        vectors = [layout for layout in self.read if len(layout.shape) == 1]
         # Vectors of float32 beside those of halves are aligned to 16 bytes, if not to their whole size.
         seen = [value * 2 if value * 2 == most and vectors and index else value for index, value in enumerate(seen)]
         return widest(most, tuple(seen))
@@ -93,7 +107,8 @@ class RowsRequest(Request):
         bias = "bias" if self.program.vectors[1:] or "dbias" in self.arrays else ""
         whole = self.vector == 16 // self.first.element_bytes
         residual = "residual" if "residual" in self.arrays else ""
-        return (self.operation, self.first.type, named, bias, residual, "" if whole else "unaligned")
+        found = (self.operation, self.first.type, named, bias, residual, "" if whole else "unaligned")
+        return (*found, "smallest" if self.smallest else "", f"k={self.selected}" if self.program.selects else "")
 
 
 def numbers(request: RowsRequest) -> dict[str, Any]:
@@ -104,6 +119,8 @@ def numbers(request: RowsRequest) -> dict[str, Any]:
     """
     columns, element_bytes = request.sizes[1], request.first.element_bytes
     made = request.program
+    if made.selects:
+        return _numbers_of_selection(request)
     most = 16 // element_bytes
     summed = bool(made.column_sums)
     aligned = summed or request.vector == most
@@ -124,6 +141,24 @@ def numbers(request: RowsRequest) -> dict[str, Any]:
     return {"lanes": lanes, "vector": vector, "held": held, "aligned": aligned, "blocks": blocks}
 
 
+def _numbers_of_selection(request: RowsRequest) -> dict[str, Any]:
+    """The same for topk: warps, and vectors no longer than k allows, as the first elements of k vectors bound the others."""
+    columns, element_bytes = request.sizes[1], request.first.element_bytes
+    most = 16 // element_bytes
+    aligned = request.vector == most
+    vector = most
+    while vector > 1 and columns < vector * request.selected * 2:
+        vector //= 2
+    spare = 0 if aligned else vector - 1
+    words = max(vector * element_bytes // 4, 1)
+    for limit in (FEW_WORDS, HELD_WORDS):
+        for lanes in LANES[LANES.index(WARP_THREADS) :]:
+            held = -(-(columns + spare) // (lanes * vector)) or 1
+            if held <= 16 and held * words <= limit and (aligned or held * vector <= MAX_SHIFTED_ELEMENTS):
+                return {"lanes": lanes, "vector": vector, "held": held, "aligned": aligned}
+    return {"lanes": LANES[-1], "vector": vector, "held": 0, "aligned": aligned}
+
+
 def fit(spec: RowsSpec, request: RowsRequest) -> Fit | str:
     """The instance's spec with the request's types and lengths; or why it cannot be."""
     if spec.operation != request.operation:
@@ -136,6 +171,7 @@ def fit(spec: RowsSpec, request: RowsRequest) -> Fit | str:
         "weight": request.weight,
         "bias": "bias" in made.vectors or "dbias" in request.arrays,
         "residual": "residual" in request.arrays,
+        "smallest": request.smallest,
         **numbers(request),
     }
     changed = replaced(spec, changes)
@@ -144,12 +180,24 @@ def fit(spec: RowsSpec, request: RowsRequest) -> Fit | str:
 
 
 def packed_request(
-    operation: RowOperation, shape: tuple[int, int], kind: str, weight: str | None, bias: bool, residual: bool, alignment: int = 16
+    operation: RowOperation,
+    shape: tuple[int, int],
+    kind: str,
+    weight: str | None,
+    bias: bool,
+    residual: bool,
+    alignment: int = 16,
+    selected: int = 0,
+    smallest: bool = False,
 ) -> RowsRequest:
-    """A request for arrays without gaps."""
+    """A request for arrays without gaps. ``selected``: elements of a row that topk finds."""
     made = program(operation, kind, weight is not None, bias, residual)
     arrays = {name: Layout.packed(shape, kind, alignment) for name in made.matrices}
     arrays |= {name: Layout.packed((shape[1],), weight or kind) for name in made.vectors}
+    if made.selects:
+        few = (shape[0], selected)
+        arrays |= {"values": Layout.packed(few, kind), "indices": Layout.packed(few, "s64")}
+        return RowsRequest(operation, tuple(arrays.items()), smallest)
     arrays |= {name: Layout.packed(shape, kind, alignment) for name in made.outputs}
     arrays |= {name: Layout.packed((shape[1],), weight or kind) for name in made.column_sums}
     return RowsRequest(operation, tuple(arrays.items()))
@@ -157,22 +205,25 @@ def packed_request(
 
 def parse_request(sizes: Sequence[int], options: Sequence[str]) -> RowsRequest:
     """A request from m, n and words: an operation such as ``softmax``, a type, ``weight`` or ``weight_f32``, ``bias``, ``residual``,
-    ``unaligned``. Raises ``SpecError``."""
+    ``unaligned``; for topk ``k=8`` and ``smallest``. Raises ``SpecError``."""
     m, n = sizes
     said: dict[str, str] = {}
     words = dict.fromkeys(OPERATIONS, "operation") | dict.fromkeys(INPUTS, "type")
     words |= {"weight": "weight", **{f"weight_{kind}": "weight" for kind in INPUTS}}
     words |= {"bias": "bias", "residual": "residual", "unaligned": "alignment", "aligned": "alignment"}
+    words |= {"smallest": "order", "largest": "order", **{f"k={count}": "k" for count in range(1, MAX_SELECTED + 1)}}
     for option in options:
         if option not in words:
-            raise unknown_word("a problem of rows", option, tuple(words), ", ".join(words))
+            raise unknown_word("a problem of rows", option, tuple(words), ", ".join(word for word in words if "=" not in word) + ", k=1 to k=64")
         say_once(said, words[option], option)
     operation, kind = cast("RowOperation", said.get("operation", "softmax")), said.get("type", "f32")
     norm = operation in (*NORMS, *GRADIENTS_OF_NORMS)
     weight = (said["weight"].partition("_")[2] or kind) if "weight" in said and norm else None
     alignment = 1 if said.get("alignment") == "unaligned" else 16
     bias, residual = "bias" in said and operation.startswith("layer"), "residual" in said and operation in NORMS
-    return packed_request(operation, (m, n), kind, weight, bias, residual, max(alignment, ELEMENTS[kind].bytes))
+    selected = min(int(said.get("k", f"k={TYPICAL_SELECTED}")[2:]), n)
+    smallest = operation == "topk" and said.get("order") == "smallest"
+    return packed_request(operation, (m, n), kind, weight, bias, residual, max(alignment, ELEMENTS[kind].bytes), selected, smallest)
 
 
 def problem_grid(fine: bool) -> list[str]:

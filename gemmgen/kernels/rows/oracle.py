@@ -13,6 +13,7 @@ from gemmgen.kernels.accuracy import SMALLEST, UNIT_ROUNDOFF
 from gemmgen.kernels.epilogue.graph import evaluate
 from gemmgen.kernels.epilogue.numbers import Tracked, clear_bounds, extremum, gamma, overflown, to_type, tracked, tree_sum
 from gemmgen.kernels.family import Case, Expected
+from gemmgen.kernels.rows import selection
 from gemmgen.kernels.rows.plan import ACCURACY, COLUMNS, RowsPlan, Statement, moved_bytes, packed_problem
 
 LONG_ROW = 2600
@@ -29,6 +30,8 @@ def cases(plan: RowsPlan) -> list[Case]:
     """Edges of vectors and rows of a block, long rows, gaps, odd pointers, nothing, NaN and infinities, and data that tempt an error."""
     vector, aligned = plan.vector, plan.spec.aligned
     step = vector if aligned else 1
+    if plan.program.selects:
+        return selection.cases(plan)
     most = min(plan.most_columns, LONG_ROW) // step * step
     lanes = plan.lanes * vector
     lengths = {
@@ -81,6 +84,8 @@ def counted_case(plan: RowsPlan) -> Case:
 
 def fill(plan: RowsPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
     """Small integers, reals of a normal distribution, or what the case is named for."""
+    if plan.program.selects:
+        return selection.fill(plan, case, shape, rng)
     if case.data == "integers":
         return rng.integers(-4, 5, shape).astype(np.float64)
     values = rng.normal(0, 2, shape)
@@ -101,6 +106,8 @@ def fill(plan: RowsPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
 
 def reference(plan: RowsPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Expected]:
     """The expected results of one case: the plan's formulas in float64, with the bounds of every step."""
+    if plan.program.selects:
+        return selection.reference(plan, case, arrays)
     problem = case.dimensions
     columns = problem["n"]
     names: dict[str, Tracked] = {COLUMNS: to_type(tracked(np.array([[columns]]), "s32"), "f32")}

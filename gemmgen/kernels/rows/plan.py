@@ -31,6 +31,12 @@ AHEAD_THREADS, RESIDENT_AHEAD, RESIDENT = 256, 768, 1024
 """Blocks of up to so many threads read a row ahead where rows are summed; threads of an SM then, and else."""
 MAX_CONVERTED = 24
 """Halves of a thread that may stay in registers as floats from one pass to the next."""
+MAX_SELECTED = 64
+"""Elements of a row that topk finds, at most."""
+TYPICAL_SELECTED = 32
+"""The number of them where nothing says it."""
+CANDIDATES = 256
+"""Elements of a row that topk ranks beside each other; more of them are first reduced to those that it finds."""
 COLUMNS = "columns"
 """Name of the length of a row in formulas."""
 MINUS_INFINITY = "__int_as_float(static_cast<int>(0xff800000))"
@@ -119,6 +125,11 @@ class RowsPlan(KernelPlan[RowsSpec]):
         return max(self.lanes // WARP_THREADS, 1)
 
     @property
+    def shifted(self) -> bool:
+        """True if a vector may begin before its row."""
+        return not self.spec.aligned and self.vector > 1
+
+    @property
     def most_columns(self) -> int:
         """Length of the longest row."""
         spare = 0 if self.spec.aligned else self.vector - 1
@@ -133,6 +144,16 @@ class RowsPlan(KernelPlan[RowsSpec]):
     def prefix(self) -> Statement | None:
         """The statement that combines the elements up to each one."""
         return next((one for one in self.statements if one.combination.startswith("prefix")), None)
+
+    @property
+    def candidates(self) -> int:
+        """Elements of a row that are ranked beside each other."""
+        return CANDIDATES
+
+    @property
+    def row_barrier(self) -> str:
+        """CUDA statement that orders accesses to shared memory among the threads of a row."""
+        return "__syncthreads();" if self.warps > 1 else "__syncwarp();"
 
     @property
     def type(self) -> DataType:
@@ -365,15 +386,15 @@ def plan_rows(spec: RowsSpec, architecture: Architecture) -> RowsPlan:
     made = program(spec.operation, spec.input, spec.weight is not None, spec.bias, spec.residual)
     alignment = spec.vector if spec.aligned else 1
     matrices = tuple(Matrix(name, "m", "n", f"ld{name}", True, alignment, spec.input) for name in made.matrices)
-    outputs = tuple(Matrix(name, "m", "n", f"ld{name}", True, alignment, spec.input) for name in made.outputs)
+    outputs = tuple(output_matrix(name, made, alignment, spec.input) for name in made.outputs)
     parts = [spec.input, f"{spec.lanes}x{spec.vector}" + (f"x{spec.held}" if spec.held else ""), *(() if spec.aligned else ("any",))]
-    name = instance_name(spec.operation, parts, spec)
+    name = instance_name("bottomk" if spec.smallest else spec.operation, parts, spec)
     return RowsPlan(
         name=name,
         spec_digest=spec_digest(spec),
         architecture=architecture,
         sequence=_sequence(name, spec, made, matrices, outputs),
-        template="rows/rows.cu.j2",
+        template="rows/topk.cu.j2" if made.selects else "rows/rows.cu.j2",
         shared_memory=(),
         dynamic_shared_bytes=0,
         spec=spec,
@@ -382,6 +403,13 @@ def plan_rows(spec: RowsSpec, architecture: Architecture) -> RowsPlan:
         matrices=matrices,
         outputs=outputs,
     )
+
+
+def output_matrix(name: str, made: Program, alignment: int, kind: DataType) -> Matrix:
+    """A result: as large as the operands, or k columns of elements or of their places."""
+    if made.selects:
+        return Matrix(name, "m", "k", f"ld{name}", True, 1, "s64" if name == "indices" else kind)
+    return Matrix(name, "m", "n", f"ld{name}", True, alignment, kind)
 
 
 def _reasons(spec: RowsSpec) -> list[Reason]:
@@ -399,6 +427,14 @@ def _reasons(spec: RowsSpec) -> list[Reason]:
         found.append(Reason("operands", "bias", f"a bias of {spec.operation}", "layer_norm or its gradient"))
     if spec.residual and not norm:
         found.append(Reason("operands", "residual", f"a residual of {spec.operation}", "rms_norm or layer_norm"))
+    selects = spec.operation == "topk"
+    if spec.smallest and not selects:
+        found.append(Reason("operands", "smallest", f"the smallest elements of {spec.operation}", "topk"))
+    if selects and spec.lanes < WARP_THREADS:
+        found.append(Reason("lanes", "lanes", str(spec.lanes), f"at least {WARP_THREADS} with topk: warps rank the elements of a row"))
+    if selects and not spec.held and spec.lanes < 2 * MAX_SELECTED:
+        need = f"at least {2 * MAX_SELECTED} with topk and held: 0: the first element of each thread bounds the others"
+        found.append(Reason("lanes", "lanes", str(spec.lanes), need))
     summed = gradient and (spec.weight is not None or spec.bias)
     if summed and not (spec.aligned and 0 < spec.held * spec.vector <= MAX_SUMMED_ELEMENTS):
         got = f"{spec.held} vectors of {spec.vector} elements{'' if spec.aligned else ' at any address'}"
@@ -412,6 +448,7 @@ def _sequence(name: str, spec: RowsSpec, made: Program, matrices: Sequence[Matri
     dimensions = (
         Dimension("m", "rows", maximum=MAX_EXTENT),
         Dimension("n", "columns", maximum=MAX_EXTENT),
+        *((Dimension("k", "elements found in each row", 1, MAX_SELECTED, Formula(f"min(n, {TYPICAL_SELECTED})")),) if made.selects else ()),
         *(dimension for matrix in every for dimension in matrix.dimensions),
     )
     kind = spec.weight or spec.input
@@ -423,6 +460,8 @@ def _sequence(name: str, spec: RowsSpec, made: Program, matrices: Sequence[Matri
         return ArrayArgument(vector, kind, "output" if role == "output" else "input", (Formula("n"),), (one,), aligned, meaning)
 
     scalars = [ScalarArgument("m", "s32", "rows"), ScalarArgument("n", "s32", "columns")]
+    if made.selects:
+        scalars.append(ScalarArgument("k", "s32", "elements found in each row"))
     arguments: list[Argument] = [*scalars]
     for matrix in matrices:
         arguments += [matrix.argument("input"), *matrix.scalars]
@@ -466,6 +505,8 @@ def _sequence(name: str, spec: RowsSpec, made: Program, matrices: Sequence[Matri
     if spec.held:
         most = spec.lanes * spec.vector * spec.held - (0 if spec.aligned else spec.vector - 1)
         constraints.append(Constraint(Formula(f"n <= {most}"), f"n must be at most {most}: a row is held in registers"))
+    if made.selects:
+        constraints.append(Constraint(Formula("k <= n"), "k must be at most n: a row has no more elements"))
     return LaunchSequence(
         name=name,
         dimensions=dimensions,
@@ -487,7 +528,6 @@ def packed_problem(plan: RowsPlan, sizes: Sequence[int]) -> dict[str, int]:
 
 def moved_bytes(plan: RowsPlan, problem: Mapping[str, int]) -> int:
     """Bytes of all operands and results, each once."""
-    elements = problem["m"] * problem["n"]
-    matrices = sum(matrix.element_bytes for matrix in (*plan.matrices, *plan.outputs))
+    matrices = sum(problem["m"] * problem[matrix.columns] * matrix.element_bytes for matrix in (*plan.matrices, *plan.outputs))
     vectors = (len(plan.program.vectors) + len(plan.sums)) * ELEMENTS[plan.weight_type].bytes
-    return elements * matrices + vectors * problem["n"]
+    return matrices + vectors * problem["n"]

@@ -52,6 +52,8 @@ class Program:
     numbers: tuple[str, ...] = ()
     kept: str = ""
     """An assignment that takes the place of the first matrix in registers, where those are floats: nothing after it reads that matrix."""
+    selects: bool = False
+    """True if the results are the first k elements of each row in an order, and their columns."""
 
     @property
     def assignments(self) -> tuple[Assignment, ...]:
@@ -81,6 +83,7 @@ SIMPLE: dict[str, Program] = {
     "log_softmax_gradient": Program(("dy", "y"), ("whole = row_sum(dy)", "dx = dy - exp(y) * whole"), ("dx",)),
     "cumsum": Program(("x",), ("y = prefix_sum(x)",), ("y",)),
     "logcumsumexp": Program(("x",), ("y = prefix_logsumexp(x)",), ("y",)),
+    "topk": Program(("x",), (), ("values", "indices"), selects=True),
 }
 _SQUARES = ("squares = row_sum({z} * {z})", "inverse = 1 / sqrt(squares / columns + eps)", "normal = {z} * inverse")
 _MOMENTS = (

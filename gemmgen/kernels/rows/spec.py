@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gemmgen.kernels.family import KernelSpec
+from gemmgen.kernels.family import LATER, KernelSpec
 
 RowOperation = Literal[
     "softmax",
@@ -19,11 +19,12 @@ RowOperation = Literal[
     "layer_norm_gradient",
     "cumsum",
     "logcumsumexp",
+    "topk",
 ]
 
 
 class RowsSpec(KernelSpec):
-    """An operation on each row of a matrix, computed in float32: the formulas are in ``gemmgen.kernels.rows.programs``."""
+    """An operation on each row of a matrix, computed in float32 by the formulas in ``gemmgen.kernels.rows.programs``."""
 
     kind: Literal["rows"]
     operation: RowOperation
@@ -46,6 +47,8 @@ class RowsSpec(KernelSpec):
     aligned: bool = True
     """A promise: addresses of rows and vectors, and lengths of rows, are multiples of ``vector``. Without it, a row's vectors begin at the
     multiple before its first element, and those at its ends are read and written element by element."""
+    smallest: Annotated[bool, LATER] = False
+    """topk finds the smallest elements; else the largest."""
     blocks: Annotated[int, Field(ge=1, le=4096, strict=True)] = 528
     """Threadblocks at most that divide the rows among them where values are summed over rows. Other operations have a block for each
     row, or for several short rows."""

@@ -1,4 +1,4 @@
-"""Operations on the rows along one axis: ``softmax``, ``log_softmax``, ``rms_norm``, ``layer_norm``, their gradients, and running sums.
+"""Operations on the rows along one axis: ``softmax``, ``log_softmax``, ``rms_norm``, ``layer_norm``, their gradients, running sums, and ``topk``.
 
 Each is one kernel, which reads a row once where it fits into the registers of a threadblock, and computes in float32. Tensors of torch
 that require gradients have derivatives.
@@ -25,6 +25,9 @@ MAX_SUMMED_COLUMNS = 8192
 @cache
 def _operator(name: str, operands: tuple[str, ...], results: tuple[str, ...], numbers: tuple[str, ...] = ()) -> Operator:
     return Operator(name, operands, results, numbers, ("operation", "bias"))
+
+
+_SELECTION = Operator("topk", ("x",), ("values", "indices"), (), ("operation", "k", "smallest"))
 
 
 class _Rows:
@@ -77,7 +80,7 @@ class _Rows:
 
     def finished(self, y: Any) -> Any:
         """A result in x's shape."""
-        y = y.reshape(self.shape)
+        y = y.reshape(*self.shape[:-1], y.shape[1])
         return y if self.last else _moved(y, len(self.shape) - 1, self.axis)
 
 
@@ -271,6 +274,42 @@ def log_softmax_gradient(dy: Array, y: ArrayT, axis: int = -1) -> ArrayT:
     """
     found: ArrayT = _gradient("log_softmax_gradient", dy, y, axis)
     return found
+
+
+def topk(x: ArrayT, k: int, axis: int = -1, *, largest: bool = True) -> tuple[ArrayT, ArrayT]:
+    """The ``k`` largest elements along ``axis``, the largest first, and their places; or the smallest, the smallest first.
+
+    NaN is larger than every number, and +0 equals -0. Of equal elements, the one with the lower index comes first, on every call. One launch,
+    on torch's current stream or the default one.
+
+    Parameters
+    ----------
+    x
+        Float32, float16 or bfloat16.
+    k
+        Elements to find, from 1 to 64, and no more than there are along ``axis``.
+    axis
+        The axis.
+    largest
+        False: the smallest elements.
+
+    Returns
+    -------
+    tuple of ArrayT
+        The elements, of x's type, and their indices along ``axis``, int64: new arrays of x's shape with k elements along ``axis``.
+
+    Raises
+    ------
+    LaunchError
+        For arguments that do not go together.
+    """
+    if _by_torch(x):
+        return cast("tuple[ArrayT, ArrayT]", torch_state.by_operator("topk", (x, k, axis, largest), True))
+    rows = _Rows("topk", x, axis)
+    if not isinstance(largest, bool):
+        raise LaunchError(f"topk: largest is {largest!r}, need True or False")
+    values, indices = _SELECTION.call((rows.x, None, None), ("topk", integer("topk", "k", k), not largest), (), None)
+    return rows.finished(values), rows.finished(indices)
 
 
 def _norm(operation: str, x: Any, weight: Any, bias: Any, residual: Any, eps: Any, axis: Any) -> Any:

@@ -19,6 +19,7 @@ FUNCTIONS = {
     "log_softmax_gradient": "log_softmax_gradient",
     "cumsum": "cumsum",
     "logcumsumexp": "logcumsumexp",
+    "topk": "topk",
     "rms_norm": "rms_norm",
     "rms_norm_of_sum": "rms_norm",
     "rms_norm_gradient": "rms_norm_gradient",
@@ -31,11 +32,11 @@ FUNCTIONS = {
 """For each operator the function of ``gemmgen.ops`` that computes it."""
 
 
-def like(x: Any, axis: int) -> Any:
-    """An empty tensor as operations along an axis return it: of x's shape, contiguous along that axis."""
+def like(x: Any, axis: int, count: int | None = None, kind: Any = None) -> Any:
+    """An empty tensor as operations along an axis return it: of x's shape, or ``count`` elements along that axis, and contiguous along it."""
     axis %= len(x.shape)
     moved = [extent for place, extent in enumerate(x.shape) if place != axis]
-    return x.new_empty([*moved, x.shape[axis]]).movedim(-1, axis)
+    return x.new_empty([*moved, x.shape[axis] if count is None else count], dtype=kind).movedim(-1, axis)
 
 
 def _all(inputs: tuple[Any, ...], defaults: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -84,6 +85,31 @@ def _simple_gradient() -> TorchOperator:
         return like(y, axis)
 
     return TorchOperator(f"(Tensor dy, Tensor y, {AXIS}) -> Tensor", call, result)
+
+
+def _selection() -> TorchOperator:
+    """The largest or smallest elements; the gradient goes to their places."""
+
+    def call(x: Any, k: int, axis: int = -1, largest: bool = True) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return (x, k), {"axis": axis, "largest": largest}
+
+    def result(x: Any, k: int, axis: int = -1, largest: bool = True) -> Any:
+        import torch
+
+        return like(x, axis, k), like(x, axis, k, torch.int64)
+
+    def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        x, _, ctx.axis, _ = _all(inputs, (None, None, -1, True))
+        ctx.given, ctx.shape = len(inputs), x.shape
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1])
+
+    def backward(ctx: Any, dvalues: Any, dindices: Any) -> tuple[Any, ...]:
+        (indices,) = ctx.saved_tensors
+        dx = dvalues.new_zeros(ctx.shape).scatter(ctx.axis, indices, dvalues)
+        return (dx, None, None, None)[: ctx.given]
+
+    return TorchOperator(f"(Tensor x, int k, {AXIS}, bool largest=True) -> (Tensor, Tensor)", call, result, save, backward)
 
 
 # -- Norms
@@ -181,6 +207,7 @@ RMS_EPS, LAYER_EPS = 1e-06, 1e-05
 OPERATORS: Mapping[str, TorchOperator] = {
     **{name: _simple(name) for name in ("softmax", "log_softmax", "cumsum", "logcumsumexp")},
     **{name: _simple_gradient() for name in ("softmax_gradient", "log_softmax_gradient")},
+    "topk": _selection(),
     "rms_norm": _norm("rms_norm", RMS_EPS),
     "rms_norm_gradient": _norm_gradient(RMS_EPS),
     "rms_norm_gradients": _norm_gradients(2, RMS_EPS),
