@@ -33,6 +33,8 @@ ROWS = ("softmax", "log_softmax", "cumsum", "logcumsumexp", "rms_norm", "layer_n
         "rms_norm_gradient", "layer_norm_gradient")  # fmt: skip
 OVERFLOWS = {np.dtype(np.float16): 65520.0, np.dtype(np.float32): 2.0**128 - 2.0**103}
 """The least magnitude that becomes infinity as a number of a type."""
+MOST_SELECTED_FROM = 6000
+"""Elements of an array for topk, which the emulator compares in many turns."""
 BLOCK = 25
 """Calls of a line of the journal."""
 _DEVICE: list[str] = []
@@ -254,6 +256,26 @@ def rows_once(rng: np.random.Generator) -> tuple[bool, str]:
     return right, said
 
 
+def topk_once(rng: np.random.Generator) -> tuple[bool, str]:
+    """One ``topk``: True if values and places are those of a stable order, and what it was."""
+    word, largest = str(rng.choice(("float32", "float16"))), bool(rng.integers(2))
+    x = values(rng, word, shape_of(rng) if rng.random() < 0.9 else (int(rng.integers(1, 4)), int(rng.integers(300, 3000))))
+    x[rng.random(x.shape) < rng.choice((0, 0.05, 0.3))] = rng.choice((np.nan, -np.inf, np.inf, -0.0, 0.0, 1.0))
+    while x.size > MOST_SELECTED_FROM:
+        x = x[: -(-x.shape[0] // 2)] if x.shape[0] > 1 else x[0]
+    x = laid_out(rng, x)
+    axis = int(rng.integers(-x.ndim, x.ndim))
+    n = x.shape[axis]
+    k = int(rng.integers(1, min(n, 64), endpoint=True))
+    said = f"topk {word} {x.shape} {x.strides} k={k} axis={axis} largest={largest}"
+    found, places = map(here, ops.topk(there(x), k, axis, largest=largest))
+    order = np.argsort(x, axis, kind="stable") if not largest else n - 1 - np.flip(np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
+    first = np.take(order, np.arange(k), axis)
+    wanted = np.take_along_axis(x, first, axis)
+    same = np.array_equal(found.view(f"i{x.itemsize}"), wanted.view(f"i{x.itemsize}"))
+    return found.dtype == x.dtype and places.dtype == np.int64 and same and np.array_equal(places, first), said
+
+
 def conv2d_once(rng: np.random.Generator) -> tuple[bool, str]:
     """One convolution of small integers, NHWC: True if it is exact, and what it was."""
     word = str(rng.choice(("int8", "float16")))
@@ -275,7 +297,7 @@ def conv2d_once(rng: np.random.Generator) -> tuple[bool, str]:
     return got.shape == want.shape and bool((got == want.astype(got.dtype)).all()), said
 
 
-KINDS = {"reduce": reduce_once, "elementwise": elementwise_once, "matmul": matmul_once, "rows": rows_once, "conv2d": conv2d_once}
+KINDS = {"reduce": reduce_once, "elementwise": elementwise_once, "matmul": matmul_once, "rows": rows_once, "topk": topk_once, "conv2d": conv2d_once}
 
 
 def run(kind: str, calls: int, seed: int, first: int = 0) -> tuple[Counter[str], list[str]]:
