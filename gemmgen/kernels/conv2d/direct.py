@@ -40,6 +40,8 @@ MAX_ALIGNMENT = 16
 """Bytes of the widest access."""
 MAX_UNROLLED = 512
 """Products of a channel that a thread's unrolled loops hold."""
+MAX_KEPT_FACTORS = 50
+"""Factors that a thread keeps in registers; of more it reads those of a row of taps when it needs them."""
 MAX_WINDOW = 32
 """Rows or columns of x that a thread reads."""
 
@@ -76,6 +78,12 @@ class DirectPlan(FinishingPlan):
     def input_bytes(self) -> int:
         """Bytes of a thread's channels of x."""
         return self.channels * ELEMENTS[self.spec.input.type].bytes
+
+    @property
+    def keeps_factors(self) -> bool:
+        """True if a thread keeps the factors of all taps of its channels in registers."""
+        fixed = fixed_parameters(self.spec)
+        return int(fixed.get("r", MAX_UNROLLED) * fixed.get("s", 1)) * self.channels <= MAX_KEPT_FACTORS
 
     @property
     def output_bytes(self) -> int:
