@@ -7,7 +7,7 @@ from gemmgen.hardware.shared_memory import copy_source_degree
 from gemmgen.kernels.conv2d.direct import DirectPlan
 from gemmgen.kernels.conv2d.explain_warpgroup import EARLY_LAUNCH, warpgroup_sections
 from gemmgen.kernels.conv2d.few_channels import FewChannelsPlan
-from gemmgen.kernels.conv2d.grouped import GroupedPlan
+from gemmgen.kernels.conv2d.grouped import GroupedPlan, GroupedTile
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
 from gemmgen.kernels.conv2d.problem import fixed_parameters, is_depthwise
 from gemmgen.kernels.conv2d.results import FinishingPlan
@@ -43,6 +43,7 @@ def summary(plan: FinishingPlan) -> list[str]:
 def _shape_of(plan: FinishingPlan) -> str:
     named = {
         "fragments": "(k / 16, r, s, input channels / 16, lane, 8)",
+        "group_fragments": "(k / 16, r, s, input channels of a group / 16, lane, 8)",
         "tap_rows": "(k / 16, r, sixteens of a row, lane, 8)",
         "rows": "(k, r, s, c)",
         "neighbours": "(k rounded up to a multiple of 16, r, s, c)",
@@ -69,6 +70,7 @@ _ORDERS = {
     "rows": "",
     "taps": "",
     "fragments": ", with zeros between its groups",
+    "group_fragments": ", input channels of a group filled up with zeros",
     "tap_rows": ", the taps of a row side by side",
     "neighbours": ', output channels in the order "neighbours"',
 }
@@ -134,7 +136,7 @@ def _grouped(plan: GroupedPlan) -> tuple[tuple[str, str], ...]:
     lines = [
         ("a block", f"{tile.rows} rows of {tile.columns} pixels, {tile.chunk} channels, by {tile.threads} threads"),
         ("x", f"{tile.rows_x} rows of {tile.columns_x} pixels to shared memory, {tile.bytes:,} bytes, zeros outside of the image"),
-        ("groups", f"those of {tile.block} neighbouring channels are one product with a block-diagonal filter"),
+        ("groups", _groups(tile)),
         ("instruction", f"mma.sync m16n8k16, {plan.spec.input.type} with float32 sums"),
         ("a warp", f"16 channels of up to {16 * tile.fragments} pixels; {tile.parts} share the pixels"),
         ("filter", "fragments as lanes hold them, read by each warp for all its pixels"),
@@ -142,6 +144,13 @@ def _grouped(plan: GroupedPlan) -> tuple[tuple[str, str], ...]:
     if plan.spec.early_launch:
         lines.append(("launch", EARLY_LAUNCH))
     return tuple(lines)
+
+
+def _groups(tile: GroupedTile) -> str:
+    """The part that a warp multiplies."""
+    if tile.diagonal:
+        return f"those of {tile.block} neighbouring channels are one product with a block-diagonal filter"
+    return f"a block has output channels of one; {tile.depth} of its {tile.group_c} input channels are in shared memory at a time"
 
 
 def _few_channels(plan: FewChannelsPlan) -> tuple[tuple[str, str], ...]:

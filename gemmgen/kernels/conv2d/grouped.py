@@ -1,7 +1,8 @@
 """Convolutions in groups of few channels by ``mma.sync`` on 16-bit floats: plan and launch sequence.
 
-Neighbouring groups fill the 16 channels of an instruction: the filter of such a block of channels is block-diagonal, with zeros between its
-groups.
+Where 16 output channels are of one group, a warp multiplies them with the input channels of that group. Else neighbouring groups fill the
+16 channels of an instruction: the filter of such a block of channels is block-diagonal, with zeros between its groups. Products of these
+zeros with infinities and NaN would be NaN: such sums are made again from the channels of the group alone.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Protocol
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import PlanError, Reason
-from gemmgen.core.formulas import Formula, ceil_div
+from gemmgen.core.formulas import Formula, ceil_div, round_up
 from gemmgen.hardware.target import WARP_THREADS, Architecture
 from gemmgen.kernels.conv2d.checks import exact_reasons, mainloop_reasons
 from gemmgen.kernels.conv2d.epilogue import plan_operations
@@ -22,7 +23,7 @@ from gemmgen.kernels.conv2d.problem import EXTENT_P, EXTENT_Q, MAX_EXTENT, dimen
 from gemmgen.kernels.conv2d.results import CONSTANT_NAMES, FinishingPlan, LayerConstant
 from gemmgen.kernels.conv2d.sequence import alpha_array, bias_array, factor_scalars, output_array, packed
 from gemmgen.kernels.conv2d.spec import Conv2dSpec, GroupedMainloop
-from gemmgen.kernels.epilogue.steps import Step
+from gemmgen.kernels.epilogue.steps import Step, convert
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, KernelLaunch, LaunchSequence, ScalarArgument
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
@@ -78,10 +79,17 @@ class PixelTile(Protocol):
 class GroupedTile:
     """The tile of y that a block computes, and that of x which it needs."""
 
+    diagonal: bool
+    """True if groups share instructions."""
+    group_c: int
+    group_k: int
+    """Input and output channels of a group."""
     block: int
-    """Neighbouring channels that whole groups fill, a multiple of ``SLICE``."""
+    """Input channels of an output channel's sum, with those of other groups or with zeros up to a multiple of ``SLICE``."""
     chunk: int
-    """Channels of the tile, whole blocks of them."""
+    """Output channels of the tile: whole groups that share instructions, or channels of one group."""
+    depth: int
+    """Input channels in shared memory at a time."""
     rows: int
     columns: int
     """Pixels of y."""
@@ -102,6 +110,21 @@ class GroupedTile:
         return self.block // SLICE
 
     @property
+    def turns(self) -> int:
+        """Times that input channels are copied to shared memory and multiplied."""
+        return 1 if self.diagonal else self.block // self.depth
+
+    @property
+    def turn_steps(self) -> int:
+        """Steps of a turn."""
+        return self.steps // self.turns
+
+    @property
+    def shares_instructions(self) -> bool:
+        """True if products of other groups' channels with zeros are parts of a sum."""
+        return self.diagonal and self.group_c % SLICE != 0
+
+    @property
     def fragments(self) -> int:
         """Sixteens of pixels of a warp."""
         return ceil_div(self.rows * self.columns, SLICE * self.parts)
@@ -113,7 +136,7 @@ class GroupedTile:
     @property
     def pitch(self) -> int:
         """Bytes from a pixel of x to the next in shared memory: an odd number of vectors, so that eight pixels are in separate banks."""
-        return self.chunk * 2 + 2 * VECTOR
+        return self.depth * 2 + 2 * VECTOR
 
     @property
     def bytes(self) -> int:
@@ -123,10 +146,18 @@ class GroupedTile:
 
 def grouped_tile(known: Mapping[str, int], rows: int, columns: int, parts: int) -> GroupedTile:
     """The tile for a layer, all of whose ``KNOWN`` parameters are given."""
-    block = lcm(known["c"] // known["groups"], SLICE)
+    group_c, group_k = known["c"] // known["groups"], known["k"] // known["groups"]
+    diagonal = group_k % SLICE != 0 or (group_c == group_k and group_c <= CHUNK)
+    block = lcm(group_c, SLICE) if diagonal else round_up(group_c, SLICE)
+    chunk = block * max(1, CHUNK // block) if diagonal else max(n for n in range(SLICE, CHUNK + 1, SLICE) if group_k % n == 0)
+    depth = chunk if diagonal else max(n for n in range(SLICE, CHUNK + 1, SLICE) if block % n == 0)
     return GroupedTile(
+        diagonal=diagonal,
+        group_c=group_c,
+        group_k=group_k,
         block=block,
-        chunk=block * max(1, CHUNK // block),
+        chunk=chunk,
+        depth=depth,
         rows=rows,
         columns=columns,
         rows_x=(rows - 1) * known["stride_h"] + (known["r"] - 1) * known["dilation_h"] + 1,
@@ -187,6 +218,15 @@ class GroupedPlan(FinishingPlan):
     def accumulator(self) -> str:
         return "float"
 
+    def as_float(self, text: str) -> str:
+        """CUDA expression of an element of x or of the filter as a float."""
+        return convert(text, self.spec.input.type, "f32")
+
+    @property
+    def c_type(self) -> str:
+        """Type of these elements in CUDA."""
+        return ELEMENTS[self.spec.input.type].c_type
+
     @property
     def reads_channels(self) -> bool:
         """True if a result takes numbers of its channel beside the bias."""
@@ -213,8 +253,9 @@ def plan_grouped(spec: Conv2dSpec, mainloop: GroupedMainloop, architecture: Arch
         raise PlanError(message, reasons)
     parts = ["grouped", spec.input.type, f"{tile.rows}x{tile.columns}x{tile.chunk}", f"g{fixed['c'] // fixed['groups']}"]
     name = instance_name("conv2d", [*parts, f"p{tile.parts}", f"{spec.output.type}_{spec.output.layout}"], spec)
-    filters = (f"ceil_div(k, {tile.block}) * {tile.steps}", "r", "s", str(tile.steps), str(WARP_THREADS), str(VECTOR))
-    sequence = tiled_sequence(spec, tile, name, steps, filters, "fragments")
+    slices = f"ceil_div(k, {tile.block}) * {tile.steps}" if tile.diagonal else f"k // {SLICE}"
+    order: FilterOrder = "fragments" if tile.diagonal else "group_fragments"
+    sequence = tiled_sequence(spec, tile, name, steps, (slices, "r", "s", str(tile.steps), str(WARP_THREADS), str(VECTOR)), order)
     meaning = f"the tile of x, [row][column][channel], pixels {tile.pitch} bytes apart"
     return GroupedPlan(
         name=name,
@@ -225,7 +266,7 @@ def plan_grouped(spec: Conv2dSpec, mainloop: GroupedMainloop, architecture: Arch
         shared_memory=(SharedRegion("tile_x", "unsigned char", (tile.rows_x, tile.columns_x, tile.pitch), 0, tile.bytes, meaning),),
         dynamic_shared_bytes=tile.bytes,
         spec=spec,
-        filter_order="fragments",
+        filter_order=order,
         v={name: written if name in fixed else name for name, written in CONSTANT_NAMES.items()},
         constants=tuple(
             LayerConstant(written, fixed[name]) for name, written in CONSTANT_NAMES.items() if name in fixed and name != "groups"
@@ -263,8 +304,14 @@ def layer_reasons(spec: Conv2dSpec, strategy: str) -> Iterator[Reason]:
 def _reasons(spec: Conv2dSpec) -> Iterator[Reason]:
     fixed = fixed_parameters(spec)
     if {"c", "k", "groups"} <= fixed.keys():
-        if fixed["c"] != fixed["k"]:
-            yield Reason("grouped", "convolution.k", str(fixed["k"]), f"c, {fixed['c']}, with strategy: grouped", "strategy: direct")
+        if fixed["c"] != fixed["k"] and fixed["k"] % (fixed["groups"] * SLICE):
+            need = f"c, {fixed['c']}, or a multiple of {SLICE} for each group with strategy: grouped"
+            yield Reason("grouped", "convolution.k", str(fixed["k"]), need, "strategy: direct")
+        if fixed["k"] % fixed["groups"]:
+            yield Reason("channels", "convolution.k", str(fixed["k"]), f"a multiple of groups, {fixed['groups']}")
+        if fixed["c"] // fixed["groups"] % VECTOR and fixed["c"] != fixed["k"]:
+            got = f"{fixed['c'] // fixed['groups']} for each group"
+            yield Reason("channels", "convolution.c", got, f"a multiple of {VECTOR}: groups that share no instruction begin at 16 bytes")
         for name, unit in (("groups", fixed["groups"]), ("8", VECTOR)):
             if fixed["c"] % unit:
                 yield Reason("channels", "convolution.c", str(fixed["c"]), f"a multiple of {name}, {unit}")
@@ -279,7 +326,7 @@ def _tile_reasons(tile: GroupedTile, fixed: dict[str, int], architecture: Archit
     sums = VECTOR * tile.fragments
     if sums > MAX_SUMS:
         yield Reason("tile", "mainloop", f"{sums} sums of a thread", f"at most {MAX_SUMS}", "fewer rows or more parts")
-    unrolled = fixed["r"] * fixed["s"] * tile.steps * tile.fragments
+    unrolled = fixed["r"] * fixed["s"] * tile.turn_steps * tile.fragments
     if unrolled > MAX_UNROLLED:
         yield Reason("tile", "mainloop", f"{unrolled} fragments of x", f"at most {MAX_UNROLLED}", "fewer rows or more parts")
 

@@ -18,13 +18,13 @@ CHANNELS = 32
 INSTRUCTION_CHANNELS = 16
 """Channels of an instruction on 16-bit floats."""
 
-FilterOrder = Literal["plain", "octets", "quads", "pairs", "rows", "neighbours", "taps", "fragments", "tap_rows"]
+FilterOrder = Literal["plain", "octets", "quads", "pairs", "rows", "neighbours", "taps", "fragments", "group_fragments", "tap_rows"]
 """Order of a reordered filter. For kernels on NCHW32, that of the output channels within 32: as they are; or so that the lane that
 holds results of a tensor core holds 8 or 4 consecutive channels of a pixel, or 4 and another 4 that are 16 further. For kernels on
 ``wgmma``: ``rows`` (k, r, s, c), with each filter a row of memory; ``neighbours``, the same with output channels 2 i and 2 i + 1 at
 places i and i + 8 of 16, which one lane holds results of. For kernels without tiles: ``taps`` (r, s, c, k), with the output channels
 side by side, as threads are; for groups of few channels on ``mma.sync``: ``fragments``, block-diagonal filters of neighbouring groups as
-lanes hold them; for few input channels: ``tap_rows``, those of a row of taps side by side, as lanes hold them. A convolution's plan says
+lanes hold them, or ``group_fragments``, those of one group where it fills instructions; for few input channels: ``tap_rows``, those of a row of taps side by side, as lanes hold them. A convolution's plan says
 which it reads."""
 
 ROW_ORDERS = ("rows", "neighbours")
@@ -85,6 +85,8 @@ def reorder_filter(filter: Any, order: FilterOrder) -> Any:
         raise ValueError(f"order is {order!r}, need one of {', '.join(get_args(FilterOrder))}")
     if order == "fragments":
         return _filter_fragments(filter)
+    if order == "group_fragments":
+        return _filter_group_fragments(filter)
     if order == "tap_rows":
         return _filter_tap_rows(filter)
     if order in ROW_ORDERS or order == "taps":
@@ -127,6 +129,15 @@ def _filter_fragments(filter: Any) -> Any:
         diagonal[:, group, :, group] = parts[:, group]
     steps = block // INSTRUCTION_CHANNELS
     return _in_lanes(diagonal.reshape(blocks * steps, INSTRUCTION_CHANNELS, block, r, s))
+
+
+def _filter_group_fragments(filter: Any) -> Any:
+    """Filters whose input channels are filled up to whole instructions: (k / 16, r, s, input channels of a group / 16, lane, 8)."""
+    if len(filter.shape) == 5:
+        filter = nchw32_to_nchw(filter)
+    k, c, r, s = _shape(filter, "k c r s")
+    filled = _filled(_filled(filter, 1, -c % INSTRUCTION_CHANNELS), 0, -k % INSTRUCTION_CHANNELS)
+    return _in_lanes(filled.reshape(-1, INSTRUCTION_CHANNELS, int(filled.shape[1]), r, s))
 
 
 def _in_lanes(matrices: Any) -> Any:
@@ -184,7 +195,7 @@ _NEIGHBOUR_ORDER = (*range(0, NEIGHBOURS, 2), *range(1, NEIGHBOURS, 2))
 def restore_filter(filter: Any, order: FilterOrder) -> Any:
     """The inverse of ``reorder_filter``: (c / 32, r, s, k, 32) to (k, c / 32, r, s, 32), or (k, r, s, c) or (r, s, c, k) to (k, c, r, s),
     with the channels that were filled up."""
-    if order == "fragments":
+    if order in ("fragments", "group_fragments"):
         return _from_lanes(filter)
     if order == "tap_rows":
         return _from_lanes(filter[:, :, None])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import lcm
 from typing import Any, ClassVar, Literal, get_args
 
 import pydantic
@@ -14,7 +13,7 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import SpecError
 from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.kernels.conv2d.few_channels import chosen_rows
-from gemmgen.kernels.conv2d.grouped import KNOWN, pixels_of_tile
+from gemmgen.kernels.conv2d.grouped import KNOWN, SLICE, grouped_tile, pixels_of_tile
 from gemmgen.kernels.conv2d.layouts import NEIGHBOURS, even
 from gemmgen.kernels.conv2d.problem import SIZE_NAMES, complete, is_depthwise
 from gemmgen.kernels.conv2d.results import FinishingPlan
@@ -198,13 +197,18 @@ def _neighbours(mainloop: DirectMainloop, known: Mapping[str, int]) -> int | Non
 
 
 MOST_GROUPED = 128
-"""Channels of a group up to which neighbouring groups share instructions."""
+"""Channels of a group up to which neighbouring groups share instructions where they do not fill them."""
 
 
 def _not_grouped(request: Conv2dRequest, known: Mapping[str, int]) -> str:
     """Why the layer is not one of groups of few channels; empty if it is."""
-    if known["groups"] == 1 or known["c"] != known["k"] or known["c"] // known["groups"] > MOST_GROUPED:
-        return f"it takes groups of up to {MOST_GROUPED} channels, as many output as input channels"
+    inputs, outputs = (known[name] // known["groups"] for name in ("c", "k"))
+    if known["groups"] == 1:
+        return "it takes several groups"
+    if outputs % SLICE and (inputs != outputs or inputs > MOST_GROUPED):
+        return f"it takes groups of as many output as input channels, up to {MOST_GROUPED}, or of a multiple of {SLICE} output channels"
+    if inputs != outputs and inputs % 8:
+        return "it takes a multiple of 8 input channels in a group"
     if known["c"] == known["groups"]:
         return "channels that are convolved one by one would share instructions with their neighbours"
     if known["c"] % 8:
@@ -259,8 +263,9 @@ def _inputs(spec: Conv2dSpec, request: Conv2dRequest, known: Mapping[str, int]) 
     if isinstance(spec.mainloop, FewChannelsMainloop):
         filters = (ceil_div(known["k"], 16), known["r"], ceil_div(known["s"] * even(c), 16), 32, 8)
     elif isinstance(spec.mainloop, GroupedMainloop):
-        block = lcm(c // known["groups"], 16)
-        filters = (ceil_div(known["k"], block) * block // 16, known["r"], known["s"], block // 16, 32, 8)
+        tile = grouped_tile(known, 1, 1, 1)
+        slices = ceil_div(known["k"], tile.block) * tile.steps if tile.diagonal else known["k"] // SLICE
+        filters = (slices, known["r"], known["s"], tile.steps, 32, 8)
     elif isinstance(spec.mainloop, DirectMainloop):
         filters = (known["r"], known["s"], c // known["groups"], known["k"])
     elif spec.mainloop is not None:

@@ -340,7 +340,7 @@ def fill(plan: FinishingPlan, case: Case, name: str, shape: tuple[int, ...], rng
         sums = rng.integers(-400, 401, shape)
         sums[0], sums[:, 0] = 0, 0
         return sums
-    if name == "filter" and plan.filter_order in ("fragments", "tap_rows"):
+    if name == "filter" and plan.filter_order in ("fragments", "group_fragments", "tap_rows"):
         c, groups = case.dimensions["c"], case.dimensions["groups"]
         taps = (case.dimensions["k"], c // groups, case.dimensions["r"], case.dimensions["s"])
         values = (

@@ -88,6 +88,8 @@ def reference(
     filters = filters if filters.ndim == 4 else nchw32_to_nchw(filters)
     if order == "fragments":
         filters = within_groups(filters, problem["c"] // problem["groups"])
+    if order == "group_fragments":
+        filters = filters[:, : problem["c"] // problem["groups"]]
     if order == "tap_rows":
         filters = within_rows(filters, problem["c"], problem["s"])
     filters = filters[: problem["k"]]

@@ -33,7 +33,7 @@ def depthwise(of: str, to: str, loop: dict[str, Any] | None = None, **fields: An
 
 def grouped(of: str, to: str, channels: int, groups: int, loop: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
     mainloop = {"strategy": "grouped", "rows": 4, "columns": 7} | (loop or {})
-    convolution = window(c=channels, k=channels, **fields.pop("window", {})) | {"groups": groups}
+    convolution = window(**{"c": channels, "k": channels, **fields.pop("window", {})}) | {"groups": groups}
     return _spec(of, to, mainloop, {"convolution": convolution, **fields})
 
 
@@ -60,6 +60,9 @@ COMBINATIONS = {
     "groups of 32 with residual": grouped("bf16", "bf16", 64, 2, residual=True, alpha="one"),
     "groups of 24, stride 2": grouped("f16", "f32", 48, 2, {"parts": 1}, window={"stride": 2}),
     "groups of 16 launched early": grouped("f16", "f16", 32, 2, architecture="sm_90", early_launch=True, beta="argument", bias="f32"),
+    "groups of 24 to 48, stride 2": grouped("f16", "f16", 48, 2, {"parts": 1}, window={"k": 96, "stride": 2}, bias="f32"),
+    "groups of 96 to 16 with residual": grouped("bf16", "bf16", 192, 2, {"rows": 2}, window={"k": 32}, residual=True),
+    "groups of 8 to 32, launched early": grouped("f16", "f32", 24, 3, window={"k": 96}, architecture="sm_90", early_launch=True),
     "groups of 8, 1 x 5, dilation 2": grouped("bf16", "f16", 40, 5, window={"r": 1, "s": 5, "dilation": 2}, alpha="channel"),
     "3 channels, 7 x 7, stride 2": few("f16", "f16", 3, 48, {"slices": 3}, window={"r": 7, "s": 7, "stride": 2}, bias="f32"),
     "odd channels both ways": few("bf16", "bf16", 5, 7, {"slices": 1}, residual=True, alpha="channel", bias="f32"),
@@ -81,11 +84,14 @@ def test_a_combination_verifies(name: str) -> None:
 
 
 MUTANTS = {
-    "a column outside of the image": ("float16 with residual", "left + u < w)", "left + u <= w)"),
-    "a row outside of the image": ("float16 with residual", "y_at >= h)", "y_at > h)"),
+    "a column outside of the image": ("float16 with residual", "(left + u) < static_cast<unsigned>(w)", "(left + u) <= static_cast<unsigned>(w)"),
+    "a row outside of the image": ("float16 with residual", "(y_at) >= static_cast", "(y_at) > static_cast"),
     "a row too many": ("bfloat16 to float32, stride 2", "row + a >= p", "row + a > p"),
     "a stride for a dilation": ("two channels, 5 x 5, dilation 2", "reach % kDilationH", "reach % kStrideH"),
     "a pixel of the next tile": ("groups of 4", "column >= q", "column > q"),
+    "channels of the next group": ("groups of 24 to 48, stride 2", "(group + 1) * kGroupInputs", "(group + 2) * kGroupInputs"),
+    "one turn": ("groups of 96 to 16 with residual", "turn < kTurns", "turn < 1"),
+    "a group's first channel": ("groups of 24 to 48, stride 2", "group * kGroupInputs +", "0 * kGroupInputs +"),
     "channels that do not exist": ("groups of 4", "channel < kInputChannels;", "channel <= kInputChannels;"),
     "another block's channels": ("groups of 24, stride 2", "/ kBlock * kBlock * 2", "* 2"),
     "a channel of the next pixel": ("odd channels both ways", "channel + 1 < kInputChannels", "channel < kInputChannels"),
@@ -121,6 +127,24 @@ def test_rows_of_taps_of_a_filter_come_back(k: int, c: int, s: int) -> None:
     assert np.count_nonzero(restored) == np.count_nonzero(filter)
 
 
+@pytest.mark.parametrize(("channels", "groups"), [(32, 8), (16, 8), (48, 2)])
+def test_infinities_stay_in_their_group(channels: int, groups: int) -> None:
+    made = np.random.default_rng(channels)
+    x = made.integers(-4, 5, (2, channels, 5, 6)).astype(np.float16)
+    x[0, 1, 2, 2], x[1, channels - 1, 4, 5] = np.inf, np.nan
+    w = made.integers(1, 4, (channels, channels // groups, 3, 3)).astype(np.float16)
+    last = x.transpose(0, 2, 3, 1).copy().transpose(0, 3, 1, 2)
+    assert str(ops.conv2d.kernel(last, w, padding=1, groups=groups).plan.name).startswith("conv2d_grouped_")  # type: ignore[attr-defined]
+    y = ops.conv2d(last, w, padding=1, groups=groups)
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    places = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+    depth = channels // groups
+    for group in range(groups):
+        own = slice(group * depth, (group + 1) * depth)
+        wanted = np.einsum("ncpqrs,kcrs->nkpq", places[:, own], w[own].astype(np.float64))
+        np.testing.assert_array_equal(y[:, own], wanted.astype(np.float16))
+
+
 def test_infinite_pixels_beside_a_row_of_taps_are_no_part_of_it() -> None:
     x = np.ones((1, 3, 5, 9), np.float16)
     x[0, :, :, 5] = np.inf
@@ -136,6 +160,7 @@ def test_infinite_pixels_beside_a_row_of_taps_are_no_part_of_it() -> None:
         (48, 48, 3, 1, "depthwise"),
         (40, 10, 3, 1, "grouped"),
         (64, 2, 3, 2, "grouped"),
+        (192, 2, 3, 1, "grouped"),
         (30, 10, 3, 1, "direct"),
         (27, 27, 3, 1, "direct"),
         (3, 1, 7, 2, "few"),
