@@ -277,27 +277,48 @@ def topk_once(rng: np.random.Generator) -> tuple[bool, str]:
 
 
 def conv2d_once(rng: np.random.Generator) -> tuple[bool, str]:
-    """One convolution of small integers, NHWC: True if it is exact, and what it was."""
+    """One convolution of small integers, NHWC, in one or several groups, some with infinities: True if it is exact, and what it was."""
     word = str(rng.choice(("int8", "float16")))
     n, h, w = (int(one) for one in rng.integers(1, (3, 13, 13), endpoint=True))
-    c, k = (8 * int(one) if rng.random() < 0.7 else int(one) for one in rng.integers(1, 9, 2))
+    groups = int(rng.choice((1, 1, 2, 3, 4, 8)))
+    if groups > 1:
+        inputs = int(rng.choice((1, 2, 4, 8, 16, 24, 40)))
+        outputs = inputs if rng.random() < 0.5 else int(rng.choice((1, 4, 16, 48)))
+        c, k = groups * inputs, groups * outputs
+    else:
+        inputs, outputs = (int(one) for one in rng.integers(1, (70, 70), endpoint=True))
+        c, k = inputs, outputs
     r, s = (int(one) for one in rng.choice((1, 3, 5), 2))
     stride, padding = int(rng.integers(1, 3)), int(rng.integers(0, 3))
-    said = f"conv2d {word} n={n} h={h} w={w} c={c} k={k} r={r} s={s} stride={stride} padding={padding}"
+    said = f"conv2d {word} n={n} h={h} w={w} c={c} k={k} groups={groups} r={r} s={s} stride={stride} padding={padding}"
     if h + 2 * padding < r or w + 2 * padding < s:
         return True, said
-    x, f = rng.integers(-3, 4, (n, h, w, c)), rng.integers(-2, 3, (k, r, s, c))
+    x, f = rng.integers(-3, 4, (n, h, w, c)).astype(np.float64), rng.integers(-2, 3, (k, r, s, inputs)).astype(np.float64)
+    if word == "float16" and groups > 1 and rng.random() < 0.3:
+        x[rng.random(x.shape) < 0.01] = rng.choice((np.inf, -np.inf, np.nan))
     padded = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
     views = np.lib.stride_tricks.sliding_window_view(padded, (r, s), (1, 2))[:, ::stride, ::stride]
-    want = np.einsum("npqcrs,krsc->npqk", views, f)
+    with np.errstate(invalid="ignore"):
+        parts = [
+            np.einsum("npqcrs,krsc->npqk", views[:, :, :, g * inputs : (g + 1) * inputs], f[g * outputs : (g + 1) * outputs])
+            for g in range(groups)
+        ]
+    want = np.concatenate(parts, axis=3)
     if word == "int8":
         want = np.clip(want, -128, 127)
     image, filters = (there(one.astype(word).transpose(0, 3, 1, 2)) for one in (x, f))
-    got, want = here(ops.conv2d(image, filters, stride=stride, padding=padding)), want.transpose(0, 3, 1, 2)
-    return got.shape == want.shape and bool((got == want.astype(got.dtype)).all()), said
+    got, want = here(ops.conv2d(image, filters, stride=stride, padding=padding, groups=groups)), want.transpose(0, 3, 1, 2)
+    return bool(np.array_equal(got, want.astype(got.dtype), equal_nan=word == "float16")), said
 
 
-KINDS = {"reduce": reduce_once, "elementwise": elementwise_once, "matmul": matmul_once, "rows": rows_once, "topk": topk_once, "conv2d": conv2d_once}
+KINDS = {
+    "reduce": reduce_once,
+    "elementwise": elementwise_once,
+    "matmul": matmul_once,
+    "rows": rows_once,
+    "topk": topk_once,
+    "conv2d": conv2d_once,
+}
 
 
 def run(kind: str, calls: int, seed: int, first: int = 0) -> tuple[Counter[str], list[str]]:

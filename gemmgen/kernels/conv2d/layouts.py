@@ -24,8 +24,8 @@ holds results of a tensor core holds 8 or 4 consecutive channels of a pixel, or 
 ``wgmma``: ``rows`` (k, r, s, c), with each filter a row of memory; ``neighbours``, the same with output channels 2 i and 2 i + 1 at
 places i and i + 8 of 16, which one lane holds results of. For kernels without tiles: ``taps`` (r, s, c, k), with the output channels
 side by side, as threads are; for groups of few channels on ``mma.sync``: ``fragments``, block-diagonal filters of neighbouring groups as
-lanes hold them, or ``group_fragments``, those of one group where it fills instructions; for few input channels: ``tap_rows``, those of a row of taps side by side, as lanes hold them. A convolution's plan says
-which it reads."""
+lanes hold them, or ``group_fragments``, those of one group where it fills instructions; for few input channels: ``tap_rows``, those of a
+row of taps side by side, as lanes hold them. A convolution's plan says which it reads."""
 
 ROW_ORDERS = ("rows", "neighbours")
 """The orders in which each filter is a row of memory."""

@@ -214,7 +214,9 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> RowsRequest:
     words |= {"smallest": "order", "largest": "order", **{f"k={count}": "k" for count in range(1, MAX_SELECTED + 1)}}
     for option in options:
         if option not in words:
-            raise unknown_word("a problem of rows", option, tuple(words), ", ".join(word for word in words if "=" not in word) + ", k=1 to k=64")
+            raise unknown_word(
+                "a problem of rows", option, tuple(words), ", ".join(word for word in words if "=" not in word) + ", k=1 to k=64"
+            )
         say_once(said, words[option], option)
     operation, kind = cast("RowOperation", said.get("operation", "softmax")), said.get("type", "f32")
     norm = operation in (*NORMS, *GRADIENTS_OF_NORMS)

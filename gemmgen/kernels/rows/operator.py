@@ -13,8 +13,8 @@ from gemmgen.kernels.rows.plan import MAX_SELECTED
 
 
 def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:
-    """The request of a call. ``options``: ``operation``, and ``bias``, true if a layer norm's gradient has that of a bias; for topk, ``k`` and
-    ``smallest``. Raises ``LaunchError``."""
+    """The request of a call. ``options``: ``operation``, and ``bias``, true if a layer norm's gradient has that of a bias; for topk, ``k``
+    and ``smallest``. Raises ``LaunchError``."""
     operation, weight = options["operation"], operands.get("weight")
     first = next(iter(operands.values()))
     if first.type not in INPUTS or len(first.shape) != 2:

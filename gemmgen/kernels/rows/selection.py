@@ -32,7 +32,7 @@ def cases(plan: RowsPlan) -> list[Case]:
     found += [_case(plan, name, rows[1], middle, k, "reals") for name, k in ((EQUAL, 5), (EQUAL, MAX_SELECTED), (FEW_VALUES, 20))]
     found += [_case(plan, name, rows[1], middle, k, "reals") for name, k in ((RISING, MAX_SELECTED), (ZEROS, 12))]
     found.append(_case(plan, "not-a-numbers and infinities", rows[1], middle, 40, "nonfinite"))
-    problem = found[-1].dimensions
+    problem = dict(found[-1].dimensions)
     every = (*plan.matrices, *plan.outputs)
     gaps = {one.leading_dimension: problem[one.leading_dimension] + (index + 1) * one.alignment for index, one in enumerate(every)}
     found.append(Case("padded leading dimensions", problem | gaps, {}, "reals"))
@@ -42,7 +42,7 @@ def cases(plan: RowsPlan) -> list[Case]:
 
 
 def _case(plan: RowsPlan, name: str, rows: int, columns: int, selected: int, data: Any) -> Case:
-    problem = packed_problem(plan, (rows, columns))
+    problem = dict(packed_problem(plan, (rows, columns)))
     count = min(selected, columns)
     few = {"k": count} | {one.leading_dimension: count for one in plan.outputs}
     return Case(name if "columns" in name else f"{name}, {count} of {columns}", problem | few, {}, data)

@@ -61,9 +61,9 @@ def conv2d(
 
     Hopper GPUs take tensor cores for one group of channels, strides up to 8 and taps that the Tensor Memory Accelerator reaches, where
     pixels are whole 16 bytes or integers are in NCHW32; others for int8 in NCHW32, with one alpha and no zero point, to int8, int32 or
-    float32. From sm_80 on, 16-bit floats in NHWC take tensor cores too: groups of up to 128 channels, as many output as input channels,
-    in multiples of 8 channels and two or more to a group, and one group with any number of channels. Infinities and NaNs of x then
-    reach all groups of the 16 channels that share an instruction. Channels convolved one by one, an even number of them, are summed up by
+    float32. From sm_80 on, 16-bit floats in NHWC take tensor cores too: groups with a multiple of 16 output and 8 input channels each,
+    groups of up to 128 channels with as many output as input channels, in multiples of 8 channels and two or more to a group, and one
+    group with any number of channels. Channels convolved one by one, an even number of them, are summed up by
     threads with vectors of channels. Else each thread sums up by itself, which takes anything and is slow. Kernels of the last three
     kinds are compiled for the layer at its first call.
 

@@ -1,4 +1,4 @@
-"""Operations on the rows along one axis: ``softmax``, ``log_softmax``, ``rms_norm``, ``layer_norm``, their gradients, running sums, and ``topk``.
+"""Operations on the rows along one axis: ``softmax``, ``log_softmax``, ``rms_norm``, ``layer_norm``, their gradients, running sums, ``topk``.
 
 Each is one kernel, which reads a row once where it fits into the registers of a threadblock, and computes in float32. Tensors of torch
 that require gradients have derivatives.
@@ -279,8 +279,8 @@ def log_softmax_gradient(dy: Array, y: ArrayT, axis: int = -1) -> ArrayT:
 def topk(x: ArrayT, k: int, axis: int = -1, *, largest: bool = True) -> tuple[ArrayT, ArrayT]:
     """The ``k`` largest elements along ``axis``, the largest first, and their places; or the smallest, the smallest first.
 
-    NaN is larger than every number, and +0 equals -0. Of equal elements, the one with the lower index comes first, on every call. One launch,
-    on torch's current stream or the default one.
+    NaN is larger than every number, and +0 equals -0. Of equal elements, the one with the lower index comes first, on every call. One
+    launch, on torch's current stream or the default one.
 
     Parameters
     ----------

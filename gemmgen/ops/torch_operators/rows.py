@@ -33,7 +33,7 @@ FUNCTIONS = {
 
 
 def like(x: Any, axis: int, count: int | None = None, kind: Any = None) -> Any:
-    """An empty tensor as operations along an axis return it: of x's shape, or ``count`` elements along that axis, and contiguous along it."""
+    """An empty tensor as operations along an axis return it: of x's shape, or ``count`` elements along it, contiguous there."""
     axis %= len(x.shape)
     moved = [extent for place, extent in enumerate(x.shape) if place != axis]
     return x.new_empty([*moved, x.shape[axis] if count is None else count], dtype=kind).movedim(-1, axis)

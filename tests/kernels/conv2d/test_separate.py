@@ -84,7 +84,11 @@ def test_a_combination_verifies(name: str) -> None:
 
 
 MUTANTS = {
-    "a column outside of the image": ("float16 with residual", "(left + u) < static_cast<unsigned>(w)", "(left + u) <= static_cast<unsigned>(w)"),
+    "a column outside of the image": (
+        "float16 with residual",
+        "(left + u) < static_cast<unsigned>(w)",
+        "(left + u) <= static_cast<unsigned>(w)",
+    ),
     "a row outside of the image": ("float16 with residual", "(y_at) >= static_cast", "(y_at) > static_cast"),
     "a row too many": ("bfloat16 to float32, stride 2", "row + a >= p", "row + a > p"),
     "a stride for a dilation": ("two channels, 5 x 5, dilation 2", "reach % kDilationH", "reach % kStrideH"),
