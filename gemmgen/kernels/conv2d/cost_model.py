@@ -191,6 +191,10 @@ def _direct_work(plan: DirectPlan, problem: Mapping[str, int]) -> Work:
     )
 
 
+VECTOR_ISSUE, RESULT_ISSUE = 3.0, 4.0
+"""Instructions of a depthwise kernel that read a vector, its address and predicate included, and that finish a result and store it."""
+
+
 def _depthwise_work(plan: DirectPlan, problem: Mapping[str, int]) -> Work:
     """A step is a row of x under the taps of a thread's pixels."""
     strips = problem["n"] * ceil_div(problem["p"], plan.rows) * ceil_div(problem["q"], plan.pixels)
@@ -199,7 +203,8 @@ def _depthwise_work(plan: DirectPlan, problem: Mapping[str, int]) -> Work:
     lines = (plan.rows - 1) * problem["stride_h"] + (problem["r"] - 1) * problem["dilation_h"] + 1
     results = plan.threads * plan.rows * plan.pixels * plan.channels
     products = plan.rows * plan.pixels * problem["r"] * problem["s"]
-    converted = columns * lines + plan.rows * problem["r"] * problem["s"]
+    converted = columns * lines + (1 if plan.keeps_factors else plan.rows) * problem["r"] * problem["s"]
+    beside = (1.2 + VECTOR_ISSUE / plan.channels) * converted + RESULT_ISSUE * plan.rows * plan.pixels
     size = ELEMENTS[plan.spec.input.type].bytes
     return Work(
         blocks=ceil_div(strips, plan.threads // plan.lanes) * tiles,
@@ -209,7 +214,7 @@ def _depthwise_work(plan: DirectPlan, problem: Mapping[str, int]) -> Work:
         steps=float(lines),
         operations=2.0 * products * plan.threads * plan.channels / lines,
         unit="fp32",
-        issue=1.0 + 1.2 * converted / products,
+        issue=1.0 + beside / products,
         shared_clocks=0.0,
         loaded_bytes=float(columns * plan.threads * plan.channels * size) / SHARED_LINES,
         in_flight=float(min(lines, 3)),

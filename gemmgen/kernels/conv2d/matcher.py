@@ -118,7 +118,7 @@ def fit(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
             if "nchw32" in (request.input.layout, request.layout) or request.layout != "nhwc":
                 return "it takes and writes NHWC"
             changes["mainloop"] = spec.mainloop.model_copy(update={"channels": vector})
-            parameters |= {name: known[name] for name in _UNROLLED}
+            parameters |= {name: known[name] for name in (*_UNROLLED, "c", "k", "groups")}
     elif isinstance(spec.mainloop, GroupedMainloop):
         if refusal := _not_grouped(request, known):
             return refusal
@@ -186,7 +186,8 @@ def fit(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
 
 
 _UNROLLED = ("r", "s", "stride_h", "stride_w", "dilation_h", "dilation_w")
-"""Fields that instances fix whose threads have several channels: their loops over taps are unrolled."""
+"""Fields that instances fix whose threads have several channels: their loops over taps are unrolled. They fix the channels too, by
+which addresses then advance as constants."""
 
 
 def _neighbours(mainloop: DirectMainloop, known: Mapping[str, int]) -> int | None:

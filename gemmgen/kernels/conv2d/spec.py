@@ -107,8 +107,8 @@ class DirectMainloop(SpecModel):
 
 
 class GroupedMainloop(SpecModel):
-    """Products of 16 channels by ``mma.sync``, for groups of few channels of float16 or bfloat16 in NHWC, as many output as input channels:
-    neighbouring groups fill an instruction. A block copies the pixels of x that its tile of y needs to shared memory, all taps read them
+    """Products of 16 channels by ``mma.sync``, for groups of float16 or bfloat16 in NHWC. Those with few channels, as many output as
+    input channels, fill an instruction together; others have a multiple of 16 output channels. A block copies the pixels of x that its tile of y needs to shared memory, all taps read them
     there. All of the layer but the padding is known."""
 
     strategy: Literal["grouped"]

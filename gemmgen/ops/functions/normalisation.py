@@ -1,4 +1,4 @@
-"""Operations on the rows along one axis: ``softmax``, ``log_softmax``, ``rms_norm``, ``layer_norm``, their gradients, running sums, ``topk``.
+"""Operations on rows along one axis: ``softmax``, ``log_softmax``, ``rms_norm``, ``layer_norm``, their gradients, running sums, ``topk``.
 
 Each is one kernel, which reads a row once where it fits into the registers of a threadblock, and computes in float32. Tensors of torch
 that require gradients have derivatives.
