@@ -107,9 +107,9 @@ class DirectMainloop(SpecModel):
 
 
 class GroupedMainloop(SpecModel):
-    """Products of 16 channels by ``mma.sync``, for groups of float16 or bfloat16 in NHWC. Those with few channels, as many output as
-    input channels, fill an instruction together; others have a multiple of 16 output channels. A block copies the pixels of x that its tile of y needs to shared memory, all taps read them
-    there. All of the layer but the padding is known."""
+    """Products of 16 channels by ``mma.sync``, for groups of float16 or bfloat16 in NHWC. Those with few channels, as many output as input
+    channels, fill an instruction together; others have a multiple of 16 output channels. A block copies the pixels of x that its tile of
+    y needs to shared memory, all taps read them there. All of the layer but the padding is known."""
 
     strategy: Literal["grouped"]
     rows: Annotated[int, Field(ge=1, le=64, strict=True)]
