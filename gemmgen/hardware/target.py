@@ -274,6 +274,11 @@ class Device:
         return _divided(self.int8_mma_roof, 2 / self.float_sums)
 
     @property
+    def f16_sums_mma_roof(self) -> Figure | None:
+        """The rate of `mma.sync` for float16, summed up in float16: half of that for bytes."""
+        return _divided(self.int8_mma_roof, 2)
+
+    @property
     def fp8_mma_roof(self) -> Figure | None:
         """The rate of `mma.sync` for 8-bit floats, summed up in float32: that for bytes, or less. Hopper multiplies them as float16."""
         if self.architecture.supports("wgmma"):

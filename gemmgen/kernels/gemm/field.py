@@ -48,6 +48,8 @@ def excluded(plan: GemmPlan) -> str:
         return "the plain kernel that instances are held against has neither block scales nor packed weights"
     if any(matrix.name == "metadata" for matrix in plan.factor_scales):
         return "the plain kernel that instances are held against has no sparse A"
+    if getattr(plan.spec.mainloop, "accumulators", "f32") == "f16":
+        return "sums in float16 have no meaning over the field"
     if plan.matrix_a.type == "f64":
         return "products of doubles have no meaning over the field"
     if plan.second_b is not None:

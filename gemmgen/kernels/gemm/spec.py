@@ -283,6 +283,9 @@ class MmaSyncMainloop(SpecModel):
     can."""
     fragment_buffers: Annotated[Literal[1, 2], LATER] = 1
     """2: fragments for the next instructions are read while the tensor cores work on others; as many more registers."""
+    accumulators: Annotated[Literal["f32", "f16"], LATER] = "f32"
+    """Type of the tensor core's sums. ``f16``, for products of float16: GeForce GPUs sum up in float16 twice as fast as in float32, with 11
+    bits, and overflow beyond 65504."""
     sparse: Annotated[Literal["none", "a"], LATER] = "none"
     """``a``: A is 2:4 sparse, and products with its zeros are not computed (``mma.sp``). Its rows hold two of every four neighbours along
     k, and ``metadata`` says which (``ops.compress_2_4``). The tile's k, and the problem's, count all of them."""

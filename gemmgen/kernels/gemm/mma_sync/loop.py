@@ -12,6 +12,7 @@ from gemmgen.core.formulas import ceil_div
 from gemmgen.hardware.target import WARP_THREADS, Architecture
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.mma_sync.doubles import DEPTH, DOUBLE_BYTES, double_reasons, instruction_depth, is_double
+from gemmgen.kernels.gemm.mma_sync.half_sums import half_sum_reasons
 from gemmgen.kernels.gemm.mma_sync.reasons import (
     BANKS_BYTES,
     BLOCK_ROWS,
@@ -284,6 +285,8 @@ class WarpLoop:
     """True if A is 2:4 sparse."""
     turing: bool = False
     """True if the instructions are those of sm_75, of which several make one of later architectures."""
+    half_sums: bool = False
+    """True if the tensor cores' sums are float16."""
     double_depth: int = 0
     """Values of k that an instruction on doubles multiplies; 0: factors are no doubles."""
 
@@ -386,7 +389,7 @@ class WarpLoop:
         a, b = ("tf32" if name == "f32" else name for name in (self.type_a, self.type_b))
         if self.turing:
             return f"mma.sync.aligned.{TURING_BYTES}.s32.{a}.{b}.s32" if self.accumulator == "int" else TURING_HALVES
-        result = "s32" if self.accumulator == "int" else "f32"
+        result = "s32" if self.accumulator == "int" else "f16" if self.half_sums else "f32"
         kind = "mma.sp::ordered_metadata" if self.sparse else "mma"
         return f"{kind}.sync.aligned.m16n8k{self.instruction_depth}.row.col.{result}.{a}.{b}.{result}"
 
@@ -401,6 +404,8 @@ class WarpLoop:
         """Peak of a device that the products run at."""
         if self.scaled is not None:
             return "fp4_mma" if self.scaled.packed else "fp8_mma"
+        if self.half_sums:
+            return "f16_sums_mma"
         kinds = {"bf16": "f16", "f32": "tf32", "e4m3": "fp8", "e5m2": "fp8", "s8": "int8", "u8": "int8"}
         return f"{kinds.get(self.type_a, self.type_a)}_mma"
 
@@ -490,6 +495,7 @@ def warp_mma_loop(outline: Outline, mainloop: MmaSyncMainloop, multiplied: Multi
         *scaled_reasons(spec, mainloop, architecture),
         *sparse_reasons(spec, mainloop),
         *double_reasons(spec, mainloop),
+        *half_sum_reasons(spec, mainloop, architecture),
     ]
     outline.reasons += found
     if found:
@@ -563,6 +569,7 @@ def warp_mma_loop(outline: Outline, mainloop: MmaSyncMainloop, multiplied: Multi
         products=2 if spec.dual else 1,
         sparse=mainloop.sparse == "a",
         turing=not architecture.supports("cp_async"),
+        half_sums=mainloop.accumulators == "f16",
         double_depth=instruction_depth(architecture) if is_double(spec) else 0,
         turned=not split
         and not is_double(spec)

@@ -22,6 +22,8 @@ def fit(spec: GemmSpec, mainloop: MmaSyncMainloop, request: GemmRequest) -> Fit 
     many elements."""
     if (refusal := groups_refusal(spec, request)) is not None:
         return refusal
+    if mainloop.accumulators == "f16":
+        return "its sums are float16"
     if is_double(spec) != (request.a.type == DOUBLE):
         return "its tiles are for doubles" if is_double(spec) else "its tiles are for smaller types than doubles"
     found = placed(spec, request)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gemmgen.hardware.target import Architecture
+from gemmgen.kernels.gemm.mma_sync.half_sums import half_product
 from gemmgen.kernels.gemm.mma_sync.loop import WarpLoop, warp_mma_loop, warp_mma_regions
 from gemmgen.kernels.gemm.mma_sync.sequence import mma_sync_sequence
 from gemmgen.kernels.gemm.mma_sync.sparse import METADATA_BITS, metadata_matrix, sparse_product
@@ -61,6 +62,8 @@ class MmaSyncPlan(WarpPlan):
         return bits // 2 + METADATA_BITS if self.loop.sparse else bits
 
     def product(self, arrays: Mapping[str, Array], slices: int, exact: bool) -> tuple[Array, Array]:
+        if self.loop.half_sums:
+            return half_product(self.loop, arrays["A"].astype(float), arrays["B"].astype(float), max(slices, 1), exact)
         if self.loop.sparse:
             return sparse_product(self.loop, arrays, max(slices, 1), self.joined_parts(arrays["B"].shape[-2]), exact)
         if self.loop.scaled is None:
@@ -88,6 +91,8 @@ class MmaSyncPlan(WarpPlan):
             return "fma in the order of lanes", 0
         if self.loop.turing:
             return "k8 of sm_75", 0
+        if self.loop.half_sums:
+            return "k16 summed up in float16", 0
         halves = " in halves" if self.matrix_a.type in ("e4m3", "e5m2") else ""
         return f"k{self.loop.instruction_k}{halves}", 0
 
@@ -158,6 +163,7 @@ def name_parts(mainloop: MmaSyncMainloop) -> list[str]:
     else:
         parts.append("direct" if mainloop.copies == "none" else f"s{mainloop.stages}")
     parts += [mainloop.copies] if mainloop.copies not in ("cp_async", "none") else []
+    parts += ["sums16"] if mainloop.accumulators == "f16" else []
     parts += ["ahead"] if mainloop.fragment_buffers == 2 else []
     parts += ["sparse"] if mainloop.sparse == "a" else []
     parts += [mainloop.multiplied] if mainloop.multiplied != "stored" else []
