@@ -107,7 +107,7 @@ def _gallery_page(name: str, path: Path, entry: dict[str, Any] | None, evidence:
         f"Not in the library, and so without a certificate. `gemmgen verify {name}` verifies it.",
         "",
     ]
-    lines += _certified(entry) if entry is not None else evidence or [f"## Evidence {UNSEARCHED}", "", unverified, ""]
+    lines += _certified(entry) if entry is not None else evidence or unverified
     lines += [f"## The kernel {UNSEARCHED}", "", "```" + ("cuda" if for_gpu else "c"), gemmgen.render(plan).text.rstrip(), "```", ""]
     return "\n".join(lines), svg, description
 

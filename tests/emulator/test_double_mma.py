@@ -76,7 +76,7 @@ def test_products_are_chains_of_fused_multiply_adds(shape: str) -> None:
     assert (np.abs(result - exact) <= 1e-13 * (np.abs(a) @ np.abs(b) + np.abs(c))).all()
 
 
-def test_infinities_and_numbers_that_are_none_stay_in_their_rows_and_columns() -> None:
+def test_infinities_and_nan_stay_in_their_lines() -> None:
     a, b, c = np.ones((16, 16)), np.ones((16, 8)), np.ones((16, 8))
     a[3, 5], b[7, 2], c[9, 4] = np.inf, np.nan, -np.inf
     result = product("m16n8k16", a, b, c)

@@ -150,7 +150,7 @@ KIND_FORMS = {
 
 
 @pytest.mark.parametrize("name", KIND_FORMS)
-def test_sparse_products_with_a_kind_are_those_of_the_dense_matrix(name: str) -> None:
+def test_sparse_products_with_a_kind_are_dense_ones(name: str) -> None:
     form, count = KIND_FORMS[name]
     rng, packed = np.random.default_rng(len(name)), "m16n8k128" in form
     values = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6] if packed else [0, 1, 2, 0.5, -1, -2, -0.5, 4])

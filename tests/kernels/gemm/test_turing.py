@@ -93,7 +93,7 @@ def test_specs_that_cannot_work_are_refused(spec: dict[str, Any], field: str) ->
     assert field in str(caught.value)
 
 
-def test_the_bound_covers_sums_of_four_products_without_further_bits() -> None:
+def test_the_bound_covers_sums_of_four_products() -> None:
     plan, later = gemmgen.plan(SPEC, "sm_75"), gemmgen.plan(SPEC, "sm_80")
     assert isinstance(plan, MmaSyncPlan)
     assert isinstance(later, MmaSyncPlan)
