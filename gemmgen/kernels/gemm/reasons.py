@@ -103,7 +103,8 @@ def double_reasons(spec: GemmSpec) -> list[Reason]:
     if "f64" not in types or (types == ("f64",) * 3 and spec.mainloop.strategy in DOUBLE_STRATEGIES):
         return []
     need = f"f64 for all of A, B and C with strategy: {', '.join(DOUBLE_STRATEGIES)}, or for none"
-    return [Reason("storage", "storage", f"{', '.join(types)} with {spec.mainloop.strategy}", need)]
+    got = f"{', '.join(types)} with {spec.mainloop.strategy}"
+    return [Reason("storage", f"storage.{name}", got, need) for name, type in zip("abc", types, strict=True) if type == "f64"]
 
 
 def scale_reasons(spec: GemmSpec) -> Iterator[Reason]:

@@ -19,7 +19,13 @@ MAINLOOPS: dict[str, type[BaseModel]] = {"wgmma": WgmmaMainloop, "mma_sync": Mma
 SAMPLES = {"wgmma": "gemm/wgmma/tour/f16_64x64", "mma_sync": "gemm/mma_sync/f16/64x64"}
 """A spec of each strategy that takes most changes of one field."""
 REFUSED = {
-    "wgmma": ("decomposition.scheme=split_k_serial", "decomposition.scheme=split_k_last", "grouping.depth=offsets"),
+    "wgmma": (
+        "decomposition.scheme=split_k_serial",
+        "decomposition.scheme=split_k_last",
+        "grouping.depth=offsets",
+        "storage.a=f64",
+        "storage.c=f64",
+    ),
     "mma_sync": (
         "store=tma",
         "decomposition.scheme=split_k_serial",
