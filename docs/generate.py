@@ -15,6 +15,7 @@ A page keeps its words; what lies behind one of these comments is made anew:
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -213,8 +214,15 @@ def _chart(name: str, title: str) -> str:
 
 def main(arguments: list[str]) -> int:
     """Fills pages; with --check only says which are not current."""
-    check = "--check" in arguments
-    chosen = [Path(name).resolve() for name in arguments if name != "--check"] or pages()
+    options = argparse.ArgumentParser(description="Fills the pages of the documentation with what commands print and draw.")
+    options.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is not current")
+    options.add_argument("page", nargs="*", type=Path, help="a page in docs/; else all of them")
+    asked = options.parse_args(arguments)
+    check: bool = asked.check
+    chosen = [path.resolve() for path in asked.page] or pages()
+    for path in chosen:
+        if not path.is_file() or not path.is_relative_to(ROOT):
+            options.error(f"no page of the documentation: {path}")
     stale = 0
     for number, path in enumerate(chosen, 1):
         print(f"page {number} of {len(chosen)}: {path.relative_to(ROOT)}", flush=True)

@@ -12,6 +12,7 @@ from typing import Any
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.requests import MAX_ALIGNMENT, Copy, Layout
+from gemmgen.ops.jax_arrays import is_jax, new_result
 from gemmgen.runtime.arrays.views import LEGACY_STREAM, PER_THREAD_STREAM, ArrayView, describe
 
 _SEEN_AS = {"u16": "bf16", "bool": "u8"}
@@ -24,7 +25,7 @@ def view_of(array: Any, name: str, stream: int | None, written: bool = False) ->
     kind = _SEEN_AS.get(view.type, view.type)
     if kind == "u8" and not written and view.type == "bool":
         kind = "s8"
-    if written and view.read_only:
+    if written and view.read_only and not is_jax(array):  # arrays of JAX that are written are new results
         raise LaunchError(f"{name} is written, but the array is read-only")
     if kind == view.type:
         return view
@@ -61,6 +62,8 @@ def new_array(like: Any, shape: tuple[int, ...], kind: str, truth: bool = False)
         import numpy as np
 
         return np.empty(shape, array_type(like, kind, truth))
+    if is_jax(like):
+        return new_result(like, shape, kind, truth)
     raise LaunchError(f"arrays of {library} cannot be allocated for the result; pass out=, an array that can be written to")
 
 
@@ -96,6 +99,13 @@ def _torch_stream(array: Any, stream: int | None) -> Any:
     if stream == PER_THREAD_STREAM:
         raise LaunchError("torch cannot copy operands on the per-thread default stream: pass contiguous ones, or a stream of torch's")
     return torch.cuda.stream(torch.cuda.ExternalStream(stream, array.device))
+
+
+def contiguous(array: Any) -> Any:
+    """The array with its last axis innermost and no gaps: itself if it is so already, as arrays of JAX are, else a copy."""
+    if is_torch(array):
+        return array.contiguous()
+    return array if is_jax(array) or array.flags.c_contiguous else array.copy()
 
 
 def array_type(like: Any, kind: str, truth: bool) -> Any:

@@ -19,6 +19,7 @@ from gemmgen.kernels.requests import Copy, Interpretation, Layout
 from gemmgen.ops.arrays import address_reader, alignment_of, array_type, copied, is_torch, layout_of, new_array, view_of
 from gemmgen.ops.background import Compilers, soonest
 from gemmgen.ops.filters import Filter
+from gemmgen.ops.jax_arrays import check_given, finished, is_jax
 from gemmgen.ops.operators import operator_called
 from gemmgen.ops.tensor_signature import MAX_LIKENESSES, Likeness, likeness
 from gemmgen.ops.torch_memory import captured_memory, current_stream, kept_memory, templates
@@ -369,7 +370,9 @@ class Operator:
     ) -> tuple[Any, ...]:
         """``call``: what is remembered for these arrays, if it was looked up already."""
         handle = None if stream is None else stream_handle(stream)
-        if handle is None and is_torch(arrays[0]) and arrays[0].is_cuda:
+        if is_jax(arrays[0]):
+            check_given(self.name, dict(zip(self._arrays, arrays, strict=True)), self._arrays[self._given :])
+        elif handle is None and is_torch(arrays[0]) and arrays[0].is_cuda:
             handle = current_stream(sys.modules["torch"])(arrays[0].get_device()) or LEGACY_STREAM
         views = self._views(arrays, handle)
         if call is None:
@@ -405,6 +408,12 @@ class Operator:
             self._emulate(call, dict(zip(self._arrays, views, strict=True)), dict(zip(self.numbers, numbers, strict=True)))
         else:
             self._launch(call.launcher, views, numbers, handle)
+        if is_jax(arrays[0]):
+            if call.launcher is not None:
+                from gemmgen.runtime.cuda.launcher import wait_on_host
+
+                wait_on_host(call.launcher.ordinal, handle or LEGACY_STREAM)
+            return tuple(finished(arrays[0], result) for result in results)
         return results
 
     def _views(self, arrays: Sequence[Any], stream: int | None) -> tuple[ArrayView | None, ...]:

@@ -189,7 +189,9 @@ def _demands(plan: KernelPlan, problem: dict[str, int], device: Device) -> list[
     ]
     if work.shared_clocks:
         busy = work.shared_clocks / (seconds * device.clock_hz)
-        lines.append(("", f"and {busy:.0%} of the time of shared memory: {work.shared_clocks:,.0f} wavefronts of a block in each step"))
+        lines.append(
+            ("", f"shared-memory time is {busy:.0%} of arithmetic time: {work.shared_clocks:,.0f} wavefronts of a block in each step")
+        )
     return lines
 
 

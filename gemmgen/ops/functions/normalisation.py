@@ -13,7 +13,7 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.calls import integer, number
 from gemmgen.ops import torch_state
-from gemmgen.ops.arrays import converted, is_torch, view_of
+from gemmgen.ops.arrays import contiguous, converted, is_torch, view_of
 from gemmgen.ops.engine import Operator
 from gemmgen.runtime.arrays.protocols import Array, ArrayT
 
@@ -58,8 +58,8 @@ class _Rows:
         if is_torch(moved):
             apart = moved.dim() == 2 and moved.stride(1) == 1 and moved.stride(0) >= moved.shape[1]
             moved = moved if apart else moved.contiguous()
-        elif not moved.flags.c_contiguous:
-            moved = moved.copy()
+        else:
+            moved = contiguous(moved)
         count = 1
         for extent in self.shape[:-1]:
             count *= extent
@@ -76,7 +76,7 @@ class _Rows:
             if kind == "bf16" and not is_torch(values):
                 raise LaunchError(f"{self.operation}: {name} has elements bfloat16, need float32 or float16")
             values = converted(values, "float32")
-        return values.contiguous() if is_torch(values) else values if values.flags.c_contiguous else values.copy()
+        return contiguous(values)
 
     def finished(self, y: Any) -> Any:
         """A result in x's shape."""

@@ -390,6 +390,12 @@ def _encoder(raw: RawFunctions, described: TensorMap, target: int) -> Callable[[
     return encode
 
 
+def wait_on_host(ordinal: int, stream: int) -> None:
+    """The host waits until all work of a stream is done."""
+    with current_device(ordinal):
+        call("cuStreamSynchronize", stream)
+
+
 def wait_for(ordinal: int, stream: int, producers: Collection[int]) -> None:
     """Makes what is enqueued on ``stream`` from now on wait, on the device, for the work that is now on other streams."""
     with current_device(ordinal):

@@ -74,7 +74,7 @@ def test_predictions_stand_beside_the_fewest_wavefronts() -> None:
     lines = explained(["mainloop.shared_a.padding=0"])
     assert lines["Shared memory", "store tile of A"].endswith("32 wavefronts, 24 conflicts; 8 at the fewest")
     assert lines["Shared memory", "store tile of B"].endswith("8 wavefronts, 0 conflicts: the fewest possible")
-    assert lines["Shared memory", "beside arithmetic"].endswith("91% as long")
+    assert lines["Shared memory", "beside arithmetic"].endswith("shared-memory time is 91% of arithmetic time")
 
 
 @pytest.mark.parametrize("path", [path for name, path in shipped_specs().items() if name.startswith("gemm/")], ids=spec_id)

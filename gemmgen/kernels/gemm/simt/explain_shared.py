@@ -96,5 +96,5 @@ def _beside_arithmetic(plan: SimtPlan, loop: TiledLoop) -> str:
     warps = plan.architecture.fp32_lanes_per_sm // WARP_THREADS
     return (
         f"{wavefronts:g} wavefronts for {multiply_adds} multiply-adds a thread; an SM of {plan.architecture.name} takes one wavefront, and "
-        f"{warps} warps' multiply-adds, a cycle: {wavefronts * warps / multiply_adds:.0%} as long"
+        f"{warps} warps' multiply-adds, a cycle: shared-memory time is {wavefronts * warps / multiply_adds:.0%} of arithmetic time"
     )
