@@ -73,9 +73,10 @@ def same_machine_code(one: Binary, other: Binary) -> bool:
 
 def portable_architectures(allowed: Sequence[Architecture]) -> list[Architecture]:
     """Enough of the ``allowed`` architectures to run wherever all of them would: the oldest of each major version, whose cubins
-    its later minor versions run, and an architecture-specific one only where there is no other."""
+    its later minor versions run, and architecture-specific ones only where there are no others. PTX serves the remaining versions."""
     chosen: dict[int, Architecture] = {}
-    for architecture in sorted(allowed, key=lambda entry: (entry.name.endswith("a"), entry.compute_capability)):
+    portable = [architecture for architecture in allowed if not architecture.name.endswith("a")]
+    for architecture in sorted(portable or allowed, key=lambda entry: entry.compute_capability):
         chosen.setdefault(architecture.compute_capability[0], architecture)
     return sorted(chosen.values(), key=lambda entry: entry.compute_capability)
 
