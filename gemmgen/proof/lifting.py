@@ -93,6 +93,22 @@ class Lifter:
                     state[name] = merged
         return path, state
 
+    def guards(self, block: int) -> Path | None:
+        """Conditions under which a thread comes to a block outside of loops, provided that loops end; None where they are not known.
+
+        They lack those of the path that say no more than in which turn each loop before the block was left.
+        """
+        if block == 0:
+            return ()
+        dominator = self.flow.immediate_dominator(block)
+        before = self.guards(dominator)
+        if before is None or block in self.flow.post_dominators[dominator]:
+            return before
+        path, common = self._paths.get(block), self._paths.get(dominator)
+        if path is None or common is None or _shared(path, common) < len(common):
+            return None
+        return (*before, *path[len(common) :])
+
     def deciding(self, block: int) -> frozenset[int]:
         """The basic blocks whose branches decide whether a thread comes to a block, provided that loops end."""
         if block not in self._deciding:

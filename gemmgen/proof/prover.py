@@ -65,9 +65,11 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
     except ImportError:
         raise EnvironmentMissing("proofs need z3: pip install 'gemmgen[proof]'") from None
     from gemmgen.emulator.ptx.parser import parse
+    from gemmgen.proof.complete import complete
     from gemmgen.proof.contract import Contract, Inexpressible
     from gemmgen.proof.control import Unliftable
     from gemmgen.proof.coverage import coverage, product_of
+    from gemmgen.proof.initialised import initialised
     from gemmgen.proof.lifting import Lifter
     from gemmgen.proof.obligations import MEANINGS, PROPERTIES, Verdict, memory, once, progress, races
     from gemmgen.proof.protocols import verdicts as ring_verdicts
@@ -77,18 +79,18 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
     began = time.process_time()
     solver = Solver(seconds)
     verdicts: dict[str, Verdict] = {}
-    obstacle, names = "", tuple[str, ...](PROPERTIES)
+    obstacle, names = "", (*PROPERTIES, "initialised")
     try:
         module = parse(ptx)
         function = next(function for function in module.functions.values() if function.is_entry and function.name == launch.entry)
         if uses_rings(function):
-            names = (*PROPERTIES, "initialised")
             verdicts |= ring_verdicts(sequence, launch, module, function, solver)
         else:
             lifter = Lifter(module, function, Contract(sequence, launch), solver)
             product = product_of(sequence)
+            names = (*names, "complete")
             if product is not None:
-                names = (*PROPERTIES, "coverage")
+                names = (*names, "coverage")
                 lifter.known.tracks_data = True
             lifter.lift()
             verdicts["progress"] = progress(lifter)
@@ -96,6 +98,12 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
             verdicts["memory"] = memory(lifter)
             verdicts["races"] = races(lifter, uniform)
             verdicts["once"] = once(lifter)
+            ordered = all(verdicts[name].holds for name in ("races", "progress"))
+            missing = Verdict("initialised", unproved=["races and progress must be proved first"])
+            verdicts["initialised"] = initialised(lifter) if ordered else missing
+            ready = verdicts["progress"].holds
+            missing = Verdict("complete", unproved=["progress must be proved first"])
+            verdicts["complete"] = complete(lifter) if ready else missing
             if product is not None:
                 ready = all(verdicts[name].holds for name in ("memory", "races", "progress"))
                 missing = Verdict("coverage", unproved=["memory, races and progress must be proved first"])

@@ -306,7 +306,7 @@ def uniform_comparison(known: Knowledge, instruction: Instruction) -> Condition 
     names: list[str] = []
     for operand in instruction.operands[1:]:
         if isinstance(operand, Register) and operand.name in known.uniform_floats:
-            names.append(operand.name)
+            names.append(known.uniform_floats[operand.name])
         elif isinstance(operand, Float):
             names.append(repr(operand))
         else:

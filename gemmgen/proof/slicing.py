@@ -88,28 +88,34 @@ def relevant_registers(function: Function) -> frozenset[str]:
     return frozenset(found)
 
 
-def uniform_floats(function: Function) -> frozenset[str]:
-    """Floats that are computed from the launch's parameters alone, once: all threads have the same value, wherever it is read."""
+def uniform_floats(function: Function) -> dict[str, str]:
+    """Floats that are computed from the launch's parameters alone, once: all threads have the same value, wherever it is read.
+
+    Each has a name: registers that the same parameter was read into share one.
+    """
     writers: dict[str, list[Instruction]] = defaultdict(list)
     for instruction in function.body:
         for register in written(instruction):
             writers[register.name].append(instruction)
-    found: set[str] = set()
+    found: dict[str, str] = {}
     for instruction in function.body:  # a register is written before it is read
         for register in written(instruction):
             if register.type not in FLOATS or len(writers[register.name]) > 1 or instruction.guard is not None:
                 continue
+            name = register.name
             if instruction.opcode == "ld" and instruction.has("param"):
                 source = instruction.operands[1]
                 fixed = isinstance(source, Address) and isinstance(source.base, Symbol)
+                if fixed and instruction.operands[0] is register:
+                    name = f"{instruction.type} {source}"
             else:
                 fixed = instruction.opcode in ("mov", "cvt", "add", "mul", "neg", "sub", "abs") and all(
                     isinstance(operand, Float) or (isinstance(operand, Register) and operand.name in found)
                     for operand in instruction.operands[1:]
                 )
             if fixed:
-                found.add(register.name)
-    return frozenset(found)
+                found[register.name] = name
+    return found
 
 
 def data_predicates(function: Function) -> frozenset[Register]:

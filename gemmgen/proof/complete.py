@@ -1,0 +1,202 @@
+"""Complete results: every element of a result is stored by some thread.
+
+An index of a store is ``W q + f(t)``: W times a part of the block's index, which takes all values from 0 to below its extent E, and a number
+for each thread. Three facts show that all elements are stored: E W is at least the array's extent, the numbers of all threads and stores
+fill the tile of W elements along each axis, and a thread whose element lies within the array carries out one of its stores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import z3
+
+from gemmgen.proof.contract import Array
+from gemmgen.proof.data import Access
+from gemmgen.proof.enumeration import NotEnumerable, Numbers, evaluate
+from gemmgen.proof.knowledge import Knowledge
+from gemmgen.proof.lifting import Lifter
+from gemmgen.proof.obligations import MAX_CASES, Verdict, element_indices, place
+from gemmgen.proof.polynomials import Monomial
+from gemmgen.proof.values import Condition, as_condition, as_term, conjunction
+
+MAX_TILE = 1 << 18
+"""Elements of one block's tile."""
+MAX_WIDTH = 16
+"""Elements of one store."""
+
+
+class _NotShown(Exception):
+    """A step that is not proved; the text says which."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """One element of a store: its indices by axis, each a form, and the threads that may store it."""
+
+    access: Access
+    indices: Sequence[z3.ArithRef]
+    outer: tuple[Mapping[Monomial, int], ...]
+    tables: tuple[Numbers, ...]
+    threads: Numbers
+    """Numbers of the threads that conditions on the thread alone let through."""
+    alone: tuple[Condition, ...]
+    """Those conditions."""
+    rest: tuple[Condition, ...]
+    """The other conditions of the store."""
+
+
+def complete(lifter: Lifter) -> Verdict:
+    """Every element of every result is stored. The kernel's progress must be proved."""
+    known, verdict = lifter.known, Verdict("complete")
+    results = [array for array in known.contract.arrays.values() if array.writable and not array.workspace]
+    stores = [access for access in known.lifted.accesses if access.writes and access.space not in ("shared", "local")]
+    for array in results:
+        verdict.obligations += 1
+        try:
+            _whole(lifter, array, stores)
+            verdict.proved += 1
+        except _NotShown as error:
+            verdict.unproved.append(f"{array.name}: {error}")
+        except NotEnumerable:
+            verdict.unproved.append(f"{array.name}: an index that is no sum of a part of the block and one of the thread")
+    return verdict
+
+
+def _whole(lifter: Lifter, array: Array, stores: Sequence[Access]) -> None:
+    known = lifter.known
+    parts: list[_Part] = []
+    for store in stores:
+        if store.address is None or store.address.base is None:
+            raise _NotShown(f"{place(store)}: the array that it points into is not known")
+        if store.address.base == array.name:
+            parts += _parts(lifter, array, store)
+    by_outer: dict[tuple[object, ...], list[_Part]] = {}
+    for part in parts:
+        by_outer.setdefault(tuple(tuple(sorted(outer.items())) for outer in part.outer), []).append(part)
+    if not by_outer:
+        raise _NotShown("no store was found")
+    reasons: list[str] = []
+    for group in by_outer.values():
+        try:
+            _tile(known, array, group)
+            return
+        except _NotShown as error:
+            reasons.append(str(error))
+    raise _NotShown(reasons[0])
+
+
+def _parts(lifter: Lifter, array: Array, store: Access) -> list[_Part]:
+    """The elements of one store."""
+    assert store.address is not None
+    if store.kind != "store" or not isinstance(store.size, int) or store.size % array.element_bytes or store.turns:
+        raise _NotShown(f"{place(store)}: stores that are atomic, in loops, or of parts of elements")
+    count = store.size // array.element_bytes
+    if count > MAX_WIDTH:
+        raise _NotShown(f"{place(store)}: {count} elements at once")
+    guards = lifter.guards(store.block)
+    if guards is None:
+        raise _NotShown(f"{place(store)}: the condition under which a thread comes to it is not known")
+    if store.instruction.guard is not None:
+        guards = (*guards, store.path[-1])
+    known = lifter.known
+    symbols, threads = known.all_threads(), known.contract.launch.threads
+    allowed = np.ones(threads, dtype=bool)
+    alone: list[Condition] = []
+    rest: list[Condition] = []
+    for condition in guards:
+        if isinstance(condition, bool):
+            rest.append(condition)
+            continue
+        try:
+            allowed &= np.broadcast_to(evaluate(condition, symbols) != 0, threads)
+            alone.append(condition)
+        except NotEnumerable:
+            rest.append(condition)
+    found = []
+    for step in range(count):
+        indices = element_indices(known, store.address.z3 + step * array.element_bytes, array)
+        if indices is None:
+            raise _NotShown(f"{place(store)}: an offset that is no sum of indices times strides")
+        forms = [_form(known, index) for index in indices]
+        outer, tables = tuple(form[0] for form in forms), tuple(form[1] for form in forms)
+        found.append(_Part(store, indices, outer, tables, np.nonzero(allowed)[0], tuple(alone), tuple(rest)))
+    return found
+
+
+def _form(known: Knowledge, index: z3.ArithRef) -> tuple[dict[Monomial, int], Numbers]:
+    """The part of an index that depends on the block, and its number for each thread."""
+    outer: dict[Monomial, int] = {}
+    symbols = known.all_threads()
+    table: Numbers = np.zeros(known.contract.launch.threads, dtype=np.int64)
+    for monomial, number in known.polynomials.of(index).items():
+        factors = [known.polynomials.term(factor) for factor in monomial]
+        if factors and not any(known.depends_on_thread(factor) for factor in factors):
+            outer[monomial] = number
+            continue
+        value: Numbers = np.asarray(number, dtype=np.int64)
+        for factor in factors:
+            value = np.asarray(value * evaluate(factor, symbols))
+        table = np.asarray(table + value)
+    return outer, table
+
+
+def _tile(known: Knowledge, array: Array, parts: Sequence[_Part]) -> None:
+    """Raises ``_NotShown`` unless the stores of one form fill the whole array."""
+    blocks = {part.get_id(): part for whole in known.block_parts.values() for part in whole}
+    widths: list[int] = []
+    used: set[int] = set()
+    for axis, extent in enumerate(array.shape):
+        outer = parts[0].outer[axis]
+        if not outer:
+            width = 1 + max(int(part.tables[axis][part.threads].max(initial=0)) for part in parts)
+            if not known.proves((), as_term(extent) <= width):
+                raise _NotShown("one block's elements do not fill an axis")
+            size = next(number for number in range(1, width + 1) if number == width or known.proves((), as_term(extent) <= number))
+            widths.append(size)
+            continue
+        if len(outer) != 1:
+            raise _NotShown("an index that depends on several parts of the block's index")
+        ((monomial, width),) = outer.items()
+        if len(monomial) != 1 or monomial[0] not in blocks or monomial[0] in used:
+            raise _NotShown("an index that is no multiple of a part of the block's index")
+        used.add(monomial[0])
+        if not known.proves((), as_term(known.extents[monomial[0]]) * width >= as_term(extent)):
+            raise _NotShown("the grid may have too few blocks")
+        widths.append(width)
+    if math.prod(widths) > MAX_TILE or any(width < 1 for width in widths):
+        raise _NotShown("a tile of too many elements")
+    filled = np.zeros(widths, dtype=bool)
+    classes: dict[tuple[object, ...], list[_Part]] = {}
+    for part in parts:
+        key = (part.threads.tobytes(), *[table.tobytes() for table in part.tables])
+        classes.setdefault(key, []).append(part)
+    failed: list[Access] = []
+    for members in classes.values():
+        first = members[0]
+        places = [table[first.threads] for table in first.tables]
+        inside = np.ones(len(first.threads), dtype=bool)
+        for values, width in zip(places, widths, strict=True):
+            inside &= (values >= 0) & (values < width)
+        if not inside.any():
+            continue
+        if not _carried_out(known, array, members):
+            failed.append(first.access)
+            continue
+        filled[tuple(values[inside] for values in places)] = True
+    if not filled.all():
+        why = f": {place(failed[0])}: a guard that may keep an element from being stored" if failed else ""
+        raise _NotShown(f"{int((~filled).sum())} of the {filled.size} elements of a block's tile may not be stored{why}")
+
+
+def _carried_out(known: Knowledge, array: Array, members: Sequence[_Part]) -> bool:
+    """True if a thread stores its element in one of several ways, wherever the element lies within the array."""
+    first = members[0]
+    premises: list[Condition] = list(first.alone)
+    for index, extent in zip(first.indices, array.shape, strict=True):
+        premises += [index >= 0, index < as_term(extent)]
+    ways = [as_condition(conjunction(part.rest)) for part in members[:MAX_CASES]]
+    return known.proves(premises, ways[0] if len(ways) == 1 else z3.Or(*ways))

@@ -1,0 +1,169 @@
+"""Initialised shared memory: before each load of shared memory, some store to its bytes was carried out and has arrived.
+
+The load's thread made that store earlier on its way, or a barrier that both threads pass orders the two. A load in a loop reads what was
+stored before the loop, or so many turns earlier; the first turns, which have no turn so much earlier, are looked at one by one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import z3
+
+from gemmgen.proof.data import Access
+from gemmgen.proof.enumeration import NotEnumerable, Numbers
+from gemmgen.proof.lifting import Lifter
+from gemmgen.proof.obligations import Verdict, place
+from gemmgen.proof.provenance import FARTHEST, Case, Form, NotShown, Provenance, Stores
+
+
+def initialised(lifter: Lifter) -> Verdict:
+    """Every load of shared memory comes after a store. The kernel's races and progress must be proved."""
+    verdict = Verdict("initialised")
+    shared = [access for access in lifter.known.lifted.accesses if access.space in ("shared", "generic", "local")]
+    loads = [access for access in shared if access.kind != "store"]
+    if not loads:
+        return verdict
+    sizes = [access.size for access in shared if isinstance(access.size, int)]
+    if len(sizes) < len(shared):
+        verdict.unproved.append("an access to shared memory of a number of bytes that is not known")
+        return verdict
+    at = Provenance(lifter, math.gcd(*sizes), partial=True)
+    known: dict[tuple[object, ...], bool] = {}
+    for load in loads:
+        if verdict.hopeless:
+            verdict.unproved.append("and loads after these, which were not tried")
+            break
+        verdict.obligations += 1
+        try:
+            _stored_before(lifter, at, load, known)
+            verdict.proved += 1
+        except NotShown as error:
+            verdict.unproved.append(f"{place(load)}: {error}")
+        except NotEnumerable:
+            verdict.unproved.append(f"{place(load)}: an address that is no sum of a shared part and one of the thread")
+    return verdict
+
+
+def _stored_before(lifter: Lifter, at: Provenance, load: Access, known: dict[tuple[object, ...], bool]) -> None:
+    """Raises ``NotShown`` unless all bytes of a load were stored before, for every thread and turn."""
+    if load.address is None or load.address.base is None or not isinstance(load.size, int):
+        raise NotShown("the array that it points into is not known")
+    groups = at.all_stores(load.address.base)[::-1]
+    turn = at.loop_of(load)
+    if at.depends(at.barriers(load)):
+        raise NotShown("threads differ in the barriers they passed")
+    whole = at.form(load.address.z3, load.path)
+    readers = at.possible(load)
+    for part in range(load.size // at.unit):
+        address = whole.plus(part * at.unit)
+        missing = np.zeros(len(address.table), dtype=bool)
+        missing[readers] = True
+        for group in groups:
+            if group.turn is None and missing.any():
+                delta = at.distance(load, address, group, None)
+                if delta is not None:
+                    missing &= ~_from(lifter, at, load, address, Case(group, 0, None, delta), missing, known)
+        if not missing.any():
+            continue
+        if turn is None:
+            raise NotShown("no store before it was found")
+        _in_loop(lifter, at, load, address, groups, turn, missing, known)
+
+
+def _in_loop(
+    lifter: Lifter,
+    at: Provenance,
+    load: Access,
+    address: Form,
+    groups: Sequence[Stores],
+    turn: z3.ArithRef,
+    missing: Numbers,
+    known: dict[tuple[object, ...], bool],
+) -> None:
+    """The same for a load in a loop, or after one, by the stores of that loop's turns."""
+    mine = [group for group in groups if group.turn is not None and group.turn.eq(turn)]
+    used: list[tuple[int, Numbers]] = []
+    left = missing.copy()
+    for shift in range(0, -FARTHEST, -1):
+        for group in mine:
+            case = Case(group, shift, None, 0)
+            if left.any() and at.same_place(load, address, case):
+                found = _from(lifter, at, load, address, case, left, known)
+                if found.any():
+                    used.append((shift, found))
+                    left &= ~found
+    if left.any():
+        raise NotShown("no store before it was found")
+    for first in range(max((-shift for shift, _ in used), default=0)):
+        if at.impossible((*load.path, turn == first)):
+            continue
+        left = missing.copy()
+        for shift, found in used:
+            if -shift <= first:
+                left &= ~found
+        for group in groups:
+            delta = at.distance(load, address, group, first) if group.turn is None and left.any() else None
+            if delta is not None:
+                left &= ~_from(lifter, at, load, address, Case(group, 0, first, delta), left, known)
+        if left.any():
+            raise NotShown("no store before it was found for the first turns of its loop")
+
+
+def _from(
+    lifter: Lifter, at: Provenance, load: Access, address: Form, case: Case, wanted: Numbers, known: dict[tuple[object, ...], bool]
+) -> Numbers:
+    """The threads among ``wanted`` whose load finds what the stores of a case wrote."""
+    stores = case.stores
+    found = np.zeros(len(address.table), dtype=bool)
+    if not len(stores.addresses):
+        return found
+    places = np.minimum(np.searchsorted(stores.addresses, address.table + case.delta), len(stores.addresses) - 1)
+    hits = wanted & (stores.addresses[places] == address.table + case.delta)
+    for number in np.unique(stores.site[places][hits]).tolist():
+        mine = hits & (stores.site[places] == number)
+        writers = stores.thread[places]
+        for members in _ordered(lifter, at, load, case, number, mine, writers, known):
+            if not members.any():
+                continue
+            try:
+                at.carried_out(load, stores.sites[number], case, writers[members])
+            except NotShown:
+                continue
+            found |= members
+            break
+    return found
+
+
+def _ordered(
+    lifter: Lifter,
+    at: Provenance,
+    load: Access,
+    case: Case,
+    number: int,
+    mine: Numbers,
+    writers: Numbers,
+    known: dict[tuple[object, ...], bool],
+) -> Iterator[Numbers]:
+    """The threads whose store is ordered before their load: all by the block's barriers, some by their warp's, some by their own way."""
+    site, premises = case.stores.sites[number], at.premises(load, case)
+    path = tuple(each if isinstance(each, bool) else each.get_id() for each in load.path)
+    levels = (0, 2) if len(lifter.members) == 2 and lifter.members[1] is not None else (0,)
+    threads = np.arange(len(mine))
+    for level in levels:
+        key = (id(site), level, case.shift, case.at, *[value.z3.get_id() for value in load.barriers], *path)
+        if key not in known:
+            known[key] = at.ordered(load, site, case, premises, level)
+        if known[key]:
+            yield mine if level == 0 else mine & (writers // 32 == threads // 32)
+    if site.access.group is None and case.shift == 0 and _earlier(lifter, site.access, load):
+        yield mine & (writers == threads)
+
+
+def _earlier(lifter: Lifter, store: Access, load: Access) -> bool:
+    """True if a store precedes a load on every way of one thread that comes to both in the same turn."""
+    if store.block == load.block:
+        return store.instruction.line < load.instruction.line
+    return store.block in lifter.flow.dominators[load.block]

@@ -1,0 +1,564 @@
+"""Shared memory: the store that a load reads from, for all threads, blocks and turns of loops.
+
+An index or an address is a form: a sum that all threads of a block share, and a number for each thread, which is a table. The bytes of a
+load come from the store that is found by its address. The lemma: its thread carries that store out, a barrier orders it before the
+load, and no other store to these bytes lies between. Races are excluded before, so that the order by barriers is the order of all
+accesses to a byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import z3
+
+from gemmgen.proof.data import Access, Recurrence
+from gemmgen.proof.enumeration import NotEnumerable, Numbers, evaluate
+from gemmgen.proof.knowledge import Path
+from gemmgen.proof.lifting import Lifter
+from gemmgen.proof.obligations import OtherThread, landings
+from gemmgen.proof.polynomials import Monomial
+from gemmgen.proof.values import Condition, as_condition, mentions
+
+FARTHEST = 9
+"""Turns between a store to shared memory and the load of what it stored."""
+MAX_PARTS = 64
+"""Units of one store, at most."""
+
+
+class NotShown(Exception):
+    """A step that is not proved; the text says which."""
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """An index, or an address: ``outer`` + ``table``[thread]."""
+
+    outer: Mapping[Monomial, int]
+    """The part that the threads of a block share, without its constant."""
+    table: Numbers
+
+    def taken(self, threads: Numbers) -> Form:
+        """The index that other threads have, by thread."""
+        return Form(self.outer, self.table[threads])
+
+    def plus(self, number: int | Numbers) -> Form:
+        """The index with a number added."""
+        return Form(self.outer, self.table + number)
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """One store to shared memory."""
+
+    access: Access
+    address: Form
+    turn: z3.ArithRef | None
+    bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Stores:
+    """The stores of one interval between barriers whose addresses have one common part, by byte."""
+
+    base: str
+    sites: Sequence[Site]
+    turn: z3.ArithRef | None
+    barriers: z3.ArithRef
+    outer: Mapping[Monomial, int]
+    addresses: Numbers
+    """Address of each element, ascending."""
+    site: Numbers
+    part: Numbers
+    """The element's place in its store."""
+    thread: Numbers
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """The stores that a load reads from: those of ``shift`` turns later, or at one turn those before the loop."""
+
+    stores: Stores
+    shift: int
+    at: int | None
+    """The only turn of the case; None for all turns from ``-shift`` on."""
+    delta: int
+    """Difference between the table of a load and the addresses of the stores."""
+
+
+class Provenance:
+    """The stores to shared memory of one kernel, and the forms of its indices and addresses."""
+
+    def __init__(self, lifter: Lifter, unit: int, assumed: Sequence[tuple[z3.BoolRef, bool]] = (), partial: bool = False) -> None:
+        """``unit``: bytes that all accesses to shared memory are multiples of. ``assumed``: conditions on the problem, and whether they
+        hold. ``partial``: True if stores whose form is not known may be left out, where it matters only that some store comes first.
+        """
+        self._assumed = [(condition, z3.BoolVal(holds)) for condition, holds in assumed]
+        self._premised = [condition if holds else z3.Not(condition) for condition, holds in assumed]
+        self._lifter, self._known, self.unit, self._partial = lifter, lifter.known, unit, partial
+        self._threads = self._known.contract.launch.threads
+        self._symbols = self._known.all_threads()
+        self._evaluated: dict[int, Numbers] = {}
+        self._answers: dict[tuple[object, ...], bool] = {}
+        self.kept: list[object] = []
+        self._stores: dict[str, list[Stores]] = {}
+        self._cases: dict[tuple[object, ...], list[Case]] = {}
+        self._failures: dict[tuple[object, ...], str] = {}
+        self._dependent: dict[int, bool] = {}
+        self._own_turns = [turn for turn in self._known.finished if not self._is_uniform(turn)]
+        self._other: OtherThread | None = None
+
+    def form(self, term: z3.ArithRef, path: Path = ()) -> Form:
+        known = self._known
+        term = self.known_of(term)
+        for number in self._mentioned(term, known.taken):
+            turn, _ = known.taken[number]
+            symbol = self._symbol(term, number)
+            if not self.proves(path, symbol == turn):
+                raise NotShown("how often a pointer was moved is not known")
+            term = z3.substitute(term, (symbol, turn))
+        outer: dict[Monomial, int] = {}
+        table: Numbers = np.zeros(self._threads, dtype=np.int64)
+        for monomial, number in known.polynomials.of(term).items():
+            factors = [known.polynomials.term(factor) for factor in monomial]
+            if factors and not any(self.depends(factor) for factor in factors):
+                outer[monomial] = number
+                continue
+            value: Numbers = np.asarray(number, dtype=np.int64)
+            for factor in factors:
+                value = np.asarray(value * evaluate(factor, self._symbols, self._evaluated))
+            table = np.asarray(table + value)
+        return Form(outer, table)
+
+    def depends(self, term: z3.ExprRef | bool) -> bool:
+        """True unless all threads of a block have the same value for a term."""
+        if isinstance(term, bool):
+            return False
+        number = term.get_id()
+        if number not in self._dependent:
+            self.kept.append(term)
+            self._dependent[number] = self._known.depends_on_thread(term) or mentions(term, self._own_turns)
+        return self._dependent[number]
+
+    def _is_uniform(self, turn: z3.ArithRef) -> bool:
+        """True if all threads of a block leave a loop in the same turn."""
+        known, lifter = self._known, self._lifter
+
+        def agree(condition: Condition) -> bool:
+            return isinstance(condition, bool) or not known.depends_on_thread(condition)
+
+        loop = known.recurrences.get(turn.get_id())
+        return loop is not None and all(lifter.agreed(*each, agree) for each in lifter.conditions(lifter.ways_out(loop.header)))
+
+    def loop(self, turn: z3.ArithRef) -> Recurrence:
+        """The loop of a turn, which must lie in no other."""
+        loop = self._known.recurrences[turn.get_id()]
+        if loop.outer:
+            raise NotShown("a loop within another")
+        return loop
+
+    def known_of(self, term: z3.ArithRef) -> z3.ArithRef:
+        """A term without the choices that the assumed kind of problem decides."""
+        if not self._assumed:
+            return term
+        found = z3.substitute(term, *self._assumed)
+        if found.eq(term):
+            return term
+        found = z3.simplify(found)
+        self.kept.append(found)
+        return found
+
+    def barriers(self, access: Access) -> z3.ArithRef:
+        """Barriers that a thread has passed before an access."""
+        return self.known_of(access.barriers[0].z3)
+
+    def _mentioned(self, term: z3.ExprRef, wanted: Mapping[int, object]) -> list[int]:
+        found, pending, seen = [], [term], set[int]()
+        while pending:
+            part = pending.pop()
+            number = part.get_id()
+            if number in seen:
+                continue
+            seen.add(number)
+            if number in wanted:
+                found.append(number)
+            pending += part.children()
+        return found
+
+    def _symbol(self, term: z3.ExprRef, number: int) -> z3.ArithRef:
+        pending = [term]
+        while pending:
+            part = pending.pop()
+            if part.get_id() == number and isinstance(part, z3.ArithRef):
+                return part
+            pending += part.children()
+        raise NotShown("a symbol was lost")
+
+    def outer_term(self, outer: Mapping[Monomial, int]) -> z3.ArithRef:
+        total: z3.ArithRef = z3.IntVal(0)
+        for monomial, number in sorted(outer.items()):
+            part: z3.ArithRef = z3.IntVal(number)
+            for factor in monomial:
+                part = part * self._known.polynomials.term(factor)
+            total = total + part
+        return total
+
+    def moved(self, form: Form, turn: z3.ArithRef, into: z3.ArithRef) -> Form:
+        """A form with another turn in place of one, the only one that it depends on."""
+        if mentions(self.outer_term(form.outer), [each for each in self._known.finished if not each.eq(turn)]):
+            raise NotShown("an index that depends on two loops")
+        term = z3.simplify(z3.substitute(self.outer_term(form.outer), (turn, into)))
+        self.kept.append(term)
+        outer = dict(self._known.polynomials.of(term))
+        number = outer.pop((), 0)
+        return Form(outer, form.table + number)
+
+    def same(self, one: Form, two: Form, path: Path) -> bool:
+        """True if two indices are equal for every thread."""
+        difference = one.table - two.table
+        if difference.size and (difference != difference[0]).any():
+            return False
+        offset = int(difference[0]) if difference.size else 0
+        if one.outer == two.outer:
+            return offset == 0
+        return self.proves(path, self.outer_term(one.outer) + offset == self.outer_term(two.outer))
+
+    def proves(self, path: Sequence[Condition], goal: Condition) -> bool:
+        if isinstance(goal, bool):
+            return goal
+        key = (goal.get_id(), *[each if isinstance(each, bool) else each.get_id() for each in path])
+        if key not in self._answers:
+            self.kept.append((goal, tuple(path)))
+            self._answers[key] = self._known.proves([*self._premised, *path], goal, 2000)
+        return self._answers[key]
+
+    def impossible(self, path: Path) -> bool:
+        goal = z3.BoolVal(False)
+        return self.proves(path, goal)
+
+    # Elements ------------------------------------------------------------------------------------------------------------------
+
+    def all_stores(self, base: str) -> list[Stores]:
+        if base not in self._stores:
+            self._stores[base] = list(self._grouped(base))
+        return self._stores[base]
+
+    def _grouped(self, base: str) -> Iterator[Stores]:
+        groups: dict[tuple[object, ...], list[Site]] = {}
+        for access in self._known.lifted.accesses:
+            if access.space not in ("shared", "generic") or not access.writes:
+                continue
+            if access.address is None or access.address.base is None or not isinstance(access.size, int):
+                if self._partial:
+                    continue
+                raise NotShown("a store to shared memory at an unknown address")
+            if access.address.base != base:
+                continue
+            if len(access.turns) > 1 or access.kind == "atomic" or access.size % self.unit or access.size >= MAX_PARTS * self.unit:
+                if self._partial:
+                    continue
+                raise NotShown("stores to shared memory in nested loops, atomic ones and those of parts of elements")
+            turn = access.turns[0] if access.turns else None
+            try:
+                address = self.form(access.address.z3, access.path)
+            except (NotShown, NotEnumerable):
+                if self._partial:
+                    continue
+                raise
+            barriers = self.barriers(access)
+            copies = None if access.group is None else access.group.z3.get_id()
+            key = (None if turn is None else turn.get_id(), barriers.get_id(), copies, *sorted(address.outer.items()))
+            groups.setdefault(key, []).append(Site(access, address, turn, access.size))
+        for sites in groups.values():
+            addresses, numbers, parts, threads = [], [], [], []
+            for number, site in enumerate(sites):
+                writes = self.possible(site.access)
+                for part in range(site.bytes // self.unit):
+                    addresses.append(site.address.table[writes] + part * self.unit)
+                    numbers.append(np.full(len(writes), number))
+                    parts.append(np.full(len(writes), part))
+                    threads.append(writes)
+            together = np.concatenate(addresses)
+            order = np.argsort(together, kind="stable")
+            sorted_ = together[order]
+            alone = np.ones(len(sorted_), dtype=bool)
+            alone[1:] = sorted_[1:] - sorted_[:-1] >= self.unit
+            if self._partial:
+                order, sorted_ = order[alone], sorted_[alone]
+            elif not alone.all():
+                raise NotShown("two stores to one place in shared memory between the same barriers")
+            first = sites[0]
+            yield Stores(
+                base,
+                sites,
+                first.turn,
+                self.barriers(first.access),
+                first.address.outer,
+                sorted_,
+                np.concatenate(numbers)[order],
+                np.concatenate(parts)[order],
+                np.concatenate(threads)[order],
+            )
+
+    def possible(self, access: Access) -> Numbers:
+        """The threads that conditions on the thread alone do not keep from an access."""
+        allowed = np.ones(self._threads, dtype=bool)
+        for condition in access.path:
+            if not isinstance(condition, bool):
+                try:
+                    allowed &= np.broadcast_to(evaluate(condition, self._symbols, self._evaluated) != 0, self._threads)
+                except NotEnumerable:
+                    continue
+        return np.nonzero(allowed)[0]
+
+    def carried_out(self, access: Access, site: Site, case: Case, threads: Numbers) -> None:
+        """The store of each of some threads is carried out, wherever the load is."""
+        store, premises = site.access, self.premises(access, case)
+        if self._after_its_loop(access, site):
+            raise NotShown("a store that may come after the loop of its load")
+        conditions: list[Condition] = list(store.path)
+        if site.turn is not None:
+            loop = self.loop(site.turn)
+            length = len(loop.prefix)
+            if len(store.path) < length or any(mine is not theirs for mine, theirs in zip(store.path, loop.prefix, strict=False)):
+                raise NotShown("a store whose path through its loop is not known")
+            conditions = [*loop.entry, *store.path[length:]]
+        for condition in conditions:
+            if isinstance(condition, bool):
+                if not condition:
+                    raise NotShown("a store that is never carried out")
+                continue
+            if self.depends(condition):
+                try:
+                    values = np.broadcast_to(evaluate(condition, self._symbols, self._evaluated), self._threads)
+                except NotEnumerable:
+                    values = np.zeros(self._threads, dtype=np.int64)
+                if not values[threads].all():
+                    self._all_threads_come(condition, site, case, premises)
+                continue
+            wanted = condition
+            if site.turn is not None:
+                wanted = z3.substitute(condition, (site.turn, self.turn_of(site.turn, case)))
+            if not self.proves(premises, wanted):
+                raise NotShown("a store that is not carried out in every turn")
+
+    def _all_threads_come(self, condition: z3.BoolRef, site: Site, case: Case, premises: Path) -> None:
+        """A condition of a store holds for any thread."""
+        self._other = self._other or OtherThread(self._known, same_block=True)
+        theirs = self._other.term(condition)
+        if site.turn is not None:
+            theirs = z3.substitute(theirs, (self._other.term(site.turn), self.turn_of(site.turn, case)))
+        if not isinstance(theirs, z3.BoolRef) or not self.proves((*premises, *self._other.facts), theirs):
+            raise NotShown("a store that some threads may leave out")
+
+    def turn_of(self, turn: z3.ArithRef, case: Case) -> z3.ArithRef:
+        return turn + case.shift if case.at is None else z3.IntVal(case.at + case.shift)
+
+    def premises(self, access: Access, case: Case) -> Path:
+        loops = self.loop_of(access)
+        if loops is None:
+            return access.path
+        if case.at is not None:
+            return (*access.path, loops == case.at)
+        return (*access.path, loops + case.shift >= 0)
+
+    def loop_of(self, access: Access) -> z3.ArithRef | None:
+        """The turn of the loop that a load is in, or that it comes after; None for loads before all loops."""
+        if access.turns:
+            if len(access.turns) > 1:
+                raise NotShown("a load in nested loops")
+            return access.turns[0]
+        base = None if access.address is None else access.address.base
+        turns = [store.turn for store in self.all_stores(base or "") if store.turn is not None]
+        order = self._lifter.flow.order
+        for turn in turns:  # the loop was entered, and comes before
+            loop = self.loop(turn)
+            entered = z3.And(*[as_condition(condition) for condition in loop.entry]) if loop.entry else z3.BoolVal(True)
+            if order[loop.header] < order[access.block] and not self.depends(entered) and self.proves(access.path, entered):
+                return turn
+        return None
+
+    def sources(self, access: Access, address: Form) -> list[Case]:
+        """The stores that a load reads from, in every turn. Raises ``NotShown``."""
+        assert access.address is not None and access.address.base is not None
+        key = (
+            access.address.base,
+            *sorted(address.outer.items()),
+            self.barriers(access).get_id(),
+            *[each if isinstance(each, bool) else each.get_id() for each in access.path],
+        )
+        if key in self._failures:
+            raise NotShown(self._failures[key])
+        if key not in self._cases:
+            try:
+                self._cases[key] = self._searched(access, address)
+            except NotShown as error:
+                self._failures[key] = str(error)
+                raise
+        return self._cases[key]
+
+    def _searched(self, access: Access, address: Form) -> list[Case]:
+        assert access.address is not None and access.address.base is not None
+        groups = self.all_stores(access.address.base)[::-1]  # the last one before a load is what it reads
+        turn = self.loop_of(access)
+        load_barriers = self.barriers(access)
+        if self.depends(load_barriers):
+            raise NotShown("threads differ in the barriers they passed")
+        found: list[Case] = []
+        if turn is None:
+            for group in groups:
+                if group.turn is None and (case := self._fixed(access, address, group, None)) is not None:
+                    self._nothing_between(access, address, case, groups)
+                    return [case]
+            raise NotShown("no store before a load was found")
+        for shift in range(0, -FARTHEST, -1):
+            for group in groups:
+                if group.turn is None or not group.turn.eq(turn):
+                    continue
+                case = Case(group, shift, None, 0)
+                if self._matches(access, address, case):
+                    self._nothing_between(access, address, case, groups)
+                    found.append(case)
+                    break
+            if found:
+                break
+        if not found:
+            raise NotShown("no store was found that a load in a loop reads from")
+        for at in range(-found[0].shift):
+            if self.impossible((*access.path, turn == at)):
+                continue
+            for group in groups:
+                fixed = None if group.turn is not None else self._fixed(access, address, group, at)
+                if fixed is not None:
+                    self._nothing_between(access, address, fixed, groups)
+                    found.append(fixed)
+                    break
+            else:
+                raise NotShown("no store was found that a load in the first turns reads from")
+        return found
+
+    def written(self, address: Form, case: Case) -> tuple[Numbers, Numbers, Numbers]:
+        """The store, the unit within it and its thread that each thread's load reads. Raises ``NotShown``."""
+        stores, wanted = case.stores, address.table + case.delta
+        places = np.searchsorted(stores.addresses, wanted)
+        places = np.minimum(places, len(stores.addresses) - 1)
+        if (stores.addresses[places] != wanted).any():
+            raise NotShown("a load of bytes that no store of its interval wrote")
+        return stores.site[places], stores.part[places], stores.thread[places]
+
+    def _overlaps(self, address: Form, group: Stores, delta: int) -> bool:
+        return bool(np.isin(address.table + delta, group.addresses).all())
+
+    def _matches(self, access: Access, address: Form, case: Case) -> bool:
+        """True if the stores of a loop, some turns earlier, are those at a load's address, and before it."""
+        if not self._overlaps(address, case.stores, 0) or not self.same_place(access, address, case):
+            return False
+        return self._before(access, case, self.premises(access, case))
+
+    def same_place(self, access: Access, address: Form, case: Case) -> bool:
+        """True if the part of an address that the threads share is, in every turn, that of the stores of a loop some turns earlier."""
+        group = case.stores
+        if group.turn is None:
+            return False
+        moved = self.turn_of(group.turn, case)
+        there = z3.substitute(self.outer_term(group.outer), (group.turn, moved))
+        if not self._quickly_equal(there, self.outer_term(address.outer), group.turn):
+            return False
+        return self.proves(self.premises(access, case), there == self.outer_term(address.outer))
+
+    def _quickly_equal(self, one: z3.ArithRef, two: z3.ArithRef, turn: z3.ArithRef) -> bool:
+        """False if two terms differ at some turns."""
+        for at in (20, 21, 25):
+            difference = z3.simplify(z3.substitute(one - two, (turn, z3.IntVal(at))))
+            if z3.is_int_value(difference) and difference.as_long():
+                return False
+        return True
+
+    def _fixed(self, access: Access, address: Form, group: Stores, at: int | None) -> Case | None:
+        """The case of stores outside of loops, for a load outside of them or in one turn."""
+        delta = self.distance(access, address, group, at)
+        if delta is None:
+            return None
+        case = Case(group, 0, at, delta)
+        if not self._overlaps(address, group, delta) or not self._before(access, case, self.premises(access, case)):
+            return None
+        return case
+
+    def distance(self, access: Access, address: Form, group: Stores, at: int | None) -> int | None:
+        """Bytes between what the threads share of a load's address, in one turn or in all, and of stores outside of loops."""
+        outer = self.outer_term(address.outer)
+        turn = self.loop_of(access)
+        if at is not None and turn is not None:
+            outer = z3.substitute(outer, (turn, z3.IntVal(at)))
+        distance = z3.simplify(outer - self.outer_term(group.outer), som=True)
+        return int(distance.as_long()) if z3.is_int_value(distance) else None
+
+    def _before(self, access: Access, case: Case, premises: Path) -> bool:
+        """True if a barrier of the block orders the stores, and what copies bring, before a load."""
+        return all(self.ordered(access, site, case, premises) for site in case.stores.sites)
+
+    def ordered(self, access: Access, site: Site, case: Case, premises: Path, level: int = 0) -> bool:
+        """True if a barrier of a level orders a store, or the arrival of a copy, before a load of threads that share that barrier."""
+        store, load = site.access, self.known_of(access.barriers[level].z3)
+        if case.at is not None and (turn := self.loop_of(access)) is not None:
+            load = z3.substitute(load, (turn, z3.IntVal(case.at)))
+
+        def then(term: z3.ExprRef) -> z3.ExprRef:
+            return term if site.turn is None else z3.substitute(term, (site.turn, self.turn_of(site.turn, case)))
+
+        passed = self.known_of(store.barriers[level].z3)
+        if self.depends(passed) or self.depends(load) or self._after_its_loop(access, site):
+            return False
+        if store.group is None:
+            return self.proves(premises, then(passed) < load)
+        for landing in landings(self._known, store, level):
+            reached, barriers = then(landing.reached), then(landing.barriers)
+            if not self.depends(reached) and self.proves(premises, z3.And(reached, barriers < load)):
+                return True
+        return False
+
+    def _after_its_loop(self, access: Access, site: Site) -> bool:
+        """True if a store seems to come after the loop that a load is in: there, the turn's symbol stands for the last turn."""
+        store = site.access
+        return site.turn is None and any(mentions(term, access.turns) for term in (*store.path, *[value.z3 for value in store.barriers]))
+
+    def _nothing_between(self, access: Access, address: Form, case: Case, groups: Sequence[Stores]) -> None:
+        """No other store to a load's bytes is carried out after those that it reads, and before it."""
+        known, load = self._known, self.barriers(access)
+        premises = self.premises(access, case)
+        chosen, turn = case.stores, self.loop_of(access)
+        low, high = int(chosen.addresses.min()) - case.delta, int(chosen.addresses.max()) - case.delta + self.unit
+        outer = self.outer_term(address.outer)
+        if case.at is not None and turn is not None:
+            load, outer = (z3.substitute(term, (turn, z3.IntVal(case.at))) for term in (load, outer))
+        mine = chosen.barriers
+        if chosen.turn is not None:
+            mine = z3.substitute(mine, (chosen.turn, self.turn_of(chosen.turn, case)))
+        self._other = self._other or OtherThread(known, same_block=True)
+        other = self._other
+        for group in groups:
+            start = z3.IntVal(int(group.addresses.min()))
+            end = z3.IntVal(int(group.addresses.max()) + self.unit)
+            theirs = other.term(self.outer_term(group.outer))
+            overlap = z3.And(outer + low < theirs + end, theirs + start < outer + high)
+            when = other.term(group.barriers)
+            same: Condition = group is chosen
+            if group is chosen and chosen.turn is not None:
+                same = other.term(chosen.turn) == self.turn_of(chosen.turn, case)
+            path = tuple(other.conditions(_common([site.access.path for site in group.sites])))
+            further = (*premises, *other.facts, *path, overlap, when < load)
+            if not self.proves(further, z3.Or(when < mine, as_condition(same))):
+                raise NotShown("another store may come between a store and the load of what it stored")
+
+    # Sums ------------------------------------------------------------------------------------------------------------------------
+
+
+def _common(paths: Sequence[Path]) -> Path:
+    """The conditions that all paths begin with."""
+    first = paths[0]
+    length = min(len(path) for path in paths)
+    while any(mine is not theirs for path in paths for mine, theirs in zip(first[:length], path[:length], strict=True)):
+        length -= 1
+    return first[:length]
