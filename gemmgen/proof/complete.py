@@ -1,14 +1,14 @@
 """Complete results: every element of a result is stored by some thread.
 
-An index of a store is ``W q + f(t)``: W times a part of the block's index, which takes all values from 0 to below its extent E, and a number
-for each thread. Three facts show that all elements are stored: E W is at least the array's extent, the numbers of all threads and stores
-fill the tile of W elements along each axis, and a thread whose element lies within the array carries out one of its stores.
+An index of a store is ``W q + f(t)``: W times a part of the block's index, which takes all values from 0 to below its extent E, and a
+number for each thread. Three facts show that all elements are stored: E W is at least the array's extent, the numbers of all threads and
+stores fill the tile of W elements along each axis, and a thread whose element lies within the array carries out one of its stores.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,12 +19,13 @@ from gemmgen.proof.data import Access
 from gemmgen.proof.enumeration import NotEnumerable, Numbers, evaluate
 from gemmgen.proof.knowledge import Knowledge
 from gemmgen.proof.lifting import Lifter
-from gemmgen.proof.obligations import MAX_CASES, Verdict, element_indices, place
+from gemmgen.proof.obligations import MAX_CASES, Verdict, element_indices, first_choice, place
 from gemmgen.proof.polynomials import Monomial
 from gemmgen.proof.values import Condition, as_condition, as_term, conjunction
 
 MAX_TILE = 1 << 18
 """Elements of one block's tile."""
+MAX_CHOICES = 4
 MAX_WIDTH = 16
 """Elements of one store."""
 
@@ -50,9 +51,10 @@ class _Part:
 
 
 def complete(lifter: Lifter) -> Verdict:
-    """Every element of every result is stored. The kernel's progress must be proved."""
+    """Every element of every result that this kernel is given is stored. The kernel's progress must be proved."""
     known, verdict = lifter.known, Verdict("complete")
-    results = [array for array in known.contract.arrays.values() if array.writable and not array.workspace]
+    used = known.contract.used
+    results = [array for array in known.contract.arrays.values() if array.writable and not array.workspace and used(array.name)]
     stores = [access for access in known.lifted.accesses if access.writes and access.space not in ("shared", "local")]
     for array in results:
         verdict.obligations += 1
@@ -97,17 +99,15 @@ def _parts(lifter: Lifter, array: Array, store: Access) -> list[_Part]:
     count = store.size // array.element_bytes
     if count > MAX_WIDTH:
         raise _NotShown(f"{place(store)}: {count} elements at once")
-    guards = lifter.guards(store.block)
+    guards = lifter.guards(store.block, store.path)
     if guards is None:
         raise _NotShown(f"{place(store)}: the condition under which a thread comes to it is not known")
-    if store.instruction.guard is not None:
-        guards = (*guards, store.path[-1])
     known = lifter.known
     symbols, threads = known.all_threads(), known.contract.launch.threads
     allowed = np.ones(threads, dtype=bool)
     alone: list[Condition] = []
     rest: list[Condition] = []
-    for condition in guards:
+    for condition in _conjuncts(guards):
         if isinstance(condition, bool):
             rest.append(condition)
             continue
@@ -121,10 +121,39 @@ def _parts(lifter: Lifter, array: Array, store: Access) -> list[_Part]:
         indices = element_indices(known, store.address.z3 + step * array.element_bytes, array)
         if indices is None:
             raise _NotShown(f"{place(store)}: an offset that is no sum of indices times strides")
+        indices = [_settled(known, index, guards) for index in indices]
         forms = [_form(known, index) for index in indices]
         outer, tables = tuple(form[0] for form in forms), tuple(form[1] for form in forms)
         found.append(_Part(store, indices, outer, tables, np.nonzero(allowed)[0], tuple(alone), tuple(rest)))
     return found
+
+
+def _conjuncts(conditions: Sequence[Condition]) -> Iterator[Condition]:
+    """Conditions of which those that say that several hold are taken apart."""
+    pending: list[Condition] = list(conditions)[::-1]
+    while pending:
+        condition = pending.pop()
+        if isinstance(condition, bool):
+            yield condition
+        elif z3.is_and(condition):
+            pending += condition.children()[::-1]
+        elif z3.is_not(condition) and z3.is_or(condition.arg(0)):
+            pending += [z3.Not(part) for part in condition.arg(0).children()[::-1]]
+        else:
+            yield condition
+
+
+def _settled(known: Knowledge, index: z3.ArithRef, guards: Sequence[Condition]) -> z3.ArithRef:
+    """An index without the choices that a store's guards decide, such as the smaller of an index and the last one."""
+    for _ in range(MAX_CHOICES):
+        choice = first_choice(index)
+        if choice is None:
+            break
+        holds = known.proves(guards, choice)
+        if not holds and not known.proves(guards, z3.Not(choice)):
+            break
+        index = z3.simplify(z3.substitute(index, (choice, z3.BoolVal(holds))))
+    return index
 
 
 def _form(known: Knowledge, index: z3.ArithRef) -> tuple[dict[Monomial, int], Numbers]:

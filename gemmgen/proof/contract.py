@@ -123,6 +123,7 @@ class Contract:
 
     def __init__(self, sequence: LaunchSequence, launch: KernelLaunch) -> None:
         self.launch = launch
+        self._given = [name for each in sequence.launches for name in each.arguments]
         self.facts: list[z3.BoolRef] = []
         self._values: dict[str, Value] = {}
         self.symbols: dict[str, z3.ArithRef] = {}
@@ -178,6 +179,10 @@ class Contract:
             argument.role == "workspace",
             tuple(order),
         )
+
+    def used(self, array: str) -> bool:
+        """True if this launch is given an array, or none is."""
+        return array in self.launch.arguments or array not in self._given
 
     def term(self, formula: Formula) -> z3.ArithRef:
         """A formula of the launch's dimensions. Raises ``Inexpressible``."""

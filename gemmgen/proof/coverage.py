@@ -13,7 +13,9 @@ An index is a form: a sum that all threads of a block share, and a number for ea
   loop, and D products with indices n + D t + 0 ... D - 1 in turn t, has n + D t products at the start of turn t.
 - *Zeros.* In place of an element, a 0 may stand where an index of the element lies outside of its array.
 
-Where alpha is 0, kernels need not multiply: the property speaks of all other problems. Products by tensor cores are not followed.
+Where alpha is 0, kernels need not multiply: the property speaks of all other problems.
+
+Products of tensor cores are those of ``mma.sync``: PTX's tables say which lane and register holds which element of a fragment.
 """
 
 from __future__ import annotations
@@ -26,20 +28,33 @@ import numpy as np
 import z3
 
 from gemmgen.emulator.ptx.syntax import Address, Float, Register, Symbol
+from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.launch import LaunchSequence
-from gemmgen.proof.data import Access, Applied, Carried, Chosen, Data, Fused, Loaded, Number, Packed
+from gemmgen.proof.data import (
+    Access,
+    Applied,
+    Carried,
+    Chosen,
+    Data,
+    Fragment,
+    Fused,
+    Loaded,
+    Multiplied,
+    Number,
+    Packed,
+    Part,
+    TileProduct,
+)
 from gemmgen.proof.enumeration import NotEnumerable, Numbers
 from gemmgen.proof.knowledge import Path
 from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.obligations import Verdict, address_cases, element_indices, place
 from gemmgen.proof.polynomials import Monomial
-from gemmgen.proof.provenance import MAX_PARTS, Case, Form, NotShown, Provenance, Site, Stores
+from gemmgen.proof.provenance import MAX_PARTS, Case, Form, NotShown, Provenance, Site, Stores, kinds_of_problems
 from gemmgen.proof.semantics import uniform_comparison
 from gemmgen.proof.slicing import written
 from gemmgen.proof.values import as_condition, as_term, mentions
 
-MAX_SPLITS = 2
-"""Conditions that problems are told apart by."""
 MAX_REASONS = 6
 
 
@@ -100,12 +115,7 @@ def coverage(lifter: Lifter, product: Product) -> Verdict:
     Problems are told apart by the conditions under which loops are passed by, and each kind is proved on its own.
     """
     total = Verdict("coverage")
-    conditions = list(_problem_conditions(lifter))[:MAX_SPLITS]
-    scaled = list(_scaled(lifter))
-    for choice in range(1 << len(conditions)):
-        assumed = [*scaled, *[(condition, bool(choice >> number & 1)) for number, condition in enumerate(conditions)]]
-        if lifter.known.proves([condition if holds else z3.Not(condition) for condition, holds in assumed], False):
-            continue
+    for assumed in kinds_of_problems(lifter, list(_scaled(lifter))):
         verdict = _Coverage(lifter, product, assumed).verdict()
         total.obligations += verdict.obligations
         total.proved += verdict.proved
@@ -136,24 +146,6 @@ def _scaled(lifter: Lifter) -> Iterator[tuple[z3.BoolRef, bool]]:
                         yield condition, holds
 
 
-def _problem_conditions(lifter: Lifter) -> Iterator[z3.BoolRef]:
-    """Conditions on the problem alone that addresses and intervals of shared memory depend on."""
-    seen: set[int] = set()
-    private = lifter.known.private
-    for access in lifter.known.lifted.accesses:
-        if access.space != "shared" or access.address is None:
-            continue
-        pending: list[z3.ExprRef] = [access.address.z3, access.barriers[0].z3]
-        while pending:
-            part = pending.pop()
-            if part.get_id() in seen:
-                continue
-            seen.add(part.get_id())
-            pending += part.children()
-            if part.decl().kind() == z3.Z3_OP_ITE and not z3.is_const(part.arg(0)) and not mentions(part.arg(0), private):
-                yield part.arg(0)
-
-
 class _Coverage:
     def __init__(self, lifter: Lifter, product: Product, assumed: Sequence[tuple[z3.BoolRef, bool]]) -> None:
         self._known, self._product = lifter.known, product
@@ -174,10 +166,12 @@ class _Coverage:
         )
         self._elements: dict[tuple[object, ...], Element] = {}
         self._sums: dict[tuple[object, ...], Sum | None] = {}
-        self._carried: dict[tuple[int, str], Element | None] = {}
+        self._carried: dict[tuple[int, str, int], Element | None] = {}
         self._carried_sums: dict[tuple[int, str], Sum | None] = {}
         self._failures: dict[tuple[object, ...], str] = {}
         self._pieces: dict[tuple[object, ...], Data] = {}
+        self._lanes: Numbers = np.arange(self._threads, dtype=np.int64) % WARP_THREADS
+        self._warps: Numbers = np.arange(self._threads, dtype=np.int64) // WARP_THREADS
 
     def verdict(self) -> Verdict:
         """The property: one obligation for each element that a thread stores."""
@@ -235,9 +229,24 @@ class _Coverage:
                 return self._carried_element(turn, name, size)
             case Packed((part,)):
                 return self._element(part, path, size)
+            case Part(Carried(turn, name), place, count):
+                return self._carried_element(turn, name, size, place, count)
+            case Part(Fragment() as fragment, place, count) if size * count == 4:
+                return self._of_fragment(fragment, place, size)
+            case Fragment() if size == 4 and not data.transposed:
+                return self._of_fragment(data, 0, size)
             case Packed((Number(zero=True), part)) if size == 2 and self._type_of_operands == "bf16":
                 return self._element(part, path, size)  # a bf16 is the upper half of an f32
         raise NotShown(f"an operand of a product is {_named(data)}")
+
+    def _of_fragment(self, fragment: Fragment, place: int, size: int) -> Element:
+        """An element of a register that ``ldmatrix`` loads: bytes of a row that another lane names."""
+        access, lanes = fragment.access, self._lanes
+        if access.address is None or access.address.base is None or (fragment.transposed and size != 2):
+            raise NotShown("an address is not known")
+        row, column = (lanes % 4 * 2 + place, lanes // 4) if fragment.transposed else (lanes // 4, lanes % 4 * (4 // size) + place)
+        named = self._at.form(access.address.z3, access.path).taken(self._warps * WARP_THREADS + 8 * fragment.matrix + row)
+        return self._shared(access, named.plus(column * size))
 
     @property
     def _type_of_operands(self) -> str:
@@ -307,22 +316,25 @@ class _Coverage:
     def _equal(self, one: Element, two: Element, path: Path) -> bool:
         return one.array == two.array and all(self._at.same(a, b, path) for a, b in zip(one.indices, two.indices, strict=True))
 
-    def _carried_element(self, turn: z3.ArithRef, name: str, size: int) -> Element:
-        """The value of a register at the start of a turn: that which the turn before left there."""
-        key = (turn.get_id(), name)
+    def _carried_element(self, turn: z3.ArithRef, name: str, size: int, place: int = 0, count: int = 1) -> Element:
+        """The value of a register, or of one of its parts, at the start of a turn: that which the turn before left there."""
+        key = (turn.get_id(), name, place)
         if key in self._carried:
-            found = self._carried[key]
-            if found is None:
+            known = self._carried[key]
+            if known is None:
                 raise NotShown("a register that is passed from turn to turn")
-            return found
+            return known
         self._carried[key] = None
         loop = self._at.loop(turn)
         if name not in loop.after:
             raise NotShown("a register that a turn leaves without a known content")
-        body = self._element(loop.after[name], loop.again, size)
+        left, found = loop.after[name], loop.before[name]
+        if count > 1:
+            left, found = (self._piece(each, place, size, count) for each in (left, found))
+        body = self._element(left, loop.again, size)
         element = Element(body.array, tuple(self._at.moved(index, turn, turn - 1) for index in body.indices))
         first = Element(body.array, tuple(self._at.moved(index, turn, z3.IntVal(0)) for index in element.indices))
-        before = self._element(loop.before[name], loop.entry, size)
+        before = self._element(found, loop.entry, size)
         if not self._equal(before, first, loop.entry):
             raise NotShown("a register holds another element before a loop than the loop's turns suggest")
         self._carried[key] = element
@@ -407,6 +419,12 @@ class _Coverage:
                     self._at.kept.append(data)
                     self._pieces[key] = Chosen(condition, self._piece(yes, part, size, parts), self._piece(no, part, size, parts))
                 return self._pieces[key]
+            case Fragment() | Carried():
+                key = ("piece", id(data), part)
+                if key not in self._pieces:
+                    self._at.kept.append(data)
+                    self._pieces[key] = Part(data, part, parts)
+                return self._pieces[key]
             case Number(zero=True):
                 return data
         raise NotShown(f"a part of {_named(data)}")
@@ -440,10 +458,10 @@ class _Coverage:
         return self._sums[key]
 
     def _found_sum(self, data: Data, path: Path) -> Sum | None:
-        chain: list[Fused] = []
-        while isinstance(data, Fused):
+        chain: list[Fused | Multiplied] = []
+        while isinstance(data, Fused | Multiplied):
             chain.append(data)
-            data = data.c
+            data = _addend(data)
         match data:
             case Number(zero=True):
                 base: Sum | None = Sum(z3.IntVal(0), None)
@@ -457,36 +475,39 @@ class _Coverage:
             return None
         return self._extended(base, chain[::-1], path)
 
-    def _extended(self, base: Sum, chain: Sequence[Fused], path: Path) -> Sum | None:
+    def _extended(self, base: Sum, chain: Sequence[Fused | Multiplied], path: Path) -> Sum | None:
         """A sum and the products that are added to it."""
         if not chain:
             return base
-        pairs: list[tuple[Element, Element]] = []
+        pairs: list[tuple[Element, Element, Path]] = []
         for link in chain:
+            if isinstance(link, Multiplied):
+                pairs += [(*pair, link.product.path) for pair in self._products(link)]
+                continue
             if not (self._holds_elements(link.a) and self._holds_elements(link.b)):
                 return None  # an operation of the epilogue
-            pairs.append((self._element(link.a, path, self._unit), self._element(link.b, path, self._unit)))
+            pairs.append((self._element(link.a, path, self._unit), self._element(link.b, path, self._unit), path))
         free = base.free
         start = self._known.polynomials.of(base.count)
         distances: list[int] = []
-        for pair in pairs:
+        for one, other, where in pairs:
             summed: list[Form] = []
             mine: dict[str, Form] = {}
-            if {element.array for element in pair} != set(self._product.operands):
+            if {one.array, other.array} != set(self._product.operands):
                 raise NotShown("both operands of a product come from one array")
-            for element in pair:
+            for element in (one, other):
                 for dimension, index in zip(self._axes[element.array], element.indices, strict=True):
                     if dimension == self._product.dimension:
                         summed.append(index)
                     elif dimension in mine:
-                        if not self._at.same(mine[dimension], index, path):
+                        if not self._at.same(mine[dimension], index, where):
                             raise NotShown(f"the operands of a product differ in {dimension}")
                     else:
                         mine[dimension] = index
-            if not self._at.same(summed[0], summed[1], path):
+            if not self._at.same(summed[0], summed[1], where):
                 raise NotShown(f"the operands of a product have different {self._product.dimension}")
-            distances.append(self._distance(summed[0], base.count, start, path))
-            if free is not None and not all(self._at.same(free[name], mine[name], path) for name in mine):
+            distances.append(self._distance(summed[0], base.count, start, where))
+            if free is not None and not all(self._at.same(free[name], mine[name], where) for name in mine):
                 raise NotShown("a sum holds products of different rows or columns")
             free = mine
         if sorted(distances) != list(range(len(distances))):
@@ -495,10 +516,30 @@ class _Coverage:
         ordered = base.ordered and distances == list(range(len(distances)))
         return Sum(z3.simplify(base.count + len(distances)), free, ordered)
 
+    def _products(self, link: Multiplied) -> list[tuple[Element, Element]]:
+        """The products that a warp's tensor cores add to one register of each lane, by the tables of PTX's ``mma.sync``."""
+        product, size = link.product, link.product.element_bytes
+        if size != self._unit:
+            raise NotShown("fragments of another type than the operands")
+        each, lanes, first = 4 // size, self._lanes, self._warps * WARP_THREADS
+        found: list[tuple[Element, Element]] = []
+        for index in range(product.k):
+            register, lane, part = index // (4 * each), index % (4 * each) // each, index % each
+            a = self._fragment_element(product, product.a[2 * register + link.place // 2], part, each)
+            b = self._fragment_element(product, product.b[register], part, each)
+            row = first + lanes // 4 * 4 + lane
+            column = first + (lanes % 4 * 2 + link.place % 2) * 4 + lane
+            found.append((_taken(a, row), _taken(b, column)))
+        return found
+
+    def _fragment_element(self, product: TileProduct, data: Data, part: int, parts: int) -> Element:
+        piece = data if parts == 1 else self._piece(data, part, self._unit, parts)
+        return self._element(piece, product.path, self._unit)
+
     def _holds_elements(self, data: Data) -> bool:
         """False for a number, a parameter or a result, as an epilogue multiplies by."""
         match data:
-            case Number() | Fused() | Applied():
+            case Number() | Fused() | Multiplied() | Applied():
                 return False
             case Loaded(access) if access.address is not None and access.address.base in self._known.contract.arrays:
                 return access.address.base in self._product.operands
@@ -506,7 +547,7 @@ class _Coverage:
                 return self._holds_elements(yes) or self._holds_elements(no)
             case Carried(turn, name):
                 loop = self._at.loop(turn)
-                return not any(isinstance(each.get(name), Fused | Applied) for each in (loop.before, loop.after))
+                return not any(isinstance(each.get(name), Fused | Multiplied | Applied) for each in (loop.before, loop.after))
         return True
 
     def _distance(self, index: Form, count: z3.ArithRef, start: Mapping[Monomial, int], path: Path) -> int:
@@ -558,16 +599,16 @@ class _Coverage:
             self._carried_sums[key] = before
             return before
         added, link = 0, loop.after[name]
-        links: list[Fused] = []
+        links: list[Fused | Multiplied] = []
         while isinstance(link, Chosen):
             ways = [leaf for _, leaf in self._leaves(link, loop.again)]
             if len(ways) != 1:
                 return None
             link = ways[0]
-        while isinstance(link, Fused):
+        while isinstance(link, Fused | Multiplied):
             links.append(link)
-            added += 1
-            link = link.c
+            added += 1 if isinstance(link, Fused) else link.product.k
+            link = _addend(link)
         if not (isinstance(link, Carried) and link.turn.eq(turn) and link.name == name):
             return None
         start = Sum(z3.simplify(before.count + turn * added), before.free, before.ordered)
@@ -588,11 +629,13 @@ class _Coverage:
             raise NotShown("a store to an unknown array, or an atomic one")
         if not store.data or not isinstance(store.size, int):
             raise NotShown("what is stored is not known")
-        size = store.size // len(store.data)
         array = self._known.contract.arrays[store.address.base]
-        if size != array.element_bytes:
-            raise NotShown("a store of several elements in one register")
-        for number, data in enumerate(store.data):
+        size = array.element_bytes
+        if store.size % (size * len(store.data)):
+            raise NotShown("a store of parts of elements")
+        parts = store.size // size // len(store.data)
+        stored = [data if parts == 1 else self._piece(data, part, size, parts) for data in store.data for part in range(parts)]
+        for number, data in enumerate(stored):
             indices = [self._at.form(index, store.path) for index in self._indices(store, number * size)]
             places = dict(zip(self._axes[array.name], indices, strict=True))
             whole = 0
@@ -615,12 +658,12 @@ class _Coverage:
             inner: list[tuple[Path, Sum, Data]] = []
             match leaf:
                 case Fused(a, b, c):
-                    parts: Sequence[Data] = (a, b, c)
-                case Applied(_, parts):
+                    operands: Sequence[Data] = (a, b, c)
+                case Applied(_, operands):
                     pass
                 case _:
                     raise NotShown(f"a result is made from {_named(leaf)}")
-            for part in parts:
+            for part in operands:
                 if not self._plain(part):
                     mine = list(self._sums_in(part, way))
                     if any(one is not other for _, _, one in inner for _, _, other in mine):
@@ -645,6 +688,16 @@ class _Coverage:
         return False
 
 
+def _addend(link: Fused | Multiplied) -> Data:
+    """The sum that a product is added to."""
+    return link.c if isinstance(link, Fused) else link.product.c[link.place]
+
+
+def _taken(element: Element, threads: Numbers) -> Element:
+    """The element that other threads hold, by thread."""
+    return Element(element.array, tuple(index.taken(threads) for index in element.indices))
+
+
 def _named(data: Data) -> str:
     """A kind of data in words."""
     names = {
@@ -656,5 +709,8 @@ def _named(data: Data) -> str:
         "Applied": "the result of an operation",
         "Packed": "a register of several elements",
         "Chosen": "one of several contents",
+        "Fragment": "a fragment of several elements",
+        "Part": "a part of a register",
+        "Multiplied": "a product of fragments",
     }
     return names[type(data).__name__]

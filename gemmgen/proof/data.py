@@ -18,10 +18,15 @@ from gemmgen.proof.values import Condition, Term, Value
 
 DATA = "data "
 """Prefix of a register's name in a state, under which its data is kept."""
-LANE_LOCAL = frozenset(
-    ("abs", "add", "cvt", "div", "ex2", "fma", "lg2", "mad", "max", "min", "mul", "neg", "rcp", "rsqrt", "selp", "sqrt", "sub", "tanh")
-)
+# fmt: off
+LANE_LOCAL = frozenset((
+    "abs", "add", "and", "bfe", "bfi", "cvt", "div", "ex2", "fma", "lg2", "lop3", "mad", "max", "min", "mul", "neg", "not", "or", "prmt",
+    "rcp", "rsqrt", "selp", "shl", "shr", "sqrt", "sub", "tanh", "xor"
+))
+# fmt: on
 """Opcodes whose result depends on nothing but their operands in the same thread."""
+ELEMENT_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1, "u8": 1, "e4m3": 1, "e5m2": 1}
+"""Types of the operands of ``mma.sync`` that are followed."""
 EXACT = {("f32", "f16"), ("f32", "bf16"), ("f64", "f32"), ("f64", "f16"), ("f32", "f32")}
 """Conversions, to and from, that keep every value."""
 
@@ -122,7 +127,47 @@ class Applied:
     operands: Sequence[Data]
 
 
-Data: TypeAlias = Number | Unknown | Loaded | Chosen | Fused | Packed | Carried | Applied
+@dataclass(frozen=True, eq=False)
+class Fragment:
+    """A register that ``ldmatrix`` loads: of its matrix, whose rows have 16 bytes, lane l has a part of row l / 4, or, transposed, of
+    column l / 4."""
+
+    access: Access
+    matrix: int
+    transposed: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One of a register's elements of equal size, the lowest bits first."""
+
+    whole: Data
+    place: int
+    count: int
+
+
+@dataclass(frozen=True, eq=False)
+class TileProduct:
+    """The product of two fragments by a warp's tensor cores, A B + C with A of 16 x k, B of k x 8 and 32-bit results."""
+
+    a: Sequence[Data]
+    b: Sequence[Data]
+    c: Sequence[Data]
+    k: int
+    element_bytes: int
+    path: tuple[Condition, ...]
+    """Where the warp carries it out."""
+
+
+@dataclass(frozen=True, eq=False)
+class Multiplied:
+    """One register of a product of fragments."""
+
+    product: TileProduct
+    place: int
+
+
+Data: TypeAlias = Number | Unknown | Loaded | Chosen | Fused | Packed | Carried | Applied | Fragment | Part | Multiplied
 UNKNOWN = Unknown()
 ZERO = Number(True)
 NUMBER = Number()
@@ -164,10 +209,12 @@ def content(operand: Operand, data: Mapping[str, Data]) -> Data:
     return UNKNOWN
 
 
-def results(instruction: Instruction, data: Mapping[str, Data], access: Access | None, choice: Condition | None) -> list[Data]:
+def results(
+    instruction: Instruction, data: Mapping[str, Data], access: Access | None, choice: Condition | None, path: tuple[Condition, ...]
+) -> list[Data]:
     """The data of each register that a statement writes, in the order of its first operand.
 
-    ``access``: the access of a load; ``choice``: the condition of ``selp``, None for one that compares data.
+    ``access``: the access of a load; ``choice``: the condition of ``selp``, None for one that compares data; ``path``: where the thread is.
     """
     target = instruction.operands[0]
     count = len(target.elements) if isinstance(target, Vector) else 1
@@ -179,6 +226,13 @@ def results(instruction: Instruction, data: Mapping[str, Data], access: Access |
             return [UNKNOWN] * count
         size = access.size // count
         return [Loaded(access, place * size, size) for place in range(count)]
+    if opcode == "ldmatrix":
+        if access is None or not instruction.has("b16"):
+            return [UNKNOWN] * count
+        return [Fragment(access, place, instruction.has("trans")) for place in range(count)]
+    if opcode == "mma":
+        product = _tile_product(instruction, data, path)
+        return [UNKNOWN if product is None else Multiplied(product, place) for place in range(count)]
     if opcode == "mov" and count > 1:
         source = content(operands[1], data)
         if isinstance(source, Packed) and len(source.parts) == count:
@@ -190,6 +244,8 @@ def results(instruction: Instruction, data: Mapping[str, Data], access: Access |
     if count > 1:
         return [UNKNOWN] * count
     inputs = [content(operand, data) for operand in operands[1:]]
+    if opcode == "cvt" and len(inputs) == 2 and instruction.type in ("bf16x2", "f16x2"):
+        return [Packed([Applied(opcode, [each]) for each in inputs[::-1]])]
     if opcode == "mov":
         return inputs
     if opcode == "selp":
@@ -204,3 +260,24 @@ def results(instruction: Instruction, data: Mapping[str, Data], access: Access |
     if opcode in LANE_LOCAL and (is_float or any(not isinstance(each, Number | Unknown) for each in inputs)):
         return [Applied(opcode, inputs)]
     return [UNKNOWN]
+
+
+def _tile_product(instruction: Instruction, data: Mapping[str, Data], path: tuple[Condition, ...]) -> TileProduct | None:
+    """The product that an ``mma.sync`` computes; None for forms that are not followed."""
+    shape = next((word for word in instruction.modifiers if word.startswith("m16n8k")), "")
+    types = instruction.types
+    wanted = {"sync", "aligned", "row", "col", "satfinite", shape}
+    extra = {word for word in instruction.modifiers if word not in wanted and word not in types}
+    if not shape or extra or len(types) != 4 or types[0] not in ("f32", "s32") or types[1] not in ELEMENT_BYTES or types[3] != types[0]:
+        return None
+    size, k = ELEMENT_BYTES[types[1]], int(shape.removeprefix("m16n8k"))
+    a, b, c = (_registers(operand, data) for operand in instruction.operands[1:4])
+    registers = k * size // 16  # of B: 4 lanes have 4 bytes each
+    if types[2] != types[1] or k * size % 16 or (len(a), len(b), len(c)) != (2 * registers, registers, 4):
+        return None
+    return TileProduct(a, b, c, k, size, path)
+
+
+def _registers(operand: Operand, data: Mapping[str, Data]) -> Sequence[Data]:
+    found = content(operand, data)
+    return found.parts if isinstance(operand, Vector) and isinstance(found, Packed) else (found,)

@@ -16,7 +16,7 @@ from gemmgen.proof.data import Access
 from gemmgen.proof.enumeration import NotEnumerable, Numbers
 from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.obligations import Verdict, place
-from gemmgen.proof.provenance import FARTHEST, Case, Form, NotShown, Provenance, Stores
+from gemmgen.proof.provenance import FARTHEST, Case, Form, NotShown, Provenance, Stores, kinds_of_problems
 
 
 def initialised(lifter: Lifter) -> Verdict:
@@ -30,20 +30,21 @@ def initialised(lifter: Lifter) -> Verdict:
     if len(sizes) < len(shared):
         verdict.unproved.append("an access to shared memory of a number of bytes that is not known")
         return verdict
-    at = Provenance(lifter, math.gcd(*sizes), partial=True)
-    known: dict[tuple[object, ...], bool] = {}
-    for load in loads:
-        if verdict.hopeless:
-            verdict.unproved.append("and loads after these, which were not tried")
-            break
-        verdict.obligations += 1
-        try:
-            _stored_before(lifter, at, load, known)
-            verdict.proved += 1
-        except NotShown as error:
-            verdict.unproved.append(f"{place(load)}: {error}")
-        except NotEnumerable:
-            verdict.unproved.append(f"{place(load)}: an address that is no sum of a shared part and one of the thread")
+    for kind in kinds_of_problems(lifter):
+        at = Provenance(lifter, math.gcd(*sizes), kind, partial=True)
+        known: dict[tuple[object, ...], bool] = {}
+        for load in loads:
+            if verdict.hopeless:
+                verdict.unproved.append("and loads after these, which were not tried")
+                return verdict
+            verdict.obligations += 1
+            try:
+                _stored_before(lifter, at, load, known)
+                verdict.proved += 1
+            except NotShown as error:
+                verdict.unproved.append(f"{place(load)}: {error}")
+            except NotEnumerable:
+                verdict.unproved.append(f"{place(load)}: an address that is no sum of a shared part and one of the thread")
     return verdict
 
 
@@ -164,6 +165,9 @@ def _ordered(
 
 def _earlier(lifter: Lifter, store: Access, load: Access) -> bool:
     """True if a store precedes a load on every way of one thread that comes to both in the same turn."""
+    accesses = lifter.known.lifted.accesses
+    if not any(each is store for each in accesses[: next(place for place, each in enumerate(accesses) if each is load)]):
+        return False  # of a later turn of a loop that was run turn by turn
     if store.block == load.block:
         return store.instruction.line < load.instruction.line
     return store.block in lifter.flow.dominators[load.block]

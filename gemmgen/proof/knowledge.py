@@ -22,7 +22,7 @@ from gemmgen.proof.enumeration import Numbers
 from gemmgen.proof.polynomials import Polynomials
 from gemmgen.proof.slicing import data_predicates, relevant_registers, uniform_floats
 from gemmgen.proof.solver import Solver
-from gemmgen.proof.values import UNBOUNDED, Condition, Value, as_term, constant, negation
+from gemmgen.proof.values import UNBOUNDED, Condition, Value, as_term, constant, mentions, negation
 
 BARRIERS, GROUPS = "%barriers", "%groups"
 """Pseudo-registers: barriers of the whole block passed, and groups of asynchronous copies closed, so far."""
@@ -50,6 +50,22 @@ class Wait:
     path: Path
     reached: z3.BoolRef | None = None
     """The condition under which a thread comes to it, in a given turn of that loop; None where that is not known."""
+    block: int = 0
+    """The basic block that it is in."""
+    guards: Path | None = None
+    """Of a wait outside of loops: the conditions under which a thread comes to it, provided that loops end; None where not known."""
+
+
+@dataclass(frozen=True, eq=False)
+class Later:
+    """The state of a thread after its loops: the symbols that belong to a turn, each with one for its value after the last turn."""
+
+    pairs: tuple[tuple[z3.ExprRef, z3.ExprRef], ...]
+    facts: tuple[z3.BoolRef, ...]
+
+    def term(self, term: z3.ExprRef) -> z3.ExprRef:
+        """The value of a term after all loops."""
+        return z3.substitute(term, *self.pairs)
 
 
 @dataclass
@@ -110,6 +126,10 @@ class Knowledge:
         """Multiples of 2^bits by which a term lies outside of its register's range: the term, the range's start and the bits."""
         self.taken: dict[int, tuple[z3.ArithRef, z3.BoolRef]] = {}
         """Turns so far in which a condition held: the turn and the condition in it."""
+        self.changing: list[z3.ExprRef] = []
+        """Private symbols that have a value in each turn of a loop."""
+        self.later = Later((), ())
+        """The thread after its loops, for copies that a loop leaves in flight."""
         self.quotients: dict[int, tuple[z3.ArithRef, z3.ArithRef]] = {}
         """Dividend and divisor by the number of a quotient's or a remainder's term."""
         self.block_parts: dict[str, tuple[z3.ArithRef, ...]] = {}
@@ -264,6 +284,13 @@ class Knowledge:
         if not isinstance(found, bool | z3.BoolRef):
             found = state[name] = self.any_condition()
         return found
+
+    def look_later(self) -> None:
+        """Names the values that symbols of turns have after the loops."""
+        pairs = tuple((symbol, z3.Const(f"{symbol} later", symbol.sort())) for symbol in self.changing)
+        facts = [fact for fact in self.facts if mentions(fact, self.changing)]
+        self.private += [after for _, after in pairs]
+        self.later = Later(pairs, tuple(z3.substitute(fact, *pairs) for fact in facts))
 
     def record(self, access: Access) -> None:
         """Notes an access, outside of guesses."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import z3
 
@@ -39,6 +40,9 @@ class Lifter:
         """Runs the whole function once."""
         start: State = {name: constant(0) for name in COUNTERS}
         self.region(frozenset(range(self.flow.end)), 0, [Edge(0, (), start)])
+        self.known.look_later()
+        waits = self.known.lifted.waits
+        waits[:] = [wait if wait.turn is not None else replace(wait, guards=self.guards(wait.block, wait.path)) for wait in waits]
         return self.known.lifted
 
     def region(self, blocks: frozenset[int], entry: int, incoming: Sequence[Edge]) -> tuple[list[Edge], list[Edge]]:
@@ -93,15 +97,23 @@ class Lifter:
                     state[name] = merged
         return path, state
 
-    def guards(self, block: int) -> Path | None:
-        """Conditions under which a thread comes to a block outside of loops, provided that loops end; None where they are not known.
+    def guards(self, block: int, path: Path) -> Path | None:
+        """Conditions under which a thread comes to a place outside of loops that a path leads to, provided that loops end.
 
-        They lack those of the path that say no more than in which turn each loop before the block was left.
+        They lack those of the path that say no more than in which turn each loop before the place was left. None where they are not known,
+        as for a turn of an unrolled loop that is not its last one.
         """
+        here = self._paths.get(block)
+        if here is None or len(here) > len(path) or _shared(path, here) < len(here):
+            return None
+        found = self._guards(block)
+        return None if found is None else (*found, *path[len(here) :])
+
+    def _guards(self, block: int) -> Path | None:
         if block == 0:
             return ()
         dominator = self.flow.immediate_dominator(block)
-        before = self.guards(dominator)
+        before = self._guards(dominator)
         if before is None or block in self.flow.post_dominators[dominator]:
             return before
         path, common = self._paths.get(block), self._paths.get(dominator)

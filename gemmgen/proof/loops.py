@@ -119,6 +119,7 @@ class _Loop:
             return left
         sides: list[z3.BoolRef] | None = None
         for _ in range(MAX_ATTEMPTS):
+            outside = len(self.known.private)
             turn = self.known.symbol("turn", 0).z3
             counts = {form: self.known.symbol("taken", 0).z3 for form in forms.values() if isinstance(form, GrowthWhile)}
             values = {name: self._closed(name, forms.get(name), turn, counts) for name in self.carried}
@@ -142,6 +143,7 @@ class _Loop:
                 if found.latch and not found.forms and not found.sides:
                     latch = z3.BoolVal(True)
                 continue
+            self.known.changing += self.known.private[outside:]
             return found
         raise Unliftable(self.first, "no invariant of this loop was found")
 

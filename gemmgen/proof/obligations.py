@@ -12,7 +12,7 @@ import z3
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.proof.contract import Array
 from gemmgen.proof.data import Access
-from gemmgen.proof.knowledge import Knowledge
+from gemmgen.proof.knowledge import Knowledge, Wait
 from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.solver import Answer
 from gemmgen.proof.storing import Digits, Stored, shared_elements
@@ -166,7 +166,7 @@ def address_cases(known: Knowledge, address: Value) -> list[tuple[list[Condition
     pending: list[tuple[list[Condition], z3.ArithRef]] = [([], address.z3)]
     while pending:
         conditions, term = pending.pop()
-        choice = None if element_indices(known, term, array) is not None else _first_choice(term)
+        choice = None if element_indices(known, term, array) is not None else first_choice(term)
         if choice is None or len(pending) + len(found) >= MAX_CASES:
             found.append((conditions, replace(address, term=term)))
             continue
@@ -176,7 +176,7 @@ def address_cases(known: Knowledge, address: Value) -> list[tuple[list[Condition
     return found
 
 
-def _first_choice(term: z3.ArithRef) -> z3.BoolRef | None:
+def first_choice(term: z3.ArithRef) -> z3.BoolRef | None:
     """The condition of a choice in a term."""
     pending: list[z3.ExprRef] = [term]
     while pending:
@@ -391,6 +391,26 @@ def _begins_in_time(
         return
     for landing in landings(known, access, level):
         yield z3.Or(z3.Not(of_thread(landing.reached)), begin <= of_thread(landing.barriers))
+    for wait, guards in final_waits(known):
+        after = z3.And(*known.later.facts, *[as_condition(condition) for condition in wait.path])
+        closed = access.group.z3 + (wait.pending + 1) <= known.later.term(wait.groups.z3)
+        yield z3.Or(z3.Not(of_thread(guards)), of_thread(known.later.term(after)))
+        yield z3.Or(z3.Not(of_thread(z3.And(guards, closed))), begin <= of_thread(known.later.term(wait.barriers[level].z3)))
+
+
+def final_waits(known: Knowledge) -> Iterator[tuple[Wait, z3.BoolRef]]:
+    """Waits after loops, each with the condition under which a thread comes to it. A copy that it covers was begun before it.
+
+    What they say in terms of turns means the last turn of each loop.
+    """
+    if known.lifted.unbounded_loops:
+        return
+    for wait in known.lifted.waits:
+        terms = (*wait.path, wait.groups.z3, *[value.z3 for value in wait.barriers])
+        if wait.guards is None or not any(mentions(term, known.finished) for term in terms):
+            continue
+        if not any(mentions(guard, known.changing) for guard in wait.guards):
+            yield wait, conjunction(wait.guards)
 
 
 def _meet(known: Knowledge, one: Access, two: Access, other: OtherThread, level: int) -> list[Condition]:

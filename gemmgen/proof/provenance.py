@@ -18,10 +18,12 @@ from gemmgen.proof.data import Access, Recurrence
 from gemmgen.proof.enumeration import NotEnumerable, Numbers, evaluate
 from gemmgen.proof.knowledge import Path
 from gemmgen.proof.lifting import Lifter
-from gemmgen.proof.obligations import OtherThread, landings
+from gemmgen.proof.obligations import OtherThread, final_waits, landings
 from gemmgen.proof.polynomials import Monomial
 from gemmgen.proof.values import Condition, as_condition, mentions
 
+MAX_SPLITS = 2
+"""Conditions that problems are told apart by."""
 FARTHEST = 9
 """Turns between a store to shared memory and the load of what it stored."""
 MAX_PARTS = 64
@@ -318,7 +320,8 @@ class Provenance:
         store, premises = site.access, self.premises(access, case)
         if self._after_its_loop(access, site):
             raise NotShown("a store that may come after the loop of its load")
-        conditions: list[Condition] = list(store.path)
+        guards = None if site.turn is not None else self._lifter.guards(store.block, store.path)  # ways out of loops say nothing
+        conditions: list[Condition] = list(store.path if guards is None else guards)
         if site.turn is not None:
             loop = self.loop(site.turn)
             length = len(loop.prefix)
@@ -517,6 +520,15 @@ class Provenance:
             reached, barriers = then(landing.reached), then(landing.barriers)
             if not self.depends(reached) and self.proves(premises, z3.And(reached, barriers < load)):
                 return True
+        if access.turns:
+            return False
+        for wait, guards in final_waits(self._known):  # of a load after loops, all turns are the last ones as well
+            closed = self.known_of(then(store.group.z3) + (wait.pending + 1)) <= self.known_of(wait.groups.z3)
+            passed = self.known_of(wait.barriers[level].z3)
+            if not any(self.depends(term) for term in (guards, closed, passed)) and self.proves(
+                premises, z3.And(guards, closed, passed < load)
+            ):
+                return True
         return False
 
     def _after_its_loop(self, access: Access, site: Site) -> bool:
@@ -562,3 +574,30 @@ def _common(paths: Sequence[Path]) -> Path:
     while any(mine is not theirs for path in paths for mine, theirs in zip(first[:length], path[:length], strict=True)):
         length -= 1
     return first[:length]
+
+
+def kinds_of_problems(lifter: Lifter, assumed: Sequence[tuple[z3.BoolRef, bool]] = ()) -> Iterator[list[tuple[z3.BoolRef, bool]]]:
+    """Conditions, with what holds of each, that tell problems apart; together they are all problems for which ``assumed`` holds."""
+    conditions = list(_problem_conditions(lifter))[:MAX_SPLITS]
+    for choice in range(1 << len(conditions)):
+        kind = [*assumed, *[(condition, bool(choice >> number & 1)) for number, condition in enumerate(conditions)]]
+        if not lifter.known.proves([condition if holds else z3.Not(condition) for condition, holds in kind], False):
+            yield kind
+
+
+def _problem_conditions(lifter: Lifter) -> Iterator[z3.BoolRef]:
+    """Conditions on the problem alone that addresses and intervals of shared memory depend on."""
+    seen: set[int] = set()
+    private = lifter.known.private
+    for access in lifter.known.lifted.accesses:
+        if access.space != "shared" or access.address is None:
+            continue
+        pending: list[z3.ExprRef] = [access.address.z3, access.barriers[0].z3]
+        while pending:
+            part = pending.pop()
+            if part.get_id() in seen:
+                continue
+            seen.add(part.get_id())
+            pending += part.children()
+            if part.decl().kind() == z3.Z3_OP_ITE and not z3.is_const(part.arg(0)) and not mentions(part.arg(0), private):
+                yield part.arg(0)

@@ -130,7 +130,7 @@ def execute(known: Knowledge, instruction: Instruction, block: int, path: Path, 
     targets = written(instruction)
     if not targets or targets[0].type == "pred":
         return
-    found = results(instruction, data, known.latest, choice)
+    found = results(instruction, data, known.latest, choice, path)
     first = instruction.operands[0]
     places = first.elements if isinstance(first, Vector) else (first,)
     for place, register in enumerate(places):
@@ -637,7 +637,7 @@ def _copy(known: Knowledge, instruction: Instruction, block: int, path: Path, st
         if not known.guessing:
             turn = known.turns[-1] if known.turns else None
             reached = conjunction(path) if turn is None and not any(mentions(part, known.finished) for part in path) else None
-            known.lifted.waits.append(Wait(pending, groups, barriers, turn, path, reached))
+            known.lifted.waits.append(Wait(pending, groups, barriers, turn, path, reached, block))
         return
     target, source, size, *rest = instruction.operands
     if not isinstance(size, Integer) or len(rest) > 1 or any(register_is_predicate(operand) for operand in rest):

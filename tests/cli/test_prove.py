@@ -18,7 +18,7 @@ def test_a_kernel_is_proved_and_required_to_be() -> None:
     assert result.exit_code == 0, result.output
     (found,) = json.loads(result.stdout)
     assert "lda >= k" in found["domain"]
-    assert [each["status"] for each in found["kernels"][0]["properties"]] == ["proved"] * 5
+    assert [each["status"] for each in found["kernels"][0]["properties"]] == ["proved"] * 7
 
 
 def test_required_properties_must_be_proved() -> None:
@@ -31,7 +31,7 @@ def test_required_properties_must_be_proved() -> None:
 
 
 def test_a_property_not_asked_of_a_kernel_cannot_be_required() -> None:
-    assert CliRunner().invoke(cli, ["prove", "gemm/v0_naive", "--require", "initialised"]).exit_code == 1
+    assert CliRunner().invoke(cli, ["prove", "reduction/s0_interleaved", "--require", "coverage"]).exit_code == 1
 
 
 def test_the_page_of_a_kernel_names_what_is_proved() -> None:
