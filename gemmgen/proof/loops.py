@@ -196,7 +196,7 @@ class _Loop:
                 if z3.is_int_value(rest) and rest.as_long() == 0 and not mentions(taken, [before]):
                     return GrowthWhile(step, taken)
         for size in range(2, MAX_RING + 1):
-            if initial.low < 0 or initial.high >= size:
+            if initial.low < 0 or initial.high >= size or not mentions(after.z3, [before]):
                 continue
             inside = [*known.facts, *path, before >= 0, before < size]
             if known.solver.proves(inside, after.z3 == (before + 1) % size, GUESS_MILLISECONDS):
