@@ -518,7 +518,7 @@ class Provenance:
             return self.proves(premises, then(passed) < load)
         for landing in landings(self._known, store, level):
             reached, barriers = then(landing.reached), then(landing.barriers)
-            if not self.depends(reached) and self.proves(premises, z3.And(reached, barriers < load)):
+            if not self.depends(reached) and not self.depends(barriers) and self.proves(premises, z3.And(reached, barriers < load)):
                 return True
         if access.turns:
             return False

@@ -79,7 +79,8 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
     began = time.process_time()
     solver = Solver(seconds)
     verdicts: dict[str, Verdict] = {}
-    obstacle, names = "", (*PROPERTIES, "initialised")
+    obstacle = ""
+    names: tuple[str, ...] = (*PROPERTIES, "initialised")
     try:
         module = parse(ptx)
         function = next(function for function in module.functions.values() if function.is_entry and function.name == launch.entry)

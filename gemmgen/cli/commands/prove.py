@@ -45,7 +45,7 @@ MAX_REASONS = 3
     "required",
     "--require",
     multiple=True,
-    type=click.Choice(["memory", "races", "once", "progress", "initialised", "coverage", "all"]),
+    type=click.Choice(["memory", "races", "once", "progress", "initialised", "complete", "coverage", "all"]),
     help="Exit with 1 unless this property is proved of every kernel. Repeatable.",
 )
 @click.option("entry", "--entry", metavar="NAME", help="Of a FILE: the kernel, as C++ or PTX calls it; else the only one.")
@@ -81,10 +81,10 @@ def command(
     """Prove properties of each SPEC's PTX for all sizes, strides and grids that its preconditions allow.
 
     memory: every access lies within its array. races: no two threads of a block meet in shared memory. once: no element of a result is
-    stored twice. progress: barriers are reached by all threads, and loops end. initialised, of kernels with mbarriers: shared memory is
-    written before it is read. coverage, of products of matrices: each stored element is made from one sum over all of k. A property that is
-    not proved is not thereby wrong: the statements that stand in the way are listed. A counterexample counts as refuted only if the
-    emulator shows the fault as well.
+    stored twice. progress: barriers are reached by all threads, and loops end. initialised: shared memory is written before it is read.
+    complete, of kernels without mbarriers: every element of a result is stored. coverage, of products of matrices: each stored element is
+    made from one sum over all of k. A property that is not proved is not thereby wrong: the statements that stand in the way are listed. A
+    counterexample counts as refuted only if the emulator shows the fault as well.
 
     A FILE (.cu or .ptx) from elsewhere needs its launch: integer parameters of the kernel are the sizes, and each pointer needs an --array.
 
