@@ -85,7 +85,7 @@ extern "C" __global__ void kernel(const float* x, float* y, int n)
         "loop runs one element too far": ("i < n", "i <= n", "memory"),
         "a loop that stands still": ("i += gridDim.x * 128", "i += 0", "progress"),
     },
-    unproved=frozenset({"once"}),
+    unproved=frozenset({"once", "complete"}),
 )
 
 TRANSPOSE = Sample(
@@ -117,6 +117,7 @@ extern "C" __global__ void kernel(const float* x, float* y, int m, int n, int ld
         "rows stored twice": ("column + r) * ldy", "column + r / 2) * ldy", "once"),
     },
     constraints=("ldx >= n", "ldy >= m"),
+    unproved=frozenset({"initialised"}),
 )
 
 BLOCK_SUM = Sample(
