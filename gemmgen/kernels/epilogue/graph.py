@@ -6,7 +6,7 @@ derivatives all come from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -25,6 +25,21 @@ MAX_NODES = 2000
 Accuracy = Literal["full", "halves", "bfloat16"]
 """Accuracy that functions are computed with. ``full``: of float32; ``halves``: enough for a float16 and all narrower types;
 ``bfloat16``: enough for a bfloat16 and 8-bit types."""
+
+_STRICTNESS: tuple[Accuracy, ...] = ("bfloat16", "halves", "full")
+
+
+def accuracy_of(types: Set[str]) -> Accuracy:
+    """The accuracy that results of these types can show."""
+    if types & {"f32", "s32"}:
+        return "full"
+    return "bfloat16" if types <= {"bf16", "e4m3", "e5m2"} else "halves"
+
+
+def strictest(first: Accuracy, second: Accuracy) -> Accuracy:
+    """The more accurate of two."""
+    return max(first, second, key=_STRICTNESS.index)
+
 
 _CAST_TYPES: Mapping[str, DataType] = {**CASTS, **{kind: kind for kind in CASTS.values()}}
 

@@ -132,10 +132,12 @@ def plan_epilogue(
     accuracy: Accuracy = "full",
     sums: bool = True,
     second: bool = False,
+    by_output: bool = False,
 ) -> tuple[Step, ...]:
     """The operations as the kernel does them, from a float32 value to another; adds to ``reasons`` what does not go together."""
     space = MatrixSpace(output, grouped, sums, second)
-    steps, last = plan_steps(operations, "f32", "epilogue", reasons, space, accuracy=accuracy)
+    steps, last = plan_steps(operations, "f32", "epilogue", reasons, space, accuracy=accuracy, by_output=by_output)
     if last == "f32":
         return steps
-    return plan_steps((*operations, Cast(op="cast", type="float32")), "f32", "epilogue", [], space, accuracy=accuracy)[0]
+    to_float = (*operations, Cast(op="cast", type="float32"))
+    return plan_steps(to_float, "f32", "epilogue", [], space, accuracy=accuracy, by_output=by_output)[0]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from gemmgen.core.elements import ELEMENTS, FLOATS, DataType
 from gemmgen.core.errors import Reason
 from gemmgen.kernels.epilogue.expression import FormulaError
-from gemmgen.kernels.epilogue.graph import Accuracy, Typed, Writer, evaluate, typed_node
+from gemmgen.kernels.epilogue.functions import Function
+from gemmgen.kernels.epilogue.graph import Accuracy, Typed, Writer, accuracy_of, evaluate, strictest, typed_node
 from gemmgen.kernels.epilogue.numbers import Tracked, to_type, tracked
 from gemmgen.kernels.epilogue.operations import (
     DATA_TYPES,
@@ -124,7 +125,8 @@ class Step:
     """Names and typed trees of their values, in order; names are those of the operation."""
     lines: tuple[str, ...]
     """The CUDA statements."""
-    accuracy: Accuracy = "full"
+    accuracies: Mapping[str, Accuracy] = field(default_factory=dict)
+    """Accuracy of the functions in each assignment by its target; full where none is given."""
     stores: tuple[Store, ...] = ()
 
     @property
@@ -140,8 +142,7 @@ class Step:
     @property
     def approximate(self) -> bool:
         """True if it calls functions whose last bits differ between backends."""
-        found = (node for node in self._nodes if node.function is not None)
-        return any(node.quick(self.accuracy) or (node.function is not None and node.function.approximate) for node in found)
+        return any(quick or function.approximate for function, quick in self._functions)
 
     @property
     def special(self) -> int:
@@ -151,8 +152,7 @@ class Step:
     @property
     def instructions(self) -> float:
         """Instructions of its functions for an element."""
-        functions = [(node.function, node.quick(self.accuracy)) for node in self._nodes if node.function is not None]
-        return sum(one.quick_cost if quick and one.quick_cost is not None else one.cost for one, quick in functions)
+        return sum(one.quick_cost if quick and one.quick_cost is not None else one.cost for one, quick in self._functions)
 
     @property
     def types(self) -> frozenset[str]:
@@ -162,6 +162,15 @@ class Step:
     @property
     def _nodes(self) -> list[Typed]:
         return [node for _, tree in self.assignments for node in tree.walk()]
+
+    @property
+    def _functions(self) -> list[tuple[Function, bool]]:
+        """The functions, and whether each is computed on approximate instructions."""
+        found = []
+        for target, tree in self.assignments:
+            accuracy = self.accuracies.get(target, "full")
+            found += [(node.function, node.quick(accuracy)) for node in tree.walk() if node.function is not None]
+        return found
 
     @property
     def arguments(self) -> tuple[ScalarArgument | ArrayArgument, ...]:
@@ -217,18 +226,22 @@ def plan_steps(
     space: OutputSpace | None,
     used: Mapping[str, int] | None = None,
     accuracy: Accuracy = "full",
+    by_output: bool = False,
 ) -> tuple[tuple[Step, ...], DataType]:
     """The operations with the types of their values, and the type after them.
 
     ``space``: None where operations work on elements that no operand belongs to. ``used``: how many operations of a kind the
-    kernel has before these, whose names they must not share.
+    kernel has before these, whose names they must not share. ``accuracy``: accuracy of functions; with ``by_output``, of those that the
+    result alone depends on, while each further output asks for the accuracy that its own type can show.
     """
     steps: list[Step] = []
     seen = dict(used or {})
     variables = Variables(VALUE, kind)
     truncated_to, inexact = 0, False
     taken: set[str] = set()
-    for index, operation in enumerate(one.in_kernels() if isinstance(one, Formula) else one for one in operations):
+    named = [one.in_kernels() if isinstance(one, Formula) else one for one in operations]
+    accuracies = _accuracies(named, accuracy, by_output)
+    for index, operation in enumerate(named):
         where, kind = f"{place}.{index}", variables.kind
         truncation = _truncation_problem(operation, kind, truncated_to, inexact and place == "prologue")
         if truncation is not None:
@@ -245,7 +258,7 @@ def plan_steps(
         if len(accesses) < len(operation.operands()):  # the operand that is missing has its reason
             continue
         try:
-            step = _step(operation, variables, accesses, accuracy, space)
+            step = _step(operation, variables, accesses, accuracies[index], space)
         except FormulaError as error:
             got = error.got if error.got.startswith(operation.op) else f"{operation.op}: {error.got}"
             got += f" at {error.where}" if error.where and isinstance(operation, Formula) else ""
@@ -276,7 +289,33 @@ class Variables:
         return self.name
 
 
-def _step(operation: Operation, variables: Variables, accesses: tuple[Access, ...], accuracy: Accuracy, space: OutputSpace | None) -> Step:
+def _accuracies(operations: Sequence[Operation], result: Accuracy, by_output: bool) -> list[Mapping[str, Accuracy]]:
+    """For each operation, the accuracy of each of its assignments: the strictest that an output asks for which depends on it.
+
+    An operand of a further output that other outputs share is computed once, as accurately as the strictest of them needs.
+    """
+    found: list[Mapping[str, Accuracy]] = []
+    for operation in reversed(operations):
+        needs: dict[str, Accuracy] = {VALUE: result}
+        if by_output:
+            needs |= {name: accuracy_of({one.type}) for name, one in operation.further_outputs.items()}
+        before: Accuracy = "bfloat16"
+        assigned: dict[str, Accuracy] = {}
+        for assignment in reversed(operation.assignments):
+            own = needs.get(assignment.target, result)
+            assigned[assignment.target] = strictest(own, assigned.get(assignment.target, own))
+            for name in assignment.node.names:
+                if name in (VALUE, PRODUCT):
+                    before = strictest(before, own)
+                needs[name] = strictest(own, needs.get(name, own))
+        found.append(assigned)
+        result = strictest(result, before) if by_output else result
+    return found[::-1]
+
+
+def _step(
+    operation: Operation, variables: Variables, accesses: tuple[Access, ...], accuracies: Mapping[str, Accuracy], space: OutputSpace | None
+) -> Step:
     """One operation from the value that ``variables`` has to the next. Raises ``FormulaError``."""
     source, kind = variables.name, variables.kind
     kinds: dict[str, DataType] = {VALUE: kind} | {access.operand.name: access.computed(kind) for access in accesses}
@@ -291,11 +330,12 @@ def _step(operation: Operation, variables: Variables, accesses: tuple[Access, ..
             kinds[SECOND], texts[SECOND] = "f32", second
         elif any(SECOND in assignment.node.names for assignment in operation.assignments):
             raise FormulaError(f"{SECOND}, a second product", "need dual: true in the spec of a GEMM")
-    writer = Writer(accuracy, texts | {VALUE: source}, convert=convert)
+    writer = Writer(texts=texts | {VALUE: source}, convert=convert)
     assignments: list[tuple[str, Typed]] = []
     stores: list[Store] = []
     for assignment in operation.assignments:
         tree = typed_node(assignment.node, assignment.text, kinds, kind)
+        writer.accuracy = accuracies[assignment.target]
         if assignment.target == VALUE:
             if tree.kind == "bool":
                 raise FormulaError("a truth value as the result", "need a number: select(condition, 1, 0) makes one")
@@ -311,7 +351,7 @@ def _step(operation: Operation, variables: Variables, accesses: tuple[Access, ..
             kinds[assignment.target] = tree.kind
         assignments.append((assignment.target, tree))
     return Step(
-        operation, kind, variables.kind, source, variables.name, accesses, tuple(assignments), tuple(writer.lines), accuracy, tuple(stores)
+        operation, kind, variables.kind, source, variables.name, accesses, tuple(assignments), tuple(writer.lines), accuracies, tuple(stores)
     )
 
 
@@ -421,7 +461,7 @@ def apply_steps(
             if second is not None:
                 names[SECOND] = second
             for target, tree in step.assignments:
-                names[target] = evaluate(tree, names, step.accuracy)
+                names[target] = evaluate(tree, names, step.accuracies.get(target, "full"))
             value = names[VALUE]
             if outputs is not None:
                 outputs |= {store.name: names[store.name] for store in step.stores}

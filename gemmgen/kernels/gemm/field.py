@@ -44,6 +44,8 @@ def field_cases(plan: GemmPlan) -> list[Case]:
 def excluded(plan: GemmPlan) -> str:
     """The reason why products of this instance are no polynomials over the field; empty for most instances."""
     spec: GemmSpec = plan.spec
+    if {accuracy for step in plan.epilogue for accuracy in step.accuracies.values()} - {epilogue_accuracy(spec)}:
+        return "the plain kernel that instances are held against computes the functions of all outputs equally accurately"
     if plan.scales or plan.weight_bits < 8 * plan.matrix_b.element_bytes:
         return "the plain kernel that instances are held against has neither block scales nor packed weights"
     if any(matrix.name == "metadata" for matrix in plan.factor_scales):

@@ -12,7 +12,7 @@ from gemmgen.core.errors import PlanError, Reason
 from gemmgen.core.formulas import Formula, round_up
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.accuracy import UNIT_ROUNDOFF
-from gemmgen.kernels.epilogue.graph import Accuracy
+from gemmgen.kernels.epilogue.graph import Accuracy, accuracy_of
 from gemmgen.kernels.epilogue.products import plan_epilogue
 from gemmgen.kernels.epilogue.steps import SECOND_VALUE, Access, Step, Store
 from gemmgen.kernels.family import KernelPlan
@@ -527,13 +527,8 @@ class GemmPlan(KernelPlan[GemmSpec]):
 
 
 def epilogue_accuracy(spec: GemmSpec) -> Accuracy:
-    """Accuracy that functions of the epilogue are computed with: that of the widest result, unless the spec asks for more."""
-    types = {spec.storage.c, *(output.type for operation in spec.epilogue for output in operation.further_outputs.values())}
-    if spec.accuracy != "result":
-        return spec.accuracy
-    if types & {"f32", "s32"}:
-        return "full"
-    return "bfloat16" if types <= {"bf16", "e4m3", "e5m2"} else "halves"
+    """Accuracy that C's functions are computed with: that of its type, unless the spec asks for more."""
+    return accuracy_of({spec.storage.c}) if spec.accuracy == "result" else spec.accuracy
 
 
 class Outline:
@@ -565,7 +560,14 @@ class Outline:
         spec = self.spec
         by_planes = getattr(spec.mainloop, "arithmetic", Arithmetic()).f32_by is not None
         epilogue = plan_epilogue(
-            spec.epilogue, self.matrices[2], self.reasons, spec.batch == "grouped", epilogue_accuracy(spec), not by_planes, spec.dual
+            spec.epilogue,
+            self.matrices[2],
+            self.reasons,
+            spec.batch == "grouped",
+            epilogue_accuracy(spec),
+            not by_planes,
+            spec.dual,
+            by_output=spec.accuracy == "result",
         )
         if self.reasons:
             raise PlanError(f"no kernel for this spec on {self.architecture.name}:", self.reasons)
