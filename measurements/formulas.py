@@ -1,18 +1,21 @@
-"""Drawn epilogue formulas, verified on the emulator or a GPU: as many as asked for of each strategy and family, with a journal.
+"""Drawn epilogue formulas, verified on the emulator, the processor or a GPU: as many as asked for of each family, with a journal.
 
-    python -m measurements.formulas --count 500 --journal formulas.jsonl
-    python -m measurements.formulas --count 8 --journal formulas_gpu.jsonl --backend gpu --jobs 12        the same on this machine's GPU
+    python -m measurements.formulas --count 500 --journal formulas.journal --jobs 4
+    python -m measurements.formulas --count 8 --journal formulas_gpu.journal --backend gpu --jobs 12      the same on this machine's GPU
 
-The draws are those of ``tests/kernels/epilogue/test_formulas.py``. Each result is a line of the journal, and
-formulas that have one are not run again, so that the command can be stopped and restarted. ``--seconds``: stop after so long.
+The draws are those of ``tests/kernels/epilogue/test_formulas.py``. GEMM's formulas go to its strategies in turn. Each result is a line of
+the journal, and formulas that have one are not run again, so that the command can be stopped and restarted. ``--seconds``: stop after so
+long. ``--report`` prints what a journal holds.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
 import json
 import multiprocessing
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -20,14 +23,13 @@ from random import Random
 from gemmgen.runtime.backends import BackendName
 from tests.kernels.epilogue import test_formulas as drawing
 
+KINDS = (*drawing.STRATEGIES, *drawing.FAMILIES)
+"""Strategies of GEMM, and the other families."""
+
 
 def fields_of(kind: str, number: int) -> dict[str, object]:
     """The spec with the formula of this number."""
-    rng = Random(f"{kind} {number}")
-    if kind in drawing.STRATEGIES:
-        return {"kind": "gemm", **drawing.STRATEGIES[kind], "epilogue": drawing.drawn(rng, drawing.AXES["gemm"], True)}
-    formula = drawing.drawn(rng, drawing.AXES[kind], False)
-    return {**drawing.FAMILIES[kind], ("operations" if kind == "elementwise" else "epilogue"): formula}
+    return drawing.drawn_spec(kind, Random(f"{kind} {number}"))
 
 
 def outcome(entry: tuple[str, int], backend: BackendName) -> dict[str, object]:
@@ -41,26 +43,46 @@ def outcome(entry: tuple[str, int], backend: BackendName) -> dict[str, object]:
     return {"kind": kind, "number": number, "seconds": round(time.monotonic() - before, 2), "failures": failures}
 
 
+def entries(count: int) -> Iterator[tuple[str, int]]:
+    """``count`` formulas of each family, in turns: those of GEMM go to one strategy after the other."""
+    strategies = [*drawing.STRATEGIES]
+    for number in range(count):
+        yield strategies[number % len(strategies)], number // len(strategies)
+        for family in drawing.FAMILIES:
+            yield family, number
+
+
+def report(lines: list[dict[str, object]]) -> str:
+    """The number of formulas and of failures by kind."""
+    total = collections.Counter(str(line["kind"]) for line in lines)
+    wrong = collections.Counter(str(line["kind"]) for line in lines if line["failures"])
+    rows = [f"{kind}: {total[kind]} formulas, {wrong[kind]} wrong" for kind in KINDS if total[kind]]
+    products = sum(total[kind] for kind in drawing.STRATEGIES)
+    return "\n".join([*rows, f"products of all strategies: {products}; altogether {sum(total.values())}, {sum(wrong.values())} wrong"])
+
+
 def main() -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--journal", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--backend", default="emulator", choices=("emulator", "gpu"))
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--report", action="store_true", help="print what the journal holds")
     given = parser.parse_args()
     journal: Path = given.journal
-    known = set()
-    if journal.exists():
-        known = {(one["kind"], one["number"]) for one in map(json.loads, journal.read_text(encoding="utf-8").splitlines())}
+    found = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()] if journal.exists() else []
+    if given.report:
+        print(report(found))
+        return
+    known = {(one["kind"], one["number"]) for one in found}
     start = time.monotonic()
-    kinds = (*drawing.STRATEGIES, *drawing.FAMILIES)
-    entries = [(kind, number) for number in range(given.count) for kind in kinds if (kind, number) not in known]
     one = partial(outcome, backend=given.backend)
+    pending = [entry for entry in entries(given.count) if entry not in known]
     with journal.open("a", encoding="utf-8") as lines, multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
-        for found in pool.imap_unordered(one, entries):
-            lines.write(json.dumps(found) + "\n")
+        for result in pool.imap_unordered(one, pending):
+            lines.write(json.dumps(result) + "\n")
             lines.flush()
             if time.monotonic() - start > given.seconds:
                 pool.terminate()

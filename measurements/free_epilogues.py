@@ -4,7 +4,7 @@
     python -m measurements.free_epilogues                 on a machine with an H100 or H200, and torch
 
 bfloat16, 4096 x 11008 x 4096 and seven products drawn by the seed. Formulas: GELU of a sum with a bias, SiLU with a bias times a gate,
-a float32 residual, and GELU whose argument is stored as well. Peers are torch, torch.compile of the same function with dynamic
+a float32 residual, and GELU whose argument is stored as well, in bfloat16 or float32. Peers are torch, torch.compile of the same function with dynamic
 shapes, and on the first product torch.compile with max-autotune. Results are compared with float32 first. Writes free_epilogues.json
 and .md beside this file.
 """
@@ -44,6 +44,7 @@ FORMULAS: dict[str, dict[str, Any]] = {
     "gate": {"inputs": BIAS | {"gate": {"per": "element", "type": "bf16"}}, "value": "silu(acc + bias) * gate"},
     "residual": {"inputs": {"z": {"per": "element", "type": "f32"}}, "value": "acc + z"},
     "stored": {"inputs": BIAS, "let": {"z": "acc + bias"}, "outputs": {"C": "gelu(z)", "pre": {"value": "z", "type": "bf16"}}},
+    "stored in float32": {"inputs": BIAS, "let": {"z": "acc + bias"}, "outputs": {"C": "gelu(z)", "pre32": {"value": "z", "type": "f32"}}},
 }
 
 
@@ -70,7 +71,11 @@ def functions(torch: Any) -> dict[str, Callable[..., Any]]:
         z = F.linear(a, w, bias)
         return F.gelu(z), z
 
-    return {"gelu": gelu, "gate": gate, "residual": residual, "stored": stored}
+    def stored_in_float32(a: Any, w: Any, bias: Any) -> Any:
+        z = F.linear(a, w, bias)
+        return F.gelu(z), z.float()
+
+    return {"gelu": gelu, "gate": gate, "residual": residual, "stored": stored, "stored in float32": stored_in_float32}
 
 
 def random_matrix(torch: Any, *shape: int, scale: float = 1.0) -> Any:
@@ -83,7 +88,7 @@ def inputs(torch: Any, m: int, n: int, k: int, sets: int) -> tuple[list[Any], li
     a = [random_matrix(torch, m, k) for _ in range(sets)]
     w = [random_matrix(torch, n, k, scale=k**-0.5) for _ in range(sets)]
     gate, z = random_matrix(torch, m, n), torch.randn(m, n, device="cuda")
-    return a, w, {"bias": random_matrix(torch, n), "gate": gate, "z": z, "pre": torch.empty_like(gate)}
+    return a, w, {"bias": random_matrix(torch, n), "gate": gate, "z": z, "pre": torch.empty_like(gate), "pre32": torch.empty_like(z)}
 
 
 def operands_of(formula: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
@@ -121,14 +126,16 @@ def wrong_results(torch: Any, m: int, n: int, a: Any, w: Any, made: dict[str, An
         ops.matmul(a, w.T, out=out, epilogue=formula, operands=operands_of(formula, made))
         exact = function(a.float(), w.float(), *(one.float() for one in read_only(formula, made)))
         reason = differs(torch, out, first(exact))
-        if not reason and name == "stored":
-            reason = differs(torch, made["pre"], exact[1])
+        if not reason and name.startswith("stored"):
+            reason = differs(torch, made["pre" if name == "stored" else "pre32"], exact[1])
         if reason:
             wrong[name] = reason
     return wrong
 
 
-def measure(torch: Any, m: int, n: int, k: int, rounds: int, compiled: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
+def measure(
+    torch: Any, m: int, n: int, k: int, rounds: int, compiled: dict[str, Any], tuned: dict[str, Any], peers: bool = True
+) -> dict[str, Any]:
     """Microseconds of one product: plain, with each formula, and of the peers."""
     sets = sets_of(m, n, k)
     a, w, made = inputs(torch, m, n, k, sets)
@@ -147,6 +154,8 @@ def measure(torch: Any, m: int, n: int, k: int, rounds: int, compiled: dict[str,
             return ops.matmul(a[i], w[i].T, out=out, epilogue=formula, operands=given)
 
         calls[name] = ours
+        if not peers:
+            continue
         calls[f"{name}, torch"] = lambda i, function=function, read=read: function(a[i], w[i], *read)
         calls[f"{name}, compiled"] = lambda i, name=name, read=read: compiled[name](a[i], w[i], *read)
         if (m, n, k) == LARGE and name in tuned:
@@ -267,7 +276,7 @@ def report(data: dict[str, Any]) -> str:
         if found:
             overheads = [us[name] / us["plain"] - 1 for us in found]
             peers = [best_peer(us, name) / us[name] for us in found]
-            text = formula.get("value") or "gelu(acc + bias), acc + bias stored"
+            text = formula.get("value") or f"gelu(acc + bias), acc + bias {name}"
             cells = f"{overheads[0]:+.1%} | {statistics.fmean(overheads):+.1%} | {max(overheads):+.1%}"
             lines.append(f"| {text} | {len(found)} | {cells} | {statistics.geometric_mean(peers):.3f} | {min(peers):.3f} |")
     lines += ["", "| m x n x k | plain, µs |" + "".join(f" {name}, µs | best of torch |" for name in FORMULAS)]

@@ -23,8 +23,8 @@ BINARY = ("{0} + {1}", "{0} - {1}", "{0} * {1}", "{0} / (abs({1}) + 1)", "min({0
           "{0} if {0} > {1} else 0.5 * {1}")  # fmt: skip
 
 
-def drawn(rng: Random, axes: tuple[str, ...], product: bool) -> dict[str, Any]:
-    """A formula: operands, two or three intermediate values, and for products further outputs."""
+def drawn(rng: Random, axes: tuple[str, ...], product: bool, sums: bool = True) -> dict[str, Any]:
+    """A formula: operands, two or three intermediate values, and for products further outputs. ``sums``: with sums among them."""
     inputs: dict[str, Any] = {}
     for number in range(rng.randint(1, 3)):
         per = rng.choice(axes)
@@ -52,7 +52,7 @@ def drawn(rng: Random, axes: tuple[str, ...], product: bool) -> dict[str, Any]:
             outputs["positive"] = {"value": f"{rng.choice(list(let))} > 0", "type": "bool"}
         if rng.random() < 0.7:
             outputs["reach"] = {"reduce": rng.choice(["max", "min", "absmax"]), "per": rng.choice(["all", "row", "column"]), "of": "t0"}
-        if rng.random() < 0.5:
+        if sums and rng.random() < 0.5:
             reduce = rng.choice(["sum", "sum_of_squares"])
             outputs["added"] = {"reduce": reduce, "per": rng.choice(["all", "row", "column"]), "of": rng.choice(list(let))}
     return {"inputs": inputs, "let": let, "outputs": {**outputs, "value": result}}

@@ -16,7 +16,8 @@ from gemmgen.kernels.epilogue.functions import philox
 from gemmgen.kernels.epilogue.numbers import Tracked, extremum
 from gemmgen.runtime.backends import BackendName, find_backend
 from gemmgen.runtime.emulation import EmulatorBackend
-from gemmgen.toolchain.compilation import compile_plan
+from gemmgen.runtime.native import NativeBackend
+from gemmgen.toolchain.compilation import compile_host_plan, compile_plan
 from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.runner import verify_binary
 
@@ -62,6 +63,9 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "split k": {"mainloop": TILED, "decomposition": {"scheme": "split_k_parallel", "slices": 2}},
 }  # fmt: skip
 FAMILIES: dict[str, dict[str, Any]] = {
+    "grouped": {
+        "kind": "gemm", "mainloop": FRAGMENTS, "storage": HALVES, "architecture": "sm_80", "transpose": "nt", "batch": "grouped",
+    },
     "elementwise": {"kind": "elementwise", "rank": 2, "threads": 32, "alignment": 1},
     "reduction": {"kind": "reduction", "operation": "sum", "shape": "rows", "typical": {"outer": 8, "reduced": 64}},
     "conv2d": {
@@ -73,17 +77,28 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "output": {"type": "f32", "layout": "nhwc"},
         "store": "direct",
     },
-}
+    "cpu_gemm": {"kind": "cpu_gemm", "loops": {"strategy": "naive"}},
+}  # fmt: skip
 MAY_BE_ZERO = ("sums_at", "padding_h", "padding_w")
 """Dimensions of cases with elements that may be 0."""
 COUNT = int(os.environ.get("GEMMGEN_FORMULAS", "2"))
 """Formulas that are drawn for each strategy and family: 2 in ordinary runs; more, by this variable, in thorough ones."""
 
 
+def drawn_spec(kind: str, rng: Random) -> dict[str, Any]:
+    """The spec of a strategy of GEMM or of another family with a drawn formula."""
+    if kind in STRATEGIES:
+        return {"kind": "gemm", **STRATEGIES[kind], "epilogue": drawn(rng, AXES["gemm"], True)}
+    axes = AXES[FAMILIES[kind]["kind"]]
+    field = "operations" if kind == "elementwise" else "epilogue"
+    return {**FAMILIES[kind], field: drawn(rng, axes, FAMILIES[kind]["kind"] == "gemm", sums=False)}
+
+
 def verified(fields: dict[str, Any], backend: BackendName = "emulator") -> list[str]:
     """Failures of the smallest cases of every kind of data."""
-    chosen = find_backend(backend)
-    plan = gemmgen.plan(fields, chosen.architecture)
+    on_host = fields["kind"] == "cpu_gemm"
+    chosen = NativeBackend() if on_host else find_backend(backend)
+    plan = gemmgen.plan(fields, None if on_host else chosen.architecture)
 
     def size(case: Any) -> int:
         return math.prod(max(1, extent) for name, extent in case.dimensions.items() if not name.startswith(("ld", "stride")))
@@ -95,24 +110,23 @@ def verified(fields: dict[str, Any], backend: BackendName = "emulator") -> list[
     ]
     few = [one for data in ("integers", "reals", "nonfinite") for one in sorted((c for c in cases if c.data == data), key=size)[:4][-2:]]
     assert few
-    report = verify_binary(plan, compile_plan(plan), chosen, cases=few)
+    compiled = compile_host_plan(plan) if on_host else compile_plan(plan)
+    report = verify_binary(plan, compiled, chosen, cases=few)
     return [str(result.failure) for result in report.results if result.failure]
 
 
 @pytest.mark.parametrize("number", range(COUNT))
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_drawn_formulas_of_products_are_right(strategy: str, number: int) -> None:
-    rng = Random(f"{strategy} {number}")
-    formula = drawn(rng, AXES["gemm"], True)
-    assert verified({"kind": "gemm", **STRATEGIES[strategy], "epilogue": formula}) == [], formula
+    fields = drawn_spec(strategy, Random(f"{strategy} {number}"))
+    assert verified(fields) == [], fields["epilogue"]
 
 
 @pytest.mark.parametrize("number", range(COUNT))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_drawn_formulas_of_other_families_are_right(family: str, number: int) -> None:
-    formula = drawn(Random(f"{family} {number}"), AXES[family], False)
-    field = "operations" if family == "elementwise" else "epilogue"
-    assert verified({**FAMILIES[family], field: formula}) == [], formula
+    fields = drawn_spec(family, Random(f"{family} {number}"))
+    assert verified(fields) == [], fields
 
 
 TAKEN = ("kept", "scale", "m", "gate_rows", "default", "index", "value2", "n")
