@@ -10,7 +10,7 @@ from gemmgen.core.errors import PlanError, Reason
 from gemmgen.core.formulas import Formula
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.conv2d.checks import exact_reasons, mainloop_reasons
-from gemmgen.kernels.conv2d.epilogue import plan_operations, saturation_of
+from gemmgen.kernels.conv2d.epilogue import arguments_of, plan_operations, saturation_of
 from gemmgen.kernels.conv2d.problem import (
     EXTENT_P,
     EXTENT_Q,
@@ -98,11 +98,6 @@ class DirectPlan(FinishingPlan):
     @property
     def shift_type(self) -> str:
         return "int" if self.exact else "float"
-
-    @property
-    def reads_channels(self) -> bool:
-        """True if a result takes numbers of its channel beside the bias."""
-        return self.spec.alpha == "channel" or any(read.per_channel for read in self.reads)
 
     @property
     def blocked(self) -> bool:
@@ -247,7 +242,7 @@ def _reasons(spec: Conv2dSpec) -> Iterator[Reason]:
 def _sequence(spec: Conv2dSpec, mainloop: DirectMainloop, name: str, steps: tuple[Step, ...], lanes: int) -> LaunchSequence:
     known = {dimension.name: dimension for dimension in dimensions(spec)}
     fixed = fixed_parameters(spec)
-    read = [argument for step in steps for argument in step.arguments]
+    read = arguments_of(steps)
     zero = [ScalarArgument("zero_point", "f32", "the integer in x that stands for zero", default=0.0)] if spec.zero_point != "none" else []
     numbers: list[Argument] = [*factor_scalars(spec), *zero, *(argument for argument in read if isinstance(argument, ScalarArgument))]
     arrays = [argument for argument in read if isinstance(argument, ArrayArgument)]

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gemmgen.core.elements import ELEMENTS, DataType
+from gemmgen.core.elements import ELEMENTS, FLOATS, DataType
 from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.conv2d.spec import Conv2dSpec, NoActivation
-from gemmgen.kernels.epilogue.operations import Cast, Complaint, Operand, Operation
-from gemmgen.kernels.epilogue.steps import Access, OutputSpace, Step, convert, number_argument, plan_steps
-from gemmgen.kernels.launch import ArrayArgument
+from gemmgen.kernels.epilogue.operations import Cast, Complaint, FormulaOutput, Operand, Operation
+from gemmgen.kernels.epilogue.steps import (
+    SUMS,
+    Access,
+    OutputSpace,
+    Step,
+    Store,
+    convert,
+    extremum_text,
+    number_argument,
+    plan_steps,
+    stored_text,
+)
+from gemmgen.kernels.epilogue.sums import START, Terms, passed, stores_of
+from gemmgen.kernels.launch import Argument, ArrayArgument, ArrayRole
 
 INT8_HIGH = 127.0
 _VECTOR_ALIGNMENT = 16
@@ -49,16 +62,46 @@ class OutputChannels(OutputSpace):
         name = name.lower()
         stored: DataType = operand.stored or ("f32" if operand.per == "channel" else self.spec.output.type)
         extents = ("k",) if operand.per == "channel" else output_layout(self.spec)
-        array = ArrayArgument(
-            name,
-            stored,
-            "input",
-            tuple(map(Formula, extents)),
-            tuple(map(Formula, packed_strides(extents))),
-            _VECTOR_ALIGNMENT,
-            operand.meaning,
-        )
+        array = _packed(name, stored, "input", extents, _VECTOR_ALIGNMENT, operand.meaning)
         return Access(operand, array, f"{name}_element", stored)
+
+    def store(self, output: FormulaOutput, name: str, text: str, kind: DataType) -> Store | Complaint:
+        layout = output_layout(self.spec)
+        if output.reduce is None:
+            array = _packed(name, output.type, "output", layout, ELEMENTS[output.type].bytes, "a further result")
+            return Store(name, array, ("if (exists)", f"    {name}[at] = {stored_text(text, kind, output.type)};"), output)
+        per = "channel" if output.per == "column" else output.per or "all"
+        if kind not in FLOATS:
+            return f"a reduction of {ELEMENTS[kind].word} values", "floating point: float32(...) makes it"
+        if per not in ("all", "channel"):
+            return f"a reduction per {per}", "per: all or channel"
+        output = output.model_copy(update={"per": per})
+        if output.reduce in SUMS:
+            if per == "channel" and self.spec.output.layout != "nhwc":
+                return f"a sum per channel of {self.spec.output.layout.upper()}", "output.layout: nhwc, or per: all"
+            terms = _packed(f"{name}_terms", "f32", "workspace", ("n * p * q", "k"), 4, f"the terms of {name}")
+            return Store(name, terms, ("if (exists)", f"    {terms.name}[at] = {text};"), output)
+        extent, index = ("k", "channel") if per == "channel" else ("1", "0")
+        array = _packed(name, "f32", "inout", (extent,), 4, f"{output.reduce} of {'each channel' if per == 'channel' else 'all elements'}")
+        return Store(name, array, ("if (exists)", f"    {extremum_text(output, name, index, text)}"), output)
+
+
+def _packed(name: str, kind: DataType, role: ArrayRole, extents: tuple[str, ...], alignment: int, meaning: str) -> ArrayArgument:
+    """An array without gaps."""
+    shape, strides = (tuple(map(Formula, texts)) for texts in (extents, packed_strides(extents)))
+    return ArrayArgument(name, kind, role, shape, strides, alignment, meaning)
+
+
+def terms_of(spec: Conv2dSpec) -> Terms:
+    """The matrix that the terms of a sum form: a row for each pixel, and a column for each channel."""
+    k = spec.convolution.k
+    channels, constant = ("k", ()) if k == "argument" else (str(k), (str(k),))
+    return Terms("n * p * q", channels, "row", "channel", ("n", "p", "q", *(() if constant else ("k",))), constant)
+
+
+def arguments_of(steps: Sequence[Step]) -> list[Argument]:
+    """Kernel arguments that the operations add."""
+    return [*(argument for step in steps for argument in step.arguments), *((START,) if stores_of(steps) else ())]
 
 
 def operations_of(spec: Conv2dSpec) -> tuple[Operation, ...]:
@@ -113,6 +156,50 @@ class ElementRead:
             at = f"i / 4 * {plane} + i % 4"
         value = convert(f"{self.name}[{at}]", self.access.stored, "f32")
         return f"exists ? {value} : 0.0f"
+
+
+@dataclass(frozen=True)
+class ElementStore:
+    """An array that results write beside y: how the kernel passes it on to where a lane's results are finished."""
+
+    store: Store
+    passed: str
+    """The pointer in the kernel, as a CUDA expression."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the function that finishes a result."""
+        return self.store.argument.name
+
+    @property
+    def per_channel(self) -> bool:
+        """True if it has a number for each channel."""
+        return self.store.output.per == "channel" and not self.store.is_term
+
+    @property
+    def per_element(self) -> bool:
+        """True if it lies like y."""
+        return self.store.output.reduce is None or self.store.is_term
+
+    @property
+    def pointer(self) -> str:
+        """The declaration of a pointer to it."""
+        argument = self.store.argument
+        return f"{ELEMENTS[argument.type].c_type}* {self.name}"
+
+    def from_lane(self, channel: str, offset: str) -> str:
+        """The pointer to the first element that a lane writes, from a channel and an offset in y on."""
+        return f"{self.passed} + {channel if self.per_channel else offset}" if self.per_channel or self.per_element else self.passed
+
+
+def element_stores(steps: tuple[Step, ...], spec: Conv2dSpec) -> tuple[ElementStore, ...]:
+    """The arrays that the operations write beside y."""
+    terms = [store.name for store in stores_of(steps)]
+    stores = [store for step in steps for store in step.stores]
+    return tuple(
+        ElementStore(one, passed(one.argument.name, terms.index(one.name), terms_of(spec)) if one.is_term else one.argument.name)
+        for one in stores
+    )
 
 
 def element_reads(steps: tuple[Step, ...]) -> tuple[ElementRead, ...]:

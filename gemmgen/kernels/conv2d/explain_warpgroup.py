@@ -116,6 +116,6 @@ def _results(plan: WarpgroupPlan) -> Lines:
         lines.append(("channels", "the two of a thread are neighbours, by the order of the filter"))
     if plan.bordered:
         lines.append(("zero point", "by sums of the filter; near the edges of images, over the taps within"))
-    if plan.arrays_like_output:
+    if plan.arrays_read:
         lines.append(("read before", "what is added or multiplied element by element, straight into registers"))
     return tuple(lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gemmgen.core.formulas import round_up
 from gemmgen.hardware.target import Architecture
@@ -14,6 +15,7 @@ from gemmgen.kernels.conv2d.problem import SIZE_NAMES, channel_multiples, fixed_
 from gemmgen.kernels.conv2d.results import FinishingPlan
 from gemmgen.kernels.conv2d.spec import Conv2dSpec, DirectMainloop, FewChannelsMainloop, GroupedMainloop
 from gemmgen.kernels.conv2d.warpgroup_plan import plan_warpgroup
+from gemmgen.kernels.epilogue.sums import with_sums
 from gemmgen.kernels.family import Family
 
 TYPICAL = (128, 128, 28, 28, 128, 3, 3, 1, 1)
@@ -21,6 +23,12 @@ TYPICAL = (128, 128, 28, 28, 128, 3, 3, 1, 1)
 
 def plan_conv2d(spec: Conv2dSpec, architecture: Architecture) -> FinishingPlan:
     """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
+    plan = _plan(spec, architecture)
+    return replace(plan, sequence=with_sums(plan.sequence, plan.name, plan.steps, plan.terms)) if plan.sum_kernels else plan
+
+
+def _plan(spec: Conv2dSpec, architecture: Architecture) -> FinishingPlan:
+    """The plan of the convolution's own kernels."""
     if isinstance(spec.mainloop, DirectMainloop):
         return plan_direct(spec, spec.mainloop, architecture)
     if isinstance(spec.mainloop, GroupedMainloop):

@@ -137,11 +137,6 @@ class FewChannelsPlan(FinishingPlan):
         return "float"
 
     @property
-    def reads_channels(self) -> bool:
-        """True if a result takes numbers of its channel beside the bias."""
-        return self.spec.alpha == "channel" or any(read.per_channel for read in self.reads)
-
-    @property
     def whole_lanes(self) -> bool:
         """True if the four neighbouring channels of a lane exist all or none."""
         return fixed_parameters(self.spec)["k"] % 4 == 0

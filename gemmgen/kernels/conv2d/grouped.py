@@ -17,7 +17,7 @@ from gemmgen.core.errors import PlanError, Reason
 from gemmgen.core.formulas import Formula, ceil_div, round_up
 from gemmgen.hardware.target import WARP_THREADS, Architecture
 from gemmgen.kernels.conv2d.checks import exact_reasons, mainloop_reasons
-from gemmgen.kernels.conv2d.epilogue import plan_operations
+from gemmgen.kernels.conv2d.epilogue import arguments_of, plan_operations
 from gemmgen.kernels.conv2d.layouts import FilterOrder
 from gemmgen.kernels.conv2d.problem import EXTENT_P, EXTENT_Q, MAX_EXTENT, dimensions, fixed_parameters, integer
 from gemmgen.kernels.conv2d.results import CONSTANT_NAMES, FinishingPlan, LayerConstant
@@ -228,11 +228,6 @@ class GroupedPlan(FinishingPlan):
         return ELEMENTS[self.spec.input.type].c_type
 
     @property
-    def reads_channels(self) -> bool:
-        """True if a result takes numbers of its channel beside the bias."""
-        return self.spec.alpha == "channel" or any(read.per_channel for read in self.reads)
-
-    @property
     def result_bytes(self) -> int:
         """Bytes of a thread's four neighbouring results."""
         return 4 * ELEMENTS[self.output.type].bytes
@@ -337,7 +332,7 @@ def tiled_sequence(
     """One launch, with a block for each tile of pixels and chunk of output channels."""
     known = {dimension.name: dimension for dimension in dimensions(spec)}
     fixed = fixed_parameters(spec)
-    read = [argument for step in steps for argument in step.arguments]
+    read = arguments_of(steps)
     numbers: list[Argument] = [*factor_scalars(spec), *(argument for argument in read if isinstance(argument, ScalarArgument))]
     arrays = [argument for argument in read if isinstance(argument, ArrayArgument)]
     x = packed("x", spec.input.type, "input", ("n", "h", "w", "c"), "the images in NHWC")

@@ -306,8 +306,12 @@ def _fitted(plan: FinishingPlan, wanted: Mapping[str, int], fixed: Mapping[str, 
         complete_problem = complete(plan.spec, problem)
     except LaunchError:
         return None
-    met = all(constraint.condition.evaluate(complete_problem) for constraint in plan.sequence.constraints)
-    return complete_problem if met else None
+    if not all(constraint.condition.evaluate(complete_problem) for constraint in plan.sequence.constraints):
+        return None
+    for dimension in plan.sequence.dimensions:
+        if dimension.name not in complete_problem and dimension.default is not None:
+            complete_problem[dimension.name] = dimension.default.evaluate(complete_problem)
+    return complete_problem
 
 
 def _scalars(plan: FinishingPlan, problem: Mapping[str, int], name: str) -> dict[str, float]:
@@ -376,7 +380,7 @@ def reference(plan: FinishingPlan, case: Case, arrays: Mapping[str, npt.NDArray[
         error = sum_error(plan.sums, 1, case.dimensions["r"] * case.dimensions["s"] * plan.tile.block)
     if isinstance(plan, DirectPlan) and case.data == "reals":
         error = accumulated(case.dimensions["r"] * case.dimensions["s"] * case.dimensions["c"] // case.dimensions["groups"])
-    return {"y": convolved(plan.spec, plan.filter_order, case.dimensions, case.scalars, arrays, error)}
+    return convolved(plan.spec, plan.filter_order, case.dimensions, case.scalars, arrays, error)
 
 
 def counted_case(plan: FinishingPlan) -> Case:

@@ -22,8 +22,8 @@ from gemmgen.kernels.conv2d.layouts import (
     within_rows,
 )
 from gemmgen.kernels.conv2d.spec import Conv2dSpec
-from gemmgen.kernels.epilogue.numbers import Tracked, fused_multiply_add
-from gemmgen.kernels.epilogue.steps import Access, apply_steps
+from gemmgen.kernels.epilogue.numbers import Tracked, extremum, fused_multiply_add, spread, stored_value, summed
+from gemmgen.kernels.epilogue.steps import Access, Store, apply_steps
 from gemmgen.kernels.family import Expected
 from gemmgen.kernels.math.tensor_accuracy import magnitude
 
@@ -77,10 +77,10 @@ def reference(
     scalars: Mapping[str, float],
     arrays: Mapping[str, npt.NDArray[Any]],
     error: float = 0.0,
-) -> Expected:
-    """y, in the layout and of the type of the spec's output. Sums of integers, their factors and most operations are exact; where a
-    function is only known up to a bound, so is the result. ``error``: largest of a sum of floats, as a share of the sum of the products'
-    magnitudes; 0 for numbers whose sums float32 holds."""
+) -> dict[str, Expected]:
+    """y, in the layout and of the type of the spec's output, and the further outputs of the epilogue. Sums of integers, their factors
+    and most operations are exact; where a function is only known up to a bound, so is the result. ``error``: largest of a sum of floats,
+    as a share of the sum of the products' magnitudes; 0 for numbers whose sums float32 holds."""
     kind = spec.input.type
     whole = kind in ("s8", "u8")
     held = np.int64 if whole else np.float64
@@ -102,7 +102,7 @@ def reference(
     bias = arrays["bias"][:, None, None] if spec.bias != "none" else None
     residual = to_nchw(to_numbers(spec.output.type, arrays["z"]), spec.output.layout) if spec.residual else None
     if spec.output.type == "s32":
-        return Expected(from_nchw(_exact(spec, total, bias, residual), spec.output.layout))
+        return {"y": Expected(from_nchw(_exact(spec, total, bias, residual), spec.output.layout))}
     factors = dict(scalars) | ({"alpha": arrays["alpha"][:, None, None]} if spec.alpha == "channel" else {})
     value, lost = _bounded(total, lost, bias, residual, factors) if error else (_rounded(total, bias, residual, factors), lost)
 
@@ -112,14 +112,32 @@ def reference(
         array = to_numbers(access.stored, arrays[access.name]).astype(np.float64)
         return array[:, None, None] if access.operand.per == "channel" else to_nchw(array, spec.output.layout)
 
-    finished = apply_steps(plan_operations(spec, []), Tracked(value.astype(np.float64), lost, "f32"), read)
+    steps, outputs = plan_operations(spec, []), dict[str, Tracked]()
+    finished = apply_steps(steps, Tracked(value.astype(np.float64), lost, "f32"), read, outputs=outputs)
     result, bound = finished.value, finished.bound
+    further = {
+        store.name: _further(store, outputs[store.name], finished.value.shape, spec.output.layout, arrays[store.name])
+        for step in steps
+        for store in step.stores
+    }
     if spec.output.type in ("s8", "u8"):
         low, result, high = (_saturated(number, spec.output.type) for number in (result - bound, result, result + bound))
         bound = np.maximum(high - result, result - low).astype(np.float64)
     else:
         result, bound = stored(spec.output.type, result, bound)
-    return Expected(from_nchw(result, spec.output.layout), from_nchw(bound, spec.output.layout) if bound.any() else None)
+    return {"y": Expected(from_nchw(result, spec.output.layout), from_nchw(bound, spec.output.layout) if bound.any() else None)} | further
+
+
+def _further(store: Store, value: Tracked, shape: tuple[int, ...], layout: str, before: npt.NDArray[Any]) -> Expected:
+    """A further output, from the value of each element (n, k, p, q)."""
+    value = spread(value, shape)
+    if store.output.reduce is None:
+        stored_elements, bound = stored_value(value, store.type)
+        return Expected(from_nchw(stored_elements, layout), from_nchw(bound, layout))
+    axes = (0, 2, 3) if store.output.per == "channel" else (0, 1, 2, 3)
+    if store.is_term:
+        return Expected(*summed(value, axes, store.output.reduce == "sum_of_squares", before.shape))
+    return Expected(*extremum(store.output.reduce, value, axes, before))
 
 
 def sums_of_taps(sums: Integers, problem: Mapping[str, int]) -> Integers:

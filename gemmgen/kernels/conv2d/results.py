@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gemmgen.core.elements import ELEMENTS
-from gemmgen.kernels.conv2d.epilogue import ElementRead, element_reads, operations_of
+from gemmgen.kernels.conv2d.epilogue import ElementRead, ElementStore, element_reads, element_stores, operations_of, terms_of
 from gemmgen.kernels.conv2d.layouts import FilterOrder
 from gemmgen.kernels.conv2d.spec import Conv2dSpec, Output
 from gemmgen.kernels.epilogue.steps import Step
+from gemmgen.kernels.epilogue.sums import SummingPlan, Terms
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.launch import Argument, ScalarArgument
 from gemmgen.kernels.source import parameter
@@ -39,7 +40,7 @@ class LayerConstant:
 
 
 @dataclass(frozen=True)
-class FinishingPlan(KernelPlan[Conv2dSpec]):
+class FinishingPlan(SummingPlan, KernelPlan[Conv2dSpec]):
     """A convolution instance: the layer's parameters, and the path of its results."""
 
     filter_order: FilterOrder
@@ -107,9 +108,40 @@ class FinishingPlan(KernelPlan[Conv2dSpec]):
         return element_reads(self.steps)
 
     @property
-    def arrays_like_output(self) -> int:
+    def stores(self) -> tuple[ElementStore, ...]:
+        """Arrays that the operations write beside y."""
+        return element_stores(self.steps, self.spec)
+
+    @property
+    def finishing(self) -> tuple[Step, ...]:
+        """The epilogue's steps."""
+        return self.steps
+
+    @property
+    def terms(self) -> Terms:
+        """The matrix that the terms of a sum form."""
+        return terms_of(self.spec)
+
+    @property
+    def arrays_read(self) -> int:
         """Arrays of y's shape that are read: z, and those of the operations."""
         return int(self.spec.residual) + sum(not read.per_channel for read in self.reads)
+
+    @property
+    def arrays_like_output(self) -> int:
+        """Arrays of y's shape that are read or written beside y."""
+        return self.arrays_read + sum(store.per_element for store in self.stores)
+
+    @property
+    def needs_place(self) -> bool:
+        """True if finishing a result takes its place in y."""
+        return bool(self.arrays_like_output or self.stores)
+
+    @property
+    def reads_channels(self) -> bool:
+        """True if finishing a result takes its channel."""
+        reads, writes = any(read.per_channel for read in self.reads), any(store.per_channel for store in self.stores)
+        return self.spec.alpha == "channel" or reads or writes
 
     @property
     def step_numbers(self) -> tuple[ScalarArgument, ...]:
@@ -157,7 +189,24 @@ class FinishingPlan(KernelPlan[Conv2dSpec]):
             return ", ".join(found)
         found += [f"float {read.access.text}" for read in self.reads]
         found += [f"float {name}" for name in self.factors]
-        return ", ".join([*found, *map(parameter, self.step_numbers)])
+        return ", ".join([*found, *map(parameter, self.step_numbers), *self.store_parameters])
+
+    @property
+    def store_parameters(self) -> list[str]:
+        """Parameters by which the function writes further outputs."""
+        if not self.stores:
+            return []
+        found = ["bool exists"] + (["long long at"] if any(store.per_element for store in self.stores) else [])
+        found += ["int channel"] if any(store.per_channel for store in self.stores) else []
+        return [*found, *(store.pointer for store in self.stores)]
+
+    def written_arguments(self, exists: str, at: str, channel: str, names: bool = False) -> str:
+        """Arguments for these parameters, with commas before them. ``names``: the pointers are variables that are named like them."""
+        if not self.stores:
+            return ""
+        found = [exists] + ([at] if any(store.per_element for store in self.stores) else [])
+        found += [channel] if any(store.per_channel for store in self.stores) else []
+        return "".join(f", {one}" for one in (*found, *(store.name if names else store.passed for store in self.stores)))
 
     @property
     def sum_value(self) -> str:
@@ -206,10 +255,12 @@ class FinishingPlan(KernelPlan[Conv2dSpec]):
         """Pointers and numbers that finishing a lane's channels takes: parameters of the function, behind ``exists``."""
         found = [read.pointer for read in self.reads]
         found += [parameter(self.sequence.argument(name)) for name in self.factors]
+        found += [store.pointer for store in self.stores]
         return "".join(f", {one}" for one in (*found, *map(parameter, self.step_numbers)))
 
     def passed_terms(self, channel: str, offset: str) -> str:
         """The arguments for ``stored_terms``, of the results from a channel and an offset on."""
         found = [f"{read.name} + {channel if read.per_channel else offset}" for read in self.reads]
         found += [name + (" * kUnit" if self.unit else "") for name in self.factors]
+        found += [store.from_lane(channel, offset) for store in self.stores]
         return "".join(f", {one}" for one in (*found, *(number.name for number in self.step_numbers)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gemmgen.core.elements import DataType
 from gemmgen.core.formulas import Formula
-from gemmgen.kernels.conv2d.epilogue import output_layout, packed_strides
+from gemmgen.kernels.conv2d.epilogue import arguments_of, output_layout, packed_strides
 from gemmgen.kernels.conv2d.layouts import FilterOrder
 from gemmgen.kernels.conv2d.problem import constraints, dimensions, integer
 from gemmgen.kernels.conv2d.spec import Conv2dSpec
@@ -52,7 +52,7 @@ def build_sequence(
     divides by, by name; ``tile``: pixels and channels of a block.
     """
     known = {dimension.name: dimension for dimension in dimensions(spec)}
-    read = [argument for step in steps for argument in step.arguments]
+    read = arguments_of(steps)
     factors = [*factor_scalars(spec), *(argument for argument in read if isinstance(argument, ScalarArgument))]
     bias, residual = bias_array(spec), _residual(spec)
     inputs: list[Argument] = [_input(), _filter(filter_order)]

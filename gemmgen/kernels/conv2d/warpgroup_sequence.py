@@ -8,6 +8,7 @@ from functools import partial
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.formulas import Formula, ceil_div
 from gemmgen.hardware import tensor_map as tma
+from gemmgen.kernels.conv2d.epilogue import arguments_of
 from gemmgen.kernels.conv2d.layouts import NEIGHBOURS, FilterOrder
 from gemmgen.kernels.conv2d.problem import (
     EXTENT_P,
@@ -62,7 +63,7 @@ def warpgroup_sequence(
     assert isinstance(spec.mainloop, WarpgroupMainloop)
     walks = spec.mainloop.activations != "rows"
     known = {dimension.name: dimension for dimension in dimensions(spec)}
-    read = [argument for step in steps for argument in step.arguments]
+    read = arguments_of(steps)
     zero = [ScalarArgument("zero_point", "f32", "the integer in x that stands for zero", default=0.0)] if spec.zero_point != "none" else []
     numbers: list[Argument] = [*factor_scalars(spec), *zero, *(argument for argument in read if isinstance(argument, ScalarArgument))]
     arrays = [argument for argument in read if isinstance(argument, ArrayArgument)]

@@ -45,6 +45,13 @@ def tracked(values: npt.NDArray[Any], kind: DataType) -> Tracked:
     return Tracked(values.astype(wide_type(kind)), np.zeros(values.shape, np.float64), kind)
 
 
+def spread(value: Tracked, shape: tuple[int, ...]) -> Tracked:
+    """A value for each element of an array, of one that may be the same for several."""
+    import numpy as np
+
+    return Tracked(np.broadcast_to(value.value, shape), np.broadcast_to(value.bound, shape), value.kind)
+
+
 def clear_bounds(bound: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The bound, infinite where it is not a number, 0 times infinity say."""
     import numpy as np

@@ -467,8 +467,8 @@ class FormulaOutput(SpecModel):
     """The expression that is reduced."""
     reduce: Reduce | None = None
     """The reduction. The array is raised to a maximum or lowered to a minimum by the kernel, so that the caller says where it starts."""
-    per: Literal["all", "row", "column", "element"] | None = None
-    """``all``: one number; ``row``, ``column``: one for each of them. Without a reduction, ``element``."""
+    per: Literal["all", "row", "column", "channel", "element"] | None = None
+    """``all``: one number; ``row``, ``column``, ``channel``: one for each of them. Without a reduction, ``element``."""
     type: Annotated[OutputType, BeforeValidator(_short)] = "f32"
     """The type that it is stored as. Reductions are float32."""
 
@@ -481,7 +481,7 @@ class FormulaOutput(SpecModel):
         if self.reduce is None and self.per not in (None, "element"):
             raise ValueError(f"a value per {self.per}, need reduce with of, or per: element")
         if self.per == "element" and self.reduce is not None:
-            raise ValueError("a reduction per element, need per: all, row or column")
+            raise ValueError("a reduction per element, need per: all, row, column or channel")
         return self
 
     @property

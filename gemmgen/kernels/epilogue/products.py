@@ -11,6 +11,7 @@ from gemmgen.core.formulas import Formula
 from gemmgen.kernels.epilogue.graph import Accuracy
 from gemmgen.kernels.epilogue.operations import Cast, Complaint, FormulaOutput, Operand, Operation
 from gemmgen.kernels.epilogue.steps import (
+    EXTREMA,
     SECOND_VALUE,
     SUMS,
     Access,
@@ -18,15 +19,13 @@ from gemmgen.kernels.epilogue.steps import (
     Step,
     Store,
     convert,
+    extremum_text,
     number_argument,
     plan_steps,
     stored_text,
 )
 from gemmgen.kernels.launch import ArrayArgument
 from gemmgen.kernels.matrix import Matrix
-
-EXTREMA = ("max", "min", "absmax")
-"""Reductions whose result does not depend on the order: blocks raise or lower a number in memory."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +100,8 @@ class MatrixSpace(OutputSpace):
         if kind not in FLOATS:
             return f"a reduction of {ELEMENTS[kind].word} values", "floating point: float32(...) makes it"
         per = output.per or "all"
+        if per == "channel":
+            return "a reduction per channel", "per: all, row or column"
         if output.reduce in SUMS:
             return self._sum(output, name, text)
         if per != "all" and self.output.batch_stride is not None:
@@ -108,9 +109,7 @@ class MatrixSpace(OutputSpace):
         extent, index = {"all": ("1", "0"), "row": ("m", "at_row"), "column": ("n", "at_column")}[per]
         meaning = {"all": "of all elements", "row": "of each row", "column": "of each column"}[per]
         array = ArrayArgument(name, "f32", "inout", (Formula(extent),), (Formula("1"),), 4, f"{output.reduce} {meaning}")
-        value = f"fabsf({text})" if output.reduce == "absmax" else text
-        function = "lower_to" if output.reduce == "min" else "raise_to"
-        return Store(name, array, ("if (exists)", f"    {function}({name}{f' + {index}' if index != '0' else ''}, {value});"), output)
+        return Store(name, array, ("if (exists)", f"    {extremum_text(output, name, index, text)}"), output)
 
     def _sum(self, output: FormulaOutput, name: str, text: str) -> Store | Complaint:
         """The store of a term, which lies at the element's place among all."""

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 SUMS = ("sum", "sum_of_squares")
 """Reductions whose terms go to the workspace, from where further kernels add them up in a fixed order."""
 
+EXTREMA = ("max", "min", "absmax")
+"""Reductions whose result does not depend on the order: blocks raise or lower a number in memory."""
+
 SECOND_VALUE = "second"
 """Parameter of the epilogue's function that holds the second product."""
 Place = Literal["prologue", "epilogue", "operations", "activation"]
@@ -351,7 +354,16 @@ def _step(
             kinds[assignment.target] = tree.kind
         assignments.append((assignment.target, tree))
     return Step(
-        operation, kind, variables.kind, source, variables.name, accesses, tuple(assignments), tuple(writer.lines), accuracies, tuple(stores)
+        operation,
+        kind,
+        variables.kind,
+        source,
+        variables.name,
+        accesses,
+        tuple(assignments),
+        tuple(writer.lines),
+        accuracies,
+        tuple(stores),
     )
 
 
@@ -437,6 +449,12 @@ def stored_text(text: str, kind: DataType, to: DataType) -> str:
     if to in ("e4m3", "e5m2"):
         return f"float_to_{to}({convert(text, kind, 'f32')})"
     return convert(text, kind, to)
+
+
+def extremum_text(output: FormulaOutput, array: str, index: str, text: str) -> str:
+    """The CUDA statement that raises or lowers the number at an index of an array to a value."""
+    value = f"fabsf({text})" if output.reduce == "absmax" else text
+    return f"{'lower_to' if output.reduce == 'min' else 'raise_to'}({array}{f' + {index}' if index != '0' else ''}, {value});"
 
 
 def apply_steps(

@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gemmgen.hardware.target import Architecture
+from gemmgen.kernels.epilogue.sums import with_sums
 from gemmgen.kernels.family import Family
 from gemmgen.kernels.gemm.plan import TYPICAL, GemmPlan, packed
 from gemmgen.kernels.gemm.spec import MAX_MULTIPLE, GemmSpec, Multiples
 from gemmgen.kernels.gemm.strategies import part_for
-from gemmgen.kernels.gemm.sums import with_sums
 
 
 def plan_gemm(spec: GemmSpec, architecture: Architecture) -> GemmPlan:
     """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
     plan: GemmPlan = part_for(spec, "plan").plan(spec, spec.mainloop, architecture)
-    return replace(plan, sequence=with_sums(plan.sequence, plan.epilogue, plan.major)) if plan.sum_kernels else plan
+    return replace(plan, sequence=with_sums(plan.sequence, plan.name, plan.epilogue, plan.terms)) if plan.sum_kernels else plan
 
 
 def _problem(plan: GemmPlan, sizes: Sequence[int]) -> dict[str, int]:

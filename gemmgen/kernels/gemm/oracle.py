@@ -13,7 +13,7 @@ from gemmgen.core.elements import ELEMENTS, to_numbers
 from gemmgen.core.formulas import Formula, round_up
 from gemmgen.kernels.accuracy import rounded, stored
 from gemmgen.kernels.blas_cases import case_of, corner_cases, scalar_values
-from gemmgen.kernels.epilogue.numbers import Tracked, extremum, stored_value, summed
+from gemmgen.kernels.epilogue.numbers import Tracked, extremum, spread, stored_value, summed
 from gemmgen.kernels.epilogue.steps import Access, apply_steps
 from gemmgen.kernels.family import Case, Expected
 from gemmgen.kernels.gemm.cost_model import cost
@@ -480,14 +480,9 @@ def _reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]
         outputs: dict[str, Tracked] = {}
         inner = apply_steps(plan.inner_epilogue, Tracked(value, bound, "f32"), read, coordinates, outputs, second)
         finished = apply_steps(plan.epilogue[len(plan.inner_epilogue) :], inner, read)
-        outputs = {name: _spread(result, shape) for name, result in outputs.items()}
-        finished = _spread(finished, shape)
+        outputs = {name: spread(result, shape) for name, result in outputs.items()}
+        finished = spread(finished, shape)
     return _Product(Expected(*stored(plan.matrix_c.type, finished.value, finished.bound)), inner, outputs)
-
-
-def _spread(value: Tracked, shape: tuple[int, ...]) -> Tracked:
-    """A value for each element, of one that may be the same for several."""
-    return Tracked(np.broadcast_to(value.value, shape), np.broadcast_to(value.bound, shape), value.kind)
 
 
 def counted_case(plan: GemmPlan) -> Case:

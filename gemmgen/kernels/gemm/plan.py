@@ -15,15 +15,15 @@ from gemmgen.kernels.accuracy import UNIT_ROUNDOFF
 from gemmgen.kernels.epilogue.graph import Accuracy, accuracy_of
 from gemmgen.kernels.epilogue.products import plan_epilogue
 from gemmgen.kernels.epilogue.steps import SECOND_VALUE, Access, Step, Store
+from gemmgen.kernels.epilogue.sums import BY_COLUMNS, BY_ROWS, SummingPlan, Terms, passed, stores_of
 from gemmgen.kernels.family import KernelPlan
-from gemmgen.kernels.gemm import sums
 from gemmgen.kernels.gemm.grouping import ENDS
 from gemmgen.kernels.gemm.matrices import matrix_layouts, scale_layouts, second_factor
 from gemmgen.kernels.gemm.reasons import alignment_reasons, constant_reasons, double_reasons, dual_reasons, scale_reasons, ungrouped_reasons
 from gemmgen.kernels.gemm.scaling import ScaleArray
 from gemmgen.kernels.gemm.sequence import REDUCTION_VECTOR, WORKSPACE_ALIGNMENT, reduction_groups
 from gemmgen.kernels.gemm.spec import Arithmetic, DataParallel, GemmSpec, SplitKCluster, SplitKLast, StreamK
-from gemmgen.kernels.launch import Argument, ArrayArgument, KernelLaunch, LaunchSequence, ScalarArgument, TensorMapArgument
+from gemmgen.kernels.launch import Argument, ArrayArgument, LaunchSequence, ScalarArgument, TensorMapArgument
 from gemmgen.kernels.math.tensor_accuracy import factors
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
@@ -66,7 +66,7 @@ class EpilogueVector:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GemmPlan(KernelPlan[GemmSpec]):
+class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
     """A GEMM instance. *Major* names quantities along the slow dimension of stored C, *minor* those along its contiguous one."""
 
     matrices: tuple[Matrix, Matrix, Matrix]
@@ -458,22 +458,14 @@ class GemmPlan(KernelPlan[GemmSpec]):
         return code
 
     @property
-    def sum_kernels(self) -> tuple[sums.SumKernel, ...]:
-        """The kernels behind the product that add up the terms of sums."""
-        return sums.kernels_of(self.name, self.epilogue, self.major)
+    def finishing(self) -> tuple[Step, ...]:
+        """The epilogue's steps."""
+        return self.epilogue
 
     @property
-    def sum_unit(self) -> int:
-        """Elements that the start of the terms is counted in."""
-        return sums.UNIT_FLOATS
-
-    def sum_launch(self, kernel: sums.SumKernel) -> KernelLaunch:
-        """The launch of one of these kernels."""
-        return next(launch for launch in self.sequence.launches if launch.entry == kernel.entry)
-
-    def sum_parameters(self, kernel: sums.SumKernel) -> tuple[Argument, ...]:
-        """The parameters of one of these kernels."""
-        return tuple(self.sequence.argument(name) for name in self.sum_launch(kernel).arguments)
+    def terms(self) -> Terms:
+        """The matrix that the terms of a sum form."""
+        return BY_ROWS if self.major == "m" else BY_COLUMNS
 
     @property
     def looks_up_along_minor(self) -> bool:
@@ -502,9 +494,9 @@ class GemmPlan(KernelPlan[GemmSpec]):
 
     def passed(self, argument: Argument) -> str:
         """The expression that the epilogue's function is passed for one of its arguments."""
-        terms = [store.argument.name for store in sums.stores_of(self.epilogue)]
+        terms = [store.argument.name for store in stores_of(self.epilogue)]
         if argument.name in terms:
-            return sums.passed(argument.name, terms.index(argument.name))
+            return passed(argument.name, terms.index(argument.name), self.terms)
         if not self.grouped or not isinstance(argument, ArrayArgument):
             return argument.name
         if argument.shape == (Formula("groups"),):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gemmgen.core.elements import DataType
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.epilogue.steps import Step
-from gemmgen.kernels.gemm import sums
+from gemmgen.kernels.epilogue.sums import START, stores_of
 from gemmgen.kernels.gemm.grouping import GroupRows
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES, scale_layouts, second_factor
 from gemmgen.kernels.gemm.spec import Arithmetic, GemmSpec
@@ -114,7 +114,7 @@ def gemm_problem(
         c=layout_c.argument("inout", needed="beta") if reads_c else layout_c.argument("output"),
         epilogue=(
             *(parameter for step in epilogue for parameter in step.parameters),
-            *((sums.START,) if sums.stores_of(epilogue) else ()),
+            *((START,) if stores_of(epilogue) else ()),
             *_amax(spec),
         ),
         scales=tuple(argument for scale in scales for argument in scale.arguments),

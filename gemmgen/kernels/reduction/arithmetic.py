@@ -10,8 +10,19 @@ from gemmgen.core.elements import ELEMENTS, FLOATS, DataType, float_format
 from gemmgen.core.errors import Reason
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.epilogue.functions import FUNCTIONS
-from gemmgen.kernels.epilogue.operations import DATA_TYPES, Abs, Cast, Complaint, Operand, Operation, Square
-from gemmgen.kernels.epilogue.steps import Access, OutputSpace, Step, convert, number_argument, plan_steps
+from gemmgen.kernels.epilogue.operations import DATA_TYPES, Abs, Cast, Complaint, FormulaOutput, Operand, Operation, Square
+from gemmgen.kernels.epilogue.steps import (
+    SUMS,
+    Access,
+    OutputSpace,
+    Step,
+    Store,
+    convert,
+    extremum_text,
+    number_argument,
+    plan_steps,
+    stored_text,
+)
 from gemmgen.kernels.launch import Argument, ArrayArgument
 from gemmgen.kernels.reduction.spec import ReductionSpec, Walk
 
@@ -82,6 +93,25 @@ class ResultSpace(OutputSpace):
         stored = operand.stored or kind
         array = ArrayArgument(name, stored, "input", (size,), (size,), 1, operand.meaning)
         return Access(operand, array, convert(f"{name}[at]", stored, kind), stored)
+
+    def store(self, output: FormulaOutput, name: str, text: str, kind: DataType) -> Store | Complaint:
+        size = Formula("1")  # as above
+        if output.reduce is None:
+            if kind == "f64" and output.type not in ("f32", "f16", "bf16", "bool"):
+                return f"a float64 value as {output.type}", "type f32, f16, bf16 or bool, or float32(...) around the value"
+            array = ArrayArgument(name, output.type, "output", (size,), (size,), 1, "a further result")
+            return Store(name, array, (f"{name}[at] = {stored_text(text, kind, output.type)};",), output)
+        if output.reduce in SUMS:
+            return (
+                f"reduce: {output.reduce} of results",
+                "reduce: max, min or absmax; a sum of all results is a reduction of more axes",
+            )
+        if output.per not in (None, "all"):
+            return f"a reduction per {output.per}", "per: all: results have neither rows nor columns"
+        if kind != "f32":
+            return f"a reduction of {ELEMENTS[kind].word} values", "float32 values: float32(...) makes them"
+        array = ArrayArgument(name, "f32", "inout", (size,), (size,), 4, f"{output.reduce} of all results")
+        return Store(name, array, (extremum_text(output, name, "0", text),), output)
 
 
 @dataclass(frozen=True)
@@ -378,6 +408,11 @@ class Arithmetic:
     def as_output(self, expression: str, kind: DataType | None = None) -> str:
         """The expression of a result, of type ``kind`` or of that after the epilogue, as it is stored."""
         return convert(expression, kind or self.last, self.output)
+
+    @property
+    def result_stores(self) -> tuple[Store, ...]:
+        """Further outputs of the epilogue."""
+        return tuple(store for step in self.epilogue for store in step.stores)
 
     @property
     def result_arguments(self) -> tuple[Argument, ...]:

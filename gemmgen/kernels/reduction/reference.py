@@ -18,9 +18,12 @@ from gemmgen.kernels.epilogue.functions import EXPONENTIAL_ULPS, square_root
 from gemmgen.kernels.epilogue.numbers import (
     Tracked,
     clear_bounds,
+    extremum,
     gamma,
     overflown,
     rounded,
+    spread,
+    stored_value,
     to_type,
     tracked,
     tree_sum,
@@ -63,8 +66,17 @@ def reference(plan: ReductionPlan, case: Case, arrays: Mapping[str, Array]) -> d
                 return to_numbers(access.stored, arrays[access.name]).reshape(result.value.shape)
             return np.asarray(case.scalars[access.name])
 
-        result = apply_steps(a.epilogue, result, read)
-        return {"Y": _expected(plan, result, shape)}
+        outputs: dict[str, Tracked] = {}
+        result = apply_steps(a.epilogue, result, read, outputs=outputs)
+        found = {"Y": _expected(plan, result, shape)}
+        for store in a.result_stores:
+            value = spread(outputs[store.name], result.value.shape)
+            if store.output.reduce is None:
+                stored, bound = stored_value(value, store.type)
+                found[store.name] = Expected(stored.reshape(shape), bound.reshape(shape))
+            else:
+                found[store.name] = Expected(*extremum(store.output.reduce, value, tuple(range(value.value.ndim)), arrays[store.name]))
+        return found
 
 
 def _no_operand(access: Access) -> Array:

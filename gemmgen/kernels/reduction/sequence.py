@@ -297,8 +297,8 @@ def _named_results(arithmetic: Arithmetic, layout: ResultLayout, line: str) -> l
 
 
 def _shaped(argument: Argument, layout: ResultLayout) -> Argument:
-    """A bias for each result, with the shape of the results."""
-    if not isinstance(argument, ArrayArgument):
+    """An array with a value for each result, with the shape of the results; a number that all results share stays as it is."""
+    if not isinstance(argument, ArrayArgument) or argument.role == "inout":
         return argument
     shape, strides = layout
     return ArrayArgument(argument.name, argument.type, argument.role, shape, strides, ELEMENTS[argument.type].bytes, argument.meaning)

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-AXES: dict[str, tuple[str, ...]] = {
-    "gemm": ("all", "memory", "row", "column", "element"),
-    "elementwise": ("all", "row", "column", "element"),
-    "reduction": ("all", "element"),
-    "conv2d": ("all", "channel", "element"),
-    "cpu_gemm": ("all", "row", "column", "element"),
+
+@dataclass(frozen=True)
+class Space:
+    """The properties of a family's formulas that are drawn."""
+
+    axes: tuple[str, ...]
+    """Along which axes the inputs may differ."""
+    types: tuple[str, ...] = ("f32", "f16", "bf16", "s8", "u8")
+    """Types of the inputs that lie in arrays."""
+    coordinates: bool = False
+    stored: bool = True
+    """True if there are further outputs for each element."""
+    extrema: tuple[str, ...] = ()
+    """Axes of the maxima and minima."""
+    sums: tuple[str, ...] = ()
+
+
+SPACES = {
+    "gemm": Space(
+        ("all", "memory", "row", "column", "element"), coordinates=True, extrema=("all", "row", "column"), sums=("all", "row", "column")
+    ),
+    "grouped": Space(("all", "memory", "row", "column", "group", "element"), coordinates=True, extrema=("all", "row", "column")),
+    "elementwise": Space(("all", "row", "column", "element")),
+    "reduction": Space(("all", "element"), extrema=("all",)),
+    "conv2d": Space(("all", "channel", "element"), extrema=("all", "channel"), sums=("all", "channel")),
+    "cpu_gemm": Space(("all", "row", "column", "element"), ("f32",), stored=False),
 }
-"""Along which axes the inputs of a family's formulas may differ."""
+
 
 UNARY = (
     *("silu({0})", "gelu({0})", "gelu_tanh({0})", "tanh({0})", "sigmoid({0})", "relu({0})", "abs({0})", "-{0}", "square(0.125 * {0})"),
@@ -23,13 +44,12 @@ BINARY = ("{0} + {1}", "{0} - {1}", "{0} * {1}", "{0} / (abs({1}) + 1)", "min({0
           "{0} if {0} > {1} else 0.5 * {1}")  # fmt: skip
 
 
-def drawn(rng: Random, axes: tuple[str, ...], product: bool, sums: bool = True) -> dict[str, Any]:
-    """A formula: operands, two or three intermediate values, and for products further outputs. ``sums``: with sums among them."""
+def drawn(rng: Random, space: Space) -> dict[str, Any]:
+    """A formula: operands, two or three intermediate values, and further outputs."""
     inputs: dict[str, Any] = {}
     for number in range(rng.randint(1, 3)):
-        per = rng.choice(axes)
-        kind = "f32" if per in ("all", "memory") or not product else rng.choice(["f32", "f16", "bf16", "s8", "u8"])
-        inputs[f"given{number}"] = {"per": per, "type": kind}
+        per = rng.choice(space.axes)
+        inputs[f"given{number}"] = {"per": per, "type": "f32" if per in ("all", "memory") else rng.choice(space.types)}
     known = ["acc", *inputs]
     let: dict[str, str] = {}
     unused = [*inputs]
@@ -44,15 +64,14 @@ def drawn(rng: Random, axes: tuple[str, ...], product: bool, sums: bool = True) 
         let["t0"] += f" + {name}"
     result = " + ".join(name for name in let)
     outputs: dict[str, Any] = {}
-    if product:
+    if space.coordinates:
         result = rng.choice((result, f"{result} if row >= column else 0"))
-        if rng.random() < 0.7:
-            outputs["saved"] = {"value": rng.choice(list(let)), "type": rng.choice(["f32", "f16", "bf16"])}
-        if rng.random() < 0.5:
-            outputs["positive"] = {"value": f"{rng.choice(list(let))} > 0", "type": "bool"}
-        if rng.random() < 0.7:
-            outputs["reach"] = {"reduce": rng.choice(["max", "min", "absmax"]), "per": rng.choice(["all", "row", "column"]), "of": "t0"}
-        if sums and rng.random() < 0.5:
-            reduce = rng.choice(["sum", "sum_of_squares"])
-            outputs["added"] = {"reduce": reduce, "per": rng.choice(["all", "row", "column"]), "of": rng.choice(list(let))}
+    if space.stored and rng.random() < 0.7:
+        outputs["saved"] = {"value": rng.choice(list(let)), "type": rng.choice(["f32", "f16", "bf16"])}
+    if space.stored and rng.random() < 0.5:
+        outputs["positive"] = {"value": f"{rng.choice(list(let))} > 0", "type": "bool"}
+    if space.extrema and rng.random() < 0.7:
+        outputs["reach"] = {"reduce": rng.choice(["max", "min", "absmax"]), "per": rng.choice(space.extrema), "of": "t0"}
+    if space.sums and rng.random() < 0.5:
+        outputs["added"] = {"reduce": rng.choice(["sum", "sum_of_squares"]), "per": rng.choice(space.sums), "of": rng.choice(list(let))}
     return {"inputs": inputs, "let": let, "outputs": {**outputs, "value": result}}

@@ -21,7 +21,7 @@ from gemmgen.toolchain.compilation import compile_host_plan, compile_plan
 from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.runner import verify_binary
 
-from .drawn_formulas import AXES, drawn
+from .drawn_formulas import SPACES, drawn
 
 NAIVE = {"strategy": "naive", "threadblock": {"m": 4, "n": 32}}
 TILED = {
@@ -88,10 +88,9 @@ COUNT = int(os.environ.get("GEMMGEN_FORMULAS", "2"))
 def drawn_spec(kind: str, rng: Random) -> dict[str, Any]:
     """The spec of a strategy of GEMM or of another family with a drawn formula."""
     if kind in STRATEGIES:
-        return {"kind": "gemm", **STRATEGIES[kind], "epilogue": drawn(rng, AXES["gemm"], True)}
-    axes = AXES[FAMILIES[kind]["kind"]]
+        return {"kind": "gemm", **STRATEGIES[kind], "epilogue": drawn(rng, SPACES["gemm"])}
     field = "operations" if kind == "elementwise" else "epilogue"
-    return {**FAMILIES[kind], field: drawn(rng, axes, FAMILIES[kind]["kind"] == "gemm", sums=False)}
+    return {**FAMILIES[kind], field: drawn(rng, SPACES[kind])}
 
 
 def verified(fields: dict[str, Any], backend: BackendName = "emulator") -> list[str]:
