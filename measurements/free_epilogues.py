@@ -5,8 +5,8 @@
 
 bfloat16, 4096 x 11008 x 4096 and seven products drawn by the seed. Formulas: GELU of a sum with a bias, SiLU with a bias times a gate,
 a float32 residual, and GELU whose argument is stored as well, in bfloat16 or float32. Peers are torch, torch.compile of the same
-function with dynamic shapes, and on the first product torch.compile with max-autotune. Results are compared with float32 first. Writes free_epilogues.json
-and .md beside this file.
+function with dynamic shapes, and on the first product torch.compile with max-autotune. Results are compared with float32 first.
+Writes free_epilogues.json and .md beside this file.
 """
 
 from __future__ import annotations

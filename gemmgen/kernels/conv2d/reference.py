@@ -22,8 +22,8 @@ from gemmgen.kernels.conv2d.layouts import (
     within_rows,
 )
 from gemmgen.kernels.conv2d.spec import Conv2dSpec
-from gemmgen.kernels.epilogue.numbers import Tracked, extremum, fused_multiply_add, spread, stored_value, summed
-from gemmgen.kernels.epilogue.steps import Access, Store, apply_steps
+from gemmgen.kernels.epilogue.numbers import Tracked, fused_multiply_add, spread
+from gemmgen.kernels.epilogue.steps import Access, Store, apply_steps, stored_output
 from gemmgen.kernels.family import Expected
 from gemmgen.kernels.math.tensor_accuracy import magnitude
 
@@ -116,7 +116,7 @@ def reference(
     finished = apply_steps(steps, Tracked(value.astype(np.float64), lost, "f32"), read, outputs=outputs)
     result, bound = finished.value, finished.bound
     further = {
-        store.name: _further(store, outputs[store.name], finished.value.shape, spec.output.layout, arrays[store.name])
+        store.name: _further(store, spread(outputs[store.name], finished.value.shape), spec.output.layout, arrays[store.name])
         for step in steps
         for store in step.stores
     }
@@ -128,16 +128,10 @@ def reference(
     return {"y": Expected(from_nchw(result, spec.output.layout), from_nchw(bound, spec.output.layout) if bound.any() else None)} | further
 
 
-def _further(store: Store, value: Tracked, shape: tuple[int, ...], layout: str, before: npt.NDArray[Any]) -> Expected:
+def _further(store: Store, value: Tracked, layout: str, before: npt.NDArray[Any]) -> Expected:
     """A further output, from the value of each element (n, k, p, q)."""
-    value = spread(value, shape)
-    if store.output.reduce is None:
-        stored_elements, bound = stored_value(value, store.type)
-        return Expected(from_nchw(stored_elements, layout), from_nchw(bound, layout))
-    axes = (0, 2, 3) if store.output.per == "channel" else (0, 1, 2, 3)
-    if store.is_term:
-        return Expected(*summed(value, axes, store.output.reduce == "sum_of_squares", before.shape))
-    return Expected(*extremum(store.output.reduce, value, axes, before))
+    found, bound = stored_output(store, value, before, {"channel": (0, 2, 3)})
+    return Expected(from_nchw(found, layout), from_nchw(bound, layout)) if store.output.reduce is None else Expected(found, bound)
 
 
 def sums_of_taps(sums: Integers, problem: Mapping[str, int]) -> Integers:

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gemmgen.core.elements import ELEMENTS, to_numbers
 from gemmgen.core.formulas import ceil_div
 from gemmgen.kernels.accuracy import SMALLEST, UNIT_ROUNDOFF, rounded
 from gemmgen.kernels.blas_cases import case_of, corner_cases, scalar_values
 from gemmgen.kernels.cpu_gemm.cost_model import cost
 from gemmgen.kernels.cpu_gemm.plan import BlockedPlan, CpuGemmPlan, packed
-from gemmgen.kernels.epilogue.numbers import Tracked
-from gemmgen.kernels.epilogue.steps import Access, apply_steps
+from gemmgen.kernels.epilogue.numbers import Tracked, spread
+from gemmgen.kernels.epilogue.steps import Access, apply_steps, stored_output
 from gemmgen.kernels.family import Case, Expected
 
 MAX_INTEGER = 4
@@ -92,11 +93,14 @@ def fill(plan: CpuGemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: 
     unread = (name in "AB" and case.scalars.get("alpha", 1.0) == 0) or (name == "C" and case.scalars.get("beta", 0.0) == 0)
     if unread:
         return np.full(shape, np.nan)
-    if case.data == "reals":
+    kind = next(array.type for array in plan.sequence.arrays if array.name == name)
+    if any(store.argument.name == name and store.output.reduce for step in plan.epilogue for store in step.stores):
+        return rng.choice([-1e6, -3.0, 0.0, 2.0, 1e6], shape)
+    values = rng.integers(0 if kind in ("u8", "bool") else -MAX_INTEGER, 2 if kind == "bool" else MAX_INTEGER + 1, shape).astype(np.float64)
+    if case.data == "reals" and ELEMENTS[kind].is_float:
         low, high = (-2.0, 0.3) if plan.approximate else (-3.0, 3.0)
         return rng.choice([-1.0, 1.0], shape) * 10.0 ** rng.uniform(low, high, shape)
-    values = rng.integers(-MAX_INTEGER, MAX_INTEGER + 1, shape).astype(np.float64)
-    if case.data == "nonfinite":
+    if case.data == "nonfinite" and ELEMENTS[kind].is_float:
         special = rng.choice([np.nan, np.inf, -np.inf], shape)
         values = np.where(rng.random(shape) < 0.02, special, values)
     return values
@@ -131,14 +135,20 @@ def reference(plan: CpuGemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[An
             bound = roundings * UNIT_ROUNDOFF / (1 - roundings * UNIT_ROUNDOFF) * terms + roundings * SMALLEST
         else:
             value, bound = rounded(value, bound)
-        given = {name: float(np.float32(scalar)) for name, scalar in case.scalars.items()} | dict(arrays)
+        numbers = case.scalars.items()
+        given: dict[str, Any] = {name: one if isinstance(one, int) else float(np.float32(one)) for name, one in numbers}
+        given |= {array.name: to_numbers(array.type, arrays[array.name]) for array in plan.sequence.arrays if array.name in arrays}
 
         def read(access: Access) -> npt.NDArray[Any]:
-            array = np.asarray(given[access.name], np.float64)
+            array = np.asarray(given[access.name], np.int64 if access.stored == "s64" else np.float64)
             return array[:, None] if access.operand.per == "row" else array
 
-        finished = apply_steps(plan.epilogue, Tracked(value, bound, "f32"), read)
-    return {"C": Expected(finished.value, finished.bound)}
+        coordinates = {"row": np.arange(shape[0])[:, None], "column": np.arange(shape[1])[None, :]}
+        outputs: dict[str, Tracked] = {}
+        finished = spread(apply_steps(plan.epilogue, Tracked(value, bound, "f32"), read, coordinates, outputs), shape)
+    stores = [store for step in plan.epilogue for store in step.stores]
+    further = {store.name: Expected(*stored_output(store, spread(outputs[store.name], shape), arrays[store.name])) for store in stores}
+    return {"C": Expected(finished.value, finished.bound)} | further
 
 
 def counted_case(plan: CpuGemmPlan) -> Case:

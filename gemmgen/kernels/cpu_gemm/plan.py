@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
+from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import PlanError, Reason
 from gemmgen.core.formulas import Formula, ceil_div
 from gemmgen.hardware.cpu import CpuArchitecture
 from gemmgen.kernels.cpu_gemm.spec import BlockedLoops, CpuGemmSpec
 from gemmgen.kernels.epilogue.operations import Operation
 from gemmgen.kernels.epilogue.products import plan_epilogue
-from gemmgen.kernels.epilogue.steps import Step
+from gemmgen.kernels.epilogue.steps import Step, Store
+from gemmgen.kernels.epilogue.sums import BY_ROWS, result_of, stores_of
 from gemmgen.kernels.family import InstancePlan
 from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, Dimension, KernelLaunch, LaunchSequence, ScalarArgument
 from gemmgen.kernels.matrix import Matrix
@@ -32,8 +34,25 @@ MAX_PACKED_FLOATS = 1 << 27
 SPARE_FLOATS = 64
 """Beyond the last panel of a packed operand, where the last square that is turned may write."""
 
-_DEFINED = ("exponential", "silu", "gelu", "gelu_tanh", "softplus", "rsqrtf", "smaller", "larger")
-"""Functions of epilogues that the C library does not have."""
+_DEFINED = (
+    *("exponential", "silu", "gelu", "gelu_tanh", "softplus", "rsqrtf", "smaller", "larger", "truncated", "nearest_integer"),
+    *("smaller_integer", "larger_integer", "f16_to_float", "float_to_f16", "bf16_to_float", "float_to_bf16", "float_to_s8", "float_to_u8"),
+    *("raise_to", "lower_to", "uniform_random"),
+)
+"""Functions of epilogues that the C library does not have; one that needs others comes behind them."""
+_C_FORMS = (
+    (r"static_cast<([\w ]+)>\(", r"(\1)("),
+    (r"\b__float2int_rz\(", "truncated("),
+    (r"\b__float2int_rn\(", "nearest_integer("),
+    (r"(?<![\w.])min\(", "smaller_integer("),
+    (r"(?<![\w.])max\(", "larger_integer("),
+    (r"\bbool\b", "_Bool"),
+)
+"""Patterns of CUDA's text and the text in C."""
+_COMPUTED = frozenset({"f32", "f16", "bf16", "s8", "s32", "s64", "bool"})
+"""Types that values of an epilogue may have or be rounded to."""
+_STORED = _COMPUTED | {"u8"}
+"""Types of arrays that an epilogue reads or writes."""
 
 Side = Literal["left", "right"]
 
@@ -250,13 +269,40 @@ class CpuGemmPlan(InstancePlan[CpuGemmSpec]):
 
     @property
     def epilogue_arguments(self) -> tuple[Argument, ...]:
-        """Arguments that the epilogue adds to the instance."""
+        """Arguments that the epilogue's function takes; the terms of sums lie in memory that the instance allocates."""
         return tuple(parameter for step in self.epilogue for parameter in step.parameters)
+
+    @property
+    def epilogue_code(self) -> tuple[str, ...]:
+        """The statements of each step in C."""
+        return tuple(_as_c(step.code) for step in self.epilogue)
+
+    @property
+    def has_place(self) -> bool:
+        """True if the epilogue's statements need the place of an element."""
+        return any(step.has_place for step in self.epilogue)
+
+    @property
+    def sums(self) -> tuple[Store, ...]:
+        """Sums of the epilogue's values."""
+        return stores_of(self.epilogue)
+
+    @property
+    def has_integers(self) -> bool:
+        """True if the epilogue needs the C library's integers of known size and copies of memory."""
+        return bool(set(self.epilogue_functions) & set(_DEFINED[8:]))
+
+    @property
+    def reads_truths(self) -> bool:
+        """True if an argument points to truth values."""
+        return any(getattr(argument, "type", "") == "bool" for argument in self.sequence.arguments)
 
     @property
     def epilogue_functions(self) -> tuple[str, ...]:
         """Functions that the epilogue calls and the C library does not have: macros of ``templates/cpu_gemm/activations.c.j2``."""
-        words = set(re.findall(r"\w+(?=\()", " ".join(line for step in self.epilogue for line in step.lines)))
+        words = set(re.findall(r"\w+(?=\()", " ".join(self.epilogue_code)))
+        if words & {"float_to_s8", "float_to_u8"}:
+            words.add("nearest_integer")
         return tuple(name for name in _DEFINED if name in words)
 
     @property
@@ -274,7 +320,7 @@ class CpuGemmPlan(InstancePlan[CpuGemmSpec]):
         found = []
         for argument in self.epilogue_arguments:
             kind = _c_type(argument)
-            kind = f"{kind}restrict const " if kind.endswith("*") else f"const {kind}"
+            kind = f"{kind}{'' if _is_reduced(argument) else 'restrict '}const " if kind.endswith("*") else f"const {kind}"
             found.append(f"{kind}{argument.name} = p->{argument.name};")
         return tuple(found)
 
@@ -348,8 +394,21 @@ def plan_cpu_gemm(spec: CpuGemmSpec, architecture: CpuArchitecture) -> CpuGemmPl
 def _c_type(argument: Argument) -> str:
     """The type of one of the epilogue's arguments in C, up to its name."""
     if isinstance(argument, ArrayArgument):
-        return "const float *"
-    return "ptrdiff_t " if isinstance(argument, ScalarArgument) and argument.type == "s32" else "float "
+        return f"{'const ' if argument.role == 'input' else ''}{_as_c(ELEMENTS[argument.type].c_type)} *"
+    assert isinstance(argument, ScalarArgument)
+    return "ptrdiff_t " if argument.type == "s32" else f"{ELEMENTS[argument.type].c_type} "
+
+
+def _is_reduced(argument: Argument) -> bool:
+    """True if threads raise or lower what an argument points to."""
+    return isinstance(argument, ArrayArgument) and argument.role == "inout"
+
+
+def _as_c(code: str) -> str:
+    """CUDA statements of an epilogue in C."""
+    for pattern, text in _C_FORMS:
+        code = re.sub(pattern, text, code)
+    return code
 
 
 def _access(matrix: Matrix) -> OperandAccess:
@@ -371,13 +430,14 @@ def _epilogue(operations: tuple[Operation, ...], output: Matrix, reasons: list[R
     """The operations on float32 values, in C; adds to ``reasons`` what does not go together."""
     steps = plan_epilogue(operations, output, reasons)
     for index, step in enumerate(steps):
-        if step.types - {"f32", "bool"} and not step.has_place:
-            need = "operations on float32: a kernel for a processor converts to no other type"
-            reasons.append(Reason("elementwise", f"epilogue.{index}", "cast" if step.operation.op == "cast" else "another type", need))
-        others = [access.name for access in step.accesses if access.stored != "f32"] + [store.name for store in step.stores]
-        if others or step.has_place:
-            need = "float32 operands, and one output: a kernel for a processor has no others, and no coordinates"
-            reasons.append(Reason("elementwise", "epilogue", ", ".join(others) or "a coordinate", need))
+        wide = step.types - _COMPUTED
+        if wide:
+            got, need = f"a value of type {ELEMENTS[min(wide)].word}", "float32, or a rounding to float16, bfloat16, int8 or int32"
+            reasons.append(Reason("elementwise", f"epilogue.{index}", got, need))
+        others = [f"{one.name} of type {ELEMENTS[one.stored].word}" for one in step.accesses if one.stored not in _STORED]
+        others += [f"{one.name} of type {ELEMENTS[one.type].word}" for one in step.stores if one.type not in _STORED]
+        if others:
+            reasons.append(Reason("elementwise", f"epilogue.{index}", others[0], "f32, f16, bf16, s8, u8, s32 or bool"))
     return steps
 
 
@@ -475,7 +535,9 @@ def _sequence(name: str, spec: CpuGemmSpec, matrices: tuple[Matrix, Matrix, Matr
     if reads_c:
         arguments.append(ScalarArgument("beta", "f32", "factor of C; with 0, C is not read", default=0.0))
     arguments += [c.argument("inout", needed="beta") if reads_c else c.argument("output"), *c.scalars]
-    arguments += [parameter for step in epilogue for parameter in step.parameters]
+    terms = {store.argument.name for store in stores_of(epilogue)}
+    arguments += [parameter for step in epilogue for parameter in step.parameters if parameter.name not in terms]
+    arguments += [result_of(store, BY_ROWS) for store in stores_of(epilogue)]
     one = Formula("1")
     call = KernelLaunch(entry=name, grid=(one, one, one), block=(1, 1, 1), arguments=tuple(argument.name for argument in arguments))
     return LaunchSequence(

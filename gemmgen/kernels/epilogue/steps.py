@@ -13,7 +13,7 @@ from gemmgen.core.errors import Reason
 from gemmgen.kernels.epilogue.expression import FormulaError
 from gemmgen.kernels.epilogue.functions import Function
 from gemmgen.kernels.epilogue.graph import Accuracy, Typed, Writer, accuracy_of, evaluate, strictest, typed_node
-from gemmgen.kernels.epilogue.numbers import Tracked, to_type, tracked
+from gemmgen.kernels.epilogue.numbers import Tracked, extremum, stored_value, summed, to_type, tracked
 from gemmgen.kernels.epilogue.operations import (
     DATA_TYPES,
     PRODUCT,
@@ -485,6 +485,21 @@ def apply_steps(
                 outputs |= {store.name: names[store.name] for store in step.stores}
     shape = np.broadcast_shapes(before, value.value.shape)
     return Tracked(np.broadcast_to(value.value, shape), np.broadcast_to(value.bound, shape), value.kind)
+
+
+def stored_output(
+    store: Store, value: Tracked, before: npt.NDArray[Any], axes: Mapping[str, tuple[int, ...]] | None = None
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """A further output and its bound, from the value of each element and what the array held before. ``axes``: those that a reduction per
+    row, column ... runs along; by default those of a matrix, and for one number all."""
+    output = store.output
+    if output.reduce is None:
+        return stored_value(value, store.type)
+    every = tuple(range(value.value.ndim))
+    along = (axes or {"row": (1,), "column": (0,)}).get(output.per or "all", every)
+    if store.is_term:
+        return summed(value, along, output.reduce == "sum_of_squares", before.shape)
+    return extremum(output.reduce, value, along, before)
 
 
 def _as_computed(access: Access, values: npt.NDArray[Any], kind: DataType) -> Tracked:

@@ -158,7 +158,7 @@ def with_sums(sequence: LaunchSequence, name: str, epilogue: Sequence[Step], sha
     stores = stores_of(epilogue)
     if not stores:
         return sequence
-    results: list[Argument] = [_result(store, shape) for store in stores]
+    results: list[Argument] = [result_of(store, shape) for store in stores]
     before = sequence.workspace_bytes
     start = Dimension(
         START.name, START.meaning, maximum=2**31 - 1, default=before if before.text == "0" else Formula(f"ceil_div({before}, {UNIT_BYTES})")
@@ -175,7 +175,7 @@ def with_sums(sequence: LaunchSequence, name: str, epilogue: Sequence[Step], sha
     )
 
 
-def _result(store: Store, shape: Terms) -> ArrayArgument:
+def result_of(store: Store, shape: Terms) -> ArrayArgument:
     """The array of a sum's results."""
     per = store.output.per or "all"
     extent = {shape.across: shape.rows, shape.down: shape.columns}.get(per, "1")

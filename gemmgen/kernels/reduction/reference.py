@@ -18,18 +18,16 @@ from gemmgen.kernels.epilogue.functions import EXPONENTIAL_ULPS, square_root
 from gemmgen.kernels.epilogue.numbers import (
     Tracked,
     clear_bounds,
-    extremum,
     gamma,
     overflown,
     rounded,
     spread,
-    stored_value,
     to_type,
     tracked,
     tree_sum,
     wide_type,
 )
-from gemmgen.kernels.epilogue.steps import Access, apply_steps
+from gemmgen.kernels.epilogue.steps import Access, apply_steps, stored_output
 from gemmgen.kernels.family import Case, Expected
 from gemmgen.kernels.launch import ArrayArgument
 from gemmgen.kernels.reduction.plan import BlockLayout, ColumnLayout, LaneLayout, ReductionPlan
@@ -70,12 +68,9 @@ def reference(plan: ReductionPlan, case: Case, arrays: Mapping[str, Array]) -> d
         result = apply_steps(a.epilogue, result, read, outputs=outputs)
         found = {"Y": _expected(plan, result, shape)}
         for store in a.result_stores:
-            value = spread(outputs[store.name], result.value.shape)
-            if store.output.reduce is None:
-                stored, bound = stored_value(value, store.type)
-                found[store.name] = Expected(stored.reshape(shape), bound.reshape(shape))
-            else:
-                found[store.name] = Expected(*extremum(store.output.reduce, value, tuple(range(value.value.ndim)), arrays[store.name]))
+            stored, bound = stored_output(store, spread(outputs[store.name], result.value.shape), arrays[store.name])
+            own = shape if store.output.reduce is None else stored.shape
+            found[store.name] = Expected(stored.reshape(own), bound.reshape(own))
         return found
 
 

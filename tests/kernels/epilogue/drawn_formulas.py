@@ -31,7 +31,7 @@ SPACES = {
     "elementwise": Space(("all", "row", "column", "element")),
     "reduction": Space(("all", "element"), extrema=("all",)),
     "conv2d": Space(("all", "channel", "element"), extrema=("all", "channel"), sums=("all", "channel")),
-    "cpu_gemm": Space(("all", "row", "column", "element"), ("f32",), stored=False),
+    "cpu_gemm": Space(("all", "memory", "row", "column", "element"), coordinates=True, extrema=LINES, sums=LINES),
 }
 
 
