@@ -57,12 +57,13 @@ class OutputChannels(OutputSpace):
     def access(self, operand: Operand, name: str, kind: DataType) -> Access | Complaint:
         if operand.per == "all":
             return number_argument(operand, name, "f32")
-        if operand.per not in ("channel", "result"):
-            return f"per {operand.per}", "per all, channel or result"
+        if operand.per not in ("memory", "channel", "result"):
+            return f"per {operand.per}", "per all, memory, channel or result"
         name = name.lower()
-        stored: DataType = operand.stored or ("f32" if operand.per == "channel" else self.spec.output.type)
-        extents = ("k",) if operand.per == "channel" else output_layout(self.spec)
-        array = _packed(name, stored, "input", extents, _VECTOR_ALIGNMENT, operand.meaning)
+        stored: DataType = operand.stored or ("f32" if operand.per != "result" else self.spec.output.type)
+        extents = {"memory": ("1",), "channel": ("k",)}.get(operand.per) or output_layout(self.spec)
+        alignment = ELEMENTS[stored].bytes if operand.per == "memory" else _VECTOR_ALIGNMENT
+        array = _packed(name, stored, "input", extents, alignment, operand.meaning)
         return Access(operand, array, f"{name}_element", stored)
 
     def store(self, output: FormulaOutput, name: str, text: str, kind: DataType) -> Store | Complaint:
@@ -140,8 +141,23 @@ class ElementRead:
         return self.access.name
 
     @property
+    def single(self) -> bool:
+        """True if it holds one number."""
+        return self.access.operand.per == "memory"
+
+    @property
     def per_channel(self) -> bool:
-        return self.access.operand.per == "channel"
+        """True if the results of a channel read the same number."""
+        return self.single or self.access.operand.per == "channel"
+
+    @property
+    def index(self) -> str:
+        """Where a result finds its number, by its channel and its place in y."""
+        return "0" if self.single else "channel" if self.per_channel else "at"
+
+    def from_lane(self, channel: str, offset: str) -> str:
+        """The pointer to the first element that a lane reads, from a channel and an offset in y on."""
+        return self.name if self.single else f"{self.name} + {channel if self.per_channel else offset}"
 
     @property
     def pointer(self) -> str:
@@ -154,6 +170,7 @@ class ElementRead:
         at = "i" if quads_apart == 4 else f"i / 4 * {quads_apart} + i % 4"
         if plane and not self.per_channel:
             at = f"i / 4 * {plane} + i % 4"
+        at = "0" if self.single else at
         value = convert(f"{self.name}[{at}]", self.access.stored, "f32")
         return f"exists ? {value} : 0.0f"
 

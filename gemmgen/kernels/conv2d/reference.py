@@ -110,6 +110,8 @@ def reference(
         if access.operand.per == "all":
             return np.asarray(np.float32(scalars[access.name]), np.float64)
         array = to_numbers(access.stored, arrays[access.name]).astype(np.float64)
+        if access.operand.per == "memory":
+            return array
         return array[:, None, None] if access.operand.per == "channel" else to_nchw(array, spec.output.layout)
 
     steps, outputs = plan_operations(spec, []), dict[str, Tracked]()

@@ -260,7 +260,7 @@ class FinishingPlan(SummingPlan, KernelPlan[Conv2dSpec]):
 
     def passed_terms(self, channel: str, offset: str) -> str:
         """The arguments for ``stored_terms``, of the results from a channel and an offset on."""
-        found = [f"{read.name} + {channel if read.per_channel else offset}" for read in self.reads]
+        found = [read.from_lane(channel, offset) for read in self.reads]
         found += [name + (" * kUnit" if self.unit else "") for name in self.factors]
         found += [store.from_lane(channel, offset) for store in self.stores]
         return "".join(f", {one}" for one in (*found, *(number.name for number in self.step_numbers)))

@@ -124,8 +124,11 @@ class ElementSpace(OutputSpace):
         if operand.per == "all":
             return number_argument(operand, name, kind)
         name, stored = name.lower(), operand.stored or DATA_TYPES[self.spec.input]
-        if operand.per in ("memory", "group"):
-            return f"per {operand.per}", "per all, row, column, channel or result"
+        if operand.per == "group":
+            return f"per {operand.per}", "per all, memory, row, column, channel or result"
+        if operand.per == "memory":
+            one = ArrayArgument(name, stored, "input", (Formula("1"),), (Formula("1"),), ELEMENTS[stored].bytes, operand.meaning)
+            return Access(operand, one, convert(name, stored, "s64" if stored == "s64" else kind), stored)
         if ELEMENTS[stored].bytes > ELEMENTS[DATA_TYPES[self.spec.input]].bytes and self.spec.alignment > 1:
             return f"of type {stored} beside {self.spec.input}", "a type that is no wider than the input's, or alignment: 1"
         text = convert(name, stored, kind)
@@ -149,6 +152,8 @@ class ElementSpace(OutputSpace):
         assert isinstance(access.argument, ArrayArgument)
         if access.operand.per == "result":
             return Read(access.argument, self.array(access.name, access.stored).offset, True)
+        if access.operand.per == "memory":
+            return Read(access.argument, "0", False)
         axis = axis_of(access.operand.per, self.spec.rank)
         last = axis == self.spec.rank - 1
         return Read(access.argument, "column" if last else f"i{axis}", last)

@@ -80,6 +80,11 @@ _LIMITS = {
 """The smallest and the largest value of each type; for floats, the infinities."""
 
 
+ONE = Formula("1")
+RESULTS = Formula("results")
+"""Stands for the shape of the results, which the launch sequence knows."""
+
+
 @dataclass(frozen=True)
 class ResultSpace(OutputSpace):
     """The results of a reduction: an operation may read a number, or an array with a value for each result."""
@@ -87,19 +92,18 @@ class ResultSpace(OutputSpace):
     def access(self, operand: Operand, name: str, kind: DataType) -> Access | Complaint:
         if operand.per == "all":
             return number_argument(operand, name, kind)
-        if operand.per != "result":
-            return f"per {operand.per}", "per all or result: results have neither rows nor columns"
-        size = Formula("1")  # the launch sequence knows the shape of the results
+        if operand.per not in ("memory", "result"):
+            return f"per {operand.per}", "per all, memory or result: results have neither rows nor columns"
         stored = operand.stored or kind
-        array = ArrayArgument(name, stored, "input", (size,), (size,), 1, operand.meaning)
-        return Access(operand, array, convert(f"{name}[at]", stored, kind), stored)
+        size, index = (RESULTS, "at") if operand.per == "result" else (ONE, "0")
+        array = ArrayArgument(name, stored, "input", (size,), (ONE,), ELEMENTS[stored].bytes, operand.meaning)
+        return Access(operand, array, convert(f"{name}[{index}]", stored, "s64" if stored == "s64" else kind), stored)
 
     def store(self, output: FormulaOutput, name: str, text: str, kind: DataType) -> Store | Complaint:
-        size = Formula("1")  # as above
         if output.reduce is None:
             if kind == "f64" and output.type not in ("f32", "f16", "bf16", "bool"):
                 return f"a float64 value as {output.type}", "type f32, f16, bf16 or bool, or float32(...) around the value"
-            array = ArrayArgument(name, output.type, "output", (size,), (size,), 1, "a further result")
+            array = ArrayArgument(name, output.type, "output", (RESULTS,), (ONE,), 1, "a further result")
             return Store(name, array, (f"{name}[at] = {stored_text(text, kind, output.type)};",), output)
         if output.reduce in SUMS:
             return (
@@ -110,7 +114,7 @@ class ResultSpace(OutputSpace):
             return f"a reduction per {output.per}", "per: all: results have neither rows nor columns"
         if kind != "f32":
             return f"a reduction of {ELEMENTS[kind].word} values", "float32 values: float32(...) makes them"
-        array = ArrayArgument(name, "f32", "inout", (size,), (size,), 4, f"{output.reduce} of all results")
+        array = ArrayArgument(name, "f32", "inout", (ONE,), (ONE,), 4, f"{output.reduce} of all results")
         return Store(name, array, (extremum_text(output, name, "0", text),), output)
 
 

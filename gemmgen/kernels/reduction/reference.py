@@ -60,6 +60,8 @@ def reference(plan: ReductionPlan, case: Case, arrays: Mapping[str, Array]) -> d
         result = _finished(plan, result, plan.extents(problem)[1])
 
         def read(access: Access) -> Array:
+            if access.operand.per == "memory":
+                return to_numbers(access.stored, arrays[access.name])
             if isinstance(access.argument, ArrayArgument):
                 return to_numbers(access.stored, arrays[access.name]).reshape(result.value.shape)
             return np.asarray(case.scalars[access.name])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from gemmgen.core.elements import ELEMENTS, DataType
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, Dimension, KernelLaunch, LaunchSequence, ScalarArgument
-from gemmgen.kernels.reduction.arithmetic import Arithmetic
+from gemmgen.kernels.reduction.arithmetic import RESULTS, Arithmetic
 from gemmgen.kernels.reduction.choice import BlockChoice, Choice, ColumnChoice, LaneChoice, WalkChoice
 from gemmgen.kernels.reduction.spec import ReductionSpec
 from gemmgen.kernels.reduction.tensor import TensorLayout
@@ -298,7 +298,7 @@ def _named_results(arithmetic: Arithmetic, layout: ResultLayout, line: str) -> l
 
 def _shaped(argument: Argument, layout: ResultLayout) -> Argument:
     """An array with a value for each result, with the shape of the results; a number that all results share stays as it is."""
-    if not isinstance(argument, ArrayArgument) or argument.role == "inout":
+    if not isinstance(argument, ArrayArgument) or argument.shape != (RESULTS,):
         return argument
     shape, strides = layout
     return ArrayArgument(argument.name, argument.type, argument.role, shape, strides, ELEMENTS[argument.type].bytes, argument.meaning)

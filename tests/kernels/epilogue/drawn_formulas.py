@@ -23,14 +23,15 @@ class Space:
     sums: tuple[str, ...] = ()
 
 
+LINES = ("all", "row", "column")
 SPACES = {
     "gemm": Space(
         ("all", "memory", "row", "column", "element"), coordinates=True, extrema=("all", "row", "column"), sums=("all", "row", "column")
     ),
     "grouped": Space(("all", "memory", "row", "column", "group", "element"), coordinates=True, extrema=("all", "row", "column")),
-    "elementwise": Space(("all", "row", "column", "element")),
-    "reduction": Space(("all", "element"), extrema=("all",)),
-    "conv2d": Space(("all", "channel", "element"), extrema=("all", "channel"), sums=("all", "channel")),
+    "elementwise": Space(("all", "memory", "row", "column", "element")),
+    "reduction": Space(("all", "memory", "element"), extrema=("all",)),
+    "conv2d": Space(("all", "memory", "channel", "element"), extrema=("all", "channel"), sums=("all", "channel")),
     "cpu_gemm": Space(("all", "memory", "row", "column", "element"), coordinates=True, extrema=LINES, sums=LINES),
 }
 
