@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,7 +10,7 @@ from gemmgen.core.elements import ELEMENTS, DataType
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.elementwise.spec import ElementwiseSpec
 from gemmgen.kernels.epilogue.operations import DATA_TYPES, Complaint, FormulaOutput, Operand
-from gemmgen.kernels.epilogue.steps import Access, OutputSpace, Store, convert, number_argument, stored_text
+from gemmgen.kernels.epilogue.steps import SUMS, Access, OutputSpace, Store, convert, extremum_text, number_argument, stored_text
 from gemmgen.kernels.launch import ArrayArgument, Constraint, Dimension
 
 AXES = ("d0", "d1", "d2", "d3")
@@ -111,6 +112,36 @@ class Read:
 
 
 @dataclass(frozen=True)
+class Write:
+    """An array beside y that the kernel writes."""
+
+    store: Store
+    argument: ArrayArgument
+    offset: str
+    """CUDA expression of where the first element of a vector is stored or reduced."""
+    along: bool
+    """True if each element of the vector has its own place."""
+
+    @property
+    def name(self) -> str:
+        return self.argument.name
+
+    @property
+    def c_type(self) -> str:
+        return ELEMENTS[self.argument.type].c_type
+
+    @property
+    def reduces(self) -> bool:
+        """True if elements raise or lower numbers in memory."""
+        return self.store.output.reduce is not None
+
+    def reduction(self, target: str, value: str, element: str) -> str:
+        """The statement that reduces a value; ``element``: its place in a vector, or nothing."""
+        place = f"{target} + {element}" if element and self.along else target
+        return extremum_text(self.store.output, place, "0", value)
+
+
+@dataclass(frozen=True)
 class ElementSpace(OutputSpace):
     """The elements of y: an operation may read a number, a value for each row, column or channel, or an array of y's shape."""
 
@@ -143,9 +174,37 @@ class ElementSpace(OutputSpace):
 
     def store(self, output: FormulaOutput, name: str, text: str, kind: DataType) -> Store | Complaint:
         if output.reduce is not None:
-            return f"a reduction, {output.reduce}", "values for each element: a reduction kernel after this one reduces them"
+            return self._reduced(output, name, text, kind)
         array = self.array(name, output.type).argument("output", "a further result")
         return Store(name, array, (f"{name} = {stored_text(text, kind, output.type)};",), output)
+
+    def _reduced(self, output: FormulaOutput, name: str, text: str, kind: DataType) -> Store | Complaint:
+        """The store of a value that a number in memory is raised or lowered to."""
+        if output.reduce in SUMS:
+            return f"reduce: {output.reduce}", "reduce: max, min or absmax; kind: reduction sums a formula of its elements, its prologue"
+        if kind != "f32":
+            return f"a reduction of {ELEMENTS[kind].word} values", "float32 values: float32(...) makes them"
+        per = output.per or "all"
+        axis = axis_of(per, self.spec.rank)
+        if axis is None and per != "all":
+            return f"a reduction per {per} of {self.spec.rank} axes", "an axis for it: rows need 2 axes, channels 3; or per: all"
+        extent = "1" if axis is None else AXES[axis]
+        array = ArrayArgument(name, "f32", "inout", (Formula(extent),), (Formula("1"),), 4, f"{output.reduce} of {per}")
+        return Store(name, array, (f"{name} = {text};",), output)
+
+    @property
+    def coordinates(self) -> Mapping[str, str]:
+        """Indices along the last two axes."""
+        return {"row": "at_row", "column": "at_column"} if self.spec.rank > 1 else {"column": "at_column"}
+
+    def write(self, store: Store) -> Write:
+        """The kernel's way to write a further output."""
+        assert isinstance(store.argument, ArrayArgument)
+        if store.output.reduce is None:
+            return Write(store, store.argument, self.array(store.name, store.type).offset, True)
+        axis = axis_of(store.output.per or "all", self.spec.rank)
+        last = axis == self.spec.rank - 1
+        return Write(store, store.argument, "0" if axis is None else "column" if last else f"i{axis}", last)
 
     def read(self, access: Access) -> Read:
         """The kernel's way to read an array that an operation names."""

@@ -13,8 +13,8 @@ from gemmgen.core.formulas import round_up
 from gemmgen.kernels.elementwise.access import AXES, axis_of
 from gemmgen.kernels.elementwise.cost_model import cost
 from gemmgen.kernels.elementwise.plan import ElementwisePlan, packed_problem
-from gemmgen.kernels.epilogue.numbers import Tracked, stored_value, to_type, tracked
-from gemmgen.kernels.epilogue.steps import Access, apply_steps
+from gemmgen.kernels.epilogue.numbers import Tracked, spread, to_type, tracked
+from gemmgen.kernels.epilogue.steps import Access, apply_steps, stored_output
 from gemmgen.kernels.family import Case, Expected
 
 MAX_INTEGER = 4
@@ -132,13 +132,21 @@ def reference(plan: ElementwisePlan, case: Case, arrays: Mapping[str, npt.NDArra
     with np.errstate(all="ignore"):
         values = tracked(to_numbers(plan.stored, arrays["x"]), ELEMENTS[plan.stored].computed_in)
         outputs: dict[str, Tracked] = {}
-        final = to_type(apply_steps(plan.steps, values, read, outputs=outputs), plan.output)
+        shape = arrays["y"].shape
+        axes = {"row": plan.rank - 2, "column": plan.rank - 1}
+        places = {name: _index(axis, shape) for name, axis in axes.items() if axis >= 0}
+        final = to_type(apply_steps(plan.steps, values, read, places, outputs), plan.output)
         value, bound = final.value, final.bound
         if final.kind in FLOATS:
             value = value.astype(np.float64)
             bound = bound + np.where((bound > 0) & (value != final.value), np.abs(np.spacing(value)), 0.0)
-        shape = arrays["y"].shape
-        further = {name: stored_value(outputs[name], kind) for name, kind in ((array.name, array.stored) for array in plan.further)}
-    found = {"y": Expected(value, np.broadcast_to(bound, value.shape), signed_zeros=final.kind in FLOATS)}
-    broadcast = {name: [np.broadcast_to(part, shape) for part in parts] for name, parts in further.items()}
-    return found | {name: Expected(stored, error) for name, (stored, error) in broadcast.items()}
+        along = {per: tuple(one for one in range(plan.rank) if one != axis_of(per, plan.rank)) for per in ("row", "column", "channel")}
+        further = {
+            one.name: Expected(*stored_output(one.store, spread(outputs[one.name], shape), arrays[one.name], along)) for one in plan.further
+        }
+    return {"y": Expected(value, np.broadcast_to(bound, value.shape), signed_zeros=final.kind in FLOATS)} | further
+
+
+def _index(axis: int, shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
+    """The indices along an axis, shaped to broadcast."""
+    return np.arange(shape[axis]).reshape([-1 if one == axis else 1 for one in range(len(shape))])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from gemmgen.core.elements import ELEMENTS, DataType
 from gemmgen.core.errors import PlanError, Reason
 from gemmgen.core.formulas import Formula
 from gemmgen.hardware.target import Architecture
-from gemmgen.kernels.elementwise.access import AXES, MAX_EXTENT, ElementSpace, Read, StridedArray
+from gemmgen.kernels.elementwise.access import AXES, MAX_EXTENT, ElementSpace, Read, StridedArray, Write
 from gemmgen.kernels.elementwise.spec import ElementwiseSpec
 from gemmgen.kernels.epilogue.operations import DATA_TYPES, Cast
 from gemmgen.kernels.epilogue.steps import Step, convert, plan_steps
@@ -48,7 +49,7 @@ class ElementwisePlan(KernelPlan[ElementwiseSpec]):
     """The arrays that are read, x first."""
     numbers: tuple[ScalarArgument, ...]
     """Numbers that the operations read."""
-    further: tuple[StridedArray, ...] = ()
+    further: tuple[Write, ...] = ()
     """Arrays beside y that formulas write."""
 
     @property
@@ -88,7 +89,7 @@ class ElementwisePlan(KernelPlan[ElementwiseSpec]):
     @property
     def written_bytes(self) -> int:
         """Bytes that are written for an element."""
-        return sum(ELEMENTS[kind].bytes for kind in (self.output, *(array.stored for array in self.further)))
+        return sum(ELEMENTS[kind].bytes for kind in (self.output, *(one.argument.type for one in self.further if not one.reduces)))
 
     @property
     def computed_c(self) -> str:
@@ -162,13 +163,25 @@ class ElementwisePlan(KernelPlan[ElementwiseSpec]):
         """Declarations of an element of x, of the operands that the operations read for it, and of their numbers."""
         read = [f"{array.c_type} {array.name}" for array in self.reads[1:]]
         written = [f"{array.c_type}& {array.name}" for array in self.further]
-        return ", ".join([f"{self.stored_c} element", *read, *map(parameter, self.numbers), *written])
+        places = [f"int {place}" for place in self.places]
+        return ", ".join([f"{self.stored_c} element", *read, *map(parameter, self.numbers), *places, *written])
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Coordinates that the operations name."""
+        words = {word for step in self.steps for word in re.findall(r"\bat_row\b|\bat_column\b", step.code)}
+        return tuple(sorted(words))
+
+    def place(self, name: str) -> str:
+        """The coordinate of a unit's first element, by its indices."""
+        return "column" if name == "at_column" else f"i{self.rank - 2}"
 
     def apply_arguments(self, unit: str, element: str) -> list[str]:
         """These as expressions, and the variables that further outputs go to. ``unit``, ``element``: subscripts of a thread's units and of
         the elements of one."""
         read = [f"{array.name}_values{unit}{element if array.along else ''}" for array in self.reads]
-        return [*read, *(number.name for number in self.numbers), *(f"{array.name}_stored{element}" for array in self.further)]
+        places = [f"{name}{unit}{' + i' if element and name == 'at_column' else ''}" for name in self.places]
+        return [*read, *(number.name for number in self.numbers), *places, *(f"{array.name}_stored{element}" for array in self.further)]
 
     @property
     def operation_count(self) -> int:
@@ -224,13 +237,14 @@ def plan_elementwise(spec: ElementwiseSpec, architecture: Architecture) -> Eleme
     reads = (Read(x.argument("input", "the operand of the first operation"), x.offset, True), *map(space.read, accesses))
     numbers = tuple(argument for step in steps for argument in step.arguments if isinstance(argument, ScalarArgument))
     arrays = [space.array(access.name, access.stored) for access in accesses if access.operand.per == "result"]
-    further = tuple(space.array(store.name, store.type) for step in steps for store in step.stores)
+    further = tuple(space.write(store) for step in steps for store in step.stores)
+    strided = [space.array(one.name, one.store.type) for one in further if not one.reduces]
     name = instance_name(_prefix(spec), _name_parts(spec, vector), spec)
     return ElementwisePlan(
         name=name,
         spec_digest=spec_digest(spec),
         architecture=architecture,
-        sequence=_sequence(name, spec, vector, [x, y, *arrays, *further], reads, numbers, further),
+        sequence=_sequence(name, spec, vector, [x, y, *arrays, *strided], reads, numbers, further),
         template="elementwise/map.cu.j2",
         shared_memory=(),
         dynamic_shared_bytes=0,
@@ -274,7 +288,7 @@ def _sequence(
     arrays: list[StridedArray],
     reads: tuple[Read, ...],
     numbers: tuple[ScalarArgument, ...],
-    further: tuple[StridedArray, ...],
+    further: tuple[Write, ...],
 ) -> LaunchSequence:
     extents = tuple(Dimension(axis, f"extent of axis {place}", maximum=MAX_EXTENT) for place, axis in enumerate(AXES[: spec.rank]))
     strides = tuple(dimension for array in arrays for dimension in array.dimensions)
@@ -288,7 +302,7 @@ def _sequence(
     y = arrays[1]
     scalars = [ScalarArgument(dimension.name, "s32", dimension.meaning) for dimension in dimensions]
     arguments: list[Argument] = [*scalars, *(read.argument for read in reads), y.argument("output", "the result")]
-    arguments += [*(array.argument("output", "a further result") for array in further), *numbers]
+    arguments += [*(one.argument for one in further), *numbers]
     divisors = _divisors(spec, vector)
     if divisors is not None:
         arguments.append(divisors)

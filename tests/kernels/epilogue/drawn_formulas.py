@@ -29,7 +29,7 @@ SPACES = {
         ("all", "memory", "row", "column", "element"), coordinates=True, extrema=("all", "row", "column"), sums=("all", "row", "column")
     ),
     "grouped": Space(("all", "memory", "row", "column", "group", "element"), coordinates=True, extrema=("all", "row", "column")),
-    "elementwise": Space(("all", "memory", "row", "column", "element")),
+    "elementwise": Space(("all", "memory", "row", "column", "element"), coordinates=True, extrema=LINES),
     "reduction": Space(("all", "memory", "element"), extrema=("all",)),
     "conv2d": Space(("all", "memory", "channel", "element"), extrema=("all", "channel"), sums=("all", "channel")),
     "cpu_gemm": Space(("all", "memory", "row", "column", "element"), coordinates=True, extrema=LINES, sums=LINES),

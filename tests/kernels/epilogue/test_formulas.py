@@ -317,15 +317,6 @@ def test_bad_formulas_end_in_one_message(formula: dict[str, Any], message: str) 
         gemmgen.plan({"kind": "gemm", "mainloop": NAIVE, "epilogue": formula})
 
 
-@pytest.mark.parametrize("family", ["conv2d", "reduction"])
-@pytest.mark.parametrize("output", [{"value": "acc", "type": "f16"}, {"reduce": "max", "of": "acc"}])
-def test_families_with_one_output_say_what_to_use_for_more(family: str, output: dict[str, Any]) -> None:
-    with pytest.raises(
-        GemmgenError, match=r"at the output 'kept', need one output: .*elementwise kernel behind this one .*kind: reduction"
-    ):
-        gemmgen.plan({**FAMILIES[family], "epilogue": {"outputs": {"C": "acc", "kept": output}}})
-
-
 def test_a_formula_equals_the_list_that_is_short_for_it() -> None:
     listed = gemmgen.plan({"kind": "gemm", "mainloop": NAIVE, "epilogue": [{"op": "bias", "per": "column"}, {"op": "silu"}]})
     formula = {"inputs": {"bias": {"per": "column"}}, "outputs": {"C": "silu(acc + bias)"}}
