@@ -323,7 +323,7 @@ def _scalars(plan: FinishingPlan, problem: Mapping[str, int], name: str) -> dict
         "gamma": 1.0 if name == TIES else 0.61,
     }
     values["zero_point"] = 5.0 if plan.spec.input.type == "s8" else 131.0
-    return {scalar.name: values.get(scalar.name, 0.75) for scalar in plan.sequence.scalars}
+    return {scalar.name: values.get(scalar.name, 0.75 if scalar.type == "f32" else 12345) for scalar in plan.sequence.scalars}
 
 
 def _alpha(problem: Mapping[str, int], name: str) -> float:

@@ -108,7 +108,8 @@ def reference(
 
     def read(access: Access) -> npt.NDArray[Any]:
         if access.operand.per == "all":
-            return np.asarray(np.float32(scalars[access.name]), np.float64)
+            given = scalars[access.name]
+            return np.asarray(given, np.int64) if access.stored == "s64" else np.asarray(np.float32(given), np.float64)
         array = to_numbers(access.stored, arrays[access.name]).astype(np.float64)
         if access.operand.per == "memory":
             return array

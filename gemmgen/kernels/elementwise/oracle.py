@@ -94,13 +94,15 @@ def _case(plan: ElementwisePlan, name: str, extents: tuple[int, ...], data: Any,
 
 def _of(plan: ElementwisePlan, name: str, problem: dict[str, int], data: Any, **more: Any) -> Case:
     whole = data in ("integers", "nonfinite")
-    scalars = {number.name: 3.0 if whole or number.type not in FLOATS else 0.75 for number in plan.numbers}
+    scalars = {number.name: 3 if number.type == "s64" else 3.0 if whole or number.type not in FLOATS else 0.75 for number in plan.numbers}
     return Case(name, problem, scalars, data, seed=sum(problem.values()), **more)
 
 
 def fill(plan: ElementwisePlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
     """Small integers; reals over several magnitudes, near 0 where an operation overflows soon; the whole range of an integer type."""
-    stored = ELEMENTS[plan.stored]
+    stored, own = ELEMENTS[plan.stored], ELEMENTS[next(array.type for array in plan.sequence.arrays if array.name == name)]
+    if stored.is_float and not own.is_float:  # an operand of a formula
+        return rng.integers(max(-MAX_INTEGER, int(own.limits[0])), min(MAX_INTEGER, int(own.limits[1])) + 1, shape)
     if not stored.is_float and case.data != "integers":
         low, high = (int(limit) for limit in stored.limits)
         return rng.integers(low, high, shape, endpoint=True)

@@ -405,7 +405,8 @@ def _accesses(
 
 
 def number_argument(operand: Operand, name: str, kind: DataType, text: str | None = None) -> Access:
-    """An operand that is a single number, of the value's own type."""
+    """An operand that is a single number, of the value's own type ``kind``; integers of 64 bits stay so beside any value."""
+    kind = "s64" if operand.stored == "s64" else kind
     index = name.removeprefix(operand.name)
     meaning = operand.meaning.format(Z=f"Z{index}")
     default = operand.default if kind in FLOATS or operand.default is None else int(operand.default)

@@ -51,7 +51,7 @@ def cases(plan: ReductionPlan) -> list[Case]:
 
     floats = plan.arithmetic.stored in FLOATS
     sizes = _sizes(plan)
-    scalars = {scalar.name: 3.0 for scalar in plan.sequence.scalars}
+    scalars = {scalar.name: 3 if scalar.type == "s64" else 3.0 for scalar in plan.sequence.scalars}
     cases = []
     for name, size in sizes.items():
         for data in ("integers",) if name in (SECOND_TURN, CROWD) else ("integers", "reals"):
@@ -87,7 +87,7 @@ def cases(plan: ReductionPlan) -> list[Case]:
 
 def _tensor_cases(plan: ReductionPlan, layout: TensorLayout) -> list[Case]:
     """Cases of tensors: strides of every sign and 0, and results in another order, by one block and in parts."""
-    scalars = {scalar.name: 3.0 for scalar in plan.sequence.scalars}
+    scalars = {scalar.name: 3 if scalar.type == "s64" else 3.0 for scalar in plan.sequence.scalars}
     sizes = {name: packed_problem(plan, extents) for name, extents in _tensor_sizes(plan, layout).items()}
     found = [_case(name, problem, scalars, data) for name, problem in sizes.items() for data in ("integers", "reals")]
     middle = sizes["several tiles and a rest"]

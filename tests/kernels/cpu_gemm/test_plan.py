@@ -53,12 +53,20 @@ def test_a_processor_that_nobody_knows_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("formula", "got"),
-    [("bfloat16(acc)", "another type"), ("float32(int32(acc))", "another type"), ("acc if row >= column else 0", "a coordinate")],
+    [
+        ({"value": "float32(float64(acc))"}, "a value of type float64"),
+        ({"outputs": {"C": "acc", "codes": {"value": "acc", "type": "e4m3"}}}, "codes of type float8_e4m3fn"),
+    ],
 )
-def test_formulas_on_processors_are_float32_without_a_place(formula: str, got: str) -> None:
+def test_formulas_on_processors_have_neither_doubles_nor_8_bit_floats(formula: dict[str, object], got: str) -> None:
     with pytest.raises(PlanError) as caught:
-        gemmgen.plan({**blocked(), "epilogue": [{"op": "formula", "value": formula}]})
+        gemmgen.plan({**blocked(), "epilogue": formula})
     assert [(reason.code, reason.got) for reason in caught.value.reasons] == [("elementwise", got)]
+
+
+@pytest.mark.parametrize("formula", ["bfloat16(acc)", "float32(int32(acc))", "acc if row >= column else 0"])
+def test_formulas_on_processors_round_and_know_their_place(formula: str) -> None:
+    assert gemmgen.plan({**blocked(), "epilogue": {"value": formula}}).epilogue
 
 
 def test_column_major_swaps_the_operands() -> None:

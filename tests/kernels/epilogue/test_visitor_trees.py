@@ -123,17 +123,17 @@ def test_a_sum_for_each_channel_needs_channels_side_by_side() -> None:
 
 def test_each_output_decides_the_accuracy_of_its_functions() -> None:
     formula = {
-        "let": {"z": "acc + 1", "shared": "tanh(z)"},
+        "let": {"z": "acc + 1", "level": "tanh(z)"},
         "outputs": {
-            "C": "gelu(z) * shared",
+            "C": "gelu(z) * level",
             "argument": {"value": "z", "type": "f32"},
-            "widest": {"value": "shared + silu(z)", "type": "f32"},
-            "half": {"value": "sigmoid(z)", "type": "f16"},
+            "widest": {"value": "level + silu(z)", "type": "f32"},
+            "narrow": {"value": "sigmoid(z)", "type": "f16"},
         },
     }
     (step,) = gemmgen.plan({**KINDS["wgmma"], "epilogue": formula}).epilogue
-    assert {name: step.accuracies[name] for name in ("value", "argument", "widest", "half", "shared", "z_")} == {
-        "value": "bfloat16", "argument": "full", "widest": "full", "half": "halves", "shared": "full", "z_": "full",
+    assert {name: step.accuracies[name] for name in ("value", "argument", "widest", "narrow", "level", "z_")} == {
+        "value": "bfloat16", "argument": "full", "widest": "full", "narrow": "halves", "level": "full", "z_": "full",
     }  # fmt: skip
-    assert all(text in step.code for text in ("quick_gelu(", "tanhf(", "= shared + silu(", "quick_sigmoid("))
+    assert all(text in step.code for text in ("quick_gelu(", "tanhf(", "= level + silu(", "quick_sigmoid("))
     assert verified({**KINDS["wgmma"], "epilogue": formula}) == []
