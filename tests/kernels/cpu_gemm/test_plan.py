@@ -58,7 +58,7 @@ def test_a_processor_that_nobody_knows_is_named() -> None:
         ({"outputs": {"C": "acc", "codes": {"value": "acc", "type": "e4m3"}}}, "codes of type float8_e4m3fn"),
     ],
 )
-def test_formulas_on_processors_have_neither_doubles_nor_8_bit_floats(formula: dict[str, object], got: str) -> None:
+def test_doubles_and_8_bit_floats_on_processors_are_refused(formula: dict[str, object], got: str) -> None:
     with pytest.raises(PlanError) as caught:
         gemmgen.plan({**blocked(), "epilogue": formula})
     assert [(reason.code, reason.got) for reason in caught.value.reasons] == [("elementwise", got)]
