@@ -18,6 +18,8 @@ import torch
 
 from gemmgen import ops
 from gemmgen.core.errors import GemmgenError
+from gemmgen.kernels.gemm.cublaslt import Product
+from gemmgen.kernels.gemm.peer import fastest_product, operand
 from gemmgen.perf.contestants import median_seconds
 from measurements.grouped_bounds import uneven_ends
 
@@ -79,6 +81,9 @@ def measured(groups: int, m: int, n: int, k: int, kind: str) -> dict[str, Any]:
         calls["torch"] = peer
     except (AttributeError, RuntimeError) as error:
         refused = str(error).splitlines()[0]
+    alone = one_by_one(a, views, ends.tolist(), one, kind)
+    if not isinstance(alone, str):
+        calls["cuBLASLt, group by group"] = alone
     ways = {name: lambda index, call=call: call() for name, call in calls.items()}
     times = {name: seconds * 1e6 for name, seconds in median_seconds(torch, ways, rounds=ROUNDS).items()}
     operations = 2.0 * m * n * k
@@ -95,8 +100,43 @@ def measured(groups: int, m: int, n: int, k: int, kind: str) -> dict[str, Any]:
         "of_one_product": round(times["one product"] / times["grouped"], 3),
         "of_torch": round(times["torch"] / times["grouped"], 3) if "torch" in times else None,
         "torch_refused": refused,
+        "of_best_peer": _of_best_peer(times),
         "memory_microseconds": round(roof, 2),
     }
+
+
+PEERS = ("torch", "cuBLASLt, group by group")
+BYTE_ROWS = 16
+"""Rows of 8-bit products are a multiple of this, which cuBLASLt needs."""
+
+
+def one_by_one(a: Any, views: Any, ends: list[int], out: Any, kind: str) -> Callable[[], Any] | str:
+    """A launch of cuBLASLt for each group, by the fastest of its algorithms; the reason why there is none. Without scales, and with the
+    rows of a group rounded down to what cuBLASLt needs: the peer does no more than is asked for."""
+    types = ("bf16", "bf16") if kind == "bfloat16" else ("e4m3", "bf16")
+    unit = 1 if kind == "bfloat16" else BYTE_ROWS
+    peers, start = [], 0
+    for index, end in enumerate(ends):
+        rows = (end - start) // unit * unit
+        if rows:
+            parts = a[start : start + rows], views[index], out[start : start + rows]
+            product = Product(operand(parts[0], types[0]), operand(parts[1], types[0]), operand(parts[2], types[1]), "none")
+            made = fastest_product(product, parts, None, 1.0, 0.0)
+            if isinstance(made, str):
+                return made
+            peers.append(made)
+        start = end
+
+    def run() -> None:
+        for made in peers:
+            made.run()
+
+    return run
+
+
+def _of_best_peer(times: dict[str, float]) -> float | None:
+    found = [times[name] for name in PEERS if name in times]
+    return round(min(found) / times["grouped"], 3) if found else None
 
 
 def table(rows: list[dict[str, Any]], header: str) -> str:
@@ -109,7 +149,8 @@ def table(rows: list[dict[str, Any]], header: str) -> str:
         "Rows in uneven groups, one of them empty, each with a matrix of its own, in one launch (`ops.grouped_matmul`).",
         "*Of one product*: the rate as a part of that of one product with as many rows (`ops.matmul`), which reads a single matrix;",
         "*memory*: the time that the matrices take from memory at its full rate, below which no launch with so many of them can be.",
-        "*Of the floor*: the longer of these two times over that of the groups.",
+        "*Of the floor*: the longer of these two times over that of the groups. *The better peer*: the faster of torch's grouped product",
+        "and of cuBLASLt called for each group, with the fastest of its algorithms and without scales.",
         "",
         "Groups end within a tile. Groups of warps that have no rows of it let it pass, and a counter deals tiles out, so that the end",
         "of a group costs about half a tile where it fills no more than half: 512 rows lose 32 on average, in tiles of 128 rows and two",
@@ -120,16 +161,17 @@ def table(rows: list[dict[str, Any]], header: str) -> str:
         "How much is missing depends on the power that one product draws: it ran at 650 to 780 TFLOP/s for the first shape in two runs.",
         "[grouped_bounds.md](grouped_bounds.md) has an account of these losses by shape.",
         "",
-        "| type | groups | m | n | k | µs | TFLOP/s | of one product | of the floor | × torch's grouped | memory, µs |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| type | groups | m | n | k | µs | TFLOP/s | of one product | of the floor | × torch's grouped | × the better peer | memory, µs |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         peer = "–" if row["of_torch"] is None else f"{row['of_torch']:.2f}"
+        better = "–" if row.get("of_best_peer") is None else f"{row['of_best_peer']:.2f}"
         times = row["microseconds"]
         floor = max(times["one product"], row["memory_microseconds"]) / times["grouped"]
         lines.append(
             f"| {row['type']} | {row['groups']} | {row['m']} | {row['n']} | {row['k']} | {row['microseconds']['grouped']:.1f} | "
-            f"{row['tflops']:.0f} | {row['of_one_product']:.2f} | {floor:.2f} | {peer} | {row['memory_microseconds']:.0f} |"
+            f"{row['tflops']:.0f} | {row['of_one_product']:.2f} | {floor:.2f} | {peer} | {better} | {row['memory_microseconds']:.0f} |"
         )
     return "\n".join(lines) + "\n"
 

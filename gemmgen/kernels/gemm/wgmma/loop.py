@@ -85,7 +85,7 @@ def warpgroup_loop(
             name=name,
             axis=axis,
             k_major=matrix.contiguous == "k",
-            extent=extent,
+            extent=extent if matrix.contiguous == "k" else round_up(extent, SPAN_BYTES // element_bytes),
             tile_k=tile.k,
             element_bytes=element_bytes,
             blocks=blocks,

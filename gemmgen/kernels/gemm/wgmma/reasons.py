@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import Reason
@@ -26,6 +27,8 @@ from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 DEFAULT_PROMOTION = 128
 """Values of k after which sums of 8-bit floats leave the tensor core, if the spec leaves it open: the field's habit."""
+LEAST_PART = 0.75
+"""Part of the columns that a stage holds, at least, that a tile has where rows of 128 bytes run along n."""
 MAX_BOX = 256
 MAX_INSTRUCTION = 256
 """Columns of the result of a matrix instruction."""
@@ -103,7 +106,9 @@ def shape_reasons(
             yield Reason("tile_k", "mainloop.tile.k", str(tile.k), need)
         along_k = matrix.contiguous == "k"
         unit = 8 if along_k else SPAN_BYTES // element_bytes
-        if extent % (unit * blocks):
+        # Along n, instructions may read a part of a tile's last rows of 128 bytes: what they do not read is copied all the same.
+        parts = field == "n" and blocks == 1 and not (along_k or spec.dual or computes_f32(spec))
+        if extent % (unit * blocks) and not (parts and extent % 8 == 0 and held_part(extent, unit) >= LEAST_PART):
             shared = f" for each of {blocks} blocks that share it" if blocks > 1 else ""
             need = f"a multiple of {unit * blocks}: {unit} {'rows' if along_k else 'columns'} of a tile of {matrix.name}{shared}"
             yield Reason("tile", f"mainloop.tile.{field}", str(extent), need)
@@ -127,6 +132,11 @@ def shape_reasons(
     if columns is not None and (promotion != tile.k or multiplied_n % columns):
         need = f"a divisor of {'twice ' if spec.dual else ''}tile.n, {multiplied_n}, and sums promoted after every stage, {tile.k} of k"
         yield Reason("instruction_n", "mainloop.instruction_n", str(columns), need)
+
+
+def held_part(extent: Any, unit: int) -> Any:
+    """Part of the columns that a stage holds, a multiple of ``unit``, that are of a tile; ``extent`` is a number or a column."""
+    return extent / (-(-extent // unit) * unit)
 
 
 def a_from_reason(a: Matrix, promotion: int) -> Reason:

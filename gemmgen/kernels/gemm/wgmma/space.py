@@ -37,7 +37,7 @@ from gemmgen.kernels.gemm.wgmma.loop import CONSUMER_REGISTERS, MOVING_REGISTERS
 from gemmgen.kernels.gemm.wgmma.matching import fit
 from gemmgen.kernels.gemm.wgmma.plan import plan
 from gemmgen.kernels.gemm.wgmma.point_model import Extents, Shapes, point_model, traits_of
-from gemmgen.kernels.gemm.wgmma.reasons import DEFAULT_PROMOTION, MAX_BOX
+from gemmgen.kernels.gemm.wgmma.reasons import DEFAULT_PROMOTION, LEAST_PART, MAX_BOX, held_part
 from gemmgen.kernels.gemm.wgmma.scaled import BLOCK_K, SCALE_TYPES, column_scales, staged_bytes
 from gemmgen.kernels.math.warpgroup import (
     BARRIER_BYTES,
@@ -298,7 +298,8 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
             legal &= (cluster_m == 1) | (cluster_n == 1)
         for along_k, extent, blocks in ((storage.a_along_k, tile_m, cluster_n), (storage.b_along_k, tile_n, cluster_m)):
             unit = 8 if along_k else SPAN_BYTES // size
-            legal &= extent % (unit * blocks) == 0
+            parts = (extent is tile_n) & (not along_k) & (blocks == 1) & (held_part(extent, unit) >= LEAST_PART)
+            legal &= (extent % (unit * blocks) == 0) | parts
             legal &= (extent / blocks if along_k else tile_k) <= MAX_BOX
         # Shared memory: as many stages as fit.
         staged = np.zeros_like(tile_n)
@@ -316,7 +317,7 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
                     staged[held] = BLOCK_ROWS * TURNED_COLUMNS * 4
         fixed = staged * consumers + (cluster_k - 1) * tile_m * tile_n * FLOAT_BYTES
         fixed += BARRIER_BYTES * (np.where(ping_pong, consumers, 0) + consumers * boxes)
-        stage = (tile_m + tile_n) * depth + 2 * BARRIER_BYTES + staged_bytes(storage.scales, tile_m, tile_n)
+        stage = (tile_m + tile_n / _part(storage, tile_n)) * depth + 2 * BARRIER_BYTES + staged_bytes(storage.scales, tile_m, tile_n)
         room = architecture.shared_bytes_per_sm // resident - architecture.reserved_shared_bytes_per_block
         stages = np.minimum(MAX_STAGES, (np.minimum(room, architecture.shared_bytes_per_block) - fixed) // stage)
         legal &= stages >= MIN_STAGES
@@ -337,6 +338,12 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
         }
         found.append(Lattice(storage, ping_pong, **{name: column[legal] for name, column in columns_of.items()}))
     return tuple(found)
+
+
+def _part(storage: Storage, tile_n: Column) -> Column:
+    """Part of the columns of B that a stage holds that are of a tile."""
+    found: Column = held_part(tile_n, 1 if storage.b_along_k else SPAN_BYTES // ELEMENTS[storage.type].bytes)
+    return found
 
 
 def _columns(storage: Storage) -> list[int]:
@@ -407,7 +414,7 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         unit={"bf16": "f16", "f16": "f16", "s8": "int8"}.get(storage.type, "fp8") + "_wgmma",
         issue=issue,
         loaded_bytes=_boxed(at.tile_m, m, at.tile_k * size) * (1 - MULTICAST * (1 - 1 / at.cluster_n))
-        + _boxed(at.tile_n, n, at.tile_k * size),
+        + _boxed(at.tile_n, n, at.tile_k * size) / _part(storage, at.tile_n),
         in_flight=at.stages,
         stored_bytes=store_costs("wgmma")[way] * stored * (1 + added) * (1 if hidden else results) + (sums if divided else 0.0),
         memory_bytes=memory_bytes,
