@@ -91,7 +91,7 @@ def _formulas(bundle: Bundle) -> list[Formula]:
     found = [sequence.workspace_bytes, *(one.default for one in sequence.dimensions if one.default is not None)]
     found += [constraint.condition for constraint in sequence.constraints]
     found += [formula for array in sequence.arrays for formula in (*array.shape, *array.strides)]
-    return found + [formula for launch in sequence.launches for formula in (*launch.grid, launch.dynamic_shared_bytes)]
+    return found + [formula for launch in sequence.launches for formula in (*launch.grid_of_device, launch.dynamic_shared_bytes)]
 
 
 def _bindings(arrays: Sequence[ArrayArgument], dimensions: Sequence[str]) -> list[str]:
@@ -133,8 +133,10 @@ def _launch(launch: KernelLaunch, arguments: Sequence[Argument]) -> list[str]:
         argument = kinds[name]
         word = f"numpy.{ELEMENTS[argument.type].word}({name})" if isinstance(argument, ScalarArgument) else name
         passed.append(word)
-    grid = ", ".join(map(str, launch.grid))
+    grid = ", ".join(map(str, launch.grid_of_device))
+    asks = ['    multiprocessors = cupy.cuda.Device().attributes["MultiProcessorCount"]'] if launch.blocks_of_device is not None else []
     return [
+        *asks,
         f"    grid = ({grid})",
         "    if 0 not in grid:",
         f"        shared = {launch.dynamic_shared_bytes}",

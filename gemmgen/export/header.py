@@ -15,6 +15,8 @@ from gemmgen.export.text import FILTERS, c_name, c_type, check_prefix, readable,
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.launch import (
     GRID_LIMITS,
+    MOST_MULTIPROCESSORS,
+    MULTIPROCESSORS,
     PORTABLE_CLUSTER,
     ArrayArgument,
     Dimension,
@@ -186,6 +188,8 @@ class Header:
     workspace_bytes: Expression
     workspace_zero_bytes: Expression
     images: Sequence[Image]
+    asks_device: bool
+    """True if a grid depends on the number of the device's multiprocessors."""
 
     @property
     def guard(self) -> str:
@@ -260,6 +264,11 @@ def model(bundle: Bundle, prefix: str) -> Header:
     sequence = plan.sequence
     names = {d.name: c_name(d.name) for d in sequence.dimensions}
     facts = Facts({d.name: (d.minimum, d.maximum) for d in sequence.dimensions})
+    asks_device = any(launch.blocks_of_device is not None for launch in sequence.launches)
+    if asks_device:
+        names[MULTIPROCESSORS] = MULTIPROCESSORS
+        facts.assume(Formula(f"{MULTIPROCESSORS} >= 1"))
+        facts.assume(Formula(f"{MULTIPROCESSORS} <= {MOST_MULTIPROCESSORS}"))
     steps, required = _steps(sequence, names)
     constraints = []
     for constraint in sequence.constraints:
@@ -270,7 +279,7 @@ def model(bundle: Bundle, prefix: str) -> Header:
     launches = [_launch(sequence, launch, facts, names) for launch in sequence.launches]
     alternatives = [facts.copy() for _ in launches]
     for alternative, launch in zip(alternatives, sequence.launches, strict=True):
-        for formula in launch.grid:
+        for formula in launch.grid_of_device:
             alternative.assume_positive(formula)
     launched = Facts.of_either(alternatives)
     workspaces = [argument for argument in sequence.arrays if argument.role == "workspace"]
@@ -298,6 +307,7 @@ def model(bundle: Bundle, prefix: str) -> Header:
         workspace_bytes=to_c(sequence.workspace_bytes, launched, names),
         workspace_zero_bytes=to_c(sequence.workspace_zero_bytes, launched, names),
         images=bundle.images,
+        asks_device=asks_device,
     )
 
 
@@ -346,9 +356,9 @@ def _launch(sequence: LaunchSequence, launch: KernelLaunch, facts: Facts, names:
     """The launch in C; afterwards the facts hold that its grid is one that a GPU can have."""
     grid = tuple(
         Extent(axis, to_c(formula, facts, names), limit, str(formula), cluster)
-        for axis, formula, limit, cluster in zip("xyz", launch.grid, GRID_LIMITS, launch.cluster, strict=True)
+        for axis, formula, limit, cluster in zip("xyz", launch.grid_of_device, GRID_LIMITS, launch.cluster, strict=True)
     )
-    for formula, limit in zip(launch.grid, GRID_LIMITS, strict=True):
+    for formula, limit in zip(launch.grid_of_device, GRID_LIMITS, strict=True):
         facts.assume_at_most(formula, limit)
     dimensions = {dimension.name for dimension in sequence.dimensions}
     parameters = []

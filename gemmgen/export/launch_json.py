@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 from gemmgen.codegen.rendering import spec_lines
 from gemmgen.core.version import __version__
@@ -23,7 +24,8 @@ def launch_json(bundle: Bundle) -> str:
     """The launch sequence of an instance, and which binary runs where, as JSON.
 
     Sizes are formulas over the names of the problem's dimensions: integers, ``+ - * // %``, comparisons that are 1 or 0, ``min``, ``max``,
-    ``ceil_div``, ``round_up``, ``ceil_log2`` and ``select(condition, yes, no)``.
+    ``ceil_div``, ``round_up``, ``ceil_log2`` and ``select(condition, yes, no)``. Blocks of a grid that takes tiles in turn also follow from
+    ``multiprocessors``, those of the device (``blocks_of_device``).
     """
     plan = bundle.plan
     images = [
@@ -35,7 +37,7 @@ def launch_json(bundle: Bundle) -> str:
         }
         for image in bundle.images
     ]
-    data = {
+    data: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "gemmgen": __version__,
         "nvrtc": ".".join(map(str, bundle.nvrtc_version)),
@@ -45,6 +47,9 @@ def launch_json(bundle: Bundle) -> str:
         "images": images,
         **plan.sequence.to_json(),
     }
+    for told, launch in zip(data["launches"], plan.sequence.launches, strict=True):
+        if launch.blocks_of_device is not None:
+            told["blocks_of_device"] = str(launch.blocks_of_device)
     return json.dumps(data, indent=1) + "\n"
 
 

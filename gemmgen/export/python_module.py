@@ -172,6 +172,8 @@ class ModuleText:
     workspace_bytes: Formula
     zero_bytes: Formula | None
     images: Sequence[Image]
+    asks_device: bool
+    """True if a grid depends on the number of the device's multiprocessors."""
 
     @property
     def has_large_clusters(self) -> bool:
@@ -252,7 +254,8 @@ def model(bundle: Bundle, import_name: str) -> ModuleText:
         constraints=sequence.constraints,
         arrays=arrays,
         launches=[
-            LaunchText(x.entry, x.grid, x.block, x.cluster, x.dynamic_shared_bytes, x.programmatic, x.arguments) for x in sequence.launches
+            LaunchText(x.entry, x.grid_of_device, x.block, x.cluster, x.dynamic_shared_bytes, x.programmatic, x.arguments)
+            for x in sequence.launches
         ],
         structs=[
             StructText(h.name, tuple(FieldText("i" if f.type == "s32" else "I", f.capacity, f.count, f.value) for f in h.fields))
@@ -270,6 +273,7 @@ def model(bundle: Bundle, import_name: str) -> ModuleText:
         workspace_bytes=sequence.workspace_bytes,
         zero_bytes=zero if workspaces and str(zero) != "0" else None,
         images=bundle.images,
+        asks_device=any(launch.blocks_of_device is not None for launch in sequence.launches),
     )
 
 
@@ -278,7 +282,7 @@ def _all_formulas(sequence: LaunchSequence) -> list[Formula]:
     formulas += [dimension.default for dimension in sequence.dimensions if dimension.default is not None]
     formulas += [constraint.condition for constraint in sequence.constraints]
     formulas += [formula for argument in sequence.arrays for formula in (*argument.shape, *argument.strides)]
-    formulas += [formula for launch in sequence.launches for formula in (*launch.grid, launch.dynamic_shared_bytes)]
+    formulas += [formula for launch in sequence.launches for formula in (*launch.grid_of_device, launch.dynamic_shared_bytes)]
     formulas += [formula for argument in sequence.tensor_maps for formula in argument.formulas]
     return formulas + [formula for host in sequence.host_arguments for part in host.fields for formula in (part.count, part.value)]
 

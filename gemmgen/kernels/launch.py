@@ -258,6 +258,14 @@ class KernelLaunch:
     programmatic: bool = False
     """True if the kernel may start while the work before it in the stream still runs, to hide the time that a launch takes
     (programmatic stream serialization): it waits for that work itself, before it touches memory."""
+    blocks_of_device: Formula | None = None
+    """Blocks in x of a grid whose blocks take pieces of work in turn, by a formula that also reads ``multiprocessors`` of the device,
+    for programs that ask the driver at launch; ``grid`` has a number for one device. None: every device gets the same grid."""
+
+    @property
+    def grid_of_device(self) -> tuple[Formula, Formula, Formula]:
+        """The grid by formulas that may also read ``multiprocessors``."""
+        return self.grid if self.blocks_of_device is None else (self.blocks_of_device, *self.grid[1:])
 
     @property
     def threads(self) -> int:
@@ -267,6 +275,30 @@ class KernelLaunch:
         """Blocks in x, y, z for one problem."""
         x, y, z = (formula.evaluate(problem) for formula in self.grid)
         return x, y, z
+
+
+MULTIPROCESSORS = "multiprocessors"
+"""Name in formulas of the number of multiprocessors of a device."""
+MOST_MULTIPROCESSORS = 4096
+CLUSTERED = {1: 132, 2: 132, 3: 117, 4: 120, 5: 110, 6: 102, 7: 105, 8: 120}
+"""Multiprocessors of an H200 that clusters of so many blocks use at a time, one block on each (``cuOccupancyMaxActiveClusters``): a cluster
+lies within one of the processor's parts, whose number of multiprocessors few sizes divide."""
+
+
+def grid_in_turn(works: str, blocks: int, cluster: int = 1) -> tuple[Formula, Formula | None]:
+    """Blocks in x of a grid that has as many clusters as pieces of work, or of which at most so many blocks take these in turn; 0: as many
+    as there are. And the same for a device of ``multiprocessors``, where the number is that of an H200, or None."""
+    if not blocks:
+        return _in_clusters(works, cluster), None
+    at_once = _in_clusters(f"min({works}, {blocks // cluster})", cluster)
+    if blocks % CLUSTERED.get(cluster, CLUSTERED[1]):
+        return at_once, None
+    clusters = f"max({MULTIPROCESSORS} * {blocks} // {CLUSTERED[1] * cluster}, 1)"
+    return at_once, _in_clusters(f"min({works}, {clusters})", cluster)
+
+
+def _in_clusters(clusters: str, cluster: int) -> Formula:
+    return Formula(f"{cluster} * ({clusters})" if cluster > 1 else clusters)
 
 
 GRID_LIMITS = (2**31 - 1, 65535, 65535)

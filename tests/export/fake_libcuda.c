@@ -26,6 +26,7 @@ typedef struct entry {
 event_t fake_events[MOST_EVENTS];
 int fake_event_count;
 int fake_major = 9, fake_minor = 0;
+int fake_multiprocessors = 132;
 int fake_shared_optin = 232448, fake_static_shared = 1024;
 CUresult fake_launch_result = CUDA_SUCCESS;
 static entry_t entries[MOST_ENTRIES];
@@ -58,6 +59,7 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
     switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = fake_major; return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = fake_minor; return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = fake_multiprocessors; return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = fake_shared_optin; return CUDA_SUCCESS;
     default: return CUDA_ERROR_INVALID_VALUE;
     }

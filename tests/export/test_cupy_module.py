@@ -43,7 +43,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             return lambda grid, block, arguments, shared_mem: made.append((entry, self.image[:4], grid, block, arguments, shared_mem))
 
     fake.RawModule = RawModule
-    fake.cuda = SimpleNamespace(Device=lambda: SimpleNamespace(compute_capability="80"))
+    fake.cuda = SimpleNamespace(Device=lambda: SimpleNamespace(compute_capability="80", attributes={"MultiProcessorCount": 58}))
     fake.zeros = np.zeros
     monkeypatch.setitem(sys.modules, "cupy", fake)
     return made
@@ -72,6 +72,19 @@ def test_the_module_launches_what_the_sequence_says(run: Run, launches: list[Any
     assert (grid, block) == ((4, 1, 2), (64, 1, 1))
     assert list(given[:3]) == [40, 33, 16] and given[0].dtype == np.int32
     assert np.float32(2.0) in [one for one in given if isinstance(one, np.float32)]
+
+
+def test_a_persistent_grid_follows_the_device(run: Run, launches: list[Any]) -> None:
+    spec = "kind: gemm\narchitecture: sm_80\nstorage: {a: f16, b: f16, c: f32}\nalignment: {a: 8, b: 8, c: 4}\n"
+    spec += "mainloop: {strategy: mma_sync, tile: {threadblock: {m: 64, n: 64, k: 32}, warp: {m: 32, n: 32}}, persistent_blocks: 264}\n"
+    names: dict[str, Any] = {}
+    exec(compile(exported(run, spec), "made.py", "exec"), names)
+    function = next(value for name, value in names.items() if name.startswith("gemm"))
+    a, b = (np.zeros((640, 640), np.float16).view(FakeArray) for _ in range(2))
+    function(a, b, array(640, 640))
+    assert launches[0][2] == (min(100, 2 * 58), 1, 1)
+    function(np.zeros((1280, 640), np.float16).view(FakeArray), b, array(1280, 640))
+    assert launches[1][2] == (2 * 58, 1, 1)
 
 
 def test_wrong_arrays_are_refused(run: Run, launches: list[Any]) -> None:

@@ -86,6 +86,22 @@ def test_what_no_shipped_spec_has_is_launched_too(tmp_path: Path) -> None:
     assert too_large > 0
 
 
+@pytest.mark.parametrize("multiprocessors", [132, 114, 78, 16], ids=["H200", "H100 PCIe", "H20", "a part of a GPU"])
+@pytest.mark.parametrize(("spec", "most"), [("64x64", "2 * {}"), ("128x128_ping_pong", "{}"), ("192x192_pair", "{} // 2 * 2")])
+def test_a_persistent_grid_follows_the_device(spec: str, most: str, multiprocessors: int, tmp_path: Path) -> None:
+    plan = api.plan(SPECS / f"gemm/wgmma/bf16.yaml/{spec}")
+    assert isinstance(plan, KernelPlan)
+    host = NotingHost([plan], tmp_path)
+    ctypes.c_int.in_dll(host.driver, "fake_multiprocessors").value = multiprocessors
+    problem = {"m": 4096, "n": 4096, "k": 64, "lda": 64, "ldb": 64, "ldc": 4096}
+    got, reason = host.launch("k0", problem, [1 << 20] * 3, [], 0)
+    assert reason is None
+    (launch,) = got.work
+    assert launch.grid == (eval(most.format(multiprocessors)), 1, 1)
+    few, _ = host.launch("k0", {**problem, "m": 1, "n": 8, "ldc": 8}, [1 << 20] * 3, [], 0)
+    assert few.work[0].grid == (plan.sequence.launches[0].cluster[0], 1, 1)
+
+
 def test_a_kernel_may_have_the_shared_memory_that_its_device_has(tmp_path: Path) -> None:
     host = NotingHost([unusual_plan()], tmp_path)
     host.event_count.value = 0

@@ -25,6 +25,7 @@ class NotingDriver(FakeDriver):
     def __init__(self, plan: KernelPlan) -> None:
         super().__init__({launch.entry: None for launch in plan.sequence.launches})
         self.work: list[Any] = []
+        self.multiprocessors = 132
         self.contexts = 0
         self.attributes: dict[str, Any] = {}
 
@@ -33,6 +34,10 @@ class NotingDriver(FakeDriver):
 
     def cuPointerGetAttribute(self, attribute, pointer):
         return OK, 0
+
+    def cuDeviceGetAttribute(self, attribute, device):
+        counted = attribute.name.endswith("MULTIPROCESSOR_COUNT")
+        return (OK, self.multiprocessors) if counted else super().cuDeviceGetAttribute(attribute, device)
 
     def cuDevicePrimaryCtxRelease(self, device):
         self.contexts -= 1

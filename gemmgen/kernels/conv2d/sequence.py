@@ -12,7 +12,17 @@ from gemmgen.kernels.conv2d.layouts import FilterOrder
 from gemmgen.kernels.conv2d.problem import constraints, dimensions, integer
 from gemmgen.kernels.conv2d.spec import Conv2dSpec
 from gemmgen.kernels.epilogue.steps import Step
-from gemmgen.kernels.launch import Argument, ArrayArgument, ArrayRole, HostArgument, HostField, KernelLaunch, LaunchSequence, ScalarArgument
+from gemmgen.kernels.launch import (
+    Argument,
+    ArrayArgument,
+    ArrayRole,
+    HostArgument,
+    HostField,
+    KernelLaunch,
+    LaunchSequence,
+    ScalarArgument,
+    grid_in_turn,
+)
 from gemmgen.kernels.tiles.division import divisors_argument
 
 VECTOR_ALIGNMENT = 16
@@ -65,18 +75,16 @@ def build_sequence(
     parts = spec.split_k
     tiles = f"ceil_div(n * p * q, {tile[0]}) * ceil_div(k // groups, {tile[1]})"
     main = [*inputs, *(partial or extra), *integers, *([] if partial else factors), *host]
+    blocks, blocks_of_device = grid_in_turn(tiles, spec.persistent_blocks or 0)
     launches = [
         KernelLaunch(
             entry=name,
-            grid=(
-                Formula(tiles if spec.persistent_blocks is None else f"min({tiles}, {spec.persistent_blocks})"),
-                Formula("groups"),
-                Formula(str(parts)),
-            ),
+            grid=(blocks, Formula("groups"), Formula(str(parts))),
             block=(threads, 1, 1),
             arguments=tuple(argument.name for argument in main),
             dynamic_shared_bytes=Formula(str(shared_bytes)),
             programmatic=spec.early_launch,
+            blocks_of_device=blocks_of_device,
         )
     ]
     if partial:

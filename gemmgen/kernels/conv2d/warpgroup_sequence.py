@@ -33,6 +33,7 @@ from gemmgen.kernels.launch import (
     LaunchSequence,
     ScalarArgument,
     TensorMapArgument,
+    grid_in_turn,
 )
 from gemmgen.kernels.tiles.division import divisors_argument
 
@@ -92,15 +93,16 @@ def warpgroup_sequence(
     columns = f"(q + {taps - 1})" if taps > 1 else "q"
     clusters = f"ceil_div(k, {loop.tile_m * loop.cluster_m}) * ceil_div(n * p * {columns}, {loop.tile_pixels * loop.cluster_n})"
     blocks = loop.cluster_blocks
-    at_once = f"min({clusters}, {loop.persistent_blocks // blocks})" if loop.persistent_blocks else clusters
+    at_once, blocks_of_device = grid_in_turn(clusters, loop.persistent_blocks, blocks)
     launch = KernelLaunch(
         entry=name,
-        grid=(Formula(f"{blocks} * ({at_once})" if blocks > 1 else at_once), Formula("1"), Formula("1")),
+        grid=(at_once, Formula("1"), Formula("1")),
         block=(loop.threads, 1, 1),
         arguments=tuple(argument.name for argument in main),
         dynamic_shared_bytes=Formula(str(shared_bytes)),
         cluster=(blocks, 1, 1),
         programmatic=spec.early_launch,
+        blocks_of_device=blocks_of_device,
     )
     return LaunchSequence(
         name,

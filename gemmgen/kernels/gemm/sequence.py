@@ -142,7 +142,14 @@ def reduction_groups(spec: GemmSpec) -> int:
 
 
 def main_launch(
-    name: str, spec: GemmSpec, blocks: Formula, threads: int, arguments: Sequence[Argument], shared_bytes: int, cluster_blocks: int = 1
+    name: str,
+    spec: GemmSpec,
+    blocks: Formula,
+    threads: int,
+    arguments: Sequence[Argument],
+    shared_bytes: int,
+    cluster_blocks: int = 1,
+    blocks_of_device: Formula | None = None,
 ) -> KernelLaunch:
     """The launch of a product whose grid has one axis."""
     return KernelLaunch(
@@ -153,6 +160,7 @@ def main_launch(
         dynamic_shared_bytes=Formula(str(shared_bytes)),
         cluster=(cluster_blocks, 1, 1),
         programmatic=spec.early_launch,
+        blocks_of_device=blocks_of_device,
     )
 
 

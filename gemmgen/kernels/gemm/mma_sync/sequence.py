@@ -80,7 +80,9 @@ def mma_sync_sequence(
         workspace, zero_bytes = grid.streamed_workspace(spec.decomposition)
         workspace_bytes = workspace.shape[0]
         main, arguments = [*main, workspace], [*arguments, workspace]
-    launch = main_launch(name, spec, grid.blocks(spec), loop.threads, main, dynamic_shared_bytes)
+    launch = main_launch(
+        name, spec, grid.blocks(spec), loop.threads, main, dynamic_shared_bytes, blocks_of_device=grid.blocks_of_device(spec)
+    )
     return LaunchSequence(
         name=name,
         dimensions=(

@@ -64,7 +64,9 @@ def narrow_sequence(
         main = [*(argument for argument in factors if argument not in kept), workspace]
         arguments = [*arguments, workspace]
         launches = (reduction_launch(name, spec, problem, matrices, workspace, kept),)
-    launch = main_launch(name, spec, grid.blocks(spec), loop.threads, main, loop.shared_bytes, grid.cluster_blocks)
+    launch = main_launch(
+        name, spec, grid.blocks(spec), loop.threads, main, loop.shared_bytes, grid.cluster_blocks, grid.blocks_of_device(spec)
+    )
     dimensions = [*problem.dimensions, *(dimension for matrix in more for dimension in matrix.dimensions)]
     return LaunchSequence(
         name=name,

@@ -8,7 +8,7 @@ from gemmgen.core.formulas import Formula, round_up
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES
 from gemmgen.kernels.gemm.sequence import WORKSPACE_ALIGNMENT, workspace_argument
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel, StreamK
-from gemmgen.kernels.launch import ArrayArgument, Constraint
+from gemmgen.kernels.launch import ArrayArgument, Constraint, grid_in_turn
 
 MAX_INT = 2**31 - 1
 
@@ -63,12 +63,17 @@ class Grid:
 
     def blocks(self, spec: GemmSpec) -> Formula:
         """The formula of the blocks of the grid, which are clusters side by side."""
-        works, cluster = self.works(spec), self.cluster_blocks
         if isinstance(spec.decomposition, StreamK):
-            return Formula(f"select({works} > 0, {spec.decomposition.blocks}, 0)")
-        own = f"ceil_div({works}, {self.own_tiles})" if self.own_tiles > 1 else works
-        at_once = f"min({own}, {self.persistent_blocks // cluster})" if self.persistent_blocks else own
-        return Formula(f"{cluster} * ({at_once})" if cluster > 1 else at_once)
+            return Formula(f"select({self.works(spec)} > 0, {spec.decomposition.blocks}, 0)")
+        return grid_in_turn(self._own_works(spec), self.persistent_blocks, self.cluster_blocks)[0]
+
+    def blocks_of_device(self, spec: GemmSpec) -> Formula | None:
+        """The same for a device of ``multiprocessors``; None where it does not depend on them."""
+        return grid_in_turn(self._own_works(spec), self.persistent_blocks, self.cluster_blocks)[1]
+
+    def _own_works(self, spec: GemmSpec) -> str:
+        works = self.works(spec)
+        return f"ceil_div({works}, {self.own_tiles})" if self.own_tiles > 1 else works
 
     def constraint(self, spec: GemmSpec) -> Constraint:
         """Pieces of work, or steps of all of them, that can be counted."""

@@ -13,6 +13,7 @@ from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES, Moved, held, reductio
 from gemmgen.kernels.gemm.tensor_cores.cost import Pace, of_few, share_of
 from gemmgen.kernels.gemm.wgmma.copied import CopyPlan
 from gemmgen.kernels.gemm.wgmma.plan import WgmmaPlan
+from gemmgen.kernels.launch import CLUSTERED
 from gemmgen.kernels.math.warpgroup import WarpgroupLoop
 
 COPY_REGISTERS = 40
@@ -30,9 +31,6 @@ rows on an H200, 64 x 4096 x 11008 takes 14."""
 MULTICAST = 0.2
 """Part of the time of loading a tile of A that blocks which share it are spared: 520 x 4096 x 4096 takes 28.5 us on an H200 by pairs, 34.6
 by blocks for themselves, 400 x 4096 x 11008 51.9 and 53.3. Blocks that share a tile of B gained nothing."""
-CLUSTERED = {1: 132, 2: 132, 3: 117, 4: 120, 5: 110, 6: 102, 7: 105, 8: 120}
-"""Multiprocessors of an H200 that clusters of so many blocks use at a time, one block on each (``cuOccupancyMaxActiveClusters``): a cluster
-lies within one of the processor's parts, whose number of multiprocessors few sizes divide."""
 SCATTERED_READS = 2.5
 """Time of reading what is added to results that `wgmma` leaves in pairs or elements, over that of storing these: 16 times of an H200 with
 bias, residual and ReLU (128 rows, six instances that compute columns) are predicted within 17%, where they were 31% off without it."""

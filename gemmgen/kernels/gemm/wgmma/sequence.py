@@ -74,7 +74,9 @@ def wgmma_sequence(
         workspace_bytes = joint.shape[0]
         shared.append(joint)
     main += shared
-    launch = main_launch(name, spec, grid.blocks(spec), loop.threads, main, loop.shared_bytes, grid.cluster_blocks)
+    launch = main_launch(
+        name, spec, grid.blocks(spec), loop.threads, main, loop.shared_bytes, grid.cluster_blocks, grid.blocks_of_device(spec)
+    )
     launches: tuple[KernelLaunch, ...] = (launch,)
     arguments: list[Argument] = [
         *problem.extents,

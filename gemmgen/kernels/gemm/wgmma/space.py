@@ -23,7 +23,6 @@ from gemmgen.kernels.gemm.spec import GemmSpec, SplitKCluster, WgmmaMainloop
 from gemmgen.kernels.gemm.tensor_cores.cost import of_few
 from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_FLOATS, BYTE_INTEGERS
 from gemmgen.kernels.gemm.wgmma.cost import (
-    CLUSTERED,
     FILLED,
     MULTICAST,
     PROMOTION_ISSUE,
@@ -39,6 +38,7 @@ from gemmgen.kernels.gemm.wgmma.plan import plan
 from gemmgen.kernels.gemm.wgmma.point_model import Extents, Shapes, point_model, traits_of
 from gemmgen.kernels.gemm.wgmma.reasons import DEFAULT_PROMOTION, LEAST_PART, MAX_BOX, held_part
 from gemmgen.kernels.gemm.wgmma.scaled import BLOCK_K, SCALE_TYPES, column_scales, staged_bytes
+from gemmgen.kernels.launch import CLUSTERED
 from gemmgen.kernels.math.warpgroup import (
     BARRIER_BYTES,
     BLOCK_ROWS,
