@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING
 
 from gemmgen.core.errors import SpecError
-from gemmgen.hardware.target import DEVICES, Architecture, Device, Peaks, match_device
+from gemmgen.hardware.target import DEVICES, Architecture, Device, Peaks, match_device, named_words
 from gemmgen.hardware.target import device as find_device
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ def gpu_device(ordinal: int) -> Device:
 
 
 def as_device(gpu: GpuDevice) -> Device:
-    """The entry of ``target.DEVICES`` for a GPU; for one that is not there, an entry scaled by its SMs from its nearest kin."""
+    """The entry of ``target.DEVICES`` for a GPU; for one that is not there, an entry scaled by its SMs from its nearest kin: the GPU of
+    which it is a slice or a smaller form, else one of its architecture."""
     from gemmgen.core.errors import EnvironmentMissing
 
     known = match_device(gpu.name, gpu.sm_count)
@@ -61,17 +63,14 @@ def as_device(gpu: GpuDevice) -> Device:
         raise EnvironmentMissing(f"{gpu} is of an architecture that gemmgen does not know")
     kin = min(DEVICES.values(), key=lambda entry: _distance(entry, gpu))
     share = gpu.sm_count / kin.sm_count
-    sheet = Peaks(
-        fp32_flops=_scaled(kin.datasheet.fp32_flops, share),
-        int8_mma_ops=_scaled(kin.datasheet.int8_mma_ops, share),
-        read_bytes_per_second=_scaled(kin.datasheet.read_bytes_per_second, share),
-    )
+    sheet = Peaks(**{peak.name: _scaled(getattr(kin.datasheet, peak.name), share) for peak in fields(Peaks)})
     return Device(gpu.name, architecture, gpu.sm_count, kin.clock_hz, gpu.l2_bytes, sheet)
 
 
-def _distance(entry: Device, gpu: GpuDevice) -> tuple[int, int]:
-    major, minor = entry.architecture.compute_capability
-    return abs(10 * major + minor - 10 * gpu.compute_capability[0] - gpu.compute_capability[1]), abs(entry.sm_count - gpu.sm_count)
+def _distance(entry: Device, gpu: GpuDevice) -> tuple[int, int, int]:
+    (major, minor), (own_major, own_minor) = entry.architecture.compute_capability, gpu.compute_capability
+    apart = abs(10 * (major - own_major) + minor - own_minor)
+    return apart, -named_words(entry, gpu.name), abs(entry.sm_count - gpu.sm_count)
 
 
 def _scaled(value: float | None, share: float) -> float | None:

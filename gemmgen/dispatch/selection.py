@@ -49,6 +49,8 @@ POINT_MARGIN = 0.97
 expected to take as long, others are expected to do what they did on other problems, which errs by a tenth. If that one was timed on this
 very problem, it must be expected to take ``MEASURED_MARGIN`` times as long."""
 MEASURED_MARGIN = 1.05
+SAME = 1e-6
+"""Distance of coordinates below which two kernels are one point."""
 PLANNED = 1
 """Points that are planned where alternatives are not asked for: a plan takes a tenth of the time of a choice."""
 BOUNDED = 8
@@ -158,14 +160,32 @@ def _kept_option(kept: Kept, request: Request, device: Device, architecture: Arc
 
 def _promised(choice: Choice, request: Request) -> Choice:
     """The choice for ``request``, which is that of its ``choice`` without the caller's promises: the kernel that they allow takes its place
-    where it may start early."""
-    chosen = choice.chosen
-    option = fitted(chosen.candidate, request, chosen.plan.architecture, choice.device)
-    if not isinstance(option, str):
-        made = replace(chosen, fit=replace(option[0], margin=chosen.fit.margin), plan=option[1])
-        if made.early:
-            chosen = made
-    return replace(choice, request=request, options=(chosen, *choice.options[1:]), chosen=chosen)
+    where it may start early, or that of the point that saves the most by it."""
+    chosen, device = choice.chosen, choice.device
+    kept = fastest = _early(chosen.candidate, chosen, request)
+    points = [] if request.companions else fastest_points(choice.request.on(device), device, MAX_EARLY, early_copies=True)
+    space = space_of(request.kind)
+    if points and space is not None:
+        place = space.coordinates(chosen.candidate.spec) if fastest is not None else None
+        own = 0.0 if place is None else next((one.saved for one in points if math.dist(one.coordinates, place) < SAME), 0.0)
+        margin = MEASURED_MARGIN if chosen.source == "measured" else 1.0 if chosen.candidate.is_point else POINT_MARGIN
+        best = points[0]
+        if best.saved and margin * (best.seconds - best.saved) < chosen.seconds - own:
+            made = replace(chosen, seconds=best.seconds - best.saved, source="model")
+            fastest = _early(Candidate(space.label(best.spec), best.spec), made, request) or kept
+    if fastest is None:
+        return replace(choice, request=request)
+    return replace(choice, request=request, options=(fastest, *choice.options[1:]), chosen=fastest)
+
+
+def _early(candidate: Candidate, like: Option, request: Request) -> Option | None:
+    """A candidate with what the caller promises, and all else as in an option ``like`` it; None if it had better not start early."""
+    option = fitted(candidate, request, like.plan.architecture, like.device)
+    if isinstance(option, str):
+        return None
+    fit, plan, dimensions = option
+    made = replace(like, candidate=candidate, fit=replace(fit, margin=like.fit.margin), plan=plan, dimensions=dimensions)
+    return made if made.early else None
 
 
 def choose_by(

@@ -38,16 +38,19 @@ class Point:
     least: float
     """Seconds in which no kernel of its tile does it."""
     coordinates: tuple[float, ...] = ()
+    saved: float = 0.0
+    """Seconds of these that it saves if it copies tiles of a constant operand early."""
 
     @cached_property
     def spec(self) -> KernelSpec:
         return self.make()
 
 
-def fastest_points(request: Request, device: Device, longest_early: float, most: int = LIKELY) -> list[Point]:
+def fastest_points(request: Request, device: Device, longest_early: float, most: int = LIKELY, early_copies: bool = False) -> list[Point]:
     """The points that are expected to be the fastest for a request, fastest first, ``most`` of them; none for a family without a space.
 
-    ``longest_early``: seconds up to which kernels start while the work before them still runs.
+    ``longest_early``: seconds up to which kernels start while the work before them still runs; ``early_copies``: True if they then copy
+    tiles of a constant operand.
     """
     space = space_of(request.kind)
     groups = space.points(request, device) if space is not None else []
@@ -65,12 +68,13 @@ def fastest_points(request: Request, device: Device, longest_early: float, most:
     traits = np.concatenate([points.traits(places) for points, places in zip(groups, inside, strict=True) if len(places)])
     errors = groups[0].errors(traits)
     expected = bounded_seconds(modelled * np.exp(errors), least)
+    saved = np.concatenate([points.saved for points in groups])[best]
     found = []
-    for place in np.argsort(expected, kind="stable")[:most]:
+    for place in np.argsort(expected - saved if early_copies else expected, kind="stable")[:most]:
         group = int(np.searchsorted(first, best[place], side="right")) - 1
         seconds = float(expected[place])
         make = partial(groups[group].spec, int(best[place] - first[group]), seconds < longest_early)
-        found.append(Point(make, seconds, float(errors[place]), float(least[place]), tuple(features[place].tolist())))
+        found.append(Point(make, seconds, float(errors[place]), float(least[place]), tuple(features[place].tolist()), float(saved[place])))
     return found
 
 

@@ -471,9 +471,14 @@ def match_device(driver_name: str, sm_count: int) -> Device | None:
 
     The number of SMs must agree, because slices of a chip keep its name; of several entries the longest name fits best ("H100 NVL").
     """
-    words = set(re.split(r"[^A-Za-z0-9]+", driver_name.upper()))
-    fitting = [entry for entry in DEVICES.values() if set(entry.name.upper().split()) <= words and entry.sm_count == sm_count]
+    fitting = [entry for entry in DEVICES.values() if named_words(entry, driver_name) and entry.sm_count == sm_count]
     return max(fitting, key=lambda entry: len(entry.name.split()), default=None)
+
+
+def named_words(entry: Device, driver_name: str) -> int:
+    """Words of an entry's name if the driver's name of a chip has all of them, else 0."""
+    words = set(entry.name.upper().split())
+    return len(words) if words <= set(re.split(r"[^A-Za-z0-9]+", driver_name.upper())) else 0
 
 
 def architecture_for(major: int, minor: int) -> Architecture | None:

@@ -54,6 +54,8 @@ class Points:
     """Traits of some points, by their places, on which the model's error depends: a row for each."""
     errors: Callable[[NDArray[np.float64]], Column]
     """Logarithms of the factors that are expected on the model's times, by the traits of points: fitted to timed points."""
+    saved: Column
+    """Seconds that each point saves by copying tiles of a constant operand while the work before it still runs; 0 if it waits instead."""
     spec: Callable[[int, bool], KernelSpec]
     """The spec of a point, by its place; True: its kernel may start while the work before it still runs."""
 
