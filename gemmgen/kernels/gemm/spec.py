@@ -393,6 +393,8 @@ class SplitKCluster(SpecModel):
 
     scheme: Literal["split_k_cluster"]
     slices: Annotated[int, Field(ge=2, le=8, strict=True)]
+    finish: Annotated[Literal["first", "all"], LATER] = "first"
+    """all: each block collects the sums of a part of the columns, and finishes these, in the same order of k; for wgmma with store: tma."""
 
 
 class SplitKLast(SpecModel):

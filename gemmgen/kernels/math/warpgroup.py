@@ -219,16 +219,17 @@ class Staging:
         return (self.turned_rows, self.columns) if self.turned else (self.columns, BLOCK_ROWS)
 
 
-def plan_staging(tile_n: int, blocks: int, element_bytes: int, buffers: int, turned: bool = False) -> Staging | None:
+def plan_staging(tile_n: int, blocks: int, element_bytes: int, buffers: int, turned: bool = False, parts: int = 1) -> Staging | None:
     """Boxes as wide as 128 bytes allow, that divide the tile evenly, and no more buffers than wanted, whose number divides that of
-    the boxes, so that every tile begins with the first; None where no width fits. ``turned``: for column-major results."""
+    the boxes, so that every tile begins with the first; None where no width fits. ``turned``: for column-major results; ``parts``: of a
+    tile's columns, each of as many boxes."""
     if turned and element_bytes not in TURNED_BYTES:
         return None
     least = max(8, 16 // element_bytes)
-    widths = [width for width in range(least, SPAN_BYTES // element_bytes + 1, least) if tile_n % width == 0]
+    widths = [width for width in range(least, SPAN_BYTES // element_bytes + 1, least) if tile_n % (width * parts) == 0]
     if not widths:
         return None
-    boxes = blocks * (tile_n // widths[-1])
+    boxes = blocks * (tile_n // widths[-1] // parts)
     count = max(divisor for divisor in range(1, buffers + 1) if boxes % divisor == 0)
     return Staging(widths[-1], count, matrices=element_bytes == 2, turned_rows=SPAN_BYTES // element_bytes if turned else 0)
 
@@ -358,6 +359,8 @@ class WarpgroupLoop(WarpgroupInstruction):
     """Steps whose block scales such a warp reads at a time."""
     product_sets: int = 1
     """Sets of products that a thread holds where sums are promoted: the next stage's are made while those of one are added."""
+    scatters: bool = False
+    """True if each block of a cluster along k collects the sums of every ``cluster_k``-th box of a tile's columns; else the first does."""
     staggered: bool = False
     """True if groups that share a tile start their instructions alternately, so that one's run while the other waits for its own."""
 
@@ -516,7 +519,7 @@ class WarpgroupLoop(WarpgroupInstruction):
     @property
     def sums_bytes(self) -> int:
         """Shared memory for the sums of a cluster's other blocks."""
-        return (self.cluster_k - 1) * self.tile_m * self.tile_n * 4
+        return (self.cluster_k - 1) * self.tile_m * self.tile_n * 4 // (self.cluster_k if self.scatters else 1)
 
     @property
     def extremes_bytes(self) -> int:

@@ -138,8 +138,14 @@ def warpgroup_loop(
         loop = replace(loop, registers=PLANES_REGISTERS if loop.staggered else shares)
     if spec.store == "tma":
         turned = spec.order == "column_major"
-        staging = plan_staging(tile.n, loop.blocks_m, matrices[2].element_bytes, STORE_BUFFERS, turned)
+        parts = loop.cluster_k if finish_all(spec) else 1
+        buffers = 1 if finish_all(spec) else STORE_BUFFERS
+        staging = plan_staging(tile.n, loop.blocks_m, matrices[2].element_bytes, buffers, turned, parts)
+        if staging is None:
+            need = f"boxes that divide the columns of a tile evenly among {parts} blocks"
+            outline.reasons.append(Reason("finish", "mainloop.tile.n", str(tile.n), need))
         loop = replace(loop, staging=staging, residual=staging is not None and not turned and _reads_in_boxes(spec))
+        loop = replace(loop, scatters=finish_all(spec))
         columns = replace(loop, column_bytes=_column_bytes(spec, matrices[2], tile.n))
         room = ResidentBlocks(architecture, columns.min_blocks_per_sm, columns.threads).shared_bytes
         loop = columns if columns.shared_bytes <= room else loop
@@ -147,6 +153,11 @@ def warpgroup_loop(
         loop = replace(loop, turned=True)
     outline.reasons += resource_reasons(loop, architecture)
     return loop
+
+
+def finish_all(spec: GemmSpec) -> bool:
+    """True if each block of a cluster along k finishes a part of a tile's columns."""
+    return isinstance(spec.decomposition, SplitKCluster) and spec.decomposition.finish == "all"
 
 
 def _column_bytes(spec: GemmSpec, matrix: Matrix, columns: int) -> int:
@@ -198,7 +209,8 @@ def warpgroup_regions(loop: WarpgroupLoop) -> tuple[SharedRegion, ...]:
         size = loop.consumers * loop.column_bytes
         add("columns", "unsigned char", (loop.consumers, loop.column_bytes), size, "values for each column of a tile, [group][byte]")
     if loop.cluster_k > 1:
-        held = (loop.cluster_k - 1, loop.blocks_m * loop.tile_n // 8, WARPGROUP * loop.consumers // loop.k_groups, 4)
+        matrices_held = loop.blocks_m * loop.tile_n // 8 // (loop.cluster_k if loop.scatters else 1)
+        held = (loop.cluster_k - 1, matrices_held, WARPGROUP * loop.consumers // loop.k_groups, 4)
         add("sums", loop.accumulator, held, loop.sums_bytes, "sums of the cluster's other blocks, as their threads hold them")
     if loop.extremes_bytes:
         held = (loop.cluster_k - 1, loop.blocks_m, WARPGROUP * loop.consumers // loop.k_groups // 4, 4)

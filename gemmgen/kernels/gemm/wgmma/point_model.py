@@ -66,6 +66,8 @@ LATENCY_SECONDS = 1e-6
 LAUNCH_SECONDS = 3e-6
 LOADED_PER_SECOND = 5e10
 """Bytes that an SM gets from the L2, roughly, for a point's share of time."""
+ALONE = 1 << 18
+"""Multiplications up to which OpenBLAS uses one thread."""
 AROUND_SECONDS = 2e-6
 """Time of a launch that its steps do not take, roughly."""
 
@@ -126,9 +128,14 @@ class PointModel:
         scaled = (apart * self.scales).astype(np.float32)
         # Half the squared distance, negated, is the product less half of each square: one multiplication makes it.
         half = -0.5 * (scaled**2).sum(axis=1, keepdims=True)
-        kinship = np.concatenate([scaled, half, np.ones_like(half)], axis=1) @ self._extended
-        np.exp(kinship, out=kinship)
-        found: Column = self.level + apart @ self.slopes + kinship @ self.weights
+        left = np.concatenate([scaled, half, np.ones_like(half)], axis=1)
+        found: Column = self.level + apart @ self.slopes
+        # In parts that a BLAS multiplies by one thread: starting others takes longer than all of it.
+        part = max(1, ALONE // max(left.size, 1))
+        for first in range(0, len(self.weights), part):
+            kinship = left @ self._extended[:, first : first + part]
+            np.exp(kinship, out=kinship)
+            found += kinship @ self.weights[first : first + part]
         return found
 
     @cached_property

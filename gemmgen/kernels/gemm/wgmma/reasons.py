@@ -175,6 +175,12 @@ def combination_reasons(spec: GemmSpec, mainloop: WgmmaMainloop) -> Iterator[Rea
         if mainloop.persistent_blocks or mainloop.schedule == "ping_pong":
             need = "persistent_blocks: 0 and schedule: cooperative for split_k_cluster"
             yield Reason("decomposition", "mainloop", f"{mainloop.persistent_blocks} blocks, {mainloop.schedule}", need)
+        plain = (
+            spec.store == "tma" and not spec.dual and not computes_f32(spec) and spec.beta == "zero" and mainloop.schedule == "cooperative"
+        )
+        if decomposition.finish == "all" and not (plain and not any(o.like_output for op in spec.epilogue for o in op.operands())):
+            need = "first without store: tma, or with a second product, an epilogue that reads matrices, or float32 by planes"
+            yield Reason("finish", "decomposition.finish", "all", need)
     if isinstance(decomposition, StreamK):
         if cluster.m * cluster.n > 1 or mainloop.schedule == "ping_pong":
             need = "no clusters and schedule: cooperative for stream_k: those that work together would have to cut tiles alike"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from math import log2
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +76,11 @@ FILLED_WAVE, FILLED_WAVE_OF_SLICES, HALF_FILLED, HALF_FILLED_OF_SLICES = 0.94, 0
 up to which, in a single wave, short ones do. Of 75 grids of 5 to 450 us on an H200, those took 3% more to 8% less time by that. Grids of
 55 to 85% took up to 43% more: the next launch's blocks take the SMs that are free, and no longer spread evenly. Launches of different
 kernels with half-filled grids, one after the other, took 30% more where they were long."""
+SHARED_BY_MANY = 6
+"""Blocks that read a tile of the larger factor, from which on it matters little which SMs they are on. Where two to four blocks read it,
+and run side by side, their requests meet on the way to the L2: 11 such grids took 5% more, and up to 16%, where blocks took the SMs as
+these became free; 11 in which a single block or cluster read it took 4% less, and 11 of more blocks 3% less. Grids of several waves took
+between 3% less and 7% more, the same on average: they wait."""
 SHORT_BYTES = 16e6
 """Bytes of a problem below which all of its kernels start early: the launch is a fourth of their time."""
 SAVED, SAVED_OF_SLICES = 0.9e-6, 1.7e-6
@@ -109,6 +115,8 @@ class Storage:
     """True if the copy engine stores the results."""
     residual: bool
     """True if a residual comes through shared memory."""
+    in_parts: bool
+    """True if each block of a cluster along k may finish a part of a tile's columns."""
     scales: Scales = Scales.NONE
 
     @property
@@ -153,6 +161,8 @@ class Lattice:
     cluster_m: Column
     cluster_n: Column
     cluster_k: Column
+    collected: Column
+    """Parts of a tile's columns, each of which another block of a cluster along k finishes."""
     resident: Column
     """Blocks that an SM must hold at a time."""
     instruction_n: Column
@@ -178,7 +188,7 @@ def points(request: GemmRequest, device: Device, every_store: bool = False) -> l
     found = []
     stored = [_stored(request, turned) for turned in (False, True)]
     if every_store and stored[1].boxes:
-        stored.append(replace(stored[1], boxes=False))
+        stored.append(replace(stored[1], boxes=False, in_parts=False))
     for storage in stored:
         for lattice in lattices(storage, device.architecture):
             one = _on_problem(lattice, request, device)
@@ -242,6 +252,7 @@ def _stored(request: GemmRequest, turned: bool) -> Storage:
         a_along_k=along[0],
         b_along_k=along[1],
         boxes=aligned and (not turned or (size in TURNED_BYTES and not _reads_matrices(request))),
+        in_parts=aligned and (not turned or size in TURNED_BYTES) and not _reads_matrices(request),
         residual=not turned and aligned and has_one_matrix(request.epilogue, request.c.type) and not request.accumulates,
         scales=Scales.model_validate({operand: by.stored(operand) for operand, by in scaled}) if scaled else Scales.NONE,
     )
@@ -307,10 +318,14 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
         # Shared memory: as many stages as fit.
         staged = np.zeros_like(tile_n)
         boxes = np.zeros_like(tile_n)
-        for columns in _columns(storage):
-            for rows in np.unique(blocks_m):
-                held = (tile_n == columns) & (blocks_m == rows)
-                size_c = ELEMENTS[storage.result].bytes
+        collected = np.ones_like(tile_n)
+        size_c = ELEMENTS[storage.result].bytes
+        for columns, rows, slices in product(_columns(storage), np.unique(blocks_m), np.unique(cluster_k)):
+            held = (tile_n == columns) & (blocks_m == rows) & (cluster_k == slices)
+            staging = plan_staging(columns, int(rows), size_c, 1, storage.turned, int(slices)) if storage.in_parts and slices > 1 else None
+            if staging is not None:
+                staged[held], collected[held] = staging.group_bytes, slices
+            else:
                 staging = plan_staging(columns, int(rows), size_c, STORE_BUFFERS, storage.turned) if storage.boxes else None
                 if storage.boxes and staging is None:
                     legal &= ~held
@@ -318,7 +333,7 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
                     staged[held], boxes[held] = staging.group_bytes, staging.buffers if storage.residual else 0
                 elif not storage.turned:
                     staged[held] = BLOCK_ROWS * TURNED_COLUMNS * 4
-        fixed = staged * consumers + (cluster_k - 1) * tile_m * tile_n * FLOAT_BYTES
+        fixed = staged * consumers + (cluster_k - 1) * tile_m * tile_n * FLOAT_BYTES // collected
         fixed += BARRIER_BYTES * (np.where(ping_pong, consumers, 0) + consumers * boxes)
         stage = (tile_m + tile_n / _part(storage, tile_n)) * depth + 2 * BARRIER_BYTES + staged_bytes(storage.scales, tile_m, tile_n)
         room = architecture.shared_bytes_per_sm // resident - architecture.reserved_shared_bytes_per_block
@@ -333,6 +348,7 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
             "cluster_m": cluster_m,
             "cluster_n": cluster_n,
             "cluster_k": cluster_k,
+            "collected": collected,
             "resident": resident,
             "instruction_n": instruction_n,
             "product_sets": product_sets,
@@ -364,13 +380,16 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     batch = request.c.shape[0] if request.batched else 1
     tiles_m, tiles_n = np.ceil(m / lattice.tile_m), np.ceil(n / lattice.tile_n)
     depth = np.ceil(k / lattice.tile_k)
-    # A tile wider than the problem needs, clusters that have no second tile to share, slices without a step.
+    # A tile wider than the problem needs, clusters that have no second tile to share, slices without a step; or those that wait for SMs: no
+    # block multiplies while it sends its sums, and 640 x 8192 x 7168 took 1.5 times as long by two slices in four waves as by whole tiles.
+    room = device.sm_count * lattice.resident
     kept = (lattice.tile_n < n + 8) | (lattice.tile_n <= COLUMNS[0])
     kept &= (
         (lattice.tile_m < m + BLOCK_ROWS)
         & (tiles_m >= lattice.cluster_m)
         & (tiles_n >= lattice.cluster_n)
         & (depth >= 4 * (lattice.cluster_k - 1))
+        & ((lattice.cluster_k == 1) | (batch * tiles_m * tiles_n * lattice.cluster_k <= room))
     )
     if not kept.any():
         return None
@@ -404,7 +423,8 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         waits = (at.product_sets == 1) & (at.instruction_n == at.tile_n) & (at.resident == 1)
         issue = issue + np.where(waits, WAITING_OPERATIONS, SCALED_OPERATIONS) / operations
     memory_bytes = float(m * k * size * batch_a + k * n * size * batch_b) + result
-    full, half = _settle_evenly(at, works / (held * at.resident))
+    sharers = tiles_m / at.cluster_m if n >= m else tiles_n / at.cluster_n
+    full, half = _settle_evenly(at, works / (held * at.resident), sharers)
     if memory_bytes < SHORT_BYTES:
         half = np.ones_like(half)
     made = Works(
@@ -461,13 +481,14 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
     return Points(made, _features(at, storage), traits, lambda found: point_model().errors(found), saved, spec)
 
 
-def _settle_evenly(at: Lattice, waves: Column) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Grids whose blocks spread evenly over the SMs although blocks of the launch before are still there: those that fill all SMs, and
-    those that find room beside them."""
+def _settle_evenly(at: Lattice, waves: Column, sharers: Column) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Grids whose blocks spread evenly over the SMs although blocks of the launch before are still there: those that fill all SMs once, and
+    those that find room beside them. ``sharers``: clusters that read each tile of the larger factor."""
     import numpy as np
 
-    last, sliced = waves / np.ceil(waves), at.cluster_k > 1
-    full = np.where(sliced, last >= FILLED_WAVE_OF_SLICES, (at.resident == 1) & (last >= FILLED_WAVE))
+    sliced = at.cluster_k > 1
+    apart = (at.cluster_m * at.cluster_n == 1) & (sharers > 1) & (sharers < SHARED_BY_MANY)
+    full = np.where(sliced, waves >= FILLED_WAVE_OF_SLICES, (at.resident == 1) & (waves >= FILLED_WAVE)) & (waves <= 1) & ~apart
     return full, waves <= np.where(sliced, HALF_FILLED_OF_SLICES, HALF_FILLED)
 
 
@@ -566,4 +587,6 @@ def _spec(lattice: Lattice, place: int, persistent: int, early: bool, once: str 
         fields["cache"] = {f"l2_policy_{once}": "evict_first"}
     if number["cluster_k"] > 1:
         fields["decomposition"] = {"scheme": "split_k_cluster", "slices": number["cluster_k"]}
+        if number["collected"] > 1:
+            fields["decomposition"]["finish"] = "all"
     return GemmSpec.model_validate(fields)
