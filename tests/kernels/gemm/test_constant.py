@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from gemmgen import emulator, ops
 from gemmgen.core.errors import LaunchError, PlanError
 from gemmgen.dispatch.problems import parse_problem
 from gemmgen.dispatch.selection import choose
+from gemmgen.dispatch.space import fastest_points
 from gemmgen.hardware.target import device
 from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.toolchain.nvrtc import Binary
@@ -119,12 +121,24 @@ def test_the_choice_declares_the_operand_that_the_kernel_reads(rows: int, operan
     assert plain.plan.spec.constant == ()
 
 
-@pytest.mark.parametrize(
-    ("text", "early"), [("16,9216,9216", False), ("16,8192,8192", True), ("512,4096,4096", True), ("4096,8192,8192", True)]
-)
-def test_products_start_early_where_their_blocks_settle_evenly(text: str, early: bool) -> None:
-    """Blocks that share SMs do not, 128 of an SM each fill nearly all; the kernel is that without the promise."""
+@pytest.mark.parametrize("text", ["16,9216,9216", "16,8192,8192", "64,12288,5120", "1,5120,12288"])
+def test_constant_weights_are_copied_early_by_grids_that_fill_the_device(text: str) -> None:
     chosen = choose(parse_problem(f"gemm:{text},nt,bf16,constant"), device("H200")).chosen
-    plain = choose(parse_problem(f"gemm:{text},nt,bf16"), device("H200")).chosen
-    assert chosen.early is early and chosen.candidate == plain.candidate
-    assert bool(chosen.plan.spec.constant) is early
+    blocks = math.prod(chosen.plan.sequence.launches[0].grid_of(chosen.dimensions))
+    resident = chosen.plan.spec.mainloop.min_blocks_per_sm
+    assert chosen.early and chosen.plan.spec.constant
+    assert 0.8 <= blocks / (132 * resident) <= 1
+
+
+def test_products_of_several_waves_wait() -> None:
+    chosen = choose(parse_problem("gemm:4096,8192,8192,nt,bf16,constant"), device("H200")).chosen
+    assert not chosen.early and not chosen.plan.spec.constant
+
+
+def test_the_choice_counts_what_early_copies_save() -> None:
+    target, request = device("H200"), parse_problem("gemm:16,4096,14336,nt,bf16")
+    points = fastest_points(request, target, 12e-6)
+    early = fastest_points(request, target, 12e-6, early_copies=True)
+    assert early[0].saved > 0
+    assert [one.seconds - one.saved for one in early] == sorted(one.seconds - one.saved for one in early)
+    assert points[0].seconds <= early[0].seconds
