@@ -54,6 +54,7 @@ ELSEWHERE = (
     "scales",
     "constant",
     "schema_version",
+    "finish",
 )
 """Fields of which these strategies take nothing, or whose choices are tested for themselves."""
 
