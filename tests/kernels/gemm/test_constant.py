@@ -122,7 +122,7 @@ def test_the_choice_declares_the_operand_that_the_kernel_reads(rows: int, operan
 
 
 @pytest.mark.parametrize("text", ["16,9216,9216", "16,8192,8192", "64,12288,5120", "1,5120,12288"])
-def test_constant_weights_are_copied_early_by_grids_that_fill_the_device(text: str) -> None:
+def test_full_grids_copy_constant_weights_early(text: str) -> None:
     chosen = choose(parse_problem(f"gemm:{text},nt,bf16,constant"), device("H200")).chosen
     blocks = math.prod(chosen.plan.sequence.launches[0].grid_of(chosen.dimensions))
     resident = chosen.plan.spec.mainloop.min_blocks_per_sm
