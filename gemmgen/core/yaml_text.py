@@ -43,6 +43,9 @@ _TEXT_SINCE = re.compile(
     r"(?P<truth>y|yes|on|n|no|off)|[-+]?(?P<sixty>[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?|0b[01_]+|[0-9][0-9_]*_[0-9_]*)", re.IGNORECASE
 )
 
+_TOO_DEEP_FOR_LIBYAML = "exceeded maximum nesting depth"
+"""The problem that libyaml reports since PyYAML 6.0.4, of a text whose values it has not given yet."""
+
 
 class YamlTextError(ValueError):
     """A text that is not valid YAML, or contains values that specs must not; the message gives the position."""
@@ -66,6 +69,8 @@ def parse(text: bytes | str) -> Any:
     try:
         return _parse(text)
     except yaml.MarkedYAMLError as error:
+        if error.problem == _TOO_DEEP_FOR_LIBYAML:
+            raise _with_its_line(text, error.problem_mark, f"nested more than {MAX_DEPTH} levels deep") from None
         told, line, column = error.problem, *_line_at(text, error.problem_mark)
         if line[column : column + 1] == TAB:
             told = "a tab (→), where YAML wants spaces"

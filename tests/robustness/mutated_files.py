@@ -10,6 +10,7 @@ limits of memory and processor time, then the counts. With --journal, a line for
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
 import os
@@ -450,7 +451,8 @@ def main() -> None:
     parser.add_argument("--journal", type=Path)
     given = parser.parse_args()
     for module in IMPORTED:
-        importlib.import_module(module)
+        with contextlib.suppress(ImportError):  # the solver is optional, and its absence a message
+            importlib.import_module(module)
     known = {}
     if given.journal and given.journal.exists():
         known = {entry["number"]: entry for entry in map(json.loads, given.journal.read_text().splitlines())}
