@@ -8,7 +8,10 @@ results then mean an equal order of additions, and so equal bits for all data.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gemmgen.emulator.comparators import Comparator
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,10 @@ class Arithmetic:
     name: str
     tables: tuple[str, ...]
     """Tables of instruction handlers (`gemmgen.emulator.instructions.registry`); the first that has a handler wins."""
+    comparators: Mapping[int, Comparator] = field(default_factory=dict, compare=False)
+    """Instructions, by identity, that keep the better of two values, where sums stand for the better one."""
+    neutral: float = 0.0
+    """The number that every element beats; other literals are hashes then, so that none stands for a sum."""
 
     @property
     def is_real(self) -> bool:
@@ -30,3 +37,8 @@ FIELD = Arithmetic("field", ("field", "real"))
 ORDERED_FIELD = Arithmetic("ordered field", ("ordered", "field", "real"))
 """The field, with selections by a comparison as choices in one order of residues: a choice may hide that the compared numbers differ."""
 TREE = Arithmetic("tree", ("tree", "field", "real"))
+
+
+def joined(comparators: Mapping[int, Comparator], number: int, neutral: float) -> Arithmetic:
+    """The field, with sums in place of the better of two values; `neutral` stands for no value. `number` tells apart what is run at once."""
+    return Arithmetic(f"joined to {neutral}, {number}", ("joined", "field", "real"), comparators, neutral)

@@ -132,8 +132,10 @@ class Binder:
         if not self.arithmetic.is_real:
             value = np.uint32(bits).view(np.float32) if width == 32 else np.uint64(bits).view(np.float64)
             if type_name in ("f32", "b32"):
-                residue: np.generic = residues.of_float(float(value)).view(dtype)
-                return residue
+                residue: np.generic = residues.of_float(float(value))
+                if self.arithmetic.comparators and value != self.arithmetic.neutral:
+                    residue = residues.opaque("literal", [residue])[0]
+                return residue.view(dtype)
         if width == 64 and type_name == "f32":
             return np.float32(np.uint64(bits).view(np.float64))
         if width != dtype.itemsize * 8:

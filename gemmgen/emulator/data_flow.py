@@ -7,12 +7,12 @@ computes it from data, and the data begin at loads of chosen arrays and at resul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.program import Program
-from gemmgen.emulator.ptx.syntax import Address, Instruction, Operand, Register, registers_of
+from gemmgen.emulator.ptx.syntax import Address, Instruction, Integer, Operand, Register, Vector, registers_of
 
 _WITHOUT_RESULTS = (
     *("st", "sust", "red", "bar", "barrier", "stmatrix", "bra", "brx", "ret", "exit", "trap"),
@@ -128,15 +128,17 @@ class DataDependence:
         return ""
 
 
-def data_dependence(program: Program, loads: Iterable[Instruction], hashed: Iterable[Instruction] = ()) -> DataDependence:
+def data_dependence(
+    program: Program, loads: Iterable[Instruction], hashed: Iterable[Instruction] = (), plain: Collection[int] = ()
+) -> DataDependence:
     """Decisions of data that come from these loads, from any others that feed floating-point instructions, and from tensor cores.
 
-    `hashed` are selections that are read as opaque functions.
+    `hashed` are selections that are read as opaque functions, `plain` instructions, by their identity, whose results are no data.
     """
     everything = list(instructions_of(program))
     roots = {id(inst) for inst in loads}
     feeding = _feeding_floats(everything)
-    spread = _Spread(program, lambda inst: id(inst) in roots or _brings_data(inst, feeding))
+    spread = _Spread(program, lambda inst: id(inst) in roots or _brings_data(inst, feeding), plain)
     opaque = {id(inst) for inst in hashed}
     control: list[Instruction] = []
     addresses: list[Instruction] = []
@@ -187,11 +189,84 @@ def _brings_data(inst: Instruction, feeding: set[str]) -> bool:
     return inst.opcode in _PRODUCTS
 
 
+@dataclass(frozen=True)
+class FlaggedWords:
+    """Words of 64 bits that carry a number and a flag between blocks: every store sets a bit that is no data, or all bits to zero. The test
+    for zero asks for the flag alone."""
+
+    tests: frozenset[int]
+    loads: frozenset[int]
+    stores: frozenset[int]
+
+    def flags(self, bytes_of: Mapping[int, set[tuple[str, int]]], seeds: Collection[int]) -> frozenset[int]:
+        """The tests, if in a run nothing but these stores wrote the words."""
+        read = set[tuple[str, int]]().union(*(bytes_of.get(load, set()) for load in self.loads))
+        others = (touched for inst, touched in bytes_of.items() if inst not in self.loads and inst not in self.stores)
+        if not self.loads.isdisjoint(seeds) or any(not read.isdisjoint(touched) for touched in others):
+            return frozenset()
+        return self.tests
+
+
+def flagged_words(program: Program) -> FlaggedWords:
+    """The words of a program that are tested for zero, if all its stores of 64 bits set a flag or clear a word."""
+    writers: dict[str, list[Instruction]] = {}
+    for inst in instructions_of(program):
+        for name in written_by(inst):
+            writers.setdefault(name, []).append(inst)
+    stores, loads, tests = set(), set(), set()
+    for inst in instructions_of(program):
+        if inst.opcode == "st" and inst.type in _WIDE and not isinstance(inst.operands[1], Vector):
+            if not _sets_flag(inst.operands[1], writers):
+                return FlaggedWords(frozenset(), frozenset(), frozenset())
+            stores.add(id(inst))
+        elif inst.opcode == "setp" and inst.modifiers[0] in ("eq", "ne") and inst.type in _WIDE and inst.operands[2] == Integer(0):
+            word = inst.operands[1]
+            found = writers.get(word.name, []) if isinstance(word, Register) else []
+            if found and all(each.opcode == "ld" and each.type in _WIDE and not each.has("param") for each in found):
+                tests.add(id(inst))
+                loads |= {id(each) for each in found}
+    return FlaggedWords(frozenset(tests), frozenset(loads), frozenset(stores))
+
+
+def _sets_flag(operand: Operand, writers: Mapping[str, list[Instruction]]) -> bool:
+    if isinstance(operand, Integer):
+        return operand.value == 0
+    found = writers.get(operand.name, []) if isinstance(operand, Register) else []
+    if len(found) != 1 or found[0].guard is not None:
+        return False
+    literals = [each.value for each in found[0].operands[1:] if isinstance(each, Integer)]
+    return (found[0].opcode == "or" and any(literals)) or (found[0].opcode == "mov" and literals == [0])
+
+
+_WIDE = ("b64", "u64", "s64")
+
+
+def spread_from(program: Program, loads: Collection[int], plain: Collection[int] = ()) -> Iterator[tuple[Instruction, Tainted]]:
+    """Each instruction with the registers that hold data before it, where data come from loads, given by their identities, alone.
+
+    `plain` are instructions whose results are no data. What a branch that data decide about writes up to where both ways meet holds data too."""
+    roots = set(loads)
+    regions = branch_regions(program)
+    while True:
+        states = list(_Spread(program, lambda inst: id(inst) in roots, plain).states())
+        more = set()
+        for block in program.blocks:
+            last = block.terminator
+            if last is not None and last.guard is not None and block.index in regions:
+                tainted = next(found for inst, found in states if inst is last)
+                if last.guard.name in tainted:
+                    more |= {id(inst) for number in regions[block.index][1] for inst in program.blocks[number].body}
+        if more <= roots:
+            return iter(states)
+        roots |= more
+
+
 class _Spread:
     """Registers that hold data before each instruction, along all paths: a bit for each register."""
 
-    def __init__(self, program: Program, is_root: Callable[[Instruction], bool]) -> None:
+    def __init__(self, program: Program, is_root: Callable[[Instruction], bool], plain: Collection[int] = ()) -> None:
         self._bits: dict[str, int] = {}
+        self._plain = plain
         self._blocks = [
             [self._effect(inst, is_root) for inst in (*block.body, *([block.terminator] if block.terminator is not None else []))]
             for block in program.blocks
@@ -215,7 +290,7 @@ class _Spread:
         return mask
 
     def _effect(self, inst: Instruction, is_root: Callable[[Instruction], bool]) -> tuple[Instruction, int, int, bool]:
-        reads = 0 if inst.opcode in _READS_MEMORY else self._mask(_read_by(inst))
+        reads = 0 if inst.opcode in _READS_MEMORY or id(inst) in self._plain else self._mask(_read_by(inst))
         return inst, reads, self._mask(written_by(inst)), is_root(inst)
 
     def _run(self, number: int) -> int:
@@ -231,17 +306,17 @@ class _Spread:
         # A value that a guarded instruction or a partial result leaves in place stays data.
         return state if inst.guard is not None else state & ~writes
 
-    def states(self) -> Iterator[tuple[Instruction, _Tainted]]:
+    def states(self) -> Iterator[tuple[Instruction, Tainted]]:
         """Each instruction with the registers that hold data before it."""
         for number, effects in enumerate(self._blocks):
             state = self._before[number]
             for inst, reads, writes, root in effects:
-                yield inst, _Tainted(state, self._bits)
+                yield inst, Tainted(state, self._bits)
                 state = self._after(state, inst, reads, writes, root)
 
 
 @dataclass(frozen=True, slots=True)
-class _Tainted:
+class Tainted:
     """A set of register names as a mask."""
 
     mask: int
@@ -257,23 +332,29 @@ class _Tainted:
 
 def choosing_branches(program: Program) -> list[Instruction]:
     """Branches around code that only computes registers, up to where both ways meet: choices between values, as of a piecewise function."""
+    found = [program.blocks[number].terminator for number in branch_regions(program)]
+    return [last for last in found if last is not None]
+
+
+def branch_regions(program: Program) -> dict[int, tuple[int, set[int]]]:
+    """For the blocks that end in such a branch: the block where both ways meet, and all blocks between."""
     blocks = program.blocks
     successors = [_successors(block, len(blocks)) for block in blocks]
     joins = _joins(successors)
-    found = []
+    found = {}
     for block in blocks:
-        last = block.terminator
-        if last is None or last.opcode != "bra" or last.guard is None or joins[block.index] is None:
+        last, join = block.terminator, joins[block.index]
+        if last is None or last.opcode != "bra" or last.guard is None or join is None:
             continue
         region: set[int] = set()
-        work = [target for target in successors[block.index] if target != joins[block.index]]
+        work = [target for target in successors[block.index] if target != join]
         while work:
             number = work.pop()
             if number not in region:
                 region.add(number)
-                work += [target for target in successors[number] if target != joins[block.index]]
+                work += [target for target in successors[number] if target != join]
         if block.index not in region and all(_only_computes(blocks[number]) for number in region):
-            found.append(last)
+            found[block.index] = join, region
     return found
 
 

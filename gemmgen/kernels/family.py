@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pydantic.json_schema import JsonSchemaValue
     from pydantic_core import CoreSchema
 
+    from gemmgen.emulator.comparators import Order
     from gemmgen.hardware.cpu import CpuArchitecture
 
 Identifier = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,47}$")]
@@ -221,6 +222,15 @@ class Case:
         import numpy as np
 
         return np.random.default_rng([self.seed, index, zlib.crc32(self.name.encode())])
+
+
+@dataclass(frozen=True)
+class Extremum:
+    """An extremum of the lines of an array X, or its place, as Y."""
+
+    order: Order
+    axes: tuple[int, ...]
+    """Axes of X that are reduced; places count along them, the last one fastest."""
 
 
 @dataclass(frozen=True)

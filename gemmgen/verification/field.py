@@ -19,12 +19,9 @@ import numpy.typing as npt
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import GemmgenError, PlanError
-from gemmgen.emulator import NoFieldMeaning, Observer, residues
+from gemmgen.emulator import NoFieldMeaning, residues
 from gemmgen.emulator.arithmetic import FIELD, ORDERED_FIELD, Arithmetic
-from gemmgen.emulator.data_flow import DataFlow, data_dependence
-from gemmgen.emulator.memory import GLOBAL_BASE, Access, GlobalSpace, Space
-from gemmgen.emulator.program import Program, link
-from gemmgen.emulator.ptx.syntax import Instruction
+from gemmgen.emulator.data_flow import DataFlow, data_dependence, flagged_words
 from gemmgen.kernels import family, has_part, part
 from gemmgen.kernels.family import Case, FieldPart, KernelPlan
 from gemmgen.kernels.planning import plan as plan_of
@@ -32,6 +29,8 @@ from gemmgen.runtime.emulation import EmulatorBackend, KernelFault
 from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.toolchain.nvrtc import Binary
 from gemmgen.verification.case_arrays import CaseMemory, require_memory
+from gemmgen.verification.extrema import verify_extremum
+from gemmgen.verification.observed import DataLoads, programs_of
 from gemmgen.verification.oracle import oracle_of
 
 MAX_RUNS_OF_CHOICES = 8
@@ -44,7 +43,7 @@ _INTEGERS = ("s8", "u8", "s32", "u32")
 _PLAIN = ("s32", "u32", "s64", "bool")
 """Types of arrays that are not drawn from the field."""
 _FIELD_BITS = 31
-METHOD = 2
+METHOD = 3
 """Version of the claims: certificates quote no record of another one."""
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 FIRST_PAIRED_ARCHITECTURE = "sm_80"
@@ -113,22 +112,6 @@ class FieldReport:
         return found | ({"reason": self.reason} if self.reason else {})
 
 
-class _DataLoads(Observer):
-    """Notes which instructions read the arrays that hold residues."""
-
-    def __init__(self, names: set[str]) -> None:
-        self._names = names
-        self.found: dict[int, Instruction] = {}
-
-    def accessed(self, space: Space, access: Access, lanes: Any, addresses: npt.NDArray[Any]) -> None:
-        if not isinstance(space, GlobalSpace) or access.kind == "store" or id(access.instruction) in self.found or not len(addresses):
-            return
-        first = int(addresses[0]) - GLOBAL_BASE
-        regions = space.regions
-        if any(region.start <= first < region.stop and region.name in self._names for region in regions):
-            self.found[id(access.instruction)] = access.instruction
-
-
 def verify_field(plan: KernelPlan, binary: Binary | None = None, *, hazards: bool = True, bits: int = WANTED_BITS) -> FieldReport:
     """Runs an instance over the field as often as it takes to make a miss less likely than 2 to the minus ``bits``.
 
@@ -150,11 +133,18 @@ def verify_field(plan: KernelPlan, binary: Binary | None = None, *, hazards: boo
         return report("not claimed", reason)
     if binary is None and _is_older(plan):
         plan = plan_of(plan.spec, FIRST_PAIRED_ARCHITECTURE)
-    reference = Reference(plan, oracle)
     binary = binary or compile_plan(plan)
     cases = oracle.field_cases(plan)
     require_memory(plan, cases)
     sizes = cases[0].dimensions
+    if (extremum := getattr(oracle, "extremum", lambda plan: None)(plan)) is not None:
+        try:
+            found = verify_extremum(plan, binary, cases[0], extremum, hazards=hazards)
+        except KernelFault as fault:
+            unknown = isinstance(fault.__cause__, NoFieldMeaning)
+            return report("not claimed" if unknown else "wrong", str(fault.__cause__ if unknown else fault).splitlines()[0], 1, 0.0, sizes)
+        return report(found.outcome, found.reason, found.runs, found.miss_bits, sizes, found.elements)
+    reference = Reference(plan, oracle)
     per_run = miss_bits_of_run(plan, oracle)
     if _chooses(plan, binary):
         # A choice may hide an error of one element with a probability of one half.
@@ -218,7 +208,7 @@ def _run(
     scalars = _scalars(plan, rng)
     before = {name: piece.view.copy() for name, piece in memory.items()}
     data = {name for name, piece in memory.items() if piece.array.type not in ("s32", "u32", "s64") and name != "offsets"}
-    loads = _DataLoads(data)
+    loads = DataLoads(data, bytes_too=any(flagged_words(program).tests for program in programs_of(plan, binary)))
     first_run = seed == 0
     backend = EmulatorBackend((loads,) if first_run else (), hazards=hazards, arithmetic=reference.arithmetic)
     backend.run(binary, plan.sequence, case.dimensions, scalars, {name: piece.buffer for name, piece in memory.items()})
@@ -232,21 +222,21 @@ def _run(
     return "", compared, _doubt(plan, binary, loads) if first_run else ""
 
 
-def _programs(plan: KernelPlan, binary: Binary) -> list[Program]:
-    text = binary.ptx if isinstance(binary.ptx, str) else binary.ptx.decode()
-    return [link(text, launch.entry) for launch in plan.sequence.launches]
-
-
-def _doubt(plan: KernelPlan, binary: Binary, loads: _DataLoads) -> str:
+def _doubt(plan: KernelPlan, binary: Binary, loads: DataLoads) -> str:
     """Why the kernel is no polynomial: data decide about branches or addresses."""
-    found = (data_dependence(program, loads.found.values()) for program in _programs(plan, binary))
+    programs = programs_of(plan, binary)
+    words = [flagged_words(program) for program in programs]
+    flags = frozenset[int]().union(*(each.flags(loads.bytes_of, loads.found) for each in words))
+    if flags != frozenset[int]().union(*(each.tests for each in words)):
+        return "words that are tested for zero hold more than numbers with a flag"
+    found = (data_dependence(program, loads.found.values(), (), flags) for program in programs)
     return next((each.reason for each in found if each.reason), "")
 
 
 def _chooses(plan: KernelPlan, binary: Binary) -> bool:
     """True if a comparison of data chooses between values in a way that is not read as an opaque function."""
-    programs = _programs(plan, binary)
-    return any(data_dependence(program, (), DataFlow(program).hashed).choices for program in programs)
+    programs = programs_of(plan, binary)
+    return any(data_dependence(program, (), DataFlow(program).hashed, flagged_words(program).tests).choices for program in programs)
 
 
 def _fill(plan: KernelPlan, case: Case, type_name: str, piece: CaseMemory, rng: np.random.Generator, own: np.random.Generator) -> None:

@@ -182,6 +182,65 @@ def select_by_order(inst: Instruction, binder: Binder) -> Operation:
     return binder.gathered([target], lambda c, a, b: np.where(c, a, b), [condition, first, second])
 
 
+# -- comparators ---------------------------------------------------------------------------------------------------
+
+NO_PLACE = residues.MODULUS
+"""The place that code for extrema with places gives to no element: the largest int32, which is 0 as a residue."""
+
+
+@instruction("max", "min", when=_on_f32, table="joined")
+@instruction("selp", when=lambda inst: inst.type in ("f32", "b32"), table="joined")
+def joined(inst: Instruction, binder: Binder) -> Operation:
+    """A comparator as the sum of both sets of elements; other selections as they are."""
+    found = binder.arithmetic.comparators.get(id(inst))
+    if found is None:
+        if inst.opcode != "selp":
+            raise NoFieldMeaning(f"{inst.opcode} is no comparator", instruction=inst)
+        return select_by_order(inst, binder)
+    neutral = residues.of_float(binder.arithmetic.neutral)
+    target = binder.target(inst, inst.operands[0], "b32")
+    if found.decided is not None:
+        # The other half of the pair has been decided, and both stand for the same sum.
+        other = [binder.source(inst, found.decided, "b32")]
+        if inst.type == "f32":
+            return binder.gathered([target], lambda place: _as_value(residues.canonical(place), neutral), other)
+        return binder.gathered([target], lambda value: _as_place(_of_value(value, neutral)), other)
+    values = [binder.source(inst, value, "b32") for value in found.values]
+    if found.places is None:
+        return binder.gathered([target], lambda a, b: _as_value(_of_value(a, neutral) + _of_value(b, neutral), neutral), values)
+    fresh = found.fresh
+
+    def compute(a: Source, b: Source, first: Source, second: Source) -> Source:
+        total = np.uint64(0)
+        for value, place, is_element in ((a, first, fresh[0]), (b, second, fresh[1])):
+            if is_element:
+                total = total + residues.opaque("element", [value, np.asarray(place).astype(np.uint32)]).astype(np.uint64)
+                continue
+            own = _of_value(value, neutral)
+            if ((np.asarray(value) == neutral) != (np.asarray(place) == NO_PLACE)).any() or (own != residues.canonical(place)).any():
+                raise NoFieldMeaning("a value and a place of different elements are compared", instruction=inst)
+            total = total + own
+        return _as_value(total, neutral) if inst.type == "f32" else _as_place(total)
+
+    return binder.gathered([target], compute, [*values, *(binder.source(inst, place, "b32") for place in found.places)])
+
+
+def _of_value(word: Source, neutral: np.uint32) -> np.ndarray:
+    """The sum that a word stands for; none for the number that every element beats."""
+    return np.where(np.asarray(word) == neutral, np.uint64(0), residues.canonical(word))
+
+
+def _as_place(total: np.ndarray) -> Source:
+    summed = residues.canonical(total)
+    return residues.words(np.where(summed == 0, np.uint64(NO_PLACE), summed))
+
+
+def _as_value(total: np.ndarray, neutral: np.uint32) -> Source:
+    summed = residues.canonical(total)
+    other = np.where(summed == neutral, summed + np.uint64(residues.MODULUS), summed)
+    return residues.words(np.where(summed == 0, np.uint64(neutral), other))
+
+
 # -- conversions ---------------------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,9 @@ import numpy.typing as npt
 
 from gemmgen.core.elements import FLOATS
 from gemmgen.emulator import residues
-from gemmgen.kernels.family import Case, FieldPart
+from gemmgen.emulator.comparators import Order
+from gemmgen.kernels.family import Case, Extremum, FieldPart
+from gemmgen.kernels.reduction.arithmetic import EXTREMA
 from gemmgen.kernels.reduction.oracle import cases
 from gemmgen.kernels.reduction.plan import ReductionPlan
 from gemmgen.kernels.reduction.tensor import TensorLayout
@@ -37,6 +39,8 @@ def excluded(plan: ReductionPlan) -> str:
     a = plan.arithmetic
     if a.operation in ("mean", "l2_norm"):
         return f"sums of {a.operation} that would overflow are rescaled, so that data decide about control flow"
+    if extremum(plan) is not None:
+        return ""
     if a.parts or a.combiner not in ("add", "multiply"):
         return f"{a.operation} chooses by comparisons of data and is no polynomial"
     if a.compute != "f32" or a.stored not in FLOATS or a.output not in ("f32", "f16", "bf16"):
@@ -45,6 +49,16 @@ def excluded(plan: ReductionPlan) -> str:
     if a.epilogue or any(step not in _ELEMENTS for step in steps):
         return "elements or results go through further operations"
     return ""
+
+
+def extremum(plan: ReductionPlan) -> Extremum | None:
+    """The order and the axes of an extremum of floats, or of its place; None for other operations."""
+    a = plan.arithmetic
+    types = {array.name: array.type for array in plan.sequence.arrays}
+    plain = not (a.parts or a.prologue or a.epilogue) and a.compute == "f32" and types["X"] in ("f32", "f16", "bf16")
+    if not plain or a.operation not in EXTREMA or types["Y"] not in ("f32", "f16", "bf16", "s32", "s64"):
+        return None
+    return Extremum(Order(a.operation in ("max", "argmax"), a.operation.startswith("arg")), _reduced_axes(plan))
 
 
 def degree(plan: ReductionPlan) -> int:

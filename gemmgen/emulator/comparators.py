@@ -1,0 +1,689 @@
+"""Comparators of programs: places that keep the better of two values, decided by comparisons of these two alone.
+
+A kernel for a maximum moves its data and puts them through comparators. Where every choice that data decide is such a comparator, for
+one total order, the kernel gives the best of a fixed set of elements, however it arranges them: which set, one run with another operation
+of the same laws in place of the comparators tells (`gemmgen.verification.extrema`). This module reads comparators off the text: it
+computes symbolically along straight code, through branches that data decide, and decides each candidate by all orders of its operands, NaN
+included. Anything else that is done with data is a reason to claim nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gemmgen.emulator.blocks import BasicBlock
+from gemmgen.emulator.data_flow import branch_regions, flagged_words, instructions_of, spread_from, written_by
+from gemmgen.emulator.program import Program
+from gemmgen.emulator.ptx.syntax import Address, Float, Instruction, Integer, Negated, Operand, Pair, Register, Sink, Special, Symbol, Vector
+
+_MAX_STEPS = 200_000
+"""Symbolic steps before the analysis gives up."""
+_VALUES = (-math.inf, -1.0, -0.0, 0.0, 2.0, math.inf, math.nan)
+"""One of each kind: all orders of two numbers occur among them, and both zeros."""
+_BITS = {"add", "sub", "mul", "mad", "shl", "shr", "and", "or", "xor", "not", "cvt", "cvta", "mov", "min", "max", "selp", "setp", "rem", "div"}
+"""Instructions without data whose results follow from their operands."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """The total order that decides: the larger or the smaller is better, NaN best of all; equal values by their places if they have any."""
+
+    largest: bool
+    indexed: bool
+
+    def first_is_better(self, a: float, b: float, before: bool) -> bool:
+        """True if a is better than b; `before`: its place is further to the front."""
+        if math.isnan(a) or math.isnan(b):
+            return math.isnan(a) and (not math.isnan(b) or before)
+        if a == b:
+            return before
+        return (a > b) == self.largest
+
+    def is_best(self, result: float, a: float, b: float) -> bool:
+        """True if a value is the better of two, by sign for zeros."""
+        if math.isnan(a) or math.isnan(b):
+            return math.isnan(result)
+        if a == b == 0:
+            signs = (math.copysign(1, a), math.copysign(1, b))
+            return result == 0 and math.copysign(1, result) == (max(signs) if self.largest else min(signs))
+        return result == (max(a, b) if self.largest else min(a, b))
+
+
+@dataclass(frozen=True)
+class Comparator:
+    """A selection that keeps the better of two, with the registers that hold both values and, of indexed ones, both places."""
+
+    values: tuple[Register, Register]
+    places: tuple[Operand, Operand] | None = None
+    fresh: tuple[bool, bool] = (False, False)
+    """True for a place that no comparator gave: that of an element."""
+    decided: Register | None = None
+    """The other half of the result, where another instruction gave it and perhaps overwrote its operands."""
+
+
+class Refused(Exception):  # noqa: N818  (an answer, no error)
+    """Data are used in another way."""
+
+    def __init__(self, reason: str, inst: Instruction | None = None) -> None:
+        where = ""
+        if inst is not None:
+            line = f"line {inst.location.own().line} of the source" if inst.location is not None else f"line {inst.line} of PTX"
+            where = f": {inst.text.strip()} ({line})"
+        super().__init__(reason + where)
+
+
+class _Term(NamedTuple):
+    """A symbolic value: a kind with its parts, and whether data are in it."""
+
+    kind: str
+    parts: tuple[object, ...]
+    data: bool
+
+
+_Env = dict[str, _Term]
+
+
+@dataclass
+class Traffic:
+    """Bytes that loads and stores of a run touched, by instruction, in its own kind of memory."""
+
+    bytes_of: dict[int, set[tuple[str, int]]] = field(default_factory=dict)
+    seeds: set[int] = field(default_factory=set)
+    """Instructions that read the elements."""
+
+
+def comparators(programs: Sequence[Program], traffic: Traffic, order: Order) -> dict[int, Comparator]:
+    """The selections of programs that run one after another, by the identity of their instruction. Raises Refused."""
+    loads = set(traffic.seeds) | {
+        id(inst)
+        for program in programs
+        for inst in instructions_of(program)
+        # Loads that the run did not come to may read data.
+        if inst.opcode == "ld" and not inst.has("param") and id(inst) not in traffic.bytes_of
+    }
+    flags = frozenset[int]().union(*(flagged_words(program).flags(traffic.bytes_of, traffic.seeds) for program in programs))
+    while True:
+        stored: set[tuple[str, int]] = set()
+        for program in programs:
+            for inst, data in spread_from(program, loads, flags):
+                if inst.opcode in ("st", "atom", "red") and data.any_of(_names(inst.operands[1:])):
+                    stored |= traffic.bytes_of.get(id(inst), set())
+        everything = [inst for program in programs for inst in instructions_of(program)]
+        more = {
+            id(inst)
+            for inst in everything
+            if inst.opcode not in ("st", "red") and id(inst) not in loads and not stored.isdisjoint(traffic.bytes_of.get(id(inst), ()))
+        }
+        if not more:
+            break
+        loads |= more
+    found: dict[int, Comparator] = {}
+    for program in programs:
+        found |= _Reading(program, loads, flags, order).comparators()
+    return found
+
+
+def _names(operands: Iterable[Operand]) -> Iterator[str]:
+    for operand in operands:
+        match operand:
+            case Register(name):
+                yield name
+            case Negated(register):
+                yield register.name
+            case Vector(elements):
+                yield from _names(elements)
+            case Pair(first, second):
+                yield from _names((first, second))
+
+
+class _Reading:
+    """The symbolic execution of one program."""
+
+    def __init__(self, program: Program, loads: set[int], flags: frozenset[int], order: Order) -> None:
+        self.program, self.loads, self.flags, self.order = program, loads, flags, order
+        self.tainted: dict[int, frozenset[str]] = {}
+        """Registers with data at the begin of a block."""
+        self.regions = branch_regions(program)
+        self.found: dict[int, Comparator] = {}
+        self.bad: dict[str, str] = {}
+        """Registers that leave a block with a value of data that is no comparator's."""
+        self.used: set[str] = set()
+        self.steps = 0
+        self.floats = {register.name for registers in program.registers.values() for register in registers if register.type == "f32"}
+        self.predicates = {register.name for register in program.registers.get("pred", ())}
+        self.neutral = 0xFF800000 if order.largest else 0x7F800000
+
+    def comparators(self) -> dict[int, Comparator]:
+        """All of them. Raises Refused."""
+        names = {register.name for registers in self.program.registers.values() for register in registers}
+        starts: dict[int, set[str]] = {}
+        block_of = {id(inst): block.index for block in self.program.blocks for inst in (*block.body, *_end(block))}
+        first = {block.index: next(iter((*block.body, *_end(block))), None) for block in self.program.blocks}
+        data_names: set[str] = set()
+        for inst, data in spread_from(self.program, self.loads, self.flags):
+            at = block_of[id(inst)]
+            if inst is first[at]:
+                starts[at] = {name for name in names if name in data}
+                data_names |= starts[at]
+        self.tainted = {number: frozenset(found) for number, found in starts.items()}
+        self.data_names = data_names
+        inside: set[int] = set()
+        for block in self.program.blocks:
+            if block.index in inside:
+                continue
+            inside |= self._read_from(block)
+        wrong = sorted(self.bad.keys() & self.used)
+        if wrong:
+            raise Refused(self.bad[wrong[0]])
+        return self.found
+
+    # -- straight code ---------------------------------------------------------------------------------------------
+
+    def _read_from(self, block: BasicBlock) -> set[int]:
+        """Reads a block and those that branches decided by data lead to; returns the latter."""
+        env: _Env = {}
+        self.selections: list[tuple[Instruction, _Term, _Term, _Term, _Env]] = []
+        self.start = self.tainted.get(block.index, frozenset())
+        inside = self._walk(block, env, None)
+        self._decide_selections()
+        for name, term in env.items():
+            problem = self._problem(term)
+            if problem:
+                self.bad[name] = problem
+        return inside
+
+    def _walk(self, block: BasicBlock, env: _Env, stop: int | None) -> set[int]:
+        """Executes from a block to the end of the straight code, or to the block `stop`."""
+        inside: set[int] = set()
+        while True:
+            for inst in block.body:
+                self._execute(inst, env)
+            last = block.terminator
+            if last is None:
+                following = block.index + 1
+                if stop is None or following >= len(self.program.blocks):
+                    return inside
+            elif last.opcode == "bra" and last.guard is None:
+                following = block.targets[0]
+                if stop is None:
+                    return inside
+            elif last.opcode == "bra" and last.guard is not None and (condition := self._register(last.guard, env)).data:
+                region = self.regions.get(block.index)
+                if region is None:
+                    raise Refused("control flow depends on data", last)
+                join, members = region
+                self._branch(block, condition, join, env)
+                inside |= members
+                following = join
+                if stop is None and join != stop:
+                    # What follows is straight code as well, unless others come there too.
+                    entries = {b.index for b in self.program.blocks if join in b.targets or (b.index + 1 == join and _falls(b))}
+                    if not entries <= members | {block.index}:
+                        return inside
+                    inside.add(join)
+            else:
+                if last.guard is None:
+                    self._execute(last, env)
+                elif self._register(last.guard, env).data:
+                    raise Refused("control flow depends on data", last)
+                if stop is not None:
+                    raise Refused("a branch within a choice of data", last)
+                return inside
+            if following == stop:
+                return inside
+            block = self.program.blocks[following]
+
+    def _branch(self, block: BasicBlock, condition: _Term, join: int, env: _Env) -> None:
+        """Both ways of a branch that data decide, up to where they meet."""
+        last = block.terminator
+        assert last is not None
+        ways = []
+        for target in (block.targets[0], block.index + 1):
+            own = dict(env)
+            if target != join:
+                self._walk(self.program.blocks[target], own, join)
+            ways.append(own)
+        taken, fallen = ways if not last.guard_negated else reversed(ways)
+        for name in taken.keys() | fallen.keys():
+            first, second = (way.get(name) or self._at_start(name) for way in (taken, fallen))
+            if first == second:
+                env[name] = first
+            else:
+                env[name] = self._merged(_Term("ite", (condition, first, second), True))
+
+    def _merged(self, term: _Term) -> _Term:
+        """A value that two ways give: the better of two, or an expression that is not yet one."""
+        operands = _leaves(term)
+        if not self.order.indexed and len(operands) == 2 and self._is_better_of(term, operands) and _instruction_of(term) is not None:
+            return _Term("best", (term,), True)
+        return term
+
+    # -- instructions ----------------------------------------------------------------------------------------------
+
+    def _at_start(self, name: str) -> _Term:
+        return _Term("register", (name,), name in self.start)
+
+    def _register(self, register: Register, env: _Env) -> _Term:
+        term = env.get(register.name)
+        if term is None:
+            term = env[register.name] = self._at_start(register.name)
+        if term.kind == "register":
+            self.used.add(str(term.parts[0]))
+        return term
+
+    def _value(self, operand: Operand, env: _Env) -> _Term:
+        match operand:
+            case Register():
+                return self._register(operand, env)
+            case Negated(register):
+                return _not(self._register(register, env))
+            case Integer(value):
+                return _Term("integer", (value,), False)
+            case Float(bits, width):
+                return _Term("float", (bits, width), False)
+            case Special(name):
+                return _Term("special", (name,), False)
+            case Symbol(name, offset):
+                return _Term("symbol", (name, offset), False)
+        raise Refused(f"an operand {operand} is not understood")
+
+    def _execute(self, inst: Instruction, env: _Env) -> None:
+        self.steps += 1
+        if self.steps > _MAX_STEPS:
+            raise Refused("the code is too long to be read")
+        if inst.guard is not None and self._register(inst.guard, env).data:
+            raise Refused("control flow depends on data", inst)
+        for operand in inst.operands:
+            if isinstance(operand, Address) and any(self._value(each, env).data for each in (operand.base, *operand.extra)):
+                raise Refused("an address depends on data", inst)
+        names = written_by(inst)
+        operands = [each for each in (inst.operands[1:] if names else inst.operands) if not isinstance(each, Address | Sink)]
+        flat = [e for each in operands for e in (each.elements if isinstance(each, Vector) else (each,)) if not isinstance(e, Sink)]
+        terms = [self._value(each, env) for each in flat]
+        result = self._result(inst, terms, env)
+        for place, name in enumerate(names):
+            term = result if len(names) == 1 else _part(inst, result, place, terms)
+            if isinstance(inst.operands[0], Pair) and place:
+                if inst.opcode == "setp" and result.data:
+                    raise Refused("a comparison with two results", inst)
+                term = _Term("free", (id(inst), place), False)
+            if inst.guard is not None:
+                before = env.get(name) or self._at_start(name)
+                term = _Term("either", (id(inst), before, term), term.data or before.data)
+            self._check_constant(inst, name, term)
+            env[name] = term
+
+    def _check_constant(self, inst: Instruction, name: str, term: _Term) -> None:
+        """A number that stands where data do must be the one that every element beats, or the place of none."""
+        is_float = self._is_float(name)
+        if term.data or term == _Term("float", (self.neutral, 32), False) or not (is_float or name in self.data_names):
+            return
+        if term.kind == "register" and (self._is_float(str(term.parts[0])) or term.parts[0] in self.data_names):
+            return  # what is written to that one is checked
+        if term.kind == "float" or name in self.predicates or (self.order.indexed and not is_float):
+            return  # hashed in the run; or a place, or the place of nothing, which the run checks
+        raise Refused("a number other than the least takes part", inst)
+
+    def _is_float(self, name: str) -> bool:
+        return name in self.floats
+
+    def _result(self, inst: Instruction, terms: list[_Term], env: _Env) -> _Term:
+        if id(inst) in self.loads:
+            if inst.opcode != "ld":
+                raise Refused("data are read in a way that is not understood", inst)
+            return _Term("loaded", (id(inst),), True)
+        if id(inst) in self.flags:
+            return _Term("free", (id(inst),), False)
+        data = any(term.data for term in terms)
+        kind = inst.opcode
+        if kind == "mov" and len(terms) == 1 and isinstance(inst.operands[0], Register) and isinstance(inst.operands[1], Register | Float):
+            return terms[0]
+        if kind == "setp" and len(inst.types) == 1 and len(terms) in (2, 3):
+            test = _Term("test", (inst.modifiers[0], inst.type, terms[0], terms[1]), terms[0].data or terms[1].data)
+            if len(terms) == 3:
+                combination = inst.first_of(("and", "or", "xor"))
+                return _Term(str(combination), (test, terms[2]), test.data or terms[2].data)
+            return test
+        if kind in ("and", "or", "xor") and inst.has("pred"):
+            return _Term(kind, tuple(terms), data)
+        if kind == "not" and inst.has("pred"):
+            return _not(terms[0])
+        if kind == "add" and inst.types == ("s32",) and not data:
+            return _sum(terms[0], terms[1])
+        if kind == "or" and inst.type == "b32" and not data and _fills_zeros(terms[0], terms[1]):
+            return _sum(terms[0], terms[1])
+        if not data:
+            return _Term("of", (kind, inst.modifiers, *terms), False) if kind in _BITS else _Term("free", (id(inst),), False)
+        return self._of_data(inst, kind, terms, env)
+
+    def _of_data(self, inst: Instruction, kind: str, terms: list[_Term], env: _Env) -> _Term:
+        if kind == "selp":
+            if terms[2].data:
+                term = _Term("chosen", (id(inst),), True)
+                self.selections.append((inst, terms[2], terms[0], terms[1], dict(env)))
+                return term
+            self._require_moved(inst, [term for term in terms[:2] if term.data])
+            for term in terms[:2]:
+                if not term.data and not self.order.indexed and term.kind != "float":
+                    raise Refused("a number other than the least takes part", inst)
+            return _Term("moved", (id(inst),), True)
+        if kind in ("max", "min") and inst.types == ("f32",) and not inst.has("abs") and not inst.has("xorsign") and len(terms) == 2:
+            term = _Term("extremum", (kind, inst.has("NaN"), inst.has("ftz"), id(inst), *terms), True)
+            both = _leaves(term)
+            if inst.has("ftz") or len(both) != 2:
+                raise Refused("an extremum of more than two values, or without denormals", inst)
+            self.found[id(inst)] = Comparator((_as_register(inst.operands[1], inst), _as_register(inst.operands[2], inst)))
+            return self._merged(term)
+        if kind == "add" and inst.types == ("f32",):
+            return _Term("sum of floats", tuple(terms), True)
+        if _moves_bits(inst) and not (kind == "shfl" and any(term.data for term in terms[1:])):
+            self._require_moved(inst, [term for term in terms if term.data])
+            return _half(inst, terms) or _Term("moved", (id(inst),), True)
+        raise Refused("more is done with data than comparisons", inst)
+
+    def _require_moved(self, inst: Instruction, terms: list[_Term]) -> None:
+        for term in terms:
+            problem = self._problem(term)
+            if problem:
+                raise Refused(problem, inst)
+
+    @staticmethod
+    def _problem(term: _Term) -> str:
+        """Why a value of data may not go on: it is neither an element nor a comparator's result."""
+        if not term.data or term.kind in ("register", "loaded", "moved", "best", "chosen", "test", "and", "or", "xor", "not"):
+            return ""
+        if term.kind == "part":
+            assert isinstance(term.parts[0], _Term)
+            return _Reading._problem(term.parts[0])
+        if term.kind == "either":
+            return "a guarded instruction writes data"
+        return "a choice that data decide is not the better of two values"
+
+    # -- decisions -------------------------------------------------------------------------------------------------
+
+    def _decide_selections(self) -> None:
+        """Whether each selection between two numbers, or two places, keeps the better one."""
+        of_floats = [each for each in self.selections if each[0].type == "f32"]
+        of_places = [each for each in self.selections if each[0].type != "f32"]
+        for inst, condition, first, second, env in of_floats:
+            if not self.order.indexed:
+                term = _Term("ite", (condition, first, second), True)
+                if set(_leaves(term)) != {first, second} or not self._is_better_of(term, [first, second]):
+                    raise Refused("a choice that data decide is not the better of two values", inst)
+                self.found[id(inst)] = Comparator((_as_register(inst.operands[1], inst), _as_register(inst.operands[2], inst)))
+                continue
+            partner = next((each for each in of_places if each[1] == condition), None)
+            if partner is None:
+                raise Refused("a choice between values has no choice between places beside it", inst)
+            if not self._keeps_better(condition, (first, second), (partner[2], partner[3])):
+                raise Refused("a choice that data decide is not the better of two values", inst)
+            self.found[id(inst)] = self._indexed((first, second), (partner[2], partner[3]), env, inst, partner[0])
+        for inst, condition, first, second, env in of_places:
+            if not self.order.indexed:
+                raise Refused("data decide about a number that is no data", inst)
+            values = _leaves(condition)
+            pairs = [pair for pair in itertools.permutations(values, 2) if self._keeps_better(condition, pair, (first, second))]
+            if len(values) != 2 or len(pairs) != 1:
+                raise Refused("a choice that data decide is not the better of two values", inst)
+            other = next((each[0] for each in of_floats if each[1] == condition), None)
+            self.found[id(inst)] = self._indexed(pairs[0], (first, second), env, inst, other)
+
+    def _indexed(
+        self, values: tuple[_Term, ...], places: tuple[_Term, _Term], env: _Env, inst: Instruction, other: Instruction | None
+    ) -> Comparator:
+        if other is not None:
+            names = [name for name, held in env.items() if held == _Term("chosen", (id(other),), True)]
+            if names:
+                none = Register(names[0], "b32")
+                return Comparator((none, none), decided=none)
+        first, second = (_where(value, env, "f32", inst) for value in values)
+        assert isinstance(first, Register)
+        assert isinstance(second, Register)
+        return Comparator(
+            (first, second),
+            (_where(places[0], env, "b32", inst), _where(places[1], env, "b32", inst)),
+            (not places[0].data, not places[1].data),
+        )
+
+    def _keeps_better(self, condition: _Term, values: Sequence[_Term], places: tuple[_Term, _Term]) -> bool:
+        """True if a condition holds exactly if the first value, with its place, is the better one."""
+        if len(set(values)) != 2 or set(_leaves(condition)) - set(values):
+            return False
+        for a, b in itertools.product(*(self._kinds(value) for value in values)):
+            for before in (True, False):
+                try:
+                    holds = _evaluate(condition, {values[0]: a, values[1]: b}, places, before)
+                except _Unknown:
+                    return False
+                if bool(holds) != self.order.first_is_better(a, b, before):
+                    return False
+        return True
+
+    def _is_better_of(self, term: _Term, values: Sequence[_Term]) -> bool:
+        """True if an expression is the better of two values, for all orders of them."""
+        for a, b in itertools.product(*(self._kinds(value) for value in values)):
+            try:
+                result = _evaluate(term, {values[0]: a, values[1]: b}, None, True)
+            except _Unknown:
+                return False
+            if not isinstance(result, float) or not self.order.is_best(result, a, b):
+                return False
+        return True
+
+    def _kinds(self, value: _Term) -> tuple[float, ...]:
+        if value.kind == "float":
+            return (-math.inf if self.order.largest else math.inf,) if value.parts == (self.neutral, 32) else ()
+        return _VALUES
+
+
+class _Unknown(Exception):  # noqa: N818
+    """An expression depends on more than the two values."""
+
+
+def _end(block: BasicBlock) -> tuple[Instruction, ...]:
+    return (block.terminator,) if block.terminator is not None else ()
+
+
+def _falls(block: BasicBlock) -> bool:
+    last = block.terminator
+    return last is None or last.guard is not None or last.opcode in ("bar", "barrier")
+
+
+def _moves_bits(inst: Instruction) -> bool:
+    """True for what moves bits as they are, to another lane, into memory, or between the halves of a word."""
+    constants = [operand.value for operand in inst.operands if isinstance(operand, Integer)]
+    match inst.opcode:
+        case "st" | "shfl" | "mov":
+            return True
+        case "shl" | "shr":
+            return constants in ([16], [32]) and inst.type in ("b32", "u32", "b64", "u64")
+        case "and":
+            return constants in ([0xFFFF0000], [-0x10000], [0xFFFF])
+        case "or":
+            return inst.type == "b64" and len(constants) == 1 and constants[0] & 0xFFFFFFFF == 0
+        case "cvt":
+            moved = {("u64", "u32"), ("u32", "u64"), ("s64", "s32"), ("u32", "u16"), ("u16", "u32"), ("f32", "bf16"), ("f32", "f16")}
+            return inst.types in moved or inst.types in {("bf16", "f32"), ("f16", "f32")}
+    return False
+
+
+def _part(inst: Instruction, result: _Term, place: int, terms: Sequence[_Term]) -> _Term:
+    """One of several results; of a word of 32 bits that is cut, its lower or its upper half."""
+    if inst.opcode == "mov" and inst.type == "b32" and len(terms) == 1 and result.data:
+        return _Term("moved", ("half", terms[0], place), True)
+    return _Term("part", (result, place), result.data)
+
+
+def _half(inst: Instruction, terms: Sequence[_Term]) -> _Term | None:
+    """Halves of a word in one form each, however code takes them out: alone, widened with zeros, or as the upper half of a word."""
+    value = next(term for term in terms if term.data)
+    constants = [operand.value for operand in inst.operands if isinstance(operand, Integer)]
+    if inst.opcode == "cvt" and inst.types == ("u32", "u16"):
+        return _Term("moved", ("wide", value), True)
+    if inst.opcode == "cvt" and inst.types == ("f32", "bf16"):
+        return _Term("moved", ("upper", value), True)
+    if inst.type not in ("b32", "u32") or inst.opcode not in ("shl", "shr", "and"):
+        return None
+    if inst.opcode == "shl":
+        wide = value.kind == "moved" and value.parts[0] == "wide"
+        return _Term("moved", ("upper", value.parts[1] if wide else _Term("moved", ("half", value, 0), True)), True)
+    if inst.opcode == "and" and constants != [0xFFFF]:
+        return _Term("moved", ("upper", _Term("moved", ("half", value, 1), True)), True)
+    return _Term("moved", ("wide", _Term("moved", ("half", value, int(inst.opcode == "shr")), True)), True)
+
+
+def _as_register(operand: Operand, inst: Instruction) -> Register:
+    if not isinstance(operand, Register):
+        raise Refused("a comparator with a literal", inst)
+    return operand
+
+
+def _where(term: _Term, env: Mapping[str, _Term], kind: str, inst: Instruction) -> Operand:
+    """A register, or a literal, that holds a term right before an instruction."""
+    if term.kind == "integer":
+        return Integer(int(str(term.parts[0])))
+    names = [name for name, held in env.items() if held == term]
+    own = str(term.parts[0]) if term.kind == "register" else ""
+    if not names:
+        raise Refused("the other half of a pair of value and place is gone", inst)
+    return Register(own if own in names else names[0], kind)
+
+
+def _not(term: _Term) -> _Term:
+    return _Term("not", (term,), term.data)
+
+
+def _sum(first: _Term, second: _Term) -> _Term:
+    """A sum of integers; those of a term and a literal in a normal form."""
+    if first.kind == "integer":
+        first, second = second, first
+    if second.kind != "integer":
+        return _Term("of", ("add", (), first, second), False)
+    base, offset = _split(first)
+    offset += int(str(second.parts[0]))
+    return _Term("offset", (base, offset), False) if offset else base
+
+
+def _fills_zeros(first: _Term, second: _Term) -> bool:
+    """True if a literal sets bits that a shift to the left has cleared."""
+    match first, second:
+        case _Term("of", ("shl", _, _, _Term("integer", (int(amount),)))), _Term("integer", (int(value),)):
+            return 0 <= value < 1 << amount
+    return False
+
+
+def _split(term: _Term) -> tuple[_Term, int]:
+    if term.kind == "offset":
+        base, offset = term.parts
+        assert isinstance(base, _Term)
+        assert isinstance(offset, int)
+        return base, offset
+    return term, 0
+
+
+def _leaves(term: _Term) -> list[_Term]:
+    """The values that an expression compares or chooses between, each once: floats, not places."""
+    found: dict[_Term, None] = {}
+    work = [term]
+    while work:
+        each = work.pop()
+        if each.kind == "test" and each.parts[1] != "f32":
+            continue
+        if each.kind in ("test", "and", "or", "xor", "not", "ite", "extremum", "sum of floats"):
+            work += [part for part in each.parts if isinstance(part, _Term)]
+        elif each.data or each.kind == "float":
+            found[each] = None
+    return list(found)
+
+
+def _instruction_of(term: _Term) -> int | None:
+    """The instruction that gives the better of two where neither is NaN; None if a branch chooses between them."""
+    while term.kind == "ite":
+        condition, first, second = term.parts
+        if not (isinstance(condition, _Term) and isinstance(first, _Term) and isinstance(second, _Term)):
+            return None
+        if condition.kind != "test" or condition.parts[0] not in ("nan", "num"):
+            return None
+        term = second if condition.parts[0] == "nan" else first
+    return int(str(term.parts[3])) if term.kind == "extremum" else None
+
+
+_ORDERED = {"eq", "ne", "lt", "le", "gt", "ge"}
+
+
+def _compared(name: str, a: float, b: float) -> bool:
+    """A comparison of floats; one without order holds only for names that end in u, "ne" included by its definition for unordered "neu"."""
+    unordered = math.isnan(a) or math.isnan(b)
+    if name in ("num", "nan"):
+        return unordered == (name == "nan")
+    if unordered:
+        return name.endswith("u")
+    plain = name.removesuffix("u")
+    return {"eq": a == b, "ne": a != b, "lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b}[plain]
+
+
+def _evaluate(term: _Term, values: Mapping[_Term, float], places: tuple[_Term, _Term] | None, before: bool) -> float | bool:
+    """An expression for two values in one order. Raises _Unknown if anything else counts."""
+    if term in values:
+        return values[term]
+
+    def of(part: object) -> float | bool:
+        assert isinstance(part, _Term)
+        return _evaluate(part, values, places, before)
+
+    parts = term.parts
+    match term.kind:
+        case "test" if parts[1] == "f32":
+            return _compared(str(parts[0]), float(of(parts[2])), float(of(parts[3])))
+        case "test":
+            assert isinstance(parts[2], _Term)
+            assert isinstance(parts[3], _Term)
+            return _places_compared(str(parts[0]), str(parts[1]), parts[2], parts[3], places, before)
+        case "not":
+            return not of(parts[0])
+        case "and":
+            return bool(of(parts[0])) & bool(of(parts[1]))
+        case "or":
+            return bool(of(parts[0])) | bool(of(parts[1]))
+        case "xor":
+            return bool(of(parts[0])) ^ bool(of(parts[1]))
+        case "ite":
+            return of(parts[1]) if of(parts[0]) else of(parts[2])
+        case "extremum":
+            return _extremum(str(parts[0]), bool(parts[1]), float(of(parts[4])), float(of(parts[5])))
+        case "sum of floats":
+            a, b = float(of(parts[0])), float(of(parts[1]))
+            if math.isnan(a) or math.isnan(b):
+                return math.nan
+    raise _Unknown
+
+
+def _extremum(name: str, propagates: bool, a: float, b: float) -> float:
+    """min and max of PTX: NaN wins or loses, and -0 is less than +0."""
+    if math.isnan(a) or math.isnan(b):
+        if propagates or (math.isnan(a) and math.isnan(b)):
+            return math.nan
+        return b if math.isnan(a) else a
+    ordered = sorted((a, b), key=lambda value: (value, math.copysign(1, value)))
+    return ordered[name == "max"]
+
+
+def _places_compared(name: str, type_name: str, x: _Term, y: _Term, places: tuple[_Term, _Term] | None, before: bool) -> bool:
+    """A comparison of two places, written with any offset that says the same of different ones: i < j, i <= j - 1, i <= j."""
+    if places is None or type_name not in ("s32", "s64") or name not in ("lt", "le", "gt", "ge"):
+        raise _Unknown
+    if name in ("gt", "ge"):
+        x, y, name = y, x, {"gt": "lt", "ge": "le"}[name]
+    (base_x, at_x), (base_y, at_y) = _split(x), _split(y)
+    for (first, second), answer in (((places[0], places[1]), before), ((places[1], places[0]), not before)):
+        (base_1, at_1), (base_2, at_2) = _split(first), _split(second)
+        if (base_1, base_2) == (base_x, base_y):
+            # x <= y + slack, of places that differ: the same as before for a slack of 0 or -1.
+            slack = (at_y - at_2) - (at_x - at_1) - (name == "lt")
+            if slack in (0, -1):
+                return answer
+    raise _Unknown

@@ -1,0 +1,247 @@
+"""Runs for all data, and summation trees: slips in indices, every listed instance over the field, classes against trees, and times.
+
+``python -m measurements.all_data slips|library|classes|times [--jobs J] [--seconds S] [--journal FILE]`` writes a line of JSON for each
+item as it is done, and leaves out those that the journal has. ``python -m measurements.all_data report FILE ...`` sums journals up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gemmgen
+from gemmgen.core.errors import GemmgenError, PlanError
+from gemmgen.kernels.family import KernelPlan
+from gemmgen.kernels.gemm.numeric_class import numeric_class
+from gemmgen.kernels.gemm.oracle import promised
+from gemmgen.kernels.gemm.plan import GemmPlan, packed
+from gemmgen.kernels.shipped import shipped_specs
+from gemmgen.library.digests import program_digests
+from gemmgen.toolchain.compilation import COMPILE_OPTIONS, compile_plan
+from gemmgen.toolchain.nvrtc import compile_source
+from gemmgen.verification.field import verify_field
+from gemmgen.verification.summation_tree import summation_tree
+
+DEPTHS = (256, 272)
+"""k of the trees: a multiple of all tiles along k, and one that is a multiple of few."""
+SLIPS = Path("measurements/slips.journal")
+"""Sources with one index changed, where ``tests/verification/field_mutants.py`` is not at hand."""
+Item = tuple[str, ...]
+Record = dict[str, Any]
+
+
+def _planned(name: str) -> KernelPlan:
+    plan = gemmgen.plan(shipped_specs()[name])
+    assert isinstance(plan, KernelPlan)
+    return plan
+
+
+# -- slips -----------------------------------------------------------------------------------------------------------
+
+
+def slips() -> list[Item]:
+    """Kernel, name and source of the 300 slips."""
+    if SLIPS.exists():
+        return [tuple(json.loads(line)) for line in SLIPS.read_text().splitlines()]
+    sys.path[:0] = ["tests", "tests/verification"]
+    from field_mutants import narrow_slips, wide_slips  # noqa: PLC0415
+
+    def source_of(name: str) -> str:
+        return gemmgen.render(_planned(name)).text
+
+    found = [("wide", slip) for slip in wide_slips(source_of)] + [("narrow", slip) for slip in narrow_slips(source_of)]
+    return [(f"{kind} {number}", slip.spec, slip.name, slip.text) for number, (kind, slip) in enumerate(found)]
+
+
+def slip(item: Item) -> Record:
+    """Outcome of the field, with the hazard checks of an ordinary run, for a kernel with a slip."""
+    _, spec, name, text = item
+    plan = _planned(spec)
+    known = {"spec": spec, "slip": name}
+    try:
+        binary = compile_source(text, architecture=plan.architecture.name, options=COMPILE_OPTIONS, name="slip.cu")
+    except GemmgenError:
+        return known | {"outcome": "does not compile"}
+    if program_digests(binary.ptx, plan.name)["code"] == program_digests(compile_plan(plan).ptx, plan.name)["code"]:
+        return known | {"outcome": "the same code"}
+    report = verify_field(plan, binary, bits=1)
+    return known | {"outcome": report.outcome, "reason": report.reason[:200]}
+
+
+# -- the library -----------------------------------------------------------------------------------------------------
+
+
+def listed() -> list[Item]:
+    """Every shipped instance."""
+    return [(name,) for name in shipped_specs()]
+
+
+def over_field(item: Item) -> Record:
+    """The claim about an instance, as certificates state it."""
+    plan = _planned(item[0])
+    report = verify_field(plan)
+    return {"kind": plan.spec.kind, "outcome": report.outcome, "claim": report.text[:300], "runs": report.runs}
+
+
+# -- classes ---------------------------------------------------------------------------------------------------------
+
+
+def depths() -> list[Item]:
+    """Every shipped GEMM at both depths."""
+    return [(name, str(k)) for name in shipped_specs() if name.startswith("gemm/") for k in DEPTHS]
+
+
+def classified(item: Item) -> Record:
+    """The class of an instance by the function, and the hash of its tree."""
+    name, k = item[0], int(item[1])
+    spec = _planned(name).spec
+    if spec.batch == "grouped" or spec.mainloop.strategy == "narrow_weights":
+        return {"skipped": "grouped, or weights made by arithmetic on pairs"}
+    fields = spec.model_dump(mode="json", exclude_unset=True)
+    fields.pop("amax", None)
+    plan = gemmgen.plan(fields | {"alpha": "one", "beta": "zero", "epilogue": [], "batch": "none"})
+    assert isinstance(plan, GemmPlan)
+    if plan.matrix_a.type in ("s8", "u8"):
+        return {"skipped": "sums of integers are exact in every order"}
+    own = numeric_class(plan, k)
+    if isinstance(own, str):
+        return {"skipped": f"no class: {own}"}
+    sizes = promised(plan, (3, 16, k))
+    if sizes[2] != k:
+        return {"skipped": f"k is promised to be a multiple: {sizes[2]}"}
+    tree = summation_tree(plan, packed(plan, sizes, batch=1))
+    return {"class": own.text, "types": f"{plan.matrix_a.type} {plan.matrix_b.type}", "tree": tree}
+
+
+# -- times -----------------------------------------------------------------------------------------------------------
+
+
+def timed() -> list[Item]:
+    """Kernels of every family and strategy."""
+    return [(name,) for name in TIMED]
+
+
+TIMED = (
+    *("gemm/v3_double_buffer", "gemm/simt/blocked/128x128x8", "gemm/simt/linear/bias_relu", "gemm/v0_naive"),
+    *("gemm/mma_sync/bf16/32x32", "gemm/mma_sync/bf16/128x128", "gemm/wgmma/bf16/64x128", "gemm/wgmma/bf16/128x128"),
+    *("conv2d/mma_sync/residual", "conv2d/mma_sync/output/float", "conv2d/wgmma/quantised/zero_point"),
+    *("reduction/rows/32", "reduction/general/max_rows", "reduction/general/argmax_rows", "elementwise/gated_silu"),
+)
+
+
+def field_time(item: Item) -> Record:
+    """CPU seconds of one run over the field with its reference, and of one ordinary case on the same problem with its own; best of 3."""
+    from gemmgen.kernels import part  # noqa: PLC0415
+    from gemmgen.verification.field import Timing, time_of_run  # noqa: PLC0415
+
+    del part, Timing
+    plan = _planned(item[0])
+    return dict(time_of_run(plan).__dict__)
+
+
+# -- runs and reports ------------------------------------------------------------------------------------------------
+
+
+RUNS: dict[str, tuple[Callable[[], list[Item]], Callable[[Item], Record]]] = {
+    "slips": (slips, slip),
+    "library": (listed, over_field),
+    "classes": (depths, classified),
+    "times": (timed, field_time),
+}
+
+
+def _one(job: tuple[str, Item]) -> Record:
+    run, item = job
+    started = time.process_time()
+    try:
+        found = RUNS[run][1](item)
+    except PlanError as error:
+        found = {"refused": str(error)[:200]}
+    except Exception as error:  # noqa: BLE001  (one item's failure is a result)
+        found = {"failed": f"{type(error).__name__}: {error}"[:300]}
+    # A slip's source is long, and its first three words name it.
+    return {"run": run, "item": list(item[:3]), **found, "cpu_seconds": round(time.process_time() - started, 2)}
+
+
+def run_all(runs: list[str], jobs: int, seconds: float, journal: Path) -> None:
+    """Runs what the journal lacks, in so many processes, until time is up."""
+    ends = time.monotonic() + seconds
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    done = {(record["run"], *record["item"]) for record in records([journal])}
+    todo = [(run, item) for run in runs for item in RUNS[run][0]() if (run, *item[:3]) not in done]
+    with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=40) as pool, journal.open("a") as out:
+        results = pool.imap_unordered(_one, todo)
+        for _ in todo:
+            try:
+                record = results.next(timeout=max(0.1, ends - time.monotonic()))
+            except multiprocessing.TimeoutError:
+                break
+            out.write(json.dumps(record) + "\n")
+            out.flush()
+        pool.terminate()
+    print(f"{len(todo)} to do, {len(records([journal]))} in {journal}")
+
+
+def records(journals: list[Path]) -> list[Record]:
+    """The lines of journals that exist."""
+    return [json.loads(line) for journal in journals if journal.exists() for line in journal.read_text().splitlines()]
+
+
+def summary(found: list[Record]) -> Iterator[str]:
+    """Counts, and every item that needs a look."""
+    for run in RUNS:
+        own = [record for record in found if record["run"] == run]
+        if not own:
+            continue
+        yield f"{run}: {len(own)} items, {sum(record['cpu_seconds'] for record in own):.0f} s of CPU"
+        yield from (f"  FAILED {record['item']}: {record['failed']}" for record in own if "failed" in record)
+        if run == "slips":
+            counts = Counter((record["item"][0].split()[0], record.get("outcome")) for record in own)
+            yield from (f"  {kind}: {outcome}: {count}" for (kind, outcome), count in sorted(counts.items(), key=str))
+            yield from (f"  passed: {record['item']}" for record in own if record.get("outcome") not in (*_FOUND, None))
+        elif run == "library":
+            yield f"  {dict(Counter(record.get('outcome') for record in own))}"
+            yield from (f"  {record['item'][0]}: {record['claim']}" for record in own if record.get("outcome") in ("wrong", "not claimed"))
+        elif run == "classes":
+            trees, classes = defaultdict(set), defaultdict(set)
+            for record in own:
+                if "tree" in record:
+                    key = record["item"][1], record["types"]
+                    trees[*key, record["class"]].add(record["tree"])
+                    classes[*key, record["tree"]].add(record["class"])
+            compared = sum("tree" in record for record in own)
+            yield f"  {compared} trees in {len(trees)} classes; {dict(Counter(record['skipped'] for record in own if 'skipped' in record))}"
+            yield from (f"  SPLIT {key}: {len(value)} trees" for key, value in trees.items() if len(value) > 1)
+            yield from (f"  MERGED {key}: {sorted(value)}" for key, value in classes.items() if len(value) > 1)
+        else:
+            yield from (f"  {record['item'][0]}: {record.get('ratio')}" for record in own)
+
+
+_FOUND = ("wrong", "the same code", "does not compile")
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", nargs="+", help="slips, library, classes, times; or report and journals")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("--journal", type=Path, default=Path("measurements/all_data.journal"))
+    arguments = parser.parse_args()
+    if arguments.runs[0] == "report":
+        print("\n".join(summary(records([Path(name) for name in arguments.runs[1:]]))))
+    elif arguments.runs[0] == "pack":
+        SLIPS.write_text("".join(json.dumps(item) + "\n" for item in slips()))
+    else:
+        run_all(arguments.runs, arguments.jobs, arguments.seconds, arguments.journal)
+
+
+if __name__ == "__main__":
+    main()
