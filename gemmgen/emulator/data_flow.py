@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.program import Program
-from gemmgen.emulator.ptx.syntax import Address, Instruction, Integer, Operand, Register, Vector, registers_of
+from gemmgen.emulator.ptx.syntax import Address, Float, Instruction, Integer, Operand, Register, Vector, registers_of
 
 _WITHOUT_RESULTS = (
     *("st", "sust", "red", "bar", "barrier", "stmatrix", "bra", "brx", "ret", "exit", "trap"),
@@ -138,7 +138,7 @@ def data_dependence(
     everything = list(instructions_of(program))
     roots = {id(inst) for inst in loads}
     feeding = _feeding_floats(everything)
-    spread = _Spread(program, lambda inst: id(inst) in roots or _brings_data(inst, feeding), plain)
+    spread = _Spread(program, lambda inst: id(inst) not in plain and (id(inst) in roots or _brings_data(inst, feeding)), plain)
     opaque = {id(inst) for inst in hashed}
     control: list[Instruction] = []
     addresses: list[Instruction] = []
@@ -328,6 +328,17 @@ class Tainted:
     def any_of(self, names: Iterable[str]) -> bool:
         """True if one of the registers holds data."""
         return any(name in self for name in names)
+
+
+def infinity_tests(program: Program) -> frozenset[int]:
+    """Comparisons with a literal infinity, by identity: over a field, all but literals are finite."""
+    return frozenset(id(inst) for inst in instructions_of(program) if tests_infinity(inst))
+
+
+def tests_infinity(inst: Instruction) -> bool:
+    """True for a comparison with a literal infinity, which asks whether a number is one."""
+    infinities = (isinstance(operand, Float) and operand.bits & 0x7FFFFFFF == 0x7F800000 for operand in inst.operands)
+    return inst.opcode == "setp" and inst.types == ("f32",) and any(infinities)
 
 
 def choosing_branches(program: Program) -> list[Instruction]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -21,7 +21,8 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import GemmgenError, PlanError
 from gemmgen.emulator import NoFieldMeaning, residues
 from gemmgen.emulator.arithmetic import FIELD, ORDERED_FIELD, Arithmetic
-from gemmgen.emulator.data_flow import DataFlow, data_dependence, flagged_words
+from gemmgen.emulator.data_flow import DataFlow, data_dependence, flagged_words, infinity_tests
+from gemmgen.emulator.program import Program
 from gemmgen.kernels import family, has_part, part
 from gemmgen.kernels.family import Case, FieldPart, KernelPlan
 from gemmgen.kernels.planning import plan as plan_of
@@ -32,6 +33,7 @@ from gemmgen.verification.case_arrays import CaseMemory, require_memory
 from gemmgen.verification.extrema import verify_extremum
 from gemmgen.verification.observed import DataLoads, programs_of
 from gemmgen.verification.oracle import oracle_of
+from gemmgen.verification.staged import Stages, run_stages
 
 MAX_RUNS_OF_CHOICES = 8
 """Runs of kernels that choose by comparisons of data: each misses an error of a single element with a probability of up to one half."""
@@ -145,8 +147,9 @@ def verify_field(plan: KernelPlan, binary: Binary | None = None, *, hazards: boo
             return report("not claimed" if unknown else "wrong", str(fault.__cause__ if unknown else fault).splitlines()[0], 1, 0.0, sizes)
         return report(found.outcome, found.reason, found.runs, found.miss_bits, sizes, found.elements)
     reference = Reference(plan, oracle)
-    per_run = miss_bits_of_run(plan, oracle)
-    if _chooses(plan, binary):
+    stages = _stages(plan, oracle, cases[0])
+    per_run = miss_bits_of_run(plan, oracle, *([stages.code_bits] if stages is not None else []))
+    if stages is None and _chooses(plan, binary):
         # A choice may hide an error of one element with a probability of one half.
         reference.arithmetic, per_run, bits = ORDERED_FIELD, 1.0, min(bits, MAX_RUNS_OF_CHOICES)
     runs = max(1, math.ceil(bits / per_run))
@@ -174,14 +177,21 @@ def _is_older(plan: KernelPlan) -> bool:
     return plan.architecture.compute_capability < (8, 0)
 
 
-def miss_bits_of_run(plan: KernelPlan, oracle: FieldOracle) -> float:
-    """Bits of confidence of one run: the degree over the number of codes that are drawn from, and collisions of rounded results."""
+def _stages(plan: KernelPlan, oracle: FieldOracle, case: Case) -> Stages | None:
+    """The two stages of a problem, where an instance prepares real numbers first."""
+    found: Stages | None = getattr(oracle, "stages", lambda plan, case: None)(plan, case)
+    return found
+
+
+def miss_bits_of_run(plan: KernelPlan, oracle: FieldOracle, most: int = _FIELD_BITS) -> float:
+    """Bits of confidence of one run: the degree over the number of codes that are drawn from, at most 2 to the power of ``most``, and
+    collisions of rounded results."""
     arrays = [array for array in plan.sequence.arrays if array.role != "workspace"]
     types = oracle.types(plan)
     drawn = min(_code_bits(types.get(array.name, array.type)) for array in arrays if array.reads and array.type not in _PLAIN)
     stored = min(_code_bits(array.type) for array in arrays if array.writes and array.name not in oracle.unclaimed(plan))
     collision = 0.0 if stored >= _FIELD_BITS else 2.0**-stored
-    return -math.log2(oracle.degree(plan) * 2.0 ** -min(drawn, _FIELD_BITS) + collision)
+    return -math.log2(oracle.degree(plan) * 2.0 ** -min(drawn, most) + collision)
 
 
 def _code_bits(type_name: str) -> int:
@@ -208,35 +218,51 @@ def _run(
     scalars = _scalars(plan, rng)
     before = {name: piece.view.copy() for name, piece in memory.items()}
     data = {name for name, piece in memory.items() if piece.array.type not in ("s32", "u32", "s64") and name != "offsets"}
-    loads = DataLoads(data, bytes_too=any(flagged_words(program).tests for program in programs_of(plan, binary)))
+    programs = programs_of(plan, binary)
     first_run = seed == 0
-    backend = EmulatorBackend((loads,) if first_run else (), hazards=hazards, arithmetic=reference.arithmetic)
-    backend.run(binary, plan.sequence, case.dimensions, scalars, {name: piece.buffer for name, piece in memory.items()})
+    product = None
+    stages = _stages(plan, reference.oracle, case)
+    if stages is not None:
+        staged = run_stages(plan, binary, stages, case, memory, scalars, seed)
+        if staged.wrong:
+            return staged.wrong, 0, ""
+        loads, before, product, programs = staged.loads, staged.before, staged.product, programs[stages.launches :]
+    else:
+        loads = DataLoads(data, bytes_too=any(flagged_words(program).tests for program in programs))
+        observers, arithmetic = (loads,) if first_run else (), reference.arithmetic
+        backend = EmulatorBackend(observers, hazards=hazards, arithmetic=arithmetic)
+        backend.run(binary, plan.sequence, case.dimensions, scalars, {name: piece.buffer for name, piece in memory.items()})
     compared = 0
-    for name, index, values in reference.results(case, before, scalars):
+    for name, index, values in reference.results(case, before, scalars, product):
         piece = memory[name]
         wrong = _compare(name, piece.array.type, piece.view[index], values)
         compared += values.size
         if wrong:
             return wrong, compared, ""
-    return "", compared, _doubt(plan, binary, loads) if first_run else ""
+    return "", compared, _doubt(programs, loads, stages is not None) if first_run else ""
 
 
-def _doubt(plan: KernelPlan, binary: Binary, loads: DataLoads) -> str:
-    """Why the kernel is no polynomial: data decide about branches or addresses."""
-    programs = programs_of(plan, binary)
+def _doubt(programs: Sequence[Program], loads: DataLoads, without_choices: bool) -> str:
+    """Why the kernel is no polynomial: data decide about branches or addresses, or about values where no run allows for that."""
     words = [flagged_words(program) for program in programs]
     flags = frozenset[int]().union(*(each.flags(loads.bytes_of, loads.found) for each in words))
     if flags != frozenset[int]().union(*(each.tests for each in words)):
         return "words that are tested for zero hold more than numbers with a flag"
-    found = (data_dependence(program, loads.found.values(), (), flags) for program in programs)
-    return next((each.reason for each in found if each.reason), "")
+    for program in programs:
+        plain = flags | loads.of_given | infinity_tests(program)
+        found = data_dependence(program, loads.found.values(), DataFlow(program).hashed, plain)
+        if found.reason:
+            return found.reason
+        if without_choices and found.choices:
+            return f"a choice depends on data: {found.choices[0].text.strip()}"
+    return ""
 
 
 def _chooses(plan: KernelPlan, binary: Binary) -> bool:
     """True if a comparison of data chooses between values in a way that is not read as an opaque function."""
     programs = programs_of(plan, binary)
-    return any(data_dependence(program, (), DataFlow(program).hashed, flagged_words(program).tests).choices for program in programs)
+    plain = ((program, flagged_words(program).tests | infinity_tests(program)) for program in programs)
+    return any(data_dependence(program, (), DataFlow(program).hashed, tests).choices for program, tests in plain)
 
 
 def _fill(plan: KernelPlan, case: Case, type_name: str, piece: CaseMemory, rng: np.random.Generator, own: np.random.Generator) -> None:
@@ -284,13 +310,16 @@ class Reference:
         self._plain: tuple[KernelPlan, Binary] | None = None
 
     def results(
-        self, case: Case, arrays: Mapping[str, npt.NDArray[Any]], scalars: Mapping[str, Any]
+        self, case: Case, arrays: Mapping[str, npt.NDArray[Any]], scalars: Mapping[str, Any], product: npt.NDArray[Any] | None = None
     ) -> Iterator[tuple[str, Any, npt.NDArray[Any]]]:
-        """Name of an output, the part of it, and the elements that belong there, as they are stored.
+        """Name of an output, the part of it, and the elements that belong there, as they are stored. ``product``: of what the first stage
+        of an instance with two has prepared.
 
         Raises ``PlanError`` if there is no plain kernel."""
         own = {array.name: self.types.get(array.name, array.type) for array in self.plan.sequence.arrays}
         given = {name: values if own[name] in _PLAIN else _residues_of(own[name], values) for name, values in arrays.items()}
+        if product is not None:
+            given["product"] = product
         words = {name: int(np.asarray(value, np.float32).view(np.uint32)) for name, value in scalars.items()}
         skipped = self.oracle.unclaimed(self.plan)
         direct = self.oracle.polynomial(self.plan, case, given, words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,10 @@ from gemmgen.toolchain.nvrtc import Binary
 class DataLoads(Observer):
     """Notes which instructions read the arrays that hold residues, and the bytes that each instruction touches."""
 
-    def __init__(self, names: set[str], *, bytes_too: bool = False) -> None:
-        self._names, self._bytes_too = names, bytes_too
+    def __init__(self, names: set[str], *, bytes_too: bool = False, given: Sequence[tuple[str, int, int]] = ()) -> None:
+        """``given``: bytes (first, past the last) of arrays that are no data though they feed floating-point instructions."""
+        self._names, self._bytes_too, self._given = names, bytes_too, given
+        self._of_given: dict[int, bool] = {}
         self.found: dict[int, Instruction] = {}
         self.bytes_of: dict[int, set[tuple[str, int]]] = {}
         """Addresses by the identity of instructions, each with its kind of memory."""
@@ -29,12 +32,30 @@ class DataLoads(Observer):
             touched = np.unique(np.asarray(addresses, np.int64)[:, None] + np.arange(access.width))
             kind = type(space).__name__
             self.bytes_of.setdefault(id(access.instruction), set()).update((kind, byte) for byte in touched.tolist())
+        if self._given and isinstance(space, GlobalSpace) and access.kind == "load" and len(addresses):
+            inside = self._lies_in_given(space, np.asarray(addresses, np.int64))
+            self._of_given[id(access.instruction)] = inside and self._of_given.get(id(access.instruction), True)
         if not isinstance(space, GlobalSpace) or access.kind == "store" or id(access.instruction) in self.found or not len(addresses):
             return
         first = int(addresses[0]) - GLOBAL_BASE
         regions = space.regions
         if any(region.start <= first < region.stop and region.name in self._names for region in regions):
             self.found[id(access.instruction)] = access.instruction
+
+    @property
+    def of_given(self) -> frozenset[int]:
+        """Loads, by identity, that read nothing but given bytes."""
+        return frozenset(inst for inst, inside in self._of_given.items() if inside)
+
+    def _lies_in_given(self, space: GlobalSpace, addresses: npt.NDArray[np.int64]) -> bool:
+        places = addresses - GLOBAL_BASE
+        starts = {region.name: region.start for region in space.regions}
+        inside = np.zeros(len(places), np.bool_)
+        for name, first, stop in self._given:
+            if name in starts:
+                inside |= (places >= starts[name] + first) & (places < starts[name] + stop)
+        return bool(inside.all())
+
 
 
 def programs_of(plan: KernelPlan, binary: Binary) -> list[Program]:

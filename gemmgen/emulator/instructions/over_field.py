@@ -13,6 +13,7 @@ import numpy as np
 
 from gemmgen.emulator import residues
 from gemmgen.emulator.binding import Binder, Source
+from gemmgen.emulator.data_flow import tests_infinity
 from gemmgen.emulator.errors import NoFieldMeaning
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.operation import Operation
@@ -101,7 +102,13 @@ def opaque(inst: Instruction, binder: Binder) -> Operation:
     """Functions that are known by their name and arguments alone; those of two interchangeable arguments commute."""
     key, commutes = ".".join((inst.opcode, *sorted(inst.modifiers))), inst.opcode in ("min", "max")
     target = binder.target(inst, inst.operands[0], "b32")
-    return binder.gathered([target], lambda *values: residues.opaque(key, values, commutes=commutes), _sources(inst, binder))
+
+    def compute(*values: Source) -> Source:
+        hashed = residues.opaque(key, values, commutes=commutes)
+        # Infinities stay what they are, for comparisons with one.
+        return np.where(_infinite_first(values[0]) != 0, _INFINITIES[0], hashed) if inst.opcode == "abs" else hashed
+
+    return binder.gathered([target], compute, _sources(inst, binder))
 
 
 # -- comparisons ---------------------------------------------------------------------------------------------------
@@ -125,6 +132,15 @@ def _order_of(inst: Instruction) -> str:
     return name.removesuffix("u") if name not in ("num", "nan") else name
 
 
+_INFINITIES = residues.of_float(float("inf")), residues.of_float(float("-inf"))
+
+
+def _infinite_first(word: Source) -> np.ndarray:
+    """1 and -1 for infinities, 0 for all other numbers."""
+    values = residues.canonical(word)
+    return (values == _INFINITIES[0]).astype(np.int64) - (values == _INFINITIES[1])
+
+
 @instruction("setp", when=_on_f32, table="field")
 def setp(inst: Instruction, binder: Binder) -> Operation:
     """A comparison in one fixed order of residues."""
@@ -141,8 +157,10 @@ def setp(inst: Instruction, binder: Binder) -> Operation:
         negated = isinstance(operand, Negated)
         third = (binder.source(inst, operand.register if isinstance(operand, Negated) else operand, "pred"),)
 
+    order = _infinite_first if tests_infinity(inst) else residues.centred
+
     def compute(x: Source, y: Source, *others: Source) -> Source:
-        holds = compare(*np.broadcast_arrays(residues.centred(x), residues.centred(y)))
+        holds = compare(*np.broadcast_arrays(order(x), order(y)))
         answers = [holds, ~holds]
         if combination is not None:
             other = ~others[0] if negated else others[0]
@@ -159,7 +177,7 @@ def select(inst: Instruction, binder: Binder) -> Operation:
     target = binder.target(inst, inst.operands[0], "b32")
     first, second = (binder.source(inst, operand, "b32") for operand in inst.operands[1:3])
     found = binder.data_flow.comparison_behind(inst)
-    if found is None:
+    if found is None or tests_infinity(found):
         condition = binder.source(inst, inst.operands[3], "pred")
         return binder.gathered([target], lambda c, a, b: np.where(c, a, b), [condition, first, second])
     x, y = (binder.source(found, operand, "b32") for operand in found.operands[1:])

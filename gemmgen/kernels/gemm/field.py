@@ -14,6 +14,8 @@ from gemmgen.kernels.gemm.grouping import group_rows
 from gemmgen.kernels.gemm.oracle import cases
 from gemmgen.kernels.gemm.plan import GemmPlan, epilogue_accuracy
 from gemmgen.kernels.gemm.spec import GemmSpec
+from gemmgen.kernels.gemm.split_precision.field import PlanesOverField
+from gemmgen.kernels.gemm.split_precision.product import SplitPrecisionPlan
 
 CASES = (("2 x 3 tiles",), ("padded leading dimensions", "primes"))
 """The cases that are run, each with its replacement where a spec allows no gaps. Equal leading dimensions would hide the error of using
@@ -56,11 +58,18 @@ def excluded(plan: GemmPlan) -> str:
         return "products of doubles have no meaning over the field"
     if plan.second_b is not None:
         return "the plain kernel that instances are held against has one product"
-    if plan.least_depth:
-        return "operands are split into planes of a smaller type, which is a matter of real bits"
+    if isinstance(plan, SplitPrecisionPlan) and plan.planes.in_mainloop:
+        return "the kernel that multiplies splits A, and control flow depends on data: on whether planes hold a row"
+    if isinstance(plan, SplitPrecisionPlan) and (plan.batched or plan.planes.kept_operand is not None):
+        return "planes of a batch, or planes that are kept, are split elsewhere"
     if spec.storage.c == "s32" and (spec.alpha == "argument" or spec.beta == "argument" or spec.epilogue):
         return "results are integers that are computed by way of real numbers"
     return ""
+
+
+def stages(plan: GemmPlan, case: Case) -> PlanesOverField | None:
+    """The splitting and the product of an instance with planes."""
+    return PlanesOverField(plan, case.dimensions) if isinstance(plan, SplitPrecisionPlan) else None
 
 
 def degree(plan: GemmPlan) -> int:
@@ -95,7 +104,9 @@ def _finishing(sizes: dict[str, int], chosen: dict[str, Any], product: npt.NDArr
 
 def _product(arrays: Mapping[str, npt.NDArray[Any]], scalars: Mapping[str, int]) -> npt.NDArray[Any]:
     """alpha A B + beta C as canonical residues."""
-    product = residues.matrix_product(residues.canonical(arrays["A"]), residues.canonical(arrays["B"]))
+    product = arrays.get("product")
+    if product is None:
+        product = residues.matrix_product(residues.canonical(arrays["A"]), residues.canonical(arrays["B"]))
     if "alpha" in scalars:
         product = residues.canonical(residues.multiplied(product, np.uint64(scalars["alpha"])))
     if "beta" in scalars:

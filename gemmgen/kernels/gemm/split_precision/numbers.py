@@ -10,7 +10,7 @@ import numpy.typing as npt
 from gemmgen.kernels.accuracy import SMALLEST, UNIT_ROUNDOFF, accumulated
 from gemmgen.kernels.gemm.split_precision.planes import NEAR_THE_END, REGION_BYTES, PlaneOperand, PlanesPlan, Scheme
 
-_MARKED = 0x7FFFFFFF
+MARKED = 0x7FFFFFFF
 """Exponent of a row that no planes can hold."""
 _BIAS = 127
 _MAX_SCALED = 14
@@ -22,7 +22,7 @@ def stored_planes(operand: PlaneOperand, values: npt.NDArray[np.float32]) -> npt
     scheme = operand.scheme
     exponents = scale_exponents(scheme, values)
     if 0 < values.shape[1] < operand.least_depth:
-        exponents[:] = _MARKED
+        exponents[:] = MARKED
     planes = split(scheme, values, exponents)
     if not operand.k_major:
         planes = planes.swapaxes(1, 2)
@@ -39,12 +39,12 @@ def scale_exponents(scheme: Scheme, values: npt.NDArray[np.float32]) -> npt.NDAr
     largest = np.abs(values).max(axis=1, initial=0)
     high = np.maximum(np.ascontiguousarray(largest).view(np.int32) >> 23, 1)
     exponents = _MAX_SCALED + _BIAS - high if scheme.scaled else np.zeros_like(high)
-    return np.where(scheme.holds(values), exponents, _MARKED).astype(np.int32)
+    return np.where(scheme.holds(values), exponents, MARKED).astype(np.int32)
 
 
 def split(scheme: Scheme, values: npt.NDArray[np.float32], exponents: npt.NDArray[np.int32]) -> npt.NDArray[Any]:
     """Planes (plane, rows, k) as bits, zeros for rows that are marked."""
-    marked = exponents == _MARKED
+    marked = exponents == MARKED
     held = np.where(marked[:, None], np.float32(0), values)
     rest = np.ldexp(held, np.where(marked, 0, exponents)[:, None]).astype(np.float32)
     if scheme.type == "f16":
