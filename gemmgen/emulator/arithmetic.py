@@ -40,5 +40,5 @@ TREE = Arithmetic("tree", ("tree", "field", "real"))
 
 
 def joined(comparators: Mapping[int, Comparator], number: int, neutral: float) -> Arithmetic:
-    """The field, with sums in place of the better of two values; `neutral` stands for no value. `number` tells apart what is run at once."""
+    """The field, with sums in place of the better of two values; `neutral` stands for no value. Each has its own `number`."""
     return Arithmetic(f"joined to {neutral}, {number}", ("joined", "field", "real"), comparators, neutral)

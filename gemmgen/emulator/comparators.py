@@ -18,13 +18,46 @@ from typing import NamedTuple
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.data_flow import branch_regions, flagged_words, instructions_of, spread_from, written_by
 from gemmgen.emulator.program import Program
-from gemmgen.emulator.ptx.syntax import Address, Float, Instruction, Integer, Negated, Operand, Pair, Register, Sink, Special, Symbol, Vector
+from gemmgen.emulator.ptx.syntax import (
+    Address,
+    Float,
+    Instruction,
+    Integer,
+    Negated,
+    Operand,
+    Pair,
+    Register,
+    Sink,
+    Special,
+    Symbol,
+    Vector,
+)
 
 _MAX_STEPS = 200_000
 """Symbolic steps before the analysis gives up."""
 _VALUES = (-math.inf, -1.0, -0.0, 0.0, 2.0, math.inf, math.nan)
 """One of each kind: all orders of two numbers occur among them, and both zeros."""
-_BITS = {"add", "sub", "mul", "mad", "shl", "shr", "and", "or", "xor", "not", "cvt", "cvta", "mov", "min", "max", "selp", "setp", "rem", "div"}
+_BITS = {
+    "add",
+    "sub",
+    "mul",
+    "mad",
+    "shl",
+    "shr",
+    "and",
+    "or",
+    "xor",
+    "not",
+    "cvt",
+    "cvta",
+    "mov",
+    "min",
+    "max",
+    "selp",
+    "setp",
+    "rem",
+    "div",
+}
 """Instructions without data whose results follow from their operands."""
 
 
@@ -65,7 +98,7 @@ class Comparator:
     """The other half of the result, where another instruction gave it and perhaps overwrote its operands."""
 
 
-class Refused(Exception):  # noqa: N818  (an answer, no error)
+class Refused(Exception):
     """Data are used in another way."""
 
     def __init__(self, reason: str, inst: Instruction | None = None) -> None:
@@ -480,7 +513,7 @@ class _Reading:
         return _VALUES
 
 
-class _Unknown(Exception):  # noqa: N818
+class _Unknown(Exception):
     """An expression depends on more than the two values."""
 
 

@@ -242,13 +242,18 @@ _WIDE = ("b64", "u64", "s64")
 
 
 def spread_from(program: Program, loads: Collection[int], plain: Collection[int] = ()) -> Iterator[tuple[Instruction, Tainted]]:
-    """Each instruction with the registers that hold data before it, where data come from loads, given by their identities, alone.
+    """Each instruction with the registers that hold data before it, where data come from certain loads alone, given by identity.
 
-    `plain` are instructions whose results are no data. What a branch that data decide about writes up to where both ways meet holds data too."""
+    `plain` are instructions whose results are no data. Whatever a branch decided by data writes, up to where both ways meet, holds data.
+    """
     roots = set(loads)
     regions = branch_regions(program)
+
+    def is_root(inst: Instruction) -> bool:
+        return id(inst) in roots
+
     while True:
-        states = list(_Spread(program, lambda inst: id(inst) in roots, plain).states())
+        states = list(_Spread(program, is_root, plain).states())
         more = set()
         for block in program.blocks:
             last = block.terminator

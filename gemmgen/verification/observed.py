@@ -57,7 +57,6 @@ class DataLoads(Observer):
         return bool(inside.all())
 
 
-
 def programs_of(plan: KernelPlan, binary: Binary) -> list[Program]:
     """The programs of an instance's launches, in their order."""
     text = binary.ptx if isinstance(binary.ptx, str) else binary.ptx.decode()

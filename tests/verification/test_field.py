@@ -78,10 +78,35 @@ def test_float32_takes_one_run_of_each_problem():
     assert verify_field(plan_of("gemm/v0_naive")).runs == 2
 
 
-def test_planes_are_not_claimed():
-    report = verify_field(plan_of("gemm/split_precision/bf16x6"))
+PLANES = "gemm/split_precision/mma_sync/f16x3_64x64"
+
+
+def test_planes_split_where_they_are_multiplied_are_not_claimed():
+    report = verify_field(plan_of("gemm/split_precision/bf16x6_decode/16"))
     assert report.outcome == "not claimed"
-    assert "planes" in report.reason
+    assert "control flow depends on data" in report.reason
+
+
+def test_products_by_planes_are_claimed():
+    report = verify_field(plan_of(PLANES), bits=1)
+    assert report.outcome == "passed", report.reason
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("multiply_planes(kept, fragments_a[1], fragments_b[0]);", "", "another polynomial"),
+        ("cvt.rp.f16.f32 %0, %1;", "cvt.rn.f16.f32 %0, %1;", "planes of"),
+        ("const float factor = one[at_k];", "const float factor = one[at_k] + 1.0f;", "another polynomial"),
+    ][: 3 if ALL else 2],
+)
+def test_mistakes_around_planes_are_found(old, new, words):
+    text = source_of(PLANES)
+    assert old in text
+    report = judged(Slip(PLANES, new, text.replace(old, new)))
+    assert isinstance(report, FieldReport)
+    assert report.outcome == "wrong"
+    assert words in report.reason
 
 
 @pytest.mark.parametrize("slip", narrow_slips(source_of) if ALL else narrow_slips(source_of)[::13], ids=lambda slip: slip.name)

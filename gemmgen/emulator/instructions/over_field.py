@@ -138,7 +138,8 @@ _INFINITIES = residues.of_float(float("inf")), residues.of_float(float("-inf"))
 def _infinite_first(word: Source) -> np.ndarray:
     """1 and -1 for infinities, 0 for all other numbers."""
     values = residues.canonical(word)
-    return (values == _INFINITIES[0]).astype(np.int64) - (values == _INFINITIES[1])
+    order: np.ndarray = (values == _INFINITIES[0]).astype(np.int64) - (values == _INFINITIES[1])
+    return order
 
 
 @instruction("setp", when=_on_f32, table="field")
@@ -229,7 +230,7 @@ def joined(inst: Instruction, binder: Binder) -> Operation:
     fresh = found.fresh
 
     def compute(a: Source, b: Source, first: Source, second: Source) -> Source:
-        total = np.uint64(0)
+        total: np.ndarray = np.zeros(1, np.uint64)
         for value, place, is_element in ((a, first, fresh[0]), (b, second, fresh[1])):
             if is_element:
                 total = total + residues.opaque("element", [value, np.asarray(place).astype(np.uint32)]).astype(np.uint64)

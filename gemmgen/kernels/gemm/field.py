@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,13 @@ import numpy.typing as npt
 from gemmgen.emulator import residues
 from gemmgen.kernels.family import Case, FieldPart
 from gemmgen.kernels.gemm.grouping import group_rows
-from gemmgen.kernels.gemm.oracle import cases
-from gemmgen.kernels.gemm.plan import GemmPlan, epilogue_accuracy
+from gemmgen.kernels.gemm.oracle import cases, padded_problem, promised
+from gemmgen.kernels.gemm.plan import GemmPlan, epilogue_accuracy, packed
 from gemmgen.kernels.gemm.spec import GemmSpec
 from gemmgen.kernels.gemm.split_precision.field import PlanesOverField
 from gemmgen.kernels.gemm.split_precision.product import SplitPrecisionPlan
 
-CASES = (("2 x 3 tiles",), ("padded leading dimensions", "primes"))
-"""The cases that are run, each with its replacement where a spec allows no gaps. Equal leading dimensions would hide the error of using
-one for another."""
+_CASES = ("2 x 3 tiles", "padded leading dimensions")
 _REFERENCE = {
     "mainloop": {"strategy": "naive", "threadblock": {"m": 8, "n": 32}},
     "storage": {"a": "f32", "b": "f32", "c": "f32"},
@@ -37,10 +36,14 @@ def reference_spec(plan: GemmPlan) -> dict[str, Any]:
 
 
 def field_cases(plan: GemmPlan) -> list[Case]:
-    """Whole tiles, several in each direction, and sizes that no tile divides, with gaps between the rows of each matrix."""
-    found = {case.name: case for case in reversed(cases(plan))}
-    chosen = (next((name for name in names if name in found), None) for names in CASES)
-    return [found[name] for name in chosen if name is not None]
+    """Whole tiles, several in each direction; and several of which the last is not whole, with gaps of different lengths between the rows
+    of each matrix: equal leading dimensions would hide the error of using one for another."""
+    whole, padded = (next((case for case in cases(plan) if case.name == name), None) for name in _CASES)
+    if padded is not None:
+        sizes = padded.dimensions
+        more = promised(plan, (sizes["m"], sizes["n"] + plan.tile_n, sizes["k"]))
+        padded = replace(padded, dimensions=sizes | padded_problem(plan, packed(plan, more, batch=sizes.get("batch", 1))))
+    return [case for case in (whole, padded) if case is not None]
 
 
 def excluded(plan: GemmPlan) -> str:

@@ -22,6 +22,7 @@ from gemmgen.kernels.gemm.plan import GemmPlan, packed
 from gemmgen.kernels.gemm.scaling import ScaleArray, as_tiles
 from gemmgen.kernels.gemm.sparsity import random_metadata
 from gemmgen.kernels.gemm.spec import SplitKLast, StreamK
+from gemmgen.kernels.matrix import Matrix
 
 MAX_INTEGER = 4
 """Entries of A and B in integer cases lie in [-4, 4], so that sums of a million products stay exact in float32."""
@@ -79,14 +80,8 @@ def cases(plan: GemmPlan) -> list[Case]:
         for data in ("integers", second):
             cases.append(case_of(name, packed(plan, size, batch=GROUPS if plan.grouped else 2), scalars[data], data))
     uneven = packed(plan, promised(plan, (tile_m + 3, tile_n // 2 + 1, least_k + tile_k + 1)), batch=3)
-    padded = dict(uneven)
-    matrices = (plan.matrix_a, *plan.factors_b, plan.matrix_c, *plan.like_output, *plan.factor_scales)
-    for index, matrix in enumerate(matrix for matrix in matrices if matrix.dimensions):
-        # Each its own, so that one in place of another shows.
-        padded[matrix.leading_dimension] += (3 + 2 * index) * matrix.alignment
-        if matrix.batch_stride is not None:
-            extent = Formula(matrix.rows if matrix.row_major else matrix.columns).evaluate(padded)
-            padded[matrix.batch_stride] = extent * padded[matrix.leading_dimension] + 5 * matrix.alignment
+    padded = padded_problem(plan, uneven)
+    matrices = _matrices(plan)
     offsets = {matrix.name: matrix.alignment for matrix in matrices}
     others = [array for array in plan.sequence.arrays if array.name not in offsets]
     offsets |= {array.name: max(1, array.alignment // ELEMENTS[array.type].bytes) for array in others if array.role != "workspace"}
@@ -139,6 +134,21 @@ def _cut(plan: GemmPlan, sizes: dict[str, int], slices: int) -> dict[str, int]:
     found = {**sizes, "slices": slices}
     dependent = {d.name: d.default for d in plan.sequence.dimensions if d.default is not None and "slices" in d.default.names}
     return found | {name: formula.evaluate(found) for name, formula in dependent.items()}
+
+
+def _matrices(plan: GemmPlan) -> tuple[Matrix, ...]:
+    return (plan.matrix_a, *plan.factors_b, plan.matrix_c, *plan.like_output, *plan.factor_scales)
+
+
+def padded_problem(plan: GemmPlan, packed_one: dict[str, int]) -> dict[str, int]:
+    """A packed problem with gaps between the lines of every matrix, each its own, so that one in place of another shows."""
+    padded = dict(packed_one)
+    for index, matrix in enumerate(matrix for matrix in _matrices(plan) if matrix.dimensions):
+        padded[matrix.leading_dimension] += (3 + 2 * index) * matrix.alignment
+        if matrix.batch_stride is not None:
+            extent = Formula(matrix.rows if matrix.row_major else matrix.columns).evaluate(padded)
+            padded[matrix.batch_stride] = extent * padded[matrix.leading_dimension] + 5 * matrix.alignment
+    return padded
 
 
 def cases_of_several_tiles(plan: GemmPlan) -> list[Case]:
