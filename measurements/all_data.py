@@ -1,8 +1,8 @@
 """Runs for all data, and summation trees: slips in indices, every listed instance over the field, classes against trees, and times.
 
 ``python -m measurements.all_data slips|library|classes|times [--jobs J] [--seconds S] [--journal FILE]`` writes a line of JSON for each
-item as it is done, and leaves out those that the journal has. ``python -m measurements.all_data report FILE ...`` sums journals up, ``evidence FILE ...`` prints the library's records of
-the field from them.
+item as it is done, and leaves out those that the journal has. ``python -m measurements.all_data report FILE ...`` sums journals up;
+``evidence FILE ...`` prints the library's records of the field from them.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import lcm
 from typing import Any, ClassVar, Literal, get_args
 
 import pydantic
@@ -30,6 +31,7 @@ from gemmgen.kernels.conv2d.spec import (
     Output,
 )
 from gemmgen.kernels.epilogue.operations import Operation, argument_name
+from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.problem_words import unknown_word
 from gemmgen.kernels.requests import Fit, Layout, Request, changed_fields, replaced, say_once
 
@@ -40,6 +42,10 @@ ALIGNMENT = 16
 _PARAMETERS = tuple(Convolution.model_fields)
 _NO_ACTIVATION = NoActivation()
 _INPUT = Input()
+
+
+INVARIANT_BATCHES = (1, 8, 64)
+"""Numbers of images that an instance is chosen for whose results do not depend on the number."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,15 @@ class Conv2dRequest(Request):
     """Operations after the activation."""
     named: tuple[tuple[str, Layout | None], ...] = ()
     """Operands of formulas among these, by name; None: a number."""
+    invariant: bool = False
+    """True if an image must give the same bits beside any number of others."""
+
+    @property
+    def companions(self) -> tuple[Conv2dRequest, ...]:
+        if not self.invariant:
+            return ()
+        batches = ({**dict(self.problem), "n": images} for images in INVARIANT_BATCHES)
+        return tuple(replace(self, problem=tuple(problem.items())) for problem in batches)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -96,6 +111,11 @@ class Conv2dRequest(Request):
         """Extents of y."""
         n, k, p, q = (dict(self.problem)[name] for name in ("n", "k", "p", "q"))
         return {"nchw32": (n, k // 32, p, q, 32), "nchw4": (n, k // 4, p, q, 4), "nhwc": (n, p, q, k)}[self.layout]
+
+
+def numeric_class_of(plan: KernelPlan, dimensions: Mapping[str, int]) -> str:
+    """Each instance is a class: channels and taps are added up in an order that depends on neither the image nor their number."""
+    return plan.name
 
 
 def fit(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:

@@ -94,6 +94,7 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
         alphas is not None,
         "tap_sums" in operands,
         options.get("epilogue") or (),
+        invariant=bool(options.get("batch_invariant")),
     )
     request = replace(request, named=_named(request, operands))
     for name in ("out", "residual"):

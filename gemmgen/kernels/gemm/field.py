@@ -42,7 +42,7 @@ def field_cases(plan: GemmPlan) -> list[Case]:
     if padded is not None:
         sizes = padded.dimensions
         more = promised(plan, (sizes["m"], sizes["n"] + plan.tile_n, sizes["k"]))
-        padded = replace(padded, dimensions=sizes | padded_problem(plan, packed(plan, more, batch=sizes.get("batch", 1))))
+        padded = replace(padded, dimensions={**sizes, **padded_problem(plan, packed(plan, more, batch=sizes.get("batch", 1)))})
     return [case for case in (whole, padded) if case is not None]
 
 

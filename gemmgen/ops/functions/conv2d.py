@@ -30,6 +30,7 @@ OPERATOR = Operator(
         "scaled",
         "bias_scaled",
         "residual_scaled",
+        "batch_invariant",
     ),
 )
 
@@ -54,6 +55,7 @@ def conv2d(
     operands: Mapping[str, Array | float] | None = None,
     output: str | None = None,
     layout: Literal["nchw32", "nhwc", "nchw4"] | None = None,
+    batch_invariant: bool = False,
     out: Array | None = None,
     stream: Stream | None = None,
 ) -> ArrayT:
@@ -98,6 +100,8 @@ def conv2d(
     layout
         Layout of ``residual`` and of the result, by default that of ``x``; for an ``x`` of four extents, ``nhwc`` is (n, k, p, q) again,
         channels last.
+    batch_invariant
+        An image gives the same bits beside any number of others: one kernel, chosen for the layer, convolves batches of all sizes.
     out
         Where to write; by default a new array.
     stream
@@ -115,7 +119,7 @@ def conv2d(
     """
     if torch_state.compiling is not None and torch_state.compiling():
         layer = (_twice(stride), _twice(padding), _twice(dilation), groups, alpha, bias_scale, gamma)
-        plain = out is None and stream is None and isinstance(alpha, Real) and not zero_point and epilogue is None
+        plain = out is None and stream is None and isinstance(alpha, Real) and not zero_point and epilogue is None and not batch_invariant
         return torch_state.by_operator("conv2d", (x, w, bias, residual, *layer, activation or "", output or "", layout or ""), plain)
     for name, array in (("x", x), ("w", w), ("residual", residual), ("out", out)):
         if (array is not None or name in "xw") and not (_is_array(array) or (name == "w" and isinstance(array, Filter))):
@@ -141,6 +145,7 @@ def conv2d(
         alphas is None and alpha != 1,
         bias_scale != 1,
         gamma != 1,
+        bool(batch_invariant),
     )
     if not are_floats(alpha, bias_scale, gamma):
         alpha, gamma = number("conv2d", "alpha", alpha), number("conv2d", "gamma", gamma)
