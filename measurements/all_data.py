@@ -1,6 +1,6 @@
-"""Runs for all data, and summation trees: slips in indices, every listed instance over the field, classes against trees, and times.
+"""Runs for all data, and summation trees: slips in indices, every listed instance over the field, and classes against trees.
 
-``python -m measurements.all_data slips|library|classes|times [--jobs J] [--seconds S] [--journal FILE]`` writes a line of JSON for each
+``python -m measurements.all_data slips|library|classes [--jobs J] [--seconds S] [--journal FILE]`` writes a line of JSON for each
 item as it is done, and leaves out those that the journal has. ``python -m measurements.all_data report FILE ...`` sums journals up;
 ``evidence FILE ...`` prints the library's records of the field from them.
 """
@@ -125,32 +125,6 @@ def classified(item: Item) -> Record:
     return {"class": own.text, "types": f"{plan.matrix_a.type} {plan.matrix_b.type}", "tree": tree}
 
 
-# -- times -----------------------------------------------------------------------------------------------------------
-
-
-def timed() -> list[Item]:
-    """Kernels of every family and strategy."""
-    return [(name,) for name in TIMED]
-
-
-TIMED = (
-    *("gemm/v3_double_buffer", "gemm/simt/blocked/128x128x8", "gemm/simt/linear/bias_relu", "gemm/v0_naive"),
-    *("gemm/mma_sync/bf16/32x32", "gemm/mma_sync/bf16/128x128", "gemm/wgmma/bf16/64x128", "gemm/wgmma/bf16/128x128"),
-    *("conv2d/mma_sync/residual", "conv2d/mma_sync/output/float", "conv2d/wgmma/quantised/zero_point"),
-    *("reduction/rows/32", "reduction/general/max_rows", "reduction/general/argmax_rows", "elementwise/gated_silu"),
-)
-
-
-def field_time(item: Item) -> Record:
-    """CPU seconds of one run over the field with its reference, and of one ordinary case on the same problem with its own; best of 3."""
-    from gemmgen.kernels import part
-    from gemmgen.verification.field import Timing, time_of_run
-
-    del part, Timing
-    plan = _planned(item[0])
-    return dict(time_of_run(plan).__dict__)
-
-
 # -- runs and reports ------------------------------------------------------------------------------------------------
 
 
@@ -158,7 +132,6 @@ RUNS: dict[str, tuple[Callable[[], list[Item]], Callable[[Item], Record]]] = {
     "slips": (slips, slip),
     "library": (listed, over_field),
     "classes": (depths, classified),
-    "times": (timed, field_time),
 }
 
 
@@ -235,7 +208,7 @@ _FOUND = ("wrong", "the same code", "does not compile")
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("runs", nargs="+", help="slips, library, classes, times; or report and journals")
+    parser.add_argument("runs", nargs="+", help="slips, library, classes; or report and journals")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--journal", type=Path, default=Path("measurements/all_data.journal"))

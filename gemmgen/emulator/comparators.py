@@ -439,7 +439,7 @@ class _Reading:
     # -- decisions -------------------------------------------------------------------------------------------------
 
     def _decide_selections(self) -> None:
-        """Whether each selection between two numbers, or two places, keeps the better one."""
+        """Decides each selection between two numbers, or two places: it must keep the better one."""
         of_floats = [each for each in self.selections if each[0].type == "f32"]
         of_places = [each for each in self.selections if each[0].type != "f32"]
         for inst, condition, first, second, env in of_floats:

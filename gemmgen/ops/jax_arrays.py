@@ -23,7 +23,7 @@ def check_given(operation: str, arrays: dict[str, Any], written: tuple[str, ...]
                 "them, call the package that `gemmgen export --format jax` makes"
             )
         if name in written and is_jax(array):
-            raise LaunchError(f"{operation}: {name} is an array of JAX, which cannot be changed: use the result instead of an array to write to")
+            raise LaunchError(f"{operation}: {name} is an array of JAX, which cannot be changed; use the result instead")
 
 
 def new_result(like: Any, shape: tuple[int, ...], kind: str, truth: bool) -> Any:

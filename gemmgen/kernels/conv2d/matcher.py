@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import lcm
 from typing import Any, ClassVar, Literal, get_args
 
 import pydantic

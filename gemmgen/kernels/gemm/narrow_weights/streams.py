@@ -44,11 +44,6 @@ class StreamLoop(Codes):
     """True if k is promised to be a multiple of a step."""
 
     @property
-    def turing(self) -> bool:
-        """Weights are multiplied from sm_80 on."""
-        return False
-
-    @property
     def panel(self) -> int:
         return PANEL
 
