@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
-from kernels.epilogue.drawn_formulas import AXES, drawn
+from kernels.epilogue.drawn_formulas import SPACES, drawn
 
 from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.kernels.spec_files import json_schema, spec_fields
@@ -148,9 +148,9 @@ class SpecMaker:
         (kind,) = self.rng.choices(list(_SHARES), list(_SHARES.values()))
         alike = _mechanisms()[kind]
         spec = copy.deepcopy(self._shipped[self.rng.choice(alike[self.rng.choice(sorted(alike))])])
-        if spec["kind"] in AXES and self.rng.randrange(_FORMULA_ONE_IN) == 0:
+        if spec["kind"] in SPACES and self.rng.randrange(_FORMULA_ONE_IN) == 0:
             field = "operations" if spec["kind"] == "elementwise" else "epilogue"
-            spec[field] = drawn(self.rng, AXES[spec["kind"]], spec["kind"] == "gemm")
+            spec[field] = drawn(self.rng, SPACES[spec["kind"]])
         if self.rng.randrange(4):
             spec = self._smaller(spec, accepted)
         return self._changed(spec, 3)

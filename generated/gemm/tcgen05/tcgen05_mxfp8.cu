@@ -294,15 +294,20 @@ __device__ __forceinline__ void load_bytes(unsigned target, const void* source, 
         :: "r"(target), "l"(source), "r"(bytes), "r"(barrier) : "memory");
 }
 
-// Starts to copy a tile of scales from shared memory to four columns of tensor memory, in all quarters of its lanes.
-__device__ __forceinline__ void copy_scales(unsigned columns, unsigned position)
+// The descriptor of a tile of scales in shared memory, with this lower half.
+__device__ __forceinline__ unsigned long long scale_descriptor(unsigned position)
 {
     constexpr int kUnit = 16;  // bytes in which descriptors count
     constexpr unsigned kVersion = 1;
     constexpr unsigned kStrideBytes = 128;  // from eight rows to the next
-    const unsigned long long tile =
-        static_cast<unsigned long long>(kVersion << 14 | kStrideBytes / kUnit) << 32 | position;
-    asm volatile("tcgen05.cp.cta_group::1.32x128b.warpx4 [%0], %1;" :: "r"(columns), "l"(tile) : "memory");
+    return static_cast<unsigned long long>(kVersion << 14 | kStrideBytes / kUnit) << 32 | position;
+}
+
+// Starts to copy a tile of scales from shared memory to four columns of tensor memory, in all quarters of its lanes.
+__device__ __forceinline__ void copy_scales(unsigned columns, unsigned position)
+{
+    asm volatile("tcgen05.cp.cta_group::1.32x128b.warpx4 [%0], %1;" :: "r"(columns),
+        "l"(scale_descriptor(position)) : "memory");
 }
 
 // Sets the scales of a tile to 0 from block `blocks` along k on, by a whole warp: those blocks do not exist.
