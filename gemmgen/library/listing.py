@@ -38,6 +38,8 @@ class Group(SpecModel):
     """Sizes that the instances are timed on, in their family's order; without any, their typical one."""
     for_readers: bool = False
     """True for kernels to learn from, which are chosen for a problem only where no other kernel of the library takes it."""
+    generated: bool = True
+    """False for kernels that are chosen for problems as the others are, but have neither files nor certificates in the library."""
 
 
 class ListFile(SpecModel):
@@ -176,7 +178,7 @@ def read_listing(path: Path | None = None) -> Listing:
         except SpecError as error:
             raise SpecError(f"{file}: architectures: {error}") from None
     errors: list[str] = []
-    groups = _find(file, checked, errors)
+    groups = {spec_path: group for spec_path, group in _find(file, checked, errors).items() if group.generated}
     instances: dict[str, Instance] = {}
     for spec_path, group in groups.items():
         label = spec_name(spec_path, file.parent)

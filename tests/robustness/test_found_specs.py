@@ -31,6 +31,21 @@ FOUND: dict[str, tuple[str, dict[str, Any]]] = {
             "split_k": 3,
         },
     ),
+    "sums of first layers without pixels": (
+        "filter larger than the padded image",
+        {
+            "kind": "conv2d",
+            "architecture": "sm_80",
+            "mainloop": {"strategy": "few_channels", "rows": 1, "columns": 28, "slices": 2, "warps_k": 1, "parts": 8},
+            "input": {"type": "f16", "layout": "nhwc"},
+            "convolution": {"c": 3, "k": 32, "r": 7, "s": 7, "stride_h": 2, "stride_w": 2, "dilation_h": 1, "dilation_w": 1},
+            "bias": "none",
+            "alpha": "one",
+            "output": {"type": "f16", "layout": "nhwc"},
+            "store": "direct",
+            "epilogue": {"outputs": {"y": "acc", "reach": {"reduce": "absmax", "per": "channel", "of": "acc"}}},
+        },
+    ),
     "sums of float64 that overflow and are scaled": (
         "huge elements",
         {

@@ -177,9 +177,12 @@ def plan_direct(spec: Conv2dSpec, mainloop: DirectMainloop, architecture: Archit
 
 
 def _divisors(mainloop: DirectMainloop, lanes: int) -> dict[str, str]:
-    """Divisors of the kernel, by name."""
-    if mainloop.channels == 1:
-        return DIVISORS
+    """Divisors of the kernel, by name; never 0, since results of a layer without pixels may still be written: a sum of nothing."""
+    counts = DIVISORS if mainloop.channels == 1 else _tiles(mainloop, lanes)
+    return {name: f"max({count}, 1)" for name, count in counts.items()}
+
+
+def _tiles(mainloop: DirectMainloop, lanes: int) -> dict[str, str]:
     return {
         "channel_tiles": f"ceil_div(k, {mainloop.channels * lanes})",
         "strips": f"ceil_div(q, {mainloop.pixels})",
@@ -191,9 +194,9 @@ def _blocks(mainloop: DirectMainloop, lanes: int) -> str:
     """Blocks of a launch, as a formula."""
     if mainloop.channels == 1:
         return f"ceil_div(ceil_div(n * p * q, {mainloop.pixels}) * k, {mainloop.threads})"
-    divisors = _divisors(mainloop, lanes)
-    strips = f"n * {divisors['bands']} * {divisors['strips']}"
-    return f"ceil_div({strips}, {mainloop.threads // lanes}) * {divisors['channel_tiles']}"
+    tiles = _tiles(mainloop, lanes)
+    strips = f"n * {tiles['bands']} * {tiles['strips']}"
+    return f"ceil_div({strips}, {mainloop.threads // lanes}) * {tiles['channel_tiles']}"
 
 
 def _depthwise_reasons(spec: Conv2dSpec, mainloop: DirectMainloop) -> Iterator[Reason]:

@@ -344,8 +344,8 @@ def tiled_sequence(
     integers = [integer(known[dim]) for dim in ("n", "h", "w", "p", "q", *(dim for dim in CONSTANT_NAMES if dim not in fixed))]
     divisors = {
         "chunks": f"ceil_div(k, {tile.chunk})",
-        "tiles_q": f"ceil_div(q, {tile.columns})",
-        "tiles_p": f"ceil_div(p, {tile.rows})",
+        "tiles_q": f"max(ceil_div(q, {tile.columns}), 1)",
+        "tiles_p": f"max(ceil_div(p, {tile.rows}), 1)",
     }
     arguments: list[Argument] = [*inputs, y, *integers, *numbers, divisors_argument(divisors)]
     launch = KernelLaunch(
