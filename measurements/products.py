@@ -157,13 +157,14 @@ def measure(torch: Any, kind: str, shape: Shape) -> Row:
 def report(data: dict[str, Any]) -> str:
     """The tables as Markdown: mean and worst of each kind, then every product."""
     rows = [Row(**{**row, "shape": Shape(**row["shape"])}) for row in data["rows"]]
-    command = f"python -m measurements.products --seed {data['seed']}"
+    seeds = [str(seed) for seed in data["seeds"]]
+    commands = " and ".join(f"`python -m measurements.products --seed {seed}`" for seed in seeds)
     lines = [
-        f"# Products beside the fastest algorithm of cuBLASLt, seed {data['seed']}",
+        f"# Products beside the fastest algorithm of cuBLASLt, {'seed' if len(seeds) == 1 else 'seeds'} {' and '.join(seeds)}",
         "",
-        f"{data['device']}, {data['date']}, torch {data['torch']}; made by `{command}`. Ratios are the peer's time over",
+        f"{data['device']}, {data['date']}, torch {data['torch']}; made by {commands}. Ratios are the peer's time over",
         "ours: above 1, gemmgen is faster. The peer is the fastest of all algorithms that cuBLASLt's heuristic offers, with 64 MiB of",
-        "workspace; the seed draws the shapes.",
+        "workspace; a seed draws the shapes.",
         "",
         "| product | shapes | geometric mean | least | below 1 |",
         "|---|---:|---:|---:|---:|",
@@ -217,7 +218,7 @@ def main() -> None:
         "device": device,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "torch": torch.__version__,
-        "seed": arguments.seed,
+        "seeds": [arguments.seed],
         "rows": [],
     }
     # Kinds take turns, so that a run that ends early has a part of each.

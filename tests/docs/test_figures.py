@@ -58,7 +58,7 @@ def stated(file: str, words: str) -> str:
 
 def product(name: str, column: int) -> str:
     """A figure of a row of the summary of products beside cuBLASLt."""
-    row = re.search(rf"^\| {name} \|.*$", (ROOT / "measurements" / "products_h200_909.md").read_text(), re.MULTILINE)
+    row = re.search(rf"^\| {name} \|.*$", (ROOT / "measurements" / "products_h200.md").read_text(), re.MULTILINE)
     assert row, name
     return row[0].split("|")[column + 1].strip()
 

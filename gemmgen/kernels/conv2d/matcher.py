@@ -99,12 +99,21 @@ class Conv2dRequest(Request):
         return (
             "" if known["groups"] == 1 else f"groups={known['groups']}",
             "" if known["dilation_h"] == 1 else f"dilation={known['dilation_h']}",
-            "" if self.output == "s8" else self.output,
-            "" if self.layout == "nchw32" else self.layout,
+            "" if self.output == "s8" and not self._of_floats else self.output,
+            "" if self.layout == self._usual_layout else self.layout,
+            "bias" if self._of_floats and self.bias != "none" else "",
             "residual" if self.residual else "",
-            "" if self.input.type == "s8" else f"of_{self.input.type}",
-            "" if self.input.layout == "nchw32" else f"from_{self.input.layout}",
+            "" if self.input.type == _input_type(self.output) else f"of_{self.input.type}",
+            "" if self.input.layout == self._usual_layout else f"from_{self.input.layout}",
         )
+
+    @property
+    def _of_floats(self) -> bool:
+        return ELEMENTS[self.input.type].is_float
+
+    @property
+    def _usual_layout(self) -> str:
+        return "nhwc" if self._of_floats else "nchw32"
 
     def output_shape(self) -> tuple[int, ...]:
         """Extents of y."""
@@ -295,14 +304,23 @@ def _inputs(spec: Conv2dSpec, request: Conv2dRequest, known: Mapping[str, int]) 
     return {"x": ("x", Layout.packed(x, kind)), "filter": ("w", Layout.packed(filters, "s8" if kind == "u8" else kind))}
 
 
+def _input_type(output: str) -> str:
+    """The type of x where a problem names that of the results only."""
+    return output if output in ("f16", "bf16") else "s8"
+
+
 def parse_request(sizes: Sequence[int], options: Sequence[str]) -> Conv2dRequest:
-    """A request from sizes and words: ``groups=2``, ``dilation=2``, ``s32``, ``nhwc``, ``residual``. Raises ``SpecError``."""
+    """A request from sizes and words: ``f16``, ``groups=2``, ``dilation=2``, ``s32``, ``nhwc``, ``residual``. Raises ``SpecError``.
+
+    Without a type it is of int8 with a bias, in blocks of 32 channels; of 16-bit floats, in NHWC, with a bias if ``bias`` is named.
+    """
     given = dict(zip(SIZE_NAMES, sizes, strict=True))
     if given["stride_h"] == 0:
         raise SpecError("a convolution has stride_h 0, need at least 1")
     fields: dict[str, Any] = {}
     said: dict[str, str] = {}
     given_input: dict[str, Any] = {}
+    with_bias = False
     for option in options:
         name, _, number = option.partition("=")
         if name in ("groups", "dilation") and number.isascii() and number.isdecimal() and 0 < int(number) < 2**20:
@@ -317,20 +335,29 @@ def parse_request(sizes: Sequence[int], options: Sequence[str]) -> Conv2dRequest
         elif option.startswith("of_") and option[3:] in ("s8", "u8", "f16", "bf16"):
             say_once(said, "type of x", option)
             given_input["type"] = option[3:]
-        elif option == "from_nhwc":
-            given_input["layout"] = "nhwc"
+        elif option in ("from_nhwc", "from_nchw32"):
+            say_once(said, "layout of x", option)
+            given_input["layout"] = option.removeprefix("from_")
+        elif option == "bias":
+            with_bias = True
         elif option == "residual":
             fields["residual"] = True
         elif option in ACTIVATIONS:
             say_once(said, "activation", option)
             fields["activation"] = pydantic.TypeAdapter(AnyActivation).validate_python({"op": option})
         else:
-            need = "groups=N, dilation=N, a type of results (s8, u8, s32, f32, f16, bf16), nchw32, nhwc, nchw4, residual, "
-            need += f"{', '.join(ACTIVATIONS)}, of_u8, of_f16, of_bf16 or from_nhwc"
+            need = "groups=N, dilation=N, a type of results (s8, u8, s32, f32, f16, bf16), nchw32, nhwc, nchw4, bias, residual, "
+            need += f"{', '.join(ACTIVATIONS)}, of_s8, of_u8, of_f16, of_bf16, from_nhwc or from_nchw32"
             raise unknown_word("a convolution", option, re.findall(r"\w+", need), need)
+    element = given_input.setdefault("type", _input_type(fields.get("output", "s8")))
+    if ELEMENTS[element].is_float:
+        given_input.setdefault("layout", "nhwc")
+        fields = {"output": element, "layout": "nhwc", "bias": "f32" if with_bias else "none", "alpha": False, **fields}
+    else:
+        fields = {"bias": "s32", "alpha": fields.get("output") != "s32", **fields}
     of = Input(**given_input)
     problem = complete_request(of, fields.get("layout", "nchw32"), given)
-    return Conv2dRequest(tuple(problem.items()), bias="s32", input=of, **{"alpha": fields.get("output") != "s32", **fields})
+    return Conv2dRequest(tuple(problem.items()), input=of, **fields)
 
 
 def complete_request(of: Input, layout: str, given: Mapping[str, int]) -> dict[str, int]:
