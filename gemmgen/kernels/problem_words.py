@@ -50,9 +50,12 @@ UNSERVED: tuple[tuple[str, str], ...] = (
     ),
     (
         r"(nv|mx)?fp4|mxfp[48]|nvfp4|e2m1",
-        "block-scaled formats are specs, not words of a problem: gemm/tcgen05 (sm_100a), gemm/mma_sync/block_scales (sm_120a) and docs/formats.md",
+        "block-scaled formats are specs, not words of a problem: gemm/tcgen05 (sm_100a), gemm/mma_sync/block_scales (sm_120a)",
     ),
-    (r"mxfp6|fp6|e2m3|e3m2|e8m0|[iuw]?int2|[su]2", "no kernel reads that type; nearest: e4m3, e5m2, s8 or u8 with scale_row and scale_column"),
+    (
+        r"mxfp6|fp6|e2m3|e3m2|e8m0|[iuw]?int2|[su]2",
+        "no kernel reads that type; nearest: e4m3, e5m2, s8 or u8 with scale_row and scale_column",
+    ),
     (r"f64|s64|s16|u16|u64", "no kernel of this kind computes with that type; nearest: f32, or s8 with results s32"),
     (r"depth_?wise", "groups=N with as many groups as channels is a filter for each channel"),
     (r"(conv_?)?transposed?|deconv(olution)?|backward|dgrad|wgrad", "no kernel computes a transposed convolution or a gradient of one"),
@@ -61,7 +64,10 @@ UNSERVED: tuple[tuple[str, str], ...] = (
         r"(log)?cum(sum|prod|max|min)|scan|prefix_sum",
         "a kernel of its own keeps partial sums: rows:ROWS,COLUMNS,cumsum or logcumsumexp; others are not computed",
     ),
-    (r"top_?k|sort|argsort|median|quantile|kthvalue|mode", "no kernel orders all elements; nearest: the first of them, rows:ROWS,COLUMNS,topk,k=N"),
+    (
+        r"top_?k|sort|argsort|median|quantile|kthvalue|mode",
+        "no kernel orders all elements; nearest: the first of them, rows:ROWS,COLUMNS,topk,k=N",
+    ),
     (r"var(iance)?|std(dev)?", "variances come with their mean: mean_variance; ops.reduce derives var and std from it"),
     (r"c64|c128|complex(64|128)?", "no kernel computes complex numbers; nearest: f32"),
     (
