@@ -42,15 +42,15 @@ SLOW = (
 )
 """Folders and files of which the usual tier has one function in ``SLOW_ONE_IN``."""
 SLOW_ONE_IN = 6
-WHOLE_UP_TO = 3
+WHOLE_UP_TO = 2
 """Cases of a function that all belong to the usual tier; of more it has one in ``ONE_IN``, but at least as many."""
-ONE_IN = 6
+ONE_IN = 10
 COSTS = Path(__file__).with_name("costs.json")
 """CPU seconds, child processes included, of the cases that take at least ``MIN_COST``; a function stands for its cases."""
-MIN_COST = 1.0
-BUDGET_SECONDS = 4.0
+MIN_COST = 0.5
+BUDGET_SECONDS = 2.5
 """CPU time that the usual tier spends on the cases of one function."""
-EXPENSIVE_ONE_IN = 3
+EXPENSIVE_ONE_IN = 4
 """Of functions whose cheapest case costs more than that, sweeps in processes that are killed say, the usual tier has one in so many."""
 
 
