@@ -5,8 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from gemmgen.core.elements import ELEMENTS, DataType
 from gemmgen.core.literals import float_literal
+from gemmgen.kernels.epilogue.steps import convert
 from gemmgen.kernels.source import parameter, parameters, times
+
+
+def c_type(kind: DataType) -> str:
+    """The C type of the elements of a type in memory."""
+    return ELEMENTS[kind].c_type
+
+
+def unsigned_c_type(kind: DataType) -> str:
+    """The unsigned C type in which integers of a type wrap around."""
+    return ELEMENTS[kind].unsigned_c_type
+
+
+def literal(number: int, kind: DataType) -> str:
+    """A small whole number as a C literal of a type."""
+    return ELEMENTS[kind].literal(number)
 
 
 def counted(number: int, noun: str) -> str:
@@ -78,11 +95,14 @@ def constants_of(found: Iterable[tuple[str, object, str]]) -> str:
 
 FILTERS: Mapping[str, Callable[..., Any]] = {
     "bracketed": bracketed,
+    "c_type": c_type,
     "components": components,
     "consecutive": consecutive,
+    "converted": convert,
     "counted": counted,
     "float_literal": float_literal,
     "half_words": half_words,
+    "literal": literal,
     "over_cluster": over_cluster,
     "parameter": parameter,
     "parameters": parameters,
@@ -92,5 +112,6 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "rounded_up": rounded_up,
     "stepped": stepped,
     "times": times,
+    "unsigned_c_type": unsigned_c_type,
 }
 """Filters of the templates."""

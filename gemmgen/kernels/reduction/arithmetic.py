@@ -71,15 +71,6 @@ COMBINERS: dict[str, str] = {
 }
 """The operation that combines two states: the name of its macro."""
 
-_LIMITS = {
-    "s32": ("-2147483647 - 1", "2147483647"),
-    "s64": ("-9223372036854775807ll - 1", "9223372036854775807ll"),
-    "f32": ("-__int_as_float(0x7f800000)", "__int_as_float(0x7f800000)"),
-    "f64": ("-__longlong_as_double(0x7ff0000000000000ll)", "__longlong_as_double(0x7ff0000000000000ll)"),
-}
-"""The smallest and the largest value of each type; for floats, the infinities."""
-
-
 ONE = Formula("1")
 RESULTS = Formula("results")
 """Stands for the shape of the results, which the launch sequence knows."""
@@ -150,34 +141,9 @@ class Arithmetic:
         return self.compute in FLOATS
 
     @property
-    def stored_c(self) -> str:
-        return ELEMENTS[self.stored].c_type
-
-    @property
-    def compute_c(self) -> str:
-        return ELEMENTS[self.compute].c_type
-
-    @property
-    def result_c(self) -> str:
-        return ELEMENTS[self.result].c_type
-
-    @property
-    def output_c(self) -> str:
-        return ELEMENTS[self.output].c_type
-
-    @property
-    def value_c(self) -> str:
-        return ELEMENTS[self.value].c_type
-
-    @property
-    def unsigned_c(self) -> str:
-        """The unsigned type in which integers wrap around."""
-        return ELEMENTS[self.compute].unsigned_c_type
-
-    @property
     def state_c(self) -> str:
         """The C type of what is carried from element to element."""
-        return f"{self.scope}{STATE_NAMES[self.state]}" if self.state in STATE_NAMES else self.compute_c
+        return f"{self.scope}{STATE_NAMES[self.state]}" if self.state in STATE_NAMES else ELEMENTS[self.compute].c_type
 
     @property
     def counter_c(self) -> str:
@@ -229,85 +195,9 @@ class Arithmetic:
         return "f" if self.compute == "f32" else ""
 
     @property
-    def adjective(self) -> str:
-        """The element that an extremum keeps, in words."""
-        return "smaller" if self.combiner.endswith("minimum") else "larger"
-
-    @property
-    def extremum_function(self) -> str:
-        """The function, and the instruction, that gives an extremum of two numbers."""
-        return "min" if self.combiner.endswith("minimum") else "max"
-
-    @property
-    def precedes(self) -> str:
-        """The comparison by which an element takes an extremum's place."""
-        return "<" if self.combiner.endswith("minimum") else ">"
-
-    @property
-    def stays(self) -> str:
-        """The comparison by which an element does not take it; false for NaN."""
-        return ">=" if self.precedes == "<" else "<="
-
-    @property
-    def combining(self) -> str:
-        """The combination of two states that are numbers, in words where it is not plain."""
-        plain = self.combiner not in ("minimum", "maximum") or not self.is_float
-        return "" if plain else f"The {self.adjective} one; NaN if there is one. -0 is less than +0."
-
-    @property
-    def combined(self) -> str:
-        """The combination of two states ``a`` and ``b`` that are numbers, as an expression; integers wrap around."""
-        if self.combiner in ("minimum", "maximum"):
-            function = self.combiner[:3]
-            return f"a != a || b != b ? a + b : f{function}{self.suffix}(a, b)" if self.is_float else f"{function}(a, b)"
-        sign = {"add": "+", "multiply": "*", "either": "|", "both": "&"}[self.combiner]
-        if self.is_float or self.combiner in ("either", "both"):
-            return f"a {sign} b"
-        return f"static_cast<{self.compute_c}>(static_cast<{self.unsigned_c}>(a) {sign} static_cast<{self.unsigned_c}>(b))"
-
-    @property
-    def exponential(self) -> str:
-        """CUDA's function and that of absolute values, opened, for e to the power of minus a distance."""
-        return "exponential(-fabsf" if self.compute == "f32" else "exp(-fabs"
-
-    @property
-    def nan(self) -> str:
-        """Not-a-number of the type that is computed in."""
-        return "__int_as_float(0x7fffffff)" if self.compute == "f32" else "__longlong_as_double(0x7ff8000000000000ll)"
-
-    def prepared(self, element: str) -> str:
-        """An element as it is reduced, as an expression."""
-        return f"{self.scope}prepared({element})" if self.prepares else element
-
-    def finished_value(self, ordered: bool) -> str:
-        """The statement that makes the result of ``total``, before the epilogue. ``ordered``: elements come in the order of their places,
-        so that the first may be an infinity that nothing precedes."""
-        divides, numbers = f"{self.result_c} value = ", self.is_float
-        if self.state == "large_sum":
-            return f"{divides}quotient(total, static_cast<{self.result_c}>(reduced));"
-        if self.state == "norm":
-            return f"{divides}length(total);"
-        if self.operation == "mean":
-            return (
-                f"{divides}total / static_cast<{self.result_c}>(reduced);"
-                if numbers
-                else "double value = static_cast<double>(total) / reduced;"
-            )
-        if self.operation == "l2_norm":
-            return f"{divides}sqrt{self.suffix}(total);" if numbers else "double value = sqrt(static_cast<double>(total));"
-        if self.state == "extremum" and ordered:
-            none = "  // None came before the infinity that nothing begins with."
-            return f"long long value = total.index == {self.no_index} ? 0 : total.index;{none}"
-        if self.state == "extremum":
-            return "long long value = total.index;"
-        if self.state == "logsumexp":
-            return f"{self.compute_c} value = total.largest + log{self.suffix}(total.sum);"
-        return f"{divides}total;"
-
-    @property
-    def largest(self) -> str:
-        """The largest finite number of the type that is computed in."""
-        return "3.402823466e38f" if self.compute == "f32" else "1.7976931348623157e308"
+    def keeps_smallest(self) -> bool:
+        """True if an extremum is the smallest element, not the largest."""
+        return self.combiner.endswith("minimum")
 
     @property
     def takes_vectors(self) -> bool:
@@ -333,29 +223,9 @@ class Arithmetic:
         return "9223372036854775807ll" if self.wide else "2147483647"
 
     @property
-    def identity(self) -> str:
-        """The state of nothing, as a C expression."""
-        low, high = _LIMITS[self.compute]
-        zero, one = (ELEMENTS[self.compute].literal(number) for number in (0, 1))
-        return {
-            "add": zero,
-            "multiply": one,
-            "minimum": high,
-            "maximum": low,
-            "either": "0",
-            "both": "1",
-            "first_minimum": f"{{{high}, {self.no_index}}}",
-            "first_maximum": f"{{{low}, {self.no_index}}}",
-            "logsumexp": f"{{{low}, {zero}}}",
-            "moments": f"{{0, {zero}, {zero}, {zero}}}",
-            "large_sum": f"{{{zero}, {zero}}}",
-            "norm": f"{{{zero}, {zero}, {zero}}}",
-        }[self.combiner]
-
-    @property
     def named_identity(self) -> bool:
         """True if the empty state is worth a separate function."""
-        return bool(self.parts) or len(self.identity) > 4
+        return bool(self.parts) or self.combiner not in ("add", "multiply", "either", "both")
 
     @property
     def last(self) -> DataType:
@@ -403,15 +273,6 @@ class Arithmetic:
     def exact_in_any_order(self) -> bool:
         """True if atomic operations give the same bits in any order."""
         return self.state == "scalar" and not self.is_float
-
-    @property
-    def loaded(self) -> str:
-        """The expression of an element in memory as a value."""
-        return convert("element", self.stored, self.value)
-
-    def as_output(self, expression: str, kind: DataType | None = None) -> str:
-        """The expression of a result, of type ``kind`` or of that after the epilogue, as it is stored."""
-        return convert(expression, kind or self.last, self.output)
 
     @property
     def result_stores(self) -> tuple[Store, ...]:

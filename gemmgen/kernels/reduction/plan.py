@@ -569,7 +569,7 @@ def _tensor_shared_memory(arithmetic: Arithmetic, layout: TensorLayout) -> tuple
     if layout.name == "flat_rows":
         count = layout.staged_elements
         bytes_staged = count * ELEMENTS[arithmetic.stored].bytes
-        return (SharedRegion("staged", arithmetic.stored_c, (count,), 0, bytes_staged, "the rows of the block"),)
+        return (SharedRegion("staged", ELEMENTS[arithmetic.stored].c_type, (count,), 0, bytes_staged, "the rows of the block"),)
     if layout.name in ("flat_columns", "flat_tiles"):
         count = choice.threads * choice.vector
         return (SharedRegion("states", arithmetic.state_c, (count,), 0, count * size, "a state for each element of a vector"),)
