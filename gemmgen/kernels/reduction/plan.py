@@ -53,12 +53,6 @@ class BlockLayout:
     blocks_per_row: int | None
     items_per_thread: int
 
-    @property
-    def result(self) -> str:
-        """The number of a block's result, as a C expression."""
-        if self.blocks_per_row is None:
-            return "0"
-        return "blockIdx.x / kBlocksPerRow" if self.blocks_per_row > 1 else "blockIdx.x"
 
 
 @dataclass(frozen=True)
@@ -85,12 +79,6 @@ class ColumnLayout:
     splits: int
     tile_columns: int
 
-    @property
-    def first_row(self) -> str:
-        """The first row of a thread, as a C expression."""
-        if self.row_threads == 1:
-            return "blockIdx.y" if self.splits > 1 else "0"
-        return "blockIdx.y * kRowThreads + threadIdx.x / kLanes" if self.splits > 1 else "threadIdx.x / kLanes"
 
 
 Layout = BlockLayout | LaneLayout | ColumnLayout | TensorLayout
@@ -218,18 +206,6 @@ class ReductionPlan(KernelPlan[ReductionSpec]):
         return tuple(distance for distance in distances if distance > WARP_THREADS)
 
     @property
-    def result_index(self) -> str:
-        """Address of a block's result, as a C expression."""
-        if not isinstance(self.layout, BlockLayout) or self.layout.blocks_per_row is None:
-            return "0"
-        return "blockIdx.x / kBlocksPerRow"
-
-    @property
-    def accumulator(self) -> str:
-        """The state that element ``i`` of a vector is combined into, as a C expression."""
-        return "totals[i]" if self.accumulators == self.vector else "totals[i % kAccumulators]"
-
-    @property
     def signs_c(self) -> str:
         """Start of the partial results in the workspace, as a C expression."""
         at = self.workspace.partials_at
@@ -243,19 +219,14 @@ class ReductionPlan(KernelPlan[ReductionSpec]):
         return f"({per_group}ll * {count} + kAlignment - 1) / kAlignment * kAlignment"
 
     @property
-    def partials_remark(self) -> str:
-        """The place of the partial results in words, and the constant in ``signs_c``; empty where they come first."""
-        if not self.workspace.partials_at.names:
-            return ""
-        signs = "tickets" if self.finish == "last_block" else "flags"
-        return f"constexpr int kAlignment = {ROUND};  // partial results begin at a multiple of it, behind the {signs}"
+    def partials_follow(self) -> bool:
+        """True if partial results come behind the blocks' signs in the workspace."""
+        return bool(self.workspace.partials_at.names)
 
     @property
-    def blocks_c(self) -> str:
-        """Number of blocks of the first launch of a sum of everything, as a C expression over the constants of the source."""
-        assert isinstance(self.layout, BlockLayout)
-        blocks = "max((reduced + kBlockElements - 1) / kBlockElements, 1)"
-        return f"min({blocks}, kMostBlocks)" if self.layout.most_blocks else blocks
+    def alignment_of_partials(self) -> int:
+        """Bytes that the start of the partial results behind the signs is a multiple of."""
+        return ROUND
 
     def parameters_of(self, launch: int) -> tuple[Argument, ...]:
         """The parameters of one kernel."""
