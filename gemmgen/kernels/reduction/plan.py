@@ -54,7 +54,6 @@ class BlockLayout:
     items_per_thread: int
 
 
-
 @dataclass(frozen=True)
 class LaneLayout:
     """Several rows for a group of lanes."""
@@ -78,7 +77,6 @@ class ColumnLayout:
     """Threads of a block that take different rows of the same columns."""
     splits: int
     tile_columns: int
-
 
 
 Layout = BlockLayout | LaneLayout | ColumnLayout | TensorLayout
