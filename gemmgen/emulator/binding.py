@@ -123,7 +123,10 @@ class Binder:
                     raise UnknownInstruction(f"special register {name}", instruction=inst)
                 return row if row.dtype == dtype else row.astype(dtype) if row.dtype.kind == "b" else row.view(dtype)
             case Symbol():
-                return _integer_scalar(self.address_of(inst, operand), dtype)
+                address = self.address_of(inst, operand)
+                if self._in_clusters(operand) and dtype().itemsize >= 4:
+                    return self.specials.shared_addresses(address, dtype().itemsize).view(dtype)
+                return _integer_scalar(address, dtype)
             case _:
                 raise UnknownInstruction(f"operand {operand} where a value is expected", instruction=inst)
 
@@ -156,6 +159,11 @@ class Binder:
             base += GLOBAL_BASE
         return base + symbol.offset
 
+    def _in_clusters(self, symbol: Symbol) -> bool:
+        """True for shared variables of programs whose addresses of them hold the block's rank."""
+        placed = self.program.symbols.get(symbol.name)
+        return self.program.names_clusters and placed is not None and placed.variable.space == "shared"
+
     def target(self, inst: Instruction, operand: Operand, type_name: str) -> np.ndarray | None:
         """The row an operand writes, seen as a type of the register's own width; None for `_`."""
         if isinstance(operand, Sink):
@@ -181,6 +189,9 @@ class Binder:
                 return (lambda: row), (lambda lanes: row[lanes])
             offset = _integer_scalar(address.offset, row.dtype.type)
             return (lambda: row + offset), (lambda lanes: row[lanes] + offset)
+        if isinstance(base, Symbol) and self._in_clusters(base):
+            own = self.specials.shared_addresses(self.address_of(inst, base) + address.offset, 8)
+            return (lambda: own), (lambda lanes: own[lanes])
         if isinstance(base, Symbol):
             value = self.address_of(inst, Symbol(base.name, base.offset + address.offset))
         elif isinstance(base, Integer):

@@ -171,6 +171,8 @@ class Machine:
         self.geometry.numbers[:] = self.geometry.block_numbers(first_block, self.geometry.blocks)
         self.starts = 1
         self.spaces.watch(observers)
+        ranked = self.program.names_clusters and self.geometry.cluster_size > 1
+        self.spaces.shared.ranks = self.specials.shared_addresses(0, 8) if ranked else None
         self.registers.clear()
         self.spaces.shared.clear()
         self.spaces.local.clear()

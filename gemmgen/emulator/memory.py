@@ -29,8 +29,9 @@ GLOBAL_BASE = 0x7F00_0000_0000
 SHARED_WINDOW = 0x7000_0000_0000
 LOCAL_WINDOW = 0x7100_0000_0000
 GUARD_BYTES = 1 << 16
-REMOTE_SHIFT = 24
-"""An address in the shared memory of the block of rank r in a cluster is its own address there plus (r + 1) << REMOTE_SHIFT."""
+RANK_SHIFT = 24
+"""Position of a block's rank in its cluster within a shared address: machine code from sm_90 on builds addresses of shared variables as
+``LEA rank, offset, 24``, and ``mapa`` replaces that byte."""
 _HEAP_GUARD = 256
 UNIT_BYTES = 16
 """The widest element that one index moves; wider vectors move in pieces."""
@@ -451,6 +452,8 @@ class BankedSpace(Space):
         self.clusters: Neighbours | None = None
         self._base = owner_of_lane.astype(np.int64) * self.stride
         self._bases = {1 << shift: self._base >> shift for shift in range(5)}
+        self.ranks: np.ndarray | None = None
+        """The rank bits in addresses of each lane's own block; None if they are zero."""
         self.attach(np.full(owners * self.stride, 0xFF, np.uint8))
 
     def clear(self, lanes: Lanes | None = None) -> None:
@@ -477,8 +480,11 @@ class BankedSpace(Space):
     def resolve(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> np.ndarray:
         """`locate` for an access that happens later: bounds and alignment are checked, observers are not notified."""
         width = access.width
+        given = addresses
+        if self.ranks is not None:
+            addresses = addresses ^ (self.ranks if lanes is None else self.ranks[lanes]).astype(addresses.dtype)
         if int(addresses.max()) > self.size - width:
-            return self._resolve_remote(access, lanes, addresses)
+            return self._resolve_remote(access, lanes, given)
         if width > 1 and int(np.bitwise_or.reduce(addresses)) & (width - 1):
             self._misaligned(access, lanes, addresses)
         unit = width if width < UNIT_BYTES else UNIT_BYTES
@@ -493,9 +499,9 @@ class BankedSpace(Space):
     def _resolve_remote(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> np.ndarray:
         """`resolve` where some addresses name another block of the cluster, or nothing."""
         inst = access.instruction
-        ranks, inside = addresses >> addresses.dtype.type(REMOTE_SHIFT), addresses & addresses.dtype.type((1 << REMOTE_SHIFT) - 1)
+        ranks, inside = addresses >> addresses.dtype.type(RANK_SHIFT), addresses & addresses.dtype.type((1 << RANK_SHIFT) - 1)
         own = (inst.has("shared") or inst.has("shared::cta")) and not inst.has("shared::cluster")
-        if self.clusters is None or own or int(inside.max()) > self.size - access.width or int(ranks.max()) > self.geometry.cluster_size:
+        if self.clusters is None or own or int(inside.max()) > self.size - access.width or int(ranks.max()) >= self.geometry.cluster_size:
             self._out_of_bounds(access, lanes, addresses)
         if access.width > 1 and int(np.bitwise_or.reduce(inside)) & (access.width - 1):
             self._misaligned(access, lanes, addresses)
@@ -504,15 +510,19 @@ class BankedSpace(Space):
         self.clusters.check_remote(inst, who, offsets // self.stride)
         return offsets // min(access.width, UNIT_BYTES)
 
+    def own_addresses(self, lanes: Lanes, inside: np.ndarray) -> np.ndarray:
+        """Addresses of bytes in the lanes' own blocks."""
+        addresses = inside.astype(np.uint64)
+        return addresses if self.ranks is None else addresses | self.ranks[lanes]
+
     def offsets(self, lanes: Lanes | None, addresses: np.ndarray) -> np.ndarray:
         """Byte offsets in the whole space of valid addresses of lanes (None: all), other blocks of a cluster included."""
         base = self._base if lanes is None else self._base[lanes]
         wide = addresses.astype(np.int64)
-        ranks = wide >> REMOTE_SHIFT
-        if ranks.any():
+        if self.ranks is not None:
             size = self.geometry.cluster_size
-            base = np.where(ranks > 0, (base // self.stride // size * size + ranks - 1) * self.stride, base)
-            wide &= (1 << REMOTE_SHIFT) - 1
+            base = (base // self.stride // size * size + (wide >> RANK_SHIFT)) * self.stride
+            wide &= (1 << RANK_SHIFT) - 1
         offsets: np.ndarray = base + wide
         return offsets
 

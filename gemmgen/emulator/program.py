@@ -75,6 +75,8 @@ class Program:
     """True if it calls malloc."""
     meets_grid: bool = False
     """True if it asks where grid barriers count."""
+    names_clusters: bool = False
+    """True if an instruction can reach another block of its cluster."""
     mentioned_once: frozenset[str] = frozenset()
     """Registers that only one operand names: values written to them are never read."""
 
@@ -85,6 +87,11 @@ class Program:
             return f"shared address {address}"
         start, name = max(starts)
         return f"shared address {address} (byte {address - start} of {plain_name(name)})"
+
+
+def _reaches_cluster(instruction: Instruction) -> bool:
+    words = (instruction.opcode, *instruction.modifiers)
+    return any("cluster" in word or word in ("mapa", "getctarank", "cta_group::2") for word in words)
 
 
 def register_class(type_name: str) -> str:
@@ -168,6 +175,7 @@ class _Linker:
             gap_bytes,
             any(inst.opcode == "call" and inst.has("malloc") for inst in self.flat.body),
             any(isinstance(o, Special) and o.name.startswith("%envreg") for inst in self.flat.body for o in inst.operands),
+            any(_reaches_cluster(inst) for inst in self.flat.body),
             _mentioned_once(blocks),
         )
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gemmgen.emulator.geometry import WARP, Geometry
+from gemmgen.emulator.memory import RANK_SHIFT
 
 _AXES = {"x": 0, "y": 1, "z": 2}
 _CLOCKS: dict[str, type[np.unsignedinteger[Any]]] = {
@@ -17,6 +18,7 @@ _CLOCKS: dict[str, type[np.unsignedinteger[Any]]] = {
     "%globaltimer_lo": np.uint32,
     "%globaltimer_hi": np.uint32,
 }
+_SHARED = "%shared_address_"
 
 
 class SpecialRegisters:
@@ -47,6 +49,12 @@ class SpecialRegisters:
             row[:] = values
             self._rows[name] = row
         return self._rows[name]
+
+    def shared_addresses(self, offset: int, width: int) -> np.ndarray:
+        """Each lane's address of a byte of its block's shared memory, 4 or 8 bytes wide: a row, refreshed when blocks start."""
+        row = self.row(f"{_SHARED}{width}.{offset}")
+        assert row is not None
+        return row
 
     def is_clock(self, name: str) -> bool:
         """True if a register changes from one read to the next."""
@@ -79,6 +87,9 @@ class SpecialRegisters:
             if stem == "%cluster_nctaid":
                 return np.uint32(geometry.cluster_dim[number])
             return None
+        if stem.startswith(_SHARED):
+            ranks = geometry.block_of_lane % geometry.cluster_size
+            return ((ranks << RANK_SHIFT) + int(axis)).astype(f"u{stem[len(_SHARED) :]}")
         lane = (geometry.thread_of_lane % WARP).astype(np.uint32)
         one = np.uint64(1)
         match name:

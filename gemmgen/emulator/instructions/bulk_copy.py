@@ -218,7 +218,8 @@ def _checked_shared(ends: Ends, lane: int, offset: int, size: int) -> None:
     """Raises OutOfBounds if a run of bytes leaves its block's shared memory."""
     access = Access(ends.inst, "store", 1, 1)
     if size:
-        ends.shared.resolve(access, np.array([lane]), np.array([offset % ends.shared.stride + size - 1], np.uint64))
+        lanes = np.array([lane])
+        ends.shared.resolve(access, lanes, ends.shared.own_addresses(lanes, np.array([offset % ends.shared.stride + size - 1])))
 
 
 def _to_block(inst: Instruction, binder: Binder, operands: list[Operand], mask: Source | None) -> Operation:

@@ -18,7 +18,7 @@ from gemmgen.emulator.instructions.atomics import in_turns, update_of
 from gemmgen.emulator.instructions.mbarrier import shared_offsets
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.instructions.warp import by_lanes, value_at
-from gemmgen.emulator.memory import REMOTE_SHIFT, SHARED_WINDOW
+from gemmgen.emulator.memory import RANK_SHIFT, SHARED_WINDOW
 from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Instruction, Operand, Register, Symbol, Vector
 from gemmgen.emulator.registers import DTYPES
@@ -53,8 +53,8 @@ def map_address(inst: Instruction, binder: Binder) -> Operation:
                 lanes[beyond],
             )
         given = addresses(lanes).astype(np.uint64)
-        inside = given & np.uint64((1 << REMOTE_SHIFT) - 1)
-        mapped = inside | (ranks.astype(np.uint64) + np.uint64(1)) << np.uint64(REMOTE_SHIFT)
+        inside = given & np.uint64((1 << RANK_SHIFT) - 1)
+        mapped = inside | ranks.astype(np.uint64) << np.uint64(RANK_SHIFT)
         if not _named_space(inst):
             mapped |= np.uint64(SHARED_WINDOW)
         if target is not None:
@@ -66,17 +66,14 @@ def map_address(inst: Instruction, binder: Binder) -> Operation:
 @instruction("getctarank")
 def rank_of_address(inst: Instruction, binder: Binder) -> Operation:
     """The rank of the block whose shared memory an address means."""
-    geometry = binder.engines.geometry
     target = binder.target(inst, inst.operands[0], "b32")
     operand = inst.operands[1]
     _, addresses = binder.addresses(inst, Address(operand) if isinstance(operand, Register) else operand)
 
     def run(lanes: Lanes) -> None:
         given = addresses(lanes).astype(np.uint64) & np.uint64(0xFFFFFFFF)
-        ranks = (given >> np.uint64(REMOTE_SHIFT)).astype(np.int64)
-        own = lanes // geometry.stride % geometry.cluster_size
         if target is not None:
-            target[lanes] = np.where(ranks > 0, ranks - 1, own)
+            target[lanes] = given >> np.uint64(RANK_SHIFT)
 
     return by_lanes(binder, run)
 

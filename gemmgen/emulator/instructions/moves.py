@@ -9,9 +9,9 @@ from gemmgen.emulator.binding import Binder, Source
 from gemmgen.emulator.errors import UnknownInstruction
 from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.instructions.registry import instruction
-from gemmgen.emulator.memory import GLOBAL_BASE, LOCAL_WINDOW, SHARED_WINDOW
+from gemmgen.emulator.memory import GLOBAL_BASE, LOCAL_WINDOW, RANK_SHIFT, SHARED_WINDOW
 from gemmgen.emulator.operation import Operation
-from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Integer, Special, Symbol, Vector
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Instruction, Special, Vector
 from gemmgen.emulator.registers import DTYPES
 
 
@@ -35,8 +35,6 @@ def mov(inst: Instruction, binder: Binder) -> Operation:
     row = binder.target(inst, target, type_name)
     if isinstance(value, Special) and binder.specials.is_clock(value.name):
         return _read_clock(binder, row)
-    if isinstance(value, Symbol):
-        value = Integer(binder.address_of(inst, value))
     return binder.elementwise(row, copy, [binder.source(inst, value, type_name)])
 
 
@@ -99,7 +97,7 @@ def cvta(inst: Instruction, binder: Binder) -> Operation:
     type_name = inst.type
     target = binder.target(inst, inst.operands[0], type_name)
     source = binder.source(inst, inst.operands[1], type_name)
-    window = SHARED_WINDOW if inst.has("shared") or inst.has("shared::cta") else LOCAL_WINDOW if inst.has("local") else 0
+    window = SHARED_WINDOW if any(word.split("::")[0] == "shared" for word in inst.modifiers) else LOCAL_WINDOW if inst.has("local") else 0
     if not window:
         return binder.elementwise(target, copy, [source])
     if type_name != "u64":
@@ -115,6 +113,11 @@ def isspacep(inst: Instruction, binder: Binder) -> Operation:
     source = binder.source(inst, inst.operands[1], "u64")
     shared, local = np.uint64(SHARED_WINDOW >> 32), np.uint64(LOCAL_WINDOW >> 32)
     high = np.uint64(32)
+    if (inst.has("shared") or inst.has("shared::cta")) and binder.program.names_clusters:
+        own, window = binder.specials.shared_addresses(0, 8), np.uint64(SHARED_WINDOW)
+        return binder.gathered(
+            [target], lambda value, rank: (value - window) >> np.uint64(RANK_SHIFT) == rank >> np.uint64(RANK_SHIFT), [source, own]
+        )
     if inst.has("shared") or inst.has("shared::cta"):
         return binder.gathered([target], lambda value: value >> high == shared, [source])
     if inst.has("local"):

@@ -127,7 +127,7 @@ def allocate(inst: Instruction, binder: Binder) -> Operation:
             (columns,) = _uniform(inst, binder, value_at(count, warp), warp[None], "the number of columns")
             place = offsets(warp[:1])
             first = memory.allocate(inst, warp, columns)
-            local = addresses(warp[:1]) if named else (place % shared.stride).astype(np.uint64)
+            local = addresses(warp[:1]) if named else shared.own_addresses(warp[:1], place % shared.stride)
             shared.units[4][shared.locate(access, warp[:1], local)] = first
 
     return by_lanes(binder, run)

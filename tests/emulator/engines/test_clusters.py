@@ -56,6 +56,28 @@ def test_blocks_read_each_other(seed):
     np.testing.assert_array_equal(out, 100 * peers[:, None] + (np.arange(64) ^ 1))
 
 
+BITS_OF_RANK = """KERNEL(u32* out) {
+    __shared__ u32 mine[32];
+    mine[threadIdx.x] = 10 * blockIdx.x + threadIdx.x;
+    cluster_sync();
+    u32 own = (u32)__cvta_generic_to_shared(mine), leader = own & 0xFEFFFFFF, value;
+    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(leader + 4 * threadIdx.x) : "memory");
+    u32 named; asm volatile("getctarank.shared::cluster.u32 %0, %1;" : "=r"(named) : "r"(leader));
+    u32* to = out + 5 * (32 * blockIdx.x + threadIdx.x);
+    to[0] = own >> 24; to[1] = value; to[2] = named; to[3] = peer_address(mine, 3) - own; to[4] = __isShared(mine);
+    cluster_sync();
+}"""
+
+
+def test_addresses_hold_the_rank_in_their_upper_byte():
+    out = np.zeros((8, 32, 5), np.uint32)
+    run(BITS_OF_RANK, out, grid=8, block=32, cluster=4, hazards=True)
+    rank, lane = np.arange(8)[:, None] % 4, np.arange(32)
+    leader = np.arange(8)[:, None] // 2 * 2
+    assert (out[..., 0] == rank).all() and (out[..., 1] == 10 * leader + lane).all() and (out[..., 2] == rank // 2 * 2).all()
+    assert (out[..., 3] == (3 - rank) * (1 << 24)).all() and (out[..., 4] == 1).all()
+
+
 OUT = np.zeros(512, np.float32)
 
 
