@@ -1,6 +1,6 @@
 """Runs for all data, and summation trees: slips in indices, every listed instance over the field, and classes against trees.
 
-``python -m measurements.all_data slips|library|classes [--jobs J] [--seconds S] [--journal FILE]`` writes a line of JSON for each
+``python -m measurements.all_data slips|library|classes|times [--jobs J] [--seconds S] [--journal FILE]`` writes a line of JSON for each
 item as it is done, and leaves out those that the journal has. ``python -m measurements.all_data report FILE ...`` sums journals up;
 ``evidence FILE ...`` prints the library's records of the field from them.
 """
@@ -123,6 +123,42 @@ def classified(item: Item) -> Record:
         return {"skipped": f"k is promised to be a multiple: {sizes[2]}"}
     tree = summation_tree(plan, packed(plan, sizes, batch=1))
     return {"class": own.text, "types": f"{plan.matrix_a.type} {plan.matrix_b.type}", "tree": tree}
+
+
+# -- times -----------------------------------------------------------------------------------------------------------
+
+REPEATS = 3
+
+
+def timed(item: Item) -> Record:
+    """Processor time of one run over the field, with its reference and comparison, beside an ordinary case of the same problem. The
+    smallest of several, hazards checked in both; compilation is left out."""
+    plan = _planned_at(item)
+    oracle = part(plan.spec.kind, "field")
+    reason = oracle.excluded(plan)
+    if reason or getattr(oracle, "extremum", lambda plan: None)(plan) is not None or _older(plan):
+        return {"skipped": reason or "no run that compares with a polynomial"}
+    binary, case, reference = compile_plan(plan), oracle.field_cases(plan)[0], Reference(plan, oracle)
+    backend = EmulatorBackend(hazards=True)
+
+    def ordinary() -> None:
+        result = verify_case(plan, binary, backend, case)
+        assert result.passed, result.failure
+
+    def over_field() -> None:
+        wrong, _, doubt = _run(plan, binary, reference, case, 0, True)
+        assert not wrong, wrong
+        assert not doubt, doubt
+
+    ordinary(), over_field()
+    own, others = (min(_seconds(run) for _ in range(REPEATS)) for run in (over_field, ordinary))
+    return {"sizes": dict(case.dimensions), "ordinary": round(others, 4), "field": round(own, 4), "ratio": round(own / others, 2)}
+
+
+def _seconds(run: Callable[[], None]) -> float:
+    started = time.process_time()
+    run()
+    return time.process_time() - started
 
 
 # -- runs and reports ------------------------------------------------------------------------------------------------

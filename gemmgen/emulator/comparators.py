@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gemmgen.emulator.blocks import BasicBlock
-from gemmgen.emulator.data_flow import branch_regions, flagged_words, instructions_of, spread_from, written_by
+from gemmgen.emulator.data_flow import ProgramFlow, instructions_of, written_by
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import (
     Address,
@@ -138,11 +138,12 @@ def comparators(programs: Sequence[Program], traffic: Traffic, order: Order) -> 
         # Loads that the run did not come to may read data.
         if inst.opcode == "ld" and not inst.has("param") and id(inst) not in traffic.bytes_of
     }
-    flags = frozenset[int]().union(*(flagged_words(program).flags(traffic.bytes_of, traffic.seeds) for program in programs))
+    flows = [ProgramFlow(program) for program in programs]
+    flags = frozenset[int]().union(*(flow.flagged_words.flags(traffic.bytes_of, traffic.seeds) for flow in flows))
     while True:
         stored: set[tuple[str, int]] = set()
-        for program in programs:
-            for inst, data in spread_from(program, loads, flags):
+        for flow in flows:
+            for inst, data in flow.spread_from(loads, flags):
                 if inst.opcode in ("st", "atom", "red") and data.any_of(_names(inst.operands[1:])):
                     stored |= traffic.bytes_of.get(id(inst), set())
         everything = [inst for program in programs for inst in instructions_of(program)]
@@ -155,8 +156,8 @@ def comparators(programs: Sequence[Program], traffic: Traffic, order: Order) -> 
             break
         loads |= more
     found: dict[int, Comparator] = {}
-    for program in programs:
-        found |= _Reading(program, loads, flags, order).comparators()
+    for flow in flows:
+        found |= _Reading(flow, loads, flags, order).comparators()
     return found
 
 
@@ -176,18 +177,18 @@ def _names(operands: Iterable[Operand]) -> Iterator[str]:
 class _Reading:
     """The symbolic execution of one program."""
 
-    def __init__(self, program: Program, loads: set[int], flags: frozenset[int], order: Order) -> None:
-        self.program, self.loads, self.flags, self.order = program, loads, flags, order
+    def __init__(self, flow: ProgramFlow, loads: set[int], flags: frozenset[int], order: Order) -> None:
+        self.flow, self.program, self.loads, self.flags, self.order = flow, flow.program, loads, flags, order
         self.tainted: dict[int, frozenset[str]] = {}
         """Registers with data at the begin of a block."""
-        self.regions = branch_regions(program)
+        self.regions = flow.regions
         self.found: dict[int, Comparator] = {}
         self.bad: dict[str, str] = {}
         """Registers that leave a block with a value of data that is no comparator's."""
         self.used: set[str] = set()
         self.steps = 0
-        self.floats = {register.name for registers in program.registers.values() for register in registers if register.type == "f32"}
-        self.predicates = {register.name for register in program.registers.get("pred", ())}
+        self.floats = {register.name for registers in self.program.registers.values() for register in registers if register.type == "f32"}
+        self.predicates = {register.name for register in self.program.registers.get("pred", ())}
         self.neutral = 0xFF800000 if order.largest else 0x7F800000
 
     def comparators(self) -> dict[int, Comparator]:
@@ -197,7 +198,7 @@ class _Reading:
         block_of = {id(inst): block.index for block in self.program.blocks for inst in (*block.body, *_end(block))}
         first = {block.index: next(iter((*block.body, *_end(block))), None) for block in self.program.blocks}
         data_names: set[str] = set()
-        for inst, data in spread_from(self.program, self.loads, self.flags):
+        for inst, data in self.flow.spread_from(self.loads, self.flags):
             at = block_of[id(inst)]
             if inst is first[at]:
                 starts[at] = {name for name in names if name in data}

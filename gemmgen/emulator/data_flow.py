@@ -7,8 +7,11 @@ computes it from data, and the data begin at loads of chosen arrays and at resul
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.program import Program
@@ -54,30 +57,52 @@ def _read_by(inst: Instruction) -> Iterator[str]:
                 yield register.name
 
 
+class Effect(NamedTuple):
+    """An instruction with the names of the registers that it computes with and of those that it may write."""
+
+    instruction: Instruction
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+def _effects(program: Program) -> list[list[Effect]]:
+    """The instructions of each basic block, its end too."""
+    found = []
+    for block in program.blocks:
+        whole = block.body if block.terminator is None else (*block.body, block.terminator)
+        found.append([Effect(inst, tuple(_read_by(inst)), written_by(inst)) for inst in whole])
+    return found
+
+
 class DataFlow:
     """The comparison behind each selection between two float32 numbers."""
 
-    def __init__(self, program: Program) -> None:
-        writers: dict[str, list[Instruction]] = {}
-        for inst in instructions_of(program):
-            for name in written_by(inst):
-                writers.setdefault(name, []).append(inst)
-        self._only = {name: found[0] for name, found in writers.items() if len(found) == 1}
+    def __init__(self, program: Program, effects: Sequence[Sequence[Effect]] | None = None) -> None:
+        blocks = _effects(program) if effects is None else effects
+        self._only: dict[str, Instruction] = {}
+        again: set[str] = set()
+        for inst, _, writes in itertools.chain.from_iterable(blocks):
+            for name in writes:
+                again.update([name] if name in self._only else ())
+                self._only[name] = inst
+        for name in again:
+            del self._only[name]
         self._comparisons: dict[int, Instruction] = {}
         self.hashed: list[Instruction] = []
         """Selections with a known comparison."""
-        for block in program.blocks:
+        for block in blocks:
             latest: dict[str, Instruction] = {}
-            for inst in block.body:
+            for inst, _, writes in block:
                 if inst.opcode == "selp" and inst.type == "f32" and isinstance(inst.operands[3], Register):
                     name = inst.operands[3].name
                     found = latest.get(name) or self._from_anywhere(name)
                     if found is not None:
                         self._comparisons[id(inst)] = found
                         self.hashed.append(inst)
-                self._forget(latest, inst)
+                if latest and writes:
+                    self._forget(latest, set(writes))
                 if _compares(inst):
-                    latest[written_by(inst)[0]] = inst
+                    latest[writes[0]] = inst
 
     def comparison_behind(self, selection: Instruction) -> Instruction | None:
         """The comparison of float32 that decides a selection, if its operands still hold what was compared."""
@@ -92,11 +117,8 @@ class DataFlow:
         return found if names <= self._only.keys() else None
 
     @staticmethod
-    def _forget(latest: dict[str, Instruction], inst: Instruction) -> None:
-        """Drops comparisons whose result or operands an instruction overwrites."""
-        written = set(written_by(inst))
-        if not written:
-            return
+    def _forget(latest: dict[str, Instruction], written: set[str]) -> None:
+        """Drops comparisons whose result or operands are overwritten."""
         for name, found in list(latest.items()):
             if name in written or any(register.name in written for operand in found.operands[1:] for register in registers_of(operand)):
                 del latest[name]
@@ -128,52 +150,151 @@ class DataDependence:
         return ""
 
 
-def data_dependence(
-    program: Program, loads: Iterable[Instruction], hashed: Iterable[Instruction] = (), plain: Collection[int] = ()
-) -> DataDependence:
-    """Decisions of data that come from these loads, from any others that feed floating-point instructions, and from tensor cores.
+class ProgramFlow:
+    """Decisions of data in one program, and all that is known of its text whichever data it meets."""
 
-    `hashed` are selections that are read as opaque functions, `plain` instructions, by their identity, whose results are no data.
-    """
-    everything = list(instructions_of(program))
-    roots = {id(inst) for inst in loads}
-    feeding = _feeding_floats(everything)
-    spread = _Spread(program, lambda inst: id(inst) not in plain and (id(inst) in roots or _brings_data(inst, feeding)), plain)
-    opaque = {id(inst) for inst in hashed}
-    control: list[Instruction] = []
-    addresses: list[Instruction] = []
-    choices: list[Instruction] = []
-    chosen = {id(inst) for inst in choosing_branches(program)}
-    for inst, tainted in spread.states():
-        if inst.guard is not None and inst.guard.name in tainted and id(inst) in chosen:
-            choices.append(inst)
-        elif inst.guard is not None and inst.guard.name in tainted:
-            effect = inst.opcode in ("bra", "brx", "ret", "exit", "trap", "bar", "barrier", "call") or not written_by(inst)
-            (control if effect or inst.opcode in _READS_MEMORY else choices).append(inst)
-        elif inst.opcode == "brx" and tainted.any_of(_names(inst.operands[0])):
-            control.append(inst)
-        elif inst.opcode == "selp" and id(inst) not in opaque and tainted.any_of(_names(inst.operands[3])):
-            choices.append(inst)
-        if any(isinstance(operand, Address) and tainted.any_of(_names(operand)) for operand in inst.operands):
-            addresses.append(inst)
-    return DataDependence(tuple(control), tuple(addresses), tuple(choices))
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.blocks = _effects(program)
+        self._bits: dict[str, int] = {}
+        self._masked = [[(self._mask(each.reads), self._mask(each.writes)) for each in block] for block in self.blocks]
+        self._deciding = [[self._deciding_registers(each.instruction) for each in block] for block in self.blocks]
+        self._successors = [_successors(block, len(self.blocks)) for block in program.blocks]
+
+    def _mask(self, names: Iterable[str]) -> int:
+        mask = 0
+        for name in names:
+            mask |= 1 << self._bits.setdefault(name, len(self._bits))
+        return mask
+
+    def _deciding_registers(self, inst: Instruction) -> tuple[int, int]:
+        """Registers of its addresses, and of its guard."""
+        names = [register.name for operand in inst.operands if isinstance(operand, Address) for register in registers_of(operand)]
+        return self._mask(names), 0 if inst.guard is None else self._mask([inst.guard.name])
+
+    @cached_property
+    def selections(self) -> DataFlow:
+        """The comparisons behind selections."""
+        return DataFlow(self.program, self.blocks)
+
+    @cached_property
+    def infinity_tests(self) -> frozenset[int]:
+        """Comparisons with a literal infinity, by identity: over a field, all but literals are finite."""
+        return frozenset(id(each.instruction) for block in self.blocks for each in block if tests_infinity(each.instruction))
+
+    @cached_property
+    def flagged_words(self) -> FlaggedWords:
+        """The words of 64 bits that are tested for zero, if all stores of such words set a flag or clear a word."""
+        return _flagged_words(self.blocks)
+
+    @cached_property
+    def regions(self) -> dict[int, tuple[int, set[int]]]:
+        """For the blocks that end in a branch around code that only computes registers: the block where both ways meet, and all blocks
+        between."""
+        return _branch_regions(self.program, self.blocks, self._successors)
+
+    @cached_property
+    def _feeding(self) -> set[str]:
+        return _feeding_floats(self.blocks)
+
+    def dependence(self, loads: Iterable[Instruction], plain: Collection[int] = ()) -> DataDependence:
+        """Decisions of data that come from these loads, from any others that feed floating-point instructions, and from tensor cores.
+
+        Selections with a known comparison count as opaque functions. Results of the instructions in `plain`, by identity, are no data.
+        """
+        roots = {id(inst) for inst in loads}
+        feeding = self._feeding
+        opaque = {id(inst) for inst in self.selections.hashed}
+        control: list[Instruction] = []
+        addresses: list[Instruction] = []
+        choices: list[Instruction] = []
+        chosen = {id(self.program.blocks[number].terminator) for number in self.regions}
+
+        def is_root(each: Effect) -> bool:
+            return id(each.instruction) not in plain and (id(each.instruction) in roots or _brings_data(each, feeding))
+
+        for effects, deciding, states in zip(self.blocks, self._deciding, self._spread(is_root, plain), strict=True):
+            for (inst, _, writes), (addressed, guard), tainted in zip(effects, deciding, states, strict=True):
+                if not tainted:
+                    continue
+                if guard & tainted and id(inst) in chosen:
+                    choices.append(inst)
+                elif guard & tainted:
+                    effect = inst.opcode in ("bra", "brx", "ret", "exit", "trap", "bar", "barrier", "call") or not writes
+                    (control if effect or inst.opcode in _READS_MEMORY else choices).append(inst)
+                elif inst.opcode == "brx" and tainted & self._mask(_names(inst.operands[0])):
+                    control.append(inst)
+                elif inst.opcode == "selp" and id(inst) not in opaque and tainted & self._mask(_names(inst.operands[3])):
+                    choices.append(inst)
+                if addressed & tainted:
+                    addresses.append(inst)
+        return DataDependence(tuple(control), tuple(addresses), tuple(choices))
+
+    def spread_from(self, loads: Collection[int], plain: Collection[int] = ()) -> Iterator[tuple[Instruction, Tainted]]:
+        """Each instruction with the registers that hold data before it, where data come from certain loads alone, given by identity.
+
+        Results of the instructions in `plain` are no data. What a branch that data decide writes, up to where both ways meet, is data.
+        """
+        roots = set(loads)
+
+        def is_root(each: Effect) -> bool:
+            return id(each.instruction) in roots
+
+        while True:
+            states = self._spread(is_root, plain)
+            more = set()
+            for number, (_, region) in self.regions.items():
+                if states[number][-1] & self._deciding[number][-1][1]:
+                    more |= {id(inst) for other in region for inst in self.program.blocks[other].body}
+            if more <= roots:
+                break
+            roots |= more
+        for block, masks in zip(self.blocks, states, strict=True):
+            yield from ((each.instruction, Tainted(mask, self._bits)) for each, mask in zip(block, masks, strict=True))
+
+    def _spread(self, is_root: Callable[[Effect], bool], plain: Collection[int]) -> list[list[int]]:
+        """Registers that hold data before each instruction of each block, along all paths: a bit for each register."""
+        blocks = []
+        for effects, masked in zip(self.blocks, self._masked, strict=True):
+            rows = []
+            for each, (reads, writes) in zip(effects, masked, strict=True):
+                inst = each.instruction
+                through = 0 if id(inst) in plain or inst.opcode in _READS_MEMORY else reads
+                # A value that a guarded instruction or a partial result leaves in place stays data.
+                rows.append((through, writes, 0 if inst.guard is not None else writes, is_root(each)))
+            blocks.append(rows)
+        before = [0] * len(blocks)
+        states: list[list[int]] = [[0] * len(rows) for rows in blocks]
+        work, seen = [0], {0}
+        while work:
+            number = work.pop()
+            state, own = before[number], []
+            for reads, writes, overwritten, root in blocks[number]:
+                own.append(state)
+                state = state | writes if root or reads & state else state & ~overwritten
+            states[number] = own
+            for target in self._successors[number]:
+                if target not in seen or state & ~before[target]:
+                    seen.add(target)
+                    before[target] |= state
+                    work.append(target)
+        return states
 
 
 def _names(operand: Operand) -> set[str]:
     return {register.name for register in registers_of(operand)}
 
 
-def _feeding_floats(everything: list[Instruction]) -> set[str]:
+def _feeding_floats(blocks: Sequence[Sequence[Effect]]) -> set[str]:
     """Registers whose values reach a floating-point instruction, through any instructions that move and combine bits."""
     found: set[str] = set()
     sources: dict[str, set[str]] = {}
-    for inst in everything:
-        reads = set(_read_by(inst))
+    for inst, reads, writes in itertools.chain.from_iterable(blocks):
         if inst.opcode in _FLOAT_OPCODES and (inst.opcode in _PRODUCTS or any(m in _FLOAT_TYPES for m in inst.modifiers)):
             if not (inst.opcode == "cvt" and inst.types and inst.types[-1] not in _FLOAT_TYPES):
-                found |= reads
+                found.update(reads)
         elif inst.opcode not in _READS_MEMORY:
-            for name in written_by(inst):
+            for name in writes:
                 sources.setdefault(name, set()).update(reads)
     work = list(found)
     while work:
@@ -183,9 +304,10 @@ def _feeding_floats(everything: list[Instruction]) -> set[str]:
     return found
 
 
-def _brings_data(inst: Instruction, feeding: set[str]) -> bool:
+def _brings_data(each: Effect, feeding: set[str]) -> bool:
+    inst = each.instruction
     if inst.opcode in _MEMORY:
-        return inst.opcode == "ldmatrix" or (not inst.has("param") and bool(feeding & set(written_by(inst))))
+        return inst.opcode == "ldmatrix" or (not inst.has("param") and not feeding.isdisjoint(each.writes))
     return inst.opcode in _PRODUCTS
 
 
@@ -207,25 +329,33 @@ class FlaggedWords:
         return self.tests
 
 
-def flagged_words(program: Program) -> FlaggedWords:
-    """The words of a program that are tested for zero, if all its stores of 64 bits set a flag or clear a word."""
+def _flagged_words(blocks: Sequence[Sequence[Effect]]) -> FlaggedWords:
+    everything = list(itertools.chain.from_iterable(blocks))
+    nothing = FlaggedWords(frozenset(), frozenset(), frozenset())
+    if not any(_tests_word(inst) for inst, _, _ in everything):
+        return nothing
     writers: dict[str, list[Instruction]] = {}
-    for inst in instructions_of(program):
-        for name in written_by(inst):
+    for inst, _, writes in everything:
+        for name in writes:
             writers.setdefault(name, []).append(inst)
     stores, loads, tests = set(), set(), set()
-    for inst in instructions_of(program):
+    for inst, _, _ in everything:
         if inst.opcode == "st" and inst.type in _WIDE and not isinstance(inst.operands[1], Vector):
             if not _sets_flag(inst.operands[1], writers):
-                return FlaggedWords(frozenset(), frozenset(), frozenset())
+                return nothing
             stores.add(id(inst))
-        elif inst.opcode == "setp" and inst.modifiers[0] in ("eq", "ne") and inst.type in _WIDE and inst.operands[2] == Integer(0):
+        elif _tests_word(inst):
             word = inst.operands[1]
             found = writers.get(word.name, []) if isinstance(word, Register) else []
             if found and all(each.opcode == "ld" and each.type in _WIDE and not each.has("param") for each in found):
                 tests.add(id(inst))
                 loads |= {id(each) for each in found}
     return FlaggedWords(frozenset(tests), frozenset(loads), frozenset(stores))
+
+
+def _tests_word(inst: Instruction) -> bool:
+    """True for a comparison of a word of 64 bits with zero."""
+    return inst.opcode == "setp" and inst.modifiers[0] in ("eq", "ne") and inst.type in _WIDE and inst.operands[2] == Integer(0)
 
 
 def _sets_flag(operand: Operand, writers: Mapping[str, list[Instruction]]) -> bool:
@@ -239,85 +369,6 @@ def _sets_flag(operand: Operand, writers: Mapping[str, list[Instruction]]) -> bo
 
 
 _WIDE = ("b64", "u64", "s64")
-
-
-def spread_from(program: Program, loads: Collection[int], plain: Collection[int] = ()) -> Iterator[tuple[Instruction, Tainted]]:
-    """Each instruction with the registers that hold data before it, where data come from certain loads alone, given by identity.
-
-    `plain` are instructions whose results are no data. Whatever a branch decided by data writes, up to where both ways meet, holds data.
-    """
-    roots = set(loads)
-    regions = branch_regions(program)
-
-    def is_root(inst: Instruction) -> bool:
-        return id(inst) in roots
-
-    while True:
-        states = list(_Spread(program, is_root, plain).states())
-        more = set()
-        for block in program.blocks:
-            last = block.terminator
-            if last is not None and last.guard is not None and block.index in regions:
-                tainted = next(found for inst, found in states if inst is last)
-                if last.guard.name in tainted:
-                    more |= {id(inst) for number in regions[block.index][1] for inst in program.blocks[number].body}
-        if more <= roots:
-            return iter(states)
-        roots |= more
-
-
-class _Spread:
-    """Registers that hold data before each instruction, along all paths: a bit for each register."""
-
-    def __init__(self, program: Program, is_root: Callable[[Instruction], bool], plain: Collection[int] = ()) -> None:
-        self._bits: dict[str, int] = {}
-        self._plain = plain
-        self._blocks = [
-            [self._effect(inst, is_root) for inst in (*block.body, *([block.terminator] if block.terminator is not None else []))]
-            for block in program.blocks
-        ]
-        self._before = [0] * len(self._blocks)
-        successors = [_successors(block, len(self._blocks)) for block in program.blocks]
-        work, seen = [0], {0}
-        while work:
-            number = work.pop()
-            after = self._run(number)
-            for target in successors[number]:
-                if target not in seen or after & ~self._before[target]:
-                    seen.add(target)
-                    self._before[target] |= after
-                    work.append(target)
-
-    def _mask(self, names: Iterable[str]) -> int:
-        mask = 0
-        for name in names:
-            mask |= 1 << self._bits.setdefault(name, len(self._bits))
-        return mask
-
-    def _effect(self, inst: Instruction, is_root: Callable[[Instruction], bool]) -> tuple[Instruction, int, int, bool]:
-        reads = 0 if inst.opcode in _READS_MEMORY or id(inst) in self._plain else self._mask(_read_by(inst))
-        return inst, reads, self._mask(written_by(inst)), is_root(inst)
-
-    def _run(self, number: int) -> int:
-        state = self._before[number]
-        for inst, reads, writes, root in self._blocks[number]:
-            state = self._after(state, inst, reads, writes, root)
-        return state
-
-    @staticmethod
-    def _after(state: int, inst: Instruction, reads: int, writes: int, root: bool) -> int:
-        if root or reads & state:
-            return state | writes
-        # A value that a guarded instruction or a partial result leaves in place stays data.
-        return state if inst.guard is not None else state & ~writes
-
-    def states(self) -> Iterator[tuple[Instruction, Tainted]]:
-        """Each instruction with the registers that hold data before it."""
-        for number, effects in enumerate(self._blocks):
-            state = self._before[number]
-            for inst, reads, writes, root in effects:
-                yield inst, Tainted(state, self._bits)
-                state = self._after(state, inst, reads, writes, root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,28 +386,18 @@ class Tainted:
         return any(name in self for name in names)
 
 
-def infinity_tests(program: Program) -> frozenset[int]:
-    """Comparisons with a literal infinity, by identity: over a field, all but literals are finite."""
-    return frozenset(id(inst) for inst in instructions_of(program) if tests_infinity(inst))
-
-
 def tests_infinity(inst: Instruction) -> bool:
     """True for a comparison with a literal infinity, which asks whether a number is one."""
     infinities = (isinstance(operand, Float) and operand.bits & 0x7FFFFFFF == 0x7F800000 for operand in inst.operands)
     return inst.opcode == "setp" and inst.types == ("f32",) and any(infinities)
 
 
-def choosing_branches(program: Program) -> list[Instruction]:
-    """Branches around code that only computes registers, up to where both ways meet: choices between values, as of a piecewise function."""
-    found = [program.blocks[number].terminator for number in branch_regions(program)]
-    return [last for last in found if last is not None]
-
-
-def branch_regions(program: Program) -> dict[int, tuple[int, set[int]]]:
-    """For the blocks that end in such a branch: the block where both ways meet, and all blocks between."""
+def _branch_regions(
+    program: Program, effects: Sequence[Sequence[Effect]], successors: Sequence[tuple[int, ...]]
+) -> dict[int, tuple[int, set[int]]]:
     blocks = program.blocks
-    successors = [_successors(block, len(blocks)) for block in blocks]
     joins = _joins(successors)
+    computes = [_only_computes(block, own) for block, own in zip(blocks, effects, strict=True)]
     found = {}
     for block in blocks:
         last, join = block.terminator, joins[block.index]
@@ -369,15 +410,15 @@ def branch_regions(program: Program) -> dict[int, tuple[int, set[int]]]:
             if number not in region:
                 region.add(number)
                 work += [target for target in successors[number] if target != join]
-        if block.index not in region and all(_only_computes(blocks[number]) for number in region):
+        if block.index not in region and all(computes[number] for number in region):
             found[block.index] = join, region
     return found
 
 
-def _only_computes(block: BasicBlock) -> bool:
-    last = block.terminator
-    plain = last is None or last.opcode == "bra"
-    return plain and all(written_by(inst) and inst.opcode not in ("atom", "shfl", "vote", "match", "redux", "call") for inst in block.body)
+def _only_computes(block: BasicBlock, effects: Sequence[Effect]) -> bool:
+    plain = block.terminator is None or block.terminator.opcode == "bra"
+    others = ("atom", "shfl", "vote", "match", "redux", "call")
+    return plain and all(writes and inst.opcode not in others for inst, _, writes in effects[: len(block.body)])
 
 
 def _joins(successors: Sequence[tuple[int, ...]]) -> list[int | None]:

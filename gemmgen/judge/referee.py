@@ -21,7 +21,7 @@ from gemmgen.core.elements import ELEMENTS, numpy_type, to_elements, to_numbers
 from gemmgen.core.errors import GemmgenError
 from gemmgen.emulator import residues
 from gemmgen.emulator.arithmetic import FIELD
-from gemmgen.emulator.data_flow import DataFlow, data_dependence
+from gemmgen.emulator.data_flow import ProgramFlow
 from gemmgen.judge.candidates import Called, Candidate, CandidateFailed, Conditions
 from gemmgen.judge.reference import Arrays, Question, Reference
 from gemmgen.judge.task import Argument, Task, evaluate, fits, grid_of_shapes
@@ -478,7 +478,7 @@ class Referee:
     def _check_field(self, inputs: Arrays, wanted: Arrays) -> None:
         """Compares the candidate with the reference as polynomials, where the reference is one."""
         for program in self.candidate.programs():
-            dependence = data_dependence(program, (), DataFlow(program).hashed)
+            dependence = ProgramFlow(program).dependence(())
             if dependence.reason or dependence.choices:
                 self.verdict.checks.append("no field test: data decide about control flow or values")
                 return

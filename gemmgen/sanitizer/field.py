@@ -156,12 +156,12 @@ def _difference(name: str, array: KernelArgument, wanted: npt.NDArray[Any]) -> s
 
 
 def _doubt(code: KernelCode, launches: Sequence[Launch]) -> str:
-    from gemmgen.emulator.data_flow import DataFlow, data_dependence
+    from gemmgen.emulator.data_flow import ProgramFlow
     from gemmgen.emulator.program import link
 
     for launch in launches:
         program = link(code.ptx if isinstance(code.ptx, str) else code.ptx.decode(), launch.entry.symbol)
-        found = data_dependence(program, (), DataFlow(program).hashed)
+        found = ProgramFlow(program).dependence(())
         if found.reason:
             return f"{launch.entry.name}: {found.reason}"
     return ""

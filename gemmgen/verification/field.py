@@ -21,8 +21,7 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import GemmgenError, PlanError
 from gemmgen.emulator import NoFieldMeaning, residues
 from gemmgen.emulator.arithmetic import FIELD, ORDERED_FIELD, Arithmetic
-from gemmgen.emulator.data_flow import DataFlow, data_dependence, flagged_words, infinity_tests
-from gemmgen.emulator.program import Program
+from gemmgen.emulator.data_flow import ProgramFlow
 from gemmgen.kernels import family, has_part, part
 from gemmgen.kernels.family import Case, FieldPart, KernelPlan
 from gemmgen.kernels.planning import plan as plan_of
@@ -149,7 +148,9 @@ def verify_field(plan: KernelPlan, binary: Binary | None = None, *, hazards: boo
     reference = Reference(plan, oracle)
     stages = _stages(plan, oracle, cases[0])
     per_run = miss_bits_of_run(plan, oracle, *([stages.code_bits] if stages is not None else []))
-    if stages is None and _chooses(plan, binary):
+    if stages is None and any(
+        flow.dependence((), flow.flagged_words.tests | flow.infinity_tests).choices for flow in reference.flows_of(binary)
+    ):
         # A choice may hide an error of one element with a probability of one half.
         reference.arithmetic, per_run, bits = ORDERED_FIELD, 1.0, min(bits, MAX_RUNS_OF_CHOICES)
     runs = max(1, math.ceil(bits / per_run))
@@ -218,7 +219,7 @@ def _run(
     scalars = _scalars(plan, rng)
     before = {name: piece.view.copy() for name, piece in memory.items()}
     data = {name for name, piece in memory.items() if piece.array.type not in ("s32", "u32", "s64") and name != "offsets"}
-    programs = programs_of(plan, binary)
+    flows = reference.flows_of(binary)
     first_run = seed == 0
     product = None
     stages = _stages(plan, reference.oracle, case)
@@ -226,9 +227,9 @@ def _run(
         staged = run_stages(plan, binary, stages, case, memory, scalars, seed)
         if staged.wrong:
             return staged.wrong, 0, ""
-        loads, before, product, programs = staged.loads, staged.before, staged.product, programs[stages.launches :]
+        loads, before, product, flows = staged.loads, staged.before, staged.product, flows[stages.launches :]
     else:
-        loads = DataLoads(data, bytes_too=any(flagged_words(program).tests for program in programs))
+        loads = DataLoads(data, bytes_too=any(flow.flagged_words.tests for flow in flows))
         observers, arithmetic = (loads,) if first_run else (), reference.arithmetic
         backend = EmulatorBackend(observers, hazards=hazards, arithmetic=arithmetic)
         backend.run(binary, plan.sequence, case.dimensions, scalars, {name: piece.buffer for name, piece in memory.items()})
@@ -239,18 +240,16 @@ def _run(
         compared += values.size
         if wrong:
             return wrong, compared, ""
-    return "", compared, _doubt(programs, loads, stages is not None) if first_run else ""
+    return "", compared, _doubt(flows, loads, stages is not None) if first_run else ""
 
 
-def _doubt(programs: Sequence[Program], loads: DataLoads, without_choices: bool) -> str:
+def _doubt(flows: Sequence[ProgramFlow], loads: DataLoads, without_choices: bool) -> str:
     """Why the kernel is no polynomial: data decide about branches or addresses, or about values where no run allows for that."""
-    words = [flagged_words(program) for program in programs]
-    flags = frozenset[int]().union(*(each.flags(loads.bytes_of, loads.found) for each in words))
-    if flags != frozenset[int]().union(*(each.tests for each in words)):
+    flags = frozenset[int]().union(*(flow.flagged_words.flags(loads.bytes_of, loads.found) for flow in flows))
+    if flags != frozenset[int]().union(*(flow.flagged_words.tests for flow in flows)):
         return "words that are tested for zero hold more than numbers with a flag"
-    for program in programs:
-        plain = flags | loads.of_given | infinity_tests(program)
-        found = data_dependence(program, loads.found.values(), DataFlow(program).hashed, plain)
+    for flow in flows:
+        found = flow.dependence(loads.found.values(), flags | loads.of_given | flow.infinity_tests)
         if found.reason:
             return found.reason
         if without_choices and found.choices:
@@ -258,11 +257,9 @@ def _doubt(programs: Sequence[Program], loads: DataLoads, without_choices: bool)
     return ""
 
 
-def _chooses(plan: KernelPlan, binary: Binary) -> bool:
+def _chooses(flow: ProgramFlow) -> bool:
     """True if a comparison of data chooses between values in a way that is not read as an opaque function."""
-    programs = programs_of(plan, binary)
-    plain = ((program, flagged_words(program).tests | infinity_tests(program)) for program in programs)
-    return any(data_dependence(program, (), DataFlow(program).hashed, tests).choices for program, tests in plain)
+    return bool(flow.dependence((), flow.flagged_words.tests | flow.infinity_tests).choices)
 
 
 def _fill(plan: KernelPlan, case: Case, type_name: str, piece: CaseMemory, rng: np.random.Generator, own: np.random.Generator) -> None:
@@ -308,6 +305,14 @@ class Reference:
         self.arithmetic: Arithmetic = FIELD
         self.in_words = plan.spec.kind != "conv2d"
         self._plain: tuple[KernelPlan, Binary] | None = None
+        self._flows: list[ProgramFlow] = []
+
+    def flows_of(self, binary: Binary) -> list[ProgramFlow]:
+        """The flow of data through the programs of the instance's launches. Its instructions are those that the emulator runs."""
+        programs = programs_of(self.plan, binary)
+        if [id(flow.program) for flow in self._flows] != [id(program) for program in programs]:
+            self._flows = [ProgramFlow(program) for program in programs]
+        return self._flows
 
     def results(
         self, case: Case, arrays: Mapping[str, npt.NDArray[Any]], scalars: Mapping[str, Any], product: npt.NDArray[Any] | None = None
