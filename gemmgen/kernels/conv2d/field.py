@@ -1,4 +1,7 @@
-"""Convolutions over a finite field: the kernel in which each thread sums up by itself, on images in NHWC."""
+"""Convolutions over a finite field. NumPy sums the products, and the kernel in which each thread computes one result does the rest.
+
+The finishing kernel has one pixel whose channels are the elements of y: its bias holds alpha times the sums, plus the bias. Where results
+are integers, or there is a zero point or a further operand, the same kernel computes everything, on images in NHWC."""
 
 from __future__ import annotations
 
@@ -24,6 +27,8 @@ _CASES = ("3 x 3, padding 1", "1 x 1", "2 x 2 tiles", "one tile")
 def reference_spec(plan: FinishingPlan) -> dict[str, Any]:
     """The direct kernel with the same types, factors and operations; of one element a thread where the instance is a direct kernel."""
     spec = plan.spec
+    if _sums_in_numpy(plan):
+        return _finishing_spec(plan)
     fields = spec.model_dump(mode="json", exclude_unset=True)
     kept = {name: fields[name] for name in _KEPT if name in fields}
     if plan.unit:
@@ -38,6 +43,31 @@ def reference_spec(plan: FinishingPlan) -> dict[str, Any]:
         "convolution": {"groups": "argument"},
         "store": "direct",
         "label": "field_reference",
+    }
+
+
+def _sums_in_numpy(plan: FinishingPlan) -> bool:
+    """True if y is a function of alpha times sums plus bias, and of z."""
+    outputs = [array.name for array in plan.sequence.arrays if array.writes and array.role != "workspace"]
+    return not (plan.exact or plan.spec.epilogue) and plan.spec.zero_point == "none" and outputs == ["y"]
+
+
+def _finishing_spec(plan: FinishingPlan) -> dict[str, Any]:
+    """The direct kernel of the same residual and activation, whose bias is the whole sum."""
+    fields = plan.spec.model_dump(mode="json", exclude_unset=True)
+    kept = {name: fields[name] for name in ("kind", "residual", "gamma", "activation") if name in fields}
+    if plan.unit:
+        kept.pop("activation", None)
+    return kept | {
+        "mainloop": {"strategy": "direct", "pixels": 1},
+        "alpha": "one",
+        "beta": "one",
+        "bias": "f32",
+        "input": {"type": plan.spec.input.type, "layout": "nhwc"},
+        "output": {"type": "f32" if plan.unit else plan.spec.output.type, "layout": "nhwc"},
+        "convolution": {"groups": "argument"},
+        "store": "direct",
+        "label": "field_finishing",
     }
 
 
@@ -80,6 +110,9 @@ def parts(plan: FinishingPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]
         given["z"] = _nhwc(to_nchw(arrays["z"], spec.output.layout))
         if plan.unit:
             given["z"] = residues.of_integers(given["z"]).view(np.float32)
+    if _sums_in_numpy(plan):
+        yield _finishing(plan, case, filters, arrays, scalars)
+        return
     sizes = {name: case.dimensions[name] for name in ("n", "c", "h", "w", "k", "r", "s", "p", "q")}
     sizes |= {name: value for name, value in case.dimensions.items() if name.startswith(("stride_", "padding_", "dilation_", "groups"))}
 
@@ -87,6 +120,70 @@ def parts(plan: FinishingPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]
         return np.asarray(from_nchw(values.transpose(0, 3, 1, 2), spec.output.layout))
 
     yield FieldPart(sizes, {}, given, arrange=arrange, stored=_unit_bytes if plan.unit else None, whole=True)
+
+
+def _finishing(
+    plan: FinishingPlan, case: Case, filters: npt.NDArray[Any], arrays: Mapping[str, npt.NDArray[Any]], scalars: Mapping[str, int]
+) -> FieldPart:
+    """One pixel with a channel for each element of y."""
+    spec, sizes = plan.spec, case.dimensions
+    images = _residues(to_nchw(arrays["x"], spec.input.layout), spec.input.type)
+    total = _sums(images, _residues(filters, "s8" if spec.input.type == "u8" else spec.input.type), sizes)
+    if spec.alpha == "argument":
+        total = residues.multiplied(total, np.uint64(scalars["alpha"]))
+    elif spec.alpha == "channel":
+        total = residues.multiplied(total, residues.canonical(arrays["alpha"].view(np.uint32))[: sizes["k"]])
+    if spec.bias != "none":
+        bias = arrays["bias"]
+        added = residues.of_integers(bias) if spec.bias == "s32" else bias.view(np.uint32)
+        if spec.beta == "argument":
+            added = residues.multiplied(added, np.uint64(scalars["beta"]))
+        total = total + added[: sizes["k"]].astype(np.uint64)
+    shape, count = total.shape, total.size
+    given = {
+        "x": np.zeros((1, 1, 1, 1), _WORDS[spec.input.type]),
+        "filter": np.zeros((1, 1, count), _WORDS[spec.input.type]),
+        "bias": residues.words(residues.canonical(total)).reshape(-1),
+    }
+    if "z" in arrays:
+        z = _nhwc(to_nchw(arrays["z"], spec.output.layout))[..., : sizes["k"]].reshape(-1)
+        given["z"] = residues.of_integers(z) if plan.unit else z
+
+    def arrange(name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.asarray(from_nchw(values.reshape(shape).transpose(0, 3, 1, 2), spec.output.layout))
+
+    pixel = {"n": 1, "c": 1, "h": 1, "w": 1, "k": count, "r": 1, "s": 1, "p": 1, "q": 1, "groups": 1}
+    pixel |= {f"{name}_{axis}": int(name != "padding") for name in ("stride", "padding", "dilation") for axis in "hw"}
+    return FieldPart(pixel, {}, given, arrange=arrange, stored=_unit_bytes if plan.unit else None, whole=True)
+
+
+_WORDS = {"s8": np.int8, "u8": np.uint8, "f16": np.uint16, "bf16": np.uint16}
+
+
+def _residues(values: npt.NDArray[Any], type_name: str) -> npt.NDArray[np.uint64]:
+    """Elements as canonical residues."""
+    if type_name in ("s8", "u8"):
+        return residues.of_integers(values).astype(np.uint64).reshape(values.shape)
+    return residues.canonical(residues.of_codes(np.ascontiguousarray(values).view(np.uint16), type_name)).reshape(values.shape)
+
+
+def _sums(images: npt.NDArray[np.uint64], filters: npt.NDArray[np.uint64], sizes: Mapping[str, int]) -> npt.NDArray[np.uint64]:
+    """The convolution of images (n, c, h, w) with filters (k, c / groups, r, s), in NHWC."""
+    groups, channels, n, p, q = sizes["groups"], sizes["k"], sizes["n"], sizes["p"], sizes["q"]
+    rows, columns = sizes["padding_h"], sizes["padding_w"]
+    padded = np.pad(images[:, : sizes["c"]], ((0, 0), (0, 0), (rows, rows), (columns, columns)))
+    taps = []
+    for r in range(sizes["r"]):
+        for s in range(sizes["s"]):
+            top, left = r * sizes["dilation_h"], s * sizes["dilation_w"]
+            down, across = sizes["stride_h"], sizes["stride_w"]
+            taps.append(padded[:, :, top : top + down * (p - 1) + 1 : down, left : left + across * (q - 1) + 1 : across])
+    # (groups, n p q, taps, channels of a group)
+    columns_of_group = np.stack(taps, -1).reshape(n, groups, -1, p, q, len(taps)).transpose(1, 0, 3, 4, 5, 2)
+    factors = filters.reshape(groups, channels // groups, -1, len(taps)).transpose(0, 3, 2, 1)
+    depth = factors.shape[1] * factors.shape[2]
+    product = residues.matrix_product(columns_of_group.reshape(groups, n * p * q, depth), factors.reshape(groups, depth, -1))
+    return product.transpose(1, 0, 2).reshape(n, p, q, channels)
 
 
 def _unit_bytes(results: npt.NDArray[Any]) -> npt.NDArray[Any]:
