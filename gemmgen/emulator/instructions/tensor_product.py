@@ -199,7 +199,7 @@ class _Product:
         form, problem = decode(bits, self.kind, self.pair)
         if problem is not None:
             self._fail(f"the instruction descriptor 0x{bits:08x}: {problem}", lane)
-        self.binder.require_real(inst, form.sums != "f32" or self.kind.scaled or bool(self.shift))
+        self.binder.require_real(inst, form.sums == "f16" or self.kind.scaled or bool(self.shift))
         predicate, negated = self.accumulates
         accumulates = bool(value_at(predicate, who)[0]) != negated
         layout = _Sums(form, places)
