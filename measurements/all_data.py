@@ -2,16 +2,18 @@
 
 ``python -m measurements.all_data slips|library|classes|times [--jobs J] [--seconds S] [--journal FILE]`` writes a line of JSON for each
 item as it is done, and leaves out those that the journal has. ``python -m measurements.all_data report FILE ...`` sums journals up;
-``evidence FILE ...`` prints the library's records of the field from them.
+``evidence FILE ...`` prints the library's records of the field from them, and ``table FILE ...`` the times.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import sys
 import time
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +21,7 @@ from typing import Any
 
 import gemmgen
 from gemmgen.core.errors import GemmgenError, PlanError
+from gemmgen.kernels import part
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.gemm.numeric_class import numeric_class
 from gemmgen.kernels.gemm.oracle import promised
@@ -27,9 +30,11 @@ from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.library.digests import program_digests
 from gemmgen.library.listing import read_listing
 from gemmgen.library.over_field import field_architecture, field_evidence, run_over_field
+from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import COMPILE_OPTIONS, compile_plan
 from gemmgen.toolchain.nvrtc import compile_source
 from gemmgen.verification.field import verify_field
+from gemmgen.verification.runner import verify_case
 from gemmgen.verification.summation_tree import summation_tree
 
 DEPTHS = (256, 272)
@@ -127,38 +132,69 @@ def classified(item: Item) -> Record:
 
 # -- times -----------------------------------------------------------------------------------------------------------
 
-REPEATS = 3
+REPEATS = 2
 
 
 def timed(item: Item) -> Record:
-    """Processor time of one run over the field, with its reference and comparison, beside an ordinary case of the same problem. The
-    smallest of several, hazards checked in both; compilation is left out."""
-    plan = _planned_at(item)
-    oracle = part(plan.spec.kind, "field")
-    reason = oracle.excluded(plan)
-    if reason or getattr(oracle, "extremum", lambda plan: None)(plan) is not None or _older(plan):
-        return {"skipped": reason or "no run that compares with a polynomial"}
-    binary, case, reference = compile_plan(plan), oracle.field_cases(plan)[0], Reference(plan, oracle)
-    backend = EmulatorBackend(hazards=True)
+    """Processor time of an instance's verification over the field, for each of its runs, beside an ordinary case of the same problems.
+
+    Hazards are checked in ordinary cases and in the first runs of each problem, as in `gemmgen verify`; compilation is left out."""
+    _, architecture, path = item
+    plan = gemmgen.plan(Path(path), architecture)
+    assert isinstance(plan, KernelPlan)
+    binary, backend = compile_plan(plan), EmulatorBackend(hazards=True)
+    cases = part(plan.spec.kind, "field").field_cases(plan)
+    report = verify_field(plan, binary)
+    if report.outcome != "passed":
+        return {"skipped": report.text[:200]}
 
     def ordinary() -> None:
-        result = verify_case(plan, binary, backend, case)
-        assert result.passed, result.failure
+        for case in cases:
+            result = verify_case(plan, binary, backend, case)
+            assert result.passed, result.failure
 
-    def over_field() -> None:
-        wrong, _, doubt = _run(plan, binary, reference, case, 0, True)
-        assert not wrong, wrong
-        assert not doubt, doubt
-
-    ordinary(), over_field()
-    own, others = (min(_seconds(run) for _ in range(REPEATS)) for run in (over_field, ordinary))
-    return {"sizes": dict(case.dimensions), "ordinary": round(others, 4), "field": round(own, 4), "ratio": round(own / others, 2)}
+    whole = min(_seconds(lambda: verify_field(plan, binary)) for _ in range(REPEATS))
+    usual = min(_seconds(ordinary) for _ in range(REPEATS)) / len(cases)
+    times = {"case_seconds": round(usual, 4), "field_seconds": round(whole, 4), "runs": report.runs}
+    return {**times, "kind": _unit(plan), "ratio": round(whole / report.runs / usual, 2)}
 
 
-def _seconds(run: Callable[[], None]) -> float:
+def _unit(plan: KernelPlan) -> str:
+    """The unit that multiplies."""
+    if plan.spec.kind not in ("gemm", "conv2d"):
+        return str(plan.spec.kind)
+    strategy = plan.spec.mainloop.strategy
+    return "tensor core" if strategy in ("mma_sync", "wgmma", "tcgen05", "split_precision", "narrow_weights") else "FFMA"
+
+
+def _seconds(run: Callable[[], object]) -> float:
     started = time.process_time()
     run()
     return time.process_time() - started
+
+
+def times_table(journals: list[Path]) -> str:
+    """Ratios by unit, and every instance's, as the file of a measurement."""
+    own = [record for record in records(journals) if record["run"] == "times"]
+    done = sorted((record for record in own if "ratio" in record), key=lambda record: -record["ratio"])
+    summary = {}
+    for kind in sorted({record["kind"] for record in done}):
+        ratios = [record["ratio"] for record in done if record["kind"] == kind]
+        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        summary[kind] = {
+            "instances": len(ratios),
+            "geometric_mean": round(mean, 2),
+            "worst": ratios[0],
+            "above_bar": sum(r > _BARS[kind] for r in ratios),
+        }
+    keys = ("kind", "ratio", "runs", "case_seconds", "field_seconds")
+    instances = [{"instance": record["item"][0], **{key: record[key] for key in keys}} for record in done]
+    left_out = {record["item"][0]: record.get("skipped", record.get("failed", "")) for record in own if "ratio" not in record}
+    return json.dumps({"measured": timed.__doc__, "summary": summary, "instances": instances, "left_out": left_out}, indent=1) + "\n"
+
+
+_BARS = {"FFMA": 3.5, "tensor core": 1.3, "reduction": 3.5, "elementwise": 3.5}
+"""Ratios that verification over the field is meant to stay below."""
 
 
 # -- runs and reports ------------------------------------------------------------------------------------------------
@@ -168,6 +204,7 @@ RUNS: dict[str, tuple[Callable[[], list[Item]], Callable[[Item], Record]]] = {
     "slips": (slips, slip),
     "library": (listed, over_field),
     "classes": (depths, classified),
+    "times": (listed, timed),
 }
 
 
@@ -190,6 +227,8 @@ def run_all(runs: list[str], jobs: int, seconds: float, journal: Path) -> None:
     journal.parent.mkdir(parents=True, exist_ok=True)
     done = {(record["run"], *record["item"]) for record in records([journal])}
     todo = [(run, item) for run in runs for item in RUNS[run][0]() if (run, *item[:3]) not in done]
+    # In an order of no meaning, so that a run that is cut short leaves a sample.
+    todo.sort(key=lambda job: zlib.crc32(repr(job[1][:2]).encode()))
     with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=40) as pool, journal.open("a") as out:
         results = pool.imap_unordered(_one, todo)
         for _ in todo:
@@ -254,6 +293,8 @@ def main() -> None:
     elif arguments.runs[0] == "evidence":
         found = records([Path(name) for name in arguments.runs[1:]])
         print(field_evidence([record["record"] for record in found if "record" in record]), end="")
+    elif arguments.runs[0] == "table":
+        print(times_table([Path(name) for name in arguments.runs[1:]]), end="")
     elif arguments.runs[0] == "pack":
         SLIPS.write_text("".join(json.dumps(item) + "\n" for item in slips()))
     else:
