@@ -285,9 +285,7 @@ class GlobalSpace(Space):
         self.heap = Heap(0, 0)
         self.meant: Callable[[Instruction], list[Region]] = lambda instruction: []
         """Regions that an instruction's addresses are computed from, for messages."""
-        self._starts = np.zeros(0, np.int64)
-        self._stops = np.zeros(0, np.int64)
-        self._writable = np.zeros(0, np.bool_)
+        self._set_regions([])
 
     def map(self, data: np.ndarray, regions: list[Region], heap: Heap | None = None) -> None:
         """Takes the memory of a launch; regions ascend and do not overlap."""
@@ -296,10 +294,15 @@ class GlobalSpace(Space):
         self._set_regions(regions)
 
     def _set_regions(self, regions: list[Region]) -> None:
-        self.regions = regions
-        self._starts = np.array([region.start for region in regions], np.int64)
-        self._stops = np.array([region.stop for region in regions], np.int64)
-        self._writable = np.array([region.writable for region in regions], np.bool_)
+        self.regions = list(regions)
+        self._table = np.zeros((3, max(len(regions), 8)), np.int64)
+        """Start, stop and writability of each region, with room for more: an allocation takes the same time however many there are."""
+        for column, region in enumerate(regions):
+            self._table[:, column] = region.start, region.stop, region.writable
+        self._use_table()
+
+    def _use_table(self) -> None:
+        self._starts, self._stops, self._writable = self._table[:, : len(self.regions)]
 
     def allocate(self, count: int, name: str) -> int:
         """The address of fresh bytes on the heap, for `malloc`; 0 if there is no room."""
@@ -309,7 +312,11 @@ class GlobalSpace(Space):
             return 0
         heap.used = start + count
         heap.sizes[start + GLOBAL_BASE] = count
-        self._set_regions([*self.regions, Region(name, start, start + count, True)])
+        if len(self.regions) == self._table.shape[1]:
+            self._table = np.concatenate([self._table, np.zeros_like(self._table)], axis=1)
+        self._table[:, len(self.regions)] = start, start + count, True
+        self.regions.append(Region(name, start, start + count, True))
+        self._use_table()
         return start + GLOBAL_BASE
 
     def free(self, address: int) -> str:
@@ -321,7 +328,10 @@ class GlobalSpace(Space):
         if address not in self.heap.sizes:
             return f"free of 0x{address:x}, which malloc did not return"
         self.heap.freed[address] = self.heap.sizes.pop(address)
-        self._set_regions([region for region in self.regions if region.start != address - GLOBAL_BASE])
+        place = int(np.searchsorted(self._starts, address - GLOBAL_BASE))
+        del self.regions[place]
+        self._table[:, place:-1] = self._table[:, place + 1 :]
+        self._use_table()
         return ""
 
     def release(self) -> None:
@@ -385,7 +395,7 @@ class GlobalSpace(Space):
                 f"{self._nearest(offset, access.width, access.instruction)}",
             )
         if access.kind != "load":
-            bad = ~self._writable[found]
+            bad = self._writable[found] == 0
             if bad.any():
                 position = np.flatnonzero(bad)[0]
                 self._fail(

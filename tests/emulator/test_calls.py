@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from gemmgen import emulator
+from gemmgen.emulator.geometry import Geometry
+from gemmgen.emulator.memory import GLOBAL_BASE, GlobalSpace, Heap, Region
 
 from .helpers import compile_ptx, run_cuda
 
@@ -95,6 +97,18 @@ def test_memory_from_malloc():
     out = np.zeros(16, np.int32)
     run("heap", out, 0)
     assert out.tolist() == list(range(16))
+
+
+def test_an_allocation_goes_through_no_other(monkeypatch):
+    space = GlobalSpace(Geometry((32, 1, 1), 1))
+    space.map(np.zeros(1 << 23, np.uint8), [Region("x", 0, 256, False)], Heap(256, 1 << 23))
+    monkeypatch.delattr(GlobalSpace, "_set_regions")  # it goes through all
+    found = [space.allocate(8, "a node") for _ in range(1000)]
+    for address in found[::2]:
+        assert space.free(address) == ""
+    kept = [address - GLOBAL_BASE for address in found[1::2]]
+    assert [(region.start, region.stop) for region in space.regions] == [(0, 256), *((start, start + 8) for start in kept)]
+    assert all(space.holds(start, 8) for start in kept) and not any(space.holds(address - GLOBAL_BASE, 8) for address in found[::2])
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,16 @@ from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.runner import verify_binary
 
+SUMS = {"outputs": {"y": "acc", "total": {"reduce": "sum_of_squares", "per": "all", "of": "acc"}}}
+DIRECT: dict[str, Any] = {
+    "input": {"type": "f16", "layout": "nhwc"},
+    "bias": "none",
+    "alpha": "one",
+    "output": {"type": "f16", "layout": "nhwc"},
+    "store": "direct",
+    "epilogue": SUMS,
+}
+
 FOUND: dict[str, tuple[str, dict[str, Any]]] = {
     "parts of grouped convolutions": (
         "channels one block above a tile",
@@ -43,7 +53,28 @@ FOUND: dict[str, tuple[str, dict[str, Any]]] = {
             "alpha": "one",
             "output": {"type": "f16", "layout": "nhwc"},
             "store": "direct",
-            "epilogue": {"outputs": {"y": "acc", "reach": {"reduce": "absmax", "per": "channel", "of": "acc"}}},
+            "epilogue": SUMS,
+        },
+    ),
+    "sums of direct convolutions without pixels": (
+        "filter larger than the padded image",
+        {"kind": "conv2d", **DIRECT, "mainloop": {"strategy": "direct"}},
+    ),
+    "sums of depthwise convolutions without pixels": (
+        "filter larger than the padded image",
+        {
+            "kind": "conv2d",
+            **DIRECT,
+            "mainloop": {"strategy": "direct", "channels": 8, "pixels": 2, "rows": 2, "threads": 128},
+            "convolution": {
+                "groups": "argument",
+                "r": 3,
+                "s": 3,
+                "stride_h": 1,
+                "stride_w": 1,
+                "dilation_h": 1,
+                "dilation_w": 1,
+            },
         },
     ),
     "sums of float64 that overflow and are scaled": (
@@ -93,6 +124,7 @@ def test_a_spec_that_was_wrong_is_verified(name: str) -> None:
     case, spec = FOUND[name]
     plan = gemmgen.plan(spec)
     cases = [one for one in oracle_of(plan.spec.kind).cases(plan) if one.name == case]
+    assert cases
     report = verify_binary(plan, compile_plan(plan), EmulatorBackend(), cases=cases)
     assert report.passed, report.failures
 
