@@ -105,6 +105,16 @@ FOUND: dict[str, tuple[str, dict[str, Any]]] = {
             "input": "float64",
         },
     ),
+    "broadcasts of a kernel with two results": (
+        "broadcast along axis 0",
+        {
+            "kind": "elementwise",
+            "alignment": 4,
+            "rank": 2,
+            "inner": "contiguous",
+            "operations": {"outputs": {"saved": {"value": "2 * acc", "type": "f32"}, "value": "acc if row >= column else 0"}},
+        },
+    ),
     "limits of int64": (
         "one element",
         {
@@ -142,3 +152,10 @@ def test_an_index_is_not_found_among_rounded_values() -> None:
     gemmgen.plan({**spec, "prologue": [{"op": "abs"}]})
     with pytest.raises(PlanError, match="argmax after tanh"):
         gemmgen.plan({**spec, "prologue": [{"op": "tanh"}]})
+
+
+def test_the_largest_elements_are_found_from_sm_80_on() -> None:
+    spec = {"kind": "rows", "operation": "topk", "lanes": 128, "vector": 4, "held": 1}
+    gemmgen.plan({**spec, "architecture": "sm_80"})
+    with pytest.raises(PlanError, match="sm_80 or newer with topk"):
+        gemmgen.plan({**spec, "architecture": "sm_75"})

@@ -34,9 +34,10 @@ def cases(plan: ElementwisePlan) -> list[Case]:
     if strides:
         padded = _padded(plan, middle)
         found.append(_of(plan, "padded strides", padded, "reals"))
+        read = {array.name for array in plan.sequence.arrays if array.role == "input"}
         for axis in range(plan.rank):
             spread = packed_problem(plan, dict(zip(AXES, middle, strict=False)))
-            named = [name for name in strides if name.endswith(f"stride{axis}") and not name.startswith("y_")]
+            named = [name for name in strides if name.endswith(f"stride{axis}") and name.split("_stride")[0] in read]
             if named:
                 found.append(_of(plan, f"broadcast along axis {axis}", {**spread, **dict.fromkeys(named, 0)}, "reals"))
     alignment = int(plan.spec.alignment)

@@ -381,6 +381,9 @@ def typed_statements(assignments: Sequence[Assignment], given: Program) -> tuple
 def plan_rows(spec: RowsSpec, architecture: Architecture) -> RowsPlan:
     """The plan of ``spec`` for ``architecture``. Raises ``PlanError`` with every reason against it."""
     reasons = [*architecture_reasons(spec, architecture), *_reasons(spec)]
+    if spec.operation == "topk" and architecture.compute_capability < (8, 0):
+        need = "sm_80 or newer with topk: a warp combines values in one instruction"
+        reasons.append(Reason("architecture", "architecture", architecture.name, need, "architecture: sm_80"))
     if reasons:
         raise PlanError(f"no kernel for this spec on {architecture.name}:", reasons)
     made = program(spec.operation, spec.input, spec.weight is not None, spec.bias, spec.residual)
