@@ -36,11 +36,6 @@ class StridedArray:
     """Elements that the base pointer and the other strides are multiples of."""
 
     @property
-    def c_type(self) -> str:
-        """The type of an element in CUDA."""
-        return ELEMENTS[self.stored].c_type
-
-    @property
     def stride_names(self) -> tuple[str, ...]:
         """The kernel's arguments for the strides that are not known."""
         known = 1 if self.contiguous else 0
@@ -106,10 +101,6 @@ class Read:
     def name(self) -> str:
         return self.argument.name
 
-    @property
-    def c_type(self) -> str:
-        return ELEMENTS[self.argument.type].c_type
-
 
 @dataclass(frozen=True)
 class Write:
@@ -125,10 +116,6 @@ class Write:
     @property
     def name(self) -> str:
         return self.argument.name
-
-    @property
-    def c_type(self) -> str:
-        return ELEMENTS[self.argument.type].c_type
 
     @property
     def reduces(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gemmgen.core.elements import ELEMENTS, DataType
 from gemmgen.core.errors import PlanError, Reason
@@ -13,7 +14,7 @@ from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.elementwise.access import AXES, MAX_EXTENT, ElementSpace, Read, StridedArray, Write
 from gemmgen.kernels.elementwise.spec import ElementwiseSpec
 from gemmgen.kernels.epilogue.operations import DATA_TYPES, Cast
-from gemmgen.kernels.epilogue.steps import Step, convert, plan_steps
+from gemmgen.kernels.epilogue.steps import Step, plan_steps
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.launch import (
     Argument,
@@ -26,11 +27,18 @@ from gemmgen.kernels.launch import (
     ScalarArgument,
 )
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
-from gemmgen.kernels.source import parameter
 from gemmgen.kernels.tiles.division import divisors_argument
 
 VECTOR_BYTES = 16
 """The widest access."""
+
+
+class Axis(NamedTuple):
+    """An axis of y."""
+
+    number: int
+    extent: str
+    """Name of its extent."""
 
 
 @dataclass(frozen=True)
@@ -79,34 +87,34 @@ class ElementwisePlan(KernelPlan[ElementwiseSpec]):
         return bool(self.spec.inner == "contiguous")
 
     @property
-    def stored_c(self) -> str:
-        return ELEMENTS[self.stored].c_type
-
-    @property
-    def output_c(self) -> str:
-        return ELEMENTS[self.output].c_type
-
-    @property
     def written_bytes(self) -> int:
         """Bytes that are written for an element."""
         return sum(ELEMENTS[kind].bytes for kind in (self.output, *(one.argument.type for one in self.further if not one.reduces)))
 
     @property
-    def computed_c(self) -> str:
+    def computed(self) -> DataType:
         """The type of the value that the first operation works on."""
-        return ELEMENTS[ELEMENTS[self.stored].computed_in].c_type
+        return ELEMENTS[self.stored].computed_in
 
     @property
-    def loaded(self) -> str:
-        """The expression of an element of x as a value."""
-        return convert("element", self.stored, ELEMENTS[self.stored].computed_in)
+    def last(self) -> DataType:
+        """The type of the value after all operations."""
+        return self.steps[-1].result if self.steps else self.computed
 
     @property
-    def result(self) -> str:
-        """The expression of the value after all operations as an element of y."""
-        if not self.steps:
-            return convert("value", ELEMENTS[self.stored].computed_in, self.output)
-        return convert(self.steps[-1].target, self.steps[-1].result, self.output)
+    def outer_extents(self) -> tuple[str, ...]:
+        """The extents of the axes before the last."""
+        return AXES[: self.rank - 1]
+
+    @property
+    def outer_axes(self) -> tuple[Axis, ...]:
+        """The axes before the last whose index is the remainder of a division, the fastest first."""
+        return tuple(Axis(number, AXES[number]) for number in range(self.rank - 2, 0, -1))
+
+    @property
+    def row_axis(self) -> int:
+        """The axis of rows: the last but one."""
+        return self.rank - 2
 
     @property
     def inner(self) -> str:
@@ -114,74 +122,10 @@ class ElementwisePlan(KernelPlan[ElementwiseSpec]):
         return AXES[self.rank - 1]
 
     @property
-    def outer_axes(self) -> tuple[int, ...]:
-        """The axes before the last whose index is the remainder of a division, the fastest first."""
-        return tuple(range(self.rank - 2, 0, -1))
-
-    @property
-    def units(self) -> str:
-        """Name of the pieces of y that indices count."""
-        return "Vectors" if self.vector > 1 else "Elements"
-
-    @property
-    def unit_factors(self) -> tuple[str, ...]:
-        """Expressions whose product is the number of units."""
-        return self._units_of_row, *AXES[: self.rank - 1]
-
-    @property
-    def divisors(self) -> tuple[str, ...]:
-        """Numbers that an index is divided by, one after the other, to find the place of its unit."""
-        return ("vectors", *(AXES[axis] for axis in self.outer_axes))
-
-    @property
-    def position(self) -> tuple[tuple[str, str], ...]:
-        """Names and expressions of the indices ``i0``, ``i1`` ... and the ``column`` of the unit ``index``, and of their intermediate
-        values."""
-        width = " * kVector" if self.vector > 1 else ""
-        if self.rank == 1:
-            return (("column", f"index{width}"),)
-        within = f"index - row * {self._units_of_row}"
-        found = [("row", "divide(index, divisors.vectors)"), ("column", f"({within}){width}" if width else within)]
-        rest = "row"
-        for axis in self.outer_axes:
-            above = f"above{axis}"
-            found += [(above, f"divide({rest}, divisors.{AXES[axis]})"), (f"i{axis}", f"{rest} - {above} * {AXES[axis]}")]
-            rest = above
-        return (*found, ("i0", rest))
-
-    @property
-    def _units_of_row(self) -> str:
-        return "vectors" if self.vector > 1 else self.inner
-
-    @property
-    def operation_text(self) -> str:
-        """The operations in words."""
-        return ", ".join(step.operation.describe() for step in self.steps) or "that of x"
-
-    @property
-    def apply_parameters(self) -> str:
-        """Declarations of an element of x, of the operands that the operations read for it, and of their numbers."""
-        read = [f"{array.c_type} {array.name}" for array in self.reads[1:]]
-        written = [f"{array.c_type}& {array.name}" for array in self.further]
-        places = [f"int {place}" for place in self.places]
-        return ", ".join([f"{self.stored_c} element", *read, *map(parameter, self.numbers), *places, *written])
-
-    @property
     def places(self) -> tuple[str, ...]:
         """Coordinates that the operations name."""
         words = {word for step in self.steps for word in re.findall(r"\bat_row\b|\bat_column\b", step.code)}
         return tuple(sorted(words))
-
-    def place(self, name: str) -> str:
-        """The coordinate of a unit's first element, by its indices."""
-        return "column" if name == "at_column" else f"i{self.rank - 2}"
-
-    def apply_arguments(self, unit: str, element: str) -> list[str]:
-        """These as expressions, and the variables that further outputs go to. ``unit``, ``element``: subscripts of a thread's units and of
-        the elements of one."""
-        read = [f"{array.name}_values{unit}{element if array.along else ''}" for array in self.reads]
-        places = [f"{name}{unit}{' + i' if element and name == 'at_column' else ''}" for name in self.places]
-        return [*read, *(number.name for number in self.numbers), *places, *(f"{array.name}_stored{element}" for array in self.further)]
 
     @property
     def operation_count(self) -> int:

@@ -39,12 +39,6 @@ CANDIDATES = 256
 """Elements of a row that topk ranks beside each other; more of them are first reduced to those that it finds."""
 COLUMNS = "columns"
 """Name of the length of a row in formulas."""
-MINUS_INFINITY = "__int_as_float(static_cast<int>(0xff800000))"
-ROW_FUNCTIONS: Mapping[str, tuple[str, str, str]] = {
-    "row_sum": ("Sum", "value + other", "0.0f"),
-    "row_max": ("Largest value", "fmaxf(value, other)", MINUS_INFINITY),
-}
-"""Meaning, CUDA expression and neutral value of combinations of a row's elements."""
 ACCURACY: Mapping[str, Accuracy] = {"f32": "full", "f16": "halves", "bf16": "bfloat16"}
 
 
@@ -141,6 +135,11 @@ class RowsPlan(KernelPlan[RowsSpec]):
         return self.program.column_sums
 
     @property
+    def combinations(self) -> frozenset[str]:
+        """Functions that combine values of elements."""
+        return frozenset(one.combination for one in self.statements)
+
+    @property
     def prefix(self) -> Statement | None:
         """The statement that combines the elements up to each one."""
         return next((one for one in self.statements if one.combination.startswith("prefix")), None)
@@ -149,11 +148,6 @@ class RowsPlan(KernelPlan[RowsSpec]):
     def candidates(self) -> int:
         """Elements of a row that are ranked beside each other."""
         return CANDIDATES
-
-    @property
-    def row_barrier(self) -> str:
-        """CUDA statement that orders accesses to shared memory among the threads of a row."""
-        return "__syncthreads();" if self.warps > 1 else "__syncwarp();"
 
     @property
     def type(self) -> DataType:
@@ -168,16 +162,6 @@ class RowsPlan(KernelPlan[RowsSpec]):
     def reductions(self) -> int:
         """Combinations of a row's elements."""
         return sum(one.reduces for one in self.statements)
-
-    @property
-    def c_type(self) -> str:
-        """Type of the elements of matrices in CUDA."""
-        return ELEMENTS[self.type].c_type
-
-    @property
-    def weight_c_type(self) -> str:
-        """Type of values for columns in CUDA."""
-        return ELEMENTS[self.weight_type].c_type
 
     @property
     def has_floats(self) -> bool:
@@ -201,40 +185,6 @@ class RowsPlan(KernelPlan[RowsSpec]):
     @property
     def summing_threads(self) -> int:
         return SUMMING_LANES * SUMMING_LANES
-
-    @property
-    def row_functions(self) -> tuple[tuple[str, str, str, str], ...]:
-        """Name, meaning, CUDA expression and neutral value of the combinations of a row's lanes that the kernel uses."""
-        used = {one.combination for one in self.statements}
-        return tuple((name, *rest) for name, rest in ROW_FUNCTIONS.items() if name in used)
-
-    @property
-    def prefix_combination(self) -> str:
-        """CUDA expression of ``before`` and ``value`` combined."""
-        assert self.prefix is not None
-        return "before + value" if self.prefix.combination == "prefix_sum" else "log_add(before, value)"
-
-    @property
-    def prefix_start(self) -> str:
-        """Combination of no element."""
-        assert self.prefix is not None
-        return "0.0f" if self.prefix.combination == "prefix_sum" else MINUS_INFINITY
-
-    def as_float(self, text: str, kind: DataType) -> str:
-        """CUDA expression of a stored element as a float."""
-        return convert(text, kind, "f32")
-
-    def from_float(self, text: str, kind: DataType | None = None) -> str:
-        """CUDA expression of a float as a stored element of a matrix, or of ``kind``."""
-        return convert(text, "f32", kind or self.type)
-
-    def neutral(self, name: str) -> str:
-        """Value of a combination of no element."""
-        return ROW_FUNCTIONS[self.combination(name)][2]
-
-    def accumulate(self, name: str, value: str) -> str:
-        """CUDA statement that combines an element's value with those before it."""
-        return f"{name} += {value};" if self.combination(name) == "row_sum" else f"{name} = fmaxf({name}, {value});"
 
     def place(self, name: str) -> int:
         """Place of a combination's partial results in shared memory."""
