@@ -67,14 +67,6 @@ class DirectPlan(FinishingPlan):
     """Threads side by side along the channels, with several channels each."""
 
     @property
-    def input_c_type(self) -> str:
-        return ELEMENTS[self.spec.input.type].c_type
-
-    @property
-    def filter_c_type(self) -> str:
-        return ELEMENTS["s8" if self.spec.input.type == "u8" else self.spec.input.type].c_type
-
-    @property
     def input_bytes(self) -> int:
         """Bytes of a thread's channels of x."""
         return self.channels * ELEMENTS[self.spec.input.type].bytes
@@ -91,29 +83,14 @@ class DirectPlan(FinishingPlan):
         return min(self.channels * ELEMENTS[self.output.type].bytes, MAX_ALIGNMENT)
 
     @property
-    def element_of_window(self) -> str:
-        """The factor of x that a product has, of a thread with several channels."""
-        return "window[u].values[j]" + (" - base" if self.spec.zero_point != "none" else "")
-
-    @property
-    def shift_type(self) -> str:
-        return "int" if self.exact else "float"
-
-    @property
     def blocked(self) -> bool:
         """True if x has its channels in blocks of 32."""
         return bool(self.spec.input.layout == "nchw32")
 
     @property
-    def layout_constants(self) -> tuple[tuple[str, object, str], ...]:
-        """Names, values and meanings of the numbers by which elements of x are found; none for NHWC."""
-        return (("kLayoutChannels", CHANNELS, "of x that lie side by side"),) if self.blocked else ()
-
-    @property
-    def element_of_x(self) -> str:
-        """The factor of x that a product has."""
-        element = "x[source[i] + place]" if self.blocked else "x[source[i] + j]"
-        return f"({element} - zero)" if self.spec.zero_point != "none" else element
+    def block_channels(self) -> int:
+        """Channels that lie side by side in NCHW32."""
+        return CHANNELS
 
     @property
     def blocks_of_y(self) -> int:

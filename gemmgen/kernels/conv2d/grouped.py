@@ -23,7 +23,7 @@ from gemmgen.kernels.conv2d.problem import EXTENT_P, EXTENT_Q, MAX_EXTENT, dimen
 from gemmgen.kernels.conv2d.results import CONSTANT_NAMES, FinishingPlan, LayerConstant
 from gemmgen.kernels.conv2d.sequence import alpha_array, bias_array, factor_scalars, output_array, packed
 from gemmgen.kernels.conv2d.spec import Conv2dSpec, GroupedMainloop
-from gemmgen.kernels.epilogue.steps import Step, convert
+from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, KernelLaunch, LaunchSequence, ScalarArgument
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
@@ -217,15 +217,6 @@ class GroupedPlan(FinishingPlan):
     @property
     def accumulator(self) -> str:
         return "float"
-
-    def as_float(self, text: str) -> str:
-        """CUDA expression of an element of x or of the filter as a float."""
-        return convert(text, self.spec.input.type, "f32")
-
-    @property
-    def c_type(self) -> str:
-        """Type of these elements in CUDA."""
-        return ELEMENTS[self.spec.input.type].c_type
 
     @property
     def result_bytes(self) -> int:

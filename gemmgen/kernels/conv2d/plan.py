@@ -149,11 +149,6 @@ class Conv2dPlan(FinishingPlan):
         return f"plane{times(self.output_lane.quad_step)}" if self.planar else ""
 
     @property
-    def at_quad(self) -> str:
-        """Where in y a lane's group of four channels lies, as a C expression over ``quad``."""
-        return f"quad * {self.plane or self.output_lane.quads_apart}"
-
-    @property
     def paired(self) -> bool:
         """True if a lane stores eight channels at once."""
         lane = self.output_lane

@@ -65,11 +65,6 @@ class FinishingPlan(SummingPlan, KernelPlan[Conv2dSpec]):
         return output
 
     @property
-    def output_c_type(self) -> str:
-        """The C type of an element of y."""
-        return ELEMENTS[self.output.type].c_type
-
-    @property
     def accumulator(self) -> str:
         """The C type of a sum."""
         return "int"
@@ -174,12 +169,6 @@ class FinishingPlan(SummingPlan, KernelPlan[Conv2dSpec]):
         return self.saturation or (float(low), float(high))
 
     @property
-    def bounds_text(self) -> str:
-        """The bounds of a result of 8 bits, in words."""
-        activation = self.spec.activation.describe() if self.saturation is not None else ""
-        return (f"the bounds of {activation} and of " if activation else "") + {"s8": "int8", "u8": "uint8"}[self.output.type]
-
-    @property
     def finish_parameters(self) -> str:
         """Parameters of the function that turns a sum into a result."""
         found = [f"{self.accumulator} sum"]
@@ -207,48 +196,6 @@ class FinishingPlan(SummingPlan, KernelPlan[Conv2dSpec]):
         found = [exists] + ([at] if any(store.per_element for store in self.stores) else [])
         found += [channel] if any(store.per_channel for store in self.stores) else []
         return "".join(f", {one}" for one in (*found, *(store.name if names else store.passed for store in self.stores)))
-
-    @property
-    def sum_value(self) -> str:
-        """A sum as a float: the statement."""
-        if self.biased:
-            return (
-                "// Sums began as the bits of 1.5 * 2^23, to which they have added up in the low bits of its fraction.\n"
-                "float value = __int_as_float(sum) - 12582912.0f;"
-            )
-        return f"float value = {'__int2float_rn(sum)' if self.accumulator == 'int' else 'sum'};"
-
-    @property
-    def scaled_sum(self) -> str:
-        """Statements that scale a float sum and add bias and residual."""
-        factor = "alpha" if self.spec.alpha != "one" else "kUnit" if self.unit else ""
-        if self.shifted:
-            product = f"fmaf({factor}, value, shift)" if factor else "__fadd_rn(value, shift)"
-        else:
-            product = f"{factor} * value" if factor else ""
-        added = ""
-        if self.spec.residual:
-            factor = "gamma" if self.spec.gamma == "argument" else "kUnit" if self.unit else ""
-            added = f"fmaf({factor}, residual, value)" if factor else "__fadd_rn(value, residual)"
-        terms = [term for term in (product, added) if term]
-        if self.unit and terms:
-            terms[-1] = f"__saturatef({terms[-1]})"
-        return "\n".join(f"value = {term};" for term in terms)
-
-    @property
-    def integer_terms(self) -> str:
-        """Statements that add bias and residual to an integer sum."""
-        return "\n".join(f"value += {name};" for name, present in (("shift", self.shifted), ("residual", self.spec.residual)) if present)
-
-    @property
-    def least_integer(self) -> str:
-        """The lower bound of an integer result, as a constant of C."""
-        return "0LL" if self.spec.activation.op == "relu" else "-2147483648LL"
-
-    @property
-    def result(self) -> str:
-        """The name of a result when all operations are done."""
-        return self.steps[-1].target if self.steps else "value"
 
     @property
     def stored_terms(self) -> str:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gemmgen.hardware.shared_memory import WARP, SharedAccessCost, shared_access_cost
-from gemmgen.kernels.source import times
 
 CHANNELS = 32
 """Channels that lie side by side in NCHW32."""
@@ -140,19 +139,6 @@ class LaneOutput:
     def lanes_per_pixel(self) -> int:
         """Lanes that share the 32 channels of a pixel."""
         return CHANNELS // self.channels
-
-    @property
-    def stride_text(self) -> str:
-        """Channels from one lane's first to that of the next, as the source writes it."""
-        return "kLaneChannels" if self.lane_stride == self.channels else str(self.lane_stride)
-
-    def quad_at(self, index: str) -> str:
-        """Channels from a lane's first to its group of four that holds the one of this index, as a C expression."""
-        return index + times(self.quad_step)
-
-    def channel_at(self, index: str) -> str:
-        """The channel of an exchange that a lane reads first for this index, as a C expression."""
-        return f"lane % 4 * {self.stride_text} + {self.quad_at(index)}"
 
 
 OCTETS = LaneOutput(1, 8, 4, 8, "lane / 4", "lane % 4 * kLaneChannels")

@@ -187,24 +187,6 @@ class WarpgroupPlan(FinishingPlan):
         )
 
     @property
-    def steps_of_tile(self) -> str:
-        """Steps of a tile: parts of the input channels for each filter tap, or for each row of the filter."""
-        channels = f"({self.v['c']} - 1) / kTileK + 1"
-        if not self.walks:
-            return channels
-        return f"{self.v['r']} * " + ("" if self.windows else f"{self.v['s']} * ") + f"({channels})"
-
-    @property
-    def staged_assertion(self) -> str:
-        """A check that results which the copy engine takes begin with a period of its swizzle; empty where threads take them."""
-        if self.staged is None or not self.boxes:
-            return ""
-        return (
-            "constexpr int kPeriodBytes = 8 * kRowBytes;  // of the swizzle, which permutes the vectors of eight rows\n"
-            "static_assert(kStages * (kBytesA + kBytesB) % kPeriodBytes == 0 && kBlockBytes % kPeriodBytes == 0);"
-        )
-
-    @property
     def warnings(self) -> tuple[Reason, ...]:
         """An estimate of registers that exceeds the limit per thread."""
         resident = ResidentBlocks(self.architecture, self.loop.min_blocks_per_sm, self.threads)
