@@ -70,6 +70,8 @@ def complete(lifter: Lifter) -> Verdict:
 
 def _whole(lifter: Lifter, array: Array, stores: Sequence[Access]) -> None:
     known = lifter.known
+    if not known.contract.has_blocks(array):
+        raise _NotShown("the grid may have no block where the array has elements")
     parts: list[_Part] = []
     for store in stores:
         if store.address is None or store.address.base is None:

@@ -15,7 +15,7 @@ import z3
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.expressions import Walker
 from gemmgen.core.formulas import GRAMMAR, Formula
-from gemmgen.kernels.launch import GRID_LIMITS, ArrayArgument, KernelLaunch, LaunchSequence
+from gemmgen.kernels.launch import GRID_LIMITS, ArrayArgument, ArrayRole, KernelLaunch, LaunchSequence
 from gemmgen.proof.solver import shape_of
 from gemmgen.proof.values import Term, Value, as_term, constant, floor_divide
 
@@ -114,6 +114,7 @@ class Array:
     """Bytes that its address is a multiple of."""
     writable: bool
     workspace: bool
+    role: ArrayRole
     axes: tuple[int, ...] = ()
     """The axes of the launch's description in this order."""
 
@@ -145,6 +146,7 @@ class Contract:
         self.grid = tuple(as_term(terms.term(formula.tree)) for formula in launch.grid)
         self.grid_factors = tuple(tuple(as_term(terms.term(part)) for part in _factors(formula)) for formula in launch.grid)
         self.dynamic_shared = as_term(terms.term(launch.dynamic_shared_bytes.tree))
+        self._without_blocks = list(self.facts)
         # A block exists, so that every factor of its grid is at least one.
         for factors, limit in zip(self.grid_factors, GRID_LIMITS, strict=True):
             self.facts += [factor >= 1 for factor in factors]
@@ -177,8 +179,19 @@ class Contract:
             argument.alignment,
             argument.writes,
             argument.role == "workspace",
+            argument.role,
             tuple(order),
         )
+
+    def has_blocks(self, array: Array) -> bool:
+        """True if the grid has a block for every problem in which an array has elements."""
+        for factor in (factor for factors in self.grid_factors for factor in factors):
+            solver = z3.Solver()
+            solver.set("timeout", 2000)
+            solver.add(*self._without_blocks, *[as_term(extent) >= 1 for extent in array.shape], factor < 1)
+            if solver.check() != z3.unsat:
+                return False
+        return True
 
     def used(self, array: str) -> bool:
         """True if this launch is given an array, or none is."""

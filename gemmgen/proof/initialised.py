@@ -1,4 +1,4 @@
-"""Initialised shared memory: before each load of shared memory, some store to its bytes was carried out and has arrived.
+"""Initialised shared memory and registers: before each load of shared memory, some store to its bytes was carried out and has arrived.
 
 The load's thread made that store earlier on its way, or a barrier that both threads pass orders the two. A load in a loop reads what was
 stored before the loop, or so many turns earlier; the first turns, which have no turn so much earlier, are looked at one by one.
@@ -17,11 +17,24 @@ from gemmgen.proof.enumeration import NotEnumerable, Numbers
 from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.obligations import Verdict, place
 from gemmgen.proof.provenance import FARTHEST, Case, Form, NotShown, Provenance, Stores, kinds_of_problems
+from gemmgen.proof.registers import read_unwritten
 
 
 def initialised(lifter: Lifter) -> Verdict:
     """Every load of shared memory comes after a store. The kernel's races and progress must be proved."""
-    verdict = Verdict("initialised")
+    verdict = Verdict("initialised", 1)
+    unwritten = next(read_unwritten(lifter.known.function, lifter.flow), None)
+    if unwritten is None:
+        verdict.proved += 1
+    else:
+        instruction, register = unwritten
+        at = f"PTX line {instruction.line}: {instruction.text.strip()}"
+        verdict.unproved.append(f"{at}: {register.name} may be read before it is written")
+    for access in lifter.known.lifted.accesses:
+        array = lifter.known.contract.arrays.get("" if access.address is None else access.address.base or "")
+        if access.kind != "store" and array is not None and array.role == "output":
+            verdict.obligations += 1
+            verdict.unproved.append(f"{place(access)}: reads {array.name}, which nothing wrote before the kernel")
     shared = [access for access in lifter.known.lifted.accesses if access.space in ("shared", "generic", "local")]
     loads = [access for access in shared if access.kind != "store"]
     if not loads:
@@ -154,7 +167,7 @@ def _ordered(
     levels = (0, 2) if len(lifter.members) == 2 and lifter.members[1] is not None else (0,)
     threads = np.arange(len(mine))
     for level in levels:
-        key = (id(site), level, case.shift, case.at, *[value.z3.get_id() for value in load.barriers], *path)
+        key = (id(site), level, case.shift, case.at, *[value.key for value in load.barriers], *path)
         if key not in known:
             known[key] = at.ordered(load, site, case, premises, level)
         if known[key]:

@@ -21,7 +21,7 @@ from gemmgen.proof.data import Access, Data, Recurrence
 from gemmgen.proof.enumeration import Numbers
 from gemmgen.proof.polynomials import Polynomials
 from gemmgen.proof.slicing import data_predicates, relevant_registers, uniform_floats
-from gemmgen.proof.solver import Solver
+from gemmgen.proof.solver import STEPS_A_MILLISECOND, Solver
 from gemmgen.proof.values import UNBOUNDED, Condition, Value, as_term, constant, mentions, negation
 
 BARRIERS, GROUPS = "%barriers", "%groups"
@@ -255,6 +255,18 @@ class Knowledge:
     def proves(self, path: Iterable[Condition], goal: Condition, milliseconds: int = 5000) -> bool:
         """True if a goal holds wherever a path leads."""
         return self.solver.proves([*self.facts, *path], goal, milliseconds)
+
+    def contradiction(self) -> bool:
+        """True if the facts leave out some thread of every block: a proof from them would say nothing of it."""
+        corners = [{axis: value.low for axis, value in self.thread.items()}, {axis: value.high for axis, value in self.thread.items()}]
+        corners.append({axis: (value.low + value.high) // 2 for axis, value in self.thread.items()})
+        for corner in corners:
+            solver = z3.Solver()
+            solver.set("rlimit", 2000 * STEPS_A_MILLISECOND)
+            solver.add(*self.facts, *[as_term(self.thread[axis].term) == number for axis, number in corner.items()])
+            if solver.check() == z3.unsat:
+                return True
+        return False
 
     def seen(self, value: Value, bits: int, signed: bool, path: Path) -> Value:
         """The number that an operation on a register of this type sees: the representative in the type's range."""

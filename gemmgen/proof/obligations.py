@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice, permutations
 from typing import Literal
 
 import z3
@@ -25,12 +26,14 @@ MEANINGS: dict[str, str] = {
     "races": "no two threads of a block touch the same shared memory between the same barriers, unless both read",
     "once": "no two threads of the grid store the same element of a result",
     "progress": "all threads of a block reach the same barriers, and every loop ends",
-    "initialised": "shared memory is written before it is read",
+    "initialised": "registers, shared memory and results are written before they are read",
     "complete": "every element of a result is stored",
     "coverage": "each stored element of a product is one sum over all of k, each index once, where alpha is not 0",
 }
 MAX_CASES = 16
 """Cases of one address that are looked at."""
+MAX_ORDERS = 6
+"""Orders of an array's axes that are tried."""
 MAX_UNPROVED = 6
 """Unproved obligations of one property, after which its rest is not tried: it is lost, and time is better spent on the others."""
 SMALL_SIZES = (8, 64, 300, 3000)
@@ -59,6 +62,8 @@ class Verdict:
     proved: int = 0
     unproved: list[str] = field(default_factory=list)
     counterexamples: list[Counterexample] = field(default_factory=list)
+    spaces: set[str] = field(default_factory=set)
+    """Of accesses: the kinds of memory where one was not proved."""
 
     @property
     def hopeless(self) -> bool:
@@ -138,13 +143,16 @@ def memory(lifter: Lifter) -> Verdict:
     for access in known.lifted.accesses:
         if verdict.hopeless:
             verdict.unproved.append("and statements after these, which were not tried")
+            verdict.spaces |= {access.space for access in known.lifted.accesses}
             break
+        lost = len(verdict.unproved) + len(verdict.counterexamples)
         premises = [*known.facts, *access.path]
         if not isinstance(access.size, int):
             premises.append(access.size > 0)
         if access.address is None or access.address.base is None:
             verdict.obligations += 1
             verdict.unproved.append(f"{place(access)}: the array that it points into is not known")
+            verdict.spaces.add(access.space)
             continue
         for conditions, address in address_cases(known, access.address):
             goal = _goal(known, access, address)
@@ -154,6 +162,8 @@ def memory(lifter: Lifter) -> Verdict:
                 continue
             answer = known.solver.implies([*premises, *conditions], goal)
             verdict.note(answer, access, "bounds or alignment not proved within the time", known, [*premises, *conditions], goal)
+        if len(verdict.unproved) + len(verdict.counterexamples) > lost:
+            verdict.spaces.add(access.space)
     return verdict
 
 
@@ -191,10 +201,14 @@ def _goal(known: Knowledge, access: Access, address: Value) -> Condition | str:
     assert address.base is not None
     offset, size = address.z3, access.size
     if address.base in known.contract.arrays:
+        if access.space not in ("global", "generic"):
+            return f"{address.base} is no array in {access.space} memory"
         return _global_goal(known, access, offset, known.contract.arrays[address.base])
     variable = known.function.find_variable(0, address.base) or known.module.variables.get(address.base)
     if variable is None:
         return f"nothing is known of {address.base}"
+    if access.space not in (variable.space, "generic") or (access.writes and variable.space in ("const", "param")):
+        return f"{variable.name} is in {variable.space} memory"
     aligned = offset % access.width == 0 if access.width > 1 else True
     if variable.alignment % access.width and access.width > 1:
         return f"{variable.name} is aligned to {variable.alignment} bytes"
@@ -327,7 +341,7 @@ class OtherThread:
         if same_block:
             kept |= {value.term.get_id() for value in known.block.values() if not isinstance(value.term, int)}
             for number, operands in known.quotients.items():
-                if not any(known.depends_on_thread(operand) or mentions(operand, known.finished) for operand in operands):
+                if not any(known.depends_on_thread(operand) or known.loops_in(operand) for operand in operands):
                     kept.add(number)
         self._pairs = [(symbol, z3.Const(f"{symbol}'", symbol.sort())) for symbol in known.private if symbol.get_id() not in kept]
         self.facts = [z3.substitute(fact, *self._pairs) for fact in known.facts]
@@ -459,13 +473,18 @@ def _groups(known: Knowledge, accesses: Sequence[Access]) -> list[_Group]:
 def _when(access: Access) -> tuple[object, ...]:
     """The condition and the interval of an access, by the numbers of their terms."""
     path = tuple(condition if isinstance(condition, bool) else condition.get_id() for condition in access.path)
-    return path, *(None if value is None else value.z3.get_id() for value in (*access.barriers, access.group))
+    return path, *(None if value is None else value.key for value in (*access.barriers, access.group))
 
 
-def races(lifter: Lifter, uniform: bool) -> Verdict:
-    """No two threads of a block touch the same shared memory between the same barriers, unless both read or both are atomic."""
+def races(lifter: Lifter, uniform: bool, inside: bool = True) -> Verdict:
+    """No two threads of a block touch the same shared memory between the same barriers, unless both read or both are atomic.
+
+    ``inside``: all accesses to shared memory were proved to lie within their arrays, which lie apart.
+    """
     known, verdict = lifter.known, Verdict("races")
     accesses = [access for access in known.lifted.accesses if access.space in ("shared", "generic")]
+    if accesses and not inside:
+        verdict.unproved.append("accesses to shared memory that may be outside of their arrays: see memory")
     if accesses and not uniform:
         verdict.unproved.append("barriers that some threads may miss: see progress")
     if any(access.writes for access in accesses):
@@ -560,13 +579,17 @@ def _meeting(
 def once(lifter: Lifter) -> Verdict:
     """No two threads of the grid, and no two statements of one, store the same element of a result."""
     known, verdict = lifter.known, Verdict("once")
-    stores = [access for access in known.lifted.accesses if access.space == "global" and access.kind == "store"]
+    stores = [access for access in known.lifted.accesses if access.space not in ("shared", "local") and access.writes]
     by_array: dict[str, list[Access]] = {}
+    added = {store.address.base for store in stores if store.kind == "atomic" and store.address is not None}
     for store in stores:
         name = None if store.address is None else store.address.base
-        if name is None:
+        if store.kind == "atomic" and name is not None:
+            continue
+        if name is None or name in added:
             verdict.obligations += 1
-            verdict.unproved.append(f"{place(store)}: the array that it points into is not known")
+            why = "the array that it points into is not known" if name is None else f"elements of {name} are changed by atomics as well"
+            verdict.unproved.append(f"{place(store)}: {why}")
         elif name in known.contract.arrays and not known.contract.arrays[name].workspace:
             by_array.setdefault(name, []).append(store)
     other = OtherThread(known, same_block=False)
@@ -577,6 +600,10 @@ def once(lifter: Lifter) -> Verdict:
 
 def _stored_once(lifter: Lifter, verdict: Verdict, array: Array, stores: Sequence[Access], other: OtherThread) -> None:
     known = lifter.known
+    if not _apart_in_memory(known, array):
+        verdict.obligations += 1
+        verdict.unproved.append(f"{array.name}: two of its elements may have one address: its strides need preconditions")
+        return
     places: list[_Place] = []
     for store in stores:
         assert store.address is not None
@@ -614,6 +641,21 @@ def _stored_once(lifter: Lifter, verdict: Verdict, array: Array, stores: Sequenc
             answer = known.solver.implies(premises, goal)
             why = f"an element of {array.name} may be stored by PTX line {two[0].instruction.line} as well"
             verdict.note(answer, one[0], why, known, premises, goal)
+
+
+def _apart_in_memory(known: Knowledge, array: Array) -> bool:
+    """True if elements with different indices have different addresses: each stride is at least what the axes within it span."""
+    axes = [axis for axis in zip(array.shape, array.strides, strict=True) if not isinstance(axis[0], int) or axis[0] > 1][::-1]
+
+    def nested(order: Sequence[tuple[Term, Term]]) -> bool:
+        span: Term = 1
+        for extent, stride in order:
+            if not known.proves((), z3.Or(as_term(extent) <= 1, as_term(stride) >= as_term(span))):
+                return False
+            span = span + (extent - 1) * stride
+        return True
+
+    return any(nested(order) for order in islice(permutations(axes), MAX_ORDERS))
 
 
 _Place = tuple[Access, list[z3.ArithRef], z3.ArithRef]

@@ -13,8 +13,10 @@ from gemmgen.emulator.ptx.syntax import Function, Instruction, Module
 from gemmgen.hardware.tensor_map import ELEMENT_BYTES
 from gemmgen.kernels.launch import KernelLaunch, LaunchSequence, TensorMapArgument
 from gemmgen.proof.contract import Contract
+from gemmgen.proof.control import Unliftable
 from gemmgen.proof.knowledge import Knowledge
 from gemmgen.proof.obligations import Verdict
+from gemmgen.proof.registers import read_unwritten
 from gemmgen.proof.rings import Findings, follow
 from gemmgen.proof.roles import Step
 from gemmgen.proof.semantics import _ARITHMETIC, _special
@@ -36,7 +38,12 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
         if map_.name in ring.written_maps:
             array = next(each for each in sequence.arrays if each.name == map_.array)
             ring.found.note("memory", ("written", map_.name), array.writes, f"{map_.array} is an input")
+    unwritten = next(read_unwritten(function, runner.flow), None)
+    why = "" if unwritten is None else f"{unwritten[1].name} may be read before it is written"
+    ring.found.note("initialised", "registers", unwritten is None, why, None if unwritten is None else unwritten[0])
     known = Knowledge(module, function, contract, solver)
+    if known.contradiction():
+        raise Unliftable(None, "no problem with a block fulfils the preconditions")
     loops = _ends(runner.steps, known)
     ring.found.note("progress", "loops", loops, "a loop was not proved to end")
     return {name: _verdict(name, ring.found) for name in ("memory", "races", "initialised", "progress")} | {

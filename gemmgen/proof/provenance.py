@@ -109,8 +109,12 @@ class Provenance:
         self._cases: dict[tuple[object, ...], list[Case]] = {}
         self._failures: dict[tuple[object, ...], str] = {}
         self._dependent: dict[int, bool] = {}
+        self._of_turns = [symbol for symbol in self._known.changing if symbol.get_id() in self._known.quotients]
+        """Quotients in loops: another turn in place of theirs would leave them as they are."""
         self._own_turns = [turn for turn in self._known.finished if not self._is_uniform(turn)]
         self._other: OtherThread | None = None
+        self._passed: dict[int, z3.ArithRef] = {}
+        """Counts of barriers, kept so that their numbers are not given to others."""
 
     def form(self, term: z3.ArithRef, path: Path = ()) -> Form:
         known = self._known
@@ -121,6 +125,8 @@ class Provenance:
             if not self.proves(path, symbol == turn):
                 raise NotShown("how often a pointer was moved is not known")
             term = z3.substitute(term, (symbol, turn))
+        if mentions(term, self._of_turns):
+            raise NotShown("an index that is divided by a number that is not known, in a loop")
         outer: dict[Monomial, int] = {}
         table: Numbers = np.zeros(self._threads, dtype=np.int64)
         for monomial, number in known.polynomials.of(term).items():
@@ -141,7 +147,8 @@ class Provenance:
         number = term.get_id()
         if number not in self._dependent:
             self.kept.append(term)
-            self._dependent[number] = self._known.depends_on_thread(term) or mentions(term, self._own_turns)
+            own = mentions(term, self._own_turns) or mentions(term, self._of_turns)
+            self._dependent[number] = own or self._known.depends_on_thread(term)
         return self._dependent[number]
 
     def _is_uniform(self, turn: z3.ArithRef) -> bool:
@@ -174,7 +181,9 @@ class Provenance:
 
     def barriers(self, access: Access) -> z3.ArithRef:
         """Barriers that a thread has passed before an access."""
-        return self.known_of(access.barriers[0].z3)
+        found = self.known_of(access.barriers[0].z3)
+        self._passed[found.get_id()] = found
+        return found
 
     def _mentioned(self, term: z3.ExprRef, wanted: Mapping[int, object]) -> list[int]:
         found, pending, seen = [], [term], set[int]()
@@ -270,7 +279,7 @@ class Provenance:
                     continue
                 raise
             barriers = self.barriers(access)
-            copies = None if access.group is None else access.group.z3.get_id()
+            copies = None if access.group is None else access.group.key
             key = (None if turn is None else turn.get_id(), barriers.get_id(), copies, *sorted(address.outer.items()))
             groups.setdefault(key, []).append(Site(access, address, turn, access.size))
         for sites in groups.values():

@@ -93,11 +93,15 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
             if product is not None:
                 names = (*names, "coverage")
                 lifter.known.tracks_data = True
+            if lifter.known.contradiction():
+                raise Unliftable(None, "no problem with a block fulfils the preconditions")
             lifter.lift()
+            if lifter.known.contradiction():
+                raise Unliftable(None, "the facts about this kernel contradict each other")
             verdicts["progress"] = progress(lifter)
             uniform = not any("barrier" in reason for reason in verdicts["progress"].unproved)
             verdicts["memory"] = memory(lifter)
-            verdicts["races"] = races(lifter, uniform)
+            verdicts["races"] = races(lifter, uniform, not verdicts["memory"].spaces & {"shared", "generic"})
             verdicts["once"] = once(lifter)
             ordered = all(verdicts[name].holds for name in ("races", "progress"))
             missing = Verdict("initialised", unproved=["races and progress must be proved first"])

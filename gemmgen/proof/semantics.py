@@ -92,6 +92,7 @@ SPACES = ("global", "shared", "local", "const", "param")
 MATRIX_ROW_BYTES = 16
 """Bytes that a lane's address of ``ldmatrix`` and ``stmatrix`` names."""
 LANES_PER_MATRIX = 8
+SHARED_ADDRESS_BITS, GLOBAL_ADDRESS_BITS = 32, 64
 NAMED_BARRIERS = 16
 """Barriers of a block; number 0 is that of ``__syncthreads``."""
 LOGIC: dict[int, tuple[str, str]] = {
@@ -266,7 +267,7 @@ def _computed(known: Knowledge, instruction: Instruction, path: Path, state: Sta
         return None if yes is None or no is None else choose(_predicate(known, operands[3], state), yes, no)
     if opcode == "cvt":
         return _conversion(known, instruction, path, state)
-    if opcode not in _ARITHMETIC and opcode not in ("mov", "cvta"):
+    if opcode not in ("mov", "cvta") and (opcode not in _ARITHMETIC or not kind):  # several numbers in a register have no type here
         return None
     values: list[Value] = []
     for operand in operands[1:]:
@@ -278,7 +279,7 @@ def _computed(known: Knowledge, instruction: Instruction, path: Path, state: Sta
         values.append(value)
     if opcode in ("mov", "cvta"):
         return values[0]
-    bits, signed = bits_of(kind) if kind else 32, kind.startswith("s")
+    bits, signed = bits_of(kind), kind.startswith("s")
     return _ARITHMETIC[opcode](known, instruction, values, bits, signed, path)
 
 
@@ -335,6 +336,8 @@ def _conversion(known: Knowledge, instruction: Instruction, path: Path, state: S
     value = operand_value(known, instruction.operands[1], state)
     if value is None or to in FLOATS or source in FLOATS or "sat" in instruction.modifiers:
         return None
+    if value.base is not None and (value.base in known.contract.arrays or min(bits_of(to), bits_of(source)) < SHARED_ADDRESS_BITS):
+        return value if bits_of(to) == bits_of(source) == GLOBAL_ADDRESS_BITS else None  # a part of an address
     if bits_of(to) > bits_of(source):
         return known.seen(value, bits_of(source), source.startswith("s"), path)
     return value
@@ -355,7 +358,8 @@ def _subtract(known: Knowledge, instruction: Instruction, values: list[Value], b
     a, b = values
     for dividend, multiple, remainder in known.divisions:  # a - a / b * b
         if not isinstance(a.term, int) and not isinstance(b.term, int) and a.term.eq(dividend) and b.term.eq(multiple):
-            return remainder
+            positive = a.low >= 0 or remainder.low < 0 or known.guessing or known.proves(path, remainder.z3 >= 0)
+            return remainder if positive else Value(remainder.term, -remainder.high, remainder.high)
     return subtract(a, b)
 
 
@@ -403,18 +407,24 @@ def _divide(known: Knowledge, instruction: Instruction, values: list[Value], bit
         return quotient if not remainder_wanted or product is None else subtract(a, product)
     if b.low < 1 and not known.guessing and not known.proves(path, b.z3 >= 1):
         return None
-    for quotient, remainder in known.divided:
-        if all(mine.eq(theirs) for mine, theirs in zip((a.z3, b.z3), known.quotients[quotient.z3.get_id()], strict=True)):
-            return remainder if remainder_wanted else quotient
     never_negative = a.low >= 0
     most = max(0, min(b.high, UNBOUNDED) - 1)
-    quotient = known.symbol("quotient", 0 if never_negative else min(a.low, 0), max(a.high, 0))
-    remainder = known.symbol("remainder", 0 if never_negative else -most, most)
-    q, r = quotient.z3, remainder.z3
+
+    def bounded(quotient: z3.ArithRef, remainder: z3.ArithRef) -> tuple[Value, Value]:
+        """Both with the bounds that the dividend has here; on other ways it may have others."""
+        low = 0 if never_negative else min(a.low, 0)
+        return Value(quotient, low, max(a.high, 0)), Value(remainder, 0 if never_negative else -most, most)
+
+    for one, other in known.divided:
+        if all(mine.eq(theirs) for mine, theirs in zip((a.z3, b.z3), known.quotients[one.z3.get_id()], strict=True)):
+            quotient, remainder = bounded(one.z3, other.z3)
+            return remainder if remainder_wanted else quotient
+    q, r = known.symbol("quotient").z3, known.symbol("remainder").z3
+    quotient, remainder = bounded(q, r)
     known.facts.append(z3.Implies(b.z3 >= 1, a.z3 == q * b.z3 + r))
     known.facts.append(z3.Implies(z3.And(a.z3 >= 0, b.z3 >= 1), z3.And(r >= 0, r < b.z3, q >= 0, q <= a.z3)))
-    if not never_negative:  # rounded towards 0
-        known.facts.append(z3.Implies(z3.And(a.z3 < 0, b.z3 >= 1), z3.And(r <= 0, r > -b.z3, q <= 0, q >= a.z3)))
+    # rounded towards 0
+    known.facts.append(z3.Implies(z3.And(a.z3 < 0, b.z3 >= 1), z3.And(r <= 0, r > -b.z3, q <= 0, q >= a.z3)))
     for value in (quotient, remainder):
         known.quotients[value.z3.get_id()] = (a.z3, b.z3)
     known.divided.append((quotient, remainder))
@@ -577,9 +587,15 @@ def _space_of(known: Knowledge, space: str, address: Value | None) -> str:
 def _parameter(known: Knowledge, instruction: Instruction, state: State) -> None:
     source, target = instruction.operands[1], instruction.operands[0]
     assert isinstance(source, Address)
-    match = re.search(r"_param_(\d+)$", source.base.name) if isinstance(source.base, Symbol) else None
-    promised = None if match is None or source.offset else known.contract.parameter(int(match[1]))
-    if promised is not None and isinstance(target, Register):
+    if not isinstance(source.base, Symbol) or instruction.guard is not None:
+        _forget(known, instruction, state)
+        return
+    match = re.search(r"_param_(\d+)$", source.base.name)
+    promised = None if match is None or source.offset or source.base.offset else known.contract.parameter(int(match[1]))
+    whole = match is not None and int(match[1]) < len(known.function.parameters) and (
+        bits_of(instruction.type) == 8 * known.function.parameters[int(match[1])].size
+    )
+    if promised is not None and whole and isinstance(target, Register):
         state[target.name] = promised
         return
     # A number or a part of a structure: the same for all threads, whenever it is read.

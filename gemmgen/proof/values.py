@@ -45,6 +45,11 @@ class Value:
         """The value, if it is known."""
         return self.term if isinstance(self.term, int) else None
 
+    @property
+    def key(self) -> tuple[str, int]:
+        """Equal for equal terms, while both are kept: z3 gives the number of a term that is not kept to another one."""
+        return ("number", self.term) if isinstance(self.term, int) else ("term", self.term.get_id())
+
     def same_as(self, other: Value) -> bool:
         """True if both are the same term in the same array."""
         if self.base != other.base:
