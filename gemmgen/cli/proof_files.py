@@ -39,10 +39,10 @@ class ForeignKernel:
         """The fault that the emulator finds on a problem; empty if it finds none, or if the problem is too large to run."""
         return next((finding.message for finding in self.faults(problem)), "")
 
-    def faults(self, problem: Mapping[str, int]) -> list[Finding]:
-        """All errors that the emulator finds on a problem; none if the problem is too large to run."""
+    def faults(self, problem: Mapping[str, int], step_limit: int | None = None) -> list[Finding]:
+        """All errors that the emulator finds on a problem, within some basic blocks; none if the problem is too large to run."""
         from gemmgen.sanitizer.api import bind_arguments
-        from gemmgen.sanitizer.launches import Launch, run_launches
+        from gemmgen.sanitizer.launches import Launch, Settings, run_launches
 
         try:
             launch = self.sequence.launches[0]
@@ -63,7 +63,8 @@ class ForeignKernel:
                     texts.append(f"{kind}={problem.get(name, 1)}")
             arguments = dict(zip(self.entry.parameter_names, bind_arguments(self.code, self.entry, texts), strict=True))
             shared = launch.dynamic_shared_bytes.evaluate(problem)
-            run = run_launches(self.code, [Launch(self.entry, grid, launch.block, shared, self.entry.parameter_names)], arguments, {})
+            launches = [Launch(self.entry, grid, launch.block, shared, self.entry.parameter_names)]
+            run = run_launches(self.code, launches, arguments, {}, settings=Settings(step_limit=step_limit))
         except GemmgenError:
             return []
         return [finding for finding in run.findings if finding.severity == "error"]

@@ -12,18 +12,24 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import z3
 
+from gemmgen.emulator.ptx.syntax import Instruction, Register
 from gemmgen.proof.data import Access
 from gemmgen.proof.enumeration import NotEnumerable, Numbers
 from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.obligations import Verdict, place
 from gemmgen.proof.provenance import FARTHEST, Case, Form, NotShown, Provenance, Stores, kinds_of_problems
 from gemmgen.proof.registers import read_unwritten
+from gemmgen.proof.slicing import written
+from gemmgen.proof.values import Condition, mentions, negation
+
+MAX_WAYS = 4000
+"""Basic blocks that are looked at on ways to a register that may be unwritten."""
 
 
 def initialised(lifter: Lifter) -> Verdict:
     """Every load of shared memory comes after a store. The kernel's races and progress must be proved."""
     verdict = Verdict("initialised", 1)
-    unwritten = next(read_unwritten(lifter.known.function, lifter.flow), None)
+    unwritten = _read_unwritten(lifter)
     if unwritten is None:
         verdict.proved += 1
     else:
@@ -59,6 +65,51 @@ def initialised(lifter: Lifter) -> Verdict:
             except NotEnumerable:
                 verdict.unproved.append(f"{place(load)}: an address that is no sum of a shared part and one of the thread")
     return verdict
+
+
+def _read_unwritten(lifter: Lifter) -> tuple[Instruction, Register] | None:
+    """A statement with a register that some way to it leaves unwritten; None if the conditions of each such way contradict each other."""
+    answers: dict[tuple[int, frozenset[int]], bool] = {}
+    for instruction, register in read_unwritten(lifter.known.function, lifter.flow):
+        blocks = enumerate(lifter.flow.blocks)
+        writers = frozenset(block for block, each in blocks if any(register in written(one) for one in each if one.guard is None))
+        place_ = next(block for block, each in enumerate(lifter.flow.blocks) if any(one is instruction for one in each))
+        key = place_, writers
+        if key not in answers:
+            answers[key] = _comes_unwritten(lifter, *key)
+        if answers[key]:
+            return instruction, register
+    return None
+
+
+def _comes_unwritten(lifter: Lifter, target: int, writers: frozenset[int]) -> bool:
+    """True unless no problem leads to a basic block on a way without any of the writers; ways that repeat blocks have more conditions."""
+    known, flow = lifter.known, lifter.flow
+    conditions: dict[int, list[Condition]] = {}
+    for block, condition in known.lifted.branches:
+        conditions.setdefault(block, []).append(condition)
+    leads, behind = {target}, [target]
+    while behind:
+        found_ = set(flow.predecessors.get(behind.pop(), ())) - leads
+        leads |= found_
+        behind += found_
+    pending: list[tuple[int, tuple[Condition, ...], frozenset[int]]] = [(0, (), frozenset())]
+    for _ in range(MAX_WAYS):
+        if not pending:
+            return False
+        block, way, before = pending.pop()
+        if block == target:
+            if not known.proves(way, False):
+                return True
+            continue
+        if block in writers or block in before or block not in leads:
+            continue
+        found, targets = conditions.get(block, []), flow.successors[block]
+        told = len(found) == 1 and len(targets) == 2 and not mentions(found[0], known.changing)
+        for number, following in enumerate(targets):
+            further = way if not told else (*way, found[0] if number == 0 else negation(found[0]))
+            pending.append((following, further, before | {block}))
+    return True
 
 
 def _stored_before(lifter: Lifter, at: Provenance, load: Access, known: dict[tuple[object, ...], bool]) -> None:

@@ -219,7 +219,7 @@ def _goal(known: Knowledge, access: Access, address: Value) -> Condition | str:
 def _global_goal(known: Knowledge, access: Access, offset: z3.ArithRef, array: Array) -> Condition | str:
     if access.writes and not array.writable:
         return f"{array.name} is an input"
-    if array.alignment % access.width and access.width > array.element_bytes:
+    if array.alignment % access.width:
         return f"{array.name} is aligned to {array.alignment} bytes only"
     indices = element_indices(known, offset, array)
     if indices is None:

@@ -592,8 +592,10 @@ def _parameter(known: Knowledge, instruction: Instruction, state: State) -> None
         return
     match = re.search(r"_param_(\d+)$", source.base.name)
     promised = None if match is None or source.offset or source.base.offset else known.contract.parameter(int(match[1]))
-    whole = match is not None and int(match[1]) < len(known.function.parameters) and (
-        bits_of(instruction.type) == 8 * known.function.parameters[int(match[1])].size
+    whole = (
+        match is not None
+        and int(match[1]) < len(known.function.parameters)
+        and (bits_of(instruction.type) == 8 * known.function.parameters[int(match[1])].size)
     )
     if promised is not None and whole and isinstance(target, Register):
         state[target.name] = promised

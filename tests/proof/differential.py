@@ -29,6 +29,8 @@ VIOLATES = {
 }
 """Beginnings of the codes of findings that contradict a property."""
 MAX_LAUNCH_THREADS = 4096
+STEP_LIMIT = 20_000
+"""Basic blocks of a run, after which a loop is taken to be endless and the run is not looked at."""
 
 
 def contradictions(kernel: ForeignKernel, numbers: random.Random, runs: int) -> dict[str, str]:
@@ -44,7 +46,7 @@ def contradictions(kernel: ForeignKernel, numbers: random.Random, runs: int) -> 
 def contradicted(kernel: ForeignKernel, problem: Mapping[str, int]) -> dict[str, str]:
     """Properties that one run contradicts."""
     found: dict[str, str] = {}
-    for finding in kernel.faults(problem):
+    for finding in kernel.faults(problem, STEP_LIMIT):
         for name, starts in VIOLATES.items():
             if finding.code.startswith(starts):
                 found[name] = f"{problem}: {finding.message}"
@@ -95,7 +97,7 @@ def _stores(kernel: ForeignKernel, problem: Mapping[str, int]) -> dict[str, np.n
         }
         if 0 not in grid:
             binary = cast(Binary, SimpleNamespace(ptx=kernel.code.ptx, architecture=kernel.code.architecture))
-            EmulatorBackend([trace], hazards=False, step_limit=20_000).run(binary, kernel.sequence, problem, {}, memory)
+            EmulatorBackend([trace], hazards=False, step_limit=STEP_LIMIT).run(binary, kernel.sequence, problem, {}, memory)
     except GemmgenError:
         return None
     found: dict[str, list[np.ndarray]] = defaultdict(list)

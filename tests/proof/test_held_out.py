@@ -24,23 +24,29 @@ class Wrong:
     grid: str = "ceil_div(n, 64)"
     block: tuple[int, ...] = (64,)
     expects: tuple[str, ...] = ()
-    before: str = ""
 
     @property
     def source(self) -> str:
-        return f'{self.before}\nextern "C" __global__ void kernel({self.parameters})\n{{\n{self.body}\n}}\n'
+        return f'extern "C" __global__ void kernel({self.parameters})\n{{\n{self.body}\n}}\n'
 
     def read(self, folder: Path) -> ForeignKernel:
         file = folder / "kernel.cu"
         file.write_text(self.source)
-        options = {"block": self.block, "grid": self.grid, "arrays": self.arrays, "expects": self.expects, "shared": "0"}
-        return read_foreign(file, entry_name=None, architecture=None, **options)  # type: ignore[arg-type]
+        return read_foreign(
+            file,
+            entry_name=None,
+            architecture=None,
+            block=self.block,
+            grid=self.grid,
+            arrays=self.arrays,
+            expects=self.expects,
+            shared="0",
+        )
 
 
 X, Y, N = "x=in f32[n]", "y=out f32[n]", "const float* x, float* y, int n"
-I = "int i = blockIdx.x * 64 + threadIdx.x;"
+AT = "int i = blockIdx.x * 64 + threadIdx.x;"
 TILE = "__shared__ float s[64]; int t = threadIdx.x;"
-ONE = {"grid": "1"}
 
 WRONG = {
     # Memory
@@ -54,57 +60,87 @@ WRONG = {
     ),
     "a parameter's low byte": Wrong(N, "int b = (unsigned char)n; if (threadIdx.x < 1 && n < 300) y[b + 40] = 1;", (X, Y), "memory", "1"),
     "the address in 32 bits": Wrong(
-        N, f"{I} if (i < n) {{ float* z = (float*)(size_t)(unsigned)(size_t)y; z[i] = 1; }}", (X, Y), "memory"
+        N, f"{AT} if (i < n) {{ float* z = (float*)(size_t)(unsigned)(size_t)y; z[i] = 1; }}", (X, Y), "memory"
     ),
     "two numbers in a register": Wrong(
         N, "unsigned v = __vadd2(threadIdx.x + 65535, 1u); if (v < n) y[v > 65535 ? 0 : v - 1] = 1;", (X, Y), "memory", "1"
     ),
     "a loop within a loop goes one too far": Wrong(
-        N, "for (int a = 0; a < n; a += 64) for (int b = 0; b <= 64; b++) if (a + 63 < n) y[a + b] = 0;", (X, Y), "memory", "1", (1,),
+        N,
+        "for (int a = 0; a < n; a += 64) for (int b = 0; b <= 64; b++) if (a + 63 < n) y[a + b] = 0;",
+        (X, Y),
+        "memory",
+        "1",
+        (1,),
         ("n <= 2147483000",),
     ),
     "the middle of a search": Wrong(
-        N, f"{I} int low = 0, high = n; while (low < high) {{ int mid = (low + high) / 2; if (x[mid] < 1) low = mid + 1; else high = mid; }}"
-        " if (i == 0) y[low] = 1;", (X, Y), "memory",
+        N,
+        f"{AT} int low = 0, high = n; while (low < high) {{ int mid = (low + high) / 2; "
+        "if (x[mid] < 1) low = mid + 1; else high = mid; }"
+        " if (i == 0) y[low] = 1;",
+        (X, Y),
+        "memory",
     ),
-    "an index from memory": Wrong("const int* p, float* y, int n", f"{I} if (i < n) y[p[i]] = 1;", ("p=in s32[n]", Y), "memory"),
-    "a guard that wraps": Wrong(N, f"{I} if ((unsigned)(i - 1) < (unsigned)n) y[i] = 1;", (X, Y), "memory"),
+    "an index from memory": Wrong("const int* p, float* y, int n", f"{AT} if (i < n) y[p[i]] = 1;", ("p=in s32[n]", Y), "memory"),
+    "a guard that wraps": Wrong(N, f"{AT} if ((unsigned)(i - 1) < (unsigned)n) y[i] = 1;", (X, Y), "memory"),
     "a product that wraps": Wrong(
-        "float* y, int m, int n", "int i = blockIdx.x * 64 + threadIdx.x; if (i < m * n) y[i] = 1;", ("y=out f32[m, n]",), "memory",
-        "ceil_div(m, 64) * n", (64,), ("m >= 1", "n >= 1"),
+        "float* y, int m, int n",
+        "int i = blockIdx.x * 64 + threadIdx.x; if (i < m * n) y[i] = 1;",
+        ("y=out f32[m, n]",),
+        "memory",
+        "ceil_div(m, 64) * n",
+        (64,),
+        ("m >= 1", "n >= 1"),
     ),
     "columns beyond the row": Wrong(
-        "float* y, int m, int n, int ld", f"{I} if (i < m) for (int j = 0; j < ld; j++) y[(long long)i * ld + j] = 0;",
-        ("y=out f32[m, n : ld, 1]",), "memory", "ceil_div(m, 64)", (64,), ("ld >= n",),
+        "float* y, int m, int n, int ld",
+        f"{AT} if (i < m) for (int j = 0; j < ld; j++) y[(long long)i * ld + j] = 0;",
+        ("y=out f32[m, n : ld, 1]",),
+        "memory",
+        "ceil_div(m, 64)",
+        (64,),
+        ("ld >= n",),
     ),
     "four at once without a multiple": Wrong(
-        N, f"{I} if (4 * (long long)i < n) *(float4*)(y + 4 * (long long)i) = float4{{1, 2, 3, 4}};", (X, "y=out f32[n] @16"), "memory"
+        N, f"{AT} if (4 * (long long)i < n) *(float4*)(y + 4 * (long long)i) = float4{{1, 2, 3, 4}};", (X, "y=out f32[n] @16"), "memory"
     ),
     "four at once from an odd place": Wrong(
-        N, f"{I} if (4 * (long long)i + 5 < n) *(float4*)(y + 4 * (long long)i + 1) = float4{{1, 2, 3, 4}};", (X, "y=out f32[n] @16"), "memory"
+        N,
+        f"{AT} if (4 * (long long)i + 5 < n) *(float4*)(y + 4 * (long long)i + 1) = float4{{1, 2, 3, 4}};",
+        (X, "y=out f32[n] @16"),
+        "memory",
     ),
     "a tile of too few rows": Wrong(
-        N, "__shared__ float s[7][9]; s[threadIdx.x / 8][threadIdx.x % 8] = 1; __syncthreads(); if (threadIdx.x < n) y[threadIdx.x] = s[0][0];",
-        (X, Y), "memory", "1",
+        N,
+        "__shared__ float s[7][9]; s[threadIdx.x / 8][threadIdx.x % 8] = 1; __syncthreads();"
+        " if (threadIdx.x < n) y[threadIdx.x] = s[0][0];",
+        (X, Y),
+        "memory",
+        "1",
     ),
-    "a stack's end": Wrong(
-        N, f"{I} float v[4] = {{1, 2, 3, 4}}; if (i < n) {{ v[i % 5] = 2; y[i] = v[(i + n) % 4]; }}", (X, Y), "memory"
-    ),
-    "a size in bytes": Wrong(N, f"{I} if (i < 4 * n) y[i] = 1;", (X, Y), "memory", expects=("n <= 500000000",)),
-    "the block before": Wrong(N, f"{I} if (i < n) y[i] = x[i - 64 * (blockIdx.x > 5)] + x[i - 64 * (blockIdx.x < 3)];", (X, Y), "memory"),
+    "a stack's end": Wrong(N, f"{AT} float v[4] = {{1, 2, 3, 4}}; if (i < n) {{ v[i % 5] = 2; y[i] = v[(i + n) % 4]; }}", (X, Y), "memory"),
+    "a size in bytes": Wrong(N, f"{AT} if (i < 4 * n) y[i] = 1;", (X, Y), "memory", expects=("n <= 500000000",)),
+    "the block before": Wrong(N, f"{AT} if (i < n) y[i] = x[i - 64 * (blockIdx.x > 5)] + x[i - 64 * (blockIdx.x < 3)];", (X, Y), "memory"),
     "the other array's extent": Wrong(
-        "const float* x, float* y, int n, int m", f"{I} if (i < n) y[i] = x[i];", ("x=in f32[m]", Y), "memory"
+        "const float* x, float* y, int n, int m", f"{AT} if (i < n) y[i] = x[i];", ("x=in f32[m]", Y), "memory"
     ),
     # Races
     "a quotient of a quotient in a loop": Wrong(
         "float* y, int n, int d, int e",
         "__shared__ int s[64]; if (d < 1 || e < 1) return; for (int t = 0; t < n; t++) "
         "{ int q = t / d / e; s[(q + threadIdx.x) & 63] = t; } __syncthreads(); if (threadIdx.x < n) y[threadIdx.x] = s[threadIdx.x];",
-        (Y,), "races", "1",
+        (Y,),
+        "races",
+        "1",
     ),
     "a tree that stops waiting": Wrong(
-        N, f"{TILE} s[t] = t < n ? x[t] : 0; __syncthreads(); for (int h = 32; h > 0; h /= 2) {{ if (t < h) s[t] += s[t + h];"
-        " if (h > 8) __syncthreads(); } if (t == 0 && n > 0) y[0] = s[0];", (X, Y), "races", "1",
+        N,
+        f"{TILE} s[t] = t < n ? x[t] : 0; __syncthreads(); for (int h = 32; h > 0; h /= 2) {{ if (t < h) s[t] += s[t + h];"
+        " if (h > 8) __syncthreads(); } if (t == 0 && n > 0) y[0] = s[0];",
+        (X, Y),
+        "races",
+        "1",
     ),
     "warps that are not together": Wrong(
         N, f"{TILE} s[t] = t < n ? x[t] : 0; __syncwarp(); if (t < n) y[t] = s[t ^ 32];", (X, Y), "races", "1"
@@ -113,63 +149,103 @@ WRONG = {
         N, f"{TILE} if (t == 0) s[0] = 0; __syncthreads(); s[0] += 1; if (t < n) y[t] = s[0];", (X, Y), "races", "1"
     ),
     "atomics and a plain read": Wrong(
-        N, "__shared__ int c; if (threadIdx.x == 0) c = 0; __syncthreads(); atomicAdd(&c, 1); if (threadIdx.x < n) y[threadIdx.x] = c;",
-        (X, Y), "races", "1",
+        N,
+        "__shared__ int c; if (threadIdx.x == 0) c = 0; __syncthreads(); atomicAdd(&c, 1); if (threadIdx.x < n) y[threadIdx.x] = c;",
+        (X, Y),
+        "races",
+        "1",
     ),
     "a slot that the eleventh turn shares": Wrong(
-        N, f"{TILE} for (int a = 0; a < n; a++) {{ if (a != 11) __syncthreads(); s[(t + a) & 63] = a; }} __syncthreads();"
-        " if (t < n) y[t] = s[t];", (X, Y), "races", "1",
+        N,
+        f"{TILE} for (int a = 0; a < n; a++) {{ if (a != 11) __syncthreads(); s[(t + a) & 63] = a; }} __syncthreads();"
+        " if (t < n) y[t] = s[t];",
+        (X, Y),
+        "races",
+        "1",
     ),
     "barriers of odd turns": Wrong(
-        N, f"{TILE} float v = 0; for (int a = 0; a < n; a++) {{ s[t] = a; if (a & 1) __syncthreads(); v += s[63 - t]; __syncthreads(); }}"
-        " if (t < n) y[t] = v;", (X, Y), "races", "1",
+        N,
+        f"{TILE} float v = 0; for (int a = 0; a < n; a++) {{ s[t] = a; if (a & 1) __syncthreads(); v += s[63 - t]; __syncthreads(); }}"
+        " if (t < n) y[t] = v;",
+        (X, Y),
+        "races",
+        "1",
     ),
     "one array inside another": Wrong(
-        N, "__shared__ float s[64], r[64]; int t = threadIdx.x; s[t + 8] = 1; r[t] = 2; __syncthreads(); if (t < n) y[t] = r[t] + s[t];",
-        (X, Y), "races", "1",
+        N,
+        "__shared__ float s[64], r[64]; int t = threadIdx.x; s[t + 8] = 1; r[t] = 2; __syncthreads(); if (t < n) y[t] = r[t] + s[t];",
+        (X, Y),
+        "races",
+        "1",
     ),
     "a flag in shared memory": Wrong(
         N, "__shared__ volatile int f; if (threadIdx.x == 0) f = 1; if (threadIdx.x < n) y[threadIdx.x] = f;", (X, Y), "races", "1"
     ),
     # Once
     "rows that overlap": Wrong(
-        "float* y, int m, int n, int ld", f"{I} if (i < n) for (int j = 0; j < m; j++) y[(long long)j * ld + i] = j;",
-        ("y=out f32[m, n : ld, 1]",), "once", "ceil_div(n, 64)", (64,), ("ld >= 1",),
+        "float* y, int m, int n, int ld",
+        f"{AT} if (i < n) for (int j = 0; j < m; j++) y[(long long)j * ld + i] = j;",
+        ("y=out f32[m, n : ld, 1]",),
+        "once",
+        "ceil_div(n, 64)",
+        (64,),
+        ("ld >= 1",),
     ),
-    "one block more than tiles": Wrong(N, "int i = blockIdx.x % ((n + 63) / 64) * 64 + threadIdx.x; if (i < n) y[i] = 1;", (X, Y), "once",
-        "ceil_div(n, 64) + 1"),
-    "the last one twice": Wrong(N, f"{I} if (i < n) y[i] = 1; if (i == n) y[n - 1] = 2;", (X, Y), "once", "ceil_div(n + 1, 64)", (64,),
-        ("n >= 1", "n <= 2147483000")),
-    "a clamped index": Wrong(N, f"{I} y[min(i, n - 1)] = 1;", (X, Y), "once", expects=("n >= 1",)),
+    "one block more than tiles": Wrong(
+        N, "int i = blockIdx.x % ((n + 63) / 64) * 64 + threadIdx.x; if (i < n) y[i] = 1;", (X, Y), "once", "ceil_div(n, 64) + 1"
+    ),
+    "the last one twice": Wrong(
+        N,
+        f"{AT} if (i < n) y[i] = 1; if (i == n) y[n - 1] = 2;",
+        (X, Y),
+        "once",
+        "ceil_div(n + 1, 64)",
+        (64,),
+        ("n >= 1", "n <= 2147483000"),
+    ),
+    "a clamped index": Wrong(N, f"{AT} y[min(i, n - 1)] = 1;", (X, Y), "once", expects=("n >= 1",)),
     "a store beside atomics": Wrong(
-        "float* y, int n", f"{I} if (i == 0) y[0] = 0; if (i < n) atomicAdd(y, 1.f);", ("y=inout f32[n]",), "once"
+        "float* y, int n", f"{AT} if (i == 0) y[0] = 0; if (i < n) atomicAdd(y, 1.f);", ("y=inout f32[n]",), "once"
     ),
-    "two blocks of a pair": Wrong(N, "int i = blockIdx.x / 2 * 64 + threadIdx.x; if (i < n) y[i] = 1;", (X, Y), "once", "2 * ceil_div(n, 64)"),
-    "a mirrored half": Wrong(N, f"{I} if (i < n) y[i] = 1; if (i < n && n - 1 - i < 3) y[n - 1 - i] = 2;", (X, Y), "once"),
+    "two blocks of a pair": Wrong(
+        N, "int i = blockIdx.x / 2 * 64 + threadIdx.x; if (i < n) y[i] = 1;", (X, Y), "once", "2 * ceil_div(n, 64)"
+    ),
+    "a mirrored half": Wrong(N, f"{AT} if (i < n) y[i] = 1; if (i < n && n - 1 - i < 3) y[n - 1 - i] = 2;", (X, Y), "once"),
     # Progress
     "an early return before a barrier": Wrong(
-        N, f"{I} {TILE} if (i >= n) return; s[t] = x[i]; __syncthreads(); y[i] = s[t];", (X, Y), "progress"
+        N, f"{AT} {TILE} if (i >= n) return; s[t] = x[i]; __syncthreads(); y[i] = s[t];", (X, Y), "progress"
     ),
-    "a barrier by data": Wrong(N, f"{I} if (i < n) y[i] = 1; if (x[0] > 0 && i < n) __syncthreads();", (X, Y), "progress", expects=("n >= 1",)),
+    "a barrier by data": Wrong(
+        N, f"{AT} if (i < n) y[i] = 1; if (x[0] > 0 && i < n) __syncthreads();", (X, Y), "progress", expects=("n >= 1",)
+    ),
     "a wait for nobody": Wrong(
-        "volatile int* p, float* y, int n", f"while (p[0] == 0); {I} if (i < n) y[i] = 1;", ("p=inout s32[1]", Y), "progress"
+        "volatile int* p, float* y, int n", f"while (p[0] == 0); {AT} if (i < n) y[i] = 1;", ("p=inout s32[1]", Y), "progress"
     ),
     "a step of 0 or more": Wrong(
-        "const float* x, float* y, int n, int d", "for (int a = threadIdx.x; a < n; a += d) y[a] = 1;", (X, Y), "progress", "1", (1,),
+        "const float* x, float* y, int n, int d",
+        "for (int a = threadIdx.x; a < n; a += d) y[a] = 1;",
+        (X, Y),
+        "progress",
+        "1",
+        (1,),
         ("d >= 0", "d <= 1000000", "n <= 1000000"),
     ),
     "a loop that may never meet its end": Wrong(
         N, "for (unsigned a = 0; a != (unsigned)n; a += 4) if (a < n) y[a] = 1;", (X, Y), "progress", "1", (1,)
     ),
     "threads with different numbers of turns": Wrong(
-        N, f"{TILE} for (int a = t; a < n; a += 64) {{ s[t] = x[a]; __syncthreads(); y[a] = s[t]; __syncthreads(); }}", (X, Y), "progress", "1"
+        N,
+        f"{TILE} for (int a = t; a < n; a += 64) {{ s[t] = x[a]; __syncthreads(); y[a] = s[t]; __syncthreads(); }}",
+        (X, Y),
+        "progress",
+        "1",
     ),
-    "half a warp at its barrier": Wrong(
-        N, f"{I} if (threadIdx.x % 32 < 16) __syncwarp(); if (i < n) y[i] = 1;", (X, Y), "progress"
-    ),
+    "half a warp at its barrier": Wrong(N, f"{AT} if (threadIdx.x % 32 < 16) __syncwarp(); if (i < n) y[i] = 1;", (X, Y), "progress"),
     # Initialised
-    "a sum that begins anywhere": Wrong(N, f"{I} float v; for (int a = 0; a < n; a++) v += x[a]; if (i < n) y[i] = v;", (X, Y), "initialised"),
-    "the result as it was": Wrong(N, f"{I} if (i < n) y[i] += x[i];", (X, Y), "initialised"),
+    "a sum that begins anywhere": Wrong(
+        N, f"{AT} float v; for (int a = 0; a < n; a++) v += x[a]; if (i < n) y[i] = v;", (X, Y), "initialised"
+    ),
+    "the result as it was": Wrong(N, f"{AT} if (i < n) y[i] += x[i];", (X, Y), "initialised"),
     "stores of another round": Wrong(
         N, f"{TILE} if (n > 64) s[t] = x[t]; __syncthreads(); if (t < n) y[t] = s[t];", (X, Y), "initialised", "1"
     ),
@@ -180,26 +256,33 @@ WRONG = {
         N, f"{TILE} for (int a = 0; a < n - 1; a++) s[t] = x[a]; __syncthreads(); if (t < n) y[t] = s[63 - t];", (X, Y), "initialised", "1"
     ),
     "the edge of a tile": Wrong(
-        N, "__shared__ float s[66]; int t = threadIdx.x; s[t + 1] = t < n ? x[t] : 0; if (t == 0) s[0] = 0; __syncthreads();"
-        " if (t < n) y[t] = s[t] + s[t + 1] + s[t + 2];", (X, Y), "initialised", "1",
+        N,
+        "__shared__ float s[66]; int t = threadIdx.x; s[t + 1] = t < n ? x[t] : 0; if (t == 0) s[0] = 0; __syncthreads();"
+        " if (t < n) y[t] = s[t] + s[t + 1] + s[t + 2];",
+        (X, Y),
+        "initialised",
+        "1",
     ),
     "every second place": Wrong(
-        N, "__shared__ float s[128]; int t = threadIdx.x; s[2 * t] = 1; __syncthreads(); if (t < n) y[t] = s[t + 64];", (X, Y),
-        "initialised", "1",
+        N,
+        "__shared__ float s[128]; int t = threadIdx.x; s[2 * t] = 1; __syncthreads(); if (t < n) y[t] = s[t + 64];",
+        (X, Y),
+        "initialised",
+        "1",
     ),
     # Complete
     "no block for an empty sum": Wrong(
-        "float* y, int n, int k", f"{I} if (i < n) y[i] = k;", (Y,), "complete", "ceil_div(n, 64) * min(k, 1)"
+        "float* y, int n, int k", f"{AT} if (i < n) y[i] = k;", (Y,), "complete", "ceil_div(n, 64) * min(k, 1)"
     ),
-    "whole tiles alone": Wrong(N, f"{I} if (i < n / 64 * 64) y[i] = 1;", (X, Y), "complete"),
-    "a floor for a ceiling": Wrong(N, f"{I} if (i < n) y[i] = 1;", (X, Y), "complete", "n // 64"),
-    "all but the first": Wrong(N, f"{I} if (i < n && i > 0) y[i] = 1;", (X, Y), "complete"),
-    "positive numbers alone": Wrong(N, f"{I} if (i < n && x[i] > 0) y[i] = 1;", (X, Y), "complete"),
-    "few sizes": Wrong(N, f"{I} if (i < n && n < 1048576) y[i] = 1;", (X, Y), "complete"),
-    "an early return of a block": Wrong(N, f"if (blockIdx.x == 4095) return; {I} if (i < n) y[i] = 1;", (X, Y), "complete"),
-    "a second result": Wrong("float* x, float* y, int n", f"{I} if (i < n) y[i] = 1;", ("x=out f32[n]", Y), "complete"),
-    "even places": Wrong(N, f"{I} if (2 * (long long)i < n) y[2 * (long long)i] = 1;", (X, Y), "complete"),
-}  # fmt: skip
+    "whole tiles alone": Wrong(N, f"{AT} if (i < n / 64 * 64) y[i] = 1;", (X, Y), "complete"),
+    "a floor for a ceiling": Wrong(N, f"{AT} if (i < n) y[i] = 1;", (X, Y), "complete", "n // 64"),
+    "all but the first": Wrong(N, f"{AT} if (i < n && i > 0) y[i] = 1;", (X, Y), "complete"),
+    "positive numbers alone": Wrong(N, f"{AT} if (i < n && x[i] > 0) y[i] = 1;", (X, Y), "complete"),
+    "few sizes": Wrong(N, f"{AT} if (i < n && n < 1048576) y[i] = 1;", (X, Y), "complete"),
+    "an early return of a block": Wrong(N, f"if (blockIdx.x == 4095) return; {AT} if (i < n) y[i] = 1;", (X, Y), "complete"),
+    "a second result": Wrong("float* x, float* y, int n", f"{AT} if (i < n) y[i] = 1;", ("x=out f32[n]", Y), "complete"),
+    "even places": Wrong(N, f"{AT} if (2 * (long long)i < n) y[2 * (long long)i] = 1;", (X, Y), "complete"),
+}
 
 
 def proof_of(wrong: Wrong, folder: Path) -> KernelProof:

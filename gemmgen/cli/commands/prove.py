@@ -81,7 +81,8 @@ def command(
     """Prove properties of each SPEC's PTX for all sizes, strides and grids that its preconditions allow.
 
     memory: every access lies within its array. races: no two threads of a block meet in shared memory. once: no element of a result is
-    stored twice. progress: barriers are reached by all threads, and loops end. initialised: shared memory is written before it is read.
+    stored twice. progress: barriers are reached by all threads, and loops end. initialised: registers, shared
+    memory and results are written before they are read.
     complete, of kernels without mbarriers: every element of a result is stored. coverage, of products of matrices: each stored element is
     made from one sum over all of k. A property that is not proved is not thereby wrong: the statements that stand in the way are listed. A
     counterexample counts as refuted only if the emulator shows the fault as well.

@@ -1,0 +1,89 @@
+"""Right kernels changed at random in their PTX: no property is proved that a run of the mutant contradicts."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("z3")
+
+from gemmgen.proof.prover import prove_sequence
+from tests.proof.differential import contradictions
+from tests.proof.test_held_out import Wrong
+from tests.proof.test_mutants import KINDS, Change
+
+X, Y, N = "x=in f32[n]", "y=out f32[n]", "const float* x, float* y, int n"
+RIGHT = {
+    "stencil": Wrong(
+        N,
+        "__shared__ float s[66]; int i = blockIdx.x * 64 + threadIdx.x, t = threadIdx.x; s[t + 1] = i < n ? x[i] : 0;"
+        " if (t == 0) s[0] = i > 0 && i - 1 < n ? x[i - 1] : 0; if (t == 63) s[65] = i + 1 < n ? x[i + 1] : 0; __syncthreads();"
+        " if (i < n) y[i] = s[t] + s[t + 1] + s[t + 2];",
+        (X, Y),
+        "",
+    ),
+    "transpose": Wrong(
+        "const float* x, float* y, int m, int n",
+        "__shared__ float s[8][9]; int r = threadIdx.x / 8, c = threadIdx.x % 8, a = blockIdx.y * 8, b = blockIdx.x * 8;"
+        " s[r][c] = a + r < m && b + c < n ? x[(long long)(a + r) * n + b + c] : 0; __syncthreads();"
+        " if (b + r < n && a + c < m) y[(long long)(b + r) * m + a + c] = s[c][r];",
+        ("x=in f32[m, n]", "y=out f32[n, m]"),
+        "",
+        "ceil_div(n, 8), ceil_div(m, 8)",
+    ),
+    "quotients": Wrong(
+        "const float* x, float* y, int m, int n",
+        "int tiles = (n + 7) / 8, a = blockIdx.x / tiles * 8 + threadIdx.x / 8, b = blockIdx.x % tiles * 8 + threadIdx.x % 8;"
+        " if (a < m && b < n) y[(long long)a * n + b] = x[(long long)a * n + b];",
+        ("x=in f32[m, n]", "y=out f32[m, n]"),
+        "",
+        "ceil_div(m, 8) * ceil_div(n, 8)",
+    ),
+    "tree": Wrong(
+        N,
+        "__shared__ float s[64]; int t = threadIdx.x, i = blockIdx.x * 64 + t; s[t] = i < n ? x[i] : 0; __syncthreads();"
+        " for (int h = 32; h > 0; h /= 2) { if (t < h) s[t] += s[t + h]; __syncthreads(); } if (t == 0) y[blockIdx.x] = s[0];",
+        (X, "y=out f32[ceil_div(n, 64)]"),
+        "",
+    ),
+}
+MORE: dict[str, tuple[str, Change]] = {
+    "a statement is missing": (r"\n\t[a-z][^\n;]*;", lambda found: "\n"),
+    "signed as unsigned": (r"setp\.(\w\w)\.s(32|64)", lambda found: f"setp.{found[1]}.u{found[2]}"),
+    "a shift of unsigned numbers": (r"shr\.s(32|64)", lambda found: f"shr.u{found[1]}"),
+    "a difference for a sum": (r"add\.s(32|64)", lambda found: f"sub.s{found[1]}"),
+    "or for and": (r"and\.(b32|pred)", lambda found: f"or.{found[1]}"),
+    "and for or": (r"or\.(b32|pred)", lambda found: f"and.{found[1]}"),
+    "half a number": (r"(, )(\d+);", lambda found: f"{found[1]}{int(found[2]) // 2};"),
+    "twice a number": (r"(, )(\d+);", lambda found: f"{found[1]}{int(found[2]) * 2};"),
+    "a number less": (r"(, )([1-9]\d*);", lambda found: f"{found[1]}{int(found[2]) - 1};"),
+    "another register": (r"%r(\d+)(?=[,;\]])", lambda found: f"%r{max(1, int(found[1]) - 1)}"),
+    "another address": (r"%rd(\d+)(?=[,;\]+])", lambda found: f"%rd{max(1, int(found[1]) - 1)}"),
+    "another axis": (r"%tid\.x", lambda found: "%tid.y"),
+    "a branch to elsewhere": (r"(bra\s+\$L__BB0_)(\d+)", lambda found: f"{found[1]}{int(found[2]) + 1}"),
+}
+ALL = {**KINDS, **MORE}
+MUTANTS, PARTS, RUNS, SECONDS = 40, 8, 4, 15.0
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("name", RIGHT)
+def test_no_mutant_is_proved_that_runs_contradict(name: str, part: int, tmp_path: Path) -> None:
+    kernel = RIGHT[name].read(tmp_path)
+    ptx, numbers = kernel.code.ptx, random.Random(f"{name} {part}")
+    places = [(kind, found) for kind, (pattern, _) in ALL.items() for found in re.finditer(pattern, ptx) if found.start() > ptx.index("{")]
+    for kind, found in numbers.sample(places, MUTANTS // PARTS):
+        changed = ptx[: found.start()] + ALL[kind][1](found) + ptx[found.end() :]
+        mutant = replace(kernel, code=replace(kernel.code, ptx=changed, source=None))
+        if seen := contradictions(mutant, numbers, RUNS):
+            (proof,) = prove_sequence(mutant.sequence, changed, SECONDS)
+            assert not seen.keys() & set(proof.proved), f"{kind}: {seen}"
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_runs_of_the_right_kernels_contradict_nothing(name: str, tmp_path: Path) -> None:
+    assert contradictions(RIGHT[name].read(tmp_path), random.Random(name), RUNS) == {}
