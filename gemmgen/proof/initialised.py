@@ -34,8 +34,8 @@ def initialised(lifter: Lifter) -> Verdict:
         verdict.proved += 1
     else:
         instruction, register = unwritten
-        at = f"PTX line {instruction.line}: {instruction.text.strip()}"
-        verdict.unproved.append(f"{at}: {register.name} may be read before it is written")
+        where = f"PTX line {instruction.line}: {instruction.text.strip()}"
+        verdict.unproved.append(f"{where}: {register.name} may be read before it is written")
     for access in lifter.known.lifted.accesses:
         array = lifter.known.contract.arrays.get("" if access.address is None else access.address.base or "")
         if access.kind != "store" and array is not None and array.role == "output":

@@ -29,7 +29,7 @@ def read_unwritten(function: Function, flow: ControlFlow) -> Iterator[tuple[Inst
 
 
 def _at_entry(flow: ControlFlow) -> dict[int, Written | None]:
-    """What every way to a basic block has written; None where no way was followed yet."""
+    """Registers that every way to a basic block has written; None where no way was followed yet."""
     entry: dict[int, Written | None] = dict.fromkeys(range(flow.end + 1))
     entry[0] = frozenset()
     changed = True
