@@ -58,7 +58,10 @@ UNSERVED: tuple[tuple[str, str], ...] = (
     ),
     (r"f64|s64|s16|u16|u64", "no kernel of this kind computes with that type; nearest: f32, or s8 with results s32"),
     (r"depth_?wise", "groups=N with as many groups as channels is a filter for each channel"),
-    (r"(conv_?)?transposed?|deconv(olution)?|backward|dgrad|wgrad", "no kernel computes a transposed convolution or a gradient of one"),
+    (
+        r"(conv_?)?transposed?|deconv(olution)?|backward|dgrad|wgrad",
+        "ops.conv_transpose2d and the gradients of ops.conv2d make several launches",
+    ),
     (r"winograd|fft", "every convolution is computed as a product (implicit GEMM); leave the word out"),
     (
         r"(log)?cum(sum|prod|max|min)|scan|prefix_sum",

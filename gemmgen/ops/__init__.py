@@ -6,7 +6,7 @@ the caller's stream; arrays in host memory by kernels for the processor where th
 emulator, which is slow and exact. The first call with new layouts chooses an
 instance (``gemmgen explain --problem`` shows it with the reason), compiles it if it is not in the cache, and remembers it;
 later calls only launch. A layout that no kernel reads is copied by ``matmul``, and an error elsewhere. ``matmul``, ``grouped_matmul``,
-``reduce`` and ``elementwise`` of torch tensors have derivatives; ``conv2d`` has none, and refuses tensors that require gradients.
+``reduce`` and ``elementwise`` of torch tensors have derivatives, and ``conv2d`` of 16-bit floats.
 
 Where torch was imported first, the operations are registered with it as ``torch.ops.gemmgen.matmul``, ``.grouped_matmul``,
 ``.reduce``, ``.conv2d`` and ``.elementwise``; else ``gemmgen.ops.register_torch()`` does that.
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gemmgen.ops.engine import compile_in_background
     from gemmgen.ops.filters import Filter
     from gemmgen.ops.functions.conv2d import conv2d
+    from gemmgen.ops.functions.convolution_gradients import conv2d_filter_gradient, conv2d_input_gradient, conv_transpose2d
     from gemmgen.ops.functions.elementwise import elementwise
     from gemmgen.ops.functions.gated_matmul import gated_matmul
     from gemmgen.ops.functions.grouped_matmul import grouped_matmul
@@ -59,6 +60,9 @@ __all__ = [
     "compile_in_background",
     "compress_2_4",
     "conv2d",
+    "conv2d_filter_gradient",
+    "conv2d_input_gradient",
+    "conv_transpose2d",
     "cumsum",
     "elementwise",
     "gated_matmul",
@@ -93,6 +97,7 @@ _MODULES = {
     "quantize": "quantising",
     "quantize_blocks": "block_formats",
     "warm": "warming",
+    **dict.fromkeys(("conv2d_filter_gradient", "conv2d_input_gradient", "conv_transpose2d"), "functions.convolution_gradients"),
     **dict.fromkeys(ROW_OPERATIONS, "functions.normalisation"),
     **{name: f"functions.{name}" for name in (*OPERATIONS, *WITHOUT_TORCH_OPERATOR)},
 }
@@ -123,9 +128,10 @@ def register_torch() -> None:
     """
     from gemmgen.ops import torch_state
     from gemmgen.ops.torch_operators import register
+    from gemmgen.ops.torch_operators.conv2d import GRADIENTS
     from gemmgen.ops.torch_operators.rows import FUNCTIONS
 
-    functions = {name: name for name in OPERATIONS} | FUNCTIONS
+    functions = {name: name for name in (*OPERATIONS, *GRADIENTS)} | FUNCTIONS
     torch_state.compiling = register({name: getattr(sys.modules[__name__], function) for name, function in functions.items()})
 
 

@@ -117,10 +117,11 @@ def conv2d(
     LaunchError
         For arguments that do not go together.
     """
-    if torch_state.compiling is not None and torch_state.compiling():
+    source = w.source if isinstance(w, Filter) else w
+    if torch_state.compiling is not None and (torch_state.compiling() or torch_state.recording(x, source, bias, residual)):
         layer = (_twice(stride), _twice(padding), _twice(dilation), groups, alpha, bias_scale, gamma)
         plain = out is None and stream is None and isinstance(alpha, Real) and not zero_point and epilogue is None and not batch_invariant
-        return torch_state.by_operator("conv2d", (x, w, bias, residual, *layer, activation or "", output or "", layout or ""), plain)
+        return torch_state.by_operator("conv2d", (x, source, bias, residual, *layer, activation or "", output or "", layout or ""), plain)
     for name, array in (("x", x), ("w", w), ("residual", residual), ("out", out)):
         if (array is not None or name in "xw") and not (_is_array(array) or (name == "w" and isinstance(array, Filter))):
             raise LaunchError(f"conv2d: {name} is {array.__class__.__name__}, need an array")

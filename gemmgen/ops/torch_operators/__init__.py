@@ -1,7 +1,6 @@
 """The operations as custom operators of torch, a module each, with shapes for tracing, so that ``torch.compile`` takes them as they are.
 
-``matmul``, ``grouped_matmul``, ``reduce``, ``elementwise`` and the operations on rows have derivatives. ``conv2d`` has none: tensors
-that require gradients are refused, under ``torch.no_grad()`` they are not.
+All have derivatives, ``conv2d`` for 16-bit floats. Other tensors that require gradients are refused, unless ``torch.no_grad()`` holds.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from gemmgen.core.errors import EnvironmentMissing
-from gemmgen.ops.torch_operators import rows
+from gemmgen.ops.torch_operators import conv2d, rows
 from gemmgen.ops.torch_operators.declaration import TorchOperator
 
 _library: Any = None
@@ -21,6 +20,8 @@ def declaration_of(name: str) -> TorchOperator:
     """The operator of torch for an operation."""
     if name in rows.FUNCTIONS:
         return rows.OPERATORS[name]
+    if name in conv2d.GRADIENTS:
+        return conv2d.GRADIENTS[name]
     found: TorchOperator = import_module(f"gemmgen.ops.torch_operators.{name}").OPERATOR
     return found
 

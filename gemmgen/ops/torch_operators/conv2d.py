@@ -1,15 +1,25 @@
-"""``torch.ops.gemmgen.conv2d``, which has no derivatives."""
+"""``torch.ops.gemmgen.conv2d``, and its derivatives, for torch's autograd and ``torch.compile``.
+
+Layers of float16 and bfloat16 in ``channels_last`` have derivatives, without an activation or with relu; the gradients of images and
+filters are operators of their own, which second derivatives do not go through.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from gemmgen.core.errors import LaunchError
 from gemmgen.ops.torch_operators.declaration import TorchOperator
 
 SCHEMA = (
     "(Tensor x, Tensor w, Tensor? bias=None, Tensor? residual=None, int[2] stride=1, int[2] padding=0, int[2] dilation=1, int groups=1, "
     "float alpha=1.0, float bias_scale=1.0, float gamma=1.0, str activation='', str output='', str layout='') -> Tensor"
 )
+
+
+def _both(value: Any) -> tuple[Any, ...]:
+    """Numbers for rows and for columns; torch's dispatcher passes a default as one number."""
+    return (value, value) if isinstance(value, int) else tuple(value)
 
 
 def call(
@@ -29,7 +39,7 @@ def call(
     layout: str = "",
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments of the function by which the operator computes."""
-    window = {"stride": tuple(stride), "padding": tuple(padding), "dilation": tuple(dilation), "groups": groups}
+    window = {"stride": _both(stride), "padding": _both(padding), "dilation": _both(dilation), "groups": groups}
     factors = {"alpha": alpha, "bias_scale": bias_scale, "gamma": gamma}
     words = {"activation": activation or None, "output": output or None, "layout": layout or None}
     return (x, w), {"bias": bias, "residual": residual, **window, **factors, **words}
@@ -58,7 +68,7 @@ def result(
     filter_extents = w.shape[2:4]
     p, q = (
         max((extent + 2 * pad - step * (taps - 1) - 1) // skip + 1, 0)
-        for extent, pad, step, taps, skip in zip(x.shape[2:4], padding, dilation, filter_extents, stride, strict=True)
+        for extent, pad, step, taps, skip in zip(x.shape[2:4], _both(padding), _both(dilation), filter_extents, _both(stride), strict=True)
     )
     kind = getattr(torch, output) if output else x.dtype
     if len(x.shape) == 4 and layout in ("", "nhwc"):
@@ -67,4 +77,73 @@ def result(
     return x.new_empty(shape, dtype=kind)
 
 
-OPERATOR = TorchOperator(SCHEMA, call, result)
+def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """Keeps what ``backward`` reads. Raises ``LaunchError`` for layers without derivatives."""
+    import torch
+
+    defaults: tuple[Any, ...] = (None, None, None, None, (1, 1), (0, 0), (1, 1), 1, 1.0, 1.0, 1.0, "", "", "")
+    x, w, bias, residual, stride, padding, dilation, groups, alpha, bias_scale, gamma, activation, _, layout = (
+        *inputs,
+        *defaults[len(inputs) :],
+    )
+    refused = None
+    if x.dtype not in (torch.float16, torch.bfloat16) or output.dtype not in (x.dtype, torch.float32):
+        refused = f"{x.dtype} to {output.dtype}, need float16 or bfloat16"
+    elif len(x.shape) != 4 or layout not in ("", "nhwc"):
+        refused = "layouts other than channels_last"
+    elif activation not in ("", "relu"):
+        refused = f"the activation {activation}; apply it by ops.elementwise after the layer"
+    if refused:
+        raise LaunchError(f"conv2d: no derivative of {refused}")
+    ctx.given, ctx.factors, ctx.activation = len(inputs), (alpha, bias_scale, gamma), activation
+    ctx.window = (list(_both(stride)), list(_both(padding)), list(_both(dilation)), groups)
+    ctx.kinds = tuple(None if one is None else one.dtype for one in (bias, residual))
+    ctx.save_for_backward(x, w, output if activation else None)
+
+
+def backward(ctx: Any, dy: Any) -> tuple[Any, ...]:
+    """Gradients of the operator's arguments. Raises ``LaunchError`` where torch records them for second derivatives."""
+    import torch
+
+    x, w, y = ctx.saved_tensors
+    if torch.is_grad_enabled() and any(one.requires_grad for one in (x, w, dy)):
+        raise LaunchError("conv2d: no second derivative is known")
+    if y is not None:
+        dy = torch.where(y > 0, dy, 0)
+    alpha, bias_scale, gamma = ctx.factors
+    scaled = (dy if alpha == 1 else dy * alpha).to(x.dtype)
+    gradients = torch.ops.gemmgen
+    dx = gradients.conv2d_input_gradient(scaled, w, list(x.shape[2:]), *ctx.window) if ctx.needs_input_grad[0] else None
+    dw = gradients.conv2d_filter_gradient(x, scaled, list(w.shape[2:]), *ctx.window) if ctx.needs_input_grad[1] else None
+    dbias = dresidual = None
+    if ctx.given > 2 and ctx.needs_input_grad[2]:
+        dbias = (bias_scale * dy.sum((0, 2, 3), dtype=torch.float32)).to(ctx.kinds[0])
+    if ctx.given > 3 and ctx.needs_input_grad[3]:
+        dresidual = (gamma * dy).to(ctx.kinds[1])
+    return (dx, dw, dbias, dresidual, *[None] * 10)[: ctx.given]
+
+
+_WINDOW = "int[2] shape, int[2] stride, int[2] padding, int[2] dilation, int groups"
+
+
+def _call_gradient(
+    one: Any, other: Any, shape: Any, stride: Any, padding: Any, dilation: Any, groups: int
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    window = {"stride": _both(stride), "padding": _both(padding), "dilation": _both(dilation), "groups": groups}
+    return (one, other, _both(shape)), window
+
+
+def _like_input(dy: Any, w: Any, shape: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Any:
+    return dy.new_empty([dy.shape[0], *_both(shape), groups * w.shape[1]]).permute(0, 3, 1, 2)
+
+
+def _like_filter(x: Any, dy: Any, shape: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Any:
+    return x.new_empty([dy.shape[1], x.shape[1] // groups, *_both(shape)])
+
+
+OPERATOR = TorchOperator(SCHEMA, call, result, save, backward)
+GRADIENTS = {
+    "conv2d_input_gradient": TorchOperator(f"(Tensor dy, Tensor w, {_WINDOW}) -> Tensor", _call_gradient, _like_input),
+    "conv2d_filter_gradient": TorchOperator(f"(Tensor x, Tensor dy, {_WINDOW}) -> Tensor", _call_gradient, _like_filter),
+}
+"""Operators that ``backward`` calls; each is computed by the function of ``gemmgen.ops`` of its name."""
