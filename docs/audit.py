@@ -23,7 +23,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlparse
 
 ROOT = Path(__file__).resolve().parents[1]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-WINDOWS = (("light", 1280), ("light", 390), ("dark", 390), ("dark", 1280))
+WINDOWS = (("light", 1440), ("light", 390), ("dark", 390), ("dark", 1280))
 """In this order, so that one step changes one thing."""
 MIN_CONTRAST = 4.5
 """Of text and what is behind it, by WCAG 2, level AA; 3 for large text."""

@@ -46,7 +46,7 @@ def search_of(sampler: SamplerName | None, trials: int, seed: int, objectives: S
     from gemmgen.sweep.objectives import parse_objective
 
     if objectives and sampler is None and winner is None:
-        raise click.UsageError("--objective says what --search and --winner are after; give one of them, too")
+        raise click.UsageError("--objective applies to --search and --winner; add one of them")
     if not objectives:
         objectives = ["median_us", "registers"] if sampler == "nsga2" else ["median_us"]
     return Search(sampler, trials, seed, tuple(map(parse_objective, objectives)), None if winner is None else writable("--winner", winner))

@@ -27,11 +27,22 @@ def field_paths(schema: Schema, kinds: Iterable[str] = ()) -> dict[str, tuple[st
 
 def sibling_fields(schema: Schema, data: Any, path: Sequence[str]) -> list[str]:
     """Names of the fields that may stand where the last part of ``path`` does, in the place of ``data`` that it leads to."""
+    return list({name: None for node in _place(schema, data, path) for name in node.get("properties", {})})
+
+
+def field_values(schema: Schema, data: Any, path: Sequence[str]) -> list[str]:
+    """Values that the last part of ``path`` may have in the place of ``data`` that it leads to, where the schema lists them."""
+    fields = (node.get("properties", {}).get(path[-1], {}) for node in _place(schema, data, path))
+    return list({str(value): None for field in fields for variant in _variants(field, schema) for value in _values(variant)})
+
+
+def _place(schema: Schema, data: Any, path: Sequence[str]) -> list[Schema]:
+    """The alternatives of the schema in the place of ``data`` whose field is the last part of ``path``."""
     nodes, here = [schema], data
     for part in path[:-1]:
         nodes = [below for node in _matching(nodes, schema, here) if (below := _below(node, part)) is not None]
         here = here[int(part)] if isinstance(here, list) else here.get(part) if isinstance(here, dict) else None
-    return list({name: None for node in _matching(nodes, schema, here) for name in node.get("properties", {})})
+    return _matching(nodes, schema, here)
 
 
 def _matching(nodes: Iterable[Schema], root: Schema, data: Any) -> list[Schema]:

@@ -56,18 +56,18 @@ def read_problem(text: str) -> Problem:
     kind, _, rest = given.partition(":")
     shown = reprlib.repr(given)
     if len(given) > MAX__LENGTH:
-        raise SpecError(f"{shown} is no problem: it has more than {MAX__LENGTH} characters")
+        raise SpecError(f"{shown} is not a valid problem: it has more than {MAX__LENGTH} characters")
     if kind not in PROBLEM_KINDS:
         kinds = ", ".join(f"{name}:" for name in PROBLEM_KINDS)
         other = _KINDS_BY_OTHER_NAMES.get(kind.lower())
         near = did_you_mean(kind, PROBLEM_KINDS) if other is None else f" (did you mean {other}?)"
         if (reason := unserved(kind)) is not None:
             near = f"; {reason}"
-        raise SpecError(f"{shown} is no problem: it starts with {kind!r}, need one of {kinds}{near}")
+        raise SpecError(f"{shown} is not a valid problem: it starts with {kind!r}, need one of {kinds}{near}")
     found = family(PROBLEM_KINDS[kind])
     sizes, words = _sizes_and_words(shown, kind, rest, found.size_names, found.typical_sizes)
     if kind == GROUPED and not any(word.startswith("groups=") for word in words):
-        raise SpecError(f"{shown} is no problem: grouped needs the number of groups, for example grouped:4096,11008,4096,bf16,groups=8")
+        raise SpecError(f"{shown} is not a valid problem: grouped needs the number of groups, for example grouped:4096,11008,4096,bf16,groups=8")
     request = matcher_of(found.kind).parse_request(sizes, words)
     return Problem(given, request, kind == PROCESSOR)
 
@@ -87,7 +87,7 @@ def _sizes_and_words(shown: str, kind: str, rest: str, names: Sequence[str], typ
     for match in map(_SIZE.fullmatch, parts):
         if match is not None and match["name"] in names:
             if match["name"] in named:
-                raise SpecError(f"{shown} is no problem: {match['name']} is given twice")
+                raise SpecError(f"{shown} is not a valid problem: {match['name']} is given twice")
             named[match["name"]] = match["value"]
     numbers = [named.get(name, "") for name in names] if named else parts[: len(names)]
     words = [part for part in parts if not _is_size(part, names)] if named else parts[len(names) :]
@@ -97,14 +97,14 @@ def _sizes_and_words(shown: str, kind: str, rest: str, names: Sequence[str], typ
         number = next((part for part in parts[: len(names)] if _NUMBER.fullmatch(part.rpartition("=")[2])), None) if not missing else None
         wrong = f": {printable(number, 40)} is no whole number" if number is not None else ""
         needs = f"{kind} needs {len(names)} numbers ({', '.join(names)}){wrong}{missing}"
-        raise SpecError(f"{shown} is no problem: {needs}, for example {example}")
+        raise SpecError(f"{shown} is not a valid problem: {needs}, for example {example}")
     if words and not named and words[0].isdecimal():
         given = len(names) + sum(word.isdecimal() for word in words)
-        raise SpecError(f"{shown} is no problem: {kind} needs {len(names)} numbers ({', '.join(names)}), got {given}")
+        raise SpecError(f"{shown} is not a valid problem: {kind} needs {len(names)} numbers ({', '.join(names)}), got {given}")
     # Ten digits are enough for the largest; thousands are more than Python turns into a number.
     sizes = tuple(int(part) if len(part.lstrip("0")) <= 10 else 10**10 for part in numbers)
     if max(sizes) > _LARGEST or math.prod(max(size, 1) for size in sizes) > 2**62:
-        raise SpecError(f"{shown} is no problem: no device has memory for it")
+        raise SpecError(f"{shown} is not a valid problem: no device has memory for it")
     return sizes, [plain_word(word) for word in words if word]
 
 

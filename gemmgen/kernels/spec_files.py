@@ -19,7 +19,7 @@ import pydantic
 from gemmgen.core import yaml_text
 from gemmgen.core.editor_schema import chosen_by, for_editors
 from gemmgen.core.errors import Mismatch, Reason, SpecError
-from gemmgen.core.schema_fields import sibling_fields
+from gemmgen.core.schema_fields import field_values, sibling_fields
 from gemmgen.core.text import printable
 from gemmgen.kernels import FAMILIES, HOST_FAMILIES, family
 from gemmgen.kernels.family import KernelSpec
@@ -340,6 +340,19 @@ _BOUNDS = {"less than or equal to": "at most", "greater than or equal to": "at l
 _AT_LEAST_OR_MOST = re.compile("|".join(_BOUNDS))
 
 
+def _missing_tag(name: str, given: Any, fields: Any, path: Sequence[str], schema: Mapping[str, Any]) -> str:
+    """A hint for a part of a spec that lacks the field by which alternatives are chosen: a misspelled name, or the possible values."""
+    names = list(map(str, given)) if isinstance(given, dict) else []
+    joined = next((one for one in names if one.startswith(f"{name}:")), None)
+    if joined is not None:
+        value = joined.removeprefix(f"{name}:")
+        return f"YAML takes {printable(joined, _SHOWN_CHARACTERS)} for one word: write {name}: {printable(value, _SHOWN_CHARACTERS)} with a space"
+    if near := get_close_matches(name, names, n=1):
+        return f"no field is called {printable(near[0], _SHOWN_CHARACTERS)}"
+    values = field_values(schema, fields, [*path, name])
+    return f"one of {', '.join(values)}" if values else ""
+
+
 def _reason(item: Any, path: Sequence[str], fields: Any, schema: Mapping[str, Any]) -> Reason:
     field, kind, context = ".".join(path), str(item["type"]), item.get("ctx", {})
     got, hint = _shown(item["input"]), yaml_text.hint(item["input"])
@@ -352,9 +365,7 @@ def _reason(item: Any, path: Sequence[str], fields: Any, schema: Mapping[str, An
         return Reason("missing_field", field, "", "", fault=_MISSING)
     if kind == "union_tag_not_found":
         name = str(context.get("discriminator", "")).strip("'")
-        near = get_close_matches(name, map(str, item["input"]), n=1) if isinstance(item["input"], dict) else []
-        hint = f"no field is called {printable(near[0], _SHOWN_CHARACTERS)}" if near else ""
-        return Reason("missing_field", ".".join([field, name]), "", "", hint, _MISSING)
+        return Reason("missing_field", ".".join([field, name]), "", "", _missing_tag(name, item["input"], fields, path, schema), _MISSING)
     if isinstance(error := context.get("error"), Mismatch):
         got = f"{error.got} at {error.where}" if error.where else error.got
         return Reason(

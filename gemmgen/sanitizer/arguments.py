@@ -222,8 +222,8 @@ def parse_argument(text: str, index: int, layout: Layouts | None = None, filled:
         if text.isdecimal():
             raise _wrong(text, f"a number needs its type, s32={text} or f32={text} for example")
         if kind in _C_TYPES and (same := next((known for known in TYPES if TYPES[known] == _C_TYPES[kind]), None)):
-            raise _wrong(text, f"{kind!r} is no type here; did you mean {same}?")
-        raise _wrong(text, f"{kind!r} is no type; the types are {', '.join(TYPES)}")
+            raise _wrong(text, f"{kind!r} is not a type here; did you mean {same}?")
+        raise _wrong(text, f"{kind!r} is not a known type; the types are {', '.join(TYPES)}")
     try:
         if shape is not None:
             return KernelArgument(text, kind, _array(text, kind, shape, value, index, filled), value is not None)

@@ -81,7 +81,7 @@ def parse_tensor_map(text: str, types: tuple[str, ...], fail: Callable[[str], Ex
     element = _OTHER_NAMES.get(kind, kind)
     if kind not in types or element not in ELEMENT_BYTES:
         allowed = [name for name in types if _OTHER_NAMES.get(name, name) in ELEMENT_BYTES]
-        raise fail(f"{kind!r} is no type of a tensor map's elements; the types are {', '.join(allowed)}")
+        raise fail(f"{kind!r} is not an element type of tensor maps; the types are {', '.join(allowed)}")
     shape = _numbers(extents)
     if shape is None:
         raise fail(f"{extents!r} is no shape; expected the extents behind the type, as in {FORM}")

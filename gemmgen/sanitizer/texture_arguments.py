@@ -33,7 +33,7 @@ def parse_texture(text: str, types: tuple[str, ...], fail: Callable[[str], Excep
         raise fail(f"expected {TEXTURE_FORM}")
     kind, extents, *words = [part.strip() for part in inside.split(",")] + [""] * (2 - len(inside.split(",")))
     if kind not in types:
-        raise fail(f"{kind!r} is no type; the types are {', '.join(types)}")
+        raise fail(f"{kind!r} is not a known type; the types are {', '.join(types)}")
     if not re.fullmatch(r"[0-9]+(x[0-9]+){0,2}", extents):
         raise fail(f"{extents!r}: expected one to three extents such as 64x128, outermost first")
     shape = tuple(int(number) for number in extents.split("x"))

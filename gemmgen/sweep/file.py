@@ -185,7 +185,7 @@ def find_sweep(argument: str) -> Path:
         raise SweepError(f"{argument!r} is a spec, not a sweep; a sweep names it as its base and has axes over its fields")
     close = close_paths(name, shipped)
     hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(shipped)}"
-    raise SweepError(f"{argument!r} is no file here and no sweep of gemmgen's; {hint}")
+    raise SweepError(f"{argument!r} is neither a file here nor a sweep that ships with gemmgen; {hint}")
 
 
 def _require_possible(sweep: SweepFile) -> None:
@@ -194,7 +194,7 @@ def _require_possible(sweep: SweepFile) -> None:
     for name, choices in sweep.choices().items():
         together = isinstance(sweep.axes[name], Together)
         if not together and not all(part.isidentifier() or part.isdecimal() for part in name.split(".")):
-            raise SweepError(f"{name!r} is no field path such as mainloop.stages")
+            raise SweepError(f"{name!r} is not a field path; write one such as mainloop.stages")
         if not choices:
             raise SweepError(f"{name!r} has no values")
         for path in dict.fromkeys(path for choice in choices for path in choice):
@@ -230,7 +230,7 @@ def _base(sweep: SweepFile, folder: Path, overrides: Iterable[str]) -> dict[str,
     from gemmgen.kernels.spec_files import overridden, spec_fields
 
     if isinstance(sweep.base, dict) and VARIANTS in sweep.base:
-        raise _NoBase("base: a table of variants is no base; write the fields of one spec, or name a variant of a file")
+        raise _NoBase("base: a table of variants cannot be the base; write the fields of one spec, or name a variant of a file")
     fields = sweep.base if isinstance(sweep.base, dict) else spec_fields(_base_spec(sweep.base, folder))
     for override in overrides:
         fields = overridden(fields, override)
@@ -255,4 +255,4 @@ def _base_spec(base: str, folder: Path) -> Path:
             continue
     close = close_paths(name, shipped)
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
-    raise _NoBase(f"base: {base!r} is no spec file beside the sweep's, none here, and no spec of gemmgen's{hint}")
+    raise _NoBase(f"base: {base!r} is neither a spec file beside the sweep or here nor a spec that ships with gemmgen{hint}")

@@ -180,7 +180,7 @@ class ResultStore:
         if not header:
             raise SweepError(f"{self.path}: the file is empty; name a results file of gemmgen's or one that does not exist yet")
         if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
-            raise SweepError(f"{self.path}: this is no results file of gemmgen's (nor any SQLite file), and was left as it is")
+            raise SweepError(f"{self.path}: not a results file of gemmgen (nor a SQLite file); it was left unchanged")
         # https://www.sqlite.org/fileformat.html#the_database_header: user version at byte 60, application id at byte 68.
         version, application = (int.from_bytes(header[start : start + 4], "big") for start in (60, 68))
         if application != APPLICATION_ID:

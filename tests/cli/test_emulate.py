@@ -151,7 +151,7 @@ def test_random_values_are_the_same_each_time(run: Run) -> None:
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("f33[4]", "'f33' is no type; the types are f32"),
+        ("f33[4]", "'f33' is not a known type; the types are f32"),
         ("1024", "a number needs its type, s32=1024 or f32=1024 for example"),
         ("f32", "a scalar needs a value"),
         ("f32[four]", "[four] is no length"),
@@ -223,7 +223,7 @@ def test_what_does_not_compile_shows_the_compilers_error(run: Run, saxpy: Path) 
         ([*LAUNCH, "--print", "0"], "0 is no array but 'i32=1000'"),
         ([*LAUNCH, "--save", "3"], "expected ARRAY=FILE.npy"),
         ([*LAUNCH, "--symbol", "c=@none.npy"], "--symbol c: '@none.npy': none.npy: No such file"),
-        ([*LAUNCH, "--symbol", "c=f31=2"], "--symbol c: 'f31=2': 'f31' is no type"),
+        ([*LAUNCH, "--symbol", "c=f31=2"], "--symbol c: 'f31=2': 'f31' is not a known type"),
         ([*LAUNCH, "--arch", "sm_12"], "NVRTC does not know the architecture sm_12"),
         ([*LAUNCH, "--shared", "1000000"], "the limit is"),
     ],

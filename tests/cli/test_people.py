@@ -98,7 +98,7 @@ def test_a_mistake_is_shown_in_its_line(run: Run, old: str, new: str, expected: 
         ("check sweep.yaml", "sweep.yaml: this is a sweep, not a spec; gemmgen sweep runs it"),
         ("sweep gemm/v0_naive", "'gemm/v0_naive' is a spec, not a sweep; a sweep names it as its base"),
         ("sweep empty.yaml --dry-run", "axes.mainloop.stages: got [], need a length of at least 1"),
-        ("emulate nothing.cu --grid 1 --block 1 --arg float[4]", "'float' is no type here; did you mean f32?"),
+        ("emulate nothing.cu --grid 1 --block 1 --arg float[4]", "'float' is not a type here; did you mean f32?"),
         ("sweep spec.yaml", "spec.yaml: this is a spec, not a sweep; a sweep names it (base: spec.yaml)"),
         ("view nothing.cu", "this is a file of kernels, not a spec; gemmgen emulate runs it"),
         ("draw gemm/v1_tiled -o pictures", "or pictures/ for a folder with an SVG of each"),

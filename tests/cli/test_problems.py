@@ -93,7 +93,7 @@ def test_unknown_devices_list_the_known_ones(run: Run) -> None:
     "text", ["gemm:", "gemm:1", "grouped:1,2,3", "gemm:1,2,x", "gemm:m=1,n=2", "gemm:m=1,m=2,n=3,k=4", "nope:1", "g" * 9999]
 )
 def test_what_is_no_problem_is_refused_in_one_message(run: Run, text: str) -> None:
-    assert "is no problem" in run("render", "--problem", text, code=2).err
+    assert "is not a valid problem" in run("render", "--problem", text, code=2).err
 
 
 def test_a_spec_may_leave_the_mainloop_to_the_choice(run: Run) -> None:

@@ -55,7 +55,7 @@ def test_clusters_are_launched(emulate):
     ("text", "reason"),
     [
         ("tensormap[f32]=range", "'' is no shape"),
-        ("tensormap[f33, 16x64, box 8x32]", "'f33' is no type of a tensor map's elements"),
+        ("tensormap[f33, 16x64, box 8x32]", "'f33' is not an element type of tensor maps"),
         ("tensormap[f32, 16xa, box 8x32]", "'16xa' is no shape"),
         ("tensormap[f32, 16x64, box 8]", "box has 1 numbers; the array has 2 axes"),
         ("tensormap[f32, 16x64, boxes 8x32]", "'boxes 8x32' says nothing about a tensor map"),

@@ -178,3 +178,13 @@ def test_former_names_of_strategies_are_accepted_with_a_warning(former: str, cur
     name = {"wgmma": "gemm/wgmma/bf16/128x128", "gemv": "gemm/gemv/rows/four_by_eight"}[current]
     with pytest.warns(FutureWarning, match=f"{former} is now called {current}"):
         assert load_spec(name, [f"mainloop.strategy={former}"]) == load_spec(name)
+
+
+def test_a_missing_strategy_lists_the_strategies(tmp_path: Path) -> None:
+    told = told_of(write(tmp_path, "kind: gemm\nmainloop:\n  stages: 3\n"))
+    assert "mainloop.strategy: required field is missing (one of naive, gemv, tiled, wgmma" in told
+
+
+def test_a_colon_without_a_space_is_named(tmp_path: Path) -> None:
+    told = told_of(write(tmp_path, shipped_specs()["gemm/v0_naive"].read_bytes()), "epilogue=[{op:silu}]")
+    assert "YAML takes op:silu for one word: write op: silu with a space" in told
