@@ -130,7 +130,7 @@ def _baked(chosen: ChosenKernel, names: str) -> ChosenKernel:
     known = chosen.dimensions
     wanted = list(known) if names == "all" else [name.strip() for name in names.split(",")]
     if unknown := [name for name in wanted if name not in known]:
-        raise click.UsageError(f"--bake: {unknown[0]!r} is not a dimension of {chosen.plan.name}; the dimensions are {', '.join(known)}, or all")
+        raise click.UsageError(f"--bake: {unknown[0]!r} is not a dimension of {chosen.plan.name}; need {', '.join(known)} or all")
     spec = chosen.plan.spec.model_copy(update={"sizes": tuple((name, known[name]) for name in wanted)})
     return replace(chosen, plan=plan(spec, chosen.plan.architecture))
 

@@ -67,7 +67,7 @@ def read_problem(text: str) -> Problem:
     found = family(PROBLEM_KINDS[kind])
     sizes, words = _sizes_and_words(shown, kind, rest, found.size_names, found.typical_sizes)
     if kind == GROUPED and not any(word.startswith("groups=") for word in words):
-        raise SpecError(f"{shown} is not a valid problem: grouped needs the number of groups, for example grouped:4096,11008,4096,bf16,groups=8")
+        raise SpecError(f"{shown} is not a valid problem: the number of groups is missing, as in grouped:4096,11008,4096,bf16,groups=8")
     request = matcher_of(found.kind).parse_request(sizes, words)
     return Problem(given, request, kind == PROCESSOR)
 

@@ -345,8 +345,8 @@ def _missing_tag(name: str, given: Any, fields: Any, path: Sequence[str], schema
     names = list(map(str, given)) if isinstance(given, dict) else []
     joined = next((one for one in names if one.startswith(f"{name}:")), None)
     if joined is not None:
-        value = joined.removeprefix(f"{name}:")
-        return f"YAML takes {printable(joined, _SHOWN_CHARACTERS)} for one word: write {name}: {printable(value, _SHOWN_CHARACTERS)} with a space"
+        word = printable(joined, _SHOWN_CHARACTERS)
+        return f"YAML takes {word} for one word: write {word.replace(':', ': ', 1)} with a space"
     if near := get_close_matches(name, names, n=1):
         return f"no field is called {printable(near[0], _SHOWN_CHARACTERS)}"
     values = field_values(schema, fields, [*path, name])
