@@ -46,8 +46,8 @@ FILLED_BY_POINT = 0.8
 
 POINT_MARGIN = 0.97
 """A point of no file is taken where the best listed instance is expected to take this many times as long: those that are like a point are
-expected to take as long, others are expected to do what they did on other problems, which errs by a tenth. If that one was timed on this
-very problem, it must be expected to take ``MEASURED_MARGIN`` times as long."""
+expected to take as long, others are expected to run as on other problems, an estimate with an error of a tenth. If that one was timed on
+this problem, it must be expected to take ``MEASURED_MARGIN`` times as long."""
 MEASURED_MARGIN = 1.05
 SAME = 1e-6
 """Distance of coordinates below which two kernels are one point."""
@@ -179,7 +179,7 @@ def _promised(choice: Choice, request: Request) -> Choice:
 
 
 def _early(candidate: Candidate, like: Option, request: Request) -> Option | None:
-    """A candidate with what the caller promises, and all else as in an option ``like`` it; None if it had better not start early."""
+    """A candidate that uses the caller's promises and is otherwise like the option ``like``; None if an early start does not pay."""
     option = fitted(candidate, request, like.plan.architecture, like.device)
     if isinstance(option, str):
         return None

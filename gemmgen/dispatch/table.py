@@ -228,7 +228,7 @@ class Table:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of what choices take from the table."""
+        """SHA-256 of the parts of the table that choices read."""
         rows = (f"{row.kind}:{row.problem} {sorted(row.times.items())} {json.dumps(row.points, sort_keys=True)}" for row in self.rows)
         return cache_key(self.device, str(self.borrowed), str(self.origin.get("model")), *rows)
 

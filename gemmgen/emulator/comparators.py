@@ -254,7 +254,7 @@ class _Reading:
                 inside |= members
                 following = join
                 if stop is None and join != stop:
-                    # What follows is straight code as well, unless others come there too.
+                    # The block behind it is straight code as well, unless other blocks branch there.
                     entries = {b.index for b in self.program.blocks if join in b.targets or (b.index + 1 == join and _falls(b))}
                     if not entries <= members | {block.index}:
                         return inside
@@ -427,7 +427,7 @@ class _Reading:
 
     @staticmethod
     def _problem(term: _Term) -> str:
-        """Why a value of data may not go on: it is neither an element nor a comparator's result."""
+        """The reason why a value of data cannot be used further, or "": it is neither an element nor a comparator's result."""
         if not term.data or term.kind in ("register", "loaded", "moved", "best", "chosen", "test", "and", "or", "xor", "not"):
             return ""
         if term.kind == "part":
@@ -528,7 +528,7 @@ def _falls(block: BasicBlock) -> bool:
 
 
 def _moves_bits(inst: Instruction) -> bool:
-    """True for what moves bits as they are, to another lane, into memory, or between the halves of a word."""
+    """True for instructions that move bits unchanged: to another lane, into memory, or between the halves of a word."""
     constants = [operand.value for operand in inst.operands if isinstance(operand, Integer)]
     match inst.opcode:
         case "st" | "shfl" | "mov":

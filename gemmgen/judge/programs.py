@@ -73,7 +73,7 @@ class ProgramCandidate:
         self._launched: set[str] = set()
         self._kinds = _kinds_by_code()
 
-    # -- what the referee asks for -----------------------------------------------------------------------------------
+    # -- calls of the referee -----------------------------------------------------------------------------------------
 
     def call(self, sizes: dict[str, int], inputs: Arrays, conditions: Conditions = Conditions()) -> Called:  # noqa: B008
         """Outputs of one run."""

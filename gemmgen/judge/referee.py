@@ -50,7 +50,7 @@ KINDS = {
     "fails": "ends with an error of its host code",
     "fails-on-gpu": "fails on a GPU, or writes beyond its arrays there",
     "wrong-on-gpu": "computes another function on a GPU",
-    "wrong-after-timing": "left wrong results in the timed run, or computes wrong results after it from data that it has not seen",
+    "wrong-after-timing": "left wrong results in the timed run, or computes wrong results after it from new data",
     "traps": "ends by a trap or a failed assertion",
     "allocates": "allocates device memory or prints, where a kernel only computes",
     "unknown": "uses instructions that the emulator does not execute, so no verdict is possible",
@@ -330,7 +330,7 @@ class Referee:
         with np.errstate(invalid="ignore"):
             if given is None and (np.abs(value) > sum_of_magnitudes * (1 + 1e-6) + 1e-30).any():
                 raise GemmgenError(
-                    f"the reference's {name} is larger than what it returns for the magnitudes of its inputs, so it is no sum of products "
+                    f"the reference's {name} exceeds its result for the magnitudes of its inputs, so it is not a sum of products "
                     f"with positive factors; return a bound of its errors, too, as {name}_bound"
                 )
         bound = derived_bound(sizes, value, sum_of_magnitudes)

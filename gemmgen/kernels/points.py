@@ -1,4 +1,4 @@
-"""Kernels that differ in numbers alone, as columns of arrays: what a choice among thousands of them needs, without a plan for each."""
+"""Kernels that differ in numbers alone, as columns of arrays: enough for a choice among thousands of them, without a plan for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments that products share: scales that are numbers, and what goes beside an epilogue."""
+"""Arguments that products share: scales that are numbers, and arguments beside an epilogue."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def product_of(sequence: LaunchSequence) -> Product | None:
 def coverage(lifter: Lifter, product: Product) -> Verdict:
     """Every stored element of a result is made from one whole sum over k. The kernel's memory, races and progress must be proved.
 
-    Problems are told apart by the conditions under which loops are passed by, and each kind is proved on its own.
+    Problems are distinguished by the conditions under which loops are passed by, and each kind is proved on its own.
     """
     total = Verdict("coverage")
     for assumed in kinds_of_problems(lifter, list(_scaled(lifter))):

@@ -415,7 +415,7 @@ def _begins_in_time(
 def final_waits(known: Knowledge) -> Iterator[tuple[Wait, z3.BoolRef]]:
     """Waits after loops, each with the condition under which a thread comes to it. A copy that it covers was begun before it.
 
-    What they say in terms of turns means the last turn of each loop.
+    Their statements about turns mean the last turn of each loop.
     """
     if known.lifted.unbounded_loops:
         return

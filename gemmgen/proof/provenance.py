@@ -23,7 +23,7 @@ from gemmgen.proof.polynomials import Monomial
 from gemmgen.proof.values import Condition, as_condition, mentions
 
 MAX_SPLITS = 2
-"""Conditions that problems are told apart by."""
+"""Conditions that distinguish problems."""
 FARTHEST = 9
 """Turns between a store to shared memory and the load of what it stored."""
 MAX_PARTS = 64
@@ -499,7 +499,7 @@ class Provenance:
         return case
 
     def distance(self, access: Access, address: Form, group: Stores, at: int | None) -> int | None:
-        """Bytes between what the threads share of a load's address, in one turn or in all, and of stores outside of loops."""
+        """Bytes between the shared part of a load's address, in one turn or in all, and of stores outside of loops."""
         outer = self.outer_term(address.outer)
         turn = self.loop_of(access)
         if at is not None and turn is not None:

@@ -23,7 +23,7 @@ from gemmgen.proof.symbols import Content, Expression, Results, computed, logic,
 SHARED_BASE = 1024
 """Address at which dynamic shared memory begins on sm_90: the system keeps the first 1024 bytes."""
 FEW_TURNS = 3
-"""Turns of a loop that are told apart."""
+"""Turns of a loop that are distinguished."""
 MAX_STATES = 20_000
 MAX_STEPS = 3_000_000
 EVENTS = frozenset(

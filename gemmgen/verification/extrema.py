@@ -1,4 +1,4 @@
-"""Extrema for all data: kernels whose comparators are read off their text, and one run that tells what they compare.
+"""Extrema for all data: kernels whose comparators are read off their text, and one run that shows which elements they compare.
 
 The 0-1 principle says that a network of comparators which is right for zeros and ones is right for all numbers. Here it takes three steps.
 All that data decide must be comparators of one total order, for every order of two values with NaN (`gemmgen.emulator.comparators`). The

@@ -38,7 +38,7 @@ class Stages(Protocol):
         """The difference between the workspace and NumPy's."""
 
     def draw(self, workspace: npt.NDArray[np.uint8], rng: np.random.Generator) -> None:
-        """Random bits for what the first stage prepares."""
+        """Random bits in place of the results of the first stage."""
 
     def product(self, arrays: Mapping[str, npt.NDArray[Any]], workspace: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
         """The polynomial of what is in the workspace, as canonical residues."""

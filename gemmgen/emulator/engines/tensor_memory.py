@@ -130,7 +130,7 @@ class TensorWatch(Protocol):
         """An operation reads cells among these that nothing has written."""
 
     def first_lanes(self, instruction: Instruction, lanes: Lanes, message: str) -> None:
-        """A warp names lanes of the first warp in place of its own."""
+        """A warp names lanes of the first warp instead of its lanes."""
 
 
 class TensorMemory:
@@ -301,7 +301,7 @@ class TensorMemory:
         """The lane's operations so far are going to arrive at barriers, given by absolute offsets."""
         clock = self.watch.committed(lane) if self.watch is not None else 0
         self._commits.setdefault(lane, deque()).append(_Commit(inst, self._open.pop(lane, []), signals, clock))
-        # The commits of one lane arrive in order, whatever the order in which engines are served.
+        # The commits of one lane arrive in order, in any order in which engines are served.
         self.copies.pending.append(lambda: self._land(lane))
 
     def _land(self, lane: int) -> None:

@@ -208,7 +208,7 @@ class LanesOfFirstWarp(HazardError):
     title = "lanes of another warp"
     hint = (
         "an address with the first lane of the warp's quarter, 32 times the warp's number in its group of four: the PTX ISA asks for it. "
-        "Public kernels leave it out, and the launch goes on with the warp's lanes"
+        "Public kernels leave it out, and the launch continues with the warp's lanes"
     )
 
 
@@ -316,8 +316,8 @@ class Findings:
         return any(hazard.severity == "error" for hazard in self._found.values())
 
     def add(self, hazard: HazardError) -> None:
-        """Notes a hazard. Once the search has stopped nothing is noted: accesses are no longer recorded, so what the engines still ask
-        for would look unwritten."""
+        """Notes a hazard. Once the search has stopped nothing is noted: accesses are no longer recorded, so memory that
+        engines still read would look unwritten."""
         if self.are_enough:
             return
         if self.strict:

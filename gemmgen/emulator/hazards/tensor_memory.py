@@ -135,7 +135,7 @@ class TensorRules:
         self._events[cells.place] = [event for event in self._events.get(cells.place, ()) if not cells.meets(event.cells)]
 
     def first_lanes(self, instruction: Instruction, lanes: Lanes, message: str) -> None:
-        """A warp names lanes of the first warp in place of its own."""
+        """A warp names lanes of the first warp instead of its lanes."""
         threads = self.proxies.geometry.describe(lanes)
         self.proxies.findings.add(LanesOfFirstWarp(message, 1, "tensor memory", instruction=instruction, threads=threads))
 
@@ -181,7 +181,7 @@ class TensorRules:
     def _knows(self, lane: int, event: _Event) -> bool:
         if not event.of_warp:
             return bool(self.order.ordered(np.array([lane]), np.array([event.thread]), np.array([event.time]))[0])
-        # Any thread of a warp may tell of what the warp has done together.
+        # Any thread of a warp may signal the operations that the warp issued together.
         threads = np.arange(event.thread, event.thread + WARP)
         return bool(self.order.ordered(np.full(WARP, lane), threads, np.full(WARP, event.time)).any())
 

@@ -35,7 +35,7 @@ from gemmgen.kernels.tiles.unrolling import unroll_pragma
 
 LANE_BYTES = 64
 """Neighbouring channels of a pixel that threads side by side read, in bytes: two sectors. More would leave fewer pixels to a block, whose
-filter taps share what they read."""
+filter taps share their loads."""
 MAX_ALIGNMENT = 16
 """Bytes of the widest access."""
 MAX_UNROLLED = 512

@@ -123,7 +123,7 @@ def _named(request: Conv2dRequest, operands: Mapping[str, Layout]) -> tuple[tupl
             if operand.per not in shapes:
                 raise LaunchError(f"conv2d: the operand {operand.name} per {operand.per}, need a scalar, per channel or per element")
             layout = operands[operand.name]
-            if operand.stored == "bool" and layout.type == "u8":  # what arrays of truth values are to operations
+            if operand.stored == "bool" and layout.type == "u8":  # arrays of truth values as operations see them
                 layout = replace(layout, type="bool")
             _packed(operand.name, layout, (operand.stored or "f32",))
             if layout.shape != shapes[operand.per]:

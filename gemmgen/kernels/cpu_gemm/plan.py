@@ -400,7 +400,7 @@ def _c_type(argument: Argument) -> str:
 
 
 def _is_reduced(argument: Argument) -> bool:
-    """True if threads raise or lower what an argument points to."""
+    """True if threads raise or lower the values of an array argument."""
     return isinstance(argument, ArrayArgument) and argument.role == "inout"
 
 

@@ -54,7 +54,7 @@ GATED = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh", "reglu": 
 SCALES = {"scale_row": "row", "scale_column": "column", "scale": "memory"}
 """Scales as a problem's words name them: one for each row or column, or one for all that lies in memory."""
 ROWS_OF_GROUPS: dict[str, dict[str, Any]] = {"masked": {"rows": "masked"}, "gathered": {"gathered": True}, "scattered": {"scattered": True}}
-"""Words for rows of groups, and what they are in a spec's ``grouping``."""
+"""Words for rows of groups, and their fields in a spec's ``grouping``."""
 SUMMED = "k"
 """The dimension along which an element of the result is summed up."""
 FACTORS = ("alpha", "beta")

@@ -49,7 +49,7 @@ def second_factor(spec: GemmSpec) -> Matrix | None:
 
 
 def factors_of(matrices: tuple[Matrix, Matrix, Matrix], second: Matrix | None) -> tuple[Matrix, ...]:
-    """A and what it is multiplied by."""
+    """A and the matrices that it is multiplied by."""
     return matrices[:2] if second is None else (*matrices[:2], second)
 
 

@@ -128,7 +128,7 @@ def dual_reasons(spec: GemmSpec) -> Iterator[Reason]:
         yield Reason("dual", "mainloop.strategy", strategy, f"{', '.join(DUAL_STRATEGIES)} for dual: true")
     for field, wanted in (("alpha", "one"), ("beta", "zero")):
         if getattr(spec, field) != wanted:
-            need = f"{wanted} for dual: true; a formula scales what it makes of both products"
+            need = f"{wanted} for dual: true; a formula scales the combined result"
             yield Reason("dual", field, getattr(spec, field), need, f"{field}: {wanted}")
     if spec.decomposition.scheme != "data_parallel":
         need = "data_parallel for dual: true: a block has both products whole"

@@ -490,13 +490,13 @@ class GemmSpec(KernelSpec):
     shared memory, from where the copy engine takes them."""
     dual: Annotated[bool, LATER] = False
     """True if A is multiplied by a second matrix as well, B2, which is stored as B is. Formulas of the epilogue name the products ``acc``
-    and ``acc2``, and C is what they make of both. Needs alpha: one, beta: zero and all of k in one block."""
+    and ``acc2``, and C combines both. Needs alpha: one, beta: zero and all of k in one block."""
     epilogue: Operations = ()
     """Operations on each element before it is stored, in this order; or the fields of one formula (``docs/epilogues.md``)."""
     accuracy: Annotated[Literal["result", "full", "halves", "bfloat16"], LATER] = "result"
     """Accuracy of the epilogue's functions. ``result``: as much as the type of the output shows that needs them, so that outputs of 16
     bits or fewer come from approximate instructions, within a derived bound; ``full``: that of float32; ``halves``, ``bfloat16``: enough
-    for such results, whatever the results' types are."""
+    for such results, for results of any type."""
     amax: Annotated[Literal["none", "stored", "unscaled"], LATER] = "none"
     """Raises ``amax``, a float32 in the device's memory, to the largest absolute value of the results before they are rounded to C's type;
     NaN counts as larger than all. ``unscaled``: before the factor that ends the epilogue. Needs tensor cores."""

@@ -89,7 +89,7 @@ class WarpgroupOperand:
 
     @property
     def source_bytes(self) -> int:
-        """From what the tile holds of one matrix to that of the next."""
+        """Bytes from the tile's part of one matrix to that of the next."""
         return self.part_offset(self.source_extent)
 
     @property

@@ -83,7 +83,7 @@ def counted_case(plan: RowsPlan) -> Case:
 
 
 def fill(plan: RowsPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
-    """Small integers, reals of a normal distribution, or what the case is named for."""
+    """Small integers, reals of a normal distribution, or the values that the case is named for."""
     if plan.program.selects:
         return selection.fill(plan, case, shape, rng)
     if case.data == "integers":

@@ -49,7 +49,7 @@ def _case(plan: RowsPlan, name: str, rows: int, columns: int, selected: int, dat
 
 
 def fill(plan: RowsPlan, case: Case, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
-    """Small integers, of which many are equal, reals, or what the case is named for."""
+    """Small integers, of which many are equal, reals, or the values that the case is named for."""
     name = case.name.partition(",")[0]
     values: npt.NDArray[Any] = rng.normal(0, 2, shape)
     if case.data == "integers":

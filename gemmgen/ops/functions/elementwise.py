@@ -14,7 +14,7 @@ from gemmgen.runtime.arrays.protocols import Array, ArrayT, Stream
 
 OPERANDS = ("x", "bias", "bias2", "z", "z2", "f", "f2")
 NUMBERS = ("bias", "bias2", "gamma", "gamma2")
-# The result may be an operand: a thread reads what it needs for an element before it writes it.
+# The result may be an operand: a thread reads all inputs of an element before it writes it.
 OPERATOR = Operator("elementwise", OPERANDS, ("out",), NUMBERS, ("operations", "fractions"), in_place=OPERANDS)
 
 

@@ -139,7 +139,7 @@ def _norm(name: str, eps: float) -> TorchOperator:
 
 
 def _norm_of_sum(name: str, eps: float) -> TorchOperator:
-    """The same of x + residual, which is the second result."""
+    """The norm of x + residual, with the sum as its second result."""
 
     def call(
         x: Any, residual: Any, weight: Any = None, bias: Any = None, eps: float = eps, axis: int = -1

@@ -105,7 +105,7 @@ def make_toolkit(folder: Path, architecture: str) -> Toolkit:
             "-shared",
             "-fvisibility=hidden",
             "-w",
-            # Packages of Python have a CUDA runtime of their own, whose names must not stand for ours.
+            # Python packages contain a separate CUDA runtime, whose names must not stand for ours.
             "-Wl,-Bsymbolic",
             f"-I{_HEADERS}",
             f"-I{nvcc.include}",
@@ -118,7 +118,7 @@ def make_toolkit(folder: Path, architecture: str) -> Toolkit:
     # The driver is the same library: programs load it by this name.
     for name in ("libcuda.so", "libcuda.so.1"):
         (folder / name).symlink_to(LIBRARY)
-    # What projects link by name: all of it is the same. Host code of kernels needs libstdc++, which C projects do not name.
+    # Libraries that projects link by name; all are this one. Host code of kernels needs libstdc++, which C projects do not name.
     linked = folder / _LINKED
     linked.mkdir()
     for name in ("libcudart.so", "libcudart_static.a", "libcuda.so", "libcublas.so", "libcublas_static.a"):

@@ -68,7 +68,7 @@ class Grid:
         return grid_in_turn(self._own_works(spec), self.persistent_blocks, self.cluster_blocks)[0]
 
     def blocks_of_device(self, spec: GemmSpec) -> Formula | None:
-        """The same for a device of ``multiprocessors``; None where it does not depend on them."""
+        """Blocks of the grid for a device of ``multiprocessors``; None where it does not depend on them."""
         return grid_in_turn(self._own_works(spec), self.persistent_blocks, self.cluster_blocks)[1]
 
     def _own_works(self, spec: GemmSpec) -> str:

@@ -106,7 +106,7 @@ def shape_reasons(
             yield Reason("tile_k", "mainloop.tile.k", str(tile.k), need)
         along_k = matrix.contiguous == "k"
         unit = 8 if along_k else SPAN_BYTES // element_bytes
-        # Along n, instructions may read a part of a tile's last rows of 128 bytes: what they do not read is copied all the same.
+        # Along n, instructions may read a part of a tile's last rows of 128 bytes: the rest is copied nevertheless.
         parts = field == "n" and blocks == 1 and not (along_k or spec.dual or computes_f32(spec))
         if extent % (unit * blocks) and not (parts and extent % 8 == 0 and held_part(extent, unit) >= LEAST_PART):
             shared = f" for each of {blocks} blocks that share it" if blocks > 1 else ""

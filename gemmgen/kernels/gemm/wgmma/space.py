@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 TYPES = ("bf16", "f16", *BYTE_FLOATS, "s8")
 """Types of factors whose kernels are points."""
 GROUPS = ((64, 1, False), (128, 1, False), (128, 2, False), (192, 3, False), (256, 2, False), (64, 2, True), (128, 2, True))
-"""Rows of a tile, groups that multiply, and whether these work on tiles of their own alternately."""
+"""Rows of a tile, groups that multiply, and whether these work on separate tiles alternately."""
 COLUMNS = tuple(range(8, 257, 8))
 DEPTH_BYTES = (128, 256)
 """Bytes along k of a stage."""
@@ -509,7 +509,7 @@ REMEMBERED = 256
 
 
 def _planned_clocks(lattice: Lattice, request: GemmRequest) -> float:
-    """The same, as the plan of one of the points counts them."""
+    """Clocks as the plan of one of the points counts them."""
     spec = _spec(lattice, 0, 0, False)
     assert isinstance(spec.mainloop, WgmmaMainloop)
     found = fit(spec, spec.mainloop, request)
