@@ -531,9 +531,10 @@ class _DeviceDetector(HazardDetector):
 
     def accessed(self, space: Space, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
         if space.name == "global":
-            pages = (addresses.astype(np.uint64, copy=False) - np.uint64(GLOBAL_BASE)).view(np.int64) // PAGE_BYTES
-            if not self._looked[pages].all():
-                for page in np.unique(pages).tolist():
+            offsets = addresses.astype(np.uint64, copy=False) - np.uint64(GLOBAL_BASE)
+            first, last = int(np.minimum.reduce(offsets)) // PAGE_BYTES, int(np.maximum.reduce(offsets)) // PAGE_BYTES
+            if not self._looked[first : last + 1].all():
+                for page in np.unique(offsets // np.uint64(PAGE_BYTES)).tolist():
                     self._look(page)
         super().accessed(space, access, lanes, addresses)
 
@@ -584,19 +585,34 @@ class _Tracker(Observer):
     def accessed(self, space: Space, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
         if space.name != "global":
             return
-        offsets = (addresses.astype(np.uint64, copy=False) - np.uint64(GLOBAL_BASE)).view(np.int64)
+        wide = addresses.astype(np.uint64, copy=False)
         regions = getattr(space, "regions", [])
+        if access.hint < len(regions):
+            region = regions[access.hint]
+            inside = wide - np.uint64(GLOBAL_BASE + region.start)
+            # Offsets below the region wrap around, so one comparison is enough.
+            if int(np.maximum.reduce(inside)) < region.stop - region.start:
+                self._note(region, access, inside.view(np.int64))
+                return
+        offsets = (wide - np.uint64(GLOBAL_BASE)).view(np.int64)
         low, high = int(offsets.min()), int(offsets.max())
-        region = regions[access.hint] if access.hint < len(regions) else None
-        found = [region] if region is not None and region.start <= low and high < region.stop else None
-        for each in found or [r for r in regions if r.start <= high and low < r.stop]:
-            here = offsets if found else offsets[(offsets >= each.start) & (offsets < each.stop)]
-            if each.start == 0 or not len(here):
-                continue
-            touched = self._touched.get(each.start)
-            if touched is None:
-                touched = self._touched[each.start] = Touched.nothing_of(each)
-            flags = touched.atomic if access.kind == "atomic" else touched.written if access.kind == "store" else touched.read
-            begin, width = here - each.start, min(access.width, each.stop - int(here.max()))
-            for byte in (*range(0, width, touched.unit), width - 1) if width > 1 else (0,):
-                flags[(begin + byte) // touched.unit] = True
+        for region in regions:
+            if region.start <= high and low < region.stop:
+                self._note(region, access, offsets[(offsets >= region.start) & (offsets < region.stop)] - region.start)
+
+    def _note(self, region: Region, access: Access, begin: np.ndarray) -> None:
+        """Sets the flags of an access to a region, from these bytes of it on; they are multiples of the width."""
+        if region.start == 0 or not len(begin):
+            return
+        touched = self._touched.get(region.start)
+        if touched is None:
+            touched = self._touched[region.start] = Touched.nothing_of(region)
+        flags = touched.atomic if access.kind == "atomic" else touched.written if access.kind == "store" else touched.read
+        width = access.width
+        if touched.unit == 1 and width in (2, 4, 8) and region.start % width == 0:
+            flags[: len(flags) // width * width].view(f"u{width}")[begin // width] = int.from_bytes(b"\1" * width, "little")
+            return
+        units = begin >> (touched.unit.bit_length() - 1) if touched.unit > 1 else begin
+        flags[units] = True
+        for step in range(1, width // touched.unit):
+            flags[units + step] = True

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
 F32_NAN = np.uint32(0x7FFFFFFF).view(np.float32)
+_MIDPOINT = np.iinfo(np.int64).min
+"""The low 29 bits of a float64 midway between two float32, shifted to the top."""
 F32_MIN_NORMAL = np.float32(2.0**-126)
 F16_NAN_BITS = np.uint16(0x7FFF)
 BF16_NAN_BITS = np.uint16(0x7FFF)
@@ -179,13 +181,28 @@ def mul_f32(a: Array, b: Array, mode: str) -> Array:
 
 def fma_f32(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:
     """float32 a * b + c, rounded once."""
-    s, e = _fused(a, b, c, mode)
-    return to_f32(s, e, mode)
+    product, addend = np.asarray(a, np.float64) * np.asarray(b, np.float64), np.asarray(c, np.float64)
+    if mode != "rn":
+        return to_f32(*_exact_sum(product, addend, mode), mode)
+    total = np.asarray(product + addend, order="C")
+    result = np.asarray(canonical_f32(total.astype(np.float32)))
+    # Rounding the float64 sum again is wrong only for midpoints of two float32, and for subnormal results.
+    doubtful = (total.reshape(-1).view(np.int64) << 35) == _MIDPOINT
+    tiny = np.abs(total).reshape(-1) < 2 * float(F32_MIN_NORMAL)
+    if tiny.any():
+        doubtful |= tiny & (total != 0).reshape(-1)
+    if doubtful.any():
+        where = np.flatnonzero(doubtful)
+        products, addends = (np.broadcast_to(each, total.shape).reshape(-1)[where] for each in (product, addend))
+        result.reshape(-1)[where] = to_f32(*_exact_sum(products, addends, mode), mode)
+    return result
 
 
 def _fused(a: Array, b: Array, c: Array, mode: str) -> tuple[Array, Array]:
-    product = np.asarray(a, np.float64) * np.asarray(b, np.float64)
-    addend = np.asarray(c, np.float64)
+    return _exact_sum(np.asarray(a, np.float64) * np.asarray(b, np.float64), np.asarray(c, np.float64), mode)
+
+
+def _exact_sum(product: Array, addend: Array, mode: str) -> tuple[Array, Array]:
     s, e = two_sum(product, addend)
     if mode == "rm":
         s = np.where((s == 0) & (np.signbit(product) | np.signbit(addend)), -0.0, s)

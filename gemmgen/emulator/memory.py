@@ -528,11 +528,13 @@ class BankedSpace(Space):
     def offsets(self, lanes: Lanes | None, addresses: np.ndarray) -> np.ndarray:
         """Byte offsets in the whole space of valid addresses of lanes (None: all), other blocks of a cluster included."""
         base = self._base if lanes is None else self._base[lanes]
+        if self.ranks is None:
+            own: np.ndarray = base + (addresses.view(np.int64) if addresses.dtype == np.uint64 else addresses)
+            return own
         wide = addresses.astype(np.int64)
-        if self.ranks is not None:
-            size = self.geometry.cluster_size
-            base = (base // self.stride // size * size + (wide >> RANK_SHIFT)) * self.stride
-            wide &= (1 << RANK_SHIFT) - 1
+        size = self.geometry.cluster_size
+        base = (base // self.stride // size * size + (wide >> RANK_SHIFT)) * self.stride
+        wide &= (1 << RANK_SHIFT) - 1
         offsets: np.ndarray = base + wide
         return offsets
 

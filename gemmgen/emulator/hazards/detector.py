@@ -224,7 +224,6 @@ class HazardDetector(Observer):
         if space.name == "global":
             offsets = (addresses.astype(np.uint64, copy=False) - np.uint64(GLOBAL_BASE)).view(np.int64)
             self._global.access(site, lanes, offsets)
-            places = offsets
         else:
             offsets = self._offsets(space, lanes, addresses)
             shadow = self._shared if space.name == "shared" else self._local
@@ -232,8 +231,8 @@ class HazardDetector(Observer):
             shadow.access(site, lanes, offsets)
             if self.follows_loads and shadow is self._local and access.kind == "store":
                 self._store_without_value(site, lanes, offsets)
-            places = -1 - offsets
         if site.strong and space.name != "local":
+            places = offsets if space.name == "global" else -1 - offsets
             self.order.strong_access(
                 np.arange(len(places)) if lanes is None else lanes,
                 places,

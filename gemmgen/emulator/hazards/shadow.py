@@ -281,8 +281,9 @@ class Shadow:
                 state &= state.dtype.type(~(UNWRITTEN * everywhere) & ((1 << 8 * per) - 1))
             view[index] = state | state.dtype.type(mark * everywhere)
         elif combined & (WATCHED * everywhere):
-            mark = (STRONG_READ | NARROW * site.narrow) if site.strong else READ
-            view[index] = state | state.dtype.type(mark * everywhere)
+            mark = state.dtype.type(((STRONG_READ | NARROW * site.narrow) if site.strong else READ) * everywhere)
+            if np.bitwise_and.reduce(state) & mark != mark:
+                view[index] = state | mark
         else:
             return
         record = self.records.add(site, self.order.time)

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -172,18 +173,17 @@ class Session:
     def serve(self, connection: socket.socket) -> None:
         """Answers until the program closes its end. Raises BadMessage."""
         stream = connection.makefile("rb")
-        while len(head := stream.read(8)) == 8:
-            number, size = struct.unpack("<II", head)
-            if size > limit_of(number):
-                raise BadMessage(f"a message of {size} bytes")
-            data = stream.read(size)
-            if len(data) < size:
-                break
-            status, answer = self._answer(Operation(number), Body(data))
-            try:
+        # A program that ends with a message unread resets the connection.
+        with suppress(ConnectionError):
+            while len(head := stream.read(8)) == 8:
+                number, size = struct.unpack("<II", head)
+                if size > limit_of(number):
+                    raise BadMessage(f"a message of {size} bytes")
+                data = stream.read(size)
+                if len(data) < size:
+                    break
+                status, answer = self._answer(Operation(number), Body(data))
                 connection.sendall(struct.pack("<iI", status, len(answer)) + answer)
-            except OSError:
-                break
 
     def _answer(self, operation: Operation, body: Body) -> tuple[int, bytes]:
         try:
