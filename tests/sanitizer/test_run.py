@@ -232,6 +232,13 @@ def test_launches_that_change_nothing_are_skipped(program: Path, toolkit: Toolki
 
 
 @needs_nvcc
+def test_a_launch_on_memory_that_was_reset_is_not_run_again(program: Path, toolkit: Toolkit, capfd: pytest.CaptureFixture[str]) -> None:
+    totals = run(program, toolkit, "resets", settings=replace(SETTINGS, repeats=1)).kernels["increment"]
+    assert totals.launches == 50 and totals.skipped >= 40
+    assert "sum 1" in capfd.readouterr().out.splitlines()
+
+
+@needs_nvcc
 @pytest.mark.parametrize("byte", ["0", "4", "9", "255"])
 def test_a_program_that_writes_garbage_is_ended(program: Path, toolkit: Toolkit, byte: str) -> None:
     report = run(program, toolkit, "garbage", byte)

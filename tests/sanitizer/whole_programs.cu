@@ -241,6 +241,13 @@ int main(int argc, char** argv) {
     cudaMemcpy(host, second_array, 256, cudaMemcpyDeviceToHost);
   } else if (mode == "repeats") {
     for (int i = 0; i < 100; ++i) set<<<1, 64>>>(second_array, 1);
+  } else if (mode == "resets") {
+    for (int i = 0; i < 50; ++i) {
+      cudaMemset(second_array, 0, 256);
+      increment<<<1, 64>>>(second_array);
+    }
+    cudaMemcpy(host, second_array, 256, cudaMemcpyDeviceToHost);
+    printf("sum %d\n", host[63]);
   } else if (mode == "pinned") {
     int* pinned;
     cudaMallocHost(&pinned, 256);

@@ -7,7 +7,7 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -39,6 +39,10 @@ _MAX_OBJECTS = 1 << 20
 _MAX_FINDINGS = 400
 _MAX_GUARDED = 256
 _MAX_COPIES = 1 << 16
+_MAX_CONTENT_BYTES, _MAX_KEPT_BYTES = 64 << 20, 512 << 20
+"""Bytes of memory that are kept of one launch, to know a repeated one by, and of all of them."""
+_MAX_CHANGING_RUNS = 32
+"""Runs of a launch that always meets other memory, after which it is no longer expected to meet the same again."""
 _ELEMENTS: tuple[Element, ...] = get_args(Element)
 _INTERLEAVES: tuple[Interleave, ...] = get_args(Interleave)
 _SWIZZLES: tuple[Swizzle, ...] = get_args(Swizzle)
@@ -150,6 +154,7 @@ class Session:
         self._clock = 0
         self._repeated: dict[bytes, _Repeated] = {}
         self._last_launch = b""
+        self._kept_bytes = 0
         self._counted: dict[str, CounterObserver] = {}
         self._in_a_row = 0
         self._answers: dict[Operation, Callable[[Body], bytes]] = {
@@ -249,12 +254,11 @@ class Session:
         self._in_a_row = self._in_a_row + 1 if key == self._last_launch else 1
         self._last_launch = key
         repeated = self._repeated.setdefault(key, _Repeated())
-        if repeated.changes_nothing(self._versions) or 0 < self.settings.repeats < self._in_a_row:
+        if 0 < self.settings.repeats < self._in_a_row or self._is_known(repeated):
             totals.skipped += 1
             return struct.pack("<I", 0)
         repeated.runs += 1
-        tracks = self.order.is_used or self._host_sees or repeated.runs >= 2
-        before = repeated.snapshot(self.device) if repeated.runs >= 3 else None
+        before = self._contents(repeated.touched) if repeated.runs < _MAX_CHANGING_RUNS else {}
         began = time.perf_counter()
         attempts: list[CounterObserver] = []
 
@@ -273,7 +277,7 @@ class Session:
                 cluster=cluster if any(cluster) else None,
                 source=self.text_of,
                 progress=self._progress,
-                tracks=tracks,
+                tracks=True,
                 observed=observed if self.settings.counters else None,
             )
         except (ParseError, UnknownInstruction) as error:
@@ -317,29 +321,60 @@ class Session:
         if self.child is not None and self.child.poll() is not None:
             raise ProgramEnded(f"the program ended while a kernel was running: {done} of {total} blocks were done")
 
-    def _note_launch(self, result: DeviceLaunch, module: DeviceModule, repeated: _Repeated, before: dict[int, np.ndarray] | None) -> None:
-        """Versions of the memory that the launch changed; a launch that changed nothing can be skipped until something else does."""
+    def _note_launch(self, result: DeviceLaunch, module: DeviceModule, repeated: _Repeated, before: dict[int, np.ndarray]) -> None:
+        """Versions of the memory that the launch changed, and its effect, if that depends on nothing but memory of the device."""
         self._clock += 1
-        if not result.touched and not result.engines_moved:
-            # Not tracked: everything may have changed.
-            for start in [region.start for region in self.device.allocations()]:
-                self._versions[start] = self._clock
-            return
-        written = {touched.region.start for touched in result.touched if touched.changed.any()}
         everything = {touched.region.start for touched in result.touched}
-        changed = [start for start in written if before is None or not self._is_as(start, before.get(start))]
+        changed = [touched.region.start for touched in result.touched if touched.changed.any()]
         for start in changed:
             self._versions[start] = self._clock
         variables = {placed.offset for placed in module.places.values()}
         plain = all(start in variables or self._kind(start) == MemoryKind.DEVICE for start in everything)
-        repeated.written = written
-        fit = plain and not result.engines_moved and not result.output and result.error is None and not result.findings
-        repeated.versions = (
-            {start: self._versions.get(start, 0) for start in everything} if before is not None and not changed and fit else None
-        )
+        alone = plain and not result.engines_moved and not result.output and result.error is None
+        repeated.touched = {start: self._number(start) for start in everything} if alone else {}
+        repeated.before, repeated.after = {}, {}
+        if alone and everything <= before.keys():
+            repeated.before = {start: before[start] for start in everything}
+            repeated.after = self._contents({start: self._number(start) for start in changed})
+            self._kept_bytes += sum(len(each) for each in (*repeated.before.values(), *repeated.after.values()))
+            if self._kept_bytes > _MAX_KEPT_BYTES:
+                for other in self._repeated.values():
+                    if other is not repeated:
+                        other.before, other.after = {}, {}
+                self._kept_bytes = 0
+        repeated.versions = {start: self._versions.get(start, 0) for start in everything}
 
-    def _is_as(self, start: int, before: np.ndarray | None) -> bool:
-        return before is not None and np.array_equal(self.device.memory[start : start + len(before)], before)
+    def _is_known(self, repeated: _Repeated) -> bool:
+        """True if a launch meets the memory that it has met before; its results are put in place then."""
+        if not repeated.before or any(self._number(start) != number for start, number in repeated.touched.items()):
+            return False
+        if all(self._versions.get(start, 0) == version for start, version in repeated.versions.items()):
+            return all(np.array_equal(repeated.before[start], after) for start, after in repeated.after.items())
+        if not all(np.array_equal(self._content(start, before), before) for start, before in repeated.before.items()):
+            return False
+        for start, after in repeated.after.items():
+            if not np.array_equal(repeated.before[start], after):
+                self._content(start, after)[:] = after
+                self._touch_version(start)
+        repeated.versions = {start: self._versions.get(start, 0) for start in repeated.touched}
+        return True
+
+    def _contents(self, regions: Mapping[int, int]) -> dict[int, np.ndarray]:
+        """Copies of these allocations, where they are the same ones still; none if they are too large."""
+        known = {region.start: region for region in self.device.allocations() if region.start in regions} if regions else {}
+        same = [region for region in known.values() if self._number(region.start) == regions[region.start]]
+        if sum(region.stop - region.start for region in same) > _MAX_CONTENT_BYTES:
+            return {}
+        return {region.start: self.device.memory[region.start : region.stop].copy() for region in same}
+
+    def _content(self, start: int, like: np.ndarray) -> np.ndarray:
+        content: np.ndarray = self.device.memory[start : start + len(like)]
+        return content
+
+    def _number(self, start: int) -> int:
+        """The number of the allocation at a place; 0 for variables of modules."""
+        owner = self._owners.get(start + GLOBAL_BASE)
+        return owner.number if owner is not None else 0
 
     def _kind(self, start: int) -> MemoryKind | None:
         owner = self._owners.get(start + GLOBAL_BASE)
@@ -419,6 +454,7 @@ class Session:
             region = self._region(target, count)
             self.device.note_written(target, count)
             self._touch_version(region.start)
+            self._last_launch = b""
             if work is not None:
                 self._conflicts(self.order.touch_bytes(work, region, target - GLOBAL_BASE - region.start, count, True), frames)
         self.report.copied_bytes += count
@@ -668,16 +704,14 @@ class _Repeated:
     """Launches with the same kernel, shape and parameters."""
 
     runs: int = 0
-    written: set[int] = field(default_factory=set)
-    versions: dict[int, int] | None = None
-    """Versions of all memory that it touches, if it changed nothing the last time."""
-
-    def changes_nothing(self, versions: dict[int, int]) -> bool:
-        return self.versions is not None and all(versions.get(start, 0) == version for start, version in self.versions.items())
-
-    def snapshot(self, device: Device) -> dict[int, np.ndarray]:
-        regions = {region.start: region for region in device.allocations()}
-        return {start: device.memory[start : regions[start].stop].copy() for start in self.written if start in regions}
+    touched: dict[int, int] = field(default_factory=dict)
+    """Numbers of the allocations that the last one touched, by their start; empty if it had other effects than on memory."""
+    before: dict[int, np.ndarray] = field(default_factory=dict)
+    """What they held before it, if that was kept."""
+    after: dict[int, np.ndarray] = field(default_factory=dict)
+    """What those that it changed held behind it."""
+    versions: dict[int, int] = field(default_factory=dict)
+    """Versions of what it touched, behind it."""
 
 
 def _status_of(error: EmulatorError) -> int:
