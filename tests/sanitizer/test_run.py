@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import shutil
 import signal
 import subprocess
@@ -73,6 +74,14 @@ def test_streams_graphs_textures_and_grid_barriers_are_clean(program: Path, tool
 def test_neighbours_and_atomics_of_two_streams_are_clean(program: Path, toolkit: Toolkit, capfd: pytest.CaptureFixture[str]) -> None:
     report = run(program, toolkit, "neighbours")
     assert capfd.readouterr().out.splitlines()[0] == "neighbours 1 2 3 4, 256"
+    assert report.findings == () and report.status == 0
+
+
+@needs_nvcc
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="reads x86 instructions")
+def test_atomics_of_host_and_kernel_run_side_by_side(program: Path, toolkit: Toolkit, capfd: pytest.CaptureFixture[str]) -> None:
+    report = run(program, toolkit, "host atomics")
+    assert capfd.readouterr().out.splitlines()[0] == "count 100"
     assert report.findings == () and report.status == 0
 
 

@@ -24,6 +24,7 @@ __global__ void set_one(unsigned char* out, int value, int* count) {
   if (threadIdx.x == 0) *out = value;
   atomicAdd(count, 1);
 }
+__global__ void sum_up(int* out) { atomicAdd_system(out, 1); }
 __global__ void increment(int* out) { ++out[threadIdx.x]; }
 __global__ void reversed(const int* in, int* out) {
   __shared__ int tile[64];
@@ -255,6 +256,14 @@ int main(int argc, char** argv) {
     if (argc > 2) cudaDeviceSynchronize();
     printf("pinned %d\n", pinned[5]);
     cudaFreeHost(pinned);
+  } else if (mode == "host atomics") {
+    int* count;
+    cudaMallocManaged(&count, 256);
+    sum_up<<<1, 64>>>(count);
+    __atomic_fetch_add(count, 36, __ATOMIC_SEQ_CST);
+    cudaDeviceSynchronize();
+    printf("count %d\n", *count);
+    cudaFree(count);
   } else if (mode == "garbage") {
     int socket = atoi(getenv("GEMMGEN_SOCKET"));
     unsigned words[64];

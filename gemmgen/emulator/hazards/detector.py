@@ -90,6 +90,8 @@ class HazardDetector(Observer):
         self.memory = memory
         self.findings = Findings(strict)
         self.follows_loads = follows_loads
+        self._valueless = False
+        """True once a register without a value was stored to shared memory."""
         self._loaded: list[_UnwrittenLoad] = []
         """Loads of unwritten memory whose values nothing has used yet."""
         self.order = Order(has_parts_of_blocks(program))
@@ -229,8 +231,8 @@ class HazardDetector(Observer):
             shadow = self._shared if space.name == "shared" else self._local
             assert shadow is not None
             shadow.access(site, lanes, offsets)
-            if self.follows_loads and shadow is self._local and access.kind == "store":
-                self._store_without_value(site, lanes, offsets)
+            if self.follows_loads and access.kind == "store":
+                self._store_without_value(site, shadow, lanes, offsets)
         if site.strong and space.name != "local":
             places = offsets if space.name == "global" else -1 - offsets
             self.order.strong_access(
@@ -481,19 +483,21 @@ class HazardDetector(Observer):
             self._loaded.append(known)
         known.lanes[lanes] = True
 
-    def _store_without_value(self, site: Site, lanes: Lanes | None, offsets: np.ndarray) -> None:
-        """A store to local memory of a register that holds no value leaves the memory unwritten."""
+    def _store_without_value(self, site: Site, shadow: Shadow, lanes: Lanes | None, offsets: np.ndarray) -> None:
+        """A store to shared or local memory of a register that holds no value leaves the memory without one."""
         tracker, inst = self.machine.tracker, site.instruction
-        if self._local is None or inst.opcode != "st" or not inst.has("local") or not isinstance(tracker, UndefinedRegisters):
+        if inst.opcode != "st" or not (inst.has("local") or inst.has("shared")) or not isinstance(tracker, UndefinedRegisters):
             return
         who = np.arange(self.geometry.lanes) if lanes is None else lanes
         value = inst.operands[1]
         elements = list(value.elements) if isinstance(value, Vector) else [value]
-        granule, size = self._local.granule, site.access.element_bytes
+        granule, size = shadow.granule, site.access.element_bytes
         for index, element in enumerate(elements):
             lacking = np.flatnonzero(tracker.lacks_value(element, who))
             for first in (offsets[lacking] + index * size).tolist():
-                self._local.state[first // granule : -(-(first + size) // granule)] |= UNWRITTEN
+                shadow.state[first // granule : -(-(first + size) // granule)] |= UNWRITTEN
+            if len(lacking) and shadow is self._shared:
+                self._valueless = True
 
     def _unwritten_global(self, site: Site, lanes: Lanes, granules: np.ndarray) -> None:
         kept = self._of_use(site, granules, self._global.granule)
@@ -529,9 +533,10 @@ class HazardDetector(Observer):
         self._load_unwritten(site, lanes, granules, self._local.granule, place)
 
     def _unwritten(self, site: Site, lanes: Lanes, place: str, use: Instruction | None = None) -> None:
+        or_valueless = " but perhaps a register without a value" if self._valueless and place.startswith("shared") else ""
         self.findings.add(
             UnwrittenRead(
-                f"{verb(site.access)} of {place}, which nothing has written",
+                f"{verb(site.access)} of {place}, which nothing has written{or_valueless}",
                 len(lanes),
                 place,
                 instruction=site.instruction,
@@ -563,6 +568,10 @@ class HazardDetector(Observer):
                 lanes = lanes[~load.lanes[lanes]]
         if not len(lanes) or self.findings.are_enough:
             return
+        by_shuffle = isinstance(tracker, UndefinedRegisters) and tracker.shuffle is not None
+        if self.follows_loads is False and instruction.opcode == "st" and instruction.has("shared") and not by_shuffle:
+            # Padding may be exchanged through shared memory as long as nobody uses it.
+            raise FollowLoads
         if isinstance(tracker, UndefinedRegisters) and tracker.shuffle is not None and register not in tracker.unassigned:
             self.findings.add(
                 InactiveShuffle(

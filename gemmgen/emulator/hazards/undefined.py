@@ -334,12 +334,30 @@ class UndefinedRegisters:
                 yield register.name
 
     def _choice(self, inst: Instruction) -> Callable[[Lanes], np.ndarray] | None:
-        """selp takes one source: the other one may be undefined."""
+        """The bits of a selp, which takes one source, or of `and` and `or` of predicates, where one source may decide alone."""
+        if inst.opcode in ("and", "or") and inst.has("pred"):
+            return self._decided(inst.opcode == "and", inst.operands[1], inst.operands[2])
         if inst.opcode != "selp" or not isinstance(inst.operands[3], Register):
             return None
         condition = self.registers.row(inst.operands[3], "pred")
         first, second, decider = (self._bits_of(operand) for operand in inst.operands[1:4])
         return lambda lanes: np.where(condition[lanes], first(lanes), second(lanes)) | decider(lanes)
+
+    def _decided(self, conjunction: bool, *operands: Operand) -> Callable[[Lanes], np.ndarray] | None:
+        """`and` with false and `or` with true have a value, whatever the other operand is."""
+        first, second = operands
+        if not isinstance(first, Register) or not isinstance(second, Register):
+            return None
+        values = [self.registers.row(first, "pred"), self.registers.row(second, "pred")]
+        bits = [self._bits_of(first), self._bits_of(second)]
+
+        def undefined(lanes: Lanes) -> np.ndarray:
+            lacking, other_lacking = bits[0](lanes), bits[1](lanes)
+            open_, other_open = (lack | (value[lanes] == conjunction) for lack, value in zip((lacking, other_lacking), values, strict=True))
+            lacks: np.ndarray = (lacking & other_open) | (other_lacking & open_)
+            return lacks
+
+        return undefined
 
     def _accumulates(self, inst: Instruction) -> Callable[[Lanes], np.ndarray]:
         """The predicate scale-d of a wgmma."""
@@ -376,8 +394,8 @@ class UndefinedRegisters:
             if isinstance(operand, Address):
                 for register in registers_of(operand):
                     yield register.name, "this address"
-            elif inst.opcode == "st" and self.loads and inst.has("local"):
-                # Memory of one thread holds no value then, as a register would.
+            elif inst.opcode == "st" and self.loads and (inst.has("local") or (inst.has("shared") and self.shuffle is None)):
+                # The memory holds no value then, as a register would.
                 continue
             elif inst.opcode == "st" and TYPE_BYTES[inst.type] == 1:
                 # Compilers copy the padding of structs byte by byte.

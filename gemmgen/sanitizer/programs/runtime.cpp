@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -195,12 +196,26 @@ void unguard() {
   guarded.clear();
 }
 
-void faulted(int number, siginfo_t* info, void*) {
+// True if the instruction that faulted is an atomic operation of the host: it may run beside atomic operations of a kernel.
+bool is_atomic(const void* context) {
+#ifdef __x86_64__
+  const unsigned char* code = (const unsigned char*)((const ucontext_t*)context)->uc_mcontext.gregs[REG_RIP];
+  for (int byte = 0; byte < 4; ++byte) {
+    if (code[byte] == 0xF0 || code[byte] == 0x86 || code[byte] == 0x87) return true;  // lock, xchg
+    bool prefix = code[byte] == 0x66 || code[byte] == 0xF2 || code[byte] == 0xF3 || (code[byte] & 0xF0) == 0x40;
+    if (!prefix) return false;
+  }
+#endif
+  return false;
+}
+
+void faulted(int number, siginfo_t* info, void* context) {
   uintptr_t address = (uintptr_t)info->si_addr;
   auto found = guarded.upper_bound(address);
   if (found != guarded.begin() && (--found, address < found->first + found->second.first)) {
     std::string writer = found->second.second;
     unguard();
+    if (is_atomic(context)) return;
     misuse("host-race", "host code touches memory that %s writes, before it has waited for it", writer.c_str());
     return;
   }

@@ -19,6 +19,33 @@ def test_shared_memory_that_a_part_of_the_lanes_wrote():
     assert "by    thread (0,0,0) of block (0,0,0)\n" in text and "out[t] = tile[63 - t];" in text
 
 
+def test_registers_without_a_value_that_pass_through_shared_memory():
+    source = """const int* in, int* out, int n) {
+        __shared__ int tile[64]; int t = threadIdx.x, value;
+        if (t < n) value = in[t];
+        tile[63 - t] = value;
+        __syncthreads();
+        int taken = tile[t];
+        if (63 - t < LIMIT) out[63 - t] = taken; }"""
+    arguments = (np.arange(64, dtype=np.int32), np.zeros(64, np.int32), 40)
+    assert not check(source.replace("LIMIT", "n"), *arguments, block=64).findings
+    with pytest.raises(emulator.UnwrittenRead, match="nothing has written but perhaps a register without a value"):
+        check(source.replace("LIMIT", "n + 1"), *arguments, block=64)
+
+
+@pytest.mark.parametrize("condition", ["t < n && value > 0", "!(t >= n || value <= 0)"])
+def test_a_condition_that_its_other_half_decides(condition):
+    source = """const int* in, int* out, int n) {
+        int t = threadIdx.x, value;
+        if (t < n) { value = in[t]; atomicAdd(out, value); }
+        __syncthreads();
+        if (CONDITION) out[t + 1] = value; }""".replace("CONDITION", condition)
+    arguments = (np.arange(64, dtype=np.int32), np.zeros(65, np.int32), 40)
+    assert not check(source, *arguments, block=64).findings
+    with pytest.raises(emulator.UndefinedRegister):
+        check(source.replace("if (t < n) {", "if (t < n - 1) {"), *arguments, block=64)
+
+
 MATRICES = """const unsigned* in, unsigned* out, int last) {
     __shared__ __align__(16) unsigned tile[4][32];
     unsigned value, next, sum = 0; int t = threadIdx.x;
