@@ -207,7 +207,7 @@ def _print(shown: str, report: Report) -> None:
     if report.timed:
         click.echo("  times of events are the emulator's: they say nothing about a GPU", err=True)
     if any(totals.skipped for totals in report.kernels.values()):
-        click.echo("  skipped launches repeat one that changed nothing, or are beyond --repeats", err=True)
+        click.echo("  skipped launches repeat an earlier one on the same memory, or are beyond --repeats", err=True)
     for call, where in report.unsupported.items():
         click.echo(f"  not supported: {printable(call, 200)} (first at {where})", err=True)
     for kernel, reason in report.refused.items():
