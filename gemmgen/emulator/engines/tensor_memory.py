@@ -234,9 +234,10 @@ class TensorMemory:
         if lane not in base_lanes:
             message = f"{name} at {what}: it may begin at lane {' or '.join(map(str, base_lanes))} there"
             own = base_lanes[0] + lane
-            if self.watch is None or inst.modifiers[0] not in ("ld", "st") or own not in base_lanes:
+            if inst.modifiers[0] not in ("ld", "st") or own not in base_lanes:
                 self.fail(message, inst, lanes)
-            self.watch.first_lanes(inst, lanes, message)
+            if self.watch is not None:
+                self.watch.first_lanes(inst, lanes, message)
             lane = own
         end = column + extent[1]
         if end > COLUMNS:
