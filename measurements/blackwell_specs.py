@@ -123,6 +123,7 @@ def write_result(journals: list[Path]) -> None:
         "verified_by_architecture": dict(sorted(Counter(entry["architecture"] for entry in verified).items())),
         "verified_by_mechanism": dict(sorted(Counter(entry["mechanism"] for entry in verified).items())),
         "verified_with_block_scales": scaled,
+        "verified_by_version_of_the_sources": dict(Counter(entry["sources"] for entry in verified)),
         "cases": sum(entry.get("cases", 0) for entry in verified),
         "elements": sum(entry.get("elements", 0) for entry in verified),
         "core_hours": round(sum(entry["seconds"] for entry in entries.values()) / 3600, 3),

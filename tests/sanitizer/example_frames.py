@@ -216,6 +216,7 @@ FRAMES = {
     "tensor-load-in-flight": _tensor(PRODUCT + AWAITED, "wait_ld();\n"),
     "missing-tensor-fence": _tensor(PRODUCT, "wait_ld();\n"),
     "tensor-race": _tensor(PRODUCT + AWAITED, "if (threadIdx.x == 0) tcgen05_commit(&emptied);\nwait(&emptied, 0); after_sync();\n"),
+    "lanes-of-first-warp": _tensor(PRODUCT + AWAITED, "wait_ld();\n"),
     "tensor-memory-misuse": _tensor(whole=False),
     "unfinished-copy": _hopper(
         "const float* global",
