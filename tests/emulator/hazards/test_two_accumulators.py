@@ -77,10 +77,18 @@ AFTER = 'asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");'
 BEFORE = 'asm volatile("tcgen05.fence::before_thread_sync;" ::: "memory");'
 DEALLOC = 'if (t < 32) asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, 64;" :: "r"(base));'
 PLANTS: dict[str, tuple[str, str, str]] = {
-    "the second sum is read at the first commit": (f"until(&second, 0);\n    {AFTER}", "", "race in tensor memory|still in use|is going to write"),
+    "the second sum is read at the first commit": (
+        f"until(&second, 0);\n    {AFTER}",
+        "",
+        "race in tensor memory|still in use|is going to write",
+    ),
     "a factor of the running product is written": ("right[0][t] =", "right[1][t] =", "may still be reading"),
     "the common factor is written": ("right[0][t] =", "left[t] =", "may still be reading"),
-    "the first load is used before its wait": ('asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory"); // of one', "", "before its wait"),
+    "the first load is used before its wait": (
+        'asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory"); // of one',
+        "",
+        "before its wait",
+    ),
     "a store before the product has no wait": (WAIT_ST, "", "race in tensor memory|wait::st|still in use"),
     "no fence behind the stores": (f"{WAIT_ST}\n    {BEFORE}", WAIT_ST, "fence::before_thread_sync"),
     "no fence of the thread that multiplies": (f"if (t == 96) {{\n        {AFTER}", "if (t == 96) {", "fence::after_thread_sync"),
@@ -90,7 +98,11 @@ PLANTS: dict[str, tuple[str, str, str]] = {
     "the allocation is freed by two warps": (DEALLOC, DEALLOC.replace("t < 32", "t < 64"), "freed already"),
     "the second sum lies outside": ("two = base + 32;", "two = base + 48;", "which is not allocated"),
     "the quarter of the next warp": ("quarter = (t & ~31u) << 16", "quarter = (t + 32 & 96) << 16", "may begin at lane"),
-    "the second commit counts at the first barrier": ('"r"(at(&second)) : "memory");\n    }', '"r"(at(&first)) : "memory");\n    }', "deadlock|nobody has seen"),
+    "the second commit counts at the first barrier": (
+        '"r"(at(&second)) : "memory");\n    }',
+        '"r"(at(&first)) : "memory");\n    }',
+        "deadlock|nobody has seen",
+    ),
     "a descriptor of another version": ("1ull << 46", "2ull << 46", "bits 46 to 48"),
     "a swizzle that nothing wrote": ("1ull << 46", "1ull << 46 | 2ull << 61", "unwritten|128"),
     "a stride behind the factors": ("8ull << 32", "64ull << 32", "unwritten|reaches"),
@@ -106,7 +118,9 @@ def launch(source: str, **kwargs) -> tuple[np.ndarray, np.ndarray]:
     factors = np.ascontiguousarray(b.reshape(2, 32, 2, 8).transpose(0, 2, 1, 3))
     out = np.zeros((128, 4), np.float32)
     run_cuda(source, "kernel", 1, 128, [tiled, factors, out], "compute_100a", hazards=True, strict=True, **kwargs)
-    sums = np.concatenate([a.astype(np.float32) @ b[0, :2].astype(np.float32).T, a.astype(np.float32) @ b[1, 30:].astype(np.float32).T + [30, 31]], 1)
+    sums = np.concatenate(
+        [a.astype(np.float32) @ b[0, :2].astype(np.float32).T, a.astype(np.float32) @ b[1, 30:].astype(np.float32).T + [30, 31]], 1
+    )
     return out, sums
 
 
