@@ -62,7 +62,8 @@ def commands_of(path: Path) -> list[str]:
     found = re.findall(r"^\s*(?:\$ |- run: )?((?:python -m )?gemmgen [a-z].*)$", joined, re.MULTILINE) + re.findall(
         r"`(gemmgen [a-z][^`]+)`", text
     )
-    found = [re.sub(r" > [\w./-]+$", "", re.split(r"\s#", command)[0]).split(" && ")[0].strip() for command in found]
+    found = [re.sub(r" > [\w./-]+$", "", re.split(r"\s#", command)[0]) for command in found]
+    found = [re.split(r""" && (?=(?:[^"]*"[^"]*")*[^"]*$)""", command)[0].strip() for command in found]
     return [
         command
         for command in dict.fromkeys(found)
