@@ -324,7 +324,7 @@ def command_of(way: str, rng: random.Random, folder: Path) -> list[str]:
         case "launch file":
             (folder / "a.cu").write_text(rng.choice((SUM, PRINTS)))
             (folder / "run.yaml").write_text(changed(LAUNCHES, rng))
-            return ["emulate", "a.cu", "--launches", "run.yaml"]
+            return ["emulate", "a.cu", "--jobs", "1", "--seconds", "15", "--launches", "run.yaml"]
         case "prove":
             return _prove(rng, folder)
         case "judge":
@@ -339,7 +339,7 @@ def command_of(way: str, rng: random.Random, folder: Path) -> list[str]:
             in_file = rng.random() < 0.7
             (folder / "a.cu").write_text(STRUCTURES if in_file else mutant(STRUCTURES, rng))
             (folder / "run.yaml").write_text(changed(NESTED, rng) if in_file else NESTED)
-            return ["emulate", "a.cu", "--launches", "run.yaml"]
+            return ["emulate", "a.cu", "--jobs", "1", "--seconds", "15", "--launches", "run.yaml"]
         case "program":
             return _program(rng, folder)
         case "spec":
@@ -351,13 +351,13 @@ def command_of(way: str, rng: random.Random, folder: Path) -> list[str]:
             return _times(rng, folder)
         case "PTX":
             (folder / "a.ptx").write_text(mutant(_ptx(), rng))
-            return ["emulate", "a.ptx", "--jobs", "1", *ARGUMENTS]
+            return ["emulate", "a.ptx", "--jobs", "1", "--seconds", "15", *ARGUMENTS]
         case "run":
             (folder / "a.cu").write_text(mutant((TESTS / "judge" / "program.cu").read_text(), rng))
             return ["run", "--sandbox", "--seconds", "10", "a.cu"]
     source, arguments = rng.choice(kernels())
     (folder / "a.cu").write_text(mutant(source, rng))
-    return ["emulate", "a.cu", "--jobs", "1", *arguments]
+    return ["emulate", "a.cu", "--jobs", "1", "--seconds", "15", *arguments]
 
 
 def ended(command: list[str], folder: Path, whole: bool) -> tuple[str, float, str]:

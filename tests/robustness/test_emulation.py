@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -127,6 +128,13 @@ def test_a_deep_argument_is_a_message(kernel: str, text: str) -> None:
 def test_a_grid_that_takes_months_is_refused(kernel: str) -> None:
     result = run("emulate", kernel, "--grid", "2147483647,65535,65535", *LAUNCH[2:])
     assert (result.exit_code, "need at most" in result.output) == (2, True)
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_launch_is_given_up_after_its_time(kernel: str, jobs: str) -> None:
+    result = run("emulate", kernel, "--grid", "2000000", *LAUNCH[2:], "--jobs", jobs, "--seconds", "2")
+    assert (result.exit_code, "had not come to its end after 2 s (--seconds)" in result.output) == (2, True)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 def test_an_array_file_larger_than_memory_is_refused(kernel: str, tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import os
 import re
+import signal
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,7 @@ from gemmgen.cli.emulation_progress import EmulationProgress
 from gemmgen.cli.options import TOLERANCE, complete_architecture, json_option, parse_dimensions
 from gemmgen.cli.output import count, counted, print_json
 from gemmgen.cli.selection import write_output
+from gemmgen.core.errors import GemmgenError
 from gemmgen.core.text import printable
 from gemmgen.sanitizer.arguments import KernelArgument, argument_of, has_parts, parse_argument
 from gemmgen.sanitizer.findings import Finding, findings_report
@@ -38,6 +41,22 @@ MAX_SCHEDULES = 1_000_000
 """Random interleavings of one command."""
 SHOWN_ELEMENTS = 16
 """Default number of elements that --print shows."""
+
+
+@contextmanager
+def _time_limit(file: Path, seconds: float) -> Iterator[None]:
+    """Raises ``GemmgenError`` in the body after so many seconds, and again every second, so that no handler on the way keeps it."""
+
+    def end(*_: object) -> None:
+        raise GemmgenError(f"{file} had not come to its end after {seconds:g} s (--seconds)")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _complete_finding(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -134,6 +153,12 @@ def _existing(context: click.Context, parameter: click.Parameter, file: Path) ->
     metavar="N",
     help="Processes for the blocks of a long launch, and for random interleavings.  [default: one for each CPU]",
 )
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.1, 1e6),
+    metavar="S",
+    help="Give up after S seconds, with exit code 2: for kernels of strangers, and in continuous integration.  [default: no limit]",
+)
 @click.option("--progress", "always_progress", is_flag=True, help="Tell progress on standard error even if that is no terminal.")
 @click.option("--strict", is_flag=True, help="Warnings and notes are errors.")
 @click.option("no_hazards", "--no-hazards", is_flag=True, help="Look for no races and no uninitialised reads: faster.")
@@ -201,6 +226,7 @@ def command(
     schedules: int,
     seed: int,
     jobs: int | None,
+    seconds: float | None,
     always_progress: bool,
     strict: bool,
     no_hazards: bool,
@@ -233,6 +259,8 @@ def command(
     gemmgen emulate saxpy.cu --grid 4 --block 256 \\
         --arg i32=1000 --arg f32=2.5 --arg 'f32[1000]=random' --arg 'f32[1000]=zeros' --print 3:8
     """
+    if seconds is not None:
+        context.with_resource(_time_limit(file, seconds))
     options = CompileOptions(
         architecture, tuple(include_directories), tuple(definitions), tuple(compiler_options), debug, compiler=compiler
     )
