@@ -129,6 +129,11 @@ def test_printf_formats_as_c_does():
     assert run("prints", 5).output == "".join(f"{n}  1.50 text|7   |c% 1099511627776 ff\n" for n in (5, 6))
 
 
+def test_printf_takes_the_argument_that_it_does_not_write():
+    source = 'extern "C" __global__ void k(int n) { printf("%s%n%d\\n", "a", &n, 300); }'
+    assert run_cuda(source, "k", 1, 1, [1]).output == "a300\n"
+
+
 def test_an_assertion_tells_its_condition():
     source = 'extern "C" __global__ void kernel(int n) { assert(n > 3); }'
     source = 'extern "C" __device__ void __assertfail(const char*, const char*, unsigned, const char*, size_t);\n' + source.replace(

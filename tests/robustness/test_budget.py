@@ -168,6 +168,12 @@ def test_the_first_twenty_mistakes_and_their_number_are_shown(tmp_path: Path) ->
     assert lines[-1] == "  and 1,981 more, 2,001 in all"
 
 
+def test_a_formula_of_many_names_is_refused_in_time() -> None:
+    let = {"t0": "acc"} | {f"t{number}": f"t{number - 1} * t{number - 1}" for number in range(1, 10_000)}
+    with pytest.raises(GemmgenError, match="10,000 names under inputs, let and outputs, need at most 256"), budget():
+        load_spec({"kind": "elementwise", "operations": {"let": let, "outputs": {"value": "t9999"}}})
+
+
 @pytest.mark.parametrize("text", ["x()" * 330_000, "[" * 900_000, "a" * 900_000, "not " * 200_000], ids=lambda text: text[:4])
 def test_a_long_constraint_of_a_sweep_is_a_short_message(text: str, tmp_path: Path) -> None:
     path = tmp_path / "sweep.yaml"

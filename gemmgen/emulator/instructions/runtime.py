@@ -134,6 +134,7 @@ def _formatted(spaces: Spaces, form: str, values: int, lane: int) -> tuple[str, 
         if letter == "c":
             return (start + "s") % chr(int(take(4, "i")) & 0xFF)
         if letter == "n":
+            take(8, "Q")
             return ""
         signed = letter in "di"
         number = int(take(8, "q" if signed else "Q") if wide else take(4, "i" if signed else "I"))

@@ -402,6 +402,8 @@ OutputType = Literal["f32", "f16", "bf16", "e4m3", "e5m2", "s8", "u8", "s32", "b
 FormulaAxis = Literal["all", "memory", "row", "column", "group", "channel", "element"]
 Reduce = Literal["sum", "max", "min", "absmax", "sum_of_squares"]
 
+MAX_NAMES = 256
+"""Operands, intermediate values and outputs of one formula: no kernel has registers for more."""
 RESULTS = ("C", "y", "Y", "out", VALUE)
 """Names of the result of a kernel among the outputs of a formula."""
 PRODUCT = "acc"
@@ -527,6 +529,8 @@ class Formula(Operation):
 
     @model_validator(mode="after")
     def _goes_together(self) -> Formula:
+        if (count := len(self.inputs) + len(self.let) + len(self.outputs)) > MAX_NAMES:
+            raise FormulaError(f"{count:,} names under inputs, let and outputs", f"need at most {MAX_NAMES}")
         taken: dict[str, str] = {}
         for kind, names in (("inputs", self.inputs), ("let", self.let), ("outputs", self.outputs)):
             for word in names:
@@ -565,8 +569,9 @@ class Formula(Operation):
                     raise FormulaError(f"the unknown name {word!r}", f"need one of {', '.join(sorted(known))}{nearest(word, known)}",
                                        place(assignment.text, at))  # fmt: skip
         found: list[Assignment] = []
+        needed = {target: self.let.keys() & one.node.names.keys() for target, one in pending.items()}
         while pending:
-            ready = [target for target, one in pending.items() if not any(word in pending for word in one.node.names)]
+            ready = [target for target in pending if needed[target].isdisjoint(pending)]
             if not ready:
                 raise FormulaError(f"a cycle of {', '.join(pending)}", "need values that do not depend on themselves", "let")
             found += [pending.pop(target) for target in ready]
