@@ -48,7 +48,8 @@ __device__ __forceinline__ void wait_for_cluster()
     asm volatile("barrier.cluster.wait;" ::: "memory");
 }
 
-// Writes two floats to the shared memory of a block of the cluster, where their bytes arrive at a barrier; asynchronous.
+// Writes two floats to the shared memory of a block of the cluster, where their bytes arrive at a barrier;
+// asynchronous.
 __device__ __forceinline__ void send_pair(unsigned target, unsigned barrier, float a, float b)
 {
     asm volatile(

@@ -29,7 +29,8 @@ __device__ __forceinline__ unsigned zero_offset_bf16(float zero)
     return float_to_bf16(128.0f + zero) * 0x10001u;
 }
 
-// The low nibbles of two halves, put into the floats `magic` by one instruction: ptxas would make two of two masks that it knows.
+// The low nibbles of two halves, put into the floats `magic` by one instruction: ptxas would make two of two masks that
+// it knows.
 __device__ __forceinline__ unsigned place_nibbles(unsigned word, unsigned magic)
 {
     unsigned result;

@@ -10,7 +10,8 @@ __device__ __forceinline__ float exponent_to_float(unsigned char code)
 __device__ __forceinline__ unsigned char float_to_exponent(float value)
 {
     const unsigned bits = __float_as_uint(value);
-    const unsigned above = bits < 0x00800000u ? 0x00400000u : 0u;  // subnormal numbers up to 2^-127 have the least exponent
+    // Subnormal numbers up to 2^-127 have the least exponent.
+    const unsigned above = bits < 0x00800000u ? 0x00400000u : 0u;
     return static_cast<unsigned char>((bits >> 23) + ((bits & 0x7fffffu) > above ? 1u : 0u));
 }
 

@@ -1,6 +1,7 @@
 // Cluster launch control of sm_100a: a running cluster cancels the launch of one that waits, and takes over its work.
 
-// Asks for a waiting cluster. The 16 bytes of the answer come to this place of shared memory, where they arrive at a barrier.
+// Asks for a waiting cluster. The 16 bytes of the answer come to this place of shared memory, where they arrive at a
+// barrier.
 __device__ __forceinline__ void ask_for_cluster(unsigned answer, unsigned barrier)
 {
     asm volatile(

@@ -25,7 +25,8 @@ __device__ __forceinline__ void store_two_matrices(unsigned row, unsigned a, uns
 // The same, each transposed.
 __device__ __forceinline__ void store_two_matrices_transposed(unsigned row, unsigned a, unsigned b)
 {
-    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" :: "r"(row), "r"(a), "r"(b) : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" :: "r"(row), "r"(a),
+        "r"(b) : "memory");
 }
 
 // Writes two words to shared memory.

@@ -1,7 +1,8 @@
-// Tensor memory of sm_100a: 128 lanes of 512 columns of 32 bits, in which products of matrices leave their sums. An address
-// has a lane in its upper half and a column in its lower one.
+// Tensor memory of sm_100a: 128 lanes of 512 columns of 32 bits, in which products of matrices leave their sums. An
+// address has a lane in its upper half and a column in its lower one.
 
-// Allocates columns, a power of two from 32, by a whole warp; their address goes to shared memory. The block allocates no more.
+// Allocates columns, a power of two from 32, by a whole warp; their address goes to shared memory. The block allocates
+// no more.
 template <int kColumns>
 __device__ __forceinline__ void allocate_tensor_memory(unsigned target)
 {
@@ -54,8 +55,8 @@ __device__ __forceinline__ void wait_for_tensor_loads()
     asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory");
 }
 
-// Starts to load 32 columns of 16 lanes: of every 8 columns, a thread has two neighbours of row lane / 4, and two of the
-// row 8 below.
+// Starts to load 32 columns of 16 lanes: of every 8 columns, a thread has two neighbours of row lane / 4, and two of
+// the row 8 below.
 __device__ __forceinline__ void load_tensor_columns(float (&values)[16], unsigned address)
 {
     asm volatile(

@@ -1,7 +1,7 @@
 // Tensor memory and copies of two neighbouring blocks of a cluster whose tensor cores multiply together (cta_group::2).
 
-// Allocates the same columns in both blocks, a power of two from 32, by a whole warp of each; their address goes to shared
-// memory. The blocks allocate no more.
+// Allocates the same columns in both blocks, a power of two from 32, by a whole warp of each; their address goes to
+// shared memory. The blocks allocate no more.
 template <int kColumns>
 __device__ __forceinline__ void allocate_tensor_memory_of_pair(unsigned target)
 {
@@ -17,7 +17,8 @@ __device__ __forceinline__ void free_tensor_memory_of_pair(unsigned address)
     asm volatile("tcgen05.dealloc.cta_group::2.sync.aligned.b32 %0, %1;" :: "r"(address), "n"(kColumns));
 }
 
-// Lets the barriers at this place of both blocks count an arrival once the products that this thread has started are done.
+// Lets the barriers at this place of both blocks count an arrival once the products that this thread has started are
+// done.
 __device__ __forceinline__ void commit_products_of_pair(unsigned barrier)
 {
     constexpr unsigned short kBothBlocks = 3;
@@ -26,8 +27,8 @@ __device__ __forceinline__ void commit_products_of_pair(unsigned barrier)
         :: "r"(barrier), "h"(kBothBlocks) : "memory");
 }
 
-// Starts to copy the box at (x, y) to this block's shared memory; its bytes arrive at a barrier of either block. Elements
-// outside the tensor are filled.
+// Starts to copy the box at (x, y) to this block's shared memory; its bytes arrive at a barrier of either block.
+// Elements outside the tensor are filled.
 __device__ __forceinline__ void load_pair_box_2d(unsigned target, const TensorMap& map, unsigned barrier, int x, int y)
 {
     asm volatile(
@@ -48,7 +49,8 @@ __device__ __forceinline__ void load_pair_box_3d(
 
 // Starts to copy kBoxes such boxes side by side, kElements apart in the tensor and kBytes apart in shared memory.
 template <int kBoxes, int kElements, int kBytes>
-__device__ __forceinline__ void load_pair_boxes_2d(unsigned target, const TensorMap& map, unsigned barrier, int x, int y)
+__device__ __forceinline__ void load_pair_boxes_2d(unsigned target, const TensorMap& map, unsigned barrier, int x,
+    int y)
 {
     #pragma unroll
     for (int box = 0; box < kBoxes; ++box)

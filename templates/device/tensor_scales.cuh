@@ -20,13 +20,15 @@ __device__ __forceinline__ unsigned long long scale_descriptor(unsigned position
 // Starts to copy a tile of scales from shared memory to four columns of tensor memory, in all quarters of its lanes.
 __device__ __forceinline__ void copy_scales(unsigned columns, unsigned position)
 {
-    asm volatile("tcgen05.cp.cta_group::1.32x128b.warpx4 [%0], %1;" :: "r"(columns), "l"(scale_descriptor(position)) : "memory");
+    asm volatile("tcgen05.cp.cta_group::1.32x128b.warpx4 [%0], %1;" :: "r"(columns),
+        "l"(scale_descriptor(position)) : "memory");
 }
 
 // Starts to copy such tiles in both blocks of a pair, from and to the same place in each.
 __device__ __forceinline__ void copy_scales_of_pair(unsigned columns, unsigned position)
 {
-    asm volatile("tcgen05.cp.cta_group::2.32x128b.warpx4 [%0], %1;" :: "r"(columns), "l"(scale_descriptor(position)) : "memory");
+    asm volatile("tcgen05.cp.cta_group::2.32x128b.warpx4 [%0], %1;" :: "r"(columns),
+        "l"(scale_descriptor(position)) : "memory");
 }
 
 // Sets the scales of a tile to 0 from block `blocks` along k on, by a whole warp: those blocks do not exist.

@@ -1,9 +1,9 @@
 // Fragments of doubles from shared memory, for tiles whose rows there have pieces of 128 bytes.
 
-// The value of k, of 16, that lane `quad` of a quad takes of the step of 4: for each step, the four lanes of a quad read
-// vectors of 16 bytes that differ in the lower bits of their places, and halves of them that differ with the rest. The
-// eight or four rows that half a warp reads are permuted by an exclusive or, so that no two lanes meet a bank, whether
-// rows run along k or not.
+// The value of k, of 16, that lane `quad` of a quad takes of the step of 4: for each step, the four lanes of a quad
+// read vectors of 16 bytes that differ in the lower bits of their places, and halves of them that differ with the rest.
+// The eight or four rows that half a warp reads are permuted by an exclusive or, so that no two lanes meet a bank,
+// whether rows run along k or not.
 __device__ __forceinline__ int double_k(int step, int quad)
 {
     constexpr int kPeriod = 16;

@@ -482,6 +482,11 @@ class WarpgroupLoop(WarpgroupInstruction):
         return self.barriers - 2 * self.tickets
 
     @property
+    def ticket_readers(self) -> int:
+        """Warps that read the number of the next tile: those of the consumers, and those that bring block scales."""
+        return self.consumer_warps + self.scale_warps
+
+    @property
     def consumer_warps(self) -> int:
         """Warps that multiply."""
         return WARPS * self.consumers
