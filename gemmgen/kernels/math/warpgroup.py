@@ -207,6 +207,11 @@ class Staging:
         return BLOCK_ROWS // self.turned_rows if self.turned else 1
 
     @property
+    def row_offsets(self) -> tuple[int, ...]:
+        """First rows of the boxes that a block of rows is stored in."""
+        return tuple(box * self.turned_rows for box in range(self.boxes))
+
+    @property
     def buffer_bytes(self) -> int:
         return (self.boxes * self.columns if self.turned else BLOCK_ROWS) * SPAN_BYTES
 

@@ -363,6 +363,12 @@ class WarpLoop:
         return self.double_depth == DEPTH
 
     @property
+    def double_registers(self) -> tuple[range, range, range]:
+        """Numbers of the operands of an instruction on doubles that hold D, A and B."""
+        first_b = 4 + self.instruction_k // 2
+        return range(4), range(4, first_b), range(first_b, first_b + self.instruction_k // 4)
+
+    @property
     def fragment_kind(self) -> str:
         """Part of the names of the device functions that read fragments from shared memory."""
         return "doubles" if self.double_depth else "fragments"
