@@ -112,8 +112,8 @@ def classified(item: Item) -> Record:
     spec = _planned(name).spec
     if spec.batch == "grouped" or spec.mainloop.strategy == "narrow_weights":
         return {"skipped": "grouped, or weights made by arithmetic on pairs"}
-    if getattr(spec.mainloop, "sparse", "none") != "none" or "block_scales" in name or "fp4" in name or "mxfp8" in name:
-        return {"skipped": "metadata of a sparse A, or block scales, which random codes are not"}
+    if getattr(spec.mainloop, "sparse", "none") != "none":
+        return {"skipped": "metadata of a sparse A, which random codes are not"}
     fields = spec.model_dump(mode="json", exclude_unset=True)
     fields.pop("amax", None)
     plan = gemmgen.plan(fields | {"alpha": "one", "beta": "zero", "epilogue": [], "batch": "none"})
@@ -156,15 +156,15 @@ def timed(item: Item) -> Record:
     whole = min(_seconds(lambda: verify_field(plan, binary)) for _ in range(REPEATS))
     usual = min(_seconds(ordinary) for _ in range(REPEATS)) / len(cases)
     times = {"case_seconds": round(usual, 4), "field_seconds": round(whole, 4), "runs": report.runs}
-    return {**times, "kind": _unit(plan), "ratio": round(whole / report.runs / usual, 2)}
+    return {**times, "kind": _unit(plan, item[0]), "ratio": round(whole / report.runs / usual, 2)}
 
 
-def _unit(plan: KernelPlan) -> str:
+def _unit(plan: KernelPlan, label: str) -> str:
     """The unit that multiplies."""
     if plan.spec.kind not in ("gemm", "conv2d"):
         return str(plan.spec.kind)
-    strategy = plan.spec.mainloop.strategy
-    return "tensor core" if strategy in ("mma_sync", "wgmma", "tcgen05", "split_precision", "narrow_weights") else "FFMA"
+    folders = {"mma_sync", "wgmma", "tcgen05", "split_precision"}
+    return "tensor core" if folders & set(label.split("/")) else "FFMA"
 
 
 def _seconds(run: Callable[[], object]) -> float:

@@ -8,9 +8,11 @@ from gemmgen.emulator import residues, tensor_core
 from gemmgen.emulator.arithmetic import Arithmetic
 from gemmgen.emulator.residues import Array
 
-_SCALES = {"tf32": 26, "bf16": 32, "f16": 32, "e4m3": 32, "e5m2": 32}
+_SCALES = {"tf32": 26, "bf16": 32, "f16": 32, "e4m3": 32, "e5m2": 32, "e2m1": 32}
 """The power of two of a product of two codes; modulo 2^31 - 1, exponents count modulo 31."""
 _FP8 = ("e4m3", "e5m2")
+_SHORT = (*_FP8, "e2m1")
+"""Types whose sums of products are exact in float32."""
 _WGMMA_FP8 = 2
 _OTHERS = 1
 
@@ -31,13 +33,28 @@ def multiply_add(
     return residues.words(residues.folded(_products(a, b, types, negated) + c))
 
 
+def multiply_add_scaled(arithmetic: Arithmetic, a: Array, b: Array, types: tuple[str, str], c: Array, of_a: Array, of_b: Array) -> Array:
+    """D = (scale A) (B scale) + C: each block of k has codes of its scales, [..., rows or columns, blocks]."""
+    blocks = of_a.shape[-1]
+    size = a.shape[-1] // blocks
+    total = np.zeros(c.shape, np.uint64)
+    for block in range(blocks):
+        part = slice(block * size, (block + 1) * size)
+        scales = of_a[..., :, None, block].astype(np.uint64) * of_b[..., None, :, block].astype(np.uint64)
+        scales = residues.folded(scales << np.uint64(32 % 31))
+        total += residues.folded(_products(a[..., part], b[..., part], types, False) * scales)
+    if arithmetic.name == "tree":
+        return residues.tree_step(c, residues.folded(total), _OTHERS)
+    return residues.words(residues.folded(total + c))
+
+
 def _products(a: Array, b: Array, types: tuple[str, str], negated: bool) -> Array:
     """Sums of products as uint64 below 2^32."""
     # Codes of 8 bits have sums below 2^24, exact in float32; others below 2^53, exact in float64.
-    dtype = np.float32 if types[0] in _FP8 else np.float64
+    dtype = np.float32 if types[0] in _SHORT else np.float64
     left, right = (_codes(matrix, type_name).astype(dtype) for matrix, type_name in ((a, types[0]), (b, types[1])))
     exact = tensor_core.exact_product(left, right).astype(np.uint64)
-    if types[0] not in _FP8:
+    if types[0] not in _SHORT:
         exact = residues.folded(exact)
     exact <<= np.uint64(_SCALES[types[0]] % 31)
     exact = residues.folded(exact)

@@ -1,8 +1,8 @@
 """Residues modulo 2^31 - 1 in the bits of 32-bit registers, and hashes of them.
 
 Any 32-bit pattern stands for its residue, so zero bits are zero; `canonical` gives the one pattern below the modulus. Elements of 16
-bits are read as code * 2^16, which is how bfloat16 widens to float32; those of 8 bits likewise as code * 2^16 and tf32, the upper 19
-bits of a word, as code * 2^13. Schwartz and Zippel count the codes that are drawn from, not the modulus.
+bits are read as code * 2^16, which is how bfloat16 widens to float32; those of 8 and 4 bits and block scales likewise as code * 2^16, and
+tf32, the upper 19 bits of a word, as code * 2^13. Schwartz and Zippel count the codes that are drawn from, not the modulus.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _SHIFT = np.uint64(31)
 _GOLDEN, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)
 _NEUTRAL = np.uint64(77)
 
-CODE_BITS = {"f32": 32, "tf32": 19, "bf16": 16, "f16": 16, "e4m3": 8, "e5m2": 8}
+CODE_BITS = {"f32": 32, "tf32": 19, "bf16": 16, "f16": 16, "e4m3": 8, "e5m2": 8, "ue8m0": 8, "e2m1": 4}
 """Bits of an element that count."""
-CODE_SHIFT = {"f32": 0, "tf32": 13, "bf16": 16, "f16": 16, "e4m3": 16, "e5m2": 16}
+CODE_SHIFT = {"f32": 0, "tf32": 13, "bf16": 16, "f16": 16, "e4m3": 16, "e5m2": 16, "ue8m0": 16, "e2m1": 16}
 """The power of two that a code is multiplied by to give its residue."""
 
 

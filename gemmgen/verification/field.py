@@ -192,7 +192,8 @@ def miss_bits_of_run(plan: KernelPlan, oracle: FieldOracle, most: int = _FIELD_B
     drawn = min(_code_bits(types.get(array.name, array.type)) for array in arrays if array.reads and array.type not in _PLAIN)
     stored = min(_code_bits(array.type) for array in arrays if array.writes and array.name not in oracle.unclaimed(plan))
     collision = 0.0 if stored >= _FIELD_BITS else 2.0**-stored
-    return -math.log2(oracle.degree(plan) * 2.0 ** -min(drawn, most) + collision)
+    chance: float | None = getattr(oracle, "chance_of_zero", lambda plan: None)(plan)
+    return -math.log2((oracle.degree(plan) * 2.0 ** -min(drawn, most) if chance is None else chance) + collision)
 
 
 def _code_bits(type_name: str) -> int:

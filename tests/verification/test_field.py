@@ -16,7 +16,7 @@ from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.library.digests import program_digests
 from gemmgen.toolchain.compilation import COMPILE_OPTIONS
 from gemmgen.toolchain.nvrtc import Binary, compile_source
-from gemmgen.verification.field import FieldReport, verify_field
+from gemmgen.verification.field import WANTED_BITS, FieldReport, verify_field
 
 from .field_mutants import NARROW_OF_EACH, WIDE_COUNT, Slip, narrow_slips, wide_slips
 
@@ -26,6 +26,8 @@ PASSING = (
     "reduction/rows/32",
     "elementwise/gated_silu",
     "conv2d/mma_sync/output/float",
+    "gemm/tcgen05/int8_128x64",
+    "gemm/mma_sync/block_scales/mxfp8",
 )
 
 
@@ -107,6 +109,27 @@ def test_mistakes_around_planes_are_found(old, new, words):
     assert isinstance(report, FieldReport)
     assert report.outcome == "wrong"
     assert words in report.reason
+
+
+SCALED = "gemm/mma_sync/block_scales/nvfp4_64x64"
+
+
+def test_scales_of_another_block_are_found():
+    old = "load_scales(scales_b, min(column, n - 1), word_of_k, blocks)"
+    text = source_of(SCALED)
+    assert old in text
+    assert verify_field(plan_of(SCALED), bits=1).outcome == "passed"
+    report = judged(Slip(SCALED, old, text.replace(old, old.replace("word_of_k", "0"))))
+    assert isinstance(report, FieldReport)
+    assert report.outcome == "wrong"
+    assert "another polynomial" in report.reason
+
+
+def test_floats_of_four_bits_take_many_runs():
+    report = verify_field(plan_of(SCALED))
+    assert report.outcome == "passed", report.reason
+    assert report.runs > 10
+    assert report.miss_bits > WANTED_BITS
 
 
 @pytest.mark.parametrize("slip", narrow_slips(source_of) if ALL else narrow_slips(source_of)[::13], ids=lambda slip: slip.name)

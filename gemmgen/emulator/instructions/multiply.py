@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gemmgen.emulator import residue_products, tensor_core
+from gemmgen.emulator import residue_products, residues, tensor_core
 from gemmgen.emulator.binding import Binder, Source
 from gemmgen.emulator.errors import UnknownInstruction
 from gemmgen.emulator.geometry import WARP, Lanes
@@ -124,7 +124,9 @@ class _Multiply:
         self.saturates = inst.has("satfinite")
         self.packed = self.kind is not None and self.kind.packed
         self.one_step = binder.program.module.target.startswith("sm_12")
-        binder.require_real(inst, self.sum_type == "f16" or self.kind is not None)
+        scaled = self.kind is not None and bool(self.kind.scales) and not self.sparse
+        has_residues = self.kind is None or (scaled and {a_type, b_type} <= set(residues.CODE_BITS))
+        binder.require_real(inst, self.sum_type == "f16" or not has_residues)
         d, a, b, c = (registers_in(operand) for operand in inst.operands[:4])
         tiles_along_k = self.depth * (4 if self.packed else _ELEMENT_BITS[a_type]) // 128
         self.metadata = self._metadata() if self.sparse else None
@@ -229,6 +231,9 @@ class _Multiply:
         return parts.transpose(1, 4, 0, 2, 3).reshape(row_tiles * 2, -1).view(np.uint32)
 
     def _float_sums(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, lanes: Lanes | None) -> np.ndarray:
+        if not self.binder.arithmetic.is_real and self.scales is not None:
+            codes = [scales.codes(lanes) for scales in self.scales]
+            return residue_products.multiply_add_scaled(self.binder.arithmetic, a, b, (self.a_type, self.b_type), c, *codes)
         if not self.binder.arithmetic.is_real:
             return residue_products.multiply_add(self.binder.arithmetic, a, b, (self.a_type, self.b_type), c)
         left, right = tensor_core.factor(a, self.a_type), tensor_core.factor(b, self.b_type)
@@ -303,14 +308,17 @@ class _ScaleFactors:
 
     def read(self, lanes: Lanes | None) -> tensor_core.Scales:
         """The scales of each warp, [warps, rows, count]."""
+        return tensor_core.scales(self.codes(lanes), self.inst.modifiers[-1])
+
+    def codes(self, lanes: Lanes | None) -> np.ndarray:
+        """Their bits."""
         lanes_a_row = self.rows // _TILE
         byte = self._id(self.byte, range(0, 4, self.count), "byte-id", lanes)
         thread = self._id(self.thread, range(_QUAD // lanes_a_row), "thread-id", lanes)
         words = self.source if lanes is None else self.source[lanes]
         quads = np.ascontiguousarray(words).view(np.uint8).reshape(-1, WARP // _QUAD, _QUAD, 4)
         chosen = quads[:, :, thread * lanes_a_row : (thread + 1) * lanes_a_row, byte : byte + self.count]
-        codes = np.ascontiguousarray(chosen.transpose(0, 2, 1, 3)).reshape(-1, self.rows, self.count)
-        return tensor_core.scales(codes, self.inst.modifiers[-1])
+        return np.ascontiguousarray(chosen.transpose(0, 2, 1, 3)).reshape(-1, self.rows, self.count)
 
     def _id(self, source: Source, allowed: range, name: str, lanes: Lanes | None) -> int:
         value = uniform(source if lanes is None or not isinstance(source, np.ndarray) else source[lanes])

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from gemmgen.emulator import residue_products, tensor_core
+from gemmgen.emulator import residue_products, residues, tensor_core
 from gemmgen.emulator.binding import Binder, Source
 from gemmgen.emulator.engines.async_proxy import CHUNK
 from gemmgen.emulator.engines.tensor_memory import LANES, QUARTER, Cells, TensorOperation, pair_of
@@ -60,6 +60,8 @@ _KINDS = {
 _ELEMENT_BYTES = {"f16": 2, "bf16": 2, "tf32": 4}
 _DTYPES = {"f16": np.uint16, "bf16": np.uint16, "tf32": np.uint32, "s8": np.int8}
 _NARROW_BITS = {"e2m3": 6, "e3m2": 6, "e2m1": 4}
+_WITH_RESIDUES = {*residues.CODE_BITS, "s8", "u8"}
+"""Types of factors that have a meaning over a finite field, and integers, whose sums are exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +201,8 @@ class _Product:
         form, problem = decode(bits, self.kind, self.pair)
         if problem is not None:
             self._fail(f"the instruction descriptor 0x{bits:08x}: {problem}", lane)
-        self.binder.require_real(inst, form.sums == "f16" or self.kind.scaled or bool(self.shift))
+        has_residues = {form.a, form.b} <= _WITH_RESIDUES and not (self.kind.scaled and form.negated)
+        self.binder.require_real(inst, form.sums == "f16" or bool(self.shift) or not has_residues)
         predicate, negated = self.accumulates
         accumulates = bool(value_at(predicate, who)[0]) != negated
         layout = _Sums(form, places)
@@ -329,16 +332,15 @@ class _Product:
             found.append([self._cells(lane, place, start & 0x3FFFFFFF, (LANES, columns), (0,)) for place in places])
         return found
 
-    def _load_scales(self, form: Form, cells: Cells, rows: int, number: int, who: Lanes) -> tensor_core.Scales:
-        """The scales of some rows from the byte ``number`` of each word on."""
+    def _load_scales(self, cells: Cells, rows: int, number: int, who: Lanes) -> np.ndarray:
+        """The codes of the scales of some rows, from the byte ``number`` of each word on."""
         used = np.zeros((LANES, cells.columns[1] - cells.columns[0]), np.bool_)
         row = np.arange(rows)
         for quarter in range(0, LANES, QUARTER):
             used[row % QUARTER + quarter, row // QUARTER] = True
         self.memory.check_written(self.inst, who, cells, used)
         words = self.memory.data[cells.index][:QUARTER].T.reshape(-1)[:rows]
-        codes = np.ascontiguousarray(words).view(np.uint8).reshape(rows, 4)[:, number : number + self.scales]
-        return tensor_core.scales(codes, form.scale_type)
+        return np.ascontiguousarray(words).view(np.uint8).reshape(rows, 4)[:, number : number + self.scales]
 
     # -- arithmetic ----------------------------------------------------------------------------------------------
 
@@ -350,18 +352,20 @@ class _Product:
         for number, (of_a, of_b) in enumerate(zip(*cells, strict=True)):
             own = slice(number * rows, (number + 1) * rows)
             scales = [
-                self._load_scales(form, part, count, byte, who)
+                self._load_scales(part, count, byte, who)
                 for part, count, byte in zip((of_a, of_b), (rows, form.n), form.scale_ids, strict=True)
             ]
             results.append(self._step(form, a[own], b, sums[own], scales))
         return np.concatenate(results)
 
-    def _step(self, form: Form, a: np.ndarray, b: np.ndarray, sums: np.ndarray, scales: list[tensor_core.Scales]) -> np.ndarray:
+    def _step(self, form: Form, a: np.ndarray, b: np.ndarray, sums: np.ndarray, scales: list[np.ndarray]) -> np.ndarray:
         if form.sums == "s32":
             products = tensor_core.multiply_integers(a.astype(np.int16), b.astype(np.int16))
             total = tensor_core.accumulate_integers(sums.view(np.int32), products, saturate=form.saturates)
             return np.ascontiguousarray(total).view(np.uint32)
         arithmetic = self.binder.arithmetic
+        if not arithmetic.is_real and scales:
+            return residue_products.multiply_add_scaled(arithmetic, a, b, (form.a, form.b), sums, *scales)
         if not arithmetic.is_real:
             return residue_products.multiply_add(arithmetic, a, b, (form.a, form.b), sums, negated=form.negated, warpgroup=True)
         left, right = tensor_core.factor(a, form.a), tensor_core.factor(b, form.b)
@@ -376,7 +380,7 @@ class _Product:
         if not scales:
             return tensor_core.multiply_float(left, right, addend)
         multiply_scaled = tensor_core.multiply_scaled if self.kind.depth == 32 else tensor_core.multiply_block_scaled
-        return multiply_scaled(left, right, addend, *scales)
+        return multiply_scaled(left, right, addend, *(tensor_core.scales(codes, form.scale_type) for codes in scales))
 
 
 class _Sums:

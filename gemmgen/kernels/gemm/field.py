@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gemmgen.core.formulas import ceil_div
 from gemmgen.emulator import residues
 from gemmgen.kernels.family import Case, FieldPart
 from gemmgen.kernels.gemm.grouping import group_rows
 from gemmgen.kernels.gemm.oracle import cases, padded_problem, promised
 from gemmgen.kernels.gemm.plan import GemmPlan, epilogue_accuracy, packed
+from gemmgen.kernels.gemm.scaling import from_tiles
 from gemmgen.kernels.gemm.spec import GemmSpec
 from gemmgen.kernels.gemm.split_precision.field import PlanesOverField
 from gemmgen.kernels.gemm.split_precision.product import SplitPrecisionPlan
@@ -51,8 +53,8 @@ def excluded(plan: GemmPlan) -> str:
     spec: GemmSpec = plan.spec
     if {accuracy for step in plan.epilogue for accuracy in step.accuracies.values()} - {epilogue_accuracy(spec)}:
         return "the plain kernel that instances are held against computes the functions of all outputs equally accurately"
-    if plan.scales or plan.weight_bits < 8 * plan.matrix_b.element_bytes:
-        return "the plain kernel that instances are held against has neither block scales nor packed weights"
+    if any(not scale.tiled for scale in plan.scales) or plan.weight_bits < 8 * plan.matrix_b.element_bytes:
+        return "the plain kernel that instances are held against has neither scales of float32 nor packed weights"
     if any(matrix.name == "metadata" for matrix in plan.factor_scales):
         return "the plain kernel that instances are held against has no sparse A"
     if getattr(plan.spec.mainloop, "accumulators", "f32") == "f16":
@@ -77,8 +79,17 @@ def stages(plan: GemmPlan, case: Case) -> PlanesOverField | None:
 
 def degree(plan: GemmPlan) -> int:
     """Degree of an element of C as a polynomial of all that is drawn, before the epilogue's functions."""
-    scales = sum(len(step.accesses) for step in plan.epilogue)
-    return 2 + int(plan.spec.alpha == "argument") + scales
+    factors = sum(len(step.accesses) for step in plan.epilogue)
+    return 2 + len(plan.scales) + int(plan.spec.alpha == "argument") + factors
+
+
+def chance_of_zero(plan: GemmPlan) -> float | None:
+    """The probability that a polynomial of this degree is zero by chance, where its factors are drawn from sets of different sizes; None
+    where the smallest set says enough."""
+    if not plan.packed_factors:
+        return None
+    others = degree(plan) - 2 - len(plan.scales)
+    return 2 * 2.0 ** -residues.CODE_BITS["e2m1"] + len(plan.scales) * 2.0**-8 + others * 2.0**-16
 
 
 def parts(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]], scalars: Mapping[str, int]) -> Iterator[FieldPart]:
@@ -86,7 +97,7 @@ def parts(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]], sc
     sizes = {name: case.dimensions[name] for name in ("m", "n")} | {"k": 1}
     if not plan.grouped:
         batch = {"batch": case.dimensions["batch"]} if plan.batched else {}
-        yield _finishing({**sizes, **batch}, {}, _product(arrays, scalars))
+        yield _finishing({**sizes, **batch}, {}, _product(plan, arrays, scalars))
         return
     for index, rows in enumerate(group_rows(plan.spec.grouping, arrays[plan.ends_of_groups], case.dimensions["m"])):
         chosen: dict[str, Any] = {"A": np.s_[rows], "B": np.s_[index], "C": np.s_[rows]}
@@ -96,7 +107,7 @@ def parts(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]], sc
                 chosen[access.name] = np.s_[rows] if access.operand.per == "row" else np.s_[index]
         if rows.stop > rows.start:
             own = {name: arrays[name][chosen[name]] for name in "ABC"}
-            yield _finishing(sizes | {"m": rows.stop - rows.start}, chosen, _product(own, scalars))
+            yield _finishing(sizes | {"m": rows.stop - rows.start}, chosen, _product(plan, own, scalars))
 
 
 def _finishing(sizes: dict[str, int], chosen: dict[str, Any], product: npt.NDArray[Any]) -> FieldPart:
@@ -105,11 +116,27 @@ def _finishing(sizes: dict[str, int], chosen: dict[str, Any], product: npt.NDArr
     return FieldPart(sizes, chosen, {**zeros, "C": residues.words(product)}, {"alpha": 0, "beta": 1})
 
 
-def _product(arrays: Mapping[str, npt.NDArray[Any]], scalars: Mapping[str, int]) -> npt.NDArray[Any]:
+def _factors(plan: GemmPlan, arrays: Mapping[str, npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """A (..., m, k) and B (..., k, n) as canonical residues, each times the scales of its blocks."""
+    lines = {"a": arrays["A"], "b": arrays["B"].swapaxes(-1, -2)}
+    for name, values in lines.items():
+        if plan.packed_factors:
+            halves = np.stack([values & np.uint32(15), values >> np.uint32(4)], -1).reshape(*values.shape[:-1], -1)
+            lines[name] = residues.of_codes(halves, "e2m1")
+        lines[name] = residues.canonical(lines[name]).reshape(lines[name].shape)
+    for scale in plan.scales:
+        values = lines[scale.operand]
+        blocks = from_tiles(arrays[scale.name], values.shape[0], ceil_div(values.shape[1], scale.block.k))
+        each = np.repeat(blocks, scale.block.k, axis=1)[:, : values.shape[1]]
+        lines[scale.operand] = residues.canonical(residues.multiplied(values, each))
+    return lines["a"], lines["b"].swapaxes(-1, -2)
+
+
+def _product(plan: GemmPlan, arrays: Mapping[str, npt.NDArray[Any]], scalars: Mapping[str, int]) -> npt.NDArray[Any]:
     """alpha A B + beta C as canonical residues."""
     product = arrays.get("product")
     if product is None:
-        product = residues.matrix_product(residues.canonical(arrays["A"]), residues.canonical(arrays["B"]))
+        product = residues.matrix_product(*_factors(plan, arrays))
     if "alpha" in scalars:
         product = residues.canonical(residues.multiplied(product, np.uint64(scalars["alpha"])))
     if "beta" in scalars:
@@ -128,7 +155,7 @@ def polynomial(
     """alpha A B + beta C, where there is neither an epilogue nor groups."""
     if plan.epilogue or plan.grouped:
         return None
-    product = _product(arrays, scalars)
+    product = _product(plan, arrays, scalars)
     return {"C": residues.centred(product) if plan.matrix_c.type == "s32" else product}
 
 
