@@ -194,3 +194,11 @@ def test_an_epilogue_reads_numbers_channels_and_elements():
 def test_epilogues_without_a_place_in_a_convolution(epilogue, operands, message):
     with pytest.raises(LaunchError, match=message):
         ops.conv2d(channels_last(X), W, padding=1, output="float32", epilogue=epilogue, operands=operands)
+
+
+def test_an_image_keeps_its_bits_beside_any_others():
+    x = channels_last(RNG.standard_normal((3, 64, 8, 8)).astype(np.float16))
+    w = (RNG.standard_normal((32, 64, 3, 3)) / 24).astype(np.float16)
+    together = ops.conv2d(x, w, padding=1, batch_invariant=True)
+    alone = ops.conv2d(channels_last(x[1:2]), w, padding=1, batch_invariant=True)
+    assert (alone.view(np.uint16) == together[1:2].view(np.uint16)).all()

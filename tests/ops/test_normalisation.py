@@ -64,3 +64,20 @@ def test_mistakes_are_said(call: Any, message: str) -> None:
 
 def test_empty_arrays_stay_empty() -> None:
     assert ops.softmax(np.zeros((0, 5), np.float32)).shape == (0, 5)
+
+
+NORMS = (ops.softmax, ops.log_softmax, ops.rms_norm, ops.layer_norm)
+
+
+@pytest.mark.parametrize("function", NORMS, ids=lambda function: function.__name__)
+def test_a_row_keeps_its_bits_among_any_others(function: Any) -> None:
+    x = RNG.normal(size=(9, 40)).astype(np.float32)
+    together = function(x, batch_invariant=True)
+    assert (function(x[4:5].copy(), batch_invariant=True) == together[4:5]).all()
+    assert (function(x[2:7].copy(), batch_invariant=True) == together[2:7]).all()
+
+
+@pytest.mark.parametrize("function", NORMS, ids=lambda function: function.__name__)
+def test_rows_of_parts_of_vectors_are_not_promised(function: Any) -> None:
+    with pytest.raises(LaunchError, match="36 bytes"):
+        function(X, batch_invariant=True)

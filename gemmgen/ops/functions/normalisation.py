@@ -18,6 +18,8 @@ from gemmgen.ops.engine import Operator
 from gemmgen.runtime.arrays.protocols import Array, ArrayT
 
 TYPES = ("f32", "f16", "bf16")
+VECTOR_BYTES = 16
+"""Rows that begin and end at multiples of these are added up in an order that follows from their length and type alone."""
 MAX_SUMMED_COLUMNS = 8192
 """Length of rows that a gradient adds up over rows beside its own result; for longer ones it takes several launches."""
 
@@ -65,6 +67,15 @@ class _Rows:
             count *= extent
         return moved.reshape(count, self.shape[-1])
 
+    def require_batch_invariance(self) -> None:
+        """Raises LaunchError if the first vector of a row begins before the row: then the order of its sums depends on the row's place."""
+        view, size = view_of(self.x, "x", None), ELEMENTS[self.kind].bytes
+        row, apart = self.shape[-1] * size, view.strides[0] * size
+        if row % VECTOR_BYTES or (view.shape[0] > 1 and apart % VECTOR_BYTES) or view.pointer % VECTOR_BYTES:
+            place = f"x has rows of {row} bytes, {apart} apart, from byte {view.pointer % VECTOR_BYTES} of {VECTOR_BYTES}"
+            need = f"rows that begin and end at multiples of {VECTOR_BYTES} bytes"
+            raise LaunchError(f"{self.operation}: batch_invariant holds for {need}: {place}; pad them")
+
     def vector(self, name: str, values: Any) -> Any:
         """Values for each column, float32 or of x's type; others become float32."""
         if values is None:
@@ -101,6 +112,12 @@ def _by_torch(*arrays: Any) -> bool:
     return True
 
 
+def _require_batch_invariance(operation: str, x: Any, axis: Any) -> None:
+    if torch_state.compiling is not None and torch_state.compiling():
+        raise LaunchError(f"{operation}: batch_invariant checks addresses, which calls that torch compiles do not have yet")
+    _Rows(operation, x, axis).require_batch_invariance()
+
+
 def _simple(operation: str, x: Any, axis: Any) -> Any:
     rows = _Rows(operation, x, axis)
     return rows.finished(_operator(operation, ("x",), ("y",)).call((rows.x, None), (operation, False), (), None)[0])
@@ -114,7 +131,7 @@ def _gradient(operation: str, dy: Any, y: Any, axis: Any) -> Any:
     return rows.finished(_operator(operation, ("dy", "y"), ("dx",)).call(arrays, (operation, False), (), None)[0])
 
 
-def softmax(x: ArrayT, axis: int = -1) -> ArrayT:
+def softmax(x: ArrayT, axis: int = -1, *, batch_invariant: bool = False) -> ArrayT:
     """e^(x - max) over its sum along ``axis``.
 
     One launch, on torch's current stream or the default one.
@@ -125,6 +142,8 @@ def softmax(x: ArrayT, axis: int = -1) -> ArrayT:
         Float32, float16 or bfloat16; computed in float32.
     axis
         The axis.
+    batch_invariant
+        Refuses rows whose bits could depend on their place among others: those that do not begin and end at multiples of 16 bytes.
 
     Returns
     -------
@@ -136,13 +155,15 @@ def softmax(x: ArrayT, axis: int = -1) -> ArrayT:
     LaunchError
         For arguments that do not go together.
     """
+    if batch_invariant:
+        _require_batch_invariance("softmax", x, axis)
     if _by_torch(x):
         return cast("ArrayT", torch_state.by_operator("softmax", (x, axis), True))
     found: ArrayT = _simple("softmax", x, axis)
     return found
 
 
-def log_softmax(x: ArrayT, axis: int = -1) -> ArrayT:
+def log_softmax(x: ArrayT, axis: int = -1, *, batch_invariant: bool = False) -> ArrayT:
     """x - max less the logarithm of the sum of e^(x - max) along ``axis``.
 
     One launch, on torch's current stream or the default one.
@@ -153,6 +174,8 @@ def log_softmax(x: ArrayT, axis: int = -1) -> ArrayT:
         Float32, float16 or bfloat16; computed in float32.
     axis
         The axis.
+    batch_invariant
+        Refuses rows whose bits could depend on their place among others: those that do not begin and end at multiples of 16 bytes.
 
     Returns
     -------
@@ -164,6 +187,8 @@ def log_softmax(x: ArrayT, axis: int = -1) -> ArrayT:
     LaunchError
         For arguments that do not go together.
     """
+    if batch_invariant:
+        _require_batch_invariance("log_softmax", x, axis)
     if _by_torch(x):
         return cast("ArrayT", torch_state.by_operator("log_softmax", (x, axis), True))
     found: ArrayT = _simple("log_softmax", x, axis)
@@ -339,7 +364,13 @@ def _with_weight(rows: _Rows, weight: Any, bias: Any) -> tuple[Any, Any]:
 
 
 def rms_norm(
-    x: ArrayT, weight: Array | None = None, *, residual: Array | None = None, eps: float = 1e-6, axis: int = -1
+    x: ArrayT,
+    weight: Array | None = None,
+    *,
+    residual: Array | None = None,
+    eps: float = 1e-6,
+    axis: int = -1,
+    batch_invariant: bool = False,
 ) -> ArrayT | tuple[ArrayT, ArrayT]:
     """x / sqrt(mean of x^2 + eps) along ``axis``, times ``weight``; with ``residual``, of x + residual.
 
@@ -357,6 +388,8 @@ def rms_norm(
         Added to the mean.
     axis
         The axis.
+    batch_invariant
+        Refuses rows whose bits could depend on their place among others: those that do not begin and end at multiples of 16 bytes.
 
     Returns
     -------
@@ -368,6 +401,8 @@ def rms_norm(
     LaunchError
         For arguments that do not go together.
     """
+    if batch_invariant:
+        _require_batch_invariance("rms_norm", x, axis)
     found: ArrayT | tuple[ArrayT, ArrayT] = _norm("rms_norm", x, weight, None, residual, eps, axis)
     return found
 
@@ -380,6 +415,7 @@ def layer_norm(
     residual: Array | None = None,
     eps: float = 1e-5,
     axis: int = -1,
+    batch_invariant: bool = False,
 ) -> ArrayT | tuple[ArrayT, ArrayT]:
     """(x - mean) / sqrt(variance + eps) along ``axis``, times ``weight``, plus ``bias``; with ``residual``, of x + residual.
 
@@ -397,6 +433,8 @@ def layer_norm(
         Added to the variance.
     axis
         The axis.
+    batch_invariant
+        Refuses rows whose bits could depend on their place among others: those that do not begin and end at multiples of 16 bytes.
 
     Returns
     -------
@@ -408,6 +446,8 @@ def layer_norm(
     LaunchError
         For arguments that do not go together.
     """
+    if batch_invariant:
+        _require_batch_invariance("layer_norm", x, axis)
     found: ArrayT | tuple[ArrayT, ArrayT] = _norm("layer_norm", x, weight, bias, residual, eps, axis)
     return found
 
