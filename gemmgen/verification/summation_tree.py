@@ -34,6 +34,9 @@ def summation_tree(plan: KernelPlan, dimensions: dict[str, int], rows: int = 1, 
         piece = memory[name]
         word = _WORDS[ELEMENTS[piece.array.type].bytes]
         piece.view.view(word)[...] = _codes(name, piece.view.shape).astype(word)
+    for name in memory.keys() & {"scales_a", "scales_b"}:
+        piece = memory[name]
+        piece.view.view(_WORDS[ELEMENTS[piece.array.type].bytes])[...] = 1
     buffers = {name: piece.buffer for name, piece in memory.items()}
     EmulatorBackend(hazards=False, arithmetic=TREE).run(compile_plan(plan), plan.sequence, dimensions, {}, buffers)
     piece = memory["C"]

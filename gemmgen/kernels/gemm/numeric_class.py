@@ -58,7 +58,7 @@ def numeric_class(plan: GemmPlan, k: int) -> NumericClass | str:
         return "stream-K divides k by the number of tiles, so by m and n"
     if plan.cut_at_launch or isinstance(spec.decomposition, SplitKLast):
         return "the launch says into how many slices k is cut"
-    types = (plan.matrix_a.type, plan.matrix_b.type)
+    types = ("e2m1", "e2m1") if plan.packed_factors else (plan.matrix_a.type, plan.matrix_b.type)
     if types[0] in ("s8", "u8"):
         return NumericClass(types, "exact", 0, (k,))
     slices, joined = _slices(plan, k)
