@@ -19,7 +19,7 @@ def test_shared_memory_that_a_part_of_the_lanes_wrote():
     assert "by    thread (0,0,0) of block (0,0,0)\n" in text and "out[t] = tile[63 - t];" in text
 
 
-def test_registers_without_a_value_that_pass_through_shared_memory():
+def test_registers_without_a_value_pass_through_shared_memory():
     source = """const int* in, int* out, int n) {
         __shared__ int tile[64]; int t = threadIdx.x, value;
         if (t < n) value = in[t];
