@@ -707,9 +707,9 @@ class _Repeated:
     touched: dict[int, int] = field(default_factory=dict)
     """Numbers of the allocations that the last one touched, by their start; empty if it had other effects than on memory."""
     before: dict[int, np.ndarray] = field(default_factory=dict)
-    """What they held before it, if that was kept."""
+    """Bytes of those allocations before the launch, if they were kept."""
     after: dict[int, np.ndarray] = field(default_factory=dict)
-    """What those that it changed held behind it."""
+    """Bytes of the allocations that the launch changed, as it left them."""
     versions: dict[int, int] = field(default_factory=dict)
     """Versions of what it touched, behind it."""
 
