@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 
 def float_literal(value: float) -> str:
     """A float32 constant that reads back as exactly the nearest float32 of ``value``."""
@@ -17,6 +19,12 @@ def float_literal(value: float) -> str:
 
 def literal(kind: str, value: float) -> str:
     """A constant of type ``kind``, f32, f64 or an integer type, as CUDA writes it."""
+    if math.isnan(value):
+        return "__int_as_float(0x7fffffff)" if kind == "f32" else "__longlong_as_double(0x7fffffffffffffffLL)"
+    if math.isinf(value):
+        return (
+            f"{'-' if value < 0 else ''}{'__int_as_float(0x7f800000)' if kind == 'f32' else '__longlong_as_double(0x7ff0000000000000LL)'}"
+        )
     if kind == "f32":
         return float_literal(value)
     return repr(float(value)) if kind == "f64" else str(int(value))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from math import inf, isfinite
 from numbers import Integral, Real
@@ -11,8 +11,8 @@ from typing import Any, TypeGuard
 
 from gemmgen.core.errors import LaunchError
 
-Operations = str | Mapping[str, object] | Sequence[str | Mapping[str, object]]
-"""Operations on results: a name, a mapping as in a spec, or several of them."""
+Operations = str | Mapping[str, object] | Callable[..., object] | Sequence[str | Mapping[str, object] | Callable[..., object]]
+"""Operations on results: a name, a mapping as in a spec, a Python function on symbols, or several of them."""
 
 
 @cache
@@ -65,30 +65,6 @@ def integer_or_number(operation: str, name: str, value: Any) -> float:
             raise LaunchError(f"{operation}: {name} is {whole}, need an integer of 64 bits at most")
         return whole
     return number(operation, name, value, inf)
-
-
-class Fields(tuple[tuple[str, Any], ...]):
-    """A mapping as pairs that a dictionary can look up."""
-
-
-def hashable(activation: Any) -> Any:
-    """An activation as something that a dictionary can look up: ``Fields`` for mappings, tuples for sequences."""
-    if isinstance(activation, Fields):
-        return activation
-    if isinstance(activation, Mapping):
-        return Fields((str(key), hashable(value)) for key, value in activation.items())
-    if isinstance(activation, list | tuple):
-        return tuple(hashable(part) for part in activation)
-    return activation
-
-
-def written_out(activation: Any) -> Any:
-    """The mappings and lists that ``hashable`` was given."""
-    if isinstance(activation, Fields):
-        return {key: written_out(value) for key, value in activation}
-    if isinstance(activation, Mapping):
-        return {key: written_out(value) for key, value in activation.items()}
-    return [written_out(part) for part in activation] if isinstance(activation, list | tuple) else activation
 
 
 def are_floats(*numbers: Any) -> bool:

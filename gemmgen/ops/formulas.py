@@ -10,9 +10,10 @@ from typing import Any
 import pydantic
 
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.calls import integer, number, written_out
+from gemmgen.kernels.calls import integer, number
 from gemmgen.kernels.epilogue.expression import nearest
 from gemmgen.kernels.epilogue.operations import Operation, Operations
+from gemmgen.kernels.epilogue.options import written_out
 from gemmgen.ops.engine import Operator
 
 

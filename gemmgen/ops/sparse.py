@@ -12,9 +12,11 @@ from gemmgen.core.errors import LaunchError
 from gemmgen.core.formulas import ceil_div
 from gemmgen.dispatch.devices import gpu_device, host_device
 from gemmgen.hardware.target import Architecture
-from gemmgen.kernels.calls import Operations, written_out
+from gemmgen.kernels.calls import Operations
+from gemmgen.kernels.epilogue.activations import activations
+from gemmgen.kernels.epilogue.options import written_out
 from gemmgen.kernels.gemm.family import plan_gemm
-from gemmgen.kernels.gemm.operator import activations
+from gemmgen.kernels.gemm.matcher import ACTIVATIONS
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.request import alignment_elements, is_stored
 from gemmgen.kernels.gemm.sparsity import CHUNK_K, compress
@@ -206,7 +208,7 @@ def spec_of(call: Call) -> GemmSpec:
     form = call.form
     tile = {"threadblock": dict(zip("mnk", form.tile, strict=True)), "warp": dict(zip("mn", form.warp, strict=True))}
     epilogue = [{"op": "bias", "per": "row"}] if call.bias else []
-    epilogue += [step.model_dump(mode="json") for step in activations(call.activation)]
+    epilogue += [step.model_dump(mode="json") for step in activations("matmul", call.activation, ACTIVATIONS)]
     early = call.architecture.supports("programmatic_launch")
     return GemmSpec.model_validate(
         {

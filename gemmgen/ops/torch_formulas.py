@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.calls import hashable
 from gemmgen.kernels.epilogue.derivative import Derivative, derivative
 from gemmgen.kernels.epilogue.expression import Node, name
 from gemmgen.kernels.epilogue.functions import CASTS, FUNCTIONS
 from gemmgen.kernels.epilogue.operations import COORDINATES, PRODUCT, VALUE, Formula, Operation
+from gemmgen.kernels.epilogue.options import hashable
 from gemmgen.ops.formulas import finished, parsed
 from gemmgen.ops.torch_operators.matmul import product_gradients
 

@@ -10,9 +10,11 @@ from typing import Any, Literal
 from gemmgen.core.errors import LaunchError
 from gemmgen.core.formulas import ceil_div
 from gemmgen.hardware.target import Architecture, Device
-from gemmgen.kernels.calls import Operations, written_out
+from gemmgen.kernels.calls import Operations
+from gemmgen.kernels.epilogue.activations import activations
+from gemmgen.kernels.epilogue.options import written_out
 from gemmgen.kernels.gemm.family import plan_gemm
-from gemmgen.kernels.gemm.operator import activations
+from gemmgen.kernels.gemm.matcher import ACTIVATIONS
 from gemmgen.kernels.gemm.packed_weights import PANEL
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.spec import GemmSpec
@@ -231,7 +233,7 @@ def spec_of(call: Call) -> GemmSpec:
     Raises ``LaunchError`` for an activation that is not known."""
     form, numbers = call.form, call.numbers
     epilogue = [{"op": "bias", "per": "column"}] if call.bias else []
-    epilogue += [step.model_dump(mode="json") for step in activations(call.activation)]
+    epilogue += [step.model_dump(mode="json") for step in activations("matmul", call.activation, ACTIVATIONS)]
     early = call.architecture.supports("programmatic_launch")
     loop: dict[str, Any] = {"strategy": "narrow_weights", "method": form.method, "stages": form.stages, "k_warps": form.k_warps}
     loop |= {"tile": {"threadblock": dict(zip("mnk", form.tile, strict=True)), "warp": dict(zip("mn", form.warp, strict=True))}}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gemmgen import ops
+from gemmgen import ops, symbols
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.conv2d.reference import convolution, sums
 from gemmgen.layouts import nchw32_to_nchw, nchw_to_nchw32
@@ -88,7 +88,7 @@ def test_a_residual_in_nhwc():
     ("arguments", "options", "message"),
     [
         ((X[0], W), {}, "or NCHW32"),
-        ((X, W), {}, "x must be contiguous"),
+        ((X, W), {}, "x must have its channels side by side"),
         ((PACKED, W[:16]), {}, "k is 16, need a multiple of 32"),
         ((PACKED, W[:, :32]), {}, "the filter has 32 input channels for 1 groups, x has 64"),
         ((PACKED, W), {"stride": 0}, "stride is 0, need an integer of at least 1"),
@@ -96,8 +96,8 @@ def test_a_residual_in_nhwc():
         ((PACKED, W), {"layout": "nchw"}, "layout is 'nchw'"),
         ((PACKED, W), {"output": "int16"}, "need int8, uint8, int32, float32, float16 or bfloat16"),
         ((PACKED, W), {"output": "int32", "alpha": 0.5}, "cannot scale"),
-        ((PACKED, W), {"activation": "gelus"}, "activation 'gelus'"),
-        ((PACKED, W), {"activation": 3}, "activation is 3, need a name"),
+        ((PACKED, W), {"activation": "gelus"}, "activation is 'gelus', need one of relu.*did you mean 'gelu'"),
+        ((PACKED, W), {"activation": 3}, "activation is 3, need one of relu"),
         ((PACKED, W), {"zero_point": 1.5}, "zero_point is 1.5, need an integer from -128 to 127"),
         ((PACKED, W), {"zero_point": 128}, "zero_point is 128, need an integer from -128 to 127"),
         ((PACKED, W), {"zero_point": float("inf")}, "zero_point is inf, need an integer"),
@@ -185,8 +185,14 @@ def test_an_epilogue_reads_numbers_channels_and_elements():
     ("epilogue", "operands", "message"),
     [
         (FORMULA, {"scale": np.ones(31, "f"), "gate": np.ones((2, 32, 6, 7), "f2"), "limit": 1.0}, "side by side|scale has shape"),
-        ({"value": "value", "outputs": {"kept": {"value": "value"}}}, {"kept": np.ones((2, 32, 6, 7), "f")}, "further output kept"),
-        ({"value": "value * t", "inputs": {"t": {"per": "row"}}}, {"t": np.ones(6, "f")}, "the operand t per row"),
+        ({"value": "value", "outputs": {"kept": {"value": "value"}}}, {"kept": np.ones((2, 32, 6, 7), "f")}, "side by side"),
+        ({"value": "value", "outputs": {"kept": {"value": "value"}}}, {}, "the epilogue has the output kept"),
+        (
+            {"value": "value * t", "inputs": {"t": {"per": "row"}}},
+            {"t": np.ones(6, "f")},
+            r"t has shape \(6,\), need \(84,\) or \(2, 6, 7\)",
+        ),
+        ({"value": "value * t", "inputs": {"t": {"per": "group"}}}, {"t": np.ones(6, "f")}, "t is per group"),
         ({"value": "value * w", "inputs": {"w": {"per": "channel"}}}, {"w": np.ones(32, "f")}, "a name that the call has itself"),
         (None, {"t": 1.0}, "operands without epilogue"),
     ],
@@ -202,3 +208,45 @@ def test_an_image_keeps_its_bits_beside_any_others():
     together = ops.conv2d(x, w, padding=1, batch_invariant=True)
     alone = ops.conv2d(channels_last(x[1:2]), w, padding=1, batch_invariant=True)
     assert (alone.view(np.uint16) == together[1:2].view(np.uint16)).all()
+
+
+def test_an_epilogue_stores_further_outputs():
+    kept = channels_last(np.zeros((2, 32, 6, 7), "f"))
+    given = {"kept": kept, "top": np.full(32, -np.inf, "f"), "Pixels": np.full((2, 6, 7), -np.inf, "f")}
+    sums = {"added": np.zeros(32, "f"), "each": np.zeros(84, "f"), "all_of": np.zeros(1, "f")}
+    weight = RNG.integers(-3, 4, (2, 6, 7)).astype("f")
+    formula = {
+        "inputs": {"weight": {"per": "row"}},
+        "let": {"z": "acc + weight"},
+        "outputs": {
+            "value": "relu(z)",
+            "kept": {"value": "z", "type": "f32"},
+            "top": {"reduce": "max", "per": "channel", "of": "z"},
+            "Pixels": {"reduce": "max", "per": "row", "of": "z"},
+            "added": {"reduce": "sum", "per": "column", "of": "z"},
+            "each": {"reduce": "sum", "per": "row", "of": "z"},
+            "all_of": {"reduce": "sum", "of": "z"},
+        },
+    }
+    got = ops.conv2d(channels_last(X), W, padding=1, output="float32", epilogue=formula, operands=given | sums | {"weight": weight})
+    z = exact(1, 1) + weight[:, None]
+    assert np.array_equal(got, np.maximum(z, 0)) and np.array_equal(kept, z)
+    assert np.array_equal(given["top"], z.max((0, 2, 3))) and np.array_equal(given["Pixels"], z.max(1))
+    assert np.array_equal(sums["added"], z.sum((0, 2, 3))) and np.array_equal(sums["each"], z.sum(1).reshape(-1))
+    assert sums["all_of"] == z.sum()
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [
+        ["relu", {"op": "clamp", "low": 0.0, "high": 6.0}],
+        [{"op": "clamp", "low": 0.0, "high": 6.0}],
+        "clamp(value, 0, 6)",
+        {"let": {"z": "max(acc, 0)"}, "value": "min(z, 6)"},
+        lambda acc: symbols.clamp(acc, 0, 6),
+        np.array(["relu", "min(value, 6)"]),
+    ],
+)
+def test_activations_are_lists_formulas_and_functions(activation):
+    got = ops.conv2d(channels_last(X), W, padding=1, output="float32", activation=activation)
+    assert np.array_equal(got, np.clip(exact(1, 1), 0, 6))

@@ -62,7 +62,7 @@ def test_an_empty_array_gives_an_empty_one() -> None:
         ((X, "relu"), {"z": X}, "no operation reads z"),
         ((X, "bias"), {"bias": X[:, :3]}, "does not broadcast"),
         ((X, "bias"), {"bias": X.astype("f8")}, "bias has elements f64, need x's, f32"),
-        ((X, "nothing"), {}, "operation 'nothing'"),
+        ((X, "nothing"), {}, "operation is 'nothing', need one of"),
         ((X.astype("i4"), "gelu"), {}, "gelu of a value of type int32"),
         ((X, "relu"), {"out": np.empty((5, 6), "f4")}, "out has shape"),
         ((X, "residual"), {"z": X, "gamma": "2"}, "gamma must be a number"),

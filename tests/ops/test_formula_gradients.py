@@ -63,7 +63,7 @@ def test_batches_and_halves_have_gradients() -> None:
 
 
 def test_linear_formulas_keep_nothing() -> None:
-    from gemmgen.kernels.calls import hashable
+    from gemmgen.kernels.epilogue.options import hashable
     from gemmgen.ops.formulas import parsed
     from gemmgen.ops.torch_formulas import backward_of
 

@@ -81,6 +81,8 @@ def test_a_traced_function_is_an_epilogue() -> None:
         ({"op": "relu"}, {"value": "min(value, 6)"}),
         "clamp(value, 0, 6)",
         {"let": {"z": "max(acc, 0)"}, "value": "min(z, 6)"},
+        [lambda acc: symbols.max(acc, 0), {"op": "clamp", "high": np.float32(6)}],
+        np.array(["relu", "min(value, 6)"]),
     ],
 )
 def test_activations_are_lists_of_mappings_and_formulas(activation: Any) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from gemmgen.core.elements import ELEMENTS, FLOATS, DataType
 from gemmgen.core.errors import Reason
@@ -26,6 +26,7 @@ from gemmgen.kernels.epilogue.sums import START, Terms, passed, stores_of
 from gemmgen.kernels.launch import Argument, ArrayArgument, ArrayRole
 
 INT8_HIGH = 127.0
+PIXELS = ("n * p * q",)
 _VECTOR_ALIGNMENT = 16
 _OWN = {"bias": 1, "residual": 1}
 """The names bias, z and gamma are those of the sum before the operations."""
@@ -48,21 +49,32 @@ def packed_strides(extents: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(reversed(strides))
 
 
+ROW, COLUMN = "at_row", "at_column"
+"""Variables of the number of an element's pixel, and of its channel."""
+
+
 @dataclass(frozen=True)
 class OutputChannels(OutputSpace):
-    """The elements of y: an operation may read a number, a float32 for each channel, or an array that lies like y and has its type."""
+    """The elements of y as a matrix: a row for each pixel (n, p, q) and a column for each channel. An operation may read a number, a value
+    for each row or column, or an array that lies like y."""
 
     spec: Conv2dSpec
+
+    @property
+    def coordinates(self) -> Mapping[str, str]:
+        return {"row": ROW, "column": COLUMN}
 
     def access(self, operand: Operand, name: str, kind: DataType) -> Access | Complaint:
         if operand.per == "all":
             return number_argument(operand, name, "f32")
-        if operand.per not in ("memory", "channel", "result"):
-            return f"per {operand.per}", "per all, memory, channel or result"
+        if operand.per == "column":
+            operand = replace(operand, per="channel")
+        if operand.per not in ("memory", "channel", "row", "result"):
+            return f"per {operand.per}", "per all, memory, row (a value for each pixel), channel or result"
         name = name.lower()
         stored: DataType = operand.stored or ("f32" if operand.per != "result" else self.spec.output.type)
-        extents = {"memory": ("1",), "channel": ("k",)}.get(operand.per) or output_layout(self.spec)
-        alignment = ELEMENTS[stored].bytes if operand.per == "memory" else _VECTOR_ALIGNMENT
+        extents = {"memory": ("1",), "channel": ("k",), "row": PIXELS}.get(operand.per) or output_layout(self.spec)
+        alignment = ELEMENTS[stored].bytes if operand.per in ("memory", "row") else _VECTOR_ALIGNMENT
         array = _packed(name, stored, "input", extents, alignment, operand.meaning)
         return Access(operand, array, f"{name}_element", stored)
 
@@ -74,16 +86,16 @@ class OutputChannels(OutputSpace):
         per = "channel" if output.per == "column" else output.per or "all"
         if kind not in FLOATS:
             return f"a reduction of {ELEMENTS[kind].word} values", "floating point: float32(...) makes it"
-        if per not in ("all", "channel"):
-            return f"a reduction per {per}", "per: all or channel"
+        if per not in ("all", "channel", "row"):
+            return f"a reduction per {per}", "per: all, channel or row"
         output = output.model_copy(update={"per": per})
         if output.reduce in SUMS:
-            if per == "channel" and self.spec.output.layout != "nhwc":
-                return f"a sum per channel of {self.spec.output.layout.upper()}", "output.layout: nhwc, or per: all"
+            if per != "all" and self.spec.output.layout != "nhwc":
+                return f"a sum per {per} of {self.spec.output.layout.upper()}", "output.layout: nhwc, or per: all"
             terms = _packed(f"{name}_terms", "f32", "workspace", ("n * p * q", "k"), 4, f"the terms of {name}")
             return Store(name, terms, ("if (exists)", f"    {terms.name}[at] = {text};"), output)
-        extent, index = ("k", "channel") if per == "channel" else ("1", "0")
-        array = _packed(name, "f32", "inout", (extent,), 4, f"{output.reduce} of {'each channel' if per == 'channel' else 'all elements'}")
+        extents, index = {"channel": (("k",), "channel"), "row": (PIXELS, ROW)}.get(per, (("1",), "0"))
+        array = _packed(name, "f32", "inout", extents, 4, f"{output.reduce} of {'all elements' if per == 'all' else f'each {per}'}")
         return Store(name, array, ("if (exists)", f"    {extremum_text(output, name, index, text)}"), output)
 
 
@@ -151,13 +163,17 @@ class ElementRead:
         return self.single or self.access.operand.per == "channel"
 
     @property
-    def index(self) -> str:
-        """Where a result finds its number, by its channel and its place in y."""
-        return "0" if self.single else "channel" if self.per_channel else "at"
+    def per_row(self) -> bool:
+        """True if the results of a pixel read the same number."""
+        return self.access.operand.per == "row"
+
+    def index(self, row: str) -> str:
+        """Where a result finds its number, by its channel, the number of its pixel, ``row``, and its place in y."""
+        return "0" if self.single else "channel" if self.per_channel else row if self.per_row else "at"
 
     def from_lane(self, channel: str, offset: str) -> str:
-        """The pointer to the first element that a lane reads, from a channel and an offset in y on."""
-        return self.name if self.single else f"{self.name} + {channel if self.per_channel else offset}"
+        """The pointer to the first element that a lane reads, from a channel and an offset in y on; for pixels, to the first of all."""
+        return self.name if self.single or self.per_row else f"{self.name} + {channel if self.per_channel else offset}"
 
     @property
     def pointer(self) -> str:
@@ -170,7 +186,7 @@ class ElementRead:
         at = "i" if quads_apart == 4 else f"i / 4 * {quads_apart} + i % 4"
         if plane and not self.per_channel:
             at = f"i / 4 * {plane} + i % 4"
-        at = "0" if self.single else at
+        at = "0" if self.single else ROW if self.per_row else at
         value = convert(f"{self.name}[{at}]", self.access.stored, "f32")
         return f"exists ? {value} : 0.0f"
 

@@ -72,7 +72,7 @@ class Conv2dRequest(Request):
     epilogue: tuple[Operation, ...] = ()
     """Operations after the activation."""
     named: tuple[tuple[str, Layout | None], ...] = ()
-    """Operands of formulas among these, by name; None: a number."""
+    """Operands and further outputs of formulas among these, by name; None: a number."""
     invariant: bool = False
     """True if an image must give the same bits beside any number of others."""
 
@@ -206,7 +206,10 @@ def fit(spec: Conv2dSpec, request: Conv2dRequest) -> Fit | str:
         arrays["tap_sums"] = ("tap_sums", Layout.packed((known["r"] + 1, known["s"] + 1, known["k"]), "s32"))
     if request.alphas:
         arrays["alpha"] = ("alpha", Layout.packed((known["k"],), "f32"))
-    arrays |= {argument_name(name).lower(): (name, layout) for name, layout in request.named if layout is not None}
+    written = {name for one in request.epilogue for name in one.further_outputs}
+    for name, layout in request.named:
+        if layout is not None:
+            arrays[argument_name(name) if name in written else argument_name(name).lower()] = (name, layout)
     given = {name: known[name] for name in (*_PARAMETERS, "n", "h", "w", "p", "q")}
     factors = {name: name for name in ("alpha", "beta", "gamma", "zero_point")}
     factors |= {argument_name(name): name for name, layout in request.named if layout is None}

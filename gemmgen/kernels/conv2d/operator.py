@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
+from math import prod
 from typing import Any
-
-import pydantic
 
 from gemmgen.core.elements import BY_WORD, ELEMENTS
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.calls import written_out
-from gemmgen.kernels.conv2d.matcher import ALIGNMENT, CHANNELS, Conv2dRequest, complete_request
-from gemmgen.kernels.conv2d.spec import AnyActivation, Input
-from gemmgen.kernels.epilogue.operations import Operation
+from gemmgen.kernels.conv2d.matcher import ACTIVATIONS, ALIGNMENT, CHANNELS, Conv2dRequest, complete_request
+from gemmgen.kernels.conv2d.spec import AnyActivation, Input, NoActivation
+from gemmgen.kernels.epilogue.activations import activations
+from gemmgen.kernels.epilogue.operations import Formula, FormulaOutput, Operation
 from gemmgen.kernels.requests import Interpretation, Layout, Result
 
 
@@ -80,6 +78,7 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     scaled = {"alpha": options.get("scaled"), "beta": options.get("bias_scaled"), "gamma": options.get("residual_scaled")}
     if kind == "s32" and (alphas is not None or any(scaled.values())):
         raise LaunchError("conv2d: int32 results are exact sums, which alpha, beta and gamma cannot scale")
+    first, others = _activation(options.get("activation"))
     request = Conv2dRequest(
         tuple(problem.items()),
         kind,  # type: ignore[arg-type]
@@ -89,11 +88,11 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
         bool(scaled["alpha"]),
         bool(scaled["beta"]),
         bool(scaled["gamma"]),
-        _activation(options.get("activation")),
+        first,
         of,
         alphas is not None,
         "tap_sums" in operands,
-        options.get("epilogue") or (),
+        (*others, *(options.get("epilogue") or ())),
         invariant=bool(options.get("batch_invariant")),
     )
     request = replace(request, named=_named(request, operands))
@@ -107,29 +106,42 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
 
 
 def _named(request: Conv2dRequest, operands: Mapping[str, Layout]) -> tuple[tuple[str, Layout | None], ...]:
-    """The operands of the epilogue's formulas. Raises ``LaunchError`` for those that have no place in a convolution."""
+    """The operands and further outputs of the epilogue's formulas. Raises ``LaunchError`` for those that have no place in a convolution."""
     found: list[tuple[str, Layout | None]] = []
+    k = dict(request.problem)["k"]
+    pixels = tuple(dict(request.problem)[name] for name in ("n", "p", "q"))
+    shapes: Mapping[str, tuple[int, ...]] = {"channel": (k,), "row": (prod(pixels),), "result": request.output_shape(), "memory": (1,)}
     for one in request.epilogue:
-        if one.further_outputs:
-            raise LaunchError(
-                f"conv2d: the epilogue has the further output {next(iter(one.further_outputs))}, need the result alone: "
-                "ops.elementwise after it takes several"
-            )
-        for operand in one.operands():
-            if operand.per == "all":
-                found.append((operand.name, None))
+        wanted = [(operand.name, str(operand.per), operand.stored or "f32") for operand in one.operands()]
+        wanted += [(name, _place(output), output.type) for name, output in one.further_outputs.items()]
+        for name, per, kind in wanted:
+            if per == "all":
+                found.append((name, None))
                 continue
-            shapes = {"channel": (dict(request.problem)["k"],), "result": request.output_shape()}
-            if operand.per not in shapes:
-                raise LaunchError(f"conv2d: the operand {operand.name} per {operand.per}, need a scalar, per channel or per element")
-            layout = operands[operand.name]
-            if operand.stored == "bool" and layout.type == "u8":  # arrays of truth values as operations see them
+            per = "channel" if per == "column" else per
+            if per not in shapes:
+                need = "a number, per row (a value for each pixel), per channel or per element"
+                raise LaunchError(f"conv2d: {name} is per {per}, need {need}")
+            layout = operands[name]
+            if kind == "bool" and layout.type == "u8":  # operations read arrays of truth values as bool
                 layout = replace(layout, type="bool")
-            _packed(operand.name, layout, (operand.stored or "f32",))
-            if layout.shape != shapes[operand.per]:
-                raise LaunchError(f"conv2d: {operand.name} has shape {layout.shape}, need {shapes[operand.per]}, per {operand.per}")
-            found.append((operand.name, layout))
+            _packed(name, layout, (kind,))
+            others = {"memory": ((),), "row": (pixels,)}.get(per, ())
+            if layout.shape not in (shapes[per], *others):
+                need = " or ".join(map(str, (shapes[per], *others)))
+                raise LaunchError(f"conv2d: {name} has shape {layout.shape}, need {need}, {_PLACES[per]}")
+            found.append((name, Layout.packed(shapes[per], layout.type, layout.alignment) if others else layout))
     return tuple(found)
+
+
+_PLACES = {"channel": "per channel", "row": "per pixel", "result": "per element", "memory": "one number"}
+
+
+def _place(output: FormulaOutput) -> str:
+    """The axis of a further output as operands have it."""
+    if output.reduce is None:
+        return "result"
+    return {"all": "memory", None: "memory"}.get(output.per, str(output.per))
 
 
 def _word(kind: str) -> str:
@@ -151,20 +163,9 @@ def _packed(name: str, layout: Layout, types: tuple[str, ...]) -> None:
         raise LaunchError(f"conv2d: {name} must be contiguous and start at a multiple of {ALIGNMENT} bytes; pass a contiguous copy")
 
 
-@cache
-def _adapter() -> pydantic.TypeAdapter[Any]:
-    return pydantic.TypeAdapter(AnyActivation)
-
-
-def _activation(wanted: Any) -> AnyActivation:
-    try:
-        fields = {"op": "none"} if wanted is None else {"op": wanted} if isinstance(wanted, str) else dict(written_out(wanted))
-    except (TypeError, ValueError):
-        raise LaunchError(f"conv2d: activation is {wanted!r}, need a name such as relu, or a mapping as in a spec") from None
-    try:
-        found: AnyActivation = _adapter().validate_python(fields)
-    except pydantic.ValidationError as error:
-        raise LaunchError(f"conv2d: activation {wanted!r}: {error.errors(include_url=False)[0]['msg']}") from None
-    if isinstance(found, Operation) and found.operands():
-        raise LaunchError(f"conv2d: activation {wanted!r} reads more than the value; a spec's epilogue can have it")
-    return found
+def _activation(wanted: Any) -> tuple[AnyActivation, tuple[Operation, ...]]:
+    """The activation of a spec, and the operations after it, of an ``activation``. Raises ``LaunchError``."""
+    if wanted == "none":
+        return NoActivation(), ()
+    found = activations("conv2d", wanted, ACTIVATIONS)
+    return (found[0], tuple(found[1:])) if found and not isinstance(found[0], Formula) else (NoActivation(), tuple(found))

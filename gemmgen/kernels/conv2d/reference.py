@@ -113,10 +113,14 @@ def reference(
         array = to_numbers(access.stored, arrays[access.name]).astype(np.float64)
         if access.operand.per == "memory":
             return array
+        if access.operand.per == "row":
+            return array.reshape(problem["n"], 1, problem["p"], problem["q"])
         return array[:, None, None] if access.operand.per == "channel" else to_nchw(array, spec.output.layout)
 
     steps, outputs = plan_operations(spec, []), dict[str, Tracked]()
-    finished = apply_steps(steps, Tracked(value.astype(np.float64), lost, "f32"), read, outputs=outputs)
+    n, k, p, q = (problem[name] for name in ("n", "k", "p", "q"))
+    coordinates = {"row": np.arange(n * p * q).reshape(n, 1, p, q), "column": np.arange(k).reshape(1, k, 1, 1)}
+    finished = apply_steps(steps, Tracked(value.astype(np.float64), lost, "f32"), read, coordinates, outputs)
     result, bound = finished.value, finished.bound
     further = {
         store.name: _further(store, spread(outputs[store.name], finished.value.shape), spec.output.layout, arrays[store.name])
@@ -133,6 +137,9 @@ def reference(
 
 def _further(store: Store, value: Tracked, layout: str, before: npt.NDArray[Any]) -> Expected:
     """A further output, from the value of each element (n, k, p, q)."""
+    if store.output.per == "row":
+        rows, bounds = (array.transpose(0, 2, 3, 1).reshape(-1, array.shape[1]) for array in (value.value, value.bound))
+        return Expected(*stored_output(store, Tracked(rows, bounds, value.kind), before))
     found, bound = stored_output(store, value, before, {"channel": (0, 2, 3)})
     return Expected(from_nchw(found, layout), from_nchw(bound, layout)) if store.output.reduce is None else Expected(found, bound)
 

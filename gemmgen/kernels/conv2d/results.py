@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gemmgen.core.elements import ELEMENTS
-from gemmgen.kernels.conv2d.epilogue import ElementRead, ElementStore, element_reads, element_stores, operations_of, terms_of
+from gemmgen.kernels.conv2d.epilogue import (
+    COLUMN,
+    ROW,
+    ElementRead,
+    ElementStore,
+    element_reads,
+    element_stores,
+    operations_of,
+    terms_of,
+)
 from gemmgen.kernels.conv2d.layouts import FilterOrder
 from gemmgen.kernels.conv2d.spec import Conv2dSpec, Output
 from gemmgen.kernels.epilogue.steps import Step
@@ -120,7 +130,7 @@ class FinishingPlan(SummingPlan, KernelPlan[Conv2dSpec]):
     @property
     def arrays_read(self) -> int:
         """Arrays of y's shape that are read: z, and those of the operations."""
-        return int(self.spec.residual) + sum(not read.per_channel for read in self.reads)
+        return int(self.spec.residual) + sum(not (read.per_channel or read.per_row) for read in self.reads)
 
     @property
     def arrays_like_output(self) -> int:
@@ -130,13 +140,38 @@ class FinishingPlan(SummingPlan, KernelPlan[Conv2dSpec]):
     @property
     def needs_place(self) -> bool:
         """True if finishing a result takes its place in y."""
-        return bool(self.arrays_like_output or self.stores)
+        return bool(self.arrays_like_output or self.stores or self.needs_row)
+
+    @property
+    def coordinates(self) -> tuple[str, ...]:
+        """The variables among row and column that the operations name."""
+        words = {word for step in self.steps for line in step.lines for word in re.findall(r"\w+", line)}
+        return tuple(name for name in (ROW, COLUMN) if name in words)
+
+    @property
+    def needs_row(self) -> bool:
+        """True if finishing a result takes the number of its pixel."""
+        return ROW in self.coordinates or any(read.per_row for read in self.reads)
+
+    def row_at(self, at: str) -> str:
+        """The number of the pixel that an element of y belongs to, from its place, as a CUDA expression."""
+        k = self.v["k"]
+        at = at if " " not in at else f"({at})"
+        if self.output.layout == "nhwc":
+            return f"static_cast<int>({at} / {k})"
+        width = 32 if self.output.layout == "nchw32" else 4
+        return f"static_cast<int>({at} / (static_cast<long long>({k}) * (p * q)) * (p * q) + {at} / {width} % (p * q))"
+
+    def placed_arguments(self, at: str, column: str) -> str:
+        """Arguments for the coordinates, with commas before them: of the element at a place of y, of a channel."""
+        texts = {ROW: ROW if at == ROW else self.row_at(at), COLUMN: column}
+        return "".join(f", {texts[name]}" for name in self.coordinates)
 
     @property
     def reads_channels(self) -> bool:
         """True if finishing a result takes its channel."""
         reads, writes = any(read.per_channel for read in self.reads), any(store.per_channel for store in self.stores)
-        return self.spec.alpha == "channel" or reads or writes
+        return self.spec.alpha == "channel" or reads or writes or COLUMN in self.coordinates
 
     @property
     def step_numbers(self) -> tuple[ScalarArgument, ...]:
@@ -178,7 +213,8 @@ class FinishingPlan(SummingPlan, KernelPlan[Conv2dSpec]):
             return ", ".join(found)
         found += [f"float {read.access.text}" for read in self.reads]
         found += [f"float {name}" for name in self.factors]
-        return ", ".join([*found, *map(parameter, self.step_numbers), *self.store_parameters])
+        found += map(parameter, self.step_numbers)
+        return ", ".join([*found, *(f"int {name}" for name in self.coordinates), *self.store_parameters])
 
     @property
     def store_parameters(self) -> list[str]:
@@ -203,6 +239,7 @@ class FinishingPlan(SummingPlan, KernelPlan[Conv2dSpec]):
         found = [read.pointer for read in self.reads]
         found += [parameter(self.sequence.argument(name)) for name in self.factors]
         found += [store.pointer for store in self.stores]
+        found += ([f"int {ROW}"] if self.needs_row else []) + (["int lane_channel"] if COLUMN in self.coordinates else [])
         return "".join(f", {one}" for one in (*found, *map(parameter, self.step_numbers)))
 
     def passed_terms(self, channel: str, offset: str) -> str:
@@ -210,4 +247,5 @@ class FinishingPlan(SummingPlan, KernelPlan[Conv2dSpec]):
         found = [read.from_lane(channel, offset) for read in self.reads]
         found += [name + (" * kUnit" if self.unit else "") for name in self.factors]
         found += [store.from_lane(channel, offset) for store in self.stores]
+        found += ([self.row_at(offset)] if self.needs_row else []) + ([channel] if COLUMN in self.coordinates else [])
         return "".join(f", {one}" for one in (*found, *(number.name for number in self.step_numbers)))

@@ -42,6 +42,8 @@ _DEFINED = (
 """Functions of epilogues that the C library does not have; one that needs others comes behind them."""
 _C_FORMS = (
     (r"static_cast<([\w ]+)>\(", r"(\1)("),
+    (r"\b__int_as_float\(0x7f800000\)", "INFINITY"),
+    (r"\b__int_as_float\(0x7fffffff\)", "NAN"),
     (r"\b__float2int_rz\(", "truncated("),
     (r"\b__float2int_rn\(", "nearest_integer("),
     (r"(?<![\w.])min\(", "smaller_integer("),

@@ -2,48 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import cache
+from collections.abc import Mapping
 from typing import Any
-
-import pydantic
 
 from gemmgen.core.elements import FLOATS
 from gemmgen.core.errors import LaunchError, PlanError, Reason
-from gemmgen.core.text import printable
-from gemmgen.kernels.calls import written_out
-from gemmgen.kernels.elementwise.matcher import ARRAYS, NUMBERS, SPEC_TYPES, broadcast, readable, request_of
+from gemmgen.kernels.elementwise.matcher import ARRAYS, NUMBERS, SPEC_TYPES, WORDS, broadcast, readable, request_of
 from gemmgen.kernels.elementwise.plan import plan_operations
 from gemmgen.kernels.elementwise.spec import ElementwiseSpec
-from gemmgen.kernels.epilogue.operations import NAMED_FORMS, AnyOperation, Bias, Operation
+from gemmgen.kernels.epilogue.activations import operations_named
+from gemmgen.kernels.epilogue.operations import Bias, Operation
 from gemmgen.kernels.requests import Interpretation, Layout, Result
 
 
-@cache
-def _adapter() -> pydantic.TypeAdapter[Any]:
-    return pydantic.TypeAdapter(AnyOperation)
-
-
 def parse_operations(wanted: Any) -> tuple[Operation, ...]:
-    """Operations from names, mappings as in a spec (or their items), or several of them. Raises ``LaunchError``."""
-    if wanted is None:
-        return ()
-    wanted = (wanted,) if isinstance(wanted, tuple) and wanted and _is_item(wanted[0]) else written_out(wanted)
-    if isinstance(wanted, str | Mapping):
-        wanted = (wanted,)
-    found = []
-    for one in wanted if isinstance(wanted, Iterable) else (wanted,):
-        try:
-            fields = NAMED_FORMS.get(one, {"op": one}) if isinstance(one, str) else dict(one)
-            found.append(_adapter().validate_python(fields))
-        except (TypeError, ValueError) as error:
-            said = error.errors(include_url=False)[0]["msg"] if isinstance(error, pydantic.ValidationError) else "need a name or a mapping"
-            raise LaunchError(printable(f"elementwise: operation {one!r}: {said}", 1000)) from None
-    return tuple(found)
-
-
-def _is_item(one: Any) -> bool:
-    return isinstance(one, tuple) and len(one) == 2 and isinstance(one[0], str) and not isinstance(one[1], tuple)
+    """Operations from names, formulas, mappings as in a spec, or several of them. Raises ``LaunchError``."""
+    return tuple(operations_named("elementwise: operation", wanted, WORDS))
 
 
 def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Interpretation:

@@ -137,8 +137,12 @@ class _Reader:
                 pass
             case ast.Constant(value=int() | float() as value):
                 return Node(at, number=self.finite(value, at))
+            case ast.Name(id=word) if word in SPECIAL:
+                return Node(at, number=SPECIAL[word])
             case ast.Name(id=word):
                 return Node(at, name=word)
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Name(id="inf")):
+                return Node(at, number=-math.inf)
             case ast.UnaryOp(op=ast.UAdd(), operand=operand):
                 return self.node(operand, depth + 1)
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)) if not isinstance(value, bool):
@@ -170,6 +174,9 @@ class _Reader:
             raise FormulaError("a number that is too large", "need one that float64 holds", place(self.text, at))
         return result
 
+
+SPECIAL = {"inf": math.inf, "nan": math.nan}
+"""Constants of floating-point types by name."""
 
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 _LEVELS = {"or": 1, "and": 2, "not": 3, "add": 5, "sub": 5, "mul": 6, "div": 6, "neg": 7} | dict.fromkeys(_COMPARE.values(), 4)

@@ -6,6 +6,7 @@ derivatives all come from it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Literal
@@ -108,6 +109,8 @@ class _Typer:
         assert node.number is not None
         if kind == "bool":
             raise self.error(f"{written(node)} as a truth value", "need a comparison", node)
+        if kind in FLOATS and not math.isfinite(node.number):
+            return Typed(kind, number=node.number)
         if kind not in FLOATS and not float(node.number).is_integer():
             raise self.error(f"{written(node)} beside an integer value", "need an integer, or a cast to float32 before it", node)
         if abs(node.number) > ELEMENTS[kind].limits[1]:
@@ -312,7 +315,8 @@ class Writer:
     def _extremum(self, node: Typed) -> str:
         """The text of a limit by a constant; empty if the node is none."""
         assert node.function is not None
-        if node.function.name not in ("min", "max") or node.kind not in FLOATS or node.arguments[1].number is None:
+        limit = node.arguments[-1].number
+        if node.function.name not in ("min", "max") or node.kind not in FLOATS or limit is None or math.isnan(limit):
             return ""
         sign = ">" if node.function.name == "min" else "<"
         return "{0} " + sign + " {1} ? {1} : {0}"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 from pydantic import AllowInfNan, BeforeValidator, Field, model_validator
 
 from gemmgen.core.elements import BY_WORD, DataType
-from gemmgen.kernels.epilogue.expression import FormulaError, Node, call, name, nearest, number, parse, place, written
+from gemmgen.kernels.epilogue.expression import SPECIAL, FormulaError, Node, call, name, nearest, number, parse, place, written
 from gemmgen.kernels.epilogue.extensions import extension_names, operation_of
 from gemmgen.kernels.epilogue.functions import known_functions
 from gemmgen.kernels.epilogue.reserved import is_reserved
@@ -534,7 +534,7 @@ class Formula(Operation):
         taken: dict[str, str] = {}
         for kind, names in (("inputs", self.inputs), ("let", self.let), ("outputs", self.outputs)):
             for word in names:
-                if word in (VALUE, PRODUCT, SECOND, *COORDINATES, *RESULTS):
+                if word in (VALUE, PRODUCT, SECOND, *COORDINATES, *RESULTS, *SPECIAL):
                     raise ValueError(f"{kind} has {word!r}, which expressions know already")
                 if word in known_functions() or word in extension_names():
                     raise ValueError(f"{kind} has {word!r}, which is a function")

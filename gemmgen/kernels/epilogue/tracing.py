@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, overload
 
 from gemmgen.core.errors import SpecError
-from gemmgen.kernels.epilogue.expression import OPERATORS, name, nearest, written
+from gemmgen.kernels.epilogue.expression import MAX_CHARACTERS, MAX_DEPTH, OPERATORS, Node, name, nearest, written
 from gemmgen.kernels.epilogue.extensions import extension_names
 from gemmgen.kernels.epilogue.functions import CASTS, FUNCTIONS, MACROS
 from gemmgen.kernels.epilogue.operations import COORDINATES, PRODUCT, VALUE
@@ -28,23 +28,31 @@ class Epilogue(dict[str, Any]):
     """The fields of a formula that a Python function was turned into, in place of a mapping in a spec or in a call of an operation."""
 
 
-def epilogue(**inputs: Mapping[str, object]) -> Callable[[Callable[..., object]], Epilogue]:
-    """A decorator that turns a function into an epilogue.
+@overload
+def epilogue(function: Callable[..., object], /) -> Epilogue: ...
+@overload
+def epilogue(**inputs: Mapping[str, object]) -> Callable[[Callable[..., object]], Epilogue]: ...
+def epilogue(
+    function: Callable[..., object] | None = None, /, **inputs: Mapping[str, object]
+) -> Epilogue | Callable[[Callable[..., object]], Epilogue]:
+    """A decorator that turns a function into an epilogue, with inputs or, ``@gemmgen.epilogue``, without.
 
     The function has parameters with the names of ``inputs``, and any of ``acc`` (the product so far), ``row`` and ``column``. It returns
     the result, or a mapping with the result under ``C`` and further outputs by their names: symbols, or mappings such as
     ``{"value": z, "type": "bf16"}`` and ``{"reduce": "max", "of": abs(y)}``. It is called once, on symbols; ``if`` on a symbol is
-    refused, ``select`` chooses.
+    refused, ``select`` chooses. Values that the function uses several times become intermediate values of the formula.
 
     Parameters
     ----------
+    function
+        A function whose parameters are among ``acc``, ``value``, ``row`` and ``column``.
     **inputs
         The properties of each operand by name, as in a formula: ``gate={"per": "element", "type": "bf16"}``.
 
     Returns
     -------
-    Callable
-        From a function to an epilogue for a spec or for a call of an operation.
+    Epilogue or Callable
+        An epilogue for a spec or for a call of an operation; of inputs, the decorator that makes one.
 
     Raises
     ------
@@ -57,16 +65,70 @@ def epilogue(**inputs: Mapping[str, object]) -> Callable[[Callable[..., object]]
         parameters = list(inspect.signature(function).parameters)
         for parameter in parameters:
             if parameter not in known:
-                raise SpecError(f"epilogue {function.__name__}: the parameter {parameter!r} is no input{nearest(parameter, known)}")
+                hint = nearest(parameter, known) or f": say what it is, gemmgen.epilogue({parameter}={{'per': 'column'}}) for example"
+                raise SpecError(f"epilogue {name_of(function)}: the parameter {parameter!r} is no input{hint}")
         result = function(**{parameter: Symbol(name(parameter)) for parameter in parameters})
         outputs = result if isinstance(result, Mapping) else {VALUE: result}
-        return Epilogue({"inputs": dict(inputs), "outputs": {key: _texts(value) for key, value in outputs.items()}})
+        return Epilogue(_formula(inputs, {str(key): value for key, value in outputs.items()}))
 
-    return traced
+    return traced if function is None else traced(function)
 
 
-def _texts(value: object) -> Any:
-    """An output with symbols as text."""
-    if isinstance(value, Mapping):
-        return {key: _texts(part) if isinstance(part, Symbol) else part for key, part in value.items()}
-    return written(node_of(value))
+def name_of(function: Callable[..., object]) -> str:
+    """The name of a function, or of the class of a callable object."""
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _formula(inputs: Mapping[str, Mapping[str, object]], outputs: Mapping[str, object]) -> dict[str, Any]:
+    """The fields of the formula of a function's results."""
+    fields: dict[str, dict[str, Any]] = {
+        key: dict(value) if isinstance(value, Mapping) else {VALUE: value} for key, value in outputs.items()
+    }
+    roots = {key: {part: node_of(one) for part, one in parts.items() if isinstance(one, Symbol)} for key, parts in fields.items()}
+    for key, value in outputs.items():
+        if not isinstance(value, Mapping):
+            roots[key] = {VALUE: node_of(value)}
+    writer = _Writer([node for parts in roots.values() for node in parts.values()], {*inputs, *outputs})
+    texts = {
+        key: {**fields[key], **{part: written(writer.rewritten[id(node)]) for part, node in parts.items()}} for key, parts in roots.items()
+    }
+    made = {key: texts[key] if isinstance(value, Mapping) else texts[key][VALUE] for key, value in outputs.items()}
+    return {"inputs": dict(inputs), **({"let": writer.let} if writer.let else {}), "outputs": made}
+
+
+class _Writer:
+    """Trees as expressions: a part that several others use, or that is deep or long, is named under ``let``."""
+
+    def __init__(self, roots: list[Node], taken: set[str]) -> None:
+        self.let: dict[str, str] = {}
+        self.rewritten: dict[int, Node] = {}
+        uses: dict[int, int] = {}
+        order: list[Node] = []
+        pending: list[tuple[Node, bool]] = [(root, False) for root in reversed(roots)]
+        for root in roots:
+            uses[id(root)] = uses.get(id(root), 0) + 1
+        while pending:
+            node, done = pending.pop()
+            if done:
+                order.append(node)
+            elif id(node) not in self.rewritten:
+                self.rewritten[id(node)] = node
+                pending.append((node, True))
+                for argument in reversed(node.arguments):
+                    uses[id(argument)] = uses.get(id(argument), 0) + 1
+                    pending.append((argument, False))
+        depths: dict[int, int] = {}
+        for node in order:
+            if not node.arguments:
+                depths[id(node)] = 0
+                continue
+            made = Node(-1, node.function, tuple(self.rewritten[id(argument)] for argument in node.arguments))
+            depths[id(node)] = 1 + max(depths[id(argument)] for argument in node.arguments)
+            text = written(made)
+            if uses[id(node)] > 1 or depths[id(node)] >= MAX_DEPTH // 2 or len(text) > MAX_CHARACTERS // 4:
+                word = self._free({*taken, *self.let})
+                self.let[word], made, depths[id(node)] = text, name(word), 0
+            self.rewritten[id(node)] = made
+
+    def _free(self, taken: set[str]) -> str:
+        return next(word for count in range(1, len(taken) + 2) if (word := f"t{count}") not in taken)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any, Literal
-
-import pydantic
 
 from gemmgen.core.errors import SpecError
 from gemmgen.hardware.target import Architecture, Device, occupancy
-from gemmgen.kernels.epilogue.operations import PRODUCT, SECOND, AnyOperation, Factor, Operation
+from gemmgen.kernels.epilogue.activations import operation
+from gemmgen.kernels.epilogue.operations import PRODUCT, SECOND, Factor, Operation
 from gemmgen.kernels.gemm import scaling
 from gemmgen.kernels.gemm.fitting import VARIES, divides_by_size
 from gemmgen.kernels.gemm.grouping import Grouping
@@ -302,17 +300,6 @@ def _kept(b: Layout) -> Layout:
 def _are_types(words: Sequence[str]) -> bool:
     """True of the type of both factors, or of those of A, B and C."""
     return len(words) in (1, 3) and all(word in FACTOR_TYPES for word in words[:2]) and all(word in RESULT_TYPES for word in words[2:])
-
-
-@cache
-def _adapter() -> pydantic.TypeAdapter[Any]:
-    return pydantic.TypeAdapter(AnyOperation)
-
-
-def operation(fields: Mapping[str, Any]) -> Operation:
-    """An operation of the epilogue from its fields. Raises ``pydantic.ValidationError``."""
-    made: Operation = _adapter().validate_python(fields)
-    return made
 
 
 SQUARES = (128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)

@@ -7,14 +7,12 @@ from dataclasses import replace
 from math import prod
 from typing import Any, Literal
 
-import pydantic
-
 from gemmgen.core.elements import BY_WORD, ELEMENTS
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.calls import written_out
-from gemmgen.kernels.epilogue.operations import COORDINATES, VALUE, Axis, Bias, Factor, Operation, Residual
+from gemmgen.kernels.epilogue.activations import activations
+from gemmgen.kernels.epilogue.operations import COORDINATES, Axis, Bias, Factor, Operation, Residual
 from gemmgen.kernels.gemm.grouping import ENDS, Grouping
-from gemmgen.kernels.gemm.matcher import ACTIVATIONS, operation
+from gemmgen.kernels.gemm.matcher import ACTIVATIONS
 from gemmgen.kernels.gemm.request import (
     BYTE_TYPES,
     DOUBLE,
@@ -112,7 +110,7 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     epilogue: list[Operation] = [factors[name] for name in SCALES[:2] if name in factors]
     epilogue += [] if per is None else [Bias.model_validate({"op": "bias", "per": per})]
     epilogue += [] if z is None else [Residual(op="residual")]
-    epilogue += activations(options.get("activation"))
+    epilogue += activations("matmul", options.get("activation"), ACTIVATIONS)
     epilogue += formula
     epilogue += [factors[name] for name in SCALES[2:] if name in factors]
     named = _named(formula, every, shape, batch)
@@ -252,7 +250,7 @@ def _interpret_groups(operands: Mapping[str, Layout], options: Mapping[str, Any]
         if bias.shape != (groups, n) or not is_packed(bias):
             raise refuse(f"bias has shape {bias.shape} and strides {bias.strides}, need {(groups, n)} without gaps")
         epilogue.append(Bias(op="bias", per="column"))
-    epilogue += activations(options.get("activation"))
+    epilogue += activations("matmul", options.get("activation"), ACTIVATIONS)
     epilogue += formula
     epilogue += [factors[name] for name in SCALES[2:] if name in factors]
     request = GemmRequest(
@@ -457,32 +455,6 @@ def _amax(operands: Mapping[str, Layout], operation: str) -> Literal["none", "st
     if prod(amax.shape) != 1:
         raise LaunchError(f"{operation}: amax has shape {amax.shape}, need one element")
     return "stored" if operands.get("scale_out") is None else "unscaled"
-
-
-def activations(wanted: Any) -> list[Operation]:
-    """The operations of an ``activation`` as ``ops.matmul`` takes it. Raises ``LaunchError``."""
-    wanted = written_out(wanted)
-    if wanted is None:
-        return []
-    if isinstance(wanted, list):
-        return [operation for part in wanted for operation in activations(part)]
-    fields: Mapping[str, Any] | None = None
-    if isinstance(wanted, str):
-        fields = ACTIVATIONS.get(wanted) or ({"op": "formula", "value": wanted} if "(" in wanted or VALUE in wanted else None)
-    elif isinstance(wanted, Mapping):
-        fields = wanted if "op" in wanted else {"op": "formula", **wanted}
-    names = ", ".join(ACTIVATIONS)
-    if fields is None:
-        raise LaunchError(f"matmul: activation is {wanted!r}, need one of {names}, or a mapping such as {{'op': 'clamp', 'high': 6}}")
-    try:
-        made = operation(fields)
-    except pydantic.ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise LaunchError(f"matmul: activation {fields}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    if made.operands() or made.further_outputs:
-        need = f"need one of {names}, or a mapping that reads nothing else; epilogue= takes operands"
-        raise LaunchError(f"matmul: activation is {wanted!r}, {need}")
-    return [made]
 
 
 def _named(

@@ -7,7 +7,8 @@ from numbers import Real
 from typing import Any, Literal, cast
 
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.calls import Operations, are_floats, hashable, integer, is_plain_number, number
+from gemmgen.kernels.calls import Operations, are_floats, integer, is_plain_number, number
+from gemmgen.kernels.epilogue.options import hashable
 from gemmgen.ops import torch_state
 from gemmgen.ops.engine import ASKED, Operator, with_kernel
 from gemmgen.ops.filters import Filter

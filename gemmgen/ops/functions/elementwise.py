@@ -6,7 +6,8 @@ from numbers import Real
 from typing import Any
 
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.calls import Operations, hashable, integer_or_number, is_plain_number
+from gemmgen.kernels.calls import Operations, integer_or_number, is_plain_number
+from gemmgen.kernels.epilogue.options import hashable
 from gemmgen.ops import torch_state
 from gemmgen.ops.arrays import assigned, converted, type_word, wider_type
 from gemmgen.ops.engine import ASKED, Operator, with_kernel
@@ -71,7 +72,7 @@ def elementwise(
     """
     arrays_given = (x, bias, bias2, z, z2, f, f2)
     if torch_state.compiling is not None and (torch_state.compiling() or torch_state.recording(*arrays_given, out)):
-        names = (operations,) if isinstance(operations, str) else tuple(operations)
+        names = tuple(operations) if isinstance(operations, list | tuple) else (operations,)
         plain = all(isinstance(name, str) for name in names) and bias2 is z2 is f2 is None and not isinstance(bias, Real)
         arguments = (x, " ".join(map(str, names)), bias, z, f, gamma)
         return torch_state.by_operator("elementwise", arguments, plain and out is None and stream is None)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Literal
 
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.calls import Operations, hashable
+from gemmgen.kernels.calls import Operations
+from gemmgen.kernels.epilogue.options import hashable
 from gemmgen.ops import torch_state
 from gemmgen.ops.engine import with_kernel
 from gemmgen.ops.formulas import finished

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.calls import Operations, hashable, is_plain_number, number
+from gemmgen.kernels.calls import Operations, is_plain_number, number
+from gemmgen.kernels.epilogue.options import hashable
 from gemmgen.ops import torch_state
 from gemmgen.ops.engine import Operator, with_kernel
 from gemmgen.ops.factors import numbers_as_factors, refuse_beside_epilogue

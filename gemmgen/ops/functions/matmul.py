@@ -7,7 +7,8 @@ from numbers import Real
 from typing import Literal
 
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.calls import Operations, are_floats, hashable, is_plain_number, number
+from gemmgen.kernels.calls import Operations, are_floats, is_plain_number, number
+from gemmgen.kernels.epilogue.options import hashable
 from gemmgen.ops import torch_state
 from gemmgen.ops.arrays import same_place
 from gemmgen.ops.constant import Constant
@@ -135,7 +136,7 @@ def matmul(
         beside = (residual, epilogue, operands, scale_a, scale_b, scale_out, amax)
         if any(one is not None for one in beside) or (alpha, beta, precision, batch_invariant, backend) != (1, 0, "f32", False, "auto"):
             raise LaunchError(f"matmul: a {type(b).__name__} goes with out, bias, activation, output and stream alone")
-        return b.multiply(a, out=out, bias=bias, activation=activation and hashable(activation), output=output, stream=stream)
+        return b.multiply(a, out=out, bias=bias, activation=None if activation is None else hashable(activation), output=output, stream=stream)
     if epilogue is not None:
         others = {"bias": bias, "residual": residual, "activation": activation, "scale_a": scale_a, "scale_b": scale_b, "amax": amax}
         refuse_beside_epilogue("matmul", others | {"scale_out": scale_out})

@@ -31,7 +31,7 @@ SPACES = {
     "grouped": Space(("all", "memory", "row", "column", "group", "element"), coordinates=True, extrema=("all", "row", "column")),
     "elementwise": Space(("all", "memory", "row", "column", "element"), coordinates=True, extrema=LINES),
     "reduction": Space(("all", "memory", "element"), extrema=("all",)),
-    "conv2d": Space(("all", "memory", "channel", "element"), extrema=("all", "channel"), sums=("all", "channel")),
+    "conv2d": Space(("all", "memory", "row", "channel", "element"), coordinates=True, extrema=LINES, sums=LINES),
     "cpu_gemm": Space(("all", "memory", "row", "column", "element"), coordinates=True, extrema=LINES, sums=LINES),
 }
 

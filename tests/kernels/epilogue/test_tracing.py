@@ -31,11 +31,41 @@ def gated(acc: Any, bias: Any, gate: Any, row: Any, column: Any) -> Any:
 
 
 def test_a_function_becomes_the_formula_of_its_text() -> None:
-    assert gated["outputs"]["C"] == "select(row >= column and not acc + bias > 100, silu(acc + bias) * gate, 0.5 * -(acc + bias))"
+    assert gated["let"] == {"t1": "acc + bias"}
+    assert gated["outputs"]["C"] == "select(row >= column and not t1 > 100, silu(t1) * gate, 0.5 * -t1)"
     traced = gemmgen.plan({**NAIVE, "epilogue": gated})
     text = gemmgen.plan({**NAIVE, "epilogue": dict(gated)})
     assert gemmgen.render(traced).text == gemmgen.render(text).text
-    assert traced.spec.epilogue[0].outputs["reach"].of == "abs(acc + bias)"
+    assert traced.spec.epilogue[0].outputs["reach"].of == "abs(t1)"
+
+
+def test_a_decorator_without_inputs_needs_no_brackets() -> None:
+    @gemmgen.epilogue
+    def doubled(acc: Any) -> Any:
+        return symbols.relu(acc) * 2
+
+    assert doubled == {"inputs": {}, "outputs": {"value": "relu(acc) * 2"}}
+    with pytest.raises(SpecError, match=r"'bias' is no input: say what it is, gemmgen.epilogue\(bias="):
+        gemmgen.epilogue(lambda acc, bias: acc + bias)
+
+
+def test_values_used_twice_are_computed_once() -> None:
+    def squared_often(acc: Any) -> Any:
+        for _ in range(60):
+            acc = acc * acc + acc
+        return acc
+
+    assert len(gemmgen.epilogue(squared_often)["let"]) < 130
+    assert gemmgen.render(gemmgen.plan({**NAIVE, "epilogue": gemmgen.epilogue(squared_often)})).text.count(" * ") < 400
+
+
+def test_long_and_deep_functions_stay_within_the_limits() -> None:
+    def long(acc: Any) -> Any:
+        for number in range(200):
+            acc = symbols.max(acc, number) + 1.0625
+        return acc
+
+    assert gemmgen.plan({**NAIVE, "epilogue": gemmgen.epilogue(long)}).epilogue
 
 
 def test_what_a_function_must_not_do_is_said() -> None:

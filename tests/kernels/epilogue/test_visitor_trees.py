@@ -43,10 +43,7 @@ MISSING: dict[str, dict[str, str]] = {
         "channel broadcast": "per channel", "channel reduction": "per channel", "row sum": "in a batch", "column sum": "in a batch",
         "scalar sum": "in a batch",
     },
-    "conv2d": {
-        "row broadcast": "per column", "column broadcast": "per row", "group broadcast": "per group", "row reduction": "per row",
-        "row sum": "per row", "coordinates": "unknown name 'row'",
-    },
+    "conv2d": {"group broadcast": "per group"},
     "elementwise": {
         "channel broadcast": "per channel of 2 axes", "channel reduction": "per channel of 2 axes", "group broadcast": "per group",
         "row sum": "reduce: sum", "column sum": "reduce: sum_of_squares", "scalar sum": "reduce: sum",
@@ -117,8 +114,32 @@ def test_nodes_in_blocked_kernels_for_processors_are_right(loops: dict[str, Any]
 
 def test_a_sum_for_each_channel_needs_channels_side_by_side() -> None:
     layer = {"input": {"type": "s8", "layout": "nchw32"}, "output": {"type": "s8", "layout": "nchw32"}}
-    with pytest.raises(GemmgenError, match="a sum per channel of NCHW32"):
-        gemmgen.plan(spec("conv2d", ["column sum"]) | layer)
+    for node, per in (("column sum", "channel"), ("row sum", "row")):
+        with pytest.raises(GemmgenError, match=f"a sum per {per} of NCHW32"):
+            gemmgen.plan(spec("conv2d", [node]) | layer)
+
+
+@pytest.mark.parametrize("layout", ["nchw32", "nchw4"])
+def test_rows_are_pixels_in_layouts_by_blocks_of_channels(layout: str) -> None:
+    nodes = ["column broadcast", "row reduction", "column reduction", "coordinates", "aux store", "scalar sum"]
+    assert verified(spec("conv2d", nodes) | {"output": {"type": "f32", "layout": layout}}) == []
+
+
+@pytest.mark.parametrize("kind", ["naive", "elementwise", "reduction", "cpu_gemm"])
+def test_infinities_and_nan_are_constants(kind: str) -> None:
+    formula = {
+        "let": {"masked": "acc if acc > 1 else -inf", "marked": "nan if acc < -3 else min(masked, inf)"},
+        "outputs": {
+            "value": "max(marked, -inf)",
+            "none": {"value": "min(acc, nan)", "type": "f32"},
+            "top": {"reduce": "max", "of": "masked"},
+        },
+    }
+    assert verified({**KINDS[kind], ("operations" if kind == "elementwise" else "epilogue"): formula}) == []
+    with pytest.raises(GemmgenError, match="inf beside an integer"):
+        gemmgen.plan({**KINDS["naive"], "epilogue": {"value": "float32(row + inf)"}})
+    with pytest.raises(GemmgenError, match="'inf', which expressions know already"):
+        gemmgen.plan({**KINDS["naive"], "epilogue": {"let": {"inf": "acc"}, "value": "inf"}})
 
 
 def test_each_output_decides_the_accuracy_of_its_functions() -> None:

@@ -1,0 +1,82 @@
+"""The operations of an ``activation`` that a call names: a name, a formula, a mapping as in a spec, or several of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, get_args
+
+import pydantic
+
+from gemmgen.core.errors import LaunchError
+from gemmgen.core.text import printable
+from gemmgen.kernels.epilogue.expression import nearest
+from gemmgen.kernels.epilogue.extensions import operation_of
+from gemmgen.kernels.epilogue.operations import NAMED_FORMS, OPERATIONS, PRODUCT, VALUE, AnyOperation, Operation
+from gemmgen.kernels.epilogue.options import written_out
+
+NAMES = frozenset(get_args(one.model_fields["op"].annotation)[0] for one in OPERATIONS) - {"formula"}
+"""Names of gemmgen's own operations."""
+
+
+@cache
+def _adapter() -> pydantic.TypeAdapter[Any]:
+    return pydantic.TypeAdapter(AnyOperation)
+
+
+def operation(fields: Mapping[str, Any]) -> Operation:
+    """An operation of the epilogue from its fields. Raises ``pydantic.ValidationError``."""
+    made: Operation = _adapter().validate_python(fields)
+    return made
+
+
+def operations_named(call: str, wanted: Any, names: Iterable[str]) -> list[Operation]:
+    """The operations that an argument of a call, ``elementwise: operation`` say, is. ``names``: the names that its messages list. Raises
+    ``LaunchError``."""
+    wanted = written_out(wanted)
+    if wanted is None:
+        return []
+    if isinstance(wanted, list):
+        return [operation for part in wanted for operation in operations_named(call, part, names)]
+    fields = _fields(wanted)
+    if fields is None:
+        hint = nearest(wanted, {*NAMES, *names}) if isinstance(wanted, str) else ""
+        need = f"need one of {', '.join(names)}, a formula such as 'min(value, 6)', or a mapping such as {{'op': 'clamp', 'high': 6}}{hint}"
+        raise LaunchError(printable(f"{call} is {wanted!r}, {need}", 1000))
+    try:
+        return [operation(fields)]
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"] if part != "formula")
+        said = first["msg"].removeprefix("Value error, ")
+        raise LaunchError(printable(f"{call} {wanted!r}: {place + ': ' if place else ''}{said}", 1000)) from None
+
+
+def activations(operation: str, wanted: Any, names: Iterable[str]) -> list[Operation]:
+    """The operations of the ``activation`` of a call of this operation, which read the value alone. Raises ``LaunchError``."""
+    found = operations_named(f"{operation}: activation", wanted, names)
+    for one in found:
+        if one.operands() or one.further_outputs:
+            raise LaunchError(
+                printable(
+                    f"{operation}: activation is {written_out(wanted)!r}, need one of {', '.join(names)}, or a mapping that reads nothing "
+                    "else; epilogue= takes operands",
+                    1000,
+                )
+            )
+    return found
+
+
+def _fields(wanted: Any) -> Mapping[str, Any] | None:
+    """The fields of one operation; None if there is none of the name."""
+    if isinstance(wanted, Mapping):
+        return wanted if "op" in wanted else {"op": "formula", **wanted}
+    if not isinstance(wanted, str):
+        return None
+    if wanted in NAMED_FORMS:
+        return NAMED_FORMS[wanted]
+    if wanted in NAMES:
+        return {"op": wanted}
+    if "(" in wanted or VALUE in wanted or PRODUCT in wanted:
+        return {"op": "formula", "value": wanted}
+    return operation_of(wanted)
