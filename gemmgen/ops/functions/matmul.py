@@ -136,7 +136,8 @@ def matmul(
         beside = (residual, epilogue, operands, scale_a, scale_b, scale_out, amax)
         if any(one is not None for one in beside) or (alpha, beta, precision, batch_invariant, backend) != (1, 0, "f32", False, "auto"):
             raise LaunchError(f"matmul: a {type(b).__name__} goes with out, bias, activation, output and stream alone")
-        return b.multiply(a, out=out, bias=bias, activation=None if activation is None else hashable(activation), output=output, stream=stream)
+        named = None if activation is None else hashable(activation)
+        return b.multiply(a, out=out, bias=bias, activation=named, output=output, stream=stream)
     if epilogue is not None:
         others = {"bias": bias, "residual": residual, "activation": activation, "scale_a": scale_a, "scale_b": scale_b, "amax": amax}
         refuse_beside_epilogue("matmul", others | {"scale_out": scale_out})
