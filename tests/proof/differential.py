@@ -14,6 +14,7 @@ import numpy as np
 from gemmgen.cli.proof_files import ForeignKernel, _length
 from gemmgen.core.elements import ELEMENTS, numpy_type
 from gemmgen.core.errors import GemmgenError
+from gemmgen.emulator.errors import EmulatorError
 from gemmgen.emulator.program import link
 from gemmgen.kernels.launch import ArrayArgument
 from gemmgen.runtime.backend import HostBuffer
@@ -98,7 +99,7 @@ def _stores(kernel: ForeignKernel, problem: Mapping[str, int]) -> dict[str, np.n
         if 0 not in grid:
             binary = cast(Binary, SimpleNamespace(ptx=kernel.code.ptx, architecture=kernel.code.architecture))
             EmulatorBackend([trace], hazards=False, step_limit=STEP_LIMIT).run(binary, kernel.sequence, problem, {}, memory)
-    except GemmgenError:
+    except (GemmgenError, EmulatorError):
         return None
     found: dict[str, list[np.ndarray]] = defaultdict(list)
     for (_, kind, space, name), rows in trace.rows.items():

@@ -67,16 +67,17 @@ MORE: dict[str, tuple[str, Change]] = {
     "a branch to elsewhere": (r"(bra\s+\$L__BB0_)(\d+)", lambda found: f"{found[1]}{int(found[2]) + 1}"),
 }
 ALL = {**KINDS, **MORE}
-MUTANTS, PARTS, RUNS, SECONDS = 40, 8, 4, 15.0
+MUTANTS, PARTS, RUNS, SECONDS = 5, 5, 4, 15.0
+DRAWN = ("stencil", "transpose", "quotients")
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("name", DRAWN)
 def test_no_mutant_is_proved_that_runs_contradict(name: str, part: int, tmp_path: Path) -> None:
     kernel = RIGHT[name].read(tmp_path)
     ptx, numbers = kernel.code.ptx, random.Random(f"{name} {part}")
     places = [(kind, found) for kind, (pattern, _) in ALL.items() for found in re.finditer(pattern, ptx) if found.start() > ptx.index("{")]
-    for kind, found in numbers.sample(places, MUTANTS // PARTS):
+    for kind, found in numbers.sample(places, MUTANTS):
         changed = ptx[: found.start()] + ALL[kind][1](found) + ptx[found.end() :]
         mutant = replace(kernel, code=replace(kernel.code, ptx=changed, source=None))
         if seen := contradictions(mutant, numbers, RUNS):
