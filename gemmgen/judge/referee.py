@@ -22,6 +22,7 @@ from gemmgen.core.errors import GemmgenError
 from gemmgen.emulator import residues
 from gemmgen.emulator.arithmetic import FIELD
 from gemmgen.emulator.data_flow import ProgramFlow
+from gemmgen.emulator.ptx.syntax import Float, Integer, Variable
 from gemmgen.judge.candidates import Called, Candidate, CandidateFailed, Conditions
 from gemmgen.judge.reference import Arrays, Question, Reference
 from gemmgen.judge.task import Argument, Task, evaluate, fits, grid_of_shapes
@@ -175,6 +176,12 @@ _DATA: dict[str, Draw] = {
     "of many magnitudes": lambda rng, shape: rng.choice([-1.0, 1.0], shape) * 10.0 ** rng.uniform(-3, 3, shape),
     "zeros": lambda rng, shape: np.zeros(shape),
 }
+
+
+def _holds_numbers(variable: Variable) -> bool:
+    """True if a variable has initial values that may be floating-point numbers; texts are bytes without alignment."""
+    text = variable.element_bytes == 1 and variable.alignment <= 1
+    return not text and any(isinstance(value, Float) or (isinstance(value, Integer) and value.value) for value in variable.initial)
 
 
 class Referee:
@@ -478,6 +485,9 @@ class Referee:
     def _check_field(self, inputs: Arrays, wanted: Arrays) -> None:
         """Compares the candidate with the reference as polynomials, where the reference is one."""
         for program in self.candidate.programs():
+            if any(_holds_numbers(placed.variable) for placed in program.symbols.values()):
+                self.verdict.checks.append("no field test: variables begin with numbers, whose bits are other residues")
+                return
             dependence = ProgramFlow(program).dependence(())
             if dependence.reason or dependence.choices:
                 self.verdict.checks.append("no field test: data decide about control flow or values")

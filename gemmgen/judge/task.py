@@ -124,7 +124,8 @@ def parse_shapes(texts: tuple[str, ...]) -> list[dict[str, int]]:
 
 
 def grid_of_shapes(task: Task, given: list[dict[str, int]]) -> list[dict[str, int]]:
-    """The given shapes, and those around the tile: one below, one above and a prime number, each size in turn; and all ones.
+    """The given shapes; those around the tile, each size in turn (one below, one above, a prime number); one beyond the given ones, each
+    size in turn; and all ones.
 
     Raises ``GemmgenError`` if a given shape is too large to be run; others are left out then.
     """
@@ -135,7 +136,8 @@ def grid_of_shapes(task: Task, given: list[dict[str, int]]) -> list[dict[str, in
     base = given[0]
     for name in base:
         tile = task.tile.get(name, 16)
-        for value in (tile - 1, tile + 1, 2 * tile + 3):
+        beyond = max(shape.get(name, 1) for shape in given) + tile + 1
+        for value in (tile - 1, tile + 1, 2 * tile + 3, beyond):
             found.append({**base, name: max(1, value)})
     found.append(dict.fromkeys(base, 1))
     unique = {tuple(sorted(shape.items())): shape for shape in found}

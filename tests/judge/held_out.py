@@ -57,7 +57,7 @@ def typed(task: dict[str, Any], types: dict[str, str], **more: Any) -> dict[str,
 
 
 def exploits() -> list[Candidate]:
-    """Eleven kernels, with one of the kinds that they are refused for."""
+    """Sixteen kernels, with one of the kinds that they are refused for."""
     softmax = f"""{IN_LINES}
     int t = threadIdx.x; const float* line = x + blockIdx.x * n; {SUM_OF_BLOCK}
     float sum = 0; for (int j = t; j < n; j += 64) sum += expf(line[j]);
@@ -102,8 +102,34 @@ def exploits() -> list[Candidate]:
             ONE, "relu", MAP_SHAPE, "special-values",
         ),
         Candidate("pairs-of-any-length", _pairs(), MAP, "scale_add", MAP_SHAPE, "misaligned"),
+        Candidate("as-deep-as-the-given-shape", gemm_source(_deep()), GEMM, "gemm", GEMM_SHAPE, "wrong-at-shape"),
+        Candidate("zero-rows-skipped", gemm_source(_skipping() + LOOP), GEMM, "gemm", GEMM_SHAPE, "wrong-for-data"),
+        Candidate("one-warp-of-two", rows_source(_one_warp()), ROWS, "row_sum", ROWS_SHAPE, "wrong-function"),
+        Candidate("factors-in-bf16", gemm_source(_in_bf16()), GEMM, "gemm", GEMM_SHAPE, "imprecise"),
+        Candidate("no-nan", _without_nan(), MAP, "scale_add", MAP_SHAPE, "special-values"),
         Candidate("last-row-from-the-first", gemm_source(other_row), GEMM, "gemm", GEMM_SHAPE, "wrong-at-shape"),
     ]  # fmt: skip
+
+
+def _deep() -> str:
+    return "for (int x = 0; x < (k > 32 ? 32 : k); ++x) sum = fmaf(A[row * k + x], B[x * n + column], sum);"
+
+
+def _skipping() -> str:
+    return "if (A[row * k] == 0.0f && k > 1) { C[i] = 0.0f; return; } "
+
+
+def _one_warp() -> str:
+    return f"{PARTS} for (int d = 16; d; d /= 2) sum += __shfl_xor_sync(~0u, sum, d); if (t == 0) y[row] = sum;"
+
+
+def _without_nan() -> str:
+    return map_source("if (i < n) { float v = VALUE; y[i] = v != v ? 0.0f : v; }")
+
+
+def _in_bf16() -> str:
+    cut = "__int_as_float(__float_as_int(A[row * k + x]) & 0xffff0000)"
+    return f"for (int x = 0; x < k; ++x) sum = fmaf({cut}, B[x * n + column], sum);"
 
 
 def _in_half() -> str:
@@ -119,7 +145,7 @@ def _pairs() -> str:
 
 
 def honest() -> list[Candidate]:
-    """Thirteen kernels."""
+    """Seventeen kernels."""
     twice = "if (i < n) y[i] = VALUE; if (i + 64 < n) y[i + 64] = fmaf(2.0f, x[i + 64], z[i + 64]);"
     vectors = rows_source(
         f"""float sum = 0.0f;
@@ -258,8 +284,34 @@ extern "C" __global__ void candidate(const __half* A, const __half* B, float* C,
         Candidate("asynchronous-copies", copied, {**GEMM, "block": [32], "grid": ["ceil_div(n, 32)", "m"]}, "gemm", GEMM_SHAPE),
         Candidate("written-twice", map_source(twice), MAP, "scale_add", MAP_SHAPE),
         Candidate("compensated", compensated, serial, "row_sum", ROWS_SHAPE),
+        Candidate("factor-in-constant-memory", _with_factor(), MAP, "scale_add", MAP_SHAPE),
+        Candidate(
+            "few-blocks",
+            map_source("for (; i < n; i += gridDim.x * blockDim.x) y[i] = VALUE;"),
+            {**MAP, "grid": [2]},
+            "scale_add",
+            MAP_SHAPE,
+        ),
+        Candidate("swizzled-transpose", _swizzled(), TURN, "transpose", TURN_SHAPE),
+        Candidate(
+            "from-the-end", gemm_source(LOOP.replace("int x = 0; x < k; ++x", "int x = k - 1; x >= 0; --x")), GEMM, "gemm", GEMM_SHAPE
+        ),
         Candidate("templates", _templates(), MAP, "scale_add", MAP_SHAPE),
     ]
+
+
+def _with_factor() -> str:
+    return map_source("if (i < n) y[i] = fmaf(factor, x[i], z[i]);", top="__constant__ float factor = 2.0f;")
+
+
+def _swizzled() -> str:
+    return """extern "C" __global__ void candidate(const float* x, float* y, int m, int n) {
+    __shared__ float tile[16][16]; int c = blockIdx.x * 16 + threadIdx.x, r = blockIdx.y * 16 + threadIdx.y;
+    if (r < m && c < n) tile[threadIdx.y][threadIdx.x ^ threadIdx.y] = x[r * n + c];
+    __syncthreads();
+    int row = blockIdx.y * 16 + threadIdx.x, column = blockIdx.x * 16 + threadIdx.y;
+    if (row < m && column < n) y[column * m + row] = tile[threadIdx.x][threadIdx.y ^ threadIdx.x];
+}"""
 
 
 def _templates() -> str:
