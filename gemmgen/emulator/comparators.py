@@ -13,7 +13,8 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar
+from weakref import WeakValueDictionary
 
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.data_flow import ProgramFlow, instructions_of, written_by
@@ -109,12 +110,27 @@ class Refused(Exception):
         super().__init__(reason + where)
 
 
-class _Term(NamedTuple):
-    """A symbolic value: a kind with its parts, and whether data are in it."""
+class _Term:
+    """A symbolic value: a kind with its parts, and whether data are in it.
 
+    Equal terms are one object, so that terms whose parts are shared many times are compared and hashed at once.
+    """
+
+    __slots__ = ("__weakref__", "data", "kind", "parts")
+    __match_args__ = ("kind", "parts", "data")
     kind: str
     parts: tuple[object, ...]
     data: bool
+    _known: ClassVar[WeakValueDictionary[tuple[object, ...], _Term]] = WeakValueDictionary()
+
+    def __new__(cls, kind: str, parts: tuple[object, ...], data: bool) -> _Term:
+        key = (kind, parts, data)
+        term = cls._known.get(key)
+        if term is None:
+            term = super().__new__(cls)
+            term.kind, term.parts, term.data = key
+            cls._known[key] = term
+        return term
 
 
 _Env = dict[str, _Term]
@@ -622,11 +638,12 @@ def _split(term: _Term) -> tuple[_Term, int]:
 def _leaves(term: _Term) -> list[_Term]:
     """The values that an expression compares or chooses between, each once: floats, not places."""
     found: dict[_Term, None] = {}
-    work = [term]
+    work, seen = [term], set[_Term]()
     while work:
         each = work.pop()
-        if each.kind == "test" and each.parts[1] != "f32":
+        if each in seen or (each.kind == "test" and each.parts[1] != "f32"):
             continue
+        seen.add(each)
         if each.kind in ("test", "and", "or", "xor", "not", "ite", "extremum", "sum of floats"):
             work += [part for part in each.parts if isinstance(part, _Term)]
         elif each.data or each.kind == "float":
@@ -662,12 +679,20 @@ def _compared(name: str, a: float, b: float) -> bool:
 
 def _evaluate(term: _Term, values: Mapping[_Term, float], places: tuple[_Term, _Term] | None, before: bool) -> float | bool:
     """An expression for two values in one order. Raises _Unknown if anything else counts."""
-    if term in values:
-        return values[term]
+    return _value_of(term, dict(values), places, before)
 
+
+def _value_of(term: _Term, known: dict[_Term, float | bool], places: tuple[_Term, _Term] | None, before: bool) -> float | bool:
+    """The same, of a part of an expression whose values are kept in ``known``, each computed once."""
+    if term not in known:
+        known[term] = _computed(term, known, places, before)
+    return known[term]
+
+
+def _computed(term: _Term, known: dict[_Term, float | bool], places: tuple[_Term, _Term] | None, before: bool) -> float | bool:
     def of(part: object) -> float | bool:
         assert isinstance(part, _Term)
-        return _evaluate(part, values, places, before)
+        return _value_of(part, known, places, before)
 
     parts = term.parts
     match term.kind:
