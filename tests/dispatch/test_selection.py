@@ -224,7 +224,7 @@ def test_problems_of_a_shipped_table_are_read_when_asked_for(tmp_path, monkeypat
     load_table.cache_clear()
     found = load_table("x")
     load_table.cache_clear()
-    with pytest.raises(SpecError, match="no problem"):
+    with pytest.raises(SpecError, match="is not a valid problem"):
         found.near(parse_problem("gemm:64,64,64"))
 
 

@@ -169,7 +169,7 @@ def test_counters_tell_the_lines():
 
 @pytest.mark.parametrize("value", [object(), np.array([object()]), "f33[4]"])
 def test_values_that_are_no_arguments_are_told(value):
-    with pytest.raises(GemmgenError, match=r"argument 0|no type"):
+    with pytest.raises(GemmgenError, match=r"argument 0|not a known type"):
         gemmgen.emulate("__global__ void k(int n) {}", grid=1, block=1, args=[value])
 
 

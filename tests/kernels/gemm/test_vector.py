@@ -95,11 +95,14 @@ def test_shifted_rows_of_which_none_would_remain_are_refused():
             gemmgen.plan("gemm/gemv/columns/one", None, changes)
 
 
-@pytest.mark.parametrize("ending", ["last = inside ? end : first_row < m && lda == m ?", "row < 0 || row >= kTileM"])
-def test_lost_edge_of_shifted_rows_is_found(monkeypatch, ending):
+@pytest.mark.parametrize(
+    ("ending", "wrong"),
+    [("min(end, k - 1 - max(0, beyond - 1) / lda)", "end"), ("row < 0 || row >= kTileM", "row < 0 || row >= kTileM - 1")],
+)
+def test_lost_edge_of_shifted_rows_is_found(monkeypatch, ending, wrong):
     planned = gemmgen.plan("gemm/gemv/columns/one", None, [*SHIFTED, "alignment.a=1"])
     source = gemmgen.render(planned)
-    broken = source.text.replace(ending, ending.replace("lda == m", "true").replace("kTileM", "kTileM - 1"))
+    broken = source.text.replace(ending, wrong)
     assert broken != source.text
     monkeypatch.setattr("gemmgen.toolchain.compilation.render", lambda plan: type(source)(source.name, broken))
     assert not gemmgen.verify(planned).passed
