@@ -34,10 +34,12 @@ def operations_named(call: str, wanted: Any, names: Iterable[str]) -> list[Opera
     """The operations that an argument of a call, ``elementwise: operation`` say, is. ``names``: the names that its messages list. Raises
     ``LaunchError``."""
     wanted = written_out(wanted)
-    if wanted is None:
-        return []
+    return [] if wanted is None else _named(call, wanted, names)
+
+
+def _named(call: str, wanted: Any, names: Iterable[str]) -> list[Operation]:
     if isinstance(wanted, list):
-        return [operation for part in wanted for operation in operations_named(call, part, names)]
+        return [operation for part in wanted for operation in _named(call, part, names)]
     fields = _fields(wanted)
     if fields is None:
         hint = nearest(wanted, {*NAMES, *names}) if isinstance(wanted, str) else ""
