@@ -38,10 +38,10 @@ UNSERVED: tuple[tuple[str, str], ...] = (
         r"(swi|ge|re|si)?glu(_tanh)?",
         "a gated activation multiplies two products, which gemm and grouped alone have: swiglu, geglu, geglu_tanh, reglu, glu",
     ),
-    (r"softmax|logsoftmax", "softmax needs a whole row: a kernel of its own computes it, rows:ROWS,COLUMNS,softmax or log_softmax"),
+    (r"softmax|logsoftmax", "softmax needs a whole row: a separate kernel computes it, rows:ROWS,COLUMNS,softmax or log_softmax"),
     (
         r"(layer|rms|group|batch)_?norm",
-        "a norm needs a whole row: a kernel of its own computes it, rows:ROWS,COLUMNS,layer_norm or rms_norm",
+        "a norm needs a whole row: a separate kernel computes it, rows:ROWS,COLUMNS,layer_norm or rms_norm",
     ),
     (r"(flash_?)?attention|attn|sdpa", "no kernel fuses the two products of attention; nearest: gemm:...,batch=N for each of them"),
     (
@@ -65,7 +65,7 @@ UNSERVED: tuple[tuple[str, str], ...] = (
     (r"winograd|fft", "every convolution is computed as a product (implicit GEMM); leave the word out"),
     (
         r"(log)?cum(sum|prod|max|min)|scan|prefix_sum",
-        "a kernel of its own keeps partial sums: rows:ROWS,COLUMNS,cumsum or logcumsumexp; others are not computed",
+        "a separate kernel keeps partial sums: rows:ROWS,COLUMNS,cumsum or logcumsumexp; others are not computed",
     ),
     (
         r"top_?k|sort|argsort|median|quantile|kthvalue|mode",

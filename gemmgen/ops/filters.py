@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from gemmgen.core.errors import LaunchError
@@ -76,3 +77,11 @@ class Filter:
 
             found = self._ordered[order] = reorder_filter(self.source, cast("FilterOrder", order))
         return cast("Array", found)
+
+
+def results_of(
+    extents: Iterable[int], taps: Iterable[int], strides: Iterable[int], paddings: Iterable[int], dilations: Iterable[int]
+) -> list[int]:
+    """Results along each axis of a convolution; extents may be symbolic."""
+    axes = zip(extents, taps, strides, paddings, dilations, strict=True)
+    return [max((extent + 2 * pad - step * (count - 1) - 1) // skip + 1, 0) for extent, count, skip, pad, step in axes]

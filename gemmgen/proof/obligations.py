@@ -63,7 +63,7 @@ class Verdict:
     unproved: list[str] = field(default_factory=list)
     counterexamples: list[Counterexample] = field(default_factory=list)
     spaces: set[str] = field(default_factory=set)
-    """Of accesses: the kinds of memory where one was not proved."""
+    """Kinds of memory with an access that was not proved."""
 
     @property
     def hopeless(self) -> bool:

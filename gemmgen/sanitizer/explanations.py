@@ -271,9 +271,9 @@ _PAGES = (
     Explanation(
         "lanes-of-first-warp",
         "lanes of another warp",
-        "A warp loads or stores tensor memory at an address that names lane 0, but its own lanes are a later quarter: warp w of a group "
-        "of four reaches lanes 32 w to 32 w + 31. Public kernels do so and rely on the device to take the quarter from the warp; the "
-        "launch goes on with the warp's own lanes.",
+        "A warp loads or stores tensor memory at an address that names lane 0, but may access a later quarter of the lanes only: "
+        "warp w of a group of four reaches lanes 32 w to 32 w + 31. Public kernels do so and rely on the device to take the quarter "
+        "from the warp; the launch continues with the lanes of this warp.",
         "x = tmem_ld(sums);",
         "Put the first lane of the quarter in the upper half of the address, as the PTX ISA asks.",
         "x = tmem_ld(sums + (threadIdx.x / 32 % 4 * 32u << 16));",

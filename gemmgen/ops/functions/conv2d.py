@@ -174,7 +174,7 @@ def conv2d(
             arrays = [_channels_last(array) for array in arrays]
         operator = operator_with(OPERATOR, named.arrays, named.written, named.numbers, 1)
         result = operator.call((*given, *arrays, out), (*options, operations), (*numbers, *named.values), stream)[0]
-    return _axes_moved(result, (0, 3, 1, 2)) if last and same and stream is not ASKED else result
+    return axes_moved(result, (0, 3, 1, 2)) if last and same and stream is not ASKED else result
 
 
 def _is_array(value: Any) -> bool:
@@ -198,10 +198,11 @@ def _zero_point(x: Any, value: Any) -> float:
 
 def _channels_last(array: Any) -> Any:
     """(n, c, h, w) as it lies in memory, (n, h, w, c)."""
-    return _axes_moved(array, (0, 2, 3, 1)) if len(array.shape) == 4 else array
+    return axes_moved(array, (0, 2, 3, 1)) if len(array.shape) == 4 else array
 
 
-def _axes_moved(array: Any, axes: tuple[int, ...]) -> Any:
+def axes_moved(array: Any, axes: tuple[int, ...]) -> Any:
+    """The array with its axes in another order."""
     return array.permute(axes) if hasattr(array, "permute") else array.transpose(axes)
 
 

@@ -15,8 +15,9 @@ from typing import Any, cast
 
 from gemmgen.core.errors import LaunchError
 from gemmgen.kernels.calls import integer
-from gemmgen.ops.arrays import is_torch, new_array, view_of
-from gemmgen.ops.functions.conv2d import conv2d
+from gemmgen.ops.arrays import contiguous, is_torch, new_array, view_of
+from gemmgen.ops.filters import results_of
+from gemmgen.ops.functions.conv2d import axes_moved, conv2d
 from gemmgen.ops.functions.matmul import matmul
 from gemmgen.runtime.arrays.protocols import Array, ArrayT
 
@@ -105,19 +106,19 @@ def conv2d_input_gradient(
     groups = integer(call, "groups", groups)
     if groups < 1 or k % groups or filters != k:
         raise LaunchError(f"{call}: w has {filters} filters in {groups} groups, dy has {k} channels")
-    taps = (r, s)
-    for name, extent, results, way in (("rows", h, p, 0), ("columns", width, q, 1)):
-        reach = dilations[way] * (taps[way] - 1) + 1
-        made = (extent + 2 * paddings[way] - reach) // strides[way] + 1
-        if results != max(made, 0):
-            raise LaunchError(f"{call}: dy has {results} {name}, a convolution of {extent} {name} has {max(made, 0)}")
+    made = results_of((h, width), (r, s), strides, paddings, dilations)
+    for name, extent, given, needed in zip(("rows", "columns"), (h, width), (p, q), made, strict=True):
+        if given != needed:
+            raise LaunchError(f"{call}: dy has {given} {name}, a convolution of {extent} {name} has {needed}")
     # (k, c / groups, r, s) as the filter of the convolution back, (c, k / groups, r, s)
-    turned = _axes(cast("Any", w).reshape(groups, k // groups, c_group, r, s), (0, 2, 1, 3, 4)).reshape(groups * c_group, k // groups, r, s)
-    arguments = zip((h, width), (p, q), taps, strides, paddings, dilations, strict=True)
+    turned = axes_moved(cast("Any", w).reshape(groups, k // groups, c_group, r, s), (0, 2, 1, 3, 4)).reshape(
+        groups * c_group, k // groups, r, s
+    )
+    arguments = zip((h, width), (p, q), (r, s), strides, paddings, dilations, strict=True)
     rows, columns = (list(remainders(*one)) for one in arguments)
     if len(rows) == len(columns) == 1 and rows[0].count == h and columns[0].count == width and rows[0].taps.stop and columns[0].taps.stop:
         return cast("ArrayT", _channels_last(_part(dy, turned, rows[0], columns[0], groups)))
-    dx = _last(new_array(dy, (n, h, width, groups * c_group), view_of(dy, "dy", None).type))
+    dx = axes_moved(new_array(dy, (n, h, width, groups * c_group), view_of(dy, "dy", None).type), (0, 3, 1, 2))
     dx[...] = 0
     for row in rows:
         for column in columns:
@@ -180,10 +181,7 @@ def conv2d_filter_gradient(
     groups = integer(call, "groups", groups)
     if groups < 1 or c % groups or k % groups:
         raise LaunchError(f"{call}: x has {c} and dy has {k} channels, need multiples of {groups} groups")
-    made = [
-        max((extent + 2 * pad - step * (taps - 1) - 1) // skip + 1, 0)
-        for extent, taps, skip, pad, step in zip((h, width), (r, s), strides, paddings, dilations, strict=True)
-    ]
+    made = results_of((h, width), (r, s), strides, paddings, dilations)
     if (images, p, q) != (n, *made):
         raise LaunchError(f"{call}: dy has shape {(images, k, p, q)}, need {(n, k, *made)}")
     kind = view_of(x, "x", None).type
@@ -191,20 +189,20 @@ def conv2d_filter_gradient(
     if not n * p * q or not k * c:
         dw[...] = 0
         return cast("ArrayT", dw)
-    pixels = _axes(cast("Any", x), (0, 2, 3, 1))
+    pixels = axes_moved(cast("Any", x), (0, 2, 3, 1))
     padded: Any = pixels
     if any(paddings):
         padded = new_array(x, (n, h + 2 * paddings[0], width + 2 * paddings[1], c), kind)
         padded[...] = 0
         padded[:, paddings[0] : paddings[0] + h, paddings[1] : paddings[1] + width, :] = pixels
     # (groups, k / groups, n p q), the gradient's channels contiguous in memory
-    left = _axes(_axes(_channels_last(dy), (0, 2, 3, 1)).reshape(n * p * q, groups, k // groups), (1, 2, 0))
+    left = axes_moved(axes_moved(_channels_last(dy), (0, 2, 3, 1)).reshape(n * p * q, groups, k // groups), (1, 2, 0))
     for row in range(r):
         for column in range(s):
             top, side = row * dilations[0], column * dilations[1]
             rows = slice(top, top + strides[0] * (p - 1) + 1, strides[0])
             columns = slice(side, side + strides[1] * (q - 1) + 1, strides[1])
-            right = _axes(padded[:, rows, columns, :].reshape(n * p * q, groups, c // groups), (1, 0, 2))
+            right = axes_moved(padded[:, rows, columns, :].reshape(n * p * q, groups, c // groups), (1, 0, 2))
             product = matmul(left[0], right[0]) if groups == 1 else matmul(left, right)
             dw[:, :, row, column] = product.reshape(k, c // groups)
     return cast("ArrayT", dw)
@@ -258,19 +256,8 @@ def conv_transpose2d(
 
 def _channels_last(array: Any) -> Any:
     """(n, c, h, w) with the channels contiguous in memory, copied if they are not."""
-    moved = _axes(array, (0, 2, 3, 1))
-    if is_torch(moved):
-        return moved.contiguous().permute(0, 3, 1, 2)
-    found = moved if moved.flags.c_contiguous else moved.copy()
-    return found.transpose(0, 3, 1, 2)
-
-
-def _last(array: Any) -> Any:
-    return _axes(array, (0, 3, 1, 2))
-
-
-def _axes(array: Any, axes: tuple[int, ...]) -> Any:
-    return array.permute(axes) if hasattr(array, "permute") else array.transpose(axes)
+    moved = axes_moved(array, (0, 2, 3, 1))
+    return axes_moved(contiguous(moved), (0, 3, 1, 2))
 
 
 def _reversed(w: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from gemmgen.core.errors import LaunchError
+from gemmgen.ops.filters import results_of
 from gemmgen.ops.torch_operators.declaration import TorchOperator
 
 SCHEMA = (
@@ -65,11 +66,7 @@ def result(
     import torch
 
     n, k = x.shape[0], w.shape[0]
-    filter_extents = w.shape[2:4]
-    p, q = (
-        max((extent + 2 * pad - step * (taps - 1) - 1) // skip + 1, 0)
-        for extent, pad, step, taps, skip in zip(x.shape[2:4], _both(padding), _both(dilation), filter_extents, _both(stride), strict=True)
-    )
+    p, q = results_of(x.shape[2:4], w.shape[2:4], _both(stride), _both(padding), _both(dilation))
     kind = getattr(torch, output) if output else x.dtype
     if len(x.shape) == 4 and layout in ("", "nhwc"):
         return x.new_empty([n, p, q, k], dtype=kind).permute(0, 3, 1, 2)
