@@ -1,6 +1,6 @@
 """Random specs of products for sm_100a and sm_120a, verified on the emulator.
 
-    PYTHONPATH=tests python measurements/blackwell_specs.py --draw 600 --seed 1    draws specs that have a plan (needs hypothesis)
+    PYTHONPATH=tests python measurements/blackwell_specs.py --draw 600 --seed 1 --jobs 2    draws specs that have a plan (needs hypothesis)
     PYTHONPATH=tests python measurements/blackwell_specs.py --jobs 2 --hours 0.1   verifies what is drawn and not yet verified
     PYTHONPATH=tests python measurements/blackwell_specs.py --result               writes the result beside this file
 
@@ -34,35 +34,41 @@ DRAWN = Path(__file__).with_suffix(".drawn.journal")
 JOURNAL = Path(__file__).with_suffix(".journal")
 CASE_SECONDS = 1.0
 SECONDS = 60
+SHARES = (0.4, 0.3, 0.3)
+"""Of the drawn specs: products on tensor memory, such products with block scales, products of warps."""
 
 
-def draw(count: int, seed: int) -> None:
-    """Appends specs that have a plan to the file of drawn ones, as many of each strategy."""
+def draw(count: int, seed: int, jobs: int) -> None:
+    """Appends specs that have a plan to the file of drawn ones, as many of each strategy; each job draws its part with another seed."""
+    tasks = [(part, int(count * share / jobs) + 1, seed * 1000 + job) for part, share in enumerate(SHARES) for job in range(jobs)]
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool, DRAWN.open("a") as drawn:
+        known: set[str] = set()
+        for found in pool.starmap(_drawn, tasks):
+            new = {digest: fields for digest, fields in found.items() if digest not in known}
+            known |= set(new)
+            drawn.writelines(json.dumps(fields) + "\n" for fields in new.values())
+    print(f"{len(known)} drawn")
+
+
+def _drawn(part: int, wanted: int, seed: int) -> dict[str, dict[str, Any]]:
+    """Specs of one strategy that have a plan, by their digests."""
     from hypothesis import HealthCheck, Phase, given, settings
     from hypothesis import seed as seeded
     from hypothesis import strategies as st
     from kernels.gemm import test_block_scaled_mma, test_mma_sync, test_tcgen05
 
     of_warps = st.one_of(test_mma_sync.specs(), test_block_scaled_mma.specs())
-    found: dict[str, Any] = {}
     for_sm_120a = of_warps.map(lambda fields: {**fields, "architecture": "sm_120a"})
-    for strategy, share in ((test_tcgen05.specs(), 0.4), (test_tcgen05.scaled_specs(), 0.3), (for_sm_120a, 0.3)):
-        wanted = int(count * share)
-        found = {}
-        options = settings(
-            max_examples=8 * wanted, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
-        )
-
-        def keep(fields: dict[str, Any]) -> None:
-            _keep(found, wanted, fields)  # noqa: B023
-
-        seeded(seed)(options(given(strategy)(keep)))()
-        with DRAWN.open("a") as drawn:
-            drawn.writelines(json.dumps(fields) + "\n" for fields in found.values())
-        print(f"{len(found)} drawn")
+    strategy = (test_tcgen05.specs(), test_tcgen05.scaled_specs(), for_sm_120a)[part]
+    found: dict[str, dict[str, Any]] = {}
+    options = settings(
+        max_examples=8 * wanted, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    )
+    seeded(seed)(options(given(strategy)(lambda fields: _keep(found, wanted, fields))))()
+    return found
 
 
-def _keep(found: dict[str, Any], wanted: int, fields: dict[str, Any]) -> None:
+def _keep(found: dict[str, dict[str, Any]], wanted: int, fields: dict[str, Any]) -> None:
     if len(found) >= wanted:
         return
     try:
@@ -145,7 +151,7 @@ def main() -> None:
     given = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     if given.draw:
-        draw(given.draw, given.seed)
+        draw(given.draw, given.seed, given.jobs)
     elif given.result:
         write_result(given.journal)
     else:
