@@ -13,9 +13,13 @@ from gemmgen.library.digests import launch_digest, program_digests
 from gemmgen.library.evidence import PROOFS_FILE, Record, evidence_text, read_evidence
 from gemmgen.library.folder import LibraryFolder, write_file
 from gemmgen.library.listing import Instance, Listing
+from gemmgen.library.workers import run_tasks
 
 if TYPE_CHECKING:
     from gemmgen.proof.prover import KernelProof
+
+OBSTACLES = 2
+"""Statements in the way of each property of a kernel that its record names."""
 
 
 @dataclass
@@ -28,6 +32,7 @@ class ProvingReport:
     properties: dict[str, int] = field(default_factory=dict)
     """Instances for which each property was proved of all kernels."""
     seconds: float = 0.0
+    """From the first to the last."""
 
 
 def prove_library(
@@ -38,43 +43,60 @@ def prove_library(
     seconds: float,
     within: float | None = None,
     again: bool = False,
+    jobs: int = 1,
     progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> ProvingReport:
-    """Proves the kernels of a library one after the other and writes ``evidence/proofs.json`` after each, so that it can be interrupted.
+    """Proves the kernels of a library in so many processes and writes ``evidence/proofs.json`` after each, so that it can be interrupted.
 
     Each kernel gets ``seconds`` of its process's time; after ``within`` seconds no further instance is begun. An instance whose program and
     launch were tried before is skipped, unless ``again``. A program that several architectures share is proved once.
     """
+    report, began = ProvingReport(), time.monotonic()
+    proofs = dict(read_evidence(folder.evidence).proofs)
+    chosen = [instance for instance in listing.instances if only is None or instance.name in only]
+    # The slowest first, so that all processes end at about the same time.
+    times = {str(record["instance"]): float(record["seconds"]) for record in proofs.values()}
+    chosen.sort(key=lambda instance: -times.get(instance.name, seconds))
+    known = frozenset() if again else frozenset(proofs)
+    end = None if within is None else time.time() + within
+    tasks = [(instance, known, seconds, end) for instance in chosen]
+    for done, (_, result) in enumerate(run_tasks(_prove, tasks, jobs)):
+        progress("proving", done, len(chosen))
+        if isinstance(result, Exception):
+            raise result
+        if result is None:
+            continue
+        key, record = result
+        if record is None:
+            report.known += 1
+        else:
+            proofs[key] = record
+            report.tried += 1
+            write_file(folder.evidence / PROOFS_FILE, evidence_text({"backend": "proof"}, proofs.values()))
+        for name in proofs[key]["proved"]:
+            report.properties[name] = report.properties.get(name, 0) + 1
+    report.seconds = time.monotonic() - began
+    progress("proving", len(chosen), len(chosen))
+    return report
+
+
+def _prove(
+    instance: Instance, known: Collection[tuple[str, str]], seconds: float, end: float | None
+) -> tuple[tuple[str, str], Record | None] | None:
+    """The digests of an instance's program and launch, and its proof unless these are known; None where it is too late to begin."""
     from gemmgen.proof.prover import prove_sequence
     from gemmgen.toolchain.compilation import COMPILE_OPTIONS
     from gemmgen.toolchain.nvrtc import compile_source
 
-    report, began = ProvingReport(), time.monotonic()
-    proofs = dict(read_evidence(folder.evidence).proofs)
-    chosen = [instance for instance in listing.instances if only is None or instance.name in only]
-    for index, instance in enumerate(chosen):
-        progress("proving", index, len(chosen))
-        for architecture, plan in instance.plans.items():
-            if within is not None and time.monotonic() - began > within:
-                break
-            binary = compile_source(
-                instance.source.text, architecture=architecture, options=COMPILE_OPTIONS, name=instance.source.file_name
-            )
-            code = program_digests(binary.ptx, plan.name)["code"]
-            key = (code, launch_digest(plan.sequence))
-            if key in proofs and not again:
-                report.known += 1
-            else:
-                found = prove_sequence(plan.sequence, binary.ptx, seconds)
-                proofs[key] = _record(instance, architecture, key, found)
-                report.tried += 1
-                report.seconds += sum(proof.seconds for proof in found)
-                write_file(folder.evidence / PROOFS_FILE, evidence_text({"backend": "proof"}, proofs.values()))
-            for name in proofs[key]["proved"]:
-                report.properties[name] = report.properties.get(name, 0) + 1
-            break  # further architectures: only those whose program differs are worth the time, and the first stands for most
-    progress("proving", len(chosen), len(chosen))
-    return report
+    if end is not None and time.time() >= end:
+        return None
+    # Further architectures are proved only where their programs differ, and the first stands for most.
+    architecture, plan = next(iter(instance.plans.items()))
+    binary = compile_source(instance.source.text, architecture=architecture, options=COMPILE_OPTIONS, name=instance.source.file_name)
+    key = (program_digests(binary.ptx, plan.name)["code"], launch_digest(plan.sequence))
+    if key in known:
+        return key, None
+    return key, _record(instance, architecture, key, prove_sequence(plan.sequence, binary.ptx, seconds))
 
 
 def _record(instance: Instance, architecture: str, key: tuple[str, str], proofs: Sequence[KernelProof]) -> Record:
@@ -90,5 +112,5 @@ def _record(instance: Instance, architecture: str, key: tuple[str, str], proofs:
         "kernels": [list(proof.proved) for proof in proofs],
         "seconds": round(sum(proof.seconds for proof in proofs), 1),
     }
-    reasons = [f"{each.name}: {each.reasons[0]}" for proof in proofs for each in proof.properties if each.reasons]
+    reasons = [f"{each.name}: {reason}" for proof in proofs for each in proof.properties for reason in each.reasons[:OBSTACLES]]
     return found | ({"obstacles": list(dict.fromkeys(reason[:300] for reason in reasons))} if reasons else {})

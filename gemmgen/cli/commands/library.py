@@ -297,8 +297,15 @@ def measure_command(
 @click.option("--again", is_flag=True, help="Prove what was tried before as well.")
 @_folder_option
 @_list_option
+@_jobs_option
 def prove_command(
-    names: Sequence[str], seconds: float, within: float | None, again: bool, folder: Path | None, list_file: Path | None
+    names: Sequence[str],
+    seconds: float,
+    within: float | None,
+    again: bool,
+    folder: Path | None,
+    list_file: Path | None,
+    jobs: int | None,
 ) -> None:
     """Prove properties of the library's kernels for all problems, and keep the proofs as evidence, which the next build certifies.
 
@@ -307,12 +314,15 @@ def prove_command(
     """
     from gemmgen.library.folder import choose, writable_folder
     from gemmgen.library.proving import prove_library
+    from gemmgen.library.workers import cpus
 
     found = _folder(folder) if folder is not None else writable_folder()
     listing = _listing(list_file)
     only = choose(names, ((instance.name, instance.label) for instance in listing.instances)) if names else None
     with _progress() as progress:
-        report = prove_library(listing, found, only=only, seconds=seconds, within=within, again=again, progress=progress)
+        report = prove_library(
+            listing, found, only=only, seconds=seconds, within=within, again=again, jobs=jobs or cpus(), progress=progress
+        )
     counts = ", ".join(f"{name} {number}" for name, number in report.properties.items()) or "nothing proved"
     click.echo(f"{counted(report.tried, 'instance')} tried in {report.seconds:.0f} s, {report.known} known before; {counts}", err=True)
 
