@@ -755,12 +755,16 @@ def _chunks(instruction: Instruction, bits: int, which: int) -> np.ndarray:
     shape = next((word for word in instruction.modifiers if word.startswith("m64n")), "")
     columns, depth = (int(part) for part in shape[4:].split("k"))
     kinds = [word for word in instruction.modifiers if word != "satfinite"][-3:]
-    flags = [operand.value for operand in instruction.operands[4:] if isinstance(operand, Integer)]
+    sparse = instruction.has("sp")
+    flags = [operand.value for operand in instruction.operands[6 if sparse else 4 :] if isinstance(operand, Integer)]
     majors = flags[2:] if kinds[1] in HALVES else []
     majors = [0] * (2 - len(majors)) + majors
     extent = (PRODUCT_ROWS, columns)[which]
     transposed = majors[which] == 1
-    rows, row_chunks = (depth, extent * 2 // CHUNK_BYTES) if transposed else (extent, PRODUCT_K_BYTES // CHUNK_BYTES)
+    # Of a sparse A there is half as much as of B.
+    along_k = PRODUCT_K_BYTES * (2 if sparse and which == 1 else 1)
+    depth = depth // 2 if sparse and which == 0 else depth
+    rows, row_chunks = (depth, extent * 2 // CHUNK_BYTES) if transposed else (extent, along_k // CHUNK_BYTES)
     return matrix_descriptor.chunks(matrix_descriptor.decode(bits), rows, row_chunks, not transposed)
 
 

@@ -70,9 +70,14 @@ def _instructions(block: BasicBlock) -> Iterator[Instruction]:
 
 def _accumulators_of(inst: Instruction) -> tuple[str, ...]:
     """The registers that a wgmma reads as well as writes, unless its scale-d says that it never does."""
-    if inst.opcode != "wgmma" or not inst.has("mma_async") or inst.operands[3] == Integer(0):
+    if inst.opcode != "wgmma" or not inst.has("mma_async") or _scale_d(inst) == Integer(0):
         return ()
     return results_of(inst)
+
+
+def _scale_d(inst: Instruction) -> Operand:
+    """The operand of a wgmma that says whether it reads its accumulators; metadata and their selector precede it where A is sparse."""
+    return inst.operands[5 if inst.has("sp") else 3]
 
 
 def _read_registers(inst: Instruction) -> Iterator[str]:
@@ -361,7 +366,7 @@ class UndefinedRegisters:
 
     def _accumulates(self, inst: Instruction) -> Callable[[Lanes], np.ndarray]:
         """The predicate scale-d of a wgmma."""
-        operand = inst.operands[3]
+        operand = _scale_d(inst)
         register = operand.register if isinstance(operand, Negated) else operand
         if not isinstance(register, Register):
             return lambda lanes: np.ones(len(lanes), np.bool_)

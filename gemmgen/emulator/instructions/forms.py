@@ -13,7 +13,7 @@ _SPACES = "global shared shared::cta shared::cluster local param param::entry pa
 _SHAPES = "m8n8k4 m8n8k16 m8n8k32 m16n8k4 m16n8k8 m16n8k16 m16n8k32 m16n8k64 m16n8k128"
 _KINDS = "kind::f8f6f4 kind::mxf8f6f4 kind::mxf4 kind::mxf4nvf4"
 _SCALE_VECTORS = "scale_vec::1X scale_vec::2X scale_vec::4X"
-_WARPGROUP_SHAPES = " ".join(f"m64n{n}k{k}" for n in range(8, 257, 8) for k in (8, 16, 32))
+_WARPGROUP_SHAPES = " ".join(f"m64n{n}k{k}" for n in range(8, 257, 8) for k in (8, 16, 32, 64))
 _TENSOR_KINDS = "kind::f16 kind::tf32 kind::i8 kind::f8f6f4 kind::mxf8f6f4 kind::mxf4 kind::mxf4nvf4"
 _COLLECTORS = " ".join(f"collector::a::{use}" for use in ("fill", "use", "lastuse", "discard"))
 _TENSOR_COPIES = "128x256b 128x128b 64x128b 32x128b warpx4 warpx2::02_13 warpx2::01_23"
@@ -67,7 +67,7 @@ _FORMS = {
     "stmatrix": "sync aligned m8n8 m16n8 x1 x2 x4 trans shared shared::cta",
     "mma": f"sync aligned sp sp::ordered_metadata {_SHAPES} row col satfinite s4 u4 tf32 e4m3 e5m2 e3m2 e2m3 e2m1 {_KINDS} "
     f"block_scale {_SCALE_VECTORS} ue8m0 ue4m3",
-    "wgmma": f"sync aligned fence commit_group wait_group mma_async satfinite tf32 e4m3 e5m2 {_WARPGROUP_SHAPES}",
+    "wgmma": f"sync aligned fence commit_group wait_group mma_async sp satfinite tf32 e4m3 e5m2 {_WARPGROUP_SHAPES}",
     "tcgen05": "alloc dealloc relinquish_alloc_permit fence::before_thread_sync fence::after_thread_sync wait::ld wait::st commit ld st cp "
     "shift down mma sync aligned shared::cta shared::cluster multicast::cluster mbarrier::arrive::one cta_group::1 cta_group::2 "
     f"{_TENSOR_KINDS} {_COLLECTORS} {_TENSOR_COPIES} block_scale block16 block32 {_SCALE_VECTORS} 32x32b 16x32bx2 16x64b 16x128b 16x256b "

@@ -5,11 +5,8 @@ lanes, a tile of 8 rows of 16 bytes; lane l has the bytes 4(l mod 4) to 4(l mod 
 ordered down its rows first, then along k; B is described by its columns, with k along the 16 bytes; C and D are tiles of
 8 x 8 elements, down the rows first, two elements a lane side by side.
 
-Of sparse products (``mma.sp``; PTX ISA, "Sparse matrix storage"), A holds two of every four elements along k, or one of every two of
-tf32, and a nibble of metadata says which. Metadata come from registers of some lanes of each quad, which the selector chooses: of types
-of 16 and 32 bits, a lane's lower half belongs to the quad's row and its upper half to the row 8 below, 4 nibbles each; of bytes, a lane
-has 8 nibbles of one row. Products that are left out take no part. That of bytes was derived, and not seen on a device.
-With `kind::mxf4` and `kind::mxf4nvf4` the metadata choose bytes, each with two floats of 4 bits.
+Of sparse products (``mma.sp``), A holds half of the elements along k, and metadata say which (`gemmgen.emulator.instructions.sparse`).
+Products that are left out take no part. With `kind::mxf4` and `kind::mxf4nvf4` the metadata choose bytes, each with two floats of 4 bits.
 
 The results are those of sm_90, bit for bit (`gemmgen.emulator.tensor_core`), and for sm_120 those of published bit models. Integers are
 exact: the accumulator wraps, or with .satfinite is cut to the range of s32 once, after the whole sum. Bytes of fp8 go through steps on
@@ -32,9 +29,10 @@ from gemmgen.emulator.errors import UnknownInstruction
 from gemmgen.emulator.geometry import WARP, Lanes
 from gemmgen.emulator.instructions.matrix import aligned, registers_in, whole_warps
 from gemmgen.emulator.instructions.registry import instruction
+from gemmgen.emulator.instructions.sparse import Metadata
 from gemmgen.emulator.instructions.warp import uniform
 from gemmgen.emulator.operation import Operation
-from gemmgen.emulator.ptx.syntax import Instruction, Operand, Vector
+from gemmgen.emulator.ptx.syntax import Instruction, Integer, Operand, Vector
 
 _BYTES, _NIBBLES = ("s8", "u8"), ("s4", "u4")
 _FP8 = ("e4m3", "e5m2")
@@ -54,8 +52,6 @@ _SPARSE_SHAPES = {
 }
 """Shapes of mma.sp, whose k counts the elements that A leaves out."""
 _SPARSE = ("sp", "sp::ordered_metadata")
-_FIRST, _SECOND = 0b0100, 0b1110
-"""Metadata of two elements of 32 bits, of which one is held."""
 _MIXES = (_BYTES, _NIBBLES, _FP8)
 _ELEMENT_BITS = {"s4": 4, "u4": 4, "s8": 8, "u8": 8, **dict.fromkeys(_SMALL, 8), "f16": 16, "bf16": 16, "tf32": 32}
 _DTYPES = {
@@ -138,14 +134,14 @@ class _Multiply:
         self.d = [binder.target(inst, register, "b32") for register in d]
         self.scales = self._scales() if self.kind is not None and self.kind.scales else None
 
-    def _metadata(self) -> _Metadata:
+    def _metadata(self) -> tuple[Metadata, Source]:
         """The metadata of a sparse A."""
         registers = registers_in(self.inst.operands[4]) if len(self.inst.operands) >= 6 else ()
-        if len(registers) != 1:
-            raise UnknownInstruction("an mma.sp has six operands, metadata and a selector behind C", instruction=self.inst)
-        selector = self.binder.source(self.inst, self.inst.operands[5], "u32")
+        selector = self.inst.operands[5] if len(registers) == 1 else None
+        if not isinstance(selector, Integer):
+            raise UnknownInstruction("an mma.sp has six operands, metadata and a constant selector behind C", instruction=self.inst)
         bits, elements = (8, self.depth // 2) if self.packed else (_ELEMENT_BITS[self.a_type], self.depth)
-        return _Metadata(self.inst, self._source(registers[0]), selector, bits, elements)
+        return Metadata(self.inst, bits, elements, selector.value), self._source(registers[0])
 
     def _scales(self) -> tuple[_ScaleFactors, _ScaleFactors]:
         """The block scales of A and B."""
@@ -187,7 +183,8 @@ class _Multiply:
         words = np.concatenate(self.c if lanes is None else [register[lanes] for register in self.c])
         if self.metadata is not None:
             # Each row of A selects other rows of B, so every row is multiplied separately.
-            own = self.metadata.read(lanes)
+            places, source = self.metadata
+            own = places.read(source if lanes is None else source[lanes])
             if self.packed:
                 own = np.stack([2 * own, 2 * own + 1], axis=-1).reshape(*own.shape[:2], -1)
             chosen = np.take_along_axis(b[:, None], own[:, :, None], axis=3)
@@ -248,49 +245,6 @@ class _Multiply:
         if self.sum_type == "f16":
             return tensor_core.multiply_half(left, right, c)
         return tensor_core.multiply_float(left, right, c)
-
-
-@dataclass(frozen=True)
-class _Metadata:
-    """The registers that say which elements of a sparse A are held."""
-
-    inst: Instruction
-    source: Source
-    selector: Source
-    element_bits: int
-    """Of what metadata choose: bytes, where they hold two floats of 4 bits."""
-    depth: int
-
-    def read(self, lanes: Lanes | None) -> np.ndarray:
-        """Values of k that each element of A belongs to, [warps, 16, elements of a row]."""
-        chunk = 2 if self.element_bits == 32 else 4
-        by_bytes = self.element_bits == 8
-        parts = self.depth // chunk // (8 if by_bytes else 4)  # of a row, one in each lane
-        of_quad = parts * (2 if by_bytes else 1)
-        selector = uniform(self.selector)
-        if selector is None or selector not in range(_QUAD // of_quad):
-            raise UnknownInstruction(
-                f"the sparsity selector is {selector}; it must be below {_QUAD // of_quad} for this shape", instruction=self.inst
-            )
-        words = np.ascontiguousarray(self.source if lanes is None else self.source[lanes])
-        chosen = words.reshape(-1, WARP // _QUAD, _QUAD)[:, :, selector * of_quad : (selector + 1) * of_quad]
-        nibbles = chosen[..., None] >> (4 * np.arange(8, dtype=np.uint32)) & 15  # [warps, quads, lanes, 8]
-        if by_bytes:
-            rows = nibbles.reshape(*chosen.shape[:2], parts, 2, 8).transpose(0, 3, 1, 2, 4)
-        else:
-            rows = nibbles.reshape(*chosen.shape[:2], parts, 2, 4).transpose(0, 3, 1, 2, 4)
-        of_row = np.ascontiguousarray(rows).reshape(-1, 2 * _TILE, self.depth // chunk)
-        first = chunk * np.arange(self.depth // chunk)
-        if chunk == 2:
-            if not np.isin(of_row, (_FIRST, _SECOND)).all():
-                raise UnknownInstruction("the metadata of tf32 are neither 0b0100 nor 0b1110", instruction=self.inst)
-            found: np.ndarray = first + (of_row == _SECOND)
-            return found
-        low, high = of_row & 3, of_row >> 2
-        if (low >= high).any() if self.inst.has("sp::ordered_metadata") else (low == high).any():
-            raise UnknownInstruction("metadata name elements twice, or not in their order", instruction=self.inst)
-        both: np.ndarray = np.stack([first + low, first + high], axis=-1).reshape(*of_row.shape[:2], -1)
-        return both
 
 
 @dataclass(frozen=True)

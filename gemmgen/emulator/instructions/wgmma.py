@@ -3,9 +3,15 @@
 PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions": D[64, n] = A B + D, with B in shared memory and A there or in
 registers. Warp w of a warpgroup holds rows 16w to 16w + 15 of D, and of A. Registers of A are tiles of 8 rows of 16 bytes as in
 mma.sync; D has two elements side by side in two tiles of 8 rows for each 8 columns.
+
+Of sparse products (``wgmma.mma_async.sp``), A holds half of the elements along k in as many bytes as a dense one, B is twice as deep, and
+metadata come from a register of each lane, as those of mma.sp do (`gemmgen.emulator.instructions.sparse`). The register is read when the
+instruction is issued. The sum of the kept products is that of a dense instruction.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,13 +22,14 @@ from gemmgen.emulator.errors import DivergentWarp, InvalidMatrix, UnknownInstruc
 from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.instructions.matrix import aligned, registers_in
 from gemmgen.emulator.instructions.registry import instruction
+from gemmgen.emulator.instructions.sparse import Metadata
 from gemmgen.emulator.instructions.warp import by_lanes, value_at
 from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import Instruction, Integer, Negated, Operand, Register, Vector
 
 ROWS = 64
 K_BYTES = 32
-"""Bytes of a row of A or B that one instruction takes, for every type."""
+"""Bytes of a row of A that one instruction takes, for every type; of B, too, unless A is sparse."""
 _INTEGERS, _FP8 = ("s8", "u8"), ("e4m3", "e5m2")
 _ELEMENT_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1}
 _DTYPES = {"f16": np.uint16, "bf16": np.uint16, "tf32": np.uint32, "e4m3": np.uint8, "e5m2": np.uint8, "s8": np.int8, "u8": np.uint8}
@@ -107,10 +114,13 @@ class _Product:
         self.sum_type, self.a_type, self.b_type = [each for each in inst.modifiers if each != "satfinite"][-3:]
         shape = next((m for m in inst.modifiers if m.startswith("m64n")), "m64n0k0")
         self.columns, k = (int(part) for part in shape[4:].split("k"))
+        self.sparse = inst.has("sp")
         self._check(k)
         binder.require_real(inst, self.sum_type == "f16")
-        self.depth = k
-        d, a, b, scale_d, *immediates = inst.operands
+        self.depths = (k // 2 if self.sparse else k, k)
+        d, a, b, *others = inst.operands
+        self.metadata = self._metadata(others[:2]) if self.sparse else None
+        scale_d, *immediates = others[2:] if self.sparse else others
         self.accumulators = self._rows(d, self.columns // (4 if self.sum_type == "f16" else 2))
         if len(set(self.accumulators)) < len(self.accumulators):
             raise UnknownInstruction("the accumulators of a wgmma must be different registers", instruction=inst)
@@ -136,7 +146,7 @@ class _Product:
             a_type not in _SUMS
             or b_type not in partners
             or self.sum_type not in _SUMS[a_type]
-            or k * _ELEMENT_BYTES[a_type] != K_BYTES
+            or k * _ELEMENT_BYTES[a_type] != K_BYTES * (2 if self.sparse else 1)
             or not 8 <= columns <= 256
             or columns % 8
             or (integers and columns > 32 and columns % 16)
@@ -156,6 +166,13 @@ class _Product:
 
     def _descriptor(self, operand: Operand) -> Source:
         return self.binder.source(self.inst, operand, "u64")
+
+    def _metadata(self, operands: Sequence[Operand]) -> tuple[Metadata, Source]:
+        """The metadata of a sparse A, and the register that they come from."""
+        if len(operands) != 2 or not isinstance(operands[0], Register) or not isinstance(operands[1], Integer):
+            raise UnknownInstruction("a sparse wgmma has a register of metadata and a constant selector behind B", instruction=self.inst)
+        places = Metadata(self.inst, 8 * _ELEMENT_BYTES[self.a_type], self.depths[1], operands[1].value)
+        return places, self.binder.source(self.inst, operands[0], "b32")
 
     def _scale(self, operand: Operand) -> tuple[Source, bool]:
         """The predicate scale-d, and whether it is negated."""
@@ -194,8 +211,14 @@ class _Product:
             chunks = self._chunks(groups, bits, which)
             addresses.append(chunks)
             reads.append(chunks.reshape(len(groups), -1))
-        operands = (accumulate, *addresses)
+        operands = (accumulate, *(() if self.metadata is None else (self._places(lanes, len(groups)),)), *addresses)
         _warpgroups(self.binder).issue(self.inst, self, groups, operands, reads, self.a_registers, self.proxy)
+
+    def _places(self, lanes: Lanes, groups: int) -> np.ndarray:
+        """Values of k that elements of A belong to, [groups, 64, elements of a row]."""
+        assert self.metadata is not None
+        places, source = self.metadata
+        return places.read(value_at(source, lanes)).reshape(groups, ROWS, -1)
 
     def _uniform(self, lanes: Lanes, values: np.ndarray, what: str) -> np.ndarray:
         """Values [groups, 1], which must be the same in all lanes of a warpgroup."""
@@ -214,9 +237,9 @@ class _Product:
         """Addresses of an operand's chunks in shared memory, one matrix of them a warpgroup."""
         extent = (ROWS, self.columns)[which]
         if self.transposed[which]:
-            rows, row_chunks = self.depth, extent * 2 // CHUNK_BYTES
+            rows, row_chunks = self.depths[which], extent * 2 // CHUNK_BYTES
         else:
-            rows, row_chunks = extent, K_BYTES // CHUNK_BYTES
+            rows, row_chunks = extent, self._k_bytes(which) // CHUNK_BYTES
         distinct, inverse = np.unique(bits, return_inverse=True)
         found = []
         for position, value in enumerate(distinct.tolist()):
@@ -225,6 +248,10 @@ class _Product:
             self._check_place(groups[inverse == position], descriptor, addresses, "AB"[which])
             found.append(addresses)
         return np.stack(found)[inverse]
+
+    def _k_bytes(self, which: int) -> int:
+        """Bytes along k of a row of A or B."""
+        return self.depths[which] * _ELEMENT_BYTES[self.a_type]
 
     def _check_place(self, groups: np.ndarray, descriptor: matrix_descriptor.MatrixDescriptor, addresses: np.ndarray, name: str) -> None:
         size = self.binder.spaces.shared.size
@@ -235,9 +262,11 @@ class _Product:
             offsets = f"a leading offset of {descriptor.leading} and a stride of {descriptor.stride} bytes"
             message = f"{where} and reaches to 0x{end:x} with {offsets}; shared memory has {size} bytes"
             self.binder.fail(InvalidMatrix, message, self.inst, lanes)
-        if descriptor.mode and not self.transposed["AB".index(name)] and descriptor.start % descriptor.span + K_BYTES > descriptor.span:
+        which = "AB".index(name)
+        along_k = self._k_bytes(which)
+        if descriptor.mode and not self.transposed[which] and descriptor.start % descriptor.span + along_k > descriptor.span:
             row = f"rows of {descriptor.span} bytes, as its swizzle has them"
-            message = f"{where}, {descriptor.start % descriptor.span} bytes into {row}: {K_BYTES} bytes along k reach beyond their end"
+            message = f"{where}, {descriptor.start % descriptor.span} bytes into {row}: {along_k} bytes along k reach beyond their end"
             self.binder.fail(InvalidMatrix, message, self.inst, lanes)
         # Without a base offset, chunks are found by bits of their addresses, whichever row of a pattern is the first (measured on an H200).
         missed = descriptor.misplacement() if descriptor.base_offset else 0
@@ -277,12 +306,36 @@ class _Product:
 
     def step(self, sums: np.ndarray, issue: Issue, chosen: np.ndarray) -> np.ndarray:
         """D = A B + D; operands are read now."""
-        accumulate, *addresses = (operand[chosen] for operand in issue.operands)
+        accumulate, *others = (operand[chosen] for operand in issue.operands)
+        places, addresses = (others[0], others[1:]) if self.sparse else (None, others)
         groups = issue.groups[chosen]
         if not accumulate.all():
             sums = np.where(accumulate[:, None, None], sums, self.zero)
         b = self._from_shared(groups, addresses[-1], 1)
         a = self._from_registers(groups) if self.a_registers else self._from_shared(groups, addresses[0], 0)
+        if places is not None:
+            if self._has_special(b):
+                return self._sums_by_row(a, b, sums, places)
+            # Zeros of A add nothing to finite sums.
+            dense = np.zeros((*a.shape[:-1], self.depths[1]), a.dtype)
+            np.put_along_axis(dense, places, a, axis=-1)
+            a = dense
+        return self._sums(a, b, sums)
+
+    def _has_special(self, b: np.ndarray) -> bool:
+        """True if a matrix has infinities or NaN."""
+        if self.sum_type == "s32" or not self.binder.arithmetic.is_real:
+            return False
+        return tensor_core.factor(b, self.b_type).special is not None
+
+    def _sums_by_row(self, a: np.ndarray, b: np.ndarray, sums: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """The sums of a sparse A, whose rows select different rows of B each, so that those that are left out take no part."""
+        kept = np.take_along_axis(b[:, None], places[:, :, None], axis=3)
+        rows = self._sums(a.reshape(-1, 1, a.shape[2]), kept.reshape(-1, *kept.shape[2:]), sums.reshape(-1, 1, self.columns))
+        return rows.reshape(sums.shape)
+
+    def _sums(self, a: np.ndarray, b: np.ndarray, sums: np.ndarray) -> np.ndarray:
+        """A B + D of stacks of matrices."""
         if self.sum_type == "s32":
             products = tensor_core.multiply_integers(a, b)
             return tensor_core.accumulate_integers(sums, products, saturate=self.inst.has("satfinite"))
@@ -307,4 +360,4 @@ class _Product:
         """A as matrices [groups, 64, k]: tiles of 8 rows of 16 bytes, down the 16 rows of a warp first, then along k."""
         words = self._take(self.a_registers, groups).reshape(2, 2, -1, WARPS, 8, 4)
         tiles = np.ascontiguousarray(words.transpose(2, 3, 1, 4, 0, 5))
-        return tiles.view(_DTYPES[self.a_type]).reshape(len(groups), ROWS, self.depth)
+        return tiles.view(_DTYPES[self.a_type]).reshape(len(groups), ROWS, self.depths[0])

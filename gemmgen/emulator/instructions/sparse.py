@@ -1,0 +1,78 @@
+"""Metadata of sparse products: the values of k that the elements of a compressed A belong to.
+
+PTX ISA, "Sparse matrix storage" of mma.sp and of wgmma.mma_async.sp, which have one layout. A holds two of every four elements along k,
+or one of every two of tf32, and a nibble of metadata says which. Metadata come from registers of some lanes of each quad, which the
+selector chooses: of types of 16 and 32 bits, a lane's lower half belongs to the quad's row and its upper half to the row 8 below, 4
+nibbles each; of bytes, a lane has 8 nibbles of one row, lanes 0 and 2 of a quad of its row, lanes 1 and 3 of the row 8 below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gemmgen.emulator.errors import UnknownInstruction
+from gemmgen.emulator.geometry import WARP
+from gemmgen.emulator.ptx.syntax import Instruction
+
+_FIRST, _SECOND = 0b0100, 0b1110
+"""Metadata of two elements of 32 bits, of which one is held."""
+_ROWS = 16
+_QUAD = 4
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """Metadata of one instruction, for 16 rows of A in each warp."""
+
+    inst: Instruction
+    element_bits: int
+    """Of what metadata choose: bytes, where they hold two floats of 4 bits."""
+    depth: int
+    """Values of k, those that A leaves out among them."""
+    selector: int
+    """Number of the lanes of a quad that hold metadata."""
+
+    def __post_init__(self) -> None:
+        limit = _QUAD // self._lanes_of_quad
+        if self.selector not in range(limit):
+            message = f"the sparsity selector is {self.selector}; it must be below {limit} for this shape"
+            raise UnknownInstruction(message, instruction=self.inst)
+
+    @property
+    def chunk(self) -> int:
+        """Values of k that a nibble describes."""
+        return 2 if self.element_bits == 32 else 4
+
+    @property
+    def _parts(self) -> int:
+        """Parts of a row, one in each lane."""
+        return self.depth // self.chunk // (8 if self.element_bits == 8 else 4)
+
+    @property
+    def _lanes_of_quad(self) -> int:
+        return self._parts * (2 if self.element_bits == 8 else 1)
+
+    def read(self, words: np.ndarray) -> np.ndarray:
+        """Values of k that each element of A belongs to, [warps, 16, elements of a row], from a register of all lanes."""
+        chunk, parts, lanes = self.chunk, self._parts, self._lanes_of_quad
+        quads = np.ascontiguousarray(words).reshape(-1, WARP // _QUAD, _QUAD)
+        chosen = quads[:, :, self.selector * lanes : (self.selector + 1) * lanes]
+        nibbles = chosen[..., None] >> (4 * np.arange(8, dtype=np.uint32)) & 15  # [warps, quads, lanes, 8]
+        if self.element_bits == 8:
+            rows = nibbles.reshape(*chosen.shape[:2], parts, 2, 8).transpose(0, 3, 1, 2, 4)
+        else:
+            rows = nibbles.reshape(*chosen.shape[:2], parts, 2, 4).transpose(0, 3, 1, 2, 4)
+        of_row = np.ascontiguousarray(rows).reshape(-1, _ROWS, self.depth // chunk)
+        first = chunk * np.arange(self.depth // chunk)
+        if chunk == 2:
+            if not np.isin(of_row, (_FIRST, _SECOND)).all():
+                raise UnknownInstruction("the metadata of tf32 are neither 0b0100 nor 0b1110", instruction=self.inst)
+            found: np.ndarray = (first + (of_row == _SECOND)).astype(np.int64)
+            return found
+        low, high = of_row & 3, of_row >> 2
+        if (low >= high).any() if self.inst.has("sp::ordered_metadata") else (low == high).any():
+            raise UnknownInstruction("metadata name elements twice, or not in their order", instruction=self.inst)
+        both: np.ndarray = np.stack([first + low, first + high], axis=-1).reshape(*of_row.shape[:2], -1).astype(np.int64)
+        return both
