@@ -75,7 +75,7 @@ def find_nvcc() -> Nvcc | None:
 def _find(named: str | None) -> Nvcc | None:
     if named == "":
         return None
-    candidates = [named] if named is not None else [shutil.which("nvcc"), *_in_packages(), "/usr/local/cuda/bin/nvcc"]
+    candidates = [named] if named is not None else [shutil.which("nvcc"), *in_packages("bin/nvcc"), "/usr/local/cuda/bin/nvcc"]
     for candidate in candidates:
         if candidate is None or not os.access(candidate, os.X_OK):
             continue
@@ -93,7 +93,8 @@ def _find(named: str | None) -> Nvcc | None:
     return None
 
 
-def _in_packages() -> list[str]:
+def in_packages(pattern: str) -> list[str]:
+    """Files of NVIDIA's Python packages below the folder of a toolkit: "bin/nvcc", "lib/libnvrtc.so.*"."""
     package = find_spec("nvidia")
     places = (package.submodule_search_locations or []) if package is not None else []
-    return [str(found) for place in places for found in sorted(Path(place).glob("*/bin/nvcc"))]
+    return [str(found) for place in places for found in sorted(Path(place).glob(f"*/{pattern}"))]

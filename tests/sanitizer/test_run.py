@@ -125,6 +125,16 @@ def test_the_command_runs_a_python_file_with_its_arguments() -> None:
     assert done.exit_code == 1 and json.loads(done.stdout)["findings"][0]["code"] == "out-of-bounds"
 
 
+@needs_nvcc
+def test_a_program_compiles_kernels_with_nvrtc(toolkit: Toolkit, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / "program"
+    build_program(toolkit, [SOURCE.with_name("nvrtc_program.cpp")], program, (), (), ("-lnvrtc", "-lcuda"))
+    report = run(program, toolkit)
+    assert capfd.readouterr().out.startswith("cuMemcpyDtoH")
+    (finding,) = (finding for finding in report.findings if finding.severity == "error")
+    assert finding.code == "out-of-bounds" and finding.places[0].file == "add.cu" and finding.places[0].line == 2
+
+
 def test_the_driver_refuses_machine_code_and_takes_ptx() -> None:
     assert ptx_of(b"// comment\n.version 8.0\n.target sm_80\0rest", 80) == "// comment\n.version 8.0\n.target sm_80"
     with pytest.raises(BadLaunch, match="no fat binary"):

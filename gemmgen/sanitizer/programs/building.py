@@ -15,10 +15,12 @@ from pathlib import Path
 from gemmgen.core.cache import Cache, cache_key
 from gemmgen.core.errors import CompileError, EnvironmentMissing, GemmgenError
 from gemmgen.sanitizer.front_end import CompileOptions, Request, project_files
-from gemmgen.toolchain.nvcc import Nvcc, find_nvcc
+from gemmgen.toolchain.nvcc import Nvcc, find_nvcc, in_packages
 
 LIBRARY = "libcudart.so"
-_SOURCES = tuple(Path(__file__).with_name(name) for name in ("runtime.cpp", "blas.cpp", "driver.cpp"))
+NVRTC = "real_nvrtc"
+"""Link to the real NVRTC in the folder of the replacement, if it was found."""
+_SOURCES = tuple(Path(__file__).with_name(name) for name in ("runtime.cpp", "blas.cpp", "driver.cpp", "nvrtc.cpp"))
 _HEADERS = Path(__file__).with_name("include")
 """Headers of libraries that the replacement has a part of, for toolkits without them, and calls of older toolkits."""
 _LINKED = "linked"
@@ -63,6 +65,8 @@ class Toolkit:
         target = f"arch=compute_{self.architecture},code=compute_{self.architecture}"
         older = ("-include", str(_HEADERS / "removed_calls.h"))
         headers = () if (Path(self.nvcc.include) / "cublas_v2.h").exists() else (f"-I{_HEADERS}",)
+        if (nvrtc := self.libraries / _LINKED / "nvrtc.h").exists():
+            headers = (*headers, f"-I{nvrtc.parent}")
         return (
             "-gencode",
             target,
@@ -121,8 +125,14 @@ def make_toolkit(folder: Path, architecture: str) -> Toolkit:
     # Libraries that projects link by name; all are this one. Host code of kernels needs libstdc++, which C projects do not name.
     linked = folder / _LINKED
     linked.mkdir()
-    for name in ("libcudart.so", "libcudart_static.a", "libcuda.so", "libcublas.so", "libcublas_static.a"):
+    for name in ("libcudart.so", "libcudart_static.a", "libcuda.so", "libcublas.so", "libcublas_static.a", "libnvrtc.so"):
         (linked / name).write_text(f"INPUT({library} AS_NEEDED(-lstdc++))\n")
+    packaged = in_packages("include/nvrtc.h")
+    if packaged and not (Path(nvcc.include) / "nvrtc.h").exists():
+        (linked / "nvrtc.h").symlink_to(packaged[0])
+    beside = [str(file) for name in ("lib64", "lib") for file in sorted((Path(nvcc.include).parent / name).glob("libnvrtc.so*"))]
+    for real in [*beside, *in_packages("lib/libnvrtc.so.*")][:1]:
+        (folder / NVRTC).symlink_to(real)
     for release in (11, 12, 13):
         (folder / f"libcublas.so.{release}").symlink_to(LIBRARY)
     return Toolkit(nvcc, folder, architecture)

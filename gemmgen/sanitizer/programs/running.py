@@ -15,6 +15,7 @@ from pathlib import Path
 
 from gemmgen.core.errors import EnvironmentMissing, GemmgenError
 from gemmgen.core.process_limits import lower
+from gemmgen.sanitizer.programs.building import NVRTC
 from gemmgen.sanitizer.programs.messages import BadMessage
 from gemmgen.sanitizer.programs.places import Places
 from gemmgen.sanitizer.programs.session import ProgramEnded, Report, RunSettings, Session
@@ -92,6 +93,7 @@ def run_program(command: Sequence[str], libraries: Path, settings: RunSettings, 
         GEMMGEN_ARENA=str(device.size_bytes),
         GEMMGEN_ARCHITECTURE=str(settings.architecture),
         GEMMGEN_MULTIPROCESSORS=str(settings.multiprocessors),
+        GEMMGEN_NVRTC=os.path.realpath(libraries / NVRTC),
         LD_LIBRARY_PATH=f"{libraries}:{os.environ.get('LD_LIBRARY_PATH', '')}",
     )
     libc = ctypes.CDLL(None)
