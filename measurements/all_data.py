@@ -55,7 +55,7 @@ def _planned(name: str) -> KernelPlan:
 
 
 def slips() -> list[Item]:
-    """Kernel, name and source of the 300 slips."""
+    """Kernel, name and source of every slip."""
     if SLIPS.exists():
         return [tuple(json.loads(line)) for line in SLIPS.read_text().splitlines()]
     sys.path[:0] = ["tests", "tests/verification"]

@@ -219,6 +219,7 @@ def _run(
             memory[name].view[...] = values
     scalars = _scalars(plan, rng)
     before = {name: piece.view.copy() for name, piece in memory.items()}
+    storage = {name: piece.buffer.storage.copy() for name, piece in memory.items() if piece.array.writes}
     data = {name for name, piece in memory.items() if piece.array.type not in ("s32", "u32", "s64") and name != "offsets"}
     flows = reference.flows_of(binary)
     first_run = seed == 0
@@ -241,6 +242,9 @@ def _run(
         compared += values.size
         if wrong:
             return wrong, compared, ""
+    for name, earlier in storage.items():
+        if stray := memory[name].stray_write(earlier, True):
+            return stray, compared, ""
     return "", compared, _doubt(flows, loads, stages is not None) if first_run else ""
 
 

@@ -12,7 +12,8 @@ from mutants.survivors import explanation
 WIDE = ("gemm/v3_double_buffer", "gemm/simt/linear/bias_relu", "gemm/simt/blocked/128x128x8")
 """Kernels whose mutants that change nothing are known."""
 NARROW = ("gemm/v3_double_buffer", "gemm/mma_sync/bf16/32x32", "gemm/wgmma/bf16/64x32")
-WIDE_COUNT, NARROW_OF_EACH = 240, 20
+WIDE_COUNT, NARROW_OF_EACH = 360, 20
+"""Of the wide ones, some compile to the same machine code: 300 and more are left."""
 _INDEX_KINDS = (
     *("an index one too far", "plus becomes minus", "minus becomes plus", "a subtraction the wrong way round", "a factor is missing"),
     *("a quotient becomes a remainder", "a remainder becomes a quotient", "a lane off by one", "the other matrix's stride"),

@@ -77,7 +77,7 @@ def test_the_text_states_the_probability():
 
 
 def test_float32_takes_one_run_of_each_problem():
-    assert verify_field(plan_of("gemm/v0_naive")).runs == 2
+    assert verify_field(plan_of("gemm/v0_naive")).runs == 3
 
 
 PLANES = "gemm/split_precision/mma_sync/f16x3_64x64"
@@ -139,15 +139,34 @@ def test_a_slip_of_one_thread_is_caught(slip):
     assert report.outcome == "wrong"
 
 
-@pytest.mark.parametrize("slip", wide_slips(source_of) if ALL else wide_slips(source_of)[::70], ids=lambda slip: slip.name)
+@pytest.mark.parametrize("slip", wide_slips(source_of) if ALL else wide_slips(source_of)[::120], ids=lambda slip: slip.name)
 def test_a_changed_index_is_caught(slip):
     report = judged(slip)
     if isinstance(report, FieldReport):
-        assert report.outcome == ("passed" if any(text in slip.name for text in SAME_FUNCTION) else "wrong")
+        assert report.outcome == "wrong"
 
 
-SAME_FUNCTION = ("m - block_m - copy_row_a, k + copy_column_a",)
-"""Slips that do not change the function though they change the code: what is loaded of A past k meets zeros of B."""
+@pytest.mark.parametrize(
+    ("old", "new"), [("n - block_n - copy_column_b", "n - block_n + copy_column_b"), ("k - copy_column_a", "k + copy_column_a")]
+)
+def test_reads_beyond_the_rows_of_the_first_tile_are_caught(old, new):
+    text = source_of("gemm/v3_double_buffer")
+    call = next(line for line in text.splitlines() if "load_global_edge_tile" in line and f"{old});" in line)
+    report = judged(Slip("gemm/v3_double_buffer", new, text.replace(call, call.replace(old, new), 1)))
+    assert isinstance(report, FieldReport)
+    assert report.outcome == "wrong"
+    assert "out of bounds" in report.reason
+
+
+def test_stores_between_the_rows_of_the_result_are_caught():
+    old = "*target = product;"
+    text = source_of("gemm/v0_naive")
+    assert old in text
+    more = "if (ldc > n && at_n == n - 1 && at_m + 1 < m) target[1] = product;"
+    report = judged(Slip("gemm/v0_naive", more, text.replace(old, old + more)))
+    assert isinstance(report, FieldReport)
+    assert report.outcome == "wrong"
+    assert "written between its elements" in report.reason
 
 
 def test_a_leading_dimension_in_anothers_place_is_caught():
@@ -173,7 +192,7 @@ def test_slips_in_convolutions_of_integers_are_caught(name):
     assert report.outcome == "wrong"
 
 
-def test_there_are_300_slips():
+def test_there_are_420_slips():
     assert len(wide_slips(source_of)) == WIDE_COUNT
     assert len(narrow_slips(source_of)) == 3 * NARROW_OF_EACH
 

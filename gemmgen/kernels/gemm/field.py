@@ -38,14 +38,27 @@ def reference_spec(plan: GemmPlan) -> dict[str, Any]:
 
 
 def field_cases(plan: GemmPlan) -> list[Case]:
-    """Whole tiles, several in each direction; and several of which the last is not whole, with gaps of different lengths between the rows
-    of each matrix: equal leading dimensions would hide the error of using one for another."""
+    """Whole tiles, several in each direction; several of which the last is not whole, with gaps of different lengths between the rows
+    of each matrix: equal leading dimensions would hide the error of using one for another; and less than one tile in each direction, where
+    what is read past a row's end is soon past the array's."""
     whole, padded = (next((case for case in cases(plan) if case.name == name), None) for name in _CASES)
+    found = [] if whole is None else [whole]
     if padded is not None:
         sizes = padded.dimensions
         more = promised(plan, (sizes["m"], sizes["n"] + plan.tile_n, sizes["k"]))
-        padded = replace(padded, dimensions={**sizes, **padded_problem(plan, packed(plan, more, batch=sizes.get("batch", 1)))})
-    return [case for case in (whole, padded) if case is not None]
+        found.append(_padded(plan, padded, more))
+        if not plan.least_depth:
+            found.append(replace(_padded(plan, padded, _less_than_a_tile(plan)), name="less than one tile"))
+    return found
+
+
+def _padded(plan: GemmPlan, case: Case, sizes: tuple[int, int, int]) -> Case:
+    problem = padded_problem(plan, packed(plan, sizes, batch=case.dimensions.get("batch", 1)))
+    return replace(case, dimensions={**case.dimensions, **problem})
+
+
+def _less_than_a_tile(plan: GemmPlan) -> tuple[int, int, int]:
+    return promised(plan, (plan.tile_m // 2 + 1, plan.tile_n // 2 + 1, plan.step_k // 2 + 1))
 
 
 def excluded(plan: GemmPlan) -> str:
