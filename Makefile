@@ -22,7 +22,7 @@ help:
 	@echo "make test-hooks run numba-cuda's and Triton's kernels on the emulator; Triton takes 290 MB to fetch and 1 GB of disk"
 	@echo "make lint    run the linter, the type checker and the contract of layers"
 	@echo "make sweep-ci verify the small sweeps on the emulator, with JUnit files in build/sweeps"
-	@echo "make docs    fill the pages with what commands say, and build the site in build/site; make docs-serve shows it"
+	@echo "make docs    fill the pages with the output of commands, and build the site in build/site; make docs-serve shows it"
 	@echo "make docs-audit looks at every page of that site in Chromium, light, dark and as wide as a phone"
 	@echo "make clean   remove the environment and everything that was generated"
 	@echo
@@ -109,6 +109,6 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-docs: pyproject.toml | $(BIN)/python
-	@echo 'Installing gemmgen and what makes the site into $(VENV); only the first time takes long.'
+	@echo 'Installing gemmgen and the generator of the site into $(VENV); only the first time takes long.'
 	@$(PIP) install --editable '.[docs,sass,cpu]' 'nvidia-cuda-nvrtc==13.0.88'
 	@touch $@ $(VENV)/.installed

@@ -1,8 +1,9 @@
 """Every page of the built site in Chromium, light, dark, and as wide as a phone: python docs/audit.py [SITE] [--only REGEX] [--shots DIR]
 
-Found are pages wider than their window, pictures that are missing or say nothing to those who cannot see them, links and anchors
-that lead nowhere, messages of the console, text with too little contrast, and text of pictures that is cut or overlaps. Exits with 1
-if there is any. Needs Playwright (pip install '.[browser]') and Chromium, the system's or what `playwright install chromium` gets.
+Reported are pages wider than their window, tables and code that scroll sideways at 1440 pixels, pictures that are missing or lack an
+alternative text, broken links and anchors, messages of the console, text with too little contrast, and text of pictures that is cut or
+overlaps. Exits with 1 if there is any. Needs Playwright (pip install '.[browser]') and Chromium, the system's or the one that
+`playwright install chromium` downloads.
 """
 
 from __future__ import annotations
@@ -42,6 +43,14 @@ PAGE = """least => {
     });
     const first = wide.slice(0, 2).map(one => one.outerHTML.slice(0, 80));
     found.push(`wider than the window by ${root.scrollWidth - innerWidth} pixels: ${first}`);
+  }
+  if (innerWidth >= 1400) {
+    const sideways = [...document.querySelectorAll("article *")].filter(one =>
+      one.scrollWidth > one.clientWidth + 1 && one.clientWidth && ["auto", "scroll"].includes(getComputedStyle(one).overflowX));
+    for (const one of sideways.slice(0, 3)) {
+      const excess = one.scrollWidth - one.clientWidth, text = one.textContent.trim().replace(/\\s+/g, " ").slice(0, 40);
+      found.push(`scrolls sideways by ${excess} pixels: ${one.tagName.toLowerCase()} ${text}`);
+    }
   }
   for (const image of document.images) {
     if (image.loading !== "lazy" && !(image.complete && image.naturalWidth)) found.push(`picture does not load: ${image.src}`);

@@ -1,6 +1,6 @@
-"""Fills the pages of the documentation with what commands really say and draw: python docs/generate.py [--check] [PAGE ...]
+"""Fills the pages of the documentation with the text and pictures that commands make: python docs/generate.py [--check] [PAGE ...]
 
-A page keeps its words; what lies behind one of these comments is made anew:
+A page keeps its prose; the part after one of these comments is made anew:
 
     <!-- run [from=REGEX] [match=REGEX] [first=N] [last=N] [exit=N] -->
                                                    and a fenced block whose first line is `$ gemmgen ...`: the command's output
@@ -9,7 +9,7 @@ A page keeps its words; what lies behind one of these comments is made anew:
                                                    the second (set) with a field changed
     <!-- code SPEC from=REGEX lines=N -->           and a fenced block: a piece of a rendered kernel
     <!-- draw SPEC options of gemmgen draw -->      and an image: the picture is written where the image says
-    <!-- chart CHAPTER -->                         and an image: bars of what measurements/stories.json has of a chapter
+    <!-- chart CHAPTER -->                         and an image: bars of a chapter's figures in measurements/stories.json
     <!-- times CHAPTER -->                         and a table: the same in numbers
 """
 
@@ -21,6 +21,7 @@ import os
 import re
 import shlex
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,8 @@ def _fenced(match: re.Match[str]) -> str:
     words, options = _options(match["options"])
     kind = match["kind"]
     if kind == "run":
-        command = match["body"].splitlines()[0]
+        shown = _command_lines(match["body"].splitlines())
+        command = " ".join(line.removesuffix("\\").strip() for line in shown)
         lines = run(command.removeprefix("$ "), int(options.get("exit", 0))).rstrip().splitlines()
         if "from" in options:
             found = next((place for place, line in enumerate(lines) if re.search(options["from"], line)), None)
@@ -88,7 +90,7 @@ def _fenced(match: re.Match[str]) -> str:
             lines = lines[found:]
         if "match" in options:
             lines = [line for entry in _entries(lines) if re.search(options["match"], entry[0]) for line in entry]
-        lines = [command, *_selected(lines, options)]
+        lines = [*shown, *(part for line in _selected(lines, options) for part in _wrapped(line))]
     elif kind == "diff":
         kernels = (words[0], options.get("from")), (words[1], options.get("set"))
         lines = _selected(_diff(*kernels, context=int(options.get("context", 2))), options)
@@ -97,6 +99,20 @@ def _fenced(match: re.Match[str]) -> str:
     body = "\n".join(line.rstrip() for line in lines)
     comment = f"<!-- {kind}{match['options']} -->"
     return f"{comment}\n```{match['language']}\n{body}\n```"
+
+
+def _command_lines(lines: list[str]) -> list[str]:
+    """The lines of a block's command: the first one, and the next one after each line that ends with a backslash."""
+    last = next(place for place, line in enumerate(lines) if not line.endswith("\\"))
+    return lines[: last + 1]
+
+
+def _wrapped(line: str) -> list[str]:
+    """A line of output, folded with a hanging indentation if it is wider than the pages show."""
+    if len(line) <= int(COLUMNS):
+        return [line]
+    indentation = line[: len(line) - len(line.lstrip())] + "    "
+    return textwrap.wrap(line, int(COLUMNS), subsequent_indent=indentation, drop_whitespace=True, break_on_hyphens=False)
 
 
 def _entries(lines: list[str]) -> list[list[str]]:
@@ -142,7 +158,7 @@ def _picture(match: re.Match[str]) -> str:
 
 
 def _chapter(name: str) -> dict[str, Any]:
-    """What was measured for a chapter of the stories, with the device and the date of the run."""
+    """Measurements for a chapter of the stories, with the device and the date of the run."""
     measured = json.loads((ROOT / "measurements" / "stories.json").read_text())
     found = next((chapter for chapter in measured["chapters"] if chapter["chapter"] == name), None)
     if found is None:
@@ -214,7 +230,7 @@ def _chart(name: str, title: str) -> str:
 
 def main(arguments: list[str]) -> int:
     """Fills pages; with --check only says which are not current."""
-    options = argparse.ArgumentParser(description="Fills the pages of the documentation with what commands print and draw.")
+    options = argparse.ArgumentParser(description="Fills the pages of the documentation with the output and pictures of commands.")
     options.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is not current")
     options.add_argument("page", nargs="*", type=Path, help="a page in docs/; else all of them")
     asked = options.parse_args(arguments)

@@ -29,7 +29,7 @@ _LINK = re.compile(r"(!?\[[^\]]*\])\((?P<target>[^)\s#]+)(?P<anchor>#[^)]*)?\)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Makes code of what the help of commands sets apart, before mkdocs-click takes it for prose."""
+    """Turns the examples in the help of commands into code, before mkdocs-click takes them for prose."""
     from gemmgen.cli import cli
 
     _fence_examples(cli)
@@ -48,14 +48,14 @@ def _fence_examples(command: click.Command) -> None:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds what is made or lies elsewhere in the repository."""
+    """Adds pages that are generated or lie elsewhere in the repository."""
     for name, content in _generated():
         files.append(File.generated(config, name, content=content))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Leads links into measurements/ to their pages; what the site does not have becomes its name."""
+    """Points links into measurements/ to their pages; a link to a file that the site lacks becomes the file's name."""
     here = posixpath.dirname(page.file.src_uri)
     source = "measurements" if page.file.src_uri.startswith("measurements/") else posixpath.join("docs", here)
 

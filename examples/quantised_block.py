@@ -25,7 +25,7 @@ LIMIT = 127
 
 @dataclass
 class Layer:
-    """A quantised convolution: what is prepared once."""
+    """A quantised convolution; its weights are prepared once."""
 
     weights: ops.Filter
     alpha: Any

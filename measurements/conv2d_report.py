@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from measurements.conv2d_candidates import CANDIDATES
-from measurements.conv2d_contest import LayerResult, Timing
+if TYPE_CHECKING:
+    from measurements.conv2d_contest import LayerResult, Timing
 
 
 def _ratio(one: Timing | None, other: Timing) -> float | None:
@@ -71,9 +71,31 @@ def markdown(report: Mapping[str, Any], results: Sequence[LayerResult]) -> str:
             f"| {f'{old.median_us:.0f}' if old else 'none'} | {f'{_ratio(old, best):.1f}' if old else ''} |"
         )
     lines += ["", *(f"- {line}" for line in summary_lines(results) if line.startswith("batch")), ""]
-    names = [candidate.name for candidate in CANDIDATES]
-    lines += ["## All candidates, µs", "", f"| n | layer | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]
+    return "\n".join([*lines, *_candidates_table(results)]) + "\n"
+
+
+NEAR = 1.05
+"""A candidate is near the fastest one if it takes at most this many times as long."""
+
+
+def _candidates_table(results: Sequence[LayerResult]) -> list[str]:
+    """One line a candidate: on how many layers it runs, is the fastest, and is near the fastest."""
+    lines = [
+        "## Candidates",
+        "",
+        "The two batches of a layer count as two problems. `conv2d.json` holds the time of each candidate on each problem.",
+        "",
+        "| candidate | problems it can run | fastest | at most 5% slower | time / fastest: mean | worst |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    factors: dict[str, list[float]] = {}
     for result in results:
-        times = {timing.name: f"{timing.median_us:.1f}" for timing in result.candidates}
-        lines.append(f"| {result.n} | {', '.join(map(str, result.layer))} | {' | '.join(times.get(name, '') for name in names)} |")
-    return "\n".join(lines) + "\n"
+        for timing in result.candidates:
+            factors.setdefault(timing.name, []).append(timing.median_us / result.best.median_us)
+    for name in sorted(factors, key=lambda name: (-sum(factor == 1 for factor in factors[name]), _geometric_mean(factors[name]))):
+        found = factors[name]
+        lines.append(
+            f"| {name} | {len(found)} | {sum(factor == 1 for factor in found)} | {sum(factor <= NEAR for factor in found)} "
+            f"| {_geometric_mean(found):.2f} | {max(found):.2f} |"
+        )
+    return lines

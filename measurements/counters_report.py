@@ -8,9 +8,9 @@ from typing import Any
 
 _INTRODUCTION = """# Predicted and measured memory traffic
 
-What `gemmgen verify --counters` predicts from the PTX, beside what Nsight Compute counts on the GPU, for one case of every
-spec: the case that the family names, launched once. A single number is both; where they differ, the table has
-*predicted → measured*. `python -m measurements.counters` makes this file.
+Counters that `gemmgen verify --counters` predicts from the PTX, beside those of Nsight Compute on the GPU, for one case of every
+spec, launched once ([Cases](#cases)). A single number is both; where they differ, a table has
+*predicted → measured*. Empty cells are zero. `python -m measurements.counters` makes this file.
 """
 
 _REASONS = """
@@ -62,12 +62,18 @@ def markdown(about: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], must_a
     measured = [row for row in rows if "measured" in row]
     used = [name for name in must_agree if any(row.get("predicted", {}).get(name) or _measured(row, name) for row in rows)]
     lines = [_INTRODUCTION, _about(about, rows, measured, used), ""]
-    lines += ["| " + " | ".join(["spec", "case", *used]) + " |", "|" + " --- |" * 2 + " ---: |" * len(used)]
-    for row in rows:
-        if "predicted" in row:
-            sizes = " ".join(f"{name}={value}" for name, value in row["dimensions"].items())
-            cells = [row["spec"], f"{row['case']}: {sizes}", *(_cell(row, name) for name in used)]
-            lines.append("| " + " | ".join(cells) + " |")
+    predicted = [row for row in rows if "predicted" in row]
+    for title, names in _tables(used):
+        lines += [f"## {title}", "", "| " + " | ".join(["spec", *names]) + " |", "| --- |" + " ---: |" * len(names)]
+        for row in predicted:
+            cells = [_cell(row, name) for name in names]
+            if any(cells):
+                lines.append(f"| {_name(row)} | {' | '.join(cells)} |")
+        lines.append("")
+    lines += ["## Cases", "", "| spec | case | sizes |", "| --- | --- | --- |"]
+    for row in predicted:
+        sizes = " ".join(f"{name}={value}" for name, value in row["dimensions"].items())
+        lines.append(f"| {_name(row)} | {row['case']} | {sizes} |")
     lines += _differences(measured, used)
     failed = [row for row in rows if "error" in row]
     if failed:
@@ -76,6 +82,20 @@ def markdown(about: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], must_a
     if "metrics" in about:
         lines += ["## Metrics", "", *(f"- {name}: {' + '.join(f'`{m}`' for m in metrics)}" for name, metrics in about["metrics"].items())]
     return "\n".join(lines).rstrip() + "\n"
+
+
+_TITLES = {"shared": "Shared memory", "global": "Global memory", "copy": "Copies"}
+"""The table of a quantity, by its first word; ``ldmatrix`` reads shared memory."""
+
+
+def _tables(used: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """The tables, each with its quantities."""
+    titles = {name: _TITLES.get(name.split()[0], _TITLES["shared"]) for name in used}
+    return [(title, [name for name in used if titles[name] == title]) for title in dict.fromkeys(titles.values())]
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return str(row["spec"]).removeprefix("specs/").replace(".yaml", "")
 
 
 def _about(about: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], measured: Sequence[Mapping[str, Any]], used: Sequence[str]) -> str:

@@ -41,7 +41,7 @@ def chromium() -> Iterator[Any]:
 
 
 class Opened:
-    """A page in a window of some width, and what its console said."""
+    """A page in a window of some width, and the messages of its console."""
 
     def __init__(self, browser: Any, path: Path, width: int = 1280, scheme: str = "light") -> None:
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)

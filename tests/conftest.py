@@ -25,7 +25,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("reproducible")
 providers.is_local_module_file = lambda path: False
 
-# Shells start what runs in the background with interrupts ignored, and processes inherit that (POSIX, Shell Command Language, 2.11).
+# Shells start background processes with interrupts ignored, and processes inherit that (POSIX, Shell Command Language, 2.11).
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -66,7 +66,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def private_cache(run_folder: Path) -> None:
-    """Tests neither use nor change the cache of the person who runs them; what one process compiled, no other compiles again."""
+    """Tests neither use nor change the cache of the person who runs them; the processes share compiled kernels."""
     os.environ["GEMMGEN_CACHE_DIR"] = str(run_folder / "cache")
     os.environ["GEMMGEN_CACHE_KEY"] = str(run_folder / "secret" / "cache.key")
 

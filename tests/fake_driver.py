@@ -174,7 +174,7 @@ class FakeDriver:
         return 0 if value is None else value
 
     def encode_tiled(self, target, element, rank, address, *rest):
-        """cuTensorMapEncodeTiled: the map holds the address alone; what it was made of is noted."""
+        """cuTensorMapEncodeTiled: the map holds the address alone; its arguments are noted."""
         return self._encode(target, address, (element, rank, *[list(part) for part in rest[:4]], *rest[4:]))
 
     def encode_im2col(self, target, element, rank, address, *rest):

@@ -85,7 +85,7 @@ class Application(click.Group):
             sys.exit(self._run(args, prog_name, complete_var, extra))
 
     def _run(self, args: Sequence[str] | None, prog_name: str | None, complete_var: str | None, extra: dict[str, Any]) -> int:
-        # A process may be started without them; what is printed then is discarded.
+        # A process may be started without them; its output is discarded.
         sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
         try:
             # A name that the terminal's encoding cannot show must not stop the work.

@@ -79,7 +79,7 @@ def _option_json(option: Option) -> dict[str, Any]:
 
 
 def estimate_source(choice: Choice) -> str:
-    """Source of the estimate of what was chosen."""
+    """Source of the estimate for the chosen kernel."""
     corrected = choice.table is not None and choice.table.near(choice.request)
     return _CORRECTED if choice.chosen.source == "model" and corrected else _SOURCES[choice.chosen.source]
 

@@ -32,7 +32,7 @@ TOLERANCE = Tolerance(min=0)
 
 
 def complete_spec(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of gemmgen's own specs and YAML files beside what was typed; else the shell completes a path."""
+    """Names of gemmgen's own specs and YAML files that match the typed text; else the shell completes a path."""
     from gemmgen.kernels.shipped import shipped_specs
 
     folder = Path(incomplete if incomplete.endswith("/") else incomplete.rpartition("/")[0] or ".")

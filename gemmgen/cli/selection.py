@@ -99,7 +99,7 @@ def _resolved(file: SpecFile) -> SpecFile:
 def plan_specs(
     files: Sequence[SpecFile], overrides: Sequence[str] = (), architecture: str | Architecture | None = None
 ) -> list[PlannedSpec]:
-    """The plans of all ``files``, or an error with what is wrong with every one of them."""
+    """The plans of all ``files``, or an error that lists the errors of every one."""
     from gemmgen.core.errors import PlanError
     from gemmgen.kernels.planning import plan
 

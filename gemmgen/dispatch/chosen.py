@@ -77,7 +77,7 @@ def _source(plan: InstancePlan) -> str:
 
 
 def is_served(request: Request, architecture: Architecture) -> bool:
-    """True if some instance can do what is requested."""
+    """True if some instance can serve the request."""
     group = (*candidates(request.kind), *reserves(request.kind))
     return any(not isinstance(fitted(candidate, request, architecture), str) for candidate in group)
 

@@ -13,7 +13,7 @@ from gemmgen.hardware.target import Device
 
 @dataclass(frozen=True)
 class Regret:
-    """One problem: how much longer what was picked takes than the best that was measured, as a fraction of that."""
+    """One problem: how much longer the chosen kernel takes than the best measured one, as a fraction of that."""
 
     row: Row
     best: str

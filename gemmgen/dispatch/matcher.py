@@ -60,7 +60,7 @@ class Space(Protocol):
         """Name of a point for people."""
 
     def least_seconds(self, spec: Any, request: Any, device: Device) -> float:
-        """Seconds in which no kernel of this strategy can do what is requested: 0 if nothing is known of it."""
+        """Seconds in which no kernel of this strategy can serve the request: 0 if nothing is known of it."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Problems of a model from what was recorded of it: traces of torch's profiler, NVTX ranges in exports of Nsight Systems, or lists.
+"""Problems of a model from its recordings: traces of torch's profiler, NVTX ranges in exports of Nsight Systems, or lists.
 
 These files come from other tools: their size, the number of events and of distinct problems are bounded, and entries of unexpected form are
 skipped."""

@@ -266,7 +266,7 @@ def _tuned_points(
 
 
 def _modelled(candidate: Candidate, request: Request, device: Device, architecture: Architecture, common: str | None) -> Option | None:
-    """A candidate with the model's time; None if it cannot do what is requested, or is not of the numeric class ``common``."""
+    """A candidate with the model's time; None if it cannot serve the request, or is not of the numeric class ``common``."""
     option = fitted(candidate, request, architecture, device)
     if isinstance(option, str):
         return None
@@ -358,7 +358,7 @@ def all_fitted(
     outlook: Outlook | None = None,
     complete: bool = True,
 ) -> list[tuple[Candidate, tuple[Fit, KernelPlan, dict[str, int]]]]:
-    """All candidates that can do what is requested; ``rejected`` gets the reasons of the others. The reserves are looked at only
+    """All candidates that can serve the request; ``rejected`` gets the reasons of the others. The reserves are looked at only
     if no instance of the library can, nor a point. Those that take longer than ``limit`` seconds in any case are left out, and unless the
     list is to be ``complete``, those that ``outlook`` expects to be slow."""
     found = []

@@ -373,7 +373,7 @@ class _Reading:
         if term.data or term == _Term("float", (self.neutral, 32), False) or not (is_float or name in self.data_names):
             return
         if term.kind == "register" and (self._is_float(str(term.parts[0])) or term.parts[0] in self.data_names):
-            return  # what is written to that one is checked
+            return  # writes to that one are checked
         if term.kind == "float" or name in self.predicates or (self.order.indexed and not is_float):
             return  # hashed in the run; or a place, or the place of nothing, which the run checks
         raise Refused("a number other than the least takes part", inst)

@@ -105,7 +105,7 @@ class DataFlow:
                     latest[writes[0]] = inst
 
     def comparison_behind(self, selection: Instruction) -> Instruction | None:
-        """The comparison of float32 that decides a selection, if its operands still hold what was compared."""
+        """The comparison of float32 that decides a selection, if its operands still hold the compared values."""
         return self._comparisons.get(id(selection))
 
     def _from_anywhere(self, name: str) -> Instruction | None:
@@ -233,7 +233,8 @@ class ProgramFlow:
     def spread_from(self, loads: Collection[int], plain: Collection[int] = ()) -> Iterator[tuple[Instruction, Tainted]]:
         """Each instruction with the registers that hold data before it, where data come from certain loads alone, given by identity.
 
-        Results of the instructions in `plain` are no data. What a branch that data decide writes, up to where both ways meet, is data.
+        Results of the instructions in `plain` are no data. Values written under a branch on data, up to where
+        both paths meet, are data.
         """
         roots = set(loads)
 

@@ -181,7 +181,7 @@ class Device:
         return start + GLOBAL_BASE
 
     def _find_room(self, count: int, alignment: int) -> int:
-        # Freed memory is used again late, so that uses of what was freed are seen.
+        # Freed memory is reused late, so that uses after free are seen.
         if (
             sum(stop - first for first, stop in self._free) > _QUARANTINE_BYTES
             and (found := self._find_freed(count, alignment)) is not None

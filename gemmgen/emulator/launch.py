@@ -110,7 +110,7 @@ def launch(
 
     `arithmetic` is the meaning of floating-point instructions; over a field, data are residues (`gemmgen.emulator.residues`).
 
-    Raises EmulatorError, in its subclasses. Arrays then hold what was written until the error.
+    Raises EmulatorError, in its subclasses. Arrays then hold the data written until the error.
     """
     try:
         return _launch(

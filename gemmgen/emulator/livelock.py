@@ -62,7 +62,7 @@ class Wave(Protocol):
 
 
 def _begin(spaces: Spaces, observer: Observer) -> None:
-    """Lets an observer see what happens from here on."""
+    """Lets an observer see the following events."""
     spaces.watch([*spaces.shared.observers, observer])
 
 
@@ -72,7 +72,7 @@ def _end(spaces: Spaces, observer: Observer) -> None:
 
 
 class Watch:
-    """Decides what to do about a wave whose lanes only spin."""
+    """Decides how to continue with a wave whose lanes only spin."""
 
     def __init__(self, machine: Wave, step_limit: int) -> None:
         self.machine = machine

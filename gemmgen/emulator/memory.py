@@ -72,7 +72,7 @@ class Observer:
         """Adds the observations of a copy."""
 
     def restarted(self) -> None:
-        """The launch begins again from its start: what was seen of it so far did not happen."""
+        """The launch begins again from its start: its events so far are discarded."""
 
     def wave_started(self, geometry: Geometry, spaces: Spaces) -> None:
         """A wave of blocks begins with fresh shared and local memory."""
@@ -105,7 +105,7 @@ class Observer:
         """Lanes execute a fence or another ordering instruction that is no access."""
 
     def map_acquired(self, instruction: Instruction, lanes: Lanes, addresses: np.ndarray) -> None:
-        """Lanes execute a fence behind which they see what was done to the tensor maps at these addresses."""
+        """Lanes execute a fence after which they see changes of the tensor maps at these addresses."""
 
     def async_copy_issued(self, access: Access, lanes: Lanes | None, addresses: np.ndarray, origins: np.ndarray) -> None:
         """Lanes start an asynchronous copy of `access.width` bytes each to these shared addresses, from `origins`; `accessed` has reported
@@ -320,7 +320,7 @@ class GlobalSpace(Space):
         return start + GLOBAL_BASE
 
     def free(self, address: int) -> str:
-        """Takes back what `allocate` gave; what is wrong, if something is."""
+        """Frees memory from `allocate`; returns the error, if any."""
         if address == 0:
             return ""
         if address in self.heap.freed:

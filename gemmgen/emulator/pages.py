@@ -1,4 +1,4 @@
-"""Arrays of zeros whose memory follows what is touched: large ones get a page from the system when it is first written."""
+"""Arrays of zeros that take memory only where they are touched: large ones get a page from the system when it is first written."""
 
 from __future__ import annotations
 

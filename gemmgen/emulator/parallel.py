@@ -44,7 +44,7 @@ _PARTS = 8
 """Parts of the work for each process, so that they end at about the same time."""
 _MAX_JOBS = 64
 _MAX_NOTES = 1 << 30
-"""Bytes for all notes of what was touched."""
+"""Bytes for all records of accesses."""
 _TIMES = ("%clock", "%globaltimer", "%smid", "%warpid")
 _PATTERNS = {1: 0x1, 2: 0x101, 4: 0x1010101, 8: 0x101010101010101}
 

@@ -2,7 +2,7 @@
 
 One step is D = A B + C over the whole depth of an instruction. Products are exact; their exponents are the sums of their
 factors' exponents and are not normalised. Every term, C included, is cut toward zero to a fixed number of bits below the
-largest exponent; the sum of what is left is exact, and is cut toward zero once more to float32. Matrices are stacks
+largest exponent; the sum of the remaining bits is exact, and is cut toward zero once more to float32. Matrices are stacks
 [..., rows, depth] for A, [..., columns, depth] for B, [..., rows, columns] for C and D.
 """
 
@@ -41,7 +41,7 @@ _NARROW = 50
 
 
 class Factor(NamedTuple):
-    """A matrix of factors, taken apart. What is not finite counts as zero in `values`."""
+    """A matrix of factors, taken apart. Infinities and NaN count as zero in `values`."""
 
     values: Array
     """float32, exact."""

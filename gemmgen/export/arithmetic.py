@@ -173,7 +173,7 @@ class Expression:
 
 
 def to_c(formula: Formula, facts: Facts, names: Mapping[str, str] | None = None, negated: bool = False) -> Expression:
-    """``formula`` as a C expression of type ``int`` or ``int64_t``; ``names``: what is called otherwise in C; ``negated``: the
+    """``formula`` as a C expression of type ``int`` or ``int64_t``; ``names``: the names that differ in C; ``negated``: the
     condition that it does not hold."""
     tree = formula.tree
     if negated:
@@ -239,7 +239,7 @@ class _Printer:
 
     def term(self, node: ast.expr) -> _Term:
         term = self._term(node)
-        if term.checked:  # what is known holds only if nothing overflowed
+        if term.checked:  # known bounds hold only if nothing overflowed
             return term
         limits = _intersection(_intersection(term.limits, INT64), self.facts.known(node))
         return replace(term, limits=limits)

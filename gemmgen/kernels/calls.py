@@ -32,8 +32,8 @@ FLOAT32_OVERFLOW = 2.0**128 - 2.0**103
 
 
 def number(operation: str, name: str, value: Any, overflow: float = FLOAT32_OVERFLOW) -> float:
-    """An argument, a number or an array without axes, as a float. Raises ``LaunchError`` for what is no number, and for finite ones from
-    ``overflow`` on."""
+    """An argument, a number or an array without axes, as a float. Raises ``LaunchError`` for objects that are no numbers,
+    and for finite ones from ``overflow`` on."""
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real):

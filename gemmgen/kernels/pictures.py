@@ -148,7 +148,7 @@ class SharedLayout:
     bytes: int
     """Of the tile, padding included."""
     colors: Mapping[int, int]
-    """The color of each piece of ``BankMap.unit`` bytes, by its byte offset; what is missing is padding."""
+    """The color of each piece of ``BankMap.unit`` bytes, by its byte offset; missing offsets are padding."""
     access: SharedAccess
     chosen: bool = True
     """True if it is the instance's own."""
@@ -188,7 +188,7 @@ class TreeStep:
     workers: tuple[int, ...]
     """The threads that do it, in the order of ``pairs``."""
     access: SharedAccess | None = None
-    """The first warp's load of what is combined, if that lies in shared memory."""
+    """The first warp's load of the combined elements, if they lie in shared memory."""
     barrier: str = ""
     """Barrier between it and the next step."""
 
@@ -214,7 +214,7 @@ class Span:
     text: str
     color: int
     strong: bool = True
-    """False: drawn pale, as what happens in the background."""
+    """False: drawn pale, as background work."""
 
 
 @dataclass(frozen=True)

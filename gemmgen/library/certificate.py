@@ -212,7 +212,7 @@ def _verifications(emulated: list[Record], seen: list[Record]) -> list[dict[str,
 
 
 def _newest(records: Iterable[Record], what: str, key: Any) -> list[dict[str, Any]]:
-    """The newest of each device and key among what is listed under ``what``."""
+    """The newest of each device and key in the list ``what``."""
     newest: dict[Any, dict[str, Any]] = {}
     for record in records:
         for item in record.get(what, ()):

@@ -76,5 +76,5 @@ def quoted_and_missing(
 
 
 def field_evidence(records: Iterable[Record]) -> str:
-    """The file of what was seen over the field."""
+    """The file of the runs over the field."""
     return evidence_text(_RUN, records)

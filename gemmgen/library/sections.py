@@ -1,4 +1,4 @@
-"""One certificate for all architectures of an instance: what is common stands once, the rest in sections.
+"""One certificate for all architectures of an instance: common parts stand once, the rest in sections.
 
 The key of a section lists the architectures that it is about, ``sm_80,sm_90``; together with the fields above the sections, those of one
 architecture equal a certificate for it alone."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gemmgen.runtime.cuda.workspaces import Allocate
 
 CACHED_CALLS = 8192
-"""Combinations of layouts and options that an operation remembers what to launch for."""
+"""Combinations of layouts and options for which an operation remembers its launch."""
 
 
 ASKED: Any = object()
@@ -111,7 +111,7 @@ class Call:
         self.orders = orders
         """Arrays of the call that are read in an order of the instance's, and that order."""
         self.copies = copies
-        """Arrays of the call that no instance reads where they are, and what is read instead."""
+        """Arrays of the call that no instance can read in place, and the copies that are read instead."""
         self.ordinal = 0
         """The GPU."""
         self.templates: tuple[Any, ...] = ()
@@ -368,7 +368,7 @@ class Operator:
     def _on_others(
         self, arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any, call: Call | None = None
     ) -> tuple[Any, ...]:
-        """``call``: what is remembered for these arrays, if it was looked up already."""
+        """``call``: the remembered launch for these arrays, if any."""
         handle = None if stream is None else stream_handle(stream)
         if is_jax(arrays[0]):
             check_given(self.name, dict(zip(self._arrays, arrays, strict=True)), self._arrays[self._given :])
@@ -565,7 +565,7 @@ def compiled(plan: KernelPlan) -> Kernel:
 
 
 def _is_outdated(call: Call) -> bool:
-    """True if what is better than a call's kernel was compiled while the call was prepared."""
+    """True if a better kernel than the call's was compiled while the call was prepared."""
     return call.best is not None and is_held(call.best)
 
 

@@ -27,7 +27,7 @@ _DEPTH = ("loops.blocks.k=256",)
 _UNPACKED = ("loops.pack=none", "loops.blocks={m: 64, n: 6144, k: 256}", "loops.prefetch.packing=false")
 """For few rows: packed, every element of B would be written and read once more than it is used."""
 Candidate = tuple[str, tuple[str, ...]]
-"""A spec of ``specs/cpu``, and what is changed of it: micro-kernels, what is packed and when it is fetched."""
+"""A spec of ``specs/cpu`` and its changed fields: micro-kernels, packing and prefetching."""
 _FETCHED = ("loops.prefetch.packing=true",)
 _AVX512_ROWS: Candidate = ("avx512_12x32", ("loops.micro_kernel={rows: 4, columns: 96}", *_UNPACKED))
 _AVX2_ROWS: Candidate = ("avx2_6x16", ("loops.micro_kernel={rows: 4, columns: 24}", *_UNPACKED))

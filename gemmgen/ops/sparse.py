@@ -40,7 +40,7 @@ KERNELS = 256
 
 class SparseWeight:
     """A right factor (k, n) whose columns hold at most two values other than 0 in every four neighbours along k: ``ops.compress_2_4``
-    makes it, ``ops.matmul(a, weight)`` multiplies by it and skips what was left out.
+    makes it, ``ops.matmul(a, weight)`` multiplies by it and skips the removed elements.
 
     Parameters
     ----------

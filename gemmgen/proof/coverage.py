@@ -8,9 +8,9 @@ An index is a form: a sum that all threads of a block share, and a number for ea
 - *Shared memory.* A load's bytes come from the store that is found by its address. The lemma: that store was carried out by its thread, it
   is ordered before the load by a barrier, and no other store to these bytes lies between. Races are excluded before, so that the order by
   barriers is the order of all accesses to a byte.
-- *Loops.* What a register holds at the start of turn t is what the turn before left there. An element's index as a function of t is that of
-  a turn with t - 1 in place of t; the register's content before the loop must be that function of 0. A sum of n products before the
-  loop, and D products with indices n + D t + 0 ... D - 1 in turn t, has n + D t products at the start of turn t.
+- *Loops.* A register holds at the start of turn t the value that the previous turn left there. An element's index as a function of t
+  is that of a turn with t - 1 in place of t; the register's content before the loop must be that function of 0. A sum of n products before
+  the loop, and D products with indices n + D t + 0 ... D - 1 in turn t, has n + D t products at the start of turn t.
 - *Zeros.* In place of an element, a 0 may stand where an index of the element lies outside of its array.
 
 Where alpha is 0, kernels need not multiply: the property speaks of all other problems.
@@ -356,7 +356,7 @@ class _Coverage:
             here = Element(found.array, tuple(self._at.moved(index, turn, z3.IntVal(case.at or 0)) for index in found.indices))
             other = self._read(access, address, case)
             if not self._equal(other, here, (*access.path, turn == (case.at or 0))):
-                raise NotShown("what a load reads in the first turns is not what the others suggest")
+                raise NotShown("the addresses of a load in the first turns do not follow the pattern of the others")
         return found
 
     def _read(self, access: Access, address: Form, case: Case) -> Element:
@@ -628,7 +628,7 @@ class _Coverage:
         if store.kind != "store" or store.address is None or store.address.base is None:
             raise NotShown("a store to an unknown array, or an atomic one")
         if not store.data or not isinstance(store.size, int):
-            raise NotShown("what is stored is not known")
+            raise NotShown("the stored value is unknown")
         array = self._known.contract.arrays[store.address.base]
         size = array.element_bytes
         if store.size % (size * len(store.data)):

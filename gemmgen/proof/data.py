@@ -1,4 +1,4 @@
-"""Data that registers hold, as expressions over what was loaded: addresses and guards never depend on it.
+"""Data that registers hold, as expressions over loaded values: addresses and guards never depend on it.
 
 A statement without an expression here leaves nothing known of its result. A register that a loop changes is a recurrence: ``Carried``
 stands for its content at the start of a turn, and the loop's record has its content before the loop and after a turn.
@@ -183,7 +183,7 @@ class Recurrence:
     entry: tuple[Condition, ...]
     """The path before the loop."""
     prefix: tuple[Condition, ...]
-    """The path at the start of a turn; what it has beyond ``entry`` holds in every turn."""
+    """The path at the start of a turn; the conditions beyond ``entry`` hold in every turn."""
     again: tuple[Condition, ...]
     """The path of a turn that another one follows."""
     before: Mapping[str, Data]

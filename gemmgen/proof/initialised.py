@@ -180,7 +180,7 @@ def _in_loop(
 def _from(
     lifter: Lifter, at: Provenance, load: Access, address: Form, case: Case, wanted: Numbers, known: dict[tuple[object, ...], bool]
 ) -> Numbers:
-    """The threads among ``wanted`` whose load finds what the stores of a case wrote."""
+    """The threads among ``wanted`` whose load reads data that the stores of a case wrote."""
     stores = case.stores
     found = np.zeros(len(address.table), dtype=bool)
     if not len(stores.addresses):

@@ -25,7 +25,7 @@ from gemmgen.proof.values import Condition, as_condition, mentions
 MAX_SPLITS = 2
 """Conditions that distinguish problems."""
 FARTHEST = 9
-"""Turns between a store to shared memory and the load of what it stored."""
+"""Turns between a store to shared memory and the load of that data."""
 MAX_PARTS = 64
 """Units of one store, at most."""
 
@@ -413,7 +413,7 @@ class Provenance:
 
     def _searched(self, access: Access, address: Form) -> list[Case]:
         assert access.address is not None and access.address.base is not None
-        groups = self.all_stores(access.address.base)[::-1]  # the last one before a load is what it reads
+        groups = self.all_stores(access.address.base)[::-1]  # a load reads the last one before it
         turn = self.loop_of(access)
         load_barriers = self.barriers(access)
         if self.depends(load_barriers):
@@ -571,7 +571,7 @@ class Provenance:
             path = tuple(other.conditions(_common([site.access.path for site in group.sites])))
             further = (*premises, *other.facts, *path, overlap, when < load)
             if not self.proves(further, z3.Or(when < mine, as_condition(same))):
-                raise NotShown("another store may come between a store and the load of what it stored")
+                raise NotShown("another store may come between a store and the load of that data")
 
     # Sums ------------------------------------------------------------------------------------------------------------------------
 

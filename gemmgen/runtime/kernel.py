@@ -175,7 +175,7 @@ class _Problem:
 def stream_handle(stream: Any) -> int:
     """The driver's handle of a stream of any library; 0, the default stream, as the legacy one.
 
-    Raises ``LaunchError`` for what is no stream.
+    Raises ``LaunchError`` for objects that are no streams.
     """
     handle: Any = None
     if isinstance(stream, int) and not isinstance(stream, bool):

@@ -1,4 +1,4 @@
-"""``gemmgen.emulate``: a kernel on arrays, without a GPU, and what is wrong with it."""
+"""``gemmgen.emulate``: a kernel on arrays, without a GPU, and its errors."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def _dimensions(name: str, sizes: int | Sequence[int]) -> Dimensions:
 
 
 def _integer(value: Any) -> int | None:
-    """An integer of any library's; None for what is none."""
+    """An integer of any library; None for other objects."""
     try:
         return operator.index(value)
     except TypeError:

@@ -27,7 +27,7 @@ def without_comments(text: str) -> str:
 
 
 def _skipped(text: str) -> Iterator[tuple[int, int]]:
-    """Places of comments and literals. What is not closed is text like any other."""
+    """Places of comments and literals. An unclosed one counts as text."""
     position = 0
     # For each quote, the end of the last one that was not closed: those within it are not closed either.
     open_until = {'"': 0, "'": 0}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 
 from gemmgen.sanitizer.findings import code_of
 from gemmgen.sanitizer.source import UnusableInput
+
+PAGE_COLUMNS = 100
+"""Width of the prose of a page that is printed."""
 
 
 @dataclass(frozen=True)
@@ -22,27 +26,28 @@ class Explanation:
     def __str__(self) -> str:
         indented = ("\n".join(f"    {line}" for line in text.strip().splitlines()) for text in (self.example, self.fixed))
         wrong, right = indented
-        return f"{self.title} [{self.code}]\n\n{self.meaning}\n\n{wrong}\n\n{self.remedy}\n\n{right}\n"
+        meaning, remedy = (textwrap.fill(text, PAGE_COLUMNS, break_on_hyphens=False) for text in (self.meaning, self.remedy))
+        return f"{self.title} [{self.code}]\n\n{meaning}\n\n{wrong}\n\n{remedy}\n\n{right}\n"
 
 
 _PAGES = (
     Explanation(
         "shared-race",
         "shared memory race",
-        "Two threads of a block touch one byte of shared memory, at least one of them writes, and no barrier orders the two. Which "
-        "comes first is a matter of luck, even if today's result is right. Shuffles and votes order no memory.",
+        "Two threads of a block access the same byte of shared memory, at least one of them writes, and no barrier orders the two "
+        "accesses. Their order is undefined, even if the result happens to be right. Shuffles and votes do not order memory accesses.",
         "__shared__ int s[64];\ns[threadIdx.x] = in[threadIdx.x];\nout[threadIdx.x] = s[63 - threadIdx.x];",
-        "Put a barrier between the two: __syncthreads() for the block, __syncwarp() if the threads are of one warp.",
+        "Put a barrier between the two accesses: __syncthreads() for the block, __syncwarp() if both threads belong to one warp.",
         "__shared__ int s[64];\ns[threadIdx.x] = in[threadIdx.x];\n__syncthreads();\nout[threadIdx.x] = s[63 - threadIdx.x];",
     ),
     Explanation(
         "global-race",
         "global memory race",
-        "Two threads touch one byte of global memory, at least one of them writes, and nothing orders them. Threads of one block are "
-        "ordered by barriers; threads of different blocks only by a release and an acquire: a fence before a strong write, a strong "
-        "read that sees it, and a fence after that. The first read of a compare-and-swap loop is no race: the swap checks it. What is read "
-        "beside the swapped word is not checked: a pop that reads top->next while another thread pops the node and pushes it again is a "
-        "race (and the swap may succeed on a node that came back); make next atomic, and count the changes in the upper half of head.",
+        "Two threads access the same byte of global memory, at least one of them writes, and nothing orders the accesses. Barriers order "
+        "threads of one block. Threads of different blocks need a release and an acquire: a fence before a strong write, a strong read "
+        "that sees the write, and a fence after that read. The first read of a compare-and-swap loop is not reported, because the swap "
+        "checks it. The swap does not check other words: a pop that reads top->next while another thread pops the node and pushes it "
+        "again is a race, and the swap may succeed on a node that came back. Make next atomic, and count changes beside head.",
         "sum[blockIdx.x] += in[blockIdx.x * blockDim.x + threadIdx.x];",
         "Let each thread write separate elements, or use atomic operations.",
         "atomicAdd(&sum[blockIdx.x], in[blockIdx.x * blockDim.x + threadIdx.x]);",
@@ -51,24 +56,25 @@ _PAGES = (
         "lockstep-race",
         "lanes that rely on lockstep",
         "Lanes of one warp pass data through volatile shared memory without a barrier. That worked while lanes ran in lockstep; since "
-        "Volta they do not. A warning, and an error by strict rules.",
+        "Volta they do not. A warning; an error with --strict.",
         "volatile int* s = shared;\nif (t < 16) s[t] += s[t + 16];\nif (t < 8) s[t] += s[t + 8];",
-        "__syncwarp() between the steps; or shuffles.",
+        "Put __syncwarp() between the steps, or use shuffles.",
         "volatile int* s = shared;\nif (t < 16) s[t] += s[t + 16];\n__syncwarp();\nif (t < 8) s[t] += s[t + 8];",
     ),
     Explanation(
         "scope-race",
         "scope too narrow",
-        "Threads of different blocks meet in an atomic operation that holds for the threads of one block only: updates may be lost.",
+        "Threads of different blocks use an atomic operation of block scope on one variable, so updates may be lost.",
         "atomicAdd_block(counter, 1);  // all blocks count with one counter",
-        "Use an operation of device scope.",
+        "Use an atomic operation of device scope.",
         "atomicAdd(counter, 1);",
     ),
     Explanation(
         "volatile-race",
         "unordered volatile accesses",
-        "Two threads touch one variable through volatile accesses, one writes, and nothing orders them. PTX performs such accesses "
-        "whole, C++ calls them a data race. A flag that a thread polls in a loop is not reported. A warning; an error with --strict.",
+        "Two threads access one variable through volatile pointers, at least one writes, and nothing orders the accesses. PTX performs "
+        "each access as a whole, but C++ calls this a data race. A flag that a thread polls in a loop is not reported. A warning; an "
+        "error with --strict.",
         "volatile int* f = flag;\nif (blockIdx.x == 0) *f = 1;\nout[blockIdx.x] = *f;",
         "Order the two by a barrier, or use atomic operations or cuda::atomic_ref.",
         "if (blockIdx.x == 0) atomicExch(flag, 1);\nout[blockIdx.x] = atomicAdd(flag, 0);",
@@ -76,8 +82,8 @@ _PAGES = (
     Explanation(
         "same-value",
         "several threads store the same value",
-        "Threads store one value to one place, and nothing orders them: the usual flag that says `found`. No harm is done as long as "
-        "the values are equal, so this is a note; by strict rules it is an error.",
+        "Several threads store the same value to one address, and nothing orders the stores: a flag such as `found`. The result is right "
+        "as long as the values are equal, so this is a note; with --strict it is an error.",
         "if (a[threadIdx.x] > 0) *found = 1;",
         "No fix is required; an atomic operation, or a store by one thread, makes the intent explicit.",
         "if (__syncthreads_or(a[threadIdx.x] > 0) && threadIdx.x == 0) *found = 1;",
@@ -86,7 +92,7 @@ _PAGES = (
         "missed-barrier",
         "barrier that not all threads reach",
         "Some threads of the block have returned before a __syncthreads() that the others wait at. Hardware does not count threads "
-        "that have ended; CUDA demands that all threads of the block reach the barrier. A warning; an error by strict rules.",
+        "that have ended, but CUDA requires that all threads of the block reach the barrier. A warning; an error with --strict.",
         "if (threadIdx.x >= n) return;\ns[threadIdx.x] = a[threadIdx.x];\n__syncthreads();",
         "Guard the work, not the barrier.",
         "if (threadIdx.x < n) s[threadIdx.x] = a[threadIdx.x];\n__syncthreads();",
@@ -97,7 +103,7 @@ _PAGES = (
         "A thread reads memory that nothing has written: shared memory before its store, an element that a loop leaves out, or an "
         "array that the launch was given without content (f32[64] in place of f32[64]=zeros).",
         "__shared__ int s[64];\nif (threadIdx.x < 63) s[threadIdx.x] = 1;\n__syncthreads();\nout[threadIdx.x] = s[threadIdx.x];",
-        "Write what is read: look for a store that is masked off, a barrier too early, or an index into padding.",
+        "Write the memory before it is read. Look for a store that is masked off, a barrier too early, or an index into padding.",
         "__shared__ int s[64];\ns[threadIdx.x] = threadIdx.x < 63 ? 1 : 0;\n__syncthreads();\nout[threadIdx.x] = s[threadIdx.x];",
     ),
     Explanation(
@@ -111,17 +117,17 @@ _PAGES = (
     Explanation(
         "inactive-shuffle",
         "shuffle from a lane that takes no part",
-        "A lane takes a value, by a shuffle, from a lane that its mask leaves out or that has ended; the value is undefined, and it "
-        "is used.",
+        "A lane reads, by a shuffle, from a lane that is not in the mask or that has ended. The value is undefined, and the kernel "
+        "uses it.",
         "if (threadIdx.x < 16) v = __shfl_sync(0xffff, v, 20);",
-        "Let all lanes take part that give or take a value, and cut the mask and the distance to those.",
+        "Let every lane that sends or receives a value execute the shuffle, and name exactly these lanes in the mask.",
         "v = __shfl_sync(0xffffffff, v, 20);",
     ),
     Explanation(
         "out-of-bounds",
         "out of bounds",
-        "An access to memory that belongs to no array, no variable and no shared allocation. Guards lie around every array and "
-        "between the shared arrays of a kernel, so that an overrun does not go unseen where another array follows.",
+        "An access to memory that belongs to no array, no variable and no shared allocation. The emulator puts guard bytes around "
+        "every array and between the shared arrays of a kernel, so it reports an overrun even if another array follows.",
         "int i = blockIdx.x * blockDim.x + threadIdx.x;\ny[i] = x[i];  // with more threads than elements",
         "Guard the access, or launch fewer threads.",
         "int i = blockIdx.x * blockDim.x + threadIdx.x;\nif (i < n) y[i] = x[i];",
@@ -129,9 +135,9 @@ _PAGES = (
     Explanation(
         "misaligned",
         "misaligned address",
-        "An address that is no multiple of the width of the access: a vector load at an odd element.",
+        "The address is not a multiple of the width of the access, as in a vector load at an odd element.",
         "float4 v = *(const float4*)(x + 1);",
-        "Align the address, or load elements.",
+        "Align the address, or load single elements.",
         "float4 v = make_float4(x[1], x[2], x[3], x[4]);",
     ),
     Explanation(
@@ -145,7 +151,7 @@ _PAGES = (
     Explanation(
         "divergent-barrier",
         "divergent barrier",
-        "A barrier that only a part of a block or of a warp reaches, or lanes of one warp that wait at different barriers.",
+        "Only a part of a block or of a warp reaches a barrier, or lanes of one warp wait at different barriers.",
         "if (threadIdx.x % 2) __syncthreads();\nelse { work(); __syncthreads(); }",
         "Move the barrier out of the branches.",
         "if (threadIdx.x % 2 == 0) work();\n__syncthreads();",
@@ -153,9 +159,9 @@ _PAGES = (
     Explanation(
         "divergent-warp",
         "divergent warp",
-        "A warp-synchronous operation whose mask names lanes that never come, or leaves out the lane that executes it.",
+        "The mask of a warp-synchronous operation names lanes that never execute it, or omits the lane that does.",
         "if (threadIdx.x < 16) v += __shfl_xor_sync(0xffffffff, v, 8);\n__syncwarp();",
-        "Name the lanes that take part.",
+        "Name exactly the participating lanes in the mask.",
         "if (threadIdx.x < 16) v += __shfl_xor_sync(0x0000ffff, v, 8);\n__syncwarp();",
     ),
     Explanation(
@@ -169,7 +175,7 @@ _PAGES = (
     Explanation(
         "in-flight-read",
         "read of data still in flight",
-        "Shared memory is read while an asynchronous copy, not yet waited for, is going to write it.",
+        "A thread reads shared memory that an asynchronous copy, not yet waited for, will write.",
         "__pipeline_memcpy_async(s + t, a + t, 4);\n__pipeline_commit();\nx = s[t];",
         "Wait for the copy, and put a barrier before other threads' data is read.",
         "__pipeline_memcpy_async(s + t, a + t, 4);\n__pipeline_commit();\n__pipeline_wait_prior(0);\n__syncthreads();\nx = s[t];",
@@ -177,7 +183,7 @@ _PAGES = (
     Explanation(
         "in-flight-write",
         "write over data still in flight",
-        "Shared memory is written while an asynchronous copy, not yet waited for, is going to write it too.",
+        "A thread writes shared memory that an asynchronous copy, not yet waited for, will write too.",
         "__pipeline_memcpy_async(s + t, a + t, 4);\ns[t] = 0;",
         "Wait for the copy first.",
         "__pipeline_memcpy_async(s + t, a + t, 4);\n__pipeline_commit();\n__pipeline_wait_prior(0);\ns[t] = 0;",
@@ -185,15 +191,15 @@ _PAGES = (
     Explanation(
         "missing-warpgroup-fence",
         "missing wgmma.fence",
-        "Registers that a wgmma uses were accessed before it, and no wgmma.fence lies between.",
+        "A thread accessed registers that a wgmma uses, and executed no wgmma.fence before the wgmma.",
         "d[0] = 0.0f;\nwgmma(d, a, b);",
-        "All threads of the warpgroup fence after the last access and before the first wgmma.",
+        "Let all threads of the warpgroup execute wgmma.fence after the last access and before the first wgmma.",
         "d[0] = 0.0f;\nwgmma_fence();\nwgmma(d, a, b);",
     ),
     Explanation(
         "early-warpgroup-fence",
         "wgmma.fence before an access to its registers",
-        "Registers are accessed between a wgmma.fence and the wgmma that uses them; compilers move accesses there, too.",
+        "A thread accesses registers between a wgmma.fence and the wgmma that uses them. Compilers can also move accesses there.",
         "wgmma_fence();\nd[0] *= 2.0f;\nwgmma(d, a, b);",
         "An empty asm volatile with the registers as operands, right before the fence, keeps accesses before it.",
         'd[0] *= 2.0f;\nasm volatile("" : "+f"(d[0]) :: "memory");\nwgmma_fence();\nwgmma(d, a, b);',
@@ -217,7 +223,7 @@ _PAGES = (
     Explanation(
         "invalid-matrix",
         "invalid matrix operand",
-        "The descriptor of an operand in shared memory has no meaning, or points outside shared memory.",
+        "The descriptor of an operand in shared memory is invalid, or points outside shared memory.",
         "uint64_t descriptor = address | leading << 16 | stride << 32 | swizzle << 62;  // in bytes",
         "Build the descriptor from the tile's address, its two strides and its swizzle, all in units of 16 bytes.",
         "uint64_t descriptor = (address >> 4) | (leading >> 4) << 16 | (stride >> 4) << 32 | swizzle << 62;",
@@ -228,14 +234,14 @@ _PAGES = (
         "Threads access tensor memory that a product, a copy or a load in flight still reads or writes. Products run asynchronously and "
         "announce their end only by tcgen05.commit at an mbarrier.",
         "if (threadIdx.x == 0) tcgen05_mma(sums, a, b);\nx = tcgen05_ld(sums);",
-        "Commit the product to an mbarrier, wait there, and put a tcgen05 fence behind the wait.",
+        "Commit the product to an mbarrier, wait for it, and put a tcgen05 fence after the wait.",
         "if (threadIdx.x == 0) {\n    tcgen05_mma(sums, a, b);\n    tcgen05_commit(&done);\n}\nbarrier_wait(&done, 0);\n"
         "tcgen05_fence_after();\nx = tcgen05_ld(sums);",
     ),
     Explanation(
         "tensor-load-in-flight",
         "result of tcgen05.ld before its wait",
-        "A thread uses a register that a tcgen05.ld is still going to write. The load is asynchronous; the compiler does not wait for it.",
+        "A thread uses a register that a tcgen05.ld has not written yet. The load is asynchronous, and the compiler does not wait for it.",
         "x = tcgen05_ld(sums);\nout[threadIdx.x] = x;",
         "Wait with tcgen05.wait::ld before the first use.",
         "x = tcgen05_ld(sums);\ntcgen05_wait_ld();\nout[threadIdx.x] = x;",
@@ -246,7 +252,7 @@ _PAGES = (
         "Threads order their accesses to tensor memory by a barrier or an mbarrier, but without the fences of tcgen05, which its "
         "asynchronous instructions need in addition.",
         "barrier_wait(&done, 0);\nx = tcgen05_ld(sums);",
-        "Put tcgen05.fence::before_thread_sync before the arrival or barrier, and tcgen05.fence::after_thread_sync behind the wait or "
+        "Put tcgen05.fence::before_thread_sync before the arrival or barrier, and tcgen05.fence::after_thread_sync after the wait or "
         "barrier.",
         "barrier_wait(&done, 0);\ntcgen05_fence_after();\nx = tcgen05_ld(sums);",
     ),
@@ -262,18 +268,18 @@ _PAGES = (
     Explanation(
         "tensor-memory-misuse",
         "misused tensor memory",
-        "Tensor memory that is not allocated, not freed before the block ends, freed twice, allocated after the permit was given up, or "
-        "accessed by a warp that cannot reach its lanes: warp w of a warpgroup reaches lanes 32 w to 32 w + 31.",
+        "Tensor memory is used without allocation, not freed before the block ends, freed twice, allocated after the permit was given up, "
+        "or accessed by a warp that cannot reach its lanes: warp w of a warpgroup reaches lanes 32 w to 32 w + 31.",
         "if (threadIdx.x < 32) tcgen05_alloc(&slot, 32);",
-        "Free it in the end, with the same number of columns.",
+        "Free it before the block ends, with the same number of columns.",
         "if (threadIdx.x < 32) tcgen05_alloc(&slot, 32);\n__syncthreads();\nif (threadIdx.x < 32) tcgen05_dealloc(slot, 32);",
     ),
     Explanation(
         "lanes-of-first-warp",
         "lanes of another warp",
-        "A warp loads or stores tensor memory at an address that names lane 0, but may access a later quarter of the lanes only: "
-        "warp w of a group of four reaches lanes 32 w to 32 w + 31. Public kernels do so and rely on the device to take the quarter "
-        "from the warp; the launch continues with the lanes of this warp.",
+        "A warp loads or stores tensor memory at an address that names lane 0, but it can only access a later quarter of the lanes: "
+        "warp w of a warpgroup reaches lanes 32 w to 32 w + 31. Some public kernels rely on the device to use the warp's quarter, so the "
+        "emulator continues with the lanes of this warp.",
         "x = tmem_ld(sums);",
         "Put the first lane of the quarter in the upper half of the address, as the PTX ISA asks.",
         "x = tmem_ld(sums + (threadIdx.x / 32 % 4 * 32u << 16));",
@@ -281,22 +287,22 @@ _PAGES = (
     Explanation(
         "unfinished-copy",
         "asynchronous operation outlives its block",
-        "A block ends while an asynchronous operation still reads or writes its shared memory. Of a bulk store that is in flight this is a "
-        "warning, and the store is done: GPUs of today end it too, but PTX does not promise that, since the shared memory may belong to "
-        "another block by then.",
+        "A block ends while an asynchronous operation still reads or writes its shared memory. For a bulk store this is a warning, and the "
+        "emulator completes the store. Current GPUs complete it too, but PTX does not guarantee it: by then the shared memory may belong "
+        "to another block.",
         "copy_bulk(shared, global, bytes, barrier);\nreturn;",
         "Wait for the barrier, or for the bulk group, before the block ends.",
         "copy_bulk(shared, global, bytes, barrier);\nbarrier_wait(barrier, phase);\nreturn;",
     ),
     Explanation(
         "unfenced-ticket",
-        "no fence behind the ticket",
+        "no fence after the ticket",
         "A block publishes data with a fence and an atomic operation (a ticket, a counter). Another thread sees the result of that "
-        "operation and reads the data, but executes no fence in between, so the memory model does not order the read behind the write. "
-        "The CUDA programming guide and samples use this pattern, and GPUs of today run it, so it is a warning. Polling a flag without "
-        "a fence behind it is an error.",
+        "operation and reads the data, but executes no fence in between, so the memory model does not order the read after the write. "
+        "The CUDA programming guide and samples use this pattern, and it works on current GPUs, so it is a warning. Polling a flag "
+        "without a fence after it is an error.",
         "part[blockIdx.x] = sum;\n__threadfence();\nif (atomicAdd(&tickets, 1) == gridDim.x - 1) total(part);",
-        "Put a fence behind the atomic operation too, or use cuda::atomic_ref with memory_order_acq_rel.",
+        "Put a fence after the atomic operation too, or use cuda::atomic_ref with memory_order_acq_rel.",
         "part[blockIdx.x] = sum;\n__threadfence();\nif (atomicAdd(&tickets, 1) == gridDim.x - 1) { __threadfence(); total(part); }",
     ),
     Explanation(
@@ -311,25 +317,25 @@ _PAGES = (
     Explanation(
         "barrier-misuse",
         "misused barrier",
-        "A barrier in shared memory is used before it is initialised, counted beyond its limits, or touched as if it were data.",
+        "A barrier in shared memory is used before it is initialised, counted beyond its limits, or accessed like data.",
         "__shared__ uint64_t barrier;\nbarrier_arrive(&barrier);",
-        "One thread initialises it, then all meet at a __syncthreads().",
+        "Let one thread initialise it, and put a __syncthreads() after that.",
         "__shared__ uint64_t barrier;\nif (threadIdx.x == 0) barrier_init(&barrier, 1);\n__syncthreads();\nbarrier_arrive(&barrier);",
     ),
     Explanation(
         "cluster-misuse",
         "misused cluster",
-        "Shared memory or a barrier of another block of the cluster is used when that block need not have started, or may have ended.",
+        "A block uses shared memory or a barrier of another block of its cluster that may not have started yet, or may have ended.",
         "*cluster.map_shared_rank(&value, 1) = 1;",
-        "A cluster barrier after the start and one before the end.",
+        "Put a cluster barrier at the start and one before the end of the kernel.",
         "cluster.sync();\n*cluster.map_shared_rank(&value, 1) = 1;\ncluster.sync();",
     ),
     Explanation(
         "early-barrier-use",
         "barrier used before its initialisation is visible",
-        "Threads use an mbarrier that another thread initialised, and nothing tells them that this has happened.",
+        "Threads use an mbarrier that another thread initialises, and nothing orders the use after the initialisation.",
         "if (threadIdx.x == 0) init(&bar, blockDim.x);\nbar.arrive_and_wait();",
-        "Let the block meet behind the initialisation.",
+        "Put __syncthreads() after the initialisation.",
         "if (threadIdx.x == 0) init(&bar, blockDim.x);\n__syncthreads();\nbar.arrive_and_wait();",
     ),
     Explanation(
@@ -337,61 +343,61 @@ _PAGES = (
         "missing fence after the initialisation of a barrier",
         "The copy engine or another block of the cluster uses an mbarrier whose initialisation no fence has made visible to it.",
         "barrier_init(&barrier, 1);  // mbarrier.init\ncopy_bulk(tile, source, bytes, &barrier);",
-        "Put fence.mbarrier_init behind the initialisation, and a barrier of the cluster where other blocks use it.",
+        "Put fence.mbarrier_init after the initialisation, and a cluster barrier if other blocks use the mbarrier.",
         'barrier_init(&barrier, 1);\nasm volatile("fence.mbarrier_init.release.cluster;");\ncopy_bulk(tile, source, bytes, &barrier);',
     ),
     Explanation(
         "missing-proxy-fence",
         "missing proxy fence",
         "An engine (an asynchronous bulk copy, wgmma) reads or overwrites shared memory that threads have written by ordinary stores. The "
-        "engine goes another way to memory, and barriers alone do not order the two.",
+        "engine accesses memory through the async proxy, which barriers alone do not order with ordinary stores.",
         "tile[threadIdx.x] = x;\n__syncthreads();\nif (threadIdx.x == 0) cp_async_bulk_store(out, tile);",
-        "Each thread that wrote executes fence.proxy.async before the barrier behind which the engine starts.",
+        "Let each thread that wrote execute fence.proxy.async before the barrier that precedes the start of the engine.",
         "tile[threadIdx.x] = x;\nfence_proxy_async();\n__syncthreads();\nif (threadIdx.x == 0) cp_async_bulk_store(out, tile);",
     ),
     Explanation(
         "copy-without-proxy-fence",
         "missing proxy fence after cp.async",
-        "An engine (an asynchronous bulk copy, wgmma) reads or overwrites shared memory that cp.async has written. cp.async goes the way "
-        "of ordinary stores, so that PTX demands a fence; many kernels have none, and GPUs of today run them. A warning; an error by "
-        "strict rules.",
+        "An engine (an asynchronous bulk copy, wgmma) reads or overwrites shared memory that cp.async has written. cp.async writes "
+        "through the generic proxy, like ordinary stores, so PTX requires a fence. Many kernels have none and work on current GPUs. A "
+        "warning; an error with --strict.",
         "cp_async(tile, source);  // with cp.async.wait_all\n__syncthreads();\nif (threadIdx.x == 0) cp_async_bulk_store(out, tile);",
-        "Each thread that copied executes fence.proxy.async behind cp.async.wait_group, before the barrier.",
+        "Let each thread that copied execute fence.proxy.async after cp.async.wait_group and before the barrier.",
         "cp_async(tile, source);\nfence_proxy_async();\n__syncthreads();\nif (threadIdx.x == 0) cp_async_bulk_store(out, tile);",
     ),
     Explanation(
         "refill-without-proxy-fence",
         "missing proxy fence before a refill",
         "An asynchronous bulk copy overwrites shared memory that threads have read by ordinary loads. A barrier orders the loads before "
-        "the issue of the copy; only a proxy fence orders them before the engine's writes. Reported by strict rules only: most pipelines "
-        "have no such fence, and GPUs of today run them.",
+        "the issue of the copy; only a proxy fence orders them before the engine's writes. Reported with --strict only: most pipelines "
+        "have no such fence and work on current GPUs.",
         "x = tile[threadIdx.x];\n__syncthreads();\nif (threadIdx.x == 0) copy_bulk(tile, source, bytes, &barrier);",
-        "Each thread that read executes fence.proxy.async before it releases the buffer.",
+        "Let each thread that read execute fence.proxy.async before it releases the buffer.",
         "x = tile[threadIdx.x];\nfence_proxy_async();\n__syncthreads();\nif (threadIdx.x == 0) copy_bulk(tile, source, bytes, &barrier);",
     ),
     Explanation(
         "missing-map-fence",
         "missing fence of a changed tensor map",
-        "A tensor copy goes by a tensor map in global memory that threads of the launch have changed. The copy engine caches "
-        "maps: the change has to be released, and each block that uses the map has to acquire it.",
+        "A tensor copy uses a tensor map in global memory that threads of the launch have changed. The copy engine caches maps, so the "
+        "change must be released, and each block that uses the map must acquire it.",
         "tensormap_replace(map);  // tensormap.replace.tile...global\nload_tile(tile, map, &barrier);",
-        "fence.proxy.tensormap::generic.release behind the change (tensormap.cp_fenceproxy, which copies a map from shared memory, is "
-        "one), and fence.proxy.tensormap::generic.acquire [map], 128 by a thread of each block before its copies.",
+        "Put fence.proxy.tensormap::generic.release after the change (tensormap.cp_fenceproxy, which copies a map from shared memory, "
+        "includes it), and let a thread of each block execute fence.proxy.tensormap::generic.acquire [map], 128 before its copies.",
         "tensormap_replace(map);\nfence_release_map();\nfence_acquire_map(map);\nload_tile(tile, map, &barrier);",
     ),
     Explanation(
         "outliving-access",
         "shared memory of a block that may have ended",
-        "A block accesses the shared memory of another one of its cluster, which need not wait for it before it ends. Shared memory goes "
-        "with its block.",
+        "A block accesses the shared memory of another block of its cluster, and nothing keeps that block from ending first. A block that "
+        "ends takes its shared memory with it.",
         "x = remote[threadIdx.x];\n// end of the kernel",
-        "Let all blocks of the cluster meet before they end.",
+        "Put a cluster barrier before the end of the kernel.",
         "x = remote[threadIdx.x];\ncluster.sync();",
     ),
     Explanation(
         "unordered-launch",
-        "memory of the launch before, without a wait",
-        "A kernel that may begin before the preceding kernel has ended touches that kernel's memory before griddepcontrol.wait.",
+        "memory of the preceding launch, without a wait",
+        "A kernel that may begin before the preceding kernel has ended accesses that kernel's memory before griddepcontrol.wait.",
         "y[i] = x[i];  // x comes from the kernel before",
         "Wait first: cudaGridDependencySynchronize().",
         "cudaGridDependencySynchronize();\ny[i] = x[i];",
@@ -399,7 +405,7 @@ _PAGES = (
     Explanation(
         "register-pool-misuse",
         "misused register pool",
-        "setmaxnreg with a number, or at a place, that its rules do not allow.",
+        "setmaxnreg is used with a number of registers, or in a place, that PTX does not allow.",
         'asm volatile("setmaxnreg.dec.sync.aligned.u32 240;");  // compiled for 168',
         "Use a multiple of 8 from 24 to 256, less than the warps' registers for dec and more for inc, in all warps of a warpgroup.",
         'asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");',
@@ -415,9 +421,9 @@ _PAGES = (
     Explanation(
         "invalid-copy",
         "invalid asynchronous copy",
-        "An asynchronous copy with operands that PTX gives no meaning, or into memory that it cannot reach.",
+        "An asynchronous copy has operands that PTX does not allow, or a destination that it cannot reach.",
         "copy_bulk(tile, source, 20, &barrier);",
-        "cp.async copies 4, 8 or 16 bytes; a bulk copy a multiple of 16, between addresses that are multiples of 16.",
+        "cp.async copies 4, 8 or 16 bytes. A bulk copy takes a multiple of 16 bytes and addresses that are multiples of 16.",
         "copy_bulk(tile, source, 32, &barrier);",
     ),
     Explanation(
@@ -431,17 +437,17 @@ _PAGES = (
     Explanation(
         "schedule-dependent",
         "result depends on the schedule",
-        "Two orders of warps, both of which hardware may take, leave different results. Sums of floating-point numbers by atomics do.",
+        "Two orders of warps, both of which hardware may take, give different results. Atomic sums of floating-point numbers do this.",
         "int place = atomicAdd(count, 1);\nout[place] = threadIdx.x;",
-        "Give every element one writer, or an order.",
+        "Let one thread write each element, or order the writes.",
         "atomicAdd(count, 1);\nout[threadIdx.x] = threadIdx.x;",
     ),
     Explanation(
         "wrong-result",
         "wrong result",
-        "An array is not what --expect says.",
+        "An array differs from the one given by --expect.",
         "--expect y=@reference.npy --rtol 1e-6",
-        "The first element that differs is named; --rtol and --atol say how far a result may be from the reference.",
+        "The message names the first element that differs. --rtol and --atol set the permitted difference from the reference.",
         "--expect y=@reference.npy --rtol 1e-5",
     ),
 )

@@ -1,4 +1,4 @@
-"""Findings as data: what is wrong with a launch, where, and how often."""
+"""Findings as data: the errors of a launch, their places and counts."""
 
 from __future__ import annotations
 

@@ -350,7 +350,7 @@ def _advice(error: CompileError, text: str) -> str:
         return "NVIDIA's package nvidia-curand has this header"
     unknown = dict.fromkeys(re.findall(r'identifier "(\w+)" is undefined', str(error)))
     of_host = [name for name in unknown if re.search(rf"^[^\n#;]*[\w*&>]\s+[*&]*{name}\s*\([^;{{}}]*\)\s*{{", text, re.MULTILINE)]
-    return "\n".join(f"{name} is a function of the host: kernels call what is marked __device__" for name in of_host)
+    return "\n".join(f"{name} is a host function: kernels can call functions marked __device__" for name in of_host)
 
 
 def _with_names_of_files(ptx: str, names: Mapping[str, str]) -> str:

@@ -357,7 +357,7 @@ def _text(node: Node) -> str:
 
 
 def _blanked(source: bytes, parts: Iterable[tuple[int, int]]) -> str:
-    """The text without these parts; conditions and macros in them stay, since what is behind may belong to them."""
+    """The text without these parts; conditions and macros in them stay, since later text may belong to them."""
     pieces, position = [], 0
     for start, stop in sorted(set(parts)):
         start = max(start, position)

@@ -99,7 +99,7 @@ def run_launches(
     schedule: Schedule | None = None,
     settings: Settings = Settings(),
 ) -> Run:
-    """Runs launches in order on the same memory, a copy of what is given. Raises ``GemmgenError`` if a launch is impossible."""
+    """Runs launches in order on the same memory, a copy of the arguments. Raises ``GemmgenError`` if a launch is impossible."""
     from gemmgen import emulator
     from gemmgen.emulator.arithmetic import REAL
     from gemmgen.emulator.launch import SHARED_LIMIT, STEP_LIMIT

@@ -53,7 +53,7 @@ def cuda_emulator(request: pytest.FixtureRequest) -> Emulate:
 
 
 def _allowed(codes: str | Collection[str]) -> set[str]:
-    """The codes of a marker; what is none fails the test."""
+    """The codes of a marker; an unknown code fails the test."""
     from gemmgen.sanitizer.explanations import codes_of_findings
 
     allowed, known = {codes} if isinstance(codes, str) else set(codes), codes_of_findings()

@@ -212,7 +212,7 @@ class Cluster:
             os.read(self._wakeup, 1)
             if name in self._running:
                 key, future, task = self._running.pop(name)
-                if future.status == "cancelled":  # by nobody here: what is taken back is not among those that run
+                if future.status == "cancelled":  # not cancelled here: cancelled tasks are not among those that run
                     raise SweepError(self._lost)
                 ended.append((key, _outcome(future, task)))
         return ended
@@ -221,7 +221,7 @@ class Cluster:
         """Nothing: ``run_task`` ends its own processes."""
 
     def stop(self) -> None:
-        """Takes back what is not done yet."""
+        """Cancels the tasks that are not done yet."""
         futures = [future for _, future, _ in self._running.values()]
         self._running.clear()
         with contextlib.suppress(Exception):  # a cluster that is gone cannot receive messages

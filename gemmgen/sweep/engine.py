@@ -195,7 +195,7 @@ class Engine:
         return all(len(queue) < BACKLOG for queue in self._queues.values())
 
     def _begin(self) -> None:
-        """Gives idle workers what is queued. Compilation does not run ahead of a GPU that has enough to do."""
+        """Gives idle workers the queued tasks. Compilation does not run ahead of a GPU that has enough to do."""
         for lane in self._lanes():
             queue = self._queues[id(lane)]
             ahead = lane is self._cpu and any(len(self._queues[id(other)]) >= BACKLOG for other in self._lanes() if other is not lane)

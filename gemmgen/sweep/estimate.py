@@ -1,4 +1,4 @@
-"""Estimated time of a sweep, from what was measured before or, for want of that, from typical times."""
+"""Estimated time of a sweep, from earlier measurements or else from typical times."""
 
 from __future__ import annotations
 

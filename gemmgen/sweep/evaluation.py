@@ -226,7 +226,7 @@ class _Checked:
 def execute(job: tuple[Prepared, Conditions, tuple[Stage, ...]], enter: Enter) -> Ending:
     """Takes a point that was accepted through ``stages``; ends with the first that fails.
 
-    Raises ``EnvironmentMissing`` if this machine cannot do what is asked.
+    Raises ``EnvironmentMissing`` if this machine cannot do it.
     """
     from gemmgen.kernels.planning import plan
     from gemmgen.toolchain.compilation import compile_plan

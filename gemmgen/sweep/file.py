@@ -1,4 +1,4 @@
-"""The sweep file: which spec is varied, along which axes, under which constraints, and what is done with each point."""
+"""The sweep file: the varied spec, the axes, the constraints, and the stages of each point."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Machine:
 def describe(request: tuple[str, Stage], enter: Callable[[Stage], None] = lambda stage: None) -> Machine:
     """This machine, for a backend (``auto``, ``gpu``, ``emulator``) and a last stage.
 
-    Raises ``EnvironmentMissing`` if the stage needs what is not here.
+    Raises ``EnvironmentMissing`` if the stage needs a missing tool or device.
     """
     backend, stage = request
     enter(Stage.CHECK)

@@ -36,7 +36,7 @@ class Selection:
 
     @property
     def most(self) -> int:
-        """Largest number of points, given what is known so far."""
+        """Largest number of points, from the results so far."""
         rest = self.space.size - self.left_out
         return rest if self.sample is None else min(self.sample, rest)
 

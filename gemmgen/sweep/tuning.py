@@ -95,7 +95,7 @@ def conclude(
 
 
 def winner_yaml(found: SearchResult, conclusion: Conclusion, origin: str) -> str:
-    """The winner as a spec file, headed by what was measured, on what, and when. ``origin`` says in words where it was found."""
+    """The winner as a spec file, headed by its measurements, the device and the date. ``origin`` says in words where it was found."""
     from gemmgen.codegen.rendering import spec_lines
 
     lines = [f"{origin}, {datetime.now(UTC):%Y-%m-%d}."]

@@ -322,8 +322,8 @@ class Reference:
     def results(
         self, case: Case, arrays: Mapping[str, npt.NDArray[Any]], scalars: Mapping[str, Any], product: npt.NDArray[Any] | None = None
     ) -> Iterator[tuple[str, Any, npt.NDArray[Any]]]:
-        """Name of an output, the part of it, and the elements that belong there, as they are stored. ``product``: of what the first stage
-        of an instance with two has prepared.
+        """Name of an output, the part of it, and the elements that belong there, as they are stored. ``product``: of the values that the
+        first stage of an instance with two has prepared.
 
         Raises ``PlanError`` if there is no plain kernel."""
         own = {array.name: self.types.get(array.name, array.type) for array in self.plan.sequence.arrays}

@@ -137,7 +137,7 @@ def verify_binary(
 
 
 def _counters(plan: InstancePlan, binary: Binary | HostBinary) -> CaseCounters | None:
-    """Costs of one case on the emulator; None for what does not run there."""
+    """Costs of one case on the emulator; None for kernels that do not run there."""
     if isinstance(plan, KernelPlan) and isinstance(binary, Binary):
         return count_case(plan, binary)
     return None

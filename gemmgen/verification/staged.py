@@ -1,6 +1,6 @@
-"""Kernels that first prepare real numbers, bit by bit, and then compute a polynomial of what they prepared.
+"""Kernels that first prepare real numbers, bit by bit, and then compute a polynomial of the result.
 
-The launches that prepare run on real numbers and are compared with NumPy bit by bit. What they left is then replaced by random bits, and
+The launches that prepare run on real numbers and are compared with NumPy bit by bit. Their results are then replaced by random bits, and
 the launches behind them run over the finite field from there (`gemmgen.verification.field`)."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Stages(Protocol):
         """Random bits in place of the results of the first stage."""
 
     def product(self, arrays: Mapping[str, npt.NDArray[Any]], workspace: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
-        """The polynomial of what is in the workspace, as canonical residues."""
+        """The polynomial of the workspace's contents, as canonical residues."""
 
 
 @dataclass(frozen=True)

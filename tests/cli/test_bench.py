@@ -1,4 +1,4 @@
-"""The command bench around a measurement that is made up: no GPU is needed to see what it shows."""
+"""The command bench around a measurement that is made up: its output needs no GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Problems that no kernel serves, and texts that are no problem: one message each, which says the reason and what comes nearest."""
+"""Problems that no kernel serves, and texts that are no problem: one message each, with the reason and the nearest problem that works."""
 
 import re
 
@@ -82,7 +82,7 @@ HOSTILE = {
     "gemm:" + "9" * 5000: r"it has more than 4096 characters",
     "\x00gemm:64,64,64": r"did you mean gemm",
 }
-"""Texts, ten of each kind at least, and what the message says."""
+"""Texts, at least ten of each kind, and a part of their message."""
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: repr(text)[1:60])

@@ -58,7 +58,7 @@ OTHERS = {
     "library-show": ["library", "show", "gemm/wgmma/bf16/64x64"],
     "sweep-dry-run": ["sweep", "ci_conv2d", "--dry-run"],
 }
-"""Outputs in another form: of processors, of specs of another kind, of what is refused."""
+"""Outputs in another form: of processors, of specs of another kind, of refusals."""
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -20,7 +20,7 @@ def modules_below(root: Path) -> dict[str, Path]:
 
 
 def statements(node: ast.Import | ast.ImportFrom, importer: str, is_package: bool) -> Iterator[str]:
-    """Dotted names of an import statement; of what is imported from a module, the name within it as well."""
+    """Dotted names of an import statement; for a name that is imported from a module, the name itself as well."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
         return
@@ -87,7 +87,7 @@ def circle(graph: Mapping[str, Set[str]]) -> list[str]:
 
 
 def side_by_side(graph: Mapping[str, Set[str]], package: str) -> dict[str, set[str]]:
-    """Arrows between what lies directly in a package, modules of a package within it counted as that package."""
+    """Arrows between the members of a package, modules of a package within it counted as that package."""
     depth = package.count(".") + 2
 
     def child(module: str) -> str:

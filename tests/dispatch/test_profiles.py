@@ -1,4 +1,4 @@
-"""Problems from profiles: what is read, and what files of others cannot do."""
+"""Problems from profiles: the fields that are read, and files that are refused."""
 
 from __future__ import annotations
 

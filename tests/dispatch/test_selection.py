@@ -1,4 +1,4 @@
-"""Requests, what fits them, and what is chosen."""
+"""Requests, the kernels that fit them, and the choice."""
 
 import json
 from dataclasses import replace
@@ -289,7 +289,7 @@ def test_a_row_without_residual_decides_nothing_with_one():
     assert [table.estimate(table.near(one), "a", 1e-5, lambda row, name: 1e-5)[1] for one in (plain, gelu)] == ["measured"] * 2
     seconds, source = table.estimate(table.near(added), "a", 3e-5, lambda row, name: 1e-5)
     assert source == "interpolated"
-    assert seconds > 2.5e-5  # what the residual adds by the model
+    assert seconds > 2.5e-5  # the residual's time by the model
 
 
 def test_a_table_of_the_same_architecture_corrects_the_model(monkeypatch):

@@ -1,4 +1,4 @@
-"""Points of no file: what the arrays say of them is what their plans say, and which of them are taken."""
+"""Points of no file: the arrays agree with their plans, and the chosen ones."""
 
 import random
 from collections import Counter
@@ -54,7 +54,7 @@ def test_arrays_say_of_a_point_what_its_plan_says(text):
             found = fitted(Candidate("a point", spec), request, H200.architecture)
             assert not isinstance(found, str), (spec, found)
             fit, planned, dimensions = found
-            # Values for each column of an epilogue take what is left.
+            # Values for each column of an epilogue take the rest.
             shared_bytes = planned.shared_bytes - planned.loop.consumers * planned.loop.column_bytes
             assert planned.copied is not None or shared_bytes == points.works.shared_bytes[place], spec
             if planned.copied is None:
@@ -138,7 +138,7 @@ def test_a_timed_instance_yields_to_clearly_better_points_only(faster, taken):
     modelled = choose_by(None, request, H200)
     best, point = (next(one for one in modelled.options if one.candidate.label.startswith(kind)) for kind in ("gemm/", "point/"))
     measured = {best.candidate.name: point.seconds * 1e6 / faster}
-    # The row says that the model is right, so that points are expected to take what the model says of them.
+    # The row says that the model is right, so that points are expected to take the model's time.
     row = Row(request.text, "gemm", measured, measured)
     choice = choose_by(Table("NVIDIA H200", (row,), {"model": PARAMETERS.digest}), request, H200)
     assert choice.chosen.candidate.label.startswith(taken)

@@ -1,4 +1,4 @@
-"""gemmgen tune: what is timed, what is written when, and what is said; the GPU's part is stood in for by the model."""
+"""gemmgen tune: the timed kernels, the files and the output; the model replaces the GPU."""
 
 import json
 import types

@@ -1,4 +1,4 @@
-"""The architecture page is true: what it names exists, and its picture shows the contract of layers."""
+"""The architecture page is true: the names on it exist, and its picture shows the contract of layers."""
 
 import importlib.util
 import re

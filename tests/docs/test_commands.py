@@ -1,4 +1,4 @@
-"""The documents work: every command of theirs is run as it stands, and every block of code is what it says or does what it says."""
+"""The documents work: every command is run as it stands, and every block of code is checked or run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DOCUMENTS = sorted(
 )
 BLOCK = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<body>.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL)
 MADE = re.compile(r"<!-- (?:run|diff|code)[^>]*-->\n```\w*\n.*?^```", re.MULTILINE | re.DOTALL)
-"""Blocks that docs/generate.py makes; test_pages.py holds them against what it makes now."""
+"""Blocks that docs/generate.py makes; test_pages.py compares them with its present output."""
 
 ELSEWHERE = {
     r"library (build|check)\b": "tests/library/test_command.py",
@@ -63,7 +63,7 @@ WRITTEN = (
 """Files of the reader's that documents show: name, page, language, how they begin."""
 
 ON_SOME_MACHINES = r"gemmgen (bench|tune|verify --backend gpu|judge .*--time)"
-"""Commands that say what they miss where there is no GPU, or a processor of another kind."""
+"""Commands that name the missing part where there is no GPU, or a processor of another kind."""
 
 
 def name_of(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Figures in the prose of the stories: each is a source's own and named so, or what a measurement says."""
+"""Figures in the prose of the stories: each comes from a named source or from a measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of docs/operations.md: calls are made from them, and give what they say."""
+"""The tables of docs/operations.md: calls made from them return the stated types."""
 
 from __future__ import annotations
 

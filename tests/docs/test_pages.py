@@ -1,4 +1,4 @@
-"""The documents are true: their blocks are what commands say, their commands exist, their links lead somewhere."""
+"""The documents are true: their blocks equal the output of commands, their commands exist, and their links work."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def test_lanes_of_one_warp_have_groups_of_their_own():
     np.testing.assert_array_equal(out, np.where(np.arange(64) % 4 == 3, 0, data))
 
 
-# What the lanes do before their wait, and which of them (odd or even) may read their data after `wait<1>`.
+# The lanes' instructions before their wait, and which of them (odd or even) may read their data after `wait<1>`.
 GROUPS_OF_LANES = {
     "odd lanes close one group more": ("COPY; commit(); if (t & 1) commit();", 1),
     "odd lanes open their group later": ("if (t & 1) commit(); COPY; commit(); if (!(t & 1)) commit();", 0),

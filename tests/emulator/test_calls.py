@@ -1,4 +1,4 @@
-"""Calls: by address, of themselves, of the runtime; and what is refused."""
+"""Calls: by address, of themselves, of the runtime; and refused ones."""
 
 import numpy as np
 import pytest

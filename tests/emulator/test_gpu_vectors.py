@@ -1,4 +1,4 @@
-"""Every data-processing instruction against what an H200 computed, bit for bit; approximate ones within the ISA's bounds.
+"""Every data-processing instruction against an H200's results, bit for bit; approximate ones within the ISA's bounds.
 
 measurements/instruction_vectors.py has the forms and their operands, and recorded the results.
 """

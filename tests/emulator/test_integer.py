@@ -434,7 +434,7 @@ def test_packed_minimum_cut_at_zero():
     ],
 )
 def test_one_carry_flag_serves_sums_and_differences(first, second, wanted):
-    # What ptxas 13.0 makes of these: IADD3 with a carry, then SEL or IMAD.X on the same predicate.
+    # ptxas 13.0 turns these into IADD3 with a carry, then SEL or IMAD.X on the same predicate.
     a, b = all_pairs(np.array([0, 1, 2, 2**31, 2**32 - 1], np.uint32))
     got = run_instruction(f".reg .b32 %e; {first} {second}", "u32", ("u32", a), ("u32", b))
     assert got.tolist() == [int(wanted(x, y)) for x, y in zip(a.tolist(), b.tolist(), strict=True)]

@@ -1,4 +1,4 @@
-"""Loads and stores in every space, and what happens when they miss."""
+"""Loads and stores in every space, and accesses out of bounds."""
 
 import numpy as np
 import pytest

@@ -10,7 +10,7 @@ from gemmgen import emulator
 
 from .helpers import AWKWARD_F32, all_pairs, bits_to_f32, run_instruction, wrap_ptx
 
-# Exponent bits, mantissa bits, and what the codes that are no numbers mean.
+# Exponent bits, mantissa bits, and the meaning of the codes that are no numbers.
 FORMATS = {
     "e4m3x2": (4, 3, {0x7F: nan}),
     "e5m2x2": (5, 2, {0x7C: inf, 0x7D: nan, 0x7E: nan, 0x7F: nan}),
@@ -45,7 +45,7 @@ def value_of(code: int, name: str) -> float | Fraction:
 
 
 def code_of(value: float, name: str, relu: bool) -> int:
-    """The nearest code, ties to even; what is too large is the largest number."""
+    """The nearest code, ties to even; values that are too large become the largest number."""
     exponent_bits, mantissa_bits, special = FORMATS[name]
     finite = [code for code in range(1 << (exponent_bits + mantissa_bits)) if code not in special]
     if isnan(value):

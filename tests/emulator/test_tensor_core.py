@@ -1,4 +1,4 @@
-"""The tensor cores' arithmetic against what an H200 computed, bit for bit, and against sums of exact fractions."""
+"""The tensor cores' arithmetic against an H200's results, bit for bit, and against sums of exact fractions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Textures: point and linear sampling, address modes, types, and what is refused."""
+"""Textures: point and linear sampling, address modes, types, and refused forms."""
 
 from __future__ import annotations
 

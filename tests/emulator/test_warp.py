@@ -108,7 +108,7 @@ def test_special_registers():
 
 
 def atomic(statement: str, cell, value, type_name: str = "u32"):
-    """All 64 lanes do one atomic each on cell[lane % 4] with value[lane]; returns what they found and the cells."""
+    """All 64 lanes do one atomic each on cell[lane % 4] with value[lane]; returns the old values and the cells."""
     dtype = np.asarray(cell).dtype
     size = dtype.itemsize
     register = f"b{max(size, 2) * 8}"

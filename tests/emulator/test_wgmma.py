@@ -1,4 +1,4 @@
-"""wgmma: every type, shape, layout and operand form, against what an H200 computed and against NumPy."""
+"""wgmma: every type, shape, layout and operand form, against an H200's results and against NumPy."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ __device__ __forceinline__ uint32_t pack(float low, float high)
     return both;
 }
 
-// Compilers move arithmetic across asm volatile, but not what it changes.
+// Compilers move arithmetic across asm volatile, but not its operands.
 template <int n> __device__ __forceinline__ void keep(float (&values)[n])
 {
     for (int i = 0; i < n; ++i) asm volatile("" : "+f"(values[i]) :: "memory");

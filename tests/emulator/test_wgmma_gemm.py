@@ -102,7 +102,7 @@ def operands(rows: int, depth: int, seed: int) -> np.ndarray:
 
 
 def launch(source: str, m: int, n: int, k: int, **more) -> tuple[np.ndarray, np.ndarray]:
-    """The result, and what the H200 would compute step by step; both as bits."""
+    """The result, and the H200's result step by step; both as bits."""
     a, b = operands(m, k, 1), operands(n, k, 2)
     maps = [TensorMap("bf16", (k, rows), (2 * k,), (DEPTH, 128), swizzle="128B", base=array) for array, rows in ((a, m), (b, n))]
     c = np.zeros((m, n), np.float32)

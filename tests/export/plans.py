@@ -1,4 +1,4 @@
-"""Plans of shipped specs, and random calls of them, for tests of what is exported."""
+"""Plans of shipped specs, and random calls of them, for tests of exports."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def sampled_plans() -> list[KernelPlan]:
 
 
 def draw_problem(plan: KernelPlan, rng: random.Random) -> dict[str, int]:
-    """A problem that is often right, sometimes at the edge of what is, and sometimes absurd; a part of it is left to defaults."""
+    """A problem that is often right, sometimes at the edge, and sometimes absurd; a part of it is left to defaults."""
     family, sequence = family_of(plan.spec), plan.sequence
     if rng.random() < 0.5:
         problem = dict(rng.choice(oracle_of(plan.spec.kind).cases(plan)).dimensions)

@@ -107,7 +107,7 @@ def test_random_formulas_agree_with_python(texts: list[str], problems: list[dict
             wanted = evaluated(text, problem)
             if not overflow:
                 if wanted is None and "?" in expression.text:
-                    continue  # C does not compute what is not selected, and need not find that it has no value
+                    continue  # C does not evaluate the branch that is not selected, and need not find that it has no value
                 assert result.value == wanted, f"{text} -> {expression.text} for {problem}"
                 assert expression.limits[0] <= result.value <= expression.limits[1]
             else:

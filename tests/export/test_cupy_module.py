@@ -54,7 +54,7 @@ def array(*shape: int) -> Any:
 
 
 def exported(run: Run, text: str, code: int = 0) -> str:
-    """The module that the command writes for a spec, or what it says."""
+    """The module that the command writes for a spec, or its message."""
     Path("spec.yaml").write_text(text)
     outcome = run(
         "export", "spec.yaml", "--format", "cupy", "--arch", "sm_90a" if "sm_90a" in text else "sm_80", "-o", "made.py", code=code

@@ -1,4 +1,4 @@
-"""``gemmgen export``: what it writes, that it writes the same again, and what it says to bad input."""
+"""``gemmgen export``: its files, that it writes the same again, and its messages about bad input."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ BAD = {
     "a prefix for many": (["gemm", "--format", "header", "--prefix", "x"], "name one"),
     "many for one output": (["small.yaml", "--format", "cubin", "--arch", "all"], "do not fit into one output"),
     "many for one file": (["small.yaml", "--format", "cubin", "--arch", "all", "-o", "small.yaml"], "small.yaml would be one file"),
-    "many for what is called like one file": (
+    "several kernels for the name of one file": (
         ["small.yaml", "gemm/simt/skinny", "--format", "header", "-o", "x.h"],
         "name a directory, x/",
     ),

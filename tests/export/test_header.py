@@ -44,7 +44,7 @@ def test_every_launch_is_the_one_that_gemmgen_makes(host: NotingHost) -> None:
 
 
 def unusual_plan() -> KernelPlan:
-    """An instance with what no shipped spec has: clusters, dynamic shared memory that depends on the problem, names that mean
+    """An instance with features that no shipped spec has: clusters, dynamic shared memory that depends on the problem, names that mean
     something in C, a workspace whose size may not fit into 64 bits, and numbers of every type."""
     plan = api.plan(SPECS / "gemm/v0_naive.yaml")
     dimensions = tuple(Dimension(name, f"extent of {name}", 0) for name in ("m", "overflow", "register"))

@@ -1,4 +1,4 @@
-"""Exported Python modules do what gemmgen's own launches do, and say what is wrong with a call."""
+"""Exported Python modules launch like gemmgen itself, and report wrong calls."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class NotingDriver(FakeDriver):
 
 
 def noted_map(address, modes, extents, strides, walk, steps):
-    """A tensor map that holds what it was made of."""
+    """A tensor map that holds its arguments."""
     lists = ([int(number) for number in numbers] for numbers in (extents, strides, walk, steps))
     return (ctypes.c_ubyte * 128).from_buffer_copy(note_map(address, [int(mode) for mode in modes], *lists))
 

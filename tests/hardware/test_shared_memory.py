@@ -1,4 +1,4 @@
-"""The wavefront rule against what the hardware counters said."""
+"""The wavefront rule against hardware counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensor maps: what the driver would refuse is refused with its reason; swizzles permute addresses."""
+"""Tensor maps: maps that the driver would refuse are refused with the reason; swizzles permute addresses."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Estimates of registers: they warn, and only the compiler says what becomes of a spec; what cannot be is refused."""
+"""Estimates of registers: they warn, because only the compiler decides; impossible specs are refused."""
 
 from __future__ import annotations
 

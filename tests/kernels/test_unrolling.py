@@ -54,7 +54,7 @@ LOOPS = {
     "a row of taps of few channels": ("conv2d/direct/depthwise/first_layer", "mainloop.unroll", 1, r"mma\.sync"),
     "planes of a convolution": ("conv2d/mma_sync/turing/one_stage", "unroll", 1, r"mma\.sync"),
 }
-"""Specs with a factor that differs from what the loop has without it, and the instruction that is written more or less often then."""
+"""Specs with a factor that differs from the loop's default, and the instruction that is written more or less often then."""
 
 
 @pytest.mark.parametrize("loop", LOOPS)

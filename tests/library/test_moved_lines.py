@@ -56,7 +56,7 @@ def test_a_record_of_the_same_program_holds_as_well() -> None:
 def test_a_build_after_a_comment_changed_runs_nothing(
     listing: Listing, folder: LibraryFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The folder is made to hold what an older template would have written: one comment less, all lines one further up."""
+    """The folder is made to hold the output of an older template: one comment less, all lines one further up."""
     small = next(instance for instance in listing.instances if instance.label == "gemm/small")
     name, source = small.name, folder.path / small.source_file
     text = source.read_text()

@@ -1,4 +1,4 @@
-"""The rules for changes that nothing can observe: what they cover, and what lies right beside it."""
+"""The rules for changes that nothing can observe, and changes right beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Breaks the kernels of every family one way at a time: verification must catch each mutant that changes what is computed.
+"""Breaks the kernels of every family one way at a time: verification must catch each mutant that changes the result.
 
 By default one mutant of every kind is tried. GEMMGEN_MUTANTS=full tries all of them, GEMMGEN_MUTANTS=4 four of every kind on
 every kernel. `pytest -s` shows the table.
@@ -90,7 +90,7 @@ def test_every_explained_survivor_still_exists() -> None:
 
 
 def test_the_committed_score_is_of_these_kernels() -> None:
-    """`python measurements/mutants.py --hours 0` tries nothing, and names what has changed since its trial as not run."""
+    """`python measurements/mutants.py --hours 0` tries nothing, and reports kernels that changed since their trial as not run."""
     whole = json.loads(SCORE.read_text())["whole"]
     digests = {name: entry["digest"] for name, entry in whole["by_kernel"].items()}
     assert digests == {name: subject_of(name).digest for name in existing if name not in whole["not_run"]}

@@ -82,11 +82,11 @@ class Subject:
 
     @cached_property
     def digest(self) -> str:
-        """Identity of what mutants are made of and tried on: the code of the source, its mutants and its cases."""
+        """Identity of the inputs of a trial: the code of the source, its mutants and its cases."""
         return digest(code_of(self.source), *(code_of(mutant.text) for mutant in all_mutants(self.source)), digest_of_cases(self.plan))[:16]
 
     def machine_code(self, source: str) -> dict[str, bytes]:
-        """The instructions and constants of a changed source, by section of its cubin; what it reserves and promises left out."""
+        """The instructions and constants of a changed source, by section of its cubin; without its reservations and promises."""
         binary = compile_source(source, architecture=self.plan.architecture.name, options=COMPILE_OPTIONS, line_info=False)
         return {name: data for name, data in sections(binary.cubin).items() if name.startswith((".text.", ".nv.constant"))}
 

@@ -97,7 +97,7 @@ def test_slow_compilations_have_quick_substitutes(problem: str) -> None:
 
 
 class Compiling:
-    """A compiler whose work waits to be released, and what it was asked for."""
+    """A compiler whose work waits to be released, and its requests."""
 
     def __init__(self) -> None:
         self.names: list[str] = []

@@ -1,4 +1,4 @@
-"""Matrices in block-scaled formats: what comes back, and products of them on the emulator."""
+"""Matrices in block-scaled formats: conversions back, and products of them on the emulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantisation to 8-bit floats with block scales, and products of what it returns."""
+"""Quantisation to 8-bit floats with block scales, and products of its results."""
 
 from __future__ import annotations
 

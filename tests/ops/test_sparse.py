@@ -1,4 +1,4 @@
-"""ops.compress_2_4 and products by what it makes."""
+"""ops.compress_2_4 and products by its results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights of 4 and 8 bits: what checkpoints hold, packed and multiplied as their formats say.
+"""Weights of 4 and 8 bits: the tensors of checkpoints, packed and multiplied as their formats say.
 
 Every packer here is written from the public description of a format, one element at a time, and knows nothing of the reader.
 """

@@ -17,7 +17,7 @@ PROGRAMS = sorted((Path(__file__).resolve().parents[2] / "measurements").glob("*
 
 
 class Torch:
-    """As much of torch as a contestant asks for; what a call enqueues is counted by the fake driver."""
+    """As much of torch as a contestant asks for; the fake driver counts the launches of a call."""
 
     def __init__(self):
         self.cuda = types.SimpleNamespace(Stream=self.stream, synchronize=lambda: None, stream=self.on)

@@ -102,7 +102,7 @@ class Formulas:
     def __init__(self, known: Knowledge) -> None:
         self.known = known
         self.terms: list[tuple[z3.ExprRef, tuple[int, ...]]] = []
-        """Each with the places of what it is made of, or of what defines it."""
+        """Each with the places of its operands, or of its definition."""
         self._places: dict[int, int] = {}
         self.quotients = {quotient.z3.get_id() for quotient, _ in known.divided}
         self.accesses: list[_Site] = []

@@ -35,7 +35,7 @@ STEP_LIMIT = 20_000
 
 
 def contradictions(kernel: ForeignKernel, numbers: random.Random, runs: int) -> dict[str, str]:
-    """Properties that runs on drawn problems contradict, each with what was seen."""
+    """Properties that runs on drawn problems contradict, each with the contradiction."""
     found: dict[str, str] = {}
     for _ in range(runs):
         problem = {dimension.name: numbers.choice(PROBLEMS) for dimension in kernel.sequence.dimensions}

@@ -1,4 +1,4 @@
-"""Small CUDA kernels with the preconditions of their launches, and the mistakes that change what is proved of them."""
+"""Small CUDA kernels with the preconditions of their launches, and mistakes that change the verdict of the proof."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Sample:
     grid: str
     threads: int
     mistakes: dict[str, tuple[str, str, str]] = field(default_factory=dict)
-    """By name: the text, what stands in its place, and the property."""
+    """By name: the text, its replacement, and the property."""
     constraints: tuple[str, ...] = ()
     unproved: frozenset[str] = frozenset()
     """Properties of the kernel that hold and are not proved."""

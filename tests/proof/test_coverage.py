@@ -77,7 +77,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
     ),
     "a tile is kept from the turn before": ("        a[r][c] = row", "        if (at != 88) a[r][c] = row"),
     "a constant is stored for one row": ("= sum;", "= row == 9 ? 0 : sum;"),
-    "the sum is replaced by what the result held": ("= sum;", "= row == 9 ? C[0] : sum;"),
+    "the sum is replaced by the old value of the result": ("= sum;", "= row == 9 ? C[0] : sum;"),
     "an operand is stored": ("= sum;", "= row == 9 ? A[0] : sum;"),
     "another element's operand is added": ("= sum;", "= sum + A[0];"),
     "sums of two loops are mixed": ("float sum = 0;", "float sum = 1;"),

@@ -185,7 +185,7 @@ def changed(text: str, rng: random.Random) -> str:
 
 
 def _places(data: Any) -> Iterator[tuple[Any, Any]]:
-    """Every value inside of data, as what holds it and its key or index."""
+    """Every value inside of data, as its container and its key or index."""
     for key in list(data) if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ():
         yield data, key
         yield from _places(data[key])
@@ -361,13 +361,13 @@ def command_of(way: str, rng: random.Random, folder: Path) -> list[str]:
 
 
 def ended(command: list[str], folder: Path, whole: bool) -> tuple[str, float, str]:
-    """The outcome of a command, the processor time that it took, and the end of what it wrote to its errors."""
+    """The outcome of a command, the processor time that it took, and the end of its standard error."""
     output = folder / "output"
     child = os.fork()
     if child == 0:
         os.chdir(folder)
         os.environ["XDG_DATA_HOME"] = str(folder)
-        memory = MEMORY + int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()  # beside what is mapped already
+        memory = MEMORY + int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()  # beside the mapped memory
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

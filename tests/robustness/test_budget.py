@@ -152,7 +152,7 @@ def test_many_mistakes_are_reported_in_time(name: str, tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
     path.write_text(HEAD + SPECS[name])
     with suppressed():
-        load_spec({"kind": "gemm"})  # imports what it needs
+        load_spec({"kind": "gemm"})  # imports its modules
     with pytest.raises(GemmgenError) as raised, budget():
         load_spec(path)
     assert len(str(raised.value)) < 20_000

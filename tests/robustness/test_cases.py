@@ -24,7 +24,7 @@ MEMORY = 6 << 30
 
 
 def changed(case: dict[str, Any]) -> str:
-    """The text of a module with what the case plants; the places stand in it once."""
+    """The text of a module with the changes that the case plants; the places stand in it once."""
     text = (ROOT / "gemmgen" / case["in"]).read_text()
     for change in (case, *([case["and"]] if "and" in case else [])):
         assert text.count(change["before"]) == 1, f"{case['case']}: {change['before']!r}"

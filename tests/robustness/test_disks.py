@@ -85,7 +85,7 @@ def test_two_builds_of_one_library_agree(tmp_path: Path) -> None:
     builds = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)]
     ends = [(build.communicate(timeout=PATIENCE)[0], build.returncode) for build in builds]
     assert [code for _, code in ends] == [0, 0], ends
-    # The next build may complete what the two left; after that nothing changes.
+    # The next build may complete the work of the two; after that nothing changes.
     for said in ("", "0 files written"):
         later = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert later.returncode == 0 and said in later.stderr

@@ -129,7 +129,7 @@ _make_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
 
 class Garbage:
-    """An exporter that gives what it was told to."""
+    """An exporter that returns a given object."""
 
     def __init__(self, capsule: Any, device: Any = (1, 0)) -> None:
         self.capsule, self.device = capsule, device
@@ -345,7 +345,7 @@ print(resource.getrlimit(resource.RLIMIT_DATA))
 
 
 def test_limits_of_the_shell_are_kept(tmp_path: Path) -> None:
-    """Whoever calls gemmgen may have lowered what it would set."""
+    """The caller of gemmgen may have set a lower limit."""
     (tmp_path / "reference.py").write_text("import numpy as np\ndef f(sizes, arrays): return {'C': np.zeros(2)}")
     command = [sys.executable, "-c", LIMITED, str(tmp_path / "reference.py")]
     result = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})

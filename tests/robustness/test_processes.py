@@ -31,7 +31,7 @@ def run(*arguments: str) -> Result:
 
 
 def compiler(folder: Path, text: str) -> str:
-    """A shell script that says of itself what a compiler says."""
+    """A shell script that identifies itself as a compiler."""
     script = folder / 'it\'s a "compiler" $(x).sh'
     script.write_text(f'#!/bin/sh\nif [ "$1" = --version ]; then echo cc 1.0; exit; fi\n{text}\n')
     script.chmod(0o755)

@@ -371,7 +371,7 @@ def test_gpu_torch_tensors_on_a_stream_that_is_not_the_default(axpby, own_stream
     with torch.cuda.stream(stream):
         x = torch.randn(300, 501, device="cuda")
         y = torch.full((300, 600), 7.0, device="cuda")
-        torch.cuda._sleep(20_000_000)  # the launch must come after this and before what follows
+        torch.cuda._sleep(20_000_000)  # the launch must come after this and before the next lines
         x += 1
         if not own_stream:
             axpby(X=x, Y=y[:, :501], alpha=2.0, beta=1.0)

@@ -1,4 +1,4 @@
-"""Instances that run on the host's processor: calls on arrays, threads, and what is found when they are wrong."""
+"""Instances that run on the host's processor: calls on arrays, threads, and the errors that are found."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_the_sanitizers_find_nothing() -> None:
 
 
 def test_the_sanitizers_see_a_read_beyond_an_array(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    # A compiler of the same name that plants an error in what it is given.
+    # A compiler of the same name that plants an error in its input.
     script = tmp_path / "cc"
     plant = r"s/return multiply(&p);/return A[(long)m * lda] == 12345.0f ? 1 : multiply(\&p);/"
     script.write_text(f"#!/bin/sh\nfor file; do case $file in *.c) sed -i '{plant}' $file;; esac; done\nexec gcc \"$@\"\n")

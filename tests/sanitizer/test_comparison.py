@@ -1,4 +1,4 @@
-"""The forty kernels of the page that compares tools: what is recorded of the emulator is what it tells."""
+"""The forty kernels of the page that compares tools: the recorded findings of the emulator are the ones it reports."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The examples of the pages of findings, run: what is wrong shows the finding of its page, what is mended shows none."""
+"""The examples of the pages of findings, run: the wrong code shows the finding of its page, the fixed code shows none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of gemmgen emulate that take what people have and give what tools read."""
+"""The options of gemmgen emulate for the inputs that people have and the formats that tools read."""
 
 from __future__ import annotations
 

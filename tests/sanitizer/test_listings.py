@@ -1,4 +1,4 @@
-"""Listings as articles print them, each here by a short program with the same peculiarity: what runs, and why others do not."""
+"""Listings as articles print them, each as a short program with the same peculiarity: those that run, and why others do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stage functions for workers that do what must not harm a sweep. What a point does is its label."""
+"""Stage functions for workers with behaviour that must not harm a sweep. A point's label names its behaviour."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ BUGS = {
     "bench_fault": (_BODY, _FAULT),
     "spin": (_BODY, r"\1 for (volatile int spin = 1; spin; spin = 1) {}"),
 }
-"""Label -> what is replaced in the source, and by what."""
+"""Label -> the text that is replaced in the source, and its replacement."""
 
 
 def prepare_badly(job: Any, enter: Enter) -> Prepared:

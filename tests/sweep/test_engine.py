@@ -26,7 +26,7 @@ GOOD = ("one", "two", "three", "four")
 
 @pytest.fixture
 def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where workers say what they do."""
+    """Where workers report their progress."""
     folder = tmp_path / "notes"
     folder.mkdir()
     monkeypatch.setenv(NOTES, str(folder))

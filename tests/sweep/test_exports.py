@@ -99,7 +99,7 @@ def test_jsonl_of_nothing_is_empty(tmp_path):
     assert written("jsonl", [], tmp_path).read_bytes() == b""
 
 
-# The results format T4, version 1.1.0, as far as it says anything about what is written here.
+# The results format T4, version 1.1.0, as far as it concerns these files.
 T4: dict[str, Any] = {
     "type": "object",
     "properties": {

@@ -36,7 +36,7 @@ KILLS = int(os.environ.get("GEMMGEN_KILLS", "0"))
 WAYS = [f"{stage}_{deed}" for stage in (Stage.CHECK, Stage.COMPILE, Stage.VERIFY) for deed in ONCE]
 DEEDS = {"worker_died": "kill", "time_limit": "timeout", "out_of_memory": "memory"}
 LIMITS = {"check": 4.0, "compile": 1.0, "verify": 1.0}
-"""Seconds. The first check of a worker imports what it needs."""
+"""Seconds. The first check of a worker imports its modules."""
 
 
 @pytest.fixture(autouse=True)

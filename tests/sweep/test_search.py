@@ -34,7 +34,7 @@ def time_of(axes: dict[str, Any]) -> float:
 
 
 class Engine:
-    """Evaluates points by formula, and remembers what it was asked."""
+    """Evaluates points by formula, and remembers its requests."""
 
     def __init__(self, rejects: Any = lambda axes: False, stop_after: int | None = None) -> None:
         self.asked: list[Request] = []

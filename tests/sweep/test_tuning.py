@@ -1,4 +1,4 @@
-"""The end of a tuning: the winner is proved, timed beside the runner-up, and written with what was found out about it."""
+"""The end of a tuning: the winner is proved, timed beside the runner-up, and written with its measurements."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def found(*times: float, sizes: Sequence[int] = (512,), **metrics: float) -> Sea
 
 
 class Measured:
-    """Reports made-up times by the depth of a plan, and remembers what was timed."""
+    """Reports made-up times by the depth of a plan, and remembers the timed points."""
 
     def __init__(self, times: dict[int, float], spread: float = 0.1) -> None:
         self.times, self.spread = times, spread

@@ -110,7 +110,7 @@ def command(
 
 
 def _device(name: str | None, architecture: Architecture | None) -> Device:
-    """The device that is named; else the default one, or the first that runs what is compiled for ``architecture``."""
+    """The device that is named; else the default one, or the first that can run code compiled for ``architecture``."""
     from gemmgen.dispatch.prediction import device_for
     from gemmgen.hardware.target import device
 

@@ -67,7 +67,7 @@ def command(
     """Time each SPEC on the GPU: device time of launches from a CUDA graph, in turns with the vendor's library. Specs for processors
     are timed on this one, in turns with NumPy's BLAS, and with torch's if it is there.
 
-    What is within the spread of each other is called a tie. Every kernel's result is checked before it is timed. Beside a kernel with sizes
+    Times within each other's spread are a tie. Every kernel's result is checked before it is timed. Beside a kernel with sizes
     baked in, the same kernel for all sizes takes its turn.
     """
     problems = list(dict.fromkeys(parse_size(size) for size in sizes))

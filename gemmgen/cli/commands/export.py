@@ -67,7 +67,7 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
     metavar="FILE",
     help="Of a bundle or a package of torch or JAX: the problems of a model, one a line, as gemmgen trace writes them.",
 )
-@click.option("kind", "--format", type=click.Choice([*FORMATS]), required=True, help="What to write.")
+@click.option("kind", "--format", type=click.Choice([*FORMATS]), required=True, help="Format of the export.")
 @architectures_option(
     "Architecture to compile for, or all that the spec allows. Repeatable. Without it: a cubin for the spec's own, "
     "else the oldest of each generation that the spec allows, which the later ones run too."

@@ -258,7 +258,7 @@ def measure_command(
 ) -> None:
     """Run the library on this machine's GPU: verify every instance, time it, and write the evidence.
 
-    One that fails does not stop the others. Exits with 1 if one did; what was found is written all the same, after an
+    One that fails does not stop the others. Exits with 1 if one did; the results of the others are written all the same, after an
     interrupt too.
     """
     from gemmgen.library import measuring
@@ -294,7 +294,7 @@ def measure_command(
 @_names_argument
 @click.option("--seconds", type=click.FloatRange(1, 3600), default=60.0, show_default=True, metavar="S", help="Time for each kernel.")
 @click.option("--within", type=click.FloatRange(1), metavar="S", help="Begin no further instance after S seconds.")
-@click.option("--again", is_flag=True, help="Prove what was tried before as well.")
+@click.option("--again", is_flag=True, help="Also repeat proofs that were tried before.")
 @_folder_option
 @_list_option
 @_jobs_option

@@ -95,7 +95,7 @@ def command(
     device = as_device(gpu())
     path = output or default_path(device.name)
     with progress_bar() as progress:
-        task = progress.add_task("choosing what to time", total=None)
+        task = progress.add_task("choosing kernels to time", total=None)
 
         def advance(what: str, done: int, total: int) -> None:
             progress.update(task, description=what, completed=done, total=total)
@@ -209,7 +209,7 @@ def _print_regrets(table: Table, found: Sequence[Regret]) -> None:
     if rows:
         print_table(columns, rows)
     click.echo(
-        f"\n{table.device}: time of what is chosen over the best that was measured, less 1; both choose as operations do, among the "
+        f"\n{table.device}: time of the chosen kernel over the best measured one, less 1; both choose as operations do, among the "
         "instances that were timed. The model knows no measured time of the table (its few figures are from 25 shapes of SGEMM on an "
         "H200); the table leaves the problem itself out."
     )

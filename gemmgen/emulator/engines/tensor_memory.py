@@ -248,7 +248,7 @@ class TensorMemory:
             self.fail(f"{name} at {what} touches column {missing}, which is not allocated", inst, lanes)
         return Cells(place, (lane, lane + extent[0]), (column, end))
 
-    # -- conflicts of what is in flight ------------------------------------------------------------------------
+    # -- conflicts of operations in flight ------------------------------------------------------------------------
 
     def _check_pending(self, inst: Instruction, lanes: Lanes, cells: Cells, writes: bool, issuer: int | None) -> None:
         """Raises TensorMemoryInFlight if cells belong to something in flight. `issuer`: the lane of an operation, whose own earlier

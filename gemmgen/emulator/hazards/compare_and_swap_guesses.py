@@ -1,7 +1,7 @@
 """Plain loads whose value only serves as the guess of a compare-and-swap on the same address.
 
 The CUDA programming guide writes every atomic operation that the hardware lacks as such a loop, and so do the headers of bfloat16. The
-first load is not ordered with the swaps of other threads, but a stale value does no harm: the swap compares it with what is there.
+first load is not ordered with the swaps of other threads, but a stale value does no harm: the swap compares it with the present value.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class _UnwrittenLoad:
 
 
 class HazardDetector(Observer):
-    """Sees every access and every synchronization of a launch; raises or collects what is wrong (`findings`)."""
+    """Sees every access and every synchronization of a launch; raises or collects the errors (`findings`)."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class HazardDetector(Observer):
 
     def blocks_replaced(self, places: np.ndarray) -> None:
         assert self._shared is not None and self._local is not None
-        # What is remembered of the former blocks names lanes: it must be settled before these become other threads.
+        # Records of the former blocks name lanes, so they must be settled before these lanes become other threads.
         self._global.settle()
         local_stride = self.geometry.stride * self.machine.spaces.local.stride
         for run in np.split(places, np.flatnonzero(np.diff(places) != 1) + 1):

@@ -12,10 +12,10 @@ present access of thread t if t knows u up to s. The knowledge of a thread comes
   fence (or an acquire) after that. Knowledge travels with the location M, through read-modify-write operations too. `red`
   acquires nothing.
 
-All of it is cumulative: a barrier hands on what was acquired before it. It also hands on fences: a `fence.sc` (which is
+All of it is cumulative: a barrier passes on everything acquired before it. It also hands on fences: a `fence.sc` (which is
 what `membar`, hence `__threadfence()`, means) by one thread, a barrier, and an atomic operation by another one release as if
 that one had executed the fence: otherwise the two fence.sc of writer and reader, which are ordered one way or the other,
-would contradict what was read. Fences of other strengths are treated alike.
+would contradict the values that were read. Fences of other strengths are treated alike.
 """
 
 from __future__ import annotations

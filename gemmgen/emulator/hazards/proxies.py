@@ -8,7 +8,7 @@ stream's work.
 writes of the copies of that phase. The barrier of a cluster does the same for all its threads.
 - Writes of threads to shared memory are visible to the engines only after a fence.proxy.async: on the way from the write to the
   operation that reads it, by whichever thread. Writes of engines need no fence, because their completion acts as one. By strict rules,
-  reads of threads need one too before an engine overwrites what they have read.
+  reads of threads need one too before an engine overwrites the data that they have read.
 - A tensor map that the launch has changed is released to the tensormap proxy by a fence behind the change, or by the copy that brings it
   to global memory, and each block that uses it acquires it (CUDA C++ Programming Guide, "Usage of a Modified Tensor Map").
 - A barrier may be used where its initialisation is known; by the copy engine, behind a fence.mbarrier_init or fence.proxy.async.
@@ -452,7 +452,7 @@ class ProxyRules(Observer):
 
     def async_started(self, access: AsyncAccess) -> None:
         site = self._site(access.instruction, "load" if access.kind == "read" else "store")
-        # All warps issue a wgmma, and each has to know what was written.
+        # All warps issue a wgmma, and each must see the written data.
         issuers = access.lanes[::WARP] if access.instruction.opcode == "wgmma" else access.lanes[:1]
         if access.kind == "write" or not self._shadow.only_written_before(self._granules(access.chunks), issuers):
             self._ask(site, issuers, access.chunks)

@@ -1,4 +1,4 @@
-"""Found hazards as errors: what, where in CUDA and PTX, by whom, and what to look at."""
+"""Hazards as errors, with their place in CUDA and PTX, the threads involved, and a hint."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from gemmgen.emulator.errors import EmulatorError, Instruction, RegisterInFlight
 from gemmgen.emulator.program import Program
 
 MAX_HAZARDS = 8
-"""Limit of different errors, after which no more are looked for."""
+"""The search stops after this many different errors."""
 MAX_REPEATS = 200
-"""Limit of occurrences of errors, different or not, after which no more are looked for."""
+"""The search stops after this many occurrences of errors, different or not."""
 
 
 class HazardError(EmulatorError):
-    """A kernel whose result depends on luck. `also` are the other hazards of the same launch.
+    """A kernel whose result depends on timing. `also` are the other hazards of the same launch.
 
     `place` is the element that it was first seen at (`tile[12]`), `count` at how many accesses of threads it was seen.
-    `severity` is "error", "warning" (right on today's hardware, or by a rule that CUDA does not give) or "note" (harmless as
-    far as this launch shows); a strict launch takes all for errors.
+    `severity` is "error", "warning" (works on current hardware, or breaks no rule of CUDA) or "note" (harmless in this launch); a
+    strict launch treats all as errors.
     """
 
     hint = ""
@@ -40,7 +40,7 @@ class HazardError(EmulatorError):
             text = f"{self.severity}: {text}"
         if self.count > 1:
             text += f"\n  count {self.count} accesses"
-        return f"{text}\n  look  {self.hint}" if self.hint else text
+        return f"{text}\n  hint  {self.hint}" if self.hint else text
 
     def __str__(self) -> str:
         parts = [self.alone()]
@@ -55,14 +55,14 @@ class UnwrittenRead(HazardError):
     """A lane read memory that nothing has written."""
 
     title = "read of unwritten memory"
-    hint = "a store that is missing or masked off, a barrier too early, or an index that runs into padding"
+    hint = "look for a store that is missing or masked off, a barrier that comes too early, or an index that reaches into padding"
 
 
 class SharedRace(HazardError):
-    """Two lanes touch one byte of shared memory, one of them writes, and nothing orders them."""
+    """Two lanes access the same byte of shared memory, at least one of them writes, and nothing orders the accesses."""
 
     title = "shared memory race"
-    hint = "a __syncthreads() between the two, or a __syncwarp() if they are of one warp; shuffles and votes order no memory"
+    hint = "put __syncthreads() between the two accesses, or __syncwarp() within one warp; shuffles and votes do not order memory accesses"
 
 
 class LockstepRace(SharedRace):
@@ -70,13 +70,13 @@ class LockstepRace(SharedRace):
 
     severity = "warning"
     hint = (
-        "a __syncwarp() between the two: lanes of a warp do not run in lockstep, and volatile makes none wait for another; a "
-        "value has to be read by all before it is overwritten"
+        "put __syncwarp() between the two accesses: lanes of a warp do not run in lockstep, and volatile does not make one lane wait for "
+        "another; all lanes must read a value before one overwrites it"
     )
 
 
 class GlobalRace(HazardError):
-    """Two lanes touch one byte of global memory, one of them writes, and nothing orders them."""
+    """Two lanes access the same byte of global memory, at least one of them writes, and nothing orders the accesses."""
 
     title = "global memory race"
     hint = (
@@ -89,11 +89,11 @@ class UnfencedTicket(GlobalRace):
     """Data that another block has published with a fence and an atomic operation is read after that operation's result was seen, but
     without a fence in between."""
 
-    title = "no fence behind the ticket"
+    title = "no fence after the ticket"
     severity = "warning"
     hint = (
-        "a __threadfence() behind the atomic operation whose result says that the data is there, or an acquiring operation: GPUs of today "
-        "run the pattern of the CUDA programming guide, which has a fence before the ticket only; the memory model asks for both"
+        "put __threadfence() after the atomic operation that announces the data, or use an acquiring operation; the CUDA programming guide "
+        "has a fence before the ticket only, which works on current GPUs, but the memory model requires both"
     )
 
 
@@ -101,10 +101,7 @@ class StaleRead(HazardError):
     """A load through the read-only path, ld.global.nc, of memory that this launch has written."""
 
     title = "read-only load of memory that the launch writes"
-    hint = (
-        "const __restrict__ and __ldg() promise that nothing writes the memory while the kernel runs; without the promise, plain loads are "
-        "made"
-    )
+    hint = "const __restrict__ and __ldg() promise that nothing writes the memory while the kernel runs; remove them to get plain loads"
 
 
 class UnfinishedStore(HazardError, UnfinishedCopy):
@@ -113,7 +110,7 @@ class UnfinishedStore(HazardError, UnfinishedCopy):
     title = "store in flight at the end of the block"
     code = "unfinished-copy"
     severity = "warning"
-    hint = "cp.async.bulk.wait_group.read 0 by the thread that commits the store, before the block ends; GPUs of today end the store"
+    hint = "execute cp.async.bulk.wait_group.read 0 in the committing thread before the block ends; GPUs do complete the store"
 
 
 class PartialRegisterCount(HazardError, RegisterPoolMisuse):
@@ -122,7 +119,7 @@ class PartialRegisterCount(HazardError, RegisterPoolMisuse):
     title = "setmaxnreg by a part of a warpgroup"
     code = "register-pool-misuse"
     severity = "warning"
-    hint = "setmaxnreg in all warps of the warpgroup, before their ways part; GPUs of today change the count of each warp that executes it"
+    hint = "execute setmaxnreg in all warps of the warpgroup, before they diverge; GPUs change the count of each warp that executes it"
 
 
 class ReloadedOperand(HazardError, RegisterInFlight):
@@ -131,24 +128,24 @@ class ReloadedOperand(HazardError, RegisterInFlight):
     title = "A registers reloaded under a wgmma in flight"
     code = "register-in-flight"
     hint = (
-        "wgmma.wait_group before the registers of A are loaded again, or a second set of variables: the operation reads them until the "
-        "wait; PTX has a copy here, of which the assembler makes one register with its source"
+        "put wgmma.wait_group before the next load of A's registers, or use a second set of variables: the operation reads them until the "
+        "wait; PTX has a copy here, but the assembler merges it with its source into one register"
     )
 
 
 class ScopeRace(GlobalRace):
-    """Threads of different blocks meet through an atomic operation that holds for the threads of one block only."""
+    """Threads of different blocks use an atomic operation whose scope is one block."""
 
     title = "scope too narrow"
-    hint = "an operation of device scope: atomicAdd() instead of atomicAdd_block(), cuda::thread_scope_device"
+    hint = "use device scope: atomicAdd() instead of atomicAdd_block(), or cuda::thread_scope_device"
 
 
 class VolatileRace(HazardError):
-    """Two threads touch one variable through volatile accesses, one of them writes, and nothing orders them."""
+    """Two threads access one variable through volatile pointers, at least one writes, and nothing orders the accesses."""
 
     title = "unordered volatile accesses"
     severity = "warning"
-    hint = "volatile neither makes an access atomic nor orders it: a barrier, an atomic operation or cuda::atomic_ref does"
+    hint = "use a barrier, an atomic operation or cuda::atomic_ref: volatile neither makes an access atomic nor orders it"
 
 
 class SameValue(HazardError):
@@ -156,7 +153,7 @@ class SameValue(HazardError):
 
     title = "several threads store the same value"
     severity = "note"
-    hint = "no harm is done as long as the values are equal; an atomic operation says what is meant"
+    hint = "the result is right as long as the values are equal; an atomic operation makes the intent explicit"
 
 
 class MissedBarrier(HazardError):
@@ -165,8 +162,8 @@ class MissedBarrier(HazardError):
     title = "barrier that not all threads reach"
     severity = "warning"
     hint = (
-        "__syncthreads() is for all threads of a block: guard the work between the barriers, not the barriers, instead of returning "
-        "early; hardware does not count threads that have ended, CUDA promises nothing"
+        "all threads of a block must reach __syncthreads(): guard the work between the barriers instead of returning early; hardware does "
+        "not count threads that have ended, but CUDA does not guarantee this"
     )
 
 
@@ -174,14 +171,14 @@ class UndefinedRegister(HazardError):
     """A value that no instruction has computed reaches memory, an address or a branch."""
 
     title = "use of an uninitialised variable"
-    hint = "a variable that is assigned on some paths only"
+    hint = "give the variable a value on every path"
 
 
 class MissingWarpgroupFence(HazardError):
-    """No wgmma.fence at all lies between accesses to registers and the wgmma that uses those registers."""
+    """No wgmma.fence lies between accesses to registers and the wgmma that uses those registers."""
 
     title = "missing wgmma.fence"
-    hint = "a wgmma.fence by all threads of the warpgroup, after the last access to accumulators and A registers and before the wgmma"
+    hint = "let all threads of the warpgroup execute wgmma.fence after the last access to accumulators and A registers, before the wgmma"
 
 
 class EarlyWarpgroupFence(HazardError):
@@ -189,7 +186,7 @@ class EarlyWarpgroupFence(HazardError):
 
     title = "wgmma.fence before an access to its registers"
     severity = "warning"
-    hint = 'an empty asm volatile with the registers as operands ("+f", "+r") right before the fence keeps accesses before it'
+    hint = 'put an empty asm volatile with the registers as operands ("+f", "+r") right before the fence, to keep accesses before it'
 
 
 class TensorRace(HazardError):
@@ -197,8 +194,8 @@ class TensorRace(HazardError):
 
     title = "race in tensor memory"
     hint = (
-        "products: tcgen05.commit to a barrier that the other thread waits at; loads and stores: tcgen05.wait::ld or ::st, then an arrival "
-        "that the other thread waits for"
+        "after a product, use tcgen05.commit on an mbarrier that the other thread waits for; after loads and stores, tcgen05.wait::ld or "
+        "::st and an arrival that the other thread waits for"
     )
 
 
@@ -207,8 +204,8 @@ class LanesOfFirstWarp(HazardError):
 
     title = "lanes of another warp"
     hint = (
-        "an address with the first lane of the warp's quarter, 32 times the warp's number in its group of four: the PTX ISA asks for it. "
-        "Public kernels leave it out, and the launch continues with the warp's lanes"
+        "put the first lane of the warp's quarter, 32 times the warp's number in its warpgroup, into the address, as the PTX ISA requires; "
+        "some public kernels omit it, so the launch continues with the warp's lanes"
     )
 
 
@@ -216,14 +213,14 @@ class MissingTensorFence(TensorRace):
     """Accesses of different threads to tensor memory are synchronized without the fences of tcgen05."""
 
     title = "missing tcgen05 fence"
-    hint = "tcgen05.fence::before_thread_sync before the arrival or barrier, tcgen05.fence::after_thread_sync behind the wait or barrier"
+    hint = "put tcgen05.fence::before_thread_sync before the arrival or barrier, tcgen05.fence::after_thread_sync after the wait or barrier"
 
 
 class MissingProxyFence(HazardError):
     """An engine reads or overwrites writes of threads, and no proxy fence lies in between."""
 
     title = "missing proxy fence"
-    hint = "fence.proxy.async by the threads that write, after their writes and before the barrier that the issuing thread waits at"
+    hint = "let the writing threads execute fence.proxy.async after their writes, before the barrier that the issuing thread waits at"
 
 
 class CopyWithoutProxyFence(MissingProxyFence):
@@ -232,29 +229,29 @@ class CopyWithoutProxyFence(MissingProxyFence):
     title = "missing proxy fence after cp.async"
     severity = "warning"
     hint = (
-        "fence.proxy.async by the threads that copy, after cp.async.wait_group and before the barrier: cp.async goes the way of ordinary "
-        "stores; kernels without this fence are common, and GPUs of today run them"
+        "let the copying threads execute fence.proxy.async after cp.async.wait_group, before the barrier: cp.async writes through the "
+        "generic proxy, like ordinary stores; kernels without this fence are common and work on current GPUs"
     )
 
 
 class RefillWithoutProxyFence(MissingProxyFence):
-    """An engine overwrites shared memory that threads have read by ordinary loads, and no proxy fence lies in between. Looked for by strict
-    rules only."""
+    """An engine overwrites shared memory that threads have read by ordinary loads, and no proxy fence lies in between. Reported only in
+    strict launches."""
 
     title = "missing proxy fence before a refill"
     hint = (
-        "fence.proxy.async by the threads that read, before they release the buffer: a barrier orders their loads before the issue of the "
-        "copy, but not before the copy engine's writes; GPUs of today run kernels without this fence"
+        "let the reading threads execute fence.proxy.async before they release the buffer: a barrier orders their loads before the issue "
+        "of the copy, but not before the copy engine's writes; kernels without this fence work on current GPUs"
     )
 
 
 class MissingMapFence(HazardError):
-    """A copy goes by a tensor map that threads have changed, which was not released or not acquired."""
+    """A copy uses a tensor map that threads have changed; the change was not released or not acquired."""
 
     title = "missing fence of a changed tensor map"
     hint = (
-        "fence.proxy.tensormap::generic.release by the thread that changes the map (tensormap.cp_fenceproxy is one), and in each block "
-        "that uses it fence.proxy.tensormap::generic.acquire [map], 128 before the first copy"
+        "let the thread that changes the map execute fence.proxy.tensormap::generic.release (tensormap.cp_fenceproxy includes it), and "
+        "each block that uses the map fence.proxy.tensormap::generic.acquire [map], 128 before its first copy"
     )
 
 
@@ -262,29 +259,29 @@ class EarlyBarrierUse(HazardError):
     """A barrier is used where its initialisation need not be visible."""
 
     title = "barrier used before its initialisation is visible"
-    hint = "a __syncthreads() behind the initialisation; for other blocks a barrier of the cluster"
+    hint = "put __syncthreads() after the initialisation, or a cluster barrier if other blocks use the mbarrier"
 
 
 class MissingInitFence(HazardError):
     """The copy engine uses a barrier whose initialisation it need not see."""
 
     title = "missing fence after the initialisation of a barrier"
-    hint = "fence.mbarrier_init.release.cluster by the thread that initialises, before the __syncthreads() or the barrier of the cluster"
+    hint = "let the initialising thread execute fence.mbarrier_init.release.cluster before the __syncthreads() or the cluster barrier"
 
 
 class UnorderedLaunch(HazardError):
-    """A launch that may start early touches memory of the previous launch without having waited for it."""
+    """A launch that may start early accesses memory of the preceding launch without waiting for that launch."""
 
-    title = "memory of the launch before, without a wait"
-    hint = "griddepcontrol.wait (cudaGridDependencySynchronize()) before the first access, by the thread itself or before a barrier"
+    title = "memory of the preceding launch, without a wait"
+    hint = "execute griddepcontrol.wait (cudaGridDependencySynchronize()) before the first access, in the thread itself or before a barrier"
 
 
 class UnfinishedLaunch(UnorderedLaunch):
-    """A launch touches memory of an earlier launch, and no launch in between has waited for that one."""
+    """A launch accesses memory of an earlier launch, and no launch in between has waited for that one."""
 
     hint = (
-        "griddepcontrol.wait (cudaGridDependencySynchronize()) by a thread of the launch between: waiting for a launch that has not "
-        "itself waited for the one before it says nothing about that one"
+        "let a thread of the launch in between execute griddepcontrol.wait (cudaGridDependencySynchronize()): a wait for a launch that has "
+        "not waited for its predecessor does not cover the predecessor"
     )
 
 
@@ -292,14 +289,14 @@ class OutlivingAccess(HazardError):
     """A block may end while others of its cluster still use its shared memory."""
 
     title = "shared memory of a block that may have ended"
-    hint = "a barrier of the cluster as the last thing that all its blocks do"
+    hint = "put a cluster barrier at the end of the kernel, executed by all blocks of the cluster"
 
 
 class InactiveShuffle(HazardError):
     """A value that a shuffle took from a lane outside its mask, or from one that has ended, is used."""
 
     title = "shuffle from a lane that takes no part"
-    hint = "all lanes that give a value have to execute the shuffle and be named by its mask"
+    hint = "every lane that supplies a value must execute the shuffle and be in its mask"
 
 
 class Findings:

@@ -109,7 +109,7 @@ def _mark(detector: HazardDetector, earlier: Sequence[Footprint], stream: int) -
 
 
 def _granules_of(flags: np.ndarray, footprint: Footprint, granule: int, start: int, base: int, size: int) -> np.ndarray:
-    """The shadow's granules, ascending, of what is flagged within `size` bytes at `start`, which begin at `base` of the space."""
+    """The shadow's granules, ascending, of the flags within `size` bytes at `start`, which begin at `base` of the space."""
     step = footprint.granule
     first = max(0, -((footprint.start - start) // step))
     last = max(first, -((footprint.start - start - size) // step))

@@ -175,7 +175,7 @@ class AccessSet:
 def _spread_out(granules: np.ndarray, packed: np.ndarray, most: int) -> np.ndarray:
     """Positions of up to `most` entries of each granule, one from each stretch of threads; granules ascend, threads within each."""
     threads = packed & 0xFFFFFFFF
-    # Lengths are powers of two, so that what is kept today stays spread out tomorrow.
+    # Lengths are powers of two, so that kept entries stay spread out after growth.
     stretch = threads >> max(int(threads.max()).bit_length() - most.bit_length() + 1, 0)
     kept: np.ndarray = np.flatnonzero(np.append((granules[1:] != granules[:-1]) | (stretch[1:] != stretch[:-1]), True))
     return kept
@@ -375,7 +375,7 @@ class Shadow:
             self._tell(site, who[first], granules[first], packed[second], same)
 
     def _tell(self, site: Site, who: Lanes, granules: np.ndarray, others: np.ndarray, repeated: np.ndarray) -> bool:
-        """Reports accesses that meet others; False if all of them repeat what is there."""
+        """Reports accesses that meet others; False if all of them repeat known ones."""
         if repeated.any():
             assert self.repeated is not None
             self.repeated(site, who[repeated], granules[repeated], self.records, others[repeated])

@@ -185,7 +185,7 @@ class UndefinedRegisters:
             parts[:, ... if lanes is None else lanes] = name in self.unassigned
 
     def follow_loads(self, program: Program) -> None:
-        """From here on the results of loads, and what is computed from them, are followed as well: they may come from memory that nothing
+        """From here on the results of loads, and values computed from them, are followed as well: they may come from memory that nothing
         has written, which matters where they decide something."""
         for name in tainted_by(program, _loaded(program)):
             if name not in self.bits:
@@ -206,7 +206,7 @@ class UndefinedRegisters:
         return bits
 
     def follow_shuffles(self, program: Program, binder: Binder, shuffle: Instruction | None = None) -> None:
-        """From here on the results of shuffles, and what is computed from them, are followed as well."""
+        """From here on the results of shuffles, and values computed from them, are followed as well."""
         results = {name for block in program.blocks for inst in block.body if inst.opcode == "shfl" for name in results_of(inst)}
         for name in tainted_by(program, results):
             if name not in self.bits:

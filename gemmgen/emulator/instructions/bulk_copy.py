@@ -338,7 +338,7 @@ def _byte_putter(units: dict[int, np.ndarray], index: np.ndarray, kept: np.ndarr
 
 
 Combine = Callable[[dict[int, np.ndarray], np.ndarray, np.ndarray, int], None]
-"""`combine(units, index, data, unit)` writes data, or reduces it into what is there."""
+"""`combine(units, index, data, unit)` writes data, or reduces it into the old contents."""
 
 
 def _combination(inst: Instruction, binder: Binder, element: str | None = None) -> Combine:

@@ -77,7 +77,7 @@ def arithmetic(inst: Instruction, binder: Binder) -> Operation:
             parts = [_flush(part) for part in parts]
         s, e = operation(*parts)
         if flush:
-            # What is subnormal before it is rounded is flushed, even if it would round to a normal number.
+            # Values that are subnormal before rounding are flushed, even if they would round to a normal number.
             small = (np.abs(s) < _F16_TINY) | ((np.abs(s) == _F16_TINY) & (e * np.sign(s) < 0))
             s, e = np.where(small, np.copysign(0.0, s), s), np.where(small, 0.0, e)
         packed = join(s, e, type_name)

@@ -70,7 +70,7 @@ def ring(inst: Instruction, binder: Binder) -> Operation:
 
 
 SATURATED = "saturated"
-"""The opaque function of what is bounded by 0 and 1, whichever instruction does it."""
+"""The opaque function for values between 0 and 1, whichever instruction does it."""
 
 
 @instruction("add", "sub", "mul", "fma", "mad", when=lambda inst: _on_f32(inst) and inst.has("sat"), table="field")

@@ -54,7 +54,7 @@ def _magnitudes(name: str) -> np.ndarray:
 
 
 def encode(value: np.ndarray, name: str, relu: bool) -> np.ndarray:
-    """Codes of float64 values, rounded to nearest even; what is too large becomes the largest number (.satfinite)."""
+    """Codes of float64 values, rounded to nearest even; values that are too large become the largest number (.satfinite)."""
     form, magnitudes = _FORMATS[name], _magnitudes(name)
     size = np.minimum(np.abs(np.where(np.isnan(value), 0.0, value)), magnitudes[-1])
     above = np.minimum(np.searchsorted(magnitudes, size), len(magnitudes) - 1)

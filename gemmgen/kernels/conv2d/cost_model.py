@@ -274,7 +274,7 @@ def _few_channels_work(plan: FewChannelsPlan, problem: Mapping[str, int]) -> Wor
 
 def fetches(plan: FinishingPlan, problem: Mapping[str, int]) -> tuple[Fetch, ...]:
     """x once for each filter tap that a pixel of it meets and each tile of channels, the filter once for each tile of pixels, but once for
-    a cluster that shares them; y, and what is added to it, once. Without tiles, a warp's channels share x, and a thread's pixels the
+    a cluster that shares them; y and the operand added to it, once. Without tiles, a warp's channels share x, and a thread's pixels the
     filter."""
     n, c, h, w, k, r, s, p, q, groups = (problem[name] for name in ("n", "c", "h", "w", "k", "r", "s", "p", "q", "groups"))
     if isinstance(plan, WarpgroupPlan):

@@ -134,7 +134,7 @@ def saturation_of(spec: Conv2dSpec) -> tuple[float, float] | None:
 
 
 def plan_operations(spec: Conv2dSpec, reasons: list[Reason]) -> tuple[Step, ...]:
-    """The activation and the epilogue as operations on float32; adds to ``reasons`` what does not go together."""
+    """The activation and the epilogue as operations on float32; adds conflicts to ``reasons``."""
     operations, space = operations_of(spec), OutputChannels(spec)
     steps, last = plan_steps(operations, "f32", "epilogue", reasons, space, _OWN)
     if last == "f32":

@@ -117,5 +117,5 @@ def _results(plan: WarpgroupPlan) -> Lines:
     if plan.bordered:
         lines.append(("zero point", "by sums of the filter; near the edges of images, over the taps within"))
     if plan.arrays_read:
-        lines.append(("read before", "what is added or multiplied element by element, straight into registers"))
+        lines.append(("read before", "the operands that are added or multiplied element by element, straight into registers"))
     return tuple(lines)

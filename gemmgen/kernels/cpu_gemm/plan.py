@@ -429,7 +429,7 @@ def _architecture_reasons(spec: CpuGemmSpec, architecture: CpuArchitecture) -> l
 
 
 def _epilogue(operations: tuple[Operation, ...], output: Matrix, reasons: list[Reason]) -> tuple[Step, ...]:
-    """The operations on float32 values, in C; adds to ``reasons`` what does not go together."""
+    """The operations on float32 values, in C; adds conflicts to ``reasons``."""
     steps = plan_epilogue(operations, output, reasons)
     for index, step in enumerate(steps):
         wide = step.types - _COMPUTED
@@ -476,7 +476,7 @@ def _blocked(
         reasons.append(Reason("edges", "loops.edges", "masked", need, "edges: padded, pack: both"))
     for distance, packed, name in ((loops.prefetch.a, packs_a, "a"), (loops.prefetch.b, packs_b, "b")):
         if distance and not packed:
-            need = f"0, or {name.upper()} packed: elsewhere what is ahead may not be its memory"
+            need = f"0, or {name.upper()} packed; otherwise a prefetch may reach beyond its memory"
             reasons.append(Reason("prefetch", f"loops.prefetch.{name}", str(distance), need))
     if loops.prefetch.packing and loops.pack == "none":
         reasons.append(Reason("prefetch", "loops.prefetch.packing", "true", "an operand that is packed", "pack: both"))

@@ -42,7 +42,7 @@ class Prefetch(SpecModel):
     c: bool = True
     """True if the tile of C is fetched before the sums begin."""
     packing: bool = False
-    """True if what is packed next is fetched from memory while the micro-kernel works. ``unroll`` has to divide 16."""
+    """True to prefetch the data that is packed next while the micro-kernel works. ``unroll`` has to divide 16."""
 
 
 class Threads(SpecModel):

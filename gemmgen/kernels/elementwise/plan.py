@@ -141,7 +141,7 @@ def units_formula(spec: ElementwiseSpec, vector: int) -> str:
 
 
 def plan_operations(spec: ElementwiseSpec, reasons: list[Reason]) -> tuple[tuple[Step, ...], DataType]:
-    """The operations and the type of y; adds to ``reasons`` what does not go together."""
+    """The operations and the type of y; adds conflicts to ``reasons``."""
     stored = DATA_TYPES[spec.input]
     held = ELEMENTS[stored].computed_in
     steps, last = plan_steps(spec.operations, held, "operations", reasons, ElementSpace(spec))

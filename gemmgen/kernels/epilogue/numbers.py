@@ -163,7 +163,7 @@ def stored_value(value: Tracked, kind: DataType) -> tuple[npt.NDArray[Any], npt.
 
 
 def extremum(reduce: str, values: Tracked, axes: tuple[int, ...], before: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """A maximum, minimum or largest absolute value along axes and of what was there before, with its bound; NaN wins."""
+    """A maximum, minimum or largest absolute value along axes and of the old value, with its bound; NaN wins."""
     import numpy as np
 
     sign = -1.0 if reduce == "min" else 1.0

@@ -1,7 +1,7 @@
 """The operations that a spec lists, applied to elements before they are reduced, or to results before they are stored.
 
 An operation is short for assignments to ``value`` in the language of expressions (``gemmgen.kernels.epilogue.expression``). Its types,
-reference, error bound, CUDA text and derivative come from those; the class states the spec's fields and what is read beside the value.
+reference, error bound, CUDA text and derivative come from those; the class states the spec's fields and its further inputs.
 Every family takes all operations.
 """
 
@@ -270,7 +270,7 @@ class Relu(Operation):
 
 
 class LeakyRelu(Operation):
-    """Multiplies what is not positive by a slope."""
+    """Multiplies values that are not positive by a slope."""
 
     op: Literal["leaky_relu"]
     slope: Float32 = 0.01
@@ -382,7 +382,7 @@ class Tanh(Operation):
 class Cast(Operation):
     """Rounds to another type. Halves and int8 are then held in float32 and int32 again, so that more operations may follow.
 
-    Floating point becomes an integer by dropping the fraction; what is too large becomes the largest, NaN becomes 0.
+    Floating point becomes an integer by dropping the fraction; values that are too large become the largest integer, NaN becomes 0.
     """
 
     op: Literal["cast"]
@@ -488,7 +488,7 @@ class FormulaOutput(SpecModel):
 
     @property
     def text(self) -> str:
-        """The expression of what is stored or reduced."""
+        """The expression that is stored or reduced."""
         return self.value if self.value is not None else self.of or ""
 
 

@@ -133,7 +133,7 @@ def plan_epilogue(
     second: bool = False,
     by_output: bool = False,
 ) -> tuple[Step, ...]:
-    """The operations as the kernel does them, from a float32 value to another; adds to ``reasons`` what does not go together."""
+    """The operations as the kernel does them, from a float32 value to another; adds conflicts to ``reasons``."""
     space = MatrixSpace(output, grouped, sums, second)
     steps, last = plan_steps(operations, "f32", "epilogue", reasons, space, accuracy=accuracy, by_output=by_output)
     if last == "f32":

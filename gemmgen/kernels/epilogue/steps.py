@@ -491,7 +491,7 @@ def apply_steps(
 def stored_output(
     store: Store, value: Tracked, before: npt.NDArray[Any], axes: Mapping[str, tuple[int, ...]] | None = None
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """A further output and its bound, from the value of each element and what the array held before. ``axes``: those that a reduction per
+    """A further output and its bound, from the value of each element and the array's old contents. ``axes``: those that a reduction per
     row, column ... runs along; by default those of a matrix, and for one number all."""
     output = store.output
     if output.reduce is None:

@@ -65,7 +65,7 @@ def epilogue(
         parameters = list(inspect.signature(function).parameters)
         for parameter in parameters:
             if parameter not in known:
-                hint = nearest(parameter, known) or f": say what it is, gemmgen.epilogue({parameter}={{'per': 'column'}}) for example"
+                hint = nearest(parameter, known) or f": declare it, as in gemmgen.epilogue({parameter}={{'per': 'column'}})"
                 raise SpecError(f"epilogue {name_of(function)}: the parameter {parameter!r} is no input{hint}")
         result = function(**{parameter: Symbol(name(parameter)) for parameter in parameters})
         outputs = result if isinstance(result, Mapping) else {VALUE: result}

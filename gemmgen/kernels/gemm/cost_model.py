@@ -54,7 +54,7 @@ def cost(plan: GemmPlan, problem: Mapping[str, int]) -> Cost:
 
 def fetches(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Fetch, ...]:
     """A once for each column of tiles and B once for each row of them, m n k (1/tile_m + 1/tile_n) elements in all, but once for a
-    cluster that shares them; C, and what is added to it, once."""
+    cluster that shares them; C and the operand added to it, once."""
     m, n, k = (problem[name] for name in ("m", "n", "k"))
     batch = problem.get("batch", 1)
     rows, columns = plan.fetched_tile

@@ -27,7 +27,7 @@ class Moved:
     factors: float
     """A and B."""
     result: float
-    """C, and what is added to it."""
+    """C and the operand added to it."""
 
     @property
     def tile_result(self) -> float:
@@ -46,7 +46,7 @@ def result_bytes(plan: GemmPlan) -> int:
 
 
 def reduction_work(plan: GemmPlan, problem: Mapping[str, int], result: float) -> Work:
-    """The kernel that adds up the slices of k; ``result``: bytes of C and of what is added to it."""
+    """The kernel that adds up the slices of k; ``result``: bytes of C and of the operand added to it."""
     reduction = plan.sequence.launches[plan.reduction_launch]
     grid = reduction.grid_of(problem)
     elements = reduction.threads // plan.reduction_groups * 4

@@ -213,7 +213,7 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
 
     @property
     def fetched_tile(self) -> tuple[int, int]:
-        """Rows and columns of C that are computed from what is fetched once of A and B."""
+        """Rows and columns of C that are computed from one fetch of A and B."""
         return self.tile_m, self.tile_n
 
     @property

@@ -1,4 +1,4 @@
-"""Products of matrices as requests: layouts, types and what is done to the results, free of instances."""
+"""Products of matrices as requests: layouts, types and epilogues, free of instances."""
 
 from __future__ import annotations
 

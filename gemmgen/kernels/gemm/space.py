@@ -47,7 +47,7 @@ def label(spec: GemmSpec) -> str:
 
 
 def least_seconds(spec: GemmSpec, request: GemmRequest, device: Device) -> float:
-    """Seconds in which no kernel of this strategy can do what is requested: at the peak of the multiply-add lanes; 0 on tensor cores."""
+    """Seconds in which no kernel of this strategy can serve the request: at the peak of the multiply-add lanes; 0 on tensor cores."""
     if spec.mainloop.strategy not in MULTIPLY_ADDS:
         return 0.0
     m, n, k = request.sizes

@@ -178,7 +178,7 @@ class Cluster(SpecModel):
 
 class WgmmaMainloop(SpecModel):
     """Tensor cores of sm_90a: one thread of a block keeps the stages full by the copy engine (TMA), groups of four warps
-    multiply what is in them (``wgmma``)."""
+    multiply their contents (``wgmma``)."""
 
     strategy: Literal["wgmma"]
     tile: WgmmaTile
@@ -227,7 +227,7 @@ class TensorMemoryTile(SpecModel):
 
 
 class TensorMemoryMainloop(SpecModel):
-    """Tensor cores of sm_100a: one warp keeps the stages full by the copy engine (TMA), another issues products of what is in them
+    """Tensor cores of sm_100a: one warp keeps the stages full by the copy engine (TMA), another issues products of their contents
     (``tcgen05.mma``), whose sums lie in tensor memory, and four warps finish results. There are two sets of sums, so that one tile is
     finished while the next is multiplied."""
 

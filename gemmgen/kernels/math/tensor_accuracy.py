@@ -85,8 +85,8 @@ def sum_error(loop: Mainloop, slices: int, k: int, joined: int = 0, turing: bool
     """Largest error of a sum over k, as a share of the sum of the products' magnitudes; ``slices``: equal parts of k that are summed up
     by themselves; ``joined``: sums of unequal parts, of which one may be nearly as long as k.
 
-    A term that is cut off loses less than 2^-fraction_bits of the largest one, and so does the sum so far; what is left of the sum loses
-    2^-result_bits of itself. No term, and no sum on the way, is larger than S = |A| |B|, but for what was lost; the exponent of a
+    A term that is cut off loses less than 2^-fraction_bits of the largest one, and so does the sum so far; the rest of the sum loses
+    2^-result_bits of itself. No term, and no sum on the way, is larger than S = |A| |B|, apart from the lost parts; the exponent of a
     subnormal factor is that of the smallest normal number, which stands for it. Sums that leave the tensor core are added up in float32.
     """
     kept = TURING if turing else NARROW if loop.type_a in ("e4m3", "e5m2") else WIDE

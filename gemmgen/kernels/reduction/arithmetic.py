@@ -142,7 +142,7 @@ class Arithmetic:
 
     @property
     def state_c(self) -> str:
-        """The C type of what is carried from element to element."""
+        """The C type of the running value."""
         return f"{self.scope}{STATE_NAMES[self.state]}" if self.state in STATE_NAMES else ELEMENTS[self.compute].c_type
 
     @property
@@ -286,7 +286,7 @@ class Arithmetic:
 
 
 def plan_arithmetic(spec: ReductionSpec, reasons: list[Reason]) -> Arithmetic:
-    """The types of an instance; adds to ``reasons`` what does not go together."""
+    """The types of an instance; adds conflicts to ``reasons``."""
     if isinstance(spec.operation, tuple):
         return _joint(spec, reasons)
     operation, stored = str(spec.operation), DATA_TYPES[spec.input]

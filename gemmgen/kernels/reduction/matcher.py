@@ -192,7 +192,7 @@ def _result_names(types: Arithmetic) -> dict[str, str]:
 
 
 def _types(spec: ReductionSpec, request: ReductionRequest, probe: Arithmetic) -> dict[str, Any]:
-    """The fields of a spec that say what is computed."""
+    """The fields of a spec that define the computation."""
     stored = SPEC_TYPES[DATA_TYPES[SPEC_TYPES[request.x.type]]]
     names = request.operation.split("+")
     return {

@@ -183,7 +183,7 @@ class FlatTiles(Walk):
 
     name: Literal["flat_tiles"]
     lanes: Annotated[int, Field(ge=1, le=1024, strict=True)] | None = None
-    """Threads side by side. What is left of the block's takes other rows, of which there have to be a multiple of ``vector``."""
+    """Threads side by side. The block's other threads take other rows, of which there have to be a multiple of ``vector``."""
 
 
 WALKS = ("tensor_rows", "tensor_columns", "flat_columns", "flat_tiles", "flat_rows")

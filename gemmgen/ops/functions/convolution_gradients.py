@@ -55,7 +55,7 @@ def remainders(extent: int, outputs: int, taps: int, stride: int, padding: int, 
         tap = next((tap for tap in range(between) if tap * dilation % stride == remainder), taps)
         reached = max(-((tap - taps) // between), 0)
         reach = steps * (reached - 1)
-        last = first + (remainder - tap * dilation) // stride  # what the first of the taps reads for the first element
+        last = first + (remainder - tap * dilation) // stride  # the element that the first tap reads for the first result
         before, after = reach - last, count - 1 + last - (outputs - 1)
         read = slice(max(-before, 0), max(outputs - max(-after, 0), 0))
         if not reached or read.start >= read.stop:

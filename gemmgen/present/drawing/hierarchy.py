@@ -128,6 +128,6 @@ def _draw_array(canvas: Canvas, overview: ArrayOverview, top: float) -> tuple[Bo
         bottom += LINE
     canvas.text(left, bottom, f"across: {overview.columns}", "note")
     if overview.combines:
-        canvas.text(left, bottom + LINE, "arrow: what is combined", "note")
+        canvas.text(left, bottom + LINE, "arrow: elements that are combined", "note")
     row, column = min(overview.tiles_of_block, key=lambda place: (place[0], -place[1]))
     return (left + column * across, top + row * high, across, high), bottom + 2 * LINE + 6

@@ -7,14 +7,14 @@ from gemmgen.present.drawing.svg import WIDTH, Canvas, width_of
 
 LINE = 16
 TEXT = 250.0
-"""Width of what is said of a loop."""
+"""Width of the text about a loop."""
 BOX_WIDTH, BOX_HEIGHT = 136.0, 64.0
 MAX_ASPECT = 4.0
 LEAST = 4.0
 """Pixels of the thinnest piece."""
 CELL_HEIGHT = 19.0
 SHOWN = 4
-"""Lines of a panel, and steps along k, that are drawn before what is left out."""
+"""Lines of a panel, and steps along k, that are drawn before the omitted ones."""
 
 
 def draw_loops(canvas: Canvas, picture: LoopNest, top: float) -> float:

@@ -11,7 +11,7 @@ HEIGHT = 280.0
 LEFT = 96.0
 LINE = 16
 ROOM = 4.0
-"""Factor by which the axes go beyond what is drawn."""
+"""Factor by which the axes extend beyond the points."""
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 

@@ -87,7 +87,7 @@ def _ticks(canvas: Canvas, positions: Iterable[int], kind: str, y: float, scale:
 
 
 def _draw_ways(canvas: Canvas, steps: list[TreeStep], top: float) -> float:
-    """The first states, a row for each step, with lines from what is combined to where it goes."""
+    """The first states, a row for each step, with lines from the operands to the result."""
     canvas.text(0, top, f"The first {SHOWN} states, and the steps that stay among them", "head")
     across, down = (WIDTH - LEFT) / SHOWN, 46.0
     y = top + 14

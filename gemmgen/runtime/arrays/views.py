@@ -130,7 +130,7 @@ def describe(array: Any, name: str = "the array", stream: int | None = None) -> 
 
     ``stream`` is the handle of the CUDA stream that will use the array (None: the legacy default stream). Libraries
     that only speak DLPack are asked to make it wait for their work; for the others see ``ArrayView.producer_stream``.
-    Raises ``LaunchError`` for what is no array, and for arrays that no pointer describes: sparse, masked, on another
+    Raises ``LaunchError`` for objects that are no arrays, and for arrays that no pointer describes: sparse, masked, on another
     kind of device.
     """
     if isinstance(array, ArrayView):
@@ -234,7 +234,9 @@ def _describe_numpy(array: np.ndarray[Any, Any], name: str) -> ArrayView:
 
     masked = sys.modules.get("numpy.ma")
     if masked is not None and isinstance(array, masked.MaskedArray):
-        raise LaunchError(f"{name} is a masked array, and kernels would take what is masked too; pass {name}.filled() with a value for it")
+        raise LaunchError(
+            f"{name} is a masked array, and a kernel would also read its masked elements; pass {name}.filled() with a value for it"
+        )
     plain = array if type(array) is numpy.ndarray else numpy.asarray(array)  # a subclass may say anything of its shape
     type_name, known = _numpy_type(plain.dtype)
     strides = _strides_in_elements(plain.strides, plain.itemsize, name) if known else plain.strides

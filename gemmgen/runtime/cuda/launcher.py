@@ -110,7 +110,7 @@ class Launcher:
         launcher._allocate = allocate or launcher._allocate
         launcher._capture_allocate = capture_allocate or launcher._capture_allocate
         if launcher._launches:
-            launcher._free.append(launcher._block())  # what is wrong with it shows now
+            launcher._free.append(launcher._block())  # its errors show now
         return launcher
 
     @property
@@ -397,7 +397,7 @@ def wait_on_host(ordinal: int, stream: int) -> None:
 
 
 def wait_for(ordinal: int, stream: int, producers: Collection[int]) -> None:
-    """Makes what is enqueued on ``stream`` from now on wait, on the device, for the work that is now on other streams."""
+    """Makes later work on ``stream`` wait, on the device, for the work that is now on other streams."""
     with current_device(ordinal):
         for producer in producers:
             event = call("cuEventCreate", bindings().CUevent_flags.CU_EVENT_DISABLE_TIMING.value)

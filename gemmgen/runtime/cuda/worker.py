@@ -185,7 +185,7 @@ class GuardedBuffer:
         return found
 
     def download(self, storage: Bytes | None) -> list[str]:
-        """Reads the buffer into ``storage``; returns what was written outside it, in words."""
+        """Reads the buffer into ``storage``; returns a description of writes outside it."""
         import numpy as np
 
         memory = np.empty(self._total, np.uint8)

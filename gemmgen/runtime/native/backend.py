@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 GUARD_BYTES = 4096
 """Memory on either side of an array that must stay as it is; a multiple of the base alignment."""
 GUARD_BYTE = 0xFF
-"""Fills it: NaN as a float, so that what is read there shows."""
+"""Fills it: NaN as a float, so that reads of it show."""
 
 
 class NativeBackend:

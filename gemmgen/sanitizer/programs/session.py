@@ -1,4 +1,4 @@
-"""One run of a program: answers its CUDA runtime, launches its kernels on a device, and collects what is wrong."""
+"""One run of a program: answers its CUDA runtime, launches its kernels on a device, and collects the errors."""
 
 from __future__ import annotations
 
@@ -414,7 +414,7 @@ class Session:
                 self._tell("double-free", "memory freed twice", "error", text, frames)
             else:
                 self._tell(
-                    "invalid-free", "free of what is no allocation", "error", f"{call} of 0x{address:x}, which is no allocation", frames
+                    "invalid-free", "free of an invalid pointer", "error", f"{call} of 0x{address:x}, which is no allocation", frames
                 )
             return b""
         region = self.device.region_of(address)
@@ -711,7 +711,7 @@ class _Repeated:
     after: dict[int, np.ndarray] = field(default_factory=dict)
     """Bytes of the allocations that the launch changed, as it left them."""
     versions: dict[int, int] = field(default_factory=dict)
-    """Versions of what it touched, behind it."""
+    """Versions of the memory that it touched, after it."""
 
 
 def _status_of(error: EmulatorError) -> int:

@@ -37,7 +37,7 @@ METRICS: dict[str, tuple[str, int]] = {
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart with its heading and a line that says what to see in it."""
+    """A chart with its heading and a line that explains it."""
 
     name: str
     heading: str

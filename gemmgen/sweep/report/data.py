@@ -153,7 +153,7 @@ def grouped(results: Iterable[PointResult]) -> list[Group]:
     evaluated = list(results)
     timed = {(result.kind, result.architecture): result.device for result in evaluated if result.device and "median_us" in result.metrics}
     for result in evaluated:
-        # What was rejected before it ran belongs to those that did run.
+        # Points rejected before they ran belong to those that did run.
         device = result.device or timed.get((result.kind, result.architecture), "")
         members.setdefault((result.kind, tuple(result.problem.items()), result.architecture, device), []).append(result)
     groups: list[Group] = []

@@ -1,4 +1,4 @@
-"""Costs of many warps at once: against the rule for one warp, and against what the hardware counted."""
+"""Costs of many warps at once: against the rule for one warp, and against hardware counters."""
 
 from __future__ import annotations
 

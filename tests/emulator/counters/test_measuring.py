@@ -1,4 +1,4 @@
-"""The program that measures counters: what it measures first, and what it takes from a run that ended early."""
+"""The program that measures counters: its order, and the results it takes from a run that ended early."""
 
 import json
 from pathlib import Path

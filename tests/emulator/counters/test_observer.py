@@ -207,7 +207,7 @@ def test_a_copy_with_fewer_bytes_is_still_one_request() -> None:
 
 @pytest.mark.parametrize(("begin", "size", "sectors"), [(0, 16, 16), (0, 12, 16), (1, 16, 20), (1, 12, 20)])
 def test_an_uncached_copy_merges_sectors_among_eight_lanes(begin: int, size: int, sectors: int) -> None:
-    """From the midst of a sector on, each 128 bytes touch five; a lane that takes a part of its bytes touches what it would whole."""
+    """From the midst of a sector on, each 128 bytes touch five; a lane that takes a part of its bytes touches as many as a whole copy."""
     source = ASYNC.replace("STRIDE", "1").replace(".ca.", ".cg.").replace('"r"(bytes)', '"r"(threadIdx.x == 20 ? bytes : 16)')
     source = source.replace("in + threadIdx.x", f"in + {begin} + threadIdx.x")
     total = count(source, [np.ones(160, np.float32), np.zeros(128, np.float32), size]).total

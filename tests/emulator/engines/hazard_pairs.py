@@ -24,7 +24,7 @@ from .test_hazards import LOAD, RING, ROWS, SEEN, STORE
 
 @dataclass(frozen=True)
 class Pair:
-    """A kernel without the hazard, the words to replace, and what the message about it has to say."""
+    """A kernel without the hazard, the words to replace, and the parts of the message about it."""
 
     sentence: str
     group: str
@@ -514,7 +514,7 @@ PAIRS = {
         _floats(64),
     ),
     "stored data read before it is there": Pair(
-        "what a bulk store wrote, read behind `wait_group.read` only",
+        "data of a bulk store, read after `wait_group.read` only",
         "copies",
         emulator.GlobalRace,
         SEEN,
@@ -537,7 +537,7 @@ PAIRS = {
         before=(_EARLY_STORE,),
     ),
     "written data loaded by a later launch": Pair(
-        "what threads wrote, loaded by the copy engine in a launch that begins early",
+        "data that threads wrote, loaded by the copy engine in a launch that begins early",
         "copies",
         emulator.UnorderedLaunch,
         _BULK_LOAD,
@@ -549,7 +549,7 @@ PAIRS = {
         before=(_WRITES,),
     ),
     "written data loaded as a box by a later launch": Pair(
-        "what threads wrote, loaded through a tensor map in a launch that begins early",
+        "data that threads wrote, loaded through a tensor map in a launch that begins early",
         "copies",
         emulator.UnorderedLaunch,
         _TENSOR_READ,
@@ -560,8 +560,8 @@ PAIRS = {
         {"block": 64},
         before=(f"KERNEL(const __grid_constant__ CUtensorMap map, float* b) {{ b[threadIdx.x] = 1; {_GO} }}",),
     ),
-    "data of a later launch stored over what is read": Pair(
-        "a bulk store of a launch that begins early, over what the launch before still reads",
+    "data of a later launch stored over data that is read": Pair(
+        "a bulk store of a launch that begins early, over data that the preceding launch still reads",
         "copies",
         emulator.UnorderedLaunch,
         _BULK_STORE.replace("DESTINATION", "a"),
@@ -1000,7 +1000,7 @@ PAIRS = {
         {"block": 384},
     ),
     "registers asked for that are held": Pair(
-        "`setmaxnreg.inc` below what a thread holds",
+        "`setmaxnreg.inc` below the registers that a thread holds",
         "operands",
         emulator.RegisterPoolMisuse,
         _POOL,
@@ -1257,8 +1257,8 @@ PAIRS = {
         lambda: [np.zeros(2, np.uint32) for _ in range(3)],
         {"grid": 2, "block": 1},
     ),
-    "read-only load of what the launch writes": Pair(
-        "a load through the read-only path of what the launch has written",
+    "read-only load of memory that the launch writes": Pair(
+        "a load through the read-only path from memory that the launch has written",
         "any kernel",
         emulator.StaleRead,
         """KERNEL(float* data, float* out) {

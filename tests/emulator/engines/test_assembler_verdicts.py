@@ -1,6 +1,6 @@
 """Forms of the asynchronous instructions that an assembler takes are taken, those that it refuses are refused.
 
-tests/data/assembler_verdicts.json.gz has 9,400 statements, made of modifiers in all combinations that look likely, and what ptxas said of
+tests/data/assembler_verdicts.json.gz has 9,400 statements, made of modifiers in all combinations that look likely, and ptxas's verdict on
 each in a kernel like the one below. Where there is a ptxas, some are asked again.
 """
 

@@ -1,4 +1,4 @@
-"""griddepcontrol: a launch that begins early waits before it touches what the launch before it touches."""
+"""griddepcontrol: a launch that begins early waits before it accesses the memory of the preceding launch."""
 
 import numpy as np
 import pytest
@@ -112,7 +112,7 @@ ONE_WAITS = 'if (threadIdx.x == 63) asm volatile("griddepcontrol.wait;" ::: "mem
 
 
 def chain(*between: str, early: bool = True) -> np.ndarray:
-    """A launch that writes, some that have nothing to do with it, and one that reads what the first has written."""
+    """A launch that writes, some unrelated ones, and one that reads the data of the first."""
     source, middle, out = np.arange(64, dtype=np.float32), np.zeros(64, np.float32), np.zeros(64, np.float32)
     last = run(FIRST, source, middle, block=64, hazards=True, overlapped=True)
     for waiting in between:

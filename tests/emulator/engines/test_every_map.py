@@ -31,7 +31,7 @@ REDUCED = {"u8": 0, "u16": 0}
 
 @dataclass(frozen=True)
 class Case:
-    """One copy: what is done, through which map, where."""
+    """One copy: its operation, its map and its place."""
 
     direction: str
     im2col: bool

@@ -131,7 +131,7 @@ def quarter_map() -> TensorMap:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel, the arrays that it needs before its result, and what it writes."""
+    """A kernel, the arrays that it needs before its result, and its output."""
 
     body: str
     result: np.ndarray

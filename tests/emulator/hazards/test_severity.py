@@ -11,7 +11,7 @@ from .twins import check, ints, twins
 
 
 def findings(source: str, *args, grid: int = 1, block: int = 64, **kwargs) -> list[type[emulator.EmulatorError]]:
-    """The kinds of what a launch that is no failure reports."""
+    """The kinds of findings of a launch that does not fail."""
     whole = source if "__global__" in source else f'extern "C" __global__ void kernel({source}'
     result = emulator.launch(compile_ptx(whole), "kernel", grid=grid, block=block, args=args, source=whole, hazards=True, **kwargs)
     return [type(finding) for finding in result.findings]
@@ -135,7 +135,7 @@ def test_a_value_from_a_lane_that_has_ended():
 
 
 def test_a_value_from_nowhere_that_nobody_uses():
-    # The sums of the upper lanes are made of what is not there; only the first lane's is stored.
+    # The sums of the upper lanes are made of missing data; only the first lane's is stored.
     source = """int* o) { int t = threadIdx.x, v = t; if (t >= 16) return;
         for (int d = 8; d; d /= 2) v += __shfl_down_sync(0xffff, v, d);
         if (t == 0) *o = v; }"""

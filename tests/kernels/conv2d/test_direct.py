@@ -1,4 +1,4 @@
-"""Convolutions whose threads sum up by themselves: what specs may ask for, on the emulator, and mutants that must not pass."""
+"""Convolutions whose threads sum up by themselves: the fields of specs, on the emulator, and mutants that must not pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels on the emulator: every ready-made spec computes what it should, without bank conflicts and without divisions inside."""
+"""Kernels on the emulator: every ready-made spec computes the right result, without bank conflicts and without divisions inside."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ MUTANTS = {
     "image bounds half checked": ("== needed", "!= 0"),
     "a filter column's bit in the next one's place": ("<< (kColumnBit + j)", "<< (kColumnBit - 1 + j)"),
     "a step of the first tap for all": ("taps.increment[pixels.tap]", "taps.increment[0]"),
-    "a tail multiplied with what follows": ("pixels.entries_left > 0", "true"),
+    "a tail multiplied with the next entries": ("pixels.entries_left > 0", "true"),
     "channels beyond the last": ("pixel < total_pixels && first_channel + kLayoutChannels * block < k", "pixel < total_pixels"),
     "pixels beyond the last": ("pixel < total_pixels && first_channel", "first_channel"),
     "images of one size too few": ("images * next_image", "next_image"),

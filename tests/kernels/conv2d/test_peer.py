@@ -1,4 +1,4 @@
-"""cuDNN beside convolution instances: what it lacks is said in words, and on a GPU it is timed in the same run."""
+"""cuDNN beside convolution instances: its missing features are reported in words, and on a GPU it is timed in the same run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any spec is either rejected with reasons, or its kernel compiles and computes what it should."""
+"""Any spec is either rejected with reasons, or its kernel compiles and computes the right result."""
 
 from __future__ import annotations
 

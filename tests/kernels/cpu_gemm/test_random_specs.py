@@ -1,4 +1,4 @@
-"""Any spec that is accepted compiles without a warning and computes what it must."""
+"""Any spec that is accepted compiles without a warning and computes the right result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of cuBLASLt, on a library that writes down what it is asked for."""
+"""Calls of cuBLASLt, on a library that records its calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products whose warps read fragments from global memory: every form, and what is refused."""
+"""Products whose warps read fragments from global memory: every form, and the refused ones."""
 
 from __future__ import annotations
 

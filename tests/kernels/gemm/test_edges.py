@@ -1,4 +1,4 @@
-"""Tiles inside of the matrices, whose copies check nothing, and what they leave room for: fragments read ahead in 128 registers."""
+"""Tiles inside of the matrices, whose copies need no checks, and the registers that this frees: fragments read ahead in 128 registers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products whose warps keep B in registers and read and store vectors: every form, what is refused, and planted mistakes."""
+"""Products whose warps keep B in registers and read and store vectors: every form, the refused ones, and planted mistakes."""
 
 from __future__ import annotations
 

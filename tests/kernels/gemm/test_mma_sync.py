@@ -1,4 +1,4 @@
-"""GEMMs by mma.sync: every storage order and alignment computes what it should, mistakes are caught, and what cannot work says why."""
+"""GEMMs by mma.sync: every storage order and alignment computes the right result, mistakes are caught, and the others say why not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numeric classes are what the summation trees of kernels say."""
+"""Numeric classes agree with the summation trees of kernels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEPTHS = (256, 272)
 
 
 def plain(name: str) -> GemmPlan | None:
-    """An instance without an epilogue and scalars, which stand behind the sum; None for what has no class or no such form."""
+    """An instance without an epilogue and scalars, which stand behind the sum; None for specs without a class or without such a form."""
     spec = load_spec(name)
     if spec.kind != "gemm" or spec.batch == "grouped":
         return None

@@ -1,4 +1,4 @@
-"""float32 products by planes: what planes hold, the bound of their errors, and the corners of IEEE arithmetic."""
+"""float32 products by planes: the contents of planes, the bound of their errors, and the corners of IEEE arithmetic."""
 
 from __future__ import annotations
 
@@ -342,7 +342,7 @@ def test_sums_that_overflow_are_infinite(name, form):
     assert SCHEMES[name].holds(b).all()
     assert 0 < beyond[:16, :8].sum() < 128
     np.testing.assert_array_equal(got[:16, :8][beyond[:16, :8]], np.copysign(np.inf, exact[:16, :8][beyond[:16, :8]]))
-    # In its first 32 steps the sum is infinite, if it is; what follows is of the other sign.
+    # In its first 32 steps the sum is infinite, if it is; the later terms have the other sign.
     first = 32 * a[16, 0].astype(np.float64) * b[:8, 0]
     np.testing.assert_array_equal(got[16, :8][first > 2.0**128], np.inf)
     within = size < 2.0**128
@@ -353,7 +353,7 @@ def test_sums_that_overflow_are_infinite(name, form):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", UNSCALED)
 def test_sums_at_the_end_of_the_range_stay_finite(name, form):
-    # One addition from -3 * 2^103 to about the largest float: what it rounds off is found by a step that overflows.
+    # One addition from -3 * 2^103 to about the largest float: a step that overflows finds the part that it rounds off.
     k = 352 if name == "tf32x3" else 64
     step = SCHEMES[name].promote_every
     a, b = np.zeros((64, k), np.float32), np.ones((64, k), np.float32)

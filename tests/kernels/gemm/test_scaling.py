@@ -23,7 +23,7 @@ def test_exponents_round_up_to_powers_of_two() -> None:
 
 @given(st.integers(1, 300), st.integers(1, 11))
 def test_tiles_hold_every_scale_once(lines: int, blocks: int) -> None:
-    """Tiles of 128 x 4 scales give back what they were made of, at the published place."""
+    """Tiles of 128 x 4 scales return their inputs, at the published place."""
     elements = np.arange(lines * blocks, dtype=np.int64).reshape(lines, blocks) + 1
     tiles = as_tiles(elements)
     np.testing.assert_array_equal(from_tiles(tiles, lines, blocks), elements)

@@ -1,4 +1,4 @@
-"""float32 products whose large factor is split in the mainloop: which rows are marked, what the sums lose, and what is refused."""
+"""float32 products whose large factor is split in the mainloop: which rows are marked, what the sums lose, and refused specs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layouts of the shared tiles: the swizzle as a permutation, what accesses cost under it, and that the defaults cost least."""
+"""Layouts of the shared tiles: the swizzle as a permutation, the cost of accesses under it, and that the defaults cost least."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_the_kernel_takes_as_many_wavefronts_as_the_plan_says(fields: dict[str, 
     steps = 3
     dimensions = packed(plan, (plan.tile_m, plan.tile_n, steps * plan.loop.tile_k))
     counted = count_case(plan, compile_plan(plan), Case("whole tiles", dimensions, {}, "integers"))
-    # Copies past the registers cost what the lines of their sources cost as well, which the plan does not know.
+    # Copies past the registers also cost the lines of their sources, which the plan does not know.
     accesses = plan.loop.accesses[1::2] if plan.loop.copies == "cp_async" else plan.loop.accesses
     stores, loads = plan.loop.accesses[::2], plan.loop.accesses[1::2]
     per_step = sum(access.wavefronts for access in loads)

@@ -1,4 +1,4 @@
-"""GEMMs on tensor cores: specs that cannot work say why, those that can compute what they should, and mistakes are caught."""
+"""GEMMs on tensor cores: specs that cannot work say why, those that can compute the right result, and mistakes are caught."""
 
 from __future__ import annotations
 

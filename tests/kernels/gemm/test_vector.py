@@ -1,4 +1,4 @@
-"""Kernels for few columns: every storage order, type and division of k, what the choice makes of them, and what they refuse."""
+"""Kernels for few columns: every storage order, type and division of k, their choice, and what they refuse."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Any spec is either rejected with reasons, or its kernels compile and compute what they should."""
+"""Any spec is either rejected with reasons, or its kernels compile and compute the right results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of ``ops.reduce`` that are understood, or refused for what is wrong with them."""
+"""Calls of ``ops.reduce`` that are understood, or refused with the reason."""
 
 from __future__ import annotations
 

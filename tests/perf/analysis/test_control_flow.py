@@ -45,7 +45,7 @@ def test_loops_one_after_the_other_are_two() -> None:
 
 
 def test_code_out_of_line_that_returns_is_no_loop() -> None:
-    # What comes after EXIT branches back to where it came from, once.
+    # The code after EXIT branches back to its origin, once.
     code = assemble("""
         BRA.DIV UR4, `(.L_far)
         .L_back:

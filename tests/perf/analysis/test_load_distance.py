@@ -1,4 +1,4 @@
-"""Instructions between loads and the first use of what they load."""
+"""Instructions between loads and the first use of their data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bank conflicts of FFMAs, and what is kept for reuse."""
+"""Bank conflicts of FFMAs, and operands in the reuse cache."""
 
 from __future__ import annotations
 

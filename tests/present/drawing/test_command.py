@@ -1,4 +1,4 @@
-"""``gemmgen draw`` on the command line: where pictures go, and what is said when there is none."""
+"""``gemmgen draw`` on the command line: where pictures go, and the message if there is none."""
 
 from __future__ import annotations
 

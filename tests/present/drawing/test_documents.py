@@ -1,4 +1,4 @@
-"""The pictures in the documentation are what the commands beside them draw, byte by byte."""
+"""The pictures in the documentation equal the output of the commands beside them, byte by byte."""
 
 from __future__ import annotations
 

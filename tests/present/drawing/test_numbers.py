@@ -1,4 +1,4 @@
-"""The numbers in pictures are those of the plan, and of what the emulator counts."""
+"""The numbers in pictures are those of the plan and of the emulator's counters."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class VectorLoop:
 
     @property
     def pitch(self) -> int:
-        """Elements from one row of a block's sums in shared memory to the next: an odd number of what is stored at a time, so that lanes
+        """Elements from one row of a block's sums in shared memory to the next: an odd number of store units, so that lanes
         meet no bank twice."""
         return (self.columns // self.width_c | 1) * self.width_c
 

@@ -40,7 +40,7 @@ def fit(spec: GemmSpec, mainloop: GemvMainloop, request: GemmRequest) -> Fit | s
     row_major = is_stored(request.c, True)
     like_c = [request.c] + ([] if request.residual is None else [request.residual])
     if not all(is_stored(layout, row_major) for layout in like_c):
-        return "C, or what is added to it, is stored neither row-major nor column-major"
+        return "C, or the operand added to it, is stored neither row-major nor column-major"
     along_k = mainloop.along == "k"
     by_rows = is_stored(request.a, True) if along_k else not is_stored(request.a, False)
     if not by_rows and not is_stored(request.a, False):

@@ -487,7 +487,7 @@ class WarpLoop:
 
 
 def warp_mma_loop(outline: Outline, mainloop: MmaSyncMainloop, multiplied: Multiplied, unfit: Iterable[Reason]) -> WarpLoop | None:
-    """The loop, or None with what is wrong added to the outline's reasons; ``unfit``: reasons against what is multiplied."""
+    """The loop, or None with the errors added to the outline's reasons; ``unfit``: reasons against the operands' types or layouts."""
     spec, architecture, matrices = outline.spec, outline.architecture, outline.matrices
     tile, split = mainloop.tile, computes_f32(spec)
     found = [

@@ -215,7 +215,7 @@ class NarrowLoop(Codes, WarpLoop):
 
 
 def narrow_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> NarrowLoop | None:
-    """The loop, or None with what is wrong added to the outline's reasons."""
+    """The loop, or None with the errors added to the outline's reasons."""
     spec, architecture, tile = outline.spec, outline.architecture, mainloop.tile
     found = [*common_reasons(spec, architecture, mainloop), *_reasons(spec, mainloop)]
     outline.reasons += found

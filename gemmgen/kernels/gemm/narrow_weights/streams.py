@@ -171,7 +171,7 @@ class StreamLoop(Codes):
 
 
 def stream_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> StreamLoop | None:
-    """The loop, or None with what is wrong added to the outline's reasons."""
+    """The loop, or None with the errors added to the outline's reasons."""
     spec, architecture, block = outline.spec, outline.architecture, mainloop.tile.threadblock
     cluster = spec.decomposition.slices if isinstance(spec.decomposition, SplitKCluster) else 1
     found = list(_reasons(spec, mainloop))

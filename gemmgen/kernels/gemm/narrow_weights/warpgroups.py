@@ -189,7 +189,7 @@ class RegisterLoop(Codes, WarpgroupInstruction):
 
 
 def register_loop(outline: Outline, mainloop: NarrowWeightsMainloop) -> RegisterLoop | None:
-    """The loop, or None with what is wrong added to the outline's reasons."""
+    """The loop, or None with the errors added to the outline's reasons."""
     spec, architecture, tile = outline.spec, outline.architecture, mainloop.tile
     found = list(_reasons(spec, mainloop))
     if not architecture.supports("wgmma"):

@@ -111,7 +111,7 @@ class Exchange:
 
 
 def plan_exchange(major: Operand, minor: Operand, warps: int, alignment: int, reasons: list[Reason]) -> Exchange | None:
-    """The exchange with the fewest wavefronts, or None with what is wrong added to ``reasons``."""
+    """The exchange with the fewest wavefronts, or None with the errors added to ``reasons``."""
     fragment = minor.fragment
     columns = fragment.lanes * fragment.extent
     rows = WARP // fragment.lanes

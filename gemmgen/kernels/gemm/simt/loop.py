@@ -162,7 +162,7 @@ def tiled_loop(
     architecture: Architecture,
     reasons: list[Reason],
 ) -> TiledLoop | None:
-    """The loop, or None with what is wrong added to ``reasons``."""
+    """The loop, or None with the errors added to ``reasons``."""
     tile = mainloop.tile
     row_major = spec.order == "row_major"
     lanes = (tile.warp.m // tile.thread.m, tile.warp.n // tile.thread.n)

@@ -172,7 +172,7 @@ class Operand:
 
     @property
     def has_policy(self) -> bool:
-        """True if its asynchronous copies tell the L2 what to keep."""
+        """True if its asynchronous copies have an L2 eviction policy."""
         return self.l2_policy != "normal"
 
     @property
@@ -233,7 +233,7 @@ class OperandRequest:
 
 
 def plan_operand(request: OperandRequest, mainloop: TiledMainloop, reasons: list[Reason]) -> Operand | None:
-    """The operand's numbers, or None with what is wrong added to ``reasons``."""
+    """The operand's numbers, or None with the errors added to ``reasons``."""
     shared = mainloop.shared_a if request.name == "A" else mainloop.shared_b
     field = f"mainloop.shared_{request.name.lower()}"
     tile = mainloop.tile

@@ -123,7 +123,7 @@ def _orders(plan: SimtPlan, loop: TiledLoop) -> LaneOrders:
         orders = [replace(order, title=order.title.replace("row-major", "column-major")) for order in orders]
     notes = (
         "The line follows the lanes of a warp over its tile. Below, eight lanes a row, the vector that each reads for one k; a border "
-        "holds what is served together, with its wavefronts.",
+        "holds the lanes that are served together, with their wavefronts.",
         "Of 8 and 16 bytes a lane, a half or a quarter of a warp is served at a time; twice as many lanes where each reads the same as its "
         "neighbour, lane i ^ 1, or each the same as lane i ^ 2. In z-order one operand meets the first condition and the other the second.",
     )

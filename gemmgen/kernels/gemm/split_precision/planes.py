@@ -118,7 +118,7 @@ class Scheme:
         same sum, at that of all errors so far where they are not. Sums that come to the end of float32's range may keep nothing; their
         additions have the error of plain ones (``range_factor``).
 
-        ``joined``: the sum of a step also begins with the rounding error of the previous addition. What is carried is below u times the
+        ``joined``: the sum of a step also begins with the rounding error of the previous addition. The carried error is below u times the
         result, and by that much may be cut off more."""
         bits = self.significand_bits
         left_out = 0.0 if self.held_bits >= 24 else 2.0 ** (24 - self.held_bits)
@@ -134,7 +134,7 @@ class Scheme:
         additions = 1 + promotions * (ratio + promotions * UNIT_ROUNDOFF) if compensated else promotions
         if together:
             leading *= 1 + ratio
-            again = step * self.products * instructions if joined else promotions  # that what was rounded off is rounded itself
+            again = step * self.products * instructions if joined else promotions  # the rounding of the carried error
             additions = 1 + ratio + promotions * (1 + again) * UNIT_ROUNDOFF if compensated else promotions
         total = 2 * left_out + dropped + leading + additions + kept + 3
         return total * 1.001  # products of errors, of which each is below 2^-10
@@ -356,7 +356,7 @@ class PlanesPlan:
 
     @property
     def largest_k(self) -> int:
-        """k up to which an int counts what is read ahead of a row."""
+        """k up to which an int counts the elements read ahead of a row."""
         return MAX_EXTENT - (4 * READ_AHEAD * SPLIT_THREADS if self.slices > 1 else 0)
 
     @property

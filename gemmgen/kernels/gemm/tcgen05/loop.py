@@ -223,7 +223,7 @@ class TensorMemoryLoop:
 
 
 def tensor_memory_loop(outline: Outline, mainloop: TensorMemoryMainloop) -> TensorMemoryLoop | None:
-    """The loop, or None with what is wrong added to the outline's reasons."""
+    """The loop, or None with the errors added to the outline's reasons."""
     spec, architecture = outline.spec, outline.architecture
     found = [*_reasons(spec, mainloop, outline.matrices, architecture)]
     outline.reasons += found

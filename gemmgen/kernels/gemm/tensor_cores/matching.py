@@ -1,4 +1,4 @@
-"""Fits of GEMMs on tensor cores: what does not depend on the instructions."""
+"""Fits of GEMMs on tensor cores: the parts that do not depend on the instructions."""
 
 from __future__ import annotations
 

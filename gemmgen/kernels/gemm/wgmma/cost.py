@@ -32,8 +32,9 @@ MULTICAST = 0.2
 """Part of the time of loading a tile of A that blocks which share it are spared: 520 x 4096 x 4096 takes 28.5 us on an H200 by pairs, 34.6
 by blocks for themselves, 400 x 4096 x 11008 51.9 and 53.3. Blocks that share a tile of B gained nothing."""
 SCATTERED_READS = 2.5
-"""Time of reading what is added to results that `wgmma` leaves in pairs or elements, over that of storing these: 16 times of an H200 with
-bias, residual and ReLU (128 rows, six instances that compute columns) are predicted within 17%, where they were 31% off without it."""
+"""Time of reading the operand that is added to results that `wgmma` leaves in pairs or elements, over that of storing these: 16 times of an
+H200 with bias, residual and ReLU (128 rows, six instances that compute columns) are predicted within 17%, where they were 31% off
+without it."""
 
 
 def work(plan: WgmmaPlan, problem: Mapping[str, int], moved: Moved, pace: Pace | None = None) -> tuple[Work, ...]:

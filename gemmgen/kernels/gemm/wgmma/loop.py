@@ -60,8 +60,8 @@ def warpgroup_loop(
     multiplied: Multiplied,
     unfit: Iterable[Reason],
 ) -> WarpgroupLoop | None:
-    """The loop, or None with what is wrong added to the outline's reasons; ``matrices``: as the mainloop reads them; ``unfit``: reasons
-    against what is multiplied."""
+    """The loop, or None with the errors added to the outline's reasons; ``matrices``: as the mainloop reads them; ``unfit``: reasons
+    against the operands' types or layouts."""
     spec, architecture = outline.spec, outline.architecture
     found = [
         *wgmma_reasons(architecture),

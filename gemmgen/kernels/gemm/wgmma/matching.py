@@ -47,7 +47,7 @@ def fit(spec: GemmSpec, mainloop: WgmmaMainloop, request: GemmRequest) -> Fit | 
         mainloop = mainloop.model_copy(update={"tiles": "static" if request.grouping.gathered else "dynamic", "cluster": Cluster()})
     if request.block_scales:
         mainloop = mainloop.model_copy(update={"product_sets": _product_sets(mainloop)})
-    # TMA stores whole units of 16 bytes; warps store what is aligned or ends otherwise.
+    # TMA stores whole units of 16 bytes; warps store the other ends and alignments.
     turned = spec.order == "column_major"
     whole_lines = (request.m if turned else request.n) * request.c.element_bytes % MAX_ALIGNMENT == 0
     boxes = spec.store == "tma" and whole_lines and found.result_bytes == MAX_ALIGNMENT
@@ -102,7 +102,7 @@ def _copied_factors(
     )
     for name, layout, along_k, extent, held, sharers in sides:
         unaligned = alignment[name] * layout.element_bytes < MAX_ALIGNMENT
-        # Boxes of what is stored across k are as wide as a row of shared memory: 8 x 10072 x 1888, its few rows stored so.
+        # Boxes of a matrix stored across k are as wide as a row of shared memory: 8 x 10072 x 1888, its few rows stored so.
         narrow = extent <= held and held * layout.element_bytes % (SPAN_BYTES * sharers) != 0
         if unaligned or (not along_k and (layout.element_bytes != 2 or narrow)):
             found.append(name)

@@ -1,7 +1,7 @@
 """The error of the model's times at points of the space: a Gaussian process over traits of points, fitted to timed kernels.
 
 Its mean at a point is a linear function of the traits, and the errors of timed points, each by a weight that falls with the distance of
-its traits. So what was measured of one problem tells of problems in which kernels have like waves, loads and stages.
+its traits. So a measurement of one problem informs about problems in which kernels have similar waves, loads and stages.
 ``python -m measurements.fit_points`` fits it."""
 
 from __future__ import annotations
