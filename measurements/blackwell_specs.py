@@ -1,10 +1,11 @@
-"""Random specs of products for sm_100a and sm_120a, verified on the emulator.
+"""Random specs of products and convolutions for sm_100a and sm_120a, verified on the emulator.
 
     PYTHONPATH=tests python measurements/blackwell_specs.py --draw 600 --seed 1 --jobs 2    draws specs that have a plan (needs hypothesis)
     PYTHONPATH=tests python measurements/blackwell_specs.py --jobs 2 --hours 0.1   verifies what is drawn and not yet verified
     PYTHONPATH=tests python measurements/blackwell_specs.py --result               writes the result beside this file
 
-Specs come from the strategies of the tests: products on tensor memory, plain and with block scales, and of warps on sm_120a, likewise.
+Specs come from the strategies of the tests: products on tensor memory, plain and with block scales, and of warps on sm_120a, likewise; and
+convolutions on tensor memory.
 Each has its smallest case verified, and others by chance within a few seconds of processor time.
 """
 
@@ -34,8 +35,8 @@ DRAWN = Path(__file__).with_suffix(".drawn.journal")
 JOURNAL = Path(__file__).with_suffix(".journal")
 CASE_SECONDS = 1.0
 SECONDS = 60
-SHARES = (0.4, 0.3, 0.3)
-"""Of the drawn specs: products on tensor memory, such products with block scales, products of warps."""
+SHARES = (0.35, 0.25, 0.25, 0.15)
+"""Of the drawn specs: products on tensor memory, such products with block scales, products of warps, convolutions on tensor memory."""
 
 
 def draw(count: int, seed: int, jobs: int) -> None:
@@ -55,11 +56,12 @@ def _drawn(part: int, wanted: int, seed: int) -> dict[str, dict[str, Any]]:
     from hypothesis import HealthCheck, Phase, given, settings
     from hypothesis import seed as seeded
     from hypothesis import strategies as st
+    from kernels.conv2d import test_tensor_memory
     from kernels.gemm import test_block_scaled_mma, test_mma_sync, test_tcgen05
 
     of_warps = st.one_of(test_mma_sync.specs(), test_block_scaled_mma.specs())
     for_sm_120a = of_warps.map(lambda fields: {**fields, "architecture": "sm_120a"})
-    strategy = (test_tcgen05.specs(), test_tcgen05.scaled_specs(), for_sm_120a)[part]
+    strategy = (test_tcgen05.specs(), test_tcgen05.scaled_specs(), for_sm_120a, test_tensor_memory.specs())[part]
     found: dict[str, dict[str, Any]] = {}
     options = settings(
         max_examples=8 * wanted, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)

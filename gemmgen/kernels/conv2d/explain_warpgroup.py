@@ -1,13 +1,16 @@
-"""A plan of a convolution on ``wgmma`` in words."""
+"""A plan of a convolution on ``wgmma`` or ``tcgen05`` in words."""
 
 from __future__ import annotations
 
 from gemmgen.kernels.conv2d.spec import WarpgroupMainloop
+from gemmgen.kernels.conv2d.tensor_memory import TensorPixelLoop
 from gemmgen.kernels.conv2d.warpgroup import WarpgroupPlan
 from gemmgen.kernels.family import Section
+from gemmgen.kernels.math.tensor_memory import BUFFERS, COLUMNS, EPILOGUE_WARPS, ROWS, TENSOR_COLUMNS
 from gemmgen.kernels.tiles.unrolling import unrolling_text
 
 Lines = tuple[tuple[str, str], ...]
+_PRODUCER = "a warp, of which one thread keeps the stages full by the copy engine (TMA)"
 EARLY_LAUNCH = "early: blocks come to the SMs while the work before them in the stream still runs, and wait for it there"
 
 
@@ -19,6 +22,7 @@ def warpgroup_sections(plan: WarpgroupPlan) -> list[Section]:
         Section("Work", _work(plan)),
         Section("Copies of one step", _copies(plan)),
         Section("Mainloop", _mainloop(plan)),
+        *_tensor_memory(plan),
         Section("Shared memory", _shared(plan)),
         Section("Results", _results(plan)),
     ]
@@ -44,9 +48,15 @@ def _implicit_gemm(plan: WarpgroupPlan) -> Lines:
 
 def _roles(plan: WarpgroupPlan) -> Lines:
     loop = plan.loop
+    if isinstance(loop, TensorPixelLoop):
+        return (
+            ("producer", _PRODUCER),
+            ("multiplier", "a warp, of which one thread issues the instructions (tcgen05.mma)"),
+            ("epilogue", f"{EPILOGUE_WARPS} warps, each for {ROWS // EPILOGUE_WARPS} channels, while the next tile is multiplied"),
+        )
     groups = f"{loop.consumers} group{'s' if loop.consumers > 1 else ''} of four warps"
     lines = [
-        ("producer", "a warp, of which one thread keeps the stages full by the copy engine (TMA)"),
+        ("producer", _PRODUCER),
         ("consumers", f"{groups}, {loop.blocks_m * 64} channels of {loop.tile_n} pixels each"),
     ]
     lines.append(("sums", f"{loop.blocks_m * loop.tile_n // 2} of a thread's registers hold sums"))
@@ -85,14 +95,31 @@ def _copies(plan: WarpgroupPlan) -> Lines:
 
 def _mainloop(plan: WarpgroupPlan) -> Lines:
     loop = plan.loop
+    stages = ("stages", f"{loop.stages}: filled while others are multiplied; two barriers each, full and empty")
+    if isinstance(loop, TensorPixelLoop):
+        instruction = f"tcgen05.mma, kind {loop.kind}: {ROWS} channels x {loop.tile_n} pixels, {loop.instruction_k} input channels"
+        issued = f"{loop.tile_k // loop.instruction_k} instructions; a commit gives the stage back"
+        return ("instruction", instruction), ("one step", issued), stages
     assert isinstance(plan.spec.mainloop, WarpgroupMainloop)
     count = loop.tile_k // loop.instruction_k * loop.blocks_m * plan.taps
     return (
         ("instruction", f"{loop.instruction}: 64 channels x {loop.instruction_n} pixels, {loop.instruction_k} input channels"),
         ("one step", f"{count} instruction{'s' if count > 1 else ''} of each group, issued before those of the step before are done"),
-        ("stages", f"{loop.stages}: filled while others are multiplied; two barriers each, full and empty"),
+        stages,
         ("unrolling", f"the loop over a step's instructions along k, {unrolling_text(plan.spec.mainloop.unroll)}"),
     )
+
+
+def _tensor_memory(plan: WarpgroupPlan) -> list[Section]:
+    loop = plan.loop
+    if not isinstance(loop, TensorPixelLoop):
+        return []
+    lines = (
+        ("allocated", f"{loop.tensor_columns} of {TENSOR_COLUMNS} columns"),
+        ("sums", f"{BUFFERS} sets of {loop.tile_n} columns, a pixel each; an output channel in each of the {ROWS} lanes"),
+        ("loads", f"{COLUMNS} columns of 16 lanes at a time (16x256b), two of a warp"),
+    )
+    return [Section("Tensor memory", lines)]
 
 
 def _shared(plan: WarpgroupPlan) -> Lines:

@@ -13,7 +13,8 @@ from gemmgen.kernels.conv2d.grouped import plan_grouped
 from gemmgen.kernels.conv2d.plan import plan_warp_tiles
 from gemmgen.kernels.conv2d.problem import SIZE_NAMES, channel_multiples, fixed_parameters, sizes
 from gemmgen.kernels.conv2d.results import FinishingPlan
-from gemmgen.kernels.conv2d.spec import Conv2dSpec, DirectMainloop, FewChannelsMainloop, GroupedMainloop
+from gemmgen.kernels.conv2d.spec import Conv2dSpec, DirectMainloop, FewChannelsMainloop, GroupedMainloop, TensorMemoryMainloop
+from gemmgen.kernels.conv2d.tensor_memory import plan_tensor_memory
 from gemmgen.kernels.conv2d.warpgroup_plan import plan_warpgroup
 from gemmgen.kernels.epilogue.sums import with_sums
 from gemmgen.kernels.family import Family
@@ -35,6 +36,8 @@ def _plan(spec: Conv2dSpec, architecture: Architecture) -> FinishingPlan:
         return plan_grouped(spec, spec.mainloop, architecture)
     if isinstance(spec.mainloop, FewChannelsMainloop):
         return plan_few_channels(spec, spec.mainloop, architecture)
+    if isinstance(spec.mainloop, TensorMemoryMainloop):
+        return plan_tensor_memory(spec, spec.mainloop, architecture)
     if spec.mainloop is not None:
         return plan_warpgroup(spec, spec.mainloop, architecture)
     return plan_warp_tiles(spec, architecture)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import LaunchError
@@ -19,7 +19,7 @@ from gemmgen.kernels.conv2d.problem import channel_multiples, channel_units, com
 from gemmgen.kernels.conv2d.reference import reference as convolved
 from gemmgen.kernels.conv2d.results import FinishingPlan
 from gemmgen.kernels.conv2d.sequence import VECTOR_ALIGNMENT
-from gemmgen.kernels.conv2d.spec import MAX_LAUNCH_EXTENT, WarpgroupMainloop
+from gemmgen.kernels.conv2d.spec import MAX_LAUNCH_EXTENT
 from gemmgen.kernels.conv2d.tiles import CHANNELS
 from gemmgen.kernels.conv2d.warpgroup import WarpgroupPlan
 from gemmgen.kernels.family import Case, Expected
@@ -127,7 +127,7 @@ def _pixel_shapes(plan: WarpgroupPlan) -> dict[str, dict[str, int]]:
     loop = plan.loop
     pixels, channels, c = loop.tile_pixels, loop.tile_m, loop.tile_k
     few, odd = channel_units(plan.spec)[0], 3 * channel_units(plan.spec)[0]
-    fitting = max(1, cast("WarpgroupMainloop", plan.spec.mainloop).persistent_blocks // loop.cluster_blocks)
+    fitting = max(1, loop.persistent_blocks // loop.cluster_blocks)
     shapes = _image_shapes(pixels, channels, c, few, odd, c * (2 * loop.stages + 1) + few)
     if plan.pixel_maps > 1:
         shapes["channels of several maps"] = {"n": 2, "c": 32 * 35, "h": 3, "w": 5, "k": 32, "r": 1, "s": 2, "padding_h": 0, "padding_w": 1}

@@ -11,6 +11,7 @@ from gemmgen.kernels.conv2d.few_channels import FewChannelsPlan
 from gemmgen.kernels.conv2d.grouped import GroupedPlan
 from gemmgen.kernels.conv2d.plan import Conv2dPlan
 from gemmgen.kernels.conv2d.results import FinishingPlan
+from gemmgen.kernels.conv2d.tensor_memory import TensorPixelLoop
 from gemmgen.kernels.conv2d.tiles import (
     BLOCK,
     CHANNELS,
@@ -43,6 +44,7 @@ from gemmgen.kernels.pictures import (
     product,
 )
 from gemmgen.kernels.pipeline_picture import pipeline
+from gemmgen.kernels.tensor_memory_picture import columns_in_use, loaded_columns, warps_of_tile
 
 WORD = 4
 """Values of k that a lane has side by side: an int8 fragment comes in registers."""
@@ -51,7 +53,10 @@ WORD = 4
 def pictures(plan: FinishingPlan) -> list[Picture]:
     """All pictures of a plan, in the order from large to small."""
     if isinstance(plan, WarpgroupPlan):
-        return [_warpgroup_tiles(plan), pipeline("copy_engine", plan.loop.stages)]
+        found: list[Picture] = [_warpgroup_tiles(plan), pipeline("copy_engine", plan.loop.stages)]
+        if isinstance(plan.loop, TensorPixelLoop):
+            found.append(columns_in_use([0, plan.loop.tile_n, 2 * plan.loop.tile_n], plan.loop.tensor_columns))
+        return found
     if isinstance(plan, DirectPlan | GroupedPlan | FewChannelsPlan):
         return []  # no tile, no fragments, no shared memory
     assert isinstance(plan, Conv2dPlan)
@@ -152,6 +157,8 @@ def _warpgroup_tiles(plan: WarpgroupPlan) -> TileHierarchy:
         stages=loop.stages,
         notes=notes,
     )
+    if isinstance(loop, TensorPixelLoop):
+        return TileHierarchy("Tile hierarchy", overview, (warps_of_tile(pixels, *axes), loaded_columns(*axes)))
     return TileHierarchy("Tile hierarchy", overview, (block, group, warp_tile))
 
 

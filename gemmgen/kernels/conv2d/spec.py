@@ -88,6 +88,22 @@ class WarpgroupMainloop(SpecModel):
     """Unrolling of the loop over a step's instructions along k."""
 
 
+class TensorMemoryMainloop(SpecModel):
+    """Products of tiles in shared memory by ``tcgen05`` (sm_100a): a warp has the copy engine (TMA) fill them, one multiplies them, and
+    four finish results. Tensor memory holds two sets of sums, so that one tile is finished while the next is multiplied."""
+
+    strategy: Literal["tcgen05"]
+    tile: PixelTile
+    """128 output channels, which are the lanes of tensor memory, and up to 256 pixels."""
+    stages: Annotated[int, Field(ge=2, le=16, strict=True)]
+    """Steps whose tiles are in shared memory at a time."""
+    activations: Literal["im2col", "rows"] = "im2col"
+    """Copies of x. ``im2col``: columns of pixels under one filter tap each, which the copy engine walks through images along, for filters
+    of all kinds. ``rows``: rows of a matrix of pixels and channels, for filters of one tap, stride 1 and no padding."""
+    persistent_blocks: Annotated[int, Field(ge=0, le=65535, strict=True)] = 148
+    """Blocks that take tile after tile, a multiple of the multiprocessors; 0: a block for each tile."""
+
+
 class DirectMainloop(SpecModel):
     """Sums that each thread computes by itself: for groups of few channels, down to one, and for layouts that the copy engine does not
     support, channels that fill no 16 bytes, long strides, wide paddings and dilations."""
@@ -200,9 +216,14 @@ class Conv2dSpec(KernelSpec):
 
     kind: Literal["conv2d"]
     mainloop: Annotated[
-        Annotated[WarpgroupMainloop | DirectMainloop | GroupedMainloop | FewChannelsMainloop, Field(discriminator="strategy")] | None, LATER
+        Annotated[
+            WarpgroupMainloop | TensorMemoryMainloop | DirectMainloop | GroupedMainloop | FewChannelsMainloop,
+            Field(discriminator="strategy"),
+        ]
+        | None,
+        LATER,
     ] = None
-    """Products by ``wgmma``, in groups, or one by one; without it, by ``mma`` on the tile hierarchy of ``tile``."""
+    """Products by ``wgmma`` or ``tcgen05``, in groups, or one by one; without it, by ``mma`` on the tile hierarchy of ``tile``."""
     gemm_m: Literal["output_channels", "pixels"] = "output_channels"
     """Rows of the implicit GEMM; the columns are the other."""
     tile: Tile | None = None

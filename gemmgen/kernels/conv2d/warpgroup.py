@@ -11,7 +11,7 @@ from gemmgen.core.formulas import ceil_div
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.conv2d.results import FinishingPlan
 from gemmgen.kernels.conv2d.tiles import CHANNELS
-from gemmgen.kernels.math.warpgroup import BARRIER_BYTES, BLOCK_ROWS, WARPGROUP, WarpgroupLoop
+from gemmgen.kernels.math.warpgroup import BLOCK_ROWS, WARPGROUP, WarpgroupLoop
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 SCHEDULERS = 4
@@ -57,6 +57,26 @@ class PixelLoop(WarpgroupLoop):
         """Registers that a thread may have: each scheduler has a quarter of an SM's, and its share of the warps, rounded up."""
         warps = ceil_div(self.min_blocks_per_sm * self.threads // WARP_THREADS, SCHEDULERS)
         return of_sm // SCHEDULERS // warps // WARP_THREADS // 8 * 8
+
+    @property
+    def finished_pixels(self) -> str:
+        """The constant that says how many pixels' results are finished at a time."""
+        return "kTileN"
+
+    @property
+    def channel_block(self) -> str:
+        """The expression of a result's block of 64 channels."""
+        return "block"
+
+    @property
+    def sixteen_channels(self) -> str:
+        """The expression of a result's 16 channels in such a block."""
+        return "warp"
+
+    @property
+    def channels_of_block(self) -> str:
+        """The constant that says how many channels such a block has."""
+        return "kInstructionM"
 
     @property
     def sums_bytes(self) -> int:
@@ -225,10 +245,3 @@ class WarpgroupPlan(FinishingPlan):
     @property
     def output_bytes(self) -> int:
         return ELEMENTS[self.output.type].bytes
-
-    @property
-    def shared_total(self) -> int:
-        """Bytes of shared memory: stages, staged results, barriers."""
-        loop = self.loop
-        staging = self.staged.group_bytes * loop.consumers if self.staged else 0
-        return loop.stages * (loop.a.tile_bytes + loop.b.tile_bytes) + staging + loop.sums_bytes + BARRIER_BYTES * loop.barriers

@@ -16,6 +16,7 @@ from gemmgen.kernels.conv2d.spec import Conv2dSpec, WarpgroupMainloop
 from gemmgen.kernels.conv2d.tiles import CHANNELS
 from gemmgen.kernels.conv2d.warpgroup import ROW_CHANNELS, PixelLoop, StagedOutput, WarpgroupPlan
 from gemmgen.kernels.conv2d.warpgroup_sequence import pixel_maps, warpgroup_sequence
+from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.math.warpgroup import BARRIER_BYTES, INTEGER_COLUMNS, WARPGROUP, WarpgroupOperand
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
@@ -36,22 +37,37 @@ def plan_warpgroup(spec: Conv2dSpec, mainloop: WarpgroupMainloop, architecture: 
     reasons = architecture_reasons(spec, architecture) + launch_reasons(spec.early_launch, spec)
     reasons += [
         *_field_reasons(spec, architecture),
-        *_tile_reasons(spec, mainloop),
-        *_output_reasons(spec, mainloop),
-        *_layer_reasons(spec, mainloop),
+        *tile_reasons(spec, mainloop),
+        *output_reasons(spec, mainloop),
+        *layer_reasons(spec, mainloop),
     ]
     if reasons:
         raise PlanError(message, reasons)
-    loop = _loop(spec, mainloop)
+    loop = pixel_loop(spec, mainloop)
     staged = _staged(spec, mainloop, loop)
     regions = _regions(loop, staged)
     reasons += _resource_reasons(loop, regions, architecture)
-    saturation = saturation_of(spec)
-    computed = spec.output.type != "s32" and saturation is None
+    computed = spec.output.type != "s32" and saturation_of(spec) is None
     steps = plan_operations(spec, reasons) if computed else ()
     if reasons:
         raise PlanError(message, reasons)
 
+    return planned(spec, mainloop, architecture, "conv2d/warpgroup.cu.j2", _name(spec, mainloop), loop, staged, regions, steps)
+
+
+def planned(
+    spec: Conv2dSpec,
+    mainloop: WarpgroupMainloop,
+    architecture: Architecture,
+    template: str,
+    name: str,
+    loop: PixelLoop,
+    staged: StagedOutput | None,
+    regions: tuple[SharedRegion, ...],
+    steps: tuple[Step, ...],
+) -> WarpgroupPlan:
+    """The plan of a spec that works: its launch, and the numbers that its template writes."""
+    saturation = saturation_of(spec)
     walks = mainloop.activations != "rows"
     fixed = fixed_parameters(spec)
     taps = _taps(spec, mainloop)
@@ -69,17 +85,17 @@ def plan_warpgroup(spec: Conv2dSpec, mainloop: WarpgroupMainloop, architecture: 
         del divisors["image_pixels"], divisors["q"]
     order: FilterOrder = "neighbours" if staged is not None and staged.element_bytes == 1 else "rows"
     maps = pixel_maps(fixed.get("c")) if spec.input.layout == "nchw32" else 1
-    name = _name(spec, mainloop)
     passed = [name for name in used if name not in fixed] + (["h", "w"] if bordered else [])
-    sequence = warpgroup_sequence(spec, name, loop, staged, order, passed, divisors, steps, taps, maps, sum(r.bytes for r in regions))
+    shared_bytes = sum(region.bytes for region in regions)
+    sequence = warpgroup_sequence(spec, name, loop, staged, order, passed, divisors, steps, taps, maps, walks, shared_bytes)
     return WarpgroupPlan(
         name=name,
         spec_digest=spec_digest(spec),
         architecture=architecture,
         sequence=sequence,
-        template="conv2d/warpgroup.cu.j2",
+        template=template,
         shared_memory=regions,
-        dynamic_shared_bytes=sum(region.bytes for region in regions),
+        dynamic_shared_bytes=shared_bytes,
         spec=spec,
         filter_order=order,
         v=written,
@@ -99,7 +115,8 @@ def plan_warpgroup(spec: Conv2dSpec, mainloop: WarpgroupMainloop, architecture: 
     )
 
 
-def _loop(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> PixelLoop:
+def pixel_loop(spec: Conv2dSpec, mainloop: WarpgroupMainloop, kind: type[PixelLoop] = PixelLoop) -> PixelLoop:
+    """The mainloop in numbers."""
     tile, cluster = mainloop.tile, mainloop.cluster
     size = ELEMENTS[spec.input.type].bytes
     blocks = {cluster.share: cluster.blocks} if cluster is not None else {}
@@ -107,7 +124,7 @@ def _loop(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> PixelLoop:
     filter_type = "s8" if spec.input.type == "u8" else spec.input.type
     taps = _taps(spec, mainloop)
     pixels = tile.pixels + (MARGIN if taps > 1 else 0)
-    return PixelLoop(
+    return kind(
         a=WarpgroupOperand("A", "m", True, tile.channels, tile.k, size, cluster_n, taps, tile.k * size),
         b=WarpgroupOperand("B", "n", True, pixels, tile.k, size, cluster_m, row_bytes=_pixel_bytes(spec, tile.k * size)),
         tile_m=tile.channels,
@@ -159,7 +176,8 @@ def _field_reasons(spec: Conv2dSpec, architecture: Architecture) -> Iterator[Rea
     yield from mainloop_reasons(spec)
 
 
-def _tile_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Reason]:
+def tile_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Reason]:
+    """Extents of a tile that instructions, copies or clusters do not take."""
     tile, size = mainloop.tile, ELEMENTS[spec.input.type].bytes
     channels = ROW_CHANNELS * (mainloop.consumers if mainloop.division == "channels" else 1)
     if tile.channels % channels:
@@ -191,7 +209,8 @@ def _tile_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Rea
         yield Reason("persistent_blocks", "mainloop.persistent_blocks", str(mainloop.persistent_blocks), need)
 
 
-def _output_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Reason]:
+def output_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Reason]:
+    """Types, layouts and stores of results that do not go together."""
     kind, layout = spec.output.type, spec.output.layout
     floating = spec.input.type in ("f16", "bf16")
     if layout == "nchw4":
@@ -212,7 +231,8 @@ def _output_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[R
     yield from exact_reasons(spec)
 
 
-def _layer_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Reason]:
+def layer_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Reason]:
+    """Layers whose pixels the copies do not find."""
     fixed = fixed_parameters(spec)
     if fixed.get("groups") != 1:
         yield Reason("groups", "convolution.groups", str(spec.convolution.groups), "1 for mainloop")
@@ -248,28 +268,36 @@ def _window_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop, fixed: Mappin
         yield Reason("windows", "mainloop.cluster.share", "pixels", "filter with activations: windows")
 
 
-def _regions(loop: PixelLoop, staged: StagedOutput | None) -> tuple[SharedRegion, ...]:
-    """Shared memory of a block: tiles, staged results, barriers."""
+def tile_regions(loop: PixelLoop, staged: StagedOutput | None) -> tuple[SharedRegion, ...]:
+    """Tiles and staged results in shared memory of a block."""
     regions: list[SharedRegion] = []
-
-    def add(name: str, type: str, shape: tuple[int, ...], size: int, meaning: str) -> None:
-        offset = regions[-1].offset + regions[-1].bytes if regions else 0
-        regions.append(SharedRegion(name, type, shape, offset, size, meaning))
 
     for name, operand, element, row in (("tiles_filter", loop.a, loop.type_a, "channel"), ("tiles_x", loop.b, loop.type_b, "pixel")):
         meaning = f"tiles of {name.removeprefix('tiles_')}, [stage][{row}][k], rows of {operand.row_bytes} bytes, swizzled"
         shape: tuple[int, ...] = (loop.stages, operand.planes * operand.extent, operand.span_elements)
-        add(name, ELEMENTS[element].c_type, shape, loop.stages * operand.tile_bytes, meaning)
+        _add(regions, name, ELEMENTS[element].c_type, shape, loop.stages * operand.tile_bytes, meaning)
     if staged is not None:
         shape = (loop.consumers, staged.buffers * staged.blocks * staged.rows, staged.pixels, staged.row_bytes)
         size = loop.consumers * staged.group_bytes
-        add("staging", "unsigned char", shape, size, "staged results, [group][channels][pixel][byte], swizzled")
+        _add(regions, "staging", "unsigned char", shape, size, "staged results, [group][channels][pixel][byte], swizzled")
+    return tuple(regions)
+
+
+def _add(regions: list[SharedRegion], name: str, type: str, shape: tuple[int, ...], size: int, meaning: str) -> None:
+    offset = regions[-1].offset + regions[-1].bytes if regions else 0
+    regions.append(SharedRegion(name, type, shape, offset, size, meaning))
+
+
+def _regions(loop: PixelLoop, staged: StagedOutput | None) -> tuple[SharedRegion, ...]:
+    """Shared memory of a block: tiles, staged results, barriers."""
+    regions = [*tile_regions(loop, staged)]
     if loop.cluster_k > 1:
         registers = loop.blocks_m * loop.tile_n // 2
         shape = (loop.cluster_k - 1, registers // 4, WARPGROUP * loop.consumers, 4)
         meaning = "sums of the cluster's other blocks, [block - 1][register / 4][thread][register % 4]"
-        add("sums", loop.accumulator, shape, loop.sums_bytes, meaning)
-    add("barriers", "unsigned long long", (loop.barriers,), BARRIER_BYTES * loop.barriers, "for each stage: it is full, it is empty")
+        _add(regions, "sums", loop.accumulator, shape, loop.sums_bytes, meaning)
+    meaning = "for each stage: it is full, it is empty"
+    _add(regions, "barriers", "unsigned long long", (loop.barriers,), BARRIER_BYTES * loop.barriers, meaning)
     return tuple(regions)
 
 

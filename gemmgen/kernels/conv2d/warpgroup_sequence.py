@@ -21,7 +21,7 @@ from gemmgen.kernels.conv2d.problem import (
     most_products,
 )
 from gemmgen.kernels.conv2d.sequence import alpha_array, bias_array, factor_scalars, output_array, packed
-from gemmgen.kernels.conv2d.spec import Conv2dSpec, WarpgroupMainloop
+from gemmgen.kernels.conv2d.spec import Conv2dSpec
 from gemmgen.kernels.conv2d.warpgroup import BLOCKS_OF_A_MAP, PixelLoop, StagedOutput
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.launch import (
@@ -57,12 +57,12 @@ def warpgroup_sequence(
     steps: Sequence[Step],
     taps: int,
     maps_of_x: int,
+    walks: bool,
     shared_bytes: int,
 ) -> LaunchSequence:
     """The sequence. ``passed``: parameters of the layer that are kernel arguments; ``divisors``: formulas of the numbers that the
-    kernel divides by, by name; ``taps``: filter taps that share pixels; ``maps_of_x``: tensor maps that it takes."""
-    assert isinstance(spec.mainloop, WarpgroupMainloop)
-    walks = spec.mainloop.activations != "rows"
+    kernel divides by, by name; ``taps``: filter taps that share pixels; ``maps_of_x``: tensor maps that it takes; ``walks``: copies walk
+    through images."""
     known = {dimension.name: dimension for dimension in dimensions(spec)}
     read = arguments_of(steps)
     zero = [ScalarArgument("zero_point", "f32", "the integer in x that stands for zero", default=0.0)] if spec.zero_point != "none" else []

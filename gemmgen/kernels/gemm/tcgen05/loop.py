@@ -15,19 +15,24 @@ from gemmgen.kernels.gemm.scaling import TILE_BLOCKS, TILE_LINES
 from gemmgen.kernels.gemm.spec import CacheHints, GemmSpec, TensorMemoryMainloop
 from gemmgen.kernels.gemm.tensor_cores.block_scaling import BlockScaling, block_scaling, packed_reasons, scale_kind_reasons
 from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_INTEGERS, COPY_ALIGNMENT, box_store_reasons, result_reasons, type_reasons
+from gemmgen.kernels.math.tensor_memory import (
+    BUFFERS,
+    COLUMNS,
+    EPILOGUE_WARPS,
+    KINDS,
+    ROWS,
+    TENSOR_COLUMNS,
+    UNITS,
+    WARPS,
+    allocated_columns,
+    instruction_form,
+)
 from gemmgen.kernels.math.warpgroup import BARRIER_BYTES, INSTRUCTION_BYTES, SPAN_BYTES, WarpgroupOperand
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 
-ROWS = 128
-"""Rows of an instruction's result: a lane of tensor memory each."""
 SCALED_COLUMNS = 128
 """Columns of a tile with block scales: two sets of sums and the scales share tensor memory."""
-BUFFERS = 2
-"""Sets of sums in tensor memory."""
-COLUMNS = 32
-"""Columns of results that a thread holds at a time."""
-EPILOGUE_WARPS = 4
 WARP_ROWS = ROWS // EPILOGUE_WARPS
 """Rows of results that a warp finishes."""
 STORE_BUFFERS = 2
@@ -38,14 +43,8 @@ SCALE_COLUMNS = 4
 ANSWERS = 2
 """Answers of the hardware's scheduler that a block holds."""
 ANSWER_BYTES = 16
-WARPS = EPILOGUE_WARPS + 2
-TENSOR_COLUMNS = 512
-FORMATS = {"f16": 0, "bf16": 1, "tf32": 2, "u8": 0, "s8": 1, "e4m3": 0, "e5m2": 1}
-"""Codes of types in an instruction descriptor (PTX ISA, "Instruction descriptor")."""
 _SCALED_FORMATS = {"e4m3": 0, "e5m2": 1, "e2m1": 1}
 """Codes of types in an instruction descriptor with block scales."""
-KINDS = {"f16": "f16", "bf16": "f16", "tf32": "tf32", "u8": "i8", "s8": "i8", "e4m3": "f8f6f4", "e5m2": "f8f6f4"}
-UNITS = {"f16": "f16", "tf32": "tf32", "i8": "int8", "f8f6f4": "fp8"}
 
 
 @dataclass(frozen=True)
@@ -122,10 +121,8 @@ class TensorMemoryLoop:
         if (scaled := self.scaled) is not None:
             types = _SCALED_FORMATS[scaled.type_a] << 7 | _SCALED_FORMATS[scaled.type_b] << 10
             return types | self.tile_n >> 3 << 17 | (scaled.scale_type == "ue8m0") << 23 | ROWS * self.blocks >> 7 << 27
-        sums = 2 if self.accumulator == "int" else 1
-        majors = (not self.a.k_major) << 15 | (not self.b.k_major) << 16
-        sizes = self.tile_n >> 3 << 17 | ROWS * self.blocks >> 4 << 24
-        return sums << 4 | FORMATS[self.type_a] << 7 | FORMATS[self.type_b] << 10 | majors | sizes
+        majors = {"along_m": not self.a.k_major, "along_n": not self.b.k_major}
+        return instruction_form(self.type_a, self.type_b, ROWS * self.blocks, self.tile_n, **majors)
 
     @property
     def form_text(self) -> str:
@@ -140,7 +137,7 @@ class TensorMemoryLoop:
     @property
     def tensor_columns(self) -> int:
         """Columns of tensor memory that a block allocates: a power of two."""
-        return 1 << (BUFFERS * self.tile_n + 2 * self.scale_words * SCALE_COLUMNS - 1).bit_length()
+        return allocated_columns(BUFFERS * self.tile_n + 2 * self.scale_words * SCALE_COLUMNS)
 
     @property
     def packed(self) -> bool:

@@ -1,0 +1,40 @@
+"""Pictures of tensor memory: uses of its columns, and what the lanes of a warp load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from gemmgen.hardware.shared_memory import WARP
+from gemmgen.kernels.math.tensor_memory import COLUMNS, EPILOGUE_WARPS, ROWS, TENSOR_COLUMNS
+from gemmgen.kernels.pictures import Division, Fragments, Share
+
+
+def warps_of_tile(columns: int, rows_axis: str, columns_axis: str) -> Division:
+    """The rows of a tile that each warp of the epilogue finishes."""
+    rows = ROWS // EPILOGUE_WARPS
+    warps = tuple(Share(warp, ((warp * rows, 0, rows, columns),)) for warp in range(EPILOGUE_WARPS))
+    notes = ("one thread copies, one multiplies", "two sets of sums in tensor memory")
+    return Division("threadblock tile", ROWS, columns, rows_axis, columns_axis, "warp", warps, notes)
+
+
+def loaded_columns(rows_axis: str, columns_axis: str) -> Division:
+    """The results that each lane of a warp loads at a time (16x256b)."""
+    lanes = tuple(
+        Share(lane, tuple((lane // 4 + 8 * part, 8 * j + lane % 4 * 2, 1, 2) for part in range(4) for j in range(COLUMNS // 8)))
+        for lane in range(WARP)
+    )
+    notes = ("pairs of neighbours, in every 8 columns",)
+    return Division("columns that a warp loads", ROWS // EPILOGUE_WARPS, COLUMNS, rows_axis, columns_axis, "lane", lanes, notes)
+
+
+def columns_in_use(ends: Sequence[int], allocated: int, of_pair: bool = False, owners: str = "") -> Fragments:
+    """Columns of tensor memory by their use, from each of ``ends`` to the next; ``owners``: uses beside the two sets of sums."""
+    uses = tuple(Share(number, ((0, first, ROWS, last - first),)) for number, (first, last) in enumerate(pairwise(ends)))
+    notes = (
+        f"{allocated} of {TENSOR_COLUMNS} columns allocated{' in each block of the pair' if of_pair else ''}",
+        f"0 and 1: sets of sums, one read by the epilogue while products are added to the other{owners}",
+        f"warp w of the epilogue reads lanes 32 w to 32 w + {ROWS // EPILOGUE_WARPS - 1}",
+    )
+    columns = Division("uses of columns", ROWS, ends[-1], "lanes", "columns", "use", uses)
+    return Fragments("Tensor memory", columns, notes=notes, lanes_of_a_color=1, name="tensor_memory")
