@@ -271,6 +271,12 @@ def test_a_program_is_ended_at_its_limit(program: Path, toolkit: Toolkit) -> Non
 
 
 @needs_nvcc
+def test_a_kernel_without_end_is_ended_at_the_limit(program: Path, toolkit: Toolkit) -> None:
+    report = run(program, toolkit, "busy kernel", settings=replace(SETTINGS, seconds=3))
+    assert report.ended_early == "the program was ended after 3 s (--seconds): kernel draw was running" and report.seconds < 30
+
+
+@needs_nvcc
 @pytest.mark.skipif(not landlock_version(), reason="needs Landlock")
 def test_a_fenced_program_writes_in_the_current_folder_only(
     program: Path, toolkit: Toolkit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

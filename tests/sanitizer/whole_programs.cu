@@ -26,6 +26,11 @@ __global__ void set_one(unsigned char* out, int value, int* count) {
 }
 __global__ void sum_up(int* out) { atomicAdd_system(out, 1); }
 __global__ void increment(int* out) { ++out[threadIdx.x]; }
+__global__ void draw(unsigned* out) {
+  unsigned value = *out;
+  do value = value * 1664525 + 1013904223; while (value != 123456);
+  *out = value;
+}
 __global__ void reversed(const int* in, int* out) {
   __shared__ int tile[64];
   tile[threadIdx.x] = in[threadIdx.x];
@@ -276,6 +281,8 @@ int main(int argc, char** argv) {
   } else if (mode == "unsupported") {
     cudaGraphicsResource_t resource = nullptr;
     printf("%s\n", cudaGetErrorString(cudaGraphicsUnregisterResource(resource)));
+  } else if (mode == "busy kernel") {
+    draw<<<1, 1>>>((unsigned*)first_array);
   } else if (mode == "busy") {
     for (volatile long i = 0;; ++i) {}
   }

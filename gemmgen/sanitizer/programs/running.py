@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 
 from gemmgen.core.errors import EnvironmentMissing, GemmgenError
 from gemmgen.core.process_limits import lower
@@ -125,8 +126,14 @@ def run_program(command: Sequence[str], libraries: Path, settings: RunSettings, 
     theirs.close()
     session.child = child
     ours.settimeout(None)
-    old = signal.signal(signal.SIGALRM, lambda number, frame: _kill(child))
-    signal.alarm(settings.seconds)
+
+    def end(number: int, frame: FrameType | None) -> None:
+        _kill(child)
+        if session.running:
+            raise ProgramEnded(f"kernel {session.running} was running")
+
+    old = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, settings.seconds, 1.0)  # again every second, so that no handler on the way keeps it
     try:
         session.serve(ours)
     except BadMessage as error:
@@ -140,7 +147,7 @@ def run_program(command: Sequence[str], libraries: Path, settings: RunSettings, 
     finally:
         ours.close()
         status = child.wait()
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, old)
     report = session.finish(status)
     report.seconds = time.perf_counter() - began

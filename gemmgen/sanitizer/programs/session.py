@@ -143,6 +143,8 @@ class Session:
         self.order = StreamOrder()
         self.report = Report()
         self.child: subprocess.Popen[bytes] | None = None
+        self.running = ""
+        """The kernel that is running now."""
         self._owners: dict[int, _Owner] = {}
         self._freed: dict[int, tuple[_Owner, tuple[Frame, ...]]] = {}
         self._allocated = 0
@@ -266,6 +268,7 @@ class Session:
             attempts.append(CounterObserver())
             return attempts[-1]
 
+        self.running = label
         try:
             result = self.device.launch(
                 module,
@@ -283,6 +286,8 @@ class Session:
         except (ParseError, UnknownInstruction) as error:
             self.report.refused.setdefault(label, str(error))
             raise _Refused(_INVALID_FUNCTION, str(error)) from None
+        finally:
+            self.running = ""
         totals.instructions += result.instructions
         totals.seconds += time.perf_counter() - began
         if attempts:
