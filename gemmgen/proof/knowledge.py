@@ -136,6 +136,9 @@ class Knowledge:
         """The block's index by axis, or quotients and remainders that together determine it."""
         self.factors: dict[int, tuple[z3.ArithRef, ...]] = {}
         """Factors of the number of values, from 0, that a block's index or a part of it takes, by the number of its term."""
+        self.grouped: dict[int, tuple[tuple[z3.ArithRef, ...], int, z3.ArithRef]] = {}
+        """By the number of a remainder r of a block's index by g Q: Q as factors, g, and the number P - g q of which r is below its product
+        with Q as well."""
         self.extents: dict[int, z3.ArithRef] = {}
         """The number of those values."""
         self.team: tuple[z3.ArithRef, int] | None = None

@@ -600,7 +600,7 @@ def once(lifter: Lifter) -> Verdict:
 
 def _stored_once(lifter: Lifter, verdict: Verdict, array: Array, stores: Sequence[Access], other: OtherThread) -> None:
     known = lifter.known
-    if not _apart_in_memory(known, array):
+    if not apart_in_memory(known, array):
         verdict.obligations += 1
         verdict.unproved.append(f"{array.name}: two of its elements may have one address: its strides need preconditions")
         return
@@ -643,7 +643,7 @@ def _stored_once(lifter: Lifter, verdict: Verdict, array: Array, stores: Sequenc
             verdict.note(answer, one[0], why, known, premises, goal)
 
 
-def _apart_in_memory(known: Knowledge, array: Array) -> bool:
+def apart_in_memory(known: Knowledge, array: Array) -> bool:
     """True if elements with different indices have different addresses: each stride is at least what the axes within it span."""
     axes = [axis for axis in zip(array.shape, array.strides, strict=True) if not isinstance(axis[0], int) or axis[0] > 1][::-1]
 

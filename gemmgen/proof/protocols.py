@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 
 import z3
 
@@ -12,12 +13,13 @@ from gemmgen.core.elements import ELEMENTS
 from gemmgen.emulator.ptx.syntax import Function, Instruction, Module
 from gemmgen.hardware.tensor_map import ELEMENT_BYTES
 from gemmgen.kernels.launch import KernelLaunch, LaunchSequence, TensorMapArgument
+from gemmgen.proof.boxes import stored_once
 from gemmgen.proof.contract import Contract
 from gemmgen.proof.control import Unliftable
 from gemmgen.proof.knowledge import Knowledge
 from gemmgen.proof.obligations import Verdict
 from gemmgen.proof.registers import read_unwritten
-from gemmgen.proof.rings import Findings, follow
+from gemmgen.proof.rings import PROPERTIES, Findings, follow
 from gemmgen.proof.roles import Step
 from gemmgen.proof.semantics import _ARITHMETIC, _special
 from gemmgen.proof.solver import Solver
@@ -36,6 +38,7 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
             holds = _is_the_array(map_, sequence, contract, solver)
             ring.found.note("memory", ("map", map_.name), holds, f"{map_.name} is not {map_.array} as its launch describes it")
         if map_.name in ring.written_maps:
+            ring.found.note("once", ("map", map_.name), holds, f"{map_.name} is not {map_.array} as its launch describes it")
             array = next(each for each in sequence.arrays if each.name == map_.array)
             ring.found.note("memory", ("written", map_.name), array.writes, f"{map_.array} is an input")
     unwritten = next(read_unwritten(function, runner.flow), None)
@@ -46,9 +49,13 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
         raise Unliftable(None, "no problem with a block fulfils the preconditions")
     loops = _ends(runner.steps, known)
     ring.found.note("progress", "loops", loops, "a loop was not proved to end")
-    return {name: _verdict(name, ring.found) for name in ("memory", "races", "initialised", "progress")} | {
-        "once": Verdict("once", 1, 0, ["the boxes that the copy engine stores are not compared"])
-    }
+    if not ring.found.reasons["once"]:
+        why = "see progress"
+        if loops:
+            in_range = partial(_stays_in_range, known=known)
+            why = stored_once(ring.sends, runner.steps, sequence, known, lambda content: _value(content, known), in_range)
+        ring.found.note("once", "boxes", not why, why)
+    return {name: _verdict(name, ring.found) for name in PROPERTIES}
 
 
 def _verdict(name: str, found: Findings) -> Verdict:

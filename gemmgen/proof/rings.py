@@ -29,9 +29,9 @@ from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.hardware.tensor_map import ELEMENT_BYTES, SHARED_ALIGNMENT, SWIZZLE_SPANS
 from gemmgen.kernels.launch import KernelLaunch, LaunchSequence, TensorMapArgument
 from gemmgen.proof.control import Unliftable
-from gemmgen.proof.roles import SHARED_BASE, Role, Runner, Values
+from gemmgen.proof.roles import SHARED_BASE, Role, Runner, Values, renamed
 from gemmgen.proof.slicing import written
-from gemmgen.proof.symbols import Content, Expression
+from gemmgen.proof.symbols import Content, Expression, of_thread
 
 WARPGROUP_THREADS = 128
 BARRIER_BYTES = 8
@@ -45,6 +45,7 @@ MAX_GROUPS = 16
 MAX_USES = 64
 """Uses of the ring by one role between two decisions that all roles take."""
 HALVES = ("f16", "bf16")
+PROPERTIES = ("memory", "races", "initialised", "progress", "once")
 
 
 @dataclass(frozen=True)
@@ -100,16 +101,16 @@ class State:
     """The threads that these are of."""
     left: frozenset[int] = frozenset()
     """Reads by the copy engine that their thread has waited for, before the other threads know."""
+    sent: frozenset[tuple[int, tuple[Content, ...]]] = frozenset()
+    """Boxes that were stored, by statement and coordinates, without those of earlier values of a counter."""
 
 
 @dataclass
 class Findings:
     """Reasons that properties are not proved, and how much was looked at."""
 
-    reasons: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in ("memory", "races", "initialised", "progress")})
-    checked: dict[str, set[object]] = field(
-        default_factory=lambda: {name: set() for name in ("memory", "races", "initialised", "progress")}
-    )
+    reasons: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in PROPERTIES})
+    checked: dict[str, set[object]] = field(default_factory=lambda: {name: set() for name in PROPERTIES})
 
     def note(self, property_: str, what: object, holds: bool, reason: str, at: Instruction | None = None) -> None:
         """One obligation, known by what it is about."""
@@ -124,6 +125,18 @@ class Findings:
 def _place(instruction: Instruction) -> str:
     at = f" ({instruction.location.own()})" if instruction.location is not None else ""
     return f"PTX line {instruction.line}: {instruction.text.strip().rstrip(';')}{at}"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A box that one thread has the copy engine store."""
+
+    map_: str
+    line: int
+    thread: int
+    coordinates: tuple[Content, ...]
+    bounded: frozenset[Expression]
+    """The comparisons that hold there."""
 
 
 class Ring:
@@ -150,6 +163,7 @@ class Ring:
         self.fills: dict[int, tuple[tuple[int, int], ...]] = {}
         self.used_maps: set[str] = set()
         self.written_maps: set[str] = set()
+        self.sends: set[Sent] = set()
         self.fillers: set[tuple[bool, ...]] = set()
         self.readers: set[tuple[bool, ...]] = set()
         self.arrivals: dict[tuple[bool, ...], tuple[bool, ...]] = {}
@@ -429,7 +443,39 @@ class Ring:
         self.found.note("races", ("sent", instruction.line), fine, "stores are not visible to the copy engine yet", instruction)
         if state.senders not in ((), threads):
             raise Unliftable(instruction, "different threads send results")
-        return replace(state, leaving=state.leaving | {number}, senders=threads)
+        sent = self._box(state, instruction, target, found, threads, values)
+        return replace(state, leaving=state.leaving | {number}, senders=threads, sent=sent)
+
+    def _box(
+        self, state: State, instruction: Instruction, target: Operand, found: TensorMapArgument, threads: tuple[bool, ...], values: Values
+    ) -> frozenset[tuple[int, tuple[Content, ...]]]:
+        """Notes where a box goes; the boxes of this state with it. In one turn of the loops no statement stores a box twice."""
+        assert isinstance(target, Address) and isinstance(target.extra[0], Vector)
+        coordinates = tuple(place for element in target.extra[0].elements if (place := values.of(element)) is not None)
+        if len(coordinates) < len(found.extents):
+            self.found.note("once", ("place", instruction.line), False, "the coordinates of a box are not known", instruction)
+            return state.sent
+        key = instruction.line, coordinates
+        self.found.note("once", ("twice", instruction.line), key not in state.sent, "may store a box twice", instruction)
+        true = frozenset(fact for fact, holds in values.facts.items() if holds and fact.operation == "lt.s32")
+        for thread, here in enumerate(threads):
+            if here:
+                mine = tuple(place for each in coordinates if (place := of_thread(each, thread)) is not None)
+                bounded = frozenset(fact for fact in true if any(isinstance(each, Expression) and _within(fact, each) for each in mine))
+                self.sends.add(Sent(found.name, instruction.line, thread, mine, bounded))
+        return state.sent | {key}
+
+    def renamed(self, state: object, old: Expression, name: Expression, grows: bool) -> object:
+        """Boxes of a counter's earlier values are of no interest in later turns: their places differ."""
+        assert isinstance(state, State)
+        if not grows and any(_mentions(places, name) for _, places in state.sent):
+            self.found.note("once", ("counter", name), False, "a loop that stores boxes begins again")
+        kept: set[tuple[int, tuple[Content, ...]]] = set()
+        for line, places in state.sent:
+            renewed = tuple(place for each in places if (place := renamed(each, old, name)) is not None)
+            if len(renewed) == len(places):
+                kept.add((line, renewed))
+        return state if kept == state.sent else replace(state, sent=frozenset(kept))
 
     # -- products ----------------------------------------------------------------------------------------------
 
@@ -569,6 +615,8 @@ class Ring:
         opcode = instruction.opcode
         if not instruction.has("shared") and not any(word.startswith("shared::cta") for word in instruction.modifiers):
             if opcode in ("st", "ld", "red", "atom") and instruction.has("global"):
+                if opcode != "ld":
+                    self.found.note("once", instruction.line, False, "threads access global memory themselves", instruction)
                 self.found.note("memory", instruction.line, False, "threads access global memory themselves", instruction)
                 return state
             if opcode not in ("ldmatrix", "stmatrix"):
@@ -720,6 +768,16 @@ def _variable(content: Content | None) -> str:
         name = content.arguments[0]
         return name.operation if isinstance(name, Expression) else ""
     return ""
+
+
+def _mentions(places: Sequence[Content], part: Expression) -> bool:
+    return any(isinstance(place, Expression) and place.mentions(part) for place in places)
+
+
+def _within(comparison: Expression, place: Expression) -> bool:
+    """True if a coordinate depends on the number that a comparison bounds."""
+    number = comparison.arguments[0]
+    return isinstance(number, Expression) and place.mentions(number)
 
 
 def _contains(threads: tuple[bool, ...], others: tuple[bool, ...]) -> bool:

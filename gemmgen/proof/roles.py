@@ -62,6 +62,9 @@ class Monitor(Protocol):
     def together(self, states: Sequence[object], complete: bool) -> Sequence[object]:
         """The states of roles that decide together, after they have."""
 
+    def renamed(self, state: object, old: Expression, name: Expression, grows: bool) -> object:
+        """The state after a sum ``old`` got the name of a counter, which it had before if ``grows``."""
+
 
 @dataclass(frozen=True)
 class Role:
@@ -89,8 +92,8 @@ class Role:
 class Values:
     """Contents of operands in one environment."""
 
-    def __init__(self, runner: Runner, environment: Mapping[str, Content]) -> None:
-        self._runner, self._environment = runner, environment
+    def __init__(self, runner: Runner, environment: Mapping[str, Content], facts: Mapping[Expression, bool]) -> None:
+        self._runner, self._environment, self.facts = runner, environment, facts
 
     def of(self, operand: Operand) -> Content | None:
         """The content of an operand, an address included; None if it is data."""
@@ -254,7 +257,7 @@ class Runner:
             name = base if grows else Expression("counter", (base, step, limit))
             if grows and base.low and not facts[comparison]:  # it may overflow from here on
                 name, grows = Expression("counter", (0, limit)), False
-            return self._renamed(roles, facts, counter, name), self._about(facts, counter, name), name, grows, step
+            return self._renamed(roles, counter, name, grows), self._about(facts, counter, name), name, grows, step
         if isinstance(counter, int) and counter > FEW_TURNS:
             low = FEW_TURNS if facts[comparison] and comparison.operation == "lt.s32" else 0
             name = Expression("counter", (low, limit), low)
@@ -272,22 +275,23 @@ class Runner:
             return tuple(changed), kept, name, False, 1
         return roles, facts, None, False, None
 
-    def _renamed(self, roles: tuple[Role, ...], facts: Facts, old: Expression, name: Expression) -> tuple[Role, ...]:
+    def _renamed(self, roles: tuple[Role, ...], old: Expression, name: Expression, grows: bool) -> tuple[Role, ...]:
         """A sum gets the name of a counter; what had this name before is unknown from now on."""
         changed = []
         for role in roles:
             environment: Environment = {}
             for register, content in role.environment:
-                value = _renamed(content, old, name)
+                value = renamed(content, old, name)
                 if value is not None:
                     environment[register] = value
-            changed.append(replace(role, environment=_stored(environment), origins=()))
+            state = self.monitor.renamed(role.monitor, old, name, grows)
+            changed.append(replace(role, environment=_stored(environment), monitor=state, origins=()))
         return tuple(changed)
 
     def _about(self, facts: Facts, old: Expression, name: Expression) -> Facts:
         found: Facts = {}
         for fact, outcome in facts.items():
-            renewed = _renamed(fact, old, name)
+            renewed = renamed(fact, old, name)
             if isinstance(renewed, Expression):
                 found[renewed] = outcome
         return found
@@ -375,7 +379,7 @@ class Runner:
                 if instruction.opcode not in EVENTS and self._only_data(instruction):
                     state = self.monitor.plain(state, instruction)
                 elif any(threads):
-                    state = self._execute(role, (block, place), instruction, threads, guard, environment, state, origins)
+                    state = self._execute(role, (block, place), instruction, threads, guard, environment, state, origins, facts)
                 place += 1
             else:
                 following = self.flow.successors[block][0]
@@ -399,8 +403,9 @@ class Runner:
         environment: Environment,
         state: object,
         origins: dict[Expression, str],
+        facts: Facts,
     ) -> object:
-        opcode, values = instruction.opcode, Values(self, environment)
+        opcode, values = instruction.opcode, Values(self, environment, facts)
         of_cluster = any("cluster" in word for word in instruction.modifiers)
         if of_cluster and opcode in ("bar", "barrier", "st", "ld", "red", "atom"):
             raise Unliftable(instruction, "clusters of blocks are not modelled")
@@ -510,7 +515,7 @@ class Runner:
                 return
             if other.opcode in EVENTS:
                 break
-            contents = tuple(self._operand(operand, Values(self, trial)) for operand in other.operands[1:])
+            contents = tuple(self._operand(operand, Values(self, trial, {})) for operand in other.operands[1:])
             self._assign(other, computed(other, contents, self._results) if other.guard is None else None, trial)
         raise Unliftable(instruction, "a wait that is not repeated until it succeeds")
 
@@ -623,14 +628,14 @@ class Runner:
                 ):
                     raise Unliftable(statement, "data decides which threads do this")
                 if statement.opcode in EVENTS:
-                    state = self.monitor.event(state, here.everyone, statement, here.threads, Values(self, {}))
+                    state = self.monitor.event(state, here.everyone, statement, here.threads, Values(self, {}, {}))
                 state = self.monitor.plain(state, statement)
                 for register in written(statement):
                     environment.pop(register.name, None)
         return replace(here, block=meeting, place=0, environment=_stored(environment), monitor=state)
 
 
-def _renamed(content: Content | None, old: Expression, name: Expression) -> Content | None:
+def renamed(content: Content | None, old: Expression, name: Expression) -> Content | None:
     """A content with a sum under its new name; None if it depends on what had this name before."""
     renewed = replaced(content, old, RENEWED)
     return replaced(replaced(renewed, name, None), RENEWED, name)

@@ -433,17 +433,40 @@ def _divide(known: Knowledge, instruction: Instruction, values: list[Value], bit
     return remainder if remainder_wanted else quotient
 
 
+def _multiple(known: Knowledge, one: z3.ArithRef, other: z3.ArithRef) -> int:
+    """The number g for which one term is g times another, product for product; 0 if there is none."""
+    mine, theirs = known.polynomials.of(one), known.polynomials.of(other)
+    if not theirs or mine.keys() != theirs.keys():
+        return 0
+    times = next(iter(mine.values())) // next(iter(theirs.values()))
+    return times if times > 0 and all(mine[monomial] == times * number for monomial, number in theirs.items()) else 0
+
+
 def _block_quotient(known: Knowledge, a: Value, b: Value, quotient: Value, remainder: Value) -> None:
     """A block's index, or a part of it, divided by factors of the number of its values: the quotient is below the product of the others.
 
     Of P Q values, index < P Q and index = q Q + r with 0 <= r < Q give q < P, since q >= P would make the index at least P Q.
     """
     factors = None if isinstance(a.term, int) else known.factors.get(a.term.get_id())
+    grouped = None if isinstance(a.term, int) else known.grouped.get(a.term.get_id())
+    if grouped is not None:
+        # index - q (g Q) is below g Q and below (P - g q) Q: divided by the smaller of g and P - g q, it is below Q.
+        divisor, times, left = grouped
+        if known.proves((), z3.Or(b.z3 == times, b.z3 == left)):
+            known.facts.append(z3.Implies(z3.And(a.z3 >= 0, b.z3 >= 1), quotient.z3 < z3.Product(*divisor)))
+        return
     if factors is None or len(factors) < 2:
         return
     for place, one in enumerate(factors):
         others = (*factors[:place], *factors[place + 1 :])
         for divisor, rest in (((one,), others), (others, (one,))):
+            times = _multiple(known, b.z3, z3.Product(*divisor))
+            if times > 1:
+                # index < P Q and q (g Q) <= index give g q < P. In the last group of g there may be fewer, P - g q.
+                left = z3.Product(*rest)
+                known.facts.append(z3.Implies(a.z3 >= 0, times * quotient.z3 < left))
+                known.grouped[remainder.z3.get_id()] = (divisor, times, left - times * quotient.z3)
+                return
             if known.proves((), b.z3 == z3.Product(*divisor)):
                 known.facts += [quotient.z3 < z3.Product(*rest), remainder.z3 < z3.Product(*divisor)]
                 for value, below in ((quotient.z3, rest), (remainder.z3, divisor)):

@@ -187,6 +187,10 @@ UNKNOWN_LANE = (
 """Opcodes whose result is no function of their operands alone."""
 
 
+BY_THREAD = ("add", "sub", "mul", "mad", "shl")
+"""Opcodes whose result is an expression also where an operand is one number for each thread."""
+
+
 Results: TypeAlias = "dict[tuple[int, tuple[int | Each, ...]], int | Each | None]"
 """Results by the identity of their statement and the operands."""
 
@@ -227,7 +231,9 @@ def _expression(instruction: Instruction, values: tuple[Content, ...]) -> Conten
         return None
     if opcode in ("and", "or", "xor", "not") and instruction.type == "pred":
         return logic(opcode, values)
-    if not all(not isinstance(value, tuple) and (not isinstance(value, Expression) or value.uniform) for value in values):
+    if opcode not in BY_THREAD and not all(
+        not isinstance(value, tuple) and (not isinstance(value, Expression) or value.uniform) for value in values
+    ):
         return None
     if opcode == "setp":
         return _comparison(instruction, values)
@@ -291,6 +297,16 @@ def _above(value: Expression) -> int:
         if isinstance(a, Expression) and isinstance(b, int) and 0 < b < 1 << 16 and a.operation == "counter":
             return a.low + b
     return value.low if value.operation == "counter" else -1
+
+
+def of_thread(value: Content | None, thread: int) -> Content | None:
+    """A content as one thread has it."""
+    if isinstance(value, tuple):
+        return value[thread]
+    if not isinstance(value, Expression) or value.uniform:
+        return value
+    parts = tuple(part for each in value.arguments if (part := of_thread(each, thread)) is not None)
+    return Expression(value.operation, parts, value.low)
 
 
 def negation_free(value: Expression) -> tuple[Expression, bool]:
