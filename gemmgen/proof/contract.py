@@ -150,11 +150,24 @@ class Contract:
         # A block exists, so that every factor of its grid is at least one.
         for factors, limit in zip(self.grid_factors, GRID_LIMITS, strict=True):
             self.facts += [factor >= 1 for factor in factors]
+            self.facts += [factor >= 1 for formula in launch.grid for factor in self._in_minimum(formula)]
             product = factors[0]
             for factor in factors[1:]:
                 product = product * factor
             self.facts.append(product <= min(limit, MAX_BLOCKS))
         self._tighten()
+
+    def _in_minimum(self, formula: Formula) -> list[z3.ArithRef]:
+        """The factors of products of which a grid is the smallest, where none is negative: each is at least one if the grid is."""
+        match formula.tree:
+            case ast.Call(func=ast.Name(id="min"), args=arguments):
+                factors = [as_term(self._terms.term(part)) for argument in arguments for part in _factors_of(argument)]
+                bounds = z3.And(*[factor >= 0 for factor in factors])
+                solver = z3.Solver()
+                solver.set("rlimit", 1_000_000)
+                solver.add(*[fact for fact in self._without_blocks if not shape_of(fact).nonlinear], z3.Not(bounds))
+                return factors if solver.check() == z3.unsat else []
+        return []
 
     def _tighten(self) -> None:
         """Raises the lower bound of dimensions that no block exists without."""
@@ -231,7 +244,11 @@ def _multiples(sequence: LaunchSequence) -> dict[str, int]:
 
 def _factors(formula: Formula) -> list[ast.expr]:
     """The factors of a product, in order."""
-    pending, found = [formula.tree], []
+    return _factors_of(formula.tree)
+
+
+def _factors_of(tree: ast.expr) -> list[ast.expr]:
+    pending, found = [tree], []
     while pending:
         node = pending.pop()
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):

@@ -138,9 +138,12 @@ def floor_divide(a: Value, divisor: int) -> Value:
     if low == high:
         return constant(low)
     term = as_term(a.term)
-    if term.decl().kind() == z3.Z3_OP_IDIV and z3.is_int_value(term.arg(1)) and term.arg(1).as_long() > 0:
-        inner, divisor = term.arg(0), term.arg(1).as_long() * divisor  # (x / a) / b = x / (a b)
-        term = inner
+    nested, added = summands(term)
+    if len(nested) == 1 and nested[0][0] == 1:  # (x / a + c) / b = (x + a c) / (a b)
+        inner = nested[0][1]
+        if inner.decl().kind() == z3.Z3_OP_IDIV and z3.is_int_value(inner.arg(1)) and inner.arg(1).as_long() > 0:
+            times = inner.arg(1).as_long()
+            term, divisor = inner.arg(0) + added * times if added else inner.arg(0), times * divisor
     zeros = max(0, a.zeros - (divisor.bit_length() - 1)) if divisor & (divisor - 1) == 0 and term is as_term(a.term) else 0
     parts, number = summands(term)
     whole = [(count // divisor, part) for count, part in parts if count % divisor == 0]
