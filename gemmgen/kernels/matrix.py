@@ -33,6 +33,11 @@ class Matrix:
         return self.columns if self.row_major else self.rows
 
     @property
+    def along_k(self) -> bool:
+        """True if neighbours along k, or those of them that are held, are adjacent in memory."""
+        return "k" in Formula(self.contiguous).names
+
+    @property
     def vector_elements(self) -> int:
         """Elements of a vector of 16 bytes."""
         return 16 // self.element_bytes

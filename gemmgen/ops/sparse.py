@@ -19,7 +19,7 @@ from gemmgen.kernels.gemm.family import plan_gemm
 from gemmgen.kernels.gemm.matcher import ACTIVATIONS
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.request import alignment_elements, is_stored
-from gemmgen.kernels.gemm.sparsity import CHUNK_K, compress
+from gemmgen.kernels.gemm.sparsity import CHUNK_K, compress, lane_words
 from gemmgen.kernels.gemm.spec import GemmSpec
 from gemmgen.ops.arrays import is_torch, layout_of, new_array, view_of
 from gemmgen.ops.weights import moved
@@ -52,10 +52,12 @@ class SparseWeight:
         The kept values, (n, k / 2).
     metadata
         Words of 16 bits, (n, k / 16), that say which they are.
+    lanes
+        The same in the order in which warpgroups read them, (n / 64, 2 k), words of 32 bits.
     """
 
-    def __init__(self, kind: str, shape: tuple[int, int], kept: Array, metadata: Array) -> None:
-        self.kind, self.shape, self.kept, self.metadata = kind, shape, kept, metadata
+    def __init__(self, kind: str, shape: tuple[int, int], kept: Array, metadata: Array, lanes: Array) -> None:
+        self.kind, self.shape, self.kept, self.metadata, self.lanes = kind, shape, kept, metadata, lanes
 
     def multiply(
         self,
@@ -114,20 +116,19 @@ class SparseWeight:
         if result.is_empty:
             return c
         device = host_device() if isinstance(view.device, str) else gpu_device(view.device[1])
-        form = form_of(a.shape[0], n, device.sm_count)
-        call = Call(
-            form, self.kind, aligned, alignment_elements(8, result, True), result.type, bias is not None, activation, device.architecture
-        )
+        aligned_c = alignment_elements(8, result, True)
+        warpgroups = device.architecture.supports("wgmma") and aligned == widest
+        form = form_of(a.shape[0], n, self.kind, device.sm_count, warpgroups)
+        call = Call(form, self.kind, aligned, aligned_c, result.type, bias is not None, activation, device.architecture, n % 8 == 0)
         plan, kernel = kernel_of(call)
-        arrays = {"A": self.kept, "B": a.T, "metadata": self.metadata, "C": c.T, **({} if bias is None else {"bias": bias})}
+        metadata = self.lanes if form.warpgroups else self.metadata
+        arrays = {"A": self.kept, "B": a.T, "metadata": metadata, "C": c.T, **({} if bias is None else {"bias": bias})}
         kernel(**arrays, **slices_of(plan, form, a.shape[0], n, k, device.sm_count), stream=stream)
         return c
 
 
 def compress_2_4(b: Array, *, prune: bool = False) -> SparseWeight:
     """Compresses a right factor that is 2:4 sparse along k, on the host, once for many products.
-
-    On Hopper GPUs the product is slower than the dense one, which takes other instructions (docs/formats.md).
 
     Parameters
     ----------
@@ -163,7 +164,8 @@ def compress_2_4(b: Array, *, prune: bool = False) -> SparseWeight:
         kept, metadata = compress(rows, to_numbers(kind, rows), prune)
     except ValueError as error:
         raise LaunchError(f"compress_2_4: {error}, need zeros, or prune=True") from None
-    return SparseWeight(kind, (k, n), moved(kept, kind, dense), moved(metadata, "u16", dense))
+    lanes = lane_words(metadata, ELEMENTS[kind].bytes)
+    return SparseWeight(kind, (k, n), moved(kept, kind, dense), moved(metadata, "u16", dense), moved(lanes, "u32", dense))
 
 
 @dataclass(frozen=True)
@@ -172,17 +174,33 @@ class Form:
 
     tile: tuple[int, int, int]
     """Columns of the weight, rows of activations, and depth of a block."""
-    warp: tuple[int, int]
+    warp: tuple[int, int] | None
+    """The tile of a warp; None: warpgroups multiply."""
     stages: int
     sliced: bool = False
+    blocks: int = 0
+    """Blocks that take tiles in turn; 0: as many as there are tiles."""
+    cluster: int = 1
+    """Blocks that share tiles of activations."""
+
+    @property
+    def warpgroups(self) -> bool:
+        """True if warpgroups multiply (sm_90a)."""
+        return self.warp is None
 
 
-def form_of(rows: int, n: int, sms: int) -> Form:
-    """The form for a product: small tiles and slices of k where there are few rows, larger ones the more tiles there are."""
+def form_of(rows: int, n: int, kind: str, sms: int, warpgroups: bool = False) -> Form:
+    """The form for a product: small tiles and slices of k where there are few rows, larger ones the more tiles there are.
+    ``warpgroups``: they can multiply, as they do where there are more than some rows."""
     if rows <= FEW_ROWS:
         return Form((64, 16, 128), (16, 16), 4, sliced=True)
     if rows <= SOME_ROWS:
         return Form((64, 64, 128), (32, 32), 3, sliced=True)
+    if warpgroups:
+        depth = 64 * (2 // ELEMENTS[kind].bytes)
+        if ceil_div(n, 128) * ceil_div(rows, 256) < sms:
+            return Form((128, 128, depth), None, 6, blocks=sms)
+        return Form((128, 256, depth), None, 4, blocks=sms // 2 * 2, cluster=2)
     if ceil_div(n, 128) * ceil_div(rows, 128) < sms:
         return Form((64, 64, 128), (32, 32), 3)
     return Form((128, 128, 64), (64, 64), 3)
@@ -200,13 +218,27 @@ class Call:
     bias: bool
     activation: Operations | None
     architecture: Architecture
+    whole_lines: bool = False
+    """True if the weight's columns are a multiple of 8."""
 
 
 def spec_of(call: Call) -> GemmSpec:
     """The checked spec of a kernel, which computes the transpose: weights are its left factor, and results of a row lie side by side.
     Raises ``LaunchError`` for an activation that is not known."""
     form = call.form
-    tile = {"threadblock": dict(zip("mnk", form.tile, strict=True)), "warp": dict(zip("mn", form.warp, strict=True))}
+    mainloop: dict[str, object] = {"sparse": "a", "stages": form.stages}
+    if form.warp is None:
+        cluster = {"m": form.cluster}
+        mainloop |= {
+            "strategy": "wgmma",
+            "tile": dict(zip("mnk", form.tile, strict=True)),
+            "persistent_blocks": form.blocks,
+            "cluster": cluster,
+        }
+    else:
+        tile = {"threadblock": dict(zip("mnk", form.tile, strict=True)), "warp": dict(zip("mn", form.warp, strict=True))}
+        mainloop |= {"strategy": "mma_sync", "tile": tile}
+    boxes = form.warpgroups and call.whole_lines and call.aligned_c * ELEMENTS[call.result].bytes >= 16
     epilogue = [{"op": "bias", "per": "row"}] if call.bias else []
     epilogue += [step.model_dump(mode="json") for step in activations("matmul", call.activation, ACTIVATIONS)]
     early = call.architecture.supports("programmatic_launch")
@@ -214,16 +246,17 @@ def spec_of(call: Call) -> GemmSpec:
         {
             "kind": "gemm",
             "label": "sparse",
-            "architecture": "sm_90" if early else "sm_80",
+            "architecture": "sm_90a" if form.warpgroups else "sm_90" if early else "sm_80",
             "order": "column_major",
             "transpose": "tn",
             "alpha": "one",
             "beta": "zero",
             "storage": {"a": call.kind, "b": call.kind, "c": call.result},
             "alignment": {"a": 16 if call.kind == "s8" else 8, "b": call.aligned_b, "c": call.aligned_c},
-            "multiple_of": {"k": CHUNK_K},
+            "multiple_of": {"k": CHUNK_K, **({"m": 8} if boxes else {})},
+            "store": "tma" if boxes else "direct",
             "rasterization": {"group": 8},
-            "mainloop": {"strategy": "mma_sync", "sparse": "a", "tile": tile, "stages": form.stages},
+            "mainloop": mainloop,
             "decomposition": {"scheme": "split_k_parallel", "slices": "launch"} if form.sliced else {"scheme": "data_parallel"},
             "epilogue": written_out(epilogue),
             "early_launch": early,

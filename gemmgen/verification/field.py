@@ -41,7 +41,7 @@ WANTED_BITS = 29
 _SCALAR_LIMIT = 0x7F800000
 """Residues of scalars are below: as float32 they are no NaN, whose bits a conversion could change."""
 _INTEGERS = ("s8", "u8", "s32", "u32")
-_PLAIN = ("s32", "u32", "s64", "bool")
+_PLAIN = ("u16", "s32", "u32", "s64", "bool")
 """Types of arrays that are not drawn from the field."""
 _FIELD_BITS = 31
 METHOD = 3
@@ -220,7 +220,7 @@ def _run(
     scalars = _scalars(plan, rng)
     before = {name: piece.view.copy() for name, piece in memory.items()}
     storage = {name: piece.buffer.storage.copy() for name, piece in memory.items() if piece.array.writes}
-    data = {name for name, piece in memory.items() if piece.array.type not in ("s32", "u32", "s64") and name != "offsets"}
+    data = {name for name, piece in memory.items() if piece.array.type not in ("u16", "s32", "u32", "s64") and name != "offsets"}
     flows = reference.flows_of(binary)
     first_run = seed == 0
     product = None
@@ -272,7 +272,7 @@ def _fill(plan: KernelPlan, case: Case, type_name: str, piece: CaseMemory, rng: 
     name, shape = piece.array.name, piece.view.shape
     if name == "amax":
         piece.fill(np.zeros(shape))
-    elif name == "offsets" or type_name in ("s64", "bool"):
+    elif name in ("offsets", "metadata") or type_name in ("s64", "bool"):
         piece.fill(oracle_of(plan.spec.kind).fill(plan, case, name, shape, own))
     elif type_name in ("s32", "u32"):
         piece.fill(rng.integers(-(1 << 20) if type_name == "s32" else 0, 1 << 20, shape))

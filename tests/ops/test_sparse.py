@@ -14,6 +14,8 @@ from gemmgen.hardware.target import architecture as find_architecture
 from gemmgen.kernels.gemm.family import plan_gemm
 from gemmgen.kernels.gemm.sparsity import places, random_metadata
 from gemmgen.ops.sparse import Call, form_of, spec_of
+from gemmgen.runtime.kernel import Kernel
+from gemmgen.toolchain.compilation import compile_plan
 
 
 def weight_of(k: int, n: int, kind: str, seed: int = 1) -> Any:
@@ -78,6 +80,22 @@ def test_arguments_that_do_not_go_together_are_refused(call: Any, message: str) 
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", ["bf16", "s8"])
+def test_warpgroups_multiply_many_rows(kind: str) -> None:
+    """The forms of a Hopper GPU, on the emulator."""
+    architecture = find_architecture("sm_90a")
+    k, n, rows = 128, 200, 70
+    b, a = weight_of(k, n, kind), activations_of(rows, k, kind)
+    weight: Any = ops.compress_2_4(b)
+    result = "s32" if kind == "s8" else "f32"
+    for form in (form_of(rows, n, kind, 132, True), form_of(4096, 4096, kind, 132, True)):
+        call = Call(form, kind, 16 if kind == "s8" else 8, 4, result, False, None, architecture, True)
+        plan = plan_gemm(spec_of(call), architecture)
+        c = np.zeros((rows, n), np.int32 if kind == "s8" else np.float32)
+        Kernel(plan.sequence, compile_plan(plan))(A=weight.kept, B=a.T, metadata=weight.lanes, C=c.T)
+        assert np.array_equal(c, to_numbers(kind, a).astype(float) @ to_numbers(kind, b).astype(float))
+
+
 def test_nothing_is_launched_for_no_rows() -> None:
     assert ops.matmul(np.zeros((0, 64), np.float16), ops.compress_2_4(np.zeros((64, 8), np.float16))).shape == (0, 8)
 
@@ -87,5 +105,7 @@ def test_nothing_is_launched_for_no_rows() -> None:
 def test_every_form_suits_every_architecture(name: str, kind: str) -> None:
     """Shared memory of a block is 99 KiB on some."""
     architecture = find_architecture(name)
-    for form in {form_of(rows, 4096, 132) for rows in (1, 40, 100, 4096)}:
-        assert plan_gemm(spec_of(Call(form, kind, 8, 4, "f32", True, None, architecture)), architecture).architecture == architecture
+    aligned = 16 if kind == "s8" else 8
+    for form in {form_of(rows, 4096, kind, 132, architecture.supports("wgmma")) for rows in (1, 40, 100, 4096)}:
+        call = Call(form, kind, aligned, 4, "f32", True, None, architecture, True)
+        assert plan_gemm(spec_of(call), architecture).architecture == architecture

@@ -16,6 +16,7 @@ from gemmgen.kernels.gemm.grouping import group_rows
 from gemmgen.kernels.gemm.oracle import cases, padded_problem, promised
 from gemmgen.kernels.gemm.plan import GemmPlan, epilogue_accuracy, packed
 from gemmgen.kernels.gemm.scaling import from_tiles
+from gemmgen.kernels.gemm.sparsity import places
 from gemmgen.kernels.gemm.spec import GemmSpec
 from gemmgen.kernels.gemm.split_precision.field import PlanesOverField
 from gemmgen.kernels.gemm.split_precision.product import SplitPrecisionPlan
@@ -68,8 +69,6 @@ def excluded(plan: GemmPlan) -> str:
         return "the plain kernel that instances are held against computes the functions of all outputs equally accurately"
     if any(not scale.tiled for scale in plan.scales) or plan.weight_bits < 8 * plan.matrix_b.element_bytes:
         return "the plain kernel that instances are held against has neither scales of float32 nor packed weights"
-    if any(matrix.name == "metadata" for matrix in plan.factor_scales):
-        return "the plain kernel that instances are held against has no sparse A"
     if getattr(plan.spec.mainloop, "accumulators", "f32") == "f16":
         return "sums in float16 have no meaning over the field"
     if plan.matrix_a.type == "f64":
@@ -132,6 +131,9 @@ def _finishing(sizes: dict[str, int], chosen: dict[str, Any], product: npt.NDArr
 def _factors(plan: GemmPlan, arrays: Mapping[str, npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """A (..., m, k) and B (..., k, n) as canonical residues, each times the scales of its blocks."""
     lines = {"a": arrays["A"], "b": arrays["B"].swapaxes(-1, -2)}
+    if "metadata" in arrays:
+        lines["a"] = np.zeros((lines["a"].shape[0], lines["b"].shape[1]), arrays["A"].dtype)
+        np.put_along_axis(lines["a"], places(plan.metadata_by_rows(arrays)), arrays["A"], axis=1)
     for name, values in lines.items():
         if plan.packed_factors:
             halves = np.stack([values & np.uint32(15), values >> np.uint32(4)], -1).reshape(*values.shape[:-1], -1)

@@ -262,7 +262,8 @@ def fill(plan: GemmPlan, case: Case, name: str, shape: tuple[int, ...], rng: np.
             values = _scales(kind, case, shape, rng)
             return np.where(_filled(scale, case).reshape(shape), values, np.nan) if scale.tiled else values
     if name == "metadata":
-        return random_metadata(shape, rng)
+        words = random_metadata(shape, rng)
+        return words | random_metadata(shape, rng) << 16 if kind == "u32" else words
     if plan.packed_factors and name in "AB":
         return rng.integers(0, 256, shape)
     if unread:

@@ -125,6 +125,10 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
         """Matrices that define the values of the elements of A and B: scales and zero points."""
         return tuple(scale.matrix for scale in self.scales if scale.dimensions)
 
+    def metadata_by_rows(self, arrays: Mapping[str, Array]) -> npt.NDArray[np.uint16]:
+        """Metadata of a sparse A, (m, k / 16)."""
+        raise NotImplementedError
+
     def scales_of(self, operand: Literal["a", "b"]) -> ScaleArray | None:
         """Those of one operand."""
         return next((scale for scale in self.scales if scale.operand == operand), None)

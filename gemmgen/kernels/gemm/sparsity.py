@@ -2,11 +2,17 @@
 
 Rows of the kept values have half the length. Metadata are words of 16 bits, one for 16 values of k, row by row: bits 4 i to 4 i + 3 of a
 word belong to its i-th four values, the lower two say where the first kept one stands, the upper two where the second one does.
+
+Warpgroups read metadata in the order of their lanes: a word of 32 bits for each of the 128 lanes, for 64 rows and 64 values of k. Lane
+4 r + i of a warp, which has 16 of the rows, holds of 16-bit elements word i of its row r, and above it that of row r + 8; of bytes, words
+2 (i div 2) and the next of row r where i is even, else of row r + 8.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+from gemmgen.core.formulas import ceil_div
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,6 +23,9 @@ WORD_K = 16
 """Values of k of a word of metadata."""
 CHUNK_K = 64
 """Values of k whose metadata are copied at a time: 8 bytes of a row. It divides k."""
+LANE_ROWS, LANES = 64, 128
+"""Rows of metadata in the order of lanes, and the lanes."""
+WORDS = CHUNK_K // WORD_K
 PAIRS = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
 """Places of the kept values among four."""
 
@@ -52,6 +61,43 @@ def places(metadata: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     nibbles = metadata.astype(np.int64)[..., None] >> np.arange(0, WORD_K, FOUR) & 15
     both = np.stack([nibbles & 3, nibbles >> 2], axis=-1).reshape(rows, fours, KEPT)
     found: npt.NDArray[np.int64] = (both + FOUR * np.arange(fours)[:, None]).reshape(rows, fours * KEPT)
+    return found
+
+
+def lane_words(metadata: npt.NDArray[Any], element_bytes: int) -> npt.NDArray[np.uint32]:
+    """Metadata (rows, k / 16) in the order of lanes, (rows / 64, k / 64 * 128); those of rows that do not exist name the first two values.
+    k is a multiple of 64."""
+    import numpy as np
+
+    rows, words = metadata.shape
+    whole = np.full((ceil_div(rows, LANE_ROWS) * LANE_ROWS, words), 0x4444, np.uint32)
+    whole[:rows] = metadata
+    # Block of 64 rows, warp, half of its rows, row, unit along k, word.
+    parts = whole.reshape(-1, 4, 2, 8, words // WORDS, WORDS)
+    if element_bytes == 2:
+        held = parts[:, :, 0] | parts[:, :, 1] << 16  # block, warp, row, unit, word
+        lanes = held.transpose(0, 3, 1, 2, 4)
+    else:
+        held = parts[..., 0::2] | parts[..., 1::2] << 16  # block, warp, half, row, unit, pair of words
+        lanes = held.transpose(0, 4, 1, 3, 5, 2)
+    return np.ascontiguousarray(lanes.reshape(len(whole) // LANE_ROWS, -1))
+
+
+def from_lane_words(lanes: npt.NDArray[Any], rows: int, element_bytes: int) -> npt.NDArray[np.uint16]:
+    """Metadata (rows, k / 16) of those in the order of lanes."""
+    import numpy as np
+
+    blocks, units = lanes.shape[0], lanes.shape[1] // LANES
+    words = lanes.astype(np.uint32)
+    low, high = words & 0xFFFF, words >> 16
+    whole = np.empty((blocks, 4, 2, 8, units, WORDS), np.uint16)
+    if element_bytes == 2:
+        for half, held in enumerate((low, high)):
+            whole[:, :, half] = held.reshape(blocks, units, 4, 8, WORDS).transpose(0, 2, 3, 1, 4)
+    else:
+        for place, held in enumerate((low, high)):
+            whole[..., place::2] = held.reshape(blocks, units, 4, 8, 2, 2).transpose(0, 2, 5, 3, 1, 4)
+    found: npt.NDArray[np.uint16] = whole.reshape(blocks * LANE_ROWS, units * WORDS)[:rows]
     return found
 
 

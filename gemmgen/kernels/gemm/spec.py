@@ -205,6 +205,10 @@ class WgmmaMainloop(SpecModel):
     ``auto``: 128 for 8-bit floats, never for others; with ``arithmetic.f32_by``, after two instructions."""
     instruction_n: Annotated[int, Field(ge=8, le=256, multiple_of=8, strict=True)] | None = None
     """Columns that one instruction computes where sums are promoted, so that fewer registers hold them; all of the tile's if not given."""
+    sparse: Annotated[Literal["none", "a"], LATER] = "none"
+    """``a``: A is 2:4 sparse, and products with its zeros are not computed (``wgmma.mma_async.sp``). Its rows hold two of every four
+    neighbours along k, and ``metadata``, in the order of lanes, says which (``ops.compress_2_4``). The tile's k, 64 or 128, and the
+    problem's, count all of them."""
     product_sets: Annotated[Literal[1, 2], LATER] = 1
     """Sets of products that a group holds where they have block scales. 2: the tensor cores make those of the next stage while those of
     one are scaled and added; as many more registers."""

@@ -18,6 +18,11 @@ WARPS = 4
 INSTRUCTION_BYTES = 32
 """Bytes along k that one instruction reads of a row."""
 BARRIER_BYTES = 8
+METADATA_K = 64
+"""Values of k whose metadata a lane holds in one register, for one row, or of 16-bit elements for a half of them of two rows."""
+METADATA_BYTES = 4
+METADATA_ALIGNMENT = 1024
+"""Bytes that shared memory behind metadata is aligned to."""
 TICKETS = 4
 """Pieces of work that a producer may be ahead of its consumers, where a counter deals them out."""
 TICKET_BYTES = 4
@@ -47,6 +52,8 @@ class WarpgroupOperand:
     """Boxes of a tile, one below the other, of which only those are copied whose rows are of use."""
     sources: int = 1
     """Matrices of which the tile holds an equal part each, one behind the other along m or n."""
+    step_bytes: int = INSTRUCTION_BYTES
+    """Bytes along k that one instruction reads of a row."""
 
     @property
     def suffix(self) -> str:
@@ -150,14 +157,14 @@ class WarpgroupOperand:
     @property
     def steps_in_row(self) -> int:
         """Instructions along k that find their part in one row, where it takes several rows to hold a stage's; else 1."""
-        return self.row_bytes // INSTRUCTION_BYTES if self.k_major and self.spans > 1 else 1
+        return self.row_bytes // self.step_bytes if self.k_major and self.spans > 1 else 1
 
     @property
     def k_step_bytes(self) -> int:
         """From one instruction along k to the next: within a row, or from some rows to the next."""
         if not self.k_major:
-            return INSTRUCTION_BYTES // self.element_bytes * self.row_bytes
-        return self.span_bytes if self.spans > 1 and self.steps_in_row == 1 else INSTRUCTION_BYTES
+            return self.step_bytes // self.element_bytes * self.row_bytes
+        return self.span_bytes if self.spans > 1 and self.steps_in_row == 1 else self.step_bytes
 
     def part_offset(self, columns: int) -> int:
         """Bytes from some of B's columns to as many next to them."""
@@ -246,6 +253,8 @@ class WarpgroupInstruction:
     type_b: str
     instruction_n: int
     a_in_registers: bool
+    sparse: bool = False
+    """True if A is 2:4 sparse."""
 
     @property
     def accumulator(self) -> str:
@@ -253,8 +262,13 @@ class WarpgroupInstruction:
 
     @property
     def instruction_k(self) -> int:
-        """Values of k that one instruction multiplies."""
+        """Values of k that one instruction multiplies, of a sparse A those that it holds."""
         raise NotImplementedError
+
+    @property
+    def instruction_depth(self) -> int:
+        """Values of k that one instruction takes, those that a sparse A leaves out among them."""
+        return self.instruction_k * (2 if self.sparse else 1)
 
     @property
     def transposed(self) -> tuple[bool, ...]:
@@ -263,13 +277,14 @@ class WarpgroupInstruction:
 
     @property
     def instruction_name(self) -> str:
-        return f"wgmma_m64n{self.instruction_n}k{self.instruction_k}"
+        return f"wgmma_m64n{self.instruction_n}k{self.instruction_depth}"
 
     @property
     def instruction(self) -> str:
         a, b = ("tf32" if name == "f32" else name for name in (self.type_a, self.type_b))
         result = "s32" if self.accumulator == "int" else "f32"
-        return f"wgmma.mma_async.sync.aligned.m64n{self.instruction_n}k{self.instruction_k}.{result}.{a}.{b}"
+        kind = "wgmma.mma_async.sp" if self.sparse else "wgmma.mma_async"
+        return f"{kind}.sync.aligned.m64n{self.instruction_n}k{self.instruction_depth}.{result}.{a}.{b}"
 
     @property
     def instruction_modifiers(self) -> str:
@@ -296,8 +311,11 @@ class WarpgroupInstruction:
 
     @property
     def operand_numbers(self) -> tuple[str, int, int]:
-        """The operands of inline assembly behind the accumulators: A, the number of B and that of the flag for adding."""
+        """The operands of inline assembly behind the accumulators: A, the number of B and that of the flag for adding, before which there
+        are metadata and their selector if A is sparse."""
         first = self.accumulator_registers
+        if self.sparse:
+            return f"%{first}", first + 1, first + 4
         if self.a_in_registers:
             return "{" + ", ".join(f"%{first + register}" for register in range(4)) + "}", first + 4, first + 5
         return f"%{first}", first + 1, first + 2
@@ -368,6 +386,8 @@ class WarpgroupLoop(WarpgroupInstruction):
     """True if each block of a cluster along k collects the sums of every ``cluster_k``-th box of a tile's columns; else the first does."""
     staggered: bool = False
     """True if groups that share a tile start their instructions alternately, so that one's run while the other waits for its own."""
+    sparse: bool = False
+    """True if A is 2:4 sparse: its tiles hold half of the values along k, and metadata come with them."""
 
     @property
     def block_rows(self) -> int:
@@ -424,8 +444,29 @@ class WarpgroupLoop(WarpgroupInstruction):
 
     @property
     def instruction_k(self) -> int:
-        """Values of k that one instruction multiplies."""
+        """Values of k that one instruction multiplies, of a sparse A those that it holds."""
         return INSTRUCTION_BYTES // self.b.element_bytes
+
+    @property
+    def selectors(self) -> tuple[int, ...]:
+        """Lanes of each four that hold the metadata of an instruction, for as many instructions as a register of metadata serves."""
+        return tuple(range(METADATA_K // self.instruction_depth))
+
+    @property
+    def metadata_box(self) -> tuple[int, int]:
+        """Words of metadata along k, and blocks of rows, of a stage."""
+        return self.tile_k // METADATA_K * WARPGROUP, self.tile_m // BLOCK_ROWS
+
+    @property
+    def metadata_bytes(self) -> int:
+        """Metadata of a stage."""
+        words, blocks = self.metadata_box
+        return METADATA_BYTES * words * blocks if self.sparse else 0
+
+    @property
+    def metadata_pitch(self) -> int:
+        """Shared memory for them, so that what follows is aligned as tiles are."""
+        return -(-self.metadata_bytes // METADATA_ALIGNMENT) * METADATA_ALIGNMENT
 
     @property
     def transposed(self) -> tuple[bool, ...]:
@@ -551,7 +592,7 @@ class WarpgroupLoop(WarpgroupInstruction):
         staging = (self.staging.group_bytes + self.column_bytes) * self.consumers if self.staging else self.turned_bytes * self.consumers
         waiting = BARRIER_BYTES * self.barriers + TICKET_BYTES * self.tickets
         return (
-            self.stages * (self.a.tile_bytes + self.b.tile_bytes + self.scale_bytes)
+            self.stages * (self.a.tile_bytes + self.b.tile_bytes + self.scale_bytes + self.metadata_pitch)
             + staging
             + self.sums_bytes
             + self.extremes_bytes

@@ -10,7 +10,7 @@ from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.gemm.mma_sync.half_sums import half_product
 from gemmgen.kernels.gemm.mma_sync.loop import WarpLoop, warp_mma_loop, warp_mma_regions
 from gemmgen.kernels.gemm.mma_sync.sequence import mma_sync_sequence
-from gemmgen.kernels.gemm.mma_sync.sparse import METADATA_BITS, metadata_matrix, sparse_product
+from gemmgen.kernels.gemm.mma_sync.sparse import metadata_matrix
 from gemmgen.kernels.gemm.mma_sync.warp_plan import WarpPlan
 from gemmgen.kernels.gemm.plan import Outline
 from gemmgen.kernels.gemm.reasons import division_reasons, invariance_reasons
@@ -19,10 +19,14 @@ from gemmgen.kernels.gemm.tensor_cores.block_scaling import packed_reasons, scal
 from gemmgen.kernels.gemm.tensor_cores.grid import Grid
 from gemmgen.kernels.gemm.tensor_cores.operands import arithmetic_parts, as_stored
 from gemmgen.kernels.gemm.tensor_cores.reasons import type_reasons
+from gemmgen.kernels.gemm.tensor_cores.sparse import METADATA_BITS, sparse_product
 from gemmgen.kernels.math.tensor_accuracy import product_bound
 from gemmgen.kernels.matrix import Matrix
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from gemmgen.kernels.gemm.plan import Array
 
 TALL = 131072
@@ -61,11 +65,16 @@ class MmaSyncPlan(WarpPlan):
         bits = super().row_bits
         return bits // 2 + METADATA_BITS if self.loop.sparse else bits
 
+    def metadata_by_rows(self, arrays: Mapping[str, Array]) -> npt.NDArray[np.uint16]:
+        words: npt.NDArray[np.uint16] = arrays["metadata"].astype("uint16")
+        return words
+
     def product(self, arrays: Mapping[str, Array], slices: int, exact: bool) -> tuple[Array, Array]:
         if self.loop.half_sums:
             return half_product(self.loop, arrays["A"].astype(float), arrays["B"].astype(float), max(slices, 1), exact)
         if self.loop.sparse:
-            return sparse_product(self.loop, arrays, max(slices, 1), self.joined_parts(arrays["B"].shape[-2]), exact)
+            a, b = arrays["A"].astype(float), arrays["B"].astype(float)
+            return sparse_product(self.loop, a, b, self.metadata_by_rows(arrays), max(slices, 1), self.joined_parts(b.shape[-2]), exact)
         if self.loop.scaled is None:
             return super().product(arrays, slices, exact)
         return scaled_product(self, self.loop.scaled, arrays, max(slices, 1) + self.joined_parts(arrays["A"].shape[-1]), exact)

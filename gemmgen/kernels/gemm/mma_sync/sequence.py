@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from gemmgen.core.elements import DataType
 from gemmgen.core.formulas import Formula
-from gemmgen.hardware import tensor_map as tma
 from gemmgen.kernels.epilogue.steps import Step
 from gemmgen.kernels.gemm.matrices import FLOAT_BYTES, factors_of, second_factor
 from gemmgen.kernels.gemm.mma_sync.loop import WarpLoop
@@ -22,12 +21,9 @@ from gemmgen.kernels.gemm.sequence import (
 )
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel, StreamK
 from gemmgen.kernels.gemm.tensor_cores.grid import MAX_INT, Grid
-from gemmgen.kernels.gemm.tensor_cores.sequence import FARTHEST_TILE, counting_arguments, matrix_map
+from gemmgen.kernels.gemm.tensor_cores.sequence import FARTHEST_TILE, SWIZZLES, counting_arguments, matrix_map
 from gemmgen.kernels.launch import Argument, Constraint, KernelLaunch, LaunchSequence
 from gemmgen.kernels.matrix import Matrix
-
-SWIZZLES: dict[int, tma.Swizzle] = {32: "32B", 64: "64B", 128: "128B"}
-"""The copy engine's permutation of rows in shared memory, by their length in bytes."""
 
 
 def mma_sync_sequence(

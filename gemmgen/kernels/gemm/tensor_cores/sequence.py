@@ -11,6 +11,8 @@ from gemmgen.kernels.matrix import Matrix
 
 FARTHEST_TILE = 8 * 512
 """Largest distance beyond an edge at which the tile of a cluster's last block can begin."""
+SWIZZLES: dict[int, tma.Swizzle] = {32: "32B", 64: "64B", 128: "128B"}
+"""The copy engine's permutation of rows in shared memory, by their length in bytes."""
 
 
 def counting_arguments(spec: GemmSpec) -> tuple[Argument, ...]:

@@ -62,14 +62,15 @@ def work(plan: WgmmaPlan, problem: Mapping[str, int], moved: Moved, pace: Pace |
         registers=plan.registers_per_thread,
         shared_bytes=plan.shared_bytes,
         steps=share.steps,
-        operations=2.0 * loop.products * loop.tile_m * loop.tile_n * loop.tile_k,
+        operations=(1.0 if loop.sparse else 2.0) * loop.products * loop.tile_m * loop.tile_n * loop.tile_k,
         unit=plan.unit,
         issue=1.0
         + (PROMOTION_ISSUE * loop.blocks_n if loop.promote_steps else pace.compensation)
         + (scaled / (2.0 * loop.tile_m * loop.tile_n * loop.tile_k) if loop.scale_bytes else 0.0),
         shared_clocks=0.0,
         loaded_bytes=_boxed(loop.a.tile_bytes, problem["m"], loop.tile_m) * _shared_loads(loop.cluster_n)
-        + _boxed(loop.b.tile_bytes, problem["n"], loop.tile_n),
+        + _boxed(loop.b.tile_bytes, problem["n"], loop.tile_n)
+        + loop.metadata_bytes,
         in_flight=float(loop.stages),
         stored_bytes=pace.stores[plan.fragment_store] * stored * (1 + added) * (1 if hidden else results)
         + (sums if loop.cluster_k > 1 else 0.0)

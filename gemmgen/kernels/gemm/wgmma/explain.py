@@ -13,6 +13,8 @@ from gemmgen.kernels.gemm.wording import Lines
 from gemmgen.kernels.math.warpgroup import BLOCK_ROWS, SPAN_BYTES, WarpgroupLoop, WarpgroupOperand
 from gemmgen.kernels.tiles.unrolling import unrolling_text
 
+SPARSE = "A holds two of every four values of k; metadata say which: a register of a lane for 64 of k"
+
 
 def sections(plan: WgmmaPlan, wording: Wording | None = None) -> list[Section]:
     """Roles of the warps, tiles, copies, the mainloop, shared memory and stores."""
@@ -63,10 +65,11 @@ def _copies(loop: WarpgroupLoop) -> Lines:
 
 
 def _mainloop(plan: WgmmaPlan, loop: WarpgroupLoop, wording: Wording) -> Lines:
-    steps = loop.tile_k // loop.instruction_k
+    steps = loop.tile_k // loop.instruction_depth
     count = steps * loop.blocks_m * loop.blocks_n
     lines = [
-        ("instruction", f"{loop.instruction}: {BLOCK_ROWS} x {loop.instruction_n} of C, {loop.instruction_k} of k"),
+        ("instruction", f"{loop.instruction}: {BLOCK_ROWS} x {loop.instruction_n} of C, {loop.instruction_depth} of k"),
+        *([("sparse", SPARSE)] if loop.sparse else []),
         ("one stage", f"{count} instruction{'s' if count > 1 else ''} of each group, issued before those of the stage before are done"),
         ("stages", f"{loop.stages}: filled while others are multiplied; two barriers each, full and empty"),
         (

@@ -26,6 +26,7 @@ from gemmgen.kernels.gemm.wgmma.reasons import (
 from gemmgen.kernels.gemm.wgmma.scaled import scale_bytes, scale_steps
 from gemmgen.kernels.math.warpgroup import (
     BLOCK_ROWS,
+    INSTRUCTION_BYTES,
     SPAN_BYTES,
     TICKET_BYTES,
     TURNED_COLUMNS,
@@ -74,8 +75,9 @@ def warpgroup_loop(
         return None
     tile, cluster = mainloop.tile, mainloop.cluster
     skips_rows = spec.batch == "grouped" and mainloop.consumers > 1 and mainloop.schedule == "cooperative"
-    pieces = mainloop.consumers if skips_rows and matrices[0].contiguous == "k" and cluster.n == 1 and not spec.grouping.gathered else 1
+    pieces = mainloop.consumers if skips_rows and matrices[0].along_k and cluster.n == 1 and not spec.grouping.gathered else 1
     products = 2 if spec.dual else 1
+    sparse = mainloop.sparse == "a"
     sides: tuple[tuple[Literal["A", "B"], Literal["m", "n"], Matrix, int, int, int], ...] = (
         ("A", "m", matrices[0], tile.m, cluster.n, pieces),
         ("B", "n", matrices[1], products * tile.n, cluster.m, 1),
@@ -84,17 +86,19 @@ def warpgroup_loop(
         WarpgroupOperand(
             name=name,
             axis=axis,
-            k_major=matrix.contiguous == "k",
-            extent=extent if matrix.contiguous == "k" else round_up(extent, SPAN_BYTES // element_bytes),
-            tile_k=tile.k,
+            k_major=matrix.along_k,
+            extent=extent if matrix.along_k else round_up(extent, SPAN_BYTES // element_bytes),
+            tile_k=depth,
             element_bytes=element_bytes,
             blocks=blocks,
             planes=planes,
+            row_bytes=min(SPAN_BYTES, depth * element_bytes) if matrix.along_k else SPAN_BYTES,
             pieces=boxes,
             sources=products if name == "B" else 1,
+            step_bytes=INSTRUCTION_BYTES * (2 if sparse and name == "B" else 1),
         )
-        for (name, axis, matrix, extent, blocks, boxes), element_bytes, planes in zip(
-            sides, multiplied.element_bytes, multiplied.planes, strict=True
+        for (name, axis, matrix, extent, blocks, boxes), element_bytes, planes, depth in zip(
+            sides, multiplied.element_bytes, multiplied.planes, (tile.k // 2 if sparse else tile.k, tile.k), strict=True
         )
     )
     loop = WarpgroupLoop(
@@ -130,6 +134,7 @@ def warpgroup_loop(
         scale_warps=int(bool(spec.scales.given and not spec.grouping.gathered)),
         scale_steps=scale_steps(spec, mainloop),
         product_sets=mainloop.product_sets,
+        sparse=sparse,
         copies_ahead=min(COPIES_AHEAD, mainloop.stages - 2) if spec.grouping.gathered else 0,
     )
     if mainloop.consumers > 1 and mainloop.min_blocks_per_sm == 1:
@@ -194,10 +199,14 @@ def warpgroup_regions(loop: WarpgroupLoop) -> tuple[SharedRegion, ...]:
     for operand in (loop.a, loop.b):
         element = "f32" if operand.name == "A" and loop.split_registers else loop.type_a if operand.name == "A" else loop.type_b
         c_type = ELEMENTS[element].c_type
-        rows = operand.tile_bytes // SPAN_BYTES
-        meaning = f"tiles of {operand.name}, [stage][row][{'k' if operand.k_major else operand.axis}], rows of {SPAN_BYTES} bytes, swizzled"
+        size = operand.row_bytes
+        rows = operand.tile_bytes // size
+        meaning = f"tiles of {operand.name}, [stage][row][{'k' if operand.k_major else operand.axis}], rows of {size} bytes, swizzled"
         shape = (loop.stages, rows, operand.span_elements)
         add(f"tiles_{operand.suffix}", c_type, shape, loop.stages * operand.tile_bytes, meaning)
+    if loop.sparse:
+        size = loop.stages * loop.metadata_pitch
+        add("metadata", "unsigned", (loop.stages, loop.metadata_pitch // 4), size, "metadata of A, [stage][64 rows][64 of k][lane]")
     if loop.staging is not None:
         buffers = (loop.consumers, loop.staging.buffers, loop.staging.buffer_bytes // SPAN_BYTES, SPAN_BYTES)
         size = loop.consumers * loop.staging.group_bytes

@@ -13,20 +13,26 @@ from gemmgen.kernels.epilogue.steps import Access, Store
 from gemmgen.kernels.gemm.launch_costs import finishing_pace
 from gemmgen.kernels.gemm.plan import EpilogueVector, Outline
 from gemmgen.kernels.gemm.reasons import division_reasons, invariance_reasons
+from gemmgen.kernels.gemm.sparsity import from_lane_words
 from gemmgen.kernels.gemm.spec import GemmSpec, WgmmaMainloop
 from gemmgen.kernels.gemm.tensor_cores.grid import Grid
 from gemmgen.kernels.gemm.tensor_cores.operands import arithmetic_parts, as_stored
 from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan
+from gemmgen.kernels.gemm.tensor_cores.sparse import METADATA_BITS, sparse_product
 from gemmgen.kernels.gemm.wgmma.copied import CopyPlan, as_copied, copy_plan
 from gemmgen.kernels.gemm.wgmma.loop import vector_bytes, warpgroup_loop, warpgroup_regions
 from gemmgen.kernels.gemm.wgmma.reasons import constant_reasons, stored_reasons
 from gemmgen.kernels.gemm.wgmma.scaled import StagedScales, scaled_product, scaled_reasons, staged_scales
 from gemmgen.kernels.gemm.wgmma.sequence import wgmma_sequence
+from gemmgen.kernels.gemm.wgmma.sparse import kept_values, metadata_matrix, sparse_reasons
 from gemmgen.kernels.math.warpgroup import WarpgroupLoop
 from gemmgen.kernels.matrix import Matrix
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from gemmgen.kernels.gemm.plan import Array
 
 TEMPLATE = "gemm/tensor_core.cu.j2"
@@ -67,10 +73,27 @@ class WgmmaPlan(TensorPlan):
         every = self.loop.promote_steps * self.loop.tile_k
         cut = " of 14 bits" if self.matrix_a.type in ("e4m3", "e5m2") else ""
         scaled = "".join(f", {scale.operand} scaled by {scale.block.lines} x {scale.block.k}" for scale in self.scales)
-        return f"k{self.loop.instruction_k}{cut}{scaled}", every if every < k or scaled else 0
+        sparse = " of a sparse A" if self.loop.sparse else ""
+        return f"k{self.loop.instruction_depth}{sparse}{cut}{scaled}", every if every < k or scaled else 0
+
+    def metadata_by_rows(self, arrays: Mapping[str, Array]) -> npt.NDArray[np.uint16]:
+        return from_lane_words(arrays["metadata"], arrays["A"].shape[0], self.loop.a.element_bytes)
 
     def product(self, arrays: Mapping[str, Array], slices: int, exact: bool) -> tuple[Array, Array]:
+        if self.loop.sparse:
+            a, b, metadata = arrays["A"].astype(float), arrays["B"].astype(float), self.metadata_by_rows(arrays)
+            parts, joined = max(slices, self.grid.cluster_k), self.joined_parts(b.shape[-2])
+            return sparse_product(kept_values(self.loop), a, b, metadata, parts, joined, exact)
         return scaled_product(self, arrays, slices, exact) if self.scales else super().product(arrays, slices, exact)
+
+    @property
+    def factor_scales(self) -> tuple[Matrix, ...]:
+        return (metadata_matrix(),) if self.loop.sparse else super().factor_scales
+
+    @property
+    def row_bits(self) -> int:
+        bits = super().row_bits
+        return bits // 2 + METADATA_BITS if self.loop.sparse else bits
 
     @property
     def staged_scales(self) -> tuple[StagedScales, ...]:
@@ -159,7 +182,12 @@ def plan(spec: GemmSpec, mainloop: WgmmaMainloop, architecture: Architecture) ->
         mainloop,
         read,
         as_stored(a, b),
-        [*stored_reasons(spec, mainloop, read), *scaled_reasons(spec, mainloop), *constant_reasons(spec, mainloop)],
+        [
+            *stored_reasons(spec, mainloop, read),
+            *scaled_reasons(spec, mainloop),
+            *sparse_reasons(spec, mainloop),
+            *constant_reasons(spec, mainloop),
+        ],
     )
     epilogue = outline.epilogue()
     assert loop is not None
@@ -216,5 +244,6 @@ def name_parts(spec: GemmSpec, mainloop: WgmmaMainloop) -> list[str]:
     parts += ["tma"] if spec.store == "tma" else []
     parts += ["dynamic"] if mainloop.tiles == "dynamic" else []
     parts += ["aregs"] if mainloop.a_from == "registers" else []
+    parts += ["sparse"] if mainloop.sparse == "a" else []
     parts += [f"copied_{mainloop.copied}"] if mainloop.copied != "none" else []
     return parts

@@ -47,7 +47,7 @@ def stored_reasons(spec: GemmSpec, mainloop: WgmmaMainloop, matrices: tuple[Matr
         yield Reason("promotion", "mainloop.promote_every", "a number", "never for integers, whose sums are exact")
     for matrix in matrices[:2]:
         name = matrix.name.lower()
-        if matrix.contiguous != "k" and matrix.element_bytes != 2:
+        if not matrix.along_k and matrix.element_bytes != 2:
             stored = f"{matrix.name} of {matrix.type} stored along {matrix.contiguous}"
             need, hint = "along k: matrix instructions take the other order for 16-bit types only", "change transpose, or copy the matrix"
             yield Reason("major", "transpose", stored, need, hint)
@@ -100,11 +100,13 @@ def shape_reasons(
         yield Reason("tile_n", "mainloop.tile.n", str(tile.n), "8, 16, 24, 32 or a multiple of 16 for integers")
     sides = ((matrices[0], tile.m, mainloop.cluster.n, "m"), (matrices[1], tile.n, mainloop.cluster.m, "n"))
     for (matrix, extent, blocks, field), element_bytes in zip(sides, multiplied.element_bytes, strict=True):
-        size = tile.k * element_bytes
-        if size % SPAN_BYTES:
+        # Of a sparse A, a row of a tile may be as long as half of that of B.
+        halved = mainloop.sparse == "a" and field == "m"
+        size = tile.k * element_bytes // (2 if halved else 1)
+        if size % SPAN_BYTES and not (halved and size == SPAN_BYTES // 2):
             need = f"a multiple of {SPAN_BYTES // element_bytes}: rows of {SPAN_BYTES} bytes in shared memory"
             yield Reason("tile_k", "mainloop.tile.k", str(tile.k), need)
-        along_k = matrix.contiguous == "k"
+        along_k = matrix.along_k
         unit = 8 if along_k else SPAN_BYTES // element_bytes
         # Along n, instructions may read a part of a tile's last rows of 128 bytes: the rest is copied nevertheless.
         parts = field == "n" and blocks == 1 and not (along_k or spec.dual or computes_f32(spec))
@@ -117,7 +119,7 @@ def shape_reasons(
             need = f"at most {MAX_BOX} rows in a box of the copy engine"
             yield Reason("box", f"mainloop.tile.{field if along_k else 'k'}", str(rows_of_box), need)
     promotion = promoted_depth(spec, mainloop)
-    if mainloop.a_from == "registers" and not computes_f32(spec) and (matrices[0].contiguous != "k" or promotion):
+    if mainloop.a_from == "registers" and not computes_f32(spec) and (not matrices[0].along_k or promotion):
         yield a_from_reason(matrices[0], promotion)
     if mainloop.unroll != "full" and mainloop.a_from == "registers":
         need, hint = "full where A comes from registers", "an index that is not known to the compiler cannot choose a register"

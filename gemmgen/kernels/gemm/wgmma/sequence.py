@@ -19,10 +19,11 @@ from gemmgen.kernels.gemm.sequence import (
 )
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKParallel, StreamK
 from gemmgen.kernels.gemm.tensor_cores.grid import MAX_INT, Grid
-from gemmgen.kernels.gemm.tensor_cores.sequence import FARTHEST_TILE, counting_arguments, matrix_map
+from gemmgen.kernels.gemm.tensor_cores.sequence import FARTHEST_TILE, SWIZZLES, counting_arguments, matrix_map
 from gemmgen.kernels.gemm.wgmma.copied import COPY_THREADS, CopyPlan
+from gemmgen.kernels.gemm.wgmma.sparse import metadata_matrix
 from gemmgen.kernels.launch import Argument, KernelLaunch, LaunchSequence, TensorMapArgument
-from gemmgen.kernels.math.warpgroup import TICKET_BYTES, WarpgroupLoop
+from gemmgen.kernels.math.warpgroup import TICKET_BYTES, WarpgroupLoop, WarpgroupOperand
 from gemmgen.kernels.matrix import Matrix
 
 
@@ -40,12 +41,14 @@ def wgmma_sequence(
     problem = gemm_problem(spec, matrices, epilogue, MAX_EXTENT - FARTHEST_TILE, MAX_INT)
     partial = isinstance(spec.decomposition, SplitKParallel)
     own, slices = slices_of(spec)
-    map_a, map_b = (_factor_map(copied, matrix, box) for matrix, box in ((matrices[0], loop.a.box), (matrices[1], loop.b.box)))
+    map_a, map_b = (_factor_map(copied, matrix, operand) for matrix, operand in ((matrices[0], loop.a), (matrices[1], loop.b)))
     second = second_factor(spec)
     map_second = [] if second is None else [matrix_map(second, loop.b.box)]
     counts = counting_arguments(spec)
     strides = [scalar for matrix in factors_of(matrices, second) for scalar in matrix.scalars if scalar.name == matrix.batch_stride]
-    maps: list[TensorMapArgument] = [*([] if spec.grouping.gathered else [map_a]), map_b, *map_second]
+    metadata = (metadata_matrix(),) if loop.sparse else ()
+    map_metadata = [matrix_map(matrix, loop.metadata_box, "none") for matrix in metadata]
+    maps: list[TensorMapArgument] = [*([] if spec.grouping.gathered else [map_a]), *map_metadata, map_b, *map_second]
     result: list[Argument] = [*problem.betas, problem.c, *matrices[2].scalars, *problem.epilogue]
     workspace_bytes = partials_bytes(spec, matrices, slices) if partial else Formula("0")
     rows_of_a: list[Argument] = [problem.a, *matrices[0].scalars] if spec.grouping.gathered else []
@@ -84,6 +87,7 @@ def wgmma_sequence(
         *problem.alphas,
         problem.a,
         *matrices[0].scalars,
+        *(argument for matrix in metadata for argument in (matrix.argument("input"), *matrix.scalars)),
         problem.b,
         *matrices[1].scalars,
         *problem.second,
@@ -112,20 +116,25 @@ def wgmma_sequence(
         arguments += [workspace, *own]
     return LaunchSequence(
         name=name,
-        dimensions=(*problem.dimensions, *((slices_dimension(),) if own else ())),
+        dimensions=(
+            *problem.dimensions,
+            *(dimension for matrix in metadata for dimension in matrix.dimensions),
+            *((slices_dimension(),) if own else ()),
+        ),
         arguments=tuple(arguments),
         launches=launches,
-        constraints=(*problem.constraints, grid.constraint(spec)),
+        constraints=(*problem.constraints, *(one for matrix in metadata for one in matrix.constraints), grid.constraint(spec)),
         workspace_bytes=workspace_bytes,
         workspace_zero_bytes=zero_bytes,
     )
 
 
-def _factor_map(copied: CopyPlan | None, matrix: Matrix, box: tuple[int, int]) -> TensorMapArgument:
+def _factor_map(copied: CopyPlan | None, matrix: Matrix, operand: WarpgroupOperand) -> TensorMapArgument:
     """A factor, or its copy in the workspace, as the copy engine sees it."""
+    box = operand.box
     copy = copied.factor(matrix.name) if copied is not None else None
     if copy is None:
-        return matrix_map(matrix, box)
+        return matrix_map(matrix, box, SWIZZLES[operand.row_bytes])
     size = matrix.element_bytes
     extents, strides = ["k", copy.extent], [f"{size} * {copy.pitch}"]
     if matrix.batch_stride is not None:
