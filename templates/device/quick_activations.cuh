@@ -9,7 +9,15 @@ __device__ __forceinline__ float approximate_power(float x)
     return power;
 }
 
-// 1 / x for x from 1 to 9, within 1 unit of the last place.
+// 2^x, within 2 units of the last place; results below 2^-126 become 0.
+__device__ __forceinline__ float flushed_power(float x)
+{
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+    return power;
+}
+
+// 1 / x, within 1 unit of the last place; results below 2^-126 become 0.
 __device__ __forceinline__ float approximate_reciprocal(float x)
 {
     float inverse;
@@ -31,18 +39,23 @@ __device__ __forceinline__ float quick_tanh(float x)
     return result;
 }
 
+// 1 / (1 + 2^x). The power is scaled by 2^-64, so that it overflows only where the result is 0.
+__device__ __forceinline__ float logistic(float scaled_exponent)
+{
+    constexpr float kScale = 5.42101086e-20f;  // 2^-64
+    return approximate_reciprocal(kScale + flushed_power(scaled_exponent)) * kScale;
+}
+
 // 1 / (1 + e^-x).
 __device__ __forceinline__ float quick_sigmoid(float x)
 {
-    const float power = approximate_power(-1.44269504f * fabsf(x));
-    return (x < 0.0f ? power : 1.0f) * approximate_reciprocal(1.0f + power);
+    return logistic(fmaf(-1.44269504f, x, -64.0f));
 }
 
 // x / (1 + e^-x).
 __device__ __forceinline__ float quick_silu(float x)
 {
-    const float power = approximate_power(-1.44269504f * fabsf(x));
-    return (x < 0.0f ? x * power : x) * approximate_reciprocal(1.0f + power);
+    return x * logistic(fmaf(-1.44269504f, x, -64.0f));
 }
 
 // x times the distribution function of the normal distribution: max(x, 0) - |x| erfc(|x| / sqrt(2)) / 2, where erfc(z)
@@ -55,16 +68,30 @@ __device__ __forceinline__ float quick_gelu(float x)
     tail = fmaf(t, tail, 0.09527471f);
     tail = fmaf(t, tail, 0.15782835f);
     tail = fmaf(t, tail, 0.15202129f);
-    const float power = approximate_power(-0.72134752f * x * x);
+    const float power = flushed_power(-0.72134752f * x * x);
     return fmaf(-size * t * power, tail, fmaf(0.5f, x, 0.5f * fabsf(x)));
+}
+
+// The same function for bfloat16 and narrower: with y = |x| / 2 it is max(x, 0) - y 2^p, where the polynomial p of y is
+// close to the logarithm of erfc(sqrt(2) y). Beyond y = 6.55 the second term is 0.
+__device__ __forceinline__ float coarse_gelu(float x)
+{
+    const float half = 0.5f * x;
+    const float y = fminf(fabsf(half), 6.55f);
+    float power = fmaf(y, -4.1965468e-05f, 0.001162717f);
+    power = fmaf(y, power, -0.013573383f);
+    power = fmaf(y, power, 0.088023521f);
+    power = fmaf(y, power, -0.35672912f);
+    power = fmaf(y, power, -1.8903892f);
+    power = fmaf(y, power, -2.28634882f);
+    power = fmaf(y, power, -7.55179615e-4f);
+    return fmaf(-y, flushed_power(power), half + fabsf(half));
 }
 
 // x / (1 + e^-w) with w = 1.5957691 x + 0.07135482 x^3, in units of ln 2 here.
 __device__ __forceinline__ float quick_gelu_tanh(float x)
 {
-    const float w = x * fmaf(0.10294324f, x * x, 2.3022082f);
-    const float power = approximate_power(-fabsf(w));
-    return (x < 0.0f ? x * power : x) * approximate_reciprocal(1.0f + power);
+    return x * logistic(fmaf(x, fmaf(-0.10294324f, x * x, -2.3022082f), -64.0f));
 }
 
 // log(e^a + e^b) on approximate instructions. Its error is below 2^-20 beside one rounding of the result.

@@ -37,6 +37,24 @@ TANH_ERROR = 2.0**-10.987
 GELU_POLYNOMIAL_ERROR = 4.0e-5
 """Relative error of the polynomial in ``quick_gelu``; a test measures it."""
 MIN_NORMAL = 2.0**-126
+COARSE_GELU = (-7.55179615e-4, -2.28634882, -1.8903892, -0.35672912, 0.088023521, -0.013573383, 0.001162717, -4.1965468e-05)
+"""Coefficients of the polynomial in ``coarse_gelu``: log2(erfc(sqrt(2) y)) for y from 0 to ``COARSE_GELU_END``."""
+COARSE_GELU_END = 6.55
+COARSE_GELU_ERROR = 5.4e-4
+"""Relative error of 2 to the power of this polynomial; a test measures it."""
+COARSE_GELU_SMALLEST = 2.0**-122
+"""Results of ``coarse_gelu`` below this may be 0: 2^x with a result below 2^-126 is, and x is at most 13.1 there."""
+
+
+@dataclass(frozen=True)
+class Approximation:
+    """A form of a float32 function on approximate instructions."""
+
+    code: str
+    """CUDA text of the result, a call."""
+    reference: Reference
+    cost: float
+    """Instructions of an evaluation."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +80,10 @@ class Function:
     gives: Literal["same", "truth", "float32"] = "same"
     integer: str = ""
     """The text for integers, which wrap around; empty: that of floats."""
-    quick: str = ""
-    """The text on approximate instructions, for results of 16 bits or fewer; empty: none."""
-    quick_reference: Reference | None = None
-    quick_f16: bool = True
-    """True if the approximation is good enough for float16, too."""
+    quick: Approximation | None = None
+    """The form on approximate instructions, for results of 16 bits or fewer."""
+    coarse: Approximation | None = None
+    """The form for results of bfloat16 and narrower, if it differs from ``quick``."""
     repeats: bool = False
     """True if the text has an argument twice."""
     approximate: bool = False
@@ -76,7 +93,6 @@ class Function:
     """True if it jumps: arguments within their bounds of a jump make the result unknown, so that formulas want exact ones."""
     cost: float = 1
     """Instructions of a float32 evaluation."""
-    quick_cost: float | None = None
     special: int = 0
     """Minimum number of special functions: 2^x, square roots, reciprocals, which have separate execution units."""
     bound: str = "1 rounding"
@@ -401,6 +417,21 @@ def _gelu_tanh_exponent(reach: Any) -> Any:
     return _TANH_FORM * (reach + 0.044715 * reach**3)
 
 
+def _scaled_power_error(reach: Any) -> Any:
+    """Relative error of 1 / (1 + e^-x) and its product with x by way of 2^-64 e^-x. The exponent, -x / ln 2 - 64, has the roundings of
+    1 / ln 2, which is a quarter of a unit roundoff, and of the fused multiply-add; a sum, a reciprocal and two products follow."""
+    exponent = 1.25 * reach + 64 * math.log(2)
+    return EX2_ERROR + RECIPROCAL_ERROR + (1.01 * exponent + 4) * _U
+
+
+def _coarse_gelu_error(reach: Any) -> Any:
+    """Relative error of ``coarse_gelu``: that of its polynomial, and of the roundings of Horner's rule, where the coefficient of x^i passes
+    through 2 i + 1 of them at most. One more is that of the last sum."""
+    at = _np().minimum(0.5 * reach, COARSE_GELU_END)
+    roundings = sum((2 * power + 1) * abs(one) * at**power for power, one in enumerate(COARSE_GELU))
+    return COARSE_GELU_ERROR + EX2_ERROR + (1.01 * math.log(2) * roundings + 2) * _U
+
+
 def _rint(a: Tracked) -> Tracked:
     np = _np()
     return Tracked(np.rint(a.value), np.where(a.bound > 0, np.ceil(a.bound) + 1, 0.0), a.kind)
@@ -441,43 +472,44 @@ _TABLE = (
     Function("fma", 3, _fma, "fma{s}({0}, {1}, {2})", "fma", ("y", "x", "1")),
     Function("round", 1, _rint, "rint{s}({0})", "round", (None,), steps=True, bound="exact"),
     Function("exp", 1, _exp, "{exponential}({0})", "exp", ("f",), special=1, cost=14, bound="1 ulp",
-             quick="quick_exp({0})", quick_reference=_quick_exp, quick_cost=4),
+             quick=Approximation("quick_exp({0})", _quick_exp, 5)),
     Function("log", 1, _monotone(lambda x: _np().log(x), 0.0, 2.0), "log{s}({0})", "log", ("1 / x",), approximate=True, special=1, cost=20,
              bound="2 ulp"),
     Function("sqrt", 1, square_root, "sqrt{s}({0})", "sqrt", ("0.5 / f",), special=1, cost=8),
     Function("rsqrt", 1, _monotone(lambda x: 1 / _np().sqrt(x), 0.0, 2.0), "rsqrt{s}({0})", "rsqrt", ("-0.5 * f / x",), takes="float32",
              approximate=True, special=1, cost=4, bound="2 ulp"),
     Function("tanh", 1, _smooth(lambda x: _np().tanh(x), 1.0, LIBRARY_ERROR), "tanhf({0})", "tanh", ("1 - f * f",), takes="float32",
-             approximate=True, special=2, cost=22, bound="2 ulp", quick="quick_tanh({0})",
-             quick_reference=_smooth(lambda x: _np().tanh(x), 1.0, TANH_ERROR), quick_f16=False, quick_cost=1),
+             approximate=True, special=2, cost=22, bound="2 ulp",
+             coarse=Approximation("quick_tanh({0})", _smooth(lambda x: _np().tanh(x), 1.0, TANH_ERROR), 1)),
     Function("erf", 1, _smooth(_erf, 1.13, LIBRARY_ERROR), "erff({0})", "erf", ("1.12837917 * exp(-(x * x))",), takes="float32",
              approximate=True, special=1, cost=22, bound="2 ulp"),
     Function("erfc", 1, _smooth(_erfc, 1.13, 9 * _U), "erfcf({0})", "erfc", ("-1.12837917 * exp(-(x * x))",), takes="float32",
              approximate=True, special=2, cost=30, bound="4 ulp"),
     Function("sigmoid", 1, _smooth(_sigmoid, 0.25, LIBRARY_ERROR + 2 * _U, 2.0**-128), "1{point} / (1{point} + expf(-{0}))", "sigmoid",
              ("f * (1 - f)",), 6, (8,), "float32", approximate=True, special=2, cost=20, bound="3.5 ulp; 0 below x = -88.7",
-             quick="quick_sigmoid({0})", quick_cost=9,
-             quick_reference=_smooth(
-                 _sigmoid, 0.25, lambda reach: EX2_ERROR + 2.02 * _U * reach + RECIPROCAL_ERROR + 3 * _U, 2 * SMALLEST)),
+             quick=Approximation("quick_sigmoid({0})", _smooth(_sigmoid, 0.25, _scaled_power_error, SMALLEST), 5)),
     Function("silu", 1, _smooth(_silu, 1.1, LIBRARY_ERROR + 3 * _U, SMALLEST, 0), "silu({0})", "silu",
              ("sigmoid(x) + f * (1 - sigmoid(x))",), takes="float32", approximate=True, special=2, cost=22, bound="4 ulp",
-             quick="quick_silu({0})", quick_cost=10,
-             quick_reference=_smooth(_silu, 1.1, lambda reach: EX2_ERROR + 2.02 * _U * reach + RECIPROCAL_ERROR + 4 * _U, SMALLEST, 0)),
+             quick=Approximation("quick_silu({0})", _smooth(_silu, 1.1, _scaled_power_error, SMALLEST, 0), 6)),
     Function("gelu", 1, _smooth(_gelu, 1.13, lambda reach: 2.02 * _U * _gelu_condition(reach) + 12 * _U, SMALLEST, 0), "gelu({0})", "gelu",
              ("0.5 * erfc(-0.70710678 * x) + 0.39894228 * x * exp(-0.5 * x * x)",), takes="float32", approximate=True, special=2, cost=34,
-             bound="(x^2 + 8) ulp", quick="quick_gelu({0})", quick_cost=15,
-             quick_reference=_smooth(
-                 _gelu, 1.13, lambda reach: GELU_POLYNOMIAL_ERROR + EX2_ERROR + RECIPROCAL_ERROR + (1.01 * reach * reach + 20) * _U,
-                 MIN_NORMAL)),
+             bound="(x^2 + 8) ulp",
+             quick=Approximation(
+                 "quick_gelu({0})", _smooth(
+                     _gelu, 1.13,
+                     lambda reach: GELU_POLYNOMIAL_ERROR + EX2_ERROR + RECIPROCAL_ERROR + (1.01 * reach * reach + 20) * _U, MIN_NORMAL),
+                 15),
+             coarse=Approximation("coarse_gelu({0})", _smooth(_gelu, 1.13, _coarse_gelu_error, COARSE_GELU_SMALLEST), 12)),
     Function("gelu_tanh", 1,
              _smooth(_gelu_tanh, 1.13, lambda reach: 8 * _U * _gelu_tanh_exponent(reach) + LIBRARY_ERROR + 4 * _U, SMALLEST, 0),
              "gelu_tanh({0})", "gelu_tanh",
              ("sigmoid(1.59576912 * (x + 0.044715 * x * x * x))"
               " + f * (1 - sigmoid(1.59576912 * (x + 0.044715 * x * x * x))) * (1.59576912 + 0.21406859 * x * x)",),
              takes="float32", approximate=True, special=2, cost=26, bound="(4 |w| + 5) ulp, w = 1.6 x + 0.071 x^3",
-             quick="quick_gelu_tanh({0})", quick_cost=13,
-             quick_reference=_smooth(
-                 _gelu_tanh, 1.13, lambda reach: 8 * _U * _gelu_tanh_exponent(reach) + EX2_ERROR + RECIPROCAL_ERROR + 4 * _U, SMALLEST, 0)),
+             quick=Approximation(
+                 "quick_gelu_tanh({0})", _smooth(
+                     _gelu_tanh, 1.13, lambda reach: 8 * _U * _gelu_tanh_exponent(reach) + _scaled_power_error(0.0), SMALLEST, 0),
+                 8)),
     Function("softplus", 1, _smooth(_softplus, 1.0, 2 * LIBRARY_ERROR + 4 * _U), "softplus({0})", "softplus", ("sigmoid(x)",),
              takes="float32", approximate=True, special=2, cost=36, bound="7 ulp"),
     Function("relu", 1, _relu, "{0} < {zero} ? {zero} : {0}", "relu", ("select(x > 0, 1, 0)",), 0, (5,), "number", repeats=True, cost=2,

@@ -15,7 +15,7 @@ from gemmgen.core.elements import ELEMENTS, FLOATS, DataType
 from gemmgen.core.literals import literal
 from gemmgen.kernels.epilogue.expression import OPERATORS, FormulaError, Node, nearest, parse, place, written
 from gemmgen.kernels.epilogue.extensions import extension_names, macro_of
-from gemmgen.kernels.epilogue.functions import CASTS, FUNCTIONS, MACROS, Function, constants_of
+from gemmgen.kernels.epilogue.functions import CASTS, FUNCTIONS, MACROS, Approximation, Function, constants_of
 from gemmgen.kernels.epilogue.numbers import Tracked, to_type, wide_type
 
 CALL_LEVEL = 8
@@ -66,12 +66,12 @@ class Typed:
             pending += node.arguments
         return found
 
-    def quick(self, accuracy: Accuracy) -> bool:
-        """True if the function is computed on approximate instructions."""
+    def approximation(self, accuracy: Accuracy) -> Approximation | None:
+        """The form of the function on approximate instructions; None if it is computed with full accuracy."""
         function = self.function
-        if function is None or not function.quick or accuracy == "full" or self.kind != "f32":
-            return False
-        return function.quick_f16 or accuracy == "bfloat16"
+        if function is None or accuracy == "full" or self.kind != "f32":
+            return None
+        return function.coarse or function.quick if accuracy == "bfloat16" else function.quick
 
 
 @dataclass
@@ -232,10 +232,7 @@ def evaluate(node: Typed, names: Mapping[str, Tracked], accuracy: Accuracy = "fu
     if node.cast is not None:
         return to_type(arguments[0], node.cast)
     assert node.function is not None
-    reference = node.function.reference
-    if node.quick(accuracy):
-        reference = node.function.quick_reference or reference
-    return reference(*arguments)
+    return (node.approximation(accuracy) or node.function).reference(*arguments)
 
 
 # ---- CUDA text ----
@@ -294,8 +291,9 @@ class Writer:
         first = node.arguments[0].kind
         template, own, inner = function.code, function.level, function.inner
         extremum = self._extremum(node)
-        if node.quick(self.accuracy):
-            template, own, inner = function.quick, CALL_LEVEL, ()
+        approximation = node.approximation(self.accuracy)
+        if approximation is not None:
+            template, own, inner = approximation.code, CALL_LEVEL, ()
         elif extremum:
             template, own, inner = extremum, 0, (5, 5)
         elif function.integer and first not in FLOATS:

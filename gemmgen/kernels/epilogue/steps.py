@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 from gemmgen.core.elements import ELEMENTS, FLOATS, DataType
 from gemmgen.core.errors import Reason
 from gemmgen.kernels.epilogue.expression import FormulaError
-from gemmgen.kernels.epilogue.functions import Function
+from gemmgen.kernels.epilogue.functions import Approximation, Function
 from gemmgen.kernels.epilogue.graph import Accuracy, Typed, Writer, accuracy_of, evaluate, strictest, typed_node
 from gemmgen.kernels.epilogue.numbers import Tracked, extremum, stored_value, summed, to_type, tracked
 from gemmgen.kernels.epilogue.operations import (
@@ -145,7 +145,7 @@ class Step:
     @property
     def approximate(self) -> bool:
         """True if it calls functions whose last bits differ between backends."""
-        return any(quick or function.approximate for function, quick in self._functions)
+        return any(isinstance(one, Approximation) or one.approximate for one in self._evaluated)
 
     @property
     def special(self) -> int:
@@ -155,7 +155,7 @@ class Step:
     @property
     def instructions(self) -> float:
         """Instructions of its functions for an element."""
-        return sum(one.quick_cost if quick and one.quick_cost is not None else one.cost for one, quick in self._functions)
+        return sum(one.cost for one in self._evaluated)
 
     @property
     def types(self) -> frozenset[str]:
@@ -167,12 +167,12 @@ class Step:
         return [node for _, tree in self.assignments for node in tree.walk()]
 
     @property
-    def _functions(self) -> list[tuple[Function, bool]]:
-        """The functions, and whether each is computed on approximate instructions."""
-        found = []
+    def _evaluated(self) -> list[Function | Approximation]:
+        """The functions, in the form in which each is computed."""
+        found: list[Function | Approximation] = []
         for target, tree in self.assignments:
             accuracy = self.accuracies.get(target, "full")
-            found += [(node.function, node.quick(accuracy)) for node in tree.walk() if node.function is not None]
+            found += [node.approximation(accuracy) or node.function for node in tree.walk() if node.function is not None]
         return found
 
     @property
