@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import lcm
 from typing import TYPE_CHECKING, Any, Literal
 
+from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import PlanError, Reason
 from gemmgen.core.formulas import Formula, round_up
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.accuracy import UNIT_ROUNDOFF
 from gemmgen.kernels.epilogue.graph import Accuracy, accuracy_of
 from gemmgen.kernels.epilogue.products import plan_epilogue
-from gemmgen.kernels.epilogue.steps import SECOND_VALUE, Access, Step, Store
+from gemmgen.kernels.epilogue.steps import SECOND_VALUE, Access, Step, Store, convert
 from gemmgen.kernels.epilogue.sums import BY_COLUMNS, BY_ROWS, SummingPlan, Terms, passed, stores_of
 from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.gemm.grouping import ENDS
@@ -59,10 +60,23 @@ class Helper:
 class EpilogueVector:
     """Values for each row or column that the epilogue reads."""
 
-    name: str
-    c_type: str
+    access: Access
     offset: int
-    """Bytes from the first of those of a group in shared memory."""
+    """Bytes from the first of those of a group in shared memory, which holds those for columns as float32."""
+
+    @property
+    def name(self) -> str:
+        return self.access.name
+
+    @property
+    def c_type(self) -> str:
+        """Type of the values in memory."""
+        return ELEMENTS[self.access.stored].c_type
+
+    @property
+    def converted(self) -> str:
+        """The CUDA expression of loaded value `i` as a float."""
+        return convert(f"{self.name}_loaded[i]", self.access.stored, "f32")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -423,8 +437,11 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
             parameters.append(ScalarArgument("exists", "bool", "whether there is such an element"))
         if self.sum_kernels:
             parameters.append(ScalarArgument("place", "s64", "its number among all"))
+        floats = {vector.name for vector in self.column_vectors}
         for step in self.inner_epilogue:
-            parameters += step.arguments
+            parameters += [
+                replace(one, type="f32") if one.name in floats and isinstance(one, ArrayArgument) else one for one in step.arguments
+            ]
             parameters += [ScalarArgument(matrix.variable, "f32", f"element of {matrix.name}") for matrix in step.matrices]
             for matrix in self.placed(step):
                 parameters += [matrix.argument("output" if matrix.name in step.written else "input"), matrix.scalars[0]]
@@ -445,6 +462,11 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
         """Operands of other types than C's that the kernel reads by two neighbours, ahead of the epilogue's function."""
         return ()
 
+    @property
+    def prefetched_inputs(self) -> tuple[Matrix, ...]:
+        """Matrices of the epilogue whose tile comes to the L2 cache while the products are computed."""
+        return ()
+
     def placed(self, step: Step) -> tuple[Matrix, ...]:
         """Matrices that the epilogue's function reads or writes at an element's place."""
         collected = {store.argument.name for store in (*self.collected_outputs, *self.paired_outputs)}
@@ -454,6 +476,8 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
     def epilogue_code(self, step: Step) -> str:
         """The CUDA statements of one step, line by line."""
         code = step.code
+        for vector in self.column_vectors:
+            code = code.replace(vector.access.text, f"{vector.name}[column]")
         for access in self.paired_inputs:
             code = code.replace(access.text, f"{access.name}_element")
         for store in (*self.collected_outputs, *self.paired_outputs):

@@ -284,6 +284,28 @@ def test_further_outputs_leave_a_wgmma_kernel_as_vectors(tile_n: int) -> None:
     assert verified(spec) == []
 
 
+@pytest.mark.parametrize("tile_n", [16, 24])
+def test_further_outputs_leave_a_turned_wgmma_kernel_as_vectors(tile_n: int) -> None:
+    formula = {
+        "inputs": {"bias": {"per": "row", "type": "bf16"}, "slope": {"per": "column", "type": "f16"}},
+        "outputs": {"C": "acc * slope", "earlier": {"value": "acc + bias", "type": "bf16"}, "full": {"value": "acc"}},
+    }
+    mainloop = {"strategy": "wgmma", "tile": {"m": 128, "n": tile_n, "k": 64}, "stages": 3, "consumers": 1}
+    fields = {
+        "alpha": "one",
+        "beta": "zero",
+        "order": "column_major",
+        "store": "tma",
+        "multiple_of": {"m": 8},
+        "alignment": {"a": 8, "b": 8, "c": 8},
+        "transpose": "tn",
+    }
+    spec = {"kind": "gemm", "architecture": "sm_90a", "storage": HALVES, **fields, "mainloop": mainloop, "epilogue": formula}
+    source = gemmgen.render(gemmgen.plan(spec)).text
+    assert "earlier_packed[kChunk / kMatrix][2]" in source and "f16_to_float(slope_loaded[i])" in source
+    assert verified(spec) == []
+
+
 def test_batches_have_matrices_of_their_own() -> None:
     formula = {"inputs": {"gate": {"per": "element", "type": "u8"}}, "outputs": {"C": "acc * gate", "saved": {"value": "acc - gate"}}}
     assert verified({"kind": "gemm", "mainloop": NAIVE, "batch": "strided", "epilogue": formula}) == []

@@ -168,14 +168,12 @@ def finish_all(spec: GemmSpec) -> bool:
 def _column_bytes(spec: GemmSpec, matrix: Matrix, columns: int) -> int:
     """Bytes of the epilogue's values for each of a tile's columns; groups of rows have their own."""
     steps = plan_epilogue(spec.epilogue, matrix, [])
-    return sum(
-        vector_bytes(columns, ELEMENTS[access.stored].bytes) for step in steps for access in step.accesses if access.operand.per == "column"
-    )
+    return sum(vector_bytes(columns) for step in steps for access in step.accesses if access.operand.per == "column")
 
 
-def vector_bytes(columns: int, element_bytes: int) -> int:
-    """Shared memory for one value a column."""
-    return round_up(columns * element_bytes, COPY_ALIGNMENT)
+def vector_bytes(columns: int) -> int:
+    """Shared memory for one float32 a column."""
+    return round_up(4 * columns, COPY_ALIGNMENT)
 
 
 def _reads_in_boxes(spec: GemmSpec) -> bool:

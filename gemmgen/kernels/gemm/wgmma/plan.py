@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import Reason
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.epilogue.steps import Access, Store
@@ -131,7 +130,7 @@ class WgmmaPlan(TensorPlan):
     @property
     def collected_outputs(self) -> tuple[Store, ...]:
         staging = self.loop.staging
-        if staging is None or not staging.matrices or self.grouped or self.batched or not self.matrix_c.row_major:
+        if staging is None or not staging.matrices or self.grouped or self.batched:
             return ()
         return tuple(store for store in self._stored_matrices if store.type in ("f16", "bf16"))
 
@@ -143,6 +142,13 @@ class WgmmaPlan(TensorPlan):
     def paired_inputs(self) -> tuple[Access, ...]:
         accesses = [access for step in self.inner_epilogue for access in step.accesses if access.placed and access.stored == "f32"]
         return tuple(access for access in accesses if isinstance(access.argument, Matrix)) if self._in_pairs else ()
+
+    @property
+    def prefetched_inputs(self) -> tuple[Matrix, ...]:
+        if self.grouped or self.store != "finished" or self.loop.cluster_k > 1 or not self.matrix_c.row_major:
+            return ()
+        read = [access.argument for step in self.inner_epilogue for access in step.accesses]
+        return tuple(one for one in read if isinstance(one, Matrix) and not (self.residual_staged and one in self.residuals))
 
     @property
     def _in_pairs(self) -> bool:
@@ -164,11 +170,8 @@ class WgmmaPlan(TensorPlan):
 
     def _vectors(self, per: str) -> tuple[EpilogueVector, ...]:
         found: list[EpilogueVector] = []
-        offset = 0
         for access in (access for step in self.epilogue for access in step.accesses if access.operand.per == per):
-            element = ELEMENTS[access.stored]
-            found.append(EpilogueVector(access.name, element.c_type, offset))
-            offset += vector_bytes(self.loop.tile_n, element.bytes)
+            found.append(EpilogueVector(access, len(found) * vector_bytes(self.loop.tile_n)))
         return tuple(found)
 
 
