@@ -80,7 +80,7 @@ def choose(problem: str, device: str | Device | None = None, architecture: str |
 
         planned = native_plan(asked.request)
         if asked.request.is_empty:
-            raise SpecError(f"{asked.text}: its result has no element, so that nothing is launched")
+            raise SpecError(f"{asked.text}: the result is empty, so no kernel is launched")
         if planned is None:
             gpu = asked.text.replace("cpu:", "gemm:", 1)
             raise LaunchError(

@@ -142,7 +142,7 @@ def _print(choice: Choice, asked: str, notes: Sequence[tuple[str, str]]) -> None
             Column("derived", folds=True),
         ]
         print_table(columns, rows)
-    click.echo(f"\n{counted(len(choice.options), 'instance')} can do it, {len(choice.rejected)} cannot.")
+    click.echo(f"\n{counted(len(choice.options), 'instance')} can serve the problem, {len(choice.rejected)} cannot.")
 
 
 def _why(choice: Choice) -> str:

@@ -28,6 +28,14 @@ class HelpContext(click.Context):
     formatter_class = HelpFormatter
 
 
+class Group(click.Group):
+    """A group whose help shows the whole summary of each command."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(limit=1000)) for name, command in sorted(self.commands.items())])
+
+
 def continued(line: str, width: int) -> list[str]:
     """A line in pieces of at most ``width`` columns, as far as its words allow."""
     if len(line) <= width:

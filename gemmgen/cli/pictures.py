@@ -16,13 +16,13 @@ def require_form(path: Path) -> None:
     """Raises ``GemmgenError`` for a file whose name does not fit its contents, before anything is drawn."""
     if path.suffix.lower() not in FORMS:
         folder = "" if path.suffix else f", or {path}/ for a folder with an SVG of each"
-        raise GemmgenError(f"{path}: pictures are written as {', '.join(FORMS)}; name the file so{folder}")
+        raise GemmgenError(f"{path}: unsupported format of pictures; use {', '.join(FORMS)}{folder}")
 
 
 def require_page(path: Path) -> None:
     """Raises ``GemmgenError`` for a page whose name says that it is something else, before anything is compiled for it."""
     if path.suffix.lower() not in PAGES:
-        raise GemmgenError(f"{path}: a page is written as .html; name the file so")
+        raise GemmgenError(f"{path}: unsupported format of a page; use .html")
 
 
 def write_picture(path: Path, svg: str) -> bool:

@@ -87,14 +87,15 @@ def problem_options(*, device: bool = False) -> Decorator[Any]:
                 "--problem",
                 metavar="KIND:SIZES",
                 multiple=True,
-                help="In the place of a SPEC: the kernel that operations launch for gemm:m,n,k (and nt, bf16, silu, batch=8 ...)",
+                help="Instead of a SPEC: use the kernel that operations launch for this problem, such as gemm:m,n,k "
+                "(and nt, bf16, silu, batch=8 ...).",
             ),
             click.option(
                 "spec_output",
                 "--spec",
                 type=NAMED_PATH,
                 metavar="FILE",
-                help="Write the spec that --problem gets, which renders alike anywhere.",
+                help="Write the spec chosen for --problem; it renders the same on every machine.",
             ),
         ]
         options.append(
@@ -102,7 +103,7 @@ def problem_options(*, device: bool = False) -> Decorator[Any]:
                 "baked",
                 "--bake",
                 metavar="NAMES",
-                help="Sizes of --problem that become constants of the kernel: n,k, or strides such as ldb, or all.",
+                help="Compile these sizes of --problem into the kernel as constants: n,k, or strides such as ldb, or all.",
             )
         )
         if device:
@@ -112,7 +113,7 @@ def problem_options(*, device: bool = False) -> Decorator[Any]:
                     "--device",
                     metavar="DEVICE",
                     shell_complete=complete_device,
-                    help="The GPU to choose for; else this machine's, or an H200.",
+                    help="GPU to choose the kernel for; else this machine's, or an H200.",
                 )
             )
         result: Any = with_problems

@@ -147,7 +147,7 @@ def read(text: str, grammar: Grammar, most_nodes: int | None = None) -> ast.expr
         try:
             level = [child for node in level for child in grammar.children(node)]
         except _Foreign as error:
-            raise NotInGrammar(f"{reprlib.repr(text_of(error.node, text))} is not part of {grammar.parts}") from None
+            raise NotInGrammar(f"{reprlib.repr(text_of(error.node, text))} is not supported; allowed are {grammar.parts}") from None
     return tree
 
 

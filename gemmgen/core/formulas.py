@@ -54,7 +54,7 @@ GRAMMAR = Grammar(
     functions=_FUNCTIONS,
     constants=(int,),
     general=False,
-    parts="the formula grammar",
+    parts="integers, names, + - * // %, comparisons, and the functions of formulas",
 )
 
 

@@ -40,7 +40,7 @@ def choose_kernel(problem: Problem, device: Device, architecture: Architecture |
     ``LaunchError``, with the nearest problem that is served, if no kernel serves it."""
     request = problem.request
     if request.is_empty:
-        raise SpecError(f"{problem.text}: its result has no element, so that nothing is launched")
+        raise SpecError(f"{problem.text}: the result is empty, so no kernel is launched")
     try:
         choice = choose(request, device, architecture, complete=True)
     except LaunchError as error:

@@ -95,7 +95,7 @@ def _sizes_and_words(shown: str, kind: str, rest: str, names: Sequence[str], typ
         example = f"{kind}:{','.join(map(str, typical))}"
         missing = f"; {', '.join(name for name in names if name not in named)} missing" if named else ""
         number = next((part for part in parts[: len(names)] if _NUMBER.fullmatch(part.rpartition("=")[2])), None) if not missing else None
-        wrong = f": {printable(number, 40)} is no whole number" if number is not None else ""
+        wrong = f": {printable(number, 40)} is not a whole number" if number is not None else ""
         needs = f"{kind} needs {len(names)} numbers ({', '.join(names)}){wrong}{missing}"
         raise SpecError(f"{shown} is not a valid problem: {needs}, for example {example}")
     if words and not named and words[0].isdecimal():

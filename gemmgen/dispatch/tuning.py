@@ -70,7 +70,7 @@ def read_problems(path: Path, kinds: Sequence[str]) -> list[Request]:
     found = {(request.kind, request.text): request for request in map(parse_problem, texts) if request.kind in kinds}
     for request in found.values():
         if request.is_empty:
-            raise SpecError(f"{path}: {request.kind}:{request.text} has a result without elements, so that nothing is launched")
+            raise SpecError(f"{path}: {request.kind}:{request.text} has an empty result, so no kernel is launched")
     if not found:
         raise SpecError(f"{path}: lists no problem of the kinds {', '.join(kinds)}; a line is for example gemm:512,512,512,nt")
     return list(found.values())

@@ -29,7 +29,7 @@ def architecture_reasons(spec: KernelSpec, target: Architecture) -> list[Reason]
     """Reasons against compiling the spec for ``target``: it is older, or the spec asks for features of one architecture only."""
     oldest = architecture(spec.architecture)
     if oldest.name.endswith("a"):
-        fits, need = target.name == oldest.name, f"{oldest.name} itself; no other architecture has its features"
+        fits, need = target.name == oldest.name, f"{oldest.name}; its instructions exist on no other architecture"
     else:
         fits = target.compute_capability >= oldest.compute_capability
         need = f"{oldest.name} or newer"

@@ -36,17 +36,17 @@ _ALIAS = re.compile(rf"(?<![a-z0-9])({'|'.join(sorted(ALIASES, key=len, reverse=
 UNSERVED: tuple[tuple[str, str], ...] = (
     (
         r"(swi|ge|re|si)?glu(_tanh)?",
-        "a gated activation multiplies two products, which gemm and grouped alone have: swiglu, geglu, geglu_tanh, reglu, glu",
+        "gated activations multiply two products; only gemm and grouped have them: swiglu, geglu, geglu_tanh, reglu, glu",
     ),
-    (r"softmax|logsoftmax", "softmax needs a whole row: a separate kernel computes it, rows:ROWS,COLUMNS,softmax or log_softmax"),
+    (r"softmax|logsoftmax", "softmax is a separate kernel over whole rows: use rows:ROWS,COLUMNS,softmax or log_softmax"),
     (
         r"(layer|rms|group|batch)_?norm",
-        "a norm needs a whole row: a separate kernel computes it, rows:ROWS,COLUMNS,layer_norm or rms_norm",
+        "a norm is a separate kernel over whole rows: use rows:ROWS,COLUMNS,layer_norm or rms_norm",
     ),
     (r"(flash_?)?attention|attn|sdpa", "no kernel fuses the two products of attention; nearest: gemm:...,batch=N for each of them"),
     (
         r"[iuw]?int4|[su]4|w4a16|w8a16|awq|gptq",
-        "only weights, as B of a product in bf16 or f16, are of 4 bits: gemm:...,bf16,nt,w4g128 or w8g128 (docs/formats.md)",
+        "4-bit types are supported for weights only (B of a product in bf16 or f16): gemm:...,bf16,nt,w4g128 or w8g128 (docs/formats.md)",
     ),
     (
         r"(nv|mx)?fp4|mxfp[48]|nvfp4|e2m1",

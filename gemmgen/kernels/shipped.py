@@ -42,6 +42,8 @@ def find_shipped(argument: str) -> dict[str, Path]:
     chosen = {known: path for known, path in _expanded(near).items() if known == name or known.startswith(f"{name}/")}
     if argument and chosen:
         return chosen
+    if argument.startswith(("/", "./", "../", "~")):
+        raise SpecError(f"{argument!r}: no such file or directory")
     shipped = _expanded(files)
     if (file := name.rpartition("/")[0]) in shipped:  # a file without variants, or one that says itself why they cannot be read
         read_yaml(shipped[file])
@@ -53,7 +55,7 @@ def find_shipped(argument: str) -> dict[str, Path]:
         close = _begun(f"{stem}_", shipped)
     count = f"it ships {len(shipped)} specs, such as {min(shipped, key=len)}, in the groups {', '.join(_groups(shipped))}"
     hint = f"did you mean {' or '.join(close)}?" if close else count
-    raise SpecError(f"{argument!r} is neither a file or directory here nor a spec that ships with gemmgen; {hint}")
+    raise SpecError(f"{argument!r} is neither a file or directory nor a spec that ships with gemmgen; {hint}")
 
 
 def _groups(shipped: Mapping[str, Path]) -> list[str]:

@@ -279,10 +279,12 @@ class _Excerpts:
         in_row = next((length for length in range(len(path), 0, -1) if tuple(path[:length]) in self._places), 0)
         whole = [*self._places.get(tuple(path[:in_row]), path[:in_row]), *path[in_row:]]
         keyed = [tuple(int(part) if part.isdecimal() and as_index else part for part in whole) for as_index in (True, False)]
+        begun = [override for override in self._overrides if override.partition("=")[0].split(".")[: len(path)] == list(path)]
+        if begun and not any(key in known for key in keyed):  # a part that only an override names
+            return [f"      by --set {printable(begun[-1], _SHOWN_CHARACTERS)}"]
         found = next((known[key[:length]] for length in range(len(whole), 0, -1) for key in keyed if key[:length] in known), None)
-        if found is None:  # a part of it that only an override names
-            begun = [override for override in self._overrides if override.partition("=")[0].split(".")[: len(path)] == list(path)]
-            return [f"      by --set {printable(override, _SHOWN_CHARACTERS)}" for override in begun[-1:]]
+        if found is None:
+            return []
         return yaml_text.excerpt(self._lines[found[0] - 1], *found)
 
 

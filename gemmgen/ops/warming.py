@@ -65,7 +65,7 @@ def warm(
     requests = [(text, parse_problem(text)) for text in problems]  # before a device is looked for: mistakes need none
     for text, request in requests:
         if request.is_empty:
-            raise SpecError(f"{text}: its result has no element, so that nothing is launched")
+            raise SpecError(f"{text}: the result is empty, so no kernel is launched")
     ordinal = None if isinstance(device, str) else device or 0
     try:
         target: Device = find_device(device) if isinstance(device, str) else gpu_device(ordinal or 0)

@@ -30,7 +30,7 @@ GRAMMAR = Grammar(
     functions={"min": (2, min), "max": (2, max), "select": (3, lambda condition, yes, no: yes if condition else no)},
     constants=(int,),
     general=True,
-    parts="the grammar: lane, whole numbers, + - * // % << >> & | ^, comparisons, and, or, not, yes if condition else no, min, max, select",
+    parts="lane, whole numbers, + - * // % << >> & | ^, comparisons, and, or, not, yes if condition else no, min, max, select",
 )
 
 
@@ -44,15 +44,15 @@ class _Lane(Walker):
 
     def name(self, name: str) -> int:
         if name != "lane":
-            raise GemmgenError(f"{name!r} has no value; a pattern is a formula of lane, 0 to 31")
+            raise GemmgenError(f"unknown name {name!r}; a pattern is a formula of lane, which runs from 0 to 31")
         return self.lane
 
     def member(self, parent: object, key: str | int, node: ast.expr) -> int:
-        raise GemmgenError(f"{ast.unparse(node)!r} is no number; a pattern is a formula of lane")
+        raise GemmgenError(f"{ast.unparse(node)!r} is not a number; a pattern is a formula of lane")
 
     def arithmetic(self, op: ast.operator, left: int, right: int) -> int:
         if not isinstance(left, int) or not isinstance(right, int):
-            raise GemmgenError("a list is no number; a pattern is a formula of lane")
+            raise GemmgenError("a list is not a number; a pattern is a formula of lane")
         if isinstance(op, ast.LShift | ast.RShift) and not 0 <= right <= 64:
             raise GemmgenError(f"a shift by {right}; need 0 to 64")
         value = int(BINARY[type(op)](left, right))
@@ -87,11 +87,11 @@ def parse_pattern(text: str, width: int) -> tuple[int, ...]:
             raise GemmgenError(f"{text!r}: {error}") from None
     for lane, offset in enumerate(offsets):
         if offset != -1 and not 0 <= offset < MAX_OFFSET:
-            raise GemmgenError(f"lane {lane} accesses byte {offset}; need 0 to {MAX_OFFSET - 1}, or -1 for a lane that takes no part")
+            raise GemmgenError(f"lane {lane} accesses byte {offset}; need 0 to {MAX_OFFSET - 1}, or -1 for an inactive lane")
         if offset % width and offset != -1:
-            raise GemmgenError(f"lane {lane} accesses byte {offset}, which is not a multiple of the {width} bytes that it accesses")
+            raise GemmgenError(f"lane {lane} accesses {width} bytes at offset {offset}, which is not a multiple of {width}")
     if all(offset < 0 for offset in offsets):
-        raise GemmgenError("no lane takes part")
+        raise GemmgenError("every lane is inactive")
     return tuple(offsets)
 
 
@@ -148,7 +148,7 @@ def examine(text: str, width: int, *, store: bool = False, row: int | None = Non
     distances = {high - low for low in active for high in active if high > low}
     rows = row or min((distance for distance in distances if distance % LINE_BYTES == 0), default=LINE_BYTES)
     if rows % width or rows <= 0:
-        raise GemmgenError(f"a row of {rows} bytes is no whole number of accesses of {width} bytes")
+        raise GemmgenError(f"a row of {rows} bytes is not a multiple of the access width, {width} bytes")
     unit = max(width, BANK_BYTES)
     changes: list[tuple[str, Callable[[int], int]]] = [("as given", lambda offset: offset)]
     for padding in dict.fromkeys((unit, 2 * unit, 4 * unit, 16)):

@@ -34,8 +34,7 @@ GRAMMAR = Grammar(
     functions={"min": (None, min), "max": (None, max), "abs": (None, abs), "len": (None, len)},
     constants=(bool, int, float, str, type(None)),
     general=True,
-    parts="the grammar: field paths, plan values, numbers, text, lists, + - * / // % **, comparisons, in, and, or, not, if else, min, "
-    "max, abs, len",
+    parts="field paths, plan values, numbers, text, lists, + - * / // % **, comparisons, in, and, or, not, if else, min, max, abs, len",
 )
 
 

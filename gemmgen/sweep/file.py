@@ -185,7 +185,7 @@ def find_sweep(argument: str) -> Path:
         raise SweepError(f"{argument!r} is a spec, not a sweep; a sweep names it as its base and has axes over its fields")
     close = close_paths(name, shipped)
     hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(shipped)}"
-    raise SweepError(f"{argument!r} is neither a file here nor a sweep that ships with gemmgen; {hint}")
+    raise SweepError(f"{argument!r} is neither a file nor a sweep that ships with gemmgen; {hint}")
 
 
 def _require_possible(sweep: SweepFile) -> None:

@@ -7,9 +7,9 @@ import pytest
 HOSTILE = {
     "gemm:64,64": r"gemm needs 3 numbers \(m, n, k\), for example gemm:",
     "gemm:64,64,64,64": r"gemm needs 3 numbers \(m, n, k\), got 4",
-    "gemm:-1,64,64": r"gemm needs 3 numbers \(m, n, k\): -1 is no whole number",
-    "gemm:1e9,64,64": r": 1e9 is no whole number",
-    "gemm:4k,64,64": r": 4k is no whole number",
+    "gemm:-1,64,64": r"gemm needs 3 numbers \(m, n, k\): -1 is not a whole number",
+    "gemm:1e9,64,64": r": 1e9 is not a whole number",
+    "gemm:4k,64,64": r": 4k is not a whole number",
     "gemm:m=64,n=64": r"gemm needs 3 numbers \(m, n, k\); k missing",
     "gemm:m=64,n=64,k=-1": r"; k missing",
     "grouped:512,256,256,f32,groups=3": r"no instance can do grouped:512,256,256,f32,groups=3: .*Nearest that is served: grouped:",

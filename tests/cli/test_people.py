@@ -102,7 +102,7 @@ def test_a_mistake_is_shown_in_its_line(run: Run, old: str, new: str, expected: 
         ("sweep spec.yaml", "spec.yaml: this is a spec, not a sweep; a sweep names it (base: spec.yaml)"),
         ("view nothing.cu", "this is a file of kernels, not a spec; gemmgen emulate runs it"),
         ("draw gemm/v1_tiled -o pictures", "or pictures/ for a folder with an SVG of each"),
-        ("render gemm/nope", "is neither a file or directory here nor a spec that ships with gemmgen; "),
+        ("render gemm/nope", "is neither a file or directory nor a spec that ships with gemmgen; "),
         ("render reducton", "did you mean reduction?"),
         ("render gem/v1_tilde", "did you mean gemm/v1_tiled?"),
         (

@@ -42,10 +42,12 @@ def parse_time(text: str) -> float:
     "device_name",
     "--device",
     shell_complete=complete_device,
-    help="The GPU to hold it against; else the H200, or one of --arch.",
+    help="GPU whose roofs to compare with; else the H200, or one of --arch.",
 )
 @click.option("size", "--size", metavar="M,N,K", help="Sizes of the problem, in the family's order; else a typical one.")
-@click.option("time_text", "--time", metavar="TIME", help="A measured time for it, such as 123us or 1.2ms: adds the utilisations.")
+@click.option(
+    "time_text", "--time", metavar="TIME", help="A measured time for this size, such as 123us or 1.2ms; adds the utilisation of each unit."
+)
 @click.option("traffic", "--traffic/--no-traffic", default=True, help="Count wavefronts and sectors of one case on the emulator.")
 @click.option(
     "with_listing", "--listing", is_flag=True, help="Also list the main loop: control code, live registers, banks, line of the source."
@@ -66,8 +68,8 @@ def command(
 ) -> None:
     """Analyse the compiled form of each SPEC: occupancy, machine code, register banks, memory traffic, and its place under the roofs.
 
-    One SPEC is shown in full; several are compared in a table. Machine code needs nvdisasm, which gemmgen doctor says how to get; that of
-    specs for processors needs objdump, and their roofs are measured.
+    One SPEC is shown in full; several are compared in a table. Machine code needs nvdisasm (see gemmgen doctor). For specs of
+    processors, it needs objdump, and the roofs are measured.
     """
     from gemmgen.cli.compilation import compile_plans
     from gemmgen.hardware.target import architecture as find_architecture

@@ -17,19 +17,24 @@ if TYPE_CHECKING:
 
 @click.command("banks")
 @click.argument("pattern")
-@click.option("width", "--width", type=click.Choice(["1", "2", "4", "8", "16"]), default="4", show_default=True, help="Bytes a lane.")
+@click.option("width", "--width", type=click.Choice(["1", "2", "4", "8", "16"]), default="4", show_default=True, help="Bytes per lane.")
 @click.option(
-    "store", "--store", is_flag=True, help="It is a store; else a load, for which neighbours that read the same are served together."
+    "store",
+    "--store",
+    is_flag=True,
+    help="The access is a store; else a load, for which neighbouring lanes that read the same word are served together.",
 )
 @click.option(
     "row", "--row", type=click.IntRange(4, 1 << 18), metavar="BYTES", help="Bytes of a row of the tile, for paddings and swizzles."
 )
-@click.option("output", "-o", "--output", type=NAMED_PATH, metavar="FILE", help="Draw it, and the best other layout, as SVG, PNG or PDF.")
+@click.option(
+    "output", "-o", "--output", type=NAMED_PATH, metavar="FILE", help="Draw the access, and the best other layout, as SVG, PNG or PDF."
+)
 @json_option
 def command(pattern: str, width: str, store: bool, row: int | None, output: Path | None, as_json: bool) -> None:
-    """Say how one warp's access to shared memory falls into the 32 banks, and how many wavefronts it costs.
+    """Show how one warp's access to shared memory maps to the 32 banks, and the number of wavefronts it costs.
 
-    PATTERN is the byte offset of each lane: a formula of lane, or up to 32 numbers separated by commas; -1: the lane takes no part.
+    PATTERN is the byte offset of each lane: a formula of lane, or up to 32 numbers separated by commas; -1 means that the lane is inactive.
 
     \b
     gemmgen banks 'lane*16' --width 16

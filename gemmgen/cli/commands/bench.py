@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     type=click.IntRange(1, 10_000),
     default=50,
     show_default=True,
-    help="How often everybody is timed, in turns.",
+    help="Number of times each contestant is timed, in turns.",
 )
-@click.option("threads", "--threads", type=click.IntRange(1, 1024), help="For specs of processors: how many threads; else all.")
+@click.option("threads", "--threads", type=click.IntRange(1, 1024), help="For specs of processors: number of threads; else all.")
 @set_option
 @json_option
 def command(

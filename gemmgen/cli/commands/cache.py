@@ -6,11 +6,12 @@ from dataclasses import asdict
 
 import click
 
+from gemmgen.cli.help_text import Group
 from gemmgen.cli.options import json_option
 from gemmgen.cli.output import counted, print_json
 
 
-@click.group("cache")
+@click.group("cache", cls=Group)
 def command() -> None:
     """Look at the compile cache, or empty it. GEMMGEN_CACHE_DIR and GEMMGEN_CACHE_LIMIT move and bound it."""
 

@@ -23,8 +23,8 @@ from gemmgen.core.text import printable
 @json_option
 @click.pass_context
 def command(context: click.Context, specs: Sequence[str], architectures: Sequence[str], overrides: Sequence[str], as_json: bool) -> None:
-    """Say of each SPEC whether it can work, and if not, all reasons. Exits with 2 if one cannot. Warnings are estimates that speak
-    against a spec that can work."""
+    """Check that each SPEC can work, and list every reason if not. Exits with 2 if one cannot. A warning is an estimate, for
+    example of registers, that suggests a slow kernel."""
     from gemmgen.hardware.target import ARCHITECTURES, architecture
 
     names: list[str | None] = [*(ARCHITECTURES if "all" in architectures else dict.fromkeys(architectures))] or [None]

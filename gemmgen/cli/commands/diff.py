@@ -54,15 +54,15 @@ if TYPE_CHECKING:
     metavar="PATH=VALUE",
     multiple=True,
     shell_complete=complete_override,
-    help="Replace a field of B only; B may then be left out, and is A.",
+    help="Replace a field of B only; without B, A is compared with its changed form.",
 )
-@click.option("entries", "--entry", metavar="NAME", multiple=True, help="Of files: the kernel; a second one is that of B.")
+@click.option("entries", "--entry", metavar="NAME", multiple=True, help="For files: the kernel; a second one is that of B.")
 @click.option(
-    "grid", "--grid", metavar="X,Y,Z", callback=parse_dimensions, help="Of files: blocks of a launch whose counters are compared."
+    "grid", "--grid", metavar="X,Y,Z", callback=parse_dimensions, help="For files: blocks of a launch whose counters are compared."
 )
-@click.option("block", "--block", metavar="X,Y,Z", callback=parse_dimensions, help="Of files: threads of a block.")
-@click.option("arguments", "--arg", metavar="ARG", multiple=True, help="Of files: one for each parameter, as gemmgen emulate takes them.")
-@click.option("shared_bytes", "--shared", type=click.IntRange(min=0), default=0, metavar="BYTES", help="Of files: dynamic shared memory.")
+@click.option("block", "--block", metavar="X,Y,Z", callback=parse_dimensions, help="For files: threads of a block.")
+@click.option("arguments", "--arg", metavar="ARG", multiple=True, help="For files: one for each parameter, as gemmgen emulate takes them.")
+@click.option("shared_bytes", "--shared", type=click.IntRange(min=0), default=0, metavar="BYTES", help="For files: dynamic shared memory.")
 @architecture_option("Architecture to compile both for; else the device's.")
 @click.option(
     "device_name", "--device", default="H200", show_default=True, shell_complete=complete_device, help="The GPU of roofs and times."
@@ -111,10 +111,10 @@ def command(
     chosen = {file.label: file for file in asked.files(named[:0], device_name, architecture)} if asked.texts else {}
     first, second, *more = [*chosen, *named, None, None]
     if first is None or more != [None] * len(more):
-        raise click.UsageError("name two specs or files, one spec and what --set changes in it, or --problem in the place of one")
+        raise click.UsageError("give two specs or files, one spec and a --set, or --problem instead of a spec")
     if second is None and not set_first and not set_second:
         if not set_both:
-            raise click.UsageError("name two specs or files, or one spec and what --set changes in it")
+            raise click.UsageError("give two specs or files, or one spec and a --set")
         set_both, set_second = (), set_both
     names, overrides = (first, second or first), ([*set_both, *set_first], [*set_both, *set_second])
     files = [name not in chosen and is_file_of_kernels(name) for name in names]

@@ -50,7 +50,7 @@ def _complete_picture(context: click.Context, parameter: click.Parameter, incomp
     "-o",
     "--output",
     metavar="FILE|DIR",
-    help="Where the pictures go: all into one file (.svg, .png, .pdf), or an SVG for each into a directory; - is standard output.",
+    help="Write all pictures into one file (.svg, .png, .pdf), or an SVG for each into a directory; - is standard output.",
 )
 @click.option(
     "names",
@@ -60,9 +60,9 @@ def _complete_picture(context: click.Context, parameter: click.Parameter, incomp
     default=(ALL,),
     shell_complete=_complete_picture,
     show_default=True,
-    help="Which picture to draw: tiles, fragments, shared, loops, ...; registers and code, of the machine code, only by name. Repeatable.",
+    help="Picture to draw: tiles, fragments, shared, loops, ...; registers and code (of the machine code) only on request. Repeatable.",
 )
-@click.option("access", "--access", metavar="NAME", help="Of the picture shared, only this access to shared memory, such as load-a.")
+@click.option("access", "--access", metavar="NAME", help="In the picture shared, draw only this access, such as load-a.")
 @architecture_option("Architecture to plan for; else the spec's own.")
 @set_option
 @json_option
@@ -76,9 +76,9 @@ def command(
     overrides: Sequence[str],
     as_json: bool,
 ) -> None:
-    """Draw pictures of SPEC: its tiles, which lane has what, and how its accesses fall into the banks of shared memory.
+    """Draw pictures of SPEC: its tiles, the elements of each lane, and the banks of shared memory that its accesses use.
 
-    Without -o, list the pictures that there are of this spec.
+    Without -o, list the available pictures of this spec.
     """
     from gemmgen.dispatch.prediction import device_for
     from gemmgen.hardware.target import architecture as find_architecture

@@ -90,11 +90,15 @@ def _existing(context: click.Context, parameter: click.Parameter, file: Path) ->
 @click.command("emulate")
 @click.argument("file", type=click.Path(path_type=Path), callback=_existing)
 @click.option(
-    "entry_name", "--entry", "--kernel", metavar="NAME", help="The kernel, as C++ ('axpy<float>') or PTX calls it; else the only one."
+    "entry_name",
+    "--entry",
+    "--kernel",
+    metavar="NAME",
+    help="Name of the kernel in C++ ('axpy<float>') or PTX; not needed if there is only one.",
 )
-@click.option("--grid", metavar="X,Y,Z", callback=parse_dimensions, help="Blocks of the launch.")
-@click.option("--block", metavar="X,Y,Z", callback=parse_dimensions, help="Threads of a block.")
-@click.option("--cluster", metavar="X,Y,Z", callback=parse_dimensions, help="Blocks of a cluster.")
+@click.option("--grid", metavar="X,Y,Z", callback=parse_dimensions, help="Number of blocks of the launch.")
+@click.option("--block", metavar="X,Y,Z", callback=parse_dimensions, help="Number of threads of a block.")
+@click.option("--cluster", metavar="X,Y,Z", callback=parse_dimensions, help="Number of blocks of a cluster.")
 @click.option(
     "argument_texts",
     "--arg",
@@ -157,11 +161,11 @@ def _existing(context: click.Context, parameter: click.Parameter, file: Path) ->
     "--seconds",
     type=click.FloatRange(0.1, 1e6),
     metavar="S",
-    help="Give up after S seconds, with exit code 2: for kernels of strangers, and in continuous integration.  [default: no limit]",
+    help="Give up after S seconds, with exit code 2: for untrusted kernels, and in continuous integration.  [default: no limit]",
 )
-@click.option("--progress", "always_progress", is_flag=True, help="Tell progress on standard error even if that is no terminal.")
+@click.option("--progress", "always_progress", is_flag=True, help="Report progress on standard error even if it is not a terminal.")
 @click.option("--strict", is_flag=True, help="Warnings and notes are errors.")
-@click.option("no_hazards", "--no-hazards", is_flag=True, help="Look for no races and no uninitialised reads: faster.")
+@click.option("no_hazards", "--no-hazards", is_flag=True, help="Do not look for races and uninitialised reads; faster.")
 @click.option("want_counters", "--counters", is_flag=True, help="Show memory traffic and instructions, by line.")
 @click.option(
     "counters_file",
@@ -251,7 +255,7 @@ def command(
     TYPE=VALUE; a structure {member=VALUE, ...}; pointers to arrays [ARRAY, ARRAY, ...]. Types: f64 f32 f16 bf16, and i or s, and
     u, with 8, 16, 32 or 64 bits. A tensor map is tensormap[TYPE, SHAPE, box SHAPE, ...], with swizzle, interleave, strides (bytes),
     steps, fill, promote, and for im2col lower, upper, channels, pixels; shapes are written outermost axis first. Host code in the
-    file is left out.
+    file is ignored.
 
     Exits with 0 if the kernel is clean (warnings and notes are reported), 1 if it is not, 2 if it could not be run.
 

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     "problem_text",
     "--problem",
     metavar="KIND:SIZES",
-    help="Instead of a SPEC: which instance gemmgen.ops takes for gemm:m,n,k (and nt, f16, unaligned, batch=8 ...), and why.",
+    help="Instead of a SPEC: explain the choice of gemmgen.ops for a problem, such as gemm:m,n,k (and nt, f16, unaligned, batch=8 ...).",
 )
 @click.option(
     "device_name",
     "--device",
     shell_complete=complete_device,
-    help="The GPU whose roofs to hold it against; else one of --arch, or an H200; with --problem, that of this machine before these.",
+    help="GPU whose roofs to compare with; else one of --arch, or an H200. With --problem, this machine's GPU if there is one.",
 )
 @click.option("size", "--size", metavar="M,N,K", help="Sizes of the problem, in the family's order; else a typical one.")
 @architecture_option("Architecture to plan for; else the spec's own.")
@@ -48,8 +48,8 @@ def command(
     overrides: Sequence[str],
     as_json: bool,
 ) -> None:
-    """Explain the plan of SPEC: tiles, copies, shared memory, launch, and which roof of a device binds; or, with --problem, which
-    instance a problem gets on a device, and why."""
+    """Explain the plan of SPEC: tiles, copies, shared memory, launch, and the roof of a device that binds; or, with --problem, the
+    kernel chosen for a problem on a device, and the reasons."""
     from gemmgen.cli.analysis import foreign_device
     from gemmgen.dispatch.prediction import device_for
     from gemmgen.hardware.target import architecture as find_architecture

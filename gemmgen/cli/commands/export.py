@@ -65,7 +65,7 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
     "--problems",
     type=NAMED_PATH,
     metavar="FILE",
-    help="Of a bundle or a package of torch or JAX: the problems of a model, one a line, as gemmgen trace writes them.",
+    help="For a bundle or a package of torch or JAX: the problems of a model, one a line, as gemmgen trace writes them.",
 )
 @click.option("kind", "--format", type=click.Choice([*FORMATS]), required=True, help="Format of the export.")
 @architectures_option(
@@ -84,7 +84,7 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
 @click.option(
     "--line-info",
     is_flag=True,
-    help="Keep in the binaries which instruction comes from which line, for profilers: some three times as large.",
+    help="Keep line information in the binaries, for profilers; they become about three times as large.",
 )
 @set_option
 @json_option
@@ -100,9 +100,9 @@ def command(
     overrides: Sequence[str],
     as_json: bool,
 ) -> None:
-    """Write instances in a form that needs no gemmgen: to standard output, or into files.
+    """Write kernels in a form that does not need gemmgen: to standard output, or into files.
 
-    A NAME is a SPEC, or the name of an instance of the library, or its beginning.
+    A NAME is a SPEC, or the name of a kernel of the library, or the beginning of one.
 
     \b
     cubin   the binary for one architecture, one file for each

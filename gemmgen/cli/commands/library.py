@@ -13,6 +13,7 @@ from click.shell_completion import CompletionItem
 
 from gemmgen.cli import exit_codes
 from gemmgen.cli.check_reports import Check, CheckReports, check_report_options
+from gemmgen.cli.help_text import Group
 from gemmgen.cli.options import NAMED_PATH, complete_architecture, json_option
 from gemmgen.cli.output import counted, print_json, progress_bar
 from gemmgen.core.text import printable
@@ -41,14 +42,14 @@ _list_option = click.option(
     "--list",
     type=NAMED_PATH,
     metavar="FILE",
-    help="Another list of instances than specs/library.yaml; its specs lie beside it.",
+    help="List of instances to use instead of specs/library.yaml, with its specs beside it.",
 )
 _folder_option = click.option(
     "folder",
     "--library",
     type=NAMED_PATH,
     metavar="DIR",
-    help="Another folder than gemmgen's own library.",
+    help="Folder of a library to use instead of gemmgen's own.",
 )
 _jobs_option = click.option(
     "jobs",
@@ -60,7 +61,7 @@ _jobs_option = click.option(
 _names_argument = click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=_complete_instance)
 
 
-@click.group("library")
+@click.group("library", cls=Group)
 def command() -> None:
     """The library of ready kernels: sources, certificates and manifest in generated/, from the list in specs/library.yaml."""
 
@@ -73,12 +74,12 @@ def command() -> None:
     "--output",
     type=NAMED_PATH,
     metavar="DIR",
-    help="Write into DIR instead of generated/; if it has no evidence, that of generated/ is taken over.",
+    help="Write into DIR instead of generated/; if it has no evidence, that of generated/ is copied.",
 )
 @_list_option
 @_jobs_option
 def build_command(names: Sequence[str], output: Path | None, list_file: Path | None, jobs: int | None) -> None:
-    """Bring the library up to date: all of it, or the instances that NAMEs begin, as specs or names.
+    """Bring the library up to date: all of it, or the instances whose spec or name begins with a NAME.
 
     Only changed kernels are compiled, verified on the emulator and written. Kernels that are no longer listed are removed, unless NAMEs are
     given. An interrupted build continues where it stopped. Exits with 1 if an instance is wrong."""
@@ -111,11 +112,11 @@ def build_command(names: Sequence[str], output: Path | None, list_file: Path | N
     default=4,
     show_default=True,
     metavar="N",
-    help="Compile and verify N instances again; which ones depends on the sources alone.",
+    help="Compile and verify N instances again, chosen by the sources alone.",
 )
 @click.option("everything", "--all", is_flag=True, help="Compile and verify all of them again.")
 @click.option(
-    "allow_uncompiled", "--allow-uncompiled", is_flag=True, help="Pass without the compiler that the list names, and compile nothing."
+    "allow_uncompiled", "--allow-uncompiled", is_flag=True, help="Pass if the compiler that the list names is missing, without compiling."
 )
 @_jobs_option
 @check_report_options
@@ -132,8 +133,8 @@ def check_command(
     as_json: bool,
     reports: CheckReports,
 ) -> None:
-    """Check that sources, certificates and manifest equal the output of a build. Exits with 1 if one is not, or if nothing could be
-    compiled and something was to be.
+    """Check that sources, certificates and manifest equal the output of a build. Exits with 1 if one differs, or if the compiler
+    is missing.
     """
     from dataclasses import asdict
 
@@ -241,7 +242,7 @@ def show_command(name: str, architecture: str | None, folder: Path | None, as_js
     type=click.IntRange(1, 10_000),
     default=15,
     show_default=True,
-    help="How often everybody is timed, in turns.",
+    help="Number of times each contestant is timed, in turns.",
 )
 @_list_option
 @_jobs_option
@@ -293,7 +294,7 @@ def measure_command(
 @command.command("prove")
 @_names_argument
 @click.option("--seconds", type=click.FloatRange(1, 3600), default=60.0, show_default=True, metavar="S", help="Time for each kernel.")
-@click.option("--within", type=click.FloatRange(1), metavar="S", help="Begin no further instance after S seconds.")
+@click.option("--within", type=click.FloatRange(1), metavar="S", help="Do not start another instance after S seconds.")
 @click.option("--again", is_flag=True, help="Also repeat proofs that were tried before.")
 @_folder_option
 @_list_option

@@ -18,8 +18,8 @@ from gemmgen.cli.output import Column, counted, duration, print_json, print_tabl
 def command(file: Path, device_name: str | None, as_json: bool) -> None:
     """Show for each of PROBLEMS, a file with one a line, the kernel that operations take, its expected time and the roof's, and the sum.
 
-    ``# count=32 us=5400`` behind a problem says how often the model computes it, and how many microseconds all of these took; gemmgen trace
-    writes such files. Where times are known, the gain of the whole is shown.
+    ``# count=32 us=5400`` after a problem gives the number of times the model computes it, and the total of their microseconds;
+    gemmgen trace writes such files. If times are known, the gain of the whole model is shown.
     """
     from gemmgen.api import choose
     from gemmgen.core.errors import LaunchError, SpecError

@@ -39,7 +39,7 @@ MAX_REASONS = 3
     default=60.0,
     show_default=True,
     metavar="S",
-    help="Time for each kernel; its rest is unproved.",
+    help="Time limit for each kernel; the remaining properties count as unproved.",
 )
 @click.option(
     "required",
@@ -48,19 +48,21 @@ MAX_REASONS = 3
     type=click.Choice(["memory", "races", "once", "progress", "initialised", "complete", "coverage", "all"]),
     help="Exit with 1 unless this property is proved of every kernel. Repeatable.",
 )
-@click.option("entry", "--entry", metavar="NAME", help="Of a FILE: the kernel, as C++ or PTX calls it; else the only one.")
-@click.option("block", "--block", metavar="X,Y,Z", callback=parse_dimensions, help="Of a FILE: threads of a block.")
-@click.option("grid", "--grid", metavar="EXPR,...", help="Of a FILE: blocks as formulas of the kernel's integers, ceil_div(n, 256).")
+@click.option("entry", "--entry", metavar="NAME", help="For a FILE: name of the kernel in C++ or PTX; not needed if there is only one.")
+@click.option("block", "--block", metavar="X,Y,Z", callback=parse_dimensions, help="For a FILE: threads of a block.")
+@click.option(
+    "grid", "--grid", metavar="EXPR,...", help="For a FILE: blocks as formulas of the kernel's integers, such as ceil_div(n, 256)."
+)
 @click.option(
     "arrays",
     "--array",
     multiple=True,
     metavar="ARRAY",
-    help="Of a FILE: the array that a parameter points to, 'A=in f32[m, k : lda, 1] @16': in, out or inout, extents, strides, alignment. "
+    help="For a FILE: the array that a parameter points to, 'A=in f32[m, k : lda, 1] @16': in, out or inout, extents, strides, alignment. "
     "Repeatable.",
 )
-@click.option("expects", "--expects", multiple=True, metavar="EXPR", help="Of a FILE: a precondition, 'lda >= k'. Repeatable.")
-@click.option("shared", "--shared", metavar="EXPR", help="Of a FILE: bytes of dynamic shared memory.")
+@click.option("expects", "--expects", multiple=True, metavar="EXPR", help="For a FILE: a precondition, such as 'lda >= k'. Repeatable.")
+@click.option("shared", "--shared", metavar="EXPR", help="For a FILE: bytes of dynamic shared memory.")
 @json_option
 @click.pass_context
 def command(
@@ -80,12 +82,12 @@ def command(
 ) -> None:
     """Prove properties of each SPEC's PTX for all sizes, strides and grids that its preconditions allow.
 
-    memory: every access lies within its array. races: no two threads of a block meet in shared memory. once: no element of a result is
+    memory: every access lies within its array. races: no two threads of a block conflict in shared memory. once: no element of a result is
     stored twice. progress: barriers are reached by all threads, and loops end. initialised: registers, shared
     memory and results are written before they are read.
     complete, of kernels without mbarriers: every element of a result is stored. coverage, of products of matrices: each stored element is
-    made from one sum over all of k. A property that is not proved is not thereby wrong: the statements that stand in the way are listed. A
-    counterexample counts as refuted only if the emulator shows the fault as well.
+    made from one sum over all of k. A property that is not proved need not be wrong: the statements that block the proof are
+    listed. A property counts as refuted only if the emulator confirms the counterexample.
 
     A FILE (.cu or .ptx) from elsewhere needs its launch: integer parameters of the kernel are the sizes, and each pointer needs an --array.
 
@@ -97,7 +99,9 @@ def command(
 
     if is_file := len(specs) == 1 and Path(specs[0]).suffix in (".cu", ".ptx"):
         if block is None or grid is None:
-            raise click.UsageError(f"Missing option '{'--block' if block is None else '--grid'}': {specs[0]} is a file of kernels.")
+            raise click.UsageError(
+                f"Missing option '{'--block' if block is None else '--grid'}': {specs[0]} is a source file, so the launch must be given."
+            )
         if overrides:
             raise click.UsageError("--set is for specs")
         from gemmgen.cli.proof_files import read_foreign

@@ -46,7 +46,7 @@ _PYTHON = ".py"
 @click.option("definitions", "--define", "-D", metavar="NAME[=VALUE]", multiple=True, help="Define a macro. Repeatable.")
 @click.option("compiler_options", "--option", metavar="OPTION", multiple=True, help="An option for nvcc: --option=-lm. Repeatable.")
 @click.option("build", "--build", metavar="COMMAND", help="Build the program first, with a wrapper of nvcc: --build make.")
-@click.option("--sandbox", is_flag=True, help="The program may change files of the current folder only, and opens no connection.")
+@click.option("--sandbox", is_flag=True, help="Restrict the program to files of the current folder, without network access.")
 @click.option("--seconds", type=click.IntRange(1, 86400), default=600, show_default=True, help="Limit for the program.")
 @click.option("--repeats", type=click.IntRange(0), default=0, metavar="N", help="Run at most N equal launches in a row.")
 @click.option(
@@ -59,7 +59,7 @@ _PYTHON = ".py"
 )
 @click.option("memory", "--memory", type=click.IntRange(1, 64), default=8, show_default=True, metavar="GIB", help="Device memory.")
 @click.option("--strict", is_flag=True, help="Warnings and notes are errors.")
-@click.option("no_hazards", "--no-hazards", is_flag=True, help="Look for no races and no uninitialised reads: faster.")
+@click.option("no_hazards", "--no-hazards", is_flag=True, help="Do not look for races and uninitialised reads; faster.")
 @click.option("want_counters", "--counters", is_flag=True, help="Show memory traffic and instructions of each kernel, by line.")
 @click.option("sarif_file", "--sarif", type=click.Path(dir_okay=False, path_type=Path), help="Write the findings as SARIF.")
 @click.option("annotate", "--annotations", "--github", is_flag=True, help="Print the findings as annotations of GitHub's workflows too.")
@@ -89,11 +89,10 @@ def command(
 
     PROGRAM is CUDA sources, which nvcc and the host compiler build; or a program that is linked to the shared CUDA runtime and holds
     readable PTX; or a Python program whose packages hand PTX to the driver (cuda.bindings, cuda.core, numba). Its arguments follow
-    behind --. The report tells kernels, findings with their lines in CUDA and host code, memory, and calls that the emulator does not
-    have.
+    after --. The report lists kernels, findings with their lines in CUDA and host code, memory, and unsupported calls.
 
-    Exits with 1 if there is a finding that is an error, 2 if the program could not be run, a kernel was refused, or the program failed
-    behind a call that is not supported, else with the program's own status.
+    Exits with 1 if there is a finding that is an error, 2 if the program could not be run, a kernel was refused, or the program
+    failed after an unsupported call, else with the program's own status.
 
     \b
     gemmgen run vectorAdd.cu -- 1000

@@ -60,7 +60,10 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
 def command(file: Path | None, of: str | None, sweep: bool) -> None:
     """Print the JSON Schema of specs, with which editors check and complete YAML; or that of sweep files, or of a command's --json.
 
-    In an editor with the YAML language server, begin a spec with: # yaml-language-server: $schema=FILE
+    In an editor with the YAML language server, begin a spec with this line:
+
+    \b
+    # yaml-language-server: $schema=FILE
     """
     if of is not None and sweep:
         raise click.UsageError("--of and --sweep name different schemas: give one of them")

@@ -67,20 +67,24 @@ def _complete_override(context: click.Context, parameter: click.Parameter, incom
 )
 @click.option("where", "--where", metavar="EXPR", help="Only points for which this holds: 'mainloop.stages > 1 and plan.threads == 256'.")
 @click.option("sample", "--sample", type=click.IntRange(1), metavar="N", help="Only N points, drawn at random.")
-@click.option("seed", "--seed", type=click.IntRange(0), default=0, show_default=True, metavar="S", help="Of --sample and --search.")
+@click.option(
+    "seed", "--seed", type=click.IntRange(0), default=0, show_default=True, metavar="S", help="Random seed for --sample and --search."
+)
 @click.option(
     "stages",
     "--stages",
     type=click.Choice(["check", "compile", "verify", "bench"]),
-    help="The last stage that points go through; else as the sweep says.",
+    help="Last stage to run for each point; else the one in the sweep file.",
 )
 @click.option(
     "dry_run",
     "--dry-run",
     is_flag=True,
-    help="Show the number of points, how many each rule rejects, and an estimate of the time.",
+    help="Show the number of points, the number that each rule rejects, and the estimated time.",
 )
-@click.option("results_path", "--results", metavar="FILE", help="Where results are kept, and found again; else NAME.sqlite in this folder.")
+@click.option(
+    "results_path", "--results", metavar="FILE", help="File that keeps the results between runs; else NAME.sqlite in this folder."
+)
 @click.option(
     "exports",
     "--export",
@@ -91,9 +95,7 @@ def _complete_override(context: click.Context, parameter: click.Parameter, incom
 @click.option(
     "against", "--against", metavar="FILE", help="Compare with the results in FILE, an earlier --results, here and in HTML reports."
 )
-@click.option(
-    "live", "--live", metavar="FILE.html", help="Write the HTML report again and again while the sweep runs; open it in a browser."
-)
+@click.option("live", "--live", metavar="FILE.html", help="Update an HTML report while the sweep runs; open it in a browser.")
 @click.option(
     "backend",
     "--backend",
@@ -123,7 +125,9 @@ def _complete_override(context: click.Context, parameter: click.Parameter, incom
     type=click.Choice(["tpe", "nsga2", "random"]),
     help="Let Optuna choose the points instead of trying all.",
 )
-@click.option("trials", "--trials", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="How many a search tries.")
+@click.option(
+    "trials", "--trials", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="Number of points that a search tries."
+)
 @click.option(
     "objectives",
     "--objective",
@@ -141,7 +145,7 @@ def _complete_override(context: click.Context, parameter: click.Parameter, incom
     "allow_invalid",
     "--allow-invalid",
     is_flag=True,
-    help="Go on where axis values make no valid spec, as in combinations of fields that exclude each other; else that is exit status 2.",
+    help="Continue if axis values make no valid spec, for example because two fields exclude each other; without it, the exit status is 2.",
 )
 @json_option
 @click.pass_context
@@ -176,8 +180,7 @@ def command(
     """Take all points of SWEEP, a YAML file or one that ships with gemmgen, through check, compile, verify and bench.
 
     Each point runs in a process that may hang or die without harm to the others. Results are kept one by one, so an interrupted sweep
-    continues when the command is repeated. Exits with 1 if a point that was accepted did not come out right, with 2 if axis values make no
-    valid spec."""
+    continues when the command is repeated. Exits with 1 if an accepted point fails, with 2 if axis values make no valid spec."""
     from gemmgen.cli.sweep_search import search_of, search_space
     from gemmgen.sweep.expression import Expression
     from gemmgen.sweep.file import Limits, load_sweep
@@ -436,7 +439,7 @@ def _require_valid(results: Sequence[PointResult], allow_invalid: bool) -> None:
     first = (invalid or results)[0]
     told = "no point of {} is a valid spec" if none_valid else f"{len(invalid):,} of {len(results):,} points of {{}} make no valid spec"
     reason = first.reason.split("\n", 1)[0]
-    raise SweepError(f"{told.format(first.sweep)}: {reason}. Correct the axes, or allow it with --allow-invalid")
+    raise SweepError(f"{told.format(first.sweep)}: {reason}. Correct the axes, or continue with --allow-invalid")
 
 
 def _tell_none_accepted(results: Sequence[PointResult]) -> None:

@@ -15,11 +15,11 @@ from gemmgen.cli.selection import tell_written, write_output
 @click.argument("source", metavar="SCRIPT|PROFILE", type=NAMED_PATH)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("output", "-o", "--output", type=NAMED_PATH, metavar="FILE", help="Write the problems into FILE; else to standard output.")
-@click.option("kind", "--type", default="f32", show_default=True, help="Type of elements where a profile does not say it.")
+@click.option("kind", "--type", default="f32", show_default=True, help="Type of elements if the profile does not name it.")
 def command(source: Path, arguments: tuple[str, ...], output: Path | None, kind: str) -> None:
-    """List the problems of a model, one a line, with how often each occurs and its share of the time.
+    """List the problems of a model, one a line, with the number of occurrences and the share of the time.
 
-    A SCRIPT (.py) is run with torch, and every product, reduction and map of elements that it computes is noted; ARGUMENTS are its own. A
+    A SCRIPT (.py) is run with torch, and every product, reduction and elementwise operation is recorded; ARGUMENTS are passed to it. A
     PROFILE is a trace of torch.profiler with shapes (.json), or an export of Nsight Systems (.sqlite) of a run under
     torch.autograd.profiler.emit_nvtx(record_shapes=True).
 

@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     show_default=True,
     help="Which of the families' own problems to time.",
 )
-@click.option("minutes", "--minutes", type=click.FloatRange(0, 10_000), help="Begin no further problem after so many minutes.")
+@click.option("minutes", "--minutes", type=click.FloatRange(0, 10_000), help="Do not start another problem after this many minutes.")
 @click.option(
     "most",
     "--most",
     type=click.IntRange(1, 1000),
     default=12,
     show_default=True,
-    help="Instances to time on a problem: those that the model likes most, and three others.",
+    help="Instances to time for each problem: the best ones by the model, and three others.",
 )
 @click.option("output", "-o", "--output", type=NAMED_PATH, metavar="FILE", help="The table; else that of this device.")
 @click.option(
@@ -67,11 +67,11 @@ def command(
     processor: bool,
     as_json: bool,
 ) -> None:
-    """Time the instances that fit, problem by problem, on the GPU, and record the ranking in a table that ops.matmul and its
-    kin choose by.
+    """Time the suitable instances for each problem on the GPU, and record the ranking in a table that ops.matmul and the other
+    operations use.
 
-    The table is written after each problem, so a repeated command continues where it stopped. Exits with 1 if an instance
-    computed something wrong.
+    The table is written after each problem, so a repeated command continues where it stopped. Exits with 1 if an instance computes
+    a wrong result.
     """
     from gemmgen.dispatch.tuning import grid, kinds_of, read_problems
 

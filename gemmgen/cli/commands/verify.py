@@ -90,7 +90,7 @@ def command(
     as_json: bool,
     reports: CheckReports,
 ) -> None:
-    """Run each SPEC on the cases that its family finds hard, and compare every element with a reference.
+    """Run each SPEC on the edge cases of its kernel family, and compare every element with a reference.
 
     Exits with 1 if a case fails. Small integers must come out exactly, reals within the error bound of the computation.
     """

@@ -32,8 +32,8 @@ def command(
     size: str | None,
     overrides: Sequence[str],
 ) -> None:
-    """Write one HTML page of SPEC that needs nothing beside it: CUDA, PTX and machine code side by side, lines that belong together
-    marked, with counters by line, control codes, live registers, register banks, and the reasons for its speed.
+    """Write one self-contained HTML page of SPEC: CUDA, PTX and machine code side by side with linked lines, counters by line,
+    control codes, live registers, register banks, and the reasons for its speed.
     """
     from gemmgen.cli.certified import certified_proof
     from gemmgen.cli.compilation import compile_plans

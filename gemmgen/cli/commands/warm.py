@@ -18,7 +18,7 @@ from gemmgen.cli.output import Column, counted, duration, print_json, print_tabl
 @click.option("device_name", "--device", shell_complete=complete_device, help="The GPU to compile for; else that of this machine.")
 @json_option
 def command(problems: Sequence[str], file: Path | None, device_name: str | None, as_json: bool) -> None:
-    """Choose and compile the kernels that gemmgen.ops takes for the problems given, gemm:4096,1,4096,nt,bf16 say, into the compile cache.
+    """Compile the kernels that gemmgen.ops launches for the given problems, such as gemm:4096,1,4096,nt,bf16, into the compile cache.
 
     Programs on this machine then find them there. With --device, no GPU is needed.
     """

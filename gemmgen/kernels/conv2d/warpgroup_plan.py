@@ -249,7 +249,12 @@ def layer_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop) -> Iterator[Rea
         yield from _window_reasons(spec, mainloop, fixed)
     unit = channel_units(spec)[0]
     if fixed.get("c", unit) % unit:
-        yield Reason("channels", "convolution.c", str(fixed["c"]), f"a multiple of {unit}: the copy engine wants strides of 16 bytes")
+        yield Reason(
+            "channels",
+            "convolution.c",
+            str(fixed["c"]),
+            f"a multiple of {unit}: the copy engine (TMA) requires strides that are multiples of 16 bytes",
+        )
 
 
 def _window_reasons(spec: Conv2dSpec, mainloop: WarpgroupMainloop, fixed: Mapping[str, int]) -> Iterator[Reason]:

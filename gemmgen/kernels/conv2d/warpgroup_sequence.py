@@ -218,14 +218,22 @@ def _constraints(spec: Conv2dSpec, clusters: str, walks: bool, columns: str) -> 
     unit_c, unit_k = channel_units(spec)
     found = []
     if unit_c > 1:
-        why = "x holds blocks of 32 channels" if spec.input.layout == "nchw32" else "the copy engine wants pixels 16 bytes apart"
+        why = (
+            "x holds blocks of 32 channels"
+            if spec.input.layout == "nchw32"
+            else "the copy engine (TMA) requires pixel strides that are multiples of 16 bytes"
+        )
         found.append((f"c % {unit_c} == 0", f"c must be a multiple of {unit_c}; {why}"))
     if spec.input.layout == "nchw32":
         found.append(("c == 32 * c_blocks", "x has all channels"))
         most = BLOCKS_OF_A_MAP * MAX_MAPS
         found.append((f"c_blocks <= {most}", f"tensor maps reach {32 * most} channels"))
     if unit_k > 1:
-        why = "y holds blocks of 32 channels" if spec.output.layout == "nchw32" else "the copy engine wants pixels of y 16 bytes apart"
+        why = (
+            "y holds blocks of 32 channels"
+            if spec.output.layout == "nchw32"
+            else "the copy engine (TMA) requires pixel strides of y that are multiples of 16 bytes"
+        )
         found.append((f"k % {unit_k} == 0", f"k must be a multiple of {unit_k}; {why}"))
     found += [
         (f"p == {EXTENT_P}", "p must be the output height that h, padding, filter, stride and dilation give"),

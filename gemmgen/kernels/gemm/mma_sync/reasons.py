@@ -129,7 +129,7 @@ def box_reasons(mainloop: MmaSyncMainloop, matrices: tuple[Matrix, Matrix, Matri
             need, hint = "along k for copies: tma: ldmatrix transposes elements of 16 bits only", "copies: cp_async"
             yield Reason("major", "transpose", stored, need, hint)
         if matrix.alignment * matrix.element_bytes != CHUNK_BYTES:
-            need = f"{CHUNK_BYTES // matrix.element_bytes}: the copy engine wants addresses and strides of {CHUNK_BYTES} bytes"
+            need = f"{CHUNK_BYTES // matrix.element_bytes}: the copy engine (TMA) requires multiples of {CHUNK_BYTES} bytes"
             yield Reason("alignment", f"alignment.{name}", str(matrix.alignment), need, "copies: cp_async")
         rows, field = (extent, axis) if along_k else (block.k, "k")
         if rows > MAX_BOX:

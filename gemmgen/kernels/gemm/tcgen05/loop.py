@@ -289,7 +289,7 @@ def _reasons(
             got = str(mainloop.tile.n if field == "n" else extent)
             yield Reason("tile", f"mainloop.tile.{field}", got, f"a multiple of {multiple}: rows of {SPAN_BYTES} bytes in shared memory")
         if matrix.alignment * size != COPY_ALIGNMENT:
-            need = f"{COPY_ALIGNMENT // size}: the copy engine wants addresses and strides of {COPY_ALIGNMENT} bytes"
+            need = f"{COPY_ALIGNMENT // size}: the copy engine (TMA) requires multiples of {COPY_ALIGNMENT} bytes"
             yield Reason("alignment", f"alignment.{matrix.name.lower()}", str(matrix.alignment), need)
         if mainloop.tile.k * size % SPAN_BYTES:
             need = f"a multiple of {SPAN_BYTES // size}: rows of {SPAN_BYTES} bytes in shared memory"

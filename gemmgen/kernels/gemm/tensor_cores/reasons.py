@@ -86,7 +86,7 @@ def box_store_reasons(spec: GemmSpec) -> Iterator[Reason]:
     """Alignments and extents of results that the copy engine does not store."""
     size = ELEMENTS[spec.storage.c].bytes
     if spec.alignment.c * size != COPY_ALIGNMENT:
-        need = f"{COPY_ALIGNMENT // size} for store: tma: the copy engine wants addresses and strides of {COPY_ALIGNMENT} bytes"
+        need = f"{COPY_ALIGNMENT // size} for store: tma: the copy engine (TMA) requires multiples of {COPY_ALIGNMENT} bytes"
         yield Reason("alignment", "alignment.c", str(spec.alignment.c), need)
     unit, (axis, line) = COPY_ALIGNMENT // size, ("m", "column") if spec.order == "column_major" else ("n", "row")
     if (multiple := getattr(spec.multiple_of, axis)) % unit:

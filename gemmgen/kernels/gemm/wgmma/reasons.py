@@ -52,7 +52,7 @@ def stored_reasons(spec: GemmSpec, mainloop: WgmmaMainloop, matrices: tuple[Matr
             need, hint = "along k: matrix instructions take the other order for 16-bit types only", "change transpose, or copy the matrix"
             yield Reason("major", "transpose", stored, need, hint)
         if matrix.alignment * matrix.element_bytes != COPY_ALIGNMENT:
-            need = f"{COPY_ALIGNMENT // matrix.element_bytes}: the copy engine wants addresses and strides of {COPY_ALIGNMENT} bytes"
+            need = f"{COPY_ALIGNMENT // matrix.element_bytes}: the copy engine (TMA) requires multiples of {COPY_ALIGNMENT} bytes"
             yield Reason("alignment", f"alignment.{name}", str(matrix.alignment), need)
 
 
