@@ -57,6 +57,20 @@ def integer(operation: str, name: str, value: Any) -> int:
         raise LaunchError(f"{operation}: {name} is {value!r}, need an integer") from None
 
 
+def pair(operation: str, name: str, value: Any) -> tuple[int, int]:
+    """A stride, padding, dilation or extent: an integer for rows and columns, or one for each. Raises ``LaunchError``."""
+    parts = tuple(value) if isinstance(value, list | tuple) else (value, value)
+    least = 0 if "padding" in name else 1
+    try:
+        rows, columns = (integer(operation, name, part) for part in parts)
+        if min(rows, columns) >= least:
+            return rows, columns
+    except (LaunchError, ValueError):
+        pass
+    need = f"an integer of at least {least}, or one for rows and one for columns"
+    raise LaunchError(f"{operation}: {name} is {value!r}, need {need}")
+
+
 def integer_or_number(operation: str, name: str, value: Any) -> float:
     """An argument as an integer of 64 bits if it is one, else as a float: neither loses bits. Raises ``LaunchError``."""
     if isinstance(value, Integral) and not isinstance(value, bool):

@@ -117,8 +117,8 @@ def test_a_transposed_convolution_spreads_its_argument():
     [
         ({"shape": (9, 9)}, "dy has 5 rows, a convolution of 9 rows has 9"),
         ({"groups": 3}, "w has 8 filters in 3 groups, dy has 8 channels"),
-        ({"stride": 0}, "stride is 0, need at least 1"),
-        ({"padding": (1, 1, 1)}, "padding has 3 numbers"),
+        ({"stride": 0}, "stride is 0, need an integer of at least 1"),
+        ({"padding": (1, 1, 1)}, "need an integer of at least 0, or one for rows and one for columns"),
         ({"dilation": 1.5}, "dilation"),
     ],
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 from gemmgen.core.elements import BY_WORD, ELEMENTS
 from gemmgen.core.errors import LaunchError
+from gemmgen.kernels.calls import pair
 from gemmgen.kernels.conv2d.matcher import ACTIVATIONS, ALIGNMENT, CHANNELS, Conv2dRequest, complete_request
 from gemmgen.kernels.conv2d.spec import AnyActivation, Input, NoActivation
 from gemmgen.kernels.epilogue.activations import activations
@@ -37,13 +38,7 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
         c = blocks * CHANNELS
     given = {"n": n, "c": c, "h": h, "w": w, "k": k, "r": r, "s": s, "groups": groups}
     for name in ("stride", "padding", "dilation"):
-        pair = options.get(name, 0 if name == "padding" else 1)
-        pair = (pair, pair) if isinstance(pair, int) else tuple(pair) if isinstance(pair, tuple | list) else ()
-        least = 0 if name == "padding" else 1
-        if len(pair) != 2 or any(isinstance(part, bool) or not isinstance(part, int) or part < least for part in pair):
-            need = f"an integer of at least {least}, or one for rows and one for columns"
-            raise LaunchError(f"conv2d: {name} is {options.get(name)!r}, need {need}")
-        given[f"{name}_h"], given[f"{name}_w"] = pair
+        given[f"{name}_h"], given[f"{name}_w"] = pair("conv2d", name, options.get(name, 0 if name == "padding" else 1))
     if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
         raise LaunchError(f"conv2d: groups is {groups!r}, need a positive integer")
     if c_group * groups != given["c"]:

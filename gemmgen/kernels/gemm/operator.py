@@ -222,7 +222,7 @@ def _interpret_groups(operands: Mapping[str, Layout], options: Mapping[str, Any]
     out = operands.get("out")
     added = any(operands.get(name) is not None for name in ("bias", "amax", *SCALES))
     plain = not added and not options.get("scaled") and not options.get("activation") and not formula
-    kind = out.type if out is not None else _output(options.get("output")) or result_type(a.type, b.type, plain)
+    kind = out.type if out is not None else _output(options.get("output"), "grouped_matmul") or result_type(a.type, b.type, plain)
     out = Layout.packed((m, n), kind) if out is None else out
     _check_type("out", out, RESULT_TYPES, operation="grouped_matmul")
     if out.shape[1:] != (n,) or (scatter is None and out.shape != (m, n)):
@@ -250,7 +250,7 @@ def _interpret_groups(operands: Mapping[str, Layout], options: Mapping[str, Any]
         if bias.shape != (groups, n) or not is_packed(bias):
             raise refuse(f"bias has shape {bias.shape} and strides {bias.strides}, need {(groups, n)} without gaps")
         epilogue.append(Bias(op="bias", per="column"))
-    epilogue += activations("matmul", options.get("activation"), ACTIVATIONS)
+    epilogue += activations("grouped_matmul", options.get("activation"), ACTIVATIONS)
     epilogue += formula
     epilogue += [factors[name] for name in SCALES[2:] if name in factors]
     request = GemmRequest(
@@ -292,7 +292,7 @@ def _interpret_depths(operands: Mapping[str, Layout], options: Mapping[str, Any]
             f"a and b have strides {a.strides} and {b.strides}; columns of a and rows of b must be contiguous: groups begin at any k"
         )
     groups = offsets.shape[0]
-    kind = out.type if out is not None else _output(options.get("output")) or result_type(a.type, b.type, True)
+    kind = out.type if out is not None else _output(options.get("output"), "grouped_matmul") or result_type(a.type, b.type, True)
     out = Layout.packed((groups, m, n), kind) if out is None else out
     _check_type("out", out, TYPES, operation="grouped_matmul")
     if out.shape != (groups, m, n) or not is_stored(out, True):
@@ -380,13 +380,13 @@ def _bias_per(bias: Layout | None, full: tuple[int, ...], vector_b: bool, kind: 
     raise LaunchError(f"matmul: bias has shape {bias.shape}, need ({n},) for one value a column, ({m}, 1) for one a row, or a number")
 
 
-def _output(word: Any) -> str | None:
+def _output(word: Any, operation: str = "matmul") -> str | None:
     """The type that a caller names."""
     if word is None:
         return None
     words = [ELEMENTS[kind].word for kind in RESULT_TYPES]
     if word not in words:
-        raise LaunchError(f"matmul: output is {word!r}, need {', '.join(words[:-1])} or {words[-1]}")
+        raise LaunchError(f"{operation}: output is {word!r}, need {', '.join(words[:-1])} or {words[-1]}")
     return BY_WORD[word]
 
 

@@ -7,7 +7,7 @@ from numbers import Real
 from typing import Any, Literal, cast
 
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.calls import Operations, are_floats, integer, is_plain_number, number
+from gemmgen.kernels.calls import Operations, are_floats, integer, is_plain_number, number, pair
 from gemmgen.kernels.epilogue.options import hashable
 from gemmgen.ops import torch_state
 from gemmgen.ops.engine import ASKED, Operator, with_kernel
@@ -137,9 +137,9 @@ def conv2d(
         activation = hashable(activation)
     options = (
         weights.shape,
-        stride if stride.__class__ is int else _pair("stride", stride),
-        padding if padding.__class__ is int else _pair("padding", padding),
-        dilation if dilation.__class__ is int else _pair("dilation", dilation),
+        stride if stride.__class__ is int else pair("conv2d", "stride", stride),
+        padding if padding.__class__ is int else pair("conv2d", "padding", padding),
+        dilation if dilation.__class__ is int else pair("conv2d", "dilation", dilation),
         groups if groups.__class__ is int else integer("conv2d", "groups", groups),
         activation,
         output,
@@ -208,10 +208,3 @@ def axes_moved(array: Any, axes: tuple[int, ...]) -> Any:
 
 def _twice(value: Any) -> Any:
     return [value, value] if isinstance(value, int) else list(value)
-
-
-def _pair(name: str, value: Any) -> Any:
-    """An extent, or two, as plain integers."""
-    if isinstance(value, list | tuple):
-        return tuple(integer("conv2d", name, part) for part in value)
-    return integer("conv2d", name, value)

@@ -14,7 +14,7 @@ from math import gcd
 from typing import Any, cast
 
 from gemmgen.core.errors import LaunchError
-from gemmgen.kernels.calls import integer
+from gemmgen.kernels.calls import integer, pair
 from gemmgen.ops.arrays import contiguous, is_torch, new_array, view_of
 from gemmgen.ops.filters import results_of
 from gemmgen.ops.functions.conv2d import axes_moved, conv2d
@@ -99,8 +99,8 @@ def conv2d_input_gradient(
         For arguments that do not go together.
     """
     call = "conv2d_input_gradient"
-    strides, paddings, dilations = (_pair(call, *one) for one in (("stride", stride), ("padding", padding), ("dilation", dilation)))
-    h, width = _pair(call, "shape", shape)
+    strides, paddings, dilations = (pair(call, *one) for one in (("stride", stride), ("padding", padding), ("dilation", dilation)))
+    h, width = pair(call, "shape", shape)
     n, k, p, q = _extents(call, "dy", dy)
     filters, c_group, r, s = _extents(call, "w", w)
     groups = integer(call, "groups", groups)
@@ -174,8 +174,8 @@ def conv2d_filter_gradient(
         For arguments that do not go together.
     """
     call = "conv2d_filter_gradient"
-    strides, paddings, dilations = (_pair(call, *one) for one in (("stride", stride), ("padding", padding), ("dilation", dilation)))
-    r, s = _pair(call, "shape", shape)
+    strides, paddings, dilations = (pair(call, *one) for one in (("stride", stride), ("padding", padding), ("dilation", dilation)))
+    r, s = pair(call, "shape", shape)
     n, c, h, width = _extents(call, "x", x)
     images, k, p, q = _extents(call, "dy", dy)
     groups = integer(call, "groups", groups)
@@ -240,8 +240,8 @@ def conv_transpose2d(
         For arguments that do not go together.
     """
     call = "conv_transpose2d"
-    strides, paddings, dilations = (_pair(call, *one) for one in (("stride", stride), ("padding", padding), ("dilation", dilation)))
-    further = _pair(call, "output_padding", output_padding)
+    strides, paddings, dilations = (pair(call, *one) for one in (("stride", stride), ("padding", padding), ("dilation", dilation)))
+    further = pair(call, "output_padding", output_padding)
     _, _, h, width = _extents(call, "x", x)
     _, _, r, s = _extents(call, "w", w)
     shape = []
@@ -276,15 +276,3 @@ def _extents(call: str, name: str, array: Any) -> tuple[int, int, int, int]:
         raise LaunchError(f"{call}: {name} has elements {str(array.dtype).removeprefix('torch.')}, need float16 or bfloat16")
     n, c, h, w = (int(extent) for extent in shape)
     return n, c, h, w
-
-
-def _pair(call: str, name: str, value: Any) -> tuple[int, int]:
-    """A number for rows and one for columns. Raises ``LaunchError`` for others than integers in their range."""
-    parts = tuple(value) if isinstance(value, list | tuple) else (value, value)
-    if len(parts) != 2:
-        raise LaunchError(f"{call}: {name} has {len(parts)} numbers, need one, or one for rows and one for columns")
-    least = 0 if "padding" in name else 1
-    rows, columns = (integer(call, name, part) for part in parts)
-    if min(rows, columns) < least:
-        raise LaunchError(f"{call}: {name} is {min(rows, columns)}, need at least {least}")
-    return rows, columns
