@@ -162,9 +162,9 @@ def test_an_access_costs_what_the_rule_says(run: Run, pattern: str, options: lis
     ("pattern", "told"),
     [
         ("__import__('os')", "is not supported; allowed are"),
-        ("lane.real", "is no number"),
+        ("lane.real", "is not a number"),
         ("[1]*10**9", "is not supported; allowed are"),
-        ("[lane]*1000000000", "a list is no number"),
+        ("[lane]*1000000000", "a list is not a number"),
         ("threadIdx", "'threadIdx' has no value"),
         ("lane*2", "not a multiple of the 4 bytes"),
         ("1 << lane*60", "a shift by"),
@@ -184,7 +184,7 @@ def test_a_picture_under_another_name_is_refused(run: Run) -> None:
 
 @pytest.mark.parametrize("command", [["view", "gemm/v1_tiled"], ["diff", "gemm/v0_naive", "gemm/v1_tiled"]])
 def test_a_page_under_another_name_is_refused(run: Run, command: list[str]) -> None:
-    assert "x.pdf: a page is written as .html" in run(*command, "-o", "x.pdf", code=2).err
+    assert "x.pdf: unsupported format of a page; use .html" in run(*command, "-o", "x.pdf", code=2).err
     assert not Path("x.pdf").exists()
 
 

@@ -32,7 +32,7 @@ HOSTILE = {
     "grouped:64,64,64,groups=4,batch=2": r"one batch, got groups=4 and batch=2",
     "grouped:64,64,64,groups=4,fp4": r"specs, not words of a problem: gemm/tcgen05",
     "grouped:64,64,64,groups=4,dropout": r"no kernel draws random numbers",
-    "grouped:64,64,64,groups=4,layernorm": r"a norm needs a whole row: .*rows:ROWS,COLUMNS,layer_norm",
+    "grouped:64,64,64,groups=4,layernorm": r"a norm is a separate kernel over whole rows: .*rows:ROWS,COLUMNS,layer_norm",
     "grouped:0,64,64,groups=4": r"its result has no element",
     "grouped:64,64,64,groups=4,relu,swiglu": r"swiglu multiplies two products: it comes before other operations",
     "conv2d:1,32,8,8,32,3,3": r"conv2d needs 9 numbers",

@@ -49,6 +49,11 @@ def between(chapter: str, slow: tuple[str, ...], fast: tuple[str, ...]) -> float
     return float(STEPS[chapter, *slow]["median_us"] / STEPS[chapter, *fast]["median_us"])
 
 
+def milliseconds(spec: str) -> str:
+    """Time of a step of 4096 x 4096 x 4096 in float32."""
+    return f"{STEPS['sgemm_4096', spec]['median_us'] / 1000:.1f}"
+
+
 def stated(file: str, words: str) -> str:
     """A figure behind some words of a report of measurements."""
     found = re.search(rf"{words}\D*([\d.]+\d)", (ROOT / "measurements" / file).read_text())
@@ -130,6 +135,12 @@ MEASURED: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ),
     ("shared_memory", "need {} registers instead of", lambda: str(STEPS["shared", COPIES, *TRANSPOSING]["registers"]["registers"])),
     ("shared_memory", "registers instead of {}.", lambda: str(STEPS["shared", COPIES]["registers"]["registers"])),
+    ("gemm", "**Gain:** {} ms instead of", lambda: milliseconds("gemm/v1_tiled")),
+    ("gemm", " {} ms with V0", lambda: milliseconds("gemm/v0_naive")),
+    ("gemm", "**Gain:** {} ms instead of", lambda: milliseconds("gemm/v2_transposed_quads")),
+    ("gemm", " {} ms with V1", lambda: milliseconds("gemm/v1_tiled")),
+    ("gemm", "**Gain:** {} ms instead of", lambda: milliseconds(V3)),
+    ("gemm", " {} ms with V2", lambda: milliseconds("gemm/v2_transposed_quads")),
     ("gemm", "{} times its speed as a geometric mean", lambda: product("bf16", 2)),
     ("gemm", "and {} at worst", lambda: product("bf16", 3)),
     ("hopper", "step 3 takes {} µs", lambda: f"{benchmark(PLAIN):.1f}"),
