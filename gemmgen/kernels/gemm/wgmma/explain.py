@@ -61,7 +61,12 @@ def _copies(loop: WarpgroupLoop) -> Lines:
         count = f"{boxes} boxes" if boxes > 1 else "a box"
         return f"{count} of {operand.box[1]} rows of {operand.box[0]} elements along {along}: {operand.tile_bytes} bytes a stage"
 
-    return tuple((operand.name, said(operand)) for operand in (loop.a, loop.b))
+    words, blocks = loop.metadata_box
+    metadata = (
+        f"a box of {blocks} row{'s' if blocks > 1 else ''} of {words} words, in the order of lanes: {loop.metadata_bytes} bytes a stage"
+    )
+    lines = tuple((operand.name, said(operand)) for operand in (loop.a, loop.b))
+    return (*lines, ("metadata", metadata)) if loop.sparse else lines
 
 
 def _mainloop(plan: WgmmaPlan, loop: WarpgroupLoop, wording: Wording) -> Lines:
@@ -93,9 +98,10 @@ def _mainloop(plan: WgmmaPlan, loop: WarpgroupLoop, wording: Wording) -> Lines:
 
 def _shared(plan: WgmmaPlan, loop: WarpgroupLoop) -> Lines:
     lines = list(regions(plan))
-    lines.append(
-        ("layout", f"rows of {SPAN_BYTES} bytes, whose 16-byte pieces are permuted by an exclusive or with the row's last 3 bits,")
-    )
+    sizes, by = f"{SPAN_BYTES}", "the row's last 3 bits"
+    if loop.a.row_bytes < SPAN_BYTES:
+        sizes, by = f"{loop.a.row_bytes} or {SPAN_BYTES}", "bits of the row's number"
+    lines.append(("layout", f"rows of {sizes} bytes, whose 16-byte pieces are permuted by an exclusive or with {by},"))
     lines.append(("", "as the copy engine writes them and matrix instructions read them: no bank conflicts"))
     blocks = loop.min_blocks_per_sm
     lines.append(("occupancy", f"{blocks} block{'s' if blocks > 1 else ''} of {loop.threads} threads on an SM"))
