@@ -310,6 +310,8 @@ def cluster_of(program: Program, grid: Dim3, given: Dim3 | None) -> Dim3:
     if "explicitcluster" in directives and required is None and given is None:
         raise BadLaunch(f"{name} has to be launched with a cluster (.explicitcluster)")
     cluster = given or required or (1, 1, 1)
+    if min(cluster) < 1:
+        raise BadLaunch(f"clusters of {cluster}: every dimension must be at least 1")
     size = cluster[0] * cluster[1] * cluster[2]
     most = min(directives.get("maxclusterrank", (MAX_CLUSTER,))[0], MAX_CLUSTER)
     if size > most:

@@ -36,16 +36,16 @@ _FLAG_DIRECTIVES = {".noreturn", ".explicitcluster", ".blocksareclusters", ".noi
 @lru_cache(maxsize=8)
 def parse(text: str) -> Module:
     """Parses PTX; the result is cached by text. Raises ParseError with the line."""
-    parser = _Parser(text)
+    tokens = Tokens(text)
     try:
-        return parser.module()
+        return _Parser(tokens).module()
     except (ValueError, IndexError, OverflowError, RecursionError) as error:
-        raise parser.tokens.error(f"a number or a nesting beyond all bounds ({type(error).__name__})") from error
+        raise tokens.error(f"a number or a nesting beyond all bounds ({type(error).__name__})") from error
 
 
 class _Parser:
-    def __init__(self, text: str) -> None:
-        self.tokens = Tokens(text)
+    def __init__(self, tokens: Tokens) -> None:
+        self.tokens = tokens
         self.files = _file_table(self.tokens)
         self.strings = _debug_strings(self.tokens)
         self.location: Location | None = None

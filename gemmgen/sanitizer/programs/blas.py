@@ -17,6 +17,8 @@ from gemmgen.sanitizer.programs.messages import BadMessage
 
 MAX_NUMBERS = 1 << 16
 _MAX_OPERATIONS = 1 << 36
+_MAX_ELEMENTS = 1 << 28
+"""Of an array of a call, which is copied in a wider type; a step of 0 makes a long one of few bytes."""
 _BF16 = 14
 _TYPES: dict[int, np.dtype] = {
     number: np.dtype(name) for number, name in {0: "f4", 1: "f8", 2: "f2", 3: "i1", 4: "c8", 5: "c16", 10: "i4", _BF16: "u2"}.items()
@@ -83,6 +85,8 @@ class Memory:
             raise Refusal(f"{what} has the shape {shape} and the strides {steps}")
         if min(shape) == 0:
             return np.zeros(shape, dtype)
+        if math.prod(shape) > _MAX_ELEMENTS:
+            raise Refusal(f"{what} has the shape {shape}, more than {_MAX_ELEMENTS:,} elements")
         count = (sum((extent - 1) * step for extent, step in zip(shape, steps, strict=True)) + 1) * dtype.itemsize
         region = self._region_of(address)
         start = address - GLOBAL_BASE
@@ -151,7 +155,11 @@ def _narrow(values: np.ndarray, kind: int) -> np.ndarray:
 def _factor(value: complex, like: np.ndarray) -> complex | float | int:
     if like.dtype.kind == "c":
         return value
-    return int(value.real) if like.dtype.kind in "iu" else float(value.real)
+    if like.dtype.kind not in "iu":
+        return float(value.real)
+    if not abs(value.real) < 1 << 63:
+        raise Refusal(f"the factor {value.real} of integers is no integer of 64 bits")
+    return int(value.real)
 
 
 def _add(target: np.ndarray, product: np.ndarray, alpha: complex, beta: complex, kind: int) -> None:

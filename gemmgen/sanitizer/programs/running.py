@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -128,7 +129,10 @@ def run_program(command: Sequence[str], libraries: Path, settings: RunSettings, 
     ours.settimeout(None)
 
     def end(number: int, frame: FrameType | None) -> None:
+        session.is_over = True
         _kill(child)
+        with suppress(OSError):  # what the program has left behind may hold the other end
+            ours.shutdown(socket.SHUT_RDWR)
         if session.running:
             raise ProgramEnded(f"kernel {session.running} was running")
 
@@ -158,5 +162,5 @@ def run_program(command: Sequence[str], libraries: Path, settings: RunSettings, 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:
     """Ends the program and its children, which form a separate session."""
-    if child.poll() is None:
+    with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)

@@ -39,6 +39,14 @@ _MAX_OBJECTS = 1 << 20
 _MAX_FINDINGS = 400
 _MAX_GUARDED = 256
 _MAX_COPIES = 1 << 16
+_MAX_NAMES = 1000
+"""Kernels and calls of a report that nobody could run or has."""
+_MAX_MODULES, _MAX_MODULE_BYTES = 4096, 256 << 20
+_MAX_KERNELS = 1 << 16
+_MAX_LAUNCHES = 1 << 16
+"""Different launches whose repetition is known."""
+_MAX_STACKS = 1 << 12
+"""Different lists of calls that allocations are remembered with."""
 _MAX_CONTENT_BYTES, _MAX_KEPT_BYTES = 64 << 20, 512 << 20
 """Bytes of memory that are kept of one launch, to know a repeated one by, and of all of them."""
 _MAX_CHANGING_RUNS = 32
@@ -145,6 +153,8 @@ class Session:
         self.child: subprocess.Popen[bytes] | None = None
         self.running = ""
         """The kernel that is running now."""
+        self.is_over = False
+        """True once the program's time is spent: nothing more is answered."""
         self._owners: dict[int, _Owner] = {}
         self._freed: dict[int, tuple[_Owner, tuple[Frame, ...]]] = {}
         self._allocated = 0
@@ -158,6 +168,8 @@ class Session:
         self._last_launch = b""
         self._kept_bytes = 0
         self._counted: dict[str, CounterObserver] = {}
+        self._stacks: dict[tuple[Frame, ...], tuple[Frame, ...]] = {}
+        self._module_bytes = 0
         self._in_a_row = 0
         self._answers: dict[Operation, Callable[[Body], bytes]] = {
             Operation.LOAD_MODULE: self._load_module,
@@ -182,7 +194,7 @@ class Session:
         stream = connection.makefile("rb")
         # A program that ends with a message unread resets the connection.
         with suppress(ConnectionError):
-            while len(head := stream.read(8)) == 8:
+            while not self.is_over and len(head := stream.read(8)) == 8:
                 number, size = struct.unpack("<II", head)
                 if size > limit_of(number):
                     raise BadMessage(f"a message of {size} bytes")
@@ -205,14 +217,16 @@ class Session:
     # -- modules -------------------------------------------------------------------------------------------------
 
     def _load_module(self, body: Body) -> bytes:
-        if len(self.device.modules) >= 4096:
+        data = body.rest()
+        self._module_bytes += len(data)
+        if len(self.device.modules) >= _MAX_MODULES or self._module_bytes > _MAX_MODULE_BYTES:
             raise BadMessage("too many modules")
         try:
-            text = self.places.with_names(ptx_of(body.rest(), self.settings.architecture))
+            text = self.places.with_names(ptx_of(data, self.settings.architecture))
             self.device.load(text)
             self.report.modules = (*self.report.modules, text)
         except (BadLaunch, ParseError, UnknownInstruction) as error:
-            self.report.refused.setdefault("a module", str(error))
+            self._refuse("a module", error)
             raise _Refused(_INVALID_FUNCTION, str(error)) from None
         return struct.pack("<Q", len(self.device.modules) - 1)
 
@@ -235,10 +249,15 @@ class Session:
         try:
             layout = self.device.layout(module, name)
         except (BadLaunch, ParseError, UnknownInstruction) as error:
-            self.report.refused.setdefault(qualified_name(name), str(error))
+            self._refuse(qualified_name(name), error)
             raise _Refused(_INVALID_FUNCTION, str(error)) from None
         words = (len(layout.parameters), layout.shared_bytes, layout.local_bytes, layout.max_threads)
         return struct.pack("<4I", *words) + b"".join(struct.pack("<II", *pair) for pair in layout.parameters)
+
+    def _refuse(self, name: str, error: Exception) -> None:
+        """A module or a kernel that does not run."""
+        if len(self.report.refused) < _MAX_NAMES:
+            self.report.refused.setdefault(name, str(error))
 
     # -- launches ------------------------------------------------------------------------------------------------
 
@@ -250,11 +269,15 @@ class Session:
         parameters = body.rest()
         grid, block, cluster = (shape[0], shape[1], shape[2]), (shape[3], shape[4], shape[5]), (shape[6], shape[7], shape[8])
         label = qualified_name(name)
+        if len(self.report.kernels) >= _MAX_KERNELS and label not in self.report.kernels:
+            raise BadMessage("too many kernels")
         totals = self.report.kernels.setdefault(label, KernelTotals())
         totals.launches += 1
-        key = struct.pack("<Q10I", module_number, *shape, shared) + name.encode() + b"\0" + parameters
+        key = sha256(struct.pack("<Q10I", module_number, *shape, shared) + name.encode() + b"\0" + parameters).digest()
         self._in_a_row = self._in_a_row + 1 if key == self._last_launch else 1
         self._last_launch = key
+        if len(self._repeated) >= _MAX_LAUNCHES and key not in self._repeated:
+            del self._repeated[next(iter(self._repeated))]
         repeated = self._repeated.setdefault(key, _Repeated())
         if 0 < self.settings.repeats < self._in_a_row or self._is_known(repeated):
             totals.skipped += 1
@@ -284,7 +307,7 @@ class Session:
                 observed=observed if self.settings.counters else None,
             )
         except (ParseError, UnknownInstruction) as error:
-            self.report.refused.setdefault(label, str(error))
+            self._refuse(label, error)
             raise _Refused(_INVALID_FUNCTION, str(error)) from None
         finally:
             self.running = ""
@@ -304,7 +327,7 @@ class Session:
                 self._launch_findings.append(tuple(self._named(finding) for finding in told))
         if result.error is not None:
             if isinstance(result.error, UnknownInstruction):
-                self.report.refused.setdefault(label, str(result.error))
+                self._refuse(label, result.error)
             raise _Refused(_status_of(result.error), result.output)
         return self._pages_of_the_host(result) + result.output.encode()
 
@@ -402,11 +425,15 @@ class Session:
         address = self.device.allocate(count, f"allocation {number}", alignment=alignment, written=kind != MemoryKind.DEVICE)
         self._host_sees |= kind != MemoryKind.DEVICE
         self.report.host_memory = self._host_sees
-        self._owners[address] = _Owner(call, MemoryKind(kind), frames, number)
+        self._owners[address] = _Owner(call, MemoryKind(kind), self._kept(frames), number)
         self._allocated += size
         self.report.most_bytes = max(self.report.most_bytes, self._allocated)
         self._touch_version(address - GLOBAL_BASE)
         return struct.pack("<Q", address)
+
+    def _kept(self, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+        """The calls, as they are kept once for all allocations with the same; none beyond a number of different ones."""
+        return self._stacks.setdefault(frames, frames) if len(self._stacks) < _MAX_STACKS else self._stacks.get(frames, ())
 
     def _release(self, body: Body) -> bytes:
         address, call, frames = body.number("Q"), body.text(), body.frames()
@@ -429,7 +456,7 @@ class Session:
         self._allocated -= region.stop - region.start
         self.device.free(address)
         self.order.forget(region.start)
-        self._freed[address] = (owner, frames)
+        self._freed[address] = (owner, self._kept(frames))
         self._touch_version(region.start)
         return b""
 
@@ -544,6 +571,8 @@ class Session:
         region = self.device.region_of(base)
         if region is None or base - GLOBAL_BASE + made.array_bytes > region.stop:
             raise _Refused(_INVALID_VALUE, "a tensor map over memory that is not allocated")
+        if len(self.device.maps) >= _MAX_OBJECTS:
+            raise MemoryError
         return self.device.encode(made, base)
 
     def _texture(self, body: Body) -> bytes:
@@ -551,7 +580,13 @@ class Session:
         bits, channels, kind, linear_filter, mode, normalized, as_float, linear_memory = body.numbers("8I")
         body.end()
         names = {0: "i", 1: "u", 2: "f"}
-        if kind not in names or bits not in (8, 16, 32) or mode >= len(_ADDRESS_MODES) or channels not in (1, 2, 4):
+        if (
+            kind not in names
+            or bits not in (8, 16, 32)
+            or (kind, bits) == (2, 8)
+            or mode >= len(_ADDRESS_MODES)
+            or channels not in (1, 2, 4)
+        ):
             raise _Refused(_NOT_SUPPORTED, "a texture of a kind that the emulator does not have")
         shape = tuple(extent for extent in reversed(extents) if extent)
         texel = channels * bits // 8
@@ -566,6 +601,8 @@ class Session:
         if (not normalized and texture.address in ("wrap", "mirror")) or linear_memory:
             # CUDA takes other modes for clamping then.
             texture = Texture(array, channels, texture.filter, "clamp", bool(normalized), bool(as_float))
+        if len(self.device.textures) >= _MAX_OBJECTS:
+            raise MemoryError
         try:
             return struct.pack("<Q", self.device.add_texture(texture, address, pitch))
         except ValueError as error:
@@ -586,7 +623,7 @@ class Session:
             with np.errstate(all="ignore"):
                 result = blas.compute(memory, values, factors)
         except blas.Refusal as refusal:
-            self.report.unsupported.setdefault(f"{call}: {refusal}", self._at(frames))
+            self._lacks(f"{call}: {refusal}", frames)
             raise _Refused(_NOT_SUPPORTED, str(refusal)) from None
         except blas.OutsideOfAllocation as outside:
             owner = self._owners.get(outside.region.start + GLOBAL_BASE) if outside.region is not None else None
@@ -625,9 +662,13 @@ class Session:
     def _unsupported(self, body: Body) -> bytes:
         name, frames = body.text(), body.frames()
         body.end()
-        if len(self.report.unsupported) < 1000:
-            self.report.unsupported.setdefault(name, self._at(frames))
+        self._lacks(name, frames)
         return b""
+
+    def _lacks(self, call: str, frames: tuple[Frame, ...]) -> None:
+        """A call that the emulator does not have."""
+        if len(self.report.unsupported) < _MAX_NAMES and call not in self.report.unsupported:
+            self.report.unsupported[call] = self._at(frames)
 
     def _tell(self, code: str, title: str, severity: Severity, message: str, frames: tuple[Frame, ...]) -> None:
         if len(self._others) >= _MAX_FINDINGS:
@@ -667,6 +708,8 @@ class Session:
     def finish(self, status: int | None) -> Report:
         """The report, once the program has ended."""
         for address, owner in self._owners.items() if status == 0 and not self.report.ended_early else ():
+            if len(self._others) >= _MAX_FINDINGS:
+                break
             if any(frame.file.endswith(".py") for frame in owner.frames):
                 continue  # Python's objects free their memory when the interpreter ends, or never
             region = self.device.region_of(address)
