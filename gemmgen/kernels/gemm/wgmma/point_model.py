@@ -39,6 +39,7 @@ TRAITS = (
     "own_columns",
     "odd_columns",
     "half_columns",
+    "boxes_off",
     "wide",
     "shares_larger",
     "shares_smaller",
@@ -98,6 +99,8 @@ class Shapes:
     resident: Column
     usable: Column
     """Multiprocessors that their clusters use at a time."""
+    boxes_off: Column
+    """Powers of two by which columns of B's tiles, where n is contiguous, miss the width of a box."""
     ping_pong: bool
     turned: bool
     scattered: bool
@@ -204,6 +207,7 @@ def traits_of(shapes: Shapes, works: Works, problem: Extents, device: Device) ->
         "own_columns": own_columns,
         "odd_columns": at.tile_n % 16 == 8,
         "half_columns": at.tile_n % 32 == 16,
+        "boxes_off": at.boxes_off,
         "wide": (problem.m < problem.n) * one,
         "shares_larger": shares & larger,
         "shares_smaller": shares & ~larger,

@@ -310,6 +310,9 @@ def lattices(storage: Storage, architecture: Architecture) -> tuple[Lattice, ...
         legal = ~barred & (sums + others <= limit) & (instruction_n / 2 + OTHER_REGISTERS <= allocated)
         if storage.scales.given:
             legal &= (cluster_m == 1) | (cluster_n == 1)
+        if not storage.b_along_k:
+            # Columns whose boxes begin at 16 bytes, and at no multiple of 32, take 1.2 to 2 times as long.
+            legal &= tile_n * size % (2 * MAX_ALIGNMENT) == 0
         for along_k, extent, blocks in ((storage.a_along_k, tile_m, cluster_n), (storage.b_along_k, tile_n, cluster_m)):
             unit = 8 if along_k else SPAN_BYTES // size
             parts = (extent is tile_n) & (not along_k) & (blocks == 1) & (held_part(extent, unit) >= LEAST_PART)
@@ -363,6 +366,15 @@ def _part(storage: Storage, tile_n: Column) -> Column:
     """Part of the columns of B that a stage holds that are of a tile."""
     found: Column = held_part(tile_n, 1 if storage.b_along_k else SPAN_BYTES // ELEMENTS[storage.type].bytes)
     return found
+
+
+def _boxes_off(storage: Storage, tile_n: Column) -> Column:
+    """Powers of two by which tiles of B, where n is contiguous, miss the width of a box; 0 where k is."""
+    import numpy as np
+
+    width = SPAN_BYTES // ELEMENTS[storage.type].bytes
+    found: Column = np.log2(width / np.gcd(tile_n.astype(int), width))
+    return np.zeros_like(tile_n) if storage.b_along_k else found
 
 
 def _columns(storage: Storage) -> list[int]:
@@ -469,6 +481,7 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         at.cluster_k,
         at.resident,
         held,
+        _boxes_off(storage, at.tile_n),
         lattice.ping_pong,
         storage.turned,
         storage.scattered,
