@@ -73,6 +73,7 @@ EXPECT = r"mbarrier\.arrive\.expect_tx[^;]*;"
 LOAD = r"cp\.async\.bulk\.tensor\.2d\.shared::cluster[^;]*;"
 WAIT = r"mbarrier\.try_wait\.parity\.shared::cta\.b64 p, \[(%r\d+)\], (%r\d+);"
 NEXT_TILE = r"add\.s32\s+(%r\d+), \1, (%r\d+);(?=[^;]*setp\.lt)"
+STORE = r"cp\.async\.bulk\.tensor\.2d\.global[^{]*\{(%r\d+), (%r\d+)\}[^;]*;"
 RING_SIZE = r"setp\.eq\.s32 \s*%p\d+, %r\d+, (3);"
 MISTAKES: dict[str, tuple[Callable[[str], str], str]] = {
     "no slot is released within a tile": (without(RELEASE, 0), "progress"),
@@ -120,6 +121,19 @@ MISTAKES: dict[str, tuple[Callable[[str], str], str]] = {
     "the filler skips tiles": (changed(NEXT_TILE, doubled, 1), "progress"),
     "the filler waits for no slot": (changed(WAIT, lambda m: "setp.eq.s32 p, 0, 0;", 1), "races"),
     "readers wait for no slot": (changed(WAIT, lambda m: "setp.eq.s32 p, 0, 0;", 0), "races"),
+    "columns of tiles overlap": (number(r"shl\.b32 \s*%r\d+, %r\d+, (5);", lambda n: n - 1), "once"),
+    "rows of tiles overlap": (number(r"shl\.b32 \s*%r\d+, %r\d+, (6);", lambda n: n - 1), "once"),
+    "groups of tiles overlap": (number(r"shl\.b32 \s*%r\d+, %r\d+, (3);(?=[^;]*;[^;]*min)", lambda n: n - 1), "once"),
+    "more rows than a group has": (number(r"min\.s32 \s*%r\d+, %r\d+, (8);", lambda n: n + 8), "once"),
+    "a box is stored twice": (changed(STORE, doubled), "once"),
+    "every tile in one column": (changed(STORE, lambda m: m[0].replace(m[1], "0")), "once"),
+    "rows and columns exchanged": (changed(STORE, lambda m: m[0].replace(f"{m[1]}, {m[2]}", f"{m[2]}, {m[1]}")), "once"),
+    "blocks take the next tile": (lambda ptx: re.sub(r"(mov\.u32 \s*%r\d+), %nctaid\.x;", r"\1, 1;", ptx), "once"),
+    "all blocks begin at one tile": (lambda ptx: re.sub(r"(mov\.u32 \s*%r\d+), %ctaid\.x;", r"\1, 0;", ptx), "once"),
+    "two blocks begin at one tile": (
+        lambda ptx: re.sub(r"(mov\.u32 \s*(%r\d+)), %ctaid\.x;", r"\1, %ctaid.x;\n\tshr.u32 \2, \2, 1;", ptx),
+        "once",
+    ),
     "a wait that gives up": (changed(r"(selp\.s32 %r\d+), 1, 0, p;", lambda m: f"{m[1]}, 1, 1, p;"), "races"),
 }
 
@@ -138,6 +152,13 @@ def test_shared_memory_must_be_as_large_as_the_ring() -> None:
     (launch,) = sequence.launches
     small = replace(launch, dynamic_shared_bytes=Formula(str(launch.dynamic_shared_bytes.evaluate({}) - 8)))
     assert "memory" not in prove_kernel(replace(sequence, launches=(small,)), small, ptx, SECONDS).proved
+
+
+def test_rows_of_a_result_must_lie_apart() -> None:
+    sequence, ptx = kernel()
+    overlapping = tuple(each for each in sequence.constraints if "ldc" not in str(each.condition) or "%" in str(each.condition))
+    assert len(overlapping) < len(sequence.constraints)
+    assert "once" not in proof_of(replace(sequence, constraints=overlapping), ptx).proved
 
 
 @pytest.mark.parametrize(("field", "formula"), [("extents", ("n + 1", "m")), ("strides", ("2 * ldc + 16",)), ("offset_bytes", "16")])
