@@ -39,17 +39,24 @@ def compress(dense: npt.NDArray[Any], numbers: npt.NDArray[Any], prune: bool = F
     import numpy as np
 
     rows, k = dense.shape
-    sizes = np.abs(numbers.reshape(rows, k // FOUR, FOUR).astype(np.float64))
-    sizes[np.isnan(sizes)] = np.inf
-    crowded = np.argwhere((sizes != 0).sum(axis=2) > KEPT)
-    if len(crowded) and not prune:
-        line, four = crowded[0]
+    each = np.abs(np.ascontiguousarray(numbers.reshape(rows, k // FOUR, FOUR).transpose(2, 0, 1), np.float32))
+    each[np.isnan(each)] = np.inf
+    if not prune and (crowded := (each != 0).sum(axis=0, dtype=np.int8) > KEPT).any():
+        line, four = np.argwhere(crowded)[0]
         raise ValueError(f"column {line} has more than two values other than 0 in rows {FOUR * four} to {FOUR * four + 3}")
-    chosen = np.sort(np.argsort(-sizes, axis=2, kind="stable")[:, :, :KEPT], axis=2)
-    kept = np.take_along_axis(dense.reshape(rows, k // FOUR, FOUR), chosen, axis=2).reshape(rows, k // 2)
-    nibbles = (chosen[:, :, 0] | chosen[:, :, 1] << 2).astype(np.uint16).reshape(rows, k // WORD_K, WORD_K // FOUR)
-    words = (nibbles << np.arange(0, WORD_K, FOUR, dtype=np.uint16)).sum(axis=2, dtype=np.uint16)
-    return np.ascontiguousarray(kept), words
+    # A value is kept if fewer than two others come before it: larger ones, and equal ones on its left.
+    after = {(i, j): each[j] >= each[i] if j < i else each[j] > each[i] for i in range(FOUR) for j in range(FOUR) if i != j}
+    takes = [sum(after[i, j].view(np.int8) for j in range(FOUR) if j != i) < KEPT for i in range(FOUR)]
+    values = np.moveaxis(dense.reshape(rows, k // FOUR, FOUR), 2, 0)
+    byte = np.uint8
+    first = np.where(takes[0], byte(0), np.where(takes[1], byte(1), byte(2)))
+    second = np.where(takes[3], byte(3), np.where(takes[2], byte(2), byte(1)))
+    kept = np.empty((rows, k // FOUR, KEPT), dense.dtype)
+    kept[:, :, 0] = np.where(takes[0], values[0], np.where(takes[1], values[1], values[2]))
+    kept[:, :, 1] = np.where(takes[3], values[3], np.where(takes[2], values[2], values[1]))
+    nibbles = (first | second << byte(2)).reshape(rows, k // WORD_K, WORD_K // FOUR)
+    words = (nibbles[:, :, 0::2] | nibbles[:, :, 1::2] << byte(4)).view(np.uint16).reshape(rows, k // WORD_K)
+    return kept.reshape(rows, k // 2), words
 
 
 def places(metadata: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
