@@ -28,6 +28,7 @@ from gemmgen.sanitizer.programs.blas import Memory, Operation, OutsideOfAllocati
 from gemmgen.sanitizer.programs.building import Toolkit, build_environment, build_program, make_toolkit
 from gemmgen.sanitizer.programs.fat_binaries import linked, ptx_of
 from gemmgen.sanitizer.programs.messages import BadMessage, Body, limit_of
+from gemmgen.sanitizer.programs.places import CallPlace, Places
 from gemmgen.sanitizer.programs.running import landlock_version, run_program
 from gemmgen.sanitizer.programs.session import Report, RunSettings
 from gemmgen.sanitizer.programs.streams import StreamOrder
@@ -133,6 +134,22 @@ def test_a_program_compiles_kernels_with_nvrtc(toolkit: Toolkit, tmp_path: Path,
     assert capfd.readouterr().out.startswith("cuMemcpyDtoH")
     (finding,) = (finding for finding in report.findings if finding.severity == "error")
     assert finding.code == "out-of-bounds" and finding.places[0].file == "add.cu" and finding.places[0].line == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        ("cudaMalloc(&table, 8)", "table"),
+        ("CHECK(cudaMalloc((void **)&rows[i], 8));", "rows[i]"),
+        ("cudaMalloc((void**)&(this->memory_.speeds), n * sizeof(double));", "memory_.speeds"),
+        ("cudaMallocManaged(reinterpret_cast<void**>(&self->data), n)", "self->data"),
+        ("cudaMallocAsync((float**) &out, 8, stream)", "out"),
+        ("allocate()", None),
+    ],
+)
+def test_an_allocation_is_called_by_its_variable(tmp_path: Path, call: str, name: str | None) -> None:
+    (tmp_path / "a.cu").write_text(f"{call}\n")
+    assert Places([]).variable(CallPlace(str(tmp_path / "a.cu"), 1, None)) == name
 
 
 def test_the_driver_refuses_machine_code_and_takes_ptx() -> None:

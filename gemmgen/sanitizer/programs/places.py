@@ -14,7 +14,8 @@ from gemmgen.core.files import MAX_BYTES, read_plain
 from gemmgen.sanitizer.programs.messages import Frame
 
 _ADDRESS_LINE = re.compile(r"^(?P<file>.+?):(?P<line>\d+)")
-_VARIABLE = re.compile(r"\bcuda\w*(?:Malloc|Alloc)\w*\s*\(\s*(?:\(\s*void\s*\*\s*\*\s*\)\s*)?\(?\s*&?\s*([A-Za-z_][\w.\[\]>-]*)")
+_CAST = r"(?:\(\s*[\w\s:]+\*\s*\*\s*\)|\w+_cast\s*<[^>]*>)"
+_VARIABLE = re.compile(rf"\bcuda\w*(?:Malloc|Alloc)\w*\s*\(\s*{_CAST}?[\s(&]*(?:this\s*->\s*)?([A-Za-z_][\w.\[\]>-]*)")
 _PYTHON_VARIABLE = re.compile(r"([A-Za-z_]\w*)\s*=(?!=).*\bcu(?:da)?Mem\w*Alloc")
 _ALLOCATION = re.compile(r"\ballocation (\d+)\b")
 _MAX_KNOWN = 100_000
