@@ -79,6 +79,13 @@ def test_neighbours_and_atomics_of_two_streams_are_clean(program: Path, toolkit:
 
 
 @needs_nvcc
+def test_a_fill_with_zeros_ends_at_its_bytes(program: Path, toolkit: Toolkit, capfd: pytest.CaptureFixture[str]) -> None:
+    report = run(program, toolkit, "zeros")
+    assert capfd.readouterr().out.splitlines()[0] == f"zeros 5 {(2 << 20) + 77} 0"
+    assert report.findings == () and report.status == 0
+
+
+@needs_nvcc
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="reads x86 instructions")
 def test_atomics_of_host_and_kernel_run_side_by_side(program: Path, toolkit: Toolkit, capfd: pytest.CaptureFixture[str]) -> None:
     report = run(program, toolkit, "host atomics")

@@ -281,6 +281,20 @@ int main(int argc, char** argv) {
   } else if (mode == "unsupported") {
     cudaGraphicsResource_t resource = nullptr;
     printf("%s\n", cudaGetErrorString(cudaGraphicsUnregisterResource(resource)));
+  } else if (mode == "zeros") {
+    std::vector<unsigned char> all(3 << 20, 7);
+    unsigned char* many;
+    CHECK(cudaMalloc(&many, all.size()));
+    CHECK(cudaMemcpy(many, all.data(), all.size(), cudaMemcpyHostToDevice));
+    CHECK(cudaMemset(many + 5, 0, (2 << 20) + 77));
+    CHECK(cudaMemcpy(all.data(), many, all.size(), cudaMemcpyDeviceToHost));
+    size_t first = 0, last = all.size();
+    while (all[first]) ++first;
+    while (all[last - 1]) --last;
+    size_t sum = 0;
+    for (size_t i = first; i < last; ++i) sum += all[i];
+    printf("zeros %zu %zu %zu\n", first, last - first, sum);
+    CHECK(cudaFree(many));
   } else if (mode == "busy kernel") {
     draw<<<1, 1>>>((unsigned*)first_array);
   } else if (mode == "busy") {

@@ -7,7 +7,7 @@ That suffices: a plain write that raced with nothing is ordered after everything
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -531,22 +531,38 @@ class Shadow:
     def _not_observed(self, found: np.ndarray, others: np.ndarray, granules: np.ndarray, who: Lanes) -> tuple[np.ndarray, np.ndarray]:
         """Leaves out the strong writes that a strong read, itself ordered before the present access, has seen: a write
         precedes everything after a read that observes it (PTX ISA, "Causality order")."""
-        keep = []
-        for index, (position, other) in enumerate(zip(found.tolist(), others.tolist(), strict=True)):
-            readers = np.concatenate([s.accesses_to(int(granules[position])) for s in self._strong_sets()])
-            readers = readers[self._after(readers, other)]
-            lanes = np.full(len(readers), who[position])
-            if not (len(readers) and self.order.ordered(lanes, *self.records.unpack(readers)).any()):
-                keep.append(index)
-        return found[keep], others[keep]
+        if not len(found):
+            return found, others
+        turns = {thread: lane for lane, thread in enumerate(self.order.threads.tolist())}
+        # Many lanes meet the same access to the same word: a lock.
+        known: dict[tuple[int, int], np.ndarray] = {}
+        places = list(zip(granules[found].tolist(), others.tolist(), strict=True))
+        readers_of = {
+            granule: np.concatenate([each.accesses_to(granule) for each in self._strong_sets()])
+            for granule in {place[0] for place in places}
+        }
+        for granule, other in set(places):
+            readers = readers_of[granule]
+            known[granule, other] = readers[self._after(readers, other, turns)]
+        seen = np.zeros(len(found), np.bool_)
+        counts = np.array([len(known[place]) for place in places])
+        ends = np.cumsum(counts)
+        first = 0
+        while first < len(places):
+            last = max(int(np.searchsorted(ends, ends[first] - counts[first] + _MOST_PAIRS, side="right")), first + 1)
+            pairs = np.repeat(np.arange(first, last), counts[first:last])
+            readers = np.concatenate([known[place] for place in places[first:last]])
+            seen[pairs[self.order.ordered(who[found[pairs]], *self.records.unpack(readers))]] = True
+            first = last
+        return found[~seen], others[~seen]
 
-    def _after(self, accesses: np.ndarray, other: int) -> np.ndarray:
-        """True for strong accesses (packed) that came after another one; updates by one instruction come lane after lane."""
+    def _after(self, accesses: np.ndarray, other: int, turns: Mapping[int, int]) -> np.ndarray:
+        """True for strong accesses (packed) that came after another one; updates by one instruction come lane after lane, in the `turns`
+        of threads."""
         after: np.ndarray = accesses >> 32 > other >> 32
         together = np.flatnonzero(accesses >> 32 == other >> 32)
         site = self.records.sites[other >> 32]
         if len(together) > 1 and site is not None and site.reads and site.writes:
-            turns = {thread: lane for lane, thread in enumerate(self.order.threads.tolist())}
             turn = turns.get(other & 0xFFFFFFFF)
             if turn is not None:
                 after[together] = [turns.get(thread, -1) > turn for thread in (accesses[together] & 0xFFFFFFFF).tolist()]
@@ -556,6 +572,8 @@ class Shadow:
         return [self._set(kind) for kind in (STRONG_READ, STRONG_WRITE)]
 
 
+_MOST_PAIRS = 1 << 18
+"""Pairs of an access and a reader that are compared at once."""
 _SPREAD = {1: 0x1, 2: 0x101, 4: 0x1010101, 8: 0x101010101010101}
 
 

@@ -388,12 +388,23 @@ Error copy_rows(void* target, size_t target_pitch, const void* source, size_t so
   return cudaSuccess;
 }
 
+// Zeros in many pages cost nothing if the pages are given back: pools of gigabytes are mostly never used.
+void fill_bytes(char* target, int value, size_t count) {
+  const uintptr_t page = 4096, first = ((uintptr_t)target + page - 1) & ~(page - 1), last = ((uintptr_t)target + count) & ~(page - 1);
+  if ((unsigned char)value || count < (1 << 20) || madvise((void*)first, last - first, MADV_REMOVE)) {
+    memset(target, value, count);
+    return;
+  }
+  memset(target, 0, first - (uintptr_t)target);
+  memset((void*)last, 0, (uintptr_t)target + count - last);
+}
+
 Error fill_now(void* target, int value, size_t count, cudaStream_t stream, bool host_waits, const char* call) {
   start();
   if (sticky) return fail(sticky);
   if (!count) return cudaSuccess;
   if (!on_device(target) || !fits(target, count, call)) return fail(cudaErrorInvalidValue);
-  memset(reachable(target), value, count);
+  fill_bytes((char*)reachable(target), value, count);
   moved(target, nullptr, count, stream, host_waits, call);
   return cudaSuccess;
 }
