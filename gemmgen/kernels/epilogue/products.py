@@ -104,22 +104,26 @@ class MatrixSpace(OutputSpace):
             return "a reduction per channel", "per: all, row or column"
         if output.reduce in SUMS:
             return self._sum(output, name, text)
-        if per != "all" and self.output.batch_stride is not None:
-            return f"a reduction per {per} of a batch", "per: all"
+        batched = per != "all" and self.output.batch_stride is not None
+        if batched and not self.sums:
+            return f"a reduction per {per} of a batch by planes", "per: all"
         extent, index = {"all": ("1", "0"), "row": ("m", "at_row"), "column": ("n", "at_column")}[per]
         meaning = {"all": "of all elements", "row": "of each row", "column": "of each column"}[per]
-        array = ArrayArgument(name, "f32", "inout", (Formula(extent),), (Formula("1"),), 4, f"{output.reduce} {meaning}")
+        shape, strides = (Formula(extent),), (Formula("1"),)
+        if batched:
+            shape, strides, meaning = (Formula("batch"), *shape), (Formula(extent), *strides), f"{meaning} of each product"
+        array = ArrayArgument(name, "f32", "inout", shape, strides, 4, f"{output.reduce} {meaning}")
         return Store(name, array, ("if (exists)", f"    {extremum_text(output, name, index, text)}"), output)
 
     def _sum(self, output: FormulaOutput, name: str, text: str) -> Store | Complaint:
         """The store of a term, which lies at the element's place among all."""
-        if self.grouped or self.output.batch_stride is not None or not self.sums:
-            where = "in a batch" if self.sums else "of products by planes"
+        if not self.sums:
             return (
-                f"reduce: {output.reduce} {where}",
+                f"reduce: {output.reduce} of products by planes",
                 f"reduce: {', '.join(EXTREMA)}; store the values and sum them with a reduction kernel",
             )
-        terms = ArrayArgument(f"{name}_terms", "f32", "workspace", (Formula("m * n"),), (Formula("1"),), 4, f"the terms of {name}")
+        count = "batch * m * n" if self.output.batch_stride is not None else "m * n"
+        terms = ArrayArgument(f"{name}_terms", "f32", "workspace", (Formula(count),), (Formula("1"),), 4, f"the terms of {name}")
         return Store(name, terms, ("if (exists)", f"    {terms.name}[place] = {text};"), output)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 from gemmgen.core.formulas import Formula
 from gemmgen.kernels.epilogue.steps import Step, Store
@@ -22,6 +22,7 @@ THREADS = 256
 COLUMNS = 32
 """Neighbouring sums of a block that adds up terms far apart."""
 
+BATCH = ScalarArgument("batch", "s32", "problems in the batch")
 START = ScalarArgument("sums_at", "s32", f"start of the terms of sums in the workspace, in {UNIT_BYTES} bytes")
 
 
@@ -39,6 +40,20 @@ class Terms:
     arguments: tuple[str, ...]
     """Kernel arguments that the expressions name: the extents whose product, times ``constant``, is the number of terms."""
     constant: tuple[str, ...] = ()
+    products: str = ""
+    """The kernel argument with the number of matrices, of a batch: each product keeps the terms of all sums side by side."""
+    ends: Literal["", "offsets", "counts"] = ""
+    """For rows of groups: the kernel argument that says how many rows groups have. Rows of no group have no terms."""
+
+    @property
+    def count(self) -> str:
+        """CUDA expression of the terms of one sum of one product."""
+        return f"static_cast<long long>({self.arguments[0]}) * " + " * ".join((*self.arguments[1:], *self.constant))
+
+    @property
+    def every(self) -> tuple[str, ...]:
+        """All arguments that expressions name."""
+        return (*self.arguments, *((self.products,) if self.products else ()))
 
 
 BY_ROWS = Terms("m", "n", "row", "column", ("m", "n"))
@@ -70,6 +85,10 @@ class SumKernel:
     """CUDA expression of where in the workspace the sums are stored, as an offset like ``offset``; empty: in ``result``."""
     arguments: tuple[str, ...] = ()
     """Kernel arguments that these expressions name."""
+    product_terms: str = ""
+    """CUDA expression of the terms of all sums of one product of a batch; empty where the lines are those of one matrix."""
+    row: str = ""
+    """CUDA expression of the row of the term `at` of the line `line`, where rows may belong to no group."""
 
 
 def stores_of(steps: Sequence[Step]) -> tuple[Store, ...]:
@@ -78,9 +97,13 @@ def stores_of(steps: Sequence[Step]) -> tuple[Store, ...]:
 
 
 def place_of(index: int, shape: Terms) -> str:
-    """CUDA expression of the first term of the sum with this number: elements from the start of the terms."""
-    count = f"static_cast<long long>({shape.arguments[0]}) * " + " * ".join((*shape.arguments[1:], *shape.constant))
-    return "" if index == 0 else f"{count} * {index}" if index > 1 else count
+    """CUDA expression of the first term of the sum with this number: elements from the start of the terms of a product."""
+    return "" if index == 0 else f"{shape.count} * {index}" if index > 1 else shape.count
+
+
+def of_all_products(stores: int, shape: Terms) -> str:
+    """CUDA expression of the terms of all sums."""
+    return " * ".join((shape.count, *((str(stores),) if stores > 1 else ()), *((shape.products,) if shape.products else ())))
 
 
 def passed(argument: str, index: int, shape: Terms) -> str:
@@ -135,21 +158,35 @@ def kernels_of(name: str, epilogue: Sequence[Step], shape: Terms) -> tuple[SumKe
     """The kernels that add up the terms of the instance ``name``, in their order."""
     found: list[SumKernel] = []
     stores = stores_of(epilogue)
-    partials = place_of(len(stores), shape)
+    partials = of_all_products(len(stores), shape)
+    product_terms = place_of(len(stores), shape) if shape.products else ""
+    groups = ("groups", shape.ends) if shape.ends else ()
+    arguments = tuple(dict.fromkeys((*shape.every, *groups)))
     for index, store in enumerate(stores):
         per, squares = store.output.per or "all", store.output.reduce == "sum_of_squares"
         terms, offset, entry = store.argument.name, place_of(index, shape), f"{name}_{store.name}"
+        along = per in ("all", shape.across)
+        line, length = (shape.rows, shape.columns) if along else (shape.columns, shape.rows)
+        row = ("line" if (shape.across == "row") == along else "at") if shape.ends else ""
+        first = SumKernel(
+            f"{entry}_lines" if per == "all" else entry,
+            store.name,
+            terms,
+            "" if per == "all" else store.name,
+            offset,
+            line,
+            length,
+            along,
+            squares,
+            partials if per == "all" else "",
+            arguments,
+            product_terms,
+            row,
+        )
+        found.append(first)
         if per == "all":
-            found.append(
-                SumKernel(
-                    f"{entry}_lines", store.name, terms, "", offset, shape.rows, shape.columns, True, squares, partials, shape.arguments
-                )
-            )
-            found.append(SumKernel(entry, store.name, terms, store.name, partials, "1", shape.rows, True, False, "", shape.arguments))
-        else:
-            along = per == shape.across
-            line, length = (shape.rows, shape.columns) if along else (shape.columns, shape.rows)
-            found.append(SumKernel(entry, store.name, terms, store.name, offset, line, length, along, squares, "", shape.arguments))
+            count = f"{shape.rows} * {shape.products}" if shape.products else shape.rows
+            found.append(SumKernel(entry, store.name, terms, store.name, partials, "1", count, True, False, "", shape.every))
     return tuple(found)
 
 
@@ -163,13 +200,16 @@ def with_sums(sequence: LaunchSequence, name: str, epilogue: Sequence[Step], sha
     start = Dimension(
         START.name, START.meaning, maximum=2**31 - 1, default=before if before.text == "0" else Formula(f"ceil_div({before}, {UNIT_BYTES})")
     )
-    launches = tuple(_launch(kernel) for kernel in kernels_of(name, epilogue, shape))
-    count = " * ".join((*shape.arguments, *shape.constant))
-    size = Formula(f"{UNIT_BYTES} * {START.name} + {4 * len(stores)} * {count} + 4 * {shape.rows}")
+    launches = tuple(_launch(kernel, shape) for kernel in kernels_of(name, epilogue, shape))
+    count = " * ".join((*shape.every, *shape.constant))
+    lines = f"{shape.rows} * {shape.products}" if shape.products else shape.rows
+    size = Formula(f"{UNIT_BYTES} * {START.name} + {4 * len(stores)} * {count} + 4 * {lines}")
+    known = {argument.name for argument in sequence.arguments}
+    more = [BATCH] if shape.products and shape.products not in known else []
     return replace(
         sequence,
         dimensions=(*sequence.dimensions, start),
-        arguments=(*sequence.arguments, *results),
+        arguments=(*sequence.arguments, *more, *results),
         launches=(*sequence.launches, *launches),
         workspace_bytes=size,
     )
@@ -181,10 +221,14 @@ def result_of(store: Store, shape: Terms) -> ArrayArgument:
     extent = {shape.across: shape.rows, shape.down: shape.columns}.get(per, "1")
     meaning = "of all elements" if per == "all" else f"of each {per}"
     words = "sum of squares" if store.output.reduce == "sum_of_squares" else "sum"
-    return ArrayArgument(store.name, "f32", "output", (Formula(extent),), (Formula("1"),), 4, f"{words} {meaning}")
+    several = shape.products if per != "all" else ""
+    extents = (Formula(several), Formula(extent)) if several else (Formula(extent),)
+    strides = (Formula(extent), Formula("1")) if several else (Formula("1"),)
+    return ArrayArgument(store.name, "f32", "output", extents, strides, 4, f"{words} {meaning}{' of each product' if several else ''}")
 
 
-def _launch(kernel: SumKernel) -> KernelLaunch:
+def _launch(kernel: SumKernel, shape: Terms) -> KernelLaunch:
     blocks = kernel.lines if kernel.contiguous else f"ceil_div({kernel.lines}, {COLUMNS})"
+    blocks += f" * {shape.products}" if kernel.product_terms else ""
     names = (*kernel.arguments, kernel.terms, START.name, *((kernel.result,) if not kernel.keeps else ()))
     return KernelLaunch(kernel.entry, (Formula(blocks), Formula("1"), Formula("1")), (THREADS, 1, 1), names)

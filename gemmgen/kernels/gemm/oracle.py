@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from gemmgen.core.formulas import Formula, round_up
 from gemmgen.kernels.accuracy import rounded, stored
 from gemmgen.kernels.blas_cases import case_of, corner_cases, scalar_values
 from gemmgen.kernels.epilogue.numbers import Tracked, extremum, spread, stored_value, summed
-from gemmgen.kernels.epilogue.steps import Access, apply_steps
+from gemmgen.kernels.epilogue.steps import Access, Store, apply_steps
 from gemmgen.kernels.family import Case, Expected
 from gemmgen.kernels.gemm.cost_model import cost
 from gemmgen.kernels.gemm.grouping import ENDS, gathered_rows, group_rows, within_depths
@@ -344,11 +345,12 @@ def _kept_array(plan: GemmPlan, factor: str, case: Case) -> npt.NDArray[np.uint8
 
 def reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Expected]:
     """Expected contents of C, with the forward error bound of its sums; rows of no group stay as they are."""
+    further = partial(_further, plan, arrays, extents=(case.dimensions["m"], case.dimensions["n"]))
     if not plan.grouped:
         if plan.depths_differ:
             arrays = dict(arrays) | {name: within_depths(arrays[name], arrays["offsets"], axis) for name, axis in (("A", 2), ("B", 1))}
         products = [_reference(plan, case, arrays)]
-        return {"C": products[0].expected} | _largest(arrays, [products[0].inner]) | _further(plan, arrays, products, [np.s_[:]])
+        return {"C": products[0].expected} | _largest(arrays, [products[0].inner]) | further(products, [np.s_[:]])
     before = to_numbers(plan.matrix_c.type, arrays["C"])
     value = before.astype(np.int64 if plan.matrix_c.type == "s32" else np.float64)
     bound = np.zeros(value.shape)
@@ -376,7 +378,7 @@ def reference(plan: GemmPlan, case: Case, arrays: Mapping[str, npt.NDArray[Any]]
             kept.append(replace(inner, value=inner.value[exists], bound=inner.bound[exists]))
         value[to], bound[to] = expected.value[exists], 0.0 if expected.bound is None else expected.bound[exists]
     largest = _largest(arrays, kept if grouping.scattered else [product.inner for product in products])
-    return {"C": Expected(value, bound)} | largest | _further(plan, arrays, products, places)
+    return {"C": Expected(value, bound)} | largest | further(products, places)
 
 
 def _scales_of_group(scale: ScaleArray, elements: npt.NDArray[Any], rows: slice, index: int) -> npt.NDArray[Any]:
@@ -401,15 +403,19 @@ class _Product:
 
 
 def _further(
-    plan: GemmPlan, arrays: Mapping[str, npt.NDArray[Any]], products: Sequence[_Product], places: Sequence[slice]
+    plan: GemmPlan,
+    arrays: Mapping[str, npt.NDArray[Any]],
+    products: Sequence[_Product],
+    places: Sequence[slice],
+    extents: tuple[int, int],
 ) -> dict[str, Expected]:
-    """The further outputs of the epilogue, from those of the products whose rows lie at ``places``."""
+    """The further outputs of the epilogue, from those of the products whose rows lie at ``places``; ``extents``: all rows and columns."""
     found: dict[str, Expected] = {}
     for store in (store for step in plan.epilogue for store in step.stores):
         name, output = store.name, store.output
         if store.is_term:
-            lines: tuple[int, ...] = {"row": (1,), "column": (0,)}.get(output.per or "") or (0, 1)
-            found[name] = Expected(*summed(products[0].outputs[name], lines, output.reduce == "sum_of_squares", arrays[name].shape))
+            parts = [one.outputs[name] for one in products]
+            found[name] = Expected(*_sum_of_terms(store, parts, places, extents, arrays[name].shape))
             continue
         before = to_numbers(store.type, arrays[name])
         value, bound = before.astype(np.float64), np.zeros(before.shape)
@@ -418,12 +424,28 @@ def _further(
             if output.reduce is None:
                 value[rows], bound[rows] = stored_value(result, store.type)
                 continue
-            axes = {"row": (1,), "column": (0,)}.get(output.per or "all", tuple(range(result.value.ndim)))
+            axes = {"row": (-1,), "column": (-2,)}.get(output.per or "all", tuple(range(result.value.ndim)))
             place = rows if output.per == "row" else np.s_[:]
             value[place], more = extremum(output.reduce, result, axes, value[place])
             bound[place] = np.maximum(bound[place], more)
         found[name] = Expected(value, bound)
     return found
+
+
+def _sum_of_terms(
+    store: Store, parts: Sequence[Tracked], places: Sequence[slice], extents: tuple[int, int], result: tuple[int, ...]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """A sum of the epilogue with its bound, of the products whose rows lie at ``places`` among all; rows of no group have no terms.
+    ``result``: the shape of the sums."""
+    if len(places) == 1 and places[0] == np.s_[:]:
+        terms = parts[0]
+    else:
+        terms = Tracked(np.zeros(extents), np.zeros(extents), "f32")
+        for part, rows in zip(parts, places, strict=True):
+            terms.value[rows], terms.bound[rows] = part.value, part.bound
+    every = tuple(range(terms.value.ndim))
+    axes = {"row": every[-1:], "column": every[-2:-1]}.get(store.output.per or "all", every)
+    return summed(terms, axes, store.output.reduce == "sum_of_squares", result)
 
 
 def _largest(arrays: Mapping[str, npt.NDArray[Any]], found: list[Tracked]) -> dict[str, Expected]:

@@ -79,6 +79,16 @@ class EpilogueVector:
         return convert(f"{self.name}_loaded[i]", self.access.stored, "f32")
 
 
+@dataclass(frozen=True)
+class Passed:
+    """A pointer or a number as the kernel passes it to the epilogue's function."""
+
+    name: str
+    """Its CUDA expression, for the first product of a batch."""
+    batch_stride: str
+    """CUDA expression of the elements from one product's part to the next; empty if all share one."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
     """A GEMM instance. *Major* names quantities along the slow dimension of stored C, *minor* those along its contiguous one."""
@@ -362,10 +372,10 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
         """The array that says how many rows groups have."""
         return ENDS[self.spec.grouping.rows]
 
-    def batched_in(self, launch: int) -> tuple[Matrix, ...]:
-        """Those of the batched matrices that the kernel of a launch is given."""
+    def batched_in(self, launch: int) -> tuple[Matrix | Passed, ...]:
+        """Those of the batched arrays that the kernel of a launch is given."""
         given = self.sequence.launches[launch].arguments
-        return tuple(matrix for matrix in self.batched if matrix.name in given)
+        return tuple(array for array in (*self.batched, *self.batched_reductions) if array.name in given)
 
     @property
     def store(self) -> str:
@@ -493,7 +503,10 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
     @property
     def terms(self) -> Terms:
         """The matrix that the terms of a sum form."""
-        return BY_ROWS if self.major == "m" else BY_COLUMNS
+        shape = BY_ROWS if self.major == "m" else BY_COLUMNS
+        if self.grouped:
+            return replace(shape, ends="counts" if self.spec.grouping.rows == "masked" else "offsets")
+        return replace(shape, products="batch") if self.spec.batch == "strided" else shape
 
     @property
     def looks_up_along_minor(self) -> bool:
@@ -520,17 +533,30 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
         """Values for each row that the epilogue reads, where a thread reads those of its rows beforehand."""
         return ()
 
-    def passed(self, argument: Argument) -> str:
-        """The expression that the epilogue's function is passed for one of its arguments."""
+    def passed(self, argument: Argument) -> Passed:
+        """An argument of the epilogue's function."""
         terms = [store.argument.name for store in stores_of(self.epilogue)]
-        if argument.name in terms:
-            return passed(argument.name, terms.index(argument.name), self.terms)
-        if not self.grouped or not isinstance(argument, ArrayArgument):
-            return argument.name
-        if argument.shape == (Formula("groups"),):
-            return f"{argument.name} + work.product"
-        own = not self.column_vectors and len(argument.shape) == 2
-        return f"{argument.name} + static_cast<long long>(work.product) * n" if own else argument.name
+        name = argument.name
+        if name in terms:
+            name = passed(name, terms.index(name), self.terms)
+        elif self.grouped and isinstance(argument, ArrayArgument):
+            if argument.shape == (Formula("groups"),):
+                name = f"{name} + work.product"
+            elif not self.column_vectors and len(argument.shape) == 2:
+                name = f"{name} + static_cast<long long>(work.product) * n"
+        return Passed(name, next((one.batch_stride for one in self.batched_reductions if one.name == argument.name), ""))
+
+    @property
+    def batched_reductions(self) -> tuple[Passed, ...]:
+        """Arrays of the epilogue's reductions of which each product of a batch has its own part."""
+        if self.spec.batch != "strided":
+            return ()
+        terms = stores_of(self.epilogue)
+        stride = f"m * n * {len(terms)}" if len(terms) > 1 else "m * n"
+        found = [Passed(store.argument.name, stride) for store in terms]
+        extrema = [store for step in self.epilogue for store in step.stores if store.output.reduce is not None and not store.is_term]
+        extents = {"row": "m", "column": "n"}
+        return (*found, *(Passed(one.argument.name, extents[one.output.per]) for one in extrema if one.output.per in extents))
 
     @property
     def approximate(self) -> bool:

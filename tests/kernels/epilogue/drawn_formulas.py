@@ -28,7 +28,8 @@ SPACES = {
     "gemm": Space(
         ("all", "memory", "row", "column", "element"), coordinates=True, extrema=("all", "row", "column"), sums=("all", "row", "column")
     ),
-    "grouped": Space(("all", "memory", "row", "column", "group", "element"), coordinates=True, extrema=("all", "row", "column")),
+    "batched": Space(("all", "memory", "row", "column", "element"), coordinates=True, extrema=LINES, sums=LINES),
+    "grouped": Space(("all", "memory", "row", "column", "group", "element"), coordinates=True, extrema=LINES, sums=LINES),
     "elementwise": Space(("all", "memory", "row", "column", "element"), coordinates=True, extrema=LINES),
     "reduction": Space(("all", "memory", "element"), extrema=("all",)),
     "conv2d": Space(("all", "memory", "row", "channel", "element"), coordinates=True, extrema=LINES, sums=LINES),

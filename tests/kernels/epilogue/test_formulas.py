@@ -63,6 +63,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "split k": {"mainloop": TILED, "decomposition": {"scheme": "split_k_parallel", "slices": 2}},
 }  # fmt: skip
 FAMILIES: dict[str, dict[str, Any]] = {
+    "batched": {"kind": "gemm", "mainloop": TILED, "batch": "strided"},
     "grouped": {
         "kind": "gemm", "mainloop": FRAGMENTS, "storage": HALVES, "architecture": "sm_80", "transpose": "nt", "batch": "grouped",
     },
@@ -226,10 +227,36 @@ def test_sums_behind_other_contents_of_the_workspace() -> None:
     assert start.default is not None and start.default.evaluate(problem) * 256 >= 2 * 4 * 5 * 8
 
 
-@pytest.mark.parametrize("batch", ["strided", "grouped"])
-def test_sums_of_batches_are_refused(batch: str) -> None:
-    with pytest.raises(GemmgenError, match="reduce: sum in a batch"):
-        gemmgen.plan({"kind": "gemm", **STRATEGIES["mma_sync"], "batch": batch, "epilogue": SUMS})
+BATCHES = {
+    "naive": STRATEGIES["naive"],
+    "tiled": STRATEGIES["tiled"],
+    "split k": STRATEGIES["split k"],
+    "mma_sync": STRATEGIES["mma_sync"],
+    "wgmma": STRATEGIES["wgmma"],
+    "column major": {"mainloop": TILED, "order": "column_major"},
+}
+LINES = {
+    **SUMS["outputs"],
+    "highest": {"reduce": "max", "per": "row", "of": "z"},
+    "lowest": {"reduce": "min", "per": "column", "of": "z"},
+}
+
+
+@pytest.mark.parametrize("strategy", BATCHES)
+def test_each_product_of_a_batch_has_sums_and_extrema(strategy: str) -> None:
+    plan = gemmgen.plan({"kind": "gemm", **BATCHES[strategy], "batch": "strided", "epilogue": {**SUMS, "outputs": LINES}})
+    assert [len(plan.sequence.argument(name).shape) for name in ("by_row", "squares", "everything", "highest")] == [2, 2, 1, 2]
+    assert verified({"kind": "gemm", **BATCHES[strategy], "batch": "strided", "epilogue": {**SUMS, "outputs": LINES}}) == []
+
+
+@pytest.mark.parametrize("rows", ["sorted", "masked"])
+@pytest.mark.parametrize("strategy", ["mma_sync", "wgmma"])
+def test_rows_of_no_group_have_no_terms(strategy: str, rows: str) -> None:
+    fields = {"kind": "gemm", **STRATEGIES[strategy], "batch": "grouped", "grouping": {"rows": rows}, "epilogue": SUMS}
+    plan = gemmgen.plan(fields)
+    names = ("rows behind the last group", "offsets that fall and lie outside", "empty groups", "0 groups")
+    partial = [case for case in oracle_of("gemm").cases(plan) if case.name in names]
+    assert len(partial) == len(names) and verify_binary(plan, compile_plan(plan), EmulatorBackend(), cases=partial).passed
 
 
 def test_random_numbers_are_those_of_philox() -> None:

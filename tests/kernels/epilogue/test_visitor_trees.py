@@ -39,10 +39,7 @@ NODES: dict[str, dict[str, Any]] = {
 """Formulas' parts by name: inputs, intermediate values, outputs, and a term of the result. ``z`` is an intermediate value."""
 MISSING: dict[str, dict[str, str]] = {
     "gemm": {"channel broadcast": "per channel", "channel reduction": "per channel", "group broadcast": "batch: grouped"},
-    "grouped": {
-        "channel broadcast": "per channel", "channel reduction": "per channel", "row sum": "in a batch", "column sum": "in a batch",
-        "scalar sum": "in a batch",
-    },
+    "grouped": {"channel broadcast": "per channel", "channel reduction": "per channel"},
     "conv2d": {"group broadcast": "per group"},
     "elementwise": {
         "channel broadcast": "per channel of 2 axes", "channel reduction": "per channel of 2 axes", "group broadcast": "per group",
@@ -62,7 +59,7 @@ CHEAP = ("naive", "wgmma", *FAMILIES)
 
 def missing(kind: str) -> dict[str, str]:
     """The nodes that a kind refuses."""
-    return MISSING["gemm" if kind in STRATEGIES or kind == "cpu_gemm" else kind]
+    return MISSING["gemm" if kind in STRATEGIES or kind in ("batched", "cpu_gemm") else kind]
 
 
 def spec(kind: str, nodes: list[str]) -> dict[str, Any]:
