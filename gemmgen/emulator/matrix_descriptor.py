@@ -67,6 +67,26 @@ def decode_tensor(bits: int) -> tuple[MatrixDescriptor, str | None]:
     return plain, None
 
 
+class Chunks(NamedTuple):
+    """An operand in shared memory."""
+
+    addresses: np.ndarray
+    """Of its chunks."""
+    distinct: np.ndarray
+    """Their numbers, each once."""
+    first: int
+    """The lowest address."""
+    end: int
+    """Behind the last byte."""
+
+
+@lru_cache(maxsize=1024)
+def placed(descriptor: MatrixDescriptor, rows: int, row_chunks: int, k_major: bool) -> Chunks:
+    """The chunks of an operand and what is asked about them again and again."""
+    addresses = chunks(descriptor, rows, row_chunks, k_major)
+    return Chunks(addresses, np.unique(addresses // CHUNK_BYTES), int(addresses.min()), int(addresses.max()) + CHUNK_BYTES)
+
+
 @lru_cache(maxsize=1024)
 def chunks(descriptor: MatrixDescriptor, rows: int, row_chunks: int, k_major: bool) -> np.ndarray:
     """Addresses of the chunks of an operand of `rows` rows, after the swizzle.

@@ -254,9 +254,10 @@ class TensorMemory:
         """Raises TensorMemoryInFlight if cells belong to something in flight. `issuer`: the lane of an operation, whose own earlier
         operations come first."""
         name = f"{inst.opcode}.{inst.modifiers[0]}"
-        for operation in self._in_flight:
-            if issuer is not None and (operation.lane == issuer or self.watch is not None):
-                # The watch asks for the order of operations of different threads.
+        # The watch asks for the order of operations of different threads.
+        for operation in self._in_flight if issuer is None or self.watch is None else ():
+            pair = self._place(operation.lane) // 2  # no operation reaches beyond the pair of its block
+            if operation.lane == issuer or pair != cells.place // 2:
                 continue
             meets = any(cells.meets(other) for other in operation.writes)
             if meets or (writes and any(cells.meets(other) for other in operation.reads)):

@@ -47,6 +47,10 @@ class Clock:
         known |= _look_up(self.threads, threads, times)
         return known
 
+    def covers_one(self, thread: int, time: int, stride: int) -> bool:
+        """True if one access is known."""
+        return _knows(self.blocks, thread // stride, time) or _knows(self.threads, thread, time)
+
 
 _NONE: Times = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 
@@ -154,6 +158,12 @@ def _sorted(times: Mapping[int, int]) -> Times:
         return _NONE
     keys = sorted(times)
     return np.array(keys, np.int64), np.array([times[key] for key in keys], np.int64)
+
+
+def _knows(known: Times, wanted: int, time: int) -> bool:
+    keys, times = known
+    position = int(keys.searchsorted(wanted)) if len(keys) else 0
+    return position < len(keys) and bool(keys[position] == wanted and times[position] >= time)
 
 
 def _look_up(known: Times, wanted: np.ndarray, times: np.ndarray) -> np.ndarray:

@@ -221,6 +221,8 @@ class Order:
 
     def ordered(self, lanes: Lanes, threads: np.ndarray, times: np.ndarray) -> np.ndarray:
         """True if what `threads` did at `times` happened before what `lanes` do now, pair by pair."""
+        if len(lanes) == 1:
+            return np.array([self._happened_before(int(lanes[0]), int(threads[0]), int(times[0]))])
         mine = self.threads[lanes]
         stride = self.geometry.stride
         same_block = threads // stride == mine // stride
@@ -236,6 +238,17 @@ class Order:
                     here = np.flatnonzero(~fine & (self.known[lanes] == clock))
                     fine[here] = self.clocks[clock].covers(threads[here], times[here], stride)
         return fine
+
+    def _happened_before(self, lane: int, thread: int, time: int) -> bool:
+        """True if what a thread did happened before what a lane does now: `ordered` for one pair, without arrays."""
+        mine, stride, group = int(self.threads[lane]), self.geometry.stride, self.group
+        if thread == mine or (thread // stride == mine // stride and time <= self.base[lane]):
+            return True
+        near = self.matrix is not None and thread // group == mine // group
+        if near and self.matrix[lane // group, lane % group, thread % group] >= time:
+            return True
+        clock = int(self.known[lane]) if self.knows else NOTHING
+        return clock != NOTHING and self.clocks[clock].covers_one(thread, time, stride)
 
     def seen_unfenced(self, lanes: Lanes, threads: np.ndarray, times: np.ndarray) -> np.ndarray:
         """True if a read-modify-write operation has shown to a lane, or to its block before a barrier, that what `threads` did at `times`

@@ -310,31 +310,31 @@ class SharedOperand:
         self.inst, self.binder, self.name = inst, binder, name
         self.source = binder.source(inst, operand, "u64")
 
-    def chunks(self, lane: int, rows: int, row_chunks: int, k_major: bool) -> np.ndarray:
-        """Addresses of its chunks of 16 bytes within a block."""
+    def chunks(self, lane: int, rows: int, row_chunks: int, k_major: bool) -> matrix_descriptor.Chunks:
+        """Its chunks of 16 bytes within a block."""
         bits = int(value_at(self.source, np.array([lane]))[0])
         descriptor, problem = matrix_descriptor.decode_tensor(bits)
         if problem is not None:
             self._fail(f"the descriptor 0x{bits:016x} of {self.name}: {problem}", lane)
-        addresses = matrix_descriptor.chunks(descriptor, rows, row_chunks, k_major)
-        size, end = self.binder.spaces.shared.size, int(addresses.max()) + CHUNK
+        found = matrix_descriptor.placed(descriptor, rows, row_chunks, k_major)
+        size, end = self.binder.spaces.shared.size, found.end
         where = f"{self.name} begins at shared address 0x{descriptor.start:x}"
-        if int(addresses.min()) < 0 or end > size:
+        if found.first < 0 or end > size:
             offsets = f"a leading offset of {descriptor.leading} and a stride of {descriptor.stride} bytes"
             self._fail(f"{where} and reaches to 0x{end:x} with {offsets}; shared memory has {size} bytes", lane)
         if descriptor.mode and k_major and descriptor.start % descriptor.span + row_chunks * CHUNK > descriptor.span:
             row = f"rows of {descriptor.span} bytes, as its swizzle has them"
             self._fail(f"{where}, {descriptor.start % descriptor.span} bytes into {row}: its rows reach beyond their end", lane)
-        return addresses
+        return found
 
     def _fail(self, message: str, lane: int) -> NoReturn:
         self.binder.fail(InvalidMatrix, message, self.inst, np.array([lane]))
 
-    def begin(self, lane: int, place: int, addresses: np.ndarray) -> tuple[AsyncAccess, np.ndarray]:
+    def begin(self, lane: int, place: int, operand: matrix_descriptor.Chunks) -> tuple[AsyncAccess, np.ndarray]:
         """Starts reading them in a block: the access, and the numbers of the chunks in the whole space."""
-        chunks = (addresses + place * self.binder.spaces.shared.stride) // CHUNK
-        access = self.binder.engines.proxy.begin(self.inst, "read", np.array([lane]), np.unique(chunks), COMMIT)
-        return access, chunks
+        first = place * self.binder.spaces.shared.stride // CHUNK
+        access = self.binder.engines.proxy.begin(self.inst, "read", np.array([lane]), operand.distinct + first, COMMIT)
+        return access, operand.addresses // CHUNK + first
 
 
 _COPIES = {"128x256b": (128, 2), "128x128b": (128, 1), "64x128b": (64, 1), "32x128b": (32, 1)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NoReturn
 
 import numpy as np
@@ -158,6 +159,13 @@ class _Product:
             raise UnknownInstruction("scale-input-d is a constant from 0 to 15, for kinds f16 and tf32", instruction=inst)
         self.shift = shift.value
         self.units = binder.spaces.shared.units[CHUNK]
+        self._forms: dict[int, tuple[Form, str | None]] = {}
+
+    def _decode(self, bits: int) -> tuple[Form, str | None]:
+        """An instruction descriptor, and the reason that it has no meaning; most instructions have one and the same."""
+        if bits not in self._forms:
+            self._forms[bits] = decode(bits, self.kind, self.pair)
+        return self._forms[bits]
 
     def _scale_vector(self, name: str) -> int:
         """Scales of a row of A, or a column of B, for each instruction."""
@@ -198,14 +206,14 @@ class _Product:
         inst, who, stride = self.inst, np.array([lane]), self.binder.geometry.stride
         places = pair_of(inst, self.binder.geometry, lane // stride, failing(inst, self.binder, who))
         bits = self._one(self.form, lane)
-        form, problem = decode(bits, self.kind, self.pair)
+        form, problem = self._decode(bits)
         if problem is not None:
             self._fail(f"the instruction descriptor 0x{bits:08x}: {problem}", lane)
         has_residues = {form.a, form.b} <= _WITH_RESIDUES and not (self.kind.scaled and form.negated)
         self.binder.require_real(inst, form.sums == "f16" or bool(self.shift) or not has_residues)
         predicate, negated = self.accumulates
         accumulates = bool(value_at(predicate, who)[0]) != negated
-        layout = _Sums(form, places)
+        layout = _sums_of(form, len(places))
         address = int(self.d(who)[0])
         writes = [self._cells(lane, place, address, layout.extent, layout.bases) for place in places]
         reads: list[Cells] = list(writes) if accumulates else []
@@ -269,12 +277,12 @@ class _Product:
         assert operand is not None
         if transposed:
             size = _ELEMENT_BYTES.get(element, 1)
-            addresses = operand.chunks(lane, self.kind.depth, -(-rows * size // CHUNK), k_major=False)
+            operand_chunks = operand.chunks(lane, self.kind.depth, -(-rows * size // CHUNK), k_major=False)
         else:
-            addresses = operand.chunks(lane, rows, _ROW_BYTES // CHUNK, k_major=True)
+            operand_chunks = operand.chunks(lane, rows, _ROW_BYTES // CHUNK, k_major=True)
         chunks = []
         for place in places:
-            access, found = operand.begin(lane, place, addresses)
+            access, found = operand.begin(lane, place, operand_chunks)
             begun.append(access)
             chunks.append(found)
 
@@ -383,11 +391,16 @@ class _Product:
         return multiply_scaled(left, right, addend, *(tensor_core.scales(codes, form.scale_type) for codes in scales))
 
 
+@lru_cache(maxsize=256)
+def _sums_of(form: Form, blocks: int) -> _Sums:
+    return _Sums(form, blocks)
+
+
 class _Sums:
     """Place of D, as a matrix of all rows and columns, in the cells of each block."""
 
-    def __init__(self, form: Form, places: Sequence[int]) -> None:
-        self.form, self.blocks = form, len(places)
+    def __init__(self, form: Form, blocks: int) -> None:
+        self.form, self.blocks = form, blocks
         rows = form.m // self.blocks
         self.halves = self.blocks == 2 and rows == 64
         """True if the columns of D lie in two halves, in lanes 0 to 63 and 64 to 127."""

@@ -178,18 +178,35 @@ PAIR_PLANTS: dict[str, tuple[str, str, str]] = {
     "the other block's factors are not there": ("wait(&other, i & 1);", "", "unwritten|is going to write|in flight|race"),
     "the other block is not told": ('"h"((u16)3)', '"h"((u16)1)', "deadlock"),
     "the other block's factors are refilled": (
-        "wait(&empty, i & 1 ^ 1);", "if (rank == 0) wait(&empty, i & 1 ^ 1);", "may still be reading|arrival more",
+        "wait(&empty, i & 1 ^ 1);",
+        "if (rank == 0) wait(&empty, i & 1 ^ 1);",
+        "may still be reading|arrival more",
     ),
-    "the other block reads early": ("wait(&done, i & 1); after_sync();", "if (rank == 0) wait(&done, i & 1); after_sync();", "unwritten|going to write"),
-    "sums are replaced under the other block": ("init(&drained, 256)", "init(&drained, 128)", "race|still in use|is going to read|arrival more|deadlock"),
+    "the other block reads early": (
+        "wait(&done, i & 1); after_sync();",
+        "if (rank == 0) wait(&done, i & 1); after_sync();",
+        "unwritten|going to write",
+    ),
+    "sums are replaced under the other block": (
+        "init(&drained, 256)",
+        "init(&drained, 128)",
+        "race|still in use|is going to read|arrival more|deadlock",
+    ),
     "both blocks issue": ("t == 160 && rank == 1", "t == 192", "deadlock|race|in flight|still in use|arrival more|first block"),
-    "memory in one block only": ("if (warp == 0) { tmem_alloc", "if (warp == 0 && rank == 0) { tmem_alloc", "not allocated|every block|deadlock|both"),
+    "memory in one block only": (
+        "if (warp == 0) { tmem_alloc",
+        "if (warp == 0 && rank == 0) { tmem_alloc",
+        "not allocated|every block|deadlock|both",
+    ),
     "blocks that leave alone": (
-        "before_sync(); cluster_sync(); after_sync();\n    if (warp == 0) tmem_free", "__syncthreads(); if (warp == 0) tmem_free",
+        "before_sync(); cluster_sync(); after_sync();\n    if (warp == 0) tmem_free",
+        "__syncthreads(); if (warp == 0) tmem_free",
         "may have ended",
     ),
     "no fence of the other block": (
-        "before_sync(); arrive_at(peer_address(&drained, 0));", "if (rank == 0) before_sync(); arrive_at(peer_address(&drained, 0));", "before_thread_sync",
+        "before_sync(); arrive_at(peer_address(&drained, 0));",
+        "if (rank == 0) before_sync(); arrive_at(peer_address(&drained, 0));",
+        "before_thread_sync",
     ),
 }
 
@@ -215,7 +232,8 @@ extern "C" __global__ void kernel(u32* done) {
         u32 ok, x;
         asm volatile("{.reg .pred p; .reg .b128 r; ld.shared.b128 r, [%2];"
             "clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 p, r; selp.u32 %0, 1, 0, p;"
-            "clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {%1, _, _, _}, r;}" : "=r"(ok), "=r"(x) : "r"(shared_address(answer)) : "memory");
+            "clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {%1, _, _, _}, r;}" : "=r"(ok), "=r"(x)
+            : "r"(shared_address(answer)) : "memory");
         arrive(&read);
         if (!ok) break;
         tile = x;
@@ -228,8 +246,16 @@ LAUNCH_PLANTS: dict[str, tuple[str, str, str]] = {
     "a barrier that expects no bytes": ("arrive_expect(&arrived, 16);", "arrive(&arrived);", "bytes|deadlock|going to write"),
     "a barrier that expects others": ("arrive_expect(&arrived, 16);", "arrive_expect(&arrived, 32);", "deadlock"),
     "the other phase": ("wait(&arrived, i & 1);", "wait(&arrived, i & 1 ^ 1);", "is going to write|deadlock"),
-    "an answer that is not asked whether it is one": ("if (!ok) break;\n        tile = x;", "tile = x;\n        if (!ok && i > 40) break;", "outside|bounds"),
-    "an answer that nobody waits for": ("        wait(&arrived, i & 1);\n", "        if (i == 1) break;\n        wait(&arrived, i & 1);\n", "in flight|ends"),
+    "an answer that is not asked whether it is one": (
+        "if (!ok) break;\n        tile = x;",
+        "tile = x;\n        if (!ok && i > 40) break;",
+        "outside|bounds",
+    ),
+    "an answer that nobody waits for": (
+        "        wait(&arrived, i & 1);\n",
+        "        if (i == 1) break;\n        wait(&arrived, i & 1);\n",
+        "in flight|ends",
+    ),
 }
 
 
