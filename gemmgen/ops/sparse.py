@@ -27,9 +27,11 @@ from gemmgen.runtime.arrays.protocols import Array, ArrayT, Stream
 from gemmgen.runtime.kernel import Kernel
 from gemmgen.toolchain.compilation import compile_plan
 
-KINDS = {"float16": "f16", "bfloat16": "bf16", "uint16": "bf16", "int8": "s8"}
+KINDS = {"float16": "f16", "bfloat16": "bf16", "uint16": "bf16", "int8": "s8", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
 """Element types by their words; NumPy holds bfloat16 as bits."""
 RESULTS = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int32": "s32"}
+WARPGROUP_KINDS = ("e4m3", "e5m2")
+"""Types that warpgroups alone multiply."""
 FEW_ROWS, SOME_ROWS = 16, 64
 """Rows of activations up to which k is divided among blocks."""
 MIN_DEPTH = 512
@@ -100,13 +102,15 @@ class SparseWeight:
         layout = layout_of(view)
         if layout.type != self.kind:
             raise LaunchError(f"matmul: a has elements {layout.type}, need the SparseWeight's type, {self.kind}")
-        widest = 16 if self.kind == "s8" else 8
+        widest = 16 // ELEMENTS[self.kind].bytes
         aligned = alignment_elements(widest, layout, True) if is_stored(layout, True) else 0
-        if aligned < widest // 4:
-            raise LaunchError(f"matmul: a has strides {layout.strides}, need rows side by side that begin at multiples of 4 bytes")
+        least = widest if self.kind in WARPGROUP_KINDS else widest // 4
+        if aligned < least:
+            size = least * ELEMENTS[self.kind].bytes
+            raise LaunchError(f"matmul: a has strides {layout.strides}, need rows side by side that begin at multiples of {size} bytes")
         if output is not None and output not in RESULTS:
             raise LaunchError(f"matmul: output is {output!r}, need one of {', '.join(RESULTS)} beside a SparseWeight")
-        kind = RESULTS[output] if output is not None else "s32" if self.kind == "s8" else self.kind
+        kind = RESULTS[output] if output is not None else {"s8": "s32", "e4m3": "bf16", "e5m2": "bf16"}.get(self.kind, self.kind)
         c = new_array(a, (a.shape[0], n), kind) if out is None else out
         result = layout_of(view_of(c, "out", None, written=True))
         if result.shape != (a.shape[0], n) or not is_stored(result, True):
@@ -133,7 +137,8 @@ def compress_2_4(b: Array, *, prune: bool = False) -> SparseWeight:
     Parameters
     ----------
     b
-        Matrix (k, n), float16, bfloat16 or int8, NumPy or torch: of a torch ``Linear``, ``linear.weight.T``. k is a multiple of 64.
+        Matrix (k, n), float16, bfloat16, int8, float8_e4m3fn or float8_e5m2, NumPy or torch: of a torch ``Linear``, ``linear.weight.T``.
+        k is a multiple of 64. Products of 8-bit floats need a Hopper GPU.
     prune
         Keep the two largest magnitudes of every four neighbours along k, and drop the others. Without it, they have to be 0.
 
@@ -153,17 +158,21 @@ def compress_2_4(b: Array, *, prune: bool = False) -> SparseWeight:
     word = str(getattr(dense, "dtype", type(dense).__name__)).removeprefix("torch.")
     if word not in KINDS or getattr(dense, "ndim", 0) != 2:
         shape = tuple(getattr(dense, "shape", ()))
-        raise LaunchError(f"compress_2_4: b has elements {word} and shape {shape}, need float16, bfloat16 or int8 and (k, n)")
+        raise LaunchError(f"compress_2_4: b has elements {word} and shape {shape}, need float16, bfloat16, int8 or float8 and (k, n)")
     kind, (k, n) = KINDS[word], dense.shape
     if k % CHUNK_K:
         raise LaunchError(f"compress_2_4: b has k = {k}, need a multiple of {CHUNK_K}")
     host = dense.detach().cpu() if is_torch(dense) else dense
     held = ELEMENTS[kind].holder
-    rows = np.asarray(host.view(sys.modules["torch"].int16) if is_torch(host) and kind == "bf16" else host).T.view(held)
+    if is_torch(host) and kind not in ("f16", "s8"):
+        host = host.view(sys.modules["torch"].int16 if kind == "bf16" else sys.modules["torch"].int8)
+    rows = np.asarray(host).T.view(held)
     try:
         kept, metadata = compress(rows, to_numbers(kind, rows), prune)
     except ValueError as error:
         raise LaunchError(f"compress_2_4: {error}, need zeros, or prune=True") from None
+    if not is_torch(dense):
+        kept = kept.view(dense.dtype)
     lanes = lane_words(metadata, ELEMENTS[kind].bytes)
     return SparseWeight(kind, (k, n), moved(kept, kind, dense), moved(metadata, "u16", dense), moved(lanes, "u32", dense))
 
@@ -178,6 +187,8 @@ class Form:
     """The tile of a warp; None: warpgroups multiply."""
     stages: int
     sliced: bool = False
+    consumers: int = 2
+    """Groups that multiply, where these are warpgroups."""
     blocks: int = 0
     """Blocks that take tiles in turn; 0: as many as there are tiles."""
     cluster: int = 1
@@ -192,12 +203,14 @@ class Form:
 def form_of(rows: int, n: int, kind: str, sms: int, warpgroups: bool = False) -> Form:
     """The form for a product: small tiles and slices of k where there are few rows, larger ones the more tiles there are.
     ``warpgroups``: they can multiply, as they do where there are more than some rows."""
+    depth = 64 * (2 // ELEMENTS[kind].bytes)
+    if kind in WARPGROUP_KINDS and rows <= SOME_ROWS:
+        return Form((64, 16 if rows <= FEW_ROWS else 64, depth), None, 8, sliced=True, consumers=1)
     if rows <= FEW_ROWS:
         return Form((64, 16, 128), (16, 16), 4, sliced=True)
     if rows <= SOME_ROWS:
         return Form((64, 64, 128), (32, 32), 3, sliced=True)
     if warpgroups:
-        depth = 64 * (2 // ELEMENTS[kind].bytes)
         if ceil_div(n, 128) * ceil_div(rows, 256) < sms:
             return Form((128, 128, depth), None, 6, blocks=sms)
         return Form((128, 256, depth), None, 4, blocks=sms // 2 * 2, cluster=2)
@@ -228,17 +241,17 @@ def spec_of(call: Call) -> GemmSpec:
     form = call.form
     mainloop: dict[str, object] = {"sparse": "a", "stages": form.stages}
     if form.warp is None:
-        cluster = {"m": form.cluster}
         mainloop |= {
             "strategy": "wgmma",
             "tile": dict(zip("mnk", form.tile, strict=True)),
+            "consumers": form.consumers,
             "persistent_blocks": form.blocks,
-            "cluster": cluster,
+            "cluster": {"m": form.cluster},
         }
     else:
         tile = {"threadblock": dict(zip("mnk", form.tile, strict=True)), "warp": dict(zip("mn", form.warp, strict=True))}
         mainloop |= {"strategy": "mma_sync", "tile": tile}
-    boxes = form.warpgroups and call.whole_lines and call.aligned_c * ELEMENTS[call.result].bytes >= 16
+    boxes = form.warpgroups and not form.sliced and call.whole_lines and call.aligned_c * ELEMENTS[call.result].bytes >= 16
     epilogue = [{"op": "bias", "per": "row"}] if call.bias else []
     epilogue += [step.model_dump(mode="json") for step in activations("matmul", call.activation, ACTIVATIONS)]
     early = call.architecture.supports("programmatic_launch")
@@ -252,7 +265,7 @@ def spec_of(call: Call) -> GemmSpec:
             "alpha": "one",
             "beta": "zero",
             "storage": {"a": call.kind, "b": call.kind, "c": call.result},
-            "alignment": {"a": 16 if call.kind == "s8" else 8, "b": call.aligned_b, "c": call.aligned_c},
+            "alignment": {"a": 16 // ELEMENTS[call.kind].bytes, "b": call.aligned_b, "c": call.aligned_c},
             "multiple_of": {"k": CHUNK_K, **({"m": 8} if boxes else {})},
             "store": "tma" if boxes else "direct",
             "rasterization": {"group": 8},
@@ -268,8 +281,10 @@ def spec_of(call: Call) -> GemmSpec:
 def kernel_of(call: Call) -> tuple[GemmPlan, Kernel]:
     """The plan and the kernel, made once for all weights and calls that have them in common. Raises ``LaunchError`` for an architecture
     without such kernels, and as ``spec_of``."""
-    if not call.architecture.supports("cp_async"):
-        raise LaunchError(f"matmul: a SparseWeight needs an architecture from sm_80 on, this is {call.architecture.name}")
+    least = "wgmma" if call.kind in WARPGROUP_KINDS else "cp_async"
+    if not call.architecture.supports(least):
+        needed = "sm_90a" if least == "wgmma" else "an architecture from sm_80 on"
+        raise LaunchError(f"matmul: a SparseWeight of {call.kind} needs {needed}, this is {call.architecture.name}")
     plan = plan_gemm(spec_of(call), call.architecture)
     return plan, Kernel(plan.sequence, compile_plan(plan))
 

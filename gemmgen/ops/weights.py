@@ -283,6 +283,8 @@ def moved(host: Any, kind: str, like: Any) -> Any:
         "f16": (np.float16, torch.float16),
         "u16": (np.int16, torch.uint16),
         "s8": (np.int8, torch.int8),
+        "e4m3": (np.int8, torch.float8_e4m3fn),
+        "e5m2": (np.int8, torch.float8_e5m2),
     }
     own, word = signed.get(kind, (np.int64, torch.int64))
     return torch.from_numpy(host.view(own)).view(word).to(like.device)

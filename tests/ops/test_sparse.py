@@ -13,7 +13,7 @@ from gemmgen.core.errors import LaunchError
 from gemmgen.hardware.target import architecture as find_architecture
 from gemmgen.kernels.gemm.family import plan_gemm
 from gemmgen.kernels.gemm.sparsity import places, random_metadata
-from gemmgen.ops.sparse import Call, form_of, spec_of
+from gemmgen.ops.sparse import Call, form_of, kernel_of, spec_of
 from gemmgen.runtime.kernel import Kernel
 from gemmgen.toolchain.compilation import compile_plan
 
@@ -40,6 +40,19 @@ def test_products_are_those_of_the_dense_matrix(rows: int, n: int, kind: str) ->
     assert np.array_equal(got, to_numbers(kind, a).astype(float) @ to_numbers(kind, b).astype(float))
 
 
+@pytest.mark.parametrize(("rows", "n"), [(3, 40), (70, 24)])
+def test_8_bit_floats_need_a_hopper_gpu(rows: int, n: int) -> None:
+    """The emulator's is one; ``ml_dtypes`` has the type."""
+    kind = pytest.importorskip("ml_dtypes").float8_e4m3fn
+    b, a = weight_of(128, n, "e4m3").view(kind), activations_of(rows, 128, "e4m3").view(kind)
+    weight = ops.compress_2_4(b)
+    got = ops.matmul(a, weight, output="float32")
+    assert np.array_equal(got, a.astype(float) @ b.astype(float))
+    older = Call(form_of(rows, n, "e4m3", 108), "e4m3", 16, 4, "f32", False, None, find_architecture("sm_89"))
+    with pytest.raises(LaunchError, match="a SparseWeight of e4m3 needs sm_90a, this is sm_89"):
+        kernel_of(older)
+
+
 def test_a_bias_and_an_activation_follow() -> None:
     b, a = weight_of(64, 16, "f16"), activations_of(5, 64, "f16")
     bias = np.arange(-8.0, 8.0).astype(np.float16)
@@ -61,7 +74,7 @@ def test_pruning_keeps_the_largest() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda w: ops.compress_2_4(np.zeros((64, 8), np.float32)), "need float16, bfloat16 or int8"),
+        (lambda w: ops.compress_2_4(np.zeros((64, 8), np.float32)), "need float16, bfloat16, int8 or float8"),
         (lambda w: ops.compress_2_4(np.zeros((96, 8), np.float16)), "k = 96, need a multiple of 64"),
         (lambda w: ops.compress_2_4([[1.0]]), "compress_2_4: b has elements list"),
         (lambda w: ops.matmul(np.zeros((2, 128), np.float16), w), "need (rows, 64)"),
