@@ -38,8 +38,6 @@ def entry(problem: str, device_name: str) -> dict[str, Any]:
     choice, plan = chosen.choice, chosen.plan
     assert choice is not None
     roofs = roofline(cost_model_of("gemm").cost(plan, chosen.dimensions), choice.device)
-    launches = plan.sequence.resolve(chosen.dimensions)
-    main = max(launches, key=lambda launch: prod(launch.grid) * prod(launch.block))
     fields = plan.spec.model_dump(mode="json")
     stages = {}
     for count in STAGES if "stages" in fields["mainloop"] else ():
@@ -55,11 +53,7 @@ def entry(problem: str, device_name: str) -> dict[str, Any]:
         "time_us": round(choice.chosen.seconds * 1e6, 2),
         "basis": choice.chosen.source,
         "others": [[one.candidate.label, round(one.seconds * 1e6, 2)] for one in choice.options[1:4]],
-        "launches": len(launches),
-        "grid": list(main.grid),
-        "block": prod(main.block),
-        "shared_bytes": main.shared_bytes,
-        "blocks_per_sm": round(prod(main.grid) / choice.device.sm_count, 2),
+        "slices": chosen.dimensions.get("slices"),
         "operations": roofs.cost.operations,
         "bytes": roofs.cost.bytes,
         "arithmetic_us": round(roofs.compute_seconds * 1e6, 2),
@@ -67,6 +61,51 @@ def entry(problem: str, device_name: str) -> dict[str, Any]:
         "stages": fields["mainloop"].get("stages"),
         "other_stages": stages,
         "spec": spec_text(chosen),
+    }
+
+
+def details(found: dict[str, Any], shape: str, device_name: str) -> dict[str, Any]:
+    """An entry's tile, longest launch, blocks of a wave, waves, and the model's time for each number of stages."""
+    import yaml
+
+    import gemmgen
+    from gemmgen.core.errors import GemmgenError
+    from gemmgen.dispatch.model import model_seconds, resident_blocks
+    from gemmgen.hardware.target import device
+    from gemmgen.kernels import family_of
+    from gemmgen.perf.cost_model import cost_model_of
+
+    target, fields = device(device_name), yaml.safe_load(found["spec"])
+    m, n, k = map(int, shape.split(","))
+    sizes = (n, m, k) if fields.get("order") == "column_major" else (m, n, k)
+
+    def planned(spec: dict[str, Any]) -> Any:
+        plan = gemmgen.plan(spec, target.architecture)
+        problem = {**family_of(plan.spec).problem(plan, sizes), **({"slices": found["slices"]} if found["slices"] else {})}
+        return cost_model_of("gemm").work(plan, problem), plan.sequence.resolve(problem)
+
+    works, launches = planned(fields)
+    longest = max(range(len(works)), key=lambda place: model_seconds(works[place : place + 1], target))
+    main = launches[longest]
+    wave = target.sm_count * resident_blocks(works[longest], target)
+    seconds = {}
+    for count in found["other_stages"]:
+        try:
+            changed = {**fields, "mainloop": {**fields["mainloop"], "stages": int(count)}}
+            seconds[count] = round(model_seconds(planned(changed)[0], target) * 1e6, 2)
+        except GemmgenError:
+            continue
+    tile = fields["mainloop"].get("tile", {})
+    extents = tile.get("threadblock", tile)
+    return {
+        "launches": len(launches),
+        "tile": " x ".join(str(extents[name]) for name in "mnk" if name in extents) or None,
+        "wave": wave,
+        "waves": round(prod(main.grid) / wave, 2),
+        "grid": list(main.grid),
+        "block": prod(main.block),
+        "shared_bytes": main.shared_bytes,
+        "stage_us": seconds,
     }
 
 
@@ -79,6 +118,8 @@ def record() -> None:
             found[key] = entry(problem_text(shape, kind, epilogue), device)
             RECORDED.write_text(json.dumps(found, indent=0, ensure_ascii=False) + "\n")
             print(key, found[key]["kernel"], flush=True)
+        found[key] |= details(found[key], shape, device)
+    RECORDED.write_text(json.dumps(found, indent=0, ensure_ascii=False) + "\n")
 
 
 def page() -> str:
@@ -96,8 +137,9 @@ def page() -> str:
 
 _PAGE = """# Choose a kernel
 
-Select a device and a product C = epilogue(A Bᵀ). The page shows the kernel that gemmgen chooses, its numbers, the roofs of the device, and
-the spec to copy. The times are predictions; `gemmgen bench` measures them. Every place of this page equals
+Select a device and a product C = epilogue(A Bᵀ). The page shows the kernel that gemmgen chooses, its tile, its waves,
+the roofs of the device, and the spec to copy. Another number of stages shows the shared memory that it needs and its predicted time, or the
+reason against it. The times are predictions; `gemmgen bench` measures them. Every place of this page equals
 `gemmgen render --problem gemm:M,N,K,nt,TYPE,EPILOGUE --device DEVICE --spec FILE`.
 
 <div id="choices">
@@ -117,7 +159,9 @@ OPTIONS
   const time = value => `${number(value)} µs`;
   let entry;
   function showStages() {
-    effect.textContent = entry.other_stages[stages.value] ?? "";
+    const us = entry.stage_us[stages.value], base = entry.stage_us[entry.stages];
+    const predicted = us === undefined || !base ? "" : `; predicted time ${time(+(entry.time_us * us / base).toFixed(2))}`;
+    effect.textContent = (entry.other_stages[stages.value] ?? "") + predicted;
   }
   function show() {
     entry = data[selects.map(select => select.value).join("|")];
@@ -130,10 +174,11 @@ OPTIONS
     const rows = [
       ["kernel", entry.kernel], ["predicted time", `${time(entry.time_us)} (${entry.basis})`],
       ["next best", entry.others.map(([name, us]) => `${name}: ${time(us)}`).join("; ") || "none"],
+      ["tile of C, and step along k", entry.tile ?? "none"],
       ["launches", number(entry.launches)],
       ["main launch", `${entry.grid.join(" x ")} blocks of ${entry.block} threads`],
       ["dynamic shared memory", `${number(entry.shared_bytes)} bytes a block`],
-      ["blocks per SM", number(entry.blocks_per_sm)],
+      ["waves", `${number(entry.waves)}, each of up to ${number(entry.wave)} resident blocks`],
       ["operations and bytes", `${number(entry.operations)} and ${number(entry.bytes)}`],
       ["arithmetic roof", time(entry.arithmetic_us)], ["memory roof", entry.memory_us === null ? "unknown" : time(entry.memory_us)],
       ["bound by", bound],

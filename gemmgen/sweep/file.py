@@ -90,11 +90,15 @@ class Limits(SpecModel):
     """Limits of a point: seconds in each stage, and memory of its process."""
 
     check: Seconds = 60.0
+    """Seconds to check the point."""
     compile: Seconds = 300.0
+    """Seconds to compile it."""
     verify: Seconds = 900.0
+    """Seconds to verify it."""
     bench: Seconds = 300.0
+    """Seconds to time it."""
     memory_gib: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    """None: all that the machine has."""
+    """Memory of a point's process, in GiB; None: no limit but the machine's."""
 
     def of(self, stage: Stage) -> float:
         """The limit of a stage in seconds."""

@@ -54,6 +54,7 @@ class Cluster(SpecModel):
     """Blocks that copy tiles for one another, or divide the sums of a tile among them."""
 
     blocks: Literal[2, 4, 8]
+    """Blocks of a cluster."""
     share: Literal["pixels", "filter", "tile"]
     """``pixels``: the blocks have the same pixels and different output channels; ``filter``: the other way round. ``tile``: they have
     the same tile of y, each a part of the filter taps and input channels (split-K); the first adds up the sums of all, in order."""
@@ -129,6 +130,7 @@ class GroupedMainloop(SpecModel):
 
     strategy: Literal["grouped"]
     rows: Annotated[int, Field(ge=1, le=64, strict=True)]
+    """Rows of pixels of y of a block's tile."""
     columns: Annotated[int, Field(ge=1, le=64, strict=True)]
     """Pixels of y of a block's tile."""
     parts: Annotated[int, Field(ge=1, le=8, strict=True)] = 2
@@ -143,6 +145,7 @@ class FewChannelsMainloop(SpecModel):
 
     strategy: Literal["few_channels"]
     rows: Annotated[int, Field(ge=1, le=256, strict=True)]
+    """Rows of pixels of y of a block's tile."""
     columns: Annotated[int, Field(ge=1, le=256, strict=True)]
     """Pixels of y of a block's tile."""
     slices: Annotated[int, Field(ge=1, le=8, strict=True)] = 2
@@ -159,7 +162,9 @@ class Input(SpecModel):
     """The type and the layout of x; the filter has the same type, but for uint8, which int8 filters go with."""
 
     type: Literal["s8", "u8", "f16", "bf16"] = "s8"
+    """Type of the elements of x."""
     layout: Literal["nchw32", "nhwc"] = "nchw32"
+    """Layout of x: blocks of 32 channels, or channels last."""
 
 
 class Convolution(SpecModel):
@@ -174,13 +179,17 @@ class Convolution(SpecModel):
     s: Positive = "argument"
     """Filter columns."""
     stride_h: Positive = "argument"
+    """Rows from one application of the filter to the next."""
     stride_w: Positive = "argument"
+    """Columns from one application of the filter to the next."""
     padding_h: Padding = "argument"
     """Rows of zeros above and below the image."""
     padding_w: Padding = "argument"
     """Columns of zeros left and right of the image."""
     dilation_h: Positive = "argument"
+    """Rows from one tap of the filter to the next."""
     dilation_w: Positive = "argument"
+    """Columns from one tap of the filter to the next."""
     groups: Positive = 1
     """Groups of channels that are convolved separately."""
 
@@ -192,6 +201,7 @@ class Output(SpecModel):
     """``s8`` and ``u8``: rounded to nearest, ties to even, and saturated; ``s32``: the exact integer sum, saturated; ``f32``: not
     rounded again; ``f16`` and ``bf16``: rounded to nearest."""
     layout: Literal["nchw32", "nhwc", "nchw4"] = "nchw32"
+    """Layout of y: blocks of 32 or 4 channels, or channels last."""
 
 
 class NoActivation(SpecModel):
@@ -258,7 +268,9 @@ class Conv2dSpec(KernelSpec):
     alpha: Factor | Literal["channel"] = "argument"
     """Factor of the sum; ``channel``: an array with one for each output channel."""
     beta: Factor = "one"
+    """Factor of the bias."""
     gamma: Factor = "argument"
+    """Factor of the residual z."""
     activation: AnyActivation = NoActivation()
     """The first operation on the results."""
     epilogue: Annotated[Operations, LATER] = ()

@@ -18,7 +18,9 @@ class MicroKernel(SpecModel):
     """The tile of C whose sums stay in registers."""
 
     rows: Annotated[int, Field(ge=1, le=64, strict=True)]
+    """Rows of the tile."""
     columns: Annotated[int, Field(ge=1, le=128, strict=True)]
+    """Columns of the tile."""
 
 
 class Blocks(SpecModel):
@@ -117,5 +119,6 @@ class CpuGemmSpec(KernelSpec):
     beta: Literal["argument", "zero"] = "argument"
     """``zero`` makes a kernel that never reads the previous contents of C."""
     loops: Loops
+    """The loops over m, n and k, by strategy."""
     epilogue: Operations = ()
     """Operations on each element after the product is complete, in this order."""

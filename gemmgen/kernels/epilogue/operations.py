@@ -135,6 +135,7 @@ class Factor(Operation):
 
     op: Literal["factor"]
     per: Axis = "all"
+    """Elements that share a value: all, or those of one row, column, channel or result."""
 
     floats_only: ClassVar[bool] = True
 
@@ -156,6 +157,7 @@ class Bias(Operation):
 
     op: Literal["bias"]
     per: Axis = "all"
+    """Elements that share a value: all, or those of one row, column, channel or result."""
 
     def operands(self) -> tuple[Operand, ...]:
         if self.per == "all":
@@ -387,6 +389,7 @@ class Cast(Operation):
 
     op: Literal["cast"]
     type: NumberType
+    """Type that values are rounded to."""
 
     def describe(self) -> str:
         return f"cast to {self.type}"

@@ -37,7 +37,9 @@ class BlockScale(SpecModel):
     k: BlockDepth = 128
     """Values of k in a block; the last block may have fewer."""
     type: ScaleType = "f32"
+    """Type of the scales: float32, powers of two (``ue8m0``), or ``e4m3``."""
     layout: ScaleLayout = "k_major"
+    """Order of the scales in memory."""
 
 
 class Scales(SpecModel):

@@ -110,6 +110,7 @@ class GemvMainloop(SpecModel):
 
     strategy: Literal["gemv"]
     threads: Annotated[int, Field(ge=32, le=1024, multiple_of=32, strict=True)] = 256
+    """Threads of a block."""
     along: Literal["k", "m"] = "k"
     """``k``: the lanes of a team split the k of its rows, and add up their sums; ``m``: each lane has separate rows, and the teams
     split k; A must then be contiguous along m."""
@@ -140,6 +141,7 @@ class WgmmaTile(SpecModel):
     m: TileRows
     """In ping-pong, of each group of consumers; else they share these rows."""
     n: TileColumns
+    """Columns of C that a block computes at a time."""
     k: TileDepth
     """So many bytes: 128, or a multiple of it."""
 
@@ -226,6 +228,7 @@ class TensorMemoryTile(SpecModel):
 
     m: Literal[128] = 128
     n: Annotated[int, Field(ge=32, le=256, multiple_of=32, strict=True)]
+    """Columns of C that a block computes at a time."""
     k: TileDepth
     """So many bytes: 128, or a multiple of it."""
 
@@ -336,8 +339,11 @@ class Multiples(SpecModel):
     """Promises about extents: each is a multiple of its number. Where that is a multiple of the tile, edges are not checked."""
 
     m: Annotated[int, Field(ge=1, le=MAX_MULTIPLE, strict=True)] = 1
+    """Rows of C: a multiple of this number."""
     n: Annotated[int, Field(ge=1, le=MAX_MULTIPLE, strict=True)] = 1
+    """Columns of C: a multiple of this number."""
     k: Annotated[int, Field(ge=1, le=MAX_MULTIPLE, strict=True)] = 1
+    """The summed dimension k: a multiple of this number."""
 
 
 L2Prefetch = Literal[0, 64, 128, 256]
@@ -380,6 +386,7 @@ class SplitKSerial(SpecModel):
 
     scheme: Literal["split_k_serial"]
     slices: Slices
+    """Slices of k."""
 
 
 class SplitKParallel(SpecModel):
@@ -397,6 +404,7 @@ class SplitKCluster(SpecModel):
 
     scheme: Literal["split_k_cluster"]
     slices: Annotated[int, Field(ge=2, le=8, strict=True)]
+    """Slices of k, and blocks of the cluster."""
     finish: Annotated[Literal["first", "all"], LATER] = "first"
     """all: each block collects the sums of a part of the columns, and finishes these, in the same order of k; for wgmma with store: tma."""
 
@@ -433,8 +441,11 @@ class Alignment(SpecModel):
     """
 
     a: AccessWidth = 1
+    """Elements: the pointer, the leading dimension and the batch stride of A are multiples of it."""
     b: AccessWidth = 1
+    """Elements: the pointer, the leading dimension and the batch stride of B are multiples of it."""
     c: AccessWidth = 1
+    """Elements: the pointer, the leading dimension and the batch stride of C are multiples of it."""
 
 
 class Storage(SpecModel):
@@ -442,7 +453,9 @@ class Storage(SpecModel):
     rounded to nearest on the way out, those of 8 bits with saturation."""
 
     a: Factor = "f32"
+    """Type of the elements of A."""
     b: Factor = "f32"
+    """Type of the elements of B."""
     c: Element = "f32"
     """Of C, and of vectors and matrices that the epilogue reads; vectors are float32 where C has integers or 8 bits."""
 
@@ -487,6 +500,7 @@ class GemmSpec(KernelSpec):
         NaiveMainloop | GemvMainloop | TiledMainloop | WgmmaMainloop | TensorMemoryMainloop | MmaSyncMainloop | NarrowWeightsMainloop,
         Field(discriminator="strategy"),
     ]
+    """The loop along k: its strategy, with its tiles and stages."""
     store: Literal["direct", "through_shared", "tma"] = "direct"
     """``through_shared``: every warp transposes its results in shared memory first, so that it stores (and loads C and the
     epilogue's operands) in whole vectors, side by side, for any layout of fragments; on tensor cores, an element by each lane, for rows

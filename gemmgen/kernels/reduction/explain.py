@@ -109,7 +109,7 @@ def explain(plan: ReductionPlan) -> list[Section]:
         meeting = [("blocks", _FINISHES[plan.finish])]
         if plan.workspace.used:
             meeting.append(("workspace", f"{plan.workspace.total} bytes, of which {plan.workspace.signs} start as 0 and are left 0"))
-        sections.append(Section("How blocks meet", tuple(meeting)))
+        sections.append(Section("Combination of blocks", tuple(meeting)))
     if plan.shared_memory:
         sections.append(
             Section(

@@ -111,6 +111,7 @@ class RowBlocks(Launching):
 
     name: Literal["row_blocks"]
     blocks_per_row: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
+    """Blocks that share a row."""
     finish: Literal["two_pass", "last_block", "atomic"] | None = None
     """Combination of the results of a row's blocks. None of them may wait for another: with many rows, those that wait could fill
     the device, and those they wait for would never start."""
@@ -199,8 +200,11 @@ class Extents(SpecModel):
     """Extents of a problem."""
 
     outer: Annotated[int, Field(ge=1, strict=True)] = 1
+    """Product of the extents before the reduced axis."""
     reduced: Annotated[int, Field(ge=1, strict=True)]
+    """Extent of the reduced axis."""
     inner: Annotated[int, Field(ge=1, strict=True)] = 1
+    """Product of the extents after the reduced axis."""
 
 
 class ReductionSpec(KernelSpec):
@@ -214,6 +218,7 @@ class ReductionSpec(KernelSpec):
     ask which elements are not 0. ``argmin`` and ``argmax`` give the first index. ``mean_variance`` makes one pass over the data
     and writes two arrays."""
     input: InputType = "float32"
+    """Type of the elements of X."""
     accumulator: AccumulatorType | None = None
     """The type that is computed in. Default: float32 for floating point up to 32 bits, else float64; int64 for sums and
     products of integers; the input's own type for extrema of integers."""

@@ -15,10 +15,13 @@ class Extents2(SpecModel):
     """Rows and columns of a tile of the result; a convolution's are those of its implicit GEMM."""
 
     m: Extent
+    """Rows."""
     n: Extent
+    """Columns."""
 
 
 class Extents3(Extents2):
     """A tile of the result, and the depth of a step along k."""
 
     k: Extent
+    """Values of k in a step."""

@@ -65,7 +65,7 @@ def _edges(plan: SimtPlan) -> str:
     promised = {axis: getattr(plan.spec.multiple_of, axis) for axis in tiles}
     whole = [f"{axis} is a multiple of {promised[axis]}" for axis in tiles if promised[axis] % tiles[axis] == 0]
     checked = [axis for axis in tiles if promised[axis] % tiles[axis]]
-    each = "tiles that do not lie inside check each of their vectors, the others nothing"
+    each = "only tiles at an edge check their vectors"
     parts = [f"{' and '.join(whole)}: nothing is checked there"] if whole else []
     parts += [f"{', '.join(checked)} may end within a tile: elements beyond the edge are read as 0 and not stored"] if checked else []
     parts += [each] if plan.loop.checks_tiles else []
@@ -82,7 +82,7 @@ def _copies(plan: SimtPlan, loop: TiledLoop) -> Lines:
         lines.append(("path", "straight into shared memory (cp.async), without registers"))
         lines += [("warning", text) for operand in (loop.a, loop.b) if (text := _source_banks(operand))]
     else:
-        lines.append(("path", f"through registers{', stored when the tile before has been used' if loop.stages > 1 else ''}"))
+        lines.append(("path", f"through registers{'; a tile is stored once the previous tile has been used' if loop.stages > 1 else ''}"))
     return tuple(lines)
 
 
@@ -157,7 +157,7 @@ def _order(loop: TiledLoop) -> str:
 
 def _fragment_buffers(loop: TiledLoop) -> str:
     if loop.fragment_buffers == 2:
-        return "two buffers: the next k is read from shared memory while this one is multiplied, from tile to tile too"
+        return "two buffers: fragments of the next k are read from shared memory while those of this k are multiplied, across tiles too"
     return "one buffer in the source; the compiler moves reads ahead as it sees fit"
 
 

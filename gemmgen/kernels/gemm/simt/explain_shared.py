@@ -32,13 +32,15 @@ def shared_memory_section(plan: SimtPlan, loop: TiledLoop) -> Section:
         last = region.offset + region.bytes - 1
         lines.append((region.name, f"bytes {region.offset} to {last}: {region.type}{extents}, {region.meaning}"))
     lines += [(f"layout of {o.name}", _layout(o)) for o in (loop.a, loop.b)]
-    lines.append(("wavefronts", f"of up to {WAVEFRONT_BYTES} bytes from {BANKS} banks, for one warp and one step along k. A conflict is"))
-    lines.append(("", "another one because lanes need different words of one bank. The fewest: in any layout, with any order of lanes"))
+    lines.append(
+        ("wavefronts", f"for one warp and one step along k; each serves up to {WAVEFRONT_BYTES} bytes from {BANKS} banks. A conflict")
+    )
+    lines.append(("", "is an extra one, because lanes need different words of one bank. The fewest: over all layouts and orders of lanes"))
     stores, loads = loop.accesses[::2], [(loop.accesses[1], loop.a.fragment.lanes), (loop.accesses[3], loop.b.fragment.lanes)]
     lines += [(store.what, _cost(store, WARP)) for store in stores]
     lines += [(load.what, _cost(load, vectors)) for load, vectors in loads]
     if not loop.z_order and any(access.wavefronts - access.conflicts > fewest_wavefronts(access, vectors) for access, vectors in loads):
-        lines.append(("", "lanes that read the same would share wavefronts if they were neighbours, as with lanes: z_order"))
+        lines.append(("", "lanes that read the same address would share wavefronts if they were neighbours, as with lanes: z_order"))
     joined = " and of ".join(o.name for o in (loop.a, loop.b) if _may_be_joined(loop, o))
     if joined:
         lines.append(("", f"reads of {joined} are counted as in the source; the compiler may merge reads of adjacent k into"))
@@ -94,7 +96,8 @@ def _beside_arithmetic(plan: SimtPlan, loop: TiledLoop) -> str:
     wavefronts = loop.wavefronts_per_step
     multiply_adds = loop.a.fragment.extent * loop.b.fragment.extent * loop.tile_k
     warps = plan.architecture.fp32_lanes_per_sm // WARP_THREADS
+    share = wavefronts * warps / multiply_adds
     return (
-        f"{wavefronts:g} wavefronts for {multiply_adds} multiply-adds a thread; an SM of {plan.architecture.name} takes one wavefront, and "
-        f"{warps} warps' multiply-adds, a cycle: shared-memory time is {wavefronts * warps / multiply_adds:.0%} of arithmetic time"
+        f"{wavefronts:g} wavefronts for {multiply_adds} multiply-adds a thread. In a cycle, an SM of {plan.architecture.name} serves one "
+        f"wavefront and issues the multiply-adds of {warps} warps: shared-memory time is {share:.0%} of arithmetic time"
     )
