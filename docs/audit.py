@@ -27,7 +27,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 WINDOWS = (("light", 1440), ("light", 390), ("dark", 390), ("dark", 1280))
 """In this order, so that one step changes one thing."""
 MIN_CONTRAST = 4.5
-"""Of text and what is behind it, by WCAG 2, level AA; 3 for large text."""
+"""Contrast of text with its background, by WCAG 2, level AA; 3 for large text."""
 FIELDS = {"title": {"boost": 1}, "text": {"boost": 1}, "tags": {"boost": 1}}
 NO_SEARCH = json.dumps({"config": {"lang": ["en"], "separator": "[\\s\\-]+", "pipeline": [], "fields": FIELDS}, "docs": []})
 """Index of the search, which no page but the first needs to read."""
@@ -151,7 +151,7 @@ class Audit:
         self.page.on("pageerror", lambda error: self._messages.append(str(error)))
         self.page.on("requestfailed", lambda request: self._messages.append(f"request failed: {request.url}"))
         self.page.on("response", lambda answer: self._messages.append(f"{answer.status}: {answer.url}") if answer.status >= 400 else None)
-        # Nothing but the site itself is asked for: what it takes from elsewhere is a finding.
+        # Nothing but the site itself is asked for: a request to another address is a finding.
         self.page.route("**/*", lambda route: route.continue_() if route.request.url.startswith(self.base) else route.abort())
 
     def visit(self, path: Path) -> None:
@@ -199,7 +199,7 @@ class Audit:
 
 
 def main() -> None:
-    """Visits the pages, and says what was found."""
+    """Visits the pages, and prints the findings."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("site", nargs="?", type=Path, default=ROOT / "build" / "site")
     parser.add_argument("--only", default="", metavar="REGEX", help="only pages and pictures whose path matches")

@@ -1,4 +1,4 @@
-"""The gallery: a page for every shipped spec, with its pictures, its kernel, what was proven of it and its counters.
+"""The gallery: a page for every shipped spec, with its pictures, its kernel, its evidence and its counters.
 
 GEMMGEN_SITE_VERIFY=1 verifies specs without a certificate on the emulator while the site is built, in parallel, and keeps their evidence in
 build/gallery.json for the next build; all of them take about an hour. GEMMGEN_SITE_GALLERY limits the number of specs, for quick builds.
@@ -172,7 +172,7 @@ def _proven(paths: dict[str, Path], whole: bool) -> dict[str, list[str]]:
         if isinstance(found, Exception):
             raise RuntimeError(f"the gallery has no evidence of {name}: {found}") from found
         proven[name], lasts = found
-        if lasts:  # another machine may execute what this one cannot
+        if lasts:  # another machine may have instructions that this one lacks
             kept[keys[name]] = proven[name]
             kept_path.parent.mkdir(exist_ok=True)
             kept_path.write_text(json.dumps(kept, indent=1) + "\n")

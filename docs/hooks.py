@@ -95,7 +95,7 @@ def _measurements() -> Iterator[tuple[str, str]]:
 
 
 def _fields() -> str:
-    """Every field of specs, by kind: its type, its default, and what it says of itself."""
+    """Every field of specs, by kind: its type, its default, and its description."""
     from gemmgen.kernels.spec_files import json_schema
 
     schema = json_schema()

@@ -1,4 +1,4 @@
-"""Writes the table of instructions in docs/emulator.md: what the emulator's registry holds, with the first sentence of each handler.
+"""Writes the table of instructions in docs/emulator.md: the contents of the emulator's registry, with the first sentence of each handler.
 
 python docs/instructions.py
 """

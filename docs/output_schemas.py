@@ -1,4 +1,4 @@
-"""JSON Schemas of what commands print with --json: python docs/output_schemas.py [COMMAND ...]
+"""JSON Schemas of the output of commands with --json: python docs/output_schemas.py [COMMAND ...]
 
 Each is inferred from real outputs of several calls: keys that all of them have are required, and further keys may come. They lie in
 gemmgen/cli/schemas/; ``gemmgen schema --of COMMAND`` prints one. VERSION grows when a key is renamed, removed or changes its type.
@@ -102,7 +102,7 @@ their list is. Any of them may be null where one is or all are."""
 
 
 def output(call: str) -> Any:
-    """What a call prints with --json."""
+    """The output of a call with --json."""
     from click.testing import CliRunner
 
     from gemmgen.cli import cli

@@ -1,7 +1,7 @@
 """The charting library of sweeps' reports, gemmgen/sweep/report/vega.js: python docs/vega.py
 
 Vega, Vega-Lite and Vega-Embed with all that they need in one script, as vl-convert-python bundles them; ``pip install vl-convert-python``
-gets the newest. VEGA_LICENSES beside it holds the licences of what is bundled.
+gets the newest. VEGA_LICENSES beside it holds the licences of the bundled files.
 """
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ def _one(job: tuple[str, Item]) -> Record:
 
 
 def run_all(runs: list[str], jobs: int, seconds: float, journal: Path) -> None:
-    """Runs what the journal lacks, in so many processes, until time is up."""
+    """Runs the kernels missing from the journal, in so many processes, until time is up."""
     ends = time.monotonic() + seconds
     journal.parent.mkdir(parents=True, exist_ok=True)
     done = {(record["run"], *record["item"]) for record in records([journal])}

@@ -1,7 +1,7 @@
 """Random specs of products and convolutions for sm_100a and sm_120a, verified on the emulator.
 
     PYTHONPATH=tests python measurements/blackwell_specs.py --draw 600 --seed 1 --jobs 2    draws specs that have a plan (needs hypothesis)
-    PYTHONPATH=tests python measurements/blackwell_specs.py --jobs 2 --hours 0.1   verifies what is drawn and not yet verified
+    PYTHONPATH=tests python measurements/blackwell_specs.py --jobs 2 --hours 0.1   verifies specs that are drawn and not yet verified
     PYTHONPATH=tests python measurements/blackwell_specs.py --result               writes the result beside this file
 
 Specs come from the strategies of the tests: products on tensor memory, plain and with block scales, and of warps on sm_120a, likewise; and

@@ -2,7 +2,7 @@
 
     python -m measurements.block_scales                  on a machine with a Hopper GPU and torch
     python -m measurements.block_scales --explore 10     times the ten kernels too that the model likes most, of each kind
-    python -m measurements.block_scales --compile        only compiles what the others would launch
+    python -m measurements.block_scales --compile        only compiles the kernels that the others would launch
     python -m measurements.block_scales --report         writes the table again from its data
 
 Shapes of a published list and drawn ones; dense, in contiguous groups, and in masked groups. Results are compared first. Calls are
@@ -307,7 +307,7 @@ def report(data: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measures what the command line asks for."""
+    """Measures the problems of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--explore", type=int, default=0, help="kernels that are timed beside the chosen one")

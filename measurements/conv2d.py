@@ -4,7 +4,7 @@
 
 writes ``conv2d.json`` and ``conv2d.md`` there. Needs a GPU, torch with its cuDNN, and gemmgen. Device time only: launches are
 captured in CUDA graphs that rotate among enough copies of the tensors for them to exceed twice the L2; graphs of all contestants
-are replayed in turns; random data. What is timed was compared with exact sums first, element by element.
+are replayed in turns; random data. Results were compared with exact sums before timing, element by element.
 """
 
 from __future__ import annotations

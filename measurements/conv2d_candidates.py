@@ -19,7 +19,7 @@ Layer = tuple[int, int, int, int, int]
 
 @dataclass(frozen=True)
 class Candidate:
-    """One point of the sweep: what a spec says beside the layer."""
+    """One point of the sweep: the fields of a spec beside the layer."""
 
     m: int
     n: int

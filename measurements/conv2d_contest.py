@@ -43,7 +43,7 @@ class Timing:
     tops: float
     tbps: float
     agrees: bool | None
-    """True if every element was what it should be; None if that was not looked at."""
+    """True if every element was right; None if it was not checked."""
 
 
 @dataclass

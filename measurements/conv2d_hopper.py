@@ -91,7 +91,7 @@ def expected(data: Tensors, problem: Mapping[str, int], alpha: float, kind: str)
 
 
 def agrees(data: Tensors, wanted: torch.Tensor, launch: Callable[[], Any], kind: str) -> bool:
-    """True if a launch writes what it should."""
+    """True if a launch writes the right result."""
     data.y[0].fill_(99)
     torch.cuda.synchronize()
     launch()

@@ -197,7 +197,7 @@ def choose_all(results: Sequence[Result], table: Table | None, device: Device) -
 
 
 def with_rows(table: Table, results: Sequence[Result], device: Device) -> Table:
-    """The table with what was measured, in place of what it had of these instances; layers that differ along rows and columns have
+    """The table with the new times in place of the old ones of these instances; layers that differ along rows and columns have
     no text."""
     specs = {path.stem: load_spec(path) for path in sorted(SPECS.glob("*.yaml"))}
     work = cost_model_of("conv2d").work
@@ -240,7 +240,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--results", type=Path, default=HERE / "conv2d_hopper.json")
     parser.add_argument("--out", type=Path, default=HERE / "conv2d_hopper.md")
-    parser.add_argument("--table", type=Path, help="a table of tuned instances that takes over what was measured")
+    parser.add_argument("--table", type=Path, help="a table of tuned instances that takes over the new times")
     options = parser.parse_args()
     results, environment = read_results(options.results)
     device = match_device(environment["device"], int(environment["sms"].split()[0]))

@@ -1,10 +1,10 @@
-"""Times changed convolution instances beside the shipped ones, on layers of one tap at batch 128: what they may still gain.
+"""Times changed convolution instances beside the shipped ones, on layers of one tap at batch 128: their possible gains.
 
     python -m measurements.conv2d_pointwise            on a machine with an H100 or H200, and torch: under two minutes
     python -m measurements.conv2d_pointwise --check    verifies the changed instances on the emulator
 
 Prints microseconds of device time for every layer and instance, timed as conv2d_hopper.py does, the share of 4.30 TB/s that each reaches,
-and the fastest. conv2d_pointwise.md says what bounds these layers.
+and the fastest. conv2d_pointwise.md describes the limits of these layers.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ CHANGED: dict[str, tuple[str, tuple[str, ...]]] = {
         ("mainloop.tile={channels: 64, pixels: 256, k: 128}", FOUR, "mainloop.stages=4"),
     ),
 }
-"""Names, the shipped specs that they come from, and what differs."""
+"""Names, the shipped specs that they come from, and the differences."""
 FEW_BLOCKS = "mainloop.persistent_blocks=4"
 """So that a block has several tiles in a small case; kernels are the same with any number."""
 LAYERS = tuple(

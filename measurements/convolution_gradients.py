@@ -1,6 +1,6 @@
 """Both gradients of convolutions beside cuDNN as torch calls it, on layers of ``measurements.convolutions``.
 
-    python -m measurements.convolution_gradients --prepare                        # compiles what the next line needs, in processes
+    python -m measurements.convolution_gradients --prepare                        # compiles the kernels of the next line, in processes
     python -m measurements.convolution_gradients --seconds 60 --out measurements  # one line of JSON for each gradient
 
 A ratio is torch's time (``torch.ops.aten.convolution_backward`` with ``cudnn.benchmark``, ``channels_last``) over ours: above 1, ours is

@@ -194,7 +194,7 @@ def launch_all(kind: str) -> None:
 
 
 def predictions(chosen: Sequence[Launch]) -> list[tuple[dict[str, int], dict[str, int]]]:
-    """Of each launch, what its copy costs by the rules, and what the profiler shows of it by `copy_sites`."""
+    """For each launch, the cost of its copy by the rules, and the profiler's number by `copy_sites`."""
     found = []
     for launch in chosen:
         sites, binary = CopySites(), compiled(sources()[launch.kernel])
@@ -246,7 +246,7 @@ def main() -> None:
     """Measures, compares, or launches for a profiler that watches."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(), help="folder for copy_predicates_h200.json")
-    parser.add_argument("--compare", type=Path, help="what was measured")
+    parser.add_argument("--compare", type=Path, help="the measured data")
     parser.add_argument("--launch", choices=KINDS)
     options = parser.parse_args()
     if options.launch:

@@ -1,11 +1,11 @@
-"""Copies as Nsight Compute counts them where that is not what they cost.
+"""Copies as Nsight Compute counts them where their cost differs.
 
 Of `cp.async`, the instrumented counters agree with the hardware's rule but for two properties of single instructions. Of a copy whose
 condition is in the predicate register P0 (`LDGSTS … , P0`) they take every lane alike; conditions in P1 to P6 they read. Which register
 a copy has is in its machine code: the copies of a kernel stand there in the order of its PTX. And sectors of `.cg` they merge between two
 neighbouring lanes only, where the hardware's own counter merges them among eight.
 
-Of the copy engine, sectors of loads are those that come to shared memory: of the whole box, what is filled included, in each block that
+Of the copy engine, sectors of loads are those that come to shared memory: of the whole box, filled elements included, in each block that
 it goes to, and once more those of which only a part lies in the array. Sectors of stores are those of each row of a box by itself.
 """
 
@@ -80,7 +80,7 @@ class CopySites(CounterObserver):
             self.difference[access.instruction.line] += int(first.wavefronts.sum()) - int(plain.wavefronts.sum())
 
     def profiled(self, binary: Binary, predicted: dict[str, int]) -> dict[str, int]:
-        """The numbers that the profiler should show for these copies where they differ from what was predicted."""
+        """The numbers that the profiler should show for these copies where they differ from the prediction."""
         found = {}
         for name, boxes in (("copy engine load sectors", self.boxes["load"]), ("copy engine store sectors", self.boxes["store"])):
             if boxes:

@@ -6,9 +6,9 @@
     python -m measurements.counters --dry-run                      anywhere: the specs that --measure-only would run, in their order
     python -m measurements.counters --list-metrics                 the metrics of this GPU that concern memory
 
-Runs in the repository's root. Writes counters.json and counters.md beside this file. What was measured of the same PTX before is kept;
+Runs in the repository's root. Writes counters.json and counters.md beside this file. Measurements of the same PTX are kept;
 --again measures everything. A run that ends early loses nothing: every batch is written to counters.journal as it is read, and the
-next run takes from there what is of the same PTX. Cheap cases of every folder come first, so that a short run is a sample of all.
+next run takes the results for the same PTX from there. Cheap cases of every folder come first, so that a short run is a sample of all.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _INTERESTING = ("mem_shared", "mem_global", "ldsm", "ldgsts", "tma", "gmma", "ub
 SECONDS = 240
 """Seconds that ncu may take for all specs together."""
 _BATCH = 16
-"""Specs a process of ncu: starting one takes longer than some kernels, and one that is stopped loses what it has."""
+"""Specs a process of ncu: starting one takes longer than some kernels, and one that is stopped loses its results."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ _REQUESTS = "l1tex__t_requests_pipe_lsu_mem_global_op_"
 
 # The counters of the hardware for shared loads count ldmatrix as well, those for global loads the copies. A copy (LDGSTS) goes
 # through the cache (.ca) or past it
-# (.cg); what counts the two is separate. The metrics with `sass` come from instrumented code and know nothing of arbitration.
+# (.cg); the two have separate counters. The metrics with `sass` come from instrumented code and know nothing of arbitration.
 QUANTITIES = (
     Quantity("shared load wavefronts", _shared("wavefronts", "load", "ldmatrix"), ((_WAVEFRONTS + "ld",),)),
     Quantity("shared load conflicts", _shared("conflicts", "load", "ldmatrix"), ((_CONFLICTS + "ld",),)),
@@ -293,14 +293,14 @@ def read_report(ncu: str, report: Path, metrics: Sequence[str]) -> list[dict[str
 
 
 def add_measured(row: dict[str, Any], profiles: Sequence[Mapping[str, float]], chosen: Mapping[str, Sequence[str]]) -> None:
-    """Puts what was measured, over all kernels of a spec, beside what was predicted."""
+    """Puts measured counters, over all kernels of a spec, beside predicted ones."""
     row["kernels"] = len(profiles)
     measured = {name: sum(profile[metric] for profile in profiles for metric in metrics) for name, metrics in chosen.items()}
     row["measured"] = {name: int(value) if value == value else None for name, value in measured.items()}
 
 
 def keep_measured(rows: Sequence[dict[str, Any]], before: Mapping[str, Any]) -> None:
-    """Gives rows what an earlier run measured of the same PTX and case."""
+    """Gives rows an earlier run's counters of the same PTX and case."""
     identity = ("ptx", "case", "dimensions")
     known = {row["spec"]: row for row in before.get("specs", ()) if "measured" in row}
     for row in rows:
@@ -317,7 +317,7 @@ def main() -> None:
     parser.add_argument("--predict-only", action="store_true")
     parser.add_argument("--measure-only", action="store_true")
     parser.add_argument("--dry-run", action="store_true", help="name the specs that would be measured; needs no GPU")
-    parser.add_argument("--again", action="store_true", help="measure also what was measured before")
+    parser.add_argument("--again", action="store_true", help="repeat earlier measurements")
     parser.add_argument("--list-metrics", action="store_true")
     parser.add_argument("--seconds", type=int, default=SECONDS, help="how long ncu may take for all specs together")
     parser.add_argument("--output", type=Path, default=HERE / "counters", help="where to write, without .json and .md")

@@ -16,21 +16,21 @@ spec, launched once ([Cases](#cases)). A single number is both; where they diffe
 _REASONS = """
 ## Where the two can differ
 
-The emulator executes PTX; the GPU executes what ptxas makes of it.
+The emulator executes PTX; the GPU executes ptxas's output.
 
-- **Code**: merged and removed accesses. ptxas may join neighbouring accesses into a wider one, keep in a register what was loaded
+- **Code**: merged and removed accesses. ptxas may join neighbouring accesses into a wider one, keep in a register a value that was loaded
   before, and drop loads whose result nothing uses. Then the instructions differ as well: the number of shared and global
   instructions is listed below for each difference, so that it shows whether the code or the rule is the cause.
 - **Code**: moved accesses. ptxas may load early, under a weaker condition than the source's, and may turn a branch into predicated
   instructions. Requests change only where a warp has no lane that needs the access.
 - **Code**: divergence. The parts of a diverged warp each make their own request. The emulator lets parts meet again as early as the
   program's order allows; the GPU lets them meet where ptxas placed the reconvergence.
-- **Spills.** What does not fit into registers goes to local memory, which PTX does not show; local sectors are listed below.
+- **Spills.** Values that do not fit into registers go to local memory, which PTX does not show; local sectors are listed below.
 - **Arbitration.** `l1tex__data_bank_conflicts_…` counts cycles that an access lost at the data banks, whoever was in the way:
   data of global accesses passes through the same banks as shared memory. With many warps it can exceed the conflicts of the
   addresses alone. The wavefronts of instrumented code ("by sass") have no such part.
 - **Copies** (`cp.async`). Banks count on both sides: the destination's, and the source's (byte address / 4 mod 32); equal words are not
-  merged. Rows of 32 bytes 128 bytes apart cost four times what they cost 96 bytes apart. Of `.ca`, each bank of the source offers in
+  merged. Rows of 32 bytes 128 bytes apart cost four times as much as 96 bytes apart. Of `.ca`, each bank of the source offers in
   every wavefront the first lane that waits for it, and of these the last lane gets its banks of the destination: where one side is regular
   that is the larger degree. `.cg` costs the degree of the destination in a warp that only fills with zeros; the arrivals, if that
   is more, in one that only reads; else both sides' degrees and the arrivals: what eight lanes get from one line of 128 bytes for one
@@ -44,7 +44,7 @@ The emulator executes PTX; the GPU executes what ptxas makes of it.
   which adds loads and copies, does so among eight. With both the number is exact.
 - **Profiler**: boxes of the copy engine. Its load sectors are those that come to shared memory: of the whole box, filled elements
   included, in each block of the cluster that it goes to, and once more a sector that lies in the array in part only. The prediction is
-  what a box reads from memory. Its store sectors are counted row by row of a box. With both the number is exact.
+  the sectors that a box reads from memory. Its store sectors are counted row by row of a box. With both the number is exact.
 - **Two counters**: the sectors of copies by instrumented code, where the hardware's own counter of loads and copies is equal to the
   prediction. The two are read in different passes, and differ by at most 1%.
 - `wgmma` reads its operands from shared memory in rows of 128 bytes, one wavefront each. Accesses through `.shared::cluster` are no
@@ -175,7 +175,7 @@ def _same(row: Mapping[str, Any], name: str) -> bool:
 
 
 def _differences(measured: Sequence[Mapping[str, Any]], used: Sequence[str]) -> list[str]:
-    """Each spec that differs, with the rule for each number, and what was executed where the code is the reason."""
+    """Each spec that differs, with the rule for each number, and the executed instructions where the code is the reason."""
     lines = []
     for row in measured:
         unequal = _unequal(row, used)

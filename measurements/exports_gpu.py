@@ -2,7 +2,7 @@
 
     python -m measurements.exports_gpu --device H200               on a machine with a GPU, torch, JAX, CuPy, gcc, g++ and cuda.h
     python -m measurements.exports_gpu --folder DIR --build        builds all of them into DIR, anywhere
-    python -m measurements.exports_gpu --folder DIR                calls what was built there
+    python -m measurements.exports_gpu --folder DIR                calls the exports that were built there
 
 Writes all three with ``gemmgen export``, compiles the bundle into a C++ program (exports_gpu.cpp) with g++ and the packages by their own
 setup.py, and compares every layer at sizes within, between and beyond those that kernels were chosen for; derivatives of the packages too.

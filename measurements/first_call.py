@@ -1,7 +1,7 @@
 """Time from the first call of an operation on tensor cores to its result, with nothing compiled before, type by type.
 
     python -m measurements.first_call               on a machine with a GPU, and torch; with and without compilation in the background
-    python -m measurements.first_call processor     what the processor does of it, on any machine
+    python -m measurements.first_call processor     the processor's part of it, on any machine
     python -m measurements.first_call processor --column before      the same for another column, of another version of gemmgen
 
 Each call is of another type or shape, in a process whose CUDA context exists; binaries go to a new, empty cache. Writes first_call.json and
@@ -87,7 +87,7 @@ def calls() -> list[tuple[str, Callable[[], Any]]]:
 def seconds_of_phases() -> list[dict[str, Any]]:
     """Seconds of all processors that each problem takes in this process, phase by phase; the first also loads specs and templates."""
     started = time.process_time()
-    from gemmgen import ops  # noqa: F401  the import is what is timed
+    from gemmgen import ops  # noqa: F401  the import is timed
     from gemmgen.codegen.rendering import render
     from gemmgen.dispatch.problems import parse_problem
     from gemmgen.dispatch.selection import choose
@@ -221,7 +221,7 @@ def print_calls(background: bool) -> None:
 
 
 def report() -> None:
-    """Writes ``first_call.md`` from what was timed."""
+    """Writes ``first_call.md`` from the times."""
     about = json.loads((HERE / "first_call.json").read_text())
     rows = about["rows"]
     worst = max(rows, key=lambda row: row["seconds"])
@@ -247,7 +247,7 @@ def report() -> None:
 
 
 def main() -> None:
-    """Times what was asked for, and writes the report."""
+    """Times the requested calls, and writes the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", choices=("calls", "waiting", "background", "processor", "phases", "report"), default="calls")
     parser.add_argument("--column", choices=("before", "now"), default="now")

@@ -77,7 +77,7 @@ class Timed:
     modelled: Values
     traits: Values
     slower: float
-    """Logarithm of the time of the library's instances over what tables lead to expect, in the run."""
+    """Logarithm of the time of the library's instances over the expectation from tables, in the run."""
 
     @property
     def errors(self) -> Values:

@@ -2,7 +2,7 @@
 
     python -m measurements.formats                       on a machine with an NVIDIA GPU from sm_80 on, and torch
     python -m measurements.formats --only narrow --seconds 40
-    python -m measurements.formats --compile             only compiles what the others would launch for weights
+    python -m measurements.formats --compile             only compiles the kernels that the others would launch for weights
     python -m measurements.formats --report              writes the tables again from their data
 
 Peers: cuBLASLt's fastest algorithm on bfloat16 weights, torch's grouped product with index operations, and the memory's rate. Results are

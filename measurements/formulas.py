@@ -5,7 +5,7 @@
 
 The draws are those of ``tests/kernels/epilogue/test_formulas.py``. GEMM's formulas go to its strategies in turn. Each result is a line of
 the journal, and formulas that have one are not run again, so that the command can be stopped and restarted. ``--seconds``: stop after so
-long. ``--report`` prints what a journal holds.
+long. ``--report`` prints a journal.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--backend", default="emulator", choices=("emulator", "gpu"))
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
-    parser.add_argument("--report", action="store_true", help="print what the journal holds")
+    parser.add_argument("--report", action="store_true", help="print the journal")
     given = parser.parse_args()
     journal: Path = given.journal
     found = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()] if journal.exists() else []

@@ -3,7 +3,7 @@
     python -m measurements.gpu_specs specs/gemm/wgmma/dynamic.yaml ...     on a machine with a GPU and compute-sanitizer
     python -m measurements.gpu_specs --report                               writes the page anew
 
-Instances of the library have certificates instead. Writes gpu_specs.json, where specs that are not run keep what was there, and
+Instances of the library have certificates instead. Writes gpu_specs.json, where specs that are not run keep their entries, and
 gpu_specs.md.
 """
 

@@ -155,7 +155,7 @@ def table(rows: list[dict[str, Any]], header: str) -> str:
         "Groups end within a tile. Groups of warps that have no rows of it let it pass, and a counter deals tiles out, so that the end",
         "of a group costs about half a tile where it fills no more than half: 512 rows lose 32 on average, in tiles of 128 rows and two",
         "groups of warps. Such a tile loads as much of B for half of the products, and the last tiles do not end together: the rest of",
-        "what is missing. Tiles distributed round-robin are 3 to 7% slower in bfloat16; half-filled tiles last are slower still",
+        "a part of the rest. Tiles distributed round-robin are 3 to 7% slower in bfloat16; half-filled tiles last are slower still",
         "(0.78 to 0.87 of one product), since they find no B in the L2. Tiles of 128 x 256, which the model has taken for all rows in",
         "bfloat16 since this run, reached 0.92, 0.90, 0.91, 0.92, 0.91 and 0.88 of one product in another of the same day, down the table.",
         "How much is missing depends on the power that one product draws: it ran at 650 to 780 TFLOP/s for the first shape in two runs.",

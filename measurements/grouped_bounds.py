@@ -111,15 +111,15 @@ def accounts(row: dict[str, Any]) -> tuple[Account, Account, Tiling]:
 def table(rows: Iterable[dict[str, Any]]) -> str:
     """The accounts of measured problems as a page."""
     lines = [
-        "# What bounds grouped products",
+        "# The limits of grouped products",
         "",
         "Each loss in percent of the time that the rows alone would take, by an account of tiles, not by a measurement; *one product*:",
         "the same account of one product with as many rows. *Expected*: the rate of the groups as a part of that of the one product by",
-        "these accounts; *measured*: that of grouped.md; *left*: this over that, what the account does not hold. *Memory*: the part of",
+        "these accounts; *measured*: that of grouped.md; *left*: this over that, unexplained by the account. *Memory*: the part of",
         "the measured time in which matrices have to come from memory at its full rate, where the one product reads a single matrix.",
         "",
         "- *padding*: rows of a group's last tile that no group of warps can leave out, and columns beyond n;",
-        "- *half*: what a tile takes beyond its share if only a part of the groups of warps has rows: it copies as much of B;",
+        "- *half*: the time of a tile beyond its share if only a part of the groups of warps has rows: it copies as much of B;",
         "- *end*: multiprocessors that wait for the last tiles.",
         "",
         "With 500 rows a group and more, bfloat16 is within 4% of the account: ends of groups cost 4 to 8%, the last tiles 2 to 8%, and",

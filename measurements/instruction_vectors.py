@@ -1,4 +1,4 @@
-"""Data-processing instructions on random and extreme operands: what a GPU computes, bit for bit.
+"""Data-processing instructions on random and extreme operands: a GPU's results, bit for bit.
 
     python measurements/instruction_vectors.py --out FILE.npz     runs every form on the first GPU and records the results
     python measurements/instruction_vectors.py --emulate          runs every form on the emulator alone
@@ -420,7 +420,7 @@ def warps() -> Iterator[Form]:
 
 
 def atomics() -> Iterator[Form]:
-    """Result of an atomic operation in memory, with what it returns exclusive-ored into it."""
+    """Result of an atomic operation in memory, exclusive-ored with its return value."""
     for t in ("u32", "s32", "u64", "s64"):
         raw = "b" + t[1:]
         names = ("add", "min", "max") if t != "s64" else ("min", "max")

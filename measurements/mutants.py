@@ -39,7 +39,7 @@ from gemmgen.kernels.shipped import shipped_specs  # noqa: E402
 SCORE = Path(__file__).with_suffix(".json")
 MUTANTS_OF_A_TASK = 12
 SECONDS = 120
-"""Of processor time for one mutant, unless told otherwise; what takes longer is counted as cut off, neither caught nor survived."""
+"""Of processor time for one mutant, by default; longer ones count as cut off, neither caught nor survived."""
 
 Entry = dict[str, Any]
 Task = tuple[str, "int | None", int, int]
@@ -154,7 +154,7 @@ def of_kernel(digest: str, entries: list[Entry], where: dict[str, str]) -> Entry
 
 
 def score(by_kernel: dict[str, Entry], named: list[str]) -> dict[str, Any]:
-    """All kernels together; the score is what was caught of what changes the kernel and is not explained."""
+    """All kernels together; the score is the share of caught mutants among those that change the kernel and are not explained."""
     outcomes: Counter[str] = Counter()
     for entry in by_kernel.values():
         outcomes.update(entry["outcomes"])
@@ -219,7 +219,7 @@ def tasks_of(names: list[str], count: int | None) -> list[Task]:
 
 
 def main() -> None:
-    """Tries what is asked for and writes the scores."""
+    """Tries the requested mutants and writes the scores."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--whole", nargs="*", default=list(WHOLE), help="kernels of which all mutants are tried; those of tests/mutants")
     parser.add_argument("--sampled", nargs="*", default=None, help="kernels of which some are tried; all that come with gemmgen")

@@ -102,7 +102,7 @@ class Row:
     torch: float = 0.0
     tbps: float = 0.0
     error: float = 0.0
-    """Largest error relative to what the check allows."""
+    """Largest error relative to the check's bound."""
     failure: str = ""
 
     @property
@@ -122,7 +122,7 @@ def torch_call(torch: Any, problem: Problem) -> Callable[[Any, Any], Any]:
 
 
 def worst_error(torch: Any, problem: Problem, x: Any, got: Any) -> float:
-    """Largest error of a result over what is allowed: exactly for extrema and integers, else 2^-12 or the result's own rounding."""
+    """Largest error of a result over its bound: exactly for extrema and integers, else 2^-12 or the result's own rounding."""
     axes: Any = problem.axes
     if problem.operation == "argmax":
         return 0.0 if torch.equal(x.gather(1, got[:, None])[:, 0], x.amax(1)) else math.inf
@@ -176,7 +176,7 @@ def measure(torch: Any, problem: Problem) -> Row:
     torch.cuda.synchronize()
     row.error = worst_error(torch, problem, views[0], result)
     if row.error > 1:
-        row.failure = f"wrong: {row.error:.3g} times what is allowed"
+        row.failure = f"wrong: {row.error:.3g} times the bound"
         return row
     other = torch.empty_like(result)
     peer = torch_call(torch, problem)

@@ -411,7 +411,7 @@ def numbers(plan: KernelPlan) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measures what the command line asks for."""
+    """Measures the problems of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("problems", nargs="*", help="as behind gemm: of a problem; else the published ones and those that the seed draws")
     parser.add_argument("--seed", type=int, default=7)

@@ -141,7 +141,7 @@ def steps(text: str, other: str, gpu: bool, device: str) -> dict[str, Callable[[
         if reason := failure(done):
             return reason
         if ": takes " not in done.stderr:
-            return "does not say what was chosen"
+            return "does not name the chosen kernel"
         source = done.stdout
         done = command("render", "kernel.yaml")
         return failure(done) or ("" if done.stdout == source else "other bytes from its spec")

@@ -196,7 +196,7 @@ def report(data: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measures what the command line asks for."""
+    """Measures the problems of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("kinds", nargs="*", choices=[*KINDS, []], help="kinds of products; all if none is given")
     parser.add_argument("--seed", type=int, default=101)

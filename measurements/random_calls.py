@@ -4,7 +4,7 @@
     python measurements/random_calls.py elementwise --calls 5000 --jobs-nice 10 --journal calls.jsonl
     python measurements/random_calls.py rows --device cuda --seconds 60       # tensors of torch on a GPU
 
-Prints what is wrong, what is refused and what raised anything but ``LaunchError``, and exits with 1 for a wrong value or a traceback.
+Prints wrong results, refusals and calls that raised anything but ``LaunchError``, and exits with 1 for a wrong value or a traceback.
 Calls of a seed are always the same; ``--first`` starts in the middle. With a journal, which has a line of JSON for each block of
 calls, a program that was ended continues behind the last block.
 """
@@ -118,7 +118,7 @@ def close(got: Any, want: np.ndarray, scale: np.ndarray, tolerance: float) -> bo
 
 
 def reduce_once(rng: np.random.Generator) -> tuple[bool, str]:
-    """One reduction: True if it is right, and what it was."""
+    """One reduction: True if it is right, and its description."""
     word, op = str(rng.choice(TYPES)), str(rng.choice(REDUCTIONS))
     x = laid_out(rng, values(rng, word, shape_of(rng)))
     axis = None if rng.random() < 0.2 else int(rng.integers(-x.ndim, x.ndim))
@@ -144,7 +144,7 @@ def reduce_once(rng: np.random.Generator) -> tuple[bool, str]:
 
 
 def elementwise_once(rng: np.random.Generator) -> tuple[bool, str]:
-    """One elementwise operation: True if it is right, and what it was."""
+    """One elementwise operation: True if it is right, and its description."""
     word, op = str(rng.choice(TYPES)), str(rng.choice((*UNARY, "bias", "copy", "residual", "multiply")))
     x = laid_out(rng, values(rng, word, shape_of(rng)))
     floats = word.startswith("float")
@@ -178,7 +178,7 @@ def elementwise_once(rng: np.random.Generator) -> tuple[bool, str]:
 
 
 def matmul_once(rng: np.random.Generator) -> tuple[bool, str]:
-    """One product: True if it is right, and what it was."""
+    """One product: True if it is right, and its description."""
     word = str(rng.choice(("float32", "float32", "float16", "int8")))
     m, n, k = (int(extent) for extent in rng.integers(1, 70, 3))
     batch = () if rng.random() < 0.7 else (int(rng.integers(1, 4)),)
@@ -196,7 +196,7 @@ def matmul_once(rng: np.random.Generator) -> tuple[bool, str]:
 
 
 def rows_once(rng: np.random.Generator) -> tuple[bool, str]:
-    """One operation on rows: True if it is right, and what it was. The reference is NumPy in float64."""
+    """One operation on rows: True if it is right, and its description. The reference is NumPy in float64."""
     word, op = str(rng.choice(("float32", "float16"))), str(rng.choice(ROWS))
     shape = shape_of(rng)
     axis = int(rng.integers(-len(shape), len(shape)))
@@ -257,7 +257,7 @@ def rows_once(rng: np.random.Generator) -> tuple[bool, str]:
 
 
 def topk_once(rng: np.random.Generator) -> tuple[bool, str]:
-    """One ``topk``: True if values and places are those of a stable order, and what it was."""
+    """One ``topk``: True if values and places are those of a stable order, and its description."""
     word, largest = str(rng.choice(("float32", "float16"))), bool(rng.integers(2))
     x = values(rng, word, shape_of(rng) if rng.random() < 0.9 else (int(rng.integers(1, 4)), int(rng.integers(300, 3000))))
     x[rng.random(x.shape) < rng.choice((0, 0.05, 0.3))] = rng.choice((np.nan, -np.inf, np.inf, -0.0, 0.0, 1.0))
@@ -277,7 +277,7 @@ def topk_once(rng: np.random.Generator) -> tuple[bool, str]:
 
 
 def conv2d_once(rng: np.random.Generator) -> tuple[bool, str]:
-    """One convolution of small integers, NHWC, in one or several groups, some with infinities: True if it is exact, and what it was."""
+    """One convolution of small integers, NHWC, in one or several groups, some with infinities: True if it is exact, and its description."""
     word = str(rng.choice(("int8", "float16")))
     n, h, w = (int(one) for one in rng.integers(1, (3, 13, 13), endpoint=True))
     groups = int(rng.choice((1, 1, 2, 3, 4, 8)))
@@ -322,7 +322,7 @@ KINDS = {
 
 
 def run(kind: str, calls: int, seed: int, first: int = 0) -> tuple[Counter[str], list[str]]:
-    """Outcomes of calls, and what is to be told of them."""
+    """Outcomes of calls, and their reports."""
     found: Counter[str] = Counter()
     told: list[str] = []
     for number in range(first, first + calls):

@@ -51,7 +51,7 @@ from gemmgen.verification.runner import verify_case  # noqa: E402
 
 RESULT = Path(__file__).with_suffix(".json")
 SECONDS = 30
-"""Of processor time for one spec; what takes longer is counted as cut off, unless a case of it had been verified by then."""
+"""Processor time for one spec; longer ones count as cut off, unless a case of it had been verified by then."""
 CASE_SECONDS = 1.0
 """Of processor time for the cases of a spec, unless told otherwise: a new one begins as long as there is time."""
 
@@ -87,7 +87,7 @@ def ordered(cases: list[Case], number: int) -> list[Case]:
 
 
 def on_emulator(plan: KernelPlan, assemble: bool) -> Binary:
-    """The binary of a plan; unless ``assemble``, compiled no further than PTX, which is what the emulator runs."""
+    """The binary of a plan; unless ``assemble``, compiled to PTX only, which the emulator runs."""
     if assemble:
         return compile_plan(plan)
     source, options = gemmgen.render(plan), COMPILE_OPTIONS
@@ -123,7 +123,7 @@ class Way:
         return True
 
     def compiled(self, plan: InstancePlan, number: int) -> tuple[Any, Backend]:
-        """The binary of a plan and what runs it."""
+        """The binary of a plan and its runner."""
         if not isinstance(plan, KernelPlan):
             return compile_host_plan(plan), NativeBackend()
         if self.architecture:

@@ -1,4 +1,4 @@
-"""Measured candidates: the ready-made steps of the series, what the family's rule chooses, and variants around that.
+"""Measured candidates: the ready-made steps of the series, the family's choice, and variants around it.
 
 Every variant is a spec, and its name says how it differs; this is the place to add one.
 """

@@ -132,7 +132,7 @@ def markdown(report: Row) -> str:
         f"{report['device']}, driver {report['driver']}, torch {report['torch']}, {report['date']}; SM clock {clocks['sm_lowest']} to "
         f"{clocks['sm_highest']} MHz. Device time of one launch: graphs of many launches, replayed in turns, medians with half the "
         "distance from the 10th to the 90th percentile. Inputs are random and rotate through more than twice the L2 where a graph's "
-        "launches reach that far. `rule` is what the family chooses for the size. A tie differs by no more than the spread.",
+        "launches reach that far. `rule` is the family's choice for the size. A tie differs by no more than the spread.",
         "",
         f"{len(verification['specs'])} specs verified on this GPU, {sum(spec['cases'] for spec in verification['specs'])} cases, "
         f"{len(failed)} specs with failures.",

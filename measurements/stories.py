@@ -3,7 +3,7 @@
     python -m measurements.stories            on a machine with a GPU and torch
 
 A chapter is a problem and the kernels that its page leads through, in their order: shipped specs, some of them with a field replaced
-to show what that field is worth. Writes stories.json beside this file; the pages draw their charts from it.
+to show the effect of that field. Writes stories.json beside this file; the pages draw their charts from it.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def measure(chapter: Chapter, binaries: dict[Step, Candidate], rounds: int) -> d
 def _timed(chapter: Chapter, candidates: Sequence[Candidate], rounds: int) -> BenchmarkReport:
     first = min((candidate.plan for candidate in candidates), key=lambda p: sum(array.alignment for array in p.sequence.arrays))
     problem = family_of(first.spec).problem(first, chapter.sizes)
-    # What promises less packs without gaps, which others may not take.
+    # Specs that promise less pack without gaps, which others may not take.
     if not all(c.condition.evaluate(problem) for candidate in candidates for c in candidate.plan.sequence.constraints):
         problem = family_of(candidates[0].plan.spec).problem(candidates[-1].plan, chapter.sizes)
     return benchmark(candidates, problem, rounds=rounds)
@@ -196,7 +196,7 @@ def _registers(candidate: Candidate) -> dict[str, int]:
 
 
 def compiled(steps: Sequence[Step], target: Architecture) -> dict[Step, Candidate]:
-    """The kernels of all steps, for the device or for what its chips alone have."""
+    """The kernels of all steps, for the device or for its chip's features only."""
 
     def candidate(step: Step) -> Candidate:
         planned = plan(step.spec, None, step.changes)
@@ -214,7 +214,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15, help="replays of each kernel of a chapter")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     parser.add_argument("--compile-only", action="store_true", help="compile for an H200, which needs no GPU, and stop")
-    parser.add_argument("chapters", nargs="*", help="chapters to measure; the others keep what was there")
+    parser.add_argument("chapters", nargs="*", help="chapters to measure; the others keep their entries")
     arguments = parser.parse_args()
     chosen = [chapter for chapter in CHAPTERS if not arguments.chapters or chapter.name in arguments.chapters]
     target = architecture("sm_90") if arguments.compile_only else gpu(0).architecture
@@ -231,7 +231,7 @@ def main() -> None:
         started = time.monotonic()
         try:
             known[chapter.name] = measure(chapter, binaries, arguments.rounds)
-        except Exception as error:  # what one chapter lacks must not cost the others
+        except Exception as error:  # an error in one chapter must not cost the others
             print(f"{chapter.name}: {type(error).__name__}: {error}", flush=True)
             continue
         print(f"{chapter.name}: {time.monotonic() - started:.1f} s", flush=True)

@@ -1,13 +1,13 @@
-"""Tensor copies on a GPU beside the emulator: what lands where, and which maps the driver refuses.
+"""Tensor copies on a GPU beside the emulator: the place of each element, and which maps the driver refuses.
 
     python -m measurements.tensor_copies --out DIR      on a machine with a GPU: writes DIR/tensor_copies_all_h200.npz, prints differences
-    python -m measurements.tensor_copies --check FILE   anywhere: the emulator against what was recorded
+    python -m measurements.tensor_copies --check FILE   anywhere: the emulator against the record
 
 Maps are random: layouts without and with interleave, tile and im2col mode, every swizzle, strides and boxes that cross the ends of
 the array, loads, stores and reductions. Elements are numbered; of what a copy leaves (the tile in shared memory, or the array) a sum is
 kept, and of loads the tile. Some maps break a rule; of them the driver's code is kept. Contents of the file: `cases` and `maps` (texts,
 JSON), `sums` (of cases), `tile0`, `tile1` ... (of the cases that load), `codes` (the driver's, of maps; 0: taken), `refused` and `faulted`
-(JSON: cases whose map the driver has not taken, and those that ended with a fault). tensor_copies.md says what was found.
+(JSON: cases whose map the driver has not taken, and those that ended with a fault). tensor_copies.md lists the results.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def cases() -> Iterator[dict[str, Any]]:
         if interleave != "none":
             coordinates[found.rank - 2] = int(rng.integers(-1, found.extents[found.rank - 2] + 1)) if made % 5 == 0 else 0
         if direction != "load" and interleave != "none":
-            # What leaves the array is asked at the end: a GPU may fault there.
+            # Boxes outside the array come at the end: a GPU may fault there.
             reach = [step * (count - 1) for step, count in zip(found.steps, found.box_elements, strict=True)]
             if any(extent <= far for extent, far in zip(found.extents, reach, strict=True)):
                 continue
@@ -232,7 +232,7 @@ def cases() -> Iterator[dict[str, Any]]:
 
 
 def fills() -> Iterator[dict[str, Any]]:
-    """Boxes that leave the array on all sides, for every type of floats, filled with what is no number."""
+    """Boxes that leave the array on all sides, for every type of floats, filled with NaN."""
     for element in sorted(FLOATING_ELEMENTS):
         wide = 32 // ELEMENT_BYTES[element]
         tiled = TensorMap(element, (wide, 6), (32,), (2 * wide, 9), fill="nan")  # type: ignore[arg-type]
@@ -340,7 +340,7 @@ def _numbered(count: int, element: int) -> np.ndarray:
 
 
 def summed(case: dict[str, Any], array: np.ndarray, tile: np.ndarray) -> int:
-    """A number for what a copy has left: in shared memory, or in the array."""
+    """A number for the result of a copy: in shared memory, or in the array."""
     left = tile[: map_of(case).shared_bytes] if case["direction"] == "load" else array
     return int.from_bytes(hashlib.sha256(left.tobytes()).digest()[:8], "little")
 

@@ -84,7 +84,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "mma cp 128x256x32 w64x64 s4 f1 (shipped)": by_mma((128, 256, 32), (64, 64), 4, 1),
     "mma cp 128x128x32 w64x32 s4 f1 (shipped)": by_mma((128, 128, 32), (64, 32), 4, 2),
 }
-"""Specs by what they are called: ``cp``: cp.async; ``w``: tile of a warp; ``s``: stages; ``f``: sets of fragments."""
+"""Specs by name: ``cp``: cp.async; ``w``: tile of a warp; ``s``: stages; ``f``: sets of fragments."""
 
 
 def measured(shape: tuple[int, int, int], kernels: dict[str, Any]) -> dict[str, Any]:

@@ -1,14 +1,14 @@
-"""The forty kernels of tool_comparison.cu, run through the tools that look at kernels: what each of them tells.
+"""The forty kernels of tool_comparison.cu, run through the tools that check kernels, with the report of each.
 
     python measurements/tool_comparison.py                    the tools that need no GPU
     python measurements/tool_comparison.py --sanitizer DIR    what compute-sanitizer told, from a folder of its reports
     python measurements/tool_comparison.py --triton FILE      what --python triton printed on a machine that has PyTorch
-    python measurements/tool_comparison.py --python TOOL      runs the kernels of numba or triton, and prints what they tell
+    python measurements/tool_comparison.py --python TOOL      runs the kernels of numba or triton, and prints their reports
     python measurements/tool_comparison.py --launch NAME      one kernel on the first GPU, to be run under compute-sanitizer
 
 Writes tool_comparison.json beside this file and the table of docs/emulator_comparison.md. compute-sanitizer's reports are called
 TOOL.KERNEL.txt and hold its output. The simulator of numba and Triton's interpreter take Python: tool_comparison_numba.py and
-tool_comparison_triton.py hold what can be said in their languages; each kernel runs in a process of its own.
+tool_comparison_triton.py hold the kernels that their languages can express; each kernel runs in a separate process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SANITIZER_TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 PYTHON_TOOLS = ("numba", "triton")
 SECONDS = 60
 _FAILED = "Target application returned an error"
-"""Words of the tools that did not look for what has ended the program."""
+"""Words of tools that ended for another reason than a finding."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def compiled() -> tuple[str, dict[str, str]]:
 
 
 def emulated(kernel: Kernel, strict: bool = False) -> str:
-    """The codes of what the emulator finds, warnings and notes with their severity."""
+    """The codes of the emulator's findings, warnings and notes with their severity."""
     import gemmgen
 
     ptx, symbols = compiled()
@@ -137,7 +137,7 @@ def launch_on_gpu(name: str) -> None:
 
 
 def table(record: dict[str, Any]) -> str:
-    """The record as a table; a dot stands for nothing told, a dash for what cannot be said in a tool's language."""
+    """The record as a table; a dot stands for no report, a dash for a kernel that a tool's language cannot express."""
     lines = ["| kernel | `gemmgen emulate` | compute-sanitizer | numba's simulator | Triton's interpreter |", "|---|---|---|---|---|"]
     for name, told in record["kernels"].items():
         lines.append("| " + " | ".join([name.replace("_", " "), *(_cell(each) for each in _columns(told))]) + " |")
@@ -165,7 +165,7 @@ def page(text: str, record: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Runs what can run here, keeps the rest of the record."""
+    """Runs the tools that can run here, and keeps the rest of the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sanitizer", type=Path, metavar="DIR", help="reports of compute-sanitizer")
     parser.add_argument("--launch", metavar="NAME", help="launch one kernel on the first GPU")

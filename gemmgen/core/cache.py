@@ -175,7 +175,7 @@ class Cache:
         return True
 
     def info(self) -> CacheInfo:
-        """Counts what is there. Never raises."""
+        """Counts the contents. Never raises."""
         sizes = [size for _, size, _ in self._list()]
         return CacheInfo(self.directory, len(sizes), sum(sizes), self.limit_bytes, _usable(self.directory))
 

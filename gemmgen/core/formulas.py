@@ -88,7 +88,7 @@ class _Values(Walker):
 
 
 class _Folded(ast.NodeTransformer):
-    """A formula with integers in the place of names, and what is then constant evaluated."""
+    """A formula with integers in the place of names, and its constant parts evaluated."""
 
     def __init__(self, values: Mapping[str, int]) -> None:
         self.values = values

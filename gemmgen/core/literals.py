@@ -9,7 +9,7 @@ def float_literal(value: float) -> str:
     """A float32 constant that reads back as exactly the nearest float32 of ``value``."""
     import numpy as np
 
-    with np.errstate(over="ignore"):  # plans refuse what is beyond float32, with a reason
+    with np.errstate(over="ignore"):  # plans refuse values beyond float32, with a reason
         constant = np.float32(value)
     text = str(np.format_float_positional(constant, unique=True, trim="0"))
     if len(text) > 16:

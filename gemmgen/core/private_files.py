@@ -22,7 +22,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class NotPrivateError(PermissionError):
-    """A folder or file belongs to another user, or others may write it: what is in it proves nothing."""
+    """A folder or file belongs to another user, or others may write it, so its contents prove nothing."""
 
 
 class NotPlainError(OSError):
@@ -73,7 +73,7 @@ def make_folder(name: str | os.PathLike[str], parent: int | None = None) -> None
 
 
 def require_private(descriptor: int, name: str) -> None:
-    """Raises ``NotPrivateError`` if what is open belongs to another user or can be written by others."""
+    """Raises ``NotPrivateError`` if the open file belongs to another user or can be written by others."""
     status = os.fstat(descriptor)
     if status.st_uid != os.geteuid():
         raise NotPrivateError(f"{name} belongs to another user (number {status.st_uid})")

@@ -443,7 +443,7 @@ _DESCRIPTION_UNITS = {
 
 @lru_cache(maxsize=64)
 def described_device(text: str) -> Device:
-    """A device by its data sheet, such as ``DESCRIPTION_EXAMPLE``. Raises ``SpecError`` that says what is missing."""
+    """A device by its data sheet, such as ``DESCRIPTION_EXAMPLE``. Raises ``SpecError`` that names the missing parts."""
     fields = dict(part.partition("=")[::2] for part in text.replace(" ", "").split(","))
     shown = printable(text, 120)
     wanted = ("name", "arch", *_DESCRIPTION_UNITS)

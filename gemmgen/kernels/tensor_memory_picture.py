@@ -1,4 +1,4 @@
-"""Pictures of tensor memory: uses of its columns, and what the lanes of a warp load."""
+"""Pictures of tensor memory: uses of its columns, and the elements that the lanes of a warp load."""
 
 from __future__ import annotations
 

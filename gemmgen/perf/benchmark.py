@@ -1,7 +1,7 @@
 """Measures device time of instances on a GPU, beside a vendor library in the same run.
 
 N launches are captured in a CUDA graph that rotates among enough sets of arrays for the inputs to exceed the L2; the
-graphs of all contestants are replayed in turns, on random data; what was not checked is not timed.
+graphs of all contestants are replayed in turns, on random data; only checked kernels are timed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ REFERENCE = "the family's reference"
 FLUSHED = 2.0**-118
 """Size below which a peer may have 0 in place of a result. ``x / (1 + exp(-x))`` by CUDA's fast division is 0 where the divisor is above
 2^126 (CUDA C++ Programming Guide, appendix "Mathematical Functions"): torch's silu(-88) is 0, the exact value -5e-37. There, |x| is
-below 104, so that what is lost is below 104 / 2^126 < 2^-119; results that are rounded to bfloat16 are no larger than twice that."""
+below 104, so the loss is below 104 / 2^126 < 2^-119; results that are rounded to bfloat16 are no larger than twice that."""
 REFERENCE_OPERATIONS = 4e10
 """Limit of operations up to which a problem without a peer is checked against the family's reference on the CPU."""
 

@@ -90,7 +90,7 @@ def median_seconds(
 ) -> dict[str, float]:
     """Median device seconds of one call of each, on arrays of torch's, of which there are several sets.
 
-    Calls work on torch's current stream. Each is called on every set before it is captured, for what happens at a first call.
+    Calls work on torch's current stream. Each is called on every set before it is captured, because a first call has side effects.
     """
     stream = torch.cuda.Stream(device=ordinal)
     torch.cuda.synchronize()

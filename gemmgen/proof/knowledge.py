@@ -241,7 +241,7 @@ class Knowledge:
         return set() if isinstance(term, int) else {self.loops[number] for number in self._symbols(term) if number in self.loops}
 
     def _symbols(self, term: z3.ExprRef) -> Iterator[int]:
-        """Numbers of the parts of a term; of quotients, those of what is divided."""
+        """Numbers of the parts of a term; for quotients, those of the dividend."""
         pending, seen = [term], set()
         while pending:
             part = pending.pop()

@@ -101,7 +101,7 @@ def _unroll(known: Knowledge, flow: ControlFlow, runner: Runner, header: int, pa
 
 
 class _Loop:
-    """One loop at one place, for what is known before it."""
+    """One loop at one place, for the facts that hold before it."""
 
     def __init__(
         self, known: Knowledge, flow: ControlFlow, runner: Runner, header: int, path: Path, state: State, carried: Mapping[str, Value]
@@ -248,7 +248,7 @@ class _Loop:
         substitution: Sequence[tuple[z3.ArithRef, z3.ArithRef]],
         turn: z3.ArithRef,
     ) -> z3.BoolRef | None:
-        """The first turn, or the condition of a further turn held a turn ago; None if it depends on what was forgotten."""
+        """The first turn, or the condition of a further turn held a turn ago; None if it depends on values that are no longer known."""
         there = z3.substitute(latch, *substitution)
         if z3.is_true(z3.simplify(there)):
             return None

@@ -508,7 +508,7 @@ class Provenance:
         return int(distance.as_long()) if z3.is_int_value(distance) else None
 
     def _before(self, access: Access, case: Case, premises: Path) -> bool:
-        """True if a barrier of the block orders the stores, and what copies bring, before a load."""
+        """True if a barrier of the block orders the stores and copies before a load."""
         return all(self.ordered(access, site, case, premises) for site in case.stores.sites)
 
     def ordered(self, access: Access, site: Site, case: Case, premises: Path, level: int = 0) -> bool:
@@ -586,7 +586,7 @@ def _common(paths: Sequence[Path]) -> Path:
 
 
 def kinds_of_problems(lifter: Lifter, assumed: Sequence[tuple[z3.BoolRef, bool]] = ()) -> Iterator[list[tuple[z3.BoolRef, bool]]]:
-    """Conditions, with what holds of each, that tell problems apart; together they are all problems for which ``assumed`` holds."""
+    """Conditions, with their consequences, that distinguish problems; together they are all problems for which ``assumed`` holds."""
     conditions = list(_problem_conditions(lifter))[:MAX_SPLITS]
     for choice in range(1 << len(conditions)):
         kind = [*assumed, *[(condition, bool(choice >> number & 1)) for number, condition in enumerate(conditions)]]

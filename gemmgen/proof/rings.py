@@ -113,7 +113,7 @@ class Findings:
     checked: dict[str, set[object]] = field(default_factory=lambda: {name: set() for name in PROPERTIES})
 
     def note(self, property_: str, what: object, holds: bool, reason: str, at: Instruction | None = None) -> None:
-        """One obligation, known by what it is about."""
+        """One obligation, identified by its subject."""
         self.checked[property_].add(what)
         if holds:
             return

@@ -1,4 +1,4 @@
-"""Runs all threads of a block at once on what is the same for every problem: their numbers, the stage and the parity of a ring, addresses.
+"""Runs all threads of a block at once on values that are the same for every problem: thread numbers, stages and parities of rings, addresses.
 
 Threads that take the same way are one role, such as the producer, or the warps that multiply. Roles run until a branch depends on the
 problem; all that wait for the same comparison decide it together, both ways are followed, and a state that was seen before ends a way.
@@ -560,7 +560,7 @@ class Runner:
         return -1, [self._either_way(here, instruction)]
 
     def _pruned(self, here: Role, comparison: Expression) -> Role:
-        """A role that waits at the end of its basic block, with what matters from there on."""
+        """A role that waits at the end of its basic block, with the state that matters afterwards."""
         live = frozenset[str]().union(*[self._live[other] for other in self.flow.successors[here.block]])
         guard = self.flow.blocks[here.block][here.place].guard
         kept = tuple((name, value) for name, value in here.environment if name in live or (guard is not None and name == guard.name))

@@ -672,7 +672,7 @@ def _copy(known: Knowledge, instruction: Instruction, block: int, path: Path, st
                 raise known.unliftable("a wait for a number of groups that is not known")
             pending = amount.value
         elif instruction.has("wait_all"):
-            closed = add(groups, constant(1))  # what is in no group yet counts as one
+            closed = add(groups, constant(1))  # copies in no group yet count as one
             assert closed is not None
             groups = closed
         if not known.guessing:

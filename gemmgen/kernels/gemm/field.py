@@ -41,7 +41,7 @@ def reference_spec(plan: GemmPlan) -> dict[str, Any]:
 def field_cases(plan: GemmPlan) -> list[Case]:
     """Whole tiles, several in each direction; several of which the last is not whole, with gaps of different lengths between the rows
     of each matrix: equal leading dimensions would hide the error of using one for another; and less than one tile in each direction, where
-    what is read past a row's end is soon past the array's."""
+    reads past a row's end are soon past the array's end."""
     whole, padded = (next((case for case in cases(plan) if case.name == name), None) for name in _CASES)
     found = [] if whole is None else [whole]
     if padded is not None:

@@ -465,7 +465,7 @@ class WarpgroupLoop(WarpgroupInstruction):
 
     @property
     def metadata_pitch(self) -> int:
-        """Shared memory for them, so that what follows is aligned as tiles are."""
+        """Shared memory for them, so that the next array is aligned like tiles."""
         return -(-self.metadata_bytes // METADATA_ALIGNMENT) * METADATA_ALIGNMENT
 
     @property

@@ -31,7 +31,7 @@ class Waves:
 
     @property
     def efficiency(self) -> float:
-        """The part of the places in all waves that holds a block: what is lost to the last wave if blocks take equally long
+        """The part of the places in all waves that holds a block: the loss in the last wave if blocks take equally long
         (NVIDIA, Matrix Multiplication Background User's Guide, wave quantization)."""
         return self.waves / self.whole_waves if self.whole_waves else 0.0
 

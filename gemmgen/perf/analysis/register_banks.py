@@ -36,7 +36,7 @@ _WARP = 32
 _SOURCES = (1, 2, 3)
 _ARITHMETIC = ("fma float32", "float32", "float16", "float64", "integer", "move", "compare and select", "conversion")
 _PASSES = 3
-"""The loop is gone round so often: first to fill what is kept for reuse, the last time to be counted."""
+"""The loop is gone round so often: first to fill the reuse cache, the last time to be counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class OperandRead:
 
 
 def operand_reads(body: Sequence[Instruction]) -> list[tuple[OperandRead, ...]]:
-    """The register operands of each instruction of a loop's body, once the loop has gone round; none for what does no arithmetic."""
+    """The register operands of each instruction of a loop's body, once the loop has gone round; none for other instructions."""
     kept: dict[int, int] = {}
     reads: list[tuple[OperandRead, ...]] = []
     for _ in range(_PASSES):

@@ -34,7 +34,7 @@ WARM_SECONDS = 0.01
 TURN_SECONDS = 0.3
 """About as long as a turn of several threads takes beside its calls."""
 BEST_PART = 25
-"""Percentile of the times that stands for a contestant: on a machine that others use too, what is above it is mostly theirs."""
+"""Percentile of the times that stands for a contestant: on a shared machine, times above it mostly come from other processes."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def benchmark_host(
     seed: int = 0,
     names: Sequence[str] = (),
 ) -> HostReport:
-    """Times ``candidates`` on one problem; they share the layout of their arrays. ``names``: what to call them in the report.
+    """Times ``candidates`` on one problem; they share the layout of their arrays. ``names``: their names in the report.
 
     Each contestant runs in each round, so that other load on the machine affects all of them. One thread is timed by its own
     processor time, which does not count while others have the processor; several are timed by the clock on the wall. Every result

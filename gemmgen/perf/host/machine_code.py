@@ -73,7 +73,7 @@ def disassemble(binary: HostBinary) -> str:
 def inner_loop(text: str) -> InnerLoop | None:
     """The loop without a loop inside that does the multiplying; None if no loop has multiply-adds.
 
-    Of the loops that come near the most products an instruction, it is the one with most of them in a pass: loops for what is left of an
+    Of the loops that come near the most products an instruction, it is the one with most of them in a pass: loops for the remainder of an
     extent have fewer.
     """
     loops: list[InnerLoop] = []
