@@ -1,4 +1,4 @@
-"""Runs all threads of a block at once on values that are the same for every problem: thread numbers, stages and parities of rings, addresses.
+"""Runs all threads of a block at once on values that are the same for every problem: threads, stages and parities of rings, addresses.
 
 Threads that take the same way are one role, such as the producer, or the warps that multiply. Roles run until a branch depends on the
 problem; all that wait for the same comparison decide it together, both ways are followed, and a state that was seen before ends a way.
