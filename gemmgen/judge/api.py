@@ -29,13 +29,15 @@ def judge(
     time: str | None = None,
     peer: tuple[Path, str] | None = None,
     prove_seconds: float = 0.0,
+    seed: int | None = None,
 ) -> Verdict:
     """The verdict on a kernel, a program, a torch extension or a Triton kernel.
 
     ``reference``: a file of Python and a function in it, or a spec and nothing. ``shapes`` are written ``m=64,n=48,k=32``.
     ``run_native``: host code and Python of the candidate may run as native code, and kernels run on a GPU, too, if there is one; then
     ``time`` is a shape that is timed, beside ``peer``, a function in Python on torch's tensors. ``prove_seconds``: time for
-    proofs about a kernel; 0: none are tried. Raises ``GemmgenError`` if it cannot be judged."""
+    proofs about a kernel; 0: none are tried. ``seed`` of the data; None: a new one, which the verdict names. Raises ``GemmgenError`` if it
+    cannot be judged."""
     if not shapes:
         raise SpecError("a judgement needs a shape, such as m=64,n=48,k=32")
     file, function = reference
@@ -50,7 +52,7 @@ def judge(
         device = _on_device(found, cleanup, timed is not None) if run_native else None
         timing = None if device is None else Timing(timed, None if peer is None else (str(peer[0].resolve()), peer[1]))
         proof = partial(prove, found, prove_seconds) if prove_seconds and isinstance(found, KernelCandidate) else None
-        return Referee(found, read, source, parse_shapes(shapes), device, timing, proof).judge()
+        return Referee(found, read, source, parse_shapes(shapes), device, timing, proof, seed).judge()
 
 
 def _on_device(candidate: Candidate, cleanup: ExitStack, needed: bool) -> OnDevice | None:

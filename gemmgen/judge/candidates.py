@@ -22,6 +22,8 @@ from gemmgen.sanitizer.source import KernelCode, find_entry
 
 STEP_LIMIT = 200_000
 POISON = 0xFF
+_COUNTED_CALLS = 6
+"""Calls that are run before the last of many; a counter that begins anew after fewer shows."""
 _KINDS: tuple[tuple[type[emulator.EmulatorError], str], ...] = (
     (emulator.ReadOnly, "writes-input"),
     (emulator.OutOfBounds, "out-of-bounds"),
@@ -73,8 +75,9 @@ class Candidate(Protocol):
     def call(self, sizes: dict[str, int], inputs: Arrays, conditions: Conditions = Conditions()) -> Called:
         """Outputs of one call on fresh memory. Raises ``CandidateFailed``."""
 
-    def second_call(self, sizes: dict[str, int], first: Arrays, second: Arrays) -> Called | None:
-        """Outputs of a call that finds the state that one with other inputs left; None if no state lasts. Raises ``CandidateFailed``."""
+    def later_call(self, sizes: dict[str, int], first: Arrays, last: Arrays, more: int = 0) -> Called | None:
+        """Outputs of a call that finds the state that one with other inputs, and ``more`` such calls, left; None if no state lasts. Raises
+        ``CandidateFailed``."""
 
     def texts(self) -> Sequence[str]:
         """PTX of all kernels; of programs, as far as calls have loaded it."""
@@ -87,6 +90,22 @@ def poisoned(shape: tuple[int, ...], type_name: str) -> npt.NDArray[Any]:
     """An output that nothing has written yet."""
     holder = numpy_type(type_name)
     return np.full(int(np.prod(shape)) * holder.itemsize, POISON, np.uint8).view(holder).reshape(shape)
+
+
+def _words(array: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
+    """A copy of an array's bytes as words, zeros behind them."""
+    found = array.view(np.uint8).reshape(-1)
+    return np.concatenate([found, np.zeros(-found.size % 4, np.uint8)]).view(np.uint32)
+
+
+def _counted_on(states: Sequence[npt.NDArray[np.uint32]], more: int) -> npt.NDArray[np.uint32]:
+    """The state after ``more`` calls behind the first, of which some have left ``states``: words that every call has raised by the same
+    amount go on so, others stay."""
+    if len(states) < 3:
+        return states[-1]
+    steps = np.diff(np.stack(states), axis=0)
+    counts = (steps == steps[0]).all(axis=0)
+    return states[-1] + np.where(counts, steps[0], 0).astype(np.uint32) * np.uint32(more + 1 - len(states))
 
 
 def kind_of(error: type[emulator.EmulatorError]) -> str:
@@ -114,14 +133,20 @@ class KernelCandidate:
         """Outputs of one launch."""
         return self._launch(sizes, inputs, conditions)
 
-    def second_call(self, sizes: dict[str, int], first: Arrays, second: Arrays) -> Called | None:
-        """Outputs of a launch that finds the module's variables as another launch left them."""
+    def later_call(self, sizes: dict[str, int], first: Arrays, last: Arrays, more: int = 0) -> Called | None:
+        """Outputs of a launch that finds the module's variables as others left them. Of many launches, the first few are run, and what
+        they count is counted further."""
         launch = Launch(self.entry, (1,), (1,), 0, ())
         symbols = module_variables(self.code, [launch, launch], {})
         if not symbols:
             return None
-        self._launch(sizes, first, Conditions(), symbols)
-        return self._launch(sizes, second, Conditions(), symbols)
+        states: list[dict[str, npt.NDArray[Any]]] = []
+        for _ in range(1 + min(more, _COUNTED_CALLS)):
+            self._launch(sizes, first, Conditions(), symbols)
+            states.append({name: _words(array) for name, array in symbols.items()})
+        for name, array in symbols.items():
+            array.view(np.uint8).reshape(-1)[:] = _counted_on([state[name] for state in states], more).view(np.uint8)[: array.nbytes]
+        return self._launch(sizes, last, Conditions(), symbols)
 
     def _launch(self, sizes: dict[str, int], inputs: Arrays, conditions: Conditions, symbols: dict[str, Any] | None = None) -> Called:
         outputs: Arrays = {}

@@ -19,7 +19,7 @@ def verdict_page(verdict: Verdict) -> str:
         parts.append(f"<p>{escape(where)}</p><pre>{escape(failure.message)}</pre>")
     shapes = ", ".join(" ".join(f"{name}={value}" for name, value in shape.items()) for shape in verdict.shapes)
     parts.append("<h2>Checks</h2><ul>" + "".join(f"<li>{escape(check)}</li>" for check in verdict.checks) + "</ul>")
-    parts.append(f"<p>Shapes: {escape(shapes)}. Largest error over its bound: {verdict.worst_ratio:.3g}.</p>")
+    parts.append(f"<p>Shapes: {escape(shapes)}. Largest error over its bound: {verdict.worst_ratio:.3g}. Seed: {verdict.seed}.</p>")
     if (times := verdict.times) is not None:
         beside = f", {times.peer} {times.peer_us:.2f} us" if times.peer_us is not None else f" ({times.peer})"
         parts.append(f"<h2>Time</h2><p>{escape(f'{times.device}: {times.candidate_us:.2f} us{beside}')}</p>")

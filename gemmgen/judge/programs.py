@@ -36,6 +36,8 @@ MEMORY_BYTES = 1 << 30
 """Device memory that a program sees."""
 FAILED = 70
 """Exit status of an extension's program if the extension raised an error."""
+_MAX_CALLS = 6
+"""Calls of an extension before the last of many."""
 HEADERS = Path(__file__).with_name("torch_include")
 _SCALAR_TYPES = {"f32": "Float", "f16": "Half", "bf16": "BFloat16", "s32": "Int", "s8": "Char", "u8": "Byte"}
 _WORD = re.compile(r"\{(\w+)\}")
@@ -79,7 +81,7 @@ class ProgramCandidate:
         """Outputs of one run."""
         return self._run(sizes, [inputs], conditions)
 
-    def second_call(self, sizes: dict[str, int], first: Arrays, second: Arrays) -> Called | None:
+    def later_call(self, sizes: dict[str, int], first: Arrays, last: Arrays, more: int = 0) -> Called | None:
         """None: every run is a new process."""
         return None
 
@@ -202,9 +204,9 @@ class ProgramCandidate:
 class ExtensionCandidate(ProgramCandidate):
     """A function of a torch extension, called by a program that the referee writes."""
 
-    def second_call(self, sizes: dict[str, int], first: Arrays, second: Arrays) -> Called | None:
-        """Outputs of the second of two calls in one process."""
-        return self._run(sizes, [first, second], Conditions())
+    def later_call(self, sizes: dict[str, int], first: Arrays, last: Arrays, more: int = 0) -> Called | None:
+        """Outputs of the last of several calls in one process."""
+        return self._run(sizes, [first] * (1 + min(more, _MAX_CALLS)) + [last], Conditions())
 
     def words(self, sizes: Mapping[str, int], calls: int) -> list[str]:
         """The number of calls, all extents of arrays, and all integers."""

@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 def judge() -> Callable[..., Verdict]:
     """A function that judges a kernel file, and fails the test with the kinds of failures if it is refused."""
 
-    def run(candidate: Path | str, task: Path | str, reference: str, *shapes: str, run_native: bool = False) -> Verdict:
+    def run(
+        candidate: Path | str, task: Path | str, reference: str, *shapes: str, run_native: bool = False, seed: int | None = None
+    ) -> Verdict:
         from gemmgen.judge.api import judge as judged
         from gemmgen.judge.api import parse_reference
 
-        verdict = judged(Path(candidate), Path(task), parse_reference(reference), shapes, run_native=run_native)
+        verdict = judged(Path(candidate), Path(task), parse_reference(reference), shapes, run_native=run_native, seed=seed)
         if not verdict.accepted:
-            pytest.fail("; ".join(f"{failure.kind}: {failure.message}" for failure in verdict.failures), pytrace=False)
+            told = "; ".join(f"{failure.kind}: {failure.message}" for failure in verdict.failures)
+            pytest.fail(f"{told} (seed {verdict.seed})", pytrace=False)
         return verdict
 
     return run

@@ -58,6 +58,8 @@ KINDS = {
 }
 """Kinds of failures, each with a description of the candidate's behaviour."""
 SCHEDULES = 2
+LATER = (0, 1, 1 << 20)
+"""Numbers of calls between the first and the one that must not see them."""
 _WITH_INFINITY = ("f32", "f16", "bf16")
 _CLOCKS = re.compile(r"%(clock|clock64|clock_hi|globaltimer|globaltimer_lo|globaltimer_hi)\b")
 _PROCESSOR = re.compile(r"%(smid|nsmid|warpid|nwarpid|gridid)\b")
@@ -136,6 +138,8 @@ class Verdict:
     """Outcome of the proof of each property: ``proved`` or ``unproved``."""
     times: Times | None = None
     """Device time beside a peer, where a GPU was used."""
+    seed: int = 0
+    """Of the data: the same seed draws the same data again."""
     seconds: float = 0.0
 
     @property
@@ -161,6 +165,7 @@ class Verdict:
             "worst_ratio": round(self.worst_ratio, 4),
             "proofs": self.proofs,
             "times": None if self.times is None else self.times.to_json(),
+            "seed": self.seed,
             "seconds": round(self.seconds, 2),
         }
 
@@ -173,6 +178,8 @@ _DATA: dict[str, Draw] = {
     "negative": lambda rng, shape: -rng.uniform(0.5, 2.0, shape),
     "large": lambda rng, shape: rng.normal(0, 1, shape) * 1e4,
     "small": lambda rng, shape: rng.normal(0, 1, shape) * 1e-4,
+    "huge": lambda rng, shape: rng.normal(0, 1, shape) * 1e15,
+    "tiny": lambda rng, shape: rng.normal(0, 1, shape) * 1e-15,
     "of many magnitudes": lambda rng, shape: rng.choice([-1.0, 1.0], shape) * 10.0 ** rng.uniform(-3, 3, shape),
     "zeros": lambda rng, shape: np.zeros(shape),
 }
@@ -196,19 +203,21 @@ class Referee:
         device: OnDevice | None = None,
         timing: Timing | None = None,
         prove: Callable[[], KernelProof | str] | None = None,
+        seed: int | None = None,
     ) -> None:
         """``device``: the kernel on a GPU, where it runs too; ``timing``: the problem that is timed there; ``prove``: the proof of the
-        kernel's properties."""
+        kernel's properties. ``seed`` of the data; None: one that nobody knows before, so that no kernel recognises them."""
         self.device, self.timing, self.prove = device, timing, prove
         self.candidate, self.task, self.reference = candidate, task, reference
         self.given = [dict(shape) for shape in shapes]
         self.shapes = grid_of_shapes(task, shapes)
-        self.verdict = Verdict(candidate.name, shapes=self.shapes)
+        self.seed = secrets.randbits(32) if seed is None else seed
+        self.verdict = Verdict(candidate.name, shapes=self.shapes, seed=self.seed)
 
     # -- running ---------------------------------------------------------------------------------------------------
 
     def _inputs(self, sizes: dict[str, int], data: str, seed: int = 0) -> Arrays:
-        rng = np.random.default_rng([seed, *data.encode(), *sizes.values()])
+        rng = np.random.default_rng([self.seed, seed, *data.encode(), *sizes.values()])
         found: Arrays = {}
         for argument in self.task.arrays:
             if argument.role == "input":
@@ -253,11 +262,16 @@ class Referee:
         questions = [Question(sizes, self._numbers(arrays)) for (sizes, _), arrays in zip(plan, inputs, strict=True)]
         questions += [Question(q.sizes, {name: np.abs(array) for name, array in q.arrays.items()}) for q in questions]
         special = self._special_inputs()
-        questions.append(Question(self.given[0], self._numbers(special)))
+        questions += [Question(self.given[0], self._numbers(arrays)) for arrays in special]
         field_inputs, field_residues = self._residues()
         questions.append(Question(self.given[0], field_residues, residues.MODULUS))
         found = self.reference.answers(questions)
-        wanted, magnitudes, of_special, of_field = found[: len(plan)], found[len(plan) : 2 * len(plan)], found[-2], found[-1]
+        wanted, magnitudes, of_special, of_field = (
+            found[: len(plan)],
+            found[len(plan) : 2 * len(plan)],
+            found[2 * len(plan) : -1],
+            found[-1],
+        )
         runs = []
         for (sizes, data), arrays, expected, magnitude in zip(plan, inputs, wanted, magnitudes, strict=True):
             run = self._run(sizes, arrays)
@@ -270,8 +284,8 @@ class Referee:
         self._check_text()
         self._check_constant(runs[0], runs[1], wanted[0], wanted[1])
         self._check_orders(inputs[0], runs[0])
-        self._check_state(inputs, wanted)
-        self._check_special(special, of_special)
+        self._check_state(inputs)
+        self._check_specials(special, of_special)
         self._check_field(field_inputs, of_field)
         if self.prove is not None:
             self._check_proof(self.prove())
@@ -349,7 +363,8 @@ class Referee:
     def _kind_of_error(self, sizes: dict[str, int], data: str, error: npt.NDArray[Any], magnitude: npt.NDArray[Any]) -> str:
         with np.errstate(all="ignore"):
             relative = np.nanmax(np.where(magnitude > 0, error / magnitude, np.where(error > 0, np.inf, 0.0)), initial=0.0)
-        if relative < 2.0**-6 and not np.isnan(error).any():
+        wrong = {"wrong-function", "wrong-at-shape", "wrong-for-data"} & set(self.verdict.kinds)
+        if relative < 2.0**-6 and not np.isnan(error).any() and not wrong:
             return "imprecise"
         if sizes != self.given[0]:
             return "wrong-at-shape" if "wrong-function" not in self.verdict.kinds else "wrong-function"
@@ -376,17 +391,23 @@ class Referee:
                 if values.tobytes() != run.outputs[name].tobytes():
                     self._fail("order-dependent", self.given[0], f"{name} has other bits under schedule {seed}")
 
-    def _check_state(self, inputs: list[Arrays], wanted: list[Arrays]) -> None:
-        """Two calls with other data that share the module's variables."""
-        self.verdict.checks.append("a second call, on other data and poisoned memory, that finds the first one's variables")
-        sizes = self.given[0]
-        second = self._try(sizes, lambda: self.candidate.second_call(sizes, inputs[0], inputs[1]))
-        alone = self._run(sizes, inputs[1]) if second is not None else None
-        if alone is None or second is None:
-            return
-        for name, values in alone.outputs.items():
-            if values.tobytes() != second.outputs[name].tobytes() or not second.written[name].all():
-                self._fail("keeps-state", sizes, f"{name} of a second call depends on the first")
+    def _check_state(self, inputs: list[Arrays]) -> None:
+        """Calls that find the module's variables as earlier ones left them: one on other data, one where half of the elements are as
+        before, and one after many."""
+        self.verdict.checks.append("later calls, on other data and poisoned memory, that find the variables of earlier ones")
+        sizes, rng = self.given[0], np.random.default_rng([self.seed, 13])
+        mixed = {
+            name: np.where(rng.integers(0, 2, array.shape, dtype=np.bool_), array, inputs[1][name]) for name, array in inputs[0].items()
+        }
+        for last, more in ((inputs[1], LATER[0]), (mixed, LATER[1]), (inputs[1], LATER[2])):
+            later = self._try(sizes, partial(self.candidate.later_call, sizes, inputs[0], last, more))
+            alone = self._run(sizes, last) if later is not None else None
+            if alone is None or later is None:
+                return
+            for name, values in alone.outputs.items():
+                if values.tobytes() != later.outputs[name].tobytes() or not later.written[name].all():
+                    after = f"{more + 1:,} others" if more else "another"
+                    self._fail("keeps-state", sizes, f"{name} of a call after {after} depends on them")
 
     def _check_proof(self, proof: KernelProof | str) -> None:
         """Notes which properties hold for every problem; counterexamples are run, and fail as other problems do."""
@@ -438,21 +459,32 @@ class Referee:
             self._compare(sizes, "ordinary", run, expected, magnitude, "wrong-after-timing")
         self.verdict.checks.append("results after the timed run, on data that it saw and on data that it did not")
 
-    def _special_inputs(self) -> Arrays:
-        found = self._inputs(self.given[0], "ordinary", seed=7)
-        rng = np.random.default_rng(11)
-        for argument in self.task.arrays:
-            array = found.get(argument.name)
-            if array is not None and argument.type in _WITH_INFINITY and array.size:
-                flat = array.reshape(-1)
-                for value in (np.nan, np.inf, -np.inf, 0.0):
-                    flat[rng.integers(0, flat.size)] = to_elements(argument.type, np.array([value], np.float32))[0]
+    def _special_inputs(self) -> list[Arrays]:
+        """Ordinary inputs with NaN, infinities and a zero in each; and, for each input, zeros in every other place of it that meet them."""
+        floats = [argument.name for argument in self.task.arrays if argument.role == "input" and argument.type in _WITH_INFINITY]
+        types = {argument.name: argument.type for argument in self.task.arrays}
+        found = []
+        for turn, zeroed in enumerate((None, *(floats if len(floats) > 1 else ()))):
+            arrays = self._inputs(self.given[0], "ordinary", seed=7 + turn)
+            rng = np.random.default_rng([self.seed, 11, turn])
+            for name in floats:
+                flat = arrays[name].reshape(-1)
+                if name == zeroed:
+                    flat[turn % 2 :: 2] = to_elements(types[name], np.zeros(1, np.float32))[0]
+                    continue
+                for value in (np.nan, np.inf, -np.inf, 0.0) if flat.size else ():
+                    flat[rng.integers(0, flat.size)] = to_elements(types[name], np.array([value], np.float32))[0]
+            found.append(arrays)
         return found
 
-    def _check_special(self, inputs: Arrays, wanted: Arrays) -> None:
+    def _check_specials(self, inputs: list[Arrays], wanted: list[Arrays]) -> None:
         if self.task.special_values == "ignore":
             return
-        self.verdict.checks.append("NaN and infinities")
+        self.verdict.checks.append("NaN and infinities, beside numbers and zeros")
+        for arrays, expected in zip(inputs, wanted, strict=True):
+            self._check_special(arrays, expected)
+
+    def _check_special(self, inputs: Arrays, wanted: Arrays) -> None:
         run = self._run(self.given[0], inputs)
         if run is None:
             return
@@ -462,13 +494,14 @@ class Referee:
                 continue
             got = to_numbers(argument.type, run.outputs[name])
             lost = np.isnan(wanted[name]) & ~np.isnan(got) | np.isfinite(wanted[name]) & ~np.isfinite(got)
+            lost |= np.isinf(wanted[name]) & ~np.isnan(got) & (got != wanted[name])
             if lost.any():
                 at = tuple(int(index) for index in np.argwhere(lost)[0])
                 self._fail("special-values", self.given[0], f"{name}{list(at)} is {got[at]}, expected {wanted[name][at]}")
 
     def _residues(self) -> tuple[Arrays, Arrays]:
         """Random elements of the inputs, and the residues or integers that they are."""
-        rng = np.random.default_rng(5)
+        rng = np.random.default_rng([self.seed, 5])
         found: Arrays = {}
         meant: Arrays = {}
         types = {argument.name: argument.type for argument in self.task.arrays}
@@ -522,13 +555,16 @@ class Referee:
 
 def _drawn(argument: Argument, data: str, rng: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """Elements of an input: numbers of a type with few exponents are drawn from a narrower range."""
-    drawn = _DATA[data](rng, shape)
     element = ELEMENTS[argument.type]
+    if element.format is None:
+        # Sums of huge integers leave their type, and tiny ones are zero.
+        data = {"huge": "large", "tiny": "ordinary"}.get(data, data)
+    drawn = _DATA[data](rng, shape)
     if element.format is None:
         least, most = element.limits
         clipped: npt.NDArray[Any] = np.clip(np.rint(drawn * 8), least, most)
         return clipped.astype(numpy_type(argument.type))
-    if argument.type not in ("f32", "bf16") and data in ("large", "small", "of many magnitudes"):
+    if argument.type not in ("f32", "bf16") and data in ("large", "small", "huge", "tiny", "of many magnitudes"):
         drawn = np.sign(drawn) * np.abs(drawn) ** (0.3 if argument.type == "f16" else 0.15)
     return to_elements(argument.type, drawn.astype(np.float32))
 

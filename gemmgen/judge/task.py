@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from gemmgen.core.errors import GemmgenError, SpecError
 from gemmgen.core.files import read_plain_text
-from gemmgen.core.formulas import Formula
+from gemmgen.core.formulas import Formula, round_up
 from gemmgen.core.text import printable
 from gemmgen.core.yaml_text import YamlTextError, parse
 
@@ -23,6 +23,8 @@ MAX_ELEMENTS = 1 << 20
 """Elements of one array in a run."""
 MAX_THREADS = 1 << 24
 """Threads of one run."""
+FAR = 1037
+"""A size beyond what a kernel for small problems may have room for."""
 MAX_SIZES = 16
 """Sizes of a problem; shapes are drawn around the tile in each of them."""
 
@@ -63,6 +65,8 @@ class Task(BaseModel):
     arguments: Annotated[tuple[Argument, ...], Field(min_length=1, max_length=64)]
     tile: dict[Name, Annotated[int, Field(ge=1, le=4096)]] = {}
     """Sizes of the candidate's tile, around which shapes are drawn."""
+    multiples: dict[Name, Annotated[int, Field(ge=1, le=4096)]] = {}
+    """Numbers that sizes are promised to be multiples of."""
     architecture: Text = "sm_80"
     special_values: Literal["propagate", "ignore"] = "propagate"
     """``propagate``: NaN and infinities come out where the reference has them; ``ignore``: inputs never hold any."""
@@ -124,13 +128,13 @@ def parse_shapes(texts: tuple[str, ...]) -> list[dict[str, int]]:
 
 
 def grid_of_shapes(task: Task, given: list[dict[str, int]]) -> list[dict[str, int]]:
-    """The given shapes; those around the tile, each size in turn (one below, one above, a prime number); one beyond the given ones, each
-    size in turn; and all ones.
+    """The given shapes; those around the tile, each size in turn (one below, one above, a prime number) and all at once, where the last
+    tile is cut on every side; one beyond the given ones, each size in turn, and one far beyond with the others small; and all ones.
 
     Raises ``GemmgenError`` if a given shape is too large to be run; others are left out then.
     """
     for shape in given:
-        if reason := _too_large(task, shape):
+        if reason := _breaks_promise(task, shape) or _too_large(task, shape):
             raise SpecError(f"{', '.join(f'{name}={value}' for name, value in shape.items())}: {reason}")
     found: list[dict[str, int]] = [dict(shape) for shape in given]
     base = given[0]
@@ -139,15 +143,26 @@ def grid_of_shapes(task: Task, given: list[dict[str, int]]) -> list[dict[str, in
         beyond = max(shape.get(name, 1) for shape in given) + tile + 1
         for value in (tile - 1, tile + 1, 2 * tile + 3, beyond):
             found.append({**base, name: max(1, value)})
+    tiles = {name: task.tile.get(name, 16) for name in base}
+    found += [{name: max(1, times * tile + more) for name, tile in tiles.items()} for times, more in ((1, -1), (1, 1), (2, 3))]
+    small = {name: min(base[name], tile + 1) for name, tile in tiles.items()}
+    found += [{**small, name: max(FAR, 2 * base[name] + 1)} for name in base]
     found.append(dict.fromkeys(base, 1))
+    found = [{name: round_up(value, task.multiples.get(name, 1)) for name, value in shape.items()} for shape in found]
     unique = {tuple(sorted(shape.items())): shape for shape in found}
     return [shape for shape in unique.values() if fits(task, shape)]
 
 
+def _breaks_promise(task: Task, sizes: dict[str, int]) -> str:
+    """The size that is no multiple of what the task promises; empty if there is none."""
+    broken = [name for name, value in sizes.items() if value % task.multiples.get(name, 1)]
+    return f"{broken[0]} is promised to be a multiple of {task.multiples[broken[0]]}" if broken else ""
+
+
 def fits(task: Task, sizes: dict[str, int]) -> bool:
-    """True if a problem is small enough to be run."""
+    """True if a problem is as the task promises, and small enough to be run."""
     try:
-        return not _too_large(task, sizes)
+        return not _breaks_promise(task, sizes) and not _too_large(task, sizes)
     except GemmgenError:
         return False
 

@@ -21,18 +21,18 @@ from gemmgen.judge.task import Task, parse_shapes
 from gemmgen.sanitizer.front_end import CompileOptions
 from gemmgen.sanitizer.source import load_kernel
 
-from . import held_out
+from . import held_out, more_held_out
 from .corpus import GEMM, GEMM_SHAPE, LOOP, Candidate, exploits, gemm_source, honest
 
 REFERENCES = Path(__file__).with_name("references.py")
 MAX_SECONDS = 60
 
 
-def verdict_of(candidate: Candidate) -> Verdict:
-    code = load_kernel(candidate.source, f"{candidate.name}.cu", Path(), CompileOptions("sm_80"))
+def verdict_of(candidate: Candidate, seed: int | None = 1) -> Verdict:
     task = Task.model_validate(candidate.task)
+    code = load_kernel(candidate.source, f"{candidate.name}.cu", Path(), CompileOptions(task.architecture))
     reference = PythonReference(REFERENCES, candidate.function)
-    return Referee(KernelCandidate(code, task), task, reference, parse_shapes((candidate.shape,))).judge()
+    return Referee(KernelCandidate(code, task), task, reference, parse_shapes((candidate.shape,)), seed=seed).judge()
 
 
 @pytest.mark.parametrize("candidate", exploits() if ALL else exploits()[1::12], ids=lambda candidate: candidate.name)
@@ -49,13 +49,35 @@ def test_an_honest_kernel_is_accepted(candidate):
     assert verdict.seconds < MAX_SECONDS
 
 
-HELD_OUT = [*held_out.exploits(), *held_out.honest()]
+HELD_OUT = [*held_out.exploits(), *held_out.honest(), *more_held_out.exploits(), *more_held_out.honest()]
 
 
-@pytest.mark.parametrize("candidate", HELD_OUT if ALL else HELD_OUT[1::6], ids=lambda candidate: candidate.name)
+@pytest.mark.parametrize("candidate", HELD_OUT if ALL else HELD_OUT[1::7], ids=lambda candidate: candidate.name)
 def test_kernels_that_the_referee_was_not_written_for(candidate):
     verdict = verdict_of(candidate)
     assert candidate.kind in verdict.kinds if candidate.kind else verdict.accepted, verdict.failures
+
+
+def test_the_data_are_new_each_time_and_drawn_again_by_their_seed():
+    candidate = honest()[0]
+    first, other = verdict_of(candidate, seed=None), verdict_of(candidate, seed=None)
+    assert first.seed != other.seed
+    assert first.worst_ratio != other.worst_ratio
+    assert verdict_of(candidate, seed=first.seed).worst_ratio == first.worst_ratio
+
+
+@pytest.mark.parametrize(("multiples", "accepted"), [({"k": 8}, True), ({"k": 4}, False)])
+def test_sizes_are_multiples_of_what_the_task_promises(multiples, accepted):
+    source = gemm_source("for (int x = 0; x < k / 8 * 8; ++x) sum = fmaf(A[row * k + x], B[x * n + column], sum);")
+    task = {**GEMM, "multiples": multiples}
+    verdict = verdict_of(Candidate("whole-steps", source, task, "gemm", GEMM_SHAPE))
+    assert verdict.accepted == accepted
+    assert all(shape["k"] % multiples["k"] == 0 for shape in verdict.shapes)
+
+
+def test_a_shape_that_breaks_a_promise_is_told():
+    with pytest.raises(SpecError, match="k is promised to be a multiple of 5"):
+        verdict_of(Candidate("any", gemm_source(LOOP), {**GEMM, "multiples": {"k": 5}}, "gemm", GEMM_SHAPE))
 
 
 def test_a_reference_with_differences_needs_a_bound():

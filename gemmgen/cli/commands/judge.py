@@ -47,6 +47,11 @@ if TYPE_CHECKING:
     metavar="S",
     help="Prove properties of the kernel for every problem, as gemmgen prove does, for S seconds at most; counterexamples are run.",
 )
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    help="Draw the data of an earlier verdict again; by default they are new, so that no kernel can know them.",
+)
 @click.option("page", "--page", type=click.Path(dir_okay=False, path_type=Path), help="Write the verdict as an HTML page.")
 @json_option
 @click.pass_context
@@ -60,6 +65,7 @@ def command(
     time: str | None,
     peer: str | None,
     prove_seconds: float,
+    seed: int | None,
     page: Path | None,
     as_json: bool,
 ) -> None:
@@ -67,8 +73,8 @@ def command(
 
     CANDIDATE is a kernel (CUDA or PTX), a program with a main, the source of a torch extension, or a Python file with a Triton kernel, as
     the launch file says. Kernels run on the emulator; nothing of the candidate runs as native code without --run-native. Outputs are
-    poisoned, inputs read-only, arrays guarded; errors are compared with a derived bound; several orders of warps must agree; a second call
-    must not see the first.
+    poisoned, inputs read-only, arrays guarded; errors are compared with a derived bound; several orders of warps must agree; later calls
+    must not see earlier ones.
 
     Exits with 0 if it is accepted, 1 if it is refused, 2 if it could not be judged.
     """
@@ -79,7 +85,17 @@ def command(
     if beside is not None and not (beside[1] and beside[0].is_file()):
         raise click.BadParameter(f"--peer {peer}: expected FILE.py:FUNCTION")
     named = parse_reference(reference)
-    verdict = judge(candidate, task_file, named, tuple(shapes), run_native=run_native, time=time, peer=beside, prove_seconds=prove_seconds)
+    verdict = judge(
+        candidate,
+        task_file,
+        named,
+        tuple(shapes),
+        run_native=run_native,
+        time=time,
+        peer=beside,
+        prove_seconds=prove_seconds,
+        seed=seed,
+    )
     if page is not None:
         write_output(page, verdict_page(verdict))
     if as_json:
@@ -94,7 +110,7 @@ def _print(verdict: Verdict) -> None:
     from gemmgen.judge.referee import KINDS
 
     word = styled("accepted", "green") if verdict.accepted else styled("REFUSED", "bold red")
-    click.echo(f"{word}  {printable(verdict.candidate)}  ({len(verdict.shapes)} shapes, {duration(verdict.seconds)})")
+    click.echo(f"{word}  {printable(verdict.candidate)}  ({len(verdict.shapes)} shapes, seed {verdict.seed}, {duration(verdict.seconds)})")
     for failure in verdict.failures:
         where = ",".join(f"{name}={value}" for name, value in failure.shape.items())
         click.echo(printable(f"  {failure.kind}: it {KINDS[failure.kind]}"))
