@@ -24,7 +24,6 @@ MODULE = """.version 9.0
 
 FORMS = {
     "cvt.rs": "cvt.rs.f16x2.f32 %r4, %f1, %f2, %r2;",
-    "tcgen05.mma.ws": "tcgen05.mma.ws.cta_group::1.kind::f16 [%r1], %rd1, %rd2, %r2, %p1;",
     "tcgen05.mma.sp": "tcgen05.mma.sp.cta_group::1.kind::f16 [%r1], %rd1, %rd2, [%r3], %r2, %p1;",
     "tcgen05.ld.red": "tcgen05.ld.red.sync.aligned.32x32b.x2.min.u32 {%r4, %r5}, %r6, [%r1];",
     "tcgen05.cp with 4x256b": "tcgen05.cp.cta_group::1.4x256b [%r1], %rd1;",
@@ -37,7 +36,7 @@ FORMS = {
 def test_a_form_is_refused_by_name(form):
     with pytest.raises(emulator.UnknownInstruction) as refused:
         emulator.launch(MODULE.format(instruction=FORMS[form]), "kernel", grid=1, block=128, args=[np.zeros(4, np.uint32)])
-    assert form.split()[0].split(".")[0] in str(refused.value)
+    assert "not implemented" in str(refused.value) and form.split()[0] in str(refused.value)
     assert f"`{form.split()[0]}`" in PAGE
 
 

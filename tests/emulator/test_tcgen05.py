@@ -232,6 +232,39 @@ def test_a_comes_from_tensor_memory(small):
     assert np.array_equal(d, (a @ b.T + c).astype(np.float32))
 
 
+def stationary(form: int, more: str = ", 0", accumulate: int = 1) -> str:
+    return (
+        'asm volatile("{ .reg .pred p; setp.ne.b32 p, %3, 0; tcgen05.mma.ws.cta_group::1.kind::f16 [%0], %1, %2, %4, p'
+        f'{more}; }}" :: "r"(tmem), "l"({named(PLAIN, "as")}), "l"({named(PLAIN, "bs")}), "r"({accumulate}), "r"({form}u) : "memory");'
+    )
+
+
+@pytest.mark.parametrize("m", [32, 64, 128])
+def test_a_stationary_product_has_columns_below_each_other(m):
+    n, bands = 128, 128 // m
+    rng = np.random.default_rng(m)
+    a, b, c = (rng.integers(-8, 8, shape).astype(np.float32) for shape in ((m, 16), (n, 16), (m, n)))
+    d = np.concatenate(np.split(c, bands, axis=1))
+    images = [PLAIN.image(halves(matrix), IMAGE) for matrix in (a, b)]
+    issue = stationary(descriptor(m, n, 0, 0, 1))
+    run_cuda(product_kernel("", 0, n // bands, issue=issue), "kernel", 1, 128, [*images, d], ARCHITECTURE)
+    assert np.array_equal(np.concatenate(np.split(d, bands), axis=1), a @ b.T + c)
+
+
+@pytest.mark.parametrize(
+    ("form", "more", "message"),
+    [
+        (descriptor(64, 96, 0, 0, 1), "", "n is 64, 128 or 256"),
+        (descriptor(64, 64, 0, 0, 1), ", 7", "zero columns of B"),
+    ],
+)
+def test_a_stationary_product_that_is_not_understood_says_why(form, more, message, small):
+    a, b, c = small
+    images = [PLAIN.image(halves(matrix), IMAGE) for matrix in (a, b)]
+    with pytest.raises(emulator.EmulatorError, match=message):
+        run_cuda(product_kernel("", 0, 32, issue=stationary(form, more)), "kernel", 1, 128, [*images, c.copy()], ARCHITECTURE)
+
+
 def test_one_instruction_adds_to_the_next(small):
     a, b, c = small
     one = f"mma_f16(tmem, {named(PLAIN, 'as')}, {named(PLAIN, 'bs')}, {descriptor(128, 32, 0, 0, 1)}u, 1);"

@@ -82,8 +82,8 @@ class Form:
     scale_type: str
 
 
-def decode(bits: int, kind: Kind, pair: bool) -> tuple[Form, str | None]:
-    """An instruction descriptor, and the reason that it has no meaning, if it has none."""
+def decode(bits: int, kind: Kind, pair: bool, stationary: bool = False) -> tuple[Form, str | None]:
+    """An instruction descriptor, and the reason that it has no meaning, if it has none. ``stationary``: of ``.ws``."""
     a, b = kind.factors.get(bits >> 7 & 7), kind.factors.get(bits >> 10 & 7)
     sums = "f32" if kind.scaled else kind.sums.get(bits >> 4 & 3)
     n, m = (bits >> 17 & 0x3F) << 3, (bits >> 24 & 0x1F) << 4
@@ -95,10 +95,10 @@ def decode(bits: int, kind: Kind, pair: bool) -> tuple[Form, str | None]:
     form = Form(
         m, n, a or "", b or "", sums or "", negated, (bool(bits >> 15 & 1), bool(bits >> 16 & 1)), bool(bits >> 3 & 1), ids, scale_type
     )
-    return form, _problem(bits, form, kind, pair)
+    return form, _problem(bits, form, kind, pair, stationary)
 
 
-def _problem(bits: int, form: Form, kind: Kind, pair: bool) -> str | None:
+def _problem(bits: int, form: Form, kind: Kind, pair: bool, stationary: bool) -> str | None:
     if not form.a or not form.b or not form.sums or (form.sums == "f16" and "bf16" in (form.a, form.b)):
         return "it has no types of this kind"
     integers = form.sums == "s32"
@@ -110,6 +110,9 @@ def _problem(bits: int, form: Form, kind: Kind, pair: bool) -> str | None:
         return "types below 8 bits are K-major"
     if not kind.scaled and (bits >> 6 & 1 or bits >> 23 & 1 or bits >> 29):
         return "bits that have to be zero are set"
+    if stationary:
+        good = form.m in (32, 64, 128) and form.n in (64, 128, 256)
+        return None if good else f"m = {form.m} and n = {form.n} with .ws; m is 32, 64 or 128, n is 64, 128 or 256"
     rows = (128, 256) if pair else (128,) if kind.scaled else (64, 128)
     step = 16 if pair or (form.m == 128 and not kind.scaled) else 8
     good = form.n % step == 0 and step <= form.n <= 256
@@ -134,9 +137,13 @@ class _Product:
         self.inst, self.binder = inst, binder
         self.memory = binder.engines.tensor_memory
         name = inst.first_of(tuple(_KINDS))
-        if name is None or inst.has("sp") or inst.has("ws"):
-            raise UnknownInstruction("tcgen05.mma in a form that is not implemented", instruction=inst)
+        if name is None or inst.has("sp"):
+            what = "tcgen05.mma.sp, whose metadata lie in tensor memory," if inst.has("sp") else "this kind of tcgen05.mma"
+            raise UnknownInstruction(f"{what} is not implemented", instruction=inst)
         self.kind, self.pair = _KINDS[name], inst.has("cta_group::2")
+        self.stationary = inst.has("ws")
+        if self.stationary and (self.pair or self.kind.scaled):
+            raise UnknownInstruction("tcgen05.mma.ws is for single blocks, without block scales", instruction=inst)
         self.scales = self._scale_vector(name)
         d, a, b, form, *rest = inst.operands
         self.d = binder.addresses(inst, d)[1]
@@ -154,6 +161,7 @@ class _Product:
         if len(self.masks) not in (0, 8 if self.pair else 4) or not rest or len(rest) > 2:
             raise UnknownInstruction("tcgen05.mma with operands that are not understood", instruction=inst)
         self.accumulates = self._predicate(rest[0])
+        self.zero_columns = binder.source(inst, rest.pop(), "u64") if self.stationary and len(rest) == 2 else None
         shift = rest[1] if len(rest) == 2 else Integer(0)
         if not isinstance(shift, Integer) or not 0 <= shift.value <= 15 or (shift.value and name not in ("kind::f16", "kind::tf32")):
             raise UnknownInstruction("scale-input-d is a constant from 0 to 15, for kinds f16 and tf32", instruction=inst)
@@ -164,7 +172,7 @@ class _Product:
     def _decode(self, bits: int) -> tuple[Form, str | None]:
         """An instruction descriptor, and the reason that it has no meaning; most instructions have one and the same."""
         if bits not in self._forms:
-            self._forms[bits] = decode(bits, self.kind, self.pair)
+            self._forms[bits] = decode(bits, self.kind, self.pair, self.stationary)
         return self._forms[bits]
 
     def _scale_vector(self, name: str) -> int:
@@ -213,7 +221,9 @@ class _Product:
         self.binder.require_real(inst, form.sums == "f16" or bool(self.shift) or not has_residues)
         predicate, negated = self.accumulates
         accumulates = bool(value_at(predicate, who)[0]) != negated
-        layout = _sums_of(form, len(places))
+        layout = _sums_of(form, len(places), self.stationary)
+        if self.zero_columns is not None and self._one(self.zero_columns, lane):
+            self._fail("a mask of zero columns of B (tcgen05.mma.ws) is not implemented", lane)
         address = int(self.d(who)[0])
         writes = [self._cells(lane, place, address, layout.extent, layout.bases) for place in places]
         reads: list[Cells] = list(writes) if accumulates else []
@@ -222,6 +232,8 @@ class _Product:
         if self.a_address is not None:
             if form.major[0]:
                 self._fail("A in tensor memory is K-major", lane)
+            if self.stationary and form.m != LANES:
+                self._fail(f"A of {form.m} rows in tensor memory (tcgen05.mma.ws) is not implemented: its place is not documented", lane)
             a_cells = [
                 self._cells(lane, place, int(self.a_address(who)[0]), (layout.extent[0], _ROW_WORDS), layout.bases) for place in places
             ]
@@ -392,33 +404,33 @@ class _Product:
 
 
 @lru_cache(maxsize=256)
-def _sums_of(form: Form, blocks: int) -> _Sums:
-    return _Sums(form, blocks)
+def _sums_of(form: Form, blocks: int, stationary: bool) -> _Sums:
+    return _Sums(form, blocks, stationary)
 
 
 class _Sums:
     """Place of D, as a matrix of all rows and columns, in the cells of each block."""
 
-    def __init__(self, form: Form, blocks: int) -> None:
+    def __init__(self, form: Form, blocks: int, stationary: bool) -> None:
         self.form, self.blocks = form, blocks
         rows = form.m // self.blocks
-        self.halves = self.blocks == 2 and rows == 64
-        """True if the columns of D lie in two halves, in lanes 0 to 63 and 64 to 127."""
-        self.sparse = self.blocks == 1 and rows == 64
+        self.bands = LANES // rows if self.blocks == 2 or stationary else 1
+        """Parts of the columns of D, one below the other: two in lanes 0 to 63 and 64 to 127, or four."""
+        self.sparse = self.blocks == 1 and rows == 64 and not stationary
         """True if rows lie in 16 lanes of each quarter."""
         self.bases = (0, 16) if self.sparse else (0,)
-        columns = form.n // 2 if self.halves else form.n
+        columns = form.n // self.bands
         self.extent = (LANES - 16 if self.sparse else LANES, columns)
         lane = np.arange(self.extent[0])
         self.lanes_used = lane % QUARTER < 16 if self.sparse else np.ones(LANES, np.bool_)
         self.used = np.broadcast_to(self.lanes_used[:, None], self.extent)
-        self.a_rows = np.flatnonzero(self.lanes_used) if not self.halves else np.arange(64)
+        self.a_rows = np.flatnonzero(self.lanes_used) if self.bands == 1 else np.arange(rows)
         self.used_rows = np.broadcast_to(np.isin(lane, self.a_rows)[:, None], (len(lane), _ROW_WORDS))
 
     def gather(self, parts: Sequence[np.ndarray]) -> np.ndarray:
         """The matrix from the cells of each block."""
-        if self.halves:
-            whole = [np.concatenate([part[:64], part[64:]], axis=1) for part in parts]
+        if self.bands > 1:
+            whole = [np.concatenate(np.split(part, self.bands), axis=1) for part in parts]
         else:
             whole = [part[self.lanes_used] if self.sparse else part for part in parts]
         return np.ascontiguousarray(whole[0]) if len(whole) == 1 else np.concatenate(whole)
@@ -426,8 +438,8 @@ class _Sums:
     def scatter(self, matrix: np.ndarray) -> list[np.ndarray]:
         """The cells of each block from the matrix."""
         parts = list(matrix.reshape(self.blocks, -1, self.form.n))
-        if self.halves:
-            return [np.concatenate([part[:, : self.extent[1]], part[:, self.extent[1] :]], axis=0) for part in parts]
+        if self.bands > 1:
+            return [np.concatenate(np.split(part, self.bands, axis=1)) for part in parts]
         if not self.sparse:
             return parts
         spread = np.zeros(self.extent, np.uint32)
