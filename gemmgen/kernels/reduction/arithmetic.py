@@ -23,7 +23,7 @@ from gemmgen.kernels.epilogue.steps import (
     plan_steps,
     stored_text,
 )
-from gemmgen.kernels.launch import Argument, ArrayArgument
+from gemmgen.kernels.launch import Argument, ArrayArgument, ScalarArgument
 from gemmgen.kernels.reduction.spec import ReductionSpec, Walk
 
 StateKind = Literal["scalar", "extremum", "logsumexp", "moments", "large_sum", "norm", "joint"]
@@ -109,6 +109,57 @@ class ResultSpace(OutputSpace):
         return Store(name, array, (extremum_text(output, name, "0", text),), output)
 
 
+PLACES = {"all": ("1", "reduced"), "rows": ("outer", "reduced"), "columns": ("reduced", "inner")}
+"""Rows and columns of X by shape; other shapes have more axes."""
+
+
+@dataclass(frozen=True)
+class ElementSpace(OutputSpace):
+    """The elements before a reduction: an operation may read a number, a value for each row or column of X, or an array of X's shape
+    without gaps, and store such an array."""
+
+    shape: str
+
+    @property
+    def coordinates(self) -> Mapping[str, str]:
+        return {} if self.shape == "all" else {"row": "at_row", "column": "at_column"}
+
+    @property
+    def _element(self) -> str:
+        """CUDA expression of the element's place in an array of X's shape."""
+        return "at_column" if self.shape == "all" else "static_cast<long long>(at_row) * pitch + at_column"
+
+    def _shape(self) -> tuple[tuple[Formula, ...], tuple[Formula, ...]]:
+        rows, columns = PLACES[self.shape]
+        return ((Formula(columns),), (ONE,)) if self.shape == "all" else ((Formula(rows), Formula(columns)), (Formula(columns), ONE))
+
+    def access(self, operand: Operand, name: str, kind: DataType) -> Access | Complaint:
+        if operand.per == "all":
+            return number_argument(operand, name, kind)
+        stored = operand.stored or kind
+        rows, columns = PLACES[self.shape]
+        lines = {"memory": ("1", "0"), "row": (rows, "at_row"), "column": (columns, "at_column")}
+        if operand.per == "result":
+            (shape, strides), index = self._shape(), self._element
+        elif operand.per not in lines or (self.shape == "all" and operand.per != "memory"):
+            axes = "memory or element: the elements are one line" if self.shape == "all" else "memory, row, column or element"
+            return f"per {operand.per}", f"per all, {axes}"
+        else:
+            extent, index = lines[operand.per]
+            shape, strides = (Formula(extent),), (ONE,)
+        array = ArrayArgument(name, stored, "input", shape, strides, ELEMENTS[stored].bytes, operand.meaning)
+        return Access(operand, array, convert(f"{name}[{index}]", stored, "s64" if stored == "s64" else kind), stored)
+
+    def store(self, output: FormulaOutput, name: str, text: str, kind: DataType) -> Store | Complaint:
+        if output.reduce is not None:
+            return f"reduce: {output.reduce} of elements", "values for each element: the operation of the kernel reduces them"
+        if kind == "f64" and output.type not in ("f32", "f16", "bf16", "bool"):
+            return f"a float64 value as {output.type}", "type f32, f16, bf16 or bool, or float32(...) around the value"
+        shape, strides = self._shape()
+        array = ArrayArgument(name, output.type, "output", shape, strides, ELEMENTS[output.type].bytes, "a value for each element")
+        return Store(name, array, ("if (exists)", f"    {name}[{self._element}] = {stored_text(text, kind, output.type)};"), output)
+
+
 @dataclass(frozen=True)
 class Arithmetic:
     """Types and operations of one instance."""
@@ -135,6 +186,8 @@ class Arithmetic:
     """Of the operations that one pass makes, if they are several."""
     scope: str = ""
     """The C++ namespace of the functions, where there are several operations."""
+    lines: str = "rows"
+    """``columns`` if an element's place along the reduced axis is its row."""
 
     @property
     def is_float(self) -> bool:
@@ -207,7 +260,30 @@ class Arithmetic:
     @property
     def has_index(self) -> bool:
         """True if the position of an element matters."""
-        return self.state == "extremum" or any(part.has_index for part in self.parts)
+        return self.state == "extremum" or self.places or any(part.has_index for part in self.parts)
+
+    @property
+    def places(self) -> bool:
+        """True if the operations on an element read or write arrays, or name its coordinates."""
+        return any(step.has_place or step.arguments for step in self.prologue)
+
+    @property
+    def element_arguments(self) -> tuple[Argument, ...]:
+        """Kernel arguments that the operations on elements add."""
+        return tuple(argument for step in self.prologue for argument in step.arguments)
+
+    @property
+    def element_stores(self) -> tuple[Store, ...]:
+        """Values for each element that the operations on them store."""
+        return tuple(store for step in self.prologue for store in step.stores)
+
+    @property
+    def place_parameters(self) -> tuple[Argument, ...]:
+        """Further parameters of the function that prepares an element."""
+        names = {"at_row": "its row", "at_column": "its column", "pitch": "elements of a row"}
+        place = [ScalarArgument(name, "s32", meaning) for name, meaning in names.items()]
+        exists = [ScalarArgument("exists", "bool", "whether it is taken for the first time")] if self.element_stores else []
+        return (*place, *exists, *self.element_arguments) if self.places else ()
 
     @property
     def is_extremum(self) -> bool:
@@ -296,10 +372,11 @@ def plan_arithmetic(spec: ReductionSpec, reasons: list[Reason]) -> Arithmetic:
     combiner = _combiner(operation, stored, accumulator, bool(spec.prologue))
     if combiner == "norm":
         own["l2_norm"] = ()
-    held = plan_steps(spec.prologue, accumulator, "prologue", [], None)[1]
+    elements = ElementSpace(spec.shape) if spec.shape in PLACES and not isinstance(spec.operation, tuple) else None
+    held = plan_steps(spec.prologue, accumulator, "prologue", [], elements)[1]
     back = () if held == accumulator else (Cast(op="cast", type=_type_name(accumulator)),)
-    plan_steps((*spec.prologue, *back), accumulator, "prologue", reasons, None)
-    prologue, _ = plan_steps((*spec.prologue, *back, *own.get(operation, ())), accumulator, "prologue", [], None)
+    plan_steps((*spec.prologue, *back), accumulator, "prologue", reasons, elements)
+    prologue, _ = plan_steps((*spec.prologue, *back, *own.get(operation, ())), accumulator, "prologue", [], elements)
     compute: DataType = "s32" if operation in TRUTHS else accumulator
     if operation in ("logsumexp", "mean_variance") and compute not in FLOATS:
         need = "a floating-point accumulator: float32 or float64"
@@ -334,6 +411,7 @@ def plan_arithmetic(spec: ReductionSpec, reasons: list[Reason]) -> Arithmetic:
         output=output,
         correction=spec.correction,
         wide=isinstance(spec.strategy, Walk) and spec.strategy.wide,
+        lines="columns" if spec.shape == "columns" else "rows",
     )
 
 

@@ -125,7 +125,7 @@ class ReductionPlan(KernelPlan[ReductionSpec]):
     def joins_vectors(self) -> bool:
         """True if a thread adds the elements of whole vectors to its state at once."""
         rows = self.template in ("reduction/tensor_rows.cu.j2", "reduction/lanes.cu.j2", "reduction/blocks.cu.j2")
-        return self.arithmetic.takes_vectors and rows and self.vector > 1
+        return self.arithmetic.takes_vectors and rows and self.vector > 1 and not self.arithmetic.places
 
     @property
     def finds_late(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,11 +52,17 @@ def reference(plan: ReductionPlan, case: Case, arrays: Mapping[str, Array]) -> d
     shape = tuple(extent.evaluate(problem) for extent in _output(plan).shape)
     with np.errstate(all="ignore"):
         elements = to_type(tracked(lines, ELEMENTS[a.stored].computed_in), a.value)
-        elements = apply_steps(a.prologue, elements, _no_operand)
+        kept: dict[str, Tracked] = {}
+        elements = apply_steps(a.prologue, elements, partial(_of_elements, plan, case, arrays), _coordinates(plan, lines.shape), kept)
         depth = path_length(plan, problem)
+        found: dict[str, Expected] = {}
+        for store in a.element_stores:
+            value, bound = stored_output(store, spread(kept[store.name], lines.shape), arrays[store.name])
+            own = arrays[store.name].shape
+            found[store.name] = Expected(value.reshape(own), bound.reshape(own))
         if a.state == "moments":
             mean, variance = _moments(elements, depth, plan)
-            return {name: _expected(plan, value, shape) for name, value in (("mean", mean), ("variance", variance))}
+            return found | {name: _expected(plan, value, shape) for name, value in (("mean", mean), ("variance", variance))}
         result = _reduced(plan, elements, depth)
         result = _finished(plan, result, plan.extents(problem)[1])
 
@@ -68,7 +75,7 @@ def reference(plan: ReductionPlan, case: Case, arrays: Mapping[str, Array]) -> d
 
         outputs: dict[str, Tracked] = {}
         result = apply_steps(a.epilogue, result, read, outputs=outputs)
-        found = {"Y": _expected(plan, result, shape)}
+        found["Y"] = _expected(plan, result, shape)
         for store in a.result_stores:
             stored, bound = stored_output(store, spread(outputs[store.name], result.value.shape), arrays[store.name])
             own = shape if store.output.reduce is None else stored.shape
@@ -76,8 +83,25 @@ def reference(plan: ReductionPlan, case: Case, arrays: Mapping[str, Array]) -> d
         return found
 
 
-def _no_operand(access: Access) -> Array:
-    raise AssertionError(f"an element has no {access.name}")
+def _of_elements(plan: ReductionPlan, case: Case, arrays: Mapping[str, Array], access: Access) -> Array:
+    """The values of an operand of the elements, shaped like X as (outer, reduced, inner)."""
+    if not isinstance(access.argument, ArrayArgument):
+        return np.asarray(case.scalars[access.name])
+    values, extents = to_numbers(access.stored, arrays[access.name]), plan.extents(case.dimensions)
+    if access.operand.per == "result":
+        return values.reshape(extents)
+    rows, columns = (1, 2) if plan.spec.shape == "columns" else (0, 1)
+    axis = {"row": rows, "column": columns}.get(access.operand.per)
+    return values.reshape([-1 if place == axis else 1 for place in range(3)])
+
+
+def _coordinates(plan: ReductionPlan, extents: tuple[int, ...]) -> dict[str, Array]:
+    """Row and column of each element, shaped likewise."""
+    rows, columns = (1, 2) if plan.spec.shape == "columns" else (0, 1)
+    return {
+        name: np.arange(extents[axis]).reshape([-1 if place == axis else 1 for place in range(3)])
+        for name, axis in (("row", rows), ("column", columns))
+    }
 
 
 def _output(plan: ReductionPlan) -> ArrayArgument:

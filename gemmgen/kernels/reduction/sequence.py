@@ -109,6 +109,7 @@ def launch_sequence(
     extents = {dimension.name for dimension in dimensions} - strides
     several = finish in ("last_block", "first_block")
 
+    elements = {argument.name for argument in arithmetic.element_arguments}
     main = {"X", *strides, *extents, *results, *({"workspace"} if workspace.used else ())}
     if isinstance(choice, BlockChoice) and choice.blocks_per_row is not None and not several:
         main -= {"outer"}
@@ -116,6 +117,7 @@ def launch_sequence(
         main -= {"outer"}
     if finish == "two_pass":
         main -= set(results)
+    main |= elements
     launches = {name: (_grid(spec, choice), choice.threads, main)}
     if finish == "two_pass":
         second = {*extents, *results, "workspace"}
@@ -180,6 +182,7 @@ def _arguments(spec: ReductionSpec, arithmetic: Arithmetic, dimensions: tuple[Di
     known: list[Argument] = [ScalarArgument(d.name, "s32", d.meaning) for d in dimensions]
     known += [_source(spec, arithmetic), *_results(spec, arithmetic)]
     known += [_shaped(argument, result_layout(spec)) for argument in arithmetic.result_arguments]
+    known += arithmetic.element_arguments
     return [*known, _workspace_argument(workspace)]
 
 

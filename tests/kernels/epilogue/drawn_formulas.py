@@ -31,6 +31,7 @@ SPACES = {
     "batched": Space(("all", "memory", "row", "column", "element"), coordinates=True, extrema=LINES, sums=LINES),
     "grouped": Space(("all", "memory", "row", "column", "group", "element"), coordinates=True, extrema=LINES, sums=LINES),
     "elementwise": Space(("all", "memory", "row", "column", "element"), coordinates=True, extrema=LINES),
+    "elements": Space(("all", "memory", "row", "column", "element"), coordinates=True),
     "reduction": Space(("all", "memory", "element"), extrema=("all",)),
     "conv2d": Space(("all", "memory", "row", "channel", "element"), coordinates=True, extrema=LINES, sums=LINES),
     "cpu_gemm": Space(("all", "memory", "row", "column", "element"), coordinates=True, extrema=LINES, sums=LINES),

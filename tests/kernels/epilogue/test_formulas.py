@@ -68,6 +68,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "kind": "gemm", "mainloop": FRAGMENTS, "storage": HALVES, "architecture": "sm_80", "transpose": "nt", "batch": "grouped",
     },
     "elementwise": {"kind": "elementwise", "rank": 2, "threads": 32, "alignment": 1},
+    "elements": {"kind": "reduction", "operation": "sum", "shape": "rows", "typical": {"outer": 8, "reduced": 64}},
     "reduction": {"kind": "reduction", "operation": "sum", "shape": "rows", "typical": {"outer": 8, "reduced": 64}},
     "conv2d": {
         "kind": "conv2d",
@@ -80,6 +81,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "cpu_gemm": {"kind": "cpu_gemm", "loops": {"strategy": "naive"}},
 }  # fmt: skip
+FIELDS = {"elementwise": "operations", "elements": "prologue"}
+"""Fields of specs that formulas stand in; the others' is epilogue. ``elements``: those of a reduction, before its sum."""
 MAY_BE_ZERO = ("sums_at", "padding_h", "padding_w")
 """Dimensions of cases with elements that may be 0."""
 COUNT = int(os.environ.get("GEMMGEN_FORMULAS", "2"))
@@ -90,8 +93,7 @@ def drawn_spec(kind: str, rng: Random) -> dict[str, Any]:
     """The spec of a strategy of GEMM or of another family with a drawn formula."""
     if kind in STRATEGIES:
         return {"kind": "gemm", **STRATEGIES[kind], "epilogue": drawn(rng, SPACES["gemm"])}
-    field = "operations" if kind == "elementwise" else "epilogue"
-    return {**FAMILIES[kind], field: drawn(rng, SPACES[kind])}
+    return {**FAMILIES[kind], FIELDS.get(kind, "epilogue"): drawn(rng, SPACES[kind])}
 
 
 def verified(fields: dict[str, Any], backend: BackendName = "emulator") -> list[str]:
@@ -257,6 +259,52 @@ def test_rows_of_no_group_have_no_terms(strategy: str, rows: str) -> None:
     names = ("rows behind the last group", "offsets that fall and lie outside", "empty groups", "0 groups")
     partial = [case for case in oracle_of("gemm").cases(plan) if case.name in names]
     assert len(partial) == len(names) and verify_binary(plan, compile_plan(plan), EmulatorBackend(), cases=partial).passed
+
+
+OF_ELEMENTS = {
+    "inputs": {"gate": {"per": "element", "type": "f16"}, "slope": {"per": "row", "type": "bf16"}, "bias": {"per": "column"}},
+    "let": {"z": "value * slope + bias"},
+    "outputs": {
+        "value": "z * gate if row >= column else 0",
+        "kept": {"value": "z", "type": "f16"},
+        "mask": {"value": "z > 0", "type": "bool"},
+    },
+}
+OF_ONE_LINE = {
+    "inputs": {"gate": {"per": "element", "type": "f16"}, "level": {"pointer": "f32"}},
+    "outputs": {"value": "value * gate + level", "kept": {"value": "value * 2", "type": "bf16"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("operation", "shape", "more"),
+    [
+        ("sum", "rows", {"typical": {"outer": 2, "reduced": 100_000}}),
+        ("mean_variance", "rows", {"alignment": 4, "typical": {"outer": 8, "reduced": 64}}),
+        ("argmax", "rows", {"alignment": 4, "typical": {"outer": 8, "reduced": 64}}),
+        ("max", "columns", {"alignment": 4}),
+        ("sum_of_squares", "columns", {}),
+        ("logsumexp", "rows", {}),
+        ("l2_norm", "all", {"alignment": 4}),
+        ("sum", "all", {"strategy": {"name": "first_add"}}),
+    ],
+)
+def test_elements_have_operands_and_are_stored_before_they_are_reduced(operation: str, shape: str, more: dict[str, Any]) -> None:
+    formula = OF_ONE_LINE if shape == "all" else OF_ELEMENTS
+    assert verified({"kind": "reduction", "operation": operation, "shape": shape, **more, "prologue": formula}) == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "formula", "message"),
+    [
+        ("middle", OF_ELEMENTS, "a prologue of shape: all, rows or columns"),
+        ("all", OF_ELEMENTS, "per row.*the elements are one line"),
+        ("rows", {"outputs": {"value": "value", "top": {"reduce": "max", "of": "value"}}}, "reduce: max of elements"),
+    ],
+)
+def test_operands_of_elements_are_refused_with_a_reason(shape: str, formula: dict[str, Any], message: str) -> None:
+    with pytest.raises(GemmgenError, match=message):
+        gemmgen.plan({"kind": "reduction", "operation": "sum", "shape": shape, "prologue": formula})
 
 
 def test_random_numbers_are_those_of_philox() -> None:

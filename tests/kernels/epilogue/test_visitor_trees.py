@@ -9,7 +9,7 @@ import pytest
 import gemmgen
 from gemmgen.core.errors import GemmgenError
 
-from .test_formulas import FAMILIES, STRATEGIES, verified
+from .test_formulas import FAMILIES, FIELDS, STRATEGIES, verified
 
 NODES: dict[str, dict[str, Any]] = {
     "scalar": {"inputs": {"scale": {"scalar": "f32"}}, "term": "scale"},
@@ -45,6 +45,11 @@ MISSING: dict[str, dict[str, str]] = {
         "channel broadcast": "per channel of 2 axes", "channel reduction": "per channel of 2 axes", "group broadcast": "per group",
         "row sum": "reduce: sum", "column sum": "reduce: sum_of_squares", "scalar sum": "reduce: sum",
     },
+    "elements": {
+        "channel broadcast": "per channel", "group broadcast": "per group",
+        **{f"{line} {kind}": "of elements" for line in ("row", "column", "channel", "scalar") for kind in ("reduction", "sum")
+           if (line, kind) != ("channel", "sum")},
+    },
     "reduction": {
         "row broadcast": "per column", "column broadcast": "per row", "channel broadcast": "per channel", "group broadcast": "per group",
         "row reduction": "per row", "column reduction": "per column", "channel reduction": "per channel",
@@ -70,7 +75,7 @@ def spec(kind: str, nodes: list[str]) -> dict[str, Any]:
     )
     result = " + ".join(["z", *(f"0.125 * ({part['term']})" for part in parts if "term" in part)])
     formula = {"inputs": inputs, "let": {"z": "acc * 0.5", **let}, "outputs": {**outputs, "value": result}}
-    return {**KINDS[kind], ("operations" if kind == "elementwise" else "epilogue"): formula}
+    return {**KINDS[kind], FIELDS.get(kind, "epilogue"): formula}
 
 
 @pytest.mark.parametrize("node", NODES)
