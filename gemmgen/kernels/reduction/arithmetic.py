@@ -394,6 +394,9 @@ def plan_arithmetic(spec: ReductionSpec, reasons: list[Reason]) -> Arithmetic:
     output = DATA_TYPES[spec.output] if spec.output else default_output
     stores = () if output in (last, "u8") else (Cast(op="cast", type=_type_name(output)),)
     plan_steps((*spec.epilogue, *stores), result, "epilogue", reasons, ResultSpace())
+    taken = {argument.name for step in prologue for argument in step.arguments}
+    for name in sorted(taken & {argument.name for step in epilogue for argument in step.arguments}):
+        reasons.append(Reason("elementwise", "epilogue", f"a second operand named {name}", "a name that the prologue does not have"))
     if state == "moments" and output not in FLOATS:
         reasons.append(Reason("output", "output", str(spec.output), "a floating-point type for mean and variance"))
     if output == "u8" and (operation not in TRUTHS or spec.epilogue):
