@@ -15,6 +15,7 @@ from gemmgen.core.text import close_paths
 from gemmgen.kernels.manifest import MANIFEST, MANIFEST_FORMAT, read_json
 from gemmgen.library.certificate import FORMAT
 from gemmgen.library.sections import separated
+from gemmgen.library.shapes import CERTIFICATE, fits
 
 if TYPE_CHECKING:
     from gemmgen.library.listing import Instance
@@ -45,9 +46,9 @@ class LibraryFolder:
         return separated(self.certificate(instance.certificate_file)).get(architecture)
 
     def certificates(self, entry: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """The certificate of a manifest's entry as it is for each architecture; empty if it is missing or damaged."""
+        """The certificate of a manifest's entry as it is for each architecture, without those that are missing or damaged."""
         found = separated(self.certificate(str(entry["certificate"])))
-        return {name: found[name] for name in entry["architectures"] if name in found}
+        return {name: found[name] for name in entry["architectures"] if name in found and _is_whole(found[name])}
 
     def text(self, file_name: str) -> str | None:
         """The content of a file; None if there is none that can be read as text."""
@@ -63,6 +64,12 @@ class LibraryFolder:
         other = (self.evidence, self.path / TUNED)
         files = (path for path in sorted(self.path.rglob("*")) if path.is_file() and not any(folder in path.parents for folder in other))
         return [path.relative_to(self.path).as_posix() for path in files if _is_own(path)]
+
+
+def _is_whole(certificate: dict[str, Any]) -> bool:
+    return (
+        fits(certificate, CERTIFICATE) and bool(certificate["binary"]) and certificate["binary"].keys() <= certificate["occupancy"].keys()
+    )
 
 
 def _is_own(path: Path) -> bool:

@@ -210,6 +210,9 @@ def _find(file: Path, checked: ListFile, errors: list[str]) -> dict[Path, Group]
             if ".." in pattern.split("/"):
                 errors.append(f"{pattern!r} leaves the folder of the list")
                 continue
+            if "**" in pattern:
+                errors.append(f"{pattern!r}: * stands for a part of a name, and ** for nothing")
+                continue
             found = [path for path in matching(file.parent, pattern) if path != file]
             if not found:
                 errors.append(f"{pattern!r} ({group.title}) matches no spec below {file.parent}")

@@ -43,6 +43,7 @@ def test_sizes_that_an_instance_does_not_take_are_left_out(relist: Relist) -> No
         ("reduction/rows -> gemm/small", r"gemm/small is listed twice, in 'products' and in 'sums'"),
         ("gemm/* -> ../*", r"specs\.0: got '\.\./\*'"),
         ("gemm/* -> a/../../*", "leaves the folder"),
+        ("gemm/* -> a/**/b", "for nothing"),
         ("gemm/* -> /etc/*", "got '/etc/"),
         ("sm_90] -> sm_42]", "library.yaml: architectures: unknown architecture 'sm_42'"),
         ("[sm_80, sm_90] -> []", "architectures: got"),

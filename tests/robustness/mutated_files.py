@@ -123,17 +123,15 @@ def slipped(text: str, rng: random.Random) -> str:
     """The text with one slip that a compiler may take: a line left out or doubled, another number, another operator."""
     lines = text.splitlines()
     at = rng.randrange(len(lines))
-    match rng.randrange(4):
-        case 0:
-            del lines[at]
-        case 1:
-            lines.insert(at, lines[at])
-        case 2:
-            found = rng.choice(list(re.finditer(r"\b\d+\b", text)))
-            return text[: found.start()] + rng.choice(NUMBERS) + text[found.end() :]
-        case _:
-            found = rng.choice(list(re.finditer(r"[-+*/<>%&=:,]=?", text)))
-            return text[: found.start()] + rng.choice(OPERATORS) + text[found.end() :]
+    way = rng.randrange(4)
+    places = list(re.finditer({2: r"\b\d+\b", 3: r"[-+*/<>%&=:,]=?"}.get(way, r"\Z"), text))
+    if way > 1 and places:
+        found = rng.choice(places)
+        return text[: found.start()] + rng.choice(NUMBERS if way == 2 else OPERATORS) + text[found.end() :]
+    if way == 1:
+        lines.insert(at, lines[at])
+    else:
+        del lines[at]
     return "\n".join(lines)
 
 
@@ -165,7 +163,7 @@ def changed(text: str, rng: random.Random) -> str:
     """A mutant of a text; half of those of data are changed in one or two values of theirs, so that they can be read."""
     if rng.random() < 0.5:
         return mutant(text, rng)
-    data = yaml.safe_load(text)
+    data = json.loads(text) if text.startswith("{") else yaml.safe_load(text)
     for _ in range(rng.randint(1, 2)):
         places = list(_places(data))
         here, key = rng.choice(places)
@@ -318,6 +316,61 @@ def _ptx() -> str:
     return compile_ptx(SUM)
 
 
+LISTED = ("gemm/v0_naive", "reduction/s7_shuffle")
+LIST = """schema_version: 1
+compiler: "13.0"
+architectures: [sm_75, sm_90a]
+groups:
+- {title: first, specs: [gemm/v0_*], sizes: [[64, 64, 64]], for_readers: true}
+- {title: second, specs: [reduction/s7_shuffle]}
+"""
+
+
+@cache
+def copy_of_the_library() -> dict[str, str]:
+    """The files of a small copy of the library, evidence included."""
+    manifest = json.loads((ROOT / "generated" / "manifest.json").read_text())
+    manifest["instances"] = [entry for entry in manifest["instances"] if entry["spec_name"] in LISTED]
+    names = [entry["name"] for entry in manifest["instances"]]
+    files = {"manifest.json": json.dumps(manifest)}
+    for entry in manifest["instances"]:
+        files |= {entry[part]: (ROOT / "generated" / entry[part]).read_text() for part in ("source", "certificate")}
+    for path in sorted((ROOT / "generated" / "evidence").glob("*.json")):
+        evidence = json.loads(path.read_text())
+        evidence["records"] = [record for record in evidence["records"] if record["instance"] in names]
+        if evidence["records"]:
+            files[f"evidence/{path.name}"] = json.dumps(evidence)
+    return files
+
+
+def _copied(rng: random.Random, folder: Path) -> list[str]:
+    """A copy of the library of which one file is changed, or its list."""
+    files = dict(copy_of_the_library())
+    name = rng.choice(("list.yaml", "manifest.json", *sorted(files)))
+    for file, text in files.items():
+        (folder / "lib" / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "lib" / file).write_text(
+            mutant(text, rng) if file == name and name.endswith(".cu") else changed(text, rng) if file == name else text
+        )
+    for label in LISTED:
+        (folder / label).parent.mkdir(exist_ok=True)
+        (folder / f"{label}.yaml").write_text(_spec_text(label))
+    (folder / "list.yaml").write_text(changed(LIST, rng) if name == "list.yaml" else LIST)
+    given = ["--library", "lib", "--list", "list.yaml", "--jobs", "1"]
+    prove = ["prove", "--again", "--seconds", "1", "--within", "1", *given]
+    build = ["build", "-o", "lib", *given[2:]]
+    wanted = (["check", "--sample", "0", *given], ["list", *given[:2]], ["show", *given[:2], rng.choice(LISTED)], prove, build)
+    return ["library", *rng.choice(wanted if rng.random() < 0.5 else wanted[:3])]
+
+
+@cache
+def _spec_text(label: str) -> str:
+    from gemmgen.kernels.shipped import shipped_specs
+    from gemmgen.kernels.spec_files import spec_fields
+
+    return yaml.safe_dump(spec_fields(shipped_specs()[label]))
+
+
 def command_of(way: str, rng: random.Random, folder: Path) -> list[str]:
     """A command on a mutant, whose files lie in ``folder``."""
     match way:
@@ -347,6 +400,8 @@ def command_of(way: str, rng: random.Random, folder: Path) -> list[str]:
         case "sweep":
             (folder / "a.yaml").write_text(changed(rng.choice(sorted((ROOT / "specs" / "sweeps").glob("ci_*.yaml"))).read_text(), rng))
             return ["sweep", "a.yaml", "--dry-run"]
+        case "library":
+            return _copied(rng, folder)
         case "times":
             return _times(rng, folder)
         case "PTX":
@@ -419,7 +474,7 @@ IMPORTED = (
 """Imported once, before the children."""
 WAYS = (
     *("emulate", "launch file", "emulate", "prove", "emulate", "judge", "problems", "trace"),
-    *("spec", "structures", "emulate", "sweep", "PTX", "program", "times", "structures"),
+    *("spec", "structures", "emulate", "sweep", "PTX", "program", "times", "structures", "library"),
 )
 
 

@@ -1,0 +1,97 @@
+"""The shape of certificates, by which those of strangers are checked before they are shown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Each:
+    """An object whose values all have one shape, under any names."""
+
+    shape: Shape
+
+
+Shape = type | None | Each | Mapping[str, "Shape"] | Sequence["Shape"]
+"""A type; None; an object with these fields at least, of which those with a ``?`` at the end may be missing; a list [shape]; or a tuple of
+shapes, one of which fits."""
+
+_ARGUMENTS: Shape = (
+    {
+        "kind": "array",
+        "name": str,
+        "type": str,
+        "shape": [str],
+        "strides": [str],
+        "role": str,
+        "alignment": int,
+        "meaning": str,
+    },
+    {"kind": "host", "name": str, "struct": str, "bytes": int, "meaning": str},
+    {"kind": "tensor_map", "name": str, "array": str, "element": str, "extents": [str], "meaning": str},
+    {"kind": "scalar", "name": str, "type": str, "default": (float, None), "meaning": str},
+)
+_TRAFFIC: Shape = Each({"ideal": int, "sectors": int})
+_WAVEFRONTS: Shape = Each({"conflicts": int, "wavefronts": int, "ideal": int})
+_RUN: Mapping[str, Shape] = {"date": str, "device": str, "passed": bool, "failure?": (str, None)}
+CERTIFICATE: Shape = {
+    "architecture": str,
+    "binary": Each({"registers": int, "spill_stores": int, "spill_loads": int}),
+    "occupancy": Each({"shared_bytes": int, "fraction": float, "limited_by": [str]}),
+    "compiler": {"name": str, "release": str, "options": [str]},
+    "launch": {
+        "launches": [{"grid": [str], "block": [int], "declaration": str, "dynamic_shared_bytes": str}],
+        "arguments": [_ARGUMENTS],
+        "constraints": [{"condition": str, "explanation": str}],
+        "workspace_bytes": str,
+        "workspace_zero_bytes": str,
+    },
+    "verification": [{**_RUN, "architecture": str, "backend": str, "cases": int, "elements": int, "worst_ratio": float}],
+    "proved": ({"date": str, "proved": [str], "kernels": [[str]]}, None),
+    "sanitizer": [{**_RUN, "tool": str, "cases": int}],
+    "benchmarks": [
+        {
+            "date": str,
+            "device": str,
+            "median_us": float,
+            "problem": Each((float, str)),
+            "peer?": ({"name": str, "median_us": float, "speedup": float}, None),
+        }
+    ],
+    "field?": ({"date": str, "claim": str, "architecture": str, "outcome": str}, None),
+    "numeric_class?": (
+        {"name": (str, None), "terms": int, "reason?": str},
+        None,
+    ),
+    "predicted": (
+        {
+            "case": str,
+            "problem": Each((float, str)),
+            "sites": [{"line": int, "source": str, "shared?": _WAVEFRONTS, "global?": _TRAFFIC}],
+        },
+        None,
+    ),
+}
+"""One architecture's certificate, as far as it is shown."""
+
+
+def fits(value: object, shape: Shape | str) -> bool:
+    """True if plain data has a shape."""
+    if isinstance(shape, str) or shape is None:
+        return value == shape
+    if isinstance(shape, Each):
+        return isinstance(value, dict) and all(isinstance(name, str) and fits(inner, shape.shape) for name, inner in value.items())
+    if isinstance(shape, Mapping):
+        return isinstance(value, dict) and all(
+            fits(value[name], inner) if (name := field.removesuffix("?")) in value else field.endswith("?")
+            for field, inner in shape.items()
+        )
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(fits(inner, shape[0]) for inner in value)
+    if isinstance(shape, Sequence):
+        return any(fits(value, inner) for inner in shape)
+    if shape is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300 and math.isfinite(value)
+    return isinstance(value, shape) and (shape is bool or not isinstance(value, bool)) and (shape is not int or abs(value) < 1 << 63)
