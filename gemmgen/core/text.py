@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 
 MAX_CHARACTERS = 20_000
-"""Of one message."""
+"""Limit of one message, in characters."""
 
 _ALIKE, _BEHIND = 0.65, 0.12
 """Least likeness of a name that is suggested, and how much less alike than the best it may be."""

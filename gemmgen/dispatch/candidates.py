@@ -47,7 +47,7 @@ class _Built:
 
     name: str
     digest: str
-    """Of its spec."""
+    """Digest of the instance's spec."""
     architectures: frozenset[str]
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MODEL_VERSION = 6
 """Counts changes of the formulas, in this module and in the families' ``work``."""
 SCHEDULERS = 4
-"""Of an SM; each issues one instruction a cycle."""
+"""Schedulers of an SM; each issues one instruction a cycle."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Parameters:
     follow_seconds: float = 1.1e-6
     """Cost that a second kernel of a sequence adds."""
     early_seconds: float = 0.7e-6
-    """The same where it is launched while the first one runs."""
+    """Cost that a second kernel adds where it is launched while the first one runs."""
     memory_latency_seconds: float = 0.45e-6
     """From a load to its data, from memory."""
     step_clocks: float = 65.0

@@ -683,7 +683,7 @@ def _evaluate(term: _Term, values: Mapping[_Term, float], places: tuple[_Term, _
 
 
 def _value_of(term: _Term, known: dict[_Term, float | bool], places: tuple[_Term, _Term] | None, before: bool) -> float | bool:
-    """The same, of a part of an expression whose values are kept in ``known``, each computed once."""
+    """Value of a part of an expression. ``known`` keeps the values of parts, so each is computed once."""
     if term not in known:
         known[term] = _computed(term, known, places, before)
     return known[term]

@@ -54,7 +54,7 @@ class LaunchResult:
     footprints: tuple[Footprint, ...] = field(default=(), repr=False, compare=False)
     """Reads and writes, for a launch that may begin before this one has ended."""
     printed: Output = field(default_factory=Output, repr=False, compare=False)
-    """The same text, to be put together with that of other launches."""
+    """Printed text of this launch, to be joined with that of other launches."""
     unfinished: tuple[Footprint, ...] = field(default=(), repr=False, compare=False)
     """Launches that may still run when this one has ended: it began before their end and did not wait for it."""
 

@@ -35,7 +35,7 @@ class MatrixDescriptor(NamedTuple):
         return SPANS[self.mode]
 
     def misplacement(self) -> int:
-        """By how many bytes the first row misses the beginning of a swizzle's repeating pattern, as `base_offset` tells it."""
+        """Bytes by which the first row misses the beginning of a swizzle's repeating pattern, as in `base_offset`."""
         if self.mode == 0:
             return 0
         pattern = _GROUP * self.span
@@ -71,7 +71,7 @@ class Chunks(NamedTuple):
     """An operand in shared memory."""
 
     addresses: np.ndarray
-    """Of its chunks."""
+    """Addresses of the matrix's chunks."""
     distinct: np.ndarray
     """Their numbers, each once."""
     first: int

@@ -55,7 +55,7 @@ class Access:
     describes: bool = False
     """True if it reads a tensor map, which is no data."""
     copy_form: CopyForm = "whole"
-    """Of a cp.async."""
+    """Form of a cp.async."""
 
 
 class Observer:

@@ -51,7 +51,7 @@ class Factor(NamedTuple):
     """The exponent of the lowest bit that is set in any of them."""
     highest: int
     special: Array | None
-    """The same matrix with infinities and NaN, or None if there are none."""
+    """The matrix with infinities and NaN, or None if there are none."""
 
 
 class Step(NamedTuple):

@@ -166,7 +166,7 @@ class Header:
     prefix: str
     name: str
     digest: str
-    """Of the spec, as in the name."""
+    """Digest of the spec, as in the name."""
     version: str
     compiler: str
     standing: str

@@ -37,7 +37,7 @@ FURTHER_OPERATIONS = {"quantize": "quantise", **dict.fromkeys(ROW_OPERATIONS, "r
 """Functions that also work without an instance, and have no operator of torch's."""
 
 HOST_FAMILIES = {"cpu_gemm": "gemmgen.kernels.cpu_gemm"}
-"""The same for kinds whose instances run on the host's processor, compiled by a C compiler."""
+"""Modules of kinds whose instances run on the host's processor, compiled by a C compiler."""
 
 
 GROUPED, PROCESSOR = "grouped", "cpu"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Array = npt.NDArray[np.float64]
 
 UNIT_ROUNDOFF = float_format("f32").roundoff
-"""Of float32, rounding to nearest."""
+"""Unit roundoff of float32, rounding to nearest."""
 
 OVERFLOW = float_format("f32").overflow
 """The smallest magnitude that rounds to infinity in float32."""

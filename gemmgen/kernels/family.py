@@ -271,7 +271,7 @@ class Fetch:
 
     name: str
     bytes: float
-    """Of the array, each element once."""
+    """Bytes of the array, each element once."""
     times: float
     """Times that an element is brought, on average."""
 
@@ -309,20 +309,20 @@ class Costs:
 
     arithmetic: float = 1.0
     shared: float = 1.0
-    """Of accesses to shared memory."""
+    """Factor of accesses to shared memory."""
     loads: float = 1.0
     latency: float = 1.0
-    """Of loads that a step waits for."""
+    """Factor of the latency of loads that a step waits for."""
     barriers: float = 1.0
-    """Of a step's barrier and the loop around it."""
+    """Factor of a step's barrier and the loop around it."""
     stores: float = 1.0
     memory: float = 1.0
     begin: float = 1.0
-    """Of beginning a further wave on tensor cores; 0 where blocks wait for their own loads alone, so that waves run into each other."""
+    """Factor of the start of a further wave on tensor cores; 0 where blocks wait for their own loads alone, so that waves overlap."""
     idle: float = 0.0
     """Latencies of memory that a block spends beside its steps, before the first and after the last."""
     pause: float = 0.0
-    """The same between one result of a block and its next."""
+    """Latencies of memory between one result of a block and its next."""
     draw: float = 1.0
     """SMs that draw all that the memory gives."""
     hide: float = 1.0
@@ -341,15 +341,15 @@ class Work:
 
     blocks: int
     threads: int
-    """Of a block."""
+    """Threads of a block."""
     registers: int
-    """Of a thread, an estimate."""
+    """Registers of a thread, an estimate."""
     shared_bytes: int
-    """Of a block."""
+    """Shared memory of a block, in bytes."""
     steps: float
-    """Of a block, one after the other."""
+    """Steps of a block, one after the other."""
     operations: float
-    """Of a block in one step, those on padding included."""
+    """Operations of a block in one step, those on padding included."""
     unit: str
     """Peak of the device that they run at, as in ``Cost``."""
     issue: float

@@ -93,7 +93,7 @@ class Fragments:
     """Above C, with the same columns."""
     notes: tuple[str, ...] = ()
     lanes_of_a_color: int = 8
-    """So many lanes, one after the other, have one color."""
+    """Number of consecutive lanes with one color."""
     name: str = "fragments"
 
 
@@ -146,7 +146,7 @@ class SharedLayout:
 
     title: str
     bytes: int
-    """Of the tile, padding included."""
+    """Bytes of the tile, padding included."""
     colors: Mapping[int, int]
     """The color of each piece of ``BankMap.unit`` bytes, by its byte offset; missing offsets are padding."""
     access: SharedAccess
@@ -166,7 +166,7 @@ class BankMap:
     """Number of times it is made, and the cost of all."""
     notes: tuple[str, ...] = ()
     unit: int = 16
-    """So many bytes are shown as one."""
+    """Bytes that are drawn as one."""
 
 
 @dataclass(frozen=True)
@@ -297,7 +297,7 @@ class RoofPicture:
 
     title: str
     unit: str
-    """Of an operation: FLOP or OP."""
+    """Unit of an operation: FLOP or OP."""
     roofs: tuple[Roof, ...]
     """At least a level and a sloped one."""
     points: tuple[RoofPoint, ...]
@@ -386,7 +386,7 @@ class Piece:
 
     matrix: str
     rows: int
-    """Of the part that the loop around it has, in elements."""
+    """Rows of the enclosing loop's part, in elements."""
     columns: int
     taken: Rectangle
     held: str = ""

@@ -32,7 +32,7 @@ def pipeline(copies: Copies, stages: int) -> Timeline:
         rows.append("registers")
     spans: list[Span] = []
     begins: list[float] = []
-    """Of the arithmetic on each tile."""
+    """Start of the arithmetic on each tile."""
     for tile in range(TILES):
         issue = _issue(copies, stages, tile, begins)
         arrived = issue + LATENCY

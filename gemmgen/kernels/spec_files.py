@@ -28,7 +28,7 @@ from gemmgen.kernels.variants import VARIANTS, Row, VariantTable, split_variant
 from gemmgen.kernels.yaml_files import parse_yaml, positions, read_text, read_yaml
 
 _SHOWN_CHARACTERS = 60
-"""Of a name that a user chose."""
+"""Characters of a user's name that messages show."""
 _SHOWN_MESSAGE = 600
 """Longest message quoted from Pydantic, whose messages contain values."""
 _SHOWN_MISTAKES = 20

@@ -21,7 +21,7 @@ class Facts:
     program: str
     """Digest of the PTX with its line information, without the names of the architecture and the instance."""
     code: str
-    """The same without line information."""
+    """Digest of the program without line information."""
     kernels: Mapping[str, Mapping[str, int | None]]
     """The fields of ``compiler.KernelResources`` of each entry, in the order of the launches."""
 

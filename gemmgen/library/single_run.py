@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MAX_ACCESS_LENGTH = 16
 SAMPLE_EVERY = 4
-"""Of the cases of an instance, every fourth is in the sample."""
+"""Every fourth case of an instance is in the sample."""
 
 
 def launch_case(planned: KernelPlan, loaded: LoadedBinary, case: Case) -> None:

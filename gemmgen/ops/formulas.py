@@ -46,7 +46,7 @@ class Operands:
     """Further outputs."""
     numbers: tuple[str, ...]
     values: tuple[float, ...]
-    """Of the numbers."""
+    """Values of the numbers."""
 
 
 def given_operands(operation: str, operations: tuple[Operation, ...], given: Mapping[str, Any], own: Collection[str]) -> Operands:

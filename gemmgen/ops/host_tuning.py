@@ -53,10 +53,10 @@ QUICK: Candidate = (
 MIN_ROUNDS = 7
 MAX_ROUNDS = 31
 SEARCH_SECONDS = 0.2
-"""Of timing for each class, as far as that leaves the least rounds."""
+"""Seconds of timing for each class, if that leaves enough rounds."""
 LIKELY_PRODUCTS_PER_SECOND = 25e9
 TIE = 1.02
-"""Of candidates that are so much slower than the fastest at most, the first is taken: times come out anew by that much."""
+"""Candidates within this factor of the fastest count as equal, and the first is taken: repeated times vary by as much."""
 
 Transposes = Literal["nn", "nt", "tn", "tt"]
 ShapeClass = Literal["few_rows", "few_rows_near", "few_columns", "small", "large"]

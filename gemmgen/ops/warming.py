@@ -26,7 +26,7 @@ class Warmed:
     spec: str
     """Label of the spec that the kernel comes from."""
     name: str
-    """Of the instance."""
+    """Name of the instance."""
     seconds: float
     """That compiling it took; next to nothing where the cache had it."""
     kept: bool = True

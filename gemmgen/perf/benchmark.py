@@ -102,7 +102,7 @@ class BenchmarkReport:
     inputs: Literal["rotated beyond the L2", "resident in the L2"]
     buffer_sets: int
     input_bytes: int
-    """Of all sets."""
+    """Bytes of the inputs of all sets."""
     l2_bytes: int
     rounds: int
     timings: tuple[Timing, ...]

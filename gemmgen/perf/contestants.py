@@ -38,7 +38,7 @@ class Contestant:
     """Brings the results of that set to where candidates write them."""
 
     def graph(self, launches: int, sets: int) -> Replay:
-        """So many launches, on one set after the other."""
+        """A graph of ``launches`` launches, on one set after the other."""
 
         def enqueue() -> None:
             for launch in range(launches):

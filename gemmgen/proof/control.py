@@ -28,7 +28,7 @@ class ControlFlow:
 
     blocks: tuple[tuple[Instruction, ...], ...]
     successors: tuple[tuple[int, ...], ...]
-    """Of each block; of a conditional branch the target comes first."""
+    """Successors of each block; for a conditional branch, the target comes first."""
     predecessors: Mapping[int, tuple[int, ...]]
     dominators: Mapping[int, frozenset[int]]
     post_dominators: Mapping[int, frozenset[int]]

@@ -51,13 +51,13 @@ class Access:
     instruction: Instruction
     block: int
     group: Value | None = None
-    """Of an asynchronous copy's store: the groups closed before it."""
+    """Groups closed before the store of an asynchronous copy."""
     turns: tuple[z3.ArithRef, ...] = ()
     """Turns of the loops around it."""
     data: tuple[Data, ...] = ()
-    """Of a store: the registers that it stores, in order; empty where they are not tracked."""
+    """Registers that a store writes, in order; empty where they are not tracked."""
     source: Access | None = None
-    """Of an asynchronous copy's store: its load."""
+    """Load of an asynchronous copy's store."""
 
     @property
     def writes(self) -> bool:

@@ -148,7 +148,7 @@ def _in_loop(
     missing: Numbers,
     known: dict[tuple[object, ...], bool],
 ) -> None:
-    """The same for a load in a loop, or after one, by the stores of that loop's turns."""
+    """Shows it for a load in a loop, or after one, by the stores of that loop's turns."""
     mine = [group for group in groups if group.turn is not None and group.turn.eq(turn)]
     used: list[tuple[int, Numbers]] = []
     left = missing.copy()

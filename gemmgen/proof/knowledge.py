@@ -53,7 +53,7 @@ class Wait:
     block: int = 0
     """The basic block that it is in."""
     guards: Path | None = None
-    """Of a wait outside of loops: the conditions under which a thread comes to it, provided that loops end; None where not known."""
+    """Conditions under which a thread reaches a wait outside of loops, provided that loops end; None if unknown."""
 
 
 @dataclass(frozen=True, eq=False)

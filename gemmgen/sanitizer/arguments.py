@@ -149,9 +149,9 @@ class KernelArgument:
 
 
 MAX_TOTAL_BYTES = 2 << 30
-"""Of all arrays of a run, and of all variables of a module."""
+"""Limit for all arrays of a run, and for all variables of a module."""
 MAX_AXES = 32
-"""Of an array; NumPy has 64 at most."""
+"""Limit of an array's axes; NumPy has 64."""
 DEEPEST = 16
 """Structures and arrays of pointers inside each other."""
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 MAX_ARRAY_BYTES = 1 << 30
-"""Of an array that a kernel is given or that is expected: the emulator keeps several bytes for each of its bytes."""
+"""Limit of an argument or an expected array: the emulator keeps several bytes for each of its bytes."""
 _HEADER_BYTES = 1 << 16
 
 

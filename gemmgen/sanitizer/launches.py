@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Dimensions = tuple[int, ...]
 MAX_LAUNCH_THREADS = 2**40
-"""Of a launch."""
+"""Limit of the threads of a launch."""
 _GARBAGE_BYTES = 256 << 20
 """Bytes of ended launches that may stay in memory before a garbage collection: their records form reference cycles."""
 _LAUNCH_COPIES = 4

@@ -45,7 +45,7 @@ class Conditions:
     device: str = ""
     """Its name."""
     driver: str = ""
-    """Of a GPU, with the architecture."""
+    """Version of a GPU's driver, with the architecture."""
     architecture: str | None = None
     """The GPU's; None: the spec's own."""
     cases: int | None = None
@@ -83,7 +83,7 @@ class Prepared:
     problem: dict[str, int]
     architecture: str
     ending: Ending
-    """Of the stage ``check``."""
+    """Outcome of the stage ``check``."""
 
 
 def prepare(job: tuple[Point, Conditions], enter: Enter) -> Prepared:

@@ -52,7 +52,7 @@ class Outcome:
     value: Any = None
     text: str = ""
     stage: Stage | None = None
-    """In which it died or expired."""
+    """Stage in which the process died or expired."""
     limit: float = 0.0
     seconds: float = 0.0
     """Spent in that stage."""

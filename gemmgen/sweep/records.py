@@ -79,7 +79,7 @@ class PointResult:
     reason: str
     """Why, in words; "" for ``correct``."""
     reason_code: str
-    """The same for programs: the name of a constraint, the code of a plan's reason, ``time_limit``; "" for ``correct``."""
+    """The reason for programs: the name of a constraint, the code of a plan's reason, ``time_limit``; "" for ``correct``."""
     metrics: dict[str, float]
     """``registers`` and ``spill_bytes`` (a thread), ``shared_bytes`` (a block), ``threads`` (a block), ``blocks_per_sm``,
     ``predicted_us`` (by the model of ``gemmgen.dispatch.model``, no GPU needed), ``worst_ratio``, ``elements``, ``cases`` and

@@ -83,7 +83,7 @@ class Issue:
     waited: np.ndarray
     """Warps that have waited for it, [groups, 4]."""
     done: np.ndarray
-    """Of which warpgroups the results are written."""
+    """Warpgroups whose results are written."""
     owned: np.ndarray
     """One flag a lane: its registers belong to the operation."""
 

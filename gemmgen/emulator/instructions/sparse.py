@@ -28,7 +28,7 @@ class Metadata:
 
     inst: Instruction
     element_bits: int
-    """Of what metadata choose: bytes, where they hold two floats of 4 bits."""
+    """Bits of an element that metadata choose: a byte where it holds two floats of 4 bits."""
     depth: int
     """Values of k, those that A leaves out among them."""
     selector: int

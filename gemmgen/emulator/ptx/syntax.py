@@ -225,7 +225,7 @@ class Variable:
     external: bool = False
     line: int = 0
     scope: int = 0
-    """Of a function's own: the block that declares it."""
+    """Number of the block that declares a function's variable."""
 
     @property
     def size(self) -> int:

@@ -32,7 +32,7 @@ class Way:
 
     layout: Literal["NHWC", "NCHW32"]
     algorithm: str
-    """Of the fused call; ``torch``: the engine that torch finds fastest."""
+    """Algorithm of the fused call; ``torch``: the engine that torch finds fastest."""
 
     @property
     def name(self) -> str:

@@ -27,7 +27,7 @@ from gemmgen.kernels.tiles.division import divisors_argument
 
 VECTOR_ALIGNMENT = 16
 COLUMN_BIT = 16
-"""Of the bounds of a filter tap or a pixel: the first that stands for a column of the filter, behind those of its rows."""
+"""First bit of a filter tap's or a pixel's bounds that stands for a column of the filter, after those of its rows."""
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from gemmgen.kernels.math.warpgroup import BLOCK_ROWS, WARPGROUP, WarpgroupLoop
 from gemmgen.kernels.tiles.resources import ResidentBlocks
 
 SCHEDULERS = 4
-"""Of an SM."""
+"""Schedulers of an SM."""
 ROW_CHANNELS = BLOCK_ROWS
 """Output channels that the results of one matrix instruction have: its rows."""
 SUM_BYTES = 4
-"""Of an int32 or a float32."""
+"""Bytes of an int32 or a float32."""
 SWIZZLE_BYTES = 128
 """Bytes of rows of shared memory whose vectors are permuted alike: all banks."""
 BLOCKS_OF_A_MAP = 16

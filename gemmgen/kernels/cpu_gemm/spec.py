@@ -40,7 +40,7 @@ class Prefetch(SpecModel):
     a: Annotated[int, Field(ge=0, le=256, strict=True)] = 0
     """Steps along k by which the micro-kernel fetches packed A ahead."""
     b: Annotated[int, Field(ge=0, le=256, strict=True)] = 0
-    """The same for packed B."""
+    """Distance of prefetches of packed B."""
     c: bool = True
     """True if the tile of C is fetched before the sums begin."""
     packing: bool = False

@@ -17,7 +17,7 @@ from gemmgen.core.errors import Mismatch
 
 MAX_CHARACTERS = 1000
 MAX_DEPTH = 40
-"""Of nested operators and calls."""
+"""Limit of nested operators and calls."""
 
 _PARTS = "need numbers, names, + - * /, comparisons, and, or, not, a if c else b, calls of functions"
 

@@ -21,7 +21,7 @@ from gemmgen.kernels.epilogue.numbers import Tracked, to_type, wide_type
 CALL_LEVEL = 8
 """Precedence of calls, names and expressions in brackets."""
 MAX_NODES = 2000
-"""Of one expression once the functions that are short for others are written out."""
+"""Limit of nodes of one expression, with abbreviating functions expanded."""
 
 Accuracy = Literal["full", "halves", "bfloat16"]
 """Accuracy that functions are computed with. ``full``: of float32; ``halves``: enough for a float16 and all narrower types;

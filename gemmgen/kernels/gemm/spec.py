@@ -143,7 +143,7 @@ class WgmmaTile(SpecModel):
     n: TileColumns
     """Columns of C that a block computes at a time."""
     k: TileDepth
-    """So many bytes: 128, or a multiple of it."""
+    """Depth of a stage in bytes: 128, or a multiple of it."""
 
 
 class Arithmetic(SpecModel):
@@ -230,7 +230,7 @@ class TensorMemoryTile(SpecModel):
     n: Annotated[int, Field(ge=32, le=256, multiple_of=32, strict=True)]
     """Columns of C that a block computes at a time."""
     k: TileDepth
-    """So many bytes: 128, or a multiple of it."""
+    """Depth of a stage in bytes: 128, or a multiple of it."""
 
 
 class TensorMemoryMainloop(SpecModel):
@@ -323,7 +323,7 @@ class NarrowWeightsMainloop(SpecModel):
     stages: Annotated[int, Field(ge=2, le=8, strict=True)] = 4
     """Tiles of A and of packed weights in shared memory at a time."""
     bits: Literal[4, 8] = 4
-    """Of a weight."""
+    """Bits of a weight."""
     group: Literal[32, 64, 128, "column"] = 128
     """Values of k of a column that share a scale; ``column``: all of them."""
     zeros: bool = False
@@ -356,17 +356,17 @@ class CacheHints(SpecModel):
     l2_prefetch_a: L2Prefetch = 0
     """Bytes around each asynchronous copy from A that the L2 fetches along with it."""
     l2_prefetch_b: L2Prefetch = 0
-    """The same for B."""
+    """Bytes that the L2 prefetches for copies of B."""
     l1_a: Annotated[Literal["bypass", "keep"], LATER] = "bypass"
     """True if asynchronous copies of 16 bytes from A keep their data in the L1 (``cp.async.ca``), false if not (``cg``); narrower copies
     always do."""
     l1_b: Annotated[Literal["bypass", "keep"], LATER] = "bypass"
-    """The same for B."""
+    """Use of the L1 by copies of B."""
     l2_policy_a: Annotated[L2Policy, LATER] = "normal"
     """Eviction priority in the L2 of data that asynchronous copies read from A: evicted first, or last (``.L2::cache_hint``, with a policy
     created by ``createpolicy.fractional``)."""
     l2_policy_b: Annotated[L2Policy, LATER] = "normal"
-    """The same for B."""
+    """Eviction policy of the L2 for B."""
     streaming_stores: bool = False
     """Stores to C are marked as not to be read again soon, so that they leave A and B in the L2."""
 
@@ -457,7 +457,7 @@ class Storage(SpecModel):
     b: Factor = "f32"
     """Type of the elements of B."""
     c: Element = "f32"
-    """Of C, and of vectors and matrices that the epilogue reads; vectors are float32 where C has integers or 8 bits."""
+    """Type of C, and of vectors and matrices that the epilogue reads; vectors are float32 where C has integers or 8 bits."""
 
 
 class GemmSpec(KernelSpec):

@@ -27,9 +27,9 @@ class Truncation:
     """The precision that a tensor core keeps."""
 
     fraction_bits: int
-    """Of a term, below the largest exponent."""
+    """Bits of a term below the largest exponent."""
     result_bits: int
-    """Of the sum's significand, below its leading bit."""
+    """Bits of the sum's significand below its leading bit."""
 
 
 class Mainloop(Protocol):

@@ -192,7 +192,7 @@ class Staging:
     """Shared memory in which a warpgroup collects results for the copy engine."""
 
     columns: int
-    """Of one box: 128 bytes."""
+    """Columns of one box: 128 bytes."""
     buffers: int
     matrices: bool
     """True if fragments are stored as matrices of 16-bit elements."""

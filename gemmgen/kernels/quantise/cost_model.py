@@ -9,7 +9,7 @@ from gemmgen.kernels.family import Cost, Fetch, Peer, Work
 from gemmgen.kernels.quantise.plan import QuantisePlan, moved_bytes
 
 OPERATIONS = 3
-"""Of an element: a maximum, a division, a conversion."""
+"""Operations of an element: a maximum, a division, a conversion."""
 REGISTERS = 40
 REGISTERS_OF_TILES = 96
 """A lane keeps 64 elements of a block of 128 x 128."""

@@ -183,7 +183,7 @@ class Arithmetic:
     wide: bool = False
     """True if positions and counts have 64 bits for every type of the numbers."""
     parts: tuple[Arithmetic, ...] = ()
-    """Of the operations that one pass makes, if they are several."""
+    """Arithmetic of each operation that one pass makes, if there are several."""
     scope: str = ""
     """The C++ namespace of the functions, where there are several operations."""
     lines: str = "rows"

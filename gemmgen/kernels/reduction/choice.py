@@ -38,7 +38,7 @@ FLAT_THREADS = 1536
 """Threads of an SM for kernels of short rows, whose blocks pause long to combine their threads' results; two thirds as many where
 an element has less than four bytes, since a vector's elements then take more registers."""
 TILE_THREADS = 1280
-"""The same of tiles of longer rows, where a state has no more than four bytes: with more, registers would be spilled. A tenth less
+"""Threads for tiles of longer rows, where a state has no more than four bytes: with more, registers would be spilled. A tenth less
 where an element has less than four bytes."""
 LARGE_VECTORS = 1 << 24
 """Loads from which on an array is large: tens of microseconds on an H200."""
@@ -63,7 +63,7 @@ class BlockChoice:
     finish: Finish | None
     """None: one block alone."""
     most_blocks: int | None = None
-    """Of the whole grid; None: as many as it takes. For everything to one value."""
+    """Limit of blocks of the grid; None: no limit. For reductions to one value."""
     blocks_per_sm: int = 1
     blocks_per_row: int | None = None
     """For rows."""

@@ -27,9 +27,9 @@ FLAT_COLUMN_THREADS = 512
 TILE_LANES = (8, 9, 10)
 """Threads side by side of ``flat_tiles``: 128 bytes of a row and more, without a gap. More are as fast, but make fewer blocks."""
 WIDE_TILE_LANES = (16, 32)
-"""The same where narrow tiles are more than twice, and sixteen times, as many as fill the device: fewer vectors are read twice."""
+"""Lanes of wide tiles, where narrow ones are more than twice, and sixteen times, as many as fill the device: fewer vectors are read twice."""
 SHARED_TILE_LANES = (12, 14, 16)
-"""The same where several blocks share a tile: fewer of them meet."""
+"""Lanes of tiles that several blocks share, so that fewer blocks combine their results."""
 TILE_GROUPS = (8, 16, 32, 64)
 """Rows that a block of ``flat_tiles`` may load from at the same time."""
 MIN_TURNS = 8
@@ -49,7 +49,7 @@ MAX_REPEATED = 256
 NARROW_LOADS = 16
 """Loads of a thread that are in flight at the same time where each is of four bytes or less."""
 BYTES_IN_FLIGHT = 64
-"""Of a thread: with 1024 of them on each SM, as much as an H200's memory takes to be busy."""
+"""Bytes in flight of a thread: with 1024 threads on each SM, enough to keep an H200's memory busy."""
 STATE_REGISTERS = 32
 """32-bit registers of states and of loads that the rule gives a thread."""
 
@@ -61,7 +61,7 @@ class Axis:
     extent: int
     stride: int
     result_stride: int = 0
-    """Of the results, where the axis is kept."""
+    """Stride of the results, where the axis is kept."""
 
     def joined(self, inner: Axis) -> Axis | None:
         """The axis that walks through this one and, faster, through ``inner``; None if none does."""

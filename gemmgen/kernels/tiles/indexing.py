@@ -164,7 +164,7 @@ class XorSwizzle:
 
     @property
     def element_shift(self) -> int:
-        """From which bit on of an element's column bits of the row are combined."""
+        """First bit of an element's column that is combined with bits of the row."""
         return self.chunk_shift + self.chunk.bit_length() - 1
 
     def column(self, row: int, column: int) -> int:

@@ -16,7 +16,7 @@ class ResidentBlocks:
     architecture: Architecture
     blocks: int
     threads: int
-    """Of a block."""
+    """Threads of a block."""
 
     @property
     def shared_bytes(self) -> int:

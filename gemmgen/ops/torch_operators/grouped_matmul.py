@@ -18,9 +18,9 @@ SCHEMA = (
     "Tensor? scale_b=None, Tensor? scale_out=None, str output='') -> Tensor"
 )
 SCHEMA_OF_WEIGHTS = "(Tensor a, Tensor dz, Tensor offsets, float alpha=1.0) -> Tensor"
-"""Of ``torch.ops.gemmgen.grouped_matmul_weights``: alpha a[rows]ᵀ dz[rows] of every group."""
+"""Schema of ``torch.ops.gemmgen.grouped_matmul_weights``: alpha a[rows]ᵀ dz[rows] of every group."""
 DEFAULTS: tuple[Any, ...] = (None, 1.0, "", None, None, None, "")
-"""Of the operator's arguments from ``bias`` on."""
+"""Defaults of the operator's arguments from ``bias`` on."""
 _HALVES = ("torch.float16", "torch.bfloat16")
 
 

@@ -23,7 +23,7 @@ BY_RESULT = ("relu", "leaky_relu", "sigmoid", "tanh")
 BY_ARGUMENT = ("silu", "gelu", "gelu_tanh")
 """Activations whose derivative is computed from their input."""
 DEFAULTS: tuple[Any, ...] = (None, None, None, None, 1.0, 1.0, "", None, None, None, "", "f32")
-"""Of the operator's arguments."""
+"""Defaults of the operator's arguments."""
 LEAKY_SLOPE: float = LeakyRelu.model_fields["slope"].default
 
 

@@ -49,9 +49,9 @@ class BankReport:
     operands: int
     """Register operands of all FFMAs."""
     marked: int
-    """Of these, marked `.reuse`."""
+    """Operands marked `.reuse`."""
     reused: int
-    """Of these, found in place, so that no bank is read."""
+    """Operands found in the reuse cache, so that no bank is read."""
     reads: tuple[int, int]
     """Reads of the even and of the odd bank by FFMAs."""
     lost_cycles: int

@@ -73,11 +73,11 @@ class Analysis:
     code_missing: str
     """Reason that there is no code, if there is none."""
     traffic: CaseCounters | None
-    """Of one case; None if it was not asked for, or the emulator cannot run the kernel."""
+    """Counters of one case; None if not requested, or if the emulator cannot run the kernel."""
     traffic_missing: str
     roofs: Roofline
     waves: tuple[Waves, ...]
-    """Of every launch of the problem, in order."""
+    """Waves of every launch of the problem, in order."""
     executed_operations: float
     """Operations of the problem with those on padding: tiles that reach beyond it are computed whole."""
     timing: Measured | None

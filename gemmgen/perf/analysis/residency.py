@@ -17,7 +17,7 @@ class Residency:
     entry: str
     architecture: str
     threads: int
-    """Of a block."""
+    """Threads of a block."""
     resources: KernelResources
     dynamic_shared_bytes: int
     occupancy: Occupancy

@@ -33,7 +33,7 @@ class HostRates:
 
     threads: int
     operations_per_second: float
-    """Of float32, a fused multiply-add counting as two."""
+    """Operations on float32; a fused multiply-add counts as two."""
     bytes_per_second: float
 
 

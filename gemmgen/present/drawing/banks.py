@@ -16,7 +16,7 @@ LEFT, RIGHT = 62.0, 30.0
 """Beside the banks: which bytes and lanes; wavefronts."""
 CELL = 17.0
 ALL_LINES = 10
-"""So many lines are shown even where nothing is accessed."""
+"""Number of lines that are shown even without accesses."""
 MAX_LINES = 34
 BESIDE = 16
 """Bytes of a cell from which on layouts are so narrow that two stand side by side."""

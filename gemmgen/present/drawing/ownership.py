@@ -15,7 +15,7 @@ STRIP = 30.0
 LEFT = 40.0
 MIN_HEIGHT = 13.0
 MIN_WIDTH = 21.0
-"""Of a piece in pixels, so that its number can be read."""
+"""Width of a piece in pixels at which its number is legible."""
 
 
 def draw_fragments(canvas: Canvas, picture: Fragments, top: float) -> float:

@@ -8,7 +8,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 MARGIN = 12
 WIDTH = 880 - 2 * MARGIN
-"""Of every picture within its margins, in pixels: a page shows it unscaled."""
+"""Width of every picture within its margins, in pixels: a page shows it unscaled."""
 COLORS = 8
 
 SIZES = {"title": 17.0, "head": 13.0, "text": 12.5, "note": 12.0, "number": 12.0, "cell": 11.0, "tiny": 9.5}

@@ -18,7 +18,7 @@ from gemmgen.sanitizer.programs.messages import BadMessage
 MAX_NUMBERS = 1 << 16
 _MAX_OPERATIONS = 1 << 36
 _MAX_ELEMENTS = 1 << 28
-"""Of an array of a call, which is copied in a wider type; a step of 0 makes a long one of few bytes."""
+"""Limit of an array of a call, which is copied in a wider type; a step of 0 makes a long one of few bytes."""
 _BF16 = 14
 _TYPES: dict[int, np.dtype] = {
     number: np.dtype(name) for number, name in {0: "f4", 1: "f8", 2: "f2", 3: "i1", 4: "c8", 5: "c16", 10: "i4", _BF16: "u2"}.items()

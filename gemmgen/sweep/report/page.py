@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 BEST = 20
 """Points of a problem that are listed."""
 BEST_OF_MANY = 5
-"""The same where there are many problems."""
+"""Number of best points that are shown where there are many problems."""
 MANY_PROBLEMS = 8
 MAX_PROBLEMS = 40
 """Problems that are shown with charts."""

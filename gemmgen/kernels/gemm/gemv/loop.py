@@ -24,7 +24,7 @@ MAX_WORDS = 64
 LINE_BYTES = 128
 """Bytes of a line of the caches."""
 MAX_B_AHEAD = 32
-"""The same of B, where that is read ahead."""
+"""Limit of elements of B that are read ahead."""
 MAX_SUMMERS = 32
 STAGED_VECTOR = 4
 """Floats of one read by a lane from its warp's part of B in shared memory, and of one store to C by a thread."""

@@ -18,19 +18,19 @@ NARROW_COPY = 6
 COPY_INSTRUCTIONS = 8.0
 """Registers of a thread for its copy to shared memory: source and target addresses, and bounds."""
 MMA_OPERATIONS_PER_CLOCK = 2048.0
-"""Of an SM, on 16-bit types by `mma.sync`."""
+"""Operations of an SM per clock, on 16-bit types by `mma.sync`."""
 SHARED_BYTES_PER_CLOCK = 128.0
 READ_INSTRUCTIONS = 13.0
-"""Of a lane, for a word of a fragment that it reads from global memory: whether and where it exists. Calibrated, as the next two and the
+"""Instructions of a lane for a word of a fragment in global memory: whether and where it exists. Calibrated, as the next two and the
 costs of this kind, on 57 small, shallow and other products in bfloat16 on an H100."""
 READ_ONE_BY_ONE = 3.0
-"""The same of two halves of a word that are read one by one, over that of a word."""
+"""Instructions for two halves of a word that are read one by one, over those for a word."""
 READ_WAVEFRONTS = 1.7
 """Clock cycles of the L1 for such a read of a warp, whose lanes meet a line for each of up to eight rows."""
 SCHEDULERS = 4
-"""Of an SM."""
+"""Schedulers of an SM."""
 TILE_INSTRUCTIONS = 60.0
-"""Of a lane that reads and stores vectors of fragments, for every tile: as the compiler makes them, with the next two."""
+"""Instructions of a lane that reads and stores vectors of fragments, for every tile: as the compiler makes them, with the next two."""
 WORD_INSTRUCTIONS = 3.0
 """For every word of A."""
 STORE_INSTRUCTIONS = 6.0

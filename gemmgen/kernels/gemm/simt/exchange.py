@@ -28,7 +28,7 @@ class Exchange:
     warps: int
     padding: int
     fragment: FragmentMap
-    """Of the operand along the contiguous dimension of C."""
+    """Fragment of the operand along the contiguous dimension of C."""
     copy: TileCopy
     """Division of the slab among lanes for global memory."""
 

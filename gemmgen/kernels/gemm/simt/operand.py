@@ -29,7 +29,7 @@ QUAD = 4
 DEPTHS = (4, 8, 16, 32, 64)
 """Depths of a tile along k to suggest where the one that was asked for does not work."""
 WIDEST_COPY_BYTES = 16
-"""Of an asynchronous copy; only these can pass by the L1."""
+"""Bytes of the widest asynchronous copy; only these can bypass the L1."""
 CHUNK_BYTES = 16
 """Unit that a swizzle moves as a whole: the widest vector of one access."""
 
@@ -43,7 +43,7 @@ class Operand:
     axis: Literal["m", "n"]
     leading_dimension: str
     type: DataType
-    """Of its elements in global memory."""
+    """Type of its elements in global memory."""
     contiguous_along_k: bool
     """True if neighbours in global memory differ in k."""
     extent: int
@@ -393,7 +393,7 @@ class SharedAccess:
     per_step: int
     """Number of times that a warp does it for each tile along k."""
     wavefronts: int
-    """Of all of them together."""
+    """Wavefronts of all of them together."""
     conflicts: int
 
     @property

@@ -53,12 +53,12 @@ class Scheme:
 
     name: SchemeName
     type: Literal["f16", "bf16", "f32"]
-    """Of a plane's elements; tf32 is stored as float32."""
+    """Type of a plane's elements; tf32 is stored as float32."""
     planes: int
     kept: tuple[tuple[int, int], ...]
     """Products of planes (of A, of B), beside that of the leading ones, in the order of their magnitude, smallest first."""
     significand_bits: int
-    """Of the type, the leading one included."""
+    """Bits of the type's significand, the leading one included."""
     instruction_k: int
     scaled: bool
     """True if rows of A and columns of B are scaled to the range of the type, and the second plane by 2^significand_bits."""

@@ -14,7 +14,7 @@ class Multiplied:
 
     types: tuple[str, str]
     element_bytes: tuple[int, int]
-    """Of A and B in shared memory."""
+    """Bytes of elements of A and B in shared memory."""
     planes: tuple[int, int] = (1, 1)
     """Matrices that A and B each were split into, whose tiles lie one behind the other."""
     kept_sums: int = 0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gemmgen.kernels.gemm.plan import Array
 
 METADATA_BITS = 1
-"""Of each value of k, those that are left out among them."""
+"""Bits of metadata for each value of k, removed ones included."""
 
 
 def sparse_form_reasons(spec: GemmSpec, types: tuple[str, ...]) -> Iterator[Reason]:

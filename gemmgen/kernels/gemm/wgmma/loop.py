@@ -46,12 +46,12 @@ CONSUMER_REGISTERS = {2: 232, 3: 160}
 """Registers of a thread, by the number of groups that multiply, after the producer released most of its registers: multiples of 8 whose
 sum does not exceed an SM's registers."""
 MOVING_REGISTERS = {2: (56, 224), 3: (56, 152)}
-"""The same for groups whose producer's threads copy gathered rows of A, of which each knows several, or bring block scales."""
+"""Registers for groups whose producer's threads copy gathered rows of A, of which each knows several, or bring block scales."""
 COPIES_AHEAD = 2
 """Stages of gathered rows, at most, that are under way while the next are started: two fewer than there are, since consumers give a stage
 back once they have the next."""
 PLANES_REGISTERS = 24, 240
-"""The same for two groups with compensated sums."""
+"""Registers of producer and consumers for two groups with compensated sums."""
 
 
 def warpgroup_loop(

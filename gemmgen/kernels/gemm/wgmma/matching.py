@@ -14,7 +14,7 @@ from gemmgen.kernels.math.warpgroup import BLOCK_ROWS, OTHER_REGISTERS, SPAN_BYT
 from gemmgen.kernels.requests import MAX_ALIGNMENT, Fit
 
 REGISTERS_OF_AN_SM, MOST_REGISTERS = 65536, 255
-"""Of sm_90a; the second: of a thread."""
+"""Registers of an SM of sm_90a, and the most of a thread."""
 INVARIANT_PROMOTION = 256
 """Values of k after which sums of 8-bit floats leave the tensor core where rows must not depend on their number: the deepest tile."""
 
