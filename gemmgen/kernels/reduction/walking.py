@@ -27,7 +27,8 @@ FLAT_COLUMN_THREADS = 512
 TILE_LANES = (8, 9, 10)
 """Threads side by side of ``flat_tiles``: 128 bytes of a row and more, without a gap. More are as fast, but make fewer blocks."""
 WIDE_TILE_LANES = (16, 32)
-"""Lanes of wide tiles, where narrow ones are more than twice, and sixteen times, as many as fill the device: fewer vectors are read twice."""
+"""Lanes of wide tiles, where narrow ones are more than twice, and sixteen times, as many as fill the device; fewer vectors are read
+twice."""
 SHARED_TILE_LANES = (12, 14, 16)
 """Lanes of tiles that several blocks share, so that fewer blocks combine their results."""
 TILE_GROUPS = (8, 16, 32, 64)

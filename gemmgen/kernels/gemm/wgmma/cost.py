@@ -23,8 +23,8 @@ SCALED_OPERATIONS = 1.1e6
 """Operations in whose time a step's block scales are read and multiplied: products with scales took 1.16 times as long as without them on
 an H200 by tiles of 128 x 176, 1.08 by 128 x 256, 1.3 to 1.7 by 64 x 32."""
 WAITING_OPERATIONS = 2.2e6
-"""Operations for these where the tensor cores wait for them: one block on an SM, and one set of products, of all columns of a tile. 1024 x 7424 x 11648
-took 190 us by 128 x 152 on an H200, 158 by halves of 128 x 256."""
+"""Operations for these where the tensor cores wait for them: one block on an SM, one set of products, all columns of a tile. 1024 x 7424 x
+11648 took 190 us by 128 x 152 on an H200, 158 by halves of 128 x 256."""
 FILLED = 4.6
 """Time of a row of a box that lies beyond the matrix, over that of one that exists: 1 x 4096 x 11008 of bytes takes 20 us by tiles of 64
 rows on an H200, 64 x 4096 x 11008 takes 14."""
