@@ -237,6 +237,7 @@ def test_bad_calls_of_cublas_end_in_one_message(numbers: list[int], error: type[
         ("freed", "out-of-bounds", "that has been freed", 6),
         ("twice", "double-free", "cudaFree of first_array", 0),
         ("copy", "copy-out-of-bounds", "260 bytes, from byte 0 of an allocation of 256 bytes", 0),
+        ("null", "copy-out-of-bounds", "256 bytes from a null pointer", 0),
         ("unwritten", "unwritten-copy", "nothing has written 256, from second_array", 0),
         ("host", "host-access", "host code touches device memory", -11),
         ("streams", "stream-race", "set in stream 2 writes second_array", 0),

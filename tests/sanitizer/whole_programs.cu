@@ -281,6 +281,9 @@ int main(int argc, char** argv) {
   } else if (mode == "unsupported") {
     cudaGraphicsResource_t resource = nullptr;
     printf("%s\n", cudaGetErrorString(cudaGraphicsUnregisterResource(resource)));
+  } else if (mode == "null") {
+    cudaError_t status = cudaMemcpy(first_array, nullptr, 256, cudaMemcpyHostToDevice);
+    printf("null %d\n", status);
   } else if (mode == "zeros") {
     std::vector<unsigned char> all(3 << 20, 7);
     unsigned char* many;

@@ -372,6 +372,10 @@ Error copy_now(void* target, const void* source, size_t count, cudaMemcpyKind ki
     misuse("copy-direction", "%s: the direction %d does not fit the pointers %p <- %p", call, (int)kind, target, source);
     return fail(cudaErrorInvalidValue);
   }
+  if (!target || !source) {
+    misuse("copy-out-of-bounds", "%s: %zu bytes %s a null pointer", call, count, source ? "to" : "from");
+    return fail(cudaErrorInvalidValue);
+  }
   if (!fits(target, count, call) || !fits(source, count, call)) return fail(cudaErrorInvalidValue);
   memmove(reachable(target), reachable(source), count);
   moved(target, source, count, stream, host_waits, call);
