@@ -143,6 +143,15 @@ def test_a_program_compiles_kernels_with_nvrtc(toolkit: Toolkit, tmp_path: Path,
     assert finding.code == "out-of-bounds" and finding.places[0].file == "add.cu" and finding.places[0].line == 2
 
 
+@needs_nvcc
+def test_the_driver_has_arrays_and_ranges_of_addresses(toolkit: Toolkit, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / "program"
+    build_program(toolkit, [SOURCE.with_name("driver_memory.cu")], program, (), (), ("-lcuda",))
+    report = run(program, toolkit)
+    assert capfd.readouterr().out.splitlines() == ["texture 9 25", "range 3 3", "registered 5 8 8"]
+    assert report.findings == () and report.status == 0 and not report.unsupported
+
+
 @pytest.mark.parametrize(
     ("call", "name"),
     [

@@ -9,6 +9,8 @@ int only_context;  // the one context; its address is the handle
 thread_local std::vector<CUcontext> current_contexts;
 std::map<std::pair<uint64_t, std::string>, Kernel*> functions;
 std::map<std::pair<uint64_t, std::string>, Variable*> globals;
+struct Physical { size_t bytes; CUmemAllocationProp kind; bool mapped; };
+std::vector<Physical> physical;
 struct Link { std::vector<std::string> texts; std::string whole; };
 
 CUcontext context() { return (CUcontext)&only_context; }
@@ -125,7 +127,10 @@ API Result cuDeviceGet(CUdevice* device, int ordinal) { *device = 0; return ordi
 API Result cuDeviceGetName(char* name, int length, CUdevice) { snprintf(name, length, "gemmgen emulator (sm_%d)", architecture()); return CUDA_SUCCESS; }
 API Result cuDeviceGetUuid(CUuuid* uuid, CUdevice) { memset(uuid, 0, sizeof *uuid); return CUDA_SUCCESS; }
 API Result cuDeviceTotalMem(size_t* bytes, CUdevice) { start(); *bytes = arena; return CUDA_SUCCESS; }
-API Result cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice) { *value = attribute((cudaDeviceAttr)which); return CUDA_SUCCESS; }
+API Result cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice) {
+  *value = which == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED ? 1 : attribute((cudaDeviceAttr)which);
+  return CUDA_SUCCESS;
+}
 API Result cuDeviceGetPCIBusId(char* text, int length, CUdevice) { snprintf(text, length, "0000:00:00.0"); return CUDA_SUCCESS; }
 API Result cuDeviceComputeCapability(int* major, int* minor, CUdevice) { *major = architecture() / 10; *minor = architecture() % 10; return CUDA_SUCCESS; }
 API Result cuDeviceCanAccessPeer(int* can, CUdevice, CUdevice) { *can = 0; return CUDA_SUCCESS; }
@@ -296,10 +301,40 @@ API Result cuMemFree(CUdeviceptr pointer) {
 API Result cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
   return of(in_stream(stream, [=] { return release(pointer_of(pointer), "cuMemFreeAsync"); }));
 }
+// A range of addresses is memory from its reservation on; physical memory that is mapped there has no place of its own.
+API Result cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) { *bytes = 2 << 20; return CUDA_SUCCESS; }
+API Result cuMemAddressReserve(CUdeviceptr* pointer, size_t bytes, size_t, CUdeviceptr, unsigned long long) {
+  if (!bytes || bytes % (2 << 20)) return CUDA_ERROR_INVALID_VALUE;
+  return of(allocate((void**)pointer, bytes, DEVICE, "cuMemAddressReserve"));
+}
+API Result cuMemAddressFree(CUdeviceptr pointer, size_t) { return of(release(pointer_of(pointer), "cuMemAddressFree")); }
+API Result cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* kind, unsigned long long) {
+  if (!bytes || bytes % (2 << 20)) return CUDA_ERROR_INVALID_VALUE;
+  physical.push_back({bytes, *kind, false});
+  *handle = physical.size();
+  return CUDA_SUCCESS;
+}
+API Result cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long) {
+  if (!handle || handle > physical.size() || offset + bytes > physical[handle - 1].bytes) return CUDA_ERROR_INVALID_VALUE;
+  if (physical[handle - 1].mapped) {
+    unsupported("cuMemMap of memory that was mapped before");
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  physical[handle - 1].mapped = true;
+  return fits(pointer_of(pointer), bytes, "cuMemMap") ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+API Result cuMemSetAccess(CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) { return CUDA_SUCCESS; }
+API Result cuMemUnmap(CUdeviceptr, size_t) { return of(finish_all()); }
+API Result cuMemRelease(CUmemGenericAllocationHandle) { return CUDA_SUCCESS; }
+API Result cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* kind, CUmemGenericAllocationHandle handle) {
+  if (!handle || handle > physical.size()) return CUDA_ERROR_INVALID_VALUE;
+  *kind = physical[handle - 1].kind;
+  return CUDA_SUCCESS;
+}
 API Result cuMemFreeHost(void* pointer) { return of(release(pointer, "cuMemFreeHost")); }
-API Result cuMemHostGetDevicePointer(CUdeviceptr* device, void* host, unsigned) { *device = (uintptr_t)host; return on_device(host) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
+API Result cuMemHostGetDevicePointer(CUdeviceptr* device, void* host, unsigned flags) { return of(cudaHostGetDevicePointer((void**)device, host, flags)); }
 API Result cuMemHostRegister(void* pointer, size_t bytes, unsigned flags) { return of(cudaHostRegister(pointer, bytes, flags)); }
-API Result cuMemHostUnregister(void*) { return CUDA_SUCCESS; }
+API Result cuMemHostUnregister(void* pointer) { return of(cudaHostUnregister(pointer)); }
 API Result cuMemGetInfo(size_t* free_bytes, size_t* total) { return of(cudaMemGetInfo(free_bytes, total)); }
 API Result cuMemGetAddressRange(CUdeviceptr* base, size_t* bytes, CUdeviceptr pointer) {
   auto found = allocation_of(pointer_of(pointer));
@@ -335,6 +370,50 @@ API Result cuMemPoolGetAttribute(CUmemoryPool, CUmemPool_attribute which, void* 
   else *(cuuint64_t*)value = 0;
   return CUDA_SUCCESS;
 }
+// -- arrays and textures ------------------------------------------------------------------------------------------------
+
+API Result cuArrayCreate(CUarray* array, const CUDA_ARRAY_DESCRIPTOR* given) {
+  bool real = given->Format == CU_AD_FORMAT_HALF || given->Format == CU_AD_FORMAT_FLOAT;
+  bool whole = given->Format >= CU_AD_FORMAT_SIGNED_INT8 && given->Format <= CU_AD_FORMAT_SIGNED_INT32;
+  int size = real ? (given->Format == CU_AD_FORMAT_HALF ? 16 : 32) : 8 << ((given->Format & 7) - (whole ? 0 : 1));
+  int bits[4] = {};
+  if (given->NumChannels > 4) return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < given->NumChannels; ++i) bits[i] = size;
+  auto kind = real ? cudaChannelFormatKindFloat : whole ? cudaChannelFormatKindSigned : cudaChannelFormatKindUnsigned;
+  cudaChannelFormatDesc format = {bits[0], bits[1], bits[2], bits[3], kind};
+  return of(cudaMallocArray((cudaArray_t*)array, &format, given->Width, given->Height, 0));
+}
+API Result cuArrayDestroy(CUarray array) { return of(cudaFreeArray((cudaArray_t)array)); }
+API Result cuMemcpy2D(const CUDA_MEMCPY2D* given) {
+  auto of_array = [](CUarray array) { return (Array*)array; };
+  auto row = [&](CUarray array) { return of_array(array)->element_bytes * of_array(array)->extent.width; };
+  auto place = [&](CUmemorytype type, const void* host, CUdeviceptr device, CUarray array) {
+    return type == CU_MEMORYTYPE_HOST ? (char*)host : type == CU_MEMORYTYPE_ARRAY ? (char*)of_array(array)->data : (char*)pointer_of(device);
+  };
+  size_t to = given->dstMemoryType == CU_MEMORYTYPE_ARRAY ? row(given->dstArray) : given->dstPitch ? given->dstPitch : given->WidthInBytes;
+  size_t from = given->srcMemoryType == CU_MEMORYTYPE_ARRAY ? row(given->srcArray) : given->srcPitch ? given->srcPitch : given->WidthInBytes;
+  char* target = place(given->dstMemoryType, given->dstHost, given->dstDevice, given->dstArray) + given->dstY * to + given->dstXInBytes;
+  char* source = place(given->srcMemoryType, given->srcHost, given->srcDevice, given->srcArray) + given->srcY * from + given->srcXInBytes;
+  return of(copy_rows(target, to, source, from, given->WidthInBytes, given->Height, cudaMemcpyDefault, nullptr, true, "cuMemcpy2D"));
+}
+API Result cuTexObjectCreate(CUtexObject* object, const CUDA_RESOURCE_DESC* given, const CUDA_TEXTURE_DESC* how, const CUDA_RESOURCE_VIEW_DESC*) {
+  if (given->resType != CU_RESOURCE_TYPE_ARRAY) {
+    unsupported("cuTexObjectCreate over memory that is no array");
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  cudaResourceDesc resource = {};
+  resource.resType = cudaResourceTypeArray;
+  resource.res.array.array = (cudaArray_t)given->res.array.hArray;
+  cudaTextureDesc texture = {};
+  for (int i = 0; i < 3; ++i) texture.addressMode[i] = (cudaTextureAddressMode)how->addressMode[i];
+  texture.filterMode = (cudaTextureFilterMode)how->filterMode;
+  bool real = ((Array*)given->res.array.hArray)->format.f == cudaChannelFormatKindFloat;
+  texture.readMode = real || how->flags & CU_TRSF_READ_AS_INTEGER ? cudaReadModeElementType : cudaReadModeNormalizedFloat;
+  texture.normalizedCoords = (how->flags & CU_TRSF_NORMALIZED_COORDINATES) != 0;
+  return of(cudaCreateTextureObject((cudaTextureObject_t*)object, &resource, &texture, nullptr));
+}
+API Result cuTexObjectDestroy(CUtexObject object) { return of(cudaDestroyTextureObject(object)); }
+
 API Result cuMemcpy(CUdeviceptr target, CUdeviceptr source, size_t count) { return copy(pointer_of(target), pointer_of(source), count, cudaMemcpyDefault, nullptr, false, "cuMemcpy"); }
 API Result cuMemcpyAsync(CUdeviceptr target, CUdeviceptr source, size_t count, CUstream stream) { return copy(pointer_of(target), pointer_of(source), count, cudaMemcpyDefault, stream, true, "cuMemcpyAsync"); }
 API Result cuMemcpyHtoD(CUdeviceptr target, const void* source, size_t count) { return copy(pointer_of(target), source, count, cudaMemcpyHostToDevice, nullptr, false, "cuMemcpyHtoD"); }

@@ -55,6 +55,7 @@ struct Allocation { size_t bytes; MemoryKind kind; };
 struct Graph { std::vector<std::function<Error()>> steps; };
 struct Stream { uint32_t id; unsigned flags; int priority; Graph* capture; };
 struct Event { uint32_t id; double milliseconds; bool recorded; };
+struct Registered { void* device; size_t bytes; };
 struct Array { cudaChannelFormatDesc format; cudaExtent extent; void* data; size_t element_bytes; unsigned flags; };
 
 std::recursive_mutex guard;
@@ -65,6 +66,8 @@ std::map<const void*, Kernel*> kernels;
 std::set<const Kernel*> kernel_set;
 std::map<const void*, Variable*> variables;
 std::map<uintptr_t, Allocation> allocations;
+std::map<uintptr_t, Registered> registered;  // host memory that kernels reach, by its first page
+int memory_file = -1;
 std::map<uint64_t, std::pair<cudaResourceDesc, cudaTextureDesc>> views;
 std::vector<std::pair<void**, Variable*>> managed_variables;
 std::set<Stream*> streams;
@@ -237,7 +240,7 @@ void start() {
   }
   channel = atoi(socket_text);
   arena = strtoull(arena_text, nullptr, 10);
-  int file = atoi(memory_text);
+  int file = memory_file = atoi(memory_text);
   void* at = mmap((void*)BASE, arena, PROT_NONE, MAP_SHARED | MAP_FIXED_NOREPLACE, file, 0);
   window = (char*)mmap(nullptr, arena, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (at != (void*)BASE || window == MAP_FAILED) {
@@ -512,6 +515,36 @@ int setting(const char* name, int otherwise) {
 
 int architecture() { return setting("GEMMGEN_ARCHITECTURE", 80); }
 
+Error finish_all() {
+  tell(SYNCHRONIZE_ALL, 0);
+  return fail(sticky);
+}
+
+// Host memory that kernels reach too: its pages become pages of device memory, at the same place for the host.
+Error map_host_memory(void* pointer, size_t bytes) {
+  uintptr_t first = (uintptr_t)pointer & ~(uintptr_t)(PAGE - 1);
+  size_t whole = whole_pages((uintptr_t)pointer + bytes - first);
+  void* device;
+  if (!bytes || registered.count(first)) return fail(cudaErrorInvalidValue);
+  if (Error error = allocate(&device, whole, PINNED, "cudaHostRegister")) return error;
+  memcpy(device, (void*)first, whole);
+  if (mmap((void*)first, whole, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory_file, (uintptr_t)device - BASE) == MAP_FAILED) return fail(cudaErrorInvalidValue);
+  registered[first] = {device, whole};
+  return cudaSuccess;
+}
+
+Error unmap_host_memory(void* pointer) {
+  auto found = registered.find((uintptr_t)pointer & ~(uintptr_t)(PAGE - 1));
+  if (found == registered.end()) return cudaSuccess;
+  finish_all();
+  std::string kept((char*)found->second.device, found->second.bytes);
+  if (mmap((void*)found->first, kept.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED) return fail(cudaErrorInvalidValue);
+  memcpy((void*)found->first, kept.data(), kept.size());
+  void* device = found->second.device;
+  registered.erase(found);
+  return release(device, "cudaHostUnregister");
+}
+
 int attribute(int which) {
   bool hopper = architecture() >= 90;
   switch (which) {
@@ -544,11 +577,6 @@ int attribute(int which) {
     case cudaDevAttrClusterLaunch: return hopper;
     default: return 0;
   }
-}
-
-Error finish_all() {
-  tell(SYNCHRONIZE_ALL, 0);
-  return fail(sticky);
 }
 
 size_t element_bytes(const cudaChannelFormatDesc& format) { return (format.x + format.y + format.z + format.w) / 8; }
@@ -740,15 +768,19 @@ API Error cudaFree(void* pointer) {
 API Error cudaFreeAsync(void* pointer, cudaStream_t stream) { return in_stream(stream, [=] { return release(pointer, "cudaFreeAsync"); }); }
 API Error cudaFreeHost(void* pointer) { return release(pointer, "cudaFreeHost"); }
 API Error cudaHostGetDevicePointer(void** device, void* host, unsigned) {
+  auto found = registered.upper_bound((uintptr_t)host);
+  if (found != registered.begin() && (uintptr_t)host < (--found)->first + found->second.bytes) {
+    *device = (char*)found->second.device + ((uintptr_t)host - found->first);
+    return cudaSuccess;
+  }
   *device = host;
   return on_device(host) ? cudaSuccess : fail(cudaErrorInvalidValue);
 }
 API Error cudaHostGetFlags(unsigned* flags, void*) { *flags = 0; return cudaSuccess; }
-API Error cudaHostRegister(void*, size_t, unsigned flags) {
-  if (flags & cudaHostRegisterMapped) unsupported("cudaHostRegister with cudaHostRegisterMapped");
-  return flags & cudaHostRegisterMapped ? cudaErrorNotSupported : cudaSuccess;
+API Error cudaHostRegister(void* pointer, size_t bytes, unsigned flags) {
+  return flags & cudaHostRegisterMapped ? map_host_memory(pointer, bytes) : cudaSuccess;
 }
-API Error cudaHostUnregister(void*) { return cudaSuccess; }
+API Error cudaHostUnregister(void* pointer) { return unmap_host_memory(pointer); }
 API Error cudaMemcpy(void* target, const void* source, size_t count, cudaMemcpyKind kind) {
   return copy_now(target, source, count, kind, nullptr, true, "cudaMemcpy");
 }
