@@ -2,7 +2,8 @@
 
 ``python -m measurements.all_data slips|library|classes|times [--jobs J] [--seconds S] [--journal FILE]`` writes a line of JSON for each
 item as it is done, and leaves out those that the journal has. ``python -m measurements.all_data report FILE ...`` sums journals up;
-``evidence FILE ...`` prints the library's records of the field from them, and ``table FILE ...`` the times.
+``evidence FILE ...`` prints the library's records of the field from them, ``table FILE ...`` the times, ``classes-table FILE ...`` the
+classes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import gemmgen
 from gemmgen.core.errors import GemmgenError, PlanError
 from gemmgen.kernels import part
 from gemmgen.kernels.family import KernelPlan
-from gemmgen.kernels.gemm.numeric_class import numeric_class
+from gemmgen.kernels.gemm.numeric_class import numeric_class, without_tree
 from gemmgen.kernels.gemm.oracle import promised
 from gemmgen.kernels.gemm.plan import GemmPlan, packed
 from gemmgen.kernels.shipped import shipped_specs
@@ -123,11 +124,38 @@ def classified(item: Item) -> Record:
     own = numeric_class(plan, k)
     if isinstance(own, str):
         return {"skipped": f"no class: {own}"}
+    if reason := without_tree(plan):
+        return {"skipped": f"no tree: {reason}"}
     sizes = promised(plan, (3, 16, k))
     if sizes[2] != k:
         return {"skipped": f"k is promised to be a multiple: {sizes[2]}"}
     tree = summation_tree(plan, packed(plan, sizes, batch=1))
     return {"class": own.text, "types": f"{plan.matrix_a.type} {plan.matrix_b.type}", "tree": tree}
+
+
+def classes_table(journals: list[Path]) -> str:
+    """Every class with its number of instances and its tree, at each depth, as the file of a measurement."""
+    own = [record for record in records(journals) if record["run"] == "classes"]
+    compared = [record for record in own if "tree" in record]
+    trees: dict[str, dict[str, set[str]]] = {str(k): defaultdict(set) for k in DEPTHS}
+    members: Counter[tuple[str, str]] = Counter()
+    for record in compared:
+        trees[record["item"][1]][record["class"]].add(record["tree"])
+        members[record["item"][1], record["class"]] += 1
+    depths = {
+        k: {text: {"instances": members[k, text], "trees": sorted(found)} for text, found in sorted(classes.items())}
+        for k, classes in trees.items()
+    }
+    found = {
+        "measured": "The class of every listed GEMM, and the hash of its summation tree on the emulator, at two depths k.",
+        "compared": len(compared),
+        "instances": len({record["item"][0] for record in compared}),
+        "classes_with_several_trees": sum(len(found) > 1 for classes in trees.values() for found in classes.values()),
+        "left_out": dict(Counter(record["skipped"] for record in own if "skipped" in record)),
+        "failed": [record["item"] for record in own if "failed" in record],
+        "depths": depths,
+    }
+    return json.dumps(found, indent=1) + "\n"
 
 
 # -- times -----------------------------------------------------------------------------------------------------------
@@ -270,9 +298,11 @@ def summary(found: list[Record]) -> Iterator[str]:
                     trees[*key, record["class"]].add(record["tree"])
                     classes[*key, record["tree"]].add(record["class"])
             compared = sum("tree" in record for record in own)
-            yield f"  {compared} trees in {len(trees)} classes; {dict(Counter(record['skipped'] for record in own if 'skipped' in record))}"
+            names = {record["item"][0] for record in own if "tree" in record}
+            yield f"  {compared} trees of {len(names)} instances in {len(trees)} classes"
+            yield from (f"  left out, {reason}: {count}" for reason, count in Counter(r["skipped"] for r in own if "skipped" in r).items())
             yield from (f"  SPLIT {key}: {len(value)} trees" for key, value in trees.items() if len(value) > 1)
-            yield from (f"  ONE TREE {key}: {sorted(value)}" for key, value in classes.items() if len(value) > 1)
+            yield from (f"  one tree {key}: {sorted(value)}" for key, value in classes.items() if len(value) > 1)
         else:
             yield from (f"  {record['item'][0]}: {record.get('ratio')}" for record in own)
 
@@ -293,8 +323,9 @@ def main() -> None:
     elif arguments.runs[0] == "evidence":
         found = records([Path(name) for name in arguments.runs[1:]])
         print(field_evidence([record["record"] for record in found if "record" in record]), end="")
-    elif arguments.runs[0] == "table":
-        print(times_table([Path(name) for name in arguments.runs[1:]]), end="")
+    elif arguments.runs[0] in ("table", "classes-table"):
+        table = times_table if arguments.runs[0] == "table" else classes_table
+        print(table([Path(name) for name in arguments.runs[1:]]), end="")
     elif arguments.runs[0] == "pack":
         SLIPS.write_text("".join(json.dumps(item) + "\n" for item in slips()))
     else:

@@ -77,7 +77,7 @@ def test_the_text_states_the_probability():
 
 
 def test_float32_takes_one_run_of_each_problem():
-    assert verify_field(plan_of("gemm/v0_naive")).runs == 3
+    assert verify_field(plan_of("gemm/v0_naive")).runs == 4
 
 
 PLANES = "gemm/split_precision/mma_sync/f16x3_64x64"
@@ -153,6 +153,16 @@ def test_reads_beyond_the_rows_of_the_first_tile_are_caught(old, new):
     text = source_of("gemm/v3_double_buffer")
     call = next(line for line in text.splitlines() if "load_global_edge_tile" in line and f"{old});" in line)
     report = judged(Slip("gemm/v3_double_buffer", new, text.replace(call, call.replace(old, new), 1)))
+    assert isinstance(report, FieldReport)
+    assert report.outcome == "wrong"
+    assert "out of bounds" in report.reason
+
+
+def test_copies_that_take_a_cut_tile_for_a_whole_one_are_caught():
+    old = "block_n + kTileN <= n;"
+    text = source_of("gemm/v3_double_buffer")
+    assert old in text
+    report = judged(Slip("gemm/v3_double_buffer", old, text.replace(old, "block_n - kTileN <= n;")))
     assert isinstance(report, FieldReport)
     assert report.outcome == "wrong"
     assert "out of bounds" in report.reason

@@ -39,27 +39,25 @@ def reference_spec(plan: GemmPlan) -> dict[str, Any]:
 
 
 def field_cases(plan: GemmPlan) -> list[Case]:
-    """Whole tiles, several in each direction; several of which the last is not whole, with gaps of different lengths between the rows
-    of each matrix: equal leading dimensions would hide the error of using one for another; and less than one tile in each direction, where
-    reads past a row's end are soon past the array's end."""
+    """Whole tiles, several in each direction; several of which the last is not whole, with gaps of different lengths between the rows of
+    each matrix: equal leading dimensions would hide the error of using one for another; and two of few steps, where what is read past
+    a row's end is soon past the array's: less than a tile in each direction, and a whole step of tiles of which some are cut."""
     whole, padded = (next((case for case in cases(plan) if case.name == name), None) for name in _CASES)
     found = [] if whole is None else [whole]
     if padded is not None:
         sizes = padded.dimensions
-        more = promised(plan, (sizes["m"], sizes["n"] + plan.tile_n, sizes["k"]))
-        found.append(_padded(plan, padded, more))
+        found.append(_padded(plan, padded, (sizes["m"], sizes["n"] + plan.tile_n, sizes["k"])))
         if not plan.least_depth:
-            found.append(replace(_padded(plan, padded, _less_than_a_tile(plan)), name="less than one tile"))
+            half_m, half_n = plan.tile_m // 2 + 1, plan.tile_n // 2 + 1
+            less = _padded(plan, padded, (half_m, half_n, plan.step_k // 2 + 1))
+            cut = _padded(plan, padded, (plan.tile_m + half_m, plan.tile_n + half_n, plan.step_k))
+            found += [replace(less, name="less than one tile"), replace(cut, name="one step of cut tiles")]
     return found
 
 
-def _padded(plan: GemmPlan, case: Case, sizes: tuple[int, int, int]) -> Case:
-    problem = padded_problem(plan, packed(plan, sizes, batch=case.dimensions.get("batch", 1)))
+def _padded(plan: GemmPlan, case: Case, wanted: tuple[int, int, int]) -> Case:
+    problem = padded_problem(plan, packed(plan, promised(plan, wanted), batch=case.dimensions.get("batch", 1)))
     return replace(case, dimensions={**case.dimensions, **problem})
-
-
-def _less_than_a_tile(plan: GemmPlan) -> tuple[int, int, int]:
-    return promised(plan, (plan.tile_m // 2 + 1, plan.tile_n // 2 + 1, plan.step_k // 2 + 1))
 
 
 def excluded(plan: GemmPlan) -> str:

@@ -66,6 +66,16 @@ def numeric_class(plan: GemmPlan, k: int) -> NumericClass | str:
     return NumericClass(types, steps, promoted, slices, joined)
 
 
+def without_tree(plan: GemmPlan) -> str:
+    """The reason why no run on the emulator shows the order of an instance's additions; empty for most."""
+    if plan.matrix_a.type == "f64":
+        return "float64"
+    if getattr(plan.spec.mainloop, "accumulators", "f32") == "f16":
+        return "sums in float16"
+    # The launches that split compute with real numbers, and their planes decide which products are added up.
+    return "products by planes" if hasattr(plan, "planes") else ""
+
+
 def _slices(plan: GemmPlan, k: int) -> tuple[tuple[int, ...], str]:
     """Where slices of k end, and how they are joined."""
     match plan.spec.decomposition:
