@@ -834,6 +834,8 @@ def product_registers(function: Function) -> frozenset[str]:
             for operand in instruction.operands[:2]:
                 if isinstance(operand, Vector):
                     found |= {register.name for register in registers_of(operand)}
+            if instruction.has("sp"):
+                found |= {register.name for register in registers_of(instruction.operands[3])}
     return frozenset(found)
 
 

@@ -189,3 +189,15 @@ def test_other_forms_are_refused(text: str) -> None:
     registers = ".reg .f32 %f, %g, %h, %i; .reg .b32 %e, %r, %s, %t, %u; .reg .b64 %l; .reg .pred %p;"
     with pytest.raises(emulator.UnknownInstruction):
         emulator.launch(wrap_ptx(f"{registers} wgmma.mma_async.sp.sync.aligned.{text}; ret;"), grid=1, block=128)
+
+
+def test_metadata_must_stay_until_the_wait() -> None:
+    """On an H200, results were wrong where the register was loaded again while the product ran."""
+    product = "wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.bf16.bf16 {%f, %g, %h, %i}, %l, %l, %e, 0, %p, 1, 1, 0, 0"
+    registers = ".reg .f32 %f, %g, %h, %i; .reg .b32 %e; .reg .b64 %l; .reg .pred %p; .shared .align 1024 .b8 s[8192];"
+    begin = "mov.u64 %l, s; shr.u64 %l, %l, 4; or.b64 %l, %l, 0x4000004000000000; mov.b32 %e, 0x44444444; setp.eq.u32 %p, 0, 1;"
+    body = f"{registers} {begin} wgmma.fence.sync.aligned; {product}; wgmma.commit_group.sync.aligned; "
+    wait = "wgmma.wait_group.sync.aligned 0;"
+    emulator.launch(wrap_ptx(f"{body} {wait} mov.b32 %e, 1; ret;"), grid=1, block=128)
+    with pytest.raises(EmulatorError, match="is written while a wgmma in flight owns it as metadata"):
+        emulator.launch(wrap_ptx(f"{body} mov.b32 %e, 1; {wait} ret;"), grid=1, block=128)

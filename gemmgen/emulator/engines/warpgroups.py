@@ -78,6 +78,7 @@ class Issue:
     reads: list[list[AsyncAccess]]
     """Bytes that each warpgroup reads in shared memory."""
     a_registers: tuple[int, ...]
+    """Registers of A, and of the metadata of a sparse one, which the operation reads while it runs."""
     a_sources: tuple[int, ...]
     """Registers whose values the A registers are copies of: the assembler may make one register of both."""
     waited: np.ndarray
@@ -406,7 +407,8 @@ class Warpgroups:
                 if row in event.product.accumulators or row in event.a_registers:
                     bad = lanes[event.owned[lanes]]
                     if len(bad):
-                        what = "an accumulator" if row in event.product.accumulators else "an A register"
+                        kind = "metadata" if event.instruction.has("sp") and row == event.a_registers[-1] else "an A register"
+                        what = "an accumulator" if row in event.product.accumulators else kind
                         self._fail(use.instruction, bad, event, f"{self._names[row]} is written while a wgmma in flight owns it as {what}")
 
     def _check_reads(self, use: _Use, lanes: Lanes) -> np.ndarray | None:
@@ -508,7 +510,7 @@ def _followed(blocks: Sequence[BasicBlock]) -> dict[str, Register]:
         for block in blocks
         for inst in block.body
         if inst.opcode == "wgmma" and inst.has("mma_async")
-        for operand in inst.operands[:2]
+        for operand in (*inst.operands[:2], *(inst.operands[3:4] if inst.has("sp") else ()))
         for r in registers_of(operand)
         if r.type != "b64"
     }

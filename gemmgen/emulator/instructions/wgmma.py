@@ -5,8 +5,9 @@ registers. Warp w of a warpgroup holds rows 16w to 16w + 15 of D, and of A. Regi
 mma.sync; D has two elements side by side in two tiles of 8 rows for each 8 columns.
 
 Of sparse products (``wgmma.mma_async.sp``), A holds half of the elements along k in as many bytes as a dense one, B is twice as deep, and
-metadata come from a register of each lane, as those of mma.sp do (`gemmgen.emulator.instructions.sparse`). The register is read when the
-instruction is issued. The sum of the kept products is that of a dense instruction.
+metadata come from a register of each lane, as those of mma.sp do (`gemmgen.emulator.instructions.sparse`). Like a register of A, it is read
+while the operation runs: results on an H200 were wrong where it was loaded again before the wait. The sum of the kept products is that of
+a dense instruction.
 """
 
 from __future__ import annotations
@@ -125,6 +126,8 @@ class _Product:
         if len(set(self.accumulators)) < len(self.accumulators):
             raise UnknownInstruction("the accumulators of a wgmma must be different registers", instruction=inst)
         self.a_registers = self._rows(a, 4) if isinstance(a, Vector) else ()
+        metadata_registers = self._rows(others[0], 1) if self.sparse else ()
+        self.input_registers = (*self.a_registers, *metadata_registers)
         self.descriptors = [None if self.a_registers else self._descriptor(a), self._descriptor(b)]
         self.scale_d = self._scale(scale_d)
         flags = [operand.value for operand in immediates if isinstance(operand, Integer)]
@@ -167,12 +170,11 @@ class _Product:
     def _descriptor(self, operand: Operand) -> Source:
         return self.binder.source(self.inst, operand, "u64")
 
-    def _metadata(self, operands: Sequence[Operand]) -> tuple[Metadata, Source]:
-        """The metadata of a sparse A, and the register that they come from."""
+    def _metadata(self, operands: Sequence[Operand]) -> Metadata:
+        """The metadata of a sparse A."""
         if len(operands) != 2 or not isinstance(operands[0], Register) or not isinstance(operands[1], Integer):
             raise UnknownInstruction("a sparse wgmma has a register of metadata and a constant selector behind B", instruction=self.inst)
-        places = Metadata(self.inst, 8 * _ELEMENT_BYTES[self.a_type], self.depths[1], operands[1].value)
-        return places, self.binder.source(self.inst, operands[0], "b32")
+        return Metadata(self.inst, 8 * _ELEMENT_BYTES[self.a_type], self.depths[1], operands[1].value)
 
     def _scale(self, operand: Operand) -> tuple[Source, bool]:
         """The predicate scale-d, and whether it is negated."""
@@ -211,14 +213,8 @@ class _Product:
             chunks = self._chunks(groups, bits, which)
             addresses.append(chunks)
             reads.append(chunks.reshape(len(groups), -1))
-        operands = (accumulate, *(() if self.metadata is None else (self._places(lanes, len(groups)),)), *addresses)
-        _warpgroups(self.binder).issue(self.inst, self, groups, operands, reads, self.a_registers, self.proxy)
-
-    def _places(self, lanes: Lanes, groups: int) -> np.ndarray:
-        """Values of k that elements of A belong to, [groups, 64, elements of a row]."""
-        assert self.metadata is not None
-        places, source = self.metadata
-        return places.read(value_at(source, lanes)).reshape(groups, ROWS, -1)
+        operands = (accumulate, *addresses)
+        _warpgroups(self.binder).issue(self.inst, self, groups, operands, reads, self.input_registers, self.proxy)
 
     def _uniform(self, lanes: Lanes, values: np.ndarray, what: str) -> np.ndarray:
         """Values [groups, 1], which must be the same in all lanes of a warpgroup."""
@@ -306,14 +302,15 @@ class _Product:
 
     def step(self, sums: np.ndarray, issue: Issue, chosen: np.ndarray) -> np.ndarray:
         """D = A B + D; operands are read now."""
-        accumulate, *others = (operand[chosen] for operand in issue.operands)
-        places, addresses = (others[0], others[1:]) if self.sparse else (None, others)
+        accumulate, *addresses = (operand[chosen] for operand in issue.operands)
         groups = issue.groups[chosen]
         if not accumulate.all():
             sums = np.where(accumulate[:, None, None], sums, self.zero)
         b = self._from_shared(groups, addresses[-1], 1)
         a = self._from_registers(groups) if self.a_registers else self._from_shared(groups, addresses[0], 0)
-        if places is not None:
+        if self.metadata is not None:
+            # Values of k that elements of A belong to, [groups, 64, elements of a row].
+            places = self.metadata.read(self._take(self.input_registers[-1:], groups)).reshape(len(groups), ROWS, -1)
             if self._has_special(b):
                 return self._sums_by_row(a, b, sums, places)
             # Zeros of A add nothing to finite sums.

@@ -479,7 +479,9 @@ class WarpgroupLoop(WarpgroupInstruction):
             return "multiply_planes"
         if self.a_in_registers:
             return "accumulate_from_registers"
-        return "promote" if self.promote_steps else "accumulate"
+        if self.promote_steps:
+            return "promote"
+        return "accumulate_sparse" if self.sparse else "accumulate"
 
     @property
     def described(self) -> tuple[WarpgroupOperand, ...]:

@@ -97,7 +97,19 @@ def test_mistakes_show(planted: tuple[str, str]) -> None:
     try:
         assert not passed(SPEC, ("2 x 3 tiles",), planted)
     except GemmgenError as error:
-        assert "mbarrier" in str(error)
+        assert "mbarrier" in str(error) or "owns it as metadata" in str(error)
+
+
+def test_two_stages_have_separate_metadata() -> None:
+    """One register for both would be loaded again while instructions read it."""
+    plan = gemmgen.plan(SPEC)
+    source = gemmgen.render(plan).text
+    assert source.count("load_metadata(odd, ") == source.count("multiply_stage(accumulators, odd, ") == 1
+    mixed = source.replace("load_metadata(odd, ", "load_metadata(even, ").replace("accumulators, odd, ", "accumulators, even, ")
+    binary = compile_source(mixed, architecture=plan.architecture.name, options=COMPILE_OPTIONS)
+    cases = [case for case in oracle_of("gemm").cases(plan) if case.name == "2 x 3 tiles"]
+    report = verify_binary(plan, binary, EmulatorBackend(), cases=cases)
+    assert "in flight owns it as metadata" in str(report.failures[0].failure)
 
 
 @pytest.mark.parametrize("name", ["one unit a stage", "8-bit floats"])
