@@ -12,6 +12,7 @@ from gemmgen.kernels.gemm.sparsity import places, random_metadata
 
 from .helpers import run_cuda, wrap_ptx
 from .test_sparse_mma import metadata
+from .test_tensor_core import DATA
 from .test_wgmma import PLAIN, UNSIGNED, integers
 from .wgmma import ELEMENT_BYTES, HELPERS, IMAGE_BYTES, SUM_DTYPES, Layout, a_place, accumulator_place, fragments, from_fragments
 
@@ -155,6 +156,24 @@ def test_kept_products_are_summed_in_one_step(kind: str) -> None:
     left, right = tensor_core.factor(a, kind), tensor_core.factor(np.ascontiguousarray(b[:, places(words)[0]]), kind)
     step = tensor_core.FP8_STEP if size == 1 else tensor_core.FLOAT_STEP
     np.testing.assert_array_equal(got.view(np.uint32), tensor_core.multiply_float(left, right, np.zeros((64, 8), np.uint32), step))
+
+
+@pytest.mark.parametrize("kind", ["bf16", "f16", "e4m3"])
+def test_sums_equal_those_of_an_h200(kind: str) -> None:
+    """Products 1024 deep by ``strategy: wgmma``, of numbers of many magnitudes; sums of e4m3 leave the tensor core after every 128 of k."""
+    with np.load(DATA / "sparse_wgmma_h200.npz") as arrays:
+        a, b, words, c = (arrays[f"{kind}_{name}"] for name in ("a", "b", "metadata", "c"))
+    at, kept = places(words), 32 // ELEMENT_BYTES[kind]
+    step = tensor_core.FP8_STEP if kind == "e4m3" else tensor_core.FLOAT_STEP
+    sums, total = np.zeros((len(a), 1, len(b)), np.uint32), np.zeros((len(a), len(b)), np.float32)
+    for first in range(0, a.shape[1], kept):
+        chosen = slice(first, first + kept)
+        rows = np.ascontiguousarray(b[:, at[:, chosen]].transpose(1, 0, 2))
+        left = tensor_core.factor(np.ascontiguousarray(a[:, None, chosen]), kind)
+        sums = tensor_core.multiply_float(left, tensor_core.factor(rows, kind), sums, step)
+        if kind == "e4m3" and (first + kept) % 64 == 0:
+            total, sums = total + sums[:, 0].view(np.float32), np.zeros_like(sums)
+    np.testing.assert_array_equal(total.view(np.uint32) if kind == "e4m3" else sums[:, 0], c)
 
 
 def test_left_out_elements_of_b_may_be_infinite() -> None:
