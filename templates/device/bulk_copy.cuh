@@ -31,30 +31,6 @@ __device__ __forceinline__ void load_box_3d(
         :: "r"(target), "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z) : "memory");
 }
 
-// Starts to bring the box at (x, y) to the L2 cache.
-__device__ __forceinline__ void prefetch_box_2d(const TensorMap& map, int x, int y)
-{
-    asm volatile(
-        "cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" :: "l"(&map), "r"(x), "r"(y) : "memory");
-}
-
-// Starts to bring the box at (x, y, z) to the L2 cache.
-__device__ __forceinline__ void prefetch_box_3d(const TensorMap& map, int x, int y, int z)
-{
-    asm volatile(
-        "cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];"
-        :: "l"(&map), "r"(x), "r"(y), "r"(z) : "memory");
-}
-
-// Starts to bring bytes from `start` on to the L2 cache, where they begin at a multiple of 16; as many as a multiple of
-// 16 holds.
-__device__ __forceinline__ void prefetch_bytes(const void* start, int bytes)
-{
-    constexpr int kUnit = 16;
-    if (reinterpret_cast<unsigned long long>(start) % kUnit == 0 && bytes >= kUnit)
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(start), "r"(bytes / kUnit * kUnit) : "memory");
-}
-
 // Copies the box at (x, y) to the same place of every block in `blocks`, a mask over the cluster, and arrives at the
 // barrier of each.
 __device__ __forceinline__ void multicast_box_2d(

@@ -473,9 +473,9 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
         return ()
 
     @property
-    def prefetched_inputs(self) -> tuple[Matrix, ...]:
-        """Matrices of the epilogue whose tile comes to the L2 cache while the products are computed."""
-        return ()
+    def reads_next_chunk(self) -> bool:
+        """True if these operands are read a chunk of columns ahead, those of a tile's first before the products are computed."""
+        return False
 
     def placed(self, step: Step) -> tuple[Matrix, ...]:
         """Matrices that the epilogue's function reads or writes at an element's place."""

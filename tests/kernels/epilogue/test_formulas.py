@@ -355,7 +355,19 @@ def test_further_outputs_leave_a_wgmma_kernel_as_vectors(tile_n: int) -> None:
         "epilogue": formula,
     }
     source = gemmgen.render(gemmgen.plan(spec)).text
-    assert "load_vector(buffer" in source and "float gate_ahead[kAhead][2][2]" in source and "make_float2(full__pair[0]" in source
+    assert "load_vector(buffer" in source and "float gate_next[kChunk / kMatrix][2][2]" in source and "make_float2(full__pair[0]" in source
+    assert verified(spec) == []
+
+
+@pytest.mark.parametrize(("count", "ahead"), [(1, "a_chunk"), (3, 8), (6, 4)])
+def test_operands_of_float32_are_read_before_they_are_needed(count: int, ahead: int | str) -> None:
+    """Of several chunks and blocks of rows: a chunk ahead where registers are left, else as many fragments at once as they allow."""
+    names = [f"given{number}" for number in range(count)]
+    formula = {"inputs": {name: {"per": "element"} for name in names}, "value": " + ".join(["acc", *names])}
+    mainloop = {"strategy": "wgmma", "tile": {"m": 128, "n": 96, "k": 64}, "stages": 3, "consumers": 1}
+    spec = {"kind": "gemm", **STRATEGIES["wgmma"], "alpha": "one", "beta": "zero", "mainloop": mainloop, "epilogue": formula}
+    plan = gemmgen.plan(spec)
+    assert ahead == ("a_chunk" if plan.reads_next_chunk else plan.operands_ahead)
     assert verified(spec) == []
 
 

@@ -48,9 +48,16 @@ class WgmmaPlan(TensorPlan):
     @property
     def warnings(self) -> tuple[Reason, ...]:
         """An estimate of registers that exceeds the limit per thread."""
-        resident = ResidentBlocks(self.architecture, self.loop.min_blocks_per_sm, self.threads)
-        limit = self.loop.registers[1] if self.loop.registers else resident.allocated_registers
-        return resident.few_registers(self.loop.estimated_registers, limit, "mainloop.tile")
+        return self._resident.few_registers(self.loop.estimated_registers, self._register_limit, "mainloop.tile")
+
+    @property
+    def _resident(self) -> ResidentBlocks:
+        return ResidentBlocks(self.architecture, self.loop.min_blocks_per_sm, self.threads)
+
+    @property
+    def _register_limit(self) -> int:
+        """Registers of a thread that multiplies."""
+        return self.loop.registers[1] if self.loop.registers else self._resident.allocated_registers
 
     @property
     def registers_per_thread(self) -> int:
@@ -144,11 +151,24 @@ class WgmmaPlan(TensorPlan):
         return tuple(access for access in accesses if isinstance(access.argument, Matrix)) if self._in_pairs else ()
 
     @property
-    def prefetched_inputs(self) -> tuple[Matrix, ...]:
-        if self.grouped or self.store != "finished" or self.loop.cluster_k > 1 or not self.matrix_c.row_major:
-            return ()
-        read = [access.argument for step in self.inner_epilogue for access in step.accesses]
-        return tuple(one for one in read if isinstance(one, Matrix) and not (self.residual_staged and one in self.residuals))
+    def reads_next_chunk(self) -> bool:
+        return bool(self.paired_inputs) and self._spare_registers >= 2 * self._chunk_registers
+
+    @property
+    def operands_ahead(self) -> int:
+        """Fragments whose operands a thread reads at once, where it does not read those of a whole chunk ahead."""
+        return 8 if self._spare_registers >= self._chunk_registers else 4
+
+    @property
+    def _chunk_registers(self) -> int:
+        """Registers of a thread for the operands of a chunk of columns."""
+        assert self.loop.staging is not None
+        return len(self.paired_inputs) * self.loop.staging.columns // 2
+
+    @property
+    def _spare_registers(self) -> int:
+        """Registers of a thread that its sums leave for operands."""
+        return self._register_limit - self.loop.estimated_registers
 
     @property
     def _in_pairs(self) -> bool:
