@@ -18,6 +18,16 @@ def warps_of_tile(columns: int, rows_axis: str, columns_axis: str) -> Division:
     return Division("threadblock tile", ROWS, columns, rows_axis, columns_axis, "warp", warps, notes)
 
 
+def blocks_of_pair(columns: int) -> Division:
+    """The rows of a tile whose sums each block of a pair holds."""
+    blocks = tuple(Share(block, ((block * ROWS, 0, ROWS, columns),)) for block in range(2))
+    notes = (
+        "a block copies its rows of A and half of the columns of B",
+        "one thread of block 0 multiplies for both; each block has the sums of its rows",
+    )
+    return Division("tile of a pair of blocks", 2 * ROWS, columns, "m", "n", "block", blocks, notes)
+
+
 def loaded_columns(rows_axis: str, columns_axis: str) -> Division:
     """The results that each lane of a warp loads at a time (16x256b)."""
     lanes = tuple(
@@ -26,6 +36,19 @@ def loaded_columns(rows_axis: str, columns_axis: str) -> Division:
     )
     notes = ("pairs of neighbours, in every 8 columns",)
     return Division("columns that a warp loads", ROWS // EPILOGUE_WARPS, COLUMNS, rows_axis, columns_axis, "lane", lanes, notes)
+
+
+def scale_tile(lines: int, blocks: int) -> Fragments:
+    """Places of block scales in shared and in tensor memory: of ``lines`` rows of A, or columns of B, and ``blocks`` of k."""
+    lanes = lines // 4
+    words = tuple(Share(lane, tuple((quarter * lanes + lane, 0, 1, blocks) for quarter in range(4))) for lane in range(lanes))
+    notes = (
+        f"scale (i, j) is byte 16 (i mod {lanes}) + 4 (i div {lanes}) + j of a tile of {lines * blocks} bytes in memory",
+        f"tcgen05.cp brings it to byte j of column i div {lanes}, lane i mod {lanes} of each quarter of the lanes",
+        f"numbers: rows of 16 bytes, which are lanes; each holds the scales of four lines, {lanes} apart",
+    )
+    tile = Division("a tile of scales", lines, blocks, "lines", "blocks of k", "lane", words)
+    return Fragments("Block scales", tile, notes=notes, name="scales")
 
 
 def columns_in_use(ends: Sequence[int], allocated: int, of_pair: bool = False, owners: str = "") -> Fragments:

@@ -118,6 +118,14 @@ def test_uses_of_tensor_memory_are_drawn() -> None:
     assert columns == [(0, 128), (128, 128), (256, 16), (272, 16)]
 
 
+def test_pairs_and_scales_are_drawn() -> None:
+    plan = gemmgen.plan(NVFP4_PAIR)
+    drawn = {each.name: each for each in part_of(plan, "pictures").pictures(plan)}
+    pair, scales = drawn["tiles"].levels[0], drawn["scales"].c
+    assert [share.rectangles for share in pair.shares] == [((0, 0, 128, 128),), ((128, 0, 128, 128),)]
+    assert scales.shares[5].rectangles == ((5, 0, 1, 4), (37, 0, 1, 4), (69, 0, 1, 4), (101, 0, 1, 4))
+
+
 def verify_with(spec: dict[str, Any], old: str, new: str) -> VerificationReport:
     plan = gemmgen.plan(spec)
     text = gemmgen.render(plan).text

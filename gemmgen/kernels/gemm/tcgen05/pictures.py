@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from gemmgen.kernels.gemm.overview import product_overview
+from gemmgen.kernels.gemm.scaling import TILE_BLOCKS, TILE_LINES
 from gemmgen.kernels.gemm.tcgen05.loop import BUFFERS, SCALE_COLUMNS, TensorMemoryLoop
 from gemmgen.kernels.gemm.tcgen05.plan import TensorMemoryPlan
 from gemmgen.kernels.pictures import Fragments, Picture, TileHierarchy
 from gemmgen.kernels.pipeline_picture import pipeline
-from gemmgen.kernels.tensor_memory_picture import columns_in_use, loaded_columns, warps_of_tile
+from gemmgen.kernels.tensor_memory_picture import blocks_of_pair, columns_in_use, loaded_columns, scale_tile, warps_of_tile
 
 
 def pictures(plan: TensorMemoryPlan) -> list[Picture]:
@@ -15,8 +16,10 @@ def pictures(plan: TensorMemoryPlan) -> list[Picture]:
     loop = plan.loop
     slices = f"in blue: the block's slices of A and B, {loop.tile_k} deep; bold: the one that is multiplied"
     overview = product_overview(plan, loop.tile_k, loop.stages, (slices, f"{loop.stages} stages in shared memory"))
-    hierarchy = TileHierarchy("Tile hierarchy", overview, (warps_of_tile(loop.tile_n, "m", "n"), loaded_columns("m", "n")))
-    return [hierarchy, pipeline("copy_engine", loop.stages), _tensor_memory(loop)]
+    pair = (blocks_of_pair(loop.tile_n),) if loop.pair else ()
+    hierarchy = TileHierarchy("Tile hierarchy", overview, (*pair, warps_of_tile(loop.tile_n, "m", "n"), loaded_columns("m", "n")))
+    scales = [scale_tile(TILE_LINES, TILE_BLOCKS)] if loop.scaled is not None else []
+    return [hierarchy, pipeline("copy_engine", loop.stages), _tensor_memory(loop), *scales]
 
 
 def _tensor_memory(loop: TensorMemoryLoop) -> Fragments:
