@@ -35,7 +35,7 @@ def loaded_columns(rows_axis: str, columns_axis: str) -> Division:
         for lane in range(WARP)
     )
     notes = ("pairs of neighbours, in every 8 columns",)
-    return Division("columns that a warp loads", ROWS // EPILOGUE_WARPS, COLUMNS, rows_axis, columns_axis, "lane", lanes, notes)
+    return Division("a warp's load", ROWS // EPILOGUE_WARPS, COLUMNS, rows_axis, columns_axis, "lane", lanes, notes)
 
 
 def scale_tile(lines: int, blocks: int) -> Fragments:
