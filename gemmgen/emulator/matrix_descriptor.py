@@ -15,8 +15,11 @@ import numpy as np
 
 CHUNK_BYTES = 16
 _GROUP = 8
-SPANS = (16, 128, 64, 32)
+SPANS = (16, 128, 64, 32, 128)
 """Bytes of a row in each mode; 16 is no swizzle."""
+WIDE_ATOMS = 4
+"""The mode whose swizzle exchanges 32 bytes at a time, in groups of four rows (tcgen05, `Swizzle<2, 5, 2>`)."""
+_WIDE_GROUP = 4
 _ADDRESS = 0x3FFF
 
 
@@ -48,7 +51,7 @@ def decode(bits: int) -> MatrixDescriptor:
     return MatrixDescriptor(address, leading, stride, bits >> 49 & 7, bits >> 62 & 3)
 
 
-_TENSOR_MODES = {0: 0, 2: 1, 4: 2, 6: 3}
+_TENSOR_MODES = {0: 0, 1: WIDE_ATOMS, 2: 1, 4: 2, 6: 3}
 """Modes by the three bits that say so in a descriptor of tcgen05."""
 _TENSOR_VERSION = 1
 
@@ -60,8 +63,7 @@ def decode_tensor(bits: int) -> tuple[MatrixDescriptor, str | None]:
     if version != _TENSOR_VERSION:
         return plain, f"its bits 46 to 48 are {version:03b}, but have to be 001"
     if layout not in _TENSOR_MODES:
-        known = "128-byte swizzle of 32-byte atoms, which is not implemented" if layout == 1 else "no layout"
-        return plain, f"its bits 61 to 63 are {layout}: {known}"
+        return plain, f"its bits 61 to 63 are {layout}: no layout"
     if bits >> 52 & 0x1FF:
         return plain, "its bits 52 to 60 have to be zero"
     return plain, None
@@ -97,16 +99,19 @@ def chunks(descriptor: MatrixDescriptor, rows: int, row_chunks: int, k_major: bo
     span, leading, stride = descriptor.span, descriptor.leading, descriptor.stride
     outer, chunk = np.arange(rows)[:, None], np.arange(row_chunks)[None, :]
     per_span = span // CHUNK_BYTES
-    inside = outer % _GROUP * span
+    group = _WIDE_GROUP if descriptor.mode == WIDE_ATOMS else _GROUP
+    inside = outer % group * span
     if k_major:
         along = chunk * (leading if descriptor.mode == 0 else CHUNK_BYTES)
         offsets = inside + outer // _GROUP * stride + along
     elif descriptor.mode == 0:
         offsets = inside + outer // _GROUP * leading + chunk * stride
     else:
-        offsets = inside + outer // _GROUP * stride + chunk % per_span * CHUNK_BYTES + chunk // per_span * leading
+        offsets = inside + outer // group * stride + chunk % per_span * CHUNK_BYTES + chunk // per_span * leading
     addresses = offsets + descriptor.start
-    if per_span > 1:
+    if descriptor.mode == WIDE_ATOMS:
+        addresses = addresses ^ ((addresses >> 7) - descriptor.base_offset & _WIDE_GROUP - 1) << 5
+    elif per_span > 1:
         phase = (addresses >> 7) - descriptor.base_offset & per_span - 1
         addresses = addresses ^ phase << 4
     addresses.flags.writeable = False

@@ -19,7 +19,7 @@ from typing import Literal, get_args
 
 Element = Literal["u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "f32_ftz", "tf32", "tf32_ftz"]
 Interleave = Literal["none", "16B", "32B"]
-Swizzle = Literal["none", "32B", "64B", "128B"]
+Swizzle = Literal["none", "32B", "64B", "128B", "128B_ATOM_32B"]
 Fill = Literal["zeros", "nan"]
 L2Promotion = Literal["none", "64B", "128B", "256B"]
 
@@ -52,8 +52,8 @@ def copied_as(data_type: str) -> Element:
 
 FLOATING_ELEMENTS = frozenset(("f16", "f32", "f64", "bf16", "f32_ftz", "tf32", "tf32_ftz"))
 
-SWIZZLE_SPANS: dict[str, int] = {"none": 0, "32B": 32, "64B": 64, "128B": 128}
-"""Bytes within which a swizzle moves 16-byte chunks."""
+SWIZZLE_SPANS: dict[str, int] = {"none": 0, "32B": 32, "64B": 64, "128B": 128, "128B_ATOM_32B": 128}
+"""Bytes within which a swizzle moves atoms."""
 
 SLICE_BYTES: dict[str, int] = {"16B": 16, "32B": 32}
 """Bytes of a slice of channels by interleaved layout."""
@@ -65,6 +65,8 @@ SHARED_ALIGNMENT = 128
 """Alignment of a box in shared memory (PTX ISA, cp.async.bulk.tensor)."""
 
 _CHUNK_BYTES = 16
+_ATOM_BYTES = {"128B_ATOM_32B": 32}
+"""Bytes that a swizzle moves together, where they are not a chunk (sm_100 and later)."""
 _MAX_EXTENT = 1 << 32
 _MAX_STRIDE = 1 << 40
 _MAX_BOX = 256
@@ -191,10 +193,17 @@ def swizzled(address: int, swizzle: Swizzle) -> int:
     """Place of the byte of a shared-memory address under a swizzle.
 
     The 16-byte chunk's number within the span (address bits 4 and up) is XORed with bits 7 and up: 3, 2 or 1 of them. The pattern hangs on
-    the address, not on the box: it repeats every 1024, 512 or 256 bytes of shared memory (PTX ISA, "Swizzling modes").
+    the address, not on the box: it repeats every 1024, 512 or 256 bytes of shared memory (PTX ISA, "Swizzling modes"). Atoms of 32 bytes
+    are XORed with two bits.
     """
-    chunks = SWIZZLE_SPANS[swizzle] // _CHUNK_BYTES
-    return address if chunks == 0 else address ^ ((address >> 7) % chunks * _CHUNK_BYTES)
+    atoms, atom = swizzle_atoms(swizzle)
+    return address if atoms == 0 else address ^ ((address >> 7) % atoms * atom)
+
+
+def swizzle_atoms(swizzle: Swizzle) -> tuple[int, int]:
+    """Atoms of a span, and the bytes of one; none without a swizzle."""
+    atom = _ATOM_BYTES.get(swizzle, _CHUNK_BYTES)
+    return SWIZZLE_SPANS[swizzle] // atom, atom
 
 
 def problems(tensor_map: TensorMap, address: int | None = None) -> tuple[str, ...]:

@@ -805,7 +805,7 @@ def _box_places(found: TensorMapArgument, start: int) -> np.ndarray:
     """Addresses of the bytes of a box in shared memory."""
     rows = np.arange(_rows(found))[:, None] * _row_pitch(found)
     addresses = (start + rows + np.arange(_row_bytes(found))).ravel()
-    return swizzled_addresses(addresses, SWIZZLE_SPANS[found.swizzle])
+    return swizzled_addresses(addresses, found.swizzle)
 
 
 def _chunks(instruction: Instruction, bits: int, which: int) -> np.ndarray:

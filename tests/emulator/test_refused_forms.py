@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from gemmgen import emulator
-from gemmgen.emulator import matrix_descriptor
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/blackwell.md").read_text()
 
@@ -38,9 +37,3 @@ def test_a_form_is_refused_by_name(form):
         emulator.launch(MODULE.format(instruction=FORMS[form]), "kernel", grid=1, block=128, args=[np.zeros(4, np.uint32)])
     assert "not implemented" in str(refused.value) and form.split()[0] in str(refused.value)
     assert f"`{form.split()[0]}`" in PAGE
-
-
-def test_the_swizzle_of_32_byte_atoms_is_refused():
-    _, problem = matrix_descriptor.decode_tensor(1 << 61 | 1 << 46)
-    assert problem and "32" in PAGE.split("## Not supported")[1]
-    assert matrix_descriptor.decode_tensor(2 << 61 | 1 << 46)[1] is None

@@ -232,6 +232,30 @@ def test_a_comes_from_tensor_memory(small):
     assert np.array_equal(d, (a @ b.T + c).astype(np.float32))
 
 
+WIDE = f"matrix(as, 1024, 512, 1), {named(PLAIN, 'bs')}"
+
+
+def test_a_swizzle_may_move_32_bytes_at_a_time():
+    rng = np.random.default_rng(3)
+    a, b = (rng.integers(-8, 8, (rows, 8)).astype(np.float32) for rows in (128, 32))
+    image = np.zeros(IMAGE // 4, np.float32)
+    for row in range(128):
+        for k in range(8):
+            linear = row // 32 * 1024 + k // 4 * 512 + k % 4 * 128 + row % 32 * 4
+            image[(linear ^ (linear >> 7 & 3) << 5) // 4] = a[row, k]
+    d = np.zeros((128, 32), np.float32)
+    issue = f"mma_tf32(tmem, {WIDE}, {descriptor(128, 32, 2, 2, 1, a_major=1)}u, 0);"
+    run_cuda(product_kernel("", 0, 32, issue=issue), "kernel", 1, 128, [image, PLAIN.image(b.view(np.uint32), IMAGE), d], ARCHITECTURE)
+    assert np.array_equal(d, a @ b.T)
+
+
+def test_rows_along_k_have_no_atoms_of_32_bytes():
+    issue = f"mma_tf32(tmem, {WIDE}, {descriptor(128, 32, 2, 2, 1)}u, 0);"
+    images = [np.zeros(IMAGE // 4, np.float32)] * 2
+    with pytest.raises(emulator.EmulatorError, match="K-major operands do not have"):
+        run_cuda(product_kernel("", 0, 32, issue=issue), "kernel", 1, 128, [*images, np.zeros((128, 32), np.float32)], ARCHITECTURE)
+
+
 def stationary(form: int, more: str = ", 0", accumulate: int = 1) -> str:
     return (
         'asm volatile("{ .reg .pred p; setp.ne.b32 p, %3, 0; tcgen05.mma.ws.cta_group::1.kind::f16 [%0], %1, %2, %4, p'

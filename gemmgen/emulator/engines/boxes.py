@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gemmgen.hardware.tensor_map import MAP_BYTES, SWIZZLE_SPANS, Im2col, TensorMap
+from gemmgen.hardware.tensor_map import MAP_BYTES, Im2col, Swizzle, TensorMap, swizzle_atoms
 
 _CHUNK = 16
 _PERIOD = 1024
@@ -111,7 +111,7 @@ class PlacedMap:
             m = self.map
             rows = np.arange(m.rows, dtype=np.int64)[:, None] * m.row_pitch
             linear = (rows + np.arange(0, m.row_bytes, unit)).ravel() + key[0]
-            known = self._places[key] = swizzled_addresses(linear, SWIZZLE_SPANS[m.swizzle]) // unit
+            known = self._places[key] = swizzled_addresses(linear, m.swizzle) // unit
         return known + (address - key[0]) // unit
 
     def fill(self, unit: int) -> np.ndarray:
@@ -122,11 +122,12 @@ class PlacedMap:
         return np.frombuffer(_NAN_FILL * (unit // len(_NAN_FILL)), np.uint8)
 
 
-def swizzled_addresses(addresses: np.ndarray, span: int) -> np.ndarray:
-    """`tensor_map.swizzled` for many addresses; span 0 leaves them."""
-    if span == 0:
+def swizzled_addresses(addresses: np.ndarray, swizzle: Swizzle) -> np.ndarray:
+    """`tensor_map.swizzled` for many addresses."""
+    atoms, atom = swizzle_atoms(swizzle)
+    if atoms == 0:
         return addresses
-    moved: np.ndarray = addresses ^ ((addresses >> 7) % (span // _CHUNK) * _CHUNK)
+    moved: np.ndarray = addresses ^ ((addresses >> 7) % atoms * atom)
     return moved
 
 

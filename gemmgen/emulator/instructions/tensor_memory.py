@@ -316,6 +316,8 @@ class SharedOperand:
         descriptor, problem = matrix_descriptor.decode_tensor(bits)
         if problem is not None:
             self._fail(f"the descriptor 0x{bits:016x} of {self.name}: {problem}", lane)
+        if k_major and descriptor.mode == matrix_descriptor.WIDE_ATOMS:
+            self._fail(f"{self.name} has a swizzle of 32-byte atoms, which K-major operands do not have", lane)
         found = matrix_descriptor.placed(descriptor, rows, row_chunks, k_major)
         size, end = self.binder.spaces.shared.size, found.end
         where = f"{self.name} begins at shared address 0x{descriptor.start:x}"

@@ -551,7 +551,7 @@ class Session:
 
     def _tensor_map(self, body: Body) -> bytes:
         kind, rank, interleave, swizzle, promotion, fill = body.numbers("6I")
-        if kind >= len(_ELEMENTS) or not 1 <= rank <= 5 or interleave > 2 or swizzle > 3 or promotion > 3 or fill > 1:
+        if kind >= len(_ELEMENTS) or not 1 <= rank <= 5 or interleave > 2 or swizzle >= len(_SWIZZLES) or promotion > 3 or fill > 1:
             raise _Refused(_INVALID_VALUE, "a tensor map of a kind that the emulator does not have")
         base = body.number("Q")
         extents, strides = body.numbers(f"{rank}Q"), body.numbers(f"{rank - 1}Q")
