@@ -45,6 +45,11 @@ MIN_TILE_ROWS = 128
 """Fewer leave each thread so few loads that those by which blocks and groups meet count as much."""
 MAX_TILE_STATE = 16
 """Bytes of a state of ``flat_tiles``: with more, its registers would be spilled."""
+LANE_THREADS = 128
+"""Threads of a block each of whose warps, or parts of a warp, has rows to itself."""
+SHORT_MOMENTS, LONG_MOMENTS = 128, 2048
+"""Vectors of a row up to which moments are combined as fast from eight loads as from four, and up to which a block of 128 threads reads
+it faster than one of 256."""
 MAX_REPEATED = 256
 """Places that one thread stores a result for."""
 NARROW_LOADS = 16
@@ -192,13 +197,19 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
     numbered = types.has_index or types.state == "moments"
     wide = max(results, units, inner.extent, count if numbered else 0) > MAX_COUNTED
     threads, lanes, unroll, parts = THREADS, None, LOADS, 1
-    if units <= 1024 and results >= 4 * multiprocessors:
+    moments, many = types.state == "moments", results >= 4 * multiprocessors
+    if units <= 1024 and many:
         lanes = min(32, max(min(8, power_of_two(units)), power_of_two(ceil_div(units, 8))))
         while lanes < min(32, units) and results * lanes < threads * multiprocessors:  # few rows: more lanes of each fill the device
             lanes *= 2
-        unroll = min(8, power_of_two(ceil_div(units, lanes)))
+        threads = LANE_THREADS
+        unroll = min(LOADS if moments and units > SHORT_MOMENTS else 2 * LOADS, power_of_two(ceil_div(units, lanes)))
+        if unroll > 1 and 20 * units <= 11 * lanes * unroll:  # the last half of the loads is for few units
+            unroll //= 2
+    elif moments and many and units <= LONG_MOMENTS:
+        threads = LANE_THREADS
     else:
-        threads = min(THREADS, max(64, power_of_two(ceil_div(units, 8))))
+        threads = min(THREADS, max(64, power_of_two(ceil_div(units, LOADS))))
         if len(reduced) == 1 and units <= 8 * threads:  # all of a row at the same time
             unroll = min(power_of_two(ceil_div(units, threads)), STATE_REGISTERS // vector)
         most, slots = units // (threads * unroll * 2), multiprocessors * resident_blocks("tensor_rows", threads, size, 0)
