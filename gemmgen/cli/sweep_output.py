@@ -105,13 +105,15 @@ def _print_predicted(results: Sequence[PointResult]) -> None:
         for result in predicted
     ]
     if rows:
-        click.echo("\nNothing was timed. The fastest by the model, on the problems of the sweep or else a typical one:\n")
+        click.echo(
+            "\nNo point was timed. The model predicts these to be the fastest, on the problems of the sweep or else on a typical one:\n"
+        )
         columns = [Column("instance", folds=True), Column("µs predicted", "right"), Column("registers", "right")]
         print_table(columns, rows)
         unseen = unseen_axes(results)
         if unseen:
-            reason = f"predictions of points that differ only there are within {RESOLUTION:.0%}, which ranks none of them; measure them."
-            click.echo(printable(f"\nThe model does not distinguish values of {', '.join(unseen)}: {reason}"))
+            reason = f"its predictions for points that differ only there are within {RESOLUTION:.0%}. Measure these points to rank them."
+            click.echo(printable(f"\nThe model does not distinguish the values of {', '.join(unseen)}: {reason}"))
 
 
 def print_comparison(name: str, before: Sequence[PointResult], results: Sequence[PointResult]) -> None:

@@ -1,4 +1,4 @@
-"""Axes that the model of time does not distinguish: predictions of points that differ only there are nearly equal, which ranks none."""
+"""Axes that the model of time does not distinguish: its predictions for points that differ only there are nearly equal."""
 
 from __future__ import annotations
 

@@ -332,11 +332,11 @@ class Run:
                 print_best(results)
             self.reports.print_comparison(results)
             more = [
-                f"{engine.reused:,} known before" if engine.reused else "",
-                f"{engine.duplicates:,} more the same as others" if engine.duplicates else "",
+                f"{engine.reused:,} from an earlier run" if engine.reused else "",
+                f"{engine.duplicates:,} further combinations give points that others give too" if engine.duplicates else "",
                 f"{left_out:,} left out by --where" if left_out else "",
             ]
-            click.echo(f"\n{'; '.join(part for part in [totals(results), *more] if part)}. Kept in {printable(str(self.path))}")
+            click.echo(f"\n{'; '.join(part for part in [totals(results), *more] if part)}. The results are in {printable(str(self.path))}.")
         self.reports.write(results, "the sweep was interrupted: points are missing" if engine.interrupted else "")
         if live is not None:
             live.finish(results)
@@ -402,20 +402,20 @@ def _dry_run(context: click.Context, selection: Selection, settings: Settings, p
     accepted = sum(result.status is Status.CORRECT for result in results)
     click.echo(f"\n{totals(results)}".replace(f"{accepted:,} correct", f"{accepted:,} accepted"))
     if engine.duplicates:
-        click.echo(f"{engine.duplicates:,} more combinations are the same as others.")
+        click.echo(f"{counted(engine.duplicates, 'further combination')} of axis values give points that others give too.")
     if selection.left_out:
-        click.echo(f"{selection.left_out:,} are left out by --where.")
+        click.echo(f"--where leaves out {counted(selection.left_out, 'point')}.")
     click.echo(
-        printable(f"To be run up to {conditions.stage}: {len(waiting):,}; with a result in {path} already: {accepted - len(waiting):,}.")
+        printable(f"{counted(len(waiting), 'point')} would run up to {conditions.stage}; {path} already holds {accepted - len(waiting):,}.")
     )
     parts = [
-        f"{stage} {clock(seconds)} ({f'{expected.measured[stage]:,} measured' if expected.measured[stage] else 'a guess'})"
+        f"{stage} {clock(seconds)} ({f'{expected.measured[stage]:,} measured' if expected.measured[stage] else 'an assumption'})"
         for stage, seconds in expected.stages.items()
     ]
     if parts and waiting:
         gpus = counted(max(len(settings.gpus), 1), "GPU") if conditions.backend == "gpu" else ""
         workers = " and ".join(part for part in (counted(jobs, "CPU"), gpus) if part)
-        click.echo(f"Time: about {clock(expected.seconds)} with {workers}; summed over points: {', '.join(parts)}.")
+        click.echo(f"It takes about {clock(expected.seconds)} with {workers}. Summed over points: {', '.join(parts)}.")
     _end_dry_run(context, allow_invalid, engine)
 
 
