@@ -59,15 +59,15 @@ def for_problem(problem: str, device: str | Device | None = None, architecture: 
     Raises
     ------
     SpecError
-        For a text that is no problem.
+        If the text is not a valid problem.
     LaunchError
-        If no kernel serves the problem; the message has the nearest one that is served.
+        If no kernel serves the problem; the message names the nearest problem that is served.
     """
     return choose(problem, device, architecture).plan
 
 
 def choose(problem: str, device: str | Device | None = None, architecture: str | Architecture | None = None) -> ChosenKernel:
-    """As ``for_problem``, with the dimensions of the launch and the choice that the kernel came out of."""
+    """The kernel of ``for_problem``, with the dimensions of the launch and the record of the choice."""
     from gemmgen.dispatch.chosen import ChosenKernel, choose_kernel
     from gemmgen.dispatch.devices import problem_device
     from gemmgen.dispatch.problems import read_problem
@@ -111,7 +111,7 @@ def load_spec(source: str | Path | Mapping[str, object], overrides: Iterable[str
     Raises
     ------
     SpecError
-        With every mistake that was found.
+        If the spec is invalid; the message lists every mistake.
     """
     from gemmgen.dispatch.auto_specs import auto_spec_in
 
@@ -151,7 +151,7 @@ def plan(spec: SpecSource, architecture: str | Architecture | CpuArchitecture | 
     Parameters
     ----------
     spec
-        A spec, or whatever ``load_spec`` takes; or a plan, which is planned anew if ``architecture`` is another than its own.
+        A spec, or an argument of ``load_spec``; or a plan, which is planned again if ``architecture`` differs from its own.
     architecture
         The architecture to plan for; by default the spec's own.
     overrides
@@ -165,9 +165,9 @@ def plan(spec: SpecSource, architecture: str | Architecture | CpuArchitecture | 
     Raises
     ------
     SpecError
-        For a spec that cannot be read.
+        If the spec is invalid.
     PlanError
-        With all reasons, for a spec that cannot work.
+        If no kernel can be planned; the message lists every reason.
     """
     checked: KernelSpec | InstancePlan = spec if isinstance(spec, KernelSpec | InstancePlan) else load_spec(spec, overrides)
     planned: InstancePlan = _plan(checked, architecture)
@@ -180,7 +180,7 @@ def render(spec: SpecSource) -> Source:
     Parameters
     ----------
     spec
-        Whatever ``plan`` takes.
+        A spec or plan, as for ``plan``.
 
     Returns
     -------
@@ -190,9 +190,9 @@ def render(spec: SpecSource) -> Source:
     Raises
     ------
     SpecError
-        For a spec that cannot be read.
+        If the spec is invalid.
     PlanError
-        With all reasons, for a spec that cannot work.
+        If no kernel can be planned; the message lists every reason.
     """
     return _render(plan(spec))
 
@@ -203,7 +203,7 @@ def compile(spec: SpecSource, architecture: str | Architecture | None = None) ->
     Parameters
     ----------
     spec
-        Whatever ``plan`` takes.
+        A spec or plan, as for ``plan``.
     architecture
         The architecture to compile for; by default the spec's own.
 
@@ -215,11 +215,11 @@ def compile(spec: SpecSource, architecture: str | Architecture | None = None) ->
     Raises
     ------
     SpecError
-        For a spec that cannot be read.
+        If the spec is invalid.
     PlanError
-        With all reasons, for a spec that cannot work.
+        If no kernel can be planned; the message lists every reason.
     CompileError
-        With the compiler's own words, if it rejects the source.
+        If the compiler rejects the source; the message contains its output.
     """
     from gemmgen.runtime.kernel import Kernel
     from gemmgen.toolchain.compilation import compile_host_plan, compile_plan
@@ -245,9 +245,10 @@ def verify(
     Parameters
     ----------
     spec
-        Whatever ``plan`` takes.
+        A spec or plan, as for ``plan``.
     backend
-        ``auto`` takes the GPU if there is one, else the emulator. Instances for a processor run on this one, whatever ``backend`` says.
+        ``auto`` takes the GPU if there is one, else the emulator. Instances for a processor run on this machine's processor, regardless of
+        ``backend``.
     architecture
         The architecture to verify; by default that of the backend, which on a GPU is the device's.
     cases
@@ -265,11 +266,11 @@ def verify(
     Raises
     ------
     SpecError
-        For a spec that cannot be read.
+        If the spec is invalid.
     PlanError
-        With all reasons, for a spec that cannot work.
+        If no kernel can be planned; the message lists every reason.
     EnvironmentMissing
-        If a GPU is asked for and there is none.
+        If a GPU is requested and this machine has none.
     """
     from gemmgen.runtime.backends import find_backend
     from gemmgen.toolchain.compilation import compile_host_plan, compile_plan

@@ -119,12 +119,12 @@ def register_torch() -> None:
     """Registers the operations as ``torch.ops.gemmgen.matmul``, ``.grouped_matmul``, ``.reduce``, ``.conv2d``, ``.elementwise``, and those
     on rows by their names.
 
-    Imports torch. Nothing happens the second time.
+    Imports torch. A second call has no effect.
 
     Raises
     ------
     EnvironmentMissing
-        Without torch.
+        If torch is not installed.
     """
     from gemmgen.ops import torch_state
     from gemmgen.ops.torch_operators import register

@@ -39,15 +39,15 @@ def quantize_blocks(x: ArrayT, format: Format = "nvfp4") -> tuple[ArrayT, ArrayT
     codes : ArrayT
         Bytes: of ``mxfp8`` the e4m3 of each element, of the others two e2m1 each, the first in the lower half.
     scales : ArrayT
-        In tiles, (ceil(lines / 128), ceil(blocks / 4), 512), as cuBLASLt has them: ue8m0 for each 32 elements along k, or e4m3 for
+        Scales in cuBLASLt's tiles, (ceil(lines / 128), ceil(blocks / 4), 512): ue8m0 for each 32 elements along k, or e4m3 for
         each 16 (``nvfp4``).
     factor : float
-        For the whole matrix, to be multiplied into alpha; 1 but for ``nvfp4``.
+        Factor of the whole matrix, to be multiplied into alpha; 1 except for ``nvfp4``.
 
     Raises
     ------
     LaunchError
-        For arguments that do not go together.
+        If the arguments are invalid or do not fit each other.
     """
     return _quantized(x, format)
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class Filter:
     """A filter that several convolutions use.
 
-    Each order that an instance reads is made once, at the first call that needs it, and kept. Changes to the array after that
-    are not seen: make a new ``Filter``.
+    Each order that an instance reads is made once, at the first call that needs it, and kept. Later changes to the array have no
+    effect: make a new ``Filter``.
 
     Parameters
     ----------

@@ -62,7 +62,7 @@ def quantize(
     Raises
     ------
     LaunchError
-        For arguments that do not go together.
+        If the arguments are invalid or do not fit each other.
     EnvironmentMissing
         For a NumPy array without ml_dtypes.
     """

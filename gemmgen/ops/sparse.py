@@ -53,9 +53,9 @@ class SparseWeight:
     kept
         The kept values, (n, k / 2).
     metadata
-        Words of 16 bits, (n, k / 16), that say which they are.
+        Positions of the kept values, words of 16 bits, (n, k / 16).
     lanes
-        The same in the order in which warpgroups read them, (n / 64, 2 k), words of 32 bits.
+        The metadata in the order in which warpgroups read them, (n / 64, 2 k), words of 32 bits.
     """
 
     def __init__(self, kind: str, shape: tuple[int, int], kept: Array, metadata: Array, lanes: Array) -> None:
@@ -88,7 +88,7 @@ class SparseWeight:
         Raises
         ------
         LaunchError
-            For arguments that do not go together.
+            If the arguments are invalid or do not fit each other.
         """
         result: ArrayT = self._multiplied(a, out, bias, activation, output, stream)
         return result

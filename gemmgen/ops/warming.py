@@ -36,15 +36,16 @@ class Warmed:
 def warm(
     problems: Iterable[str], *, device: str | int | None = None, progress: Callable[[Warmed], None] = lambda one: None
 ) -> tuple[Warmed, ...]:
-    """Chooses and compiles the kernels for problems, in parallel, into the user's cache. Problems that share a kernel compile it once.
+    """Chooses the kernels for problems and compiles them in parallel into the user's cache. A kernel that several problems share is
+    compiled once.
 
     Parameters
     ----------
     problems
         Problems in words, such as ``gemm:4096,1,4096,nt,bf16``.
     device
-        The ordinal of a GPU, the first by default, onto which the kernels are loaded too; or a name such as ``H200``, for which a machine
-        without one fills a cache.
+        The ordinal of a GPU, by default the first, onto which the kernels are also loaded; or a name such as ``H200``, to fill a
+        cache on a machine without that GPU.
     progress
         Called for each problem.
 
@@ -56,11 +57,11 @@ def warm(
     Raises
     ------
     SpecError
-        For texts that are no problem.
+        If a text is not a valid problem.
     LaunchError
-        For problems that no instance can do.
+        If no kernel serves a problem.
     EnvironmentMissing
-        Without a GPU to warm.
+        If this machine has no GPU.
     """
     requests = [(text, parse_problem(text)) for text in problems]  # before a device is looked for: mistakes need none
     for text, request in requests:

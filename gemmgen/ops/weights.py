@@ -32,11 +32,11 @@ WORD_BITS = 32
 
 
 class Weight:
-    """A right factor (k, n) of 4 or 8 bits, which ``ops.matmul(a, weight)`` multiplies by float16 or bfloat16 activations.
+    """A right factor (k, n) of 4 or 8 bits for ``ops.matmul(a, weight)`` with float16 or bfloat16 activations.
 
-    A weight is scale (code - zero). Its codes are packed once, on the host, in the order in which kernels read them; changes to the arrays
-    after that are not seen. Every product sums up integers and scales the sums of each group in float32. Arrays are NumPy's or torch's,
-    as a checkpoint has them; ``docs/formats.md`` lists the layouts.
+    A weight is scale (code - zero). Its codes are packed once, on the host, in the order in which kernels read them; later changes
+    to the arrays have no effect. Every product sums up integers and scales the sums of each group in float32. Arrays are NumPy's or
+    torch's, as a checkpoint has them; ``docs/formats.md`` lists the layouts.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class Weight:
     Raises
     ------
     LaunchError
-        For arrays that do not go together.
+        If the arrays do not fit each other.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Weight:
         Raises
         ------
         LaunchError
-            For arguments that do not go together.
+            If the arguments are invalid or do not fit each other.
         """
         result: ArrayT = self._multiplied(a, out, bias, activation, output, stream)
         return result

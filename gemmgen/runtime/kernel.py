@@ -22,11 +22,11 @@ CACHED_PROBLEMS = 256
 
 
 class Kernel:
-    """An instance that can be launched: ``kernel(A=a, B=b, C=c, alpha=1.0)``.
+    """A kernel that can be launched: ``kernel(A=a, B=b, C=c, alpha=1.0)``.
 
     Arrays are passed by the names in ``signature`` and written in place. All of them are NumPy (or other host) arrays,
-    which the emulator then works on, or all are on one CUDA device, where the launch is asynchronous and takes place in
-    this process. CUDA is not touched before the first launch on a GPU. One object may be used by several threads.
+    for which the emulator runs the kernel, or all are on one CUDA device, where the launch is asynchronous. CUDA is not
+    initialised before the first launch on a GPU. Several threads may use one object.
 
     Parameters
     ----------

@@ -62,13 +62,13 @@ def conv2d(
 ) -> ArrayT:
     """Convolution of images, activation(alpha conv(x, w) + bias_scale bias + gamma residual), rounded and, for integers, saturated.
 
-    Hopper GPUs take tensor cores for one group of channels, strides up to 8 and taps that the Tensor Memory Accelerator reaches, where
-    pixels are whole 16 bytes or integers are in NCHW32; others for int8 in NCHW32, with one alpha and no zero point, to int8, int32 or
-    float32. From sm_80 on, 16-bit floats in NHWC take tensor cores too: groups with a multiple of 16 output and 8 input channels each,
-    groups of up to 128 channels with as many output as input channels, in multiples of 8 channels and two or more to a group, and one
-    group with any number of channels. Channels convolved one by one, an even number of them, are summed up by
-    threads with vectors of channels. Else each thread sums up by itself, which takes anything and is slow. Kernels of the last three
-    kinds are compiled for the layer at its first call.
+    Hopper GPUs use tensor cores for one group of channels, strides up to 8 and taps that the Tensor Memory Accelerator reaches, if
+    pixels are multiples of 16 bytes or integers are in NCHW32. Other GPUs use them for int8 in NCHW32, with one alpha and no zero
+    point, to int8, int32 or float32. From sm_80 on, 16-bit floats in NHWC use tensor cores, too: groups with a multiple of 16
+    output and 8 input channels each, groups of up to 128 channels with as many output as input channels, in multiples of 8
+    channels and two or more to a group, and one group with any number of channels. Depthwise layers with an even number of
+    channels use threads with vectors of channels. Any other layer is summed up by a slow kernel without tensor cores. Kernels of
+    the last three kinds are compiled for the layer at its first call.
 
     Parameters
     ----------
@@ -83,9 +83,9 @@ def conv2d(
     residual
         An array of the result's shape, in ``layout``.
     stride, padding, dilation
-        One value, or one for rows and one for columns.
+        An integer, or one for rows and one for columns.
     groups
-        Groups of channels.
+        Number of groups of channels.
     alpha, bias_scale, gamma
         Factors of the sum, of ``bias`` and of ``residual``; ``alpha`` may be k values, float32.
     zero_point
@@ -102,9 +102,9 @@ def conv2d(
         Layout of ``residual`` and of the result, by default that of ``x``; for an ``x`` of four extents, ``nhwc`` is (n, k, p, q) again,
         channels last.
     batch_invariant
-        An image gives the same bits beside any number of others: one kernel, chosen for the layer, convolves batches of all sizes.
+        True: an image gives the same bits in a batch of any size, because one kernel, chosen for the layer, serves all batches.
     out
-        Where to write; by default a new array.
+        Array that receives the result; by default a new one.
     stream
         The CUDA stream, as for ``Kernel``.
 
@@ -116,7 +116,7 @@ def conv2d(
     Raises
     ------
     LaunchError
-        For arguments that do not go together.
+        If the arguments are invalid or do not fit each other.
     """
     source = w.source if isinstance(w, Filter) else w
     if torch_state.compiling is not None and (torch_state.compiling() or torch_state.recording(x, source, bias, residual)):

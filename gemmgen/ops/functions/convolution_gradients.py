@@ -96,7 +96,7 @@ def conv2d_input_gradient(
     Raises
     ------
     LaunchError
-        For arguments that do not go together.
+        If the arguments are invalid or do not fit each other.
     """
     call = "conv2d_input_gradient"
     strides, paddings, dilations = (pair(call, *one) for one in (("stride", stride), ("padding", padding), ("dilation", dilation)))
@@ -171,7 +171,7 @@ def conv2d_filter_gradient(
     Raises
     ------
     LaunchError
-        For arguments that do not go together.
+        If the arguments are invalid or do not fit each other.
     """
     call = "conv2d_filter_gradient"
     strides, paddings, dilations = (pair(call, *one) for one in (("stride", stride), ("padding", padding), ("dilation", dilation)))
@@ -237,7 +237,7 @@ def conv_transpose2d(
     Raises
     ------
     LaunchError
-        For arguments that do not go together.
+        If the arguments are invalid or do not fit each other.
     """
     call = "conv_transpose2d"
     strides, paddings, dilations = (pair(call, *one) for one in (("stride", stride), ("padding", padding), ("dilation", dilation)))

@@ -35,10 +35,10 @@ def elementwise(
     out: Array | None = None,
     stream: Stream | None = None,
 ) -> ArrayT:
-    """Operations on every element of ``x``, one after the other.
+    """Applies operations to every element of ``x``, in order.
 
-    All arrays have x's type and broadcast by NumPy's rules; those with negative strides, or with more than four axes that lie apart, are
-    copied first. Numbers beside integers are integers. ``docs/operations.md`` lists the types.
+    All arrays have x's type and broadcast by NumPy's rules; arrays with negative strides, or with more than four axes that cannot
+    be merged, are copied first. With integer arrays, numbers must be integers. ``docs/operations.md`` lists the types.
 
     Parameters
     ----------
@@ -56,7 +56,8 @@ def elementwise(
     f, f2
         Arrays that the first and the second operation ``multiply`` multiply by.
     out
-        Where to write, which may be an operand itself. It decides the result's type; by default that is x's, or that of the last cast.
+        Array that receives the result; it may be an operand. It decides the result's type, which by default is x's, or that of the last
+        cast.
     stream
         The CUDA stream, as for ``Kernel``.
 
@@ -68,7 +69,7 @@ def elementwise(
     Raises
     ------
     LaunchError
-        For arguments that do not go together.
+        If the arguments are invalid or do not fit each other.
     """
     arrays_given = (x, bias, bias2, z, z2, f, f2)
     if torch_state.compiling is not None and (torch_state.compiling() or torch_state.recording(*arrays_given, out)):

@@ -58,7 +58,7 @@ def gated_matmul(
     Raises
     ------
     LaunchError
-        For arguments that do not go together.
+        If the arguments are invalid or do not fit each other.
     """
     if epilogue is None:
         if activation not in GATES:

@@ -48,7 +48,7 @@ def grouped_matmul(
 ) -> ArrayT:
     """Products of groups of rows, each with its own matrix, in one launch: the experts of a mixture.
 
-    Derivatives are of float16 and bfloat16 without scales, counts, gather and scatter.
+    Derivatives exist for float16 and bfloat16 without scales, counts, gather and scatter.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def grouped_matmul(
     scatter
         Int32 (m,), beside ``offsets``: row r goes to ``out[scatter[r]]``, nowhere where out has no such row. Other rows are not written.
     out
-        Where to write; by default a new array.
+        Array that receives the result; by default a new one.
     alpha
         Factor of the product.
     bias
@@ -94,7 +94,7 @@ def grouped_matmul(
     Raises
     ------
     LaunchError
-        For arguments that do not go together.
+        If the arguments are invalid or do not fit each other.
     """
     if (offsets is None) == (counts is None):
         raise LaunchError("grouped_matmul: need offsets, where groups end, or counts, the rows of each; one of them")

@@ -63,20 +63,20 @@ def matmul(
     Parameters
     ----------
     a
-        Left factor (..., m, k), float32, float16 or bfloat16, stored in rows or in columns; also 8-bit integers, from sm_80 on, or 8-bit
-        floats, from sm_89 on, where ``b`` is of these too; or float64, from sm_80 on, beside a ``b`` of float64, with ``out``, ``alpha``
-        and ``beta`` alone. Views that are transposed, sliced or broadcast along the batch are read where
-        they are; others are copied first. Tensor cores multiply all but float32 from sm_80 on, float16
-        and 8-bit integers from sm_75 on, fastest on Hopper GPUs where a and b are
-        aligned to 16 bytes and, if of 8 bits, a is stored in rows and b in columns. A vector is a row.
+        Left factor (..., m, k), stored in rows or in columns: float32, float16 or bfloat16; 8-bit integers (from sm_80 on) or
+        8-bit floats (from sm_89 on), if ``b`` has such a type, too; or float64 (from sm_80 on) with a ``b`` of float64 and only
+        ``out``, ``alpha`` and ``beta``. Views that are transposed, sliced or broadcast along the batch are read in place; others
+        are copied first. Tensor cores multiply all types but float32 from sm_80 on, and float16 and 8-bit integers from sm_75 on.
+        Products on Hopper GPUs are fastest if a and b are aligned to 16 bytes and, for 8-bit types, a is stored in rows and b in
+        columns. A vector is a row.
     b
-        Right factor (..., k, n), stored like ``a``, or ``Planes`` of it; a vector is a column. Or a ``Weight`` of 4 or 8 bits, beside
-        which ``a`` (m, k) is float16 or bfloat16, and only ``out``, ``bias``, ``activation``, ``output`` and ``stream`` may be given;
-        the same of a ``SparseWeight``, beside which ``a`` has its type.
+        Right factor (..., k, n), stored like ``a``, or ``Planes`` of it; a vector is a column. Or a ``Weight`` of 4 or 8 bits;
+        then ``a`` (m, k) is float16 or bfloat16, and only ``out``, ``bias``, ``activation``, ``output`` and ``stream`` may be
+        given. A ``SparseWeight`` has the same restrictions, and ``a`` has its type.
         Or a ``Constant``, a matrix that no earlier work may still be writing, such as weights: on Hopper GPUs, its first tiles are copied
         before the product waits for the work before it.
     out
-        Where to write; by default a new array.
+        Array that receives the result; by default a new one.
     alpha, beta, gamma
         Factors of the product, of ``out`` and of ``residual``.
     bias
@@ -127,7 +127,7 @@ def matmul(
     Raises
     ------
     LaunchError
-        For arguments that do not go together.
+        If the arguments are invalid or do not fit each other.
     """
     constant = isinstance(b, Constant)
     if isinstance(b, Constant):

@@ -153,7 +153,7 @@ def softmax(x: ArrayT, axis: int = -1, *, batch_invariant: bool = False) -> Arra
     Raises
     ------
     LaunchError
-        For arguments that do not go together.
+        If the arguments are invalid or do not fit each other.
     """
     if batch_invariant:
         _require_batch_invariance("softmax", x, axis)
@@ -185,7 +185,7 @@ def log_softmax(x: ArrayT, axis: int = -1, *, batch_invariant: bool = False) -> 
     Raises
     ------
     LaunchError
-        For arguments that do not go together.
+        If the arguments are invalid or do not fit each other.
     """
     if batch_invariant:
         _require_batch_invariance("log_softmax", x, axis)
@@ -213,7 +213,7 @@ def cumsum(x: ArrayT, axis: int = -1) -> ArrayT:
     Raises
     ------
     LaunchError
-        For arguments that do not go together.
+        If the arguments are invalid or do not fit each other.
     """
     if _by_torch(x):
         return cast("ArrayT", torch_state.by_operator("cumsum", (x, axis), True))
@@ -239,7 +239,7 @@ def logcumsumexp(x: ArrayT, axis: int = -1) -> ArrayT:
     Raises
     ------
     LaunchError
-        For arguments that do not go together.
+        If the arguments are invalid or do not fit each other.
     """
     if torch_state.compiling is not None and torch_state.compiling():
         return cast("ArrayT", torch_state.by_operator("logcumsumexp", (x, axis), True))
@@ -269,7 +269,7 @@ def softmax_gradient(dy: Array, y: ArrayT, axis: int = -1) -> ArrayT:
     Raises
     ------
     LaunchError
-        For arguments that do not go together.
+        If the arguments are invalid or do not fit each other.
     """
     found: ArrayT = _gradient("softmax_gradient", dy, y, axis)
     return found
@@ -295,7 +295,7 @@ def log_softmax_gradient(dy: Array, y: ArrayT, axis: int = -1) -> ArrayT:
     Raises
     ------
     LaunchError
-        For arguments that do not go together.
+        If the arguments are invalid or do not fit each other.
     """
     found: ArrayT = _gradient("log_softmax_gradient", dy, y, axis)
     return found
@@ -312,7 +312,7 @@ def topk(x: ArrayT, k: int, axis: int = -1, *, largest: bool = True) -> tuple[Ar
     x
         Float32, float16 or bfloat16.
     k
-        Elements to find, from 1 to 64, and no more than there are along ``axis``.
+        Number of elements to find, from 1 to 64, and at most the extent of ``axis``.
     axis
         The axis.
     largest
@@ -326,7 +326,7 @@ def topk(x: ArrayT, k: int, axis: int = -1, *, largest: bool = True) -> tuple[Ar
     Raises
     ------
     LaunchError
-        For arguments that do not go together.
+        If the arguments are invalid or do not fit each other.
     """
     if _by_torch(x):
         return cast("tuple[ArrayT, ArrayT]", torch_state.by_operator("topk", (x, k, axis, largest), True))
@@ -399,7 +399,7 @@ def rms_norm(
     Raises
     ------
     LaunchError
-        For arguments that do not go together.
+        If the arguments are invalid or do not fit each other.
     """
     if batch_invariant:
         _require_batch_invariance("rms_norm", x, axis)
@@ -444,7 +444,7 @@ def layer_norm(
     Raises
     ------
     LaunchError
-        For arguments that do not go together.
+        If the arguments are invalid or do not fit each other.
     """
     if batch_invariant:
         _require_batch_invariance("layer_norm", x, axis)
@@ -510,7 +510,7 @@ def rms_norm_gradient(
     Raises
     ------
     LaunchError
-        For arguments that do not go together.
+        If the arguments are invalid or do not fit each other.
     """
     found: ArrayT | tuple[ArrayT, ArrayT] = _norm_gradient("rms_norm_gradient", dy, x, weight, eps, axis)
     return found
@@ -542,7 +542,7 @@ def layer_norm_gradient(
     Raises
     ------
     LaunchError
-        For arguments that do not go together.
+        If the arguments are invalid or do not fit each other.
     """
     found: ArrayT | tuple[ArrayT, ArrayT, ArrayT] = _norm_gradient("layer_norm_gradient", dy, x, weight, eps, axis)
     return found

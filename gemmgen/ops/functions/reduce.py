@@ -99,13 +99,13 @@ def reduce(
     keepdims
         Keep the reduced axes with an extent of 1.
     out
-        Where to write, without gaps; it decides the type of the result. Two arrays for mean_variance and for a list. By default sums,
-        products and means of floats are float32, or float64 for float64; sums of integers int64; extrema have the elements' type, but
-        float32 for 16-bit floats and int32 for int8; indices are int64.
+        Array that receives the result, without gaps; it decides the type of the result. Two arrays for mean_variance and for a list. By
+        default sums, products and means of floats are float32, or float64 for float64; sums of integers int64; extrema have the
+        elements' type, but float32 for 16-bit floats and int32 for int8; indices are int64.
     correction
         1: variance of a sample.
     batch_invariant
-        The same bits for a row beside any number of others. For reductions of the last axes by one operation.
+        True: a row gives the same bits beside any number of other rows. For reductions of the last axes by one operation.
     stream
         The CUDA stream, as for ``Kernel``.
 
@@ -117,7 +117,7 @@ def reduce(
     Raises
     ------
     LaunchError
-        For arguments that do not go together.
+        If the arguments are invalid or do not fit each other.
     """
     if op.__class__ is list or op.__class__ is tuple:
         if batch_invariant:
