@@ -150,7 +150,7 @@ def _compile(request: Request, files: Mapping[str, str]) -> tuple[DeviceCode, bo
     if request.compiling.compiler == "nvcc":
         if nvcc is None:
             raise EnvironmentMissing("nvcc was not found; install it with: pip install 'gemmgen[run]' (or a CUDA toolkit)")
-        return _by_nvcc(request, nvcc), True
+        return _by_nvcc(request, files, nvcc), True
     try:
         return _by_nvrtc(request, files), False
     except CompileError as error:
@@ -158,23 +158,40 @@ def _compile(request: Request, files: Mapping[str, str]) -> tuple[DeviceCode, bo
         if nvcc is None or request.compiling.options or request.compiling.assemble:
             raise
         try:
-            return _by_nvcc(request, nvcc), True
+            return _by_nvcc(request, files, nvcc), True
         except (CompileError, EnvironmentMissing):
             raise error from None
 
 
-def _by_nvcc(request: Request, nvcc: Nvcc) -> DeviceCode:
+def _by_nvcc(request: Request, files: Mapping[str, str], nvcc: Nvcc) -> DeviceCode:
+    folders = [*request.compiling.include_directories, str(request.folder)]
+    try:
+        return _nvcc_code(request, nvcc, request.text, request.path, folders, request.compiling.options)
+    except CompileError as error:
+        # Headers of the host's libraries that are not installed: device code alone, with stand-ins.
+        if "No such file or directory" not in error.log:
+            raise
+        with tempfile.TemporaryDirectory(prefix="gemmgen-front-end-") as mirror:
+            attempt = _Attempt(request, files, mirror)
+            attempt.separate(given_folders=False)
+            try:
+                return attempt.compiled_by_nvcc(nvcc)
+            except CompileError:
+                raise error from None
+
+
+def _nvcc_code(request: Request, nvcc: Nvcc, text: str, path: str, folders: Sequence[str], options: Sequence[str]) -> DeviceCode:
     instances = "".join(
         f"\nstatic void (*const gemmgen_instance_{index})() __attribute__((used)) = (void (*)()) &{expression};"
         for index, expression in enumerate(request.expressions)
     )
     ptx = nvcc.compile_ptx(
-        request.text + (f"\n{instances}\n" if instances else ""),
-        request.path,
+        text + (f"\n{instances}\n" if instances else ""),
+        path,
         request.architecture,
-        includes=(*request.compiling.include_directories, str(request.folder), *_folders_with_random_numbers()),
+        includes=(*folders, *_folders_with_random_numbers()),
         definitions=request.compiling.definitions,
-        options=request.compiling.options,
+        options=options,
         debug=request.compiling.debug,
         shown_as=request.name,
     )
@@ -186,7 +203,7 @@ def _by_nvcc(request: Request, nvcc: Nvcc) -> DeviceCode:
         named = [entry for entry in entries if plain_name(entry) == spelled.split("<")[0].split("::")[-1]]
         if chosen := ending or named[-1:]:
             symbols[expression] = chosen[0]
-    return DeviceCode(_with_names_of_files(ptx, {request.path: request.name}), symbols)
+    return DeviceCode(_with_names_of_files(ptx, {path: request.name}), symbols)
 
 
 def _same_instance(full: str, spelled: str) -> bool:
@@ -225,12 +242,7 @@ class _Attempt:
 
     def compiled(self, *more: str) -> DeviceCode:
         """One call of the compiler. Raises CompileError, whose messages name the project's own files."""
-        for path, text in self.texts.items():
-            if self.written.get(path) != text:
-                place = Path(self._mirrored(path))
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_text(text, errors="replace")
-                self.written[path] = text
+        self._write()
         main = os.path.normpath(self.request.path)
         try:
             code = compile_file(
@@ -246,6 +258,29 @@ class _Attempt:
         except CompileError as error:
             raise CompileError(str(error).replace(self.mirror, ""), error.log.replace(self.mirror, "")) from None
         return replace(code, ptx=_with_names_of_files(code.ptx.replace(self.mirror, ""), {main: self.request.name}))
+
+    def compiled_by_nvcc(self, nvcc: Nvcc) -> DeviceCode:
+        """One call of nvcc, with stand-ins for headers of libraries that are not installed. Raises CompileError."""
+        self._write()
+        stand_ins_at = Path(self.mirror) / "stand-ins"
+        for header, text in self.headers.items():
+            (stand_ins_at / header).parent.mkdir(parents=True, exist_ok=True)
+            (stand_ins_at / header).write_text(text)
+        main = os.path.normpath(self.request.path)
+        own_folders = [*self.request.compiling.include_directories, str(self.request.folder)]
+        folders = [*(self._mirrored(folder) for folder in own_folders), *own_folders]
+        # Searched behind the host compiler's own headers.
+        options = (*self.request.compiling.options, "-Xcompiler", f"-idirafter,{stand_ins_at}")
+        code = _nvcc_code(self.request, nvcc, self.texts[main], self._mirrored(main), folders, options)
+        return replace(code, ptx=code.ptx.replace(self.mirror, ""))
+
+    def _write(self) -> None:
+        for path, text in self.texts.items():
+            if self.written.get(path) != text:
+                place = Path(self._mirrored(path))
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_text(text, errors="replace")
+                self.written[path] = text
 
     def separate(self, given_folders: bool) -> bool:
         """Blanks the host code of files, those of the given folders of headers included or not; False if there was none."""

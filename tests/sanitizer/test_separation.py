@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,10 @@ import pytest
 
 import gemmgen
 from gemmgen.core.errors import CompileError
-from gemmgen.sanitizer.front_end import CompileOptions, Request, _Attempt, project_files
+from gemmgen.sanitizer.front_end import CompileOptions, Request, _Attempt, compile_request, project_files
 from gemmgen.sanitizer.host_code import device_macros, device_parts, members_of
 from gemmgen.toolchain.containment import contained
+from gemmgen.toolchain.nvcc import find_nvcc
 
 KERNEL = "__global__ void k(unsigned* x) { x[threadIdx.x] = threadIdx.x; }\n"
 
@@ -77,6 +79,16 @@ def test_a_newer_standard_where_the_source_needs_it(tmp_path: Path) -> None:
     main = 'struct S {\n  int n;\n  constexpr __device__ S(int m) : n(m) { if (m < 0) asm volatile("trap;"); }\n};\n'
     main += "__global__ void k(unsigned* x) { x[threadIdx.x] = S(5).n; }\n"
     assert result(project(tmp_path, main_cu=main))[0] == 5
+
+
+@pytest.mark.skipif(find_nvcc() is None or shutil.which("g++") is None, reason="needs nvcc")
+def test_nvcc_takes_device_code_alone_where_headers_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GEMMGEN_NVCC")
+    header = "#pragma once\n#include <cublas_v2.h>\n#include <c10/cuda/CUDAException.h>\n#include <vector>\n"
+    header += "void gemm(cublasHandle_t h, std::vector<float>& c);\n" + KERNEL
+    path = project(tmp_path, ops__k_h=header, main_cu='#include "ops/k.h"\nint main() { k<<<1, 32>>>(nullptr); }\n')
+    code = compile_request(Request(path.read_text(), "main.cu", tmp_path, CompileOptions(compiler="nvcc"))).ptx
+    assert code.count(".entry") == 1 and 'ops/k.h"' in code and "front-end" not in code
 
 
 def test_the_error_is_that_of_the_file_and_not_of_what_nvcc_has(tmp_path: Path) -> None:
