@@ -8,7 +8,7 @@ stores fill the tile of W elements along each axis, and a thread whose element l
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,7 @@ from gemmgen.proof.knowledge import Knowledge
 from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.obligations import MAX_CASES, Verdict, element_indices, first_choice, place
 from gemmgen.proof.polynomials import Monomial
-from gemmgen.proof.values import Condition, as_condition, as_term, conjunction
+from gemmgen.proof.values import Condition, as_condition, as_term, conjunction, conjuncts
 
 MAX_TILE = 1 << 18
 """Elements of one block's tile."""
@@ -109,7 +109,7 @@ def _parts(lifter: Lifter, array: Array, store: Access) -> list[_Part]:
     allowed = np.ones(threads, dtype=bool)
     alone: list[Condition] = []
     rest: list[Condition] = []
-    for condition in _conjuncts(guards):
+    for condition in conjuncts(guards):
         if isinstance(condition, bool):
             rest.append(condition)
             continue
@@ -128,21 +128,6 @@ def _parts(lifter: Lifter, array: Array, store: Access) -> list[_Part]:
         outer, tables = tuple(form[0] for form in forms), tuple(form[1] for form in forms)
         found.append(_Part(store, indices, outer, tables, np.nonzero(allowed)[0], tuple(alone), tuple(rest)))
     return found
-
-
-def _conjuncts(conditions: Sequence[Condition]) -> Iterator[Condition]:
-    """Conditions of which those that say that several hold are taken apart."""
-    pending: list[Condition] = list(conditions)[::-1]
-    while pending:
-        condition = pending.pop()
-        if isinstance(condition, bool):
-            yield condition
-        elif z3.is_and(condition):
-            pending += condition.children()[::-1]
-        elif z3.is_not(condition) and z3.is_or(condition.arg(0)):
-            pending += [z3.Not(part) for part in condition.arg(0).children()[::-1]]
-        else:
-            yield condition
 
 
 def _settled(known: Knowledge, index: z3.ArithRef, guards: Sequence[Condition]) -> z3.ArithRef:

@@ -6,7 +6,7 @@ some ways through the kernel belong to a path.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -151,6 +151,10 @@ class Knowledge:
         """The data of the present store."""
         self.latest: Access | None = None
         """The last access of the present statement."""
+        self.results: list[tuple[Access, Value]] = []
+        """Loads from shared memory and atomics, each with the number that it gives."""
+        self.numbers: list[tuple[Access, Value]] = []
+        """Stores and atomics, each with the number that it stores or adds."""
         self.recurrences: dict[int, Recurrence] = {}
         """The data of each loop by the number of its turn's term."""
         self._names = 0
@@ -227,11 +231,11 @@ class Knowledge:
             return thread
         return Value(as_term(thread.term) % WARP_THREADS, 0, WARP_THREADS - 1)
 
-    def depends_on_thread(self, term: z3.ExprRef | int | bool) -> bool:
-        """True unless all threads of a block have the same value for a term."""
+    def depends_on_thread(self, term: z3.ExprRef | int | bool, besides: Collection[int] = ()) -> bool:
+        """True unless all threads of a block have the same value for a term; ``besides``: numbers of terms that they share as well."""
         if isinstance(term, int):
             return False
-        shared = {value.term.get_id() for value in self.block.values() if not isinstance(value.term, int)}
+        shared = set(besides) | {value.term.get_id() for value in self.block.values() if not isinstance(value.term, int)}
         shared |= {turn.get_id() for turn in (*self.turns, *self.finished)}
         private = {symbol.get_id() for symbol in self.private}
         return any(number in private and number not in shared for number in self._symbols(term))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice, permutations
@@ -17,6 +17,7 @@ from gemmgen.proof.knowledge import Knowledge, Wait
 from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.solver import Answer
 from gemmgen.proof.storing import Digits, Stored, shared_elements
+from gemmgen.proof.tickets import tickets
 from gemmgen.proof.values import Condition, Term, Value, as_condition, as_term, conjunction, mentions
 
 PROPERTIES = ("memory", "races", "once", "progress")
@@ -576,29 +577,34 @@ def _meeting(
 # Stored at most once -----------------------------------------------------------------------------------------------------------
 
 
-def once(lifter: Lifter) -> Verdict:
-    """No two threads of the grid, and no two statements of one, store the same element of a result."""
+def once(lifter: Lifter, ordered: bool = False) -> Verdict:
+    """No two threads of the grid, and no two statements of one, store the same element of a result.
+
+    ``ordered``: races and progress are proved, so that tickets tell the block that comes last.
+    """
     known, verdict = lifter.known, Verdict("once")
     stores = [access for access in known.lifted.accesses if access.space not in ("shared", "local") and access.writes]
     by_array: dict[str, list[Access]] = {}
     added = {store.address.base for store in stores if store.kind == "atomic" and store.address is not None}
     for store in stores:
         name = None if store.address is None else store.address.base
+        if name in known.contract.arrays and known.contract.arrays[name].workspace:
+            continue
         if store.kind == "atomic" and name is not None:
             continue
         if name is None or name in added:
             verdict.obligations += 1
             why = "the array that it points into is not known" if name is None else f"elements of {name} are changed by atomics as well"
             verdict.unproved.append(f"{place(store)}: {why}")
-        elif name in known.contract.arrays and not known.contract.arrays[name].workspace:
+        elif name in known.contract.arrays:
             by_array.setdefault(name, []).append(store)
     other = OtherThread(known, same_block=False)
     for name, found in by_array.items():
-        _stored_once(lifter, verdict, known.contract.arrays[name], found, other)
+        _stored_once(lifter, verdict, known.contract.arrays[name], found, other, ordered)
     return verdict
 
 
-def _stored_once(lifter: Lifter, verdict: Verdict, array: Array, stores: Sequence[Access], other: OtherThread) -> None:
+def _stored_once(lifter: Lifter, verdict: Verdict, array: Array, stores: Sequence[Access], other: OtherThread, ordered: bool) -> None:
     known = lifter.known
     if not apart_in_memory(known, array):
         verdict.obligations += 1
@@ -615,6 +621,10 @@ def _stored_once(lifter: Lifter, verdict: Verdict, array: Array, stores: Sequenc
         places.append((store, indices, count))
     if _by_digits(known, verdict, places):
         return
+    for ticket in tickets(lifter) if ordered else ():
+        # Of the blocks that share a counter, at most one is behind the flag.
+        if all(known.proves(store.path, ticket.holds) for store in stores) and _by_digits(known, verdict, places, ticket.parts):
+            return
     who = [value.term for value in known.thread.values() if not isinstance(value.term, int)]
     for parts in known.block_parts.values():  # a block is known by the parts of its index, where the kernel uses those
         who += parts
@@ -662,15 +672,18 @@ _Place = tuple[Access, list[z3.ArithRef], z3.ArithRef]
 """A store, the indices of its first element, and how many elements it stores."""
 
 
-def _by_digits(known: Knowledge, verdict: Verdict, places: Sequence[_Place]) -> bool:
-    """True if the form of the stores' indices shows that no element is stored twice."""
+def _by_digits(known: Knowledge, verdict: Verdict, places: Sequence[_Place], identity: frozenset[int] | None = None) -> bool:
+    """True if the form of the stores' indices shows that no element is stored twice. ``identity``: the parts of a block's index that
+    tell apart the blocks that store; all of them otherwise."""
     blocks = [part for parts in known.block_parts.values() for part in parts]
     outer: dict[int, z3.ArithRef | None] = {part.get_id(): known.extents[part.get_id()] for part in blocks}
-    outer |= {turn.get_id(): None for store, _, _ in places for turn in store.turns}
-    stores = [Stored(indices, count.as_long()) for _, indices, count in places if z3.is_int_value(count)]
+    turns = {turn.get_id(): None for store, _, _ in places for turn in store.turns}
+    outer |= turns
+    identities = frozenset(outer) if identity is None else identity | frozenset(turns)
+    stores = [Stored(indices, count.as_long(), store.path) for store, indices, count in places if z3.is_int_value(count)]
     if len(stores) < len(places):
         return False
-    shared = shared_elements(known.polynomials, stores, Digits(known.all_threads(), outer, frozenset(outer)))
+    shared = shared_elements(known.polynomials, stores, Digits(known.all_threads(), outer, identities))
     if shared is None:
         return False
     excluded: dict[tuple[object, ...], bool] = {}
@@ -717,14 +730,17 @@ def _differ(one: _Place, two: _Place) -> bool:
 # Progress --------------------------------------------------------------------------------------------------------------------
 
 
-def progress(lifter: Lifter) -> Verdict:
-    """All threads of a block, a team or a warp reach the same barriers of it, and every loop ends."""
+def progress(lifter: Lifter, common: Collection[int] = ()) -> Verdict:
+    """All threads of a block, a team or a warp reach the same barriers of it, and every loop ends.
+
+    ``common``: numbers of loaded contents that all threads of a block share.
+    """
     known, verdict = lifter.known, Verdict("progress")
     lifted = known.lifted
     barriers = set(lifted.barrier_blocks)
 
     def uniform(condition: Condition) -> bool:
-        return isinstance(condition, bool) or not known.depends_on_thread(condition)
+        return isinstance(condition, bool) or not known.depends_on_thread(condition, common)
 
     for block in sorted(barriers):
         verdict.obligations += 1
@@ -735,7 +751,7 @@ def progress(lifter: Lifter) -> Verdict:
     warp = z3.simplify(known.linear_thread.z3 / WARP_THREADS)
     members: list[z3.ArithRef | None] = [None if known.team is None else known.team[0], warp]
     for level, (whose, places) in enumerate((("team", lifted.team_blocks), ("warp", lifted.warp_blocks))):
-        together, term = _Together(known), members[level]
+        together, term = _Together(known, common), members[level]
         for block in sorted(set(places)):
             verdict.obligations += 1
             if term is not None and all(lifter.agreed(*branch, partial(together.agree, term)) for branch in _deciding(lifter, block)):
@@ -771,14 +787,14 @@ def _deciding(lifter: Lifter, block: int) -> Iterator[tuple[int, Condition]]:
 class _Together:
     """Conditions that two threads of one block agree on in the same turn of a loop if a term has the same value for both."""
 
-    def __init__(self, known: Knowledge) -> None:
-        self._known = known
+    def __init__(self, known: Knowledge, common: Collection[int]) -> None:
+        self._known, self._common = known, common
         self._other = OtherThread(known, same_block=True, same_turns=True)
         self._answers: dict[int, bool] = {}
 
     def agree(self, members: z3.ArithRef, condition: Condition) -> bool:
         known, other = self._known, self._other
-        if isinstance(condition, bool) or not known.depends_on_thread(condition):
+        if isinstance(condition, bool) or not known.depends_on_thread(condition, self._common):
             return True
         number = condition.get_id()
         if number not in self._answers:

@@ -9,10 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gemmgen.core.errors import EnvironmentMissing
 from gemmgen.kernels.launch import KernelLaunch, LaunchSequence
+
+if TYPE_CHECKING:
+    from gemmgen.proof.obligations import Verdict
 
 ASSUMED_BLOCKS = "no grid of more than 2^30 blocks"
 SECONDS = 60.0
@@ -75,6 +78,7 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
     from gemmgen.proof.protocols import verdicts as ring_verdicts
     from gemmgen.proof.rings import uses_rings
     from gemmgen.proof.solver import OutOfTime, Solver
+    from gemmgen.proof.tickets import common_loads
 
     began = time.process_time()
     solver = Solver(seconds)
@@ -99,11 +103,18 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
             if lifter.known.contradiction():
                 raise Unliftable(None, "the facts about this kernel contradict each other")
             verdicts["progress"] = progress(lifter)
-            uniform = not any("barrier" in reason for reason in verdicts["progress"].unproved)
             verdicts["memory"] = memory(lifter)
-            verdicts["races"] = races(lifter, uniform, not verdicts["memory"].spaces & {"shared", "generic"})
-            verdicts["once"] = once(lifter)
+            inside = not verdicts["memory"].spaces & {"shared", "generic"}
+            common = common_loads(lifter.known) if not _meets(verdicts["progress"]) else frozenset()
+            with_loads = progress(lifter, common) if common else verdicts["progress"]
+            verdicts["races"] = races(lifter, _meets(with_loads), inside)
+            if common and verdicts["races"].holds:
+                # By induction over barriers: up to one that threads miss there is no race, so that they load the same.
+                verdicts["progress"] = with_loads
+            elif common:
+                verdicts["progress"] = progress(lifter)
             ordered = all(verdicts[name].holds for name in ("races", "progress"))
+            verdicts["once"] = once(lifter, ordered and verdicts["memory"].holds)
             missing = Verdict("initialised", unproved=["races and progress must be proved first"])
             verdicts["initialised"] = initialised(lifter) if ordered else missing
             ready = verdicts["progress"].holds
@@ -131,6 +142,11 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
         reasons += [f"seems not to hold at: {each.statement} {each.line}".strip() for each in verdict.counterexamples]
         found.append(Property(name, MEANINGS[name], status, verdict.obligations, verdict.proved, tuple(reasons), example))
     return KernelProof(launch.entry, tuple(found), time.process_time() - began, solver.queries)
+
+
+def _meets(progress: Verdict) -> bool:
+    """True if no barrier was found that some threads may miss."""
+    return not any("barrier" in reason for reason in progress.unproved)
 
 
 def prove_sequence(sequence: LaunchSequence, ptx: str, seconds: float = SECONDS) -> Sequence[KernelProof]:

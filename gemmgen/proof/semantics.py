@@ -593,8 +593,20 @@ def _memory(known: Knowledge, instruction: Instruction, block: int, path: Path, 
     barriers = _passed(state)
     kind = KINDS.get(opcode, "atomic")
     known.record(Access(kind, _space_of(known, space, address), address, size, size, path, barriers, instruction, block))
+    access = known.lifted.accesses[-1] if not known.guessing else None
+    if opcode in ("st", "atom") and access is not None:
+        given = operand_value(known, operands[2 if opcode == "atom" else 1], state) if count == 1 and not is_float(data) else None
+        known.numbers += [(access, given)] if given is not None else []
     if opcode in ("ld", "atom"):
         _forget(known, instruction, state)
+        result = state.get(data.name) if isinstance(data, Register) else None
+        if isinstance(result, Value) and access is not None:
+            known.results.append((access, result))
+
+
+def is_float(operand: Operand) -> bool:
+    """True for floats and registers of floats, and for several numbers."""
+    return not isinstance(operand, Integer) and not (isinstance(operand, Register) and operand.type not in FLOATS)
 
 
 def _space_of(known: Knowledge, space: str, address: Value | None) -> str:

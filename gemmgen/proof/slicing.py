@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 
 from gemmgen.emulator.ptx.syntax import (
     Address,
     Float,
     Function,
     Instruction,
+    Integer,
     Negated,
     Operand,
     Pair,
@@ -74,6 +76,7 @@ def relevant_registers(function: Function) -> frozenset[str]:
         for register in written(instruction):
             writers[register.name].append(instruction)
         pending += [register.name for register in _roots(instruction)]
+    pending += _of_tickets(function, writers)
     found: set[str] = set()
     while pending:
         name = pending.pop()
@@ -86,6 +89,23 @@ def relevant_registers(function: Function) -> frozenset[str]:
                 sources.append(instruction.guard)
             pending += [source.name for source in sources]
     return frozenset(found)
+
+
+def _of_tickets(function: Function, writers: Mapping[str, Sequence[Instruction]]) -> Iterator[str]:
+    """Registers of kernels with counters that blocks share: what is added, constants that are stored, flags in variables of their own."""
+    if not any(instruction.opcode == "atom" for instruction in function.body):
+        return
+    for instruction in function.body:
+        if instruction.opcode not in ("atom", "st"):
+            continue
+        operand = instruction.operands[2 if instruction.opcode == "atom" else 1]
+        if not isinstance(operand, Register) or operand.type in FLOATS:
+            continue
+        where = instruction.operands[0]
+        flag = isinstance(where, Address) and isinstance(where.base, Symbol) and not where.offset
+        constants = all(each.opcode == "mov" and isinstance(each.operands[1], Integer) for each in writers[operand.name])
+        if instruction.opcode == "atom" or flag or constants:
+            yield operand.name
 
 
 def uniform_floats(function: Function) -> dict[str, str]:

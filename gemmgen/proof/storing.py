@@ -15,6 +15,7 @@ import z3
 
 from gemmgen.proof.enumeration import NotEnumerable, Numbers, evaluate
 from gemmgen.proof.polynomials import Monomial, Polynomials
+from gemmgen.proof.values import Condition, as_condition, conjuncts
 
 MAX_ELEMENTS = 1 << 20
 """Elements of one block's stores that are listed."""
@@ -26,6 +27,8 @@ class Stored:
 
     indices: Sequence[z3.ArithRef]
     count: int
+    path: Sequence[Condition] = ()
+    """The conditions of the store; those on the thread alone leave some threads out."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +90,27 @@ def _shared(polynomials: Polynomials, stores: Sequence[Stored], digits: Digits) 
         return None
     owners: dict[tuple[int, ...], tuple[int, list[int]]] = {}
     for number, (store, place) in enumerate(zip(stores, places, strict=True)):
+        stores_here = _allowed(store, digits, threads)
         for thread, (*rows, column) in enumerate(zip(*[axis.tolist() for axis in place], strict=True)):
+            if not stores_here[thread]:
+                continue
             for step in range(store.count):
                 owner, before = owners.setdefault((*rows, column + step), (thread, []))
                 if owner != thread:
                     return None
                 before.append(number)
     return {(before[i], before[j]) for _, before in owners.values() for j in range(len(before)) for i in range(j)}
+
+
+def _allowed(store: Stored, digits: Digits, threads: int) -> Numbers:
+    """The threads that a store's conditions on the thread alone let through."""
+    allowed = np.ones(threads, dtype=np.bool_)
+    for condition in conjuncts(store.path):
+        try:
+            allowed &= np.broadcast_to(evaluate(as_condition(condition), digits.threads) != 0, threads)
+        except NotEnumerable:
+            continue
+    return allowed
 
 
 def _told(polynomials: Polynomials, outer: Mapping[Monomial, int], width: int, digits: Digits) -> set[int] | None:

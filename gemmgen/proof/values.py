@@ -8,7 +8,7 @@ value itself, such as comparisons and divisions, must first establish that e lie
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -254,6 +254,23 @@ def conjunction(conditions: Iterable[Condition]) -> z3.BoolRef:
     """True if all hold."""
     parts = [condition for condition in conditions if condition is not True]
     return z3.And(*[as_condition(part) for part in parts]) if parts else z3.BoolVal(True)
+
+
+def conjuncts(conditions: Sequence[Condition]) -> Iterator[Condition]:
+    """Conditions of which those that say that several hold are taken apart."""
+    pending: list[Condition] = list(conditions)[::-1]
+    while pending:
+        condition = pending.pop()
+        if isinstance(condition, bool):
+            yield condition
+        elif z3.is_and(condition):
+            pending += condition.children()[::-1]
+        elif z3.is_not(condition) and z3.is_not(condition.arg(0)):
+            pending.append(condition.arg(0).arg(0))
+        elif z3.is_not(condition) and z3.is_or(condition.arg(0)):
+            pending += [z3.Not(part) for part in condition.arg(0).children()[::-1]]
+        else:
+            yield condition
 
 
 def negation(condition: Condition) -> Condition:

@@ -1,0 +1,178 @@
+"""Tickets: of the blocks that share a counter, only the last one continues.
+
+Thread 0 of each block adds 1 to the counter of its tile, and compares the old number with N - 1, where at most N blocks add to a counter.
+The outcome goes through a flag in shared memory to all threads of the block. At most one of these blocks sees N - 1, whatever the counter
+was: all writes to a counter are these additions, at most N of them, and the 0 that a block stores which saw N - 1. After this 0, N more
+additions would have to follow.
+
+Two blocks that pass the flag and share a counter are thus one block. The statements that this rests on are checked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import z3
+
+from gemmgen.emulator.ptx.syntax import Integer
+from gemmgen.proof.data import Access
+from gemmgen.proof.knowledge import Knowledge
+from gemmgen.proof.lifting import Lifter
+from gemmgen.proof.values import Condition, Value, as_condition, as_term
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """A flag that at most one of the blocks with the same part of the block's index has."""
+
+    holds: z3.BoolRef
+    """In terms of a thread behind the flag: its block came last, or no other block shares its counter."""
+    parts: frozenset[int]
+    """Numbers of the parts of the block's index that name the counter."""
+
+
+def common_loads(known: Knowledge) -> frozenset[int]:
+    """Contents of shared memory that all threads of a block load alike, provided that races and progress are proved: from one address,
+    after as many barriers. A store to it between the same barriers would be a race."""
+    found: set[int] = set()
+    present = {id(access) for access in known.lifted.accesses}
+    for access, value in known.results:
+        if id(access) not in present or access.kind != "load" or access.space != "shared" or isinstance(value.term, int):
+            continue
+        address = access.address
+        if address is None or address.base is None or access.instruction.guard is not None:
+            continue
+        if not any(known.depends_on_thread(each.term) for each in (address, *access.barriers)):
+            found.add(value.term.get_id())
+    return frozenset(found)
+
+
+def tickets(lifter: Lifter) -> list[Ticket]:
+    """The tickets of a kernel whose memory, races and progress are proved."""
+    known = lifter.known
+    present = {id(access) for access in known.lifted.accesses}
+    atomics = [access for access in known.lifted.accesses if access.kind == "atomic"]
+    drawn = [(access, value) for access, value in known.results if access.kind == "atomic" and id(access) in present]
+    if len(atomics) != 1 or len(drawn) != 1:
+        return []
+    ((atomic, old),) = drawn
+    found = _ticket(lifter, atomic, old)
+    return [] if found is None else [found]
+
+
+def _ticket(lifter: Lifter, atomic: Access, old: Value) -> Ticket | None:
+    known = lifter.known
+    instruction, address = atomic.instruction, atomic.address
+    adds_one = instruction.opcode == "atom" and instruction.has("add") and instruction.type == "u32"
+    if not adds_one or atomic.space != "global" or address is None or address.base is None or atomic.turns or isinstance(old.term, int):
+        return None
+    array = known.contract.arrays.get(address.base)
+    if array is None or not array.workspace or not _added_one(known, atomic) or not known.proves(atomic.path, known.linear_thread.z3 == 0):
+        return None
+    blocks = {part.get_id(): part for parts in known.block_parts.values() for part in parts}
+    form = {monomial: number for monomial, number in known.polynomials.of(address.z3).items() if monomial}
+    if len(form) > 1 or any(len(monomial) != 1 or monomial[0] not in blocks for monomial in form):
+        return None
+    parts = frozenset(monomial[0] for monomial in form)
+    sharing: z3.ArithRef = z3.IntVal(1)
+    for number, _ in blocks.items():
+        if number not in parts:
+            sharing = sharing * known.extents[number]
+    flag = _flag(known, old)
+    if flag is None:
+        return None
+    (stored, number), loaded, last = flag
+    # No more blocks than the number that is waited for, and no other statement that changes a counter.
+    if not known.proves((), z3.Implies(sharing >= 2, sharing <= last + 1)) and not known.proves(atomic.path, sharing <= last + 1):
+        return None
+    if not _reaches(lifter, stored, loaded[0]) or not all(_leaves(known, access, atomic, old, last) for access in _others(known, atomic)):
+        return None
+    return Ticket(z3.Or(loaded[1].z3 != 0, sharing <= 1), parts)
+
+
+def _added_one(known: Knowledge, atomic: Access) -> bool:
+    operand = atomic.instruction.operands[2]
+    if isinstance(operand, Integer):
+        return operand.value == 1
+    return any(access is atomic and value.constant == 1 for access, value in known.numbers)
+
+
+def _flag(known: Knowledge, old: Value) -> tuple[tuple[Access, Value], tuple[Access, Value], z3.ArithRef] | None:
+    """The store and the load of a flag that is not 0 only if an old number is N - 1, and N - 1."""
+    for stored, number in known.numbers:
+        base = None if stored.address is None else stored.address.base
+        if stored.space != "shared" or base is None or isinstance(number.term, int):
+            continue
+        there = [access for access in known.lifted.accesses if access.address is not None and access.address.base == base]
+        stores = [access for access in there if access.writes]
+        loads = [(access, value) for access, value in known.results if any(access is each for each in there) and access.kind == "load"]
+        if stores != [stored] or len(loads) != 1 or len(there) != 2:
+            continue
+        for last in _compared_with(number.z3, old.z3):
+            if known.proves((number.z3 != 0,), old.z3 == last):
+                return (stored, number), loads[0], last
+    return None
+
+
+def _compared_with(term: z3.ExprRef, old: z3.ArithRef) -> list[z3.ArithRef]:
+    found: list[z3.ArithRef] = []
+    pending = [term]
+    while pending:
+        part = pending.pop()
+        if z3.is_eq(part) and any(child.eq(old) for child in part.children()):
+            found += [child for child in part.children() if not child.eq(old)]
+        pending += part.children()
+    return found
+
+
+def _reaches(lifter: Lifter, stored: Access, loaded: Access) -> bool:
+    """True if thread 0 of its block stored the flag, at the same place and before a barrier, whenever a thread loads it."""
+    known = lifter.known
+    assert stored.address is not None and loaded.address is not None
+    if stored.turns or loaded.turns or stored.size != loaded.size or not isinstance(stored.size, int):
+        return False
+    one, two = stored.address, loaded.address
+    if known.depends_on_thread(one.term) or known.depends_on_thread(two.term) or not known.proves((), one.z3 == two.z3):
+        return False
+    if not known.proves((), stored.barriers[0].z3 < loaded.barriers[0].z3) or not known.proves(stored.path, known.linear_thread.z3 == 0):
+        return False
+    guards = lifter.guards(stored.block, stored.path)
+    if guards is None:
+        return False
+    zero = [(value.z3, z3.IntVal(0)) for value in known.thread.values() if not isinstance(value.term, int)]
+    shared = [as_condition(condition) for condition in loaded.path if not known.depends_on_thread(condition)]
+    of_first = [z3.substitute(as_condition(condition), *zero) for condition in (*known.facts, *guards)]
+    facts, goals = of_first[: len(known.facts)], of_first[len(known.facts) :]
+    return known.solver.proves([*facts, *shared], z3.And(*goals) if goals else True)
+
+
+def _others(known: Knowledge, atomic: Access) -> Sequence[Access]:
+    assert atomic.address is not None
+    return [
+        access
+        for access in known.lifted.accesses
+        if access is not atomic
+        and access.writes
+        and access.space not in ("shared", "local")
+        and (access.address is None or access.address.base in (None, atomic.address.base))
+    ]
+
+
+def _leaves(known: Knowledge, access: Access, atomic: Access, old: Value, last: z3.ArithRef) -> bool:
+    """True if a store changes no counter, or is the 0 of the block that came last in its own counter."""
+    assert atomic.address is not None
+    if access.address is None or access.address.base is None:
+        return False
+    if any(mine is access and value.constant == 0 for mine, value in known.numbers):
+        own = z3.simplify(access.address.z3 - atomic.address.z3, som=True)
+        if z3.is_int_value(own) and own.as_long() == 0 and access.size == atomic.size and known.proves(access.path, old.z3 == last):
+            return True
+    # Counters of other blocks: every part of the block's index once more.
+    private = [(part, z3.Const(f"{part}''", part.sort())) for parts in known.block_parts.values() for part in parts]
+    counter = z3.substitute(atomic.address.z3, *private)
+    bounds: list[Condition] = []
+    for part, other in private:
+        bounds += [other >= 0, other < z3.substitute(known.extents[part.get_id()], *private)]
+    apart = z3.Or(access.address.z3 >= counter + as_term(atomic.size), access.address.z3 + as_term(access.size) <= counter)
+    return known.proves((*access.path, *bounds), apart)
