@@ -8,9 +8,8 @@ from __future__ import annotations
 import datetime
 import json
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import click
 
@@ -84,26 +83,29 @@ def compare(name: str, wanted: int, seconds: float, end: float) -> Compared:
 @click.option("--out", type=Path, default=Path("measurements"))
 @click.option("--kernels", default="", help="Only kernels whose name contains this.")
 def main(wanted: int, each: int, jobs: int | None, seconds: float, out: Path, kernels: str) -> None:
-    """Writes agreement.json."""
+    """Writes agreement.json; kernels that it has from an earlier run, and that are not compared now, stay in it."""
     names = [name for name in sorted(shipped_specs()) if name.startswith(FAMILIES) and kernels in name]
     end = time.time() + seconds
-    records: list[Mapping[str, object]] = []
+    before = json.loads((out / "agreement.json").read_text())["kernels"] if (out / "agreement.json").exists() else []
+    records: list[dict[str, Any]] = [record for record in before if record["kernel"] not in names]
     tasks = [(name, each, seconds / 3, end) for name in names]
-    totals = {"kernels": 0, "problems": 0, "accesses": 0, "disagreements": 0}
     for index, result in run_tasks(compare, tasks, jobs or cpus()):
         if isinstance(result, Exception):
-            records.append({"kernel": names[index], "problems": 0, "reason": f"{type(result).__name__}: {result}"[:200]})
-        else:
-            records.append(result)
-            totals["kernels"] += result["problems"] > 0
-            totals["problems"] += result["problems"]
-            totals["accesses"] += result["accesses"]
-            totals["disagreements"] += len(result["disagreements"])
+            reason = f"{type(result).__name__}: {result}"[:200]
+            result = Compared(kernel=names[index], problems=0, accesses=0, seconds=0.0, disagreements=[], reason=reason)
+        records.append(dict(result))
+        totals = {
+            "kernels": sum(record["problems"] > 0 for record in records),
+            "problems": sum(record["problems"] for record in records),
+            "accesses": sum(record["accesses"] for record in records),
+            "disagreements": sum(len(record["disagreements"]) for record in records),
+        }
         run = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), **totals}
         text = ",\n".join(json.dumps(record) for record in sorted(records, key=lambda record: str(record["kernel"])))
         (out / "agreement.json").write_text(f'{{"run": {json.dumps(run)}, "kernels": [\n{text}\n]}}\n')
-    click.echo(f"{totals}, of {wanted} wanted")
-    if totals["disagreements"]:
+    found = json.loads((out / "agreement.json").read_text())["run"]
+    click.echo(f"{found}, of {wanted} wanted")
+    if found["disagreements"]:
         raise SystemExit(1)
 
 

@@ -1,0 +1,74 @@
+"""Mistakes that only some sizes show: each is refuted, with sizes on which the emulator sees the same fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("z3")
+
+from gemmgen.proof.prover import prove_sequence
+from tests.proof.test_held_out import AT, TILE, N, Wrong, X, Y
+
+SIZED = "const float* x, float* y, int n, int s"
+SECONDS = 20.0
+
+WRONG = {
+    "one thread more than elements": Wrong(N, f"{AT} if (i <= n) y[i] = x[0];", (X, Y), "memory"),
+    "the right neighbour of the last": Wrong(N, f"{AT} if (i < n) y[i] = x[i + 1];", (X, Y), "memory"),
+    "the left neighbour of the first": Wrong(N, f"{AT} if (i < n) y[i] = x[i - 1];", (X, Y), "memory"),
+    "the second of an odd pair": Wrong(N, f"{AT} if (2 * i < n) y[2 * i + 1] = 1;", (X, Y), "memory"),
+    "a quad at the end": Wrong(N, f"{AT} if (4 * i < n) *(float4*)&y[4 * i] = float4();", (X, "y=out f32[n] @16"), "memory"),
+    "no guard in the last block": Wrong(N, f"{AT} y[i] = 1;", (X, Y), "memory"),
+    "a block too many": Wrong(N, f"{AT} y[i] = 1;", (X, "y=out f32[ceil_div(n, 64) * 64]"), "memory", "n // 64 + 1"),
+    "sizes below 64 wrap around": Wrong(N, f"{AT} if ((unsigned)i < (unsigned)(n - 64)) y[i + 64] = 1;", (X, Y), "memory"),
+    "more than a million elements": Wrong(N, "if (threadIdx.x == 0) y[n >> 20] = 1;", (X, "y=out f32[1]"), "memory", "1"),
+    "more than 2^30 elements": Wrong("float* y, int n", "if (threadIdx.x == 0) y[n >> 30] = 1;", ("y=out f32[1]",), "memory", "1"),
+    "a stride near 2^31": Wrong(SIZED, f"{AT} int j = i * s; if (j < n) y[j] = 1;", (X, Y), "memory", "1", expects=("s >= 1",)),
+    "a sum near 2^31": Wrong(
+        "float* y, int s", f"{AT} int j = i + s; if (j < 64) y[j] = 1;", ("y=out f32[64]",), "memory", "1", expects=("s >= 0",)
+    ),
+    "a ring that fails at turn eleven": Wrong(
+        "float* y, int n",
+        "volatile __shared__ float s[8]; for (int j = 0; j < n; j++) s[j < 11 ? j % 8 : j - 3] = 1; y[0] = s[0];",
+        ("y=out f32[1]",),
+        "memory",
+        "1",
+        (1,),
+    ),
+    "a third stage of two": Wrong(
+        "float* y, int n",
+        "volatile __shared__ float s[2][64]; for (int j = 0; j < n; j++) s[j % 3][threadIdx.x] = 1; y[0] = s[0][0];",
+        ("y=out f32[1]",),
+        "memory",
+        "1",
+    ),
+    "sizes beyond 16 bits": Wrong("float* y, int n", "int j = (short)n; if (j < 64) y[j] = 1;", ("y=out f32[64]",), "memory", "1", (1,)),
+    "sizes beyond 8 bits": Wrong(N, f"{AT} int j = (signed char)n; if (i == 0 && j < n) y[j] = 1;", (X, Y), "memory", "1"),
+    "rows that are a column too short": Wrong(
+        "float* y, int n, int ld",
+        f"{AT} if (i < n) y[ld + i] = 1;",
+        ("y=out f32[ld * 2 - 1]",),
+        "memory",
+        expects=("ld >= n",),
+    ),
+    "one size of 65": Wrong(N, f"{TILE} s[n % 65] = 1; y[0] = s[t];", (X, "y=out f32[1]"), "memory", "1", (1,)),
+    "one size in a million": Wrong(N, f"{AT} if (i < n) y[n == 1000003 && i == 7 ? n : i] = 1;", (X, Y), "memory"),
+    "a copy of the tail only": Wrong(N, f"{AT} if (i < n % 64 || n >= 4096) y[i] = 1;", (X, Y), "memory"),
+    "threads share a place in large sizes": Wrong(
+        N, f"{TILE} s[n > 5000 ? t / 2 : t] = t; __syncthreads(); y[0] = s[0];", (X, "y=out f32[1]"), "races", "1"
+    ),
+    "no barrier in small sizes": Wrong(
+        N, f"{TILE} s[t] = t; if (n > 3) __syncthreads(); y[t] = s[63 - t];", (X, "y=out f32[64]"), "races", "1"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_mistake_of_some_sizes_is_refuted(name: str, tmp_path: Path) -> None:
+    kernel = WRONG[name].read(tmp_path)
+    (proof,) = prove_sequence(kernel.sequence, kernel.code.ptx, SECONDS)
+    found = next(each for each in proof.properties if each.name == WRONG[name].property)
+    assert found.status != "proved" and found.counterexample is not None, found.reasons
+    assert kernel.replay(found.counterexample["problem"]) != ""
