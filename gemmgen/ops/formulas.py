@@ -23,17 +23,17 @@ def _adapter() -> pydantic.TypeAdapter[tuple[Operation, ...]]:
 
 
 @lru_cache(maxsize=64)
-def parsed(operation: str, epilogue: Any) -> tuple[Operation, ...]:
-    """The operations of an epilogue. Raises ``LaunchError``."""
+def parsed(operation: str, epilogue: Any, argument: str = "epilogue") -> tuple[Operation, ...]:
+    """The operations of an epilogue, or of another ``argument`` of a call. Raises ``LaunchError``."""
     try:
         found = _adapter().validate_python(written_out(epilogue))
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"] if part != "formula")
-        raise LaunchError(f"{operation}: epilogue{f' {place}' if place else ''}: {first['msg'].removeprefix('Value error, ')}") from None
+        raise LaunchError(f"{operation}: {argument}{f' {place}' if place else ''}: {first['msg'].removeprefix('Value error, ')}") from None
     listed = [one.op for one in found if one.op != "formula" and one.operands()]
     if listed:
-        raise LaunchError(f"{operation}: epilogue: {listed[0]} reads an operand, need a formula, which names it")
+        raise LaunchError(f"{operation}: {argument}: {listed[0]} reads an operand, need a formula, which names it")
     return found
 
 
@@ -49,23 +49,25 @@ class Operands:
     """Values of the numbers."""
 
 
-def given_operands(operation: str, operations: tuple[Operation, ...], given: Mapping[str, Any], own: Collection[str]) -> Operands:
-    """The operands of the operations among those that are ``given`` by name; ``own``: names that the call has itself. Raises
-    ``LaunchError``."""
+def given_operands(
+    operation: str, operations: tuple[Operation, ...], given: Mapping[str, Any], own: Collection[str], whole: str = "epilogue"
+) -> Operands:
+    """The operands of the operations among those that are ``given`` by name; ``own``: names that the call has itself; ``whole``: the word
+    for the operations in messages. Raises ``LaunchError``."""
     operands = [operand for one in operations for operand in one.operands()]
     arrays = tuple(operand.name for operand in operands if operand.per != "all")
     written = tuple(name for one in operations for name in one.further_outputs)
     numbers = {operand.name: operand for operand in operands if operand.per == "all"}
     for name in (*arrays, *written, *numbers):
         if name in own:
-            raise LaunchError(f"{operation}: the epilogue has the operand {name}, a name that the call has itself: choose another")
+            raise LaunchError(f"{operation}: the {whole} has the operand {name}, a name that the call has itself: choose another")
     for name in given:
         if name not in (*arrays, *written, *numbers):
-            raise LaunchError(f"{operation}: the epilogue has no {name!r}{nearest(name, (*arrays, *written, *numbers))}")
+            raise LaunchError(f"{operation}: the {whole} has no {name!r}{nearest(name, (*arrays, *written, *numbers))}")
     for name in (*arrays, *written, *(name for name, operand in numbers.items() if operand.default is None)):
         if given.get(name) is None:
             kind = "output" if name in written else "operand"
-            raise LaunchError(f"{operation}: the epilogue has the {kind} {name}, pass operands={{{name!r}: ...}}")
+            raise LaunchError(f"{operation}: the {whole} has the {kind} {name}, pass operands={{{name!r}: ...}}")
     values = tuple(
         (integer if operand.stored == "s64" else number)(operation, name, given.get(name, operand.default))
         for name, operand in numbers.items()

@@ -71,3 +71,88 @@ def test_an_empty_array_gives_an_empty_one() -> None:
 def test_what_does_not_go_together_is_refused(arguments: tuple[Any, ...], options: dict[str, Any], message: str) -> None:
     with pytest.raises(LaunchError, match=message):
         ops.elementwise(*arguments, **options)
+
+
+MATRIX = np.arange(12, dtype=np.float32).reshape(3, 4)
+FORMULA = {
+    "inputs": {
+        "gate": {"per": "element", "type": "f16"},
+        "slope": {"per": "row"},
+        "bias": {"per": "column", "type": "s8"},
+        "keep": {"scalar": "f32"},
+        "stage": {"pointer": "f32"},
+    },
+    "let": {"z": "value * slope + bias"},
+    "outputs": {
+        "y": "z * gate * keep + stage if row >= column else 0",
+        "kept": {"value": "z", "type": "f16"},
+        "mask": {"value": "z > 3", "type": "bool"},
+        "top": {"reduce": "max", "per": "row", "of": "z"},
+        "every": {"reduce": "absmax", "of": "z"},
+    },
+}
+
+
+def named(**more: Any) -> dict[str, Any]:
+    return {
+        "gate": np.float16([-1, 0, 1, 2]),
+        "slope": np.float32([1, 2, 3]),
+        "bias": np.int8([0, 1, 2, 3]),
+        "keep": 0.5,
+        "stage": np.float32([7]),
+        "kept": np.zeros((3, 4), np.float16),
+        "mask": np.zeros((3, 4), np.bool_),
+        "top": np.full(3, -np.inf, np.float32),
+        "every": np.zeros(1, np.float32),
+        **more,
+    }
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_formulas_have_operands_and_outputs_by_name(order: Any) -> None:
+    given = named(kept=np.zeros((3, 4), np.float16, order=order))
+    got = ops.elementwise(np.array(MATRIX, order=order), FORMULA, operands=given)
+    z = MATRIX * given["slope"][:, None] + given["bias"]
+    lower = np.arange(3)[:, None] >= np.arange(4)
+    np.testing.assert_array_equal(got, np.where(lower, z * given["gate"].astype(np.float32) * 0.5 + 7, 0))
+    np.testing.assert_array_equal(given["kept"], z.astype(np.float16))
+    np.testing.assert_array_equal(given["mask"], z > 3)
+    np.testing.assert_array_equal(given["top"], z.max(axis=1))
+    assert given["every"] == np.abs(z).max()
+
+
+def test_rows_and_columns_of_a_matrix_without_gaps_are_its_own() -> None:
+    np.testing.assert_array_equal(ops.elementwise(MATRIX, "value + float32(column)"), MATRIX + np.arange(4))
+    np.testing.assert_array_equal(ops.elementwise(MATRIX, "value if row >= column else -1"), np.where(np.tri(3, 4), MATRIX, -1))
+    channels = np.float32([1, 2, 3, 4, 5, 6])
+    images = np.stack([X, X])
+    formula = {"inputs": {"gain": {"per": "channel"}}, "value": "value * gain + float32(column)"}
+    wanted = images * channels[: images.shape[1], None, None] + np.arange(images.shape[-1])
+    np.testing.assert_allclose(ops.elementwise(images, formula, operands={"gain": channels[: images.shape[1]]}), wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"gate": np.float32([1, 2, 3, 4])}, "gate has elements float32, need float16, as the formula says"),
+        ({"top": np.zeros(4, np.float32)}, r"top has shape \(4,\), need 3 values"),
+        ({"gat": np.zeros(4)}, "no 'gat'; did you mean 'gate'"),
+        ({"kept": np.zeros((3, 3), np.float16)}, r"kept has shape \(3, 3\), need \(3, 4\)"),
+        ({"slope": None}, "the operand slope, pass operands="),
+        ({"slope": np.zeros(5, np.float32)}, "slope of shape .5, 1. does not broadcast"),
+        ({"kept": MATRIX.astype(np.float16), "gate": MATRIX.astype(np.float16)[::-1]}, ""),
+    ],
+)
+def test_operands_that_do_not_fit_are_refused(given: dict[str, Any], message: str) -> None:
+    if not message:
+        assert ops.elementwise(MATRIX, FORMULA, operands=named(**given)).shape == (3, 4)
+        return
+    with pytest.raises(LaunchError, match=message):
+        ops.elementwise(MATRIX, FORMULA, operands=named(**given))
+
+
+def test_a_formula_without_its_operands_says_how_to_pass_them() -> None:
+    with pytest.raises(LaunchError, match="operand or output gate, pass operands="):
+        ops.elementwise(MATRIX, FORMULA)
+    with pytest.raises(LaunchError, match="operands beside bias"):
+        ops.elementwise(MATRIX, FORMULA, bias=1.0, operands=named())

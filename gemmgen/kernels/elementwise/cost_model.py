@@ -27,8 +27,9 @@ def elements_of(plan: ElementwisePlan, problem: Mapping[str, int]) -> int:
 def distinct_elements(plan: ElementwisePlan, problem: Mapping[str, int], shape: tuple[str, ...], strides: tuple[str, ...]) -> int:
     """Elements of an array that lie apart: along a stride of 0 there is one."""
     count = 1
-    for extent, stride in zip(shape, strides, strict=True):
-        count *= problem[extent] if stride == "1" or problem[stride] != 0 else min(problem[extent], 1)
+    for name, stride in zip(shape, strides, strict=True):
+        extent = 1 if name == "1" else problem[name]
+        count *= extent if stride == "1" or problem[stride] != 0 else min(extent, 1)
     return count
 
 

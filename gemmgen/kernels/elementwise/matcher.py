@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, get_args
@@ -14,7 +14,7 @@ from gemmgen.core.errors import LaunchError, Reason, SpecError
 from gemmgen.kernels.elementwise.access import AXES, MAX_EXTENT
 from gemmgen.kernels.elementwise.plan import VECTOR_BYTES, ElementwisePlan, plan_operations, widest_vector
 from gemmgen.kernels.elementwise.spec import ElementwiseSpec
-from gemmgen.kernels.epilogue.operations import DATA_TYPES, AnyOperation, NumberType, Operation
+from gemmgen.kernels.epilogue.operations import COORDINATES, DATA_TYPES, AnyOperation, NumberType, Operation
 from gemmgen.kernels.problem_words import unknown_word
 from gemmgen.kernels.requests import MAX_ALIGNMENT, Copy, Fit, Layout, Request, changed_fields, replaced, say_once, widest
 
@@ -40,6 +40,10 @@ class ElementwiseRequest(Request):
     operations: tuple[Operation, ...] = ()
     output: str | None = None
     """Type of y as a spec names it; None: the operations' own."""
+    others: tuple[tuple[str, Layout], ...] = ()
+    """Arrays without these axes: numbers in memory, and reductions."""
+    numbers: tuple[tuple[str, str], ...] = tuple((name, name) for name in NUMBERS)
+    """For each number of the kernel, the number of the call that it is."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -53,6 +57,11 @@ class ElementwiseRequest(Request):
     def contiguous(self) -> bool:
         """True if neighbours along the last axis lie side by side in all arrays."""
         return self.extents[-1] <= 1 or all(layout.strides[-1] == 1 for _, layout in self.arrays)
+
+    @property
+    def has_wide_operands(self) -> bool:
+        """True if an operand has larger elements than x."""
+        return any(layout.element_bytes > self.arrays[0][1].element_bytes for _, layout in self.arrays[2:])
 
     def promise(self, most: int) -> int:
         """Elements, at most ``most``, that all base pointers and strides of the outer axes are multiples of."""
@@ -85,7 +94,7 @@ def fit(spec: ElementwiseSpec, request: ElementwiseRequest) -> Fit | str:
         "operations": request.operations,
         "rank": len(request.extents),
         "inner": "contiguous" if contiguous else "strided",
-        "alignment": request.promise(max(spec.alignment, 1)) if contiguous else 1,
+        "alignment": request.promise(max(spec.alignment, 1)) if contiguous and not request.has_wide_operands else 1,
     }
     if spec.inner == "strided" and contiguous and spec.alignment == 1 and request.promise(4) > 1:
         return "it reads any stride, the arrays have neighbours side by side"
@@ -94,13 +103,13 @@ def fit(spec: ElementwiseSpec, request: ElementwiseRequest) -> Fit | str:
     if changed.vector is not None and changed.vector > widest_vector(changed, plan_operations(changed, [])[1]):
         changed = changed.model_copy(update={"vector": None})
     names = dict(request.operands)
-    arrays = {name: (names[name], layout) for name, layout in request.arrays}
+    arrays = {name: (names[name], layout) for name, layout in (*request.arrays, *request.others)}
     dimensions = dict(zip(AXES, request.extents, strict=False))
     rank = len(request.extents)
     for name, layout in request.arrays:
         strides = layout.strides[: rank - 1] if contiguous else layout.strides
         dimensions |= {f"{name}_stride{axis}": stride for axis, stride in enumerate(strides)}
-    return Fit(changed, arrays, {name: name for name in NUMBERS}, dimensions, changed_fields(spec, changed))
+    return Fit(changed, arrays, dict(request.numbers), dimensions, changed_fields(spec, changed))
 
 
 def broadcast(arrays: Mapping[str, Layout]) -> tuple[int, ...]:
@@ -125,11 +134,17 @@ def _spread(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
     return (*(0,) * missing, *own)
 
 
-def merge_axes(shape: tuple[int, ...], strides: Mapping[str, tuple[int, ...]]) -> tuple[tuple[int, ...], dict[str, tuple[int, ...]]]:
-    """The elements with as few axes as possible: those of extent 1 left out, neighbours made one where all arrays allow it."""
+def merge_axes(
+    shape: tuple[int, ...], strides: Mapping[str, tuple[int, ...]], kept: int = 0
+) -> tuple[tuple[int, ...], dict[str, tuple[int, ...]]]:
+    """The elements with as few axes as possible: those of extent 1 left out, neighbours made one where all arrays allow it; the last
+    ``kept`` axes stay as they are."""
     axes: list[tuple[int, tuple[int, ...]]] = []
     for axis, extent in enumerate(shape):
         steps = tuple(one[axis] for one in strides.values())
+        if axis >= len(shape) - kept:
+            axes.append((extent, steps))
+            continue
         if extent == 1:
             continue
         if axes and all(outer == inner * extent for outer, inner in zip(axes[-1][1], steps, strict=True)):
@@ -141,41 +156,62 @@ def merge_axes(shape: tuple[int, ...], strides: Mapping[str, tuple[int, ...]]) -
     return tuple(extent for extent, _ in axes), {name: tuple(steps[place] for _, steps in axes) for place, name in enumerate(strides)}
 
 
-def _merged(arrays: Mapping[str, Layout], shape: tuple[int, ...]) -> tuple[tuple[int, ...], dict[str, tuple[int, ...]]]:
-    if 0 in shape:
+def _merged(arrays: Mapping[str, Layout], shape: tuple[int, ...], kept: int = 0) -> tuple[tuple[int, ...], dict[str, tuple[int, ...]]]:
+    if 0 in shape and not kept:
         return (0,), dict.fromkeys(arrays, (1,))
-    return merge_axes(shape, {name: _spread(layout, shape) for name, layout in arrays.items()})
+    return merge_axes(shape, {name: _spread(layout, shape) for name, layout in arrays.items()}, kept)
 
 
-def readable(arrays: Mapping[str, Layout], shape: tuple[int, ...]) -> tuple[dict[str, Layout], tuple[Copy, ...]]:
+def readable(
+    arrays: Mapping[str, Layout], shape: tuple[int, ...], kept: int = 0, written: Collection[str] = ("y",)
+) -> tuple[dict[str, Layout], tuple[Copy, ...]]:
     """The arrays with row-major copies in the place of those that no kernel reads: with negative strides, at odd addresses, or where more
-    axes are left than kernels walk through."""
+    axes are left than kernels walk through. ``kept``: axes that are not merged; ``written``: names of arrays that are no operands."""
     found, copies = dict(arrays), []
     for name, layout in arrays.items():
-        if name != "y" and (layout.alignment < layout.element_bytes or not all(0 <= stride <= MAX_EXTENT for stride in layout.strides)):
+        if name not in written and (
+            layout.alignment < layout.element_bytes or not all(0 <= stride <= MAX_EXTENT for stride in layout.strides)
+        ):
             found[name] = Layout.packed(layout.shape, layout.type)
             copies.append(Copy(name, layout.shape))
-    if len(_merged(found, shape)[0]) > len(AXES):
-        copies = [Copy(name, shape) for name in arrays if name != "y"]
-        found = {name: layout if name == "y" else Layout.packed(shape, layout.type) for name, layout in arrays.items()}
+    if len(_merged(found, shape, kept)[0]) > len(AXES):
+        copies = [Copy(name, shape) for name in arrays if name not in written]
+        found = {name: layout if name in written else Layout.packed(shape, layout.type) for name, layout in arrays.items()}
     return found, tuple(copies)
 
 
 def request_of(
-    arrays: Mapping[str, Layout], shape: tuple[int, ...], operations: tuple[Operation, ...], output: str | None
+    arrays: Mapping[str, Layout],
+    shape: tuple[int, ...],
+    operations: tuple[Operation, ...],
+    output: str | None,
+    others: Mapping[str, Layout] | None = None,
+    named: Mapping[str, str] | None = None,
+    numbers: Mapping[str, str] | None = None,
 ) -> ElementwiseRequest:
-    """The request for arrays by the kernel's names, x and y first, that broadcast to ``shape``. Raises ``LaunchError``."""
+    """The request for arrays by the kernel's names, x and y first, that broadcast to ``shape``. ``others``: arrays of other shapes;
+    ``named``: names in the call of those that differ; ``numbers``: names in the call of the kernel's numbers, the operations' own by
+    default. Raises ``LaunchError``."""
     for name, layout in arrays.items():
         if layout.alignment < layout.element_bytes:
             raise LaunchError(f"elementwise: {name} does not start at a multiple of its {layout.element_bytes} bytes an element")
         if any(stride < 0 for stride in layout.strides):
             raise LaunchError(f"elementwise: {name} has negative strides; pass a contiguous copy")
-    extents, merged = _merged(arrays, shape)
+    extents, merged = _merged(arrays, shape, axes_kept(operations, shape))
     if len(extents) > len(AXES):
         raise LaunchError(f"elementwise: the arrays need {len(extents)} axes, {len(AXES)} are the most; pass contiguous copies")
     layouts = tuple((name, Layout(extents, strides, arrays[name].type, arrays[name].alignment)) for name, strides in merged.items())
-    operands = tuple((name, "out" if name == "y" else name) for name in arrays)
-    return ElementwiseRequest(extents, layouts, operands, operations, output)
+    names = {"y": "out"} | dict(named or {})
+    operands = tuple((name, names.get(name, name)) for name in (*arrays, *(others or {})))
+    own = {name: name for name in NUMBERS} if numbers is None else numbers
+    return ElementwiseRequest(extents, layouts, operands, operations, output, tuple((others or {}).items()), tuple(own.items()))
+
+
+def axes_kept(operations: Sequence[Operation], shape: tuple[int, ...]) -> int:
+    """Last axes of a shape that the operations name, as rows and columns, and that are therefore not merged with others."""
+    named = {word for one in operations for assignment in one.assignments for word in assignment.node.names} & set(COORDINATES)
+    named |= {str(output.per) for one in operations for output in one.further_outputs.values() if output.reduce is not None}
+    return min(2, len(shape)) if named & set(COORDINATES) else 0
 
 
 def parse_request(sizes: Sequence[int], options: Sequence[str]) -> ElementwiseRequest:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
 from typing import Any
 
-from gemmgen.core.elements import FLOATS
+from gemmgen.core.elements import ELEMENTS, FLOATS
 from gemmgen.core.errors import LaunchError, PlanError, Reason
-from gemmgen.kernels.elementwise.matcher import ARRAYS, NUMBERS, SPEC_TYPES, WORDS, broadcast, readable, request_of
+from gemmgen.kernels.elementwise.matcher import ARRAYS, NUMBERS, SPEC_TYPES, WORDS, axes_kept, broadcast, readable, request_of
 from gemmgen.kernels.elementwise.plan import plan_operations
 from gemmgen.kernels.elementwise.spec import ElementwiseSpec
 from gemmgen.kernels.epilogue.activations import operations_named
-from gemmgen.kernels.epilogue.operations import Bias, Operation
+from gemmgen.kernels.epilogue.operations import Bias, Formula, Operation, argument_name
 from gemmgen.kernels.requests import Interpretation, Layout, Result
 
 
@@ -25,13 +27,16 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     x = operands["x"]
     if x.type not in SPEC_TYPES:
         raise LaunchError(f"elementwise: x has elements {x.type}, need one of {', '.join(SPEC_TYPES.values())}")
+    if options.get("named"):
+        return _interpret_named(x, options["operations"], operands)
     operations, names = _with_places(parse_operations(options.get("operations")), operands)
     given = {name: operands[name] for name in names}
     for name, layout in given.items():
         if layout.type != x.type:
             raise LaunchError(f"elementwise: {name} has elements {layout.type}, need x's, {x.type}")
     shape = broadcast({"x": x, **given})
-    spec = ElementwiseSpec.model_validate({"kind": "elementwise", "input": SPEC_TYPES[x.type], "operations": operations})
+    kept = axes_kept(operations, shape)
+    spec = _spec(x, operations, kept)
     reasons: list[Reason] = []
     steps, own = plan_operations(spec, reasons)
     if reasons:
@@ -46,9 +51,106 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     if out is not None and out.shape != shape:
         raise LaunchError(f"elementwise: out has shape {out.shape}, need {shape}")
     arrays = {"x": x, "y": out if out is not None else Layout.packed(shape, kind), **given}
-    arrays, copies = readable(arrays, shape)
+    arrays, copies = readable(arrays, shape, kept)
     request = request_of(arrays, shape, operations, None if kind == own else SPEC_TYPES[kind])
     return Interpretation(request, (Result("out", shape, kind),), copies)
+
+
+def _spec(x: Layout, operations: tuple[Operation, ...], axes: int) -> ElementwiseSpec:
+    """A spec of the operations, with as many axes as they name."""
+    fields = {"kind": "elementwise", "input": SPEC_TYPES[x.type], "operations": operations, "rank": max(1, axes)}
+    return ElementwiseSpec.model_validate(fields)
+
+
+def _interpret_named(x: Layout, operations: tuple[Operation, ...], operands: Mapping[str, Layout]) -> Interpretation:
+    """The request of a call whose formulas have operands and further outputs, which are passed by name. Operands for each row, column
+    or channel are arrays that broadcast along the other axes. Raises ``LaunchError``."""
+    read: dict[str, Layout] = {}
+    written: dict[str, Layout] = {}
+    others: dict[str, Layout] = {}
+    named: dict[str, str] = {}
+    numbers: dict[str, str] = {}
+    found: list[Operation] = []
+    for one in operations:
+        if not isinstance(one, Formula):
+            found.append(one)
+            continue
+        for word, given in one.inputs.items():
+            kernel = argument_name(word)
+            if given.per == "all":
+                numbers[kernel] = word
+                continue
+            layout = _of_type(word, operands[word], given.type)
+            named[kernel.lower()] = word
+            if given.per == "memory":
+                others[kernel.lower()] = _of_size(word, layout, 1)
+            else:
+                read[kernel.lower()] = _along(word, layout, given.per)
+        inputs = {
+            word: each if each.per in ("all", "memory") else each.model_copy(update={"per": "element"}) for word, each in one.inputs.items()
+        }
+        found.append(one.model_copy(update={"inputs": inputs}))
+    shape = broadcast({"x": x, **{named[name]: layout for name, layout in read.items()}})
+    for word, output in (item for one in operations for item in one.further_outputs.items()):
+        layout, kernel = _of_type(word, operands[word], output.type), argument_name(word)
+        named[kernel] = word
+        if output.reduce is None:
+            if layout.shape != shape:
+                raise LaunchError(f"elementwise: {word} has shape {layout.shape}, need {shape}")
+            written[kernel] = layout
+        elif output.per == "channel":
+            raise LaunchError(f"elementwise: {word} is a reduction per channel, need per: all, row or column")
+        else:
+            axis = {"row": -2, "column": -1}.get(output.per or "all", 0)
+            others[kernel] = _of_size(word, layout, shape[axis] if axis and len(shape) >= -axis else 1)
+    kept = axes_kept(found, shape)
+    reasons: list[Reason] = []
+    _, own = plan_operations(_spec(x, tuple(found), kept), reasons)
+    if reasons:
+        raise LaunchError(str(PlanError("elementwise:", reasons)))
+    out = operands.get("out")
+    kind = out.type if out is not None else own
+    if kind not in SPEC_TYPES:
+        raise LaunchError(f"elementwise: out has elements {kind}, need one of {', '.join(SPEC_TYPES.values())}")
+    if out is not None and out.shape != shape:
+        raise LaunchError(f"elementwise: out has shape {out.shape}, need {shape}")
+    arrays = {"x": x, "y": out if out is not None else Layout.packed(shape, kind), **read, **written}
+    arrays, copies = readable(arrays, shape, kept, ("y", *written))
+    copies = tuple(replace(copy, operand=named.get(copy.operand, copy.operand)) for copy in copies)
+    request = request_of(arrays, shape, tuple(found), None if kind == own else SPEC_TYPES[kind], others, named, numbers)
+    return Interpretation(request, (Result("out", shape, kind),), copies)
+
+
+def _of_type(word: str, layout: Layout, kind: str) -> Layout:
+    """The layout of an array that a formula declares with a type. Raises ``LaunchError``."""
+    if kind == "bool" and layout.type == "u8":  # calls see arrays of truth values as bytes
+        layout = replace(layout, type="bool")
+    if layout.type != kind:
+        got = ELEMENTS[layout.type].word if layout.type in ELEMENTS else layout.type
+        raise LaunchError(f"elementwise: {word} has elements {got}, need {ELEMENTS[kind].word}, as the formula says")
+    return layout
+
+
+def _of_size(word: str, layout: Layout, size: int) -> Layout:
+    """An array of some values in a row. Raises ``LaunchError``."""
+    if prod(layout.shape) != size or Layout.packed(layout.shape, layout.type).strides != layout.strides:
+        raise LaunchError(f"elementwise: {word} has shape {layout.shape}, need {size} values without gaps")
+    return Layout((size,), (1,), layout.type, layout.alignment)
+
+
+def _along(word: str, layout: Layout, per: str) -> Layout:
+    """An operand with axes of extent 1 behind its own, so that it broadcasts along rows or images. Raises ``LaunchError``."""
+    behind = {"row": 1, "channel": 2}.get(per, 0)
+    if per == "element" or (behind and len(layout.shape) > behind):
+        return layout
+    if len(layout.shape) != 1:
+        raise LaunchError(f"elementwise: {word} has shape {layout.shape}, need one axis for an operand per {per}")
+    return replace(layout, shape=(*layout.shape, *(1,) * behind), strides=(*layout.strides, *(1,) * behind))
+
+
+def _named_by(operation: Operation) -> tuple[str, ...]:
+    """Operands and further outputs of a formula."""
+    return (*operation.inputs, *operation.outputs) if isinstance(operation, Formula) else ()
 
 
 def _with_places(operations: tuple[Operation, ...], operands: Mapping[str, Layout]) -> tuple[tuple[Operation, ...], list[str]]:
@@ -57,6 +159,8 @@ def _with_places(operations: tuple[Operation, ...], operands: Mapping[str, Layou
     seen: dict[str, int] = {}
     found = []
     for operation in operations:
+        for name in _named_by(operation):
+            raise LaunchError(f"elementwise: the formula has the operand or output {name}, pass operands={{{name!r}: ...}}")
         seen[operation.op] = count = seen.get(operation.op, 0) + 1
         number = "" if count == 1 else str(count)
         if isinstance(operation, Bias):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
 from numbers import Real
 from typing import Any
 
@@ -32,6 +34,7 @@ def elementwise(
     gamma2: float = 1.0,
     f: Array | None = None,
     f2: Array | None = None,
+    operands: Mapping[str, Array | float] | None = None,
     out: Array | None = None,
     stream: Stream | None = None,
 ) -> ArrayT:
@@ -55,6 +58,9 @@ def elementwise(
         Factors of ``z`` and ``z2``.
     f, f2
         Arrays that the first and the second operation ``multiply`` multiply by.
+    operands
+        Operands and further outputs of formulas among the operations, by their names, of the types that the formulas say. Arrays per row
+        have one axis, or an axis of extent 1 for the columns; those per element broadcast. Formulas with operands have no derivatives.
     out
         Array that receives the result; it may be an operand. It decides the result's type, which by default is x's, or that of the last
         cast.
@@ -71,6 +77,11 @@ def elementwise(
     LaunchError
         If the arguments are invalid or do not fit each other.
     """
+    if operands is not None:
+        others = (bias, bias2, z, z2, f, f2)
+        if any(one is not None for one in others):
+            raise LaunchError("elementwise: operands beside bias, z or f, need all of them among operands")
+        return _with_operands(x, operations, operands, out, stream)
     arrays_given = (x, bias, bias2, z, z2, f, f2)
     if torch_state.compiling is not None and (torch_state.compiling() or torch_state.recording(*arrays_given, out)):
         names = tuple(operations) if isinstance(operations, list | tuple) else (operations,)
@@ -88,6 +99,26 @@ def elementwise(
     if wider_type(x):
         return _computed_widely(arrays, options, tuple(numbers), stream)
     return OPERATOR.call(arrays, options, tuple(numbers), stream)[0]
+
+
+def _with_operands(x: Any, operations: Any, given: Mapping[str, Any], out: Any, stream: Any) -> Any:
+    """The result of formulas whose operands and further outputs are ``given`` by name."""
+    from gemmgen.ops.formulas import given_operands, parsed
+
+    if torch_state.compiling is not None and (torch_state.compiling() or torch_state.recording(x, *given.values(), out)):
+        raise LaunchError("elementwise: formulas with operands have no derivatives, and are not traced; need tensors without requires_grad")
+    found = parsed("elementwise", hashable(operations), "operations")
+    named = given_operands("elementwise", found, given, ("x", "out"), "formula")
+    operator = _operator(named.arrays, named.written, named.numbers)
+    every = (x, *(given[name] for name in (*named.arrays, *named.written)), out)
+    return operator.call(every, (found, True), named.values, stream)[0]
+
+
+@lru_cache(maxsize=64)
+def _operator(arrays: tuple[str, ...], written: tuple[str, ...], numbers: tuple[str, ...]) -> Operator:
+    """The operator of formulas with these operands."""
+    names = ("x", *arrays, *written)
+    return Operator("elementwise", names, ("out",), numbers, ("operations", "named"), written, in_place=("x", *arrays))
 
 
 def _computed_widely(arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any) -> Any:
