@@ -11,7 +11,7 @@ from gemmgen.core.elements import ELEMENTS, to_numbers
 from gemmgen.core.errors import LaunchError
 from gemmgen.core.formulas import ceil_div
 from gemmgen.dispatch.devices import gpu_device, host_device
-from gemmgen.hardware.target import Architecture
+from gemmgen.hardware.target import Architecture, Feature
 from gemmgen.kernels.calls import Operations
 from gemmgen.kernels.epilogue.activations import activations
 from gemmgen.kernels.epilogue.options import written_out
@@ -281,7 +281,7 @@ def spec_of(call: Call) -> GemmSpec:
 def kernel_of(call: Call) -> tuple[GemmPlan, Kernel]:
     """The plan and the kernel, made once for all weights and calls that have them in common. Raises ``LaunchError`` for an architecture
     without such kernels, and as ``spec_of``."""
-    least = "wgmma" if call.kind in WARPGROUP_KINDS else "cp_async"
+    least: Feature = "wgmma" if call.kind in WARPGROUP_KINDS else "cp_async"
     if not call.architecture.supports(least):
         needed = "sm_90a" if least == "wgmma" else "an architecture from sm_80 on"
         raise LaunchError(f"matmul: a SparseWeight of {call.kind} needs {needed}, this is {call.architecture.name}")

@@ -47,6 +47,9 @@ def wgmma_sequence(
     counts = counting_arguments(spec)
     strides = [scalar for matrix in factors_of(matrices, second) for scalar in matrix.scalars if scalar.name == matrix.batch_stride]
     metadata = (metadata_matrix(),) if loop.sparse else ()
+    of_metadata: list[Argument] = []
+    for matrix in metadata:
+        of_metadata += [matrix.argument("input"), *matrix.scalars]
     map_metadata = [matrix_map(matrix, loop.metadata_box, "none") for matrix in metadata]
     maps: list[TensorMapArgument] = [*([] if spec.grouping.gathered else [map_a]), *map_metadata, map_b, *map_second]
     result: list[Argument] = [*problem.betas, problem.c, *matrices[2].scalars, *problem.epilogue]
@@ -87,7 +90,7 @@ def wgmma_sequence(
         *problem.alphas,
         problem.a,
         *matrices[0].scalars,
-        *(argument for matrix in metadata for argument in (matrix.argument("input"), *matrix.scalars)),
+        *of_metadata,
         problem.b,
         *matrices[1].scalars,
         *problem.second,
