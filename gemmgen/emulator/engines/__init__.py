@@ -45,6 +45,8 @@ class Engines:
         self._tensor_memory: TensorMemory | None = None
         self.claim_cluster: Callable[[], Dim3 | None] = lambda: None
         """Cancels the launch of the next cluster, and gives the coordinates of its first block; None if all have started."""
+        self.refused: dict[int, Instruction] = {}
+        """Blocks that have read that no cluster was cancelled, by the instruction that told them: they must not ask again."""
 
     @property
     def tensor_memory(self) -> TensorMemory:
@@ -66,6 +68,9 @@ class Engines:
             self._tensor_memory.clear(lanes)
         self.clusters.clear(lanes)
         self.registers.clear(lanes)
+        if self.refused:
+            gone = range(self.geometry.blocks) if lanes is None else np.unique(lanes // self.geometry.stride).tolist()
+            self.refused = {place: inst for place, inst in self.refused.items() if place not in gone}
         self._seen = -1
         if lanes is None:
             self.proxy.clear()

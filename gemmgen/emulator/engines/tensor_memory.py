@@ -144,6 +144,8 @@ class TensorMemory:
         self._owner = np.zeros((geometry.blocks, COLUMNS), np.int32)
         self._allocations: list[dict[int, tuple[int, Instruction]]] = [{} for _ in range(geometry.blocks)]
         """Columns of each block's allocations by their first one."""
+        self._of_pairs: dict[int, list[tuple[int, Instruction]]] = {}
+        """Columns of each block's allocations by both blocks of a pair, in order."""
         self._relinquished: dict[int, Instruction] = {}
         self._open: dict[int, list[TensorOperation]] = {}
         """Operations of each lane that no commit follows yet."""
@@ -162,6 +164,7 @@ class TensorMemory:
             self._owner[place] = 0
             self._allocations[place].clear()
             self._relinquished.pop(place, None)
+            self._of_pairs.pop(place, None)
         gone = set(places)
         self._open = {lane: ops for lane, ops in self._open.items() if self._place(lane) not in gone}
         self._commits = {lane: found for lane, found in self._commits.items() if self._place(lane) not in gone}
@@ -190,6 +193,8 @@ class TensorMemory:
                 lanes,
                 self._relinquished[place],
             )
+        if inst.has("cta_group::2"):
+            self._check_pair(inst, lanes, place, columns)
         free = self._owner[place] == 0
         for first in range(0, COLUMNS - columns + 1, MIN_COLUMNS):
             if free[first : first + columns].all():
@@ -197,6 +202,14 @@ class TensorMemory:
                 self._allocations[place][first] = columns, inst
                 return first
         self.fail(f"tcgen05.alloc of {columns} columns where {int(free.sum())} are free in this block: it would wait forever", inst, lanes)
+
+    def _check_pair(self, inst: Instruction, lanes: Lanes, place: int, columns: int) -> None:
+        """Both blocks of a pair allocate the same number of columns."""
+        mine, others = self._of_pairs.setdefault(place, []), self._of_pairs.get(place ^ 1, [])
+        if len(mine) < len(others) and others[len(mine)][0] != columns:
+            there, other = others[len(mine)]
+            self.fail(f"tcgen05.alloc.cta_group::2 of {columns} columns, of {there} in the other block of the pair", inst, lanes, other)
+        mine.append((columns, inst))
 
     def _check_count(self, inst: Instruction, lanes: Lanes, columns: int) -> None:
         if not MIN_COLUMNS <= columns <= COLUMNS or columns & (columns - 1):

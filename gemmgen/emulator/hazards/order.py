@@ -244,8 +244,8 @@ class Order:
         mine, stride, group = int(self.threads[lane]), self.geometry.stride, self.group
         if thread == mine or (thread // stride == mine // stride and time <= self.base[lane]):
             return True
-        near = self.matrix is not None and thread // group == mine // group
-        if near and self.matrix[lane // group, lane % group, thread % group] >= time:
+        matrix = self.matrix if thread // group == mine // group else None
+        if matrix is not None and matrix[lane // group, lane % group, thread % group] >= time:
             return True
         clock = int(self.known[lane]) if self.knows else NOTHING
         return clock != NOTHING and self.clocks[clock].covers_one(thread, time, stride)

@@ -11,12 +11,12 @@ import numpy as np
 
 from gemmgen.emulator.binding import Binder
 from gemmgen.emulator.engines import Copy
-from gemmgen.emulator.errors import UnknownInstruction
+from gemmgen.emulator.errors import ClusterMisuse, UnknownInstruction
 from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.instructions.bulk_copy import Ends, box_putter
 from gemmgen.emulator.instructions.mbarrier import shared_offsets
 from gemmgen.emulator.instructions.registry import instruction
-from gemmgen.emulator.instructions.warp import by_lanes
+from gemmgen.emulator.instructions.warp import by_lanes, value_at
 from gemmgen.emulator.instructions.wide import halves
 from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import Instruction, Vector
@@ -37,6 +37,15 @@ def try_cancel(inst: Instruction, binder: Binder) -> Operation:
 
     def run(lanes: Lanes) -> None:
         everyone = (1 << binder.geometry.cluster_size) - 1 if inst.has("multicast::cluster::all") else None
+        for lane in lanes.tolist():
+            place = lane // binder.geometry.stride
+            if (told := binder.engines.refused.get(place)) is not None:
+                message = (
+                    f"{inst.opcode}.try_cancel by {binder.geometry.describe_block(place)}, which has read that no cluster was cancelled"
+                )
+                raise ClusterMisuse(
+                    f"{message}: it must not ask again", instruction=inst, threads=binder.geometry.describe(np.array([lane])), other=told
+                )
         for lane, answer, barrier in zip(lanes.tolist(), answers(lanes).tolist(), barriers(lanes).tolist(), strict=True):
             targets = list(ends.targets(lane, answer, barrier, everyone))
             for _, signal in targets:
@@ -65,7 +74,15 @@ def query_cancel(inst: Instruction, binder: Binder) -> Operation:
 
     if inst.has("is_canceled"):
         target = binder.target(inst, inst.operands[0], "pred")
-        return binder.gathered([target], lambda *values: words(*values)[3] == 1, [low, high])
+        _, some = binder.gathered([target], lambda *values: words(*values)[3] == 1, [low, high])
+
+        def ask(lanes: Lanes) -> None:
+            some(lanes)
+            refused = lanes[words(value_at(low, lanes), value_at(high, lanes))[3] != 1]
+            for place in np.unique(refused // binder.geometry.stride).tolist():
+                binder.engines.refused.setdefault(place, inst)
+
+        return by_lanes(binder, ask)
     if isinstance(inst.operands[0], Vector):
         targets = [binder.target(inst, register, "b32") for register in inst.operands[0].elements]
         return binder.gathered(targets, lambda *values: [word.astype(np.uint32) for word in words(*values)], [low, high])

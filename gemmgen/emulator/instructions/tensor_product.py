@@ -246,6 +246,9 @@ class _Product:
         reads += [cells for side in scale_cells for cells in side]
         mask = self._output_mask(who, len(places))
         self._check_scales(form, lane)
+        for name, operand in (("A", a_cells), *zip(("the scales of A", "the scales of B"), scale_cells, strict=False)):
+            if met := next((cells for cells in operand if any(cells.meets(other) for other in writes)), None):
+                self._fail(f"{name} in tensor memory ({met}) overlaps the sums that the product writes", lane)
 
         def run() -> None:
             for cells in (*a_cells, *(writes if accumulates else ())):

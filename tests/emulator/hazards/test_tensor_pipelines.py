@@ -122,6 +122,7 @@ STORE_PLANTS: dict[str, tuple[str, str, str]] = {
     "an issuer without a fence": ("wait(&ready, 0); after_sync();", "wait(&ready, 0);", "after_thread_sync"),
     "an issuer that does not wait": ("wait(&ready, 0); after_sync();", "", "nothing has written|race|in flight|is going to write"),
     "a column too few": ("c < 8", "c < 7", "nothing has written a part"),
+    "a factor under the sums": ("mma_f16_ts(tmem, tmem + 32", "mma_f16_ts(tmem, tmem + 24", "overlaps the sums"),
     "a store over the factor": (
         "wait(&done, 0); after_sync();",
         "tmem_st(mine + 32, 7); wait_st(); wait(&done, 0); after_sync();",
@@ -198,6 +199,11 @@ PAIR_PLANTS: dict[str, tuple[str, str, str]] = {
         "if (warp == 0 && rank == 0) { tmem_alloc",
         "not allocated|every block|deadlock|both",
     ),
+    "memory of two sizes": (
+        "tmem_alloc(&slot, 64)",
+        "tmem_alloc(&slot, rank ? 128 : 64)",
+        "of 64 in the other block|of 128 in the other block",
+    ),
     "blocks that leave alone": (
         "before_sync(); cluster_sync(); after_sync();\n    if (warp == 0) tmem_free",
         "__syncthreads(); if (warp == 0) tmem_free",
@@ -245,11 +251,12 @@ LAUNCH_PLANTS: dict[str, tuple[str, str, str]] = {
     "an answer that is asked for again too early": ("wait(&read, i & 1 ^ 1);", "", "race|may still|read"),
     "a barrier that expects no bytes": ("arrive_expect(&arrived, 16);", "arrive(&arrived);", "bytes|deadlock|going to write"),
     "a barrier that expects others": ("arrive_expect(&arrived, 16);", "arrive_expect(&arrived, 32);", "deadlock"),
+    "a request after a refusal": ("if (!ok) break;", "if (!ok && i > 30) break;", "must not ask again"),
     "the other phase": ("wait(&arrived, i & 1);", "wait(&arrived, i & 1 ^ 1);", "is going to write|deadlock"),
     "an answer that is not asked whether it is one": (
         "if (!ok) break;\n        tile = x;",
         "tile = x;\n        if (!ok && i > 40) break;",
-        "outside|bounds",
+        "out of bounds|must not ask again",
     ),
     "an answer that nobody waits for": (
         "        wait(&arrived, i & 1);\n",
