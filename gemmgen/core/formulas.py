@@ -180,8 +180,13 @@ class Formula:
 
     def evaluate(self, values: Mapping[str, int]) -> int:
         """The formula's value; ``FormulaError`` if a name is missing or a divisor is zero."""
+        tree = self.tree
+        if isinstance(tree, ast.Name) and tree.id in values:
+            return int(values[tree.id])
+        if isinstance(tree, ast.Constant) and isinstance(tree.value, int):
+            return int(tree.value)
         try:
-            return int(_Values(values, self.text).value(self.tree))
+            return int(_Values(values, self.text).value(tree))
         except ZeroDivisionError:
             raise FormulaError(f"formula {self.text!r} divides by zero") from None
 

@@ -93,12 +93,19 @@ def multiplied(first: Any, second: Any) -> Array:
 
 
 def matrix_product(left: Array, right: Array) -> Array:
-    """left @ right of canonical uint64 residues: halves of 16 bits multiply exactly in float64 as long as sums stay below 2^53."""
+    """left @ right of canonical uint64 residues: halves of 16 bits multiply exactly in float64 as long as sums stay below 2^53; integers
+    and codes of 16 bits are no longer than such a half."""
     depth = left.shape[-1]
     total = np.zeros((*left.shape[:-1], right.shape[-1]), np.uint64)
     low = np.uint64(0xFFFF)
+    short = _short(left), _short(right)
     for begin in range(0, depth, 1 << 20):
-        a, b = left[..., begin : begin + (1 << 20)], right[..., begin : begin + (1 << 20), :]
+        chosen = slice(begin, begin + (1 << 20))
+        if short[0] is not None and short[1] is not None:
+            sums = (short[0][0][..., chosen] @ short[1][0][..., chosen, :]).astype(np.int64) % np.int64(MODULUS)
+            total = folded(total + (sums.astype(np.uint64) << np.uint64(short[0][1] + short[1][1])))
+            continue
+        a, b = left[..., chosen], right[..., chosen, :]
         parts = [(each & low).astype(np.float64) for each in (a, b)], [(each >> np.uint64(16)).astype(np.float64) for each in (a, b)]
         (a_low, b_low), (a_high, b_high) = parts
         lows = folded((a_low @ b_low).astype(np.uint64))
@@ -108,6 +115,17 @@ def matrix_product(left: Array, right: Array) -> Array:
         # 2^32 is 2 modulo 2^31 - 1.
         total = folded(total + lows + (across << np.uint64(16)) + (highs << np.uint64(1)))
     return canonical(total)
+
+
+def _short(values: Array) -> tuple[Array, int] | None:
+    """Residues as float64 of at most 16 bits, and the power of 2 that they are multiplied by: small integers around zero, or codes. None if
+    they are longer."""
+    around = centred(values)
+    if np.abs(around).max(initial=0) < 1 << 16:
+        return around.astype(np.float64), 0
+    # 2^16 times 2^15 is 1 modulo 2^31 - 1.
+    codes = canonical(folded(values << np.uint64(15)))
+    return (codes.astype(np.float64), 16) if codes.max(initial=0) < 1 << 16 else None
 
 
 # -- hashes --------------------------------------------------------------------------------------------------------

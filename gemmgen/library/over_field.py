@@ -12,7 +12,8 @@ from gemmgen.library.digests import options_digest, program_digests
 from gemmgen.library.emulator_run import today
 from gemmgen.library.evidence import Evidence, Record, evidence_text
 from gemmgen.library.listing import Instance
-from gemmgen.verification.field import FIRST_PAIRED_ARCHITECTURE, METHOD, verify_field
+from gemmgen.toolchain.nvrtc import Binary
+from gemmgen.verification.field import FIRST_PAIRED_ARCHITECTURE, METHOD, FieldReport, verify_field
 
 FIELD_FILE = "field.json"
 FIRST_PAIRED = find_architecture(FIRST_PAIRED_ARCHITECTURE)
@@ -39,17 +40,23 @@ def field_record(evidence: Evidence, instance: Instance, facts: Mapping[str, Fac
 
 def run_over_field(path: Path, architecture: str) -> Record:
     """The record of an instance's runs over the field, right or wrong."""
-    from gemmgen.codegen.rendering import render
     from gemmgen.kernels.planning import plan
     from gemmgen.toolchain.compilation import compile_plan
 
     planned = plan(path, architecture)
     binary = compile_plan(planned)
     report = verify_field(planned, binary if planned.architecture.compute_capability >= FIRST_PAIRED.compute_capability else None)
+    return record_of(planned, binary, report)
+
+
+def record_of(planned: KernelPlan, binary: Binary, report: FieldReport) -> Record:
+    """The record of runs over the field."""
+    from gemmgen.codegen.rendering import render
+
     return {
         **_RUN,
         "instance": planned.name,
-        "architecture": architecture,
+        "architecture": planned.architecture.name,
         "code": program_digests(binary.ptx, planned.name)["code"],
         "source": render(planned).digest,
         "options": options_digest(),

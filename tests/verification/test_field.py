@@ -215,9 +215,22 @@ def test_control_flow_that_depends_on_data_is_not_judged():
     assert "depends on data" in report.reason
 
 
-def test_a_product_of_residues_is_exact():
+@pytest.mark.parametrize("left", ["f32", "bf16", "e4m3", "integers"])
+@pytest.mark.parametrize("right", ["f32", "f16", "integers"])
+def test_a_product_of_residues_is_exact(left, right):
     random = np.random.default_rng(3)
-    a, b = (random.integers(0, residues.MODULUS, shape, dtype=np.uint64) for shape in ((4, 70), (70, 3)))
+
+    def drawn(kind, shape):
+        if kind == "f32":
+            return random.integers(0, residues.MODULUS, shape, dtype=np.uint64)
+        if kind == "integers":
+            return residues.of_integers(random.integers(-128, 256, shape)).astype(np.uint64).reshape(shape)
+        word = np.uint8 if kind == "e4m3" else np.uint16
+        codes = random.integers(0, np.iinfo(word).max + 1, shape).astype(word)
+        codes.reshape(-1)[:2] = 0, np.iinfo(word).max
+        return residues.canonical(residues.of_codes(codes, kind)).reshape(shape)
+
+    a, b = drawn(left, (4, 70)), drawn(right, (70, 3))
     exact = [[sum(int(x) * int(y) for x, y in zip(row, column, strict=True)) % residues.MODULUS for column in b.T] for row in a]
     assert residues.matrix_product(a, b).tolist() == exact
 
