@@ -15,7 +15,7 @@ from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.verification.further import few_block_cases, shares_out_tiles, with_few_blocks
 from gemmgen.verification.runner import verify_binary, verify_case
 
-from .operators import all_mutants
+from .operators import Mutant, all_mutants
 from .trials import Subject, try_mutant
 
 DEEP = "conv2d/wgmma/int8/64x64_deep"
@@ -62,6 +62,31 @@ def test_a_stage_that_a_tile_never_frees_is_caught() -> None:
     broken = replace(subject.binary, ptx=subject.ptx(mutant.text))
     report = verify_binary(subject.plan, broken, EmulatorBackend(step_limit=60_000), further=True)
     assert {result.case.name.endswith(", few blocks") for result in report.failures} == {True}
-    last = Subject(subject.name, subject.plan, subject.source, subject.cases[-1:])
-    verdict = try_mutant(last, mutant)
-    assert (verdict.outcome, subject.cases[-1][1].name) == ("caught", "tiles of many steps, few blocks")
+    assert caught_by(subject, mutant, "tiles of many steps, few blocks")
+
+
+def caught_by(subject: Subject, mutant: Mutant, name: str) -> bool:
+    """True if this case alone shows the mutant."""
+    cases = tuple(pair for pair in subject.cases if pair[1].name == name)
+    return bool(cases) and try_mutant(Subject(subject.name, subject.plan, subject.source, cases), mutant).outcome == "caught"
+
+
+MISSED: dict[str, tuple[str, tuple[str, str, str]]] = {
+    "conv2d/wgmma/int8/64x64": (
+        "tiles of whole turns, few blocks",
+        ("a stage too few", "if (work.steps > 0) {", "const int previous = stage == 0 ? kStages - 1 : stage - 1;"),
+    ),
+    "conv2d/direct/depthwise/groups_of_4": (
+        "not-a-numbers and infinities",
+        ("a condition never holds", "float& sum = sums[i][j / 2][half * 2 + j % 2];", "if (sum != sum)"),
+    ),
+}
+"""Mutants that only this case shows."""
+
+
+@pytest.mark.parametrize("name", MISSED)
+def test_a_mistake_that_one_case_alone_shows(name: str) -> None:
+    case, wanted = MISSED[name]
+    subject = Subject.of(name)
+    (mutant,) = [m for m in all_mutants(subject.source) if (m.kind, m.previous, m.before) == wanted]
+    assert caught_by(subject, mutant, case)

@@ -37,7 +37,9 @@ def plan_of(name: str) -> KernelPlan:
         ("reduction/rows/32", []),
         ("gemm/gemv/rows/four_by_eight", ["70 whole slices"]),
         ("gemm/simt/stream_k", ["more steps than blocks"]),
-        (TILES, ["tiles of many steps, few blocks"]),
+        (TILES, ["tiles of many steps, few blocks", "tiles of whole turns, few blocks"]),
+        ("conv2d/direct/depthwise/groups_of_4", ["not-a-numbers and infinities"]),
+        ("conv2d/direct/depthwise/int8", []),
     ],
 )
 def test_kernels_have_the_further_cases_that_concern_them(name: str, cases: list[str]) -> None:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 TIES = "ties of rounding"
 SMALL = (-3, 4)
+RARE = 0.01
+"""Share of the pixels that are infinite or no number, where some are."""
 UNEVEN_WINDOW = {"r": 3, "s": 3, "stride_h": 2, "stride_w": 3, "padding_h": 0, "padding_w": 2, "dilation_h": 1, "dilation_w": 2}
 """A filter of 3 x 3 whose strides, padding and dilation differ between the two directions."""
 
@@ -44,17 +46,16 @@ def cases(plan: FinishingPlan) -> list[Case]:
     seen: set[tuple[Any, ...]] = set()
     cases: list[Case] = []
 
-    floats = plan.spec.input.type not in ("s8", "u8")
+    usual = _usual_data(plan)
 
-    def add(name: str, wanted: Mapping[str, int], data: Any = "reals" if floats else "extremes", **more: Any) -> None:
+    def add(name: str, wanted: Mapping[str, int], data: Any = usual, **more: Any) -> None:
         problem = _fitted(plan, wanted, fixed)
         if problem is None:
             return
-        scalars = _scalars(plan, problem, name)
         key = (tuple(sorted(problem.items())), data, name == TIES, tuple(sorted(more.items() if "offsets" not in more else [("o", 1)])))
         if key not in seen:
             seen.add(key)
-            cases.append(Case(name, problem, scalars, data, seed=sum(problem.values()), **more))
+            cases.append(_case(plan, name, problem, data, **more))
 
     if isinstance(plan, WarpgroupPlan):
         shapes = _pixel_shapes(plan)
@@ -74,6 +75,33 @@ def cases(plan: FinishingPlan) -> list[Case]:
     add("no images", {"n": 0, "c": 32, "h": 4, "w": 4, "k": 32, "r": 3, "s": 3, "padding": 1})
     add("filter larger than the padded image", {"n": 1, "c": 32, "h": 2, "w": 2, "k": 32, "r": 3, "s": 3})
     return cases
+
+
+def _usual_data(plan: FinishingPlan) -> Any:
+    return "extremes" if plan.spec.input.type in ("s8", "u8") else "reals"
+
+
+def _case(plan: FinishingPlan, name: str, problem: Mapping[str, int], data: Any, **more: Any) -> Case:
+    return Case(name, problem, _scalars(plan, problem, name), data, seed=sum(problem.values()), **more)
+
+
+def deep_cases(plan: FinishingPlan) -> list[Case]:
+    """Infinities and NaN in single pixels, for kernels that multiply zeros with pixels that are no part of a sum."""
+    if not isinstance(plan, GroupedPlan | FewChannelsPlan) or _usual_data(plan) != "reals":
+        return []
+    problem = _fitted(plan, {"c": 64, "k": 64, "r": 3, "s": 3, "n": 2, "h": 9, "w": 11, "padding": 1}, fixed_parameters(plan.spec))
+    return [] if problem is None else [_case(plan, "not-a-numbers and infinities", problem, "nonfinite")]
+
+
+def cases_of_several_tiles(plan: FinishingPlan) -> list[Case]:
+    """Cases for a block that takes several tiles, each of which ends with the last stage."""
+    if not isinstance(plan, WarpgroupPlan):
+        return []
+    loop = plan.loop
+    tiles = 2 * max(1, loop.persistent_blocks // loop.cluster_blocks) * loop.cluster_n
+    wanted = {"n": 1, "c": loop.tile_k * loop.stages, "h": 1, "w": tiles * loop.tile_pixels - 5, "k": 16, "r": 1, "s": 1}
+    problem = _fitted(plan, wanted, fixed_parameters(plan.spec))
+    return [] if problem is None else [_case(plan, "tiles of whole turns", problem, _usual_data(plan))]
 
 
 def _shapes(plan: Conv2dPlan) -> dict[str, dict[str, int]]:
@@ -348,11 +376,14 @@ def fill(plan: FinishingPlan, case: Case, name: str, shape: tuple[int, ...], rng
         c, groups = case.dimensions["c"], case.dimensions["groups"]
         taps = (case.dimensions["k"], c // groups, case.dimensions["r"], case.dimensions["s"])
         values = (
-            rng.integers(*SMALL, taps) if case.data == "integers" else rng.choice([-1.0, 1.0], taps) * 10.0 ** rng.uniform(-2.0, 0.3, taps)
+            rng.integers(*SMALL, taps) if case.data in ("integers", "nonfinite") else rng.choice([-1.0, 1.0], taps) * 10.0 ** rng.uniform(-2.0, 0.3, taps)
         )
         ordered: npt.NDArray[Any] = reorder_filter(values, plan.filter_order)
         return ordered
-    if case.data == "integers":
+    if case.data == "nonfinite" and name == "x":
+        special = rng.choice([np.inf, -np.inf, np.nan], shape)
+        return np.where(rng.random(shape) < RARE, special, rng.integers(*SMALL, shape))
+    if case.data in ("integers", "nonfinite"):
         return rng.integers(*((0, SMALL[1]) if argument.type == "u8" else SMALL), shape)
     if case.data == "reals" and argument.type in ("f16", "bf16"):
         return rng.choice([-1.0, 1.0], shape) * 10.0 ** rng.uniform(-2.0, 0.3, shape)
