@@ -121,6 +121,59 @@ def _after_the_only_tile(plan: KernelPlan, source: str, mutant: Mutant) -> bool:
     return begins > 0 and lines[begins - 1] == "wgmma_wait<0>();" and lines[begins : begins + 4] == release and mutant.line <= begins + 4
 
 
+_OF_A_LANE = re.compile(r"^(?:float|int|unsigned|double) (\w+)((?:\[\w+\])+)(?: = \{\})?;$")
+
+
+def _larger_registers(_: KernelPlan, source: str, mutant: Mutant) -> bool:
+    """True for an array of a lane that is longer along one axis, all of whose uses name each of its axes."""
+    declared = _OF_A_LANE.match(mutant.before)
+    if declared is None:
+        return False
+    name, axes = declared[1], declared[2].count("[")
+    grown = [mutant.before.replace(f"[{axis}]", f"[{axis} + 1]", 1) for axis in re.findall(r"\[(k\w+)\]", mutant.before)]
+    lines = [line.partition("//")[0] for line in source.split("\n")]
+    uses = [part for line in lines if line.strip() != mutant.before for part in re.split(rf"\b{name}\b", line)[1:]]
+    return mutant.after in grown and bool(uses) and f"&{name}[" not in source and all(_axes(use) >= axes for use in uses)
+
+
+def _axes(text: str) -> int:
+    """The number of indices that a text begins with."""
+    count, depth = 0, 0
+    for letter in text:
+        if letter == "[":
+            depth += 1
+        elif letter == "]":
+            depth -= 1
+            count += depth == 0
+        elif depth == 0:
+            break
+    return count
+
+
+def _zero_of_either_sign(_: KernelPlan, source: str, mutant: Mutant) -> bool:
+    relu = re.fullmatch(r"(\w+) = \1 < 0\.0f \? 0\.0f : \1;", mutant.before)
+    return relu is not None and mutant.after == mutant.before.replace(" < ", " <= ")
+
+
+def _tiles_behind_the_last(plan: KernelPlan, source: str, mutant: Mutant) -> bool:
+    """True for copies before the mainloop of a convolution whose entries are counted, into stages that no step reads."""
+    lines = [line.strip() for line in source.split("\n")][mutant.line - 2 : mutant.line + 3]
+    begins = ["for (int stage = 0; stage < kStages - 1; ++stage) {", "if (stage < steps) {"]
+    copies = [line.partition("(")[0] for line in lines[2:4]] == ["copy_pixel_tile", "copy_filter_tile"]
+    weaker = mutant.after in ("if (true) {", "if (stage <= steps) {")
+    return lines[:2] == begins and copies and lines[4:] == ["}"] and weaker and "entries_left = entries;" in source
+
+
+def _read_ahead(_: KernelPlan, source: str, mutant: Mutant) -> bool:
+    """True for fragments of the plane behind the last, of a stage that is there, which no product takes."""
+    lines = [line.strip() for line in source.split("\n")][mutant.line - 1 :]
+    if lines[0] != "if (plane < kPlanes - 1 || step + 1 < steps) {":
+        return False
+    body = " ".join(lines[1 : lines.index("}")])
+    weaker = ("if (true) {", "if (plane < kPlanes - 1 || step - 1 < steps) {", "if (plane < kPlanes - 1 || step + 1 <= steps) {")
+    return mutant.after in weaker and bool(re.fullmatch(r"(?:load_fragments\(\w+\[\(plane \+ 1\) % 2\], [^;]*\); ?)+", body))
+
+
 RULES: dict[str, Check] = {
     "A prefetch of a tensor map changes no value.": _prefetches,
     "A thread waits for its own copies only, and has none.": _waits_for_nothing,
@@ -129,6 +182,10 @@ RULES: dict[str, Check] = {
     "Fewer stages: the kernel of another spec, which has the same results.": _fewer_stages,
     "An array one larger, which is nowhere left: each access is checked against the memory that a block has.": _larger_array,
     "A block has one tile: it is at its end, and no stage is filled again.": _after_the_only_tile,
+    "An array of a lane is longer than what is filled and read of it.": _larger_registers,
+    "Zero becomes zero, of either sign.": _zero_of_either_sign,
+    "Tiles past the last entry are zeros, in a stage that nobody reads.": _tiles_behind_the_last,
+    "Fragments are read ahead that nobody multiplies.": _read_ahead,
 }
 """Reasons, each with its check."""
 

@@ -20,6 +20,10 @@ COVERED = [
     ("gemm/wgmma/bf16/128x144", "a constant one too large", "constexpr int kBand = 8;", "order of the same tiles"),
     ("gemm/wgmma/tf32/64x32", "a constant halved", "constexpr int kStages = 8;", "Fewer stages"),
     ("gemm/wgmma/bf16_decode/8", "add becomes assign", "for (; index < works; index += gridDim.x / kClusterBlocks) {", "one tile"),
+    ("conv2d/direct/depthwise/int8", "an index one too far", "int sums[kRows][kPixels][kChannels] = {};", "array of a lane"),
+    ("conv2d/tcgen05/f16_128x256", "less becomes less or equal", "value = value < 0.0f ? 0.0f : value;", "either sign"),
+    ("conv2d/mma_sync/output/int32", "drop a condition", "if (stage < steps) {", "past the last entry"),
+    ("conv2d/mma_sync/turing/128x64x64", "plus becomes minus", "if (plane < kPlanes - 1 || step + 1 < steps) {", "read ahead"),
 ]
 OBSERVED = [
     ("gemm/wgmma/fp8/64x64", "drop a condition", "if (k > 0) {"),
@@ -27,6 +31,9 @@ OBSERVED = [
     ("gemm/wgmma/tf32/64x32", "a constant doubled", "constexpr int kStages = 8;"),
     ("gemm/wgmma/bf16_decode/8", "a loop takes steps of twice the size", "for (; index < works; index += gridDim.x / kClusterBlocks) {"),
     ("gemm/wgmma/bf16/64x32", "plus becomes minus", "mbarrier_arrive(empty + kBarrierBytes * previous);"),
+    ("conv2d/mma_sync/output/int32", "a condition never holds", "if (stage < steps) {"),
+    ("conv2d/mma_sync/turing/128x64x64", "a condition never holds", "if (plane < kPlanes - 1 || step + 1 < steps) {"),
+    ("gemm/v3_double_buffer", "an index one too far", "float accumulators[kThreadM][kThreadN] = {};"),
 ]
 
 

@@ -375,9 +375,8 @@ def fill(plan: FinishingPlan, case: Case, name: str, shape: tuple[int, ...], rng
     if name == "filter" and plan.filter_order in ("fragments", "group_fragments", "tap_rows"):
         c, groups = case.dimensions["c"], case.dimensions["groups"]
         taps = (case.dimensions["k"], c // groups, case.dimensions["r"], case.dimensions["s"])
-        values = (
-            rng.integers(*SMALL, taps) if case.data in ("integers", "nonfinite") else rng.choice([-1.0, 1.0], taps) * 10.0 ** rng.uniform(-2.0, 0.3, taps)
-        )
+        whole = case.data in ("integers", "nonfinite")
+        values = rng.integers(*SMALL, taps) if whole else rng.choice([-1.0, 1.0], taps) * 10.0 ** rng.uniform(-2.0, 0.3, taps)
         ordered: npt.NDArray[Any] = reorder_filter(values, plan.filter_order)
         return ordered
     if case.data == "nonfinite" and name == "x":
