@@ -168,3 +168,37 @@ def test_sums_and_random_numbers() -> None:
     np.testing.assert_array_equal(kept, words.astype(np.float32) * np.float32(2.0**-32) + np.float32(2.0**-33) < 0.5)
     np.testing.assert_array_equal(got, np.where(kept, A @ B, 0))
     np.testing.assert_array_equal(by_row, (A @ B).sum(1))
+
+
+LINES = {
+    "let": {"z": "acc + 1"},
+    "outputs": {
+        "C": "z",
+        "by_row": {"reduce": "sum", "per": "row", "of": "z"},
+        "highest": {"reduce": "max", "per": "column", "of": "z"},
+        "everything": {"reduce": "sum", "of": "z"},
+    },
+}
+
+
+def test_products_of_a_batch_have_reductions_of_rows_and_columns() -> None:
+    factors = np.stack([A, A + 1, -A]), np.stack([B, B, B - 1])
+    exact = factors[0] @ factors[1] + 1
+    given = {"by_row": np.zeros((3, 9), "f4"), "highest": np.full((3, 13), -np.inf, "f4"), "everything": np.zeros(1, "f4")}
+    np.testing.assert_array_equal(ops.matmul(*factors, epilogue=LINES, operands=given), exact)
+    np.testing.assert_array_equal(given["by_row"], exact.sum(axis=2))
+    np.testing.assert_array_equal(given["highest"], exact.max(axis=1))
+    assert given["everything"] == exact.sum()
+    with pytest.raises(LaunchError, match=r"by_row has shape \(9,\), need \(3, 9\), a line for each product"):
+        ops.matmul(*factors, epilogue=LINES, operands={**given, "by_row": np.zeros(9, "f4")})
+
+
+def test_groups_of_rows_have_reductions_of_rows_and_columns() -> None:
+    ends = np.array([3, 3, 8], np.int32)
+    matrices = np.stack([B, B + 1, -B]).astype(np.float16)
+    exact = np.concatenate([A[:3] @ B, A[3:8] @ -B]) + 1
+    given = {"by_row": np.full(9, 7, "f4"), "highest": np.full(13, -np.inf, "f4"), "everything": np.zeros(1, "f4")}
+    ops.grouped_matmul(A.astype(np.float16), matrices, ends, epilogue=LINES, operands=given)
+    np.testing.assert_array_equal(given["by_row"], [*exact.sum(axis=1), 0])
+    np.testing.assert_array_equal(given["highest"], exact.max(axis=0))
+    assert given["everything"] == exact.sum()

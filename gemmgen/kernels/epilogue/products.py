@@ -109,7 +109,8 @@ class MatrixSpace(OutputSpace):
             return f"a reduction per {per} of a batch by planes", "per: all"
         extent, index = {"all": ("1", "0"), "row": ("m", "at_row"), "column": ("n", "at_column")}[per]
         meaning = {"all": "of all elements", "row": "of each row", "column": "of each column"}[per]
-        shape, strides = (Formula(extent),), (Formula("1"),)
+        shape: tuple[Formula, ...] = (Formula(extent),)
+        strides: tuple[Formula, ...] = (Formula("1"),)
         if batched:
             shape, strides, meaning = (Formula("batch"), *shape), (Formula(extent), *strides), f"{meaning} of each product"
         array = ArrayArgument(name, "f32", "inout", shape, strides, 4, f"{output.reduce} {meaning}")

@@ -152,7 +152,8 @@ def fitted(
             scalars[argument_name(one.name)] = one.name
         else:
             kind = one.layout.type
-            arrays[argument_name(one.name)] = (one.name, one.layout if one.per == "result" else _vector(request, one.per, kind))
+            whole = one.per == "result" or one.reduced
+            arrays[argument_name(one.name)] = (one.name, one.layout if whole else _vector(request, one.per, kind))
     margin *= MARGIN_OF_TF32 if changed.storage.a == "tf32" != spec.storage.a else 1.0
     return Fit(changed, arrays, scalars, derived=changed_fields(spec, changed), margin=margin)
 

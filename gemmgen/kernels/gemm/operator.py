@@ -470,6 +470,7 @@ def _named(
     found: list[NamedOperand] = []
     for one in epilogue:
         wanted = [(operand.name, operand.per, operand.stored or "f32") for operand in one.operands()]
+        reductions = {name for name, output in one.further_outputs.items() if output.reduce is not None}
         for name, output in one.further_outputs.items():
             reduced: dict[str | None, Axis] = {"row": "row", "column": "column"}
             wanted.append((name, "result" if output.reduce is None else reduced.get(output.per, "memory"), output.type))
@@ -485,6 +486,9 @@ def _named(
             _check_type(name, layout, (kind,), "as the epilogue says", operation)
             (m, n), one_element = shape[-2:], all(extent == 1 for extent in layout.shape)
             columns: tuple[tuple[int, ...], ...] = ((n,), (1, n)) if groups is None else ((groups, n),)
+            if name in reductions and per in ("row", "column"):
+                found.append(NamedOperand(name, per, _of_lines(name, layout, (*batch, m if per == "row" else n), operation), True))
+                continue
             shapes = {"result": (shape,), "row": ((m,), (m, 1)), "column": columns, "group": ((groups or 0,),), "memory": ()}.get(per, ())
             if layout.shape not in shapes and not (per == "memory" and one_element):
                 need = " or ".join(map(str, shapes)) or "one element"
@@ -497,6 +501,15 @@ def _named(
                 layout = _batch_axis(layout, batch)
             found.append(NamedOperand(name, per, layout))
     return tuple(found)
+
+
+def _of_lines(name: str, layout: Layout, shape: tuple[int, ...], operation: str) -> Layout:
+    """A reduction of rows or columns, with one axis for a batch. Raises ``LaunchError``."""
+    if layout.shape not in (shape, (*shape, 1)) or not is_packed(layout):
+        batch = ", a line for each product of the batch" if len(shape) > 1 else ""
+        raise LaunchError(f"{operation}: {name} has shape {layout.shape}, need {shape}{batch}, without gaps")
+    whole = (prod(shape[:-1]), shape[-1]) if len(shape) > 1 else shape
+    return replace(Layout.packed(whole, layout.type), alignment=layout.alignment)
 
 
 def _tells_rows_apart(operation: Operation) -> bool:

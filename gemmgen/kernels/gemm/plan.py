@@ -375,7 +375,8 @@ class GemmPlan(SummingPlan, KernelPlan[GemmSpec]):
     def batched_in(self, launch: int) -> tuple[Matrix | Passed, ...]:
         """Those of the batched arrays that the kernel of a launch is given."""
         given = self.sequence.launches[launch].arguments
-        return tuple(array for array in (*self.batched, *self.batched_reductions) if array.name in given)
+        arrays: list[Matrix | Passed] = [*self.batched, *self.batched_reductions]
+        return tuple(array for array in arrays if array.name in given)
 
     @property
     def store(self) -> str:

@@ -46,13 +46,15 @@ class NamedOperand:
     per: Axis
     layout: Layout | None
     """None: a number."""
+    reduced: bool = False
+    """True if it is a reduction of rows or columns, of each product of a batch."""
 
     @property
     def turned(self) -> NamedOperand:
         """The request for the transposed result."""
         per: Axis = "column" if self.per == "row" else "row" if self.per == "column" else self.per
         layout = transposed(self.layout) if self.per == "result" and self.layout is not None else self.layout
-        return NamedOperand(self.name, per, layout)
+        return NamedOperand(self.name, per, layout, self.reduced)
 
 
 @dataclass(frozen=True)
