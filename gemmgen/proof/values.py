@@ -310,6 +310,10 @@ def bitwise(operation: str, a: Value, b: Value, bits: int) -> Value | None:
         return constant({"and": x & y, "or": x | y, "xor": x ^ y}[operation])
     if operation == "and" and b.constant is not None and (masked := _masked(a, b.constant & full, bits)) is not None:
         return masked
+    if operation == "or" and b.constant is not None:
+        clear = ~b.constant & full
+        if clear & (clear + 1) == 0:  # all but the lowest bits become ones
+            return add(low_bits(a, clear.bit_length()), constant(-clear - 1))
     if operation in ("or", "xor"):
         for one, other in ((a, b), (b, a)):
             if other.low >= 0 and other.high < 1 << one.zeros:  # no bit in common

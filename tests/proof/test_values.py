@@ -13,7 +13,7 @@ import z3
 from gemmgen.proof.enumeration import NotEnumerable, evaluate
 from gemmgen.proof.polynomials import Polynomials
 from gemmgen.proof.storing import Digits, Stored, shared_elements
-from gemmgen.proof.values import Value, floor_divide, low_bits
+from gemmgen.proof.values import Value, bitwise, constant, floor_divide, low_bits
 
 NUMBERS = random.Random(1)
 
@@ -42,6 +42,22 @@ def test_a_product_with_a_reciprocal_is_its_quotient(factor: int, shift: int, lo
     found = floor_divide(Value(z3.Int("x") * factor, low * factor, high * factor), 1 << shift)
     for number in (low, low + 1, -1 if low < 0 else 0, 0, 1, 11, 12, high - 1, high, *(NUMBERS.randint(low, high) for _ in range(40))):
         assert at(found, x=number) == number * factor >> shift
+
+
+@pytest.mark.parametrize("mask", [-1, -8, -32, 0xFFFFFF00])
+def test_ones_in_the_high_bits_are_added(mask: int) -> None:
+    found = bitwise("or", Value(z3.Int("x")), constant(mask), 32)
+    assert found is not None
+    for number in (0, 7, 8, 1000, -1, -8, -9, (1 << 31) - 1):
+        assert (at(found, x=number) - (number | mask)) % (1 << 32) == 0
+
+
+def test_a_quotient_of_a_quotient_and_a_number_is_one() -> None:
+    x = z3.Int("x")
+    once = floor_divide(Value(x * 5 - 3), 7)
+    for added in (-1, 2, 31):
+        twice = floor_divide(Value(once.z3 + added), 32)
+        assert all(at(twice, x=number) == ((number * 5 - 3) // 7 + added) // 32 for number in (-1000, -3, 0, 1, 44, 99999))
 
 
 def test_terms_of_threads_are_enumerated_and_others_refused() -> None:
