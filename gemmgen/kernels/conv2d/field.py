@@ -14,7 +14,7 @@ import numpy.typing as npt
 from gemmgen.emulator import residues
 from gemmgen.kernels.conv2d.direct import DirectPlan
 from gemmgen.kernels.conv2d.layouts import nchw32_to_nchw, reorder_filter, restore_filter, tap_sums
-from gemmgen.kernels.conv2d.oracle import cases
+from gemmgen.kernels.conv2d.oracle import each_case
 from gemmgen.kernels.conv2d.reference import from_nchw, to_nchw
 from gemmgen.kernels.conv2d.results import FinishingPlan
 from gemmgen.kernels.conv2d.spec import DirectMainloop
@@ -73,9 +73,12 @@ def _finishing_spec(plan: FinishingPlan) -> dict[str, Any]:
 
 def field_cases(plan: FinishingPlan) -> list[Case]:
     """A filter of 3 x 3 with a border, where the instance takes one."""
-    found = cases(plan)
-    names = {case.name: case for case in reversed(found)}
-    return [next((names[name] for name in _CASES if name in names), found[0])]
+    found: dict[str, Case] = {}
+    for case in each_case(plan):
+        found.setdefault(case.name, case)
+        if case.name == _CASES[0]:
+            break
+    return [next((found[name] for name in _CASES if name in found), next(iter(found.values())))]
 
 
 def excluded(plan: FinishingPlan) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gemmgen.core.elements import ELEMENTS
@@ -38,24 +38,27 @@ UNEVEN_WINDOW = {"r": 3, "s": 3, "stride_h": 2, "stride_w": 3, "padding_h": 0, "
 
 
 def cases(plan: FinishingPlan) -> list[Case]:
+    """All problems that an instance is verified on."""
+    return list(each_case(plan))
+
+
+def each_case(plan: FinishingPlan) -> Iterator[Case]:
     """Filters, strides, paddings and dilations of all kinds, edges of the tile, saturation, ties, and nothing at all.
 
     A problem that the spec's fixed parameters contradict takes their values instead; equal ones are left out.
     """
     fixed = fixed_parameters(plan.spec)
     seen: set[tuple[Any, ...]] = set()
-    cases: list[Case] = []
-
     usual = _usual_data(plan)
 
-    def add(name: str, wanted: Mapping[str, int], data: Any = usual, **more: Any) -> None:
+    def add(name: str, wanted: Mapping[str, int], data: Any = usual, **more: Any) -> Iterator[Case]:
         problem = _fitted(plan, wanted, fixed)
         if problem is None:
             return
         key = (tuple(sorted(problem.items())), data, name == TIES, tuple(sorted(more.items() if "offsets" not in more else [("o", 1)])))
         if key not in seen:
             seen.add(key)
-            cases.append(_case(plan, name, problem, data, **more))
+            yield _case(plan, name, problem, data, **more)
 
     if isinstance(plan, WarpgroupPlan):
         shapes = _pixel_shapes(plan)
@@ -67,14 +70,13 @@ def cases(plan: FinishingPlan) -> list[Case]:
         assert isinstance(plan, Conv2dPlan)
         shapes = _shapes(plan)
     for name, wanted in shapes.items():
-        add(name, wanted)
+        yield from add(name, wanted)
     small = {"n": 2, "c": 64, "h": 7, "w": 5, "k": 64, "r": 3, "s": 3, "padding": 1}
-    add("small integers", small, "integers")
-    add(TIES, {"n": 1, "c": 32, "h": 6, "w": 7, "k": 64, "r": 1, "s": 1}, "integers")
-    add("least aligned pointers", small, offsets=_offsets(plan))
-    add("no images", {"n": 0, "c": 32, "h": 4, "w": 4, "k": 32, "r": 3, "s": 3, "padding": 1})
-    add("filter larger than the padded image", {"n": 1, "c": 32, "h": 2, "w": 2, "k": 32, "r": 3, "s": 3})
-    return cases
+    yield from add("small integers", small, "integers")
+    yield from add(TIES, {"n": 1, "c": 32, "h": 6, "w": 7, "k": 64, "r": 1, "s": 1}, "integers")
+    yield from add("least aligned pointers", small, offsets=_offsets(plan))
+    yield from add("no images", {"n": 0, "c": 32, "h": 4, "w": 4, "k": 32, "r": 3, "s": 3, "padding": 1})
+    yield from add("filter larger than the padded image", {"n": 1, "c": 32, "h": 2, "w": 2, "k": 32, "r": 3, "s": 3})
 
 
 def _usual_data(plan: FinishingPlan) -> Any:
