@@ -241,7 +241,7 @@ def bound_lines(roofs: Roofline, unit: str) -> Lines:
     for name, figure, seconds, per_second in roofed:
         known = f"{duration(seconds)} at {rate(figure.value, per_second)} ({figure.origin})" if figure else "the device's rate is not known"
         if name == "special":
-            known += f": {rate(special, 'functions')} of e^x, roots and reciprocals, on units beside the others"
+            known += f": {rate(special, 'functions')} of e^x, roots and reciprocals, on units that work in parallel with the others"
         lines.append((name, known))
     binding, _ = binding_roof(roofs, unit)
     return [*lines, ("bound by", f"{binding}: at least {duration(roofs.least_seconds)}")]

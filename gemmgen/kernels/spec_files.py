@@ -362,7 +362,9 @@ def _reason(item: Any, path: Sequence[str], fields: Any, schema: Mapping[str, An
         there_are = sibling_fields(schema, fields, path)
         near = get_close_matches(path[-1], there_are, n=1, cutoff=0.6)
         hint = f"there are {', '.join(there_are)}" if 0 < len(there_are) <= _LISTED_FIELDS else "gemmgen schema lists the fields"
-        return Reason("unknown_field", field, "", "", f"did you mean {near[0]}?" if near else hint, "no such field")
+        below = [name for name in fields if path[-1] in sibling_fields(schema, fields, [str(name), path[-1]])] if len(path) == 1 else []
+        meant = f"{below[0]}.{path[-1]}" if below else near[0] if near else ""
+        return Reason("unknown_field", field, "", "", f"did you mean {meant}?" if meant else hint, "no such field")
     if kind == "missing":
         return Reason("missing_field", field, "", "", fault=_MISSING)
     if kind == "union_tag_not_found":

@@ -152,7 +152,7 @@ def _print_one(analysis: Analysis, general: Analysis | None) -> None:
     print_sections(analysis.plan.name, [*saved, *sections_of(analysis)])
     click.echo()
     if analysis.traffic is None:
-        click.echo(f"Memory traffic: not counted: {analysis.traffic_missing}")
+        click.echo(f"Memory traffic was not counted: {analysis.traffic_missing}.")
         return
     case = analysis.traffic.case
     dimensions = " ".join(f"{name}={value}" for name, value in case.dimensions.items())
@@ -179,6 +179,7 @@ def _print_listing(binary: Binary) -> None:
 
 def _print_comparison(analyses: dict[str, Analysis], device: Device) -> None:
     from gemmgen.cli.analysis import COLUMN_NOTES, comparison_rows
+    from gemmgen.perf.analysis.report import NOT_COUNTED
 
     columns, rows = comparison_rows(analyses)
     print_table(columns, rows)
@@ -188,6 +189,6 @@ def _print_comparison(analyses: dict[str, Analysis], device: Device) -> None:
     for text in missing:
         click.echo(f"Machine code was not looked at: {text}")
     for label, analysis in analyses.items():
-        if analysis.traffic is None and analysis.traffic_missing != "not asked for":
+        if analysis.traffic is None and analysis.traffic_missing != NOT_COUNTED:
             click.echo(f"{label}: memory traffic was not counted: {analysis.traffic_missing}")
     click.echo("\n".join(COLUMN_NOTES))

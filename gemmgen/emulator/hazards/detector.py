@@ -410,8 +410,8 @@ class HazardDetector(Observer):
         thread = int(others[0]) & 0xFFFFFFFF
         assert other is not None
         same = other.instruction is site.instruction
-        message = f"{verb(site.access)} of {place}, which {'another thread of the same instruction' if same else 'an unordered'} "
-        message += f"{verb(other.access)} by another thread touches" if not same else "touches too"
+        message = f"{verb(site.access)} of {place}, unordered with "
+        message += "the same instruction of another thread" if same else f"another thread's {verb(other.access)}"
         self.findings.add(
             kind(
                 message,

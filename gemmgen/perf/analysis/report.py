@@ -19,6 +19,9 @@ from gemmgen.toolchain.nvrtc import Binary, KernelResources
 from gemmgen.verification.baked_cases import counted_case_of
 from gemmgen.verification.counters import CaseCounters, count_case
 
+NOT_COUNTED = "not requested"
+"""Reason for an analysis without traffic where the caller did not request it."""
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -178,7 +181,7 @@ def analyse(
     kernels = residencies(plan, binary)
     by_entry = {kernel.entry: kernel for kernel in kernels}
     code, code_missing = _code(plan, binary)
-    counted, traffic_missing = _traffic(plan, binary) if traffic else (None, "not asked for")
+    counted, traffic_missing = _traffic(plan, binary) if traffic else (None, NOT_COUNTED)
     roofs = roofline(model.cost(plan, problem), device)
     return Analysis(
         plan=plan,

@@ -58,7 +58,7 @@ def test_the_first_guess_of_a_compare_and_swap_is_checked_by_it():
 def test_a_load_that_no_swap_checks_is_a_race():
     # The value goes to the swap of another address.
     source = f"unsigned* sum) {{ {GUESS.replace('old = *sum', 'old = sum[1]')} atomicAdd(sum + 1, 1); }}"
-    with pytest.raises(emulator.GlobalRace, match="read by another thread"):
+    with pytest.raises(emulator.GlobalRace, match="another thread's read"):
         check(source, ints(2).view(np.uint32))
 
 

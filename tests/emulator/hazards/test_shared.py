@@ -15,7 +15,7 @@ REVERSE = """int* out) {
 
 def test_read_after_write_without_a_barrier():
     text = twins(REVERSE, "__syncthreads();", emulator.SharedRace, ints(64))
-    assert "read of shared tile[" in text and "write by another thread" in text
+    assert "read of shared tile[" in text and "another thread's write" in text
     assert text.count("kernel.cu:") == 2 and text.count("PTX   line") == 2
     assert "tile[t] = t;" in text and "out[t] = tile[63 - t];" in text and "__syncthreads()" in text
     assert "thread (0,0,0) of block (0,0,0) and 63 others" in text
