@@ -99,7 +99,11 @@ class Attacker:
             case Operation.ALLOCATE:
                 return pick("<QI", self.number(WIDE), rng.choice((0, 1, 2, 3))) + text(self.name()) + self.frames()
             case Operation.RELEASE:
-                return pick("<Q", self.address()) + text(rng.choice(("cudaFree", "cudaFreeAsync", self.name()))) + self.frames()
+                return (
+                    pick("<QI", self.address(), rng.choice((0, 1, 2**32 - 1)))
+                    + text(rng.choice(("cudaFree", "cudaFreeAsync", self.name())))
+                    + self.frames()
+                )
             case Operation.COPIED:
                 words = pick("<QQQII", self.address(), self.address(), self.number(WIDE), rng.choice((0, 1, 2)), rng.choice((0, 1)))
                 return words + text(self.name()) + self.frames()

@@ -250,6 +250,7 @@ def test_bad_calls_of_cublas_end_in_one_message(numbers: list[int], error: type[
         ("unwritten", "unwritten-copy", "nothing has written 256, from second_array", 0),
         ("host", "host-access", "host code touches device memory", -11),
         ("streams", "stream-race", "set in stream 2 writes second_array", 0),
+        ("freed in another stream", "stream-race", "cudaFreeAsync in stream 2 writes second_array", 0),
         ("overtakes", "stream-race", "cudaMemcpy in the default stream reads second_array", 0),
         ("pinned", "host-race", "memory that set writes", 0),
     ],

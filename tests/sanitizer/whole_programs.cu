@@ -91,6 +91,10 @@ int features() {
   CHECK(cudaEventElapsedTime(&time, done, ended));
   CHECK(cudaMemcpy(host.data(), in, 1024, cudaMemcpyDeviceToHost));
   printf("streams %g\n", host[255]);
+  int* pooled;
+  CHECK(cudaMallocAsync(&pooled, 256, second));
+  set<<<1, 64, 0, second>>>(pooled, 1);
+  CHECK(cudaFreeAsync(pooled, second));
 
   cudaGraph_t graph;
   cudaGraphExec_t made;
@@ -284,6 +288,14 @@ int main(int argc, char** argv) {
   } else if (mode == "null") {
     cudaError_t status = cudaMemcpy(first_array, nullptr, 256, cudaMemcpyHostToDevice);
     printf("null %d\n", status);
+  } else if (mode == "freed in another stream") {
+    cudaStream_t one, other;
+    CHECK(cudaStreamCreateWithFlags(&one, cudaStreamNonBlocking));
+    CHECK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+    set<<<1, 64, 0, one>>>(second_array, 1);
+    CHECK(cudaFreeAsync(second_array, other));
+    CHECK(cudaDeviceSynchronize());
+    second_array = nullptr;
   } else if (mode == "zeros") {
     std::vector<unsigned char> all(3 << 20, 7);
     unsigned char* many;

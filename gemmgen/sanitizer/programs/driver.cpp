@@ -299,7 +299,7 @@ API Result cuMemFree(CUdeviceptr pointer) {
   return of(release(pointer_of(pointer), "cuMemFree"));
 }
 API Result cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
-  return of(in_stream(stream, [=] { return release(pointer_of(pointer), "cuMemFreeAsync"); }));
+  return of(in_stream(stream, [=] { return release(pointer_of(pointer), "cuMemFreeAsync", stream); }));
 }
 // A range of addresses is memory from its reservation on; physical memory that is mapped there has no place of its own.
 API Result cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) { *bytes = 2 << 20; return CUDA_SUCCESS; }

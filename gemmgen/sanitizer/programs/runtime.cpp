@@ -317,18 +317,18 @@ Error allocate(void** pointer, size_t bytes, MemoryKind kind, const char* call) 
   return fail(sticky);
 }
 
-Error release(void* pointer, const char* call) {
+Error release(void* pointer, const char* call, cudaStream_t stream = nullptr) {
   if (!pointer) return fail(sticky);
   auto found = allocations.find((uintptr_t)pointer);
   std::string name(call);
   if (found == allocations.end()) {
     std::string answer;
-    ask(RELEASE, raw((uint64_t)(uintptr_t)pointer) + raw((uint32_t)name.size()) + name + callers(), &answer);
+    ask(RELEASE, raw((uint64_t)(uintptr_t)pointer) + raw(id_of(stream)) + raw((uint32_t)name.size()) + name + callers(), &answer);
     return fail(cudaErrorInvalidValue);
   }
   if (found->second.kind != DEVICE) mprotect(pointer, whole_pages(found->second.bytes), PROT_NONE);
   allocations.erase(found);
-  ask(RELEASE, raw((uint64_t)(uintptr_t)pointer) + raw((uint32_t)name.size()) + name + callers());
+  ask(RELEASE, raw((uint64_t)(uintptr_t)pointer) + raw(id_of(stream)) + raw((uint32_t)name.size()) + name + callers());
   return fail(sticky);
 }
 
@@ -765,7 +765,7 @@ API Error cudaFree(void* pointer) {
   if (pointer) finish_all();
   return release(pointer, "cudaFree");
 }
-API Error cudaFreeAsync(void* pointer, cudaStream_t stream) { return in_stream(stream, [=] { return release(pointer, "cudaFreeAsync"); }); }
+API Error cudaFreeAsync(void* pointer, cudaStream_t stream) { return in_stream(stream, [=] { return release(pointer, "cudaFreeAsync", stream); }); }
 API Error cudaFreeHost(void* pointer) { return release(pointer, "cudaFreeHost"); }
 API Error cudaHostGetDevicePointer(void** device, void* host, unsigned) {
   auto found = registered.upper_bound((uintptr_t)host);

@@ -436,9 +436,11 @@ class Session:
         return self._stacks.setdefault(frames, frames) if len(self._stacks) < _MAX_STACKS else self._stacks.get(frames, ())
 
     def _release(self, body: Body) -> bytes:
-        address, call, frames = body.number("Q"), body.text(), body.frames()
+        address, stream, call, frames = body.number("Q"), body.number("I"), body.text(), body.frames()
         body.end()
-        owner = self._owners.pop(address, None)
+        if stream > _MAX_STREAMS:
+            raise BadMessage(f"no stream {stream}")
+        owner = self._owners.get(address)
         if owner is None:
             before = self._freed.get(address)
             if before is not None:
@@ -451,8 +453,10 @@ class Session:
             return b""
         region = self.device.region_of(address)
         assert region is not None
-        if call == "cudaFreeAsync" and self.order.is_used:
-            self._conflicts(self.order.touch_bytes(self.order.enqueue(0, call), region, 0, region.stop - region.start, True))
+        if call.endswith("FreeAsync") and self.order.is_used:
+            work = self.order.enqueue(stream, call)
+            self._conflicts(self.order.touch_bytes(work, region, 0, region.stop - region.start, True), frames)
+        del self._owners[address]
         self._allocated -= region.stop - region.start
         self.device.free(address)
         self.order.forget(region.start)
