@@ -45,7 +45,7 @@ def test_two_lanes_of_one_instruction_write_one_byte(value, error):
         __shared__ int tile[64]; int t = threadIdx.x;
         tile[t / 1] = {value}; __syncthreads(); out[t] = tile[t / 2]; }}"""
     text = twins(source, "tile[t / 1]", error, ints(64), instead="tile[t / 2]")
-    assert "another thread of the same instruction" in text
+    assert "the same instruction of another thread" in text
 
 
 def test_parts_of_one_word_do_not_race():
