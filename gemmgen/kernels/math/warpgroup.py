@@ -481,7 +481,9 @@ class WarpgroupLoop(WarpgroupInstruction):
             return "accumulate_from_registers"
         if self.promote_steps:
             return "promote"
-        return "accumulate_sparse" if self.sparse else "accumulate"
+        if self.sparse:
+            return "accumulate_sparse" if len(self.selectors) > 1 else "accumulate_sparse_bytes"
+        return "accumulate"
 
     @property
     def described(self) -> tuple[WarpgroupOperand, ...]:
