@@ -102,7 +102,7 @@ def _shared(polynomials: Polynomials, stores: Sequence[Stored], digits: Digits) 
     return {(before[i], before[j]) for _, before in owners.values() for j in range(len(before)) for i in range(j)}
 
 
-def _allowed(store: Stored, digits: Digits, threads: int) -> Numbers:
+def _allowed(store: Stored, digits: Digits, threads: int) -> list[bool]:
     """The threads that a store's conditions on the thread alone let through."""
     allowed = np.ones(threads, dtype=np.bool_)
     for condition in conjuncts(store.path):
@@ -110,7 +110,7 @@ def _allowed(store: Stored, digits: Digits, threads: int) -> Numbers:
             allowed &= np.broadcast_to(evaluate(as_condition(condition), digits.threads) != 0, threads)
         except NotEnumerable:
             continue
-    return allowed
+    return [bool(here) for here in allowed]
 
 
 def _told(polynomials: Polynomials, outer: Mapping[Monomial, int], width: int, digits: Digits) -> set[int] | None:
