@@ -416,9 +416,9 @@ class LaunchSequence:
                 raise LaunchError(
                     f"{launch.entry} would need a grid of {grid} blocks, which does not consist of clusters of {launch.cluster}"
                 )
-            if not resolved:
-                structs = {host.name: host.pack(dimensions) for host in self.host_arguments}
-                maps = {each.name: self._resolve_map(each, dimensions) for each in self.tensor_maps}
+            taken = set(launch.arguments)
+            structs |= {one.name: one.pack(dimensions) for one in self.host_arguments if one.name in taken - structs.keys()}
+            maps |= {one.name: self._resolve_map(one, dimensions) for one in self.tensor_maps if one.name in taken - maps.keys()}
             resolved.append(
                 ResolvedLaunch(
                     entry=launch.entry,

@@ -28,6 +28,7 @@ from gemmgen.kernels.conv2d.sequence import alpha_array, bias_array, factor_scal
 from gemmgen.kernels.conv2d.spec import Conv2dSpec, DirectMainloop
 from gemmgen.kernels.conv2d.tiles import CHANNELS
 from gemmgen.kernels.epilogue.steps import Step
+from gemmgen.kernels.epilogue.sums import stores_of
 from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, KernelLaunch, LaunchSequence, ScalarArgument
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
 from gemmgen.kernels.tiles.division import divisors_argument
@@ -236,7 +237,7 @@ def _sequence(spec: Conv2dSpec, mainloop: DirectMainloop, name: str, steps: tupl
     inputs: list[Argument] = [x, filters, *alpha_array(spec), *bias_array(spec), *residual, *arrays]
     y = output_array(spec, "y", "output", "the result")
     integers = [integer(known[dim]) for dim in ("n", "h", "w", "p", "q", *(dim for dim in CONSTANT_NAMES if dim not in fixed))]
-    divided = divisors_argument(_divisors(mainloop, lanes))
+    divided = divisors_argument(_divisors(mainloop, lanes), bool(stores_of(steps)))
     arguments: list[Argument] = [*inputs, y, *integers, *numbers, divided]
     launch = KernelLaunch(
         entry=name,

@@ -24,6 +24,7 @@ from gemmgen.kernels.conv2d.results import CONSTANT_NAMES, FinishingPlan, LayerC
 from gemmgen.kernels.conv2d.sequence import alpha_array, bias_array, factor_scalars, output_array, packed
 from gemmgen.kernels.conv2d.spec import Conv2dSpec, GroupedMainloop
 from gemmgen.kernels.epilogue.steps import Step
+from gemmgen.kernels.epilogue.sums import stores_of
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.launch import Argument, ArrayArgument, Constraint, KernelLaunch, LaunchSequence, ScalarArgument
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
@@ -338,7 +339,7 @@ def tiled_sequence(
         "tiles_q": f"max(ceil_div(q, {tile.columns}), 1)",
         "tiles_p": f"max(ceil_div(p, {tile.rows}), 1)",
     }
-    arguments: list[Argument] = [*inputs, y, *integers, *numbers, divisors_argument(divisors)]
+    arguments: list[Argument] = [*inputs, y, *integers, *numbers, divisors_argument(divisors, bool(stores_of(steps)))]
     launch = KernelLaunch(
         entry=name,
         grid=(Formula(f"n * {divisors['tiles_p']} * {divisors['tiles_q']} * {divisors['chunks']}"), Formula("1"), Formula("1")),

@@ -12,6 +12,7 @@ from gemmgen.kernels.conv2d.layouts import FilterOrder
 from gemmgen.kernels.conv2d.problem import constraints, dimensions, integer
 from gemmgen.kernels.conv2d.spec import Conv2dSpec
 from gemmgen.kernels.epilogue.steps import Step
+from gemmgen.kernels.epilogue.sums import stores_of
 from gemmgen.kernels.launch import (
     Argument,
     ArrayArgument,
@@ -70,7 +71,7 @@ def build_sequence(
     extra: list[Argument] = [*bias, *residual, *arrays, output_array(spec, "y", "output", "the result")]
     partial: list[Argument] = [_partial(spec)] if spec.split_k > 1 else []
     integers = [integer(known[dim]) for dim in ("n", "h", "w", "p", "q")] + [integer(known[dim]) for dim in passed]
-    host: list[Argument] = [divisors_argument(divisors)] if divisors else []
+    host: list[Argument] = [divisors_argument(divisors, bool(stores_of(steps)))] if divisors else []
     host += [_taps(table)] if table else []
     parts = spec.split_k
     tiles = f"ceil_div(n * p * q, {tile[0]}) * ceil_div(k // groups, {tile[1]})"

@@ -24,6 +24,7 @@ from gemmgen.kernels.conv2d.sequence import alpha_array, bias_array, factor_scal
 from gemmgen.kernels.conv2d.spec import Conv2dSpec
 from gemmgen.kernels.conv2d.warpgroup import BLOCKS_OF_A_MAP, PixelLoop, StagedOutput
 from gemmgen.kernels.epilogue.steps import Step
+from gemmgen.kernels.epilogue.sums import stores_of
 from gemmgen.kernels.launch import (
     Argument,
     ArrayArgument,
@@ -88,7 +89,7 @@ def warpgroup_sequence(
     if staged is not None and boxes:
         maps.append(_output_map(spec, staged, y))
     integers = [integer(known[dim]) for dim in ("n", "p", "q", *passed)]
-    divided = divisors_argument(divisors)
+    divided = divisors_argument(divisors, bool(stores_of(steps)))
     main: list[Argument] = [*maps, *extra, *([] if boxes else [y]), *integers, *numbers, divided]
     columns = f"(q + {taps - 1})" if taps > 1 else "q"
     clusters = f"ceil_div(k, {loop.tile_m * loop.cluster_m}) * ceil_div(n * p * {columns}, {loop.tile_pixels * loop.cluster_n})"

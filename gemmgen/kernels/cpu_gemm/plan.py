@@ -35,7 +35,19 @@ SPARE_FLOATS = 64
 """Beyond the last panel of a packed operand, where the last square that is turned may write."""
 
 _DEFINED = (
-    *("exponential", "silu", "gelu", "gelu_tanh", "softplus", "rsqrtf", "smaller", "larger", "truncated", "nearest_integer"),
+    *(
+        "exponential",
+        "silu",
+        "gelu",
+        "gelu_tanh",
+        "softplus",
+        "rsqrtf",
+        "smaller",
+        "larger",
+        "truncated",
+        "truncated_to_s64",
+        "nearest_integer",
+    ),
     *("smaller_integer", "larger_integer", "f16_to_float", "float_to_f16", "bf16_to_float", "float_to_bf16", "float_to_s8", "float_to_u8"),
     *("raise_to", "lower_to", "uniform_random"),
 )
@@ -45,6 +57,7 @@ _C_FORMS = (
     (r"\b__int_as_float\(0x7f800000\)", "INFINITY"),
     (r"\b__int_as_float\(0x7fffffff\)", "NAN"),
     (r"\b__float2int_rz\(", "truncated("),
+    (r"\b__float2ll_rz\(", "truncated_to_s64("),
     (r"\b__float2int_rn\(", "nearest_integer("),
     (r"(?<![\w.])min\(", "smaller_integer("),
     (r"(?<![\w.])max\(", "larger_integer("),

@@ -202,6 +202,22 @@ def test_sums_are_right_in_any_direction(more: dict[str, Any]) -> None:
     assert verified({"kind": "gemm", **more, "epilogue": SUMS}) == []
 
 
+@pytest.mark.parametrize(
+    "epilogue", [[{"op": "cast", "type": "int32"}], [{"op": "cast", "type": "int64"}], {"value": "int32(acc * 1.5) - row"}]
+)
+@pytest.mark.parametrize("kind", ["cpu_gemm", "naive"])
+def test_integers_on_the_way_are_the_result(kind: str, epilogue: Any) -> None:
+    fields = FAMILIES.get(kind, {"kind": "gemm", "mainloop": NAIVE}) | {"epilogue": epilogue}
+    assert verified(fields) == []
+
+
+def test_a_convolution_without_pixels_has_sums_of_nothing() -> None:
+    fields = {**FAMILIES["conv2d"], "convolution": {"r": 3, "s": 3, "dilation_h": 2, "dilation_w": 2}, "increments": "computed"}
+    plan = gemmgen.plan({**fields, "epilogue": {"outputs": {"value": "acc", "added": {"reduce": "sum", "of": "acc"}}}})
+    (case,) = (case for case in oracle_of("conv2d").cases(plan) if case.name == "one pixel")
+    assert case.dimensions["p"] == 0 and verify_binary(plan, compile_plan(plan), EmulatorBackend(), cases=[case]).passed
+
+
 def test_sums_lie_behind_the_slices_of_a_launch() -> None:
     plan = gemmgen.plan(
         {"kind": "gemm", **STRATEGIES["mma_sync"], "decomposition": {"scheme": "split_k_parallel", "slices": "launch"}, "epilogue": SUMS}
