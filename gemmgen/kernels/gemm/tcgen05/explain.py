@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from gemmgen.kernels.family import Section
-from gemmgen.kernels.gemm.tcgen05.loop import BUFFERS, COLUMNS, EPILOGUE_WARPS, ROWS, TensorMemoryLoop
+from gemmgen.kernels.gemm.tcgen05.loop import TensorMemoryLoop
 from gemmgen.kernels.gemm.tcgen05.plan import TensorMemoryPlan
 from gemmgen.kernels.gemm.tensor_cores.explain import Wording, regions, results, work_lines
 from gemmgen.kernels.gemm.wording import Lines
+from gemmgen.kernels.math.tensor_memory import BUFFERS, COLUMNS, EPILOGUE_WARPS, ROWS
 from gemmgen.kernels.math.warpgroup import SPAN_BYTES, WarpgroupOperand
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from gemmgen.kernels.gemm.overview import product_overview
 from gemmgen.kernels.gemm.scaling import TILE_BLOCKS, TILE_LINES
-from gemmgen.kernels.gemm.tcgen05.loop import BUFFERS, SCALE_COLUMNS, TensorMemoryLoop
+from gemmgen.kernels.gemm.tcgen05.loop import SCALE_COLUMNS, TensorMemoryLoop
 from gemmgen.kernels.gemm.tcgen05.plan import TensorMemoryPlan
+from gemmgen.kernels.math.tensor_memory import BUFFERS
 from gemmgen.kernels.pictures import Fragments, Picture, TileHierarchy
 from gemmgen.kernels.pipeline_picture import pipeline
 from gemmgen.kernels.tensor_memory_picture import blocks_of_pair, columns_in_use, loaded_columns, scale_tile, warps_of_tile

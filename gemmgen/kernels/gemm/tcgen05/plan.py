@@ -10,11 +10,12 @@ from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.gemm.plan import Outline
 from gemmgen.kernels.gemm.reasons import division_reasons, invariance_reasons
 from gemmgen.kernels.gemm.spec import GemmSpec, TensorMemoryMainloop
-from gemmgen.kernels.gemm.tcgen05.loop import COLUMNS, TensorMemoryLoop, regions, tensor_memory_loop
+from gemmgen.kernels.gemm.tcgen05.loop import TensorMemoryLoop, regions, tensor_memory_loop
 from gemmgen.kernels.gemm.tcgen05.sequence import tcgen05_sequence
 from gemmgen.kernels.gemm.tensor_cores.block_scaling import scaled_product
 from gemmgen.kernels.gemm.tensor_cores.grid import Grid
 from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan
+from gemmgen.kernels.math.tensor_memory import COLUMNS
 
 if TYPE_CHECKING:
     from gemmgen.kernels.gemm.plan import Array
