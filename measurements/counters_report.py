@@ -26,7 +26,7 @@ The emulator executes PTX; the GPU executes ptxas's output.
 - **Code**: divergence. The parts of a diverged warp each make their own request. The emulator lets parts meet again as early as the
   program's order allows; the GPU lets them meet where ptxas placed the reconvergence.
 - **Spills.** Values that do not fit into registers go to local memory, which PTX does not show; local sectors are listed below.
-- **Arbitration.** `l1tex__data_bank_conflicts_…` counts cycles that an access lost at the data banks, whoever was in the way:
+- **Arbitration.** `l1tex__data_bank_conflicts_…` counts cycles that an access lost at the data banks, whatever the competing access was:
   data of global accesses passes through the same banks as shared memory. With many warps it can exceed the conflicts of the
   addresses alone. The wavefronts of instrumented code ("by sass") have no such part.
 - **Copies** (`cp.async`). Banks count on both sides: the destination's, and the source's (byte address / 4 mod 32); equal words are not

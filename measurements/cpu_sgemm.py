@@ -191,7 +191,7 @@ def markdown(report: dict[str, Any]) -> str:
         f"{where['processor']}, {where['processors']} processors, {'; '.join(where['caches'])}. {where['compiler']}. {libraries}.",
         f"{report['date']}. Made by `python -m measurements.cpu_sgemm --out measurements`.",
         "",
-        "Times are the first quartile of all rounds, in each of which everybody takes a turn; one thread by its own processor time,",
+        "Times are the first quartile of all rounds, in each of which every library takes a turn; one thread by its own processor time,",
         "several by the clock on the wall, each when no other library's thread is awake. *of FMA*: part of the rate of multiply-adds that",
         "do nothing else on as many threads, which take turns with the others. A ratio is the library's time over gemmgen's, the median",
         "of all rounds: above 1, gemmgen is faster. Behind the ratio to the first library are its first and third quartile. *others*:",

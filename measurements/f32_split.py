@@ -140,7 +140,7 @@ def report(data: dict[str, Any]) -> str:
         "",
         f"{data['device']}, {data['date']}, microseconds, NT, splitting included; graphs in turns, on sets of operands that exceed the L2.",
         "The fastest instance that splits in the mainloop is named by its tile, the blocks that share k (k), stages (s), groups of warps",
-        "(c: rows of their own; a: parts of k in turns) and blocks of an SM (b). Errors are the largest over u \\|x\\| \\|w\\|, u = 2^-24.",
+        "(c: separate rows; a: parts of k in turns) and blocks of an SM (b). Errors are the largest over u \\|x\\| \\|w\\|, u = 2^-24.",
         "`python -m measurements.f32_split` makes this file.",
         "",
         "| m | n | k | in the mainloop | | cuBLAS | multiply-adds | split before | over cuBLAS | error | that of cuBLAS |",

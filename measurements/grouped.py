@@ -146,7 +146,7 @@ def table(rows: list[dict[str, Any]], header: str) -> str:
         "",
         header,
         "",
-        "Rows in uneven groups, one of them empty, each with a matrix of its own, in one launch (`ops.grouped_matmul`).",
+        "Rows in uneven groups, one of them empty, each with its own matrix, in one launch (`ops.grouped_matmul`).",
         "*Of one product*: the rate as a part of that of one product with as many rows (`ops.matmul`), which reads a single matrix;",
         "*memory*: the time that the matrices take from memory at its full rate, below which no launch with so many of them can be.",
         "*Of the floor*: the longer of these two times over that of the groups. *The better peer*: the faster of torch's grouped product",

@@ -1,4 +1,4 @@
-"""wmma: matrix fragments whose layout over the lanes is nobody's business, loaded, multiplied and stored by whole warps.
+"""wmma: matrix fragments whose layout over the lanes is unspecified, loaded, multiplied and stored by whole warps.
 
 The PTX ISA leaves open which lane holds which element. Here the elements lie row by row over the lanes, each lane holding as
 many neighbours as its registers have room for; where there is room for more than the matrix has, it is repeated. Products are
