@@ -126,6 +126,26 @@ FOUND: dict[str, tuple[str, dict[str, Any]]] = {
             "input": "int64",
         },
     ),
+    "sums of convolutions by tensor cores without pixels": (
+        "one pixel",
+        {
+            "kind": "conv2d",
+            "architecture": "sm_80",
+            "gemm_m": "output_channels",
+            "tile": {
+                "threadblock": {"m": 64, "n": 64, "k": 64},
+                "warp": {"m": 32, "n": 32},
+                "instruction": "m16n8k32",
+            },
+            "stages": 3,
+            "increments": "computed",
+            "convolution": {"r": 3, "s": 3, "dilation_h": 2, "dilation_w": 2},
+            "bias": "f32",
+            "output": {"layout": "nhwc"},
+            "store": "direct",
+            "epilogue": {"outputs": {"added": {"reduce": "sum", "per": "all", "of": "acc"}, "value": "acc"}},
+        },
+    ),
 }
 
 

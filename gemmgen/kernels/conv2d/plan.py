@@ -17,6 +17,7 @@ from gemmgen.kernels.conv2d.results import CONSTANT_NAMES, FinishingPlan, LayerC
 from gemmgen.kernels.conv2d.sequence import COLUMN_BIT, TapTable, build_sequence
 from gemmgen.kernels.conv2d.spec import Conv2dSpec, Tile
 from gemmgen.kernels.conv2d.tiles import CHANNELS, EXCHANGE_BYTES, OCTETS, PAIRS, QUADS, LaneOutput, OperandTile, exchange_swizzle
+from gemmgen.kernels.epilogue.sums import stores_of
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.launch import Argument
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
@@ -227,6 +228,8 @@ def plan_warp_tiles(spec: Conv2dSpec, architecture: Architecture) -> Conv2dPlan:
         divisors["tiles"] = f"ceil_div(n * p * q, {pixel_tile.rows})"
     elif not ("k" in fixed and "groups" in fixed):
         divisors["tiles"] = f"ceil_div(k // groups, {filter_tile.rows})"
+    if stores_of(steps):  # sums are written of a layer without pixels, too
+        divisors = {name: f"max({count}, 1)" for name, count in divisors.items()}
     table = _table(spec, fixed, pixel_tile.planes_apart, bounded) if walk == "table" else None
     name = _name(spec)
     sequence = build_sequence(

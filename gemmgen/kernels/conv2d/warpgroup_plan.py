@@ -17,6 +17,7 @@ from gemmgen.kernels.conv2d.tiles import CHANNELS
 from gemmgen.kernels.conv2d.warpgroup import ROW_CHANNELS, PixelLoop, StagedOutput, WarpgroupPlan
 from gemmgen.kernels.conv2d.warpgroup_sequence import pixel_maps, warpgroup_sequence
 from gemmgen.kernels.epilogue.steps import Step
+from gemmgen.kernels.epilogue.sums import stores_of
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.math.warpgroup import BARRIER_BYTES, INTEGER_COLUMNS, WARPGROUP, WarpgroupOperand
 from gemmgen.kernels.naming import architecture_reasons, instance_name, launch_reasons, spec_digest
@@ -83,6 +84,8 @@ def planned(
     if taps > 1:
         divisors |= {"image_positions": f"(p * (q + {taps - 1}))", "row_positions": f"(q + {taps - 1})"}
         del divisors["image_pixels"], divisors["q"]
+    if stores_of(steps):  # sums are written of a layer without pixels, too
+        divisors = {name: f"max({count}, 1)" for name, count in divisors.items()}
     order: FilterOrder = "neighbours" if staged is not None and staged.element_bytes == 1 else "rows"
     maps = pixel_maps(fixed.get("c")) if spec.input.layout == "nchw32" else 1
     passed = [name for name in used if name not in fixed] + (["h", "w"] if bordered else [])

@@ -31,3 +31,10 @@ def test_accepted_specs_verify(fields: dict[str, Any]) -> None:
     for case in oracle_of(plan.spec.kind).cases(plan):
         result = verify_case(plan, binary, backend, case)
         assert result.passed, (case, result.failure)
+
+
+@pytest.mark.parametrize("kind", ["int32", "int64", "float16"])
+def test_a_cast_value_is_what_is_stored(kind: str) -> None:
+    plan = gemmgen.plan({"kind": "cpu_gemm", "loops": {"strategy": "naive"}, "epilogue": [{"op": "cast", "type": kind}]})
+    report = gemmgen.verify(plan)
+    assert report.passed, report.failures
