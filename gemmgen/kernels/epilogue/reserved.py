@@ -12,7 +12,8 @@ LOCAL = frozenset(("second", "at_row", "at_column", "exists", "place", "element"
 
 _ARGUMENTS = re.compile(
     r"ld\w*|stride_\w+|k[A-Z]\w*|[a-zA-Z]|B2|alpha|beta|amax|part\d+|value\d+|\w+_element|\w+_rows|\w+_columns|\w+_loaded|"
-    r"sums_at|\w+_terms"
+    r"sums_at|\w+_terms|[di]\d|outer|inner|divisors|workspace|batch|groups|offsets|counts|gather|scatter|slices|rows_[ac]|map_\w+|"
+    r"\w+_stride\d"
 )
 """Arguments and constants whose names plans make."""
 

@@ -150,6 +150,12 @@ def test_operands_may_have_names_that_kernels_use(strategy: str) -> None:
     assert verified(fields) == []
 
 
+@pytest.mark.parametrize(("family", "name"), [("elementwise", "d0"), ("elementwise", "divisors"), ("elements", "outer"), ("elements", "X")])
+def test_outputs_may_have_names_of_extents_and_arrays(family: str, name: str) -> None:
+    formula = {"outputs": {"value": "value", name: {"value": "value"}}}
+    assert verified({**FAMILIES[family], FIELDS.get(family, "epilogue"): formula}) == []
+
+
 FURTHER = {
     "inputs": {"slope": {"per": "column"}, "gate": {"per": "element", "type": "f16"}},
     "let": {"z": "value * slope"},
