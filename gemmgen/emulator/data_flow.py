@@ -157,6 +157,7 @@ class ProgramFlow:
         self.program = program
         self.blocks = _effects(program)
         self._bits: dict[str, int] = {}
+        self._dependences: dict[tuple[frozenset[int], frozenset[int]], DataDependence] = {}
         self._masked = [[(self._mask(each.reads), self._mask(each.writes)) for each in block] for block in self.blocks]
         self._deciding = [[self._deciding_registers(each.instruction) for each in block] for block in self.blocks]
         self._successors = [_successors(block, len(self.blocks)) for block in program.blocks]
@@ -202,7 +203,13 @@ class ProgramFlow:
 
         Selections with a known comparison count as opaque functions. Results of the instructions in `plain`, by identity, are no data.
         """
-        roots = {id(inst) for inst in loads}
+        roots = frozenset(id(inst) for inst in loads)
+        known = roots, frozenset(plain)
+        if known not in self._dependences:
+            self._dependences[known] = self._dependence(*known)
+        return self._dependences[known]
+
+    def _dependence(self, roots: frozenset[int], plain: frozenset[int]) -> DataDependence:
         feeding = self._feeding
         opaque = {id(inst) for inst in self.selections.hashed}
         control: list[Instruction] = []
