@@ -94,4 +94,6 @@ def fits(value: object, shape: Shape | str) -> bool:
         return any(fits(value, inner) for inner in shape)
     if shape is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300 and math.isfinite(value)
-    return isinstance(value, shape) and (shape is bool or not isinstance(value, bool)) and (shape is not int or abs(value) < 1 << 63)
+    if shape is int:
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
+    return isinstance(value, shape)
