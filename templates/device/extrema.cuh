@@ -1,7 +1,8 @@
-// Raises a number in memory to a value, by the order of the bits of floats; NaN counts as larger than all.
+// Raises a number in memory to a value, by the order of the bits of floats; NaN counts as larger than all, and stays.
 __device__ __forceinline__ void raise_to(float* target, float value)
 {
-    if (value <= *reinterpret_cast<const volatile float*>(target))
+    const float known = *reinterpret_cast<const volatile float*>(target);
+    if (value <= known || known != known)
         return;
     const int bits = value != value ? 0x7fffffff : __float_as_int(value);
     if (bits >= 0)
@@ -10,10 +11,11 @@ __device__ __forceinline__ void raise_to(float* target, float value)
         atomicMin(reinterpret_cast<unsigned*>(target), static_cast<unsigned>(bits));
 }
 
-// Lowers a number in memory to a value, by the order of the bits of floats; NaN counts as smaller than all.
+// Lowers a number in memory to a value, by the order of the bits of floats; NaN counts as smaller than all, and stays.
 __device__ __forceinline__ void lower_to(float* target, float value)
 {
-    if (value >= *reinterpret_cast<const volatile float*>(target))
+    const float known = *reinterpret_cast<const volatile float*>(target);
+    if (value >= known || known != known)
         return;
     const int bits = value != value ? -1 : __float_as_int(value);
     if (bits >= 0)

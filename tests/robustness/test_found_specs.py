@@ -146,6 +146,17 @@ FOUND: dict[str, tuple[str, dict[str, Any]]] = {
             "epilogue": {"outputs": {"added": {"reduce": "sum", "per": "all", "of": "acc"}, "value": "acc"}},
         },
     ),
+    "the least of a column that begins as NaN": (
+        "not-a-numbers and infinities",
+        {
+            "kind": "elementwise",
+            "alignment": 4,
+            "operations": {
+                "inputs": {"other": {"per": "element", "type": "s8"}},
+                "outputs": {"reach": {"reduce": "min", "per": "column", "of": "acc * other"}, "value": "acc"},
+            },
+        },
+    ),
 }
 
 
