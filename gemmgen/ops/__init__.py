@@ -128,10 +128,9 @@ def register_torch() -> None:
     """
     from gemmgen.ops import torch_state
     from gemmgen.ops.torch_operators import register
-    from gemmgen.ops.torch_operators.conv2d import GRADIENTS
     from gemmgen.ops.torch_operators.rows import FUNCTIONS
 
-    functions = {name: name for name in (*OPERATIONS, *GRADIENTS)} | FUNCTIONS
+    functions = {name: name for name in OPERATIONS} | FUNCTIONS
     torch_state.compiling = register({name: getattr(sys.modules[__name__], function) for name, function in functions.items()})
 
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from gemmgen.core.errors import EnvironmentMissing
-from gemmgen.ops.torch_operators import conv2d, rows
+from gemmgen.ops.torch_operators import rows
 from gemmgen.ops.torch_operators.declaration import TorchOperator
 
 _library: Any = None
@@ -20,8 +20,6 @@ def declaration_of(name: str) -> TorchOperator:
     """The operator of torch for an operation."""
     if name in rows.FUNCTIONS:
         return rows.OPERATORS[name]
-    if name in conv2d.GRADIENTS:
-        return conv2d.GRADIENTS[name]
     found: TorchOperator = import_module(f"gemmgen.ops.torch_operators.{name}").OPERATOR
     return found
 

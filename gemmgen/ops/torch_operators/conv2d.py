@@ -109,9 +109,10 @@ def backward(ctx: Any, dy: Any) -> tuple[Any, ...]:
         dy = torch.where(y > 0, dy, 0)
     alpha, bias_scale, gamma = ctx.factors
     scaled = (dy if alpha == 1 else dy * alpha).to(x.dtype)
-    gradients = torch.ops.gemmgen
-    dx = gradients.conv2d_input_gradient(scaled, w, list(x.shape[2:]), *ctx.window) if ctx.needs_input_grad[0] else None
-    dw = gradients.conv2d_filter_gradient(x, scaled, list(w.shape[2:]), *ctx.window) if ctx.needs_input_grad[1] else None
+    stride, padding, dilation, groups = ctx.window
+    # On a GPU that is cuDNN, which was 1.5 to 12 times as fast as the same gradients by kernels of ops.conv2d and ops.matmul.
+    wanted = [*ctx.needs_input_grad[:2], False]
+    dx, dw, _ = torch.ops.aten.convolution_backward(scaled, x, w, None, stride, padding, dilation, False, [0, 0], groups, wanted)
     dbias = dresidual = None
     if ctx.given > 2 and ctx.needs_input_grad[2]:
         dbias = (bias_scale * dy.sum((0, 2, 3), dtype=torch.float32)).to(ctx.kinds[0])
@@ -120,27 +121,4 @@ def backward(ctx: Any, dy: Any) -> tuple[Any, ...]:
     return (dx, dw, dbias, dresidual, *[None] * 10)[: ctx.given]
 
 
-_WINDOW = "int[2] shape, int[2] stride, int[2] padding, int[2] dilation, int groups"
-
-
-def _call_gradient(
-    one: Any, other: Any, shape: Any, stride: Any, padding: Any, dilation: Any, groups: int
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    window = {"stride": _both(stride), "padding": _both(padding), "dilation": _both(dilation), "groups": groups}
-    return (one, other, _both(shape)), window
-
-
-def _like_input(dy: Any, w: Any, shape: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Any:
-    return dy.new_empty([dy.shape[0], *_both(shape), groups * w.shape[1]]).permute(0, 3, 1, 2)
-
-
-def _like_filter(x: Any, dy: Any, shape: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Any:
-    return x.new_empty([dy.shape[1], x.shape[1] // groups, *_both(shape)])
-
-
 OPERATOR = TorchOperator(SCHEMA, call, result, save, backward)
-GRADIENTS = {
-    "conv2d_input_gradient": TorchOperator(f"(Tensor dy, Tensor w, {_WINDOW}) -> Tensor", _call_gradient, _like_input),
-    "conv2d_filter_gradient": TorchOperator(f"(Tensor x, Tensor dy, {_WINDOW}) -> Tensor", _call_gradient, _like_filter),
-}
-"""Operators that ``backward`` calls; each is computed by the function of ``gemmgen.ops`` of its name."""
