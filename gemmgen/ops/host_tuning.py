@@ -14,10 +14,10 @@ from typing import Literal
 
 from gemmgen.core.cache import Cache, cache_key
 from gemmgen.core.errors import PlanError
-from gemmgen.core.resources import resource_directory
 from gemmgen.hardware.cpu import CPU_ARCHITECTURES, CpuArchitecture, best_architecture, host_name, runs_here
 from gemmgen.kernels.cpu_gemm.plan import CpuGemmPlan, packed, plan_cpu_gemm
 from gemmgen.kernels.cpu_gemm.spec import CpuGemmSpec
+from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.kernels.spec_files import load_spec
 from gemmgen.toolchain.compilation import compile_host_plan
 from gemmgen.toolchain.host import find_compiler
@@ -29,24 +29,24 @@ _UNPACKED = ("loops.pack=none", "loops.blocks={m: 64, n: 6144, k: 256}", "loops.
 Candidate = tuple[str, tuple[str, ...]]
 """A spec of ``specs/cpu`` and its changed fields: micro-kernels, packing and prefetching."""
 _FETCHED = ("loops.prefetch.packing=true",)
-_AVX512_ROWS: Candidate = ("avx512_12x32", ("loops.micro_kernel={rows: 4, columns: 96}", *_UNPACKED))
-_AVX2_ROWS: Candidate = ("avx2_6x16", ("loops.micro_kernel={rows: 4, columns: 24}", *_UNPACKED))
+_AVX512_ROWS: Candidate = ("micro_kernels/avx512_12x32", ("loops.micro_kernel={rows: 4, columns: 96}", *_UNPACKED))
+_AVX2_ROWS: Candidate = ("micro_kernels/avx2_6x16", ("loops.micro_kernel={rows: 4, columns: 24}", *_UNPACKED))
 CANDIDATES: tuple[Candidate, ...] = (
     ("c7_streamed", _DEPTH),
     ("c6_avx512", _DEPTH),
-    ("avx512_12x32", _DEPTH),
-    ("avx512_12x32", (*_DEPTH, "loops.pack=b")),
+    ("micro_kernels/avx512_12x32", _DEPTH),
+    ("micro_kernels/avx512_12x32", (*_DEPTH, "loops.pack=b")),
     _AVX512_ROWS,
-    ("avx2_6x16", (*_DEPTH, *_FETCHED)),
-    ("avx2_6x16", _DEPTH),
-    ("avx2_6x16", (*_DEPTH, "loops.pack=b")),
-    ("avx2_6x16", (*_DEPTH, "loops.pack=b", *_FETCHED)),
-    ("avx2_6x16", (*_DEPTH, "loops.pack=none")),
+    ("micro_kernels/avx2_6x16", (*_DEPTH, *_FETCHED)),
+    ("micro_kernels/avx2_6x16", _DEPTH),
+    ("micro_kernels/avx2_6x16", (*_DEPTH, "loops.pack=b")),
+    ("micro_kernels/avx2_6x16", (*_DEPTH, "loops.pack=b", *_FETCHED)),
+    ("micro_kernels/avx2_6x16", (*_DEPTH, "loops.pack=none")),
     _AVX2_ROWS,
-    ("neon_8x12", _DEPTH),
+    ("micro_kernels/neon_8x12", _DEPTH),
 )
 QUICK: Candidate = (
-    "avx2_6x16",
+    "micro_kernels/avx2_6x16",
     (*_DEPTH, "loops.edges=padded", "loops.instructions=extension", "loops.threads.count=1"),
 )
 """The kernel that is compiled soonest; it serves while another is compiled."""
@@ -110,7 +110,7 @@ _WITHOUT_TIMING: dict[ShapeClass, tuple[Candidate, ...]] = {
 def _plan(candidate: Candidate, transpose: Transposes, architecture: CpuArchitecture) -> CpuGemmPlan | None:
     """None if the candidate is for other processors, or does not take operands stored so."""
     name, changes = candidate
-    spec = load_spec(resource_directory("specs") / "cpu" / f"{name}.yaml", (*changes, f"transpose={transpose}"))
+    spec = load_spec(shipped_specs()[f"cpu/{name}"], (*changes, f"transpose={transpose}"))
     if isinstance(spec, CpuGemmSpec) and spec.architecture == architecture.name:
         with suppress(PlanError):
             return plan_cpu_gemm(spec, architecture)

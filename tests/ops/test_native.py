@@ -16,6 +16,7 @@ from gemmgen.core.resources import resource_directory
 from gemmgen.hardware.cpu import CPU_ARCHITECTURES
 from gemmgen.kernels.gemm.request import GemmRequest
 from gemmgen.kernels.requests import Layout
+from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.kernels.spec_files import load_spec
 from gemmgen.ops import host_tuning, native
 from gemmgen.ops.arrays import address_reader
@@ -234,13 +235,13 @@ def test_every_storage_of_operands_has_candidates(transpose: host_tuning.Transpo
 
 def test_candidates_are_for_the_newest_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, specs in (
-        ("x86_64_v3", {"avx2_6x16"}),
-        ("x86_64_v4", {"c7_streamed", "c6_avx512", "avx512_12x32"}),
-        ("aarch64", {"neon_8x12"}),
+        ("x86_64_v3", {"micro_kernels/avx2_6x16"}),
+        ("x86_64_v4", {"c7_streamed", "c6_avx512", "micro_kernels/avx512_12x32"}),
+        ("aarch64", {"micro_kernels/neon_8x12"}),
     ):
         monkeypatch.setattr(host_tuning, "best_architecture", lambda name=name: CPU_ARCHITECTURES[name])
         host_tuning.candidates.cache_clear()
-        own = {spec for spec, _ in host_tuning.CANDIDATES if load_spec(SPECS / f"{spec}.yaml").architecture == name}
+        own = {spec for spec, _ in host_tuning.CANDIDATES if load_spec(shipped_specs()[f"cpu/{spec}"]).architecture == name}
         assert own == specs and len(host_tuning.candidates("nt")) >= len(specs)
     host_tuning.candidates.cache_clear()
 

@@ -113,4 +113,4 @@ def test_a_spec_without_sizes_keeps_its_digest() -> None:
 
 def test_kernels_for_processors_have_no_sizes() -> None:
     with pytest.raises(PlanError, match="take any sizes"):
-        made("cpu/avx2_6x16", {"m": 4})
+        made("cpu/micro_kernels/avx2_6x16", {"m": 4})
