@@ -9,8 +9,9 @@
 //
 // Launch:  grid min(ceil_div(k, 64) * ceil_div(n * p * (q + 2), 448), 132), 1, 1; block 288, 1, 1; dynamic shared
 // memory 194624 bytes.
-// Expects: c must be a multiple of 16; the copy engine wants pixels 16 bytes apart.
-// Expects: k must be a multiple of 16; the copy engine wants pixels of y 16 bytes apart.
+// Expects: c must be a multiple of 16; the copy engine (TMA) requires pixel strides that are multiples of 16 bytes.
+// Expects: k must be a multiple of 16; the copy engine (TMA) requires pixel strides of y that are multiples of 16
+// bytes.
 // Expects: p must be the output height that h, padding, filter, stride and dilation give.
 // Expects: q must be the output width that w, padding, filter, stride and dilation give.
 // Expects: groups must be 1.
