@@ -133,7 +133,7 @@ def _apart(
     convert: Convert,
 ) -> str:
     """The reason why two boxes of one map may have an element in common; empty if none have."""
-    places: dict[tuple[int, int, tuple[int, ...]], tuple[Content, ...]] = {}
+    places: dict[tuple[int, int, tuple[int, ...]], tuple[Content | None, ...]] = {}
     outer: list[dict[Monomial, int]] | None = None
     for sent in sends:
         forms = []
