@@ -153,7 +153,8 @@ def test_torch_has_the_derivatives(activation):
     expected = torch.nn.functional.conv2d(*plain, **window)
     expected = expected.relu() if activation else expected
     for one, other in zip(found, torch.autograd.grad(expected, plain, dy.float()), strict=True):
-        assert torch.allclose(one.float(), other, rtol=2e-3, atol=4e-3)
+        # Torch on a processor adds up float16 in float16.
+        assert torch.allclose(one.float(), other, rtol=5e-3, atol=2e-2)
 
 
 def test_torch_refuses_derivatives_that_are_not_known():
