@@ -42,6 +42,7 @@ _NO_RESULT = {
     "setmaxnreg",
     "pmevent",
 }
+PRMT_MODES = ("f4e", "b4e", "rc8", "ecl", "ecr", "rc16")
 _EXCHANGES = {"shfl", "vote", "match", "redux", "elect", "mma", "ldmatrix", "movmatrix", "wmma", "wgmma"}
 
 Report = Callable[[Instruction, Lanes, str, str, Instruction | None], None]
@@ -296,7 +297,10 @@ class UndefinedRegisters:
         return step
 
     def _packed(self, inst: Instruction) -> Callable[[Lanes], None] | None:
-        """A move that puts a register together: keeps the bits of each part."""
+        """A move that puts a register together, or a choice of bytes: keeps the bits of each part."""
+        chosen = self._chosen_bytes(inst)
+        if chosen is not None:
+            return self._kept_bytes(inst, chosen)
         if inst.opcode != "mov" or not isinstance(inst.operands[1], Vector) or not isinstance(inst.operands[0], Register):
             return None
         sources = [self._bits_of(operand) for operand in inst.operands[1].elements]
@@ -312,6 +316,38 @@ class UndefinedRegisters:
                 part[lanes] = bits(lanes)
 
         return keep
+
+    def _kept_bytes(self, inst: Instruction, chosen: Callable[[Lanes], np.ndarray]) -> Callable[[Lanes], None] | None:
+        """Keeps the bits of the four bytes that a prmt chooses."""
+        (name,) = results_of(inst)
+        if name not in self.bits:
+            return None
+        parts = self.parts.setdefault(name, np.repeat(self.bits[name][None], 4, axis=0))
+
+        def keep(lanes: Lanes) -> None:
+            parts[:, lanes] = chosen(lanes)
+
+        return keep if len(parts) == 4 else None
+
+    def _chosen_bytes(self, inst: Instruction) -> Callable[[Lanes], np.ndarray] | None:
+        """Bits of the four bytes that a prmt with constant selectors chooses, a row for each; None for other instructions."""
+        if inst.opcode != "prmt" or not isinstance(inst.operands[3], Integer) or any(map(inst.has, PRMT_MODES)):
+            return None
+        words = [self._bytes_of(operand) for operand in inst.operands[1:3]]
+        places = [inst.operands[3].value >> (4 * byte) & 7 for byte in range(4)]
+        return lambda lanes: np.concatenate([word(lanes) for word in words])[places]
+
+    def _bytes_of(self, operand: Operand) -> Callable[[Lanes], np.ndarray]:
+        """Bits of the four bytes of a word, a row for each."""
+        whole = self._bits_of(operand)
+
+        def bits(lanes: Lanes) -> np.ndarray:
+            parts = self.parts.get(operand.name) if isinstance(operand, Register) else None
+            if parts is None or 4 % len(parts):
+                return np.repeat(whole(lanes)[None], 4, axis=0)
+            return np.repeat(parts[:, lanes], 4 // len(parts), axis=0)
+
+        return bits
 
     def _taken_apart(self, inst: Instruction) -> Callable[[Lanes], bool] | None:
         """A move that takes a register apart: true if it was put together from as many parts, whose bits the targets then have."""
@@ -339,7 +375,15 @@ class UndefinedRegisters:
                 yield register.name
 
     def _choice(self, inst: Instruction) -> Callable[[Lanes], np.ndarray] | None:
-        """The bits of a selp, which takes one source, or of `and` and `or` of predicates, where one source may decide alone."""
+        """The bits of a selp, which takes one source, of `and` and `or` of predicates, where one source may decide alone, and of instructions
+        that read some bytes of a word."""
+        chosen = self._chosen_bytes(inst)
+        if chosen is not None:
+            return lambda lanes: chosen(lanes).any(axis=0)
+        if inst.opcode == "dp2a":
+            first = 2 if inst.has("hi") else 0
+            halves, added, word = self._bits_of(inst.operands[1]), self._bits_of(inst.operands[3]), self._bytes_of(inst.operands[2])
+            return lambda lanes: halves(lanes) | added(lanes) | word(lanes)[first : first + 2].any(axis=0)
         if inst.opcode in ("and", "or") and inst.has("pred"):
             return self._decided(inst.opcode == "and", inst.operands[1], inst.operands[2])
         if inst.opcode != "selp" or not isinstance(inst.operands[3], Register):
