@@ -375,8 +375,8 @@ class UndefinedRegisters:
                 yield register.name
 
     def _choice(self, inst: Instruction) -> Callable[[Lanes], np.ndarray] | None:
-        """The bits of a selp, which takes one source, of `and` and `or` of predicates, where one source may decide alone, and of instructions
-        that read some bytes of a word."""
+        """The bits of a selp, which takes one source, of `and` and `or` of predicates, where one source may decide alone, and of
+        instructions that read some bytes of a word."""
         chosen = self._chosen_bytes(inst)
         if chosen is not None:
             return lambda lanes: chosen(lanes).any(axis=0)
