@@ -67,7 +67,7 @@ def test_a_bench_takes_the_sizes_of_its_problem(run: Run) -> None:
 
 def test_words_that_no_kernel_serves_are_told_from_misspelt_ones(run: Run) -> None:
     assert "silu(acc) * acc2" in run("render", "--problem", "gemm:64,64,64,swiglu").out
-    assert "are of 4 bits: gemm:...,bf16,nt,w4g128" in run("render", "--problem", "gemm:64,64,64,int4", code=2).err
+    assert "4-bit types are supported for weights only" in run("render", "--problem", "gemm:64,64,64,int4", code=2).err
     assert "did you mean silu?" in run("render", "--problem", "gemm:64,64,64,sillu", code=2).err
     assert "did you mean" not in run("render", "--problem", "gemm:64,64,64,xyz", code=2).err
     assert "did you mean square?" in run("render", "--problem", "elementwise:1,1,1,8,sqare", code=2).err

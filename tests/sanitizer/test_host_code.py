@@ -89,7 +89,7 @@ def test_the_example_of_an_entry_is_what_the_host_launches() -> None:
 @pytest.mark.parametrize(
     ("text", "advice"),
     [
-        ("inline int at(int i) { return i; }\n__global__ void k(float* o) { o[at(0)] = 1; }\n" + MAIN, "at is a function of the host"),
+        ("inline int at(int i) { return i; }\n__global__ void k(float* o) { o[at(0)] = 1; }\n" + MAIN, "at is a host function"),
         ("#include <curand_kernel.h>\n" + KERNEL.replace("= 1", "= curand_uniform(nullptr)") + MAIN, "nvidia-curand"),
     ],
 )

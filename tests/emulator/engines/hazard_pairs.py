@@ -235,7 +235,7 @@ _TENSOR_READ = """KERNEL(const __grid_constant__ CUtensorMap map, float* b) {
     }
 }"""
 _WAIT_BEFORE = 'asm volatile("griddepcontrol.wait;" ::: "memory");'
-_FENCE = "fence.proxy.async by the threads that write"
+_FENCE = "let the writing threads execute fence.proxy.async"
 _BARRIER = "__syncthreads() between the two"
 _COPIED = """KERNEL(const float* in, float* out) {
     __shared__ __align__(16) float tile[512];
@@ -361,7 +361,7 @@ PAIRS = {
         _COPIED,
         "fence_async();",
         "",
-        ("cp.async.cg.shared.global", "store_bulk(out, tile, 2048)", "fence.proxy.async by the threads that copy"),
+        ("cp.async.cg.shared.global", "store_bulk(out, tile, 2048)", "let the copying threads execute fence.proxy.async"),
         _floats(512, 2),
     ),
     "changed map not acquired": Pair(
@@ -661,7 +661,7 @@ PAIRS = {
         _product(SCALED),
         "wgmma_fence(); mma(d, da, db, 1);",
         "mma(d, da, db, 1);",
-        ("d[i] *= 2.0f", "mma(d, da, db, 1)", "a wgmma.fence by all threads"),
+        ("d[i] *= 2.0f", "mma(d, da, db, 1)", "let all threads of the warpgroup execute wgmma.fence"),
         _floats(512),
     ),
     "no fence after A registers were written": Pair(
@@ -671,7 +671,7 @@ PAIRS = {
         _product(FRAGMENT.replace("wgmma_fence()", "f[1] = 9; wgmma_fence()", 1)),
         "wgmma_fence(); mma_a(d, f, db, 1);",
         "mma_a(d, f, db, 1);",
-        ("f[0]", "mma_a(d, f, db, 1)", "a wgmma.fence by all threads"),
+        ("f[0]", "mma_a(d, f, db, 1)", "let all threads of the warpgroup execute wgmma.fence"),
         _floats(512),
     ),
     "group never committed": Pair(
@@ -731,7 +731,7 @@ PAIRS = {
         LOAD,
         "fence_init();",
         "",
-        ("init(bar, 1)", "load_tile(tile[0]", "fence.mbarrier_init.release.cluster by the thread that initialises"),
+        ("init(bar, 1)", "load_tile(tile[0]", "let the initialising thread execute fence.mbarrier_init.release.cluster"),
         _loaded,
     ),
     "initialisation not fenced before a relaxed arrival": Pair(
@@ -754,7 +754,7 @@ PAIRS = {
         LOAD,
         "__syncthreads();",
         "",
-        ("wait(bar, 0)", "init(bar, 1)", "a __syncthreads() behind the initialisation"),
+        ("wait(bar, 0)", "init(bar, 1)", "put __syncthreads() after the initialisation"),
         _loaded,
     ),
     "an arrival too many": Pair(
@@ -1080,7 +1080,12 @@ PAIRS = {
         _BETWEEN.replace("WAIT", _WAIT_BEFORE),
         _WAIT_BEFORE,
         "",
-        ("a[threadIdx.x] = b[threadIdx.x]", "b[threadIdx.x] = 2 * a[threadIdx.x]", "a launch further back", "launch between"),
+        (
+            "a[threadIdx.x] = b[threadIdx.x]",
+            "b[threadIdx.x] = 2 * a[threadIdx.x]",
+            "a launch further back",
+            "a thread of the launch in between",
+        ),
         _floats(64, 3),
         {"block": 64},
         before=(_WRITES,),
@@ -1093,7 +1098,7 @@ PAIRS = {
         _BETWEEN.replace("WAIT", _WAIT_BEFORE),
         _WAIT_BEFORE,
         "",
-        ("load_bulk(tile, b", "store_bulk(b, tile", "a launch further back", "launch between"),
+        ("load_bulk(tile, b", "store_bulk(b, tile", "a launch further back", "a thread of the launch in between"),
         _floats(64, 3),
         {"block": 64},
         before=(_BULK_STORE.replace("DESTINATION", "b").replace(_WAIT_BEFORE, _GO),),
@@ -1214,7 +1219,7 @@ PAIRS = {
 }""",
         "__syncwarp();\n    if (t < 8)",
         "if (t < 8)",
-        ("s[t] = s[t] + s[t + 8]", "s[t] = s[t] + s[t + 16]", "a __syncwarp() between the two"),
+        ("s[t] = s[t] + s[t + 8]", "s[t] = s[t] + s[t + 16]", "put __syncwarp() between the two accesses"),
         lambda: [np.zeros(32, np.int32)],
         {"block": 32},
     ),
@@ -1253,7 +1258,7 @@ PAIRS = {
 }""",
         "atomicAdd(ticket, 1u);\n    __threadfence();",
         "atomicAdd(ticket, 1u);",
-        ("out[0] = part[0]", "a __threadfence() behind the atomic operation"),
+        ("out[0] = part[0]", "put __threadfence() after the atomic operation"),
         lambda: [np.zeros(2, np.uint32) for _ in range(3)],
         {"grid": 2, "block": 1},
     ),
@@ -1293,7 +1298,7 @@ PAIRS = {
         "KERNEL(int* out) { if (threadIdx.x == 0) *out = 1; }",
         "if (threadIdx.x == 0) ",
         "",
-        ("*out = 1", "an atomic operation says"),
+        ("*out = 1", "an atomic operation makes the intent explicit"),
         lambda: [np.zeros(1, np.int32)],
     ),
     "shuffle from outside its mask": Pair(
@@ -1303,7 +1308,7 @@ PAIRS = {
         "KERNEL(int* out) { if (threadIdx.x < 16) out[threadIdx.x] = __shfl_sync(0xffff, threadIdx.x, 4); }",
         "threadIdx.x, 4)",
         "threadIdx.x, 20)",
-        ("__shfl_sync", "all lanes that give a value have to execute the shuffle"),
+        ("__shfl_sync", "every lane that supplies a value must execute the shuffle"),
         lambda: [np.zeros(32, np.int32)],
         {"block": 32},
     ),
