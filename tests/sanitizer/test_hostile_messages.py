@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import struct
 import sys
-import time
 from pathlib import Path
 
 import pytest
