@@ -379,11 +379,11 @@ class UndefinedRegisters:
         instructions that read some bytes of a word."""
         chosen = self._chosen_bytes(inst)
         if chosen is not None:
-            return lambda lanes: chosen(lanes).any(axis=0)
+            return lambda lanes: np.logical_or.reduce(chosen(lanes))
         if inst.opcode == "dp2a":
-            first = 2 if inst.has("hi") else 0
+            low = 2 if inst.has("hi") else 0
             halves, added, word = self._bits_of(inst.operands[1]), self._bits_of(inst.operands[3]), self._bytes_of(inst.operands[2])
-            return lambda lanes: halves(lanes) | added(lanes) | word(lanes)[first : first + 2].any(axis=0)
+            return lambda lanes: np.logical_or.reduce([halves(lanes), added(lanes), *word(lanes)[low : low + 2]])
         if inst.opcode in ("and", "or") and inst.has("pred"):
             return self._decided(inst.opcode == "and", inst.operands[1], inst.operands[2])
         if inst.opcode != "selp" or not isinstance(inst.operands[3], Register):
