@@ -10,6 +10,7 @@ from typing import Any
 import pydantic
 
 from gemmgen.core.errors import LaunchError
+from gemmgen.core.text import printable
 from gemmgen.kernels.calls import integer, number
 from gemmgen.kernels.epilogue.expression import nearest
 from gemmgen.kernels.epilogue.operations import Operation, Operations
@@ -30,7 +31,9 @@ def parsed(operation: str, epilogue: Any, argument: str = "epilogue") -> tuple[O
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"] if part != "formula")
-        raise LaunchError(f"{operation}: {argument}{f' {place}' if place else ''}: {first['msg'].removeprefix('Value error, ')}") from None
+        raise LaunchError(
+            f"{operation}: {argument}{f' {printable(place, 100)}' if place else ''}: {first['msg'].removeprefix('Value error, ')}"
+        ) from None
     listed = [one.op for one in found if one.op != "formula" and one.operands()]
     if listed:
         raise LaunchError(f"{operation}: {argument}: {listed[0]} reads an operand, need a formula, which names it")

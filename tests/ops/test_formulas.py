@@ -9,7 +9,7 @@ import pytest
 
 import gemmgen
 from gemmgen import ops, symbols
-from gemmgen.core.errors import LaunchError
+from gemmgen.core.errors import LaunchError, SpecError
 from gemmgen.kernels.epilogue.functions import philox
 
 RNG = np.random.default_rng(3)
@@ -202,3 +202,26 @@ def test_groups_of_rows_have_reductions_of_rows_and_columns() -> None:
     np.testing.assert_array_equal(given["by_row"], [*exact.sum(axis=1), 0])
     np.testing.assert_array_equal(given["highest"], exact.max(axis=0))
     assert given["everything"] == exact.sum()
+
+
+CYCLE: dict[str, Any] = {}
+CYCLE["value"] = CYCLE
+NO_OPERATIONS = {
+    "a mapping within itself": CYCLE,
+    "many lists": [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[["relu"]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]],
+    "a set": {"value"},
+    "bytes": bytearray(b"value"),
+    "a symbol in a set": lambda acc: {"C": acc, "y": {"reduce": "max", "of": {"of": acc}}},
+}
+
+
+@pytest.mark.parametrize("name", NO_OPERATIONS)
+def test_what_is_no_operation_is_a_message(name: str) -> None:
+    with pytest.raises(SpecError, match="which no operation has"):
+        ops.matmul(A, B, epilogue=NO_OPERATIONS[name], backend="emulator")
+
+
+def test_a_name_without_end_is_a_short_message() -> None:
+    with pytest.raises(LaunchError, match="characters left out") as refusal:
+        ops.matmul(A, B, epilogue={"outputs": {"x" * 100_000: "acc"}}, backend="emulator")
+    assert len(str(refusal.value)) < 400

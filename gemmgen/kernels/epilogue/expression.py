@@ -185,8 +185,10 @@ _LEVELS = {"or": 1, "and": 2, "not": 3, "add": 5, "sub": 5, "mul": 6, "div": 6, 
 def written(node: Node, level: int = 0) -> str:
     """The text of a tree, which ``parse`` reads as the same tree. ``level``: of the operator around it."""
     if node.number is not None:
-        text = repr(int(node.number)) if float(node.number).is_integer() and abs(node.number) < 2**53 else repr(node.number)
-        return f"({text})" if node.number < 0 and level > 5 else text
+        whole = float(node.number).is_integer() and abs(node.number) < 2**53
+        sign = "-" if math.copysign(1, node.number) < 0 and not math.isnan(node.number) else ""
+        text = sign + (repr(int(abs(node.number))) if whole else repr(abs(node.number)))
+        return f"({text})" if sign and level > 5 else text
     if node.name:
         return node.name
     if node.function not in _LEVELS:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any
 
 from gemmgen.core.errors import SpecError
 from gemmgen.kernels.epilogue.expression import Node, call, number, written
 
 Number = int | float
+_MAX_INTEGER = 1 << 1023
 
 
 class Symbol:
@@ -88,7 +90,10 @@ def node_of(value: object) -> Node:
     if isinstance(value, Symbol):
         return value.node
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SpecError(f"an epilogue's function computes with {value!r}: need a symbol or a number")
+        raise SpecError(f"an epilogue's function computes with {reprlib.repr(value)}: need a symbol or a number")
+    if isinstance(value, int) and (abs(value) > _MAX_INTEGER or int(float(value)) != value):
+        shown = f"{value}" if abs(value) < 1 << 128 else "an integer of more than 128 bits"
+        raise SpecError(f"an epilogue's function computes with {shown}: need a number that float64 holds")
     return number(float(value))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import itertools
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, overload
 
@@ -10,7 +12,7 @@ from gemmgen.core.errors import SpecError
 from gemmgen.kernels.epilogue.expression import MAX_CHARACTERS, MAX_DEPTH, OPERATORS, Node, name, nearest, written
 from gemmgen.kernels.epilogue.extensions import extension_names
 from gemmgen.kernels.epilogue.functions import CASTS, FUNCTIONS, MACROS
-from gemmgen.kernels.epilogue.operations import COORDINATES, PRODUCT, VALUE
+from gemmgen.kernels.epilogue.operations import COORDINATES, MAX_NAMES, PRODUCT, VALUE
 from gemmgen.kernels.epilogue.symbols import Symbol, node_of, symbol
 
 
@@ -62,12 +64,19 @@ def epilogue(
 
     def traced(function: Callable[..., object]) -> Epilogue:
         known = {PRODUCT, VALUE, *COORDINATES, *inputs}
-        parameters = list(inspect.signature(function).parameters)
-        for parameter in parameters:
-            if parameter not in known:
-                hint = nearest(parameter, known) or f": declare it, as in gemmgen.epilogue({parameter}={{'per': 'column'}})"
-                raise SpecError(f"epilogue {name_of(function)}: the parameter {parameter!r} is no input{hint}")
-        result = function(**{parameter: Symbol(name(parameter)) for parameter in parameters})
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError):
+            raise SpecError(f"epilogue {name_of(function)}: no signature that Python knows; write a function with parameters") from None
+        for parameter in signature.parameters.values():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise SpecError(f"epilogue {name_of(function)}: got the parameter {parameter}, need parameters with a name each")
+            if parameter.name not in known:
+                word = parameter.name
+                hint = nearest(word, known) or f": declare it, as in gemmgen.epilogue({word}={{'per': 'column'}})"
+                raise SpecError(f"epilogue {name_of(function)}: the parameter {word!r} is no input{hint}")
+        bound = inspect.BoundArguments(signature, OrderedDict((word, Symbol(name(word))) for word in signature.parameters))
+        result = function(*bound.args, **bound.kwargs)
         outputs = result if isinstance(result, Mapping) else {VALUE: result}
         return Epilogue(_formula(inputs, {str(key): value for key, value in outputs.items()}))
 
@@ -118,6 +127,7 @@ class _Writer:
                     uses[id(argument)] = uses.get(id(argument), 0) + 1
                     pending.append((argument, False))
         depths: dict[int, int] = {}
+        free = (word for count in itertools.count(1) if (word := f"t{count}") not in taken)
         for node in order:
             if not node.arguments:
                 depths[id(node)] = 0
@@ -126,9 +136,8 @@ class _Writer:
             depths[id(node)] = 1 + max(depths[id(argument)] for argument in node.arguments)
             text = written(made)
             if uses[id(node)] > 1 or depths[id(node)] >= MAX_DEPTH // 2 or len(text) > MAX_CHARACTERS // 4:
-                word = self._free({*taken, *self.let})
+                word = next(free)
+                if len(self.let) == MAX_NAMES:
+                    raise SpecError(f"an epilogue's function computes more than {MAX_NAMES} intermediate values: need at most {MAX_NAMES}")
                 self.let[word], made, depths[id(node)] = text, name(word), 0
             self.rewritten[id(node)] = made
-
-    def _free(self, taken: set[str]) -> str:
-        return next(word for count in range(1, len(taken) + 2) if (word := f"t{count}") not in taken)

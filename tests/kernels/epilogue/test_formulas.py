@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import re
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -17,7 +19,8 @@ from gemmgen.kernels.epilogue.numbers import Tracked, extremum
 from gemmgen.runtime.backends import BackendName, find_backend
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.runtime.native import NativeBackend
-from gemmgen.toolchain.compilation import compile_host_plan, compile_plan
+from gemmgen.toolchain.compilation import COMPILE_OPTIONS, compile_host_plan, compile_plan
+from gemmgen.toolchain.nvrtc import compile_file
 from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.runner import verify_binary
 
@@ -148,6 +151,26 @@ def test_operands_may_have_names_that_kernels_use(strategy: str) -> None:
     fields = {"kind": "gemm", **STRATEGIES[strategy], "epilogue": formula}
     assert {f"{name}_" for name in TAKEN} <= {argument.name for argument in gemmgen.plan(fields).sequence.arguments}
     assert verified(fields) == []
+
+
+@pytest.mark.parametrize("strategy", ["naive", "mma_sync", "wgmma"])
+def test_operands_may_have_the_names_of_all_words_of_a_kernel(strategy: str) -> None:
+    def rendered(names: list[str]) -> gemmgen.Source:
+        epilogue = {"inputs": {name: {"per": "column"} for name in names}, "value": " + ".join(["acc", *names])}
+        return gemmgen.render(gemmgen.plan({"kind": "gemm", **STRATEGIES[strategy], "epilogue": epilogue}))
+
+    text = re.sub(r'//[^\n]*|/\*.*?\*/|"[^"]*"', "", rendered([]).text, flags=re.DOTALL)
+    names = []
+    for name in sorted({*re.findall(r"\b[A-Za-z]\w{0,31}\b", text), "blockDim", "NULL", "nullptr", "asm", "size_t", "float4", "expf"}):
+        with suppress(GemmgenError):  # names of formulas' functions, of another operand, of the product and so on
+            rendered([name])
+            names.append(name)
+    assert len(names) > 40
+    for begin in range(0, len(names), 30):
+        source = rendered(names[begin : begin + 30])
+        compile_file(
+            source.text, path=f"/{source.file_name}", architecture="sm_90a" if strategy == "wgmma" else "sm_80", options=COMPILE_OPTIONS
+        )
 
 
 @pytest.mark.parametrize(("family", "name"), [("elementwise", "d0"), ("elementwise", "divisors"), ("elements", "outer"), ("elements", "X")])

@@ -79,6 +79,48 @@ def test_what_a_function_must_not_do_is_said() -> None:
         gemmgen.epilogue()(lambda acc: acc + "1")
 
 
+STRANGE = {
+    "any number of parameters": (lambda *acc: acc[0], "the parameter \\*acc"),
+    "parameters by any name": (lambda **acc: acc, "the parameter \\*\\*acc"),
+    "no signature": (int, "no signature"),
+    "an integer beyond floats": (lambda acc: acc * 10**5000, "need a number that float64 holds"),
+    "an integer between floats": (lambda acc: acc + (2**53 + 1), "9007199254740993: need a number that float64 holds"),
+    "a long list": (lambda acc: acc * ["x" * 10**6], "computes with .{0,60}: need a symbol"),  # type: ignore[operator]
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_a_strange_function_is_a_short_message(name: str) -> None:
+    function, told = STRANGE[name]
+    with pytest.raises(SpecError, match=told) as refusal:
+        gemmgen.epilogue(function)
+    assert len(str(refusal.value)) < 300
+
+
+def test_a_function_without_end_is_cut_short() -> None:
+    def deep(acc: Any) -> Any:
+        for _ in range(100_000):
+            acc = acc + 1
+        return acc
+
+    with pytest.raises(SpecError, match="more than 256 intermediate values"):
+        gemmgen.epilogue(deep)
+
+
+def test_parameters_by_position_alone_are_passed() -> None:
+    def scaled(acc: Any, /, row: Any) -> Any:
+        return acc * row
+
+    assert gemmgen.epilogue(scaled)["outputs"] == {"value": "acc * row"}
+
+
+def test_a_negative_zero_keeps_its_sign() -> None:
+    traced = gemmgen.epilogue(lambda acc: acc * -0.0)["outputs"]["value"]
+    assert traced == "acc * (-0)"
+    zero = parse(traced).arguments[1].number
+    assert zero == 0 and np.signbit(zero)
+
+
 def value_of(assignments: Any, names: dict[str, float], wanted: str) -> float:
     """The value of a name after assignments."""
     values = {name: tracked(np.asarray(value), "f64") for name, value in names.items()}
