@@ -321,7 +321,12 @@ def main() -> None:
     if given.merge is not None:  # of several runs, each with a machine and a commit of its own
         where = {"journals": str(len(given.merge))}
     result = summary([known[key] for key in sorted(known)], given.count, where)
-    result["before"] = json.loads(given.result.read_text()).get("before", []) if given.result.exists() else []
+    earlier = json.loads(given.result.read_text()) if given.result.exists() else {}
+    again = {(failure["seed"], failure["number"]): failure["again"] for failure in earlier.get("failures", []) if "again" in failure}
+    for failure in result["failures"]:
+        if (key := (failure["seed"], failure["number"])) in again:
+            failure["again"] = again[key]
+    result["before"] = earlier.get("before", [])
     write_atomically(given.result, json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))
 
