@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import keyword
 import pprint
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +16,7 @@ from gemmgen.export.images import Bundle
 from gemmgen.export.layers import bundle_files, described
 from gemmgen.export.text import template
 
+_IMPORTED = frozenset(("torch", "jax", "jaxlib", "numpy", "setuptools", "setup"))
 STEPS = ("bias", "residual", "relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh")
 
 
@@ -27,7 +30,14 @@ def jax_package(name: str, layers: Sequence[Layer], bundles: Mapping[str, Bundle
     return _package("JAX", name, layers, bundles)
 
 
+def check_package_name(name: str) -> None:
+    """Raises ``SpecError`` if Python cannot import a package of this name, or if the package would hide one that it imports."""
+    if keyword.iskeyword(name) or name in sys.stdlib_module_names or name in _IMPORTED:
+        raise SpecError(f"{name}: Python has this name already, and could not import the package; pass another with --prefix")
+
+
 def _package(framework: str, name: str, layers: Sequence[Layer], bundles: Mapping[str, Bundle]) -> dict[str, str]:
+    check_package_name(name)
     table = {layer.name: _entry(framework, layer) for layer in layers}
     found = described(layers, bundles)
     zeroed = any(row.plan.sequence.workspace_zero_bytes.text != "0" for layer in layers for row in layer.served)

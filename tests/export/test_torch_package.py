@@ -10,9 +10,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from waiting import PATIENCE
 
 from export.c_host import WARNINGS, build, build_fake_driver, compiler, cuda_include, dummy_bundle
+from gemmgen.cli import cli
 from gemmgen.core.errors import SpecError
 from gemmgen.dispatch.layers import layers_of
 from gemmgen.export.framework_packages import torch_package
@@ -46,3 +48,20 @@ def test_what_is_no_product_of_two_matrices_is_refused(problem: str) -> None:
     layers = layers_of([problem], device("H200"))
     with pytest.raises(SpecError, match="a torch package holds products"):
         torch_package("mine", layers, {row.plan.name: dummy_bundle(row.plan) for layer in layers for row in layer.served})
+
+
+@pytest.mark.parametrize("name", ["import", "None", "torch", "json", "setup"])
+def test_a_package_has_a_name_that_python_can_import(name: str) -> None:
+    with pytest.raises(SpecError, match=f"{name}: Python has this name already"):
+        torch_package(name, [], {})
+
+
+@pytest.mark.parametrize("file", ["1model", "int", "日本", "lambda", "torch"])
+def test_a_file_whose_name_is_no_name_asks_for_another(file: str, tmp_path: Path) -> None:
+    problems = tmp_path / f"{file}.txt"
+    problems.write_text("gemm:64,64,64,nt,bf16\n")
+    arguments = ["export", "--problems", str(problems), "--format", "torch", "--device", "H200", "-o", str(tmp_path / "out")]
+    result = CliRunner().invoke(cli, arguments, prog_name="gemmgen")
+    assert result.exit_code == 2
+    assert f"{file}.txt: no name for what is exported: pass one with --prefix" in result.stderr
+    assert not (tmp_path / "out").exists()

@@ -182,8 +182,9 @@ def _write_layers(
     from gemmgen.dispatch.devices import problem_device
     from gemmgen.dispatch.layers import layers_of
     from gemmgen.dispatch.profiles import read_counted
-    from gemmgen.export.framework_packages import jax_package, torch_package
+    from gemmgen.export.framework_packages import check_package_name, jax_package, torch_package
     from gemmgen.export.layers import bundle_files
+    from gemmgen.export.text import check_prefix
     from gemmgen.hardware.target import device as find_device
 
     problems = [*asked.texts, *(one.problem for one in (read_counted(problem_file) if problem_file is not None else ()))]
@@ -194,6 +195,14 @@ def _write_layers(
     if asked.spec_output is not None or asked.baked is not None:
         raise click.UsageError("--spec and --bake are for one problem, and a bundle has several")
     name = prefix or re.sub(r"\W+", "_", (problem_file.stem if problem_file is not None else "model").lower())
+    try:
+        check_prefix(name)
+        if kind != "bundle":
+            check_package_name(name)
+    except GemmgenError as error:
+        if prefix is not None or problem_file is None:
+            raise
+        raise SpecError(f"{problem_file}: no name for what is exported: pass one with --prefix ({error})") from None
     device = find_device(asked.device_name) if asked.device_name else problem_device(None)
     layers = layers_of(problems, device)
     plans = {row.plan.name: row.plan for layer in layers for row in layer.served}
