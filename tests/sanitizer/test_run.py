@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,20 +19,21 @@ import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
+from waiting import PATIENCE, eventually
 
 from gemmgen.cli import cli
-from gemmgen.core.errors import CompileError
+from gemmgen.core.errors import CompileError, GemmgenError
 from gemmgen.emulator.device import Touched
 from gemmgen.emulator.errors import BadLaunch
 from gemmgen.emulator.memory import GLOBAL_BASE as BASE
 from gemmgen.emulator.memory import Region
 from gemmgen.emulator.ptx import parse
 from gemmgen.sanitizer.programs.blas import Memory, Operation, OutsideOfAllocation, Refusal, compute
-from gemmgen.sanitizer.programs.building import Toolkit, build_environment, build_program, make_toolkit
+from gemmgen.sanitizer.programs.building import Toolkit, build_environment, build_program, make_toolkit, run_build
 from gemmgen.sanitizer.programs.fat_binaries import linked, ptx_of
 from gemmgen.sanitizer.programs.messages import BadMessage, Body, limit_of
 from gemmgen.sanitizer.programs.places import CallPlace, Places
-from gemmgen.sanitizer.programs.running import landlock_version, run_program
+from gemmgen.sanitizer.programs.running import fence_here, landlock_version, run_program
 from gemmgen.sanitizer.programs.session import Report, RunSettings
 from gemmgen.sanitizer.programs.streams import StreamOrder
 from gemmgen.toolchain.nvcc import Nvcc, find_nvcc
@@ -324,6 +328,44 @@ def test_a_fenced_program_writes_in_the_current_folder_only(
     run(program, toolkit, "writes", str(tmp_path / "other"), settings=settings)
     assert [line for line in capfd.readouterr().out.splitlines() if "file" in line] == ["file 1", "file 0"]
     assert (inside / "own").exists() and not (tmp_path / "other").exists()
+
+
+@pytest.mark.skipif(not landlock_version(), reason="needs Landlock")
+def test_a_fenced_build_writes_in_the_current_folder_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    monkeypatch.chdir(inside)
+    run_build("echo own > own", os.environ, fence_here([]))
+    with pytest.raises(GemmgenError, match="failed"):
+        run_build("echo other > ../other", os.environ, fence_here([]))
+    assert (inside / "own").read_text() == "own\n" and not (tmp_path / "other").exists()
+
+
+def test_a_build_without_end_is_ended_with_its_children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("gemmgen.sanitizer.programs.building._MAX_SECONDS", 1)
+    began = time.monotonic()
+    with pytest.raises(GemmgenError, match="took more than 1 s"):
+        run_build(f"(sleep 100; echo late > {tmp_path}/late) & echo $! > {tmp_path}/child; wait", os.environ)
+    assert time.monotonic() - began < PATIENCE
+    child = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
+    assert eventually(lambda: not child.exists() or ") Z " in child.read_text())
+
+
+def test_the_output_of_a_build_is_not_the_document(capfd: pytest.CaptureFixture[str]) -> None:
+    run_build("echo compiling", os.environ)
+    assert capfd.readouterr() == ("", "compiling\n")
+
+
+@needs_nvcc
+def test_temporary_folders_may_have_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "with a space"
+    folder.mkdir()
+    (tmp_path / "a.cu").write_text("int main() { return cudaDeviceSynchronize(); }")
+    (tmp_path / "Makefile").write_text('a: a.cu\n\t"$(CUDA_PATH)/bin/nvcc" -o a a.cu\n')
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli, ["run", "--build", "make", "./a"])
+    assert result.exit_code == 0, result.stderr
 
 
 @needs_nvcc

@@ -46,7 +46,7 @@ _PYTHON = ".py"
 @click.option("definitions", "--define", "-D", metavar="NAME[=VALUE]", multiple=True, help="Define a macro. Repeatable.")
 @click.option("compiler_options", "--option", metavar="OPTION", multiple=True, help="An option for nvcc: --option=-lm. Repeatable.")
 @click.option("build", "--build", metavar="COMMAND", help="Build the program first, with a wrapper of nvcc: --build make.")
-@click.option("--sandbox", is_flag=True, help="Restrict the program to files of the current folder, without network access.")
+@click.option("--sandbox", is_flag=True, help="Restrict the program and --build to files of the current folder, without network access.")
 @click.option("--seconds", type=click.IntRange(1, 86400), default=600, show_default=True, help="Limit for the program.")
 @click.option("--repeats", type=click.IntRange(0), default=0, metavar="N", help="Run at most N equal launches in a row.")
 @click.option(
@@ -100,7 +100,7 @@ def command(
     gemmgen run vector_add.py
     """
     from gemmgen.sanitizer.programs.building import build_environment, build_program, make_toolkit, run_build
-    from gemmgen.sanitizer.programs.running import run_program
+    from gemmgen.sanitizer.programs.running import fence_here, run_program
     from gemmgen.sanitizer.programs.session import RunSettings
 
     matched = re.fullmatch(r"sm_((\d+)[af]?)", architecture)
@@ -114,7 +114,12 @@ def command(
         libraries.mkdir()
         toolkit = make_toolkit(libraries, matched[1])
         if build is not None:
-            run_build(build, build_environment(toolkit, folder))
+            environment, prepare = build_environment(toolkit, folder), None
+            if sandbox:
+                scratch = folder / "scratch"
+                scratch.mkdir()
+                environment["TMPDIR"], prepare = str(scratch), fence_here([str(scratch)])
+            run_build(build, environment, prepare)
         if sources and sources[0].suffix == _PYTHON:
             program, arguments = Path(sys.executable), [str(sources[0].resolve()), *arguments]
         elif sources:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,7 +128,7 @@ def make_toolkit(folder: Path, architecture: str) -> Toolkit:
     linked = folder / _LINKED
     linked.mkdir()
     for name in ("libcudart.so", "libcudart_static.a", "libcuda.so", "libcublas.so", "libcublas_static.a", "libnvrtc.so"):
-        (linked / name).write_text(f"INPUT({library} AS_NEEDED(-lstdc++))\n")
+        (linked / name).write_text(f'INPUT("{library}" AS_NEEDED(-lstdc++))\n')
     packaged = in_packages("include/nvrtc.h")
     if packaged and not (Path(nvcc.include) / "nvrtc.h").exists():
         (linked / "nvrtc.h").symlink_to(packaged[0])
@@ -220,14 +222,24 @@ def build_environment(toolkit: Toolkit, folder: Path) -> dict[str, str]:
     folders = {name: str(tree) for name in ("CUDA_PATH", "CUDA_HOME", "CUDA_DIR", "CUDA_ROOT", "CUDA_INSTALL_PATH", "CUDAToolkit_ROOT")}
     environment |= folders
     # Makefiles often set these themselves, and call nvcc by them: definitions in MAKEFLAGS count for more.
-    defined = " ".join(f"{name}={value}" for name, value in folders.items())
+    defined = " ".join(f"{name}={value}".replace("\\", "\\\\").replace(" ", "\\ ") for name, value in folders.items())
     environment["MAKEFLAGS"] = f"{environment.get('MAKEFLAGS', '')} -- {defined}".strip()
     environment |= {"NVCC": str(wrapper), "CUDACXX": str(wrapper), "LIBRARY_PATH": str(toolkit.libraries / _LINKED)}
     return environment
 
 
-def run_build(command: str, environment: dict[str, str]) -> None:
-    """Runs a project's build in the current folder. Raises GemmgenError."""
-    done = subprocess.run(command, shell=True, env=environment, check=False)
-    if done.returncode:
-        raise GemmgenError(f"the build {command!r} failed (status {done.returncode})")
+def run_build(command: str, environment: Mapping[str, str], prepare: Callable[[], None] | None = None) -> None:
+    """Runs a project's build in the current folder, with its output on standard error; ``prepare`` is called in its process first.
+    Raises GemmgenError."""
+    build = subprocess.Popen(command, shell=True, env=environment, stdout=2, start_new_session=True, preexec_fn=prepare)
+    try:
+        status = build.wait(_MAX_SECONDS)
+    except BaseException as error:
+        with suppress(ProcessLookupError):
+            os.killpg(build.pid, signal.SIGKILL)
+        build.wait()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise GemmgenError(f"the build {command!r} took more than {_MAX_SECONDS} s") from None
+        raise
+    if status:
+        raise GemmgenError(f"the build {command!r} failed (status {status})")

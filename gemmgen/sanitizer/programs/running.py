@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -74,6 +74,18 @@ def fence(folders: Sequence[str], version: int) -> None:
         raise OSError("landlock_restrict_self")
 
 
+def fence_here(folders: Sequence[str]) -> Callable[[], None]:
+    """A function that fences the process in that calls it: it changes files of the current folder and of ``folders`` only.
+
+    Raises EnvironmentMissing.
+    """
+    version = landlock_version()
+    if not version:
+        raise EnvironmentMissing("--sandbox needs Landlock, which this kernel does not have or does not allow")
+    allowed = [os.getcwd(), "/dev/null", "/dev/shm", *folders]
+    return lambda: fence(allowed, version)
+
+
 def run_program(command: Sequence[str], libraries: Path, settings: RunSettings, hidden: Sequence[str], quiet: bool = False) -> Report:
     """Runs a program whose CUDA runtime is the replacement in `libraries`; `quiet` sends its output to standard error.
 
@@ -81,9 +93,7 @@ def run_program(command: Sequence[str], libraries: Path, settings: RunSettings, 
     """
     if sys.platform != "linux":
         raise EnvironmentMissing("gemmgen run needs Linux")
-    version = landlock_version()
-    if settings.sandbox and not version:
-        raise EnvironmentMissing("--sandbox needs Landlock, which this kernel does not have or does not allow")
+    restrict = fence_here([]) if settings.sandbox else None
     places = Places(hidden)
     session = Session(settings, places, places.text_of)
     ours, theirs = socket.socketpair()
@@ -107,8 +117,8 @@ def run_program(command: Sequence[str], libraries: Path, settings: RunSettings, 
         lower(resource.RLIMIT_CPU, settings.seconds, settings.seconds + 5)
         limit = 2 * device.size_bytes + _OWN_MEMORY
         lower(resource.RLIMIT_AS, limit, limit)
-        if settings.sandbox:
-            fence([os.getcwd(), "/dev/null", "/dev/shm"], version)
+        if restrict is not None:
+            restrict()
 
     began = time.perf_counter()
     try:
