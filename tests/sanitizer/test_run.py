@@ -40,6 +40,7 @@ from gemmgen.toolchain.nvcc import Nvcc, find_nvcc
 
 SOURCE = Path(__file__).with_name("whole_programs.cu")
 DRIVER_PROGRAM = Path(__file__).with_name("driver_program.py")
+WRONG_CALLS = Path(__file__).with_name("wrong_driver_calls.py")
 needs_nvcc = pytest.mark.skipif(
     sys.platform != "linux" or find_nvcc() is None or shutil.which("g++") is None, reason="programs are built by nvcc and g++"
 )
@@ -129,6 +130,23 @@ def test_an_access_out_of_bounds_names_the_python_variable(toolkit: Toolkit) -> 
 def test_cuda_core_allocates_and_launches_through_the_driver(toolkit: Toolkit) -> None:
     report = run_python(toolkit, "core")
     assert report.findings == () and report.status == 0 and not report.unsupported and report.kernels["add"].launches == 1
+
+
+@needs_nvcc
+def test_wrong_calls_of_the_driver_are_refused(toolkit: Toolkit, capfd: pytest.CaptureFixture[str]) -> None:
+    report = run_program([sys.executable, str(WRONG_CALLS)], toolkit.libraries, SETTINGS, [toolkit.nvcc.include])
+    assert capfd.readouterr().out.splitlines() == [
+        *("length 200", "load 0", "function 0", "launch 0", "unload 0 400 400", "after unload 400 400", "again 0 0", "launch 0", "fill 1"),
+    ]
+    (finding,) = report.findings
+    assert finding.code == "copy-out-of-bounds" and report.kernels["f"].launches == 2 and report.status == 0
+
+
+@needs_nvcc
+def test_a_program_that_a_signal_ends_is_not_clean(capfd: pytest.CaptureFixture[str]) -> None:
+    done = CliRunner().invoke(cli, ["run", str(WRONG_CALLS), "--", "abort"])
+    assert done.exit_code == 128 + signal.SIGABRT
+    assert "not run to its end" in done.stderr and "clean" not in done.stderr
 
 
 @needs_nvcc

@@ -190,7 +190,8 @@ def _print(shown: str, report: Report) -> None:
     ended = (
         f"exit status {report.status}" if report.status is not None and report.status >= 0 else f"ended by signal {-(report.status or 0)}"
     )
-    verdict = "not clean" if errors else "not run to its end" if _is_incomplete(report) else "clean"
+    incomplete = _is_incomplete(report) or (report.status or 0) < 0
+    verdict = "not clean" if errors else "not run to its end" if incomplete else "clean"
     click.echo(f"\n{verdict}  {shown}: {ended}, {report.seconds:.1f} s", err=True)
     for name, totals in sorted(report.kernels.items(), key=lambda item: -item[1].seconds):
         launches = f"{totals.launches} launch{'es' if totals.launches != 1 else ''}"

@@ -9,6 +9,8 @@ int only_context;  // the one context; its address is the handle
 thread_local std::vector<CUcontext> current_contexts;
 std::map<std::pair<uint64_t, std::string>, Kernel*> functions;
 std::map<std::pair<uint64_t, std::string>, Variable*> globals;
+std::set<const void*> modules;  // that are loaded
+const uint64_t LARGEST_IMAGE = 1ull << 32;
 struct Physical { size_t bytes; CUmemAllocationProp kind; bool mapped; };
 std::vector<Physical> physical;
 struct Link { std::vector<std::string> texts; std::string whole; };
@@ -40,6 +42,7 @@ Result load(void** made, const void* image) {
     uint16_t header;
     memcpy(&header, (const char*)image + 6, 2);
     memcpy(&size, (const char*)image + 8, 8);
+    if (size > LARGEST_IMAGE) return CUDA_ERROR_INVALID_IMAGE;
     code.assign((const char*)image, header + size);
   } else {
     code = (const char*)image;
@@ -48,7 +51,18 @@ Result load(void** made, const void* image) {
   if (ask(LOAD_MODULE, code, &answer) || answer.size() != 8) return CUDA_ERROR_INVALID_PTX;
   uint64_t* module = new uint64_t;
   memcpy(module, answer.data(), 8);
+  modules.insert(module);
   *made = module;
+  return CUDA_SUCCESS;
+}
+
+Result unload(const void* module) {
+  if (!modules.count(module)) return CUDA_ERROR_INVALID_HANDLE;
+  finish_all();
+  modules.erase(module);
+  const uint64_t id = *(const uint64_t*)module;
+  for (auto each = functions.lower_bound({id, ""}); each != functions.end() && each->first.first == id; each = functions.erase(each))
+    kernel_set.erase(each->second);
   return CUDA_SUCCESS;
 }
 
@@ -63,6 +77,7 @@ Result load_file(void** made, const char* path) {
 }
 
 Result function_of(Kernel** found, const void* module, const char* name) {
+  if (!modules.count(module)) return CUDA_ERROR_INVALID_HANDLE;
   Kernel*& kernel = functions[{*(const uint64_t*)module, name}];
   if (!kernel) {
     kernel = new Kernel;
@@ -75,6 +90,7 @@ Result function_of(Kernel** found, const void* module, const char* name) {
 }
 
 Result global_of(CUdeviceptr* address, size_t* bytes, const void* module, const char* name) {
+  if (!modules.count(module)) return CUDA_ERROR_INVALID_HANDLE;
   Variable*& variable = globals[{*(const uint64_t*)module, name}];
   if (!variable) {
     variable = new Variable;
@@ -101,6 +117,11 @@ Result launch_function(CUfunction function, LaunchShape shape, void** arguments,
 
 // Values of 1, 2 or 4 bytes, in rows.
 Result fill(CUdeviceptr target, size_t pitch, unsigned value, size_t bytes, size_t width, size_t height, CUstream stream, bool waits, const char* call) {
+  start();
+  if (width > arena / bytes) {
+    misuse("copy-out-of-bounds", "%s: %zu elements of %zu bytes, more than device memory has", call, width, bytes);
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   std::string row;
   row.reserve(width * bytes);
   for (size_t i = 0; i < width; ++i) row.append((const char*)&value, bytes);
@@ -177,7 +198,7 @@ API Result cuModuleLoad(CUmodule* module, const char* path) { return load_file((
 API Result cuModuleLoadData(CUmodule* module, const void* image) { return load((void**)module, image); }
 API Result cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned, CUjit_option*, void**) { return load((void**)module, image); }
 API Result cuModuleLoadFatBinary(CUmodule* module, const void* image) { return load((void**)module, image); }
-API Result cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }
+API Result cuModuleUnload(CUmodule module) { return unload(module); }
 API Result cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) { *mode = CU_MODULE_EAGER_LOADING; return CUDA_SUCCESS; }
 API Result cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) { return function_of((Kernel**)function, module, name); }
 API Result cuModuleGetGlobal(CUdeviceptr* address, size_t* bytes, CUmodule module, const char* name) { return global_of(address, bytes, module, name); }
@@ -187,7 +208,7 @@ API Result cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option*
 API Result cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUjit_option*, void**, unsigned, CUlibraryOption*, void**, unsigned) {
   return load_file((void**)library, path);
 }
-API Result cuLibraryUnload(CUlibrary) { return CUDA_SUCCESS; }
+API Result cuLibraryUnload(CUlibrary library) { return unload(library); }
 API Result cuLibraryGetModule(CUmodule* module, CUlibrary library) { *module = (CUmodule)library; return CUDA_SUCCESS; }
 API Result cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) { return function_of((Kernel**)kernel, library, name); }
 API Result cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary library, const char* name) { return global_of(address, bytes, library, name); }

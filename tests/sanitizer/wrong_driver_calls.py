@@ -1,0 +1,40 @@
+"""Calls of the driver with handles and sizes that are wrong, by ctypes; prints the result of each."""
+
+import ctypes
+import os
+import sys
+
+PTX = b""".version 8.0
+.target sm_80
+.address_size 64
+.visible .entry f() { ret; }
+"""
+HUGE = 1 << 62
+driver = ctypes.CDLL("libcuda.so.1")
+module, function, memory = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()
+context = ctypes.c_void_p()
+
+
+def launch(function: ctypes.c_void_p) -> int:
+    one = ctypes.c_uint(1)
+    result: int = driver.cuLaunchKernel(function, one, one, one, one, one, one, ctypes.c_uint(0), None, None, None)
+    return result
+
+
+driver.cuInit(0)
+driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+driver.cuCtxSetCurrent(context)
+if "abort" in sys.argv:
+    os.abort()
+claims = (0xBA55ED50).to_bytes(4, "little") + bytes([1, 0, 16, 0]) + (1 << 40).to_bytes(8, "little") + bytes(64)
+print("length", driver.cuModuleLoadData(ctypes.byref(module), claims))
+print("load", driver.cuModuleLoadData(ctypes.byref(module), PTX))
+print("function", driver.cuModuleGetFunction(ctypes.byref(function), module, b"f"))
+print("launch", launch(function))
+print("unload", driver.cuModuleUnload(module), driver.cuModuleUnload(module), driver.cuModuleUnload(None))
+print("after unload", launch(function), driver.cuModuleGetFunction(ctypes.byref(function), module, b"f"))
+print("again", driver.cuModuleLoadData(ctypes.byref(module), PTX), driver.cuModuleGetFunction(ctypes.byref(function), module, b"f"))
+print("launch", launch(function))
+driver.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(64))
+print("fill", driver.cuMemsetD32_v2(memory, ctypes.c_uint(1), ctypes.c_size_t(HUGE)))
+driver.cuMemFree_v2(memory)
