@@ -60,7 +60,8 @@ __device__ __forceinline__ void wait_for_tensor_loads()
 __device__ __forceinline__ void load_tensor_columns(float (&values)[16], unsigned address)
 {
     asm volatile(
-        "tcgen05.ld.sync.aligned.16x256b.x4.b32 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, [%16];"
+        "tcgen05.ld.sync.aligned.16x256b.x4.b32 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, [%16];"
         : "=f"(values[0]), "=f"(values[1]), "=f"(values[2]), "=f"(values[3]), "=f"(values[4]), "=f"(values[5]),
           "=f"(values[6]), "=f"(values[7]), "=f"(values[8]), "=f"(values[9]), "=f"(values[10]), "=f"(values[11]),
           "=f"(values[12]), "=f"(values[13]), "=f"(values[14]), "=f"(values[15])
@@ -71,7 +72,8 @@ __device__ __forceinline__ void load_tensor_columns(float (&values)[16], unsigne
 __device__ __forceinline__ void load_tensor_integers(int (&values)[16], unsigned address)
 {
     asm volatile(
-        "tcgen05.ld.sync.aligned.16x256b.x4.b32 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, [%16];"
+        "tcgen05.ld.sync.aligned.16x256b.x4.b32 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, [%16];"
         : "=r"(values[0]), "=r"(values[1]), "=r"(values[2]), "=r"(values[3]), "=r"(values[4]), "=r"(values[5]),
           "=r"(values[6]), "=r"(values[7]), "=r"(values[8]), "=r"(values[9]), "=r"(values[10]), "=r"(values[11]),
           "=r"(values[12]), "=r"(values[13]), "=r"(values[14]), "=r"(values[15])

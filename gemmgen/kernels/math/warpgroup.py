@@ -310,15 +310,15 @@ class WarpgroupInstruction:
         return ", ".join(f'"{bound}"(d[{index}])' for index in range(self.accumulator_registers))
 
     @property
-    def operand_numbers(self) -> tuple[str, int, int]:
-        """The operands of inline assembly behind the accumulators: A, the number of B and that of the flag for adding, before which there
-        are metadata and their selector if A is sparse."""
+    def operand_numbers(self) -> tuple[str, int, tuple[int, ...], int]:
+        """The operands of inline assembly behind the accumulators: A, and the numbers of B, of metadata and their selector if A is sparse,
+        and of the flag for adding."""
         first = self.accumulator_registers
         if self.sparse:
-            return f"%{first}", first + 1, first + 4
+            return f"%{first}", first + 1, (first + 2, first + 3), first + 4
         if self.a_in_registers:
-            return "{" + ", ".join(f"%{first + register}" for register in range(4)) + "}", first + 4, first + 5
-        return f"%{first}", first + 1, first + 2
+            return "{" + ", ".join(f"%{first + register}" for register in range(4)) + "}", first + 4, (), first + 5
+        return f"%{first}", first + 1, (), first + 2
 
 
 @dataclass(frozen=True)

@@ -251,7 +251,8 @@ __device__ __forceinline__ void wait_for_tensor_loads()
 __device__ __forceinline__ void load_tensor_integers(int (&values)[16], unsigned address)
 {
     asm volatile(
-        "tcgen05.ld.sync.aligned.16x256b.x4.b32 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, [%16];"
+        "tcgen05.ld.sync.aligned.16x256b.x4.b32 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, [%16];"
         : "=r"(values[0]), "=r"(values[1]), "=r"(values[2]), "=r"(values[3]), "=r"(values[4]), "=r"(values[5]),
           "=r"(values[6]), "=r"(values[7]), "=r"(values[8]), "=r"(values[9]), "=r"(values[10]), "=r"(values[11]),
           "=r"(values[12]), "=r"(values[13]), "=r"(values[14]), "=r"(values[15])
