@@ -13,7 +13,9 @@ from typing import Any
 
 from gemmgen.core.errors import GemmgenError
 from gemmgen.core.files import MAX_BYTES, read_plain
+from gemmgen.core.text import printable
 from gemmgen.library.json_text import to_text
+from gemmgen.library.shapes import PROOF, fits
 
 SCHEMA_VERSION = 1
 FORMAT = "gemmgen evidence"
@@ -35,8 +37,11 @@ class Evidence:
     proofs: dict[tuple[str, str], Record] = field(default_factory=dict)
 
     def add(self, record: Record) -> None:
-        """Takes a record up; the newest of one program on the emulator stays."""
+        """Takes a record up; the newest of one program on the emulator stays. Raises ``ValueError`` for a proof that is none."""
         if record["backend"] == "proof":
+            if not fits(record, PROOF):
+                subject = printable(str(record.get("instance")), 80)
+                raise ValueError(f"a field of the proof of {subject} is missing or has another type")
             self.proofs[record["code"], record["launch"]] = record
         elif record["backend"] == "emulator":
             key = (record["program"], record["cases"])
@@ -69,7 +74,7 @@ def read_evidence(folder: Path) -> Evidence:
             for record in data["records"]:
                 evidence.add({**data["run"], **record})
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            missing = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            missing = f"it has no {error}" if isinstance(error, KeyError) else printable(str(error), 300)
             raise GemmgenError(f"{path} does not hold evidence: {missing}; restore it, or delete it and run again") from None
     return evidence
 

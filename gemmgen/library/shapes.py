@@ -76,6 +76,21 @@ CERTIFICATE: Shape = {
 }
 """One architecture's certificate, as far as it is shown."""
 
+_PROPERTIES: Shape = ("memory", "races", "once", "progress", "initialised", "complete", "coverage")
+PROOF: Shape = {
+    "date": str,
+    "by": str,
+    "instance": str,
+    "architecture": str,
+    "code": str,
+    "launch": str,
+    "proved": [_PROPERTIES],
+    "kernels": [[_PROPERTIES]],
+    "seconds": float,
+    "obstacles?": [str],
+}
+"""A record of evidence from the prover."""
+
 
 def fits(value: object, shape: Shape | str) -> bool:
     """True if plain data has a shape."""
