@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
-from waiting import PATIENCE, eventually
+from waiting import eventually
 
 from gemmgen.cli import cli
 from gemmgen.core.errors import CompileError, GemmgenError
@@ -361,10 +360,8 @@ def test_a_fenced_build_writes_in_the_current_folder_only(tmp_path: Path, monkey
 
 def test_a_build_without_end_is_ended_with_its_children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("gemmgen.sanitizer.programs.building._MAX_SECONDS", 1)
-    began = time.monotonic()
     with pytest.raises(GemmgenError, match="took more than 1 s"):
         run_build(f"(sleep 100; echo late > {tmp_path}/late) & echo $! > {tmp_path}/child; wait", os.environ)
-    assert time.monotonic() - began < PATIENCE
     child = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
     assert eventually(lambda: not child.exists() or ") Z " in child.read_text())
 
