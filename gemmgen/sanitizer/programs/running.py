@@ -82,8 +82,8 @@ def fence_here(folders: Sequence[str]) -> Callable[[], None]:
     version = landlock_version()
     if not version:
         raise EnvironmentMissing("--sandbox needs Landlock, which this kernel does not have or does not allow")
-    allowed = [os.getcwd(), "/dev/null", "/dev/shm", *folders]
-    return lambda: fence(allowed, version)
+    # The current folder is that of the process that is fenced, which may be started in another one.
+    return lambda: fence([os.getcwd(), "/dev/null", "/dev/shm", *folders], version)
 
 
 def run_program(command: Sequence[str], libraries: Path, settings: RunSettings, hidden: Sequence[str], quiet: bool = False) -> Report:
