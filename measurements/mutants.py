@@ -39,7 +39,7 @@ from gemmgen.kernels.shipped import shipped_specs  # noqa: E402
 SCORE = Path(__file__).with_suffix(".json")
 MUTANTS_OF_A_TASK = 12
 SECONDS = 120
-"""Of processor time for one mutant, by default; longer ones count as cut off, neither caught nor survived."""
+"""Default limit of processor time for one mutant, in seconds; a mutant that takes longer counts as cut off, neither caught nor survived."""
 
 Entry = dict[str, Any]
 Task = tuple[str, "int | None", int, int]

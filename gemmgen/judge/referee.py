@@ -139,7 +139,7 @@ class Verdict:
     times: Times | None = None
     """Device time beside a peer, where a GPU was used."""
     seed: int = 0
-    """Of the data: the same seed draws the same data again."""
+    """Seed of the random data; a second verdict with it draws the same data."""
     seconds: float = 0.0
 
     @property

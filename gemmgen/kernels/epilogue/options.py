@@ -9,7 +9,7 @@ from typing import Any
 from gemmgen.core.errors import SpecError
 
 MAX_DEPTH = 30
-"""Of mappings and lists within each other."""
+"""Levels of nested mappings and lists."""
 
 
 class Fields(tuple[tuple[str, Any], ...]):
