@@ -36,7 +36,7 @@ JOURNAL = Path(__file__).with_suffix(".journal")
 CASE_SECONDS = 1.0
 SECONDS = 60
 SHARES = (0.35, 0.25, 0.25, 0.15)
-"""Kinds of the drawn specs: products on tensor memory, such products with block scales, products of warps, convolutions on tensor memory."""
+"""Kinds of drawn specs: products on tensor memory, the same with block scales, products of warps, convolutions on tensor memory."""
 
 
 def draw(count: int, seed: int, jobs: int) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from measurements.convolutions import CASES, Case, made, window
+from measurements.preparation import in_processes
 from measurements.row_reductions import ROTATED_BYTES, geometric
 
 PROCESSES = 6
@@ -113,19 +113,6 @@ def prepare_some(chosen: Sequence[Case], until: float) -> None:
                 )
 
 
-def prepare(chosen: Sequence[Case]) -> None:
-    """The cases divided among processes."""
-    until = time.time() + PREPARED_SECONDS
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=prepare_some, args=(chosen[index::PROCESSES], until)) for index in range(PROCESSES)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(max(0.0, until + 5 - time.time()))
-        if process.is_alive():
-            process.kill()
-
-
 def main() -> None:
     """Prepares or measures the cases."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -137,7 +124,7 @@ def main() -> None:
     begun = time.monotonic()
     chosen = [case for case in CASES if options.only in (None, case.kind)]
     if options.prepare:
-        prepare(chosen)
+        in_processes(prepare_some, chosen, PROCESSES, PREPARED_SECONDS)
         return
     import torch
 

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from measurements.preparation import in_processes
 from measurements.row_reductions import ROTATED_BYTES, geometric
 
 PROCESSES = 6
@@ -217,19 +217,6 @@ def prepare_some(chosen: Sequence[Case], until: float, explore: int) -> None:
             print(json.dumps({"failed": asdict(case), "why": f"{type(error).__name__}: {error}"[:300]}), flush=True)
 
 
-def prepare(chosen: Sequence[Case], explore: int) -> None:
-    """The cases divided among processes; those that come first are begun first."""
-    until = time.time() + PREPARED_SECONDS
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=prepare_some, args=(chosen[index::PROCESSES], until, explore)) for index in range(PROCESSES)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(max(0.0, until + 5 - time.time()))
-        if process.is_alive():
-            process.kill()
-
-
 def measure(torch: Any, chosen: Sequence[Case], until: float, explore: int) -> list[Row]:
     """Checks and times the cases one after the other, as far as the time allows; prints a line for each."""
     rows: list[Row] = []
@@ -269,7 +256,7 @@ def main() -> None:
             print(json.dumps(asdict(case)))
         return
     if options.prepare:
-        prepare(chosen, options.explore)
+        in_processes(prepare_some, chosen, PROCESSES, PREPARED_SECONDS, options.explore)
         return
     import torch
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from measurements.preparation import in_processes
 from measurements.row_reductions import ROTATED_BYTES, drawn, geometric, reference
 
 PROCESSES = 5
@@ -294,19 +294,6 @@ def prepare_some(chosen: Sequence[Case], until: float, compiled: bool) -> None:
             print(json.dumps({"failed": asdict(case), "why": str(error)[:300]}), flush=True)
 
 
-def prepare(chosen: Sequence[Case], compiled: bool) -> None:
-    """The cases divided among processes; those that come first are begun first."""
-    until = time.time() + PREPARED_SECONDS
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=prepare_some, args=(chosen[index::PROCESSES], until, compiled)) for index in range(PROCESSES)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(max(0.0, until + 5 - time.time()))
-        if process.is_alive():
-            process.kill()
-
-
 def measure(torch: Any, chosen: Sequence[Case], compiled: bool, until: float) -> list[Row]:
     """Checks and times the cases, one after the other, as far as the time allows; prints a line for each."""
     rows: list[Row] = []
@@ -348,7 +335,7 @@ def main() -> None:
         return
     keep_compiled_code()
     if options.prepare:
-        prepare(chosen, not options.eager)
+        in_processes(prepare_some, chosen, PROCESSES, PREPARED_SECONDS, not options.eager)
         return
     import torch
 
