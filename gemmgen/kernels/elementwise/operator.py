@@ -44,16 +44,11 @@ def interpret(operands: Mapping[str, Layout], options: Mapping[str, Any]) -> Int
     for name in options.get("fractions", ()):
         if any(access.name == name and access.stored not in FLOATS for step in steps for access in step.accesses):
             raise LaunchError(f"elementwise: {name} is not an integer, and is added to integers; cast to float32 before it")
-    out = operands.get("out")
-    kind = out.type if out is not None else own
-    if kind not in SPEC_TYPES:
-        raise LaunchError(f"elementwise: out has elements {kind}, need one of {', '.join(SPEC_TYPES.values())}")
-    if out is not None and out.shape != shape:
-        raise LaunchError(f"elementwise: out has shape {out.shape}, need {shape}")
-    arrays = {"x": x, "y": out if out is not None else Layout.packed(shape, kind), **given}
+    y = _result(operands.get("out"), own, shape)
+    arrays = {"x": x, "y": y, **given}
     arrays, copies = readable(arrays, shape, kept)
-    request = request_of(arrays, shape, operations, None if kind == own else SPEC_TYPES[kind])
-    return Interpretation(request, (Result("out", shape, kind),), copies)
+    request = request_of(arrays, shape, operations, None if y.type == own else SPEC_TYPES[y.type])
+    return Interpretation(request, (Result("out", shape, y.type),), copies)
 
 
 def _spec(x: Layout, operations: tuple[Operation, ...], axes: int) -> ElementwiseSpec:
@@ -108,17 +103,22 @@ def _interpret_named(x: Layout, operations: tuple[Operation, ...], operands: Map
     _, own = plan_operations(_spec(x, tuple(found), kept), reasons)
     if reasons:
         raise LaunchError(str(PlanError("elementwise:", reasons)))
-    out = operands.get("out")
+    y = _result(operands.get("out"), own, shape)
+    arrays = {"x": x, "y": y, **read, **written}
+    arrays, copies = readable(arrays, shape, kept, ("y", *written))
+    copies = tuple(replace(copy, operand=named.get(copy.operand, copy.operand)) for copy in copies)
+    request = request_of(arrays, shape, tuple(found), None if y.type == own else SPEC_TYPES[y.type], others, named, numbers)
+    return Interpretation(request, (Result("out", shape, y.type),), copies)
+
+
+def _result(out: Layout | None, own: str, shape: tuple[int, ...]) -> Layout:
+    """The layout of the result: that of ``out`` if it is given, else packed elements of the type ``own``. Raises ``LaunchError``."""
     kind = out.type if out is not None else own
     if kind not in SPEC_TYPES:
         raise LaunchError(f"elementwise: out has elements {kind}, need one of {', '.join(SPEC_TYPES.values())}")
     if out is not None and out.shape != shape:
         raise LaunchError(f"elementwise: out has shape {out.shape}, need {shape}")
-    arrays = {"x": x, "y": out if out is not None else Layout.packed(shape, kind), **read, **written}
-    arrays, copies = readable(arrays, shape, kept, ("y", *written))
-    copies = tuple(replace(copy, operand=named.get(copy.operand, copy.operand)) for copy in copies)
-    request = request_of(arrays, shape, tuple(found), None if kind == own else SPEC_TYPES[kind], others, named, numbers)
-    return Interpretation(request, (Result("out", shape, kind),), copies)
+    return out if out is not None else Layout.packed(shape, kind)
 
 
 def _of_type(word: str, layout: Layout, kind: str) -> Layout:
