@@ -233,12 +233,6 @@ class TensorMemoryInFlight(EmulatorError):
     title = "tensor memory still in use"
 
 
-class TensorLoadInFlight(EmulatorError):
-    """A lane touched a register that a tcgen05.ld, not yet waited for, is going to write."""
-
-    title = "result of tcgen05.ld before its wait"
-
-
 class UnfinishedTensorOperation(EmulatorError):
     """A block ended with a tcgen05 operation in flight."""
 

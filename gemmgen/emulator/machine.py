@@ -125,6 +125,8 @@ class Machine:
     def watch_tensor_memory(self, watch: TensorWatch | None) -> None:
         """Another observer of tensor memory, or none."""
         self.tensor_watch = watch
+        if self.binder.tensor_loads is not None:
+            self.binder.tensor_loads.watch = watch
         if self.binder.started_engines is not None:
             self.binder.started_engines.watch_tensor_memory(watch)
 

@@ -241,7 +241,8 @@ _PAGES = (
     Explanation(
         "tensor-load-in-flight",
         "result of tcgen05.ld before its wait",
-        "A thread uses a register that a tcgen05.ld has not written yet. The load is asynchronous, and the compiler does not wait for it.",
+        "A thread uses a register that a tcgen05.ld has not written yet. The load is asynchronous. Some public kernels rely on the "
+        "assembler to wait, so the emulator continues with the loaded value.",
         "x = tcgen05_ld(sums);\nout[threadIdx.x] = x;",
         "Wait with tcgen05.wait::ld before the first use.",
         "x = tcgen05_ld(sums);\ntcgen05_wait_ld();\nout[threadIdx.x] = x;",

@@ -1,4 +1,5 @@
-"""Registers that loads of tensor memory are going to write: nobody may touch them before the wait of their warp.
+"""Registers that loads of tensor memory are going to write: nobody may touch them before the wait of their warp. Where somebody looks for
+hazards, the first use is reported, and the launch continues with the loaded value.
 
 A move copies such a register together with its state, since a compiler may move registers around at any time.
 """
@@ -10,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from gemmgen.emulator.blocks import BasicBlock
+from gemmgen.emulator.engines.tensor_memory import TensorWatch
 from gemmgen.emulator.engines.warpgroups import accesses_of, connected, is_move
-from gemmgen.emulator.errors import TensorLoadInFlight
 from gemmgen.emulator.geometry import WARP, Geometry, Lanes
 from gemmgen.emulator.operation import Operation
 from gemmgen.emulator.ptx.syntax import Instruction, registers_of
@@ -30,6 +31,7 @@ class TensorLoads:
         self._loads: dict[int, Instruction] = {}
         """The latest load of each register, by position."""
         self._any = False
+        self.watch: TensorWatch | None = None
 
     def clear(self, lanes: Lanes | None = None) -> None:
         """Fresh lanes (None: all)."""
@@ -42,7 +44,7 @@ class TensorLoads:
             position = self._position[register.name]
             self._in_flight[position, warps] = True
             self._loads[position] = inst
-        self._any = True
+        self._any = self.watch is not None
 
     def waited(self, lanes: Lanes) -> None:
         """Warps have waited for their loads."""
@@ -92,13 +94,10 @@ class TensorLoads:
                 if len(bad):
                     name = next(name for name, its in self._position.items() if its == position)
                     doing = "read" if position in reads else "written"
-                    raise TensorLoadInFlight(
-                        f"{name} is {doing} while a tcgen05.ld in flight has yet to write it: tcgen05.wait::ld has to come first",
-                        instruction=inst,
-                        threads=self.geometry.describe(bad),
-                        other=self._loads[position],
-                        other_threads=self.geometry.describe(bad),
-                    )
+                    message = f"{name} is {doing} while a tcgen05.ld in flight has yet to write it: tcgen05.wait::ld has to come first"
+                    assert self.watch is not None
+                    self.watch.used_early(inst, self._loads[position], bad, message)
+                    self._in_flight[position, bad // WARP] = False
 
 
 def _is_load(inst: Instruction) -> bool:

@@ -132,6 +132,9 @@ class TensorWatch(Protocol):
     def first_lanes(self, instruction: Instruction, lanes: Lanes, message: str) -> None:
         """A warp names lanes of the first warp instead of its lanes."""
 
+    def used_early(self, instruction: Instruction, load: Instruction, lanes: Lanes, message: str) -> None:
+        """Lanes touch a register of a load that they have not waited for."""
+
 
 class TensorMemory:
     """The tensor memory of all blocks of a wave."""

@@ -209,6 +209,16 @@ class LanesOfFirstWarp(HazardError):
     )
 
 
+class TensorLoadInFlight(HazardError):
+    """A lane touched a register that a tcgen05.ld, not yet waited for, is going to write."""
+
+    title = "result of tcgen05.ld before its wait"
+    hint = (
+        "let the warp execute tcgen05.wait::ld before the first use; some public kernels rely on the assembler to wait, so the launch "
+        "continues with the loaded value"
+    )
+
+
 class MissingTensorFence(TensorRace):
     """Accesses of different threads to tensor memory are synchronized without the fences of tcgen05."""
 

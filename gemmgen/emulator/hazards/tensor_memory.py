@@ -17,7 +17,7 @@ import numpy as np
 from gemmgen.emulator.engines.tensor_memory import Cells, TensorOperation, WarpAccess
 from gemmgen.emulator.geometry import WARP, Lanes
 from gemmgen.emulator.hazards.proxies import Fence, ProxyRules
-from gemmgen.emulator.hazards.report import LanesOfFirstWarp, MissingTensorFence, TensorRace, UnwrittenRead
+from gemmgen.emulator.hazards.report import LanesOfFirstWarp, MissingTensorFence, TensorLoadInFlight, TensorRace, UnwrittenRead
 from gemmgen.emulator.ptx.syntax import Instruction
 from gemmgen.emulator.transfers import Barrier
 
@@ -138,6 +138,13 @@ class TensorRules:
         """A warp names lanes of the first warp instead of its lanes."""
         threads = self.proxies.geometry.describe(lanes)
         self.proxies.findings.add(LanesOfFirstWarp(message, 1, "tensor memory", instruction=instruction, threads=threads))
+
+    def used_early(self, instruction: Instruction, load: Instruction, lanes: Lanes, message: str) -> None:
+        """Lanes touch a register of a load that they have not waited for."""
+        threads = self.proxies.geometry.describe(lanes)
+        self.proxies.findings.add(
+            TensorLoadInFlight(message, len(lanes), instruction=instruction, threads=threads, other=load, other_threads=threads)
+        )
 
     def unwritten(self, instruction: Instruction, lanes: Lanes, cells: Cells) -> None:
         """An operation reads cells among these that nothing has written."""

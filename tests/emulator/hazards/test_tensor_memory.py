@@ -131,6 +131,16 @@ def test_findings_have_kinds(name):
     assert KINDS[name] in {type(found) for found in (error, *getattr(error, "also", ()), getattr(error, "ending", None))}
 
 
+def test_the_launch_continues_with_the_loaded_value():
+    early = "u32 x = tmem_ld(tmem + (warp * 32u << 16)); d[(i * 128 + t) * 32] = x; wait_ld();"
+    source = KERNEL.replace("load_columns(tmem + (warp * 32u << 16), d + (i * 128 + t) * 32);", early)
+    d, wanted = launch(source, hazards=False)
+    assert np.array_equal(d[..., 0], wanted[..., 0])
+    with pytest.raises(emulator.TensorLoadInFlight) as caught:
+        launch(source, hazards=True)
+    assert caught.value.ending is None
+
+
 def test_a_pair_needs_a_cluster():
     with pytest.raises(emulator.EmulatorError, match="there is no pair of blocks"):
         launch(KERNEL, group=2, hazards=True)
