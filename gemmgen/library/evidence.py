@@ -15,7 +15,7 @@ from gemmgen.core.errors import GemmgenError
 from gemmgen.core.files import MAX_BYTES, read_plain
 from gemmgen.core.text import printable
 from gemmgen.library.json_text import to_text
-from gemmgen.library.shapes import PROOF, fits
+from gemmgen.library.shapes import RECORDS, fits
 
 SCHEMA_VERSION = 1
 FORMAT = "gemmgen evidence"
@@ -37,18 +37,21 @@ class Evidence:
     proofs: dict[tuple[str, str], Record] = field(default_factory=dict)
 
     def add(self, record: Record) -> None:
-        """Takes a record up; the newest of one program on the emulator stays. Raises ``ValueError`` for a proof that is none."""
-        if record["backend"] == "proof":
-            if not fits(record, PROOF):
-                subject = printable(str(record.get("instance")), 80)
-                raise ValueError(f"a field of the proof of {subject} is missing or has another type")
+        """Takes a record up; the newest of one program on the emulator stays. Raises ``ValueError`` for a record of another shape."""
+        backend = str(record["backend"])
+        if backend not in RECORDS:
+            raise ValueError(f"a record's backend is {printable(repr(backend), 80)}, and not {', '.join(RECORDS)}")
+        if not fits(record, RECORDS[backend]):
+            subject = printable(str(record.get("instance")), 80)
+            raise ValueError(f"a field of the record of {subject} ({backend}) is missing or has another type")
+        if backend == "proof":
             self.proofs[record["code"], record["launch"]] = record
-        elif record["backend"] == "emulator":
+        elif backend == "emulator":
             key = (record["program"], record["cases"])
             known = self.emulator.get(key)
             if known is None or known["date"] <= record["date"]:
                 self.emulator[key] = record
-        elif record["backend"] == "field":
+        elif backend == "field":
             self.over_field.insert(0, record)
         else:
             self.others.setdefault(record["architecture"], []).append(record)
@@ -71,6 +74,7 @@ def read_evidence(folder: Path) -> Evidence:
             data = json.loads(read_plain(path, MAX_BYTES))
             if data["format"] != FORMAT or data["schema_version"] != SCHEMA_VERSION:
                 raise ValueError(f"its format is not {FORMAT!r}, version {SCHEMA_VERSION}")
+            json.dumps(data, ensure_ascii=False, allow_nan=False).encode()  # certificates can hold every number and every text
             for record in data["records"]:
                 evidence.add({**data["run"], **record})
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

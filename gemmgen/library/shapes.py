@@ -1,4 +1,4 @@
-"""The shape of certificates, by which those of strangers are checked before they are shown."""
+"""The shapes of certificates and of records of evidence, by which files of strangers are checked before they are used."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Each:
     shape: Shape
 
 
-Shape = type | None | Each | Mapping[str, "Shape"] | Sequence["Shape"]
-"""A type; None; an object with these fields at least, of which those with a ``?`` at the end may be missing; a list [shape]; or a tuple of
-shapes, one of which fits."""
+Shape = type | bool | None | Each | Mapping[str, "Shape"] | Sequence["Shape"]
+"""A type; True, False or None; an object with these fields at least, of which those with a ``?`` at the end may be missing; a list
+[shape]; or a tuple of shapes, one of which fits."""
 
 _ARGUMENTS: Shape = (
     {
@@ -92,10 +92,68 @@ PROOF: Shape = {
 """A record of evidence from the prover."""
 
 
+def _run(fields: Mapping[str, Shape]) -> Shape:
+    """A run that passed, or one that failed and says why."""
+    return ({"passed": True, **fields}, {"passed": False, "failure": str, **fields})
+
+
+_PROBLEM: Shape = Each((float, str))
+_SUBJECT: Mapping[str, Shape] = dict.fromkeys(("instance", "architecture", "code", "source", "options", "date", "device"), str)
+_VERIFICATION = _run({"cases": int, "elements": int, "worst_ratio": (float, None)})
+EMULATED: Shape = {
+    **_SUBJECT,
+    "program": str,
+    "cases": str,
+    "compiler": str,
+    "formerly?": [str],
+    "verification": _VERIFICATION,
+    "traffic": {
+        "case": str,
+        "problem": _PROBLEM,
+        "scalars": Each(float),
+        "instructions": Each(int),
+        "sites": [{"line": int, "shared?": _WAVEFRONTS, "global?": _TRAFFIC}],
+    },
+}
+"""A record of evidence from the emulator."""
+
+OVER_FIELD: Shape = {
+    **_SUBJECT,
+    "method": int,
+    "field": (
+        {"claim": str, "outcome": "passed", "runs": int, "dimensions": _PROBLEM},
+        {"claim": str, "outcome": ("wrong", "not claimed"), "reason": str, "runs": int, "dimensions": _PROBLEM},
+    ),
+}
+"""A record of evidence from runs over a finite field."""
+
+ON_GPU: Shape = {
+    **_SUBJECT,
+    "program": str,
+    "compiler": str,
+    "verification?": _VERIFICATION,
+    "sanitizer?": [_run({"tool": str, "cases": int})],
+    "benchmarks?": [
+        {
+            "problem": _PROBLEM,
+            "scalars": Each(float),
+            "median_us": float,
+            "peer": ({"name": str, "median_us": float, "speedup": float}, None),
+        }
+    ],
+}
+"""A record of evidence from a GPU."""
+
+RECORDS: Mapping[str, Shape] = {"proof": PROOF, "emulator": EMULATED, "field": OVER_FIELD, "gpu": ON_GPU}
+"""The shapes of records of evidence, by their backend."""
+
+
 def fits(value: object, shape: Shape | str) -> bool:
     """True if plain data has a shape."""
     if isinstance(shape, str) or shape is None:
         return value == shape
+    if isinstance(shape, bool):
+        return value is shape
     if isinstance(shape, Each):
         return isinstance(value, dict) and all(isinstance(name, str) and fits(inner, shape.shape) for name, inner in value.items())
     if isinstance(shape, Mapping):

@@ -32,7 +32,8 @@ def record(certificate: dict[str, object], **more: object) -> dict[str, object]:
     digests = certificate["digests"]
     assert isinstance(digests, dict)
     own = {name: digests[name] for name in ("program", "code", "source", "options")}
-    return {"architecture": "sm_90", "backend": "gpu", "device": "H200", "date": "2026-01-02", "compiler": "13.0", **own, **more}
+    common = {"instance": "small", "architecture": "sm_90", "backend": "gpu", "device": "H200", "date": "2026-01-02", "compiler": "13.0"}
+    return {**common, **own, **more}
 
 
 def certified(listing: Listing, folder: LibraryFolder, *records: dict[str, object], **facts: object) -> dict[str, object]:
@@ -222,8 +223,8 @@ def test_json_is_folded_and_reads_back() -> None:
 
 
 def test_a_file_of_evidence_reads_back_as_it_was(tmp_path: Path) -> None:
-    run = {"backend": "gpu", "device": "H200", "date": "2026-01-02"}
-    own = {"instance": "b", "architecture": "sm_90", "code": "1", "source": "2", "options": "3"}
+    run = {"backend": "gpu", "device": "H200", "date": "2026-01-02", "compiler": "13.0"}
+    own = {"instance": "b", "architecture": "sm_90", "program": "0", "code": "1", "source": "2", "options": "3"}
     (tmp_path / "h200.json").write_text(evidence_text(run, [{**run, **own}]))
     assert read_evidence(tmp_path).seen_on_gpus("sm_90", codes={"1"}, source="x", options="3") == [{**run, **own}]
     assert read_evidence(tmp_path / "none") == Evidence()

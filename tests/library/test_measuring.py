@@ -60,7 +60,7 @@ def report(names: list[str], peer: bool = True) -> BenchmarkReport:
 def measured(listing: Listing) -> Measurement:
     records = {found.name: {"instance": found.name, "architecture": "sm_90"} for found in listing.instances}
     digests = {"program": "p", "code": "c", "source": "s", "options": "o"}
-    run = {"backend": "gpu", "device": "NVIDIA H200", "date": "2026-01-01"}
+    run = {"backend": "gpu", "device": "NVIDIA H200", "date": "2026-01-01", "compiler": "13.0"}
     return Measurement(run, {name: {**record, **digests} for name, record in records.items()})
 
 
@@ -127,7 +127,7 @@ def test_one_that_is_wrong_is_recorded_and_not_timed(listing: Listing, monkeypat
     assert measurement.failures == [f"{bad.name}: wrong: C[0] is wrong"]
     asked: list[str] = []
     monkeypatch.setattr(measuring._Timer, "time", lambda self, specs, *_: asked.extend(p.stem for p, _ in specs) or report([]))
-    monkeypatch.setattr(measuring, "benchmark_item", lambda *_: {})
+    monkeypatch.setattr(measuring, "benchmark_item", lambda *_: {"problem": {}, "scalars": {}, "median_us": 1.0, "peer": None})
     measuring.time_all(listing, measurement, progress=lambda *_: None)
     assert sorted(set(asked)) == ["rows", "small"]
     (tmp_path / "h200.json").write_text(measurement.text())

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from gemmgen.core.errors import GemmgenError
 from gemmgen.kernels.launch import LaunchSequence
 from gemmgen.library.building import keep_facts
 from gemmgen.library.certificate import make_certificate
@@ -62,31 +61,6 @@ def test_a_proof_is_not_tried_twice(listing: Listing, folder: LibraryFolder, ask
     for again in (False, False, True):
         prove_library(listing, folder, only={small(listing).name}, seconds=5, again=again)
     assert len(asked) == 2
-
-
-NO_PROOFS: dict[str, dict[str, object]] = {
-    "no time": {"seconds": None},
-    "a text for a time": {"seconds": "long"},
-    "a time without end": {"seconds": 10**400},
-    "a text for properties": {"proved": "memory"},
-    "a property that no proof has": {"proved": ["\x1b[2Jall"]},
-    "lists for properties": {"proved": [["memory"]]},
-    "a number for the instance": {"instance": 7},
-    "no kernels": {"kernels": None},
-}
-
-
-@pytest.mark.parametrize("name", NO_PROOFS)
-def test_what_is_no_proof_is_not_read(name: str, listing: Listing, folder: LibraryFolder, asked: list[str]) -> None:
-    prove_library(listing, folder, only={small(listing).name}, seconds=5)
-    path = folder.evidence / "proofs.json"
-    data = json.loads(path.read_text())
-    data["records"][0].update(NO_PROOFS[name])
-    path.write_text(json.dumps({**data, "records": [{key: value for key, value in data["records"][0].items() if value is not None}]}))
-    with pytest.raises(
-        GemmgenError, match=r"proofs\.json does not hold evidence: a field of the proof of \w+ is missing or has another type"
-    ):
-        prove_library(listing, folder, only={small(listing).name}, seconds=5, again=True)
 
 
 def test_no_instance_is_begun_after_the_time(listing: Listing, folder: LibraryFolder, asked: list[str]) -> None:
