@@ -149,6 +149,14 @@ def test_a_program_that_a_signal_ends_is_not_clean(capfd: pytest.CaptureFixture[
 
 
 @needs_nvcc
+def test_a_program_that_leaves_the_emulator_is_not_clean(capfd: pytest.CaptureFixture[str]) -> None:
+    done = CliRunner().invoke(cli, ["run", str(WRONG_CALLS), "--", "close"])
+    assert done.exit_code == 128 + signal.SIGKILL
+    assert "not run to its end" in done.stderr and "clean" not in done.stderr
+    assert "the program has closed it" in capfd.readouterr().err
+
+
+@needs_nvcc
 def test_the_command_runs_a_python_file_with_its_arguments() -> None:
     done = CliRunner().invoke(cli, ["run", "--json", str(DRIVER_PROGRAM), "--", "bad"])
     assert done.exit_code == 1 and json.loads(done.stdout)["findings"][0]["code"] == "out-of-bounds"

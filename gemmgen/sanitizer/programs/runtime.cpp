@@ -128,8 +128,8 @@ int ask(Operation operation, const std::string& body, std::string* answer = null
     fine = !size || transfer(false, &text[0], size);
   }
   if (!fine) {
-    say("the emulator has ended");
-    _exit(3);
+    say("there is no connection to the emulator: the program has closed it, or the emulator has ended");
+    kill(getpid(), SIGKILL);  // no exit status could be told from one of the program
   }
   if (answer) *answer = text;
   return status;
@@ -245,7 +245,7 @@ void start() {
   window = (char*)mmap(nullptr, arena, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (at != (void*)BASE || window == MAP_FAILED) {
     say("device memory cannot be mapped");
-    _exit(2);
+    kill(getpid(), SIGKILL);
   }
   setvbuf(stdout, nullptr, _IOLBF, 1 << 16);
   struct sigaction action = {};

@@ -190,7 +190,7 @@ class Session:
     # -- the connection ------------------------------------------------------------------------------------------
 
     def serve(self, connection: socket.socket) -> None:
-        """Answers until the program closes its end. Raises BadMessage."""
+        """Answers until the program closes its end, which happens when it ends. Raises BadMessage."""
         stream = connection.makefile("rb")
         # A program that ends with a message unread resets the connection.
         with suppress(ConnectionError):
