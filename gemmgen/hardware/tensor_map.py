@@ -113,6 +113,8 @@ class TensorMap:
     """Content of elements outside of the array, as a copy to shared memory sees them."""
     l2_promotion: L2Promotion = "none"
     im2col: Im2col | None = None
+    packed: int = 1
+    """Coordinates along axis 0 that count one element: 2 where a byte holds two numbers of 4 bits. Extents and box count bytes."""
     base: object = field(default=None, compare=False)
 
     @property

@@ -68,7 +68,8 @@ class PlacedMap:
             row_inside = np.outer(axis_inside, row_inside).ravel()
         if sliced:
             return self._box(0, m.unit_bytes, row_starts, row_inside, address)
-        return self._box(coordinates[0] * m.element_bytes, m.extents[0] * m.element_bytes, row_starts, row_inside, address, stores)
+        begin = coordinates[0] // m.packed * m.element_bytes
+        return self._box(begin, m.extents[0] * m.element_bytes, row_starts, row_inside, address, stores)
 
     def pixels(self, coordinates: Sequence[int]) -> np.ndarray:
         """The pixels that an im2col map walks from these coordinates on, a row each: spatial indices, then the image's."""

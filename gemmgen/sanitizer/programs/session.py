@@ -52,6 +52,8 @@ _MAX_CONTENT_BYTES, _MAX_KEPT_BYTES = 64 << 20, 512 << 20
 _MAX_CHANGING_RUNS = 32
 """Runs of a launch that always meets other memory, after which it is no longer expected to meet the same again."""
 _ELEMENTS: tuple[Element, ...] = get_args(Element)
+_PACKED_NIBBLES = 13
+"""CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B: numbers of 4 bits, two a byte in memory as in shared memory."""
 _INTERLEAVES: tuple[Interleave, ...] = get_args(Interleave)
 _SWIZZLES: tuple[Swizzle, ...] = get_args(Swizzle)
 _PROMOTIONS: tuple[L2Promotion, ...] = get_args(L2Promotion)
@@ -555,22 +557,27 @@ class Session:
 
     def _tensor_map(self, body: Body) -> bytes:
         kind, rank, interleave, swizzle, promotion, fill = body.numbers("6I")
-        if kind >= len(_ELEMENTS) or not 1 <= rank <= 5 or interleave > 2 or swizzle >= len(_SWIZZLES) or promotion > 3 or fill > 1:
+        packed = 2 if kind == _PACKED_NIBBLES else 1
+        known = kind < len(_ELEMENTS) or packed > 1
+        if not known or not 1 <= rank <= 5 or interleave > 2 or swizzle >= len(_SWIZZLES) or promotion > 3 or fill > 1:
             raise _Refused(_INVALID_VALUE, "a tensor map of a kind that the emulator does not have")
         base = body.number("Q")
         extents, strides = body.numbers(f"{rank}Q"), body.numbers(f"{rank - 1}Q")
         box, steps = body.numbers(f"{rank}I"), body.numbers(f"{rank}I")
         body.end()
+        if packed > 1 and (extents[0] % packed or box[0] % packed):
+            raise _Refused(_INVALID_VALUE, "a tensor map whose rows end within a byte")
         made = TensorMap(
-            _ELEMENTS[kind],
-            extents,
+            "u8" if packed > 1 else _ELEMENTS[kind],
+            (extents[0] // packed, *extents[1:]),
             strides,
-            box,
+            (box[0] // packed, *box[1:]),
             steps,
             _INTERLEAVES[interleave],
             _SWIZZLES[swizzle],
             _FILLS[fill],
             _PROMOTIONS[promotion],
+            packed=packed,
         )
         region = self.device.region_of(base)
         if region is None or base - GLOBAL_BASE + made.array_bytes > region.stop:

@@ -48,6 +48,12 @@ def test_a_box_lands_swizzled_and_filled(swizzle, x, y):
     np.testing.assert_array_equal(linear.reshape(16, width), expected(width, 16, x, y))
 
 
+@pytest.mark.parametrize("x", [0, 32, -32])
+def test_two_numbers_of_four_bits_share_a_byte(x):
+    tensor_map = TensorMap("u8", (256, 40), (256,), (64, 16), packed=2, base=ARRAY)
+    np.testing.assert_array_equal(loaded(tensor_map, 2 * x, 5).reshape(16, 64), expected(64, 16, x, 5))
+
+
 def test_element_strides_take_every_so_manyth_row():
     tensor_map = TensorMap("u8", (256, 40), (256,), (32, 16), element_strides=(1, 4), base=ARRAY)
     np.testing.assert_array_equal(loaded(tensor_map, 32, 2).reshape(4, 32), ARRAY[2:18:4, 32:64])
