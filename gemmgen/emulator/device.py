@@ -230,6 +230,11 @@ class Device:
         """Bytes have been written from outside."""
         self._note(address - GLOBAL_BASE, address - GLOBAL_BASE + count, written=True)
 
+    def note_unwritten(self, address: int) -> None:
+        """The contents of an allocation have become undefined. Raises KeyError for an address that is none."""
+        region = self._regions[address - GLOBAL_BASE]
+        self._note(region.start, region.stop, written=False)
+
     def count_unwritten(self, address: int, count: int) -> int:
         """Bytes of a range that nothing has written."""
         start, stop = address - GLOBAL_BASE, address - GLOBAL_BASE + count

@@ -76,6 +76,14 @@ def test_streams_graphs_textures_and_grid_barriers_are_clean(program: Path, tool
 
 
 @needs_nvcc
+def test_graphs_of_two_streams_memory_and_loops_are_clean(program: Path, toolkit: Toolkit, capfd: pytest.CaptureFixture[str]) -> None:
+    report = run(program, toolkit, "graphs")
+    assert capfd.readouterr().out.splitlines() == ["graph of two streams 6", "loop 0"]
+    assert report.findings == () and report.status == 0 and not report.refused and not report.unsupported
+    assert report.kernels["count_down"].launches == 7
+
+
+@needs_nvcc
 def test_neighbours_and_atomics_of_two_streams_are_clean(program: Path, toolkit: Toolkit, capfd: pytest.CaptureFixture[str]) -> None:
     report = run(program, toolkit, "neighbours")
     assert capfd.readouterr().out.splitlines()[0] == "neighbours 1 2 3 4, 256"

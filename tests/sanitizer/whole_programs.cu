@@ -25,6 +25,7 @@ __global__ void set_one(unsigned char* out, int value, int* count) {
   atomicAdd(count, 1);
 }
 __global__ void sum_up(int* out) { atomicAdd_system(out, 1); }
+__global__ void count_down(int* out, cudaGraphConditionalHandle handle) { cudaGraphSetConditional(handle, --*out > 0); }
 __global__ void increment(int* out) { ++out[threadIdx.x]; }
 __global__ void draw(unsigned* out) {
   unsigned value = *out;
@@ -199,9 +200,80 @@ int surfaces(int shift) {
   return 0;
 }
 
+// A graph that was captured from two streams, with events and streams that are gone when it runs; memory of its own; and a loop.
+int graphs() {
+  cudaStream_t first, second, runs;
+  cudaEvent_t forked, joined;
+  int *own, *kept, *out, host[64];
+  CHECK(cudaMalloc(&out, 256));
+  CHECK(cudaStreamCreateWithFlags(&runs, cudaStreamNonBlocking));
+  CHECK(cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking));
+  CHECK(cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking));
+  CHECK(cudaEventCreate(&forked));
+  CHECK(cudaEventCreate(&joined));
+  cudaGraph_t graph;
+  cudaGraphExec_t made;
+  CHECK(cudaStreamBeginCapture(first, cudaStreamCaptureModeGlobal));
+  CHECK(cudaMallocAsync(&own, 256, first));
+  set<<<1, 64, 0, first>>>(own, 5);
+  CHECK(cudaEventRecord(forked, first));
+  CHECK(cudaStreamWaitEvent(second, forked, 0));
+  increment<<<1, 64, 0, second>>>(own);
+  CHECK(cudaEventRecord(joined, second));
+  CHECK(cudaStreamWaitEvent(first, joined, 0));
+  CHECK(cudaMemcpyAsync(out, own, 256, cudaMemcpyDeviceToDevice, first));
+  CHECK(cudaFreeAsync(own, first));
+  CHECK(cudaStreamEndCapture(first, &graph));
+  CHECK(cudaStreamDestroy(first));
+  CHECK(cudaStreamDestroy(second));
+  CHECK(cudaEventDestroy(forked));
+  CHECK(cudaEventDestroy(joined));
+  cudaMemAllocNodeParams memory = {};
+  memory.poolProps.allocType = cudaMemAllocationTypePinned;
+  memory.poolProps.location.type = cudaMemLocationTypeDevice;
+  memory.bytesize = 256;
+  cudaGraphNode_t node;
+  CHECK(cudaGraphAddMemAllocNode(&node, graph, nullptr, 0, &memory));
+  kept = (int*)memory.dptr;
+  CHECK(cudaGraphAddMemcpyNode1D(&node, graph, &node, 1, kept, out, 256, cudaMemcpyDeviceToDevice));
+  CHECK(cudaGraphInstantiate(&made, graph, 0));
+  CHECK(cudaGraphDestroy(graph));
+  for (int i = 0; i < 2; ++i) {
+    CHECK(cudaGraphLaunch(made, runs));
+    increment<<<1, 64, 0, runs>>>(out);
+    CHECK(cudaStreamSynchronize(runs));
+    CHECK(cudaMemcpy(host, kept, 256, cudaMemcpyDeviceToHost));
+    CHECK(cudaFree(kept));
+  }
+  CHECK(cudaGraphExecDestroy(made));
+  printf("graph of two streams %d\n", host[63]);
+
+  cudaGraphConditionalHandle handle;
+  CHECK(cudaGraphCreate(&graph, 0));
+  CHECK(cudaGraphConditionalHandleCreate(&handle, graph, 1, cudaGraphCondAssignDefault));
+  cudaGraphNodeParams loop = {cudaGraphNodeTypeConditional};
+  loop.conditional.handle = handle;
+  loop.conditional.type = cudaGraphCondTypeWhile;
+  loop.conditional.size = 1;
+  CHECK(cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &loop));
+  CHECK(cudaStreamBeginCaptureToGraph(runs, loop.conditional.phGraph_out[0], nullptr, nullptr, 0, cudaStreamCaptureModeGlobal));
+  count_down<<<1, 1, 0, runs>>>(out, handle);
+  CHECK(cudaStreamEndCapture(runs, nullptr));
+  CHECK(cudaGraphInstantiate(&made, graph, 0));
+  CHECK(cudaGraphLaunch(made, runs));
+  CHECK(cudaStreamSynchronize(runs));
+  CHECK(cudaGraphExecDestroy(made));
+  CHECK(cudaGraphDestroy(graph));
+  CHECK(cudaMemcpy(host, out, 4, cudaMemcpyDeviceToHost));
+  printf("loop %d\n", host[0]);
+  CHECK(cudaFree(out));
+  return 0;
+}
+
 int main(int argc, char** argv) {
   std::string mode = argc > 1 ? argv[1] : "";
   if (mode == "features") return features();
+  if (mode == "graphs") return graphs();
   if (mode == "surfaces" || mode == "outside") return surfaces(mode == "outside");
   int *first_array, *second_array;
   int host[64] = {};

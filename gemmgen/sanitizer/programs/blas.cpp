@@ -33,18 +33,18 @@ cublasStatus_t compute(Blas* blas, const BlasCall& call, void* result = nullptr)
   if (!blas) return CUBLAS_STATUS_NOT_INITIALIZED;
   bool host_result = result && blas->pointers == CUBLAS_POINTER_MODE_HOST;
   cudaStream_t stream = blas->stream;
-  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
-  Error error = in_stream(stream, [=, &status] {
+  auto status = std::make_shared<cublasStatus_t>(CUBLAS_STATUS_SUCCESS);
+  Error error = in_stream(stream, [=](cudaStream_t stream) {
     std::string body = raw((uint32_t)call.name.size()) + call.name + raw(id_of(stream)) + callers(), answer;
     body += raw((uint32_t)call.numbers.size()) + raw((uint32_t)call.scalars.size());
     body.append((const char*)call.numbers.data(), 8 * call.numbers.size()).append((const char*)call.scalars.data(), 8 * call.scalars.size());
     if (int code = ask(BLAS, body, &answer)) {
       say("%s: %s", call.name.c_str(), answer.c_str());
-      status = code == cudaErrorNotSupported ? CUBLAS_STATUS_NOT_SUPPORTED : code == cudaErrorInvalidValue ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_EXECUTION_FAILED;
+      *status = code == cudaErrorNotSupported ? CUBLAS_STATUS_NOT_SUPPORTED : code == cudaErrorInvalidValue ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_EXECUTION_FAILED;
       return cudaSuccess;
     }
     if (result && !fits(result, answer.size(), call.name.c_str())) {
-      status = CUBLAS_STATUS_EXECUTION_FAILED;
+      *status = CUBLAS_STATUS_EXECUTION_FAILED;
       return cudaSuccess;
     }
     if (result) {
@@ -53,7 +53,7 @@ cublasStatus_t compute(Blas* blas, const BlasCall& call, void* result = nullptr)
     }
     return cudaSuccess;
   });
-  return error ? CUBLAS_STATUS_EXECUTION_FAILED : status;
+  return error ? CUBLAS_STATUS_EXECUTION_FAILED : *status;
 }
 
 int64_t number(const void* pointer) { return (int64_t)(uintptr_t)pointer; }

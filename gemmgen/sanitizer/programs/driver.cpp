@@ -17,6 +17,12 @@ struct Link { std::vector<std::string> texts; std::string whole; };
 
 CUcontext context() { return (CUcontext)&only_context; }
 
+// The current context of the thread; the runtime makes its own current with the first call that needs one.
+CUcontext current() {
+  if (current_contexts.empty() && has_primary_context) current_contexts.push_back(context());
+  return current_contexts.empty() ? nullptr : current_contexts.back();
+}
+
 // The driver's codes are the runtime's, but for these.
 Result of(Error error) {
   switch ((int)error) {
@@ -125,7 +131,7 @@ Result fill(CUdeviceptr target, size_t pitch, unsigned value, size_t bytes, size
   std::string row;
   row.reserve(width * bytes);
   for (size_t i = 0; i < width; ++i) row.append((const char*)&value, bytes);
-  return of(in_stream(stream, [=] {
+  return of(in_stream(stream, [=](cudaStream_t stream) {
     for (size_t i = 0; i < height; ++i)
       if (Error error = copy_now((char*)pointer_of(target) + i * pitch, row.data(), row.size(), cudaMemcpyHostToDevice, stream, waits, call)) return error;
     return cudaSuccess;
@@ -134,7 +140,7 @@ Result fill(CUdeviceptr target, size_t pitch, unsigned value, size_t bytes, size
 
 Result copy(void* target, const void* source, size_t count, cudaMemcpyKind kind, CUstream stream, bool asynchronous, const char* call) {
   bool waits = !asynchronous || !(on_device(target) && on_device(source));
-  return of(in_stream(stream, [=] { return copy_now(target, source, count, kind, stream, waits, call); }));
+  return of(in_stream(stream, [=](cudaStream_t stream) { return copy_now(target, source, count, kind, stream, waits, call); }));
 }
 
 }  // namespace
@@ -172,7 +178,7 @@ API Result cuCtxCreate(CUcontext* made, unsigned, CUdevice) {
 API Result cuCtxDestroy(CUcontext) { finish_all(); current_contexts.clear(); return CUDA_SUCCESS; }
 API Result cuCtxPushCurrent(CUcontext pushed) { current_contexts.push_back(pushed); return CUDA_SUCCESS; }
 API Result cuCtxPopCurrent(CUcontext* popped) {
-  if (current_contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!current()) return CUDA_ERROR_INVALID_CONTEXT;
   if (popped) *popped = current_contexts.back();
   current_contexts.pop_back();
   return CUDA_SUCCESS;
@@ -182,8 +188,8 @@ API Result cuCtxSetCurrent(CUcontext set) {
   if (set) current_contexts.push_back(set);
   return CUDA_SUCCESS;
 }
-API Result cuCtxGetCurrent(CUcontext* current) { *current = current_contexts.empty() ? nullptr : current_contexts.back(); return CUDA_SUCCESS; }
-API Result cuCtxGetDevice(CUdevice* device) { *device = 0; return current_contexts.empty() ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS; }
+API Result cuCtxGetCurrent(CUcontext* found) { *found = current(); return CUDA_SUCCESS; }
+API Result cuCtxGetDevice(CUdevice* device) { *device = 0; return current() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT; }
 API Result cuCtxGetApiVersion(CUcontext, unsigned* version) { *version = CUDA_VERSION; return CUDA_SUCCESS; }
 API Result cuCtxGetFlags(unsigned* flags) { *flags = 0; return CUDA_SUCCESS; }
 API Result cuCtxGetId(CUcontext, unsigned long long* id) { *id = 1; return CUDA_SUCCESS; }
@@ -304,9 +310,11 @@ API Result cuMemAlloc(CUdeviceptr* pointer, size_t bytes) {
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
   return of(allocate((void**)pointer, bytes, DEVICE, "cuMemAlloc"));
 }
-API Result cuMemAllocAsync(CUdeviceptr* pointer, size_t bytes, CUstream) { return of(allocate((void**)pointer, bytes, DEVICE, "cuMemAllocAsync")); }
-API Result cuMemAllocFromPoolAsync(CUdeviceptr* pointer, size_t bytes, CUmemoryPool, CUstream) {
-  return of(allocate((void**)pointer, bytes, DEVICE, "cuMemAllocFromPoolAsync"));
+API Result cuMemAllocAsync(CUdeviceptr* pointer, size_t bytes, CUstream stream) {
+  return of(allocate_in_stream((void**)pointer, bytes, stream, "cuMemAllocAsync"));
+}
+API Result cuMemAllocFromPoolAsync(CUdeviceptr* pointer, size_t bytes, CUmemoryPool, CUstream stream) {
+  return of(allocate_in_stream((void**)pointer, bytes, stream, "cuMemAllocFromPoolAsync"));
 }
 API Result cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned) { return of(allocate((void**)pointer, bytes, MANAGED, "cuMemAllocManaged")); }
 API Result cuMemAllocHost(void** pointer, size_t bytes) { return of(allocate(pointer, bytes, PINNED, "cuMemAllocHost")); }
@@ -320,7 +328,7 @@ API Result cuMemFree(CUdeviceptr pointer) {
   return of(release(pointer_of(pointer), "cuMemFree"));
 }
 API Result cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
-  return of(in_stream(stream, [=] { return release(pointer_of(pointer), "cuMemFreeAsync", stream); }));
+  return of(in_stream(stream, [=](cudaStream_t stream) { return release(pointer_of(pointer), "cuMemFreeAsync", stream); }));
 }
 // A range of addresses is memory from its reservation on; physical memory that is mapped there has no place of its own.
 API Result cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) { *bytes = 2 << 20; return CUDA_SUCCESS; }

@@ -32,6 +32,7 @@ class Operation(IntEnum):
     MISUSE = 11
     UNSUPPORTED = 12
     BLAS = 13
+    FORGET = 14
 
 
 class StreamEvent(IntEnum):

@@ -32,7 +32,7 @@ namespace {
 
 // Numbers of the messages; gemmgen/sanitizer/programs/messages.py has the same.
 enum Operation : uint32_t {
-  LOAD_MODULE = 1, FIND_VARIABLE, FIND_KERNEL, LAUNCH, ALLOCATE, RELEASE, COPIED, STREAM, TENSOR_MAP, TEXTURE, MISUSE, UNSUPPORTED, BLAS
+  LOAD_MODULE = 1, FIND_VARIABLE, FIND_KERNEL, LAUNCH, ALLOCATE, RELEASE, COPIED, STREAM, TENSOR_MAP, TEXTURE, MISUSE, UNSUPPORTED, BLAS, FORGET
 };
 enum StreamEvent : uint32_t { CREATE = 1, CREATE_UNORDERED, DESTROY, SYNCHRONIZE, SYNCHRONIZE_ALL, RECORD, WAIT, SYNCHRONIZE_EVENT };
 enum MemoryKind : uint32_t { DEVICE, MANAGED, PINNED };
@@ -52,9 +52,18 @@ struct Kernel {
 struct Variable { uint64_t module; std::string name; uint64_t address = 0, size = 0; };
 struct Configuration { dim3 grid, block; size_t shared; cudaStream_t stream; };
 struct Allocation { size_t bytes; MemoryKind kind; };
-struct Graph { std::vector<std::function<Error()>> steps; };
+// Work of a stream: it runs in the stream that it is given, which for a graph is the one that the graph is launched into.
+typedef std::function<Error(cudaStream_t)> Step;
+// Memory that a graph allocates keeps its address while the graph exists; it is live from its allocation to its release by a node or by the host.
+struct GraphMemory { void* pointer; size_t bytes; bool live = false; ~GraphMemory(); };
+// The value that decides on conditional nodes. It lies in device memory, whose address is the handle.
+struct Condition { void* place; unsigned value; bool is_reset; ~Condition(); };
+struct Graph {
+  std::vector<Step> steps;
+  std::vector<std::shared_ptr<Condition>> conditions;
+};
 struct Stream { uint32_t id; unsigned flags; int priority; Graph* capture; };
-struct Event { uint32_t id; double milliseconds; bool recorded; };
+struct Event { uint32_t id; double milliseconds; bool recorded; const Graph* capture; };
 struct Registered { void* device; size_t bytes; };
 struct Array { cudaChannelFormatDesc format; cudaExtent extent; void* data; size_t element_bytes; unsigned flags; };
 
@@ -72,10 +81,13 @@ std::map<uint64_t, std::pair<cudaResourceDesc, cudaTextureDesc>> views;
 std::vector<std::pair<void**, Variable*>> managed_variables;
 std::set<Stream*> streams;
 std::set<Event*> events;
+std::map<uintptr_t, GraphMemory*> graph_memory;
+uint64_t graph_bytes = 0, most_graph_bytes = 0;
 uint32_t next_stream = 1, next_event = 1;
 Error sticky = cudaSuccess;
 thread_local std::vector<Configuration> configurations;
 thread_local Error last_error = cudaSuccess;
+thread_local bool has_primary_context = false;  // the runtime has made its context current
 
 double now() {
   timespec t;
@@ -274,13 +286,13 @@ void tell(StreamEvent what, uint32_t stream, uint32_t event = 0) {
 Graph* capturing(cudaStream_t stream) { return is_stream(stream) ? ((Stream*)stream)->capture : nullptr; }
 
 // Does a step now, or keeps it for the graph that the stream is captured into.
-Error in_stream(cudaStream_t stream, const std::function<Error()>& step) {
+Error in_stream(cudaStream_t stream, const Step& step) {
   std::lock_guard<std::recursive_mutex> lock(guard);
   if (Graph* graph = capturing(stream)) {
     graph->steps.push_back(step);
     return cudaSuccess;
   }
-  return step();
+  return step(stream);
 }
 
 // -- memory -----------------------------------------------------------------------------------------------------------
@@ -317,8 +329,19 @@ Error allocate(void** pointer, size_t bytes, MemoryKind kind, const char* call) 
   return fail(sticky);
 }
 
+// Memory that a graph allocates, when the graph or the host frees it: its address stays the graph's.
+Error forget(GraphMemory* memory) {
+  if (!memory->live) return fail(cudaErrorInvalidValue);
+  memory->live = false;
+  graph_bytes -= memory->bytes;
+  ask(FORGET, raw((uint64_t)(uintptr_t)memory->pointer));
+  return fail(sticky);
+}
+
 Error release(void* pointer, const char* call, cudaStream_t stream = nullptr) {
   if (!pointer) return fail(sticky);
+  auto of_graph = graph_memory.find((uintptr_t)pointer);
+  if (of_graph != graph_memory.end()) return forget(of_graph->second);
   auto found = allocations.find((uintptr_t)pointer);
   std::string name(call);
   if (found == allocations.end()) {
@@ -330,6 +353,36 @@ Error release(void* pointer, const char* call, cudaStream_t stream = nullptr) {
   allocations.erase(found);
   ask(RELEASE, raw((uint64_t)(uintptr_t)pointer) + raw(id_of(stream)) + raw((uint32_t)name.size()) + name + callers());
   return fail(sticky);
+}
+
+GraphMemory::~GraphMemory() {
+  graph_memory.erase((uintptr_t)pointer);
+  if (!live) release(pointer, "cudaGraphDestroy");
+}
+
+Condition::~Condition() { release(place, "cudaGraphDestroy"); }
+
+// An allocation by a node of a graph: the address is known at once, the memory is there when the graph runs.
+Error allocate_in_graph(Graph* graph, void** pointer, size_t bytes, const char* call) {
+  if (Error error = allocate(pointer, bytes, DEVICE, call)) return error;
+  auto memory = std::make_shared<GraphMemory>();
+  memory->pointer = *pointer;
+  memory->bytes = bytes;
+  graph_memory[(uintptr_t)*pointer] = memory.get();
+  graph->steps.push_back([=](cudaStream_t) {
+    if (memory->live) forget(memory.get());
+    memory->live = true;
+    graph_bytes += bytes;
+    most_graph_bytes = std::max(most_graph_bytes, graph_bytes);
+    return cudaSuccess;
+  });
+  return cudaSuccess;
+}
+
+Error allocate_in_stream(void** pointer, size_t bytes, cudaStream_t stream, const char* call) {
+  std::lock_guard<std::recursive_mutex> lock(guard);
+  Graph* graph = capturing(stream);
+  return graph && pointer && bytes ? allocate_in_graph(graph, pointer, bytes, call) : allocate(pointer, bytes, DEVICE, call);
 }
 
 // True if bytes lie within one allocation of the device, or are memory of the host alone.
@@ -501,7 +554,7 @@ Error launch(const void* function, LaunchShape shape, void** arguments, cudaStre
   std::string parameters(kernel->parameter_bytes, '\0');
   for (size_t i = 0; i < kernel->parameters.size(); ++i)
     memcpy(&parameters[kernel->parameters[i].first], arguments[i], kernel->parameters[i].second);
-  return in_stream(stream, [=] { return launch_now(kernel, shape, parameters, stream); });
+  return in_stream(stream, [=](cudaStream_t stream) { return launch_now(kernel, shape, parameters, stream); });
 }
 
 LaunchShape plain_shape(dim3 grid, dim3 block, size_t shared, bool cooperative = false) { return {grid, block, {0, 0, 0}, shared, cooperative}; }
@@ -693,10 +746,10 @@ API Error cudaLaunchKernelExC(const cudaLaunchConfig_t* configuration, const voi
   return launch(function, shape, arguments, configuration->stream);
 }
 API Error cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
-  return in_stream(stream, [=] { function(data); return cudaSuccess; });
+  return in_stream(stream, [=](cudaStream_t stream) { function(data); return cudaSuccess; });
 }
 API Error cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function, void* data, unsigned) {
-  return in_stream(stream, [=] { function(stream, sticky, data); return cudaSuccess; });
+  return in_stream(stream, [=](cudaStream_t stream) { function(stream, sticky, data); return cudaSuccess; });
 }
 API Error cudaFuncSetAttribute(const void* function, cudaFuncAttribute which, int value) {
   Kernel* kernel = kernel_of(function);
@@ -745,9 +798,14 @@ API Error cudaOccupancyMaxPotentialClusterSize(int* size, const void*, const cud
 
 // -- memory -----------------------------------------------------------------------------------------------------------
 
-API Error cudaMalloc(void** pointer, size_t bytes) { return allocate(pointer, bytes, DEVICE, "cudaMalloc"); }
-API Error cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t) { return allocate(pointer, bytes, DEVICE, "cudaMallocAsync"); }
-API Error cudaMallocFromPoolAsync(void** pointer, size_t bytes, cudaMemPool_t, cudaStream_t) { return allocate(pointer, bytes, DEVICE, "cudaMallocFromPoolAsync"); }
+API Error cudaMalloc(void** pointer, size_t bytes) {
+  has_primary_context = true;
+  return allocate(pointer, bytes, DEVICE, "cudaMalloc");
+}
+API Error cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t stream) { return allocate_in_stream(pointer, bytes, stream, "cudaMallocAsync"); }
+API Error cudaMallocFromPoolAsync(void** pointer, size_t bytes, cudaMemPool_t, cudaStream_t stream) {
+  return allocate_in_stream(pointer, bytes, stream, "cudaMallocFromPoolAsync");
+}
 API Error cudaMallocManaged(void** pointer, size_t bytes, unsigned) { return allocate(pointer, bytes, MANAGED, "cudaMallocManaged"); }
 API Error cudaMallocHost(void** pointer, size_t bytes) { return allocate(pointer, bytes, PINNED, "cudaMallocHost"); }
 API Error cudaHostAlloc(void** pointer, size_t bytes, unsigned) { return allocate(pointer, bytes, PINNED, "cudaHostAlloc"); }
@@ -762,10 +820,11 @@ API Error cudaMalloc3D(cudaPitchedPtr* pointer, cudaExtent extent) {
   return allocate(&pointer->ptr, pointer->pitch * extent.height * extent.depth, DEVICE, "cudaMalloc3D");
 }
 API Error cudaFree(void* pointer) {
+  has_primary_context = true;
   if (pointer) finish_all();
   return release(pointer, "cudaFree");
 }
-API Error cudaFreeAsync(void* pointer, cudaStream_t stream) { return in_stream(stream, [=] { return release(pointer, "cudaFreeAsync", stream); }); }
+API Error cudaFreeAsync(void* pointer, cudaStream_t stream) { return in_stream(stream, [=](cudaStream_t stream) { return release(pointer, "cudaFreeAsync", stream); }); }
 API Error cudaFreeHost(void* pointer) { return release(pointer, "cudaFreeHost"); }
 API Error cudaHostGetDevicePointer(void** device, void* host, unsigned) {
   auto found = registered.upper_bound((uintptr_t)host);
@@ -787,27 +846,27 @@ API Error cudaMemcpy(void* target, const void* source, size_t count, cudaMemcpyK
 API Error cudaMemcpyAsync(void* target, const void* source, size_t count, cudaMemcpyKind kind, cudaStream_t stream) {
   // Pageable memory is copied through a buffer of the driver's: the host waits for it.
   bool waits = !(on_device(target) && on_device(source));
-  return in_stream(stream, [=] { return copy_now(target, source, count, kind, stream, waits, "cudaMemcpyAsync"); });
+  return in_stream(stream, [=](cudaStream_t stream) { return copy_now(target, source, count, kind, stream, waits, "cudaMemcpyAsync"); });
 }
 API Error cudaMemcpy2D(void* target, size_t target_pitch, const void* source, size_t source_pitch, size_t width, size_t height, cudaMemcpyKind kind) {
   return copy_rows(target, target_pitch, source, source_pitch, width, height, kind, nullptr, true, "cudaMemcpy2D");
 }
 API Error cudaMemcpy2DAsync(void* target, size_t target_pitch, const void* source, size_t source_pitch, size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
   bool waits = !(on_device(target) && on_device(source));
-  return in_stream(stream, [=] { return copy_rows(target, target_pitch, source, source_pitch, width, height, kind, stream, waits, "cudaMemcpy2DAsync"); });
+  return in_stream(stream, [=](cudaStream_t stream) { return copy_rows(target, target_pitch, source, source_pitch, width, height, kind, stream, waits, "cudaMemcpy2DAsync"); });
 }
 API Error cudaMemcpyPeer(void* target, int, const void* source, int, size_t count) {
   return copy_now(target, source, count, cudaMemcpyDefault, nullptr, true, "cudaMemcpyPeer");
 }
 API Error cudaMemcpyPeerAsync(void* target, int, const void* source, int, size_t count, cudaStream_t stream) {
-  return in_stream(stream, [=] { return copy_now(target, source, count, cudaMemcpyDefault, stream, false, "cudaMemcpyPeerAsync"); });
+  return in_stream(stream, [=](cudaStream_t stream) { return copy_now(target, source, count, cudaMemcpyDefault, stream, false, "cudaMemcpyPeerAsync"); });
 }
 API Error cudaMemset(void* target, int value, size_t count) { return fill_now(target, value, count, nullptr, false, "cudaMemset"); }
 API Error cudaMemsetAsync(void* target, int value, size_t count, cudaStream_t stream) {
-  return in_stream(stream, [=] { return fill_now(target, value, count, stream, false, "cudaMemsetAsync"); });
+  return in_stream(stream, [=](cudaStream_t stream) { return fill_now(target, value, count, stream, false, "cudaMemsetAsync"); });
 }
 API Error cudaMemset2DAsync(void* target, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream) {
-  return in_stream(stream, [=] {
+  return in_stream(stream, [=](cudaStream_t stream) {
     for (size_t row = 0; row < height; ++row)
       if (Error error = fill_now((char*)target + row * pitch, value, width, stream, false, "cudaMemset2D")) return error;
     return cudaSuccess;
@@ -819,7 +878,7 @@ API Error cudaMemset2D(void* target, size_t pitch, int value, size_t width, size
 API Error cudaMemcpyToSymbolAsync(const void* symbol, const void* source, size_t count, size_t offset, cudaMemcpyKind kind, cudaStream_t stream) {
   Variable* variable = variable_of(symbol);
   if (!variable) return fail(cudaErrorInvalidSymbol);
-  return in_stream(stream, [=] { return copy_now((char*)variable->address + offset, source, count, kind, stream, true, "cudaMemcpyToSymbol"); });
+  return in_stream(stream, [=](cudaStream_t stream) { return copy_now((char*)variable->address + offset, source, count, kind, stream, true, "cudaMemcpyToSymbol"); });
 }
 API Error cudaMemcpyToSymbol(const void* symbol, const void* source, size_t count, size_t offset, cudaMemcpyKind kind) {
   return cudaMemcpyToSymbolAsync(symbol, source, count, offset, kind, nullptr);
@@ -827,7 +886,7 @@ API Error cudaMemcpyToSymbol(const void* symbol, const void* source, size_t coun
 API Error cudaMemcpyFromSymbolAsync(void* target, const void* symbol, size_t count, size_t offset, cudaMemcpyKind kind, cudaStream_t stream) {
   Variable* variable = variable_of(symbol);
   if (!variable) return fail(cudaErrorInvalidSymbol);
-  return in_stream(stream, [=] { return copy_now(target, (char*)variable->address + offset, count, kind, stream, true, "cudaMemcpyFromSymbol"); });
+  return in_stream(stream, [=](cudaStream_t stream) { return copy_now(target, (char*)variable->address + offset, count, kind, stream, true, "cudaMemcpyFromSymbol"); });
 }
 API Error cudaMemcpyFromSymbol(void* target, const void* symbol, size_t count, size_t offset, cudaMemcpyKind kind) {
   return cudaMemcpyFromSymbolAsync(target, symbol, count, offset, kind, nullptr);
@@ -910,7 +969,7 @@ API Error cudaMemcpy2DToArray(cudaArray_t array, size_t x, size_t y, const void*
 API Error cudaMemcpy2DToArrayAsync(cudaArray_t array, size_t x, size_t y, const void* source, size_t pitch, size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
   Array* found = (Array*)array;
   size_t row = found->element_bytes * found->extent.width;
-  return in_stream(stream, [=] { return copy_rows((char*)found->data + y * row + x, row, source, pitch, width, height, kind, stream, !on_device(source), "cudaMemcpy2DToArrayAsync"); });
+  return in_stream(stream, [=](cudaStream_t stream) { return copy_rows((char*)found->data + y * row + x, row, source, pitch, width, height, kind, stream, !on_device(source), "cudaMemcpy2DToArrayAsync"); });
 }
 API Error cudaGetChannelDesc(cudaChannelFormatDesc* format, cudaArray_const_t array) { *format = ((Array*)array)->format; return cudaSuccess; }
 API Error cudaMemcpy2DFromArray(void* target, size_t pitch, cudaArray_const_t array, size_t x, size_t y, size_t width, size_t height, cudaMemcpyKind kind) {
@@ -924,7 +983,7 @@ API Error cudaMemcpyToArray(cudaArray_t array, size_t x, size_t y, const void* s
 }
 API Error cudaMemcpy3DAsync(const cudaMemcpy3DParms* p, cudaStream_t stream) {
   cudaMemcpy3DParms copy = *p;
-  return in_stream(stream, [=] {
+  return in_stream(stream, [=](cudaStream_t stream) {
     Array *from = (Array*)copy.srcArray, *to = (Array*)copy.dstArray;
     size_t unit = from ? from->element_bytes : to ? to->element_bytes : 1;
     size_t from_pitch = from ? unit * from->extent.width : copy.srcPtr.pitch, to_pitch = to ? unit * to->extent.width : copy.dstPtr.pitch;
@@ -1026,28 +1085,40 @@ API Error cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) { *flags = is
 API Error cudaStreamAttachMemAsync(cudaStream_t, void*, size_t, unsigned) { return cudaSuccess; }
 API Error cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   std::lock_guard<std::recursive_mutex> lock(guard);
-  Event* made = new Event{next_event++, 0, false};
+  Event* made = new Event{next_event++, 0, false, nullptr};
   events.insert(made);
   *event = (cudaEvent_t)made;
   return fail(sticky);
 }
 API Error cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
-API Error cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  if (!events.count((Event*)event)) return fail(cudaErrorInvalidResourceHandle);
-  return in_stream(stream, [=] {
-    ((Event*)event)->milliseconds = now();
-    ((Event*)event)->recorded = true;
-    tell(RECORD, id_of(stream), ((Event*)event)->id);
-    return fail(sticky);
-  });
+static Error record_now(Event* event, cudaStream_t stream) {
+  if (!events.count(event)) return fail(cudaErrorInvalidResourceHandle);
+  event->milliseconds = now();
+  event->recorded = true;
+  event->capture = nullptr;
+  tell(RECORD, id_of(stream), event->id);
+  return fail(sticky);
 }
-API Error cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) { return cudaEventRecord(event, stream); }
+API Error cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
+  std::lock_guard<std::recursive_mutex> lock(guard);
+  if (!events.count((Event*)event)) return fail(cudaErrorInvalidResourceHandle);
+  if (capturing(stream) && !(flags & cudaEventRecordExternal)) {
+    // An edge of the graph, whose steps run in the order in which they were captured.
+    ((Event*)event)->capture = capturing(stream);
+    return cudaSuccess;
+  }
+  return in_stream(stream, [=](cudaStream_t stream) { return record_now((Event*)event, stream); });
+}
+API Error cudaEventRecord(cudaEvent_t event, cudaStream_t stream) { return cudaEventRecordWithFlags(event, stream, cudaEventRecordDefault); }
 API Error cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  std::lock_guard<std::recursive_mutex> lock(guard);
   if (!events.count((Event*)event)) return fail(cudaErrorInvalidResourceHandle);
   // A stream that waits for an event of a captured one is captured with it.
   for (Stream* each : streams)
-    if (each->capture && is_stream(stream) && !capturing(stream)) ((Stream*)stream)->capture = each->capture;
-  return in_stream(stream, [=] { tell(WAIT, id_of(stream), ((Event*)event)->id); return cudaSuccess; });
+    if (each->capture && each->capture == ((Event*)event)->capture && is_stream(stream) && !capturing(stream)) ((Stream*)stream)->capture = each->capture;
+  if (capturing(stream)) return cudaSuccess;
+  tell(WAIT, id_of(stream), ((Event*)event)->id);
+  return fail(sticky);
 }
 API Error cudaEventSynchronize(cudaEvent_t event) {
   if (!events.count((Event*)event)) return fail(cudaErrorInvalidResourceHandle);
@@ -1069,17 +1140,21 @@ API Error cudaEventDestroy(cudaEvent_t event) {
 API Error cudaStreamSetAttribute(cudaStream_t stream, cudaLaunchAttributeID, const cudaLaunchAttributeValue*) { return is_stream(stream) || !stream ? cudaSuccess : fail(cudaErrorInvalidResourceHandle); }
 API Error cudaStreamGetAttribute(cudaStream_t, cudaLaunchAttributeID, cudaLaunchAttributeValue* value) { memset(value, 0, sizeof *value); return cudaSuccess; }
 API Error cudaStreamCopyAttributes(cudaStream_t, cudaStream_t) { return cudaSuccess; }
-API Error cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+static Error capture_into(cudaStream_t stream, Graph* graph) {
   if (!is_stream(stream) || capturing(stream)) return fail(cudaErrorStreamCaptureUnsupported);
-  ((Stream*)stream)->capture = new Graph;
+  ((Stream*)stream)->capture = graph;
   return cudaSuccess;
+}
+API Error cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) { return capture_into(stream, new Graph); }
+API Error cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph, const cudaGraphNode_t*, const cudaGraphEdgeData*, size_t, cudaStreamCaptureMode) {
+  return capture_into(stream, (Graph*)graph);
 }
 API Error cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   Graph* captured = capturing(stream);
   if (!captured) return fail(cudaErrorStreamCaptureUnmatched);
   for (Stream* each : streams)
     if (each->capture == captured) each->capture = nullptr;
-  *graph = (cudaGraph_t)captured;
+  if (graph) *graph = (cudaGraph_t)captured;
   return cudaSuccess;
 }
 API Error cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
@@ -1093,40 +1168,55 @@ API Error cudaGraphInstantiateWithFlags(cudaGraphExec_t* made, cudaGraph_t graph
 API Error cudaGraphExecDestroy(cudaGraphExec_t made) { delete (Graph*)made; return cudaSuccess; }
 API Error cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
 API Error cudaGraphClone(cudaGraph_t* clone, cudaGraph_t graph) { *clone = (cudaGraph_t) new Graph(*(Graph*)graph); return cudaSuccess; }
+// A node is the place of its step, from 1 on, in the graph and in what is instantiated from it.
 API Error cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
-  if (nodes) { unsupported("cudaGraphGetNodes with nodes"); return cudaErrorNotSupported; }
-  *count = ((Graph*)graph)->steps.size();
+  size_t all = ((Graph*)graph)->steps.size();
+  for (size_t i = 0; nodes && i < *count; ++i) nodes[i] = i < all ? (cudaGraphNode_t)(i + 1) : nullptr;
+  *count = nodes ? std::min(*count, all) : all;
   return cudaSuccess;
 }
-API Error cudaGraphLaunch(cudaGraphExec_t made, cudaStream_t) {
+static Error run_steps(const Graph& graph, cudaStream_t stream) {
   // Steps run in the order in which they were added, which is one that the graph allows.
-  for (auto& step : ((Graph*)made)->steps)
-    if (Error error = step()) return error;
+  for (auto& step : graph.steps)
+    if (Error error = step(stream)) return error;
   return fail(sticky);
 }
-static Error add_step(cudaGraphNode_t* node, cudaGraph_t graph, std::function<Error()> step) {
+API Error cudaGraphLaunch(cudaGraphExec_t made, cudaStream_t stream) {
+  Graph graph = *(Graph*)made;
+  return in_stream(stream, [=](cudaStream_t stream) {
+    for (auto& each : graph.conditions)
+      if (each->is_reset)
+        if (Error error = copy_now(each->place, &each->value, sizeof each->value, cudaMemcpyHostToDevice, stream, false, "cudaGraphLaunch")) return error;
+    return run_steps(graph, stream);
+  });
+}
+static Error add_step(cudaGraphNode_t* node, cudaGraph_t graph, Step step) {
   ((Graph*)graph)->steps.push_back(step);
   *node = (cudaGraphNode_t)((Graph*)graph)->steps.size();
   return cudaSuccess;
 }
-API Error cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t) { return add_step(node, graph, [] { return cudaSuccess; }); }
-static Error kernel_step(const cudaKernelNodeParams* p, std::function<Error()>* step) {
-  Kernel* kernel = kernel_of(p->func);
+API Error cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t) {
+  return add_step(node, graph, [](cudaStream_t) { return cudaSuccess; });
+}
+template <class Parameters> static Error kernel_step(const Parameters* p, Step* step) {
+  Kernel* kernel = kernel_of((const void*)p->func);
   if (!kernel) return fail(cudaErrorInvalidDeviceFunction);
   if (Error error = know(kernel)) return error;
   std::string parameters(kernel->parameter_bytes, '\0');
   for (size_t i = 0; i < kernel->parameters.size(); ++i) memcpy(&parameters[kernel->parameters[i].first], p->kernelParams[i], kernel->parameters[i].second);
   LaunchShape shape = plain_shape(p->gridDim, p->blockDim, p->sharedMemBytes);
-  *step = [=] { return launch_now(kernel, shape, parameters, nullptr); };
+  *step = [=](cudaStream_t stream) { return launch_now(kernel, shape, parameters, stream); };
   return cudaSuccess;
 }
-API Error cudaGraphAddKernelNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t, const cudaKernelNodeParams* p) {
-  std::function<Error()> step;
+template <class Parameters> static Error add_kernel(cudaGraphNode_t* node, cudaGraph_t graph, const Parameters* p) {
+  Step step;
   if (Error error = kernel_step(p, &step)) return error;
   return add_step(node, graph, step);
 }
+API Error cudaGraphAddKernelNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t, const cudaKernelNodeParams* p) {
+  return add_kernel(node, graph, p);
+}
 API Error cudaGraphExecKernelNodeSetParams(cudaGraphExec_t made, cudaGraphNode_t node, const cudaKernelNodeParams* p) {
-  // A node is the place of its step, from 1 on, in the graph and in what is instantiated from it.
   auto& steps = ((Graph*)made)->steps;
   if ((size_t)node < 1 || (size_t)node > steps.size()) return fail(cudaErrorInvalidValue);
   return kernel_step(p, &steps[(size_t)node - 1]);
@@ -1140,31 +1230,125 @@ API Error cudaGraphExecUpdate(cudaGraphExec_t made, cudaGraph_t graph, cudaGraph
   return cudaSuccess;
 }
 API Error cudaGraphAddMemcpyNode1D(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t, void* target, const void* source, size_t count, cudaMemcpyKind kind) {
-  return add_step(node, graph, [=] { return copy_now(target, source, count, kind, nullptr, false, "a copy of a graph"); });
+  return add_step(node, graph, [=](cudaStream_t stream) { return copy_now(target, source, count, kind, stream, false, "a copy of a graph"); });
 }
 API Error cudaGraphAddMemcpyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t, const cudaMemcpy3DParms* p) {
   cudaMemcpy3DParms copy = *p;
-  return add_step(node, graph, [=] { return cudaMemcpy3DAsync(&copy, nullptr); });
+  return add_step(node, graph, [=](cudaStream_t stream) { return cudaMemcpy3DAsync(&copy, stream); });
 }
-API Error cudaGraphAddMemsetNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t, const cudaMemsetParams* p) {
-  cudaMemsetParams fill = *p;
-  return add_step(node, graph, [=] {
-    if (fill.elementSize == 1) return cudaMemset2DAsync(fill.dst, fill.pitch, fill.value, fill.width, fill.height, nullptr);
+template <class Parameters> static Error add_fill(cudaGraphNode_t* node, cudaGraph_t graph, const Parameters* p) {
+  Parameters fill = *p;
+  return add_step(node, graph, [=](cudaStream_t stream) {
+    if (fill.elementSize == 1) return cudaMemset2DAsync(fill.dst, fill.pitch, fill.value, fill.width, fill.height, stream);
     std::string row;
     for (size_t i = 0; i < fill.width; ++i) row.append((const char*)&fill.value, fill.elementSize);
     for (size_t i = 0; i < std::max<size_t>(fill.height, 1); ++i)
-      if (Error error = copy_now((char*)fill.dst + i * fill.pitch, row.data(), row.size(), cudaMemcpyHostToDevice, nullptr, false, "a fill of a graph")) return error;
+      if (Error error = copy_now((char*)fill.dst + i * fill.pitch, row.data(), row.size(), cudaMemcpyHostToDevice, stream, false, "a fill of a graph")) return error;
     return cudaSuccess;
   });
 }
+API Error cudaGraphAddMemsetNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t, const cudaMemsetParams* p) {
+  return add_fill(node, graph, p);
+}
+static Error add_host(cudaGraphNode_t* node, cudaGraph_t graph, cudaHostFn_t function, void* data) {
+  return add_step(node, graph, [=](cudaStream_t) { function(data); return cudaSuccess; });
+}
 API Error cudaGraphAddHostNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t, const cudaHostNodeParams* p) {
-  cudaHostNodeParams call = *p;
-  return add_step(node, graph, [=] { call.fn(call.userData); return cudaSuccess; });
+  return add_host(node, graph, p->fn, p->userData);
 }
 API Error cudaGraphAddChildGraphNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t, cudaGraph_t child) {
   Graph steps = *(Graph*)child;
-  return add_step(node, graph, [=] { return cudaGraphLaunch((cudaGraphExec_t)&steps, nullptr); });
+  return add_step(node, graph, [=](cudaStream_t stream) { return run_steps(steps, stream); });
 }
+API Error cudaGraphAddEventRecordNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t, cudaEvent_t event) {
+  return add_step(node, graph, [=](cudaStream_t stream) { return record_now((Event*)event, stream); });
+}
+API Error cudaGraphAddEventWaitNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t, cudaEvent_t event) {
+  return add_step(node, graph, [=](cudaStream_t stream) { return cudaStreamWaitEvent(stream, event, 0); });
+}
+API Error cudaGraphAddMemAllocNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t, cudaMemAllocNodeParams* p) {
+  if (Error error = allocate_in_graph((Graph*)graph, &p->dptr, p->bytesize, "cudaGraphAddMemAllocNode")) return error;
+  *node = (cudaGraphNode_t)((Graph*)graph)->steps.size();
+  return cudaSuccess;
+}
+API Error cudaGraphAddMemFreeNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, size_t, void* pointer) {
+  return add_step(node, graph, [=](cudaStream_t stream) { return release(pointer, "a node of a graph: FreeAsync", stream); });
+}
+API Error cudaDeviceGetGraphMemAttribute(int, cudaGraphMemAttributeType which, void* value) {
+  bool highest = which == cudaGraphMemAttrUsedMemHigh || which == cudaGraphMemAttrReservedMemHigh;
+  *(uint64_t*)value = highest ? most_graph_bytes : graph_bytes;
+  return cudaSuccess;
+}
+API Error cudaDeviceSetGraphMemAttribute(int, cudaGraphMemAttributeType, void*) { most_graph_bytes = graph_bytes; return cudaSuccess; }
+API Error cudaDeviceGraphMemTrim(int) { return cudaSuccess; }
+#if CUDART_VERSION >= 13000
+API Error cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t* graph,
+                                   const cudaGraphNode_t** nodes, const cudaGraphEdgeData** edges, size_t* count) {
+  static thread_local cudaGraphNode_t last;
+  Graph* captured = capturing(stream);
+  *status = captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  if (!captured) return cudaSuccess;
+  last = (cudaGraphNode_t)captured->steps.size();
+  if (id) *id = (uintptr_t)captured;
+  if (graph) *graph = (cudaGraph_t)captured;
+  if (nodes) *nodes = &last;
+  if (edges) *edges = nullptr;
+  if (count) *count = captured->steps.size() ? 1 : 0;
+  return cudaSuccess;
+}
+// Steps run in the order in which they are added, whatever they depend on.
+API Error cudaStreamUpdateCaptureDependencies(cudaStream_t, cudaGraphNode_t*, const cudaGraphEdgeData*, size_t, unsigned) { return cudaSuccess; }
+API Error cudaGraphConditionalHandleCreate(cudaGraphConditionalHandle* handle, cudaGraph_t graph, unsigned value, unsigned flags) {
+  auto made = std::make_shared<Condition>();
+  made->value = value;
+  made->is_reset = flags & cudaGraphCondAssignDefault;
+  if (Error error = allocate(&made->place, sizeof value, DEVICE, "cudaGraphConditionalHandleCreate")) return error;
+  ((Graph*)graph)->conditions.push_back(made);
+  *handle = (uintptr_t)made->place;
+  return fill_now(made->place, 0, sizeof value, nullptr, true, "cudaGraphConditionalHandleCreate");
+}
+static Error add_conditional(cudaGraphNode_t* node, cudaGraph_t graph, cudaConditionalNodeParams* p) {
+  const void* place = (const void*)(uintptr_t)p->handle;
+  if (!p->size || !fits(place, sizeof(unsigned), "cudaGraphAddNode")) return fail(cudaErrorInvalidValue);
+  auto bodies = std::make_shared<std::vector<std::unique_ptr<Graph>>>();
+  auto handles = std::make_shared<std::vector<cudaGraph_t>>();
+  for (unsigned i = 0; i < p->size; ++i) {
+    bodies->emplace_back(new Graph);
+    handles->push_back((cudaGraph_t)bodies->back().get());
+  }
+  p->phGraph_out = handles->data();
+  cudaGraphConditionalNodeType type = p->type;
+  return add_step(node, graph, [=](cudaStream_t stream) {
+    do {
+      unsigned value;
+      memcpy(&value, reachable(place), sizeof value);
+      size_t body = type == cudaGraphCondTypeSwitch ? value : value ? 0 : type == cudaGraphCondTypeIf ? 1 : handles->size();
+      if (body >= bodies->size()) break;
+      if (Error error = run_steps(*(*bodies)[body], stream)) return error;
+    } while (type == cudaGraphCondTypeWhile);
+    return cudaSuccess;
+  });
+}
+API Error cudaGraphAddNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t*, const cudaGraphEdgeData*, size_t, cudaGraphNodeParams* p) {
+  switch (p->type) {
+    case cudaGraphNodeTypeKernel: return add_kernel(node, graph, &p->kernel);
+    case cudaGraphNodeTypeMemcpy: return cudaGraphAddMemcpyNode(node, graph, nullptr, 0, &p->memcpy.copyParams);
+    case cudaGraphNodeTypeMemset: return add_fill(node, graph, &p->memset);
+    case cudaGraphNodeTypeHost: return add_host(node, graph, p->host.fn, p->host.userData);
+    case cudaGraphNodeTypeGraph: return cudaGraphAddChildGraphNode(node, graph, nullptr, 0, p->graph.graph);
+    case cudaGraphNodeTypeEmpty: return cudaGraphAddEmptyNode(node, graph, nullptr, 0);
+    case cudaGraphNodeTypeEventRecord: return cudaGraphAddEventRecordNode(node, graph, nullptr, 0, p->eventRecord.event);
+    case cudaGraphNodeTypeWaitEvent: return cudaGraphAddEventWaitNode(node, graph, nullptr, 0, p->eventWait.event);
+    case cudaGraphNodeTypeMemFree: return cudaGraphAddMemFreeNode(node, graph, nullptr, 0, p->free.dptr);
+    case cudaGraphNodeTypeConditional: return add_conditional(node, graph, &p->conditional);
+    case cudaGraphNodeTypeMemAlloc:
+      if (Error error = allocate_in_graph((Graph*)graph, &p->alloc.dptr, p->alloc.bytesize, "cudaGraphAddNode")) return error;
+      *node = (cudaGraphNode_t)((Graph*)graph)->steps.size();
+      return cudaSuccess;
+    default: unsupported("cudaGraphAddNode of this type"); return cudaErrorNotSupported;
+  }
+}
+#endif
 
 // -- the device ---------------------------------------------------------------------------------------------------------
 
@@ -1189,7 +1373,11 @@ API Error cudaGetLastError() {
 API Error cudaPeekAtLastError() { return last_error ? last_error : sticky; }
 API Error cudaGetDeviceCount(int* count) { *count = 1; return cudaSuccess; }
 API Error cudaGetDevice(int* device) { *device = 0; return cudaSuccess; }
-API Error cudaSetDevice(int device) { return device ? fail(cudaErrorInvalidDevice) : cudaSuccess; }
+API Error cudaSetDevice(int device) {
+  if (device) return fail(cudaErrorInvalidDevice);
+  has_primary_context = true;
+  return cudaSuccess;
+}
 API Error cudaInitDevice(int, unsigned, unsigned) { return cudaSuccess; }
 API Error cudaSetValidDevices(int*, int) { return cudaSuccess; }
 API Error cudaSetDeviceFlags(unsigned) { return cudaSuccess; }

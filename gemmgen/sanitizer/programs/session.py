@@ -187,6 +187,7 @@ class Session:
             Operation.MISUSE: self._misuse,
             Operation.UNSUPPORTED: self._unsupported,
             Operation.BLAS: self._blas,
+            Operation.FORGET: self._forget,
         }
 
     # -- the connection ------------------------------------------------------------------------------------------
@@ -464,6 +465,20 @@ class Session:
         self.order.forget(region.start)
         self._freed[address] = (owner, self._kept(frames))
         self._touch_version(region.start)
+        return b""
+
+    def _forget(self, body: Body) -> bytes:
+        """A graph has freed memory of its own: the address stays the graph's, the contents are undefined."""
+        address = body.number("Q")
+        body.end()
+        if address not in self._owners:
+            raise BadMessage(f"0x{address:x} is no allocation")
+        start = address - GLOBAL_BASE
+        self.device.note_unwritten(address)
+        self._touch_version(start)
+        for repeated in self._repeated.values():
+            if start in repeated.touched:
+                repeated.before = {}  # to skip it would leave the memory marked as unwritten
         return b""
 
     def _touch_version(self, start: int) -> None:
