@@ -13,9 +13,14 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import ClassVar
 from weakref import WeakValueDictionary
 
+import numpy as np
+import numpy.typing as npt
+
+from gemmgen.emulator.accessed_bytes import AccessedBytes
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.data_flow import ProgramFlow, instructions_of, written_by
 from gemmgen.emulator.program import Program
@@ -34,6 +39,8 @@ from gemmgen.emulator.ptx.syntax import (
     Vector,
 )
 
+_Numbers = npt.NDArray[np.float64]
+_Truths = npt.NDArray[np.bool_]
 _MAX_STEPS = 200_000
 """Symbolic steps before the analysis gives up."""
 _VALUES = (-math.inf, -1.0, -0.0, 0.0, 2.0, math.inf, math.nan)
@@ -77,14 +84,12 @@ class Order:
             return before
         return (a > b) == self.largest
 
-    def is_best(self, result: float, a: float, b: float) -> bool:
-        """True if a value is the better of two, by sign for zeros."""
+    def best(self, a: float, b: float) -> float:
+        """The better of two values, by sign for zeros."""
         if math.isnan(a) or math.isnan(b):
-            return math.isnan(result)
-        if a == b == 0:
-            signs = (math.copysign(1, a), math.copysign(1, b))
-            return result == 0 and math.copysign(1, result) == (max(signs) if self.largest else min(signs))
-        return result == (max(a, b) if self.largest else min(a, b))
+            return math.nan
+        ordered = sorted((a, b), key=lambda value: (value, math.copysign(1, value)))
+        return ordered[1] if self.largest else ordered[0]
 
 
 @dataclass(frozen=True)
@@ -140,7 +145,7 @@ _Env = dict[str, _Term]
 class Traffic:
     """Bytes that loads and stores of a run touched, by instruction, in its own kind of memory."""
 
-    bytes_of: dict[int, set[tuple[str, int]]] = field(default_factory=dict)
+    bytes_of: dict[int, AccessedBytes] = field(default_factory=dict)
     seeds: set[int] = field(default_factory=set)
     """Instructions that read the elements."""
 
@@ -157,16 +162,17 @@ def comparators(programs: Sequence[Program], traffic: Traffic, order: Order) -> 
     flows = [ProgramFlow(program) for program in programs]
     flags = frozenset[int]().union(*(flow.flagged_words.flags(traffic.bytes_of, traffic.seeds) for flow in flows))
     while True:
-        stored: set[tuple[str, int]] = set()
+        stored = AccessedBytes()
         for flow in flows:
             for inst, data in flow.spread_from(loads, flags):
-                if inst.opcode in ("st", "atom", "red") and data.any_of(_names(inst.operands[1:])):
-                    stored |= traffic.bytes_of.get(id(inst), set())
+                if inst.opcode in ("st", "atom", "red") and id(inst) in traffic.bytes_of and data.any_of(_names(inst.operands[1:])):
+                    stored.update(traffic.bytes_of[id(inst)])
         everything = [inst for program in programs for inst in instructions_of(program)]
         more = {
             id(inst)
             for inst in everything
-            if inst.opcode not in ("st", "red") and id(inst) not in loads and not stored.isdisjoint(traffic.bytes_of.get(id(inst), ()))
+            if inst.opcode not in ("st", "red") and id(inst) not in loads and id(inst) in traffic.bytes_of
+            if not stored.isdisjoint(traffic.bytes_of[id(inst)])
         }
         if not more:
             break
@@ -209,17 +215,16 @@ class _Reading:
 
     def comparators(self) -> dict[int, Comparator]:
         """All of them. Raises Refused."""
-        names = {register.name for registers in self.program.registers.values() for register in registers}
-        starts: dict[int, set[str]] = {}
+        starts: dict[int, frozenset[str]] = {}
         block_of = {id(inst): block.index for block in self.program.blocks for inst in (*block.body, *_end(block))}
         first = {block.index: next(iter((*block.body, *_end(block))), None) for block in self.program.blocks}
         data_names: set[str] = set()
         for inst, data in self.flow.spread_from(self.loads, self.flags):
             at = block_of[id(inst)]
             if inst is first[at]:
-                starts[at] = {name for name in names if name in data}
+                starts[at] = data.names()
                 data_names |= starts[at]
-        self.tainted = {number: frozenset(found) for number, found in starts.items()}
+        self.tainted = starts
         self.data_names = data_names
         inside: set[int] = set()
         for block in self.program.blocks:
@@ -503,26 +508,19 @@ class _Reading:
         """True if a condition holds exactly if the first value, with its place, is the better one."""
         if len(set(values)) != 2 or set(_leaves(condition)) - set(values):
             return False
-        for a, b in itertools.product(*(self._kinds(value) for value in values)):
-            for before in (True, False):
-                try:
-                    holds = _evaluate(condition, {values[0]: a, values[1]: b}, places, before)
-                except _Unknown:
-                    return False
-                if bool(holds) != self.order.first_is_better(a, b, before):
-                    return False
-        return True
+        cases = _cases(self.order, *(self._kinds(value) for value in values))
+        holds, unknown = _Evaluation(dict(zip(values, cases.values, strict=True)), places, cases.before).of(condition)
+        return not unknown.any() and bool((holds == cases.first_is_better).all())
 
     def _is_better_of(self, term: _Term, values: Sequence[_Term]) -> bool:
         """True if an expression is the better of two values, for all orders of them."""
-        for a, b in itertools.product(*(self._kinds(value) for value in values)):
-            try:
-                result = _evaluate(term, {values[0]: a, values[1]: b}, None, True)
-            except _Unknown:
-                return False
-            if not isinstance(result, float) or not self.order.is_best(result, a, b):
-                return False
-        return True
+        cases = _cases(self.order, *(self._kinds(value) for value in values))
+        result, unknown = _Evaluation(dict(zip(values, cases.values, strict=True)), None, cases.before).of(term)
+        if unknown.any() or result.dtype != np.float64:
+            return False
+        wanted = cases.best
+        same = (result == wanted) & ((result != 0) | (np.signbit(result) == np.signbit(wanted)))
+        return bool((same | (np.isnan(result) & np.isnan(wanted))).all())
 
     def _kinds(self, value: _Term) -> tuple[float, ...]:
         if value.kind == "float":
@@ -532,6 +530,28 @@ class _Reading:
 
 class _Unknown(Exception):
     """An expression depends on more than the two values."""
+
+
+@dataclass(frozen=True)
+class _Cases:
+    """All pairs of two values, with either of their places before the other one, and what an order makes of them."""
+
+    values: tuple[_Numbers, _Numbers]
+    before: _Truths
+    first_is_better: _Truths
+    best: _Numbers
+
+
+@lru_cache(maxsize=16)
+def _cases(order: Order, first: tuple[float, ...], second: tuple[float, ...]) -> _Cases:
+    found = list(itertools.product(first, second, (True, False)))
+    a, b = (np.array([case[part] for case in found], np.float64) for part in (0, 1))
+    return _Cases(
+        (a, b),
+        np.array([case[2] for case in found], np.bool_),
+        np.array([order.first_is_better(*case) for case in found], np.bool_),
+        np.array([order.best(a, b) for a, b, _ in found], np.float64),
+    )
 
 
 def _end(block: BasicBlock) -> tuple[Instruction, ...]:
@@ -663,82 +683,85 @@ def _instruction_of(term: _Term) -> int | None:
     return int(str(term.parts[3])) if term.kind == "extremum" else None
 
 
-_ORDERED = {"eq", "ne", "lt", "le", "gt", "ge"}
-
-
-def _compared(name: str, a: float, b: float) -> bool:
+def _compared(name: str, a: _Numbers, b: _Numbers) -> _Truths:
     """A comparison of floats; one without order holds only for names that end in u, "ne" included by its definition for unordered "neu"."""
-    unordered = math.isnan(a) or math.isnan(b)
+    unordered = np.isnan(a) | np.isnan(b)
     if name in ("num", "nan"):
-        return unordered == (name == "nan")
-    if unordered:
-        return name.endswith("u")
-    plain = name.removesuffix("u")
-    return {"eq": a == b, "ne": a != b, "lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b}[plain]
+        return unordered if name == "nan" else ~unordered
+    compare = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}
+    ordered: _Truths = compare[name.removesuffix("u")](a, b)
+    return np.where(unordered, name.endswith("u"), ordered)
 
 
-def _evaluate(term: _Term, values: Mapping[_Term, float], places: tuple[_Term, _Term] | None, before: bool) -> float | bool:
-    """An expression for two values in one order. Raises _Unknown if anything else counts."""
-    return _value_of(term, dict(values), places, before)
+class _Evaluation:
+    """Expressions of two values and their places, for all cases at once. A part that depends on more is unknown, case by case."""
+
+    def __init__(self, values: Mapping[_Term, _Numbers], places: tuple[_Term, _Term] | None, before: _Truths) -> None:
+        self.places, self.before = places, before
+        none = np.zeros(len(before), np.bool_)
+        self.known: dict[_Term, tuple[_Numbers | _Truths, _Truths]] = {term: (found, none) for term, found in values.items()}
+
+    def of(self, term: object) -> tuple[_Numbers | _Truths, _Truths]:
+        """The values of a term in all cases, and the cases where they are unknown."""
+        assert isinstance(term, _Term)
+        if term not in self.known:
+            try:
+                self.known[term] = self._computed(term)
+            except _Unknown:
+                self.known[term] = np.zeros(len(self.before), np.bool_), np.ones(len(self.before), np.bool_)
+        return self.known[term]
+
+    def _computed(self, term: _Term) -> tuple[_Numbers | _Truths, _Truths]:
+        parts = term.parts
+        match term.kind:
+            case "test" if parts[1] == "f32":
+                (a, first), (b, second) = self.of(parts[2]), self.of(parts[3])
+                return _compared(str(parts[0]), a.astype(np.float64), b.astype(np.float64)), first | second
+            case "test":
+                assert isinstance(parts[2], _Term)
+                assert isinstance(parts[3], _Term)
+                straight = _places_compared(str(parts[0]), str(parts[1]), parts[2], parts[3], self.places)
+                return self.before if straight else ~self.before, np.zeros(len(self.before), np.bool_)
+            case "not":
+                value, unknown = self.of(parts[0])
+                return ~value.astype(np.bool_), unknown
+            case "and" | "or" | "xor":
+                (a, first), (b, second) = self.of(parts[0]), self.of(parts[1])
+                combine = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}[term.kind]
+                return combine(a, b), first | second
+            case "ite":
+                (condition, unknown), (a, first), (b, second) = (self.of(part) for part in parts)
+                holds = condition.astype(np.bool_)
+                return np.where(holds, a, b), unknown | np.where(holds, first, second)
+            case "extremum":
+                (a, first), (b, second) = self.of(parts[4]), self.of(parts[5])
+                return _extremum(str(parts[0]), bool(parts[1]), a.astype(np.float64), b.astype(np.float64)), first | second
+            case "sum of floats":
+                (a, first), (b, second) = self.of(parts[0]), self.of(parts[1])
+                nan = np.isnan(a.astype(np.float64)) | np.isnan(b.astype(np.float64))
+                return np.full(len(nan), math.nan), first | second | ~nan
+        raise _Unknown
 
 
-def _value_of(term: _Term, known: dict[_Term, float | bool], places: tuple[_Term, _Term] | None, before: bool) -> float | bool:
-    """Value of a part of an expression. ``known`` keeps the values of parts, so each is computed once."""
-    if term not in known:
-        known[term] = _computed(term, known, places, before)
-    return known[term]
-
-
-def _computed(term: _Term, known: dict[_Term, float | bool], places: tuple[_Term, _Term] | None, before: bool) -> float | bool:
-    def of(part: object) -> float | bool:
-        assert isinstance(part, _Term)
-        return _value_of(part, known, places, before)
-
-    parts = term.parts
-    match term.kind:
-        case "test" if parts[1] == "f32":
-            return _compared(str(parts[0]), float(of(parts[2])), float(of(parts[3])))
-        case "test":
-            assert isinstance(parts[2], _Term)
-            assert isinstance(parts[3], _Term)
-            return _places_compared(str(parts[0]), str(parts[1]), parts[2], parts[3], places, before)
-        case "not":
-            return not of(parts[0])
-        case "and":
-            return bool(of(parts[0])) & bool(of(parts[1]))
-        case "or":
-            return bool(of(parts[0])) | bool(of(parts[1]))
-        case "xor":
-            return bool(of(parts[0])) ^ bool(of(parts[1]))
-        case "ite":
-            return of(parts[1]) if of(parts[0]) else of(parts[2])
-        case "extremum":
-            return _extremum(str(parts[0]), bool(parts[1]), float(of(parts[4])), float(of(parts[5])))
-        case "sum of floats":
-            a, b = float(of(parts[0])), float(of(parts[1]))
-            if math.isnan(a) or math.isnan(b):
-                return math.nan
-    raise _Unknown
-
-
-def _extremum(name: str, propagates: bool, a: float, b: float) -> float:
+def _extremum(name: str, propagates: bool, a: _Numbers, b: _Numbers) -> _Numbers:
     """min and max of PTX: NaN wins or loses, and -0 is less than +0."""
-    if math.isnan(a) or math.isnan(b):
-        if propagates or (math.isnan(a) and math.isnan(b)):
-            return math.nan
-        return b if math.isnan(a) else a
-    ordered = sorted((a, b), key=lambda value: (value, math.copysign(1, value)))
-    return ordered[name == "max"]
+    lower = (a < b) | ((a == b) & np.signbit(a))
+    found = np.where(lower == (name == "min"), a, b)
+    if propagates:
+        return np.where(np.isnan(a) | np.isnan(b), math.nan, found)
+    return np.where(np.isnan(a), b, np.where(np.isnan(b), a, found))
 
 
-def _places_compared(name: str, type_name: str, x: _Term, y: _Term, places: tuple[_Term, _Term] | None, before: bool) -> bool:
-    """A comparison of two places, written with any offset that says the same of different ones: i < j, i <= j - 1, i <= j."""
+def _places_compared(name: str, type_name: str, x: _Term, y: _Term, places: tuple[_Term, _Term] | None) -> bool:
+    """A comparison of two places, written with any offset that says the same of different ones: i < j, i <= j - 1, i <= j.
+
+    True if it holds where the first place is before the second, False if it holds where it is behind. Raises _Unknown."""
     if places is None or type_name not in ("s32", "s64") or name not in ("lt", "le", "gt", "ge"):
         raise _Unknown
     if name in ("gt", "ge"):
         x, y, name = y, x, {"gt": "lt", "ge": "le"}[name]
     (base_x, at_x), (base_y, at_y) = _split(x), _split(y)
-    for (first, second), answer in (((places[0], places[1]), before), ((places[1], places[0]), not before)):
+    for (first, second), answer in (((places[0], places[1]), True), ((places[1], places[0]), False)):
         (base_1, at_1), (base_2, at_2) = _split(first), _split(second)
         if (base_1, base_2) == (base_x, base_y):
             # x <= y + slack, of places that differ: the same as before for a slack of 0 or -1.

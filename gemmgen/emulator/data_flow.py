@@ -7,12 +7,14 @@ computes it from data, and the data begin at loads of chosen arrays and at resul
 
 from __future__ import annotations
 
+import heapq
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from gemmgen.emulator.accessed_bytes import AccessedBytes
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.program import Program
 from gemmgen.emulator.ptx.syntax import Address, Float, Instruction, Integer, Operand, Register, Vector, registers_of
@@ -157,7 +159,9 @@ class ProgramFlow:
         self.program = program
         self.blocks = _effects(program)
         self._bits: dict[str, int] = {}
-        self._dependences: dict[tuple[frozenset[int], frozenset[int]], DataDependence] = {}
+        self._dependences: dict[frozenset[int], dict[frozenset[int], DataDependence]] = {}
+        """By instructions whose results are no data, and sources of data."""
+        self._rows: dict[frozenset[int], list[list[tuple[int, int, int, int]]]] = {}
         self._masked = [[(self._mask(each.reads), self._mask(each.writes)) for each in block] for block in self.blocks]
         self._deciding = [[self._deciding_registers(each.instruction) for each in block] for block in self.blocks]
         self._successors = [_successors(block, len(self.blocks)) for block in program.blocks]
@@ -194,34 +198,52 @@ class ProgramFlow:
         between."""
         return _branch_regions(self.program, self.blocks, self._successors)
 
-    @cached_property
-    def _feeding(self) -> set[str]:
-        return _feeding_floats(self.blocks)
-
     def dependence(self, loads: Iterable[Instruction], plain: Collection[int] = ()) -> DataDependence:
         """Decisions of data that come from these loads, from any others that feed floating-point instructions, and from tensor cores.
 
         Selections with a known comparison count as opaque functions. Results of the instructions in `plain`, by identity, are no data.
         """
-        roots = frozenset(id(inst) for inst in loads)
-        known = roots, frozenset(plain)
-        if known not in self._dependences:
-            self._dependences[known] = self._dependence(*known)
-        return self._dependences[known]
+        without = frozenset(plain)
+        sources = (self._data_sources | (self._writing & {id(inst) for inst in loads})) - without
+        known = self._dependences.setdefault(without, {})
+        if sources not in known:
+            # What several sources decide is what each of them decides: only those that are new are followed.
+            before = max((each for each in known if each < sources), key=len, default=frozenset[int]())
+            found = self._decisions_of(sources - before, without)
+            known[sources] = self._joined(known[before], found) if before else found
+        return known[sources]
 
-    def _dependence(self, roots: frozenset[int], plain: frozenset[int]) -> DataDependence:
-        feeding = self._feeding
+    def _joined(self, *found: DataDependence) -> DataDependence:
+        """The decisions of several sources, in the order of the program."""
+        parts = ([inst for each in found for inst in getattr(each, name)] for name in ("control", "addresses", "choices"))
+        places = self._places
+        return DataDependence(*(tuple(sorted({id(i): i for i in part}.values(), key=lambda i: places[id(i)])) for part in parts))
+
+    @cached_property
+    def _places(self) -> dict[int, int]:
+        """Places of instructions in the program, by identity."""
+        return {id(each.instruction): place for place, each in enumerate(itertools.chain.from_iterable(self.blocks))}
+
+    @cached_property
+    def _data_sources(self) -> frozenset[int]:
+        """Loads that feed floating-point instructions, and products of tensor cores, by identity."""
+        feeding = _feeding_floats(self.blocks)
+        return frozenset(id(each.instruction) for block in self.blocks for each in block if _brings_data(each, feeding))
+
+    @cached_property
+    def _writing(self) -> frozenset[int]:
+        """Instructions that write registers, by identity."""
+        return frozenset(id(each.instruction) for block in self.blocks for each in block if each.writes)
+
+    def _decisions_of(self, roots: frozenset[int], plain: frozenset[int]) -> DataDependence:
         opaque = {id(inst) for inst in self.selections.hashed}
         control: list[Instruction] = []
         addresses: list[Instruction] = []
         choices: list[Instruction] = []
         chosen = {id(self.program.blocks[number].terminator) for number in self.regions}
 
-        def is_root(each: Effect) -> bool:
-            return id(each.instruction) not in plain and (id(each.instruction) in roots or _brings_data(each, feeding))
-
-        for effects, deciding, states in zip(self.blocks, self._deciding, self._spread(is_root, plain), strict=True):
-            for (inst, _, writes), (addressed, guard), tainted in zip(effects, deciding, states, strict=True):
+        for number, states in sorted(self._spread(roots, plain).items()):
+            for (inst, _, writes), (addressed, guard), tainted in zip(self.blocks[number], self._deciding[number], states, strict=True):
                 if not tainted:
                     continue
                 if guard & tainted and id(inst) in chosen:
@@ -244,24 +266,50 @@ class ProgramFlow:
         both paths meet, are data.
         """
         roots = set(loads)
-
-        def is_root(each: Effect) -> bool:
-            return id(each.instruction) in roots
-
         while True:
-            states = self._spread(is_root, plain)
+            states = self._spread(roots, frozenset(plain))
             more = set()
             for number, (_, region) in self.regions.items():
-                if states[number][-1] & self._deciding[number][-1][1]:
+                if number in states and states[number][-1] & self._deciding[number][-1][1]:
                     more |= {id(inst) for other in region for inst in self.program.blocks[other].body}
             if more <= roots:
                 break
             roots |= more
-        for block, masks in zip(self.blocks, states, strict=True):
-            yield from ((each.instruction, Tainted(mask, self._bits)) for each, mask in zip(block, masks, strict=True))
+        for number, block in enumerate(self.blocks):
+            masks = states.get(number, itertools.repeat(0))
+            yield from ((each.instruction, Tainted(mask, self._bits)) for each, mask in zip(block, masks, strict=False))
 
-    def _spread(self, is_root: Callable[[Effect], bool], plain: Collection[int]) -> list[list[int]]:
-        """Registers that hold data before each instruction of each block, along all paths: a bit for each register."""
+    def _spread(self, roots: Collection[int], plain: frozenset[int]) -> dict[int, list[int]]:
+        """Registers that hold data before each instruction of each block that data come to, along all paths: a bit for each register."""
+        rows = self._rows.get(plain)
+        if rows is None:
+            rows = self._rows[plain] = self._rows_without(plain)
+        ranks = self._ranks
+        first = {number for number in ranks if any(each[3] in roots for each in rows[number])}
+        before = [0] * len(rows)
+        states: dict[int, list[int]] = {}
+        # Blocks in the order of the paths, so that most are visited once all that leads to them is known.
+        work, waiting = [(ranks[number], number) for number in first], set(first)
+        heapq.heapify(work)
+        while work:
+            _, number = heapq.heappop(work)
+            waiting.discard(number)
+            state = before[number]
+            own: list[int] = []
+            for reads, writes, overwritten, inst in rows[number]:
+                own.append(state)
+                state = state | writes if reads & state or inst in roots else state & ~overwritten
+            states[number] = own
+            for target in self._successors[number]:
+                if state & ~before[target]:
+                    before[target] |= state
+                    if target not in waiting:
+                        waiting.add(target)
+                        heapq.heappush(work, (ranks[target], target))
+        return states
+
+    def _rows_without(self, plain: frozenset[int]) -> list[list[tuple[int, int, int, int]]]:
+        """Registers that each instruction passes on, may write and overwrites, and its identity."""
         blocks = []
         for effects, masked in zip(self.blocks, self._masked, strict=True):
             rows = []
@@ -269,24 +317,25 @@ class ProgramFlow:
                 inst = each.instruction
                 through = 0 if id(inst) in plain or inst.opcode in _READS_MEMORY else reads
                 # A value that a guarded instruction or a partial result leaves in place stays data.
-                rows.append((through, writes, 0 if inst.guard is not None else writes, is_root(each)))
+                rows.append((through, writes, 0 if inst.guard is not None else writes, id(inst)))
             blocks.append(rows)
-        before = [0] * len(blocks)
-        states: list[list[int]] = [[0] * len(rows) for rows in blocks]
-        work, seen = [0], {0}
-        while work:
-            number = work.pop()
-            state, own = before[number], []
-            for reads, writes, overwritten, root in blocks[number]:
-                own.append(state)
-                state = state | writes if root or reads & state else state & ~overwritten
-            states[number] = own
-            for target in self._successors[number]:
-                if target not in seen or state & ~before[target]:
-                    seen.add(target)
-                    before[target] |= state
-                    work.append(target)
-        return states
+        return blocks
+
+    @cached_property
+    def _ranks(self) -> dict[int, int]:
+        """Places of blocks in reverse postorder: a block comes behind all that lead to it, but for the ends of loops."""
+        left: list[int] = []
+        seen, path = {0}, [(0, iter(self._successors[0]))]
+        while path:
+            number, targets = path[-1]
+            new = next((target for target in targets if target not in seen), None)
+            if new is None:
+                left.append(number)
+                path.pop()
+            else:
+                seen.add(new)
+                path.append((new, iter(self._successors[new])))
+        return {number: place for place, number in enumerate(reversed(left))}
 
 
 def _names(operand: Operand) -> set[str]:
@@ -328,9 +377,11 @@ class FlaggedWords:
     loads: frozenset[int]
     stores: frozenset[int]
 
-    def flags(self, bytes_of: Mapping[int, set[tuple[str, int]]], seeds: Collection[int]) -> frozenset[int]:
+    def flags(self, bytes_of: Mapping[int, AccessedBytes], seeds: Collection[int]) -> frozenset[int]:
         """The tests, if in a run nothing but these stores wrote the words."""
-        read = set[tuple[str, int]]().union(*(bytes_of.get(load, set()) for load in self.loads))
+        read = AccessedBytes()
+        for load in self.loads & bytes_of.keys():
+            read.update(bytes_of[load])
         others = (touched for inst, touched in bytes_of.items() if inst not in self.loads and inst not in self.stores)
         if not self.loads.isdisjoint(seeds) or any(not read.isdisjoint(touched) for touched in others):
             return frozenset()
@@ -393,6 +444,10 @@ class Tainted:
         """True if one of the registers holds data."""
         return any(name in self for name in names)
 
+    def names(self) -> frozenset[str]:
+        """The names of all registers that hold data."""
+        return frozenset(name for name, bit in self.bits.items() if self.mask >> bit & 1) if self.mask else frozenset()
+
 
 def tests_infinity(inst: Instruction) -> bool:
     """True for a comparison with a literal infinity, which asks whether a number is one."""
@@ -445,12 +500,9 @@ def _joins(successors: Sequence[tuple[int, ...]]) -> list[int | None]:
                 common |= 1 << number
                 if common != sets[number]:
                     sets[number], changed = common, True
-    joins: list[int | None] = []
-    for number in range(count):
-        strict = sets[number] & ~(1 << number)
-        # The nearest is the one whose own set is the whole of the others.
-        joins.append(next((other for other in range(count) if strict >> other & 1 and sets[other] == strict), None))
-    return joins
+    # The nearest is the one whose own set is the whole of the others.
+    with_set = {found: number for number, found in reversed(list(enumerate(sets)))}
+    return [with_set.get(sets[number] & ~(1 << number)) for number in range(count)]
 
 
 def _successors(block: BasicBlock, blocks: int) -> tuple[int, ...]:

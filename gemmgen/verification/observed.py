@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmgen.emulator import Observer
+from gemmgen.emulator.accessed_bytes import AccessedBytes
 from gemmgen.emulator.memory import GLOBAL_BASE, Access, GlobalSpace, Space
 from gemmgen.emulator.program import Program, link
 from gemmgen.emulator.ptx.syntax import Instruction
@@ -24,14 +25,12 @@ class DataLoads(Observer):
         self._names, self._bytes_too, self._given = names, bytes_too, given
         self._of_given: dict[int, bool] = {}
         self.found: dict[int, Instruction] = {}
-        self.bytes_of: dict[int, set[tuple[str, int]]] = {}
-        """Addresses by the identity of instructions, each with its kind of memory."""
+        self.bytes_of: dict[int, AccessedBytes] = {}
+        """Bytes by the identity of instructions."""
 
     def accessed(self, space: Space, access: Access, lanes: Any, addresses: npt.NDArray[Any]) -> None:
         if self._bytes_too and len(addresses):
-            touched = np.unique(np.asarray(addresses, np.int64)[:, None] + np.arange(access.width))
-            kind = type(space).__name__
-            self.bytes_of.setdefault(id(access.instruction), set()).update((kind, byte) for byte in touched.tolist())
+            self.bytes_of.setdefault(id(access.instruction), AccessedBytes()).add(type(space).__name__, addresses, access.width)
         if self._given and isinstance(space, GlobalSpace) and access.kind == "load" and len(addresses):
             inside = self._lies_in_given(space, np.asarray(addresses, np.int64))
             self._of_given[id(access.instruction)] = inside and self._of_given.get(id(access.instruction), True)
