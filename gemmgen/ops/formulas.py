@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,8 +14,10 @@ from gemmgen.core.errors import LaunchError
 from gemmgen.core.text import printable
 from gemmgen.kernels.calls import integer, number
 from gemmgen.kernels.epilogue.expression import nearest
+from gemmgen.kernels.epilogue.functions import known_functions
 from gemmgen.kernels.epilogue.operations import Operation, Operations
 from gemmgen.kernels.epilogue.options import written_out
+from gemmgen.ops.arrays import is_truth, type_word
 from gemmgen.ops.engine import Operator
 
 
@@ -30,6 +33,12 @@ def parsed(operation: str, epilogue: Any, argument: str = "epilogue") -> tuple[O
         found = _adapter().validate_python(written_out(epilogue))
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
+        if first["type"] == "union_tag_invalid":
+            word, known = str(first["ctx"]["tag"]), re.findall(r"'([^']*)'", str(first["ctx"]["expected_tags"]))
+            hint = f"; {word} is a function of formulas" if word in known_functions() else nearest(word, known)
+            raise LaunchError(
+                f"{operation}: {argument}: no operation {printable(word, 40)!r}, need one of {', '.join(known)}{hint}"
+            ) from None
         place = ".".join(str(part) for part in first["loc"] if part != "formula")
         raise LaunchError(
             f"{operation}: {argument}{f' {printable(place, 100)}' if place else ''}: {first['msg'].removeprefix('Value error, ')}"
@@ -59,6 +68,10 @@ def given_operands(
     for the operations in messages. Raises ``LaunchError``."""
     operands = [operand for one in operations for operand in one.operands()]
     arrays = tuple(operand.name for operand in operands if operand.per != "all")
+    for operand in operands:
+        array = given.get(operand.name)
+        if operand.stored == "bool" and operand.per != "all" and not (is_truth(array) or getattr(array, "dtype", None) is None):
+            raise LaunchError(f"{operation}: {operand.name} has elements {type_word(array)}, need bool, as the {whole} says")
     written = tuple(name for one in operations for name in one.further_outputs)
     numbers = {operand.name: operand for operand in operands if operand.per == "all"}
     for name in (*arrays, *written, *numbers):

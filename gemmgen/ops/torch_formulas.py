@@ -81,6 +81,11 @@ def recorded(
     """The product with its derivatives by ``a``, ``b`` and the floating-point tensors among ``given``. Raises ``LaunchError``."""
     import torch
 
+    if a.dim() == 1:  # a vector is a matrix of one row or one column
+        whole = recorded(operation, a.unsqueeze(0), b, epilogue, given, alpha, choices, saved)
+        return whole.squeeze(-2 if b.dim() > 1 else -1)
+    if b.dim() == 1:
+        return recorded(operation, a, b.unsqueeze(1), epilogue, given, alpha, choices, saved).squeeze(-1)
     operations = parsed(operation, epilogue)
     if not a.dtype.is_floating_point or not b.dtype.is_floating_point or min(a.element_size(), b.element_size()) < 2:
         raise LaunchError(f"{operation}: derivatives are of float32, float16 and bfloat16 products; pass detached tensors")
@@ -137,6 +142,10 @@ def _forward(ctx: Any, call: _Call, a: Any, b: Any, *tensors: Any) -> Any:
 
 
 def _backward(ctx: Any, upstream: Any) -> Any:
+    import torch
+
+    if torch.is_grad_enabled():  # a second derivative would miss what the forward pass stored
+        raise LaunchError(f"{ctx.call.operation}: derivatives of an epilogue have none themselves: call backward without create_graph")
     a, b, product, *tensors = ctx.saved_tensors
     gradients = _gradients(ctx.call, a, b, product, tensors, upstream)
     needed = (needs for needs in ctx.needs_input_grad[1:])

@@ -8,8 +8,12 @@ import pytest
 
 from gemmgen import ops
 from gemmgen.core.errors import LaunchError
+from gemmgen.kernels.epilogue.derivative import derivative
+from gemmgen.kernels.epilogue.expression import parse
 
 torch = pytest.importorskip("torch")
+from gemmgen.ops.torch_formulas import evaluated  # noqa: E402
+
 ops.register_torch()
 
 FORMULA = {
@@ -71,6 +75,59 @@ def test_linear_formulas_keep_nothing() -> None:
     assert "value" not in backward_of(linear).reads
     curved = parsed("matmul", hashable({"value": "silu(acc)"}))
     assert "value" in backward_of(curved).reads
+
+
+SLOPES: dict[str, Any] = {
+    "abs(acc)": torch.abs,
+    "relu(acc)": torch.relu,
+    "elu(acc, 0.7)": lambda x: torch.nn.functional.elu(x, 0.7),
+    "relu6(acc)": torch.nn.functional.relu6,
+    "hard_swish(acc) / 6": torch.nn.functional.hardswish,
+    "clamp(acc, -1, 2)": lambda x: torch.clamp(x, -1, 2),
+    "mish(acc)": torch.nn.functional.mish,
+    "softplus(acc)": torch.nn.functional.softplus,
+    "quick_gelu(acc)": lambda x: x * torch.sigmoid(1.702 * x),
+    "sqrt(square(acc) + 1)": lambda x: torch.sqrt(x * x + 1),
+}
+
+
+@pytest.mark.parametrize("text", SLOPES)
+def test_slopes_at_corners_and_far_out(text: str) -> None:
+    places = [-200.0, -89.0, -5.0, -3.0, -1.0, -0.0, 0.0, 1e-20, 0.5, 2.0, 3.0, 20.0, 89.0, 200.0, 1e30]
+    x = torch.tensor(places).requires_grad_()
+    SLOPES[text](x).sum().backward()
+    found = derivative([("result", parse(text))], "result", ["acc"])
+    values: dict[str, Any] = {"acc": x.detach(), "upstream": torch.ones(len(places))}
+    for name, node in found.assignments:
+        values[name] = evaluated(node, values)
+    torch.testing.assert_close(evaluated(found.by["acc"], values), x.grad)
+
+
+def test_vectors_and_empty_products_have_gradients() -> None:
+    for shapes in (((8,), (8, 6)), ((8,), (8,)), ((5, 0), (0, 6))):
+        a, b = (torch.randn(shape, generator=torch.Generator().manual_seed(3), requires_grad=True) for shape in shapes)
+        ops.matmul(a, b, epilogue={"value": "silu(acc)"}, backend="emulator").sum().backward()
+        x, w = (tensor.detach().clone().requires_grad_() for tensor in (a, b))
+        torch.nn.functional.silu(x @ w).sum().backward()
+        torch.testing.assert_close(a.grad, x.grad)
+        torch.testing.assert_close(b.grad, w.grad)
+
+
+def test_masks_have_gradients() -> None:
+    a, b = torch.ones(4, 3, requires_grad=True), torch.ones(3, 2)
+    keep = torch.tensor([[True, False], [False, False], [True, True], [False, True]])
+    formula = {"inputs": {"keep": {"per": "element", "type": "bool"}}, "value": "2 * acc if keep else 0"}
+    result = ops.matmul(a, b, epilogue=formula, operands={"keep": keep}, backend="emulator")
+    torch.testing.assert_close(result, 6.0 * keep)
+    result.sum().backward()
+    torch.testing.assert_close(a.grad, 2.0 * keep.sum(1, keepdim=True).expand(4, 3))
+
+
+def test_second_derivatives_are_refused() -> None:
+    a, b = torch.ones(4, 3, requires_grad=True), torch.ones(3, 2)
+    result = ops.matmul(a, b, epilogue={"value": "silu(acc)"}, saved="store", backend="emulator")
+    with pytest.raises(LaunchError, match="have none themselves"):
+        torch.autograd.grad(result.sum(), a, create_graph=True)
 
 
 def test_dropout_has_gradients() -> None:

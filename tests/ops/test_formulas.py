@@ -170,6 +170,25 @@ def test_sums_and_random_numbers() -> None:
     np.testing.assert_array_equal(by_row, (A @ B).sum(1))
 
 
+@pytest.mark.parametrize(("per", "shape"), [("element", (9, 13)), ("row", (9,)), ("column", (13,))])
+def test_truth_values_are_conditions(per: str, shape: tuple[int, ...]) -> None:
+    formula = {
+        "inputs": {"keep": {"per": per, "type": "bool"}},
+        "value": "acc if keep and not (acc > 100) else -keep",
+    }
+    keep = np.arange(np.prod(shape)).reshape(shape) % 3 == 0
+    got = ops.matmul(A, B, epilogue=formula, operands={"keep": keep}, backend="emulator")
+    product, whole = A @ B, np.broadcast_to(keep[:, None] if per == "row" else keep, (9, 13))
+    np.testing.assert_array_equal(got, np.where(whole & (product <= 100), product, -whole.astype(np.float32)))
+    with pytest.raises(LaunchError, match="keep has elements uint8, need bool, as the epilogue says"):
+        ops.matmul(A, B, epilogue=formula, operands={"keep": keep.astype(np.uint8)}, backend="emulator")
+
+
+def test_a_function_is_no_operation() -> None:
+    with pytest.raises(LaunchError, match=r"no operation 'elu', need one of scale, .*; elu is a function of formulas"):
+        ops.matmul(A, B, epilogue=[{"op": "elu"}])
+
+
 LINES = {
     "let": {"z": "acc + 1"},
     "outputs": {

@@ -118,7 +118,7 @@ def _named(request: Conv2dRequest, operands: Mapping[str, Layout]) -> tuple[tupl
                 need = "a number, per row (a value for each pixel), per channel or per element"
                 raise LaunchError(f"conv2d: {name} is per {per}, need {need}")
             layout = operands[name]
-            if kind == "bool" and layout.type == "u8":  # operations read arrays of truth values as bool
+            if kind == "bool" and layout.type in ("u8", "s8"):  # calls see arrays of truth values as bytes
                 layout = replace(layout, type="bool")
             _packed(name, layout, (kind,))
             others = {"memory": ((),), "row": (pixels,)}.get(per, ())

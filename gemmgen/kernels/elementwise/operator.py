@@ -123,7 +123,7 @@ def _result(out: Layout | None, own: str, shape: tuple[int, ...]) -> Layout:
 
 def _of_type(word: str, layout: Layout, kind: str) -> Layout:
     """The layout of an array that a formula declares with a type. Raises ``LaunchError``."""
-    if kind == "bool" and layout.type == "u8":  # calls see arrays of truth values as bytes
+    if kind == "bool" and layout.type in ("u8", "s8"):  # calls see arrays of truth values as bytes
         layout = replace(layout, type="bool")
     if layout.type != kind:
         got = ELEMENTS[layout.type].word if layout.type in ELEMENTS else layout.type

@@ -461,11 +461,11 @@ _TABLE = (
     Function("not", 1, _not, "!{0}", "logical_not", (None,), 7, (8,), "truth", "truth", bound="exact"),
     Function("select", 3, _select, "{0} ? {1} : {2}", "where", (None, "select(x, 1, 0)", "select(x, 0, 1)"), 0, (1, 1, 1), "any",
              bound="exact"),
-    Function("min", 2, _extremum(True), "smaller({0}, {1})", "minimum", ("select(x <= y, 1, 0)", "select(x <= y, 0, 1)"), takes="number",
+    Function("min", 2, _extremum(True), "smaller({0}, {1})", "minimum", ("select(y < x, 0, 1)", "select(x <= y, 0, 1)"), takes="number",
              integer="min({0}, {1})", cost=3, bound="exact"),
-    Function("max", 2, _extremum(False), "larger({0}, {1})", "maximum", ("select(x >= y, 1, 0)", "select(x >= y, 0, 1)"), takes="number",
+    Function("max", 2, _extremum(False), "larger({0}, {1})", "maximum", ("select(y > x, 0, 1)", "select(x >= y, 0, 1)"), takes="number",
              integer="max({0}, {1})", cost=3, bound="exact"),
-    Function("abs", 1, _absolute, "fabs{s}({0})", "abs", ("select(x < 0, -1, 1)",), takes="number",
+    Function("abs", 1, _absolute, "fabs{s}({0})", "abs", ("select(x < 0, -1, select(x > 0, 1, 0))",), takes="number",
              integer="{0} < 0 ? static_cast<{c}>(0 - static_cast<{u}>({0})) : {0}", repeats=True, bound="exact"),
     Function("square", 1, _square, "{0} * {0}", "square", ("2 * x",), 6, (8,), "number",
              integer="static_cast<{c}>(static_cast<{u}>({0}) * static_cast<{u}>({0}))", repeats=True),
@@ -512,12 +512,12 @@ _TABLE = (
                  8)),
     Function("softplus", 1, _smooth(_softplus, 1.0, 2 * LIBRARY_ERROR + 4 * _U), "softplus({0})", "softplus", ("sigmoid(x)",),
              takes="float32", approximate=True, special=2, cost=36, bound="7 ulp"),
-    Function("relu", 1, _relu, "{0} < {zero} ? {zero} : {0}", "relu", ("select(x > 0, 1, 0)",), 0, (5,), "number", repeats=True, cost=2,
+    Function("relu", 1, _relu, "{0} < {zero} ? {zero} : {0}", "relu", ("select(x <= 0, 0, 1)",), 0, (5,), "number", repeats=True, cost=2,
              bound="exact"),
     Function("leaky_relu", 2, _leaky_relu, "{0} > {zero} ? {0} : {1} * {0}", "leaky_relu", ("select(x > 0, 1, y)", "min(x, 0)"), 0, (8, 7),
              repeats=True, cost=3),
     Function("hard_swish", 1, _hard_swish, "{0} * fmin{s}(fmax{s}({0} + 3{point}, 0{point}), 6{point})", "",
-             ("select(x < -3, 0, select(x > 3, 6, 2 * x + 3))",), 6, (8,), repeats=True, cost=4, bound="2 roundings"),
+             ("select(x <= -3, 0, select(x < 3, 2 * x + 3, 6))",), 6, (8,), repeats=True, cost=4, bound="2 roundings"),
     Function("rand", 4, _rand, "uniform_random({0}, {1}, {2}, {3})", derivative=(None, None, None, None), takes="integers",
              gives="float32", cost=110, bound="exact"),
 )  # fmt: skip
@@ -526,11 +526,11 @@ FUNCTIONS: Mapping[str, Function] = {function.name: function for function in _TA
 
 MACROS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "clamp": (("x", "low", "high"), "min(max(x, low), high)"),
-    "elu": (("x", "alpha"), "select(x > 0, x, alpha * (exp(x) - 1))"),
+    "elu": (("x", "alpha"), "select(x > 0, x, alpha * (exp(select(x > 0, 0, x)) - 1))"),
     "hard_sigmoid": (("x",), "min(max(x + 3, 0), 6) * 0.16666667"),
     "mish": (("x",), "x * tanh(softplus(x))"),
     "quick_gelu": (("x",), "x * sigmoid(1.702 * x)"),
-    "relu6": (("x",), "min(max(x, 0), 6)"),
+    "relu6": (("x",), "min(relu(x), 6)"),
 }
 """Functions that are short for expressions: their parameters and their texts."""
 

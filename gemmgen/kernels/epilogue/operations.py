@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
@@ -558,14 +558,14 @@ class Formula(Operation):
     @property
     def outcomes(self) -> Mapping[str, Assignment]:
         """The further outputs' expressions."""
-        return {word: _assignment(word, output.text) for word, output in self.outputs.items()}
+        return {word: self._assignment(word, output.text) for word, output in self.outputs.items()}
 
     @property
     def assignments(self) -> tuple[Assignment, ...]:
         """Intermediate values in an order in which each comes before it is used, then the outputs' and the value."""
         known = {VALUE, PRODUCT, SECOND, *COORDINATES, *self.inputs, *self.let}
-        pending = {word: _assignment(word, text) for word, text in self.let.items()}
-        last = [*self.outcomes.values(), _assignment(VALUE, self.value)]
+        pending = {word: self._assignment(word, text) for word, text in self.let.items()}
+        last = [*self.outcomes.values(), self._assignment(VALUE, self.value)]
         for assignment in (*pending.values(), *last):
             for word, at in assignment.node.names.items():
                 if word not in known:
@@ -579,6 +579,12 @@ class Formula(Operation):
                 raise FormulaError(f"a cycle of {', '.join(pending)}", "need values that do not depend on themselves", "let")
             found += [pending.pop(target) for target in ready]
         return (*found, *last)
+
+    def _assignment(self, target: str, text: str) -> Assignment:
+        """An expression, in which conditions that are operands of type ``bool`` are compared with 0."""
+        found = _assignment(target, text)
+        truths = {word for word, one in self.inputs.items() if one.type == "bool"}
+        return replace(found, node=_with_comparisons(found.node, truths)) if truths else found
 
     def operands(self) -> tuple[Operand, ...]:
         return tuple(
@@ -631,6 +637,16 @@ def _meaning(per: FormulaAxis) -> str:
 
 def _assignment(target: str, text: str) -> Assignment:
     return Assignment(target, parse(text), text)
+
+
+def _with_comparisons(node: Node, truths: Set[str]) -> Node:
+    """A tree whose conditions compare operands, which are numbers in expressions, with 0."""
+    conditions = {"select": 1, "and": 2, "or": 2, "not": 1}.get(node.function, 0)
+    arguments = [_with_comparisons(argument, truths) for argument in node.arguments]
+    for index, argument in enumerate(arguments[:conditions]):
+        if argument.name in truths:
+            arguments[index] = Node(argument.at, "ne", (argument, Node(argument.at, number=0.0)))
+    return replace(node, arguments=tuple(arguments))
 
 
 def _renamed(text: str, names: Mapping[str, str]) -> str:

@@ -481,7 +481,7 @@ def _named(
                 found.append(NamedOperand(name, per, None))
                 continue
             layout = operands[name]
-            if kind == "bool" and layout.type == "u8":  # operations read arrays of truth values as bool
+            if kind == "bool" and layout.type in ("u8", "s8"):  # calls see arrays of truth values as bytes
                 layout = replace(layout, type="bool")
             _check_type(name, layout, (kind,), "as the epilogue says", operation)
             (m, n), one_element = shape[-2:], all(extent == 1 for extent in layout.shape)

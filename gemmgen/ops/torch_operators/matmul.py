@@ -114,7 +114,7 @@ def product_gradients(a: Any, b: Any, dz: Any, alpha: float, precision: str, nee
         da = _product(whole, right.mT, alpha, precision).sum_to_size(_batched(left, whole)).reshape(a.shape).to(a.dtype)
     if needs[1]:
         if len(right.shape) == 2:  # one product instead of a batch, and a sum over it
-            left, whole = left.reshape(-1, left.shape[-1]), whole.reshape(-1, whole.shape[-1])
+            left, whole = left.flatten(0, -2), whole.flatten(0, -2)
         db = _product(left.mT, whole, alpha, precision).sum_to_size(_batched(right, whole)).reshape(b.shape).to(b.dtype)
     return da, db
 
