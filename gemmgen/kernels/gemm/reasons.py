@@ -100,7 +100,8 @@ def alignment_reasons(matrices: tuple[Matrix, ...]) -> list[Reason]:
 def double_reasons(spec: GemmSpec) -> list[Reason]:
     """float64 in a strategy that has none, or beside other types."""
     types = (spec.storage.a, spec.storage.b, spec.storage.c)
-    if "f64" not in types or (types == ("f64",) * 3 and spec.mainloop.strategy in DOUBLE_STRATEGIES):
+    by_integers = getattr(spec.mainloop, "arithmetic", Arithmetic()).f64_by is not None
+    if "f64" not in types or (types == ("f64",) * 3 and (by_integers or spec.mainloop.strategy in DOUBLE_STRATEGIES)):
         return []
     need = f"f64 for all of A, B and C with strategy: {', '.join(DOUBLE_STRATEGIES)}, or for none"
     got = f"{', '.join(types)} with {spec.mainloop.strategy}"

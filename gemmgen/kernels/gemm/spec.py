@@ -154,6 +154,10 @@ class Arithmetic(SpecModel):
     the operands; as accurate as float32 multiply-adds, or more. ``f16x3``, the fastest, scales rows of A and columns of B to the range
     of float16; the others keep the range of float32. A last kernel computes numbers that no planes can hold, such as infinities, in
     float32. None: products of the types as stored."""
+    f64_by: Annotated[Literal["int8x14", "int8x15"] | None, LATER] = None
+    """Computes float64 products by so many of 8-bit integers: the remainders of scaled rows and columns modulo small numbers, of which a
+    kernel makes the result. The error bound is that of multiply-adds; tiles for which it could be larger, or whose rows or columns hold
+    infinities, NaN or magnitudes beyond 2^400 or below 2^-400, are computed by multiply-adds."""
     sums: Annotated[Literal["auto", "plain", "compensated"], LATER] = "auto"
     """Addition of the tensor core's partial sums to the float32 sums: ``compensated`` keeps the rounding error of each addition, so that
     errors do not grow with k, at the cost of three more operations. ``auto``: compensated."""

@@ -18,8 +18,10 @@ STRATEGIES = {
     "tcgen05": "gemmgen.kernels.gemm.tcgen05",
     "narrow_weights": "gemmgen.kernels.gemm.narrow_weights",
     "split_precision": "gemmgen.kernels.gemm.split_precision",
+    "remainders": "gemmgen.kernels.gemm.remainders",
 }
-"""The package of each strategy by its name in specs; float32 by smaller types is one strategy for every instruction.
+"""The package of each strategy by its name in specs; float32 by smaller types is one strategy for every instruction,
+float64 by 8-bit integers another.
 
 The modules of a package: ``plan`` makes the plan, ``explain`` and ``pictures`` show it, ``cost`` counts its work, ``matching`` fits
 specs to requests. A further strategy is a package, a mainloop in ``gemmgen.kernels.gemm.spec`` and a line here.
@@ -29,6 +31,8 @@ specs to requests. A further strategy is a package, a mainloop in ``gemmgen.kern
 def strategy_of(spec: GemmSpec) -> str:
     """The strategy that plans a spec."""
     arithmetic = getattr(spec.mainloop, "arithmetic", None)
+    if arithmetic is not None and arithmetic.f64_by is not None:
+        return "remainders"
     return "split_precision" if arithmetic is not None and arithmetic.f32_by is not None else spec.mainloop.strategy
 
 

@@ -12,6 +12,7 @@ from gemmgen.kernels.epilogue.options import hashable
 from gemmgen.ops import torch_state
 from gemmgen.ops.arrays import same_place
 from gemmgen.ops.constant import Constant
+from gemmgen.ops.doubles import BY_INTEGERS, is_deep, multiply
 from gemmgen.ops.engine import Operator, with_kernel
 from gemmgen.ops.factors import numbers_as_factors, refuse_beside_epilogue
 from gemmgen.ops.planes import Planes
@@ -50,7 +51,7 @@ def matmul(
     scale_out: Array | None = None,
     amax: Array | None = None,
     output: str | None = None,
-    precision: Literal["f32", "ffma", "tf32"] = "f32",
+    precision: Literal["f32", "ffma", "tf32", "int8x14", "int8x15"] = "f32",
     batch_invariant: bool = False,
     stream: Stream | None = None,
     backend: Literal["auto", "emulator"] = "auto",
@@ -109,7 +110,9 @@ def matmul(
     precision
         For float32 factors: ``f32`` takes multiply-adds, or products by planes on tensor cores, whose error bound is no larger, whichever
         is faster; ``ffma`` keeps to multiply-adds; ``tf32`` also allows factors cut to 11 bits, as
-        ``torch.set_float32_matmul_precision("high")`` does.
+        ``torch.set_float32_matmul_precision("high")`` does. For matrices of float64 on Hopper GPUs, ``int8x14`` and ``int8x15`` multiply
+        by so many products of 8-bit integers, with the error bound of multiply-adds, and only ``out`` and ``stream`` may be given
+        (docs/formats.md).
     batch_invariant
         A row of the result has the same bits however many rows there are: the fastest instance of one numeric class is taken, which adds
         up products in one order (docs/classes.md).
@@ -132,6 +135,16 @@ def matmul(
     constant = isinstance(b, Constant)
     if isinstance(b, Constant):
         b = b.source
+    if precision in BY_INTEGERS:
+        beside = (bias, residual, activation, epilogue, operands, scale_a, scale_b, scale_out, amax, output)
+        if any(one is not None for one in beside) or (alpha, beta, batch_invariant, backend) != (1, 0, False, "auto"):
+            raise LaunchError(f"matmul: precision {precision} goes with out and stream alone")
+        if torch_state.compiling is not None and (torch_state.compiling() or torch_state.recording(a, b)):
+            raise LaunchError(f"matmul: precision {precision} has no derivatives and is not compiled by torch")
+        if not is_deep(a):
+            multiplied: ArrayT = multiply(a, b, precision, out, stream)
+            return multiplied
+        precision = "f32"
     if isinstance(b, Weight | SparseWeight):
         beside = (residual, epilogue, operands, scale_a, scale_b, scale_out, amax)
         if any(one is not None for one in beside) or (alpha, beta, precision, batch_invariant, backend) != (1, 0, "f32", False, "auto"):

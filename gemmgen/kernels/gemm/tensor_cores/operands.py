@@ -31,7 +31,7 @@ def as_stored(a: Matrix, b: Matrix) -> Multiplied:
 
 
 def arithmetic_parts(arithmetic: Arithmetic) -> list[str]:
-    """Part of an instance's name for its scheme of float32 products."""
-    parts: list[str] = [arithmetic.f32_by] if arithmetic.f32_by else []
+    """Part of an instance's name for its scheme of float32 or float64 products."""
+    parts: list[str] = [scheme for scheme in (arithmetic.f32_by, arithmetic.f64_by) if scheme]
     parts += [f"kept_{arithmetic.kept}"] if arithmetic.kept != "none" else []
     return [*parts, *(["split_rows"] if arithmetic.split == "mainloop" else [])]

@@ -1,0 +1,29 @@
+"""Float64 products by remainders in words."""
+
+from __future__ import annotations
+
+from gemmgen.kernels.family import Section
+from gemmgen.kernels.gemm.remainders.plan import RemaindersPlan
+from gemmgen.kernels.gemm.remainders.scheme import LARGEST_K, RANGE
+from gemmgen.kernels.gemm.tensor_cores.explain import Wording
+from gemmgen.kernels.gemm.wgmma import explain as wgmma
+from gemmgen.kernels.gemm.wording import Lines
+
+
+def sections(plan: RemaindersPlan) -> list[Section]:
+    """Those of the products, and one about remainders."""
+    return wgmma.sections(plan, Wording(products=plan.scheme.planes, sections=(Section("float64 by remainders", _remainders(plan)),)))
+
+
+def _remainders(plan: RemaindersPlan) -> Lines:
+    scheme = plan.scheme
+    return (
+        ("scales", "rows of A and columns of B are multiplied by powers of two and rounded to integers;"),
+        ("", f"so large that no product exceeds half of 2^{scheme.product.bit_length() - 1}, by Cauchy and Schwarz"),
+        ("moduli", ", ".join(str(number) for number in scheme.numbers)),
+        ("products", f"{scheme.count} of remainders in 8 bits, and one of magnitudes cut to 7 bits, which bounds |A||B| from below"),
+        ("result", "the integer that the remainders determine, exact, without its scales"),
+        ("error", "at most k u |A||B|, u = 2^-53, that of multiply-adds; a last kernel computes by these the tiles for which that is"),
+        ("", f"not certain, and those with magnitudes beyond 2^{RANGE} or below 2^-{RANGE}"),
+        ("largest k", f"{LARGEST_K:,}"),
+    )

@@ -1,0 +1,287 @@
+"""float64 products by those of 8-bit integers: remainders of scaled rows and columns modulo small numbers, and the error.
+
+The idea is that of Ozaki, Uchino and Imamura, "Ozaki Scheme II: A GEMM-oriented emulation of floating-point matrix multiplication using an
+integer modular technique" (2025). Rows of A and columns of B are scaled by powers of two and rounded to integers. The product of these
+integer matrices is known from its remainders modulo numbers that are pairwise coprime (Chinese remainder theorem), and each remainder is
+the product of matrices of 8-bit remainders, whose sums int32 holds.
+
+Let P be the product of the moduli and L² <= (P - 1) / 2. Each row of A and column of B is scaled by the largest power of two with which
+its Euclidean norm is at most L (1 - 2^-20), so that the norm of its integers is at most L. By Cauchy and Schwarz, a product of two such
+lines is an integer of magnitude L² at most, which the remainders determine. Rounding to integers changes each element by 1/2 at most, and
+the product by (|a|₁ + |b|₁) / 2 + k / 4 <= sqrt(k) L + k / 4, in units of the integers' product. All that follows is exact up to three
+roundings of the result.
+
+A chain of k fused multiply-adds has the bound k u |a||b|, u = 2^-53 (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed.,
+section 3.1). One more product of 8-bit integers bounds |a||b| from below for each element of the result: magnitudes are cut to 7 bits,
+and only every eighth value of k counts where k is large. Where (k - 3) u times that lower bound is less than sqrt(k) L + k / 4, a last
+kernel computes the tile by fused multiply-adds, as it does for lines with infinities, NaN, or largest magnitudes beyond 2^400 or below
+2^-400. So the bound of multiply-adds holds for every element.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from gemmgen.kernels.gemm.spec import Arithmetic
+from gemmgen.kernels.matrix import Matrix
+
+SPLIT_THREADS = 256
+MEASURED_K = 256
+"""Values of k of a column that a block measures, of an operand whose columns do not run along k."""
+SPLIT_COLUMNS = 32
+"""Columns that a block measures or splits then, one for each lane."""
+SPLIT_K = 16
+"""Values of k that a thread splits then, so that it stores 16 bytes."""
+JOIN_TILE = 64
+"""Rows and columns that a block joins, or repairs."""
+JOIN_THREADS = 256
+REPAIR_K = 16
+REGION_BYTES = 256
+"""Every part of the workspace starts at a multiple of this."""
+PITCH_BYTES = 32
+"""Rows of planes begin at multiples of this, a sector of the L2."""
+LARGEST_K = 65535
+"""Sums of k products of two bytes have a magnitude below 2^30."""
+PART_BITS = 41
+"""Bits of the parts of the numbers that remainders are multiplied by: sums of products with bytes are exact in float64."""
+PARTS = 3
+MARGIN_BITS = 20
+RANGE = 400
+"""Binary orders of magnitude, above and below 1, that the largest magnitude of a line may have."""
+FEW_SAMPLES = 512
+"""Values of k that count at least in the lower bound, where there are so many."""
+MAX_STRIDE_BITS = 3
+
+
+def largest_moduli(count: int) -> tuple[int, ...]:
+    """The largest numbers of 8 bits that are pairwise coprime, 256 first."""
+    found: list[int] = []
+    for number in range(256, 1, -1):
+        if len(found) < count and all(math.gcd(number, other) == 1 for other in found):
+            found.append(number)
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Modulus:
+    """A modulus as kernels divide by it, and its weight in the sum that the remainders determine."""
+
+    number: int
+    inverse: float
+    """The float32 next to its reciprocal."""
+    factor: int
+    """Rounded up 2^(31 + bits) / number: (u factor) >> (31 + bits) is the quotient of u < 2^31."""
+    shift: int
+    """Bits, beyond 32, that the product is shifted."""
+    bias: int
+    """Its multiple next to 2^30, which makes sums positive."""
+    weights: tuple[float, ...]
+    """Parts of the number, below P, whose remainder is 1 for this modulus and 0 for the others; the largest first."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Moduli, the first of several, whose product float32 holds: a number is reduced by that product in float64 first."""
+
+    first: int
+    moduli: tuple[Modulus, ...]
+
+    @property
+    def product(self) -> int:
+        return math.prod(modulus.number for modulus in self.moduli)
+
+    @property
+    def inverse(self) -> float:
+        return 1.0 / self.product
+
+
+@dataclass(frozen=True)
+class RemainderScheme:
+    """The moduli, and numbers that follow from them."""
+
+    numbers: tuple[int, ...]
+
+    parts = PARTS
+    range = RANGE
+    repair_k = REPAIR_K
+    region_bytes = REGION_BYTES
+    pitch_bytes = PITCH_BYTES
+    measured_k = MEASURED_K
+    split_columns = SPLIT_COLUMNS
+    split_k_of_block = SPLIT_K * SPLIT_THREADS // 32
+    max_stride_bits = MAX_STRIDE_BITS
+    few_bits = FEW_SAMPLES.bit_length()
+
+    @property
+    def count(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def planes(self) -> int:
+        """Matrices of bytes for each factor and for the result: remainders, and those of the lower bound."""
+        return self.count + 1
+
+    @cached_property
+    def product(self) -> int:
+        """P."""
+        return math.prod(self.numbers)
+
+    @cached_property
+    def norm(self) -> float:
+        """The float64 next below L."""
+        return math.nextafter(float(math.isqrt((self.product - 1) // 2)), 0.0)
+
+    @property
+    def scaled_norm(self) -> float:
+        """Largest norm of a line before it is rounded to integers, with a margin for the rounding of norms."""
+        return self.norm * (1 - 2.0**-MARGIN_BITS)
+
+    @cached_property
+    def product_parts(self) -> tuple[float, ...]:
+        """P as a sum."""
+        return self._parts(self.product)
+
+    @cached_property
+    def moduli(self) -> tuple[Modulus, ...]:
+        return tuple(self._modulus(number) for number in self.numbers)
+
+    @property
+    def product_inverse(self) -> float:
+        """The reciprocal of P."""
+        return 1.0 / self.product
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """Threes of the moduli after 256, of which the last byte is the remainder."""
+        return tuple(Group(first, self.moduli[first : first + 3]) for first in range(1, self.count, 3))
+
+    def _modulus(self, number: int) -> Modulus:
+        import numpy as np
+
+        others = self.product // number
+        shift = number.bit_length() - 1 - (number & (number - 1) == 0)
+        return Modulus(
+            number=number,
+            inverse=float(np.float32(1.0 / number)),
+            factor=-(-(1 << 32 + shift) // number),
+            shift=shift,
+            bias=(1 << 30) // number * number,
+            weights=self._parts(others * pow(others, -1, number)),
+        )
+
+    def _parts(self, number: int) -> tuple[float, ...]:
+        """A number up to P in parts of few bits, all numbers alike."""
+        found = []
+        low = self.product.bit_length()
+        for part in range(PARTS):
+            low = max(low - PART_BITS, 0) if part < PARTS - 1 else 0
+            found.append(float(number >> low << low))
+            number -= number >> low << low
+        return tuple(found)
+
+    def least_sum(self, k: int) -> float:
+        """T / ((k - 3) u), for T the error of rounding to integers: the least |a||b| with which that is within the bound of chains of
+        multiply-adds, and infinity where none is large enough."""
+        return (math.sqrt(k) * self.norm + k) / ((k - 3) * 2.0**-53) if k > 3 else math.inf
+
+
+SCHEMES = {f"int8x{count}": RemainderScheme(largest_moduli(count)) for count in (14, 15)}
+
+
+def scheme_of(arithmetic: Arithmetic) -> RemainderScheme:
+    """The scheme that a spec asks for."""
+    return SCHEMES[str(arithmetic.f64_by)]
+
+
+def stride_bits(k: int) -> int:
+    """Of every 2 to that power values of k, one counts in the lower bound."""
+    return max(0, min(MAX_STRIDE_BITS, k.bit_length() - FEW_SAMPLES.bit_length()))
+
+
+@dataclass(frozen=True)
+class RemainderOperand:
+    """A factor that becomes planes of remainders."""
+
+    matrix: Matrix
+
+    @property
+    def name(self) -> str:
+        return self.matrix.name
+
+    @property
+    def suffix(self) -> str:
+        return self.name.lower()
+
+    @property
+    def extent(self) -> str:
+        return "m" if self.name == "A" else "n"
+
+    @property
+    def line(self) -> str:
+        return "row" if self.name == "A" else "column"
+
+    @property
+    def k_major(self) -> bool:
+        """True if k runs along its lines in memory."""
+        return self.matrix.contiguous == "k"
+
+    @property
+    def vector(self) -> int:
+        """Elements that one load reads."""
+        return 2 if self.matrix.alignment >= 2 else 1
+
+    @property
+    def blocks(self) -> str:
+        """Blocks of the kernel that splits it."""
+        if self.k_major:
+            return self.extent
+        return f"ceil_div({self.extent}, {SPLIT_COLUMNS}) * max(1, ceil_div(k, {SPLIT_K * SPLIT_THREADS // 32}))"
+
+    @property
+    def measuring_blocks(self) -> str:
+        """Blocks of the kernel that measures it first."""
+        return f"ceil_div({self.extent}, {SPLIT_COLUMNS}) * ceil_div(k, {MEASURED_K})"
+
+
+@dataclass(frozen=True)
+class WorkspacePart:
+    """A piece of the workspace."""
+
+    name: str
+    c_type: str
+    bytes: str
+    """A formula over the problem."""
+    c_bytes: str
+    """The size in CUDA, as long long."""
+
+
+def workspace_parts(scheme: RemainderScheme, operands: tuple[RemainderOperand, RemainderOperand]) -> tuple[WorkspacePart, ...]:
+    """The workspace, in order."""
+    found = []
+    for operand in operands:
+        extent = operand.extent
+        found.append(WorkspacePart(f"lines_{operand.suffix}", "Line", f"16 * {extent}", f"16LL * {extent}"))
+        if not operand.k_major:
+            chunks = f"ceil_div(k, {MEASURED_K})"
+            c_chunks = f"((k + {MEASURED_K - 1}) / {MEASURED_K})"
+            name = f"measured_{operand.suffix}"
+            found.append(WorkspacePart(name, "double2", f"16 * {extent} * {chunks}", f"16LL * {extent} * {c_chunks}"))
+    tiles = f"4 * ceil_div(m, {JOIN_TILE}) * ceil_div(n, {JOIN_TILE})"
+    c_tiles = f"4LL * ((m + {JOIN_TILE - 1}) / {JOIN_TILE}) * ((n + {JOIN_TILE - 1}) / {JOIN_TILE})"
+    found.append(WorkspacePart("marks", "int", tiles, c_tiles))
+    for operand in operands:
+        size = f"{scheme.planes} * {operand.extent} * round_up(k, {PITCH_BYTES})"
+        c_size = f"{scheme.planes}LL * {operand.extent} * pitch_of(k)"
+        found.append(WorkspacePart(f"planes_{operand.suffix}", "unsigned char", size, c_size))
+    size = f"{scheme.planes} * m * round_up(n, {PITCH_BYTES})"
+    found.append(WorkspacePart("products", "unsigned char", size, f"{scheme.planes}LL * m * pitch_of(n)"))
+    return tuple(found)
+
+
+def offset_of(parts: tuple[WorkspacePart, ...], name: str) -> str:
+    """Bytes from the start of the workspace to a part, as a formula; to the end, if there is none of that name."""
+    names = [part.name for part in parts]
+    before = parts[: names.index(name)] if name in names else parts
+    return " + ".join(f"round_up({part.bytes}, {REGION_BYTES})" for part in before) or "0"
