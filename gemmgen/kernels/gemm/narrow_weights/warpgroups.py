@@ -26,6 +26,10 @@ BOX_ELEMENTS = 64
 WARP_COLUMNS = 16
 """Columns of an instruction's result that a warp has."""
 MAX_ROWS = 256
+GROUPS_AHEAD = 8
+"""Groups along k whose scales and zero points are copied ahead."""
+NUMBER_BYTES = 2
+"""Bytes of a scale or a zero point."""
 BARRIER_BYTES = 8
 REGISTERS = {1: (24, 240), 2: (24, 104)}
 """Registers of a thread of the producer, and of one of two groups of consumers, by the blocks of an SM."""
@@ -89,6 +93,10 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     def unit(self) -> str:
         return "f16_wgmma"
 
+    @property
+    def numbers_alignment(self) -> int:
+        return 2 if self.group else 1
+
     # Shared memory.
 
     @property
@@ -149,9 +157,25 @@ class RegisterLoop(Codes, WarpgroupInstruction):
         return self.consumers * self.sums_rows * (self.tile_n // self.consumers + 4) * 4
 
     @property
+    def ahead(self) -> int:
+        """Steps whose scales and zero points are in shared memory, or on their way there: a step takes less time than a copy."""
+        return max(2, GROUPS_AHEAD * self.group // TILE_K)
+
+    @property
+    def numbers_offset(self) -> int:
+        """Bytes of shared memory before scales and zero points."""
+        return self.stages_bytes + self.sums_bytes
+
+    @property
+    def numbers_bytes(self) -> int:
+        """Scales and zero points that warps copy ahead."""
+        groups = self.ahead * TILE_K // self.group if self.group else 0
+        return groups * self.tile_n * NUMBER_BYTES * (2 if self.zeros else 1)
+
+    @property
     def barriers_offset(self) -> int:
         """Bytes of shared memory before the barriers of stages."""
-        return self.stages_bytes + self.sums_bytes
+        return self.numbers_offset + self.numbers_bytes
 
     @property
     def shared_bytes(self) -> int:
@@ -252,11 +276,15 @@ def register_regions(loop: RegisterLoop) -> tuple[SharedRegion, ...]:
     """Shared memory of a block: stages, or the sums of a tile; barriers."""
     stage, barriers = loop.row_bytes + loop.weight_bytes, 2 * loop.stages
     sent = "sums that blocks of the cluster send" if loop.cluster_k > 1 else "sums of some rows, [group][row][column], padded"
+    words = "scales and zero points" if loop.zeros else "scales"
+    size, offset = loop.numbers_bytes, loop.numbers_offset
+    numbers = [SharedRegion("numbers", "unsigned short", (size // NUMBER_BYTES,), offset, size, f"{words}, [warp][group]")] if size else []
     return (
         SharedRegion(
             "stages", "unsigned char", (loop.stages, stage), 0, loop.stages_bytes, "rows of A, swizzled, and packed weights, [stage]"
         ),
         SharedRegion("sums", "float", (loop.sums_bytes // 4,), loop.stages_bytes, loop.sums_bytes, sent),
+        *numbers,
         SharedRegion(
             "barriers", "unsigned long long", (barriers,), loop.barriers_offset, barriers * BARRIER_BYTES, "of stages: full, empty"
         ),
