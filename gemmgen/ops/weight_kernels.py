@@ -15,6 +15,7 @@ from gemmgen.kernels.epilogue.activations import activations
 from gemmgen.kernels.epilogue.options import written_out
 from gemmgen.kernels.gemm.family import plan_gemm
 from gemmgen.kernels.gemm.matcher import ACTIVATIONS
+from gemmgen.kernels.gemm.narrow_weights.warpgroups import GROUPS_AHEAD
 from gemmgen.kernels.gemm.packed_weights import PANEL
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.spec import GemmSpec
@@ -137,7 +138,7 @@ def _warpgroups(product: Product, numbers: Numbers, architecture: Architecture, 
     """Tiles of 128 columns, or 256 if there are many. Where there are few tiles, blocks of a cluster divide k, two on an SM."""
     if 32 < product.rows <= 64:
         if ceil_div(product.n, 256) * 2 >= 0.65 * sms:
-            return Form("warpgroups", (64, 256, 128), (64, 32), 5 if numbers.bits == 4 else 3, slices=2)
+            return Form("warpgroups", (64, 256, 128), (64, 32), 4 if numbers.bits == 4 else 3, slices=2)
         if ceil_div(product.n, 64) <= sms:
             return Form("warpgroups", (32, 64, 128), (32, 16), 4, slices=2, blocks_per_sm=2)
     rows = next((count for count in (32, 64) if product.rows <= count), 0) or _many_rows(product, numbers, sms)
@@ -146,7 +147,8 @@ def _warpgroups(product: Product, numbers: Numbers, architecture: Architecture, 
     few = rows <= 64
     weights = 64 * 128 * numbers.bits // 4
     sums = rows * 512 if slices > 1 else 18 * 1024
-    stages = min(8, (_room(architecture, 2 if few else 1) - sums - 256) // (rows * 256 + weights))
+    scales = GROUPS_AHEAD * 128 * 4 if numbers.group else 0
+    stages = min(8, (_room(architecture, 2 if few else 1) - sums - scales - 256) // (rows * 256 + weights))
     return Form(
         "warpgroups",
         (rows, 128, 128),
