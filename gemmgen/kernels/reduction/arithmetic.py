@@ -331,6 +331,13 @@ class Arithmetic:
         return self.combiner in ("add", "large_sum", "norm") and all(step.calls <= {"square", "abs"} for step in self.prologue)
 
     @property
+    def may_repeat(self) -> bool:
+        """True if an element that is taken twice changes nothing."""
+        if self.parts:
+            return all(part.may_repeat for part in self.parts)
+        return self.state == "extremum" or self.combiner in ("minimum", "maximum", "either", "both")
+
+    @property
     def adds_bytes(self) -> bool:
         """True if four elements at a time are added by a dot product with ones."""
         return not self.parts and self.combiner == "add" and self.stored == "s8" and not self.is_float and not self.prologue

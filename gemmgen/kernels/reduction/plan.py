@@ -140,8 +140,15 @@ class ReductionPlan(KernelPlan[ReductionSpec]):
         return rows and (self.arithmetic.state == "logsumexp" or self.finds_late)
 
     @property
+    def joins_loads(self) -> bool:
+        """True if a thread adds the elements of several loads to its state at once: what follows then costs less for each."""
+        layout = self.layout
+        inside = isinstance(layout, TensorLayout) and layout.name == "tensor_rows" and not layout.outer_reduced
+        return inside and self.joins_vectors and self.joined_loads > 1
+
+    @property
     def joined_loads(self) -> int:
-        """Loads whose elements a log-sum-exp takes at once, no more than registers hold."""
+        """Loads whose elements are added to a state at once, no more than registers hold."""
         return max(1, min(self.unroll, 32 // self.vector))
 
     @property
@@ -186,6 +193,17 @@ class ReductionPlan(KernelPlan[ReductionSpec]):
     def adds_words(self) -> bool:
         """True if a thread adds up bytes by words."""
         return self.arithmetic.adds_bytes and self.vector % 4 == 0
+
+    @property
+    def ors_words(self) -> bool:
+        """True if a thread looks for elements that are not 0 by the words that hold them."""
+        layout = self.layout
+        return isinstance(layout, TensorLayout) and _ors_words(self.arithmetic, layout)
+
+    @property
+    def magnitude_bits(self) -> str:
+        """All bits of a word but for the signs of floats, whose zeros may have one; empty for integers."""
+        return {"f32": "0x7fffffffu", "f16": "0x7fff7fffu", "bf16": "0x7fff7fffu"}.get(self.arithmetic.stored, "")
 
     @property
     def store_bytes(self) -> int:
@@ -371,7 +389,11 @@ def _tensor_accumulators(arithmetic: Arithmetic, layout: TensorLayout) -> int:
     if layout.keeps_inner:
         return vector * layout.choice.columns
     if (
-        layout.name == "flat_rows" or arithmetic.state == "logsumexp" or arithmetic.takes_vectors or _finds_late(arithmetic, layout)
+        layout.name == "flat_rows"
+        or arithmetic.state == "logsumexp"
+        or arithmetic.takes_vectors
+        or _finds_late(arithmetic, layout)
+        or _ors_words(arithmetic, layout)
     ):  # whole vectors are joined to a state at once
         return 1
     if arithmetic.state == "extremum":  # the place within the vector is then known when the kernel is compiled
@@ -382,6 +404,12 @@ def _tensor_accumulators(arithmetic: Arithmetic, layout: TensorLayout) -> int:
 def _finds_late(arithmetic: Arithmetic, layout: TensorLayout) -> bool:
     rows = layout.name == "tensor_rows" and not layout.outer_reduced
     return rows and arithmetic.state == "extremum" and layout.choice.vector > 1
+
+
+def _ors_words(arithmetic: Arithmetic, layout: TensorLayout) -> bool:
+    plain = arithmetic.combiner == "either" and not arithmetic.parts and not arithmetic.prologue and arithmetic.stored != "f64"
+    bytes_of_load = layout.choice.vector * ELEMENTS[arithmetic.stored].bytes
+    return plain and layout.name == "tensor_rows" and layout.choice.vector > 1 and bytes_of_load % 4 == 0
 
 
 def _common_reasons(spec: ReductionSpec, arithmetic: Arithmetic, choice: Choice, architecture: Architecture) -> list[Reason]:
