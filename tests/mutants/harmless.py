@@ -174,6 +174,82 @@ def _read_ahead(_: KernelPlan, source: str, mutant: Mutant) -> bool:
     return mutant.after in weaker and bool(re.fullmatch(r"(?:load_fragments\(\w+\[\(plane \+ 1\) % 2\], [^;]*\); ?)+", body))
 
 
+_IGNORED = re.compile(r"^constexpr (?:int|unsigned) kLeadingBytes(\w*) = \d+;  // ignored", re.MULTILINE)
+_LEADING = re.compile(r"^constexpr (?:int|unsigned) kLeadingBytes(\w*) = \d+;", re.MULTILINE)
+
+
+def _leading_bytes(_: KernelPlan, source: str, mutant: Mutant) -> bool:
+    """True for the leading bytes of a descriptor whose rows run along k, or, as PTX names no use for them, of a tile of one box."""
+    ignored = {*_IGNORED.findall(source), *(name for name in _LEADING.findall(source) if f"constexpr int kBoxes{name} = 1;" in source)}
+    if declared := _LEADING.match(mutant.before):
+        return declared[1] in ignored and _LEADING.match(mutant.after) is not None
+    shifted = "return kLeadingBytes / kDescriptorUnit << 16 | (address & kAddressBits) / kDescriptorUnit;"
+    return mutant.before == shifted and mutant.after == shifted.replace("16", "17") and ignored == set(_LEADING.findall(source))
+
+
+def _outside(_: KernelPlan, source: str, mutant: Mutant) -> bool:
+    """True for one more tile or step than there are, behind the last."""
+    count = re.search(r"\((\w+) - 1\) / kTile[A-Z] \+ 1", mutant.before)
+    named = re.match(r"(?:__device__ __forceinline__ int tiles_\w\(int \w\) \{ return|const int steps = )", mutant.before)
+    return bool(count and named) and mutant.after == mutant.before.replace(count[0], count[0].replace("-", "+", 1), 1)
+
+
+def _other_lanes(plan: KernelPlan, source: str, mutant: Mutant) -> bool:
+    """True if the threads copy the same vectors of a tile, each another one."""
+    column = re.fullmatch(r"const int copy_column_(\w) = (threadIdx\.x) % (kVectorsPerRow\w) \* kVector\w;", mutant.before)
+    if not column or mutant.after != mutant.before.replace("threadIdx.x", "(threadIdx.x + 1)"):
+        return False
+    rows = f"const int copy_row_{column[1]} = threadIdx.x / {column[3]};"
+    across = re.search(rf"constexpr int {column[3]} = (\d+);|constexpr int {column[3]} = (\w+) / (\w+);", source)
+    if rows not in source or across is None:
+        return False
+    sizes = [re.search(rf"constexpr int {name} = (\d+);", source) for name in across.groups()[1:] if name]
+    if across[1] is None and not all(sizes):
+        return False
+    vectors = int(across[1]) if across[1] else int(sizes[0][1]) // int(sizes[1][1])  # type: ignore[index]
+    threads = range(plan.sequence.launches[0].threads)
+    return {(t // vectors, t % vectors) for t in threads} == {(t // vectors, (t + 1) % vectors) for t in threads}
+
+
+def _subtracted_in_turn(_: KernelPlan, source: str, mutant: Mutant) -> bool:
+    found = re.fullmatch(r"(const int \w+ = \w+) - (\w+) - (\w+);", mutant.before)
+    return found is not None and mutant.after == f"{found[1]} - {found[3]} - {found[2]};"
+
+
+def _second_of_two(plan: KernelPlan, source: str, mutant: Mutant) -> bool:
+    """True for a distance that is multiplied by the number of a block before this one in a cluster of two: by 0."""
+    factor = re.match(r"\+ \(\(rank - 1\) \* ", mutant.before)
+    two = {tuple(sorted(launch.cluster)) for launch in plan.sequence.launches} == {(1, 1, 2)}
+    return two and factor is not None and mutant.kind == "a factor is missing" and mutant.after.startswith(factor[0])
+
+
+def _threads_of_a_bound(_: KernelPlan, source: str, mutant: Mutant) -> bool:
+    """True if the number of threads is a promise to the compiler only, or divided with the same result."""
+    declared = re.fullmatch(r"constexpr int kThreads = ([^;]+);", mutant.before)
+    changed = re.fullmatch(r"constexpr int kThreads = ([^;]+);", mutant.after)
+    if not declared or not changed:
+        return False
+    functions = re.sub(r"template <int kThreads>\n.*?\n\}\n", "", source, flags=re.DOTALL)
+    uses = [line for line in re.sub("//.*", "", functions).split("\n") if "kThreads" in line and line.strip() != mutant.before]
+    divided = "constexpr int kWarps = kThreads / 32;"
+    bounds = [line for line in uses if line != divided]
+    if divided in uses and not (declared[1].isdigit() and changed[1].isdigit() and int(declared[1]) // 32 == int(changed[1]) // 32):
+        return False
+    return all(re.search(r"__launch_bounds__\(kThreads(?:, \d+)?\)$", line.strip()) for line in bounds)
+
+
+def _by_elements(_: KernelPlan, source: str, mutant: Mutant) -> bool:
+    """True if a whole vector is read or written element by element, as at an edge."""
+    lines = [line.strip() for line in source.split("\n")][mutant.line - 1 :]
+    whole = re.fullmatch(r"if \(available >= (\d+)\) \{", lines[0])
+    if whole is None or mutant.after != "if (false) {" or "} else {" not in lines:
+        return False
+    loop = lines[lines.index("} else {") + 1 :][:4]
+    body = " ".join(loop[2:4])
+    copies = ("values[i] = i < available ? source[i] : 0.0f;", "if (i < available) target[i] = values[i];")
+    return loop[1] == f"for (int i = 0; i < {whole[1]}; ++i)" and body.startswith(copies)
+
+
 RULES: dict[str, Check] = {
     "A prefetch of a tensor map changes no value.": _prefetches,
     "A thread waits for its own copies only, and has none.": _waits_for_nothing,
@@ -186,6 +262,13 @@ RULES: dict[str, Check] = {
     "Zero becomes zero, of either sign.": _zero_of_either_sign,
     "Tiles past the last entry are zeros, in a stage that nobody reads.": _tiles_behind_the_last,
     "Fragments are read ahead that nobody multiplies.": _read_ahead,
+    "Leading bytes of a descriptor count nowhere if rows run along k or a tile is one box.": _leading_bytes,
+    "One tile or step more, behind the last: its elements are zeros and are not stored.": _outside,
+    "The threads of a row copy the same vectors, each another one.": _other_lanes,
+    "The same difference.": _subtracted_in_turn,
+    "The second block of two is number 1: the distance is 0.": _second_of_two,
+    "The number of threads is part of a launch bound only.": _threads_of_a_bound,
+    "A whole vector is copied element by element.": _by_elements,
 }
 """Reasons, each with its check."""
 

@@ -31,6 +31,24 @@ MISTAKES = {
         "constexpr int kNotFinite = 256;",
         "lines of one infinity and zeros",
     ),
+    "the second band begins one tile after the first": (
+        "gemm/wgmma/bf16/128x168",
+        "const int tile_m = band * kBand + within % band_tiles;",
+        "const int tile_m = band + within % band_tiles;",
+        "more tiles than a band",
+    ),
+    "the last band is as wide as the others": (
+        "gemm/mma_sync/fp8/tma",
+        "const int band_tiles = min(kBand, across - band * kBand);",
+        "const int band_tiles = min(kBand, across + band * kBand);",
+        "more tiles than a band",
+    ),
+    "a second round of slices is left out": (
+        "gemm/simt/split_k/deep_128x128",
+        "for (int slice = group; slice < slices; slice += kReductionGroups) {",
+        "for (int slice = group; slice < slices; slice += 2 * (kReductionGroups)) {",
+        "70 whole slices",
+    ),
 }
 
 

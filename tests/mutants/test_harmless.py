@@ -13,6 +13,11 @@ from .harmless import rule_for
 from .operators import Mutant, all_mutants
 from .trials import Subject, deep_cases, try_mutant
 
+SHIFT = "return kLeadingBytes / kDescriptorUnit << 16 | (address & kAddressBits) / kDescriptorUnit;"
+TILES = "__device__ __forceinline__ int tiles_n(int n) { return (n - 1) / kTileN + 1; }"
+COLUMNS = "const int copy_column_a = threadIdx.x % kVectorsPerRowA * kVectorA;"
+DIFFERENCE = "const int rows_left_b = n - block_n - copy_row_b;"
+SECOND = "+ ((rank - 1) * (kBlocksM * kTileN / kMatrix) * kMultipliers + threadIdx.x - kGroupThreads)"
 COVERED = [
     ("gemm/wgmma/fp8/64x64", "a statement is missing", "prefetch_tensor_map(map_b);", "prefetch"),
     ("gemm/wgmma/fp8/64x64", "a condition never holds", "if (k > 0) {", "prefetch"),
@@ -24,6 +29,21 @@ COVERED = [
     ("conv2d/tcgen05/f16_128x256", "less becomes less or equal", "value = value < 0.0f ? 0.0f : value;", "either sign"),
     ("conv2d/mma_sync/output/int32", "drop a condition", "if (stage < steps) {", "past the last entry"),
     ("conv2d/mma_sync/turing/128x64x64", "plus becomes minus", "if (plane < kPlanes - 1 || step + 1 < steps) {", "read ahead"),
+    ("gemm/wgmma/stream_k", "a constant halved", "constexpr int kLeadingBytesA = 16;", "rows run along k"),
+    ("gemm/wgmma/fp8/64x32", "another shift", SHIFT, "rows run along k"),
+    ("gemm/wgmma/batched", "a constant doubled", "constexpr int kLeadingBytesB = 8192;", "a tile is one box"),
+    ("gemm/wgmma/int8/64x32", "minus becomes plus", TILES, "behind the last"),
+    ("gemm/simt/sgemm_tiny/nt", "a lane off by one", COLUMNS, "each another one"),
+    (
+        "gemm/simt/sgemm_small/tt",
+        "a subtraction the wrong way round",
+        "const int rows_left_b = n - block_n - copy_row_b;",
+        "same difference",
+    ),
+    ("gemm/wgmma/batch_invariant", "a factor is missing", SECOND, "the distance is 0"),
+    ("gemm/wgmma/tf32/128x160", "plus becomes minus", "constexpr int kThreads = 128 * (1 + kGroups);", "launch bound"),
+    ("quantise/quantise/exponents", "a constant one too large", "constexpr int kThreads = 256;", "launch bound"),
+    ("gemm/simt/epilogues/clamped_residual", "a condition never holds", "if (available >= 2) {", "element by element"),
 ]
 OBSERVED = [
     ("gemm/wgmma/fp8/64x64", "drop a condition", "if (k > 0) {"),
@@ -34,6 +54,9 @@ OBSERVED = [
     ("conv2d/mma_sync/output/int32", "a condition never holds", "if (stage < steps) {"),
     ("conv2d/mma_sync/turing/128x64x64", "a condition never holds", "if (plane < kPlanes - 1 || step + 1 < steps) {"),
     ("gemm/v3_double_buffer", "an index one too far", "float accumulators[kThreadM][kThreadN] = {};"),
+    ("gemm/simt/epilogues/clamped_residual", "drop a condition", "if (available >= 2) {"),
+    ("gemm/wgmma/int8/64x32", "plus becomes minus", TILES),
+    ("quantise/quantise/exponents", "a constant halved", "constexpr int kThreads = 256;"),
 ]
 
 

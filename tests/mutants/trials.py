@@ -12,6 +12,7 @@ from functools import cached_property
 from emulator.helpers import compile_ptx
 
 import gemmgen
+from gemmgen.core.errors import CompileError
 from gemmgen.kernels.family import Case, KernelPlan
 from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.library.digests import cases_digest, digest
@@ -141,8 +142,13 @@ def try_mutant(subject: Subject, mutant: Mutant) -> Verdict:
     backend = EmulatorBackend(step_limit=_STEP_LIMIT)
     decided = min(_CASES_BEFORE_MACHINE_CODE, len(subject.cases) - 1)
     for number, (plan, case) in enumerate(subject.cases):
-        if number == decided and subject.machine_code(mutant.text) == subject.own_machine_code:
-            return Verdict(subject.name, mutant, "same machine code")
+        if number == decided:
+            try:
+                same = subject.machine_code(mutant.text) == subject.own_machine_code
+            except CompileError:  # by ptxas: more shared memory than there is
+                return Verdict(subject.name, mutant, "does not compile")
+            if same:
+                return Verdict(subject.name, mutant, "same machine code")
         result = verify_case(plan, binary, backend, case)
         if not result.passed:
             return Verdict(subject.name, mutant, "caught", result.failure)

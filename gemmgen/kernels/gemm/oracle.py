@@ -22,13 +22,15 @@ from gemmgen.kernels.gemm.grouping import ENDS, gathered_rows, group_rows, withi
 from gemmgen.kernels.gemm.plan import GemmPlan, packed
 from gemmgen.kernels.gemm.scaling import ScaleArray, as_tiles
 from gemmgen.kernels.gemm.sparsity import random_metadata
-from gemmgen.kernels.gemm.spec import SplitKLast, StreamK
+from gemmgen.kernels.gemm.spec import StreamK
 from gemmgen.kernels.matrix import Matrix
 
 MAX_INTEGER = 4
 """Entries of A and B in integer cases lie in [-4, 4], so that sums of a million products stay exact in float32."""
 
 _DEEP_SLICES = 70
+_WIDEST_BAND = 16
+"""In tiles; a problem with a wider band than this takes too long."""
 GROUPS = 5
 """Groups of rows, in most cases of grouped products."""
 OUTSIDE = "offsets that fall and lie outside"
@@ -111,18 +113,23 @@ def cases(plan: GemmPlan) -> list[Case]:
 
 
 def deep_cases(plan: GemmPlan) -> list[Case]:
-    """Cases of a depth that not every verification takes the time for: more steps of one tile than the blocks of stream-K, so that some
-    take two of them; more slices than a block adds up at a time, none of them empty. For products by planes, lines along k that hold
-    nothing but zeros and an infinity, whose exponents alone do not tell that planes cannot hold them."""
-    decomposition = plan.spec.decomposition
+    """Cases of a size that not every verification takes the time for: more tiles than a band is wide; more steps of one tile than the
+    blocks of stream-K, so that some take two of them; more slices than a block adds up at a time, none of them empty. For products by
+    planes, lines along k that hold nothing but zeros and an infinity, whose exponents alone do not tell that planes cannot hold them."""
+    decomposition, raster = plan.spec.decomposition, plan.spec.rasterization
     scalars = scalar_values(plan.sequence)["integers"]
     found = []
     if plan.least_depth:
         size = promised(plan, (plan.tile_m + 3, plan.tile_n // 2 + 1, plan.least_depth + plan.step_k))
         found.append(case_of(INFINITE_LINES, packed(plan, size, batch=2), scalars, "nonfinite"))
+    if 1 < raster.group <= _WIDEST_BAND:
+        across_m = (plan.major if raster.along == "minor" else plan.minor) == "m"
+        tiles = (raster.group, 1) if across_m else (1, raster.group)  # and one tile more, which the last band has alone
+        size = promised(plan, (tiles[0] * plan.tile_m + 1, tiles[1] * plan.tile_n + 1, plan.step_k))
+        found.append(case_of("more tiles than a band", packed(plan, size, batch=1), scalars, "integers"))
     if isinstance(decomposition, StreamK):
         name, depth, slices = "more steps than blocks", plan.step_k * (decomposition.blocks + 5) + 1, 0
-    elif isinstance(decomposition, SplitKLast):
+    elif any(dimension.name == "slices" for dimension in plan.sequence.dimensions):
         name, depth, slices = f"{_DEEP_SLICES} whole slices", plan.slice_k * (_DEEP_SLICES - 1) + 1, _DEEP_SLICES
     else:
         return found
