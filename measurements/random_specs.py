@@ -6,15 +6,16 @@ processors natively. The smallest of a spec's cases with elements comes first, t
 processor time allow; after the first, cases of more than 2^24 steps are left out. --assembled 4 has ptxas assemble every fourth one only;
 the others are compiled to PTX. A journal, build/random_specs.jsonl unless told, has a line for each spec; the same command goes on where
 it was stopped, --hours ends it in time, and --first begins elsewhere, for parts on several machines, whose journals --merge puts
-together. The result is written beside this file: how many were accepted, verified, refused for their size, or cut off, and every failure
-with its spec; under "before", runs whose journals are gone. With --backend gpu every kernel is planned for that device, assembled and run
-there; --compile fills the cache of binaries for such a run. --again runs the failures of the result on all their cases, and writes what
-became of each under "again".
+together, with the figures of each version of the program. The result is written beside this file: how many were accepted, verified, refused
+for their size, or cut off, and every failure with its spec; under "before", runs whose journals are gone. With --backend gpu every kernel
+is planned for that device, assembled and run there; --compile fills the cache of binaries for such a run. --again runs the failures of the
+result on all their cases, and writes what became of each under "again".
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
 import multiprocessing
@@ -66,6 +67,31 @@ Entry = dict[str, Any]
 
 class CutOffError(BaseException):
     """A spec took too long; nothing on the way takes it for an error of the spec."""
+
+
+@cache
+def version_digest() -> str:
+    """Identity of the program that is tried: its code, its templates and its specs."""
+    found = hashlib.sha256()
+    for folder in ("gemmgen", "templates", "specs"):
+        for path in sorted(path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts):
+            found.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes() + b"\0")
+    return found.hexdigest()[:16]
+
+
+def by_version(entries: list[Entry]) -> dict[str, Entry]:
+    """The outcomes of each version of the program, journals of several runs together."""
+    found: dict[str, list[Entry]] = {}
+    for entry in entries:
+        found.setdefault(entry.get("version", "not recorded"), []).append(entry)
+    return {
+        version: {
+            "specs_made": len(own),
+            "specs_verified": sum(entry["outcome"] == "verified" for entry in own),
+            "specs_failed": sum(entry["outcome"].isupper() for entry in own),
+        }
+        for version, own in found.items()
+    }
 
 
 def work(case: Case) -> int:
@@ -145,7 +171,8 @@ def tried(spec: dict[str, Any], number: int, way: Way) -> Entry:
         about = {"kind": spec["kind"], "mechanism": mechanism(spec), "architecture": way.architecture or spec.get("architecture", "")}
         about["formula"] = isinstance(spec.get("operations", spec.get("epilogue")), dict)
         about["backend"] = "native" if spec["kind"] == "cpu_gemm" else way.gpu.name if way.gpu else "emulator"
-        return {"number": number, "seed": way.seed, "sources": sources_digest(), **about, "outcome": outcome, "seconds": spent, **more}
+        identity = {"number": number, "seed": way.seed, "sources": sources_digest(), "version": version_digest()}
+        return {**identity, **about, "outcome": outcome, "seconds": spent, **more}
 
     def cut_off(*_: Any) -> None:
         raise CutOffError
@@ -251,6 +278,7 @@ def summary(entries: list[Entry], wanted: int, where: dict[str, str]) -> dict[st
             for seed in sorted({entry["seed"] for entry in entries})
         },
         "sources": dict(Counter(entry["sources"] for entry in entries)),
+        "by_version": by_version(entries),
         "specs_wanted": wanted,
         "specs_made": len(entries),
         "specs_accepted": len(accepted),

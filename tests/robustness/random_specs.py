@@ -99,6 +99,10 @@ def mechanism(spec: dict[str, Any]) -> str:
     words = [spec["kind"], *(str(word) for word in found if word)]
     marks = ["block scales"] if spec.get("scales") and spec["kind"] == "gemm" else []
     marks += ["split precision"] if isinstance(arithmetic, dict) and arithmetic.get("f32_by") else []
+    mainloop, decomposition = spec.get("mainloop"), spec.get("decomposition")
+    marks += ["sparse"] if isinstance(mainloop, dict) and mainloop.get("sparse") else []
+    marks += ["two products"] if spec.get("dual") else []
+    marks += [str(decomposition["scheme"])] if isinstance(decomposition, dict) and "scheme" in decomposition else []
     marks += [str(spec["batch"])] if isinstance(spec.get("batch"), str) and spec["batch"] != "none" else []
     return ", ".join([" ".join(words), *marks])
 
