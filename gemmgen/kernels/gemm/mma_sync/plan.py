@@ -19,7 +19,7 @@ from gemmgen.kernels.gemm.tensor_cores.block_scaling import packed_reasons, scal
 from gemmgen.kernels.gemm.tensor_cores.grid import Grid
 from gemmgen.kernels.gemm.tensor_cores.operands import arithmetic_parts, as_stored
 from gemmgen.kernels.gemm.tensor_cores.reasons import type_reasons
-from gemmgen.kernels.gemm.tensor_cores.sparse import METADATA_BITS, sparse_product
+from gemmgen.kernels.gemm.tensor_cores.sparse import sparse_product
 from gemmgen.kernels.math.tensor_accuracy import product_bound
 from gemmgen.kernels.matrix import Matrix
 
@@ -57,13 +57,8 @@ class MmaSyncPlan(WarpPlan):
         return {"many rows of a tile": (5 * own, 1, depth), "many tiles of a row": (3, 2 * own + 1, depth)}
 
     @property
-    def factor_scales(self) -> tuple[Matrix, ...]:
-        return (metadata_matrix(),) if self.loop.sparse else super().factor_scales
-
-    @property
-    def row_bits(self) -> int:
-        bits = super().row_bits
-        return bits // 2 + METADATA_BITS if self.loop.sparse else bits
+    def metadata(self) -> Matrix | None:
+        return metadata_matrix() if self.loop.sparse else None
 
     def metadata_by_rows(self, arrays: Mapping[str, Array]) -> npt.NDArray[np.uint16]:
         words: npt.NDArray[np.uint16] = arrays["metadata"].astype("uint16")

@@ -12,7 +12,8 @@ from gemmgen.kernels.gemm.wording import Lines
 
 def sections(plan: RemaindersPlan) -> list[Section]:
     """Those of the products, and one about remainders."""
-    return wgmma.sections(plan, Wording(products=plan.scheme.planes, sections=(Section("float64 by remainders", _remainders(plan)),)))
+    wording = Wording(products=plan.scheme.planes, sections=(Section("float64 by remainders", _remainders(plan)),))
+    return wgmma.sections(plan.products, wording)
 
 
 def _remainders(plan: RemaindersPlan) -> Lines:

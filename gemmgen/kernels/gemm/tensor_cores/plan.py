@@ -9,7 +9,9 @@ from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.kernels.gemm.plan import GemmPlan, Helper
 from gemmgen.kernels.gemm.spec import StreamK
 from gemmgen.kernels.gemm.tensor_cores.grid import Grid
+from gemmgen.kernels.gemm.tensor_cores.sparse import METADATA_BITS
 from gemmgen.kernels.math.tensor_accuracy import Mainloop, product_bound
+from gemmgen.kernels.matrix import Matrix
 
 if TYPE_CHECKING:
     from gemmgen.kernels.gemm.plan import Array
@@ -69,6 +71,19 @@ class TensorPlan(GemmPlan):
         if self.grid.dynamic:
             sizes["many tiles of one step"] = (4, 6, self.loop.tile_k)
         return sizes
+
+    @property
+    def metadata(self) -> Matrix | None:
+        """The matrix that says which values of k of a sparse A are kept; None if A is not sparse."""
+        return None
+
+    @property
+    def factor_scales(self) -> tuple[Matrix, ...]:
+        return super().factor_scales if self.metadata is None else (self.metadata,)
+
+    @property
+    def row_bits(self) -> int:
+        return super().row_bits if self.metadata is None else super().row_bits // 2 + METADATA_BITS
 
     def product_bound(self, a: Array, b: Array, slices: int) -> Array:
         """Largest error of A B. Where steps along k are distributed among blocks, the sums of all of them may make up a tile, or of as

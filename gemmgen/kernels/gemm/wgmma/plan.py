@@ -17,7 +17,7 @@ from gemmgen.kernels.gemm.spec import GemmSpec, WgmmaMainloop
 from gemmgen.kernels.gemm.tensor_cores.grid import Grid
 from gemmgen.kernels.gemm.tensor_cores.operands import arithmetic_parts, as_stored
 from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan
-from gemmgen.kernels.gemm.tensor_cores.sparse import METADATA_BITS, sparse_product
+from gemmgen.kernels.gemm.tensor_cores.sparse import sparse_product
 from gemmgen.kernels.gemm.wgmma.copied import CopyPlan, as_copied, copy_plan
 from gemmgen.kernels.gemm.wgmma.loop import vector_bytes, warpgroup_loop, warpgroup_regions
 from gemmgen.kernels.gemm.wgmma.reasons import constant_reasons, stored_reasons
@@ -93,13 +93,8 @@ class WgmmaPlan(TensorPlan):
         return scaled_product(self, arrays, slices, exact) if self.scales else super().product(arrays, slices, exact)
 
     @property
-    def factor_scales(self) -> tuple[Matrix, ...]:
-        return (metadata_matrix(),) if self.loop.sparse else super().factor_scales
-
-    @property
-    def row_bits(self) -> int:
-        bits = super().row_bits
-        return bits // 2 + METADATA_BITS if self.loop.sparse else bits
+    def metadata(self) -> Matrix | None:
+        return metadata_matrix() if self.loop.sparse else None
 
     @property
     def staged_scales(self) -> tuple[StagedScales, ...]:
