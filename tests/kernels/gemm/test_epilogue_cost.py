@@ -1,4 +1,4 @@
-"""Predicted times count the instructions of epilogues."""
+"""Predicted times count the instructions of epilogues, which the compiler leaves behind the products."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import gemmgen
 from gemmgen.dispatch.model import model_seconds
 from gemmgen.hardware.target import device
 from gemmgen.kernels.gemm.cost_model import work
+from gemmgen.toolchain.compilation import compile_plan
+from gemmgen.toolchain.sass import disassemble, find_nvdisasm, parse
 
 WGMMA: dict[str, Any] = {
     "kind": "gemm",
@@ -37,3 +39,38 @@ def test_functions_take_time(schedule: str) -> None:
     plain, silu = seconds(schedule, []), seconds(schedule, [{"op": "silu"}])
     accurate = seconds(schedule, [{"op": "silu"}], "full")
     assert plain < silu < accurate < 1.5 * plain
+
+
+TURNED: dict[str, Any] = {
+    "kind": "gemm",
+    "architecture": "sm_90a",
+    "order": "column_major",
+    "transpose": "tn",
+    "storage": {"a": "bf16", "b": "bf16", "c": "bf16"},
+    "alpha": "one",
+    "beta": "zero",
+    "alignment": {"a": 8, "b": 8, "c": 8},
+    "multiple_of": {"m": 8},
+    "store": "tma",
+    "mainloop": {"strategy": "wgmma", "tile": {"m": 128, "n": 128, "k": 64}, "stages": 4, "schedule": "ping_pong", "consumers": 2},
+}
+EPILOGUES = {
+    "row operand": TURNED
+    | {"epilogue": {"inputs": {"bias": {"per": "row", "type": "bf16"}}, "value": "gelu(acc + bias)"}}
+    | {"mainloop": TURNED["mainloop"] | {"tile": {"m": 128, "n": 200, "k": 64}}},
+    "no operand": TURNED | {"epilogue": {"value": "silu(acc)"}},
+    "two products": TURNED
+    | {"order": "row_major", "transpose": "nt", "multiple_of": {"n": 8}, "dual": True, "epilogue": {"value": "silu(acc) * acc2"}}
+    | {"mainloop": TURNED["mainloop"] | {"tile": {"m": 128, "n": 64, "k": 64}}},
+}
+
+
+@pytest.mark.skipif(find_nvdisasm() is None, reason="needs nvdisasm")
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_stages_are_released_before_results_are_computed(name: str) -> None:
+    binary = compile_plan(gemmgen.plan(EPILOGUES[name]))
+    opcodes = [one.opcode for one in parse(disassemble(binary.cubin))]
+    assert opcodes.count("MUFU.EX2") > 60
+    done = len(opcodes) - opcodes[::-1].index("WARPGROUP.DEPBAR.LE")
+    released = next(place for place in range(done, len(opcodes)) if opcodes[place].startswith("SYNCS.ARRIVE"))
+    assert released - done < 40

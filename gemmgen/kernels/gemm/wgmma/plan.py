@@ -146,6 +146,11 @@ class WgmmaPlan(TensorPlan):
         return tuple(access for access in accesses if isinstance(access.argument, Matrix)) if self._in_pairs else ()
 
     @property
+    def finishes_at_once(self) -> bool:
+        """True if functions of the epilogue wait for no memory, so that the compiler may move them before the release of a stage."""
+        return any(step.instructions > 1 for step in self.epilogue) and not self.column_vectors and not self.loop.residual
+
+    @property
     def reads_next_chunk(self) -> bool:
         return bool(self.paired_inputs) and self._spare_registers >= 2 * self._chunk_registers
 
