@@ -13,6 +13,8 @@ from gemmgen import emulator
 from gemmgen.core.elements import numpy_type
 from gemmgen.emulator import Buffer
 from gemmgen.emulator.arithmetic import REAL, Arithmetic
+from gemmgen.emulator.buffers import PAGE
+from gemmgen.emulator.errors import InFlightRead, InFlightWrite
 from gemmgen.emulator.program import Program, link
 from gemmgen.judge.reference import Arrays
 from gemmgen.judge.task import Task, evaluate
@@ -24,6 +26,8 @@ STEP_LIMIT = 200_000
 POISON = 0xFF
 _COUNTED_CALLS = 6
 """Calls that are run before the last of many; a counter that begins anew after fewer shows."""
+_ELSEWHERE = 1 << 16
+"""Alignment of outputs that lie elsewhere, so that an address from an earlier call leads to none."""
 _KINDS: tuple[tuple[type[emulator.EmulatorError], str], ...] = (
     (emulator.ReadOnly, "writes-input"),
     (emulator.OutOfBounds, "out-of-bounds"),
@@ -35,6 +39,8 @@ _KINDS: tuple[tuple[type[emulator.EmulatorError], str], ...] = (
     (emulator.UnwrittenRead, "reads-output"),
     (emulator.UndefinedRegister, "reads-output"),
     (emulator.HazardError, "race"),
+    (InFlightRead, "race"),
+    (InFlightWrite, "race"),
     (emulator.UnknownInstruction, "unknown"),
 )
 
@@ -48,6 +54,8 @@ class Called:
     """A flag for each byte of each output."""
     on_device: bool = True
     """False if host code may have computed with the data, so that a run over a field proves nothing against the candidate."""
+    instructions: int = 0
+    """Instructions of all lanes; 0 if they are not counted."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,8 @@ class Conditions:
 
     warp_order: int | None = None
     """Seed of an order of warps; None: the usual one."""
+    elsewhere: bool = False
+    """Arrays lie at other addresses than in other calls."""
     arithmetic: Arithmetic = REAL
 
 
@@ -100,12 +110,15 @@ def _words(array: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
 
 def _counted_on(states: Sequence[npt.NDArray[np.uint32]], more: int) -> npt.NDArray[np.uint32]:
     """The state after ``more`` calls behind the first, of which some have left ``states``: words that every call has raised by the same
-    amount go on so, others stay."""
+    amount go on so, those that were new after every call hold any number, others stay."""
     if len(states) < 3:
         return states[-1]
-    steps = np.diff(np.stack(states), axis=0)
+    held = np.stack(states)
+    steps = np.diff(held, axis=0)
     counts = (steps == steps[0]).all(axis=0)
-    return states[-1] + np.where(counts, steps[0], 0).astype(np.uint32) * np.uint32(more + 1 - len(states))
+    after = states[-1] + np.where(counts, steps[0], 0).astype(np.uint32) * np.uint32(more + 1 - len(states))
+    new = ~counts & (np.diff(np.sort(held, axis=0), axis=0) != 0).all(axis=0)
+    return np.where(new, np.random.default_rng(more).integers(0, 1 << 32, after.shape, dtype=np.uint32), after)
 
 
 def kind_of(error: type[emulator.EmulatorError]) -> str:
@@ -146,7 +159,7 @@ class KernelCandidate:
             states.append({name: _words(array) for name, array in symbols.items()})
         for name, array in symbols.items():
             array.view(np.uint8).reshape(-1)[:] = _counted_on([state[name] for state in states], more).view(np.uint8)[: array.nbytes]
-        return self._launch(sizes, last, Conditions(), symbols)
+        return self._launch(sizes, last, Conditions(elsewhere=not more), symbols)
 
     def _launch(self, sizes: dict[str, int], inputs: Arrays, conditions: Conditions, symbols: dict[str, Any] | None = None) -> Called:
         outputs: Arrays = {}
@@ -163,12 +176,13 @@ class KernelCandidate:
                 continue
             outputs[argument.name] = poisoned(shape, argument.type)
             written[argument.name] = np.zeros(outputs[argument.name].nbytes, np.bool_)
-            args.append(Buffer(outputs[argument.name], name=argument.name, written=written[argument.name]))
+            alignment = _ELSEWHERE if conditions.elsewhere else PAGE
+            args.append(Buffer(outputs[argument.name], name=argument.name, written=written[argument.name], alignment=alignment))
         for count in self.scratch:
             size = count * int(np.prod(grid))
             args.append(Buffer(np.zeros(size, np.uint8), name="scratch") if size else 0)
         try:
-            emulator.launch(
+            result = emulator.launch(
                 self.code.ptx,
                 self.entry.symbol,
                 grid=grid,
@@ -184,4 +198,4 @@ class KernelCandidate:
             )
         except emulator.EmulatorError as error:
             raise CandidateFailed(kind_of(type(error)), str(error), findings_of(error, (), self.code.text_of)) from error
-        return Called(outputs, written)
+        return Called(outputs, written, instructions=result.total_instructions)

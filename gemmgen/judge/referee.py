@@ -6,7 +6,6 @@ variables, and several orders of warps must agree. Errors are compared with a de
 
 from __future__ import annotations
 
-import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -23,9 +22,10 @@ from gemmgen.emulator import residues
 from gemmgen.emulator.arithmetic import FIELD
 from gemmgen.emulator.data_flow import ProgramFlow
 from gemmgen.emulator.ptx.syntax import Float, Integer, Variable
-from gemmgen.judge.candidates import Called, Candidate, CandidateFailed, Conditions
+from gemmgen.judge.candidates import Called, Candidate, CandidateFailed, Conditions, KernelCandidate
 from gemmgen.judge.reference import Arrays, Question, Reference
-from gemmgen.judge.task import Argument, Task, evaluate, fits, grid_of_shapes
+from gemmgen.judge.task import FAR, Argument, Task, evaluate, fits, grid_of_shapes
+from gemmgen.judge.text import address_that_decides, date_of_build, marks, other_builds
 from gemmgen.proof.prover import KernelProof
 from gemmgen.sanitizer.findings import Finding, findings_report
 
@@ -44,7 +44,9 @@ KINDS = {
     "race": "races, so that its result is a matter of luck",
     "order-dependent": "gives different bits under different orders of warps",
     "hangs": "does not come to an end, or stops at a barrier that others do not reach",
-    "reads-clock": "reads a clock, which no result may depend on",
+    "reads-clock": "reads a clock, a counter of events or the date of its build, which no result may depend on",
+    "reads-addresses": "decides by the addresses of its arrays, or keeps one for later calls",
+    "another-build": "computes another function when it is built for another architecture or by nvcc",
     "reads-processor": "reads the identity of the multiprocessor or the warp's slot, which no result may depend on",
     "misaligned": "accesses memory at addresses that are not aligned",
     "another-polynomial": "is another polynomial over a finite field",
@@ -58,11 +60,13 @@ KINDS = {
 }
 """Kinds of failures, each with a description of the candidate's behaviour."""
 SCHEDULES = 2
+_PROBLEMS_OF_BUILDS = 3
+"""Problems in the last shapes that other builds of a source compute, beside the first."""
 LATER = (0, 1, 1 << 20)
 """Numbers of calls between the first and the one that must not see them."""
 _WITH_INFINITY = ("f32", "f16", "bf16")
-_CLOCKS = re.compile(r"%(clock|clock64|clock_hi|globaltimer|globaltimer_lo|globaltimer_hi)\b")
-_PROCESSOR = re.compile(r"%(smid|nsmid|warpid|nwarpid|gridid)\b")
+_LESS_WORK = 0.75
+"""Part of a first call's instructions below which a later call on the same inputs does not compute its results anew."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +174,8 @@ class Verdict:
         }
 
 
+Plan = list[tuple[dict[str, int], str]]
+"""Sizes of problems, and their kind of data."""
 Draw = Callable[[np.random.Generator, tuple[int, ...]], npt.NDArray[Any]]
 _DATA: dict[str, Draw] = {
     "ordinary": lambda rng, shape: rng.normal(0, 1, shape),
@@ -182,6 +188,7 @@ _DATA: dict[str, Draw] = {
     "tiny": lambda rng, shape: rng.normal(0, 1, shape) * 1e-15,
     "of many magnitudes": lambda rng, shape: rng.choice([-1.0, 1.0], shape) * 10.0 ** rng.uniform(-3, 3, shape),
     "zeros": lambda rng, shape: np.zeros(shape),
+    "few terms": lambda rng, shape: rng.normal(0, 1, shape) * (rng.random(shape) < 1 / max((1, *shape))),
 }
 
 
@@ -222,7 +229,9 @@ class Referee:
         for argument in self.task.arrays:
             if argument.role == "input":
                 shape = tuple(evaluate(extent, sizes) for extent in argument.shape or ())
-                found[argument.name] = _drawn(argument, data, rng, shape)
+                # Products of one input with few elements have few terms.
+                own = "ordinary" if data == "few terms" and found else data
+                found[argument.name] = _drawn(argument, own, rng, shape)
         return found
 
     def _numbers(self, arrays: Arrays) -> Arrays:
@@ -258,6 +267,7 @@ class Referee:
         plan = [(sizes, data) for sizes in self.given[:1] for data in _DATA]
         plan += [(sizes, "ordinary") for sizes in self.shapes if sizes != self.given[0]]
         plan += [(sizes, "integers") for sizes in self.shapes[-2:] if sizes != self.given[0]]
+        plan += [(sizes, "few terms") for sizes in self.shapes if sizes != self.given[0] and max(sizes.values(), default=0) >= FAR]
         inputs = [self._inputs(sizes, data) for sizes, data in plan]
         questions = [Question(sizes, self._numbers(arrays)) for (sizes, _), arrays in zip(plan, inputs, strict=True)]
         questions += [Question(q.sizes, {name: np.abs(array) for name, array in q.arrays.items()}) for q in questions]
@@ -282,9 +292,10 @@ class Referee:
             f"{len(plan)} problems in {len(self.shapes)} shapes and {len(_DATA)} kinds of data, with hazards and guards"
         )
         self._check_text()
+        self._check_builds(plan, inputs, wanted, magnitudes)
         self._check_constant(runs[0], runs[1], wanted[0], wanted[1])
         self._check_orders(inputs[0], runs[0])
-        self._check_state(inputs)
+        self._check_state(inputs, runs[0])
         self._check_specials(special, of_special)
         self._check_field(field_inputs, of_field)
         if self.prove is not None:
@@ -298,16 +309,35 @@ class Referee:
 
     def _check_text(self) -> None:
         for text in self.candidate.texts():
-            found = _CLOCKS.search(text)
-            if found:
-                self._fail("reads-clock", {}, f"PTX reads {found[0]}")
-            identity = _PROCESSOR.search(text)
-            if identity:
-                self._fail("reads-processor", {}, f"PTX reads {identity[0]}")
-            called = re.search(r"\b(malloc|vprintf|cudaMalloc|free)\b", text)
-            if called and f" {called[1]}" in text and "call" in text:
-                self._fail("allocates", {}, f"PTX calls {called[1]}")
-        self.verdict.checks.append("PTX reads no clock and allocates nothing")
+            for kind, message in marks(text):
+                self._fail(kind, {}, message)
+        for program in self.candidate.programs():
+            if (inst := address_that_decides(program)) is not None:
+                self._fail("reads-addresses", {}, f"an array's address decides: {inst.text.strip()}")
+        if isinstance(self.candidate, KernelCandidate) and (macro := date_of_build(self.candidate.code)):
+            self._fail("reads-clock", {}, f"the source uses {macro}")
+        self.verdict.checks.append("PTX reads no clock, allocates nothing, and does not decide by addresses")
+
+    def _check_builds(self, plan: Plan, inputs: list[Arrays], wanted: list[Arrays], magnitudes: list[Arrays]) -> None:
+        """Runs a source that asks for the architecture or the compiler as other builds see it."""
+        if not isinstance(self.candidate, KernelCandidate):
+            return
+        far = [place for place, (_, data) in enumerate(plan) if data == "ordinary"][-_PROBLEMS_OF_BUILDS:]
+        for description, code in other_builds(self.candidate.code):
+            if code is None:
+                self.verdict.checks.append(f"not built {description}: it does not compile here")
+                continue
+            other = KernelCandidate(code, self.task, self.candidate.scratch)
+            for place in dict.fromkeys((0, *far)):
+                sizes, data = plan[place]
+                try:
+                    run = other.call(sizes, inputs[place])
+                except CandidateFailed as failure:
+                    if failure.kind != "unknown":
+                        self._fail("another-build", sizes, f"built {description}: {failure}")
+                    break
+                self._compare(sizes, f"{data}, built {description}", run, wanted[place], magnitudes[place], "another-build")
+            self.verdict.checks.append(f"the source as built {description}")
 
     def _compare(self, sizes: dict[str, int], data: str, run: Called, wanted: Arrays, magnitude: Arrays, kind: str = "") -> None:
         """Notes the first element that is wrong, as ``kind``; by default as the kind that the error is of."""
@@ -391,9 +421,9 @@ class Referee:
                 if values.tobytes() != run.outputs[name].tobytes():
                     self._fail("order-dependent", self.given[0], f"{name} has other bits under schedule {seed}")
 
-    def _check_state(self, inputs: list[Arrays]) -> None:
+    def _check_state(self, inputs: list[Arrays], first: Called | None) -> None:
         """Calls that find the module's variables as earlier ones left them: one on other data, one where half of the elements are as
-        before, and one after many."""
+        before, one after many, and one on the same data, which must take as much work as the first."""
         self.verdict.checks.append("later calls, on other data and poisoned memory, that find the variables of earlier ones")
         sizes, rng = self.given[0], np.random.default_rng([self.seed, 13])
         mixed = {
@@ -408,6 +438,10 @@ class Referee:
                 if values.tobytes() != later.outputs[name].tobytes() or not later.written[name].all():
                     after = f"{more + 1:,} others" if more else "another"
                     self._fail("keeps-state", sizes, f"{name} of a call after {after} depends on them")
+        again = self._try(sizes, partial(self.candidate.later_call, sizes, inputs[0], inputs[0]))
+        if first is not None and again is not None and again.instructions < _LESS_WORK * first.instructions:
+            counts = f"{again.instructions:,} instructions instead of {first.instructions:,}"
+            self._fail("keeps-state", sizes, f"a second call on the same inputs executes {counts}: it keeps results of the first")
 
     def _check_proof(self, proof: KernelProof | str) -> None:
         """Notes which properties hold for every problem; counterexamples are run, and fail as other problems do."""
@@ -432,9 +466,7 @@ class Referee:
             expected, magnitude = self.reference.answers([Question(sizes, numbers), Question(sizes, magnitudes)])
             self._compare(sizes, "ordinary", run, expected, magnitude)
 
-    def _check_device(
-        self, device: OnDevice, plan: list[tuple[dict[str, int], str]], inputs: list[Arrays], wanted: list[Arrays], magnitudes: list[Arrays]
-    ) -> None:
+    def _check_device(self, device: OnDevice, plan: Plan, inputs: list[Arrays], wanted: list[Arrays], magnitudes: list[Arrays]) -> None:
         """Runs the problems on a GPU as well, and judges the results."""
         for (sizes, data), arrays, expected, magnitude in zip(plan, inputs, wanted, magnitudes, strict=True):
             run = self._try(sizes, partial(device.call, sizes, arrays))

@@ -25,6 +25,9 @@ MAX_THREADS = 1 << 24
 """Threads of one run."""
 FAR = 1037
 """A size beyond what a kernel for small problems may have room for."""
+POWER = 1024
+SQUARE = 64
+"""Powers of two, as sizes that benchmarks have: alone, and of all extents."""
 MAX_SIZES = 16
 """Sizes of a problem; shapes are drawn around the tile in each of them."""
 
@@ -129,7 +132,8 @@ def parse_shapes(texts: tuple[str, ...]) -> list[dict[str, int]]:
 
 def grid_of_shapes(task: Task, given: list[dict[str, int]]) -> list[dict[str, int]]:
     """The given shapes; those around the tile, each size in turn (one below, one above, a prime number) and all at once, where the last
-    tile is cut on every side; one beyond the given ones, each size in turn, and one far beyond with the others small; and all ones.
+    tile is cut on every side; one beyond the given ones, each size in turn; one far beyond and a large power of two, each with the others
+    small; all sizes one power of two; and all ones.
 
     Raises ``GemmgenError`` if a given shape is too large to be run; others are left out then.
     """
@@ -146,7 +150,8 @@ def grid_of_shapes(task: Task, given: list[dict[str, int]]) -> list[dict[str, in
     tiles = {name: task.tile.get(name, 16) for name in base}
     found += [{name: max(1, times * tile + more) for name, tile in tiles.items()} for times, more in ((1, -1), (1, 1), (2, 3))]
     small = {name: min(base[name], tile + 1) for name, tile in tiles.items()}
-    found += [{**small, name: max(FAR, 2 * base[name] + 1)} for name in base]
+    found.append(dict.fromkeys(base, SQUARE if max(tiles.values(), default=1) <= SQUARE // 2 else 2 * SQUARE))
+    found += [{**small, name: value} for name in base for value in (max(FAR, 2 * base[name] + 1), max(POWER, 1 << base[name].bit_length()))]
     found.append(dict.fromkeys(base, 1))
     found = [{name: round_up(value, task.multiples.get(name, 1)) for name, value in shape.items()} for shape in found]
     unique = {tuple(sorted(shape.items())): shape for shape in found}

@@ -1,0 +1,129 @@
+"""Marks of a kernel's text that no run shows: clocks, identities, addresses that decide, and builds that differ."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gemmgen.core.errors import GemmgenError
+from gemmgen.emulator.data_flow import instructions_of, written_by
+from gemmgen.emulator.program import Program
+from gemmgen.emulator.ptx.syntax import Address, Instruction, Integer, Operand, Symbol, registers_of
+from gemmgen.sanitizer.comments import without_comments
+from gemmgen.sanitizer.source import KernelCode, load_kernel
+
+_CLOCKS = re.compile(r"%(clock|clock64|clock_hi|globaltimer|globaltimer_lo|globaltimer_hi|pm[0-9]|pm[0-9]_64|envreg[0-9]+)\b")
+_PROCESSOR = re.compile(r"%(smid|nsmid|warpid|nwarpid|gridid)\b")
+_DATES = re.compile(r"\b__(?:TIME|DATE|TIMESTAMP)__\b")
+_LITERALS = re.compile(r'"(?:\\.|[^"\\\n])*"')
+_BUILD = re.compile(r"\b__CUDA_ARCH(?:_LIST|_FEAT_\w+|_SPECIFIC|_FAMILY_SPECIFIC)?__\b|\b__CUDA_ARCH_FEAT_\w+\b")
+_COMPILER = re.compile(r"\b(?:__CUDACC_RTC__|__NVCC__|__CUDACC_VER_\w+__)\b")
+_OTHER_ARCHITECTURES = ("sm_80", "sm_90a", "sm_120a")
+_FLOATS = (("f32",), ("f64",), ("f16",))
+_ALIGNMENT_MASK = 0xFF
+"""Bits of an address that its alignment decides."""
+_PASSES = ("mov", "cvta", "cvt", "add", "sub", "shl", "shr", "and", "or", "xor", "mad", "selp", "mul", "bfe", "prmt", "not", "lop3")
+
+
+def marks(text: str) -> Iterator[tuple[str, str]]:
+    """Kinds of failures with messages, from a kernel's PTX."""
+    if found := _CLOCKS.search(text):
+        yield "reads-clock", f"PTX reads {found[0]}"
+    if identity := _PROCESSOR.search(text):
+        yield "reads-processor", f"PTX reads {identity[0]}"
+    called = re.search(r"\b(malloc|vprintf|cudaMalloc|free)\b", text)
+    if called and f" {called[1]}" in text and "call" in text:
+        yield "allocates", f"PTX calls {called[1]}"
+
+
+def date_of_build(code: KernelCode) -> str:
+    """The macro with a time or a date that a source uses; empty if there is none."""
+    for text in code.project_texts():
+        if found := _DATES.search(_LITERALS.sub('""', without_comments(text))):
+            return found[0]
+    return ""
+
+
+def address_that_decides(program: Program) -> Instruction | None:
+    """An instruction that compares an array's address with a number, makes a number of it, or keeps it in global memory: results then
+    depend on where arrays lie.
+
+    Asking for alignment or for a null pointer is no such comparison, nor is comparing two addresses."""
+    pointers = {parameter.name for parameter in program.entry.parameters if parameter.size == 8}
+    holds: set[str] = set()
+    whole: set[str] = set()
+    everything = list(instructions_of(program))
+    sizes = _counted_parameters(everything, pointers)
+    changed = True
+    while changed:
+        changed = False
+        for inst in everything:
+            if _gives_address(inst, holds, pointers - sizes) and not holds.issuperset(names := written_by(inst)):
+                holds.update(names)
+                whole.update(names if inst.opcode in ("ld", "mov", "cvta") else ())
+                changed = True
+
+    def of_address(operand: Operand, among: set[str]) -> bool:
+        return not isinstance(operand, Address) and any(register.name in among for register in registers_of(operand))
+
+    for inst in everything:
+        if inst.opcode in ("setp", "set"):
+            first, second = inst.operands[1:3]
+            null = Integer(0) in (first, second) and (of_address(first, whole) or of_address(second, whole))
+            if of_address(first, holds) != of_address(second, holds) and not null:
+                return inst
+        else:
+            used = (inst.opcode == "cvt" and inst.types[:1] in _FLOATS) or (inst.opcode == "st" and inst.has("global"))
+            if used and of_address(inst.operands[1], holds):
+                return inst
+    return None
+
+
+def _counted_parameters(everything: list[Instruction], pointers: set[str]) -> set[str]:
+    """Parameters of 64 bits that no address is converted from: sizes."""
+    loaded: dict[str, str] = {}
+    addresses: set[str] = set()
+    for inst in everything:
+        if inst.opcode == "ld" and inst.has("param") and isinstance(inst.operands[1], Address):
+            base = inst.operands[1].base
+            if isinstance(base, Symbol) and base.name in pointers:
+                loaded.update(dict.fromkeys(written_by(inst), base.name))
+        elif inst.opcode == "cvta":
+            addresses.update(register.name for operand in inst.operands[1:] for register in registers_of(operand))
+    return pointers - {name for register, name in loaded.items() if register in addresses}
+
+
+def _gives_address(inst: Instruction, holds: set[str], pointers: set[str]) -> bool:
+    if inst.opcode == "ld" and inst.has("param"):
+        base = inst.operands[1].base if isinstance(inst.operands[1], Address) else None
+        return isinstance(base, Symbol) and base.name in pointers
+    if inst.opcode not in _PASSES:
+        return False
+    read = [operand for operand in inst.operands[1:] if any(register.name in holds for register in registers_of(operand))]
+    if inst.opcode == "and" and any(isinstance(each, Integer) and 0 <= each.value <= _ALIGNMENT_MASK for each in inst.operands[1:]):
+        return False
+    # The distance of two addresses is no address.
+    return bool(read) and not (inst.opcode == "sub" and len(read) == 2)
+
+
+def other_builds(code: KernelCode) -> Iterator[tuple[str, KernelCode | None]]:
+    """The same source as other builds see it, where it asks for the architecture or the compiler: each with its description, and None if
+    it does not compile here. A source for one architecture alone, as sm_90a, is not built for others."""
+    if code.source is None:
+        return
+    text = "\n".join(without_comments(each) for each in code.project_texts())
+    found: list[tuple[str, str, str]] = []
+    if _BUILD.search(text) and code.architecture[-1].isdigit():
+        found += [(f"for {name}", code.source, name) for name in _OTHER_ARCHITECTURES if name != code.architecture]
+    if _COMPILER.search(text):
+        without = "#undef __CUDACC_RTC__\n#ifndef __NVCC__\n#define __NVCC__ 1\n#endif\n#line 1\n"
+        found.append(("by nvcc", without + code.source, code.architecture))
+    for description, source, architecture in found:
+        try:
+            other = load_kernel(source, code.name, code.folder, replace(code.options, architecture=architecture), is_ptx=False)
+        except GemmgenError:
+            yield description, None
+            continue
+        if other.ptx != code.ptx:
+            yield description, replace(other, source=code.source)
