@@ -95,7 +95,7 @@ class Machine:
             self.binder.warpgroups = Warpgroups(geometry, self.registers, self.spaces.shared, program.blocks)
             self.spaces.shared.warpgroups = self.binder.warpgroups
         if loads_of(program.blocks):
-            self.binder.tensor_loads = TensorLoads(geometry, self.registers, program.blocks)
+            self.binder.tensor_loads = TensorLoads(geometry, self.registers, program.blocks, self._end_loads)
         self.state = LaneState(geometry.lanes)
         self.control = Control(self.binder, self.state)
         self.scratch = fusion.Scratch(geometry.lanes)
@@ -121,6 +121,9 @@ class Machine:
         engines.claim_cluster = self.claim_cluster
         engines.watch_tensor_memory(self.tensor_watch)
         return engines
+
+    def _end_loads(self, lanes: Lanes) -> None:
+        self.binder.engines.tensor_memory.wait(lanes, writes=False)
 
     def watch_tensor_memory(self, watch: TensorWatch | None) -> None:
         """Another observer of tensor memory, or none."""

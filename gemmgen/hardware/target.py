@@ -164,7 +164,7 @@ BLACKWELL_MMA_SHARE = 0.32
 FLOAT_PRODUCTS = {
     f"f32_by_{name}_{instruction}": (f"{type}_{instruction}", products)
     for name, type, products in (("f16x3", "f16", 3), ("bf16x6", "f16", 6), ("bf16x9", "f16", 9), ("tf32x3", "tf32", 3))
-    for instruction in ("wgmma", "mma")
+    for instruction in ("wgmma", "tcgen05", "mma")
 }
 """Units of float32 products by planes: the unit of the smaller type, and its products for each float32 product."""
 

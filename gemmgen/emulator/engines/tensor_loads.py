@@ -1,12 +1,12 @@
-"""Registers that loads of tensor memory are going to write: nobody may touch them before the wait of their warp. Where somebody looks for
-hazards, the first use is reported, and the launch continues with the loaded value.
+"""Registers that loads of tensor memory are going to write: nobody may touch them before the wait of their warp. The first use
+is reported where somebody looks for hazards, and ends the warp's loads: the launch continues with the loaded value.
 
 A move copies such a register together with its state, since a compiler may move registers around at any time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -22,8 +22,11 @@ from gemmgen.emulator.registers import RegisterFile
 class TensorLoads:
     """The registers in flight, one flag a warp."""
 
-    def __init__(self, geometry: Geometry, registers: RegisterFile, blocks: Sequence[BasicBlock]) -> None:
-        self.geometry, self.registers = geometry, registers
+    def __init__(
+        self, geometry: Geometry, registers: RegisterFile, blocks: Sequence[BasicBlock], end_loads: Callable[[Lanes], None]
+    ) -> None:
+        """``end_loads`` ends the loads of the warps of lanes."""
+        self.geometry, self.registers, self.end_loads = geometry, registers, end_loads
         results = {r.name: r for block in blocks for inst in block.body if _is_load(inst) for r in registers_of(inst.operands[0])}
         names = connected(blocks, results)
         self._position = {name: position for position, name in enumerate(names)}
@@ -44,7 +47,7 @@ class TensorLoads:
             position = self._position[register.name]
             self._in_flight[position, warps] = True
             self._loads[position] = inst
-        self._any = self.watch is not None
+        self._any = True
 
     def waited(self, lanes: Lanes) -> None:
         """Warps have waited for their loads."""
@@ -95,9 +98,10 @@ class TensorLoads:
                     name = next(name for name, its in self._position.items() if its == position)
                     doing = "read" if position in reads else "written"
                     message = f"{name} is {doing} while a tcgen05.ld in flight has yet to write it: tcgen05.wait::ld has to come first"
-                    assert self.watch is not None
-                    self.watch.used_early(inst, self._loads[position], bad, message)
+                    if self.watch is not None:
+                        self.watch.used_early(inst, self._loads[position], bad, message)
                     self._in_flight[position, bad // WARP] = False
+                    self.end_loads(bad)
 
 
 def _is_load(inst: Instruction) -> bool:

@@ -257,6 +257,10 @@ class TensorMemoryMainloop(SpecModel):
     multiplied: Annotated[Literal["stored", "e2m1"], LATER] = "stored"
     """Numbers in the bytes of A and B. ``e2m1``: two floats of 4 bits a byte, the first along k in the lower half, with block scales;
     storage.a and storage.b are then u8, both along k."""
+    arithmetic: Annotated[Arithmetic, LATER] = Arithmetic()
+    """Composition of float32 products."""
+    promote_every: Annotated[Literal["auto"] | Annotated[int, Field(ge=8, le=4096, strict=True)], LATER] = "auto"
+    """Values of k after which sums of ``arithmetic.f32_by`` leave tensor memory for float32 registers. ``auto``: after two instructions."""
 
 
 class MmaTile(SpecModel):

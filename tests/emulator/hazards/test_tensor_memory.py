@@ -132,7 +132,7 @@ def test_findings_have_kinds(name):
 
 
 def test_the_launch_continues_with_the_loaded_value():
-    early = "u32 x = tmem_ld(tmem + (warp * 32u << 16)); d[(i * 128 + t) * 32] = x; wait_ld();"
+    early = "u32 x = tmem_ld(tmem + (warp * 32u << 16)); d[(i * 128 + t) * 32] = x;"
     source = KERNEL.replace("load_columns(tmem + (warp * 32u << 16), d + (i * 128 + t) * 32);", early)
     d, wanted = launch(source, hazards=False)
     assert np.array_equal(d[..., 0], wanted[..., 0])

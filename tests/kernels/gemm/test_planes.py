@@ -14,6 +14,7 @@ from gemmgen.hardware.target import device
 from gemmgen.kernels.accuracy import UNIT_ROUNDOFF
 from gemmgen.kernels.gemm import oracle
 from gemmgen.kernels.gemm.explain import accuracy
+from gemmgen.kernels.gemm.split_precision.by_tcgen05 import TensorMemoryPlanesPlan
 from gemmgen.kernels.gemm.split_precision.numbers import planes_bound, scale_exponents, split, stored_planes
 from gemmgen.kernels.gemm.split_precision.planes import SCHEMES, slices_factor
 from kernels.gemm.planes_specs import specs
@@ -193,6 +194,36 @@ def mma_kernel(scheme: str = "f16x3", *overrides: str) -> gemmgen.Kernel:
     return gemmgen.compile(gemmgen.plan(path, "sm_80", changes))
 
 
+@pytest.mark.parametrize(("name", "every", "most"), [*((name, "auto", 3) for name in SCHEMES), ("f16x3", 64, 6), ("tf32x3", 32, 6)])
+def test_products_on_tensor_memory_stay_within_bounds(name, every, most):
+    rng = np.random.default_rng(5)
+    a, b = (rng.random((64, 512), np.float32) * np.exp2(rng.integers(-9, 9, (64, 1))).astype(np.float32) for _ in range(2))
+    plan = tensor_memory_plan(name, f"mainloop.promote_every={every}")
+    got, exact = product(gemmgen.compile(plan), a, b), a.astype(np.float64) @ b.T.astype(np.float64)
+    bound = planes_bound(plan.planes, a.astype(np.float64), b.T.astype(np.float64))
+    assert (np.abs(got - exact) <= bound).all()
+    assert (np.abs(got - exact) <= most * UNIT_ROUNDOFF * exact).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ("mainloop.tile.n=96", "mainloop.tile.n"),
+        ("mainloop.promote_every=48", "mainloop.promote_every"),
+        ("mainloop.arithmetic.sums=plain", "mainloop.arithmetic.sums"),
+        ("mainloop.arithmetic.split=mainloop", "mainloop.arithmetic.split"),
+        ("mainloop.multiplied=e2m1", "mainloop.multiplied"),
+        ("store=tma", "store"),
+        ("storage={a: bf16, b: bf16, c: f32}", "storage"),
+        ("batch=grouped", "batch"),
+    ],
+)
+def test_tensor_memory_refuses_what_planes_cannot_serve(change, field):
+    with pytest.raises(PlanError) as caught:
+        gemmgen.plan("gemm/tcgen05/f32_f16x3_128x64", "sm_100a", [change])
+    assert field in [reason.field for reason in caught.value.reasons]
+
+
 @pytest.mark.parametrize("name", SCHEMES)
 def test_products_by_warps_stay_within_their_bound(name):
     rng = np.random.default_rng(5)
@@ -294,7 +325,22 @@ def wgmma_kernel(name: str, *changes: str) -> gemmgen.Kernel:
     return kernel(f"mainloop.arithmetic.f32_by={name}", f"mainloop.tile.k={depth}", *changes)
 
 
-FORMS = {"wgmma": wgmma_kernel, "mma": mma_kernel}
+def tensor_memory_plan(scheme: str, *overrides: str) -> TensorMemoryPlanesPlan:
+    """Such a product on tensor memory, with scalars."""
+    depth = 32 if scheme == "tf32x3" else 64
+    small = [f"mainloop.tile={{n: 64, k: {depth}}}", "mainloop.stages=2", "mainloop.persistent_blocks=0", "early_launch=false"]
+    changes = [f"mainloop.arithmetic.f32_by={scheme}", "beta=argument", *small, *overrides]
+    plan = gemmgen.plan("gemm/tcgen05/f32_f16x3_128x64", "sm_100a", changes)
+    assert isinstance(plan, TensorMemoryPlanesPlan)
+    return plan
+
+
+def tensor_memory_kernel(scheme: str, *overrides: str) -> gemmgen.Kernel:
+    """Its kernel."""
+    return gemmgen.compile(tensor_memory_plan(scheme, *overrides))
+
+
+FORMS = {"wgmma": wgmma_kernel, "mma": mma_kernel, "tcgen05": tensor_memory_kernel}
 """A product by a scheme, on each instruction."""
 
 
@@ -309,7 +355,7 @@ def test_errors_of_compensated_sums_do_not_grow_with_k():
     assert relative_error(product(plain, a, b), a, b) > 1e-7
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["wgmma", "mma"])
 @pytest.mark.parametrize("name", UNSCALED)
 def test_compensated_sums_have_smaller_errors_than_plain_ones(name, form):
     rng = np.random.default_rng(3)

@@ -32,7 +32,7 @@ def work(plan: SplitPrecisionPlan, problem: Mapping[str, int], moved: Moved) -> 
     """The product of planes and, if there are slices, their sum; the kernels that split before it, and the one that repairs after it."""
     k, planes = problem["k"], plan.planes
     compensation = COMPENSATION_ISSUE * 3 / planes.scheme.products if planes.compensated else 0.0
-    pace = Pace(costs_of(plan.cost_kind), store_costs(f"planes by {plan.instructions}"), planes.scheme.products, compensation)
+    pace = Pace(costs_of(plan.cost_kind), store_costs(plan.store_kind), planes.scheme.products, compensation)
     product: tuple[Work, ...] = product_part(plan, "cost").work(plan, problem, moved, pace)
     around = []
     for index, kernel in enumerate(planes.kernels):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gemmgen.kernels.gemm.fitting import changes_for, fitted, placed
 from gemmgen.kernels.gemm.request import GemmRequest
 from gemmgen.kernels.gemm.spec import GemmSpec, MmaSyncMainloop, WgmmaMainloop
-from gemmgen.kernels.gemm.split_precision.kept import PLANES, with_kept_planes
+from gemmgen.kernels.gemm.split_precision.kept import PLANES, PlanesMainloop, with_kept_planes
 from gemmgen.kernels.requests import Fit
 
 MARGIN_OF_PLANES = 1.1
@@ -17,7 +17,7 @@ MIN_DEPTH_OF_PLANES = 128
 """k from which on products by planes are taken, whose bound is never larger than that of multiply-adds: they pay from here on only."""
 
 
-def fit(spec: GemmSpec, mainloop: WgmmaMainloop | MmaSyncMainloop, request: GemmRequest) -> Fit | str:
+def fit(spec: GemmSpec, mainloop: PlanesMainloop, request: GemmRequest) -> Fit | str:
     """The instance's spec, changed as far as the request needs it; or why it cannot be."""
     if request.precision == "ffma":
         return "it computes float32 by planes, and multiply-adds are asked for"
@@ -27,6 +27,8 @@ def fit(spec: GemmSpec, mainloop: WgmmaMainloop | MmaSyncMainloop, request: Gemm
         return f"products by planes do not pay below k = {MIN_DEPTH_OF_PLANES}"
     if mainloop.strategy == "wgmma":
         return _wgmma_fit(spec, mainloop, request)
+    if mainloop.strategy == "tcgen05":
+        return _planes_fit(spec, mainloop, request)
     return _mma_sync_fit(spec, mainloop, request)
 
 
@@ -45,7 +47,7 @@ def _mma_sync_fit(spec: GemmSpec, mainloop: MmaSyncMainloop, request: GemmReques
     return _planes_fit(spec, with_filled_stages(spec, mainloop, request), request)
 
 
-def _planes_fit(spec: GemmSpec, mainloop: WgmmaMainloop | MmaSyncMainloop, request: GemmRequest, turned: bool = False) -> Fit | str:
+def _planes_fit(spec: GemmSpec, mainloop: PlanesMainloop, request: GemmRequest, turned: bool = False) -> Fit | str:
     if request.groups is not None:
         return "it has no groups of rows"
     found = placed(spec, request, turned)

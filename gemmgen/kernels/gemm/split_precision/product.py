@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from gemmgen.kernels.gemm.sequence import MAX_SLICES, partials_bytes
-from gemmgen.kernels.gemm.spec import Arithmetic, GemmSpec, MmaSyncMainloop, SplitKParallel, WgmmaMainloop
+from gemmgen.kernels.gemm.spec import Arithmetic, GemmSpec, SplitKParallel
 from gemmgen.kernels.gemm.split_precision.planes import SETS_OF_SUMS, PlanesPlan, is_compensated, plane_scheme
 from gemmgen.kernels.gemm.split_precision.sequence import keeping_sequence
 from gemmgen.kernels.gemm.tensor_cores.operands import Multiplied
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gemmgen.kernels.gemm.plan import Array
+    from gemmgen.kernels.gemm.split_precision.kept import PlanesMainloop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,11 @@ class SplitPrecisionPlan(TensorPlan):
     @property
     def cost_kind(self) -> str:
         """The product's kind of kernel in the table of costs."""
+        return f"planes by {self.instructions}"
+
+    @property
+    def store_kind(self) -> str:
+        """Kind of its stores there."""
         return f"planes by {self.instructions}"
 
     @property
@@ -80,7 +86,7 @@ class SplitPrecisionPlan(TensorPlan):
 
     def additions(self, k: int) -> tuple[str, int]:
         # Planes of one scheme add up their products by pairs of planes, which only the whole loop tells.
-        mainloop = cast("WgmmaMainloop | MmaSyncMainloop", self.spec.mainloop)
+        mainloop = cast("PlanesMainloop", self.spec.mainloop)
         name = f"{mainloop.arithmetic.f32_by} by {mainloop.strategy} of {self.loop.tile_k}, {self.mainloop_digest}"
         return name, self.loop.promote_steps
 

@@ -6,11 +6,14 @@ from collections.abc import Iterator
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import Reason
-from gemmgen.kernels.gemm.spec import Arithmetic, GemmSpec, MmaSyncMainloop, SplitKParallel, WgmmaMainloop
+from gemmgen.kernels.gemm.spec import Arithmetic, GemmSpec, MmaSyncMainloop, SplitKParallel, TensorMemoryMainloop, WgmmaMainloop
 from gemmgen.kernels.gemm.split_precision.planes import Scheme
 from gemmgen.kernels.gemm.tensor_cores.reasons import COPY_ALIGNMENT
 from gemmgen.kernels.gemm.wgmma.reasons import a_from_reason
 from gemmgen.kernels.matrix import Matrix
+
+TENSOR_MEMORY_COLUMNS = 64
+"""Columns of a tile on tensor memory, at most: a thread has a sum and a rounding error of each."""
 
 
 def plane_reasons(spec: GemmSpec, arithmetic: Arithmetic, matrices: tuple[Matrix, Matrix, Matrix], scheme: Scheme) -> Iterator[Reason]:
@@ -78,6 +81,26 @@ def _split_reasons(spec: GemmSpec, mainloop: WgmmaMainloop, scheme: Scheme) -> I
     if mainloop.tile.k % pair:
         need = f"a multiple of {pair}: of each group, rows of {every} steps are split while those before are multiplied, in pairs"
         yield Reason("tile_k", "mainloop.tile.k", str(mainloop.tile.k), need)
+
+
+def tensor_memory_reasons(spec: GemmSpec, mainloop: TensorMemoryMainloop, scheme: Scheme) -> Iterator[Reason]:
+    """Reasons against such products on tensor memory."""
+    arithmetic, every = mainloop.arithmetic, mainloop.promote_every
+    if mainloop.tile.n > TENSOR_MEMORY_COLUMNS:
+        need = f"at most {TENSOR_MEMORY_COLUMNS} where float32 is computed by planes: four warps hold the sums and their rounding errors"
+        yield Reason("tile_n", "mainloop.tile.n", str(mainloop.tile.n), need)
+    if every != "auto" and (every % scheme.instruction_k or mainloop.tile.k % every):
+        need = f"auto, or a multiple of {scheme.instruction_k} that divides tile.k, {mainloop.tile.k}"
+        yield Reason("promotion", "mainloop.promote_every", str(every), need)
+    if arithmetic.sums == "plain":
+        yield Reason("sums", "mainloop.arithmetic.sums", "plain", "auto or compensated for tcgen05")
+    if arithmetic.split == "mainloop":
+        need = "kernel for tcgen05, which reads both factors from shared memory"
+        yield Reason("split", "mainloop.arithmetic.split", "mainloop", need)
+    if mainloop.multiplied != "stored":
+        yield Reason("multiplied", "mainloop.multiplied", mainloop.multiplied, "stored where float32 is computed by planes")
+    if spec.scales.given:
+        yield Reason("scales", "scales", "given", "none where float32 is computed by planes")
 
 
 def fragment_reasons(spec: GemmSpec, mainloop: MmaSyncMainloop) -> Iterator[Reason]:

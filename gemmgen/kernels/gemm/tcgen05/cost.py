@@ -9,12 +9,12 @@ from gemmgen.kernels.family import Work
 from gemmgen.kernels.gemm.fitted_costs import costs_of, store_costs
 from gemmgen.kernels.gemm.launch_costs import Moved
 from gemmgen.kernels.gemm.tcgen05.plan import TensorMemoryPlan
-from gemmgen.kernels.gemm.tensor_cores.cost import of_few, share_of
+from gemmgen.kernels.gemm.tensor_cores.cost import Pace, of_few, share_of
 
 
-def work(plan: TensorMemoryPlan, problem: Mapping[str, int], moved: Moved) -> tuple[Work, ...]:
+def work(plan: TensorMemoryPlan, problem: Mapping[str, int], moved: Moved, pace: Pace | None = None) -> tuple[Work, ...]:
     """The launch of one problem."""
-    loop, tiles = plan.loop, moved.tiles
+    loop, tiles, pace = plan.loop, moved.tiles, pace or Pace(costs_of("wgmma"), store_costs("wgmma"))
     if loop.pair and tiles:
         rows = ceil_div(problem["m"], loop.tile_m)
         tiles = tiles // rows * round_up(rows, loop.blocks)
@@ -27,17 +27,17 @@ def work(plan: TensorMemoryPlan, problem: Mapping[str, int], moved: Moved) -> tu
             registers=plan.registers_per_thread,
             shared_bytes=plan.shared_bytes,
             steps=share.steps,
-            operations=2.0 * loop.tile_m * loop.tile_n * loop.tile_k,
+            operations=2.0 * loop.tile_m * loop.tile_n * loop.tile_k * pace.products,
             unit=plan.unit,
-            issue=1.0,
+            issue=1.0 + pace.compensation,
             shared_clocks=0.0,
             loaded_bytes=float(loop.a.tile_bytes + loop.b.tile_bytes),
             in_flight=float(loop.stages),
             # The results of one tile are stored while the next is multiplied.
-            stored_bytes=store_costs("wgmma")[plan.fragment_store] * moved.tile_result,
+            stored_bytes=pace.stores[plan.fragment_store] * moved.tile_result,
             memory_bytes=moved.factors + moved.result,
             early=plan.spec.early_launch,
             results=results,
-            costs=of_few(costs_of("wgmma"), problem),
+            costs=of_few(pace.costs, problem),
         ),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +14,7 @@ from gemmgen.kernels.gemm.plan import Outline
 from gemmgen.kernels.gemm.scaling import TILE_BLOCKS, TILE_LINES
 from gemmgen.kernels.gemm.spec import CacheHints, GemmSpec, TensorMemoryMainloop
 from gemmgen.kernels.gemm.tensor_cores.block_scaling import BlockScaling, block_scaling, packed_reasons, scale_kind_reasons
+from gemmgen.kernels.gemm.tensor_cores.operands import Multiplied
 from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_INTEGERS, COPY_ALIGNMENT, box_store_reasons, result_reasons, type_reasons
 from gemmgen.kernels.math.tensor_memory import (
     BUFFERS,
@@ -68,6 +69,8 @@ class TensorMemoryLoop:
     """The block scales that instructions take."""
     box_columns: int = 0
     """Columns of results in a box that the copy engine stores; 0 where warps store them."""
+    kept_sums: int = 0
+    """Sets of sums, of a tile's columns each, for the smaller products of planes."""
     promote_steps: int = 0
     """Steps after which sums leave the accumulators: never."""
     shares_tile: bool = False
@@ -86,7 +89,12 @@ class TensorMemoryLoop:
     @property
     def own_columns(self) -> str:
         """The constant that says how many columns' sums a thread has a part of."""
-        return "kColumns"
+        return "kTileN" if self.by_planes else "kColumns"
+
+    @property
+    def by_planes(self) -> bool:
+        """True if A and B were split into planes of a smaller type."""
+        return self.a.planes > 1
 
     @property
     def kind(self) -> str:
@@ -137,7 +145,7 @@ class TensorMemoryLoop:
     @property
     def tensor_columns(self) -> int:
         """Columns of tensor memory that a block allocates: a power of two."""
-        return allocated_columns(BUFFERS * self.tile_n + 2 * self.scale_words * SCALE_COLUMNS)
+        return allocated_columns((BUFFERS + self.kept_sums) * self.tile_n + 2 * self.scale_words * SCALE_COLUMNS)
 
     @property
     def packed(self) -> bool:
@@ -219,10 +227,12 @@ class TensorMemoryLoop:
         return self.stages * stage + self.staging_bytes + answers + BARRIER_BYTES * self.barriers + BARRIER_BYTES
 
 
-def tensor_memory_loop(outline: Outline, mainloop: TensorMemoryMainloop) -> TensorMemoryLoop | None:
-    """The loop, or None with the errors added to the outline's reasons."""
+def tensor_memory_loop(
+    outline: Outline, mainloop: TensorMemoryMainloop, multiplied: Multiplied, unfit: Iterable[Reason] = ()
+) -> TensorMemoryLoop | None:
+    """The loop, or None with the errors added to the outline's reasons; ``unfit``: reasons against the operands' types or layouts."""
     spec, architecture = outline.spec, outline.architecture
-    found = [*_reasons(spec, mainloop, outline.matrices, architecture)]
+    found = [*unfit, *_reasons(spec, mainloop, outline.matrices, multiplied, architecture)]
     outline.reasons += found
     if found:
         return None
@@ -230,8 +240,8 @@ def tensor_memory_loop(outline: Outline, mainloop: TensorMemoryMainloop) -> Tens
     columns = tile.n // 2 if mainloop.pair else tile.n
     sides: tuple[tuple[Literal["A", "B"], Literal["m", "n"], Matrix, int], ...] = (("A", "m", a, tile.m), ("B", "n", b, columns))
     read_a, read_b = (
-        WarpgroupOperand(name, axis, matrix.contiguous != axis, extent, tile.k, matrix.element_bytes, blocks=1)
-        for name, axis, matrix, extent in sides
+        WarpgroupOperand(name, axis, matrix.contiguous != axis, extent, tile.k, element_bytes, blocks=1, planes=planes)
+        for (name, axis, matrix, extent), element_bytes, planes in zip(sides, multiplied.element_bytes, multiplied.planes, strict=True)
     )
     loop = TensorMemoryLoop(
         read_a,
@@ -240,20 +250,47 @@ def tensor_memory_loop(outline: Outline, mainloop: TensorMemoryMainloop) -> Tens
         tile.n,
         tile.k,
         mainloop.stages,
-        a.type,
-        b.type,
+        *multiplied.types,
         persistent_blocks=mainloop.persistent_blocks,
         pair=mainloop.pair,
         dynamic=mainloop.tiles == "dynamic",
         scaled=block_scaling(spec, mainloop),
         box_columns=SPAN_BYTES // outline.matrices[2].element_bytes if spec.store == "tma" else 0,
+        kept_sums=multiplied.kept_sums,
     )
     outline.reasons += ResidentBlocks(architecture, 1, loop.threads).too_much_per_block(loop.shared_bytes)
     return loop
 
 
+def stored_reasons(spec: GemmSpec, mainloop: TensorMemoryMainloop, matrices: tuple[Matrix, Matrix, Matrix]) -> Iterator[Reason]:
+    """Reasons against factors and results as they are stored."""
+    packed = mainloop.multiplied == "e2m1"
+    yield from packed_reasons(spec) if packed else type_reasons(spec)
+    yield from scale_kind_reasons(spec, packed, "tcgen05")
+    if spec.scales.given and mainloop.tile.n != SCALED_COLUMNS:
+        yield Reason("scales", "mainloop.tile.n", str(mainloop.tile.n), f"{SCALED_COLUMNS} with block scales")
+    if mainloop.promote_every != "auto":
+        need = "auto without arithmetic.f32_by: sums in tensor memory keep the precision of float32"
+        yield Reason("promotion", "mainloop.promote_every", str(mainloop.promote_every), need)
+    for matrix, along in zip(matrices[:2], "mn", strict=True):
+        size = matrix.element_bytes
+        if matrix.contiguous == along and size != 2:
+            stored = f"{matrix.name} of {matrix.type} stored along {matrix.contiguous}"
+            yield Reason("major", "transpose", stored, "along k but for 16-bit types", "change transpose")
+        if matrix.alignment * size != COPY_ALIGNMENT:
+            need = f"{COPY_ALIGNMENT // size}: the copy engine (TMA) requires multiples of {COPY_ALIGNMENT} bytes"
+            yield Reason("alignment", f"alignment.{matrix.name.lower()}", str(matrix.alignment), need)
+    if spec.batch == "grouped":
+        yield Reason("batch", "batch", "grouped", "none or strided for tcgen05")
+    yield from _store_reasons(spec, mainloop, matrices[2])
+
+
 def _reasons(
-    spec: GemmSpec, mainloop: TensorMemoryMainloop, matrices: tuple[Matrix, Matrix, Matrix], architecture: Architecture
+    spec: GemmSpec,
+    mainloop: TensorMemoryMainloop,
+    matrices: tuple[Matrix, Matrix, Matrix],
+    multiplied: Multiplied,
+    architecture: Architecture,
 ) -> Iterator[Reason]:
     if not architecture.supports("tcgen05"):
         yield Reason(
@@ -268,37 +305,23 @@ def _reasons(
         yield Reason(
             "tcgen05", "storage", got, "types other than 8-bit integers, which its tcgen05 does not multiply", "architecture: sm_100a"
         )
-    packed = mainloop.multiplied == "e2m1"
-    yield from packed_reasons(spec) if packed else type_reasons(spec)
-    yield from scale_kind_reasons(spec, packed, "tcgen05")
-    if spec.scales.given and mainloop.tile.n != SCALED_COLUMNS:
-        yield Reason("scales", "mainloop.tile.n", str(mainloop.tile.n), f"{SCALED_COLUMNS} with block scales")
     if mainloop.pair and mainloop.persistent_blocks % 2:
         yield Reason("persistent_blocks", "mainloop.persistent_blocks", str(mainloop.persistent_blocks), "even with pair: true")
     if mainloop.tiles == "dynamic" and mainloop.persistent_blocks:
         got = str(mainloop.persistent_blocks)
         yield Reason("persistent_blocks", "mainloop.persistent_blocks", got, "0 with tiles: dynamic, whose grid has all tiles")
     columns = mainloop.tile.n // 2 if mainloop.pair else mainloop.tile.n
-    for matrix, extent, field in ((matrices[0], mainloop.tile.m, "m"), (matrices[1], columns, "n")):
-        size = matrix.element_bytes
-        if matrix.contiguous == field and size != 2:
-            stored = f"{matrix.name} of {matrix.type} stored along {matrix.contiguous}"
-            yield Reason("major", "transpose", stored, "along k but for 16-bit types", "change transpose")
-        elif matrix.contiguous == field and extent * size % SPAN_BYTES:
+    sides = ((matrices[0], mainloop.tile.m, "m"), (matrices[1], columns, "n"))
+    for (matrix, extent, field), size in zip(sides, multiplied.element_bytes, strict=True):
+        if matrix.contiguous == field and size == 2 and extent * size % SPAN_BYTES:
             multiple = SPAN_BYTES // size * (mainloop.tile.n // extent if field == "n" else 1)
             got = str(mainloop.tile.n if field == "n" else extent)
             yield Reason("tile", f"mainloop.tile.{field}", got, f"a multiple of {multiple}: rows of {SPAN_BYTES} bytes in shared memory")
-        if matrix.alignment * size != COPY_ALIGNMENT:
-            need = f"{COPY_ALIGNMENT // size}: the copy engine (TMA) requires multiples of {COPY_ALIGNMENT} bytes"
-            yield Reason("alignment", f"alignment.{matrix.name.lower()}", str(matrix.alignment), need)
         if mainloop.tile.k * size % SPAN_BYTES:
             need = f"a multiple of {SPAN_BYTES // size}: rows of {SPAN_BYTES} bytes in shared memory"
             yield Reason("tile_k", "mainloop.tile.k", str(mainloop.tile.k), need)
     if spec.decomposition.scheme != "data_parallel":
         yield Reason("decomposition", "decomposition.scheme", spec.decomposition.scheme, "data_parallel for tcgen05")
-    if spec.batch == "grouped":
-        yield Reason("batch", "batch", "grouped", "none or strided for tcgen05")
-    yield from _store_reasons(spec, mainloop, matrices[2])
     if spec.cache != CacheHints():
         yield Reason("cache", "cache", "hints", "none: the copy engine moves tiles past the L1")
     yield from result_reasons(spec, in_boxes=True)

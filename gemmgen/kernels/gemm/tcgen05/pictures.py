@@ -24,8 +24,9 @@ def pictures(plan: TensorMemoryPlan) -> list[Picture]:
 
 
 def _tensor_memory(loop: TensorMemoryLoop) -> Fragments:
-    """Sets of sums, scales of A and of B."""
-    ends = [loop.tile_n * number for number in range(BUFFERS + 1)]
+    """Sets of sums, those of smaller products of planes, scales of A and of B."""
+    ends = [loop.tile_n * number for number in range(BUFFERS + loop.kept_sums + 1)]
     ends += [ends[-1] + side * loop.scale_words * SCALE_COLUMNS for side in (1, 2) if loop.scaled is not None]
     owners = "; 2: scales of A, 3: scales of B, copied again for each stage" if loop.scaled is not None else ""
+    owners = "; 2 and 3: smaller products of planes, of a tile each" if loop.kept_sums else owners
     return columns_in_use(ends, loop.tensor_columns, loop.pair, owners)

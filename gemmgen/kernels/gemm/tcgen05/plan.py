@@ -10,10 +10,11 @@ from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.gemm.plan import Outline
 from gemmgen.kernels.gemm.reasons import division_reasons, invariance_reasons
 from gemmgen.kernels.gemm.spec import GemmSpec, TensorMemoryMainloop
-from gemmgen.kernels.gemm.tcgen05.loop import TensorMemoryLoop, regions, tensor_memory_loop
+from gemmgen.kernels.gemm.tcgen05.loop import TensorMemoryLoop, regions, stored_reasons, tensor_memory_loop
 from gemmgen.kernels.gemm.tcgen05.sequence import tcgen05_sequence
 from gemmgen.kernels.gemm.tensor_cores.block_scaling import scaled_product
 from gemmgen.kernels.gemm.tensor_cores.grid import Grid
+from gemmgen.kernels.gemm.tensor_cores.operands import as_stored
 from gemmgen.kernels.gemm.tensor_cores.plan import TensorPlan
 from gemmgen.kernels.math.tensor_memory import COLUMNS
 
@@ -33,7 +34,8 @@ class TensorMemoryPlan(TensorPlan):
 
     @property
     def registers_per_thread(self) -> int:
-        return 2 * COLUMNS // 2 + OTHER_REGISTERS
+        held = 2 * self.loop.tile_n if self.loop.by_planes else 0
+        return held + 2 * COLUMNS // 2 + OTHER_REGISTERS
 
     @property
     def staged_store(self) -> str:
@@ -58,22 +60,30 @@ class TensorMemoryPlan(TensorPlan):
         return f"tcgen05 k{self.loop.instruction_k}", 0
 
 
+def name_parts(loop: TensorMemoryLoop) -> list[str]:
+    """Parts of an instance's name that depend on its mainloop."""
+    return [
+        f"{loop.tile_m * loop.blocks}x{loop.tile_n}x{loop.tile_k}",
+        f"s{loop.stages}",
+        *(["tma"] if loop.box_columns else []),
+        *(["dynamic"] if loop.dynamic else []),
+    ]
+
+
+def grid_of(loop: TensorMemoryLoop) -> Grid:
+    """Distribution of tiles over blocks."""
+    return Grid(loop.tile_m, loop.tile_n, loop.tile_k, loop.persistent_blocks, cluster_m=loop.blocks, dynamic=loop.dynamic)
+
+
 def plan(spec: GemmSpec, mainloop: TensorMemoryMainloop, architecture: Architecture) -> TensorMemoryPlan:
     """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
     outline = Outline(spec, architecture, [*division_reasons(spec), *invariance_reasons(spec)])
-    loop = tensor_memory_loop(outline, mainloop)
+    a, b, _ = outline.matrices
+    loop = tensor_memory_loop(outline, mainloop, as_stored(a, b), stored_reasons(spec, mainloop, outline.matrices))
     epilogue = outline.epilogue()
     assert loop is not None
-    tile = mainloop.tile
-    parts = [
-        f"{tile.m * loop.blocks}x{tile.n}x{tile.k}",
-        f"s{mainloop.stages}",
-        *(["tma"] if loop.box_columns else []),
-        *(["dynamic"] if loop.dynamic else []),
-        *(["e2m1"] if loop.packed else []),
-    ]
-    name = outline.name("gemm_tcgen05", parts)
-    grid = Grid(loop.tile_m, loop.tile_n, loop.tile_k, loop.persistent_blocks, cluster_m=loop.blocks, dynamic=loop.dynamic)
+    name = outline.name("gemm_tcgen05", [*name_parts(loop), *(["e2m1"] if loop.packed else [])])
+    grid = grid_of(loop)
     shared = regions(loop)
     return TensorMemoryPlan(
         name=name,
