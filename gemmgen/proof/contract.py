@@ -117,6 +117,20 @@ class Array:
     role: ArrayRole
     axes: tuple[int, ...] = ()
     """The axes of the launch's description in this order."""
+    assumed_apart: bool = False
+    """True if it is assumed that different elements have different addresses."""
+
+
+def assumed_apart(sequence: LaunchSequence) -> tuple[str, ...]:
+    """Results of three or more axes with a stride that no precondition bounds: matrices of a batch may follow each other, or lie among
+    each other row by row. That their elements have different addresses is an assumption of the proofs."""
+    bounded = {name for each in sequence.constraints if "%" not in str(each.condition) for name in each.condition.names}
+    free = {dimension.name for dimension in sequence.dimensions} - bounded
+    return tuple(
+        array.name
+        for array in sequence.arrays
+        if array.writes and len(array.shape) > 2 and any(str(stride) in free for stride in array.strides)
+    )
 
 
 class Contract:
@@ -141,6 +155,7 @@ class Contract:
         for constraint in sequence.constraints:
             self.facts.append(terms.condition(constraint.condition.tree))
         self._terms = terms
+        self._assumed_apart = assumed_apart(sequence)
         self.arrays = {array.name: self._array(array) for array in sequence.arrays}
         self.threads = launch.block
         self.grid = tuple(as_term(terms.term(formula.tree)) for formula in launch.grid)
@@ -194,6 +209,7 @@ class Contract:
             argument.role == "workspace",
             argument.role,
             tuple(order),
+            argument.name in self._assumed_apart,
         )
 
     def has_blocks(self, array: Array) -> bool:

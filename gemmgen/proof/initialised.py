@@ -18,12 +18,15 @@ from gemmgen.proof.enumeration import NotEnumerable, Numbers
 from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.obligations import Verdict, place
 from gemmgen.proof.provenance import FARTHEST, Case, Form, NotShown, Provenance, Stores, kinds_of_problems
-from gemmgen.proof.registers import read_unwritten
+from gemmgen.proof.registers import copied, read_unwritten
 from gemmgen.proof.slicing import written
 from gemmgen.proof.values import Condition, mentions, negation
 
-MAX_WAYS = 4000
+MAX_WAYS = 500
 """Basic blocks that are looked at on ways to a register that may be unwritten."""
+MAX_STARTS = 12
+"""Blocks before a statement that such ways begin at."""
+WAY_MILLISECONDS = 500
 
 
 def initialised(lifter: Lifter) -> Verdict:
@@ -69,47 +72,96 @@ def initialised(lifter: Lifter) -> Verdict:
 
 def _read_unwritten(lifter: Lifter) -> tuple[Instruction, Register] | None:
     """A statement with a register that some way to it leaves unwritten; None if the conditions of each such way contradict each other."""
-    answers: dict[tuple[int, frozenset[int]], bool] = {}
+    ways = _Ways(lifter)
     for instruction, register in read_unwritten(lifter.known.function, lifter.flow):
-        blocks = enumerate(lifter.flow.blocks)
-        writers = frozenset(block for block, each in blocks if any(register in written(one) for one in each if one.guard is None))
-        place_ = next(block for block, each in enumerate(lifter.flow.blocks) if any(one is instruction for one in each))
-        key = place_, writers
-        if key not in answers:
-            answers[key] = _comes_unwritten(lifter, *key)
-        if answers[key]:
+        if ways.unwritten(ways.block_of(instruction), register):
             return instruction, register
     return None
 
 
-def _comes_unwritten(lifter: Lifter, target: int, writers: frozenset[int]) -> bool:
-    """True unless no problem leads to a basic block on a way without any of the writers; ways that repeat blocks have more conditions."""
-    known, flow = lifter.known, lifter.flow
-    conditions: dict[int, list[Condition]] = {}
-    for block, condition in known.lifted.branches:
-        conditions.setdefault(block, []).append(condition)
-    leads, behind = {target}, [target]
-    while behind:
-        found_ = set(flow.predecessors.get(behind.pop(), ())) - leads
-        leads |= found_
-        behind += found_
-    pending: list[tuple[int, tuple[Condition, ...], frozenset[int]]] = [(0, (), frozenset())]
-    for _ in range(MAX_WAYS):
-        if not pending:
-            return False
-        block, way, before = pending.pop()
-        if block == target:
-            if not known.proves(way, False):
+class _Ways:
+    """Ways through a kernel on which registers stay unwritten."""
+
+    def __init__(self, lifter: Lifter) -> None:
+        self._known, self._flow = lifter.known, lifter.flow
+        self._conditions: dict[int, list[Condition]] = {}
+        for block, condition in lifter.known.lifted.branches:
+            self._conditions.setdefault(block, []).append(condition)
+        self._blocks = {id(one): block for block, each in enumerate(lifter.flow.blocks) for one in each}
+        self._writes: dict[str, list[Instruction]] = {}
+        for each in lifter.flow.blocks:
+            for one in each:
+                for register in written(one) if one.guard is None else ():
+                    self._writes.setdefault(register.name, []).append(one)
+        self._answers: dict[tuple[int, str], bool] = {}
+        self._by_writers: dict[tuple[int, frozenset[int]], bool] = {}
+
+    def block_of(self, instruction: Instruction) -> int:
+        """The basic block of a statement."""
+        return self._blocks[id(instruction)]
+
+    def unwritten(self, block: int, register: Register) -> bool:
+        """True unless a register, and each that is copied to it, is written on all ways to a basic block that some problem takes."""
+        key = block, register.name
+        if key not in self._answers:
+            self._answers[key] = True  # registers that are copied in a circle
+            writes = self._writes.get(register.name, [])
+            sources = [(self.block_of(one), source) for one in writes if (source := copied(one)) is not None]
+            writers = frozenset(map(self.block_of, writes))
+            found = any(self.unwritten(*each) for each in sources)
+            self._answers[key] = found or self._any_without(block, writers)
+        return self._answers[key]
+
+    def _any_without(self, target: int, writers: frozenset[int]) -> bool:
+        key = target, writers
+        if key not in self._by_writers:
+            self._by_writers[key] = self._comes_without(target, writers)
+        return self._by_writers[key]
+
+    def _comes_without(self, target: int, writers: frozenset[int]) -> bool:
+        """True unless no problem leads to a basic block on a way without any of the writers.
+
+        Each way passes the blocks that dominate the target: it is enough that the parts from one of them contradict each other.
+        """
+        start = target
+        for _ in range(MAX_STARTS):
+            if start == 0:
                 return True
-            continue
-        if block in writers or block in before or block not in leads:
-            continue
-        found, targets = conditions.get(block, []), flow.successors[block]
-        told = len(found) == 1 and len(targets) == 2 and not mentions(found[0], known.changing)
-        for number, following in enumerate(targets):
-            further = way if not told else (*way, found[0] if number == 0 else negation(found[0]))
-            pending.append((following, further, before | {block}))
-    return True
+            start = self._flow.immediate_dominator(start)
+            if start in writers or not self._leads(start, target, writers):
+                return False
+        return self._leads(0, target, writers)
+
+    def _leads(self, start: int, target: int, writers: frozenset[int]) -> bool:
+        """True unless no problem leads from one basic block to another without any of the writers, and without the first block again.
+
+        A way that repeats a block has more conditions than the one without the turns in between. In a loop between the two, these may be
+        of another turn: they are left out.
+        """
+        known, flow = self._known, self._flow
+        between, behind = {target}, [target]
+        while behind:
+            before_ = {other for other in flow.predecessors.get(behind.pop(), ()) if other != start} - between
+            between |= before_
+            behind += before_
+        turns = known.changing if any(block in flow.loops for block in between) else []
+        pending: list[tuple[int, tuple[Condition, ...], frozenset[int]]] = [(start, (), frozenset())]
+        for _ in range(MAX_WAYS):
+            if not pending:
+                return False
+            block, way, before = pending.pop()
+            if block == target and before:
+                if not known.proves(way, False, WAY_MILLISECONDS):
+                    return True
+                continue
+            if block in writers or block in before or (before and block not in between):
+                continue
+            found, targets = self._conditions.get(block, []), flow.successors[block]
+            told = len(found) == 1 and len(targets) == 2 and not mentions(found[0], turns)
+            for number, following in enumerate(targets):
+                further = way if not told else (*way, found[0] if number == 0 else negation(found[0]))
+                pending.append((following, further, before | {block}))
+        return True
 
 
 def _stored_before(lifter: Lifter, at: Provenance, load: Access, known: dict[tuple[object, ...], bool]) -> None:

@@ -147,6 +147,8 @@ class Knowledge:
         self.data_predicates = data_predicates(function)
         self.tracks_data = False
         """True if data is kept beside addresses, guards and barriers."""
+        self.of_ring = False
+        """True for a kernel with a ring, of which only the threads' accesses to global memory are followed."""
         self.stored: tuple[Data, ...] = ()
         """The data of the present store."""
         self.latest: Access | None = None

@@ -654,7 +654,10 @@ def _stored_once(lifter: Lifter, verdict: Verdict, array: Array, stores: Sequenc
 
 
 def apart_in_memory(known: Knowledge, array: Array) -> bool:
-    """True if elements with different indices have different addresses: each stride is at least the span of the axes within it."""
+    """True if elements with different indices have different addresses: each stride is at least the span of the axes within it, or this
+    is assumed."""
+    if array.assumed_apart:
+        return True
     axes = [axis for axis in zip(array.shape, array.strides, strict=True) if not isinstance(axis[0], int) or axis[0] > 1][::-1]
 
     def nested(order: Sequence[tuple[Term, Term]]) -> bool:

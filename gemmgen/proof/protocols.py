@@ -16,6 +16,7 @@ from gemmgen.kernels.launch import KernelLaunch, LaunchSequence, TensorMapArgume
 from gemmgen.proof.boxes import stored_once
 from gemmgen.proof.contract import Contract
 from gemmgen.proof.control import Unliftable
+from gemmgen.proof.direct import note_direct_accesses
 from gemmgen.proof.knowledge import Knowledge
 from gemmgen.proof.obligations import Verdict
 from gemmgen.proof.registers import read_unwritten
@@ -49,12 +50,15 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
         raise Unliftable(None, "no problem with a block fulfils the preconditions")
     loops = _ends(runner.steps, known)
     ring.found.note("progress", "loops", loops, "a loop was not proved to end")
-    if not ring.found.reasons["once"]:
+    if not ring.found.reasons["once"] and ring.sends:
         why = "see progress"
         if loops:
             in_range = partial(_stays_in_range, known=known)
             why = stored_once(ring.sends, runner.steps, sequence, known, lambda content: _value(content, known), in_range)
         ring.found.note("once", "boxes", not why, why)
+    if ring.direct:
+        sent = {map_.array for map_ in sequence.tensor_maps if map_.name in ring.written_maps}
+        note_direct_accesses(ring.found, module, function, contract, solver, list(ring.direct.values()), sent)
     return {name: _verdict(name, ring.found) for name in PROPERTIES}
 
 

@@ -57,8 +57,11 @@ class KernelProof:
 
 def domain(sequence: LaunchSequence) -> tuple[str, ...]:
     """The preconditions that a proof holds under, as formulas over the problem."""
+    from gemmgen.proof.contract import assumed_apart
+
     bounds = [f"{dimension.minimum} <= {dimension.name} <= {dimension.maximum}" for dimension in sequence.dimensions]
-    return (*bounds, *(str(constraint.condition) for constraint in sequence.constraints), ASSUMED_BLOCKS)
+    apart = [f"different elements of {name} have different addresses" for name in assumed_apart(sequence)]
+    return (*bounds, *(str(constraint.condition) for constraint in sequence.constraints), *apart, ASSUMED_BLOCKS)
 
 
 def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, seconds: float = SECONDS) -> KernelProof:

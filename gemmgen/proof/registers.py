@@ -1,15 +1,46 @@
-"""Registers that may be read before they are written, by definite assignment over the control flow."""
+"""Registers that may be read before they are written, by definite assignment over the control flow.
+
+A register may be written only where a predicate holds: this is kept from branch to branch, until the predicate changes. ``mov`` passes a
+register's content on and does not use it: the copy counts as written where its source does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 
 from gemmgen.emulator.ptx.syntax import Function, Instruction, Register, registers_of
-from gemmgen.proof.control import ControlFlow
-from gemmgen.proof.slicing import NO_RESULT, written
+from gemmgen.proof.control import LEAVES, ControlFlow
+from gemmgen.proof.slicing import NO_RESULT, negated_register, written
 
-Written = frozenset[tuple[str, str]]
-"""Registers, each with the guard that it was written under; an empty guard is none."""
+
+@dataclass(frozen=True)
+class _Facts:
+    """Facts at one place, whatever way led there. Predicates are names of registers, ``!`` before those that are negated."""
+
+    always: frozenset[str] = frozenset()
+    """Registers that were written."""
+    under: frozenset[tuple[str, str]] = frozenset()
+    """Registers, each with a predicate: if it holds, the register was written."""
+    false: frozenset[str] = frozenset()
+    """Predicates that do not hold here."""
+
+    def has(self, name: str, guard: str) -> bool:
+        """True if a register was written wherever a predicate holds."""
+        return name in self.always or bool(guard and ((name, guard) in self.under or guard in self.false))
+
+    def where(self, guard: str) -> _Facts:
+        """The facts on a way that is taken where a predicate holds."""
+        return _Facts(self.always | {name for name, other in self.under if other == guard}, self.under, self.false | {_opposite(guard)})
+
+    def meet(self, other: _Facts, live: Collection[str]) -> _Facts:
+        """The facts where two ways meet; ``live``: registers that are read later, others need no predicates."""
+        both = {pair for pair in self.under if other.has(*pair)} | {pair for pair in other.under if self.has(*pair)}
+        for one, two in ((self, other), (other, self)):
+            # What only one way has written was written if a predicate holds that is false on the other.
+            alone = [name for name in one.always - two.always if name in live]
+            both |= {(name, guard) for guard in two.false if guard.removeprefix("!") in live for name in alone}
+        return _Facts(self.always & other.always, frozenset(both), self.false & other.false)
 
 
 def read_unwritten(function: Function, flow: ControlFlow) -> Iterator[tuple[Instruction, Register]]:
@@ -18,35 +49,72 @@ def read_unwritten(function: Function, flow: ControlFlow) -> Iterator[tuple[Inst
     for block in sorted(flow.order):
         if block == flow.end:
             continue
-        known = entry[block]
-        assert known is not None
+        facts = entry[block]
+        assert facts is not None
+        passing = _Passing(facts)
         for instruction in flow.blocks[block]:
-            guard = _guard(instruction)
-            for register in _reads(instruction):
-                if (register.name, "") not in known and (not guard or (register.name, guard) not in known):
+            for register, guard in _reads(instruction):
+                if not passing.has(register.name, guard):
                     yield instruction, register
-            known = _after(instruction, known)
+            passing.after(instruction)
 
 
-def _at_entry(flow: ControlFlow) -> dict[int, Written | None]:
-    """Registers that every way to a basic block has written; None where no way was followed yet."""
-    entry: dict[int, Written | None] = dict.fromkeys(range(flow.end + 1))
-    entry[0] = frozenset()
+def _at_entry(flow: ControlFlow) -> dict[int, _Facts | None]:
+    """Facts at the start of each basic block; None where no way was followed yet."""
+    live = _live(flow)
+    entry: dict[int, _Facts | None] = dict.fromkeys(range(flow.end + 1))
+    entry[0] = _Facts()
+    order = sorted((block for block in flow.order if block != flow.end), key=lambda number: flow.order[number])
+    pending = {0}
+    while pending:
+        block = next(number for number in order if number in pending)
+        pending.remove(block)
+        facts = entry[block]
+        assert facts is not None
+        passing = _Passing(facts)
+        for instruction in flow.blocks[block]:
+            passing.after(instruction)
+        for target, here in _leads(flow, block, passing.facts()):
+            before = entry[target]
+            now = here if before is None else before.meet(here, live[target])
+            if now != before:
+                entry[target] = now
+                if target != flow.end:
+                    pending.add(target)
+    return entry
+
+
+def _live(flow: ControlFlow) -> Mapping[int, Collection[str]]:
+    """Registers that are read after the start of each basic block, before they are always written."""
+    uses: dict[int, set[str]] = {}
+    kills: dict[int, set[str]] = {}
+    for block in flow.order:
+        uses[block], kills[block] = set(), set()
+        for instruction in flow.blocks[block] if block != flow.end else ():
+            read = {register.name for operand in instruction.operands for register in registers_of(operand)}
+            targets = {register.name for register in written(instruction)}
+            read |= set() if instruction.guard is None else {instruction.guard.name, *targets}
+            uses[block] |= read - kills[block]
+            kills[block] |= targets if instruction.guard is None else set()
+    live: dict[int, set[str]] = {block: set(uses[block]) for block in flow.order}
     changed = True
     while changed:
         changed = False
-        for block in sorted(flow.order, key=lambda number: flow.order[number]):
-            known = entry[block]
-            if block == flow.end or known is None:
-                continue
-            for instruction in flow.blocks[block]:
-                known = _after(instruction, known)
-            for target in flow.successors[block]:
-                before = entry[target]
-                now = known if before is None else before & known
-                if now != before:
-                    entry[target], changed = now, True
-    return entry
+        for block in sorted(flow.order, key=lambda number: -flow.order[number]):
+            after = set[str]().union(*[live[target] for target in (flow.successors[block] if block != flow.end else ())])
+            now = uses[block] | (after - kills[block])
+            if len(now) != len(live[block]):
+                live[block], changed = now, True
+    return live
+
+
+def _leads(flow: ControlFlow, block: int, facts: _Facts) -> Iterator[tuple[int, _Facts]]:
+    """The basic blocks after one, each with the facts on the way to it."""
+    targets, last = flow.successors[block], flow.blocks[block][-1] if flow.blocks[block] else None
+    guard = "" if last is None or (last.opcode != "bra" and last.opcode not in LEAVES) else _guard(last)
+    if not guard or len(targets) != 2 or targets[0] == targets[1]:
+        return ((target, facts) for target in targets)
+    return iter(((targets[0], facts.where(guard)), (targets[1], facts.where(_opposite(guard)))))
 
 
 def _guard(instruction: Instruction) -> str:
@@ -55,25 +123,75 @@ def _guard(instruction: Instruction) -> str:
     return f"{'!' if instruction.guard_negated else ''}{instruction.guard.name}"
 
 
-def _reads(instruction: Instruction) -> Iterator[Register]:
-    if instruction.guard is not None:
-        yield instruction.guard
-    targets = 0 if instruction.opcode in NO_RESULT else 1
-    if instruction.opcode == "xor" and len(set(instruction.operands[1:])) == 1:
-        return
-    for operand in instruction.operands[targets:]:
-        yield from registers_of(operand)
-    if targets and instruction.operands and not written(instruction):
-        yield from registers_of(instruction.operands[0])
+def _opposite(guard: str) -> str:
+    return guard[1:] if guard.startswith("!") else f"!{guard}"
 
 
-def _after(instruction: Instruction, known: Written) -> Written:
-    targets = {register.name for register in written(instruction)}
-    if not targets:
-        return known
+def copied(instruction: Instruction) -> Register | None:
+    """The register that a statement does no more than copy."""
+    if instruction.opcode != "mov" or instruction.guard is not None or len(written(instruction)) != 1:
+        return None
+    target, source = instruction.operands
+    return source if isinstance(target, Register) and isinstance(source, Register) else None
+
+
+def _reads(instruction: Instruction) -> Iterator[tuple[Register, str]]:
+    """Registers that a statement uses, each with the predicate under which it does."""
     guard = _guard(instruction)
-    kept = {pair for pair in known if pair[1].removeprefix("!") not in targets}
-    if not guard:
-        return frozenset(kept | {(name, "") for name in targets})
-    other = guard[1:] if guard.startswith("!") else f"!{guard}"
-    return frozenset(kept | {(name, "" if (name, other) in known else guard) for name in targets})
+    if instruction.guard is not None:
+        yield instruction.guard, ""
+    if copied(instruction) is not None or (instruction.opcode == "xor" and len(set(instruction.operands[1:])) == 1):
+        return
+    if instruction.opcode == "selp" and not guard:
+        _, yes, no, condition = instruction.operands
+        predicate, is_negated = negated_register(condition)
+        chosen = "" if predicate is None else f"{'!' if is_negated else ''}{predicate.name}"
+        for operand, under in ((yes, chosen), (no, _opposite(chosen) if chosen else ""), (condition, "")):
+            yield from ((register, under) for register in registers_of(operand))
+        return
+    targets = 0 if instruction.opcode in NO_RESULT else 1
+    for operand in instruction.operands[targets:]:
+        yield from ((register, guard) for register in registers_of(operand))
+    if targets and instruction.operands and not written(instruction):
+        yield from ((register, guard) for register in registers_of(instruction.operands[0]))
+
+
+class _Passing:
+    """The facts from statement to statement of one basic block."""
+
+    def __init__(self, facts: _Facts) -> None:
+        self._always, self._under, self._false = set(facts.always), set(facts.under), set(facts.false)
+
+    def facts(self) -> _Facts:
+        """The facts here."""
+        return _Facts(frozenset(self._always), frozenset(self._under), frozenset(self._false))
+
+    def has(self, name: str, guard: str) -> bool:
+        """True if a register was written wherever a predicate holds."""
+        return name in self._always or bool(guard and ((name, guard) in self._under or guard in self._false))
+
+    def after(self, instruction: Instruction) -> None:
+        """Goes past a statement."""
+        targets = written(instruction)
+        guard = _guard(instruction)
+        always = {target.name for target in targets if not guard or self.has(target.name, _opposite(guard))}
+        source = copied(instruction)
+        copies = set() if source is None else {under for name, under in self._under if name == source.name}
+        predicates = {target.name for target in targets if target.type == "pred"}
+        if predicates:
+            self._under = {pair for pair in self._under if pair[1].removeprefix("!") not in predicates}
+            self._false = {other for other in self._false if other.removeprefix("!") not in predicates}
+        if source is None:
+            self._always |= always
+            if guard and guard.removeprefix("!") not in predicates:  # that predicate says nothing of its earlier value
+                self._under |= {(target.name, guard) for target in targets}
+            return
+        (target,) = targets
+        self._under = {pair for pair in self._under if pair[0] != target.name}
+        if source.name in self._always:
+            self._always.add(target.name)
+        elif target.name != source.name:
+            self._always.discard(target.name)
+            self._under |= {(target.name, under) for under in copies}
+        else:
+            self._under |= {(target.name, under) for under in copies}

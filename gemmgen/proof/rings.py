@@ -164,6 +164,8 @@ class Ring:
         self.used_maps: set[str] = set()
         self.written_maps: set[str] = set()
         self.sends: set[Sent] = set()
+        self.direct: dict[int, Instruction] = {}
+        """Loads and stores of global memory by threads, by line."""
         self.fillers: set[tuple[bool, ...]] = set()
         self.readers: set[tuple[bool, ...]] = set()
         self.arrivals: dict[tuple[bool, ...], tuple[bool, ...]] = {}
@@ -614,10 +616,14 @@ class Ring:
             return state
         opcode = instruction.opcode
         if not instruction.has("shared") and not any(word.startswith("shared::cta") for word in instruction.modifiers):
-            if opcode in ("st", "ld", "red", "atom") and instruction.has("global"):
-                if opcode != "ld":
-                    self.found.note("once", instruction.line, False, "threads access global memory themselves", instruction)
-                self.found.note("memory", instruction.line, False, "threads access global memory themselves", instruction)
+            if opcode in ("st", "ld") and instruction.has("global"):
+                self.direct[instruction.line] = instruction
+                if self.launch.programmatic and not state.dependencies:
+                    self.found.note("races", ("dependencies", instruction.line), False, "the launch before may still run", instruction)
+                return state
+            if opcode in ("red", "atom") and instruction.has("global"):
+                for name in ("memory", "once"):
+                    self.found.note(name, instruction.line, False, "threads change global memory by atomics", instruction)
                 return state
             if opcode not in ("ldmatrix", "stmatrix"):
                 raise Unliftable(instruction, "an access of unknown space")

@@ -18,6 +18,7 @@ from gemmgen.emulator.ptx.syntax import (
     Instruction,
     Integer,
     Operand,
+    Pair,
     Register,
     Sink,
     Special,
@@ -41,6 +42,7 @@ from gemmgen.proof.knowledge import (
     bits_of,
 )
 from gemmgen.proof.slicing import FLOATS, negated_register, written
+from gemmgen.proof.solver import shape_of
 from gemmgen.proof.values import (
     UNBOUNDED,
     Condition,
@@ -87,6 +89,10 @@ ORDERS: dict[str, Callable[[z3.ArithRef, z3.ArithRef], z3.BoolRef]] = {
     "eq": lambda a, b: a == b,
     "ne": lambda a, b: a != b,
 }
+OF_RINGS = frozenset(
+    ("bar", "barrier", "cp", "fence", "griddepcontrol", "ldmatrix", "mbarrier", "membar", "nanosleep", "setmaxnreg", "stmatrix", "wgmma")
+)
+"""Opcodes of kernels with a ring that the ring's own rules cover: see ``gemmgen.proof.rings``."""
 KINDS: dict[str, AccessKind] = {"ld": "load", "st": "store"}
 SPACES = ("global", "shared", "local", "const", "param")
 MATRIX_ROW_BYTES = 16
@@ -144,6 +150,9 @@ def execute(known: Knowledge, instruction: Instruction, block: int, path: Path, 
 def _carry_out(known: Knowledge, instruction: Instruction, block: int, path: Path, state: State) -> None:
     """The statement's effect on addresses, guards, barriers and memory."""
     opcode = instruction.opcode
+    if known.of_ring and _belongs_to_ring(instruction):
+        _forget(known, instruction, state)
+        return
     waits_for_warp = instruction.has("warp") if opcode in ("bar", "barrier") else instruction.has("sync")
     if waits_for_warp and not known.guessing:
         known.lifted.warp_blocks.append(block)
@@ -164,6 +173,14 @@ def _carry_out(known: Knowledge, instruction: Instruction, block: int, path: Pat
         raise known.unliftable(f"{opcode} is not modelled")
 
 
+def _belongs_to_ring(instruction: Instruction) -> bool:
+    """True for statements on shared memory and barriers, products of warpgroups, and all others that change no global memory by address."""
+    opcode = instruction.opcode
+    if opcode in ("ld", "st"):
+        return instruction.has("shared") or any(modifier.startswith("shared::cta") for modifier in instruction.modifiers)
+    return opcode in OF_RINGS
+
+
 def _forget(known: Knowledge, instruction: Instruction, state: State) -> None:
     for register in written(instruction):
         if register.name in known.relevant and register.type != "pred":
@@ -178,7 +195,11 @@ def _assign(known: Knowledge, instruction: Instruction, path: Path, state: State
         for register in written(instruction):
             state.pop(register.name, None)
         return
-    result = None
+    result: Value | Condition | None = None
+    if instruction.opcode == "shfl" and (sent := _from_lane(known, instruction, path, state)) is not None:
+        _forget(known, instruction, state)
+        state[targets[0].name] = sent
+        return
     if len(written(instruction)) == 1 and targets[0].type not in FLOATS:
         result = _computed(known, instruction, path, state)
     if result is None:
@@ -203,6 +224,27 @@ def _assign(known: Knowledge, instruction: Instruction, path: Path, state: State
     else:
         other = old if isinstance(old, bool | z3.BoolRef) else known.any_condition()
         state[name] = z3.If(as_condition(guard), as_condition(result), as_condition(other))
+
+
+def _from_lane(known: Knowledge, instruction: Instruction, path: Path, state: State) -> Value | None:
+    """``shfl.idx`` from one lane, where every thread of the block comes to it once: a number that depends on the thread's index alone."""
+    first, *operands = instruction.operands
+    target = first.first if isinstance(first, Pair) else first
+    x, y, z = known.contract.threads
+    everyone = not path and not known.finished and not known.guessing and instruction.guard is None
+    if not everyone or len(operands) != 4 or not isinstance(target, Register) or target.name not in known.relevant:
+        return None
+    source, lane, clamp, members = (operand_value(known, operand, state) for operand in operands)
+    if source is None or lane is None or clamp is None or members is None or source.base or not instruction.has("idx"):
+        return None
+    whole = members.constant in (-1, (1 << WARP_THREADS) - 1) and clamp.constant == WARP_THREADS - 1 and (y, z) == (1, 1)
+    if not whole or x % WARP_THREADS or lane.constant is None or not 0 <= lane.constant < WARP_THREADS:
+        return None
+    thread = known.thread["x"].z3
+    if not shape_of(source.z3).symbols <= {thread.get_id()}:
+        return None
+    there = thread - thread % WARP_THREADS + lane.constant
+    return Value(z3.simplify(z3.substitute(source.z3, (thread, there))), source.low, source.high)
 
 
 def operand_value(known: Knowledge, operand: Operand, state: State) -> Value | None:

@@ -183,4 +183,32 @@ extern "C" __global__ void kernel(const float* x, float* y, int n)
     unproved=frozenset({"initialised"}),
 )
 
-SAMPLES = {"scale": SCALE, "grid stride": GRID_STRIDE, "transpose": TRANSPOSE, "block sum": BLOCK_SUM, "ring": RING}
+BATCH = Sample(
+    """
+extern "C" __global__ void kernel(const float* x, float* y, int batch, int m, int n, int ldx, int ldy, int stride_x, int stride_y)
+{
+    int tiles = (n + 31) / 32;
+    long long product = blockIdx.x / (tiles * m);
+    int row = blockIdx.x / tiles % m, column = blockIdx.x % tiles * 32 + threadIdx.x;
+    if (column < n)
+        y[product * stride_y + (long long)row * ldy + column] = x[product * stride_x + (long long)row * ldx + column];
+}
+""",
+    (
+        array("x", "input", ("batch", "m", "n"), ("stride_x", "ldx", "1")),
+        array("y", "output", ("batch", "m", "n"), ("stride_y", "ldy", "1")),
+    ),
+    ("batch", "m", "n", "ldx", "ldy", "stride_x", "stride_y"),
+    "batch * (m * ceil_div(n, 32))",
+    32,
+    {
+        "one product over another": ("y[product * stride_y", "y[product / 2 * stride_y", "once"),
+        "rows without their product": ("y[product * stride_y +", "y[", "once"),
+        "the stride of rows for products": ("y[product * stride_y", "y[product * ldy", "memory"),
+        "columns without a guard": ("if (column < n)", "", "memory"),
+    },
+    constraints=("ldx >= n", "ldy >= n"),
+    unproved=frozenset({"complete"}),
+)
+
+SAMPLES = {"scale": SCALE, "grid stride": GRID_STRIDE, "transpose": TRANSPOSE, "block sum": BLOCK_SUM, "ring": RING, "batch": BATCH}

@@ -67,3 +67,7 @@ def test_time_that_is_used_up_leaves_properties_unproved() -> None:
 
 def test_the_domain_names_every_precondition() -> None:
     assert domain(SAMPLES["transpose"].sequence)[-3:] == ("ldx >= n", "ldy >= m", "no grid of more than 2^30 blocks")
+    assert domain(SAMPLES["batch"].sequence)[-2:] == (
+        "different elements of y have different addresses",
+        "no grid of more than 2^30 blocks",
+    )

@@ -1,0 +1,58 @@
+"""Global memory that the threads of a kernel with a ring load and store themselves, such as an epilogue that stores registers.
+
+The ring's own statements neither compute an address outside of shared memory nor decide where a thread goes, but for waits that are
+repeated until they succeed. They are passed over here: the thread is lifted like that of any other kernel, with unknown outcomes of waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from gemmgen.emulator.ptx.syntax import Function, Instruction, Module
+from gemmgen.proof.contract import Contract
+from gemmgen.proof.control import Unliftable
+from gemmgen.proof.lifting import Lifter
+from gemmgen.proof.obligations import memory, once
+from gemmgen.proof.rings import Findings
+from gemmgen.proof.solver import OutOfTime, Solver
+
+
+def note_direct_accesses(
+    found: Findings,
+    module: Module,
+    function: Function,
+    contract: Contract,
+    solver: Solver,
+    direct: Sequence[Instruction],
+    sent: Collection[str],
+) -> None:
+    """Notes whether the accesses ``direct`` lie within their arrays and store no element twice.
+
+    ``sent``: arrays that the copy engine stores to as well.
+    """
+    try:
+        lifter = Lifter(module, function, contract, solver)
+        lifter.known.of_ring = True
+        lifter.lift()
+        verdicts = [memory(lifter), once(lifter)]
+    except (Unliftable, OutOfTime) as error:
+        why = str(error) or "the time is used up"
+        for name in ("memory", "once"):
+            found.note(name, "direct", False, f"{direct[0].text.strip()}: {why}")
+        return
+    accesses = lifter.known.lifted.accesses
+    seen = {id(access.instruction) for access in accesses}
+    lost = next((each for each in direct if id(each) not in seen), None)
+    found.note("memory", "direct", lost is None, "was not lifted", lost)
+    for verdict in verdicts:
+        reasons = [*verdict.unproved, *[f"seems not to hold at: {each.statement}" for each in verdict.counterexamples]]
+        found.note(verdict.name, ("direct", verdict.obligations), not reasons, reasons[0] if reasons else "")
+        for reason in reasons[1:]:
+            found.note(verdict.name, ("direct", reason), False, reason)
+    for access in accesses:
+        name = "" if access.address is None else access.address.base or ""
+        array = contract.arrays.get(name)
+        if access.writes:
+            found.note("once", ("direct", access.instruction.line), name not in sent, f"{name} is stored by the copy engine as well")
+        elif array is not None and array.role == "output":
+            found.note("initialised", ("direct", access.instruction.line), False, f"reads {name}, which nothing wrote before the kernel")
