@@ -20,6 +20,7 @@ from gemmgen.emulator.buffers import HEAP_BYTES, initial_bytes
 from gemmgen.emulator.demangling import plainly
 from gemmgen.emulator.engines.boxes import PlacedMap
 from gemmgen.emulator.errors import BadLaunch, EmulatorError, SourceText
+from gemmgen.emulator.fused_access import FusedAccess
 from gemmgen.emulator.geometry import Dim3, Lanes
 from gemmgen.emulator.hazards import FollowLoads, HazardDetector, HazardError
 from gemmgen.emulator.hazards.destinations import destinations
@@ -536,12 +537,22 @@ class _DeviceDetector(HazardDetector):
 
     def accessed(self, space: Space, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
         if space.name == "global":
-            offsets = addresses.astype(np.uint64, copy=False) - np.uint64(GLOBAL_BASE)
-            first, last = int(np.minimum.reduce(offsets)) // PAGE_BYTES, int(np.maximum.reduce(offsets)) // PAGE_BYTES
-            if not self._looked[first : last + 1].all():
-                for page in np.unique(offsets // np.uint64(PAGE_BYTES)).tolist():
-                    self._look(page)
+            self.look_ahead(addresses)
         super().accessed(space, access, lanes, addresses)
+
+    def look_ahead(self, addresses: np.ndarray) -> None:
+        offsets = addresses.astype(np.uint64, copy=False) - np.uint64(GLOBAL_BASE)
+        first, last = int(np.minimum.reduce(offsets)) // PAGE_BYTES, int(np.maximum.reduce(offsets)) // PAGE_BYTES
+        if not self._looked[first : last + 1].all():
+            touched = np.zeros(last - first + 1, np.bool_)
+            touched[(offsets // np.uint64(PAGE_BYTES)).view(np.int64) - first] = True
+            for page in np.flatnonzero(touched).tolist():
+                self._look(first + page)
+
+    def plan(self, space: Space, fused: FusedAccess) -> bool:
+        if space.name == "global":
+            fused.plan.looked, fused.plan.page_shift = self._looked.ctypes.data, PAGE_BYTES.bit_length() - 1
+        return super().plan(space, fused)
 
     def _look(self, page: int) -> None:
         if self._looked[page]:
@@ -587,6 +598,14 @@ class _Tracker(Observer):
     def box_moved(self, *what: object) -> None:
         self.engines_moved = True
 
+    def plan(self, space: Space, fused: FusedAccess) -> bool:
+        region, access = fused.region, fused.access
+        assert isinstance(access, Access)
+        if space.name == "global" and isinstance(region, Region) and region.start:
+            touched, flags = self._flags(region, access)
+            fused.touch(flags, region.start, touched.unit)
+        return True
+
     def accessed(self, space: Space, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
         if space.name != "global":
             return
@@ -605,14 +624,17 @@ class _Tracker(Observer):
             if region.start <= high and low < region.stop:
                 self._note(region, access, offsets[(offsets >= region.start) & (offsets < region.stop)] - region.start)
 
+    def _flags(self, region: Region, access: Access) -> tuple[Touched, np.ndarray]:
+        touched = self._touched.get(region.start)
+        if touched is None:
+            touched = self._touched[region.start] = Touched.nothing_of(region)
+        return touched, touched.atomic if access.kind == "atomic" else touched.written if access.kind == "store" else touched.read
+
     def _note(self, region: Region, access: Access, begin: np.ndarray) -> None:
         """Sets the flags of an access to a region, from these bytes of it on; they are multiples of the width."""
         if region.start == 0 or not len(begin):
             return
-        touched = self._touched.get(region.start)
-        if touched is None:
-            touched = self._touched[region.start] = Touched.nothing_of(region)
-        flags = touched.atomic if access.kind == "atomic" else touched.written if access.kind == "store" else touched.read
+        touched, flags = self._flags(region, access)
         width = access.width
         if touched.unit == 1 and width in (2, 4, 8) and region.start % width == 0:
             flags[: len(flags) // width * width].view(f"u{width}")[begin // width] = int.from_bytes(b"\1" * width, "little")

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 
 import numpy as np
 
+from gemmgen.emulator import native
 from gemmgen.emulator.blocks import BasicBlock
 from gemmgen.emulator.errors import EmulatorError, Misaligned, OutOfBounds, ReadOnly
+from gemmgen.emulator.fused_access import FusedAccess
 from gemmgen.emulator.geometry import Geometry, Lanes
 from gemmgen.emulator.printing import Output
 from gemmgen.emulator.ptx.syntax import Instruction
@@ -82,6 +84,13 @@ class Observer:
 
     def accessed(self, space: Space, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
         """Lanes (None: all) are about to access addresses that passed the checks. Called before data moves."""
+
+    def plan(self, space: Space, fused: FusedAccess) -> bool:
+        """Adds to the plan of a native access what `accessed` would do; False if that takes more."""
+        return False
+
+    def look_ahead(self, addresses: np.ndarray) -> None:
+        """Lanes are about to access these addresses of global memory, natively."""
 
     def block_started(self, block: BasicBlock, lanes: Lanes | None) -> None:
         """Lanes (None: all) are about to execute a basic block, its terminator included."""
@@ -210,6 +219,9 @@ class Space:
 
     def __init__(self, geometry: Geometry) -> None:
         self.geometry = geometry
+        self.loops = native.loops_for(geometry.lanes)
+        self.generation = 0
+        """Number that changes with the memory and its observers: plans of native accesses hold for one."""
         self.observers: Sequence[Observer] = ()
         self.data = np.zeros(UNIT_BYTES, np.uint8)
         self.units: dict[int, np.ndarray] = {}
@@ -219,12 +231,26 @@ class Space:
     def attach(self, data: np.ndarray) -> None:
         """Takes another array (uint8, length a multiple of 16) as the memory."""
         self.data = data
+        self.generation += 1
         for width, dtype in _UNIT_DTYPES.items():
             self.units[width] = data.view(dtype)
 
     def locate(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> np.ndarray:
         """The index of each lane's first unit, min(width, 16) bytes wide. Raises OutOfBounds, Misaligned, ReadOnly."""
         raise NotImplementedError
+
+    @property
+    def is_in_flight(self) -> bool:
+        """True if accesses have to look at operations in flight."""
+        return False
+
+    def is_planned_for(self, fused: FusedAccess) -> bool:
+        """True if the plan of a native access is for the region where the access is expected."""
+        return True
+
+    def plan(self, fused: FusedAccess) -> bool:
+        """Fills the plan of a native access, with its observers; False if it cannot be made natively."""
+        return all(observer.plan(self, fused) for observer in self.observers)
 
     def check_alignment(self, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
         """Raises Misaligned for an address that is no multiple of the access's width."""
@@ -372,6 +398,20 @@ class GlobalSpace(Space):
             observer.accessed(self, access, lanes, addresses)
         return offsets >> (unit.bit_length() - 1) if unit > 1 else offsets
 
+    def is_planned_for(self, fused: FusedAccess) -> bool:
+        access = fused.access
+        assert isinstance(access, Access)
+        return access.hint < len(self.regions) and self.regions[access.hint] is fused.region
+
+    def plan(self, fused: FusedAccess) -> bool:
+        access, plan = fused.access, fused.plan
+        assert isinstance(access, Access)
+        fused.region = region = self.regions[access.hint] if access.hint < len(self.regions) else None
+        if region is None or region.stop - region.start < access.width or not (region.writable or access.kind == "load"):
+            return False
+        plan.start, plan.first, plan.last = GLOBAL_BASE, region.start, region.stop - region.start - access.width
+        return super().plan(fused)
+
     def holds(self, offset: int, width: int) -> bool:
         """True if aligned bytes, from `offset` in the space on, lie in one region."""
         if offset < 0 or offset % width:
@@ -465,6 +505,17 @@ class BankedSpace(Space):
         self.ranks: np.ndarray | None = None
         """The rank bits in addresses of each lane's own block; None if they are zero."""
         self.attach(np.full(owners * self.stride, 0xFF, np.uint8))
+
+    @property
+    def is_in_flight(self) -> bool:
+        return self.in_flight is not None or self.async_proxy is not None or self.ranks is not None
+
+    def plan(self, fused: FusedAccess) -> bool:
+        plan = fused.plan
+        if self.size < fused.access.width:
+            return False
+        plan.base, plan.start, plan.first, plan.last = self._base.ctypes.data, 0, 0, self.size - fused.access.width
+        return super().plan(fused)
 
     def clear(self, lanes: Lanes | None = None) -> None:
         """Fresh memory for lanes (None: all), whole blocks: a pattern that is NaN as a float and -1 as an integer."""
@@ -575,3 +626,4 @@ class Spaces:
         """Lets observers see every access."""
         for space in (self.global_, self.shared, self.local):
             space.observers = observers
+            space.generation += 1

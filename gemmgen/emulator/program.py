@@ -371,11 +371,11 @@ class _Linker:
         elif name == "cudaGraphSetConditional" and len(actuals) == 2:
             # `gemmgen run` makes a handle the address of the value.
             handle, value = (Register(f"call#{len(self.flat.body)}/{part}", kind) for part, kind in (("handle", "b64"), ("value", "b32")))
-            for register, actual, kind in ((handle, actuals[0], "u64"), (value, actuals[1], "u32")):
-                operands = (register, Address(Symbol(actual), 0))
-                self.flat.body.append(replace(call, opcode="ld", modifiers=("param", kind), operands=operands))
-            operands = (Address(handle, 0), value)
-            self.flat.body.append(replace(call, opcode="st", modifiers=("relaxed", "sys", "global", "u32"), operands=operands))
+            for register, actual, kind in ((handle, operands[0], "u64"), (value, operands[1], "u32")):
+                loaded = (register, Address(actual, 0))
+                self.flat.body.append(replace(call, opcode="ld", modifiers=("param", kind), operands=loaded))
+            stored = (Address(handle, 0), value)
+            self.flat.body.append(replace(call, opcode="st", modifiers=("relaxed", "sys", "global", "u32"), operands=stored))
         elif name in RUNTIME_CALLS:
             self.flat.body.append(replace(call, opcode="call", modifiers=(name,), operands=(Group(operands),)))
         elif name.startswith(DEVICE_LAUNCHES):

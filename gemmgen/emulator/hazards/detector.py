@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gemmgen.emulator import native
 from gemmgen.emulator.errors import OutOfBounds, SourceText
+from gemmgen.emulator.fused_access import FusedAccess
 from gemmgen.emulator.geometry import WARP, Geometry, Lanes
 from gemmgen.emulator.hazards.compare_and_swap_guesses import guesses
 from gemmgen.emulator.hazards.destinations import destinations
@@ -169,8 +171,10 @@ class HazardDetector(Observer):
         self._loaded.clear()
         self.geometry = geometry
         self.order.start_wave(geometry)
+        loops = self._global.loops = native.loops_for(geometry.lanes)
         self._shared = self._banked(self._shared, spaces.shared, private=False)
         self._local = self._banked(self._local, spaces.local, private=True)
+        self._shared.loops = self._local.loops = loops
         self._stride = spaces.shared.stride
         self._base = {
             "shared": geometry.block_of_lane * spaces.shared.stride,
@@ -245,6 +249,14 @@ class HazardDetector(Observer):
                 site.releases,
                 site.device,
             )
+
+    def plan(self, space: Space, fused: FusedAccess) -> bool:
+        access = fused.access
+        assert isinstance(access, Access)
+        site = self._sites.get(id(access)) or self._site(access)
+        shadow = {"global": self._global, "shared": self._shared, "local": self._local}[space.name]
+        followed = self.follows_loads and access.kind == "store" and space.name != "global"
+        return shadow is not None and not self.findings.are_enough and not followed and shadow.plan(site, fused)
 
     def _site(self, access: Access) -> Site:
         # The site holds on to the access, so that its id stays its own.

@@ -24,6 +24,7 @@ from typing import Protocol
 import numpy as np
 
 from gemmgen.emulator.engines.async_proxy import CHUNK
+from gemmgen.emulator.fused_access import FusedAccess
 from gemmgen.emulator.geometry import WARP, Geometry, Lanes
 from gemmgen.emulator.hazards.clocks import NOTHING
 from gemmgen.emulator.hazards.order import Order
@@ -210,6 +211,10 @@ class ProxyRules(Observer):
         return found
 
     # -- operations of threads ---------------------------------------------------------------------------------------
+
+    def plan(self, space: Space, fused: FusedAccess) -> bool:
+        # A load or store of one of a thread's registers is no bulk copy.
+        return space.name != "shared" or not (self.geometry.cluster_size > 1 or self._concerned)
 
     def accessed(self, space: Space, access: Access, lanes: Lanes | None, addresses: np.ndarray) -> None:
         if space.name == "shared":

@@ -8,9 +8,12 @@ That suffices: a plain write that raced with nothing is ordered after everything
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import numpy as np
 
+from gemmgen.emulator import native
+from gemmgen.emulator.fused_access import FusedAccess
 from gemmgen.emulator.geometry import WARP, Lanes
 from gemmgen.emulator.hazards.order import Order
 from gemmgen.emulator.hazards.sites import Site
@@ -70,6 +73,11 @@ class AccessSet:
         """The latest access of each stream: there are few of them, and they come back to the same granules."""
         self._mark: np.ndarray | None = None
 
+    @property
+    def flags(self) -> np.ndarray:
+        """True for granules that several threads have accessed."""
+        return self._shared
+
     def add(self, granules: np.ndarray, packed: np.ndarray) -> None:
         """Notes accesses (granules may repeat)."""
         known = self.first[granules]
@@ -87,8 +95,34 @@ class AccessSet:
         else:
             others, theirs = granules, packed
         self._shared[others] = True
-        self._log.append((others, theirs))
-        self._logged += len(others)
+        self._shared_log(others, theirs)
+
+    def add_lanes(
+        self, loops: native.Loops, index: np.ndarray, lanes: Lanes | None, places: tuple[int, int, int], threads: np.ndarray, record: int
+    ) -> None:
+        """`add` for an access of lanes (None: all) to granules of `_granules` each."""
+        shift, unit, per = places
+        granules, accesses = np.empty(len(index) * per, np.int64), np.empty(len(index) * per, np.int64)
+        others = loops.note_accesses(
+            self.first.ctypes.data,
+            self._shared.ctypes.data,
+            index.ctypes.data,
+            shift,
+            unit,
+            per,
+            len(index),
+            native.pointer(lanes),
+            threads.ctypes.data,
+            record << 32,
+            granules.ctypes.data,
+            accesses.ctypes.data,
+        )
+        if others:
+            self._shared_log(granules[-others:].copy(), accesses[-others:].copy())
+
+    def _shared_log(self, granules: np.ndarray, packed: np.ndarray) -> None:
+        self._log.append((granules, packed))
+        self._logged += len(granules)
         if self._logged > self._limit:
             self._compact()
 
@@ -218,11 +252,12 @@ class Shadow:
         self.lockstep = lockstep
         self.scoped = scoped
         self.order, self.records, self.race = order, records, race
+        self.loops: native.Loops | None = None
         self.count = size // granule
         self.use_state(zeros(-(-self.count // _PIECE) * _PIECE, np.uint8))
         self._writers: np.ndarray | None = None
         self._sets: dict[int, AccessSet] = {}
-        self._pending: list[tuple[int, np.ndarray, Lanes | None, int]] = []
+        self._pending: list[tuple[int, np.ndarray, Lanes | None, tuple[int, int, int]]] = []
         self._pending_lanes = 0
         self.unwritten: Callable[[Site, Lanes, np.ndarray], None] | None = None
         self.outside: Callable[[Site, Lanes, np.ndarray], None] | None = None
@@ -261,6 +296,68 @@ class Shadow:
         for piece in range(total // per_piece):
             self._piece(site, lanes, first + piece if piece else first, per_piece, writes is False)
 
+    def plan(self, site: Site, fused: FusedAccess) -> bool:
+        """Adds the checks of a plain access to the plan of a native one; False if they take more."""
+        plan, total = fused.plan, site.access.width // self.granule
+        threads, readers = self.order.threads, self._set(READ)
+        if site.strong or total not in (1, 2, 4, 8) or not native.is_index(threads):
+            return False
+        plan.state, plan.granules, plan.granule_shift = self.state.ctypes.data, total, self.granule.bit_length() - 1
+        plan.watched = plan.keep = plan.mark = 0
+        if self.private:
+            plan.matters = UNWRITTEN * site.reads
+            plan.kind |= native.IS_PRIVATE
+            fused.look_at(self, partial(self.noted, site))
+            return True
+        if self._writers is None:
+            self._writers = zeros(self.count, np.int64)
+        plan.matters = self._matters(site)
+        plan.kind |= 0 if site.read_only else native.MAY_BE_OWN
+        plan.writers, plan.threads = self._writers.ctypes.data, threads.ctypes.data
+        plan.readers, plan.many_readers = readers.first.ctypes.data, readers.flags.ctypes.data
+        if site.writes:
+            plan.keep, plan.mark = 0xFF & ~UNWRITTEN, WRITTEN
+        else:
+            plan.watched, plan.keep, plan.mark = WATCHED, 0xFF, READ
+        fused.look_at(self, partial(self.noted, site))
+        return True
+
+    @property
+    def next_record(self) -> int:
+        """The number of the next access."""
+        return len(self.records.sites)
+
+    @property
+    def has_pending(self) -> bool:
+        """True if there are reads that no set holds yet."""
+        return bool(self._pending)
+
+    def noted(self, site: Site, lanes: Lanes | None, index: np.ndarray, granules: int, answer: int) -> None:
+        """A native access has been made to `granules` granules a lane, from the byte offsets `index` on."""
+        if site.writes and not self.private:
+            record = self.records.add(site, self.order.time)
+            if answer == native.LOST:
+                touched, who = self._spread(index, lanes, (self.granule.bit_length() - 1, 1, granules))
+                self._tell_lost(site, lanes, granules, touched, who | record << 32)
+        elif answer == native.REMEMBER:
+            self._remember_read(self.records.add(site, self.order.time), index, lanes, (self.granule.bit_length() - 1, 1, granules))
+
+    def _remember_read(self, record: int, index: np.ndarray, lanes: Lanes | None, places: tuple[int, int, int]) -> None:
+        self._pending.append((record, index, lanes, places))
+        self._pending_lanes += len(index)
+        if len(self._pending) >= _MAX_PENDING or self._pending_lanes >= _MAX_PENDING_LANES:
+            self.settle()
+
+    def _tell_lost(self, site: Site, lanes: Lanes | None, per: int, granules: np.ndarray, packed: np.ndarray) -> None:
+        """Reports lanes of one instruction that wrote granules that others of them wrote too."""
+        assert self._writers is not None
+        found = self._writers[granules]
+        lost = np.flatnonzero(found != packed)
+        if len(lost):
+            who = (np.arange(len(granules) // per) if lanes is None else lanes).repeat(per)
+            same = self._alike(site, who, granules, lost, np.flatnonzero(found == packed))
+            self._tell(site, who[lost], granules[lost], found[lost], same)
+
     def _piece(self, site: Site, lanes: Lanes | None, index: np.ndarray, per: int, only_ask: bool) -> None:
         view = self._views[per]
         state = view[index]
@@ -288,12 +385,9 @@ class Shadow:
             return
         record = self.records.add(site, self.order.time)
         if not site.strong and not site.writes:
-            self._pending.append((record, index, lanes, per))
-            self._pending_lanes += len(index)
-            if len(self._pending) >= _MAX_PENDING or self._pending_lanes >= _MAX_PENDING_LANES:
-                self.settle()
+            self._remember_read(record, index, lanes, (0, per, per))
             return
-        granules, threads = self._spread(index, lanes, per)
+        granules, threads = self._spread(index, lanes, (0, per, per))
         packed = threads | record << 32
         if site.strong:
             self._set(STRONG_WRITE if site.writes else STRONG_READ).add(granules, packed)
@@ -303,12 +397,7 @@ class Shadow:
         if self._writers is None:
             self._writers = zeros(self.count, np.int64)
         self._writers[granules] = packed
-        found = self._writers[granules]
-        lost = np.flatnonzero(found != packed)
-        if len(lost):
-            who = (np.arange(len(index)) if lanes is None else lanes).repeat(per)
-            same = self._alike(site, who, granules, lost, np.flatnonzero(found == packed))
-            self._tell(site, who[lost], granules[lost], found[lost], same)
+        self._tell_lost(site, lanes, per, granules, packed)
 
     def own_access(self, kind: int, part: slice, foreign: int) -> np.ndarray:
         """An access of a kind to each granule of a part (packed; 0: none), but for those of the first `foreign` streams."""
@@ -413,12 +502,15 @@ class Shadow:
         repeats: np.ndarray = (ours == there).all(axis=1)
         return repeats
 
-    def _spread(self, index: np.ndarray, lanes: Lanes | None, per: int) -> tuple[np.ndarray, np.ndarray]:
-        """Granules and threads, one a granule touched."""
+    def _spread(self, index: np.ndarray, lanes: Lanes | None, places: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
+        """Granules and threads, one a granule touched: for `places` (shift, unit, count), `count` from (index >> shift) * unit on."""
+        shift, unit, per = places
+        if shift:
+            index = index >> shift
         threads = self.order.threads if lanes is None else self.order.threads[lanes]
         if per == 1:
             return index, threads
-        return ((index * per)[:, None] + np.arange(per)).ravel(), threads.repeat(per)
+        return ((index * unit)[:, None] + np.arange(per)).ravel(), threads.repeat(per)
 
     def _set(self, kind: int) -> AccessSet:
         if kind not in self._sets:
@@ -427,9 +519,14 @@ class Shadow:
 
     def settle(self) -> None:
         """Moves remembered plain reads to their set; necessary before lanes become other threads."""
-        for record, index, lanes, per in self._pending:
-            granules, threads = self._spread(index, lanes, per)
-            self._set(READ).add(granules, threads | record << 32)
+        loops = self.loops
+        for record, index, lanes, places in self._pending:
+            threads = self.order.threads
+            if loops is not None and native.is_index(index) and native.is_index(lanes) and native.is_index(threads):
+                self._set(READ).add_lanes(loops, index, lanes, places, threads, record)
+            else:
+                granules, who = self._spread(index, lanes, places)
+                self._set(READ).add(granules, who | record << 32)
         self._pending.clear()
         self._pending_lanes = 0
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from gemmgen.emulator.binding import Binder, Source
 from gemmgen.emulator.errors import UnknownInstruction
+from gemmgen.emulator.fused_access import fused
 from gemmgen.emulator.geometry import Lanes
 from gemmgen.emulator.instructions.registry import instruction
 from gemmgen.emulator.memory import LOCAL_WINDOW, SHARED_WINDOW, UNIT_BYTES, Access, Space
@@ -153,8 +154,11 @@ def _load_scalar(space: Space, access: Access, target: np.ndarray | None, dtype:
     direct = target is not None and target.itemsize == width and target.flags.c_contiguous
     raw_row = target.view(f"u{width}") if target is not None and direct else None
     narrow = np.dtype(dtype)
+    natively = fused(space, access, [raw_row]) if raw_row is not None else None
 
     def transfer(lanes: Lanes | None, addresses: np.ndarray) -> None:
+        if natively is not None and natively(lanes, addresses):
+            return
         index = space.locate(access, lanes, addresses)
         if lanes is None and raw_row is not None:
             units[width].take(index, None, raw_row, "wrap")
@@ -182,8 +186,11 @@ def _load_vector(space: Space, access: Access, targets: list[np.ndarray | None],
     if block is not None and block.itemsize != dtype.itemsize:
         block = None
     raw = np.dtype(f"u{dtype.itemsize}")
+    natively = fused(space, access, targets)
 
     def transfer(lanes: Lanes | None, addresses: np.ndarray) -> None:
+        if natively is not None and natively(lanes, addresses):
+            return
         index = space.locate(access, lanes, addresses)
         for piece in range(pieces):
             values = units[unit].take(index + piece if piece else index, None, None, "wrap")
@@ -230,11 +237,19 @@ def _stored_bytes(sources: list[Source], size: int, lanes: Lanes) -> np.ndarray:
     return columns.view(np.uint8)
 
 
+def _rows(sources: Sequence[Source], space: Space) -> list[np.ndarray]:
+    """The values of all lanes, constants repeated."""
+    return [source if isinstance(source, np.ndarray) else np.full(space.geometry.lanes, source) for source in sources]
+
+
 def _store_scalar(space: Space, access: Access, source: Source) -> Transfer:
     units, width = space.units, access.width
     is_row = isinstance(source, np.ndarray)
+    natively = fused(space, access, _rows([source], space))
 
     def transfer(lanes: Lanes | None, addresses: np.ndarray) -> None:
+        if natively is not None and natively(lanes, addresses):
+            return
         index = space.locate(access, lanes, addresses)
         units[width][index] = source if lanes is None or not is_row else source[lanes]
 
@@ -247,8 +262,11 @@ def _store_vector(space: Space, access: Access, sources: list[Source]) -> Transf
     pieces = access.width // unit
     per_piece = len(sources) // pieces
     dtype = np.dtype(f"u{access.element_bytes}")
+    natively = fused(space, access, _rows(sources, space))
 
     def transfer(lanes: Lanes | None, addresses: np.ndarray) -> None:
+        if natively is not None and natively(lanes, addresses):
+            return
         index = space.locate(access, lanes, addresses)
         for piece in range(pieces):
             memory = units[unit]

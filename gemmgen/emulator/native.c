@@ -1,0 +1,207 @@
+// Accesses to memory with their checks in one call, for gemmgen/emulator/native.py. A call that meets anything out of the ordinary
+// changes nothing that matters and says so; the Python code behind it then does the same step by step.
+#include <stdint.h>
+#include <string.h>
+
+enum { UNWRITTEN = 1, WRITTEN = 2, READ = 4 };  // bits of a granule's state (hazards/shadow.py)
+enum { DONE, REMEMBER, LOST, SETTLE, UNSEEN, ORDINARY };
+enum { IS_STORE = 1, IS_PRIVATE = 2, MAY_BE_OWN = 4, HAS_PENDING = 8 };
+
+struct Access {
+  const int64_t *base;  // of each lane's memory, in bytes; null: one memory for all
+  uint64_t start, first, last, mask;  // an offset is address - start; allowed from `first` on, by up to `last` bytes, multiples of mask + 1
+  uint8_t *data;
+  uint8_t *state;  // of granules; null: nothing is checked
+  int64_t *writers, *readers;  // last plain write, and reading thread, of each granule
+  const uint8_t *many_readers;
+  const int64_t *threads;
+  const uint8_t *looked;  // pages whose granules have a state; null: all
+  uint8_t *touched;  // flags of units from `touched_start` on; null: none
+  uint64_t touched_start;
+  void *rows[8];
+  int32_t granule_shift, granules, page_shift, touched_shift, touched_units, element, elements, kind;
+  uint8_t matters, watched, keep, mark;
+};
+
+// Each loop is written once, for lanes that are all of them or listed.
+#define EACH_LANE(body) \
+  if (lanes) \
+    for (int64_t i = 0; i < count; ++i) { const int64_t lane = lanes[i]; body } \
+  else \
+    for (int64_t i = 0; i < count; ++i) { const int64_t lane = i; body }
+
+// Byte offsets of the lanes; 0 if all are allowed.
+#define PLACE(type) \
+  static int place_##type(const struct Access *a, const type *restrict addresses, int64_t count, const int64_t *restrict lanes, \
+                          int64_t *restrict offsets) { \
+    const uint64_t start = a->start, first = a->first; \
+    const int64_t *restrict base = a->base; \
+    uint64_t bits = 0, high = 0; \
+    if (!base) { \
+      for (int64_t i = 0; i < count; ++i) { \
+        const uint64_t offset = addresses[i] - start, inside = offset - first; \
+        bits |= offset; \
+        high = inside > high ? inside : high; \
+        offsets[i] = (int64_t)offset; \
+      } \
+    } else { \
+      EACH_LANE(const uint64_t offset = addresses[i] - start; bits |= offset; high = offset > high ? offset : high; \
+                offsets[i] = (int64_t)offset + base[lane];) \
+    } \
+    return high > a->last || (bits & a->mask) != 0; \
+  }
+PLACE(uint32_t)
+PLACE(uint64_t)
+
+// The states of all granules, which are `type` together: all bits that are set somewhere, and those that are set everywhere.
+#define STATES(type) \
+  static void states_##type(const uint8_t *restrict state, int shift, const int64_t *restrict offsets, int64_t count, uint64_t *any, \
+                            uint64_t *every) { \
+    type some = 0, all = (type)~0ull; \
+    for (int64_t i = 0; i < count; ++i) { \
+      type found; \
+      memcpy(&found, state + (offsets[i] >> shift), sizeof found); \
+      some |= found; \
+      all &= found; \
+    } \
+    *any = some; \
+    *every = all; \
+  } \
+  static void mark_##type(uint8_t *restrict state, int shift, const int64_t *restrict offsets, int64_t count, uint64_t keep, uint64_t mark) { \
+    for (int64_t i = 0; i < count; ++i) { \
+      type found; \
+      memcpy(&found, state + (offsets[i] >> shift), sizeof found); \
+      found = (type)((found & keep) | mark); \
+      memcpy(state + (offsets[i] >> shift), &found, sizeof found); \
+    } \
+  } \
+  static void touch_##type(uint8_t *restrict flags, int shift, int64_t start, const int64_t *restrict offsets, int64_t count) { \
+    const type ones = (type)0x0101010101010101ull; \
+    for (int64_t i = 0; i < count; ++i) memcpy(flags + ((offsets[i] - start) >> shift), &ones, sizeof ones); \
+  }
+STATES(uint8_t)
+STATES(uint16_t)
+STATES(uint32_t)
+STATES(uint64_t)
+
+#define BY_WIDTH(width, call, ...) \
+  switch (width) { \
+    case 1: call##_uint8_t(__VA_ARGS__); break; \
+    case 2: call##_uint16_t(__VA_ARGS__); break; \
+    case 4: call##_uint32_t(__VA_ARGS__); break; \
+    default: call##_uint64_t(__VA_ARGS__); \
+  }
+
+// Conflicts with other threads: 1 if some granule with bits that matter was last touched by another one.
+static int meets_others(const struct Access *a, const int64_t *restrict offsets, int64_t count, const int64_t *restrict lanes) {
+  const uint8_t *restrict state = a->state, matters = a->matters;
+  const int64_t *restrict threads = a->threads, *restrict writers = a->writers, *restrict readers = a->readers;
+  const int shift = a->granule_shift, granules = a->granules;
+  EACH_LANE(const int64_t own = threads[lane]; for (int64_t g = offsets[i] >> shift, end = g + granules; g < end; ++g) {
+    const uint8_t bits = state[g] & matters;
+    if ((bits & WRITTEN) && (writers[g] & 0xFFFFFFFF) != own) return 1;
+    if ((bits & READ) && (a->many_readers[g] || (readers[g] & 0xFFFFFFFF) != own)) return 1;
+  })
+  return 0;
+}
+
+// Makes the lanes' writes the last ones of their granules; LOST if several lanes wrote one.
+static int write_last(const struct Access *a, const int64_t *restrict offsets, int64_t count, const int64_t *restrict lanes, int64_t record) {
+  const int64_t *restrict threads = a->threads;
+  int64_t *restrict writers = a->writers;
+  const int shift = a->granule_shift, granules = a->granules;
+  int64_t lost = 0;
+  if (granules == 1) {
+    EACH_LANE(writers[offsets[i] >> shift] = threads[lane] | record;)
+    EACH_LANE(lost |= writers[offsets[i] >> shift] ^ (threads[lane] | record);)
+  } else {
+    EACH_LANE(for (int g = 0; g < granules; ++g) writers[(offsets[i] >> shift) + g] = threads[lane] | record;)
+    EACH_LANE(for (int g = 0; g < granules; ++g) lost |= writers[(offsets[i] >> shift) + g] ^ (threads[lane] | record);)
+  }
+  return lost ? LOST : DONE;
+}
+
+#define MOVE(type) \
+  static void load_##type(const uint8_t *restrict data, const int64_t *restrict offsets, int64_t count, const int64_t *restrict lanes, \
+                          type *restrict row) { \
+    EACH_LANE(row[lane] = *(const type *)(data + offsets[i]);) \
+  } \
+  static void store_##type(uint8_t *restrict data, const int64_t *restrict offsets, int64_t count, const int64_t *restrict lanes, \
+                           const type *restrict row) { \
+    EACH_LANE(*(type *)(data + offsets[i]) = row[lane];) \
+  }
+MOVE(uint8_t)
+MOVE(uint16_t)
+MOVE(uint32_t)
+MOVE(uint64_t)
+
+// An access of lanes (null: all); `offsets` gets their byte offsets. REMEMBER: the caller notes the read. LOST: several lanes have written one
+// granule. SETTLE: reads that the caller still keeps have to be noted first; UNSEEN: a page has to be looked at first; nothing has happened.
+int access_memory(const struct Access *a, const void *addresses, int wide, int64_t count, const int64_t *lanes, int64_t record,
+                  int64_t *offsets) {
+  if (wide ? place_uint64_t(a, addresses, count, lanes, offsets) : place_uint32_t(a, addresses, count, lanes, offsets)) return ORDINARY;
+  if (a->looked) {
+    const uint8_t *restrict looked = a->looked;
+    const int shift = a->page_shift;
+    uint8_t seen = 1;
+    for (int64_t i = 0; i < count; ++i) seen &= looked[offsets[i] >> shift];
+    if (!seen) return UNSEEN;
+  }
+  const uint64_t spread = 0x0101010101010101ull;
+  const int shift = a->granule_shift, granules = a->granules;
+  uint64_t any = 0, every = 0;
+  if (a->state) {
+    BY_WIDTH(granules, states, a->state, shift, offsets, count, &any, &every)
+    uint8_t bits = 0;
+    for (int g = 0; g < granules; ++g) bits |= (uint8_t)(any >> 8 * g) & a->matters;
+    if (bits) {
+      if (!(a->kind & MAY_BE_OWN) || (bits & ~(WRITTEN | READ))) return ORDINARY;
+      if ((bits & READ) && (a->kind & HAS_PENDING)) return SETTLE;
+      if (meets_others(a, offsets, count, lanes)) return ORDINARY;
+    }
+  }
+  if (a->touched)
+    for (int32_t unit = 0; unit < a->touched_units; unit += 8) {
+      const int32_t units = a->touched_units < 8 ? a->touched_units : 8;
+      BY_WIDTH(units, touch, a->touched + unit, a->touched_shift, (int64_t)a->touched_start, offsets, count)
+    }
+  int answer = DONE;
+  if (a->state && (a->kind & IS_STORE)) {
+    BY_WIDTH(granules, mark, a->state, shift, offsets, count, a->keep * spread, a->mark * spread)
+    if (!(a->kind & IS_PRIVATE)) answer = write_last(a, offsets, count, lanes, record);
+  } else if (any & (a->watched * spread)) {
+    const uint64_t mark = (a->mark * spread) & (~0ull >> (64 - 8 * granules));
+    if ((every & mark) != mark) BY_WIDTH(granules, mark, a->state, shift, offsets, count, ~0ull, mark)
+    answer = REMEMBER;
+  }
+  for (int e = 0; e < a->elements; ++e) {
+    uint8_t *data = a->data + e * a->element;
+    if (!a->rows[e]) continue;
+    if (a->kind & IS_STORE) BY_WIDTH(a->element, store, data, offsets, count, lanes, a->rows[e])
+    else BY_WIDTH(a->element, load, data, offsets, count, lanes, a->rows[e])
+  }
+  return answer;
+}
+
+// Notes accesses to `granules` granules a lane, from (offset >> shift) * unit on: the latest of the first thread of each in `first`; returns
+// the number of the others, which are flagged in `shared` and put at the end of `noted` and `accesses`. From the last lane to the first: of
+// several new ones the last one counts.
+int64_t note_accesses(int64_t *restrict first, uint8_t *restrict shared, const int64_t *restrict offsets, int shift, int unit, int granules,
+                      int64_t count, const int64_t *restrict lanes, const int64_t *restrict threads, int64_t record,
+                      int64_t *restrict noted, int64_t *restrict accesses) {
+  int64_t room = count * granules;
+  for (int64_t i = count - 1; i >= 0; --i) {
+    const int64_t access = threads[lanes ? lanes[i] : i] | record;
+    for (int g = granules - 1; g >= 0; --g) {
+      const int64_t granule = (offsets[i] >> shift) * unit + g, known = first[granule];
+      if (!known || !((known ^ access) & 0xFFFFFFFF)) {
+        first[granule] = access;
+      } else {
+        shared[granule] = 1;
+        noted[--room] = granule;
+        accesses[room] = access;
+      }
+    }
+  }
+  return count * granules - room;
+}

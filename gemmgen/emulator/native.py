@@ -1,0 +1,115 @@
+"""Inner loops of memory accesses in C (native.c), compiled once by the system's compiler; without one, NumPy does the same more slowly.
+
+GEMMGEN_NATIVE=0 does without.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from gemmgen.core.cache import Cache, cache_key
+
+_SOURCE = Path(__file__).with_name("native.c")
+_SECONDS = 60
+_OPTIONS = ("-O3", "-fPIC", "-shared")
+_FEWEST_LANES = 1024
+_FEWEST_LANES = 1024
+REMEMBER, LOST, SETTLE, UNSEEN, ORDINARY = 1, 2, 3, 4, 5
+"""Answers of `access_memory`; 0 if all is done."""
+IS_STORE, IS_PRIVATE, MAY_BE_OWN, HAS_PENDING = 1, 2, 4, 8
+"""Kinds of accesses."""
+MOST_ELEMENTS = 8
+
+
+class AccessPlan(ctypes.Structure):
+    """`struct Access` of native.c."""
+
+    _fields_ = [
+        ("base", ctypes.c_void_p),
+        *((name, ctypes.c_uint64) for name in ("start", "first", "last", "mask")),
+        *((name, ctypes.c_void_p) for name in ("data", "state", "writers", "readers", "many_readers", "threads", "looked", "touched")),
+        ("touched_start", ctypes.c_uint64),
+        ("rows", ctypes.c_void_p * MOST_ELEMENTS),
+        *(
+            (name, ctypes.c_int32)
+            for name in ("granule_shift", "granules", "page_shift", "touched_shift", "touched_units", "element", "elements", "kind")
+        ),
+        *((name, ctypes.c_uint8) for name in ("matters", "watched", "keep", "mark")),
+    ]
+
+
+Loops = ctypes.CDLL
+
+
+@cache
+def loops() -> Loops | None:
+    """The library; None where there is no compiler, or if it is not wanted."""
+    if sys.platform != "linux" or sys.byteorder != "little" or os.environ.get("GEMMGEN_NATIVE", "") == "0":
+        return None
+    source = _SOURCE.read_bytes()
+    key = cache_key("emulator loops", source, platform.machine(), " ".join(_OPTIONS))
+    store = Cache(quiet=True)
+    found = store.load(key)
+    library = found.get("loops.so") if found else None
+    if library is None:
+        library = _compiled(source)
+        if library is None:
+            return None
+        store.store(key, {"loops.so": library})
+    descriptor = os.memfd_create("gemmgen-loops")
+    with open(descriptor, "wb") as file:
+        file.write(library)
+        file.flush()
+        try:
+            opened = ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+        except OSError:
+            return None
+    word, place, whole = ctypes.c_int64, ctypes.c_void_p, ctypes.c_int
+    opened.access_memory.argtypes = (ctypes.POINTER(AccessPlan), place, whole, word, place, word, place)
+    opened.note_accesses.argtypes = (place, place, place, whole, whole, whole, word, place, place, word, place, place)
+    opened.note_accesses.restype = word
+    return opened
+
+
+def _compiled(source: bytes) -> bytes | None:
+    compiler = next((path for name in ("cc", "gcc", "clang", "g++") if (path := shutil.which(name))), None)
+    if compiler is None:
+        return None
+    with tempfile.TemporaryDirectory(prefix="gemmgen-loops-") as folder:
+        target = Path(folder) / "loops.so"
+        command = [compiler, *_OPTIONS, "-x", "c", "-", "-o", str(target)]
+        try:
+            done = subprocess.run(command, input=source, capture_output=True, timeout=_SECONDS)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return target.read_bytes() if done.returncode == 0 and target.exists() else None
+
+
+def loops_for(lanes: int) -> Loops | None:
+    """The library for waves of so many lanes; None for those that are done before it is loaded."""
+    return loops() if lanes >= _FEWEST_LANES else None
+
+
+def pointer(array: np.ndarray | None) -> int | None:
+    """The address of an array's first byte."""
+    return None if array is None else array.ctypes.data
+
+
+def fits(addresses: np.ndarray, lanes: np.ndarray | None) -> bool:
+    """True for arrays as the loops read them: unsigned addresses of 32 or 64 bits, and numbers of lanes (None: all)."""
+    return addresses.dtype.kind == "u" and addresses.itemsize >= 4 and addresses.flags.c_contiguous and is_index(lanes)
+
+
+def is_index(index: np.ndarray | None) -> bool:
+    """True for an array of 64-bit numbers without gaps, or none."""
+    return index is None or (index.dtype == np.int64 and index.flags.c_contiguous)
