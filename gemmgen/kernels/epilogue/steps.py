@@ -388,7 +388,10 @@ def _accesses(
 ) -> tuple[Access, ...]:
     operands = operation.operands()
     if operands and space is None:
-        got, need = f"{operation.op} of an element", "a place in the epilogue, or a prologue of shape: all, rows or columns"
+        got, need = (
+            f"{operation.op} of an element",
+            "a place in the epilogue, or a prologue of shape: all, rows, columns, middle or strided",
+        )
         reasons.append(Reason("elementwise", where, got, need))
         return ()
     # A formula names its operands itself.

@@ -109,8 +109,14 @@ class ResultSpace(OutputSpace):
         return Store(name, array, (extremum_text(output, name, "0", text),), output)
 
 
-PLACES = {"all": ("1", "reduced"), "rows": ("outer", "reduced"), "columns": ("reduced", "inner")}
-"""Rows and columns of X by shape; other shapes have more axes."""
+PLACES = {
+    "all": ("1", "reduced"),
+    "rows": ("outer", "reduced"),
+    "columns": ("reduced", "inner"),
+    "middle": ("outer * reduced", "inner"),
+    "strided": ("outer * reduced", "inner"),
+}
+"""Rows and columns of X by shape: of three axes the last one counts the columns, and the others together the rows. Tensors have more."""
 
 
 @dataclass(frozen=True)
@@ -421,7 +427,7 @@ def plan_arithmetic(spec: ReductionSpec, reasons: list[Reason]) -> Arithmetic:
         output=output,
         correction=spec.correction,
         wide=isinstance(spec.strategy, Walk) and spec.strategy.wide,
-        lines="columns" if spec.shape == "columns" else "rows",
+        lines={"columns": "columns", "middle": "matrices", "strided": "matrices"}.get(spec.shape, "rows"),
     )
 
 

@@ -90,18 +90,20 @@ def _of_elements(plan: ReductionPlan, case: Case, arrays: Mapping[str, Array], a
     values, extents = to_numbers(access.stored, arrays[access.name]), plan.extents(case.dimensions)
     if access.operand.per == "result":
         return values.reshape(extents)
-    rows, columns = (1, 2) if plan.spec.shape == "columns" else (0, 1)
-    axis = {"row": rows, "column": columns}.get(access.operand.per)
-    return values.reshape([-1 if place == axis else 1 for place in range(3)])
+    axes = _axes(plan).get(access.operand.per, ())
+    return values.reshape([extent if place in axes else 1 for place, extent in enumerate(extents)])
 
 
 def _coordinates(plan: ReductionPlan, extents: tuple[int, ...]) -> dict[str, Array]:
     """Row and column of each element, shaped likewise."""
-    rows, columns = (1, 2) if plan.spec.shape == "columns" else (0, 1)
-    return {
-        name: np.arange(extents[axis]).reshape([-1 if place == axis else 1 for place in range(3)])
-        for name, axis in (("row", rows), ("column", columns))
-    }
+    shapes = {name: [extent if place in axes else 1 for place, extent in enumerate(extents)] for name, axes in _axes(plan).items()}
+    return {name: np.arange(np.prod(shape)).reshape(shape) for name, shape in shapes.items()}
+
+
+def _axes(plan: ReductionPlan) -> dict[str, tuple[int, ...]]:
+    """Axes of X as (outer, reduced, inner) that count its rows, and those that count its columns."""
+    lines = plan.arithmetic.lines
+    return {"row": (0,), "column": (1,)} if lines == "rows" else {"row": (1,) if lines == "columns" else (0, 1), "column": (2,)}
 
 
 def _output(plan: ReductionPlan) -> ArrayArgument:

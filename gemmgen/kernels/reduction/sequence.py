@@ -240,6 +240,9 @@ def _dimensions(spec: ReductionSpec, arithmetic: Arithmetic) -> tuple[tuple[Dime
         ),
     }[spec.shape]
     constraints = []
+    if arithmetic.places and arithmetic.lines == "matrices":
+        text = f"outer * reduced must be at most {MAX_EXTENT}: the operations on elements count both as rows"
+        constraints.append(Constraint(Formula(f"outer * reduced <= {MAX_EXTENT}"), text))
     for dimension in dimensions:
         promised = dimension.name.startswith("stride") or (dimension.name == "inner" and spec.shape in ("columns", "middle"))
         if promised and width > 1:

@@ -86,6 +86,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 FIELDS = {"elementwise": "operations", "elements": "prologue"}
 """Fields of specs that formulas stand in; the others' is epilogue. ``elements``: those of a reduction, before its sum."""
+SHAPES = ("rows", "columns", "middle", "strided")
+"""Shapes of reductions whose elements have rows and columns."""
 MAY_BE_ZERO = ("sums_at", "padding_h", "padding_w")
 """Dimensions of cases with elements that may be 0."""
 COUNT = int(os.environ.get("GEMMGEN_FORMULAS", "2"))
@@ -96,7 +98,9 @@ def drawn_spec(kind: str, rng: Random) -> dict[str, Any]:
     """The spec of a strategy of GEMM or of another family with a drawn formula."""
     if kind in STRATEGIES:
         return {"kind": "gemm", **STRATEGIES[kind], "epilogue": drawn(rng, SPACES["gemm"])}
-    return {**FAMILIES[kind], FIELDS.get(kind, "epilogue"): drawn(rng, SPACES[kind])}
+    shape = rng.choice(SHAPES) if kind == "elements" else "rows"
+    own = FAMILIES[kind] if shape == "rows" else {"kind": "reduction", "operation": "sum", "shape": shape}
+    return {**own, FIELDS.get(kind, "epilogue"): drawn(rng, SPACES[kind])}
 
 
 def verified(fields: dict[str, Any], backend: BackendName = "emulator") -> list[str]:
@@ -332,6 +336,11 @@ OF_ONE_LINE = {
         ("logsumexp", "rows", {}),
         ("l2_norm", "all", {"alignment": 4}),
         ("sum", "all", {"strategy": {"name": "first_add"}}),
+        ("sum", "middle", {"alignment": 4}),
+        ("argmin", "middle", {"typical": {"outer": 4, "reduced": 4096, "inner": 64}}),
+        ("mean", "strided", {}),
+        ("logsumexp", "strided", {"strategy": {"name": "row_lanes"}}),
+        ("argmax", "strided", {"strategy": {"name": "row_lanes"}}),
     ],
 )
 def test_elements_have_operands_and_are_stored_before_they_are_reduced(operation: str, shape: str, more: dict[str, Any]) -> None:
@@ -342,7 +351,7 @@ def test_elements_have_operands_and_are_stored_before_they_are_reduced(operation
 @pytest.mark.parametrize(
     ("shape", "formula", "message"),
     [
-        ("middle", OF_ELEMENTS, "a prologue of shape: all, rows or columns"),
+        ("tensor", OF_ELEMENTS, "a prologue of shape: all, rows, columns, middle or strided"),
         ("all", OF_ELEMENTS, "per row.*the elements are one line"),
         ("rows", {"outputs": {"value": "value", "top": {"reduce": "max", "of": "value"}}}, "reduce: max of elements"),
     ],
