@@ -98,8 +98,8 @@ def class_of(m: int, n: int, k: int) -> ShapeClass:
 
 
 _WITHOUT_TIMING: dict[ShapeClass, tuple[Candidate, ...]] = {
-    "few_rows": (_AVX512_ROWS, CANDIDATES[2], _AVX2_ROWS, CANDIDATES[5]),
-    "few_rows_near": (_AVX512_ROWS, CANDIDATES[2], _AVX2_ROWS, CANDIDATES[6]),
+    "few_rows": (CANDIDATES[2], CANDIDATES[6]),
+    "few_rows_near": (CANDIDATES[2], CANDIDATES[6]),
     "few_columns": (CANDIDATES[3], CANDIDATES[2], CANDIDATES[7]),
     "small": (CANDIDATES[3], CANDIDATES[2], CANDIDATES[7]),
     "large": (CANDIDATES[0], CANDIDATES[5]),

@@ -129,15 +129,27 @@ def _readable(request: Request) -> tuple[GemmRequest, Transposes] | None:
         return None
     if request.groups is not None or request.second is not None:
         return None
-    if not is_stored(request.c, row_major=True):
+    if not is_stored(request.c, row_major=True) or _is_vector_along_lines(request):
         request = request.transposed
-    stored = [request.c] + ([] if request.residual is None else [request.residual])
-    if not all(is_stored(layout, row_major=True) for layout in stored):
+    if not _stores_by_rows(request):
         return None
     by_rows = tuple(is_stored(layout, row_major=True) for layout in (request.a, request.b))
     if not all(rows or is_stored(layout, row_major=False) for rows, layout in zip(by_rows, (request.a, request.b), strict=True)):
         return None
     return request, TRANSPOSES[by_rows]
+
+
+def _stores_by_rows(request: GemmRequest) -> bool:
+    stored = [request.c] + ([] if request.residual is None else [request.residual])
+    return all(is_stored(layout, row_major=True) for layout in stored)
+
+
+def _is_vector_along_lines(request: GemmRequest) -> bool:
+    """True if the transposed product of a matrix and a vector reads the matrix in order: by dot products of its lines with the vector, or
+    line by line. These add up in another order than products of more rows."""
+    m, n, _ = request.sizes
+    turned = (m == 1 < n and not is_stored(request.b, row_major=True)) or (n == 1 < m and not is_stored(request.a, row_major=True))
+    return turned and request.invariant == "none" and _stores_by_rows(request.transposed)
 
 
 def native_call(request: Request) -> NativeCall | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -260,6 +261,25 @@ def test_few_rows_are_multiplied_right(sizes: tuple[int, int, int]) -> None:
     m, n, k = sizes
     a, b = integers(m, k), integers(k, n)
     assert (ops.matmul(a, b) == a @ b).all()
+
+
+@pytest.mark.parametrize("n", [1, 63, 64, 1027])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_rows_alone_have_the_bits_of_all(n: int, order: Literal["C", "F"]) -> None:
+    a, b = RNG.standard_normal((13, 777), np.float32), np.asarray(RNG.standard_normal((777, n), np.float32), order=order)
+    whole = ops.matmul(a, b, batch_invariant=True)
+    for rows in (1, 2, 3, 4, 5):
+        np.testing.assert_array_equal(ops.matmul(a[:rows], b, batch_invariant=True), whole[:rows])
+
+
+@pytest.mark.parametrize(("a_order", "b_order"), [("C", "C"), ("C", "F"), ("F", "C"), ("F", "F")])
+@pytest.mark.parametrize("sizes", [(1, 5000, 37), (300, 1, 41), (4, 1100, 300), (3, 64, 16)], ids=str)
+def test_vectors_and_few_rows_are_right(a_order: Literal["C", "F"], b_order: Literal["C", "F"], sizes: tuple[int, int, int]) -> None:
+    m, n, k = sizes
+    a, b = np.asarray(integers(m, k), order=a_order), np.asarray(integers(k, n), order=b_order)
+    bias, old = integers(n), integers(m, n)
+    result = ops.matmul(a, b, bias=bias, alpha=2.0, beta=3.0, out=old.copy())
+    np.testing.assert_array_equal(result, 2 * (a @ b) + 3 * old + bias)
 
 
 @pytest.mark.parametrize(
