@@ -1,7 +1,7 @@
 """Two kernels, or a kernel and an expression, over a finite field: whether they are the same function of their arrays.
 
 Arrays of floating-point numbers are filled with random residues, regardless of their contents. The answer is a probability, as
-`gemmgen.emulator.arithmetic` explains, and nothing is claimed for kernels whose data decide about branches or addresses.
+`gemmgen.emulator.arithmetic` explains, and nothing is claimed for kernels whose data decide about branches, addresses or choices.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from gemmgen.sanitizer.source import KernelCode, UnusableInput
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from gemmgen.emulator.data_loads import DataLoads
 
 FLOATS = {"f32": 31, "f16": 16, "bf16": 16}
 """Types that are drawn from the field, and their bits that count."""
@@ -65,14 +67,13 @@ def compare_over_field(
     drawn = min(FLOATS[name] for name in types)
     per_run = -math.log2(MAX_DEGREE * 2.0**-drawn + (2.0**-drawn if drawn < 31 else 0.0))
     runs = max(1, math.ceil(bits / per_run))
-    programs = [(code, launches)] if not isinstance(other, Other) else [(code, launches), (other.code, other.launches)]
     for seed in range(runs):
         arguments = {name: _drawn(name, argument, seed) for name, argument in given.items()}
-        first = _run(code, launches, arguments, symbols, settings)
+        first = _run(code, launches, arguments, symbols, settings, first=seed == 0)
         if isinstance(first, FieldAnswer):
             return first
         if isinstance(other, Other):
-            second = _run(other.code, other.launches, arguments, symbols, settings)
+            second = _run(other.code, other.launches, arguments, symbols, settings, first=seed == 0)
             if isinstance(second, FieldAnswer):
                 return second
             wanted = {name: (array.type, array.value) for name, array in second.arrays().items()}
@@ -81,24 +82,33 @@ def compare_over_field(
         for name, array in first.arrays().items():
             if name in wanted and (told := _difference(name, array, wanted[name][1])):
                 return FieldAnswer("different", told)
-    for own_code, own_launches in programs:
-        doubt = _doubt(own_code, own_launches)
-        if doubt:
-            return FieldAnswer("not claimed", doubt)
-    return FieldAnswer("same", f"the same function, wrong with probability below 2^-{math.floor(per_run * runs)} ({runs} runs)")
+    times = f"{runs} run{'s' * (runs > 1)}"
+    return FieldAnswer("same", f"the same function, wrong with probability below 2^-{math.floor(per_run * runs)} ({times})")
 
 
 def _run(
-    code: KernelCode, launches: Sequence[Launch], arguments: Mapping[str, KernelArgument], symbols: Mapping[str, Any], settings: Settings
+    code: KernelCode,
+    launches: Sequence[Launch],
+    arguments: Mapping[str, KernelArgument],
+    symbols: Mapping[str, Any],
+    settings: Settings,
+    *,
+    first: bool,
 ) -> Run | FieldAnswer:
+    """One run. The ``first`` shows whether data decide about anything: neither equal nor different results say anything then."""
     from gemmgen.emulator.arithmetic import FIELD
+    from gemmgen.emulator.data_loads import DataLoads
 
+    loads = DataLoads({name for name, argument in arguments.items() if argument.type in FLOATS})
+    own = replace(settings, counters=False, arithmetic=FIELD, observers=(loads,) if first else ())
     try:
-        run = run_launches(code, launches, arguments, symbols, None, replace(settings, counters=False, arithmetic=FIELD))
+        run = run_launches(code, launches, arguments, symbols, None, own)
     except UnusableInput:
         raise
     except GemmgenError as error:
         return FieldAnswer("not claimed", str(error).splitlines()[0])
+    if first and (doubt := _doubt(code, launches, loads)):
+        return FieldAnswer("not claimed", doubt)
     if run.failed:
         worst = next(finding for finding in run.findings if finding.severity == "error")
         return FieldAnswer("different", f"{code.name} has an error: {worst.title}")
@@ -155,15 +165,18 @@ def _difference(name: str, array: KernelArgument, wanted: npt.NDArray[Any]) -> s
     return f"{name}[{int(different[0])}] is another function of the arrays; {len(different)} of {got.size} elements differ"
 
 
-def _doubt(code: KernelCode, launches: Sequence[Launch]) -> str:
+def _doubt(code: KernelCode, launches: Sequence[Launch], loads: DataLoads) -> str:
+    """The decision that data take in a kernel; empty if there is none."""
     from gemmgen.emulator.data_flow import ProgramFlow
     from gemmgen.emulator.program import link
 
     for launch in launches:
-        program = link(code.ptx if isinstance(code.ptx, str) else code.ptx.decode(), launch.entry.symbol)
-        found = ProgramFlow(program).dependence(())
+        flow = ProgramFlow(link(code.ptx if isinstance(code.ptx, str) else code.ptx.decode(), launch.entry.symbol))
+        found = flow.dependence(loads.found.values(), flow.infinity_tests)
         if found.reason:
             return f"{launch.entry.name}: {found.reason}"
+        if found.choices:
+            return f"{launch.entry.name}: a choice depends on data: {found.choices[0].text.strip()}"
     return ""
 
 

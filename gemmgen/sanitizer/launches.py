@@ -20,7 +20,7 @@ from gemmgen.sanitizer.source import Entry, KernelCode, UnusableInput
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from gemmgen.emulator import EmulatorError, LaunchResult, Schedule
+    from gemmgen.emulator import EmulatorError, LaunchResult, Observer, Schedule
     from gemmgen.emulator.arithmetic import Arithmetic
     from gemmgen.emulator.counters import Counters
 
@@ -61,6 +61,7 @@ class Settings:
     """`progress(done, total)` counts the blocks of each launch."""
     arithmetic: Arithmetic | None = None
     """Meaning of floating-point instructions; None: real numbers."""
+    observers: tuple[Observer, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ def run_launches(
                 shared_bytes=launch.shared_bytes,
                 args=[buffers[name] for name in launch.arguments],
                 source=code.text_of,
-                observers=[observer] if observer is not None else [],
+                observers=[*settings.observers, *([observer] if observer is not None else [])],
                 schedule=schedule,
                 shared_limit=known.shared_bytes_per_block if known is not None else SHARED_LIMIT,
                 step_limit=settings.step_limit or STEP_LIMIT,

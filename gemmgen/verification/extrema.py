@@ -22,11 +22,12 @@ from gemmgen.core.elements import numpy_type
 from gemmgen.emulator import residues
 from gemmgen.emulator.arithmetic import Arithmetic, joined
 from gemmgen.emulator.comparators import Refused, Traffic, comparators
+from gemmgen.emulator.data_loads import DataLoads
 from gemmgen.kernels.family import Case, Extremum, KernelPlan
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.nvrtc import Binary
 from gemmgen.verification.case_arrays import CaseMemory
-from gemmgen.verification.observed import DataLoads, programs_of
+from gemmgen.verification.observed import programs_of
 
 _RUNS = {2: 4, 4: 1}
 """Runs by the bytes of an element: a word of 16 bits that was put together wrongly may be right by chance in one of 256."""

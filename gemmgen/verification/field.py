@@ -22,6 +22,7 @@ from gemmgen.core.errors import GemmgenError, PlanError
 from gemmgen.emulator import NoFieldMeaning, residues
 from gemmgen.emulator.arithmetic import FIELD, ORDERED_FIELD, Arithmetic
 from gemmgen.emulator.data_flow import ProgramFlow
+from gemmgen.emulator.data_loads import DataLoads
 from gemmgen.kernels import family, has_part, part
 from gemmgen.kernels.family import Case, FieldPart, KernelPlan
 from gemmgen.kernels.planning import plan as plan_of
@@ -30,7 +31,7 @@ from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.toolchain.nvrtc import Binary
 from gemmgen.verification.case_arrays import CaseMemory, require_memory
 from gemmgen.verification.extrema import verify_extremum
-from gemmgen.verification.observed import DataLoads, programs_of
+from gemmgen.verification.observed import programs_of
 from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.staged import Stages, run_stages
 

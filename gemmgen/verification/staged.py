@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gemmgen.emulator.arithmetic import FIELD
+from gemmgen.emulator.data_loads import DataLoads
 from gemmgen.kernels.family import Case, KernelPlan
 from gemmgen.runtime.backend import HostBuffer
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.nvrtc import Binary
 from gemmgen.verification.case_arrays import CaseMemory
-from gemmgen.verification.observed import DataLoads
 
 
 class Stages(Protocol):

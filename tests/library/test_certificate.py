@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,14 @@ from gemmgen.library.digests import program_digests
 from gemmgen.library.evidence import Evidence, evidence_text, read_evidence
 from gemmgen.library.folder import LibraryFolder
 from gemmgen.library.json_text import WIDTH, to_text
-from gemmgen.library.listing import Instance, Listing
+from gemmgen.library.listing import Instance, Listing, read_listing
 from gemmgen.library.over_field import field_record
 from gemmgen.library.sections import joined, separated
 from library.conftest import section
 
 ABSOLUTE_PATH = re.compile(r'"/|(?:^|[\s\'=(,;])/[A-Za-z_][\w.-]*/|\b[A-Za-z]:\\\\')
 """A path of one particular machine: from the root, or from a drive."""
+GENERATED = Path(__file__).parents[2] / "generated"
 
 
 def small(listing: Listing) -> Instance:
@@ -71,6 +73,20 @@ def test_a_certificate_names_its_verdict_and_numeric_class(listing: Listing, fol
         assert known["field"]["architecture"] in instance.plans
         if instance.spec.kind == "gemm":
             assert known["numeric_class"] == {"terms": 4096, "name": "f32, fma"}
+
+
+def test_every_committed_gemm_names_its_class_or_why_it_has_none() -> None:
+    listing = read_listing()
+    named = Counter[bool]()
+    for instance in listing.instances:
+        for architecture, known in separated(json.loads((GENERATED / instance.certificate_file).read_text())).items():
+            if instance.spec.kind == "gemm":
+                found = known["numeric_class"]
+                assert found["terms"] == 4096, (instance.label, architecture)
+                assert found["name"] or found["reason"], (instance.label, architecture)
+                named[found["name"] is not None] += 1
+            assert known["field"]["claim"], (instance.label, architecture)
+    assert named[True] > 200
 
 
 def test_a_certificate_says_where_nothing_ran_on_a_device(listing: Listing, folder: LibraryFolder) -> None:

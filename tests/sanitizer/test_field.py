@@ -33,7 +33,7 @@ def compare(tmp_path):
     def run(loop: str, other: str):
         file = tmp_path / "first.cu"
         file.write_text(KERNEL.format(loop=loop))
-        if "=" not in other.partition("(")[0] or other.startswith("for"):
+        if other.startswith("for"):
             (tmp_path / "second.cu").write_text(KERNEL.format(loop=other))
             other = str(tmp_path / "second.cu")
         return CliRunner().invoke(cli, ["emulate", str(file), *ARGUMENTS, "--field", other])
@@ -62,6 +62,41 @@ def test_nothing_is_claimed_where_data_decide(compare):
     result = compare(SKIPS, SKIPS)
     assert result.exit_code == 0
     assert "field: not claimed" in result.output
+
+
+THRESHOLD = """extern "C" __global__ void f(const float* a, float* c, int n) {{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    float v = a[i], r;
+    {test} {{ r = v * 2 + 1; r = r * r + v; r = r * v + 3; r = r * r + 5 * v; }}
+    else {{ r = v * 3; r = r * v + 2; r = r * r + v; r = r * v + 7; }}
+    c[i] = r;
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("if (v > 0.5f)", "if (v > 0.5000001f)"),
+        ("if (v > 0.5f)", "if (v > 0.0f)"),
+        ("if (reinterpret_cast<const int*>(a)[i] > 9)", "if (reinterpret_cast<const int*>(a)[i] > 10)"),
+    ],
+)
+def test_kernels_that_choose_by_data_are_neither_equal_nor_different(tmp_path, one, other):
+    for name, test in (("one.cu", one), ("other.cu", other)):
+        (tmp_path / name).write_text(THRESHOLD.format(test=test))
+    arguments = ["--grid", "2", "--block", "64", "--arg", "f32[128]=random", "--arg", "f32[128]", "--arg", "i32=128"]
+    result = CliRunner().invoke(cli, ["emulate", str(tmp_path / "one.cu"), *arguments, "--field", str(tmp_path / "other.cu")])
+    assert result.exit_code == 0, result.output
+    assert "field: not claimed: f: " in result.output
+    assert "depends on data" in result.output
+
+
+def test_a_second_kernel_that_is_no_file_is_refused(tmp_path, compare):
+    for other in (str(tmp_path), str(tmp_path / "missing.cu")):
+        result = compare(UP, f"{other}")
+        assert result.exit_code == 2
+        assert "neither a file nor ARRAY=EXPRESSION" in result.output
 
 
 @pytest.mark.parametrize("text", ["__import__('os')", "a.tofile('x')", "a if a else b", "a[b]", "(" * 60, "unknown + 1", "a @"])

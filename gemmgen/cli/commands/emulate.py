@@ -370,8 +370,8 @@ def _field_other(
     name, equals, expression = text.partition("=")
     if equals and name.strip() in names:
         return {name.strip(): expression}
-    path, _, entry_name = text.partition(":") if not Path(text).exists() else (text, "", "")
-    if not Path(path).exists():
+    path, _, entry_name = text.partition(":") if not Path(text).is_file() else (text, "", "")
+    if not Path(path).is_file():
         raise click.UsageError(f"--field {text!r}: neither a file nor ARRAY=EXPRESSION for one of {', '.join(names) or 'no arrays'}")
     if len(launches) != 1:
         raise click.UsageError("--field with a second kernel takes one launch")
