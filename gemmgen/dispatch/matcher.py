@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Protocol, cast
 
-from gemmgen.hardware.target import Architecture, Device
+from gemmgen.hardware.target import SAME_INSTRUCTIONS, Architecture, Device
 from gemmgen.kernels import has_part, part
 from gemmgen.kernels.family import KernelPlan, KernelSpec
 from gemmgen.kernels.points import Points
@@ -98,7 +98,10 @@ class Adapted(Protocol):
 def adapted(spec: KernelSpec, architecture: Architecture, device: Device | None) -> KernelSpec:
     """A fitted spec with features of the architecture and the device that its family's matcher wants there."""
     own: Adapted | None = getattr(part(spec.kind, "matcher"), "adapted", None)
-    return spec if own is None else own(spec, architecture, device)
+    found = spec if own is None else own(spec, architecture, device)
+    if architecture.name in SAME_INSTRUCTIONS.get(found.architecture, ()):
+        found = found.model_copy(update={"architecture": architecture.name})
+    return found
 
 
 def matcher_of(kind: str) -> Matcher:

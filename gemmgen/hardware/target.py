@@ -141,6 +141,9 @@ ARCHITECTURES: dict[str, Architecture] = {
     )
 }
 
+SAME_INSTRUCTIONS = {"sm_100a": ("sm_103a", "sm_110a"), "sm_120a": ("sm_121a",)}
+"""Architectures of other chips that have most instructions of one: kernels that are written for it are made for these as well."""
+
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
@@ -152,6 +155,10 @@ class Peaks:
     f16_wgmma_flops: float | None = None
     tf32_wgmma_flops: float | None = None
     fp8_wgmma_flops: float | None = None
+    fp8_tcgen05_flops: float | None = None
+    """None: as many as integers of a byte."""
+    fp4_tcgen05_flops: float | None = None
+    """None: twice as many as those of a byte."""
     read_bytes_per_second: float | None = None
 
 
@@ -269,21 +276,28 @@ class Device:
         return Figure(roof.value * HOPPER_MMA_SHARE, roof.origin)
 
     @property
+    def _byte_mma_roof(self) -> Figure | None:
+        """The rate of `mma.sync` that those for floats are derived from: that for int8, unless the chip has slow integers."""
+        if self.datasheet.fp8_tcgen05_flops is not None:
+            return Figure(self.datasheet.fp8_tcgen05_flops * BLACKWELL_MMA_SHARE, "datasheet")
+        return self.int8_mma_roof
+
+    @property
     def f16_mma_roof(self) -> Figure | None:
         """The rate of `mma.sync` for float16 and bfloat16, summed up in float32: half of that for bytes, or less."""
-        return _divided(self.int8_mma_roof, 2 / self.float_sums)
+        return _divided(self._byte_mma_roof, 2 / self.float_sums)
 
     @property
     def f16_sums_mma_roof(self) -> Figure | None:
         """The rate of `mma.sync` for float16, summed up in float16: half of that for bytes."""
-        return _divided(self.int8_mma_roof, 2)
+        return _divided(self._byte_mma_roof, 2)
 
     @property
     def fp8_mma_roof(self) -> Figure | None:
         """The rate of `mma.sync` for 8-bit floats, summed up in float32: that for bytes, or less. Hopper multiplies them as float16."""
         if self.architecture.supports("wgmma"):
             return self.f16_mma_roof
-        return _divided(self.int8_mma_roof, 1 / self.float_sums)
+        return _divided(self._byte_mma_roof, 1 / self.float_sums)
 
     @property
     def fp4_mma_roof(self) -> Figure | None:
@@ -294,33 +308,37 @@ class Device:
     @property
     def tf32_mma_roof(self) -> Figure | None:
         """The rate of `mma.sync` for tf32: half of that for 16-bit types."""
-        return _divided(self.int8_mma_roof, 4 / self.float_sums)
+        return _divided(self._byte_mma_roof, 4 / self.float_sums)
 
     @property
     def int8_tcgen05_roof(self) -> Figure | None:
         """The int8 rate of `tcgen05`."""
-        return self.int8_roof if self.architecture.supports("tcgen05") else None
+        return self.int8_roof if self.architecture.supports("tcgen05_int8") else None
 
     @property
     def fp8_tcgen05_roof(self) -> Figure | None:
-        """The rate of `tcgen05` for 8-bit floats: that for bytes."""
-        return self.int8_tcgen05_roof
+        """The rate of `tcgen05` for 8-bit floats: that for integers, unless the datasheet says otherwise."""
+        if self.datasheet.fp8_tcgen05_flops is not None:
+            return Figure(self.datasheet.fp8_tcgen05_flops, "datasheet")
+        return self.int8_roof if self.architecture.supports("tcgen05") else None
 
     @property
     def fp4_tcgen05_roof(self) -> Figure | None:
-        """The rate of `tcgen05` for 4-bit floats: twice that for bytes (NVIDIA Blackwell architecture
+        """The rate of `tcgen05` for 4-bit floats: the datasheet's, or twice that for bytes (NVIDIA Blackwell architecture
         brief: 9 dense FP4 PFLOP/s of a B200)."""
-        return _divided(self.int8_tcgen05_roof, 0.5)
+        if self.datasheet.fp4_tcgen05_flops is not None:
+            return Figure(self.datasheet.fp4_tcgen05_flops, "datasheet")
+        return _divided(self.fp8_tcgen05_roof, 0.5)
 
     @property
     def f16_tcgen05_roof(self) -> Figure | None:
         """The rate of `tcgen05` for 16-bit floats: half of that for bytes."""
-        return _divided(self.int8_tcgen05_roof, 2)
+        return _divided(self.fp8_tcgen05_roof, 2)
 
     @property
     def tf32_tcgen05_roof(self) -> Figure | None:
         """The rate of `tcgen05` for tf32: a quarter of that for bytes."""
-        return _divided(self.int8_tcgen05_roof, 4)
+        return _divided(self.fp8_tcgen05_roof, 4)
 
     def roof(self, unit: str) -> Figure | None:
         """The rate of a unit: ``fp32``, ``fp64``, a type with its instruction, such as ``f16_wgmma``, or float32 by products of a type."""
@@ -357,8 +375,10 @@ def _device(
     gb_per_s: float,
     measured: Peaks = Peaks(),
     float_sums: float = 1.0,
+    floats: Peaks | None = None,
 ) -> Device:
-    datasheet = Peaks(fp32_flops=tflops * 1e12, int8_mma_ops=int8_tops * 1e12, read_bytes_per_second=gb_per_s * 1e9)
+    """``floats``: rates of floats that do not follow from those of integers."""
+    datasheet = replace(floats or Peaks(), fp32_flops=tflops * 1e12, int8_mma_ops=int8_tops * 1e12, read_bytes_per_second=gb_per_s * 1e9)
     if ARCHITECTURES[architecture].supports("wgmma"):
         # The rate falls in proportion to the bytes of an element (NVIDIA H100 datasheet: 1979, 1979, 989.5 and 495).
         byte_ops = int8_tops * 1e12
@@ -378,16 +398,21 @@ _H200_MEASURED = Peaks(
     read_bytes_per_second=4.55e12,
 )
 
+_B300_FLOATS = Peaks(fp8_tcgen05_flops=4500e12, fp4_tcgen05_flops=13125e12)
+
 # name, architecture, SMs, boost MHz, L2 MiB; then the datasheet's FP32 TFLOP/s, dense int8 TOP/s, memory GB/s. NVIDIA publishes no
 # datasheet of the H20: its entry has the figures that the press reported (78 SMs, 148 TFLOP/s in 16 bits,
 # 4 TB/s) and the float32 rate of its lanes. RTX 5090 and RTX PRO 6000 (Blackwell Workstation Edition): NVIDIA RTX Blackwell and RTX PRO
 # Blackwell GPU architecture whitepapers; nobody here has run either. B200:
 # NVIDIA HGX B200 datasheet (dense rates are half of the sparse ones, an eighth of the system's: 2250 bf16 TFLOP/s; 8 TB/s); SMs, clock and
 # L2 as the driver reports them. Nobody here has run it; ThunderKittens publishes 1532 to 1652 bf16 TFLOP/s.
+# B300: NVIDIA HGX B300 datasheet, as resellers quote it (2 sparse int8 POP/s, 72 sparse FP8 and 105 dense FP4 PFLOP/s and 600 FP32 TFLOP/s
+# of eight; 8 TB/s); the clock that users read (sgl-project/sglang, pull request 28460), SMs and L2 of the B200. Nobody here has run it.
 DEVICES: dict[str, Device] = {
     device.name: device
     for device in (
         _device("B200", "sm_100a", 148, 1965, 126, 75.0, 4500, 8000),
+        _device("B300", "sm_103a", 148, 2032, 126, 75.0, 125, 8000, floats=_B300_FLOATS),
         _device("H200", "sm_90a", 132, 1980, 60, 67.0, 1979, 4800, _H200_MEASURED),
         _device("H100", "sm_90a", 132, 1980, 50, 67.0, 1979, 3350),
         _device("H100 NVL", "sm_90a", 132, 1785, 50, 60.0, 1671, 3938),

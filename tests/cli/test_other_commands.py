@@ -46,7 +46,8 @@ def test_explain_shows_warnings(run: Run, spec: Path) -> None:
 
 @pytest.mark.parametrize("command", ["explain", "analyze"])
 def test_roofs_of_another_architecture_are_marked(run: Run, spec: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(DEVICES, "B200")  # the only device of sm_100
+    for name in ("B200", "B300"):  # the only devices of sm_100 and later
+        monkeypatch.delitem(DEVICES, name)
     shown = run(command, spec, "--arch", "sm_100", *(["--no-traffic"] if command == "analyze" else [])).out
     (roofs,) = re.findall(r"^Roofs of the H200$(.*)", shown, re.MULTILINE | re.DOTALL)
     assert "a binary for sm_100 does not run on it: no device of sm_100 is known, and these are another one's figures" in " ".join(

@@ -8,6 +8,8 @@ from gemmgen.dispatch.devices import as_device
 from gemmgen.hardware.target import DEVICES
 from gemmgen.runtime.cuda.driver import GpuDevice
 
+UNITS = ("int8", "fp8", "fp4", "f16", "tf32")
+
 
 def gpu(name: str, capability: tuple[int, int], multiprocessors: int) -> GpuDevice:
     return GpuDevice(0, name, capability, multiprocessors, 80 << 30, 50 << 20, 232448, (13, 0), "0000:00:00.0")
@@ -34,6 +36,19 @@ def test_a_slice_is_judged_by_its_whole_gpu(name: str, capability: tuple[int, in
         assert (whole is None) == (part is None)
     tensor = found.datasheet.f16_wgmma_flops
     assert tensor == (None if entry.datasheet.f16_wgmma_flops is None else pytest.approx(entry.datasheet.f16_wgmma_flops * share))
+
+
+def test_rates_of_floats_do_not_follow_slow_integers() -> None:
+    rates = {
+        name: [None if roof is None else roof.value / 1e12 for roof in (DEVICES[name].roof(f"{unit}_tcgen05") for unit in UNITS)]
+        for name in ("B200", "B300", "H200")
+    }
+    assert rates == {
+        "B200": [4500, 4500, 9000, 2250, 1125],
+        "B300": [None, 4500, 13125, 2250, 1125],
+        "H200": [None] * 5,
+    }
+    assert DEVICES["B300"].roof("f16_mma") == DEVICES["B200"].roof("f16_mma")
 
 
 def test_a_known_gpu_is_its_entry() -> None:

@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 
 import gemmgen
 from gemmgen.core.errors import PlanError
+from gemmgen.dispatch.problems import parse_problem
+from gemmgen.dispatch.selection import choose
+from gemmgen.hardware.target import device
 from gemmgen.kernels.gemm.strategies import part_of
 from gemmgen.runtime.emulation import EmulatorBackend
 from gemmgen.toolchain.compilation import COMPILE_OPTIONS
@@ -104,6 +107,13 @@ def test_kernels_are_made_for_all_chips_with_tensor_memory() -> None:
     assert gemmgen.plan({**fitting, "architecture": "sm_110a"}).loop.kind == "i8"
     with pytest.raises(PlanError, match="types other than 8-bit integers"):
         gemmgen.plan({**fitting, "architecture": "sm_103a"})
+
+
+@pytest.mark.parametrize("problem", ["gemm:4096,4096,4096,nt,bf16", "gemm:4096,4096,4096,nt", "conv2d:128,128,28,28,128,3,3,1,1,f16"])
+def test_a_device_with_the_same_instructions_gets_these_kernels(problem: str) -> None:
+    chosen = [choose(parse_problem(problem), device(name)).chosen for name in ("B200", "B300")]
+    assert [option.plan.architecture.name for option in chosen] == ["sm_100a", "sm_103a"]
+    assert len({option.candidate.label for option in chosen}) == 1 and "/tcgen05/" in chosen[0].candidate.label
 
 
 def test_the_warp_that_asks_for_tiles_is_explained() -> None:
