@@ -15,20 +15,17 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Decorator = Callable[[Function], Function]
 
 
-class Tolerance(click.FloatRange):
-    """A difference that is allowed: zero or more, and a number."""
+class Number(click.FloatRange):
+    """A finite number within bounds, in ASCII."""
 
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number. ``nan``, which no comparison refuses, is none."""
+        """The number. ``nan`` and ``inf``, which comparisons let through, are none."""
         number = float(super().convert(value, param, ctx))
-        if math.isnan(number):
+        if not math.isfinite(number) or not str(value).isascii():
             self.fail(f"{value!r} is no number", param, ctx)
         return number
-
-
-TOLERANCE = Tolerance(min=0)
 
 
 def complete_spec(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -110,7 +110,7 @@ def read_foreign(
     names = [argument.name for argument in arguments if isinstance(argument, ScalarArgument) and argument.type == "s32"]
     extents = _parts(grid)
     if not 1 <= len(extents) <= 3:
-        raise GemmgenError(f"--grid {grid!r}: expected one to three formulas separated by commas")
+        raise GemmgenError(f"--grid {_shown(grid)}: expected one to three formulas separated by commas")
     x, y, z = (*extents, Formula("1"), Formula("1"))[:3]
     width, height, depth = (*block, 1, 1)[:3]
     if min(width, height, depth) < 1 or width * height * depth > MAX_THREADS:
@@ -132,17 +132,23 @@ def _array(text: str) -> ArrayArgument:
     found = _ARRAY.fullmatch(text.strip())
     if found is None or found[3] not in get_args(DataType):
         raise GemmgenError(
-            f"--array {text!r}: expected NAME=in|out|inout TYPE[EXTENTS : STRIDES] @ALIGNMENT, such as 'A=in f32[m, k : lda, 1]'"
+            f"--array {_shown(text)}: expected NAME=in|out|inout TYPE[EXTENTS : STRIDES] @ALIGNMENT, such as 'A=in f32[m, k : lda, 1]'"
         )
     from gemmgen.core.elements import ELEMENTS
 
     shape = _parts(found[4])
     strides = _parts(found[5]) if found[5] else [*shape[1:], Formula("1")]
     if len(strides) != len(shape) or (found[5] is None and len(shape) > 2):
-        raise GemmgenError(f"--array {text!r}: expected as many strides as extents; they may only be left out of vectors and matrices")
+        raise GemmgenError(
+            f"--array {_shown(text)}: expected as many strides as extents; they may only be left out of vectors and matrices"
+        )
     element = next(name for name in get_args(DataType) if name == found[3])
     alignment = int(found[6]) if found[6] else ELEMENTS[element].bytes
     return ArrayArgument(found[1], element, _ROLES[found[2]], tuple(shape), tuple(strides), alignment, found[1])
+
+
+def _shown(text: str) -> str:
+    return repr(printable(text, 300))
 
 
 def _parts(text: str) -> list[Formula]:
@@ -150,9 +156,9 @@ def _parts(text: str) -> list[Formula]:
     try:
         tree = ast.parse(f"({text.strip()},)", mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        raise GemmgenError(f"{text!r}: expected formulas separated by commas") from None
+        raise GemmgenError(f"{_shown(text)}: expected formulas separated by commas") from None
     if not isinstance(tree, ast.Tuple) or not tree.elts:
-        raise GemmgenError(f"{text!r}: expected formulas separated by commas")
+        raise GemmgenError(f"{_shown(text)}: expected formulas separated by commas")
     try:
         return [Formula(ast.unparse(element)) for element in tree.elts]
     except RecursionError:

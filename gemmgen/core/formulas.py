@@ -17,6 +17,7 @@ from typing import ClassVar
 
 from gemmgen.core.errors import GemmgenError
 from gemmgen.core.expressions import SYMBOLS, Grammar, NotInGrammar, Walker, read
+from gemmgen.core.text import printable
 
 
 def ceil_div(numerator: int, denominator: int) -> int:
@@ -48,6 +49,8 @@ class FormulaError(GemmgenError):
     """A formula is not in the grammar, names something unknown, or divides by zero."""
 
 
+_SHOWN = 300
+"""Characters of a formula that a message shows."""
 GRAMMAR = Grammar(
     binary=frozenset({ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.LShift}),
     compare=frozenset({ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq}),
@@ -63,7 +66,7 @@ def _read(text: str) -> ast.expr:
     try:
         return read(text, GRAMMAR)
     except NotInGrammar as error:
-        raise FormulaError(f"formula {text!r}: {error}") from None
+        raise FormulaError(f"formula {printable(text, _SHOWN)!r}: {error}") from None
 
 
 @lru_cache(maxsize=4096)
@@ -83,7 +86,7 @@ class _Values(Walker):
 
     def name(self, name: str) -> int:
         if name not in self.values:
-            raise FormulaError(f"formula {self.text!r}: {name!r} has no value; known: {', '.join(sorted(self.values))}")
+            raise FormulaError(f"formula {printable(self.text, _SHOWN)!r}: {name!r} has no value; known: {', '.join(sorted(self.values))}")
         return int(self.values[name])
 
 
@@ -188,7 +191,7 @@ class Formula:
         try:
             return int(_Values(values, self.text).value(tree))
         except ZeroDivisionError:
-            raise FormulaError(f"formula {self.text!r} divides by zero") from None
+            raise FormulaError(f"formula {printable(self.text, _SHOWN)!r} divides by zero") from None
 
     def given(self, values: Mapping[str, int]) -> Formula:
         """The formula with ``values`` in the place of their names, its parts that are then constants evaluated."""

@@ -152,6 +152,7 @@ class Contract:
             self._values[dimension.name] = Value(value, dimension.minimum, dimension.maximum, zeros)
             self.symbols[dimension.name] = symbol
         terms = _Terms({name: value.term for name, value in self._values.items()})
+        self._named = {name for constraint in sequence.constraints for name in constraint.condition.names}
         for constraint in sequence.constraints:
             self.facts.append(terms.condition(constraint.condition.tree))
         self._terms = terms
@@ -185,13 +186,19 @@ class Contract:
         return []
 
     def _tighten(self) -> None:
-        """Raises the lower bound of dimensions that no block exists without."""
+        """Raises the lower bound of dimensions that no block exists without: of those that grids and preconditions name."""
+        named = {name for formula in self.launch.grid for name in formula.names} | self._named
+        solver = z3.Solver()
+        solver.set("timeout", 200)
+        solver.add(*[fact for fact in self.facts if not shape_of(fact).nonlinear])
         for name, value in self._values.items():
-            solver = z3.Solver()
-            solver.set("timeout", 200)
-            solver.add(*[fact for fact in self.facts if not shape_of(fact).nonlinear], value.z3 < 1)
-            if value.low == 0 and solver.check() == z3.unsat:
+            if value.low or name not in named:
+                continue
+            solver.push()
+            solver.add(value.z3 < 1)
+            if solver.check() == z3.unsat:
                 self._values[name] = Value(value.term, 1, value.high, value.zeros)
+            solver.pop()
 
     def _array(self, argument: ArrayArgument) -> Array:
         def terms(formulas: tuple[Formula, ...]) -> tuple[Term, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -192,9 +193,18 @@ def find_sweep(argument: str) -> Path:
     raise SweepError(f"{argument!r} is neither a file nor a sweep that ships with gemmgen; {hint}")
 
 
+@dataclass
+class _Field:
+    """A field that axes set, or that has fields below it which they set."""
+
+    fields: dict[str, _Field] = field(default_factory=dict)
+    setter: str = ""
+    setters_below: dict[str, None] = field(default_factory=dict)
+
+
 def _require_possible(sweep: SweepFile) -> None:
     """Raises ``SweepError`` for axes without values, without a field, or that override another axis."""
-    setters: dict[str, str] = {}
+    root = _Field()
     for name, choices in sweep.choices().items():
         together = isinstance(sweep.axes[name], Together)
         if not together and not all(part.isidentifier() or part.isdecimal() for part in name.split(".")):
@@ -202,12 +212,15 @@ def _require_possible(sweep: SweepFile) -> None:
         if not choices:
             raise SweepError(f"{name!r} has no values")
         for path in dict.fromkeys(path for choice in choices for path in choice):
-            for earlier, setter in setters.items():
-                if earlier == path:
-                    raise SweepError(f"{setter!r} and {name!r} both set {path!r}")
-                if earlier.startswith(f"{path}.") and setter != name:
-                    raise SweepError(f"{name!r} replaces {path!r} whole, and with it what {setter!r} sets; put {name!r} first")
-            setters[path] = name
+            place = root
+            for part in path.split("."):
+                place.setters_below[name] = None
+                place = place.fields.setdefault(part, _Field())
+            if place.setter:
+                raise SweepError(f"{place.setter!r} and {name!r} both set {path!r}")
+            if other := next((setter for setter in place.setters_below if setter != name), None):
+                raise SweepError(f"{name!r} replaces {path!r} whole, and with it what {other!r} sets; put {name!r} first")
+            place.setter = name
 
 
 def _with_axes(sweep: SweepFile, overrides: Iterable[str]) -> tuple[dict[str, Any], list[str]]:

@@ -184,3 +184,25 @@ def test_a_long_constraint_of_a_sweep_is_a_short_message(text: str, tmp_path: Pa
 
         _ = Space(load_sweep(str(path))[0], Stage.CHECK).constraints
     assert len(str(raised.value)) < 1000
+
+
+@pytest.mark.parametrize("inner", ["", ".f", ".f.g"])
+def test_thousands_of_axes_of_a_sweep_are_read_in_time(inner: str, tmp_path: Path) -> None:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(f"name: a\nbase: gemm/v0_naive\naxes: {{{', '.join(f'x{number}{inner}: [1]' for number in range(9000))}}}\n")
+    with budget(6):
+        assert len(load_sweep(str(path))[0].axes) == 9000
+
+
+def test_parameters_of_a_kernel_take_the_prover_no_time(tmp_path: Path) -> None:
+    pytest.importorskip("z3")
+    from click.testing import CliRunner
+
+    from gemmgen.cli import cli
+
+    parameters = ", ".join(f".param .u32 q{number}" for number in range(300))
+    path = tmp_path / "many.ptx"
+    path.write_text(f".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry f({parameters}) {{ ret; }}\n")
+    with budget(8):
+        result = CliRunner().invoke(cli, ["prove", str(path), "--block", "32", "--grid", "q7", "--seconds", "2"])
+    assert result.exit_code == 0 and "memory" in result.output

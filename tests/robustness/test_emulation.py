@@ -339,7 +339,18 @@ def test_a_member_of_a_structure_is_written_in_ascii(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["--rtol", "--atol"])
-@pytest.mark.parametrize("value", ["nan", "-1", "-nan"])
+@pytest.mark.parametrize("value", ["nan", "-1", "-nan", "inf", "1e400", "٣"])
 def test_a_tolerance_is_a_number(kernel: str, option: str, value: str) -> None:
     result = run("emulate", kernel, *LAUNCH, option, value)
     assert result.exit_code == 2 and option in result.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("emulate", "a.cu", "--seconds"), ("sweep", "a.yaml", "--timeout"), ("prove", "a.cu", "--seconds"), ("tune", "a.csv", "--minutes")],
+)
+@pytest.mark.parametrize("value", ["nan", "inf", "٣"])
+def test_a_limit_of_time_is_a_number(words: tuple[str, ...], value: str, tmp_path: Path) -> None:
+    (tmp_path / words[1]).write_text("")
+    result = run(words[0], str(tmp_path / words[1]), words[2], value)
+    assert result.exit_code == 2 and f"Invalid value for '{words[2]}'" in result.output

@@ -20,7 +20,7 @@ from click.shell_completion import CompletionItem
 from gemmgen.cli import exit_codes
 from gemmgen.cli.counters import print_counters, terminal_width
 from gemmgen.cli.emulation_progress import EmulationProgress
-from gemmgen.cli.options import TOLERANCE, complete_architecture, json_option, parse_dimensions
+from gemmgen.cli.options import Number, complete_architecture, json_option, parse_dimensions
 from gemmgen.cli.output import count, counted, print_json
 from gemmgen.cli.selection import write_output
 from gemmgen.core.errors import GemmgenError
@@ -159,7 +159,7 @@ def _existing(context: click.Context, parameter: click.Parameter, file: Path) ->
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(0.1, 1e6),
+    type=Number(0.1, 1e6),
     metavar="S",
     help="Give up after S seconds, with exit code 2: for untrusted kernels, and in continuous integration.  [default: no limit]",
 )
@@ -194,8 +194,8 @@ def _existing(context: click.Context, parameter: click.Parameter, file: Path) ->
 @click.option(
     "field_block", "--field-block", callback=parse_dimensions, metavar="X[,Y[,Z]]", help="Block of the second kernel, if another."
 )
-@click.option("--rtol", type=TOLERANCE, default=0.0, help="Relative difference that --expect allows.")
-@click.option("--atol", type=TOLERANCE, default=0.0, help="Absolute difference that --expect allows.")
+@click.option("--rtol", type=Number(min=0), default=0.0, help="Relative difference that --expect allows.")
+@click.option("--atol", type=Number(min=0), default=0.0, help="Absolute difference that --expect allows.")
 @click.option("sarif_file", "--sarif", type=click.Path(dir_okay=False, path_type=Path), help="Write the findings as SARIF.")
 @click.option("junit_file", "--junit", type=click.Path(dir_okay=False, path_type=Path), help="Write the findings as JUnit XML.")
 @click.option("annotate", "--annotations", "--github", is_flag=True, help="Print the findings as annotations of GitHub's workflows too.")

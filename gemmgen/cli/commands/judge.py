@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gemmgen.cli import exit_codes
-from gemmgen.cli.options import json_option
+from gemmgen.cli.options import Number, json_option
 from gemmgen.cli.output import duration, print_json, styled
 from gemmgen.cli.selection import write_output
 from gemmgen.core.text import printable
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 @click.option(
     "prove_seconds",
     "--prove",
-    type=click.FloatRange(0, 3600),
+    type=Number(0, 3600),
     default=0.0,
     metavar="S",
     help="Prove properties of the kernel for every problem, as gemmgen prove does, for S seconds at most; counterexamples are run.",

@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 from gemmgen.cli import exit_codes
 from gemmgen.cli.check_reports import Check, CheckReports, check_report_options
 from gemmgen.cli.help_text import Group
-from gemmgen.cli.options import NAMED_PATH, complete_architecture, json_option
+from gemmgen.cli.options import NAMED_PATH, Number, complete_architecture, json_option
 from gemmgen.cli.output import counted, print_json, progress_bar
 from gemmgen.core.text import printable
 
@@ -293,8 +293,8 @@ def measure_command(
 
 @command.command("prove")
 @_names_argument
-@click.option("--seconds", type=click.FloatRange(1, 3600), default=60.0, show_default=True, metavar="S", help="Time for each kernel.")
-@click.option("--within", type=click.FloatRange(1), metavar="S", help="Do not start another instance after S seconds.")
+@click.option("--seconds", type=Number(1, 3600), default=60.0, show_default=True, metavar="S", help="Time for each kernel.")
+@click.option("--within", type=Number(1), metavar="S", help="Do not start another instance after S seconds.")
 @click.option("--again", is_flag=True, help="Also repeat proofs that were tried before.")
 @_folder_option
 @_list_option

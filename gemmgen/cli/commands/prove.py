@@ -12,7 +12,7 @@ import click
 
 from gemmgen.cli import exit_codes
 from gemmgen.cli.compilation import compile_plans
-from gemmgen.cli.options import architecture_option, complete_spec, json_option, parse_dimensions, set_option
+from gemmgen.cli.options import Number, architecture_option, complete_spec, json_option, parse_dimensions, set_option
 from gemmgen.cli.output import Column, print_json, print_table, progress_bar, styled
 from gemmgen.cli.selection import find_specs, plan_specs
 from gemmgen.core.text import printable
@@ -35,7 +35,7 @@ MAX_REASONS = 3
 @set_option
 @click.option(
     "--seconds",
-    type=click.FloatRange(1, 3600),
+    type=Number(1, 3600),
     default=60.0,
     show_default=True,
     metavar="S",

@@ -12,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from gemmgen.cli import exit_codes
-from gemmgen.cli.options import json_option
+from gemmgen.cli.options import Number, json_option
 from gemmgen.cli.output import counted, print_json
 from gemmgen.core.errors import EnvironmentMissing
 from gemmgen.core.text import printable
@@ -110,7 +110,7 @@ def _complete_override(context: click.Context, parameter: click.Parameter, incom
 @click.option(
     "timeout",
     "--timeout",
-    type=click.FloatRange(0, 1e6, min_open=True),
+    type=Number(0, 1e6, min_open=True),
     metavar="S",
     help="Seconds that a point may take in each stage, instead of the sweep's limits.",
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemmgen.cli import exit_codes
-from gemmgen.cli.options import NAMED_PATH, json_option
+from gemmgen.cli.options import NAMED_PATH, Number, json_option
 from gemmgen.cli.output import Column, counted, print_json, print_table, progress_bar
 from gemmgen.core.text import printable
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Which of the families' own problems to time.",
 )
-@click.option("minutes", "--minutes", type=click.FloatRange(0, 10_000), help="Do not start another problem after this many minutes.")
+@click.option("minutes", "--minutes", type=Number(0, 10_000), help="Do not start another problem after this many minutes.")
 @click.option(
     "most",
     "--most",
