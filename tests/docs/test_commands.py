@@ -40,7 +40,7 @@ ELSEWHERE = {
     r"sweep --results": "tests/sweep",
     r"sweep tune_.* --search": "tests/sweep/test_search.py",
     r"emulate kernels?\.": "tests/cli/test_emulate.py",
-    r"emulate gemm\.cu .*--field": "tests/sanitizer/test_field.py",
+    r"emulate product\.cu .*--field": "tests/sanitizer/test_field.py",
     r"gemmgen run ": "tests/sanitizer/test_run.py",
     r"draw .* -o docs/": "tests/present/drawing/test_documents.py",
     r"op: threshold": "tests/kernels/test_new_operation.py",

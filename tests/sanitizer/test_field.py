@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
@@ -90,6 +94,19 @@ def test_kernels_that_choose_by_data_are_neither_equal_nor_different(tmp_path, o
     assert result.exit_code == 0, result.output
     assert "field: not claimed: f: " in result.output
     assert "depends on data" in result.output
+
+
+def test_the_document_shows_what_its_commands_print(tmp_path, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs/field.md").read_text()
+    for name, text in re.findall(r"```cuda\n// (\w+\.cu)\n(.*?)```", page, re.DOTALL):
+        (tmp_path / name).write_text(f"// {name}\n{text}")
+    monkeypatch.chdir(tmp_path)
+    shown = re.findall(r"^\$ gemmgen (emulate product(?:.*\\\n)*.*)\n((?:(?!\$ |```).*\n)*)", page, re.MULTILINE)
+    assert len(shown) == 3
+    for command, wanted in shown:
+        result = CliRunner().invoke(cli, shlex.split(command.replace("\\\n", " ")), prog_name="gemmgen")
+        assert result.output.strip() == wanted.strip()
+        assert result.exit_code == (1 if wanted.startswith("not clean") else 0)
 
 
 def test_a_second_kernel_that_is_no_file_is_refused(tmp_path, compare):

@@ -155,7 +155,7 @@ def matmul(
         others = {"bias": bias, "residual": residual, "activation": activation, "scale_a": scale_a, "scale_b": scale_b, "amax": amax}
         refuse_beside_epilogue("matmul", others | {"scale_out": scale_out})
         if batch_invariant or Planes in (a.__class__, b.__class__):
-            raise LaunchError("matmul: epilogue with batch_invariant or Planes, need arrays and neither")
+            raise LaunchError("matmul: an epilogue does not go together with batch_invariant or with Planes")
         from gemmgen.ops.formulas import finished
 
         factors = number("matmul", "alpha", alpha), number("matmul", "beta", beta)
