@@ -51,7 +51,7 @@ def qualified_name(symbol: str) -> str:
     text = demangled(symbol)
     if text == symbol:
         return _outline(symbol)
-    text = text.replace("(anonymous namespace)", "(anonymous)")
+    text = re.sub(r"\[abi:\w+\]", "", text.replace("(anonymous namespace)", "(anonymous)"))
     depth = 0
     for index, character in enumerate(text):
         depth += (character == "<") - (character == ">" and text[index - 1] != "-")

@@ -79,8 +79,9 @@ class _Shadow(Protocol):
 class FusedAccess:
     """One load or store in one space. Its plan holds for a wave; observers add to it what they would look at."""
 
-    def __init__(self, space: _Space, access: _Access, rows: Sequence[np.ndarray | None]) -> None:
-        """`rows`: the register of each element, as long as the lanes; None for an element that nobody reads."""
+    def __init__(self, space: _Space, access: _Access, rows: Sequence[np.ndarray | None], is_signed: bool) -> None:
+        """`rows`: the register of each element, as long as the lanes; None for an element that nobody reads. `is_signed`: loads extend by
+        the sign."""
         self.space, self.access = space, access
         self.plan = native.AccessPlan()
         self.region: _Region | None = None
@@ -90,6 +91,8 @@ class FusedAccess:
         self.plan.rows[: len(rows)] = [native.pointer(row) for row in rows]
         self.plan.element, self.plan.elements = access.element_bytes, len(rows)
         self.plan.mask = access.width - 1
+        self.plan.register_bytes = self._rows[0].strides[0]
+        self._is_signed = is_signed
         self._generation = -1
         self._is_possible = False
         self._shadow: _Shadow | None = None
@@ -142,7 +145,7 @@ class FusedAccess:
         self._generation = space.generation
         self._shadow = self._noted = self._state = None
         plan.state = plan.looked = plan.touched = plan.base = None
-        plan.kind = native.IS_STORE if self.access.kind == "store" else 0
+        plan.kind = native.IS_STORE if self.access.kind == "store" else native.IS_SIGNED * self._is_signed
         plan.data = space.data.ctypes.data
         self._is_possible = space.plan(self)
 
@@ -157,10 +160,12 @@ class FusedAccess:
         self.plan.touched_units = max(self.access.width // unit, 1)
 
 
-def fused(space: _Space, access: _Access, rows: Sequence[np.ndarray | None]) -> FusedAccess | None:
-    """The access in native code, if there is any, and if each row holds elements without gaps."""
+def fused(space: _Space, access: _Access, rows: Sequence[np.ndarray | None], is_signed: bool = False) -> FusedAccess | None:
+    """The access in native code, if there is any, and if it is one of whole elements; loads into wider registers extend them."""
     known = [row for row in rows if row is not None]
-    fit = all(row.itemsize == access.element_bytes and row.flags.c_contiguous for row in known)
-    if space.loops is None or not fit or not known or len(rows) > native.MOST_ELEMENTS or access.width != len(rows) * access.element_bytes:
+    if space.loops is None or not known or len(rows) > native.MOST_ELEMENTS or access.width != len(rows) * access.element_bytes:
         return None
-    return FusedAccess(space, access, rows)
+    sizes = {(row.itemsize, row.strides[0]) for row in known}
+    size, stride = next(iter(sizes))
+    fits = size == access.element_bytes if access.kind == "store" else size >= access.element_bytes and stride == size
+    return FusedAccess(space, access, rows, is_signed) if len(sizes) == 1 and fits else None

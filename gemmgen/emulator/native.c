@@ -5,7 +5,7 @@
 
 enum { UNWRITTEN = 1, WRITTEN = 2, READ = 4 };  // bits of a granule's state (hazards/shadow.py)
 enum { DONE, REMEMBER, LOST, SETTLE, UNSEEN, ORDINARY };
-enum { IS_STORE = 1, IS_PRIVATE = 2, MAY_BE_OWN = 4, HAS_PENDING = 8 };
+enum { IS_STORE = 1, IS_PRIVATE = 2, MAY_BE_OWN = 4, HAS_PENDING = 8, IS_SIGNED = 16 };
 
 struct Access {
   const int64_t *base;  // of each lane's memory, in bytes; null: one memory for all
@@ -19,7 +19,7 @@ struct Access {
   uint8_t *touched;  // flags of units from `touched_start` on; null: none
   uint64_t touched_start;
   void *rows[8];
-  int32_t granule_shift, granules, page_shift, touched_shift, touched_units, element, elements, kind;
+  int32_t granule_shift, granules, page_shift, touched_shift, touched_units, element, elements, kind, register_bytes;
   uint8_t matters, watched, keep, mark;
 };
 
@@ -127,13 +127,41 @@ static int write_last(const struct Access *a, const int64_t *restrict offsets, i
     EACH_LANE(row[lane] = *(const type *)(data + offsets[i]);) \
   } \
   static void store_##type(uint8_t *restrict data, const int64_t *restrict offsets, int64_t count, const int64_t *restrict lanes, \
-                           const type *restrict row) { \
-    EACH_LANE(*(type *)(data + offsets[i]) = row[lane];) \
+                           const char *restrict row, int stride) { \
+    EACH_LANE(*(type *)(data + offsets[i]) = *(const type *)(row + lane * stride);) \
   }
 MOVE(uint8_t)
 MOVE(uint16_t)
 MOVE(uint32_t)
 MOVE(uint64_t)
+
+// Loads into wider registers, extended by zeros or by the sign.
+#define WIDEN(type, wide) \
+  static void widen_##type##_##wide(const uint8_t *restrict data, const int64_t *restrict offsets, int64_t count, \
+                                    const int64_t *restrict lanes, u##wide *restrict row) { \
+    EACH_LANE(row[lane] = (u##wide)(wide)*(const type *)(data + offsets[i]);) \
+  }
+#define WIDEN_BOTH(type, wide) WIDEN(type, wide) WIDEN(u##type, wide)
+WIDEN_BOTH(int8_t, int16_t)
+WIDEN_BOTH(int8_t, int32_t)
+WIDEN_BOTH(int8_t, int64_t)
+WIDEN_BOTH(int16_t, int32_t)
+WIDEN_BOTH(int16_t, int64_t)
+WIDEN_BOTH(int32_t, int64_t)
+
+static void widen(const struct Access *a, const uint8_t *data, const int64_t *offsets, int64_t count, const int64_t *lanes, void *row) {
+#define CASE(type, wide) \
+  if (a->element == (int)sizeof(type) && a->register_bytes == (int)sizeof(wide)) { \
+    if (a->kind & IS_SIGNED) widen_##type##_##wide(data, offsets, count, lanes, row); \
+    else widen_u##type##_##wide(data, offsets, count, lanes, row); \
+  }
+  CASE(int8_t, int16_t)
+  CASE(int8_t, int32_t)
+  CASE(int8_t, int64_t)
+  CASE(int16_t, int32_t)
+  CASE(int16_t, int64_t)
+  CASE(int32_t, int64_t)
+}
 
 // An access of lanes (null: all); `offsets` gets their byte offsets. REMEMBER: the caller notes the read. LOST: several lanes have written one
 // granule. SETTLE: reads that the caller still keeps have to be noted first; UNSEEN: a page has to be looked at first; nothing has happened.
@@ -177,7 +205,8 @@ int access_memory(const struct Access *a, const void *addresses, int wide, int64
   for (int e = 0; e < a->elements; ++e) {
     uint8_t *data = a->data + e * a->element;
     if (!a->rows[e]) continue;
-    if (a->kind & IS_STORE) BY_WIDTH(a->element, store, data, offsets, count, lanes, a->rows[e])
+    if (a->kind & IS_STORE) BY_WIDTH(a->element, store, data, offsets, count, lanes, a->rows[e], a->register_bytes)
+    else if (a->register_bytes != a->element) widen(a, data, offsets, count, lanes, a->rows[e]);
     else BY_WIDTH(a->element, load, data, offsets, count, lanes, a->rows[e])
   }
   return answer;

@@ -26,7 +26,7 @@ _FEWEST_LANES = 1024
 _FEWEST_LANES = 1024
 REMEMBER, LOST, SETTLE, UNSEEN, ORDINARY = 1, 2, 3, 4, 5
 """Answers of `access_memory`; 0 if all is done."""
-IS_STORE, IS_PRIVATE, MAY_BE_OWN, HAS_PENDING = 1, 2, 4, 8
+IS_STORE, IS_PRIVATE, MAY_BE_OWN, HAS_PENDING, IS_SIGNED = 1, 2, 4, 8, 16
 """Kinds of accesses."""
 MOST_ELEMENTS = 8
 
@@ -42,7 +42,17 @@ class AccessPlan(ctypes.Structure):
         ("rows", ctypes.c_void_p * MOST_ELEMENTS),
         *(
             (name, ctypes.c_int32)
-            for name in ("granule_shift", "granules", "page_shift", "touched_shift", "touched_units", "element", "elements", "kind")
+            for name in (
+                "granule_shift",
+                "granules",
+                "page_shift",
+                "touched_shift",
+                "touched_units",
+                "element",
+                "elements",
+                "kind",
+                "register_bytes",
+            )
         ),
         *((name, ctypes.c_uint8) for name in ("matters", "watched", "keep", "mark")),
     ]

@@ -47,7 +47,9 @@ BODIES = {
     "one element": "st.global.u32 [%rd2], %r3;",
     "unwritten shared": "ld.shared.f32 %f1, [%r6]; add.f32 %f1, %f1, %f1; st.global.f32 [%rd5], %f1;",
     "bytes": "cvt.u64.u32 %rd6, %r3; add.u64 %rd7, %rd1, %rd6; add.u64 %rd8, %rd2, %rd6;"
-    "ld.global.u8 %rs1, [%rd7]; st.global.u8 [%rd8], %rs1;",
+    "ld.global.s8 %rs1, [%rd7]; ld.global.s8 %r9, [%rd7]; add.u32 %r9, %r9, 1; st.global.u8 [%rd8], %rs1; st.global.u8 [%rd8], %r9;",
+    "halves": "mul.wide.u32 %rd6, %r3, 2; add.u64 %rd7, %rd1, %rd6; ld.global.s16 %r9, [%rd7]; ld.global.u16 %rd9, [%rd7];"
+    "cvt.u32.u64 %r10, %rd9; sub.u32 %r9, %r9, %r10; st.global.u32 [%rd5], %r9;",
 }
 """Ways to access memory, right and wrong."""
 

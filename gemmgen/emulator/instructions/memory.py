@@ -154,7 +154,7 @@ def _load_scalar(space: Space, access: Access, target: np.ndarray | None, dtype:
     direct = target is not None and target.itemsize == width and target.flags.c_contiguous
     raw_row = target.view(f"u{width}") if target is not None and direct else None
     narrow = np.dtype(dtype)
-    natively = fused(space, access, [raw_row]) if raw_row is not None else None
+    natively = fused(space, access, [target], narrow.kind == "i") if target is not None else None
 
     def transfer(lanes: Lanes | None, addresses: np.ndarray) -> None:
         if natively is not None and natively(lanes, addresses):
@@ -186,7 +186,7 @@ def _load_vector(space: Space, access: Access, targets: list[np.ndarray | None],
     if block is not None and block.itemsize != dtype.itemsize:
         block = None
     raw = np.dtype(f"u{dtype.itemsize}")
-    natively = fused(space, access, targets)
+    natively = fused(space, access, targets, dtype.kind == "i")
 
     def transfer(lanes: Lanes | None, addresses: np.ndarray) -> None:
         if natively is not None and natively(lanes, addresses):
