@@ -405,7 +405,7 @@ class Device:
         if memory.heap.stop:
             self._heap = memory.heap
             self._keep_heap_regions(memory.regions)
-        findings = detector.findings.all() if detector is not None else ()
+        findings = (*detector.passed.values(), *detector.findings.all()) if detector is not None else ()
         for told in (*findings, *([error] if error is not None else [])):
             told.source = told.source or source
         return DeviceLaunch(
@@ -527,10 +527,16 @@ class _DeviceDetector(HazardDetector):
     def __init__(self, program: Program, memory: _LaunchMemory, strict: bool, follows_loads: bool | None, device: Device) -> None:
         self._device = device
         self._looked = np.zeros(-(-len(memory.data) // PAGE_BYTES), np.bool_)
+        self.passed: dict[tuple[type[EmulatorError], int], EmulatorError] = {}
+        """Errors after which the launch has continued, as a GPU does: one for each instruction."""
         self._watched: list[Region] | None = None
         super().__init__(program, memory, strict, follows_loads=follows_loads)
         if destinations(program) is None:
             self._watched = None
+
+    def passes(self, error: EmulatorError) -> bool:
+        self.passed.setdefault((type(error), id(error.instruction)), error)
+        return True
 
     def _watch(self, regions: Sequence[Region]) -> None:
         self._watched = [region for region in regions if region.writable]

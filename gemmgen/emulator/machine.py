@@ -339,12 +339,15 @@ class Machine:
         wanted = value_at(masks, together).astype(np.uint32)
         own = np.left_shift(np.uint32(1), (together % WARP).astype(np.uint32))
         if (wanted & own == 0).any():
-            self.binder.fail(
-                DivergentWarp,
+            error = DivergentWarp(
                 f"{inst.opcode} is executed by lanes that its member mask leaves out",
-                inst,
-                together[wanted & own == 0],
+                instruction=inst,
+                threads=self.geometry.describe(together[wanted & own == 0]),
             )
+            # A GPU exchanges values nevertheless; at a barrier it traps.
+            if inst.opcode == "bar" or not any(observer.passes(error) for observer in self.spaces.shared.observers):
+                raise error
+            wanted |= own
         gone = present_words(self.binder, np.flatnonzero(key == EXITED))
         there = present_words(self.binder, together) | gone
         if meets_warpgroup(inst):

@@ -89,6 +89,10 @@ class Observer:
         """Adds to the plan of a native access what `accessed` would do; False if that takes more."""
         return False
 
+    def passes(self, error: EmulatorError) -> bool:
+        """True if an error that a GPU does not notice is noted, and the launch continues."""
+        return False
+
     def look_ahead(self, addresses: np.ndarray) -> None:
         """Lanes are about to access these addresses of global memory, natively."""
 
