@@ -24,6 +24,7 @@ from gemmgen.emulator.fused_access import FusedAccess
 from gemmgen.emulator.geometry import Dim3, Lanes
 from gemmgen.emulator.hazards import FollowLoads, HazardDetector, HazardError
 from gemmgen.emulator.hazards.destinations import destinations
+from gemmgen.emulator.hazards.sequences import Footprint, footprints, in_flight_behind, overlap
 from gemmgen.emulator.hazards.shadow import UNWRITTEN, WATCHED
 from gemmgen.emulator.launch import SHARED_LIMIT, STEP_LIMIT, check_geometry, check_memory, cluster_of, execute
 from gemmgen.emulator.memory import GLOBAL_BASE, Access, Heap, Observer, Region, Space
@@ -98,6 +99,10 @@ class DeviceLaunch:
     """Memory that the launch touched, by allocation."""
     engines_moved: bool = False
     """True if engines moved data, of which `touched` does not tell."""
+    footprints: tuple[Footprint, ...] = field(default=(), repr=False)
+    """Reads and writes, for a launch that may begin before this one has ended; if they were to be kept."""
+    unfinished: tuple[Footprint, ...] = field(default=(), repr=False)
+    """Those of earlier launches that may still run when this one has ended."""
 
 
 @dataclass(slots=True)
@@ -344,9 +349,12 @@ class Device:
         lanes_per_wave: int | None = None,
         tracks: bool = False,
         observed: Callable[[], Observer] | None = None,
+        keeps_footprints: bool = False,
+        before: DeviceLaunch | None = None,
     ) -> DeviceLaunch:
         """Runs a kernel on raw parameter bytes. `tracks` records the memory that it touches; `observed` makes the observer of an attempt
-        at the launch, of which the last one counts. Raises BadLaunch if it cannot start."""
+        at the launch, of which the last one counts. `before` is the launch in front of this one, which kept its footprints, if this one may
+        begin before that has ended (programmatic dependent launch). Raises BadLaunch if it cannot start."""
         program = self.kernel(module, kernel)
         if min(*grid, *block) < 1:
             raise BadLaunch(f"grid {grid}, block {block}: every dimension must be at least 1")
@@ -363,7 +371,9 @@ class Device:
         follows = True if known.follows_loads else (False if snapshot is not None else None)
         while True:
             memory = _LaunchMemory(self, program, parameters)
-            detector = _DeviceDetector(program, memory, self.strict, follows, self) if self.hazards else None
+            detector = _DeviceDetector(program, memory, self.strict, keeps_footprints, follows, self) if self.hazards else None
+            if detector is not None and before is not None:
+                overlap(detector, before.footprints, before.unfinished)
             tracker = _Tracker() if tracks else None
             observers: list[Observer] = [*([tracker] if tracker is not None else []), *([observed()] if observed is not None else [])]
             observers += [detector, detector.proxies] if detector is not None else []
@@ -405,6 +415,12 @@ class Device:
         if memory.heap.stop:
             self._heap = memory.heap
             self._keep_heap_regions(memory.regions)
+        footprint: tuple[Footprint, ...] = ()
+        unfinished: tuple[Footprint, ...] = ()
+        if detector is not None and keeps_footprints:
+            footprint = tuple(footprints(detector, source))
+            if before is not None:
+                footprint, unfinished = in_flight_behind(detector, footprint, before.footprints, before.unfinished)
         findings = (*detector.passed.values(), *detector.findings.all()) if detector is not None else ()
         for told in (*findings, *([error] if error is not None else [])):
             told.source = told.source or source
@@ -418,6 +434,8 @@ class Device:
             waves.output.text,
             tuple(tracker.regions()) if tracker is not None else (),
             tracker is not None and tracker.engines_moved,
+            footprint,
+            unfinished,
         )
 
     def _snapshot(self) -> list[tuple[int, np.ndarray]] | None:
@@ -498,8 +516,8 @@ class _LaunchMemory:
         return iter(())
 
     def extents(self) -> Iterator[tuple[int, int, int]]:
-        """Nothing: arrays of the host have no places here."""
-        return iter(())
+        """Every allocation at its place."""
+        return ((region.start, region.start, region.stop - region.start) for region in self.regions[1:] if region.stop > region.start)
 
     def regions_behind(self, names: Collection[str]) -> list[Region]:
         """The regions that these parameters, and module variables with such names, lead to."""
@@ -524,14 +542,16 @@ class _LaunchMemory:
 class _DeviceDetector(HazardDetector):
     """Looks at the pages of global memory when a launch first touches them."""
 
-    def __init__(self, program: Program, memory: _LaunchMemory, strict: bool, follows_loads: bool | None, device: Device) -> None:
+    def __init__(
+        self, program: Program, memory: _LaunchMemory, strict: bool, remember_all: bool, follows_loads: bool | None, device: Device
+    ) -> None:
         self._device = device
         self._looked = np.zeros(-(-len(memory.data) // PAGE_BYTES), np.bool_)
         self.passed: dict[tuple[type[EmulatorError], int], EmulatorError] = {}
         """Errors after which the launch has continued, as a GPU does: one for each instruction."""
         self._watched: list[Region] | None = None
-        super().__init__(program, memory, strict, follows_loads=follows_loads)
-        if destinations(program) is None:
+        super().__init__(program, memory, strict, remember_all, follows_loads)
+        if remember_all or destinations(program) is None:
             self._watched = None
 
     def passes(self, error: EmulatorError) -> bool:

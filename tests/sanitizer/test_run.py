@@ -84,6 +84,14 @@ def test_graphs_of_two_streams_memory_and_loops_are_clean(program: Path, toolkit
 
 
 @needs_nvcc
+def test_a_launch_that_begins_early_has_to_wait(program: Path, toolkit: Toolkit) -> None:
+    report = run(program, toolkit, "dependent")
+    found = [finding for finding in report.findings if finding.severity == "error"]
+    assert {finding.code for finding in found} == {"unordered-launch"} and report.status == 0
+    assert report.kernels["increment"].launches == 4
+
+
+@needs_nvcc
 def test_neighbours_and_atomics_of_two_streams_are_clean(program: Path, toolkit: Toolkit, capfd: pytest.CaptureFixture[str]) -> None:
     report = run(program, toolkit, "neighbours")
     assert capfd.readouterr().out.splitlines()[0] == "neighbours 1 2 3 4, 256"

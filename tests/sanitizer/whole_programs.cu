@@ -283,6 +283,14 @@ int main(int argc, char** argv) {
   if (mode == "race") {
     reversed<<<1, 64>>>(first_array, second_array);
     increment<<<1, 64>>>(second_array);
+  } else if (mode == "dependent") {
+    cudaLaunchAttribute early;
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t configuration = {dim3(1), dim3(64), 0, nullptr, &early, 1};
+    for (int i = 0; i < 3; ++i) CHECK(cudaLaunchKernelEx(&configuration, increment, first_array));
+    CHECK(cudaDeviceSynchronize());
+    increment<<<1, 64>>>(first_array);
   } else if (mode == "bounds") {
     set<<<1, 65>>>(second_array, 1);
   } else if (mode == "freed") {

@@ -262,7 +262,8 @@ API Result cuLaunchKernelEx(const CUlaunchConfig* given, CUfunction function, vo
       shape.cluster[1] = each.value.clusterDim.y;
       shape.cluster[2] = each.value.clusterDim.z;
     }
-    if (each.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) shape.cooperative |= each.value.cooperative;
+    if (each.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && each.value.cooperative) shape.kinds |= COOPERATIVE;
+    if (each.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION && each.value.programmaticStreamSerializationAllowed) shape.kinds |= PROGRAMMATIC;
   }
   return launch_function(function, shape, arguments, extra, given->hStream);
 }

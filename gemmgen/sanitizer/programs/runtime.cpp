@@ -513,12 +513,13 @@ Error know(Kernel* kernel) {
   return cudaSuccess;
 }
 
-struct LaunchShape { dim3 grid, block; uint32_t cluster[3]; size_t shared; bool cooperative; };
+enum LaunchKind : uint32_t { COOPERATIVE = 1, PROGRAMMATIC = 2 };  // may begin before the launch in front of it has ended
+struct LaunchShape { dim3 grid, block; uint32_t cluster[3]; size_t shared; uint32_t kinds; };
 
 Error launch_now(Kernel* kernel, const LaunchShape& shape, const std::string& parameters, cudaStream_t stream) {
   if (sticky) return fail(sticky);
   uint32_t words[12] = {shape.grid.x,     shape.grid.y,     shape.grid.z,     shape.block.x,          shape.block.y, shape.block.z,
-                        shape.cluster[0], shape.cluster[1], shape.cluster[2], (uint32_t)shape.shared, shape.cooperative, id_of(stream)};
+                        shape.cluster[0], shape.cluster[1], shape.cluster[2], (uint32_t)shape.shared, shape.kinds, id_of(stream)};
   std::string answer;
   fflush(stdout);
   int status = ask(LAUNCH, raw(kernel->module) + raw(words) + raw((uint32_t)kernel->name.size()) + kernel->name + parameters, &answer);
@@ -557,7 +558,7 @@ Error launch(const void* function, LaunchShape shape, void** arguments, cudaStre
   return in_stream(stream, [=](cudaStream_t stream) { return launch_now(kernel, shape, parameters, stream); });
 }
 
-LaunchShape plain_shape(dim3 grid, dim3 block, size_t shared, bool cooperative = false) { return {grid, block, {0, 0, 0}, shared, cooperative}; }
+LaunchShape plain_shape(dim3 grid, dim3 block, size_t shared, bool cooperative = false) { return {grid, block, {0, 0, 0}, shared, cooperative ? COOPERATIVE : 0u}; }
 
 // -- the card ---------------------------------------------------------------------------------------------------------
 
@@ -741,7 +742,8 @@ API Error cudaLaunchKernelExC(const cudaLaunchConfig_t* configuration, const voi
       shape.cluster[1] = each.val.clusterDim.y;
       shape.cluster[2] = each.val.clusterDim.z;
     }
-    if (each.id == cudaLaunchAttributeCooperative) shape.cooperative |= each.val.cooperative;
+    if (each.id == cudaLaunchAttributeCooperative && each.val.cooperative) shape.kinds |= COOPERATIVE;
+    if (each.id == cudaLaunchAttributeProgrammaticStreamSerialization && each.val.programmaticStreamSerializationAllowed) shape.kinds |= PROGRAMMATIC;
   }
   return launch(function, shape, arguments, configuration->stream);
 }

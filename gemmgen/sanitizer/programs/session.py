@@ -59,6 +59,8 @@ _SWIZZLES: tuple[Swizzle, ...] = get_args(Swizzle)
 _PROMOTIONS: tuple[L2Promotion, ...] = get_args(L2Promotion)
 _FILLS: tuple[Fill, ...] = get_args(Fill)
 _MAX_STREAMS = 1 << 16
+_PROGRAMMATIC = 2
+"""The kind of a launch that may begin before the one in front of it has ended; 1 is a cooperative launch."""
 _ADDRESS_MODES: tuple[AddressMode, ...] = ("wrap", "clamp", "mirror", "border")
 
 
@@ -173,6 +175,10 @@ class Session:
         self._stacks: dict[tuple[Frame, ...], tuple[Frame, ...]] = {}
         self._module_bytes = 0
         self._in_a_row = 0
+        self._overlaps = False
+        """True once a launch may begin before the one in front of it has ended, or code that is made for that is loaded."""
+        self._before: dict[int, DeviceLaunch] = {}
+        """The last launch of each stream, if nothing has come behind it."""
         self._answers: dict[Operation, Callable[[Body], bytes]] = {
             Operation.LOAD_MODULE: self._load_module,
             Operation.FIND_VARIABLE: self._find_variable,
@@ -228,6 +234,7 @@ class Session:
             text = self.places.with_names(ptx_of(data, self.settings.architecture))
             self.device.load(text)
             self.report.modules = (*self.report.modules, text)
+            self._overlaps |= "griddepcontrol" in text
         except (BadLaunch, ParseError, UnknownInstruction) as error:
             self._refuse("a module", error)
             raise _Refused(_INVALID_FUNCTION, str(error)) from None
@@ -267,7 +274,7 @@ class Session:
     def _launch(self, body: Body) -> bytes:
         module_number = body.number("Q")
         module = self._module(module_number)
-        *shape, shared, _, stream = body.numbers("12I")
+        *shape, shared, kinds, stream = body.numbers("12I")
         name = body.text()
         parameters = body.rest()
         grid, block, cluster = (shape[0], shape[1], shape[2]), (shape[3], shape[4], shape[5]), (shape[6], shape[7], shape[8])
@@ -284,6 +291,7 @@ class Session:
         repeated = self._repeated.setdefault(key, _Repeated())
         if 0 < self.settings.repeats < self._in_a_row or self._is_known(repeated):
             totals.skipped += 1
+            self._before.clear()
             return struct.pack("<I", 0)
         repeated.runs += 1
         before = self._contents(repeated.touched) if repeated.runs < _MAX_CHANGING_RUNS else {}
@@ -308,7 +316,11 @@ class Session:
                 progress=self._progress,
                 tracks=True,
                 observed=observed if self.settings.counters else None,
+                keeps_footprints=self._overlaps,
+                before=self._before.get(stream) if kinds & _PROGRAMMATIC else None,
             )
+            self._overlaps |= bool(kinds & _PROGRAMMATIC)
+            self._before[stream] = result
         except (ParseError, UnknownInstruction) as error:
             self._refuse(label, error)
             raise _Refused(_INVALID_FUNCTION, str(error)) from None
@@ -495,6 +507,7 @@ class Session:
         target, source, count, stream, waits = body.numbers("QQQII")
         call, frames = body.text(), body.frames()
         body.end()
+        self._before.clear()
         work = self.order.enqueue(stream, call) if self.order.is_used else None
         if self.settings.keeps_copies:
             self._keep_copy(target, source, count)
@@ -542,6 +555,8 @@ class Session:
         body.end()
         if what not in set(StreamEvent) or stream > _MAX_STREAMS:
             raise BadMessage(f"no event {what} of stream {stream}")
+        if what != StreamEvent.RECORD:
+            self._before.clear()
         match StreamEvent(what):
             case StreamEvent.CREATE | StreamEvent.CREATE_UNORDERED:
                 self.order.create(stream, what == StreamEvent.CREATE_UNORDERED)
@@ -644,6 +659,7 @@ class Session:
             raise _Refused(_NOT_SUPPORTED, "a batch of so many matrices is not implemented")
         values, factors = body.numbers(f"{numbers}q"), body.reals(scalars)
         body.end()
+        self._before.clear()
         memory = blas.Memory(self.device.memory, self.device.region_of)
         try:
             with np.errstate(all="ignore"):
