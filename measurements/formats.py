@@ -32,8 +32,9 @@ from gemmgen.kernels.gemm.cublaslt import Product
 from gemmgen.kernels.gemm.family import plan_gemm
 from gemmgen.kernels.gemm.packed_weights import packed_shape
 from gemmgen.kernels.gemm.peer import fastest_product, operand
-from gemmgen.ops.weight_kernels import Numbers, call_of, kernel_of, spec_of
+from gemmgen.ops.weight_forms import Numbers
 from gemmgen.ops.weight_kernels import Product as WeightProduct
+from gemmgen.ops.weight_kernels import call_of, kernel_of, spec_of
 from gemmgen.perf.contestants import median_seconds
 from gemmgen.runtime.kernel import Kernel
 from gemmgen.toolchain.compilation import compile_plan

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 from gemmgen.core.errors import LaunchError
 from gemmgen.core.formulas import ceil_div
@@ -15,20 +15,14 @@ from gemmgen.kernels.epilogue.activations import activations
 from gemmgen.kernels.epilogue.options import written_out
 from gemmgen.kernels.gemm.family import plan_gemm
 from gemmgen.kernels.gemm.matcher import ACTIVATIONS
-from gemmgen.kernels.gemm.narrow_weights.warpgroups import GROUPS_AHEAD
-from gemmgen.kernels.gemm.packed_weights import PANEL
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.spec import GemmSpec
+from gemmgen.ops.weight_forms import FEW_ROWS, STEP_K, Form, Numbers, fastest, shared_bytes, streams, warpgroups
 from gemmgen.runtime.kernel import Kernel
 from gemmgen.toolchain.compilation import compile_plan
 
-Method = Literal["tiles", "streams", "warpgroups"]
 STREAMED_ROWS = 16
 """Rows up to which warps stream weights."""
-DIVIDED_ROWS = 64
-"""Rows up to which blocks divide k, by the method of tiles."""
-STREAMING_WARPS = 8
-"""Warps of a block that streams weights."""
 TILE_OVERHEAD = 72
 """Time of a tile of many rows that does not depend on their number, in rows: 4096 x 14336 x 4096 takes 868 us by tiles of 128 rows on an
 H200, 807 by tiles of 176."""
@@ -37,18 +31,6 @@ WORTH_IT = 0.97
 tiles of 160, which are a hundredth better by this count."""
 KERNELS = 512
 """Kernels that are kept."""
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """The format of a weight."""
-
-    kind: str
-    """Type of scales and activations."""
-    bits: int
-    group: int
-    """Values of k that share a scale; 0: all."""
-    zeros: bool
 
 
 @dataclass(frozen=True)
@@ -64,37 +46,25 @@ class Product:
     """Elements, up to 2, that rows of the result are aligned to."""
 
 
-@dataclass(frozen=True)
-class Form:
-    """A mainloop, without the weights' format, and the division of k."""
-
-    method: Method
-    tile: tuple[int, int, int]
-    """Rows, columns and depth of a block."""
-    warp: tuple[int, int]
-    stages: int
-    k_warps: int = 1
-    slices: int = 1
-    """Blocks of a cluster that divide k; 0: as many slices as the launch says."""
-    blocks_per_sm: int = 1
-    persistent: int = 0
-    """Blocks that take tiles in turn; 0: one for each tile."""
-
-
 def form_of(product: Product, numbers: Numbers, architecture: Architecture, sms: int) -> Form:
     """The form for a product, the fastest of those that were tried on an H200."""
     pairs = product.aligned_c > 1 and product.n % 2 == 0
+    found: Form | None = None
     if pairs and product.rows <= STREAMED_ROWS and product.k % product.aligned_a == 0:
-        return _streams(product, numbers, architecture, sms)
-    if pairs and product.aligned_a == 8 and architecture.supports("wgmma"):
-        return _warpgroups(product, numbers, architecture, sms)
-    return _tiles(product, numbers, architecture)
+        forms = streams(8 if product.rows <= 8 else 16, numbers, architecture)
+        found = fastest(forms, product.n, product.k, numbers, sms)
+    elif pairs and product.aligned_a == 8 and architecture.supports("wgmma"):
+        if product.rows > FEW_ROWS:
+            return _many_rows(product, numbers, architecture, sms)
+        forms = warpgroups(32 if product.rows <= 32 else 64, numbers, architecture)
+        found = fastest(forms, product.n, product.k, numbers, sms)
+    return found or _tiles(product, numbers, architecture)
 
 
 def _tiles(product: Product, numbers: Numbers, architecture: Architecture) -> Form:
     if product.rows <= 16:
         return Form("tiles", (16, 128, 128), (16, 32), 4, slices=0)
-    few = product.rows <= DIVIDED_ROWS
+    few = product.rows <= FEW_ROWS
     columns = 256 if few and numbers.bits == 8 else 128
     stage = 64 * 256 + columns * 128 * numbers.bits // 8
     blocks = 1 if few or _room(architecture, 2) < 2 * stage else 2
@@ -108,59 +78,18 @@ def _room(architecture: Architecture, blocks: int) -> int:
     return min(architecture.shared_bytes_per_block, shared)
 
 
-def _streams(product: Product, numbers: Numbers, architecture: Architecture, sms: int) -> Form:
-    """Blocks of four panels read rows of A once for more columns; where that gives too few blocks, warps divide k. There are as many stages
-    as let all blocks run at a time."""
-    rows = 8 if product.rows <= 8 else 16
-    panels = ceil_div(product.n, PANEL)
-    if rows == 16 and 3 * sms < panels <= 4 * sms:
-        columns, k_warps, slices = 4, 2, 1  # a block on each SM, and no clusters that would run one after the other
-    elif architecture.supports("clusters"):
-        columns, k_warps, slices = (4, 1, 4) if panels > 1.5 * sms else (2, 4, 2)
-        if rows == 8 and numbers.bits == 4 and 1.5 * sms < panels <= 3 * sms:
-            columns, k_warps, slices = 2, 2, 2
-    else:
-        columns = next((count for count in (4, 2) if panels >= 0.75 * count * sms), 1)
-        k_warps, slices = STREAMING_WARPS // columns, 1
-    stage = 512 * numbers.bits + 512
-    blocks = ceil_div(panels, columns) * slices
-    while True:
-        for stages in (4, 3, 2):
-            depth = 128 * k_warps * (stages - 1)
-            used = columns * k_warps * stages * stage + 4 * rows * (depth + 8) + 4 * rows * PANEL * columns * k_warps
-            resident = max(1, min(ceil_div(blocks, sms), 4)) if stages > 2 else 1
-            if depth <= 1024 and used <= _room(architecture, resident):
-                return Form("streams", (rows, PANEL * columns, depth), (rows, PANEL), stages, k_warps, slices)
-        k_warps //= 2
-
-
-def _warpgroups(product: Product, numbers: Numbers, architecture: Architecture, sms: int) -> Form:
-    """Tiles of 128 columns, or 256 if there are many. Where there are few tiles, blocks of a cluster divide k, two on an SM."""
-    if 32 < product.rows <= 64:
-        if ceil_div(product.n, 256) * 2 >= 0.65 * sms:
-            return Form("warpgroups", (64, 256, 128), (64, 32), 4 if numbers.bits == 4 else 3, slices=2)
-        if ceil_div(product.n, 64) <= sms:
-            return Form("warpgroups", (32, 64, 128), (32, 16), 4, slices=2, blocks_per_sm=2)
-    rows = next((count for count in (32, 64) if product.rows <= count), 0) or _many_rows(product, numbers, sms)
+def _many_rows(product: Product, numbers: Numbers, architecture: Architecture, sms: int) -> Form:
+    """Tiles of 128 columns on blocks that take them in turn; where there are few tiles, blocks of a cluster divide k."""
+    rows = _rows_of_tile(product, numbers, sms)
     tiles = ceil_div(product.rows, rows) * ceil_div(product.n, 128)
     slices = next((count for count in (1, 2, 4) if tiles * count >= 0.9 * sms or product.k < 1024 * count), 4)
-    few = rows <= 64
-    weights = 64 * 128 * numbers.bits // 4
-    sums = rows * 512 if slices > 1 else 18 * 1024
-    scales = GROUPS_AHEAD * 128 * 4 if numbers.group else 0
-    stages = min(8, (_room(architecture, 2 if few else 1) - sums - scales - 256) // (rows * 256 + weights))
-    return Form(
-        "warpgroups",
-        (rows, 128, 128),
-        (rows, 16),
-        stages,
-        slices=slices,
-        blocks_per_sm=2 if few else 1,
-        persistent=sms if slices == 1 and not few else 0,
-    )
+    form = Form("warpgroups", (rows, 128, STEP_K), (rows, 16), 8, slices=slices, persistent=sms if slices == 1 else 0)
+    while shared_bytes(form, numbers) > _room(architecture, 1):
+        form = replace(form, stages=form.stages - 1)
+    return form
 
 
-def _many_rows(product: Product, numbers: Numbers, sms: int) -> int:
+def _rows_of_tile(product: Product, numbers: Numbers, sms: int) -> int:
     """Rows of a tile of 128 columns: the more, the less each row costs, but for those of tiles in a last round that fills few SMs."""
     choices = (128, 144, 160, 176) if numbers.bits == 4 else (128,)
 

@@ -14,7 +14,8 @@ from gemmgen.kernels.calls import Operations
 from gemmgen.kernels.gemm.packed_weights import pack
 from gemmgen.kernels.gemm.request import alignment_elements, is_stored
 from gemmgen.ops.arrays import is_torch, layout_of, new_array, view_of
-from gemmgen.ops.weight_kernels import Numbers, Product, call_of, kernel_of, slices_of
+from gemmgen.ops.weight_forms import Numbers
+from gemmgen.ops.weight_kernels import Product, call_of, kernel_of, slices_of
 from gemmgen.runtime.arrays.protocols import Array, ArrayT, Stream
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from gemmgen import ops
 from gemmgen.core.errors import LaunchError
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.gemm.packed_weights import pack, unpack
-from gemmgen.ops.weight_kernels import Numbers, Product, form_of
+from gemmgen.ops.weight_forms import Numbers
+from gemmgen.ops.weight_kernels import Product, form_of
 from gemmgen.ops.weights import FORMATS
 
 RNG = np.random.default_rng(17)

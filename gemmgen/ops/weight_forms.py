@@ -1,0 +1,156 @@
+"""Forms of kernels for few rows times narrow weights: tiles, the division of k, stages; a fitted model chooses among them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product as combinations
+from math import log2
+from pathlib import Path
+from typing import Literal
+
+from gemmgen.core.formulas import ceil_div
+from gemmgen.hardware.target import Architecture
+from gemmgen.kernels.gemm.narrow_weights.warpgroups import GROUPS_AHEAD
+from gemmgen.kernels.gemm.packed_weights import PANEL
+from gemmgen.kernels.gemm.wgmma.cost import usable
+
+Method = Literal["tiles", "streams", "warpgroups"]
+STEP_K = 128
+"""Values of k of a step of a warp that streams weights, and of a stage of warpgroups."""
+MAX_DEPTH = 1024
+"""Values of k of rows of A in shared memory at a time."""
+WARPS = (4, 16)
+"""Fewest and most warps of a block that streams weights."""
+FEW_ROWS = 64
+"""Rows up to which one tile holds all of them."""
+BARRIER_BYTES = 256
+"""Room for barriers, and for what rounding to their alignment takes."""
+RESERVED_BYTES = 1024
+"""Shared memory of an SM that each block takes beside its own."""
+COSTS = Path(__file__).with_name("weight_costs.json")
+READ_RATE = 4.55e12
+"""Bytes a second of an H200's memory: the scale of the model's times, which matter only beside each other."""
+SHARPNESS = 4.0
+"""Exponent of the norm that the longest of several times leads."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The format of a weight."""
+
+    kind: str
+    """Type of scales and activations."""
+    bits: int
+    group: int
+    """Values of k that share a scale; 0: all."""
+    zeros: bool
+
+    @property
+    def groups(self) -> int:
+        """Groups of a step along k."""
+        return STEP_K // self.group if self.group else 0
+
+    @property
+    def numbers(self) -> int:
+        """Scales, and zero points, of a group of a column."""
+        return 2 if self.zeros else 1
+
+
+@dataclass(frozen=True)
+class Form:
+    """A mainloop, without the weights' format, and the division of k."""
+
+    method: Method
+    tile: tuple[int, int, int]
+    """Rows, columns and depth of a block."""
+    warp: tuple[int, int]
+    stages: int
+    k_warps: int = 1
+    slices: int = 1
+    """Blocks of a cluster that divide k; 0: as many slices as the launch says."""
+    blocks_per_sm: int = 1
+    persistent: int = 0
+    """Blocks that take tiles in turn; 0: one for each tile."""
+
+
+def streams(rows: int, numbers: Numbers, architecture: Architecture) -> Iterator[Form]:
+    """Forms whose warps stream weights, for tiles of 8 or 16 rows."""
+    clusters = (1, 2, 4) if architecture.supports("clusters") else (1,)
+    for columns, k_warps, slices, stages in combinations((1, 2, 4, 8), (1, 2, 4, 8), clusters, (2, 3, 4, 6)):
+        depth = STEP_K * k_warps * (stages - 1)
+        form = Form("streams", (rows, PANEL * columns, depth), (rows, PANEL), stages, k_warps, slices)
+        fits = WARPS[0] <= columns * k_warps <= WARPS[1] and columns % slices == 0 and depth <= MAX_DEPTH
+        if fits and shared_bytes(form, numbers) <= architecture.shared_bytes_per_block:
+            yield form
+
+
+def warpgroups(rows: int, numbers: Numbers, architecture: Architecture) -> Iterator[Form]:
+    """Forms of warpgroups, for one tile of up to 64 rows."""
+    for (columns, warp), slices, blocks, stages in combinations(((64, 16), (128, 16), (256, 32)), (1, 2, 4), (1, 2), (3, 4, 6)):
+        form = Form("warpgroups", (rows, columns, STEP_K), (rows, warp), stages, 1, slices, blocks)
+        room = architecture.shared_bytes_per_sm // blocks - architecture.reserved_shared_bytes_per_block
+        if shared_bytes(form, numbers) <= min(architecture.shared_bytes_per_block, room) and columns * blocks <= 256:
+            yield form
+
+
+def shared_bytes(form: Form, numbers: Numbers) -> int:
+    """Shared memory of a block."""
+    rows, columns, depth = form.tile
+    sums = form.k_warps * rows * columns * 4 if form.slices > 1 else 0
+    if form.method == "streams":
+        ring = columns // PANEL * form.k_warps * form.stages * stage_bytes(numbers)
+        return ring + 2 * rows * (2 * depth + 16) + sums + BARRIER_BYTES
+    ahead = GROUPS_AHEAD * columns * 2 * numbers.numbers if numbers.group else 0
+    stage = rows * STEP_K * 2 + columns * STEP_K * numbers.bits // 8
+    return form.stages * stage + (sums or 32 * (columns + 8) * 4) + ahead + BARRIER_BYTES
+
+
+def stage_bytes(numbers: Numbers) -> int:
+    """Packed weights of a panel and a step along k, with their scales and zero points."""
+    return PANEL * STEP_K * numbers.bits // 8 + numbers.groups * numbers.numbers * PANEL * 2
+
+
+def traits(form: Form, n: int, k: int, numbers: Numbers, sms: int) -> list[float]:
+    """Numbers whose weighted sum is the logarithm of a form's time on a product, but for what all its forms have in common."""
+    rows, columns, depth = form.tile
+    panels = columns // PANEL
+    blocks = ceil_div(n, columns) * form.slices
+    room = usable(sms, form.slices)
+    fullest = ceil_div(blocks, room)
+    steps = ceil_div(ceil_div(k, STEP_K), form.k_warps * form.slices)
+    resident = max(1, min(228 * 1024 // (shared_bytes(form, numbers) + RESERVED_BYTES), 64 // (panels * form.k_warps)))
+    waves = ceil_div(blocks, room * resident)
+    stage = stage_bytes(numbers)
+    # Microseconds of the memory, of the fullest SM, of waiting for copies, and of reading rows of A, roughly.
+    rate = READ_RATE / 1e6
+    moved = ceil_div(n, PANEL) * ceil_div(k, STEP_K) * stage / rate
+    busiest = fullest * panels * form.k_warps * steps * stage * sms / (1.1 * rate)
+    waiting = 0.3 * steps / (form.stages - 1) * waves
+    read = fullest * rows * (k / form.slices) * 2 * sms / (2.4 * rate)
+    body: float = (moved**SHARPNESS + busiest**SHARPNESS + waiting**SHARPNESS) ** (1 / SHARPNESS)
+    in_flight = min(resident, fullest) * panels * form.k_warps * (form.stages - 1)
+    found = [log2(1.3 + body + read), log2(1.3 + body), log2(fullest * panels * form.k_warps * steps), log2(blocks / room / fullest)]
+    found += [log2(min(blocks, room) / sms), log2(depth / STEP_K), log2(waves), float(form.blocks_per_sm == 2)]
+    for value in (in_flight, steps, panels, form.k_warps, form.slices, fullest, form.stages):
+        found += [log2(value), log2(value) ** 2]
+    few = rows <= 8 if form.method == "streams" else rows <= 32
+    return [*found, *(value * (not few) for value in found), *(value * (numbers.bits > 4) for value in found)]
+
+
+@cache
+def weights_of(method: Method) -> Sequence[float]:
+    """The fitted weights of traits."""
+    found: list[float] = json.loads(COSTS.read_text(encoding="utf-8"))[method]
+    return found
+
+
+def fastest(forms: Iterator[Form], n: int, k: int, numbers: Numbers, sms: int) -> Form | None:
+    """The form that is expected to take the least time; None without forms."""
+
+    def expected(form: Form) -> float:
+        return sum(weight * trait for weight, trait in zip(weights_of(form.method), traits(form, n, k, numbers, sms), strict=True))
+
+    return min(forms, key=expected, default=None)

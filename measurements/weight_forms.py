@@ -1,0 +1,187 @@
+"""Kernels for few rows times weights of 4 and 8 bits: every form that may be good, timed, and the model that chooses among them.
+
+    python -m measurements.weight_forms --seconds 150 --out weight_forms.jsonl        on a machine with a GPU and torch
+    python -m measurements.weight_forms --fit measurements/weight_forms_h200.jsonl    regret, each layer by the fit to all others
+    python -m measurements.weight_forms --fit FILES --write                           also writes gemmgen/ops/weight_costs.json
+
+Calls are captured in CUDA graphs that rotate among weights larger than the L2, and replayed in turns. The logarithm of a form's time over
+the best one's of its product is a linear function of the form's traits (``gemmgen.ops.weight_forms.traits``), fitted by ridge regression.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gemmgen.core.errors import GemmgenError
+from gemmgen.core.files import write_atomically
+from gemmgen.core.formulas import ceil_div
+from gemmgen.hardware.target import device as find_device
+from gemmgen.kernels.gemm.family import plan_gemm
+from gemmgen.ops.weight_forms import COSTS, Form, Numbers, streams, traits, warpgroups
+from gemmgen.ops.weight_kernels import Call, Product, call_of, spec_of
+from gemmgen.perf.contestants import median_seconds
+from gemmgen.runtime.kernel import Kernel
+from gemmgen.toolchain.compilation import compile_plan
+from measurements.formats import GROUP, numbers_of, random_weight, sets_of
+
+DEVICE = find_device("H200")
+LAYERS = (
+    *((4096, 4096), (14336, 4096), (4096, 14336), (5120, 5120), (8192, 8192)),
+    *((28672, 8192), (2560, 10240), (7168, 18432), (6144, 5120), (11008, 4096)),
+)
+"""Columns and depth of weights."""
+ROWS = (1, 16, 32, 64)
+WIDTHS = (4, 8)
+ROUNDS, GRAPH_SECONDS = 4, 4e-4
+TOGETHER = 12
+"""Kernels that are timed in turns."""
+AGREEMENT = 1e-2
+SLOW = 2.0
+"""Forms that take this many times as long as the best of their product are left out of the fit."""
+FADING = 3.0
+RIDGE = 0.3
+
+
+def forms_of(rows: int, numbers: Numbers) -> list[Form]:
+    """The forms for a product of so many rows."""
+    if rows <= 16:
+        return list(streams(8 if rows <= 8 else 16, numbers, DEVICE.architecture))
+    return list(warpgroups(32 if rows <= 32 else 64, numbers, DEVICE.architecture))
+
+
+def call(form: Form, bits: int) -> Call:
+    """The kernel of a form."""
+    return Call(form, numbers_of(bits), 8, 2, GROUP, "bf16", False, None, DEVICE.architecture)
+
+
+def made(form: Form, bits: int) -> bool:
+    """Compiles a form; False if its plan or the compiler refuses it."""
+    try:
+        compile_plan(plan_gemm(spec_of(call(form, bits)), DEVICE.architecture))
+    except GemmgenError:
+        return False
+    return True
+
+
+def likely(form: Form, n: int) -> bool:
+    """True if the form's blocks occupy the device without too many rounds."""
+    blocks = ceil_div(n, form.tile[1]) * form.slices
+    return DEVICE.sm_count // 3 <= blocks <= 4 * DEVICE.sm_count
+
+
+def measure(rows: Sequence[int], end: float) -> Iterator[dict[str, Any]]:
+    """Microseconds of forms, a record for each product."""
+    import torch
+
+    wanted = [(form, bits) for bits in WIDTHS for few in {16 if m == 16 else m for m in rows} for form in forms_of(few, numbers_of(bits))]
+    with ProcessPoolExecutor() as pool:
+        ready = {one for one, fine in zip(wanted, pool.map(made, *zip(*wanted, strict=True), chunksize=2), strict=True) if fine}
+    kernels: dict[tuple[Form, int], Kernel] = {}
+    for (n, k), bits in ((layer, bits) for layer in LAYERS for bits in WIDTHS):
+        weights = [dict(random_weight(n, k, bits)._arrays) for _ in range(sets_of(n * k * bits // 8))]
+        for m in rows:
+            if time.monotonic() > end:
+                return
+            a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
+            chosen = call_of(Product(m, n, k, 8, 2), numbers_of(bits), DEVICE).form
+            forms = [one for one in forms_of(m, numbers_of(bits)) if (one, bits) in ready and (one == chosen or likely(one, n))]
+            found: list[tuple[float, Form]] = []
+            want = None
+            for first in range(0, len(forms), TOGETHER):
+                calls = {}
+                for place, form in enumerate(forms[first : first + TOGETHER], first):
+                    if (form, bits) not in kernels:
+                        plan = plan_gemm(spec_of(call(form, bits)), DEVICE.architecture)
+                        kernels[form, bits] = Kernel(plan.sequence, compile_plan(plan))
+                    kernel, out = kernels[form, bits], torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+                    kernel(A=a, C=out, **weights[0])
+                    want = out.float() if want is None else want
+                    error = float((out.float() - want).abs().max() / want.abs().max())
+                    assert error < AGREEMENT, (form, bits, m, n, k, error)
+                    calls[str(place)] = lambda i, kernel=kernel, out=out, a=a, weights=weights: kernel(A=a, C=out, **weights[i])
+                times = median_seconds(torch, calls, sets=len(weights), rounds=ROUNDS, graph_seconds=GRAPH_SECONDS)
+                found += [(round(seconds * 1e6, 2), forms[int(place)]) for place, seconds in times.items()]
+            found.sort(key=lambda one: one[0])
+            mine = next((one for one, form in found if form == chosen), None)
+            yield {"m": m, "n": n, "k": k, "bits": bits, "chosen": mine, "times": [(one, asdict(form)) for one, form in found]}
+
+
+def form(fields: dict[str, Any]) -> Form:
+    """A form as it was written."""
+    return Form(**{**fields, "tile": tuple(fields["tile"]), "warp": tuple(fields["warp"])})
+
+
+def fitted(records: Sequence[dict[str, Any]]) -> list[float]:
+    """Weights of traits."""
+    factors, values = [], []
+    for one in records:
+        best = one["times"][0][0]
+        for microseconds, fields in one["times"]:
+            if microseconds <= SLOW * best:
+                weight = math.exp(-FADING * (microseconds / best - 1) / 2)
+                row = traits(form(fields), one["n"], one["k"], numbers_of(one["bits"]), DEVICE.sm_count)
+                factors.append([weight * trait for trait in row])
+                values.append(weight * math.log(microseconds / best))
+    matrix = np.array(factors)
+    found = np.linalg.solve(matrix.T @ matrix + RIDGE * np.eye(matrix.shape[1]), matrix.T @ np.array(values))
+    return [round(float(one), 5) for one in found]
+
+
+def regret(weights: Sequence[float], one: dict[str, Any]) -> float:
+    """Time of the form that weights choose, over that of the best."""
+
+    def expected(timed: tuple[float, dict[str, Any]]) -> float:
+        row = traits(form(timed[1]), one["n"], one["k"], numbers_of(one["bits"]), DEVICE.sm_count)
+        return sum(weight * trait for weight, trait in zip(weights, row, strict=True))
+
+    return float(min(one["times"], key=expected)[0] / one["times"][0][0])
+
+
+def report_fit(files: Sequence[Path], write: bool) -> None:
+    """Prints the regret of each method, and writes the weights if asked to."""
+    records = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    costs = {}
+    for method in ("streams", "warpgroups"):
+        own = [one for one in records if one["times"][0][1]["method"] == method]
+        layers = sorted({(one["n"], one["k"]) for one in own})
+        apart = {layer: fitted([one for one in own if (one["n"], one["k"]) != layer]) for layer in layers}
+        held_out = [regret(apart[one["n"], one["k"]], one) for one in own]
+        costs[method] = fitted(own)
+        inside = [regret(costs[method], one) for one in own]
+        for name, values in (("layers that the fit has not seen", held_out), ("all", inside)):
+            print(f"{method}, {len(own)} products, {name}: regret {np.mean(values) - 1:.1%} as a mean, {max(values) - 1:.1%} at worst")
+    if write:
+        write_atomically(COSTS, json.dumps(costs) + "\n")
+
+
+def main() -> None:
+    """Times or fits."""
+    parser = argparse.ArgumentParser(description="times forms of kernels for narrow weights")
+    parser.add_argument("--rows", type=int, nargs="+", default=ROWS, help="rows of activations")
+    parser.add_argument("--seconds", type=float, default=600.0, help="no product is begun after this time")
+    parser.add_argument("--out", type=Path, help="file of records, a line for each product")
+    parser.add_argument("--fit", type=Path, nargs="+", help="files of records")
+    parser.add_argument("--write", action="store_true", help="writes the fit")
+    given = parser.parse_args()
+    if given.fit:
+        report_fit(given.fit, given.write)
+        return
+    with open(given.out, "w", encoding="utf-8") as file:
+        for one in measure(given.rows, time.monotonic() + given.seconds):
+            file.write(json.dumps(one) + "\n")
+            file.flush()
+            print(*(one[name] for name in ("m", "n", "k", "bits", "chosen")), *one["times"][:2], flush=True)
+
+
+if __name__ == "__main__":
+    main()
