@@ -26,6 +26,8 @@ BY_INTEGERS = tuple(SCHEMES)
 """Words of ``precision``."""
 KERNELS = 64
 """Kernels that are kept."""
+CALLS = 1024
+"""Calls whose memory is remembered."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +88,10 @@ def multiply(a: Any, b: Any, precision: str, out: Any = None, stream: Stream | N
     both = zip((*layouts, result), (*stored, True), strict=True)
     aligned = tuple(alignment_elements(2, layout, in_rows) for layout, in_rows in both)
     call = Call(precision, stored, (aligned[0], aligned[1], aligned[2]), tile, consumers, device.sm_count, device.architecture)
-    plan, kernel = kernel_of(call)
-    if plan.sequence.workspace_bytes.evaluate(packed(plan, (*shape, a.shape[1]))) > MAX_WORKSPACE:
+    if not fits(call, *shape, a.shape[1]):
         _in_halves(factors[0], factors[1], precision, c, stream)
         return c
+    _, kernel = kernel_of(call)
     kernel(A=factors[0], B=factors[1], C=c, stream=stream)
     return c
 
@@ -140,6 +142,13 @@ def spec_of(call: Call) -> GemmSpec:
             },
         }
     )
+
+
+@lru_cache(maxsize=CALLS)
+def fits(call: Call, m: int, n: int, k: int) -> bool:
+    """True if the planes of remainders have room in a workspace."""
+    plan, _ = kernel_of(call)
+    return plan.sequence.workspace_bytes.evaluate(packed(plan, (m, n, k))) <= MAX_WORKSPACE
 
 
 @lru_cache(maxsize=KERNELS)

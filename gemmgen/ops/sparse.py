@@ -213,8 +213,7 @@ def form_of(rows: int, n: int, kind: str, sms: int, warpgroups: bool = False) ->
     if warpgroups:
         if ceil_div(n, 128) * ceil_div(rows, 256) < sms:
             return Form((128, 128, depth), None, 6, blocks=sms)
-        cluster = 2 if ELEMENTS[kind].bytes == 2 else 1
-        return Form((128, 256, depth), None, 4, blocks=sms // cluster * cluster, cluster=cluster)
+        return Form((128, 256, depth), None, 4, blocks=sms // 2 * 2, cluster=2)
     if ceil_div(n, 128) * ceil_div(rows, 128) < sms:
         return Form((64, 64, 128), (32, 32), 3)
     return Form((128, 128, 64), (64, 64), 3)

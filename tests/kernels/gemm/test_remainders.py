@@ -67,7 +67,7 @@ def test_verified(transpose: str, alignment: int, names: tuple[str, ...]) -> Non
 @pytest.mark.parametrize(
     "planted",
     [
-        ("rest[4 * w + 1], 0.003921568859368563f", "rest[4 * w], 0.003921568859368563f"),
+        ("remainder_byte<255>(rest", "remainder_byte<253>(rest"),
         ("double_power(-line.exponent) *", "double_power(1 - line.exponent) *"),
         ("return {double_power(-(exponent + top)), exponent, top};", "return {double_power(-(exponent + top)), exponent + 2, top};"),
     ],

@@ -22,10 +22,10 @@ def work(plan: RemaindersPlan, problem: Mapping[str, int], moved: Moved) -> tupl
     m, n, k, planes = problem["m"], problem["n"], problem["k"], plan.scheme.planes
     inner = replace(moved, tiles=moved.tiles * planes, factors=float((m + n) * k * planes), result=float(m * n * planes))
     product = wgmma.work(plan.products, problem, inner)
-    factors = float((m + n) * k)
     measured = float(sum(problem[operand.extent] for operand in plan.measured) * k * DOUBLE_BYTES)
     result = float(m * n)
-    moves = [(0.0, factors * (DOUBLE_BYTES + planes)), (result * planes, result * DOUBLE_BYTES), (0.0, 0.0)]
+    splits = [(0.0, float(problem[operand.extent] * k * (DOUBLE_BYTES + planes))) for operand in plan.operands]
+    moves = [*splits, (result * planes, result * DOUBLE_BYTES), (0.0, 0.0)]
     if plan.measured:
         moves.insert(0, (measured, 0.0))
     around = []

@@ -84,7 +84,7 @@ class RemaindersPlan(WgmmaPlan):
 
     @property
     def split_launch(self) -> int:
-        """The place in the sequence of the kernel that splits both factors."""
+        """The place in the sequence of the kernel that splits A; that for B follows."""
         return int(bool(self.measured))
 
     @property
@@ -221,7 +221,9 @@ def _sequence(
     launches = []
     if measuring:
         launches.append(launch(f"{name}_measure", " + ".join(measuring), SPLIT_THREADS, [*factors, workspace]))
-    launches.append(launch(f"{name}_split", " + ".join(operand.blocks for operand in operands), SPLIT_THREADS, [*factors, workspace]))
+    for operand, given in zip(operands, (a, b), strict=True):
+        entry = f"{name}_split_{operand.suffix}"
+        launches.append(launch(entry, operand.blocks, SPLIT_THREADS, [*problem.extents, *given, workspace]))
     grid, loop = inner.grid, inner.loop
     works = f"ceil_div(m, {grid.tile_m * grid.cluster_m}) * ceil_div(n, {grid.tile_n * grid.cluster_n}) * {scheme.planes}"
     blocks, of_device = grid_in_turn(works, loop.persistent_blocks, grid.cluster_blocks)

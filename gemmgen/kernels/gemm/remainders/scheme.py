@@ -110,7 +110,6 @@ class RemainderScheme:
     pitch_bytes = PITCH_BYTES
     measured_k = MEASURED_K
     split_columns = SPLIT_COLUMNS
-    split_k_of_block = SPLIT_K * SPLIT_THREADS // 32
     max_stride_bits = MAX_STRIDE_BITS
     few_bits = FEW_SAMPLES.bit_length()
 
@@ -237,7 +236,7 @@ class RemainderOperand:
         """Blocks of the kernel that splits it."""
         if self.k_major:
             return self.extent
-        return f"ceil_div({self.extent}, {SPLIT_COLUMNS}) * max(1, ceil_div(k, {SPLIT_K * SPLIT_THREADS // 32}))"
+        return f"ceil_div({self.extent}, {SPLIT_COLUMNS}) * max(1, ceil_div(k, {SPLIT_K * SPLIT_THREADS // SPLIT_COLUMNS}))"
 
     @property
     def measuring_blocks(self) -> str:
@@ -267,7 +266,7 @@ def workspace_parts(scheme: RemainderScheme, operands: tuple[RemainderOperand, R
             chunks = f"ceil_div(k, {MEASURED_K})"
             c_chunks = f"((k + {MEASURED_K - 1}) / {MEASURED_K})"
             name = f"measured_{operand.suffix}"
-            found.append(WorkspacePart(name, "double2", f"16 * {extent} * {chunks}", f"16LL * {extent} * {c_chunks}"))
+            found.append(WorkspacePart(name, "Extremes", f"16 * {extent} * {chunks}", f"16LL * {extent} * {c_chunks}"))
     tiles = f"4 * ceil_div(m, {JOIN_TILE}) * ceil_div(n, {JOIN_TILE})"
     c_tiles = f"4LL * ((m + {JOIN_TILE - 1}) / {JOIN_TILE}) * ((n + {JOIN_TILE - 1}) / {JOIN_TILE})"
     found.append(WorkspacePart("marks", "int", tiles, c_tiles))
