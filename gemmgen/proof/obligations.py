@@ -733,10 +733,11 @@ def _differ(one: _Place, two: _Place) -> bool:
 # Progress --------------------------------------------------------------------------------------------------------------------
 
 
-def progress(lifter: Lifter, common: Collection[int] = ()) -> Verdict:
+def progress(lifter: Lifter, common: Collection[int] = (), ended: Collection[int] = ()) -> Verdict:
     """All threads of a block, a team or a warp reach the same barriers of it, and every loop ends.
 
-    ``common``: numbers of loaded contents that all threads of a block share.
+    ``common``: numbers of loaded contents that all threads of a block share. ``ended``: identities of the first statements of loops that
+    end because other blocks store what they wait for.
     """
     known, verdict = lifter.known, Verdict("progress")
     lifted = known.lifted
@@ -773,8 +774,9 @@ def progress(lifter: Lifter, common: Collection[int] = ()) -> Verdict:
             else:
                 verdict.proved += 1
     verdict.obligations += len(lifter.flow.loops)
-    verdict.proved += len(lifter.flow.loops) - len(known.lifted.unbounded_loops)
-    for instruction in known.lifted.unbounded_loops:
+    unbounded = [instruction for instruction in known.lifted.unbounded_loops if id(instruction) not in ended]
+    verdict.proved += len(lifter.flow.loops) - len(unbounded)
+    for instruction in unbounded:
         verdict.unproved.append(f"PTX line {instruction.line}: {instruction.text.strip()}: this loop was not proved to end")
     return verdict
 

@@ -26,6 +26,9 @@ MAX_SPLITS = 2
 """Conditions that distinguish problems."""
 FARTHEST = 9
 """Turns between a store to shared memory and the load of that data."""
+BETWEEN = "another store may come between a store and the load of that data"
+FAR_APART = 512
+"""Bytes between the parts of shared memory that stores are looked at by, such as the tiles of A and B."""
 MAX_PARTS = 64
 """Units of one store, at most."""
 
@@ -401,17 +404,24 @@ class Provenance:
             self.barriers(access).get_id(),
             *[each if isinstance(each, bool) else each.get_id() for each in access.path],
         )
+        self._search(key, access, address, None)
+        if self._failures.get(key) == BETWEEN:  # of all that these stores wrote, a load reads a part
+            own = int(address.table.min()), int(address.table.max()) + self.unit
+            key = (*key, *own)
+            self._search(key, access, address, own)
         if key in self._failures:
             raise NotShown(self._failures[key])
-        if key not in self._cases:
-            try:
-                self._cases[key] = self._searched(access, address)
-            except NotShown as error:
-                self._failures[key] = str(error)
-                raise
         return self._cases[key]
 
-    def _searched(self, access: Access, address: Form) -> list[Case]:
+    def _search(self, key: tuple[object, ...], access: Access, address: Form, span: tuple[int, int] | None) -> None:
+        if key in self._failures or key in self._cases:
+            return
+        try:
+            self._cases[key] = self._searched(access, address, span)
+        except NotShown as error:
+            self._failures[key] = str(error)
+
+    def _searched(self, access: Access, address: Form, span: tuple[int, int] | None) -> list[Case]:
         assert access.address is not None and access.address.base is not None
         groups = self.all_stores(access.address.base)[::-1]  # a load reads the last one before it
         turn = self.loop_of(access)
@@ -422,7 +432,7 @@ class Provenance:
         if turn is None:
             for group in groups:
                 if group.turn is None and (case := self._fixed(access, address, group, None)) is not None:
-                    self._nothing_between(access, address, case, groups)
+                    self._nothing_between(access, address, case, groups, span)
                     return [case]
             raise NotShown("no store before a load was found")
         for shift in range(0, -FARTHEST, -1):
@@ -431,7 +441,7 @@ class Provenance:
                     continue
                 case = Case(group, shift, None, 0)
                 if self._matches(access, address, case):
-                    self._nothing_between(access, address, case, groups)
+                    self._nothing_between(access, address, case, groups, span)
                     found.append(case)
                     break
             if found:
@@ -444,7 +454,7 @@ class Provenance:
             for group in groups:
                 fixed = None if group.turn is not None else self._fixed(access, address, group, at)
                 if fixed is not None:
-                    self._nothing_between(access, address, fixed, groups)
+                    self._nothing_between(access, address, fixed, groups, span)
                     found.append(fixed)
                     break
             else:
@@ -545,12 +555,18 @@ class Provenance:
         store = site.access
         return site.turn is None and any(mentions(term, access.turns) for term in (*store.path, *[value.z3 for value in store.barriers]))
 
-    def _nothing_between(self, access: Access, address: Form, case: Case, groups: Sequence[Stores]) -> None:
-        """No other store to a load's bytes is carried out after those that it reads, and before it."""
+    def _nothing_between(self, access: Access, address: Form, case: Case, groups: Sequence[Stores], span: tuple[int, int] | None) -> None:
+        """No other store to a load's bytes is carried out after those that it reads, and before it.
+
+        ``span``: the first byte of all threads' loads and the one after the last, by the tables of their addresses: the parts of the stores
+        that these lie in are looked at; all of them if it is None.
+        """
         known, load = self._known, self.barriers(access)
         premises = self.premises(access, case)
         chosen, turn = case.stores, self.loop_of(access)
-        low, high = int(chosen.addresses.min()) - case.delta, int(chosen.addresses.max()) - case.delta + self.unit
+        parts = [(start - case.delta, end - case.delta) for start, end in _spans(chosen.addresses, self.unit, FAR_APART if span else None)]
+        parts = [(start, end) for start, end in parts if span is None or (start < span[1] and span[0] < end)]
+        low, high = min(start for start, _ in parts), max(end for _, end in parts)
         outer = self.outer_term(address.outer)
         if case.at is not None and turn is not None:
             load, outer = (z3.substitute(term, (turn, z3.IntVal(case.at))) for term in (load, outer))
@@ -560,10 +576,9 @@ class Provenance:
         self._other = self._other or OtherThread(known, same_block=True)
         other = self._other
         for group in groups:
-            start = z3.IntVal(int(group.addresses.min()))
-            end = z3.IntVal(int(group.addresses.max()) + self.unit)
             theirs = other.term(self.outer_term(group.outer))
-            overlap = z3.And(outer + low < theirs + end, theirs + start < outer + high)
+            spans = _spans(group.addresses, self.unit, FAR_APART if span is not None else None)
+            overlap = z3.Or(*[z3.And(outer + low < theirs + end, theirs + start < outer + high) for start, end in spans])
             when = other.term(group.barriers)
             same: Condition = group is chosen
             if group is chosen and chosen.turn is not None:
@@ -571,9 +586,16 @@ class Provenance:
             path = tuple(other.conditions(_common([site.access.path for site in group.sites])))
             further = (*premises, *other.facts, *path, overlap, when < load)
             if not self.proves(further, z3.Or(when < mine, as_condition(same))):
-                raise NotShown("another store may come between a store and the load of that data")
+                raise NotShown(BETWEEN)
 
     # Sums ------------------------------------------------------------------------------------------------------------------------
+
+
+def _spans(addresses: Numbers, unit: int, apart: int | None) -> list[tuple[int, int]]:
+    """The first address and the one after the last, of each part of ascending addresses if parts lie so many bytes apart."""
+    gaps = np.nonzero(np.diff(addresses) >= apart)[0] if apart is not None else np.zeros(0, dtype=np.int64)
+    firsts, lasts = [0, *(gaps + 1).tolist()], [*gaps.tolist(), len(addresses) - 1]
+    return [(int(addresses[first]), int(addresses[last]) + unit) for first, last in zip(firsts, lasts, strict=True)]
 
 
 def _common(paths: Sequence[Path]) -> Path:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gemmgen.proof.obligations import Verdict
 
 ASSUMED_BLOCKS = "no grid of more than 2^30 blocks"
+ASSUMED_RUNNING = "every block of a grid runs, whatever others wait for"
 SECONDS = 60.0
 """Time for one kernel."""
 
@@ -61,7 +62,8 @@ def domain(sequence: LaunchSequence) -> tuple[str, ...]:
 
     bounds = [f"{dimension.minimum} <= {dimension.name} <= {dimension.maximum}" for dimension in sequence.dimensions]
     apart = [f"different elements of {name} have different addresses" for name in assumed_apart(sequence)]
-    return (*bounds, *(str(constraint.condition) for constraint in sequence.constraints), *apart, ASSUMED_BLOCKS)
+    running = [ASSUMED_RUNNING] if any(array.role == "workspace" for array in sequence.arrays) else []
+    return (*bounds, *(str(constraint.condition) for constraint in sequence.constraints), *apart, *running, ASSUMED_BLOCKS)
 
 
 def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, seconds: float = SECONDS) -> KernelProof:
@@ -75,6 +77,7 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
     from gemmgen.proof.contract import Contract, Inexpressible
     from gemmgen.proof.control import Unliftable
     from gemmgen.proof.coverage import coverage, product_of
+    from gemmgen.proof.flags import ended_waits
     from gemmgen.proof.initialised import initialised
     from gemmgen.proof.lifting import Lifter
     from gemmgen.proof.obligations import MEANINGS, PROPERTIES, Verdict, memory, once, progress, races
@@ -105,17 +108,18 @@ def prove_kernel(sequence: LaunchSequence, launch: KernelLaunch, ptx: str, secon
             lifter.lift()
             if lifter.known.contradiction():
                 raise Unliftable(None, "the facts about this kernel contradict each other")
-            verdicts["progress"] = progress(lifter)
+            ended = ended_waits(lifter)
+            verdicts["progress"] = progress(lifter, ended=ended)
             verdicts["memory"] = memory(lifter)
             inside = not verdicts["memory"].spaces & {"shared", "generic"}
             common = common_loads(lifter.known) if not _meets(verdicts["progress"]) else frozenset()
-            with_loads = progress(lifter, common) if common else verdicts["progress"]
+            with_loads = progress(lifter, common, ended) if common else verdicts["progress"]
             verdicts["races"] = races(lifter, _meets(with_loads), inside)
             if common and verdicts["races"].holds:
                 # By induction over barriers: up to one that threads miss there is no race, so that they load the same.
                 verdicts["progress"] = with_loads
             elif common:
-                verdicts["progress"] = progress(lifter)
+                verdicts["progress"] = progress(lifter, ended=ended)
             ordered = all(verdicts[name].holds for name in ("races", "progress"))
             verdicts["once"] = once(lifter, ordered and verdicts["memory"].holds)
             missing = Verdict("initialised", unproved=["races and progress must be proved first"])

@@ -1,0 +1,246 @@
+"""Flags: loops that wait for words of a workspace which other blocks store.
+
+The threads of block 0 wait until words are not 0; each word is waited for by one of them, once. Thread 0 of another block stores a number
+that is not 0 there, and waits for nobody. The word stays until it is seen: nothing but its waiting thread stores a 0 there, and only after
+the wait. So every wait ends, provided that the other blocks run while block 0 waits.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import z3
+
+from gemmgen.emulator.ptx.syntax import Instruction, Integer, Register
+from gemmgen.proof.data import Access
+from gemmgen.proof.knowledge import Path
+from gemmgen.proof.lifting import Lifter
+from gemmgen.proof.obligations import OtherThread
+from gemmgen.proof.semantics import PURE
+from gemmgen.proof.slicing import written
+from gemmgen.proof.values import as_condition, mentions
+
+STRONG = ("relaxed", "acquire", "release", "volatile")
+WIDE = ("gpu", "sys")
+"""Scopes in which other blocks see a store."""
+
+
+@dataclass(frozen=True)
+class _Wait:
+    """A loop of one basic block that ends when a word is not 0."""
+
+    header: int
+    after: int
+    """The basic block behind it."""
+    access: Access
+    address: z3.ArithRef
+
+
+def ended_waits(lifter: Lifter) -> frozenset[int]:
+    """Identities of the first statements of loops that wait, and that end because other blocks store what they wait for."""
+    waits = [_wait(lifter, header) for header in _unbounded(lifter)]
+    found = [wait for wait in waits if wait is not None]
+    if not found or len(found) < len(waits) or len({wait.access.address.base for wait in found if wait.access.address}) > 1:
+        return frozenset()
+    if not _Protocol(lifter, found).holds():
+        return frozenset()
+    return frozenset(id(lifter.flow.blocks[wait.header][0]) for wait in found)
+
+
+def _unbounded(lifter: Lifter) -> list[int]:
+    firsts = {id(instruction) for instruction in lifter.known.lifted.unbounded_loops}
+    return [header for header in lifter.flow.loops if id(lifter.flow.blocks[header][0]) in firsts]
+
+
+def _wait(lifter: Lifter, header: int) -> _Wait | None:
+    """The wait that a loop is; None for other loops."""
+    known, flow = lifter.known, lifter.flow
+    statements = flow.blocks[header]
+    if flow.loops[header] != {header} or any(each.opcode not in PURE | {"nanosleep", "ld", "bra"} for each in statements):
+        return None
+    loaded = _repeats_while_zero(statements)
+    accesses = [access for access in known.lifted.accesses if access.instruction is loaded]
+    if loaded is None or len(accesses) != 1 or flow.successors[header][0] != header:
+        return None
+    (access,) = accesses
+    array = None if access.address is None else known.contract.arrays.get(access.address.base or "")
+    if access.address is None or array is None or not array.workspace or not access.turns:
+        return None
+    if mentions(access.address.z3, access.turns[-1:]) or not isinstance(access.size, int):
+        return None
+    return _Wait(header, flow.successors[header][1], access, access.address.z3)
+
+
+def _repeats_while_zero(statements: Sequence[Instruction]) -> Instruction | None:
+    """The only load of a basic block, whose branch is taken if the loaded number is 0."""
+    loads = [each for each in statements if each.opcode == "ld"]
+    if len(loads) != 1 or not _strong(loads[0]) or loads[0].guard is not None:
+        return None
+    test = _zero_test(statements, loads[0])
+    return loads[0] if test is True else None
+
+
+def _zero_test(statements: Sequence[Instruction], load: Instruction) -> bool | None:
+    """True if a basic block's last branch is taken where a loaded number is 0, False if where it is not; None for other branches."""
+    branch, target = statements[-1], load.operands[0]
+    if branch.opcode != "bra" or branch.guard is None or not isinstance(target, Register):
+        return None
+    after = list(statements[statements.index(load) + 1 : -1])
+    tests = [each for each in after if any(register.name == branch.guard.name for register in written(each))]
+    changed = [each for each in after if any(register.name == target.name for register in written(each))]
+    if len(tests) != 1 or changed or tests[0].opcode != "setp" or tests[0].guard is not None or len(tests[0].operands) != 3:
+        return None
+    (test,) = tests
+    is_zero = test.operands[1] == target and isinstance(test.operands[2], Integer) and test.operands[2].value == 0
+    whole = test.type[1:] == load.type[1:] and test.type[0] in "sub"
+    if not is_zero or not whole or not (test.has("eq") or test.has("ne")):
+        return None
+    return test.has("eq") != branch.guard_negated
+
+
+def _strong(instruction: Instruction) -> bool:
+    """True for accesses that other blocks' accesses are ordered with."""
+    volatile = instruction.has("volatile")
+    return volatile or (any(instruction.has(word) for word in STRONG) and any(instruction.has(word) for word in WIDE))
+
+
+class _Protocol:
+    """What the waits of one kernel rest on."""
+
+    def __init__(self, lifter: Lifter, waits: Sequence[_Wait]) -> None:
+        self._lifter, self._known, self._waits = lifter, lifter.known, waits
+        self._writers: Mapping[str, list[Instruction]] = _writers(lifter)
+        base = waits[0].access.address.base if waits[0].access.address is not None else ""
+        self._stores = [access for access in self._known.lifted.accesses if access.writes and self._touches(access, base or "")]
+
+    def _touches(self, access: Access, base: str) -> bool:
+        return access.space not in ("shared", "local") and (access.address is None or access.address.base in (None, base))
+
+    def holds(self) -> bool:
+        """True if every wait ends."""
+        known = self._known
+        block = known.block["x"]
+        if isinstance(block.term, int) or not all(isinstance(known.block[axis].term, int) for axis in "yz"):
+            return False
+        clears, releases = [], []
+        for store in self._stores:
+            number = None if store.kind != "store" or store.address is None else self._number(store.instruction)
+            if number is None or not isinstance(store.size, int) or store.size != self._waits[0].access.size:
+                return False
+            (clears if number == 0 else releases).append(store)
+        if len(releases) != 1:
+            return False
+        for wait in self._waits:
+            here = wait.access.path
+            if wait.access.size != releases[0].size or not known.proves(here, block.z3 == 0) or not self._released(wait, releases[0]):
+                return False
+            if not all(self._cleared_after(wait, clear) for clear in clears):
+                return False
+        return all(self._only_one(one, two) for one in self._waits for two in self._waits)
+
+    def _number(self, store: Instruction) -> int | None:
+        """0, or another number for one that is not 0; None where neither is known."""
+        data = store.operands[1]
+        if isinstance(data, Integer):
+            return data.value
+        writers = self._writers.get(data.name, []) if isinstance(data, Register) else []
+        if len(writers) != 1 or writers[0].guard is not None:
+            return None
+        (writer,) = writers
+        bits = (1 << int(store.type[1:])) - 1
+        constants = [operand.value & bits for operand in writer.operands[1:] if isinstance(operand, Integer)]
+        if writer.opcode == "mov" and len(constants) == 1:
+            return constants[0]
+        return constants[0] if writer.opcode == "or" and constants and constants[0] and writer.type[1:] == store.type[1:] else None
+
+    def _released(self, wait: _Wait, store: Access) -> bool:
+        """True if thread 0 of another block stores the word, whatever happens."""
+        known, guards = self._known, self._lifter.guards(store.block, store.path)
+        if store.turns or guards is None or store.address is None or not _strong(store.instruction) or store.instruction.guard is not None:
+            return False
+        block = known.block["x"].z3
+        form = dict(known.polynomials.of(store.address.z3))
+        number = form.pop((block.get_id(),), 0)
+        if form or number <= 0:
+            return False
+        named = wait.address / number  # the block that stores this word
+        if not known.proves(wait.access.path, z3.And(wait.address % number == 0, named >= 1, named < known.contract.grid[0])):
+            return False
+        first = [(value.z3, z3.IntVal(0)) for value in known.thread.values() if not isinstance(value.term, int)]
+        own = [symbol for symbol in known.private if not any(symbol.eq(one) for one, _ in [*first, (block, None)])]
+        for guard in guards:
+            if isinstance(guard, bool):
+                if not guard:
+                    return False
+                continue
+            if mentions(guard, own) or not known.proves(wait.access.path, z3.substitute(guard, *first, (block, named))):
+                return False
+        return True
+
+    def _cleared_after(self, wait: _Wait, clear: Access) -> bool:
+        """True if a thread stores a 0 in its word after its wait in the same turn, and in no other word that is waited for."""
+        flow, known = self._lifter.flow, self._known
+        if (
+            clear.address is None
+            or not known.proves((), clear.address.z3 == wait.address)
+            or not _same(clear.turns, wait.access.turns[:-1])
+        ):
+            return False
+        behind = wait.after
+        if behind not in flow.dominators[clear.block] or any(clear.block in flow.loops[loop] for loop in self._inner(wait)):
+            return False
+        before = set(flow.predecessors[behind]) - {wait.header}
+        if not all(self._saw(block, wait, behind) for block in before):
+            return False
+        other = OtherThread(known, same_block=True)
+        theirs = other.term(wait.address)
+        premises = [*clear.path, *other.facts, *other.conditions(wait.access.path), clear.address.z3 == theirs]
+        return known.proves(premises, self._one_wait(other, wait.access.turns[:-1]))
+
+    def _inner(self, wait: _Wait) -> list[int]:
+        """Loops that a wait is in and those that it is not in differ: headers of those that it is not in."""
+        return [header for header, blocks in self._lifter.flow.loops.items() if wait.header not in blocks]
+
+    def _saw(self, block: int, wait: _Wait, behind: int) -> bool:
+        """True if a thread comes from a basic block past the wait only where it loaded a word that is not 0."""
+        flow, known = self._lifter.flow, self._known
+        statements, targets = flow.blocks[block], flow.successors[block]
+        loads = [each for each in statements if each.opcode == "ld" and _strong(each) and each.guard is None]
+        accesses = [access for access in known.lifted.accesses if loads and access.instruction is loads[-1]]
+        if (
+            len(accesses) != 1
+            or len(targets) != 2
+            or accesses[0].address is None
+            or not known.proves((), accesses[0].address.z3 == wait.address)
+        ):
+            return False
+        test = _zero_test(statements, loads[-1])
+        return test is not None and targets[1 if test else 0] == behind and targets[0 if test else 1] != behind
+
+    def _only_one(self, one: _Wait, two: _Wait) -> bool:
+        """True if one thread, in one turn, waits for a word."""
+        known, other = self._known, OtherThread(self._known, same_block=True)
+        path: Path = one.access.path
+        premises = [*path, *other.facts, *other.conditions(two.access.path), one.address == other.term(two.address)]
+        if one is two:
+            return known.proves(premises, self._one_wait(other, one.access.turns[:-1]))
+        return known.proves(premises, False)
+
+    def _one_wait(self, other: OtherThread, turns: Sequence[z3.ArithRef]) -> z3.BoolRef:
+        threads = [value.z3 for value in self._known.thread.values() if not isinstance(value.term, int)]
+        return z3.And(*[as_condition(symbol == other.term(symbol)) for symbol in (*threads, *turns)])
+
+
+def _same(one: Sequence[z3.ArithRef], two: Sequence[z3.ArithRef]) -> bool:
+    return len(one) == len(two) and all(mine.eq(theirs) for mine, theirs in zip(one, two, strict=True))
+
+
+def _writers(lifter: Lifter) -> dict[str, list[Instruction]]:
+    found: dict[str, list[Instruction]] = defaultdict(list)
+    for block in lifter.flow.blocks:
+        for instruction in block:
+            for register in written(instruction):
+                found[register.name].append(instruction)
+    return found
