@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gemmgen.core.elements import ELEMENTS
+from gemmgen.core.formulas import ceil_div
 from gemmgen.kernels.family import Cost, Fetch, Peer, Work
 from gemmgen.kernels.reduction.plan import BlockLayout, ColumnLayout, LaneLayout, ReductionPlan
 from gemmgen.kernels.reduction.tensor import TensorLayout
@@ -29,7 +30,8 @@ def work(plan: ReductionPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     # A warp's loads that do not fill their sectors cost whole ones.
     contiguous = _contiguous(plan, problem)
     waste = max(1.0, min(32 / size, 32 / max(contiguous * size, 1)))
-    registers = BASE_REGISTERS + plan.unroll * plan.vector * max(1, size // 4) + plan.accumulators * plan.arithmetic.state_registers
+    loaded = ceil_div(plan.vector_bytes, 4) if plan.packs else plan.vector * max(1, size // 4)
+    registers = BASE_REGISTERS + plan.unroll * loaded + plan.accumulators * plan.arithmetic.state_registers
     share = elements / max(blocks, 1)
     wide_loads = isinstance(plan.layout, TensorLayout) and plan.vector > 1
     work = [

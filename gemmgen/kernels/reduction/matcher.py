@@ -10,9 +10,10 @@ from typing import Any, ClassVar, get_args
 from gemmgen.core.errors import SpecError
 from gemmgen.hardware.target import Device
 from gemmgen.kernels.epilogue.operations import DATA_TYPES
+from gemmgen.kernels.family import KernelSpec
 from gemmgen.kernels.problem_words import unknown_word
 from gemmgen.kernels.reduction.arithmetic import JOINED, Arithmetic, plan_arithmetic
-from gemmgen.kernels.reduction.choice import MULTIPROCESSORS, WalkChoice, choose
+from gemmgen.kernels.reduction.choice import MULTIPROCESSORS, BlockChoice, WalkChoice, choose
 from gemmgen.kernels.reduction.plan import MAX_AXES, ReductionPlan
 from gemmgen.kernels.reduction.spec import SERIES, BlockStrategy, InputType, OperationName, ReductionSpec
 from gemmgen.kernels.reduction.tensor import TensorLayout
@@ -102,9 +103,11 @@ INVARIANT_ROWS = (1, 64, 512, 4096)
 HEAVY = ("logsumexp", "mean_variance")
 """Operations with more arithmetic on an element than the model counts, unless the rows of a tensor's axes are read in whole vectors."""
 HEAVY_MARGIN = 1.5
-FEW_ROWS, FEW_MARGIN = 16, 1.1
-"""Rows to a multiprocessor up to which an instance for rows is taken only if it is expected to be faster by a factor: 2048 rows of 1000
-floats took 6.8 us on an H200, and 5.2 us where threads were chosen for the problem."""
+ROWS_MARGIN = 1.1
+"""An instance for rows is taken only if it is expected to be faster by this factor than one whose threads are chosen for the problem: 2048
+rows of 1000 floats take 6.8 and 3.8 us on an H200, 10,008 of 38,880 take 372 and 342 us."""
+BLOCKS_MARGIN = 2.0
+"""The same for blocks that share rows: in a CUDA graph, the tickets by which they meet are set to 0 first, which the model does not know."""
 
 
 def promise(most: int, x: Layout, shape: str) -> int:
@@ -146,9 +149,16 @@ def fit(spec: ReductionSpec, request: ReductionRequest) -> Fit | str:
     results = {"all": (1,), "rows": x.shape[:1], "columns": x.shape[2:], "middle": x.shape[::2], "strided": x.shape[::2]}[shape]
     kind = request.output or probe.output
     arrays = {"X": ("x", view)} | {name: (operand, Layout.packed(results, kind)) for name, operand in _result_names(probe).items()}
-    few = shape == "rows" and x.shape[0] <= FEW_ROWS * request.multiprocessors
-    margin = HEAVY_MARGIN if shape == "rows" and request.operation in HEAVY else FEW_MARGIN if few else 1.0
+    margin = _row_margin(changed, request, probe) if shape == "rows" else 1.0
     return Fit(changed, arrays, derived=changed_fields(spec, changed), margin=margin)
+
+
+def _row_margin(spec: KernelSpec, request: ReductionRequest, types: Arithmetic) -> float:
+    assert isinstance(spec, ReductionSpec)
+    choice = choose(spec, request.x.element_bytes, types.state_bytes)
+    if isinstance(choice, BlockChoice) and (choice.blocks_per_row or 1) > 1:
+        return BLOCKS_MARGIN
+    return HEAVY_MARGIN if request.operation in HEAVY else ROWS_MARGIN
 
 
 def numeric_class_of(plan: ReductionPlan, dimensions: Mapping[str, int]) -> str | NoClass:

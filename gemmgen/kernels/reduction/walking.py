@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.formulas import ceil_div
+from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.reduction.arithmetic import Arithmetic
 from gemmgen.kernels.reduction.choice import LOADS, RESIDENT_THREADS, VECTOR_BYTES, power_of_two, resident_blocks
 from gemmgen.kernels.reduction.spec import FlatColumns, FlatRows, FlatTiles, TensorColumns, TensorRows
@@ -45,11 +46,16 @@ MIN_TILE_ROWS = 128
 """Fewer leave each thread so few loads that those by which blocks and groups meet count as much."""
 MAX_TILE_STATE = 16
 """Bytes of a state of ``flat_tiles``: with more, its registers would be spilled."""
+MOST_ROW_THREADS, MOST_UNROLL = 1024, 8
+"""Threads of a row, and loads of each in flight, at most."""
 LANE_THREADS = 128
 """Threads of a block each of whose warps, or parts of a warp, has rows to itself."""
-SHORT_MOMENTS, LONG_MOMENTS = 128, 2048
-"""Vectors of a row up to which moments are combined as fast from eight loads as from four, and up to which a block of 128 threads reads
-it faster than one of 256."""
+SMALL_BYTES = 4 << 20
+"""Tensors up to this are read in the time of a few loads: with vectors that rows begin at, however short, and by larger blocks."""
+MOST_LOADS = 32
+"""Loads of a thread up to which few threads share a row."""
+FEW_RESULTS = 8
+"""Results to an SM below which a block for each is no larger than lets all run at the same time."""
 MAX_REPEATED = 256
 """Places that one thread stores a result for."""
 NARROW_LOADS = 16
@@ -193,27 +199,24 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
         return Walking(short, 1, 1, kept, reduced)
     vector = min(vector, power_of_two(max(1, inner.extent) + 1) // 2)
     promised = widest(vector, (alignment // size, *(axis.stride for axis in (*kept, *reduced[:-1]))))
+    all_bytes = results * count * size
+    if promised * size >= 4 and all_bytes <= SMALL_BYTES and ceil_div(inner.extent, promised) <= 2 * WARP_THREADS * MOST_UNROLL:
+        vector = promised
     units = math.prod(axis.extent for axis in reduced[:-1]) * ceil_div(inner.extent, vector)
     numbered = types.has_index or types.state == "moments"
     wide = max(results, units, inner.extent, count if numbered else 0) > MAX_COUNTED
     threads, lanes, unroll, parts = THREADS, None, LOADS, 1
-    moments, many = types.state == "moments", results >= 4 * multiprocessors
-    if units <= 1024 and many:
-        lanes = min(32, max(min(8, power_of_two(units)), power_of_two(ceil_div(units, 8))))
-        while lanes < min(32, units) and results * lanes < threads * multiprocessors:  # few rows: more lanes of each fill the device
-            lanes *= 2
-        threads = LANE_THREADS
-        unroll = min(LOADS if moments and units > SHORT_MOMENTS else 2 * LOADS, power_of_two(ceil_div(units, lanes)))
-        if unroll > 1 and 20 * units <= 11 * lanes * unroll:  # the last half of the loads is for few units
-            unroll //= 2
-    elif moments and many and units <= LONG_MOMENTS:
-        threads = LANE_THREADS
+    division = _division(units, results, vector * size, types, multiprocessors) if len(reduced) == 1 else None
+    if division is not None:
+        sharing, unroll = division
+        lanes = sharing if sharing <= WARP_THREADS else None
+        threads = sharing if lanes is None else THREADS if all_bytes <= SMALL_BYTES else LANE_THREADS
     else:
         threads = min(THREADS, max(64, power_of_two(ceil_div(units, LOADS))))
         if len(reduced) == 1 and units <= 8 * threads:  # all of a row at the same time
             unroll = min(power_of_two(ceil_div(units, threads)), STATE_REGISTERS // vector)
         most, slots = units // (threads * unroll * 2), multiprocessors * resident_blocks("tensor_rows", threads, size, 0)
-        parts = _parts(results, most, slots, results * count * size, threads * unroll * vector * size, multiprocessors)
+        parts = _parts(results, most, slots, all_bytes, threads * unroll * vector * size, multiprocessors)
     while unroll > 1 and unroll * ceil_div(vector * size, 4) > STATE_REGISTERS:
         unroll //= 2
     strategy = _checked(
@@ -228,6 +231,30 @@ def _rows(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, 
         lanes=lanes,
     )
     return Walking(strategy, promised if promised == vector else 1, parts, kept, reduced)
+
+
+def _division(units: int, results: int, load_bytes: int, types: Arithmetic, multiprocessors: int) -> tuple[int, int] | None:
+    """Threads that share a row of ``units`` loads, and loads of each in flight: as few that do nothing in the last turn, and as few turns,
+    as possible, where enough is in flight to keep the memory busy. None where several blocks have to share a row for that."""
+    busy = BUSY_BYTES_PER_SM // 2 if types.state == "logsumexp" else BUSY_BYTES_PER_SM  # arithmetic takes half of the time
+    wanted = ceil_div(busy * multiprocessors, load_bytes * max(results, 1))
+    if min(units, wanted) > MOST_ROW_THREADS * MOST_UNROLL:
+        return None
+    wanted = min(power_of_two(units), wanted if load_bytes == VECTOR_BYTES else WARP_THREADS * MOST_UNROLL)
+    few = results < FEW_RESULTS * multiprocessors
+    most = power_of_two(ceil_div(RESIDENT_THREADS * multiprocessors, max(results, 1))) if few else THREADS * 2
+    least = min(THREADS * 2, power_of_two(ceil_div(units, MOST_LOADS)))
+    found: list[tuple[int, bool, int, int]] = []
+    for sharing in (4, 8, 16, 32, 64, 128, 256, 512, 1024):
+        for unroll in (8, 4, 2, 1):
+            enough = sharing * unroll >= wanted and sharing >= min(least, most)
+            if enough and sharing <= max(most, WARP_THREADS) and (unroll == 1 or sharing * (unroll // 2) < units):
+                turns = ceil_div(units, sharing * unroll)
+                found.append((sharing * turns * (unroll + 1), sharing > WARP_THREADS, -unroll * sharing, sharing))
+    if not found:
+        return None
+    *_, in_flight, sharing = min(found)
+    return sharing, -in_flight // sharing
 
 
 def _columns(kept: tuple[Axis, ...], reduced: tuple[Axis, ...], types: Arithmetic, alignment: int, multiprocessors: int) -> Walking:

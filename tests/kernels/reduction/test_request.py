@@ -80,11 +80,11 @@ def test_positions_in_reversed_rows_are_those_of_the_view() -> None:
 
 
 def test_rows_keep_their_bits_where_they_have_to() -> None:
-    x = np.random.default_rng(3).normal(size=(300, 1001)).astype(np.float32)
+    x = np.random.default_rng(3).normal(size=(9, 70001)).astype(np.float32)
     whole = ops.reduce(x, "sum", -1, batch_invariant=True)
-    for rows in (slice(0, 1), slice(7, 12)):
+    for rows in (slice(0, 1), slice(7, 9)):
         assert (ops.reduce(np.ascontiguousarray(x[rows]), "sum", -1, batch_invariant=True) == whole[rows]).all()
-    assert (ops.reduce(x[:40], "sum", -1) != whole[:40]).any()  # few rows are divided among several blocks otherwise
+    assert (ops.reduce(x[:4], "sum", -1) != whole[:4]).any()  # few rows are divided among several blocks otherwise
 
 
 @pytest.mark.parametrize(
