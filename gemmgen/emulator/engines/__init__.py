@@ -12,7 +12,7 @@ from gemmgen.emulator.engines.boxes import PlacedMap
 from gemmgen.emulator.engines.clusters import Clusters
 from gemmgen.emulator.engines.copies import Copy, CopyEngine
 from gemmgen.emulator.engines.registers import RegisterPool
-from gemmgen.emulator.engines.tensor_memory import TensorMemory, TensorWatch
+from gemmgen.emulator.engines.tensor_memory import TensorMemory, TensorWatch, check_groups
 from gemmgen.emulator.errors import Deadlock
 from gemmgen.emulator.geometry import Dim3, Geometry, Lanes
 from gemmgen.emulator.lane_state import PARKED, LaneState
@@ -28,6 +28,7 @@ class Engines:
 
     def __init__(self, program: Program, geometry: Geometry, spaces: Spaces, state: LaneState) -> None:
         self.geometry = geometry
+        self.program = program
         self.state = state
         self.maps: list[PlacedMap] = []
         """The tensor maps of the launch, by number."""
@@ -52,6 +53,7 @@ class Engines:
     def tensor_memory(self) -> TensorMemory:
         """The tensor memory, made by the first instruction that uses it."""
         if self._tensor_memory is None:
+            check_groups(inst for block in self.program.blocks for inst in block.body)
             self._tensor_memory = TensorMemory(self.geometry, self.proxy, self.barriers, self.copies)
             self.watch_tensor_memory(self.tensor_watch)
         return self._tensor_memory

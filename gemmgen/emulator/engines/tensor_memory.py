@@ -8,7 +8,7 @@ shared memory and in tensor memory belong to them. Loads and stores of warps are
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
@@ -134,6 +134,18 @@ class TensorWatch(Protocol):
 
     def used_early(self, instruction: Instruction, load: Instruction, lanes: Lanes, message: str) -> None:
         """Lanes touch a register of a load that they have not waited for."""
+
+
+def check_groups(instructions: Iterable[Instruction]) -> None:
+    """Raises TensorMemoryMisuse where instructions of single blocks and of pairs are in one kernel; ptxas refuses these."""
+    first: Instruction | None = None
+    for inst in instructions:
+        if inst.opcode != "tcgen05" or not (inst.has("cta_group::1") or inst.has("cta_group::2")):
+            continue
+        first = first or inst
+        if inst.has("cta_group::2") != first.has("cta_group::2"):
+            message = "tcgen05 with cta_group::1 and with cta_group::2 in one kernel: all its instructions need the same"
+            raise TensorMemoryMisuse(message, instruction=inst, other=first)
 
 
 class TensorMemory:

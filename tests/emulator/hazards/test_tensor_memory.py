@@ -141,6 +141,14 @@ def test_the_launch_continues_with_the_loaded_value():
     assert caught.value.ending is None
 
 
+@pytest.mark.parametrize("name", ["commit", "dealloc", "mma"])
+def test_single_blocks_and_pairs_do_not_mix(name):
+    text = (TCGEN05 + moves(32) + KERNEL).replace(f"tcgen05.{name}.cta_group::1", f"tcgen05.{name}.cta_group::2")
+    arrays = [np.zeros(size, np.uint8) for size in (STEPS * 4096, STEPS * 1024, STEPS * 16384)]
+    with pytest.raises(emulator.TensorMemoryMisuse, match="all its instructions need the same"):
+        run_cuda(text, "kernel", 2, 192, arrays, "compute_100a", hazards=True, cluster=2)  # without ptxas, which refuses it as well
+
+
 def test_a_pair_needs_a_cluster():
     with pytest.raises(emulator.EmulatorError, match="there is no pair of blocks"):
         launch(KERNEL, group=2, hazards=True)
