@@ -35,8 +35,9 @@ DRAWN = Path(__file__).with_suffix(".drawn.journal")
 JOURNAL = Path(__file__).with_suffix(".journal")
 CASE_SECONDS = 1.0
 SECONDS = 60
-SHARES = (0.35, 0.25, 0.25, 0.15)
-"""Kinds of drawn specs: products on tensor memory, the same with block scales, products of warps, convolutions on tensor memory."""
+SHARES = (0.3, 0.2, 0.2, 0.15, 0.15)
+"""Kinds of drawn specs: products on tensor memory, the same with block scales, products of warps, convolutions on tensor memory, float32
+products there."""
 
 
 def draw(count: int, seed: int, jobs: int) -> None:
@@ -57,11 +58,12 @@ def _drawn(part: int, wanted: int, seed: int) -> dict[str, dict[str, Any]]:
     from hypothesis import seed as seeded
     from hypothesis import strategies as st
     from kernels.conv2d import test_tensor_memory
-    from kernels.gemm import test_block_scaled_mma, test_mma_sync, test_tcgen05
+    from kernels.gemm import planes_specs, test_block_scaled_mma, test_mma_sync, test_tcgen05
 
     of_warps = st.one_of(test_mma_sync.specs(), test_block_scaled_mma.specs())
     for_sm_120a = of_warps.map(lambda fields: {**fields, "architecture": "sm_120a"})
-    strategy = (test_tcgen05.specs(), test_tcgen05.scaled_specs(), for_sm_120a, test_tensor_memory.specs())[part]
+    on_tensor_memory = test_tcgen05.specs(), test_tcgen05.scaled_specs()
+    strategy = (*on_tensor_memory, for_sm_120a, test_tensor_memory.specs(), planes_specs.tensor_memory_specs())[part]
     found: dict[str, dict[str, Any]] = {}
     options = settings(
         max_examples=8 * wanted, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)

@@ -15,6 +15,48 @@ OPERATIONS += [{"op": "factor", "per": "row"}, {"op": "clamp", "low": -2.5, "hig
 
 
 @st.composite
+def tensor_memory_specs(draw: st.DrawFn) -> dict[str, Any]:
+    """Specs on tensor memory, all of which work."""
+    f32_by = draw(st.sampled_from(SCHEMES))
+    along_k_only = f32_by == "tf32x3"
+    column_major = draw(st.integers(0, 3)) == 0
+    along_k = "tn" if column_major else "nt"
+    transpose = along_k if along_k_only else draw(st.sampled_from(("nn", "nt", "tn", "tt")))
+    pair = draw(st.booleans()) and transpose == along_k
+    dynamic = draw(st.booleans())
+    arithmetic: dict[str, Any] = {"f32_by": f32_by}
+    batch = draw(st.sampled_from(("none", "none", "strided")))
+    if batch == "none":
+        arithmetic["kept"] = draw(st.sampled_from(("none", "none", "a", "b")))
+    b_along_k = transpose[1] == along_k[1]
+    depth = 32 if along_k_only else 64
+    return {
+        "kind": "gemm",
+        "architecture": draw(st.sampled_from(("sm_100a", "sm_100a", "sm_103a"))),
+        "order": "column_major" if column_major else "row_major",
+        "transpose": transpose,
+        "alpha": draw(st.sampled_from(("one", "argument"))),
+        "beta": draw(st.sampled_from(("zero", "argument"))),
+        "batch": batch,
+        "alignment": {name: draw(st.sampled_from((1, 2, 4))) for name in "abc"} | {"c": draw(st.sampled_from((1, 2)))},
+        "multiple_of": draw(st.sampled_from(({}, {}, {"k": 32}, {"n": 4}))),
+        "rasterization": {"along": draw(st.sampled_from(("minor", "major"))), "group": draw(st.sampled_from((1, 2)))},
+        "epilogue": draw(st.lists(st.sampled_from(OPERATIONS), max_size=2, unique_by=lambda operation: operation["op"])),
+        "early_launch": draw(st.booleans()),
+        "mainloop": {
+            "strategy": "tcgen05",
+            "arithmetic": arithmetic,
+            "promote_every": draw(st.sampled_from(("auto", "auto", depth))),
+            "tile": {"n": draw(st.sampled_from((32, 64))) if b_along_k else 64, "k": depth},
+            "stages": 2,
+            "persistent_blocks": 0 if dynamic else draw(st.sampled_from((0, 2))),
+            "tiles": "dynamic" if dynamic else "static",
+            "pair": pair,
+        },
+    }
+
+
+@st.composite
 def specs(draw: st.DrawFn) -> dict[str, Any]:
     """Mostly specs that work; tiles are small, so that they run quickly."""
     strategy = draw(st.sampled_from(("wgmma", "wgmma", "mma_sync")))

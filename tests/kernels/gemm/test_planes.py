@@ -17,7 +17,7 @@ from gemmgen.kernels.gemm.explain import accuracy
 from gemmgen.kernels.gemm.split_precision.by_tcgen05 import TensorMemoryPlanesPlan
 from gemmgen.kernels.gemm.split_precision.numbers import planes_bound, scale_exponents, split, stored_planes
 from gemmgen.kernels.gemm.split_precision.planes import SCHEMES, slices_factor
-from kernels.gemm.planes_specs import specs
+from kernels.gemm.planes_specs import specs, tensor_memory_specs
 from kernels.random_batches import try_random_specs
 
 SPEC = "gemm/split_precision/f16x3/128x128"
@@ -570,3 +570,8 @@ def test_one_code_splits_operands_that_lie_alike():
 def test_a_random_spec_is_rejected_or_verifies(batch):
     outcomes = try_random_specs(specs(), batch + 300, examples=8, every=9 if ALL else 18)
     assert outcomes["verified"] >= 4
+
+
+def test_random_specs_on_tensor_memory_verify():
+    outcomes = try_random_specs(tensor_memory_specs(), 11, examples=4, every=9 if ALL else 18)
+    assert outcomes["verified"] == 4

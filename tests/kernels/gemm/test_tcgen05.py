@@ -72,6 +72,8 @@ BYTES = {**SPEC, "storage": {"a": "s8", "b": "s8", "c": "s32"}, "alignment": {"a
         ({**SPEC, "cache": {"streaming_stores": True}}, "cache"),
         ({**PAIR, "mainloop": {**PAIR["mainloop"], "persistent_blocks": 3}}, "persistent_blocks"),
         ({**PAIR, "mainloop": {**PAIR["mainloop"], "tiles": "dynamic"}}, "persistent_blocks"),
+        ({**SPEC, "mainloop": {**MAINLOOP, "arithmetic": {"kept": "a"}}}, "arithmetic"),
+        ({**SPEC, "mainloop": {**MAINLOOP, "promote_every": 64}}, "promotion"),
         ({**NVFP4, "scales": {}}, "scales"),
         ({**NVFP4, "scales": {name: {"k": 128, "type": "f32"} for name in "ab"}}, "scales"),
         ({**NVFP4, "mainloop": {**NVFP4["mainloop"], "tile": {"n": 64, "k": 128}}}, "scales"),

@@ -12,7 +12,7 @@ from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.family import SharedRegion
 from gemmgen.kernels.gemm.plan import Outline
 from gemmgen.kernels.gemm.scaling import TILE_BLOCKS, TILE_LINES
-from gemmgen.kernels.gemm.spec import CacheHints, GemmSpec, TensorMemoryMainloop
+from gemmgen.kernels.gemm.spec import Arithmetic, CacheHints, GemmSpec, TensorMemoryMainloop
 from gemmgen.kernels.gemm.tensor_cores.block_scaling import BlockScaling, block_scaling, packed_reasons, scale_kind_reasons
 from gemmgen.kernels.gemm.tensor_cores.operands import Multiplied
 from gemmgen.kernels.gemm.tensor_cores.reasons import BYTE_INTEGERS, COPY_ALIGNMENT, box_store_reasons, result_reasons, type_reasons
@@ -269,6 +269,9 @@ def stored_reasons(spec: GemmSpec, mainloop: TensorMemoryMainloop, matrices: tup
     yield from scale_kind_reasons(spec, packed, "tcgen05")
     if spec.scales.given and mainloop.tile.n != SCALED_COLUMNS:
         yield Reason("scales", "mainloop.tile.n", str(mainloop.tile.n), f"{SCALED_COLUMNS} with block scales")
+    if mainloop.arithmetic != Arithmetic():
+        given = ", ".join(sorted(mainloop.arithmetic.model_fields_set))
+        yield Reason("arithmetic", "mainloop.arithmetic", given, "nothing without f32_by", "f32_by: f16x3")
     if mainloop.promote_every != "auto":
         need = "auto without arithmetic.f32_by: sums in tensor memory keep the precision of float32"
         yield Reason("promotion", "mainloop.promote_every", str(mainloop.promote_every), need)
