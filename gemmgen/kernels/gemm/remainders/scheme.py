@@ -44,8 +44,8 @@ PITCH_BYTES = 32
 """Rows of planes begin at multiples of this, a sector of the L2."""
 LARGEST_K = 65535
 """Sums of k products of two bytes have a magnitude below 2^30."""
-PART_BITS = 41
-"""Bits of the parts of the numbers that remainders are multiplied by: sums of products with bytes are exact in float64."""
+PART_BITS = 40
+"""Bits of the parts of the numbers that remainders, plus 256, are multiplied by: sums of 16 such products are exact in float64."""
 PARTS = 3
 MARGIN_BITS = 20
 RANGE = 400
@@ -145,6 +145,11 @@ class RemainderScheme:
     @cached_property
     def moduli(self) -> tuple[Modulus, ...]:
         return tuple(self._modulus(number) for number in self.numbers)
+
+    @property
+    def first_sums(self) -> tuple[float, ...]:
+        """-256 times the sum of all weights, part by part: the sum of products begins with it, since kernels read 256 plus a remainder."""
+        return tuple(-256.0 * sum(parts) for parts in zip(*(modulus.weights for modulus in self.moduli), strict=True))
 
     @property
     def product_inverse(self) -> float:
