@@ -7,11 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
-import shutil
-import subprocess
 import sys
-import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -22,8 +18,8 @@ from gemmgen.core.cache import Cache, cache_key
 _SOURCE = Path(__file__).with_name("native.c")
 _SECONDS = 60
 _OPTIONS = ("-O3", "-fPIC", "-shared")
-_FEWEST_LANES = 1024
-_FEWEST_LANES = 1024
+_FEWEST_LANES = 2048
+_FEWEST_LANES = 2048
 REMEMBER, LOST, SETTLE, UNSEEN, ORDINARY = 1, 2, 3, 4, 5
 """Answers of `access_memory`; 0 if all is done."""
 IS_STORE, IS_PRIVATE, MAY_BE_OWN, HAS_PENDING, IS_SIGNED = 1, 2, 4, 8, 16
@@ -66,6 +62,8 @@ def loops() -> Loops | None:
     """The library; None where there is no compiler, or if it is not wanted."""
     if sys.platform != "linux" or sys.byteorder != "little" or os.environ.get("GEMMGEN_NATIVE", "") == "0":
         return None
+    import platform  # here, as in _compiled: small launches start faster without
+
     source = _SOURCE.read_bytes()
     key = cache_key("emulator loops", source, platform.machine(), " ".join(_OPTIONS))
     store = Cache(quiet=True)
@@ -92,6 +90,10 @@ def loops() -> Loops | None:
 
 
 def _compiled(source: bytes) -> bytes | None:
+    import shutil
+    import subprocess
+    import tempfile
+
     compiler = next((path for name in ("cc", "gcc", "clang", "g++") if (path := shutil.which(name))), None)
     if compiler is None:
         return None
