@@ -225,6 +225,11 @@ class Header:
         return " && ".join(f"({part})" if "||" in part and len(parts) > 1 else part for part in parts)
 
     @property
+    def has_truth_values(self) -> bool:
+        """True if arrays hold values of type ``bool``, which C has a header for."""
+        return any(pointer.argument.type == "bool" for pointer in self.pointers)
+
+    @property
     def const_pointers(self) -> list[str]:
         """The declarations of pointers that are only looked at."""
         return [f"const {pointer.declaration.removeprefix('const ')}" for pointer in self.pointers]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StringConstraints, WithJsonSchema
 from typing_extensions import TypeVar
 
-from gemmgen.core.errors import Reason
+from gemmgen.core.errors import PlanError, Reason
 from gemmgen.core.field_docstrings import field_docstrings
 from gemmgen.hardware.target import Architecture
 from gemmgen.kernels.baking import baked
@@ -395,6 +395,17 @@ class Section:
     lines: tuple[tuple[str, str], ...]
 
 
+def _converting(plan: Any, architecture: Any) -> Any:
+    """The plan, whose conversions the architecture has. Raises ``PlanError``."""
+    written = [array for array in plan.sequence.arrays if array.role != "input" and array.type in ("e4m3", "e5m2")]
+    if written and isinstance(architecture, Architecture) and not architecture.supports("fp8_mma"):
+        got = f"8-bit floats in {written[0].name} on {architecture.name}"
+        raise PlanError(
+            f"no kernel for this spec on {architecture.name}:", [Reason("storage", "storage", got, "sm_89 or newer", "architecture: sm_89")]
+        )
+    return plan
+
+
 @dataclass(frozen=True)
 class Family:
     """A kernel family: the format of its specs, how they become plans, and how its problems are written.
@@ -421,9 +432,9 @@ class Family:
     def plan(self, spec: Any, architecture: Any) -> Any:
         """Every number of the kernel; raises ``PlanError`` with all reasons if the spec cannot work there."""
         if not spec.sizes:
-            return self.own_plan(spec, architecture)
+            return _converting(self.own_plan(spec, architecture), architecture)
         sizes = dict(spec.sizes)
-        return baked(self.own_plan(self.promising(spec, sizes), architecture), sizes)
+        return baked(_converting(self.own_plan(self.promising(spec, sizes), architecture), architecture), sizes)
 
     def problem(self, plan: Any, sizes: Sequence[int]) -> dict[str, int]:
         """All dimensions of a packed problem of an instance, from values for its ``instance_sizes``; strides as the spec has them."""

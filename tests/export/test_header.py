@@ -6,6 +6,7 @@ import ctypes
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import SPECS
@@ -41,6 +42,74 @@ def test_every_launch_is_the_one_that_gemmgen_makes(host: NotingHost) -> None:
             assert got == wanted, f"{plan.name}: {problem}: {reason}"
             accepted += not wanted.refused
         assert accepted >= DRAWS // 10, f"{plan.name}: too few problems that work were tried"
+
+
+SIMPLE = {"kind": "gemm", "mainloop": {"strategy": "naive", "threadblock": {"m": 8, "n": 32}}}
+WARPGROUPS = {
+    "kind": "gemm",
+    "architecture": "sm_90a",
+    "transpose": "nt",
+    "storage": {"a": "bf16", "b": "bf16", "c": "bf16"},
+    "alignment": {"a": 8, "b": 8, "c": 8},
+    "multiple_of": {"n": 8},
+    "store": "tma",
+    "mainloop": {"strategy": "wgmma", "tile": {"m": 64, "n": 32, "k": 64}, "consumers": 1, "stages": 2},
+}
+NAMES = ("stream", "CUstream", "driver", "views", "plan", "kernel", "result", "restrict", "new")
+FORMULAS: tuple[dict[str, Any], ...] = (
+    SIMPLE
+    | {
+        "epilogue": {
+            "inputs": {"keep": {"per": "element", "type": "bool"}, "seed": {"scalar": "s64"}, "before": {"pointer": "s64"}},
+            "let": {"drawn": "rand(seed, before, int64(row) * 64 + int64(column), 0) < 0.5"},
+            "outputs": {"C": "acc if keep and drawn else 0", "mask": {"value": "drawn", "type": "bool"}},
+        }
+    },
+    SIMPLE | {"epilogue": {"inputs": {name: {"per": "column"} for name in NAMES}, "value": " + ".join(["acc", *NAMES])}},
+    SIMPLE | {"epilogue": {"inputs": {name: {"scalar": "f32"} for name in NAMES}, "value": " + ".join(["acc", *NAMES])}},
+    SIMPLE
+    | {
+        "batch": "strided",
+        "epilogue": {"outputs": {"C": "acc", "sums": {"reduce": "sum", "per": "row", "of": "acc"}, "most": {"reduce": "max", "of": "acc"}}},
+    },
+    WARPGROUPS
+    | {
+        "epilogue": {
+            "inputs": {"gate": {"per": "element", "type": "bf16"}, "rest": {"per": "element", "type": "f32"}},
+            "let": {"z": "acc + rest"},
+            "outputs": {"C": "silu(z) * gate", "before": {"value": "z", "type": "f32"}, "half": {"value": "z", "type": "bf16"}},
+        }
+    },
+    WARPGROUPS | {"dual": True, "alpha": "one", "beta": "zero", "epilogue": {"value": "silu(acc) * acc2"}},
+    {
+        "kind": "reduction",
+        "operation": "sum",
+        "shape": "middle",
+        "prologue": {"inputs": {"gate": {"per": "element", "type": "f16"}}, "outputs": {"value": "value * gate", "kept": "value"}},
+        "epilogue": {"inputs": {"factor": {"per": "element"}}, "value": "value * factor"},
+    },
+    {
+        "kind": "elementwise",
+        "rank": 2,
+        "alignment": 1,
+        "operations": {"inputs": {"keep": {"per": "row", "type": "bool"}}, "value": "value if keep else 0"},
+    },
+)
+
+
+@pytest.mark.parametrize("language", ["c", "c++"])
+def test_kernels_with_formulas_are_launched_by_headers(language: str, tmp_path: Path) -> None:
+    host = NotingHost([api.plan(fields) for fields in FORMULAS], tmp_path, language)
+    for prefix, plan in host.plans.items():
+        rng = random.Random(plan.name)
+        accepted = 0
+        for _ in range(60):
+            problem, pointers, scalars, workspace = draw_call(plan, rng)
+            wanted = expected(plan.sequence, problem, pointers, scalars, workspace)
+            got, reason = host.launch(prefix, problem, pointers, scalars, workspace)
+            assert got == wanted, f"{plan.name}: {problem}: {reason}"
+            accepted += not wanted.refused
+        assert accepted > 3, plan.name
 
 
 def unusual_plan() -> KernelPlan:

@@ -104,7 +104,7 @@ def parse(text: str) -> Node:
         tree = ast.parse(stripped, mode="eval").body
     except SyntaxError as error:
         at = min(max((error.offset or 1) - 1, 0), max(len(stripped) - 1, 0)) + len(text) - len(stripped)
-        raise FormulaError("no expression", str(error.msg), place(text, at)) from None
+        raise FormulaError("no expression", f"{_PARTS} ({error.msg})", place(text, at)) from None
     except (ValueError, RecursionError, MemoryError):
         raise FormulaError("no expression", "too many operators inside each other", repr(text[:40])) from None
     return _Reader(text, len(text) - len(stripped)).node(tree, 0)

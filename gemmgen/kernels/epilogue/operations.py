@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from functools import reduce
+from keyword import iskeyword
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
@@ -518,12 +519,13 @@ class Formula(Operation):
         outputs = {word: {"value": one} if isinstance(one, str) else one for word, one in fields["outputs"].items()}
         results = [word for word in outputs if word in RESULTS]
         if len(results) + ("value" in fields) > 1:
-            raise ValueError(f"two writers of the result: {', '.join([*results, *(['value'] if 'value' in fields else [])])}")
+            names = ", ".join([*results, *(["value"] if "value" in fields else [])])
+            raise FormulaError(f"two writers of the result: {names}", "need one")
         changed = dict(fields) | {"outputs": {word: one for word, one in outputs.items() if word not in results}}
         for word in results:
             one = outputs[word]
             if not isinstance(one, Mapping) or set(one) != {"value"}:
-                raise ValueError(f"{word} has fields beside its expression; the spec of the kernel says its type")
+                raise FormulaError(f"{word} with fields beside its expression", "need none: the spec of the kernel says its type")
             changed["value"] = one["value"]
         return changed
 
@@ -538,17 +540,19 @@ class Formula(Operation):
         for kind, names in (("inputs", self.inputs), ("let", self.let), ("outputs", self.outputs)):
             for word in names:
                 if word in (VALUE, PRODUCT, SECOND, *COORDINATES, *RESULTS, *SPECIAL):
-                    raise ValueError(f"{kind} has {word!r}, which expressions know already")
+                    raise FormulaError(f"{word!r}, which expressions know already", "need another name", kind)
                 if word in known_functions() or word in extension_names():
-                    raise ValueError(f"{kind} has {word!r}, which is a function")
+                    raise FormulaError(f"{word!r}, which is a function", "need another name", kind)
+                if iskeyword(word):
+                    raise FormulaError(f"{word!r}, a word of Python's", "need another name", kind)
                 own = argument_name(word)
                 if own in taken:
-                    raise ValueError(f"two meanings of {word!r}: under {taken[own]} and under {kind}")
+                    raise FormulaError(f"two meanings of {word!r}, under {taken[own]} and under {kind}", "need names that differ")
                 taken[own] = kind
         used = {name for assignment in self.assignments for name in assignment.node.names}
         unused = [word for word in (*self.inputs, *self.let) if word not in used]
         if unused:
-            raise ValueError(f"{unused[0]!r} is not used by any expression")
+            raise FormulaError(f"{unused[0]!r}, which no expression uses", "need names that an expression uses")
         return self
 
     @property

@@ -13,6 +13,14 @@ LOCAL = frozenset(
 )
 """Parameters of the functions that formulas are written into, and dynamic shared memory."""
 
+EXPORTED = frozenset(
+    (
+        *("stream", "arrays", "views", "given", "scalars", "launches", "handle", "driver", "device", "context", "kernel", "grid"),
+        *("producer", "cupy", "numpy", "ceil_div", "round_up"),
+    )
+)
+"""Parameters and variables of exported modules' launch functions."""
+
 _ARGUMENTS = re.compile(
     r"ld\w*|stride_\w+|k[A-Z]\w*|[a-zA-Z]|B2|alpha|beta|amax|part\d+|value\d+|\w+_element|\w+_rows|\w+_columns|\w+_loaded|"
     r"sums_at|\w+_terms|[di]\d|outer|inner|divisors|workspace|batch|groups|offsets|counts|gather|scatter|slices|rows_[ac]|map_\w+|"
@@ -29,7 +37,7 @@ _OF_CUDA = re.compile(
     r"(?:thread|block)Idx|(?:block|grid)Dim|warpSize|NULL|nullptr|dim3|"
     r"(?:u?(?:char|short|int|long|longlong)|float|double)[1-4]|u?int(?:8|16|32|64)_t|(?:size|ptrdiff|wchar)_t|"
     r"alignas|alignof|asm|catch|\w+_cast|consteval|constinit|decltype|explicit|export|friend|mutable|noexcept|protected|requires|"
-    r"static_assert|thread_local|throw|try|typeid|typename|virtual"
+    r"CU[a-z]\w*|cu[A-Z]\w*|static_assert|thread_local|throw|try|typeid|typename|virtual"
 )
 """Names of CUDA's, and words of C++ that are no types and no statements."""
 
@@ -60,4 +68,4 @@ def _templates(value: str) -> list[str]:
 
 def is_reserved(name: str) -> bool:
     """True if an operand of this name could be taken for a variable, function or type of a kernel."""
-    return name in LOCAL or any(pattern.fullmatch(name) for pattern in (_ARGUMENTS, _OF_CUDA, _taken()))
+    return name in LOCAL | EXPORTED or any(pattern.fullmatch(name) for pattern in (_ARGUMENTS, _OF_CUDA, _taken()))
