@@ -146,7 +146,7 @@ class Cluster:
         self._address = address
         self._lost = f"--scheduler {address}: the scheduler is gone; run the same command again to continue"
         self._memory_bytes = memory_bytes
-        if not re.fullmatch(r"(\w+://)?[^\s/]+:\d+", address):
+        if not re.fullmatch(r"((tcp|tls)://)?[^\s/]+:[0-9]{1,5}", address):
             raise SweepError(f"--scheduler {address!r}: expected the address of a Dask scheduler, such as tcp://host:8786")
         if address.startswith("tls://") != (certificates is not None):
             raise SweepError(f"--scheduler {address}: the certificates of TLS go with an address that begins with tls://, and it with them")

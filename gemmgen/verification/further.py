@@ -42,8 +42,7 @@ def few_block_cases(plan: KernelPlan) -> list[tuple[KernelPlan, Case]]:
 
 def shares_out_tiles(plan: KernelPlan) -> bool:
     """True for kernels of a fixed number of blocks, which take one tile after another."""
-    mainloop = plan.spec.model_dump(mode="json", exclude_unset=True).get("mainloop")
-    return isinstance(mainloop, dict) and bool(mainloop.get("persistent_blocks"))
+    return bool(getattr(getattr(plan.spec, "mainloop", None), "persistent_blocks", 0))
 
 
 def with_few_blocks(plan: KernelPlan) -> KernelPlan | None:

@@ -112,8 +112,9 @@ def _after_the_only_tile(plan: KernelPlan, source: str, mutant: Mutant) -> bool:
     if getattr(loop, "persistent_blocks", True) or getattr(getattr(plan.spec, "decomposition", None), "scheme", "") == "stream_k":
         return False
     lines = [line.strip() for line in source.split("\n")]
-    if re.fullmatch(r"for \(; index < works; index \+?= gridDim\.x(?: / kClusterBlocks)?\) \{", mutant.after):
-        return mutant.kind == "add becomes assign"
+    step = r"gridDim\.x(?: / kClusterBlocks)?"
+    if re.fullmatch(rf"for \((?:int index = blockIdx\.x)?; index < works; index (?:= {step}|\+= 2 \* \({step}\))\) \{{", mutant.after):
+        return mutant.kind in ("add becomes assign", "a loop takes steps of twice the size")
     before = lines[: mutant.line]
     begins = len(before) - 1 - before[::-1].index("if (work.steps > 0) {") if "if (work.steps > 0) {" in before else -1
     release = ["if (work.steps > 0) {", "const int previous = stage == 0 ? kStages - 1 : stage - 1;", "if (lane == 0)"]

@@ -19,6 +19,12 @@ MISTAKES = {
         "const int previous = stage == 0 ? kStages - 2 : stage - 1;",
         "tiles of as many steps as stages, few blocks",
     ),
+    "a stage is freed in the place of another": (
+        "conv2d/wgmma/quantised/bf16",
+        "mbarrier_arrive(empty + kBarrierBytes * previous);",
+        "mbarrier_arrive(empty - kBarrierBytes * previous);",
+        "tiles of whole turns, few blocks",
+    ),
     "a ticket's place is taken before it has been read": (
         "gemm/wgmma/dynamic",
         "mbarrier_wait(barriers + kBarrierBytes * (kTickets + place), (count / kTickets & 1) ^ 1);",

@@ -16,6 +16,7 @@ from .trials import Subject, deep_cases, try_mutant
 SHIFT = "return kLeadingBytes / kDescriptorUnit << 16 | (address & kAddressBits) / kDescriptorUnit;"
 TILES = "__device__ __forceinline__ int tiles_n(int n) { return (n - 1) / kTileN + 1; }"
 COLUMNS = "const int copy_column_a = threadIdx.x % kVectorsPerRowA * kVectorA;"
+LOOP = "for (; index < works; index += gridDim.x / kClusterBlocks) {"
 DIFFERENCE = "const int rows_left_b = n - block_n - copy_row_b;"
 SECOND = "+ ((rank - 1) * (kBlocksM * kTileN / kMatrix) * kMultipliers + threadIdx.x - kGroupThreads)"
 COVERED = [
@@ -29,6 +30,7 @@ COVERED = [
     ("conv2d/tcgen05/f16_128x256", "less becomes less or equal", "value = value < 0.0f ? 0.0f : value;", "either sign"),
     ("conv2d/mma_sync/output/int32", "drop a condition", "if (stage < steps) {", "past the last entry"),
     ("conv2d/mma_sync/turing/128x64x64", "plus becomes minus", "if (plane < kPlanes - 1 || step + 1 < steps) {", "read ahead"),
+    ("gemm/wgmma/bf16_decode/8", "a loop takes steps of twice the size", LOOP, "one tile"),
     ("gemm/wgmma/stream_k", "a constant halved", "constexpr int kLeadingBytesA = 16;", "rows run along k"),
     ("gemm/wgmma/fp8/64x32", "another shift", SHIFT, "rows run along k"),
     ("gemm/wgmma/batched", "a constant doubled", "constexpr int kLeadingBytesB = 8192;", "a tile is one box"),
@@ -49,7 +51,7 @@ OBSERVED = [
     ("gemm/wgmma/fp8/64x64", "drop a condition", "if (k > 0) {"),
     ("gemm/wgmma/bf16/128x144", "plus becomes minus", "const int tile_m = band * kBand + within % band_tiles;"),
     ("gemm/wgmma/tf32/64x32", "a constant doubled", "constexpr int kStages = 8;"),
-    ("gemm/wgmma/bf16_decode/8", "a loop takes steps of twice the size", "for (; index < works; index += gridDim.x / kClusterBlocks) {"),
+    ("gemm/wgmma/bf16/64x32", "a loop takes steps of twice the size", "for (; index < works; index += gridDim.x) {"),
     ("gemm/wgmma/bf16/64x32", "plus becomes minus", "mbarrier_arrive(empty + kBarrierBytes * previous);"),
     ("conv2d/mma_sync/output/int32", "a condition never holds", "if (stage < steps) {"),
     ("conv2d/mma_sync/turing/128x64x64", "a condition never holds", "if (plane < kPlanes - 1 || step + 1 < steps) {"),
