@@ -50,6 +50,8 @@ def measure(folder: Path) -> dict[str, Any]:
         launcher = Launcher(loaded, [launch], {})
         for index in range(rotation.count):
             _fill(rotation, index, arrays, folder, "seen")
+        # Other streams do not wait for fills of memory, which may still run.
+        call("cuCtxSynchronize")
         torch = _torch() if asked["peer"] else None
         torch_stream = torch.cuda.Stream() if torch is not None else None
         stream = int(torch_stream.cuda_stream) if torch_stream is not None else new_stream(cleanup)
@@ -79,6 +81,7 @@ def measure(folder: Path) -> dict[str, Any]:
             told["peer_us"] = median(samples[1]) / launches[1] * 1e6
         _keep(rotation, rotation.count - 1, arrays, folder, "timed")
         _fill(rotation, 0, arrays, folder, "unseen")
+        call("cuCtxSynchronize")
         launcher.launch(stream, *values[0])
         call("cuCtxSynchronize")
         _keep(rotation, 0, arrays, folder, "after")

@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import sys
+import warnings
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -24,7 +25,10 @@ def contained(work: Callable[[], T], label: str, seconds: float | None = None) -
     sys.stdout.flush()
     sys.stderr.flush()
     reading, writing = os.pipe()
-    child = os.fork()
+    with warnings.catch_warnings():
+        # Other threads are NumPy's, which hold no lock that the child needs.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
     if child == 0:
         if seconds is not None:
             signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the child even within a library that knows no interrupts
