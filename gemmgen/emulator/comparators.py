@@ -491,7 +491,8 @@ class _Reading:
         self, values: tuple[_Term, ...], places: tuple[_Term, _Term], env: _Env, inst: Instruction, other: Instruction | None
     ) -> Comparator:
         if other is not None:
-            names = [name for name, held in env.items() if held == _Term("chosen", (id(other),), True)]
+            chosen = _Term("chosen", (id(other),), True)
+            names = [name for name, held in env.items() if held is chosen]
             if names:
                 none = Register(names[0], "b32")
                 return Comparator((none, none), decided=none)

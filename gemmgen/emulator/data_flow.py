@@ -45,18 +45,8 @@ def written_by(inst: Instruction) -> tuple[str, ...]:
     """Names of the registers that an instruction may write."""
     if not inst.operands or inst.opcode in _WITHOUT_RESULTS or isinstance(inst.operands[0], Address) or inst.modifiers[:1] == ("dealloc",):
         return ()
-    return tuple(register.name for register in registers_of(inst.operands[0]))
-
-
-def _read_by(inst: Instruction) -> Iterator[str]:
-    """Names of the registers whose values an instruction computes with; not those of its addresses and its guard."""
-    operands: tuple[Operand, ...] = inst.operands if not written_by(inst) else inst.operands[1:]
-    if inst.opcode in ("wgmma", "mma", "wmma"):
-        operands = inst.operands
-    for operand in operands:
-        if not isinstance(operand, Address):
-            for register in registers_of(operand):
-                yield register.name
+    target = inst.operands[0]
+    return (target.name,) if isinstance(target, Register) else tuple([register.name for register in registers_of(target)])
 
 
 class Effect(NamedTuple):
@@ -67,12 +57,25 @@ class Effect(NamedTuple):
     writes: tuple[str, ...]
 
 
+def _effect(inst: Instruction) -> Effect:
+    """An instruction reads the registers that it computes with; not those of its addresses and its guard."""
+    writes = written_by(inst)
+    operands: tuple[Operand, ...] = inst.operands[1:] if writes and inst.opcode not in ("wgmma", "mma", "wmma") else inst.operands
+    reads: list[str] = []
+    for operand in operands:
+        if isinstance(operand, Register):
+            reads.append(operand.name)
+        elif not isinstance(operand, Address | Integer):
+            reads += [register.name for register in registers_of(operand)]
+    return Effect(inst, tuple(reads), writes)
+
+
 def _effects(program: Program) -> list[list[Effect]]:
     """The instructions of each basic block, its end too."""
     found = []
     for block in program.blocks:
         whole = block.body if block.terminator is None else (*block.body, block.terminator)
-        found.append([Effect(inst, tuple(_read_by(inst)), written_by(inst)) for inst in whole])
+        found.append([_effect(inst) for inst in whole])
     return found
 
 
@@ -446,7 +449,14 @@ class Tainted:
 
     def names(self) -> frozenset[str]:
         """The names of all registers that hold data."""
-        return frozenset(name for name, bit in self.bits.items() if self.mask >> bit & 1) if self.mask else frozenset()
+        found, left = [], self.mask
+        names = list(self.bits) if left else []
+        while left:
+            # A mask's bits are numbered in the order of the names.
+            lowest = left & -left
+            found.append(names[lowest.bit_length() - 1])
+            left ^= lowest
+        return frozenset(found)
 
 
 def tests_infinity(inst: Instruction) -> bool:

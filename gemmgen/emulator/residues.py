@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ Array = np.ndarray[Any, Any]
 MODULUS = (1 << 31) - 1
 _MODULUS = np.uint64(MODULUS)
 _SHIFT = np.uint64(31)
+_MODULUS_OF_WORDS, _SHIFT_OF_WORDS = np.uint32(MODULUS), np.uint32(31)
 _GOLDEN, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)
 _NEUTRAL = np.uint64(77)
 
@@ -40,9 +42,14 @@ def folded(value: Array) -> Array:
 
 def canonical(value: Any) -> Array:
     """Residues of unsigned integers as uint64 below the modulus."""
-    reduced = folded(np.array(value, np.uint64, ndmin=1))
-    reduced[reduced >= _MODULUS] -= _MODULUS
-    return reduced
+    if getattr(value, "dtype", None) == np.uint32 and value.ndim:
+        # 32 bits are folded once.
+        reduced: Array = (value & _MODULUS_OF_WORDS).astype(np.uint64)
+        np.add(reduced, value >> _SHIFT_OF_WORDS, out=reduced)
+    else:
+        reduced = folded(np.array(value, np.uint64, ndmin=1))
+    # A difference below zero wraps around to a large number.
+    return np.minimum(reduced, reduced - _MODULUS, out=reduced)
 
 
 def words(value: Array) -> Array:
@@ -138,6 +145,17 @@ def _mixed(value: Array) -> Array:
     return result
 
 
+@lru_cache(maxsize=256)
+def _name_of(key: str) -> Array:
+    return np.full(1, zlib.crc32(key.encode()), np.uint64)
+
+
+@lru_cache(maxsize=1024)
+def _mixed_number(value: int, key: str) -> Array:
+    """The term of a number, such as the literal of a maximum."""
+    return _mixed(np.full(1, value, np.uint64) * _GOLDEN + _name_of(key))
+
+
 def narrowed(value: Any, bits: int) -> Array:
     """Rounding to a narrower type as a hash of so many bits."""
     hashed = _mixed(canonical(value) * _GOLDEN)
@@ -146,12 +164,12 @@ def narrowed(value: Any, bits: int) -> Array:
 
 def opaque(key: str, arguments: Sequence[Any], *, commutes: bool = False) -> Array:
     """A function without algebraic meaning: a hash of its name and its arguments."""
-    name = np.uint64(zlib.crc32(key.encode()))
-    parts = np.broadcast_arrays(*[canonical(argument) for argument in arguments])
+    name = _name_of(key)
+    parts = [canonical(argument) for argument in arguments]
     if commutes:
-        total = sum((_mixed(part * _GOLDEN + name) for part in parts[1:]), start=_mixed(parts[0] * _GOLDEN + name))
-        return words(_mixed(total * _SECOND))
-    hashed = np.broadcast_to(name, parts[0].shape)
+        terms = [_mixed(part * _GOLDEN + name) if part.size > 1 else _mixed_number(int(part.flat[0]), key) for part in parts]
+        return words(_mixed(sum(terms[1:], start=terms[0]) * _SECOND))
+    hashed: Array = name
     for part in parts:
         hashed = _mixed(part * _GOLDEN + hashed * _SECOND)
     return words(hashed)
