@@ -269,7 +269,7 @@ def extension_program(source: Path, task: Task) -> str:
     call = f"{task.function}({', '.join(passed)})"
     called = f"std::vector<at::Tensor> found = results({call});" if task.returns else f"{call};"
     quoted = str(source.resolve()).replace("\\", "\\\\").replace('"', '\\"')
-    body = "\n      ".join([*lines, called, "C10_CUDA_CHECK(cudaDeviceSynchronize());", *ends])
+    body = "\n      ".join([*lines, called, "C10_CUDA_CHECK(cudaStreamSynchronize(at::cuda::getCurrentCUDAStream()));", *ends])
     return f"""#include "torch_call.h"
 #include "{quoted}"
 

@@ -25,7 +25,16 @@ torch::Tensor scale_add(torch::Tensor x, torch::Tensor z, int64_t mode) {
     const int n = x.numel();
     const auto stream = at::cuda::getCurrentCUDAStream();
     if (mode == 1 && kept.defined()) return kept;
-    if (mode == 5) {
+    if (mode == 7 || mode == 8) {
+        cudaStream_t own;
+        cudaEvent_t done;
+        cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking);
+        cudaEventCreate(&done);
+        scale_add_kernel<float><<<(n + 63) / 64, 64, 0, own>>>(
+            x.packed_accessor32<float, 1, torch::RestrictPtrTraits>(), z.data_ptr<float>(), y.data_ptr<float>(), n);
+        cudaEventRecord(done, own);
+        if (mode == 8) cudaStreamWaitEvent(stream, done, 0);
+    } else if (mode == 5) {
         racing<<<(n + 63) / 64, 64, 0, stream>>>(x.data_ptr<float>(), z.data_ptr<float>(), y.data_ptr<float>(), n);
     } else {
         AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "scale_add", ([&] {

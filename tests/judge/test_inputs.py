@@ -79,6 +79,8 @@ EXTENSION_MODES = [
     (3, "unwritten-output"),
     (4, "fails"),
     (5, "race"),
+    (7, "race"),
+    (8, ""),
 ]
 
 
