@@ -136,8 +136,8 @@ def matmul(
     if isinstance(b, Constant):
         b = b.source
     if precision in BY_INTEGERS:
-        beside = (bias, residual, activation, epilogue, operands, scale_a, scale_b, scale_out, amax, output)
-        if any(one is not None for one in beside) or (alpha, beta, batch_invariant, backend) != (1, 0, False, "auto"):
+        unwanted = (bias, residual, activation, epilogue, operands, scale_a, scale_b, scale_out, amax, output)
+        if any(one is not None for one in unwanted) or (alpha, beta, batch_invariant, backend) != (1, 0, False, "auto"):
             raise LaunchError(f"matmul: precision {precision} goes with out and stream alone")
         if torch_state.compiling is not None and (torch_state.compiling() or torch_state.recording(a, b)):
             raise LaunchError(f"matmul: precision {precision} has no derivatives and is not compiled by torch")

@@ -211,6 +211,7 @@ def _sequence(
     b: list[Argument] = [problem.b, *outline.matrices[1].scalars]
     c: list[Argument] = [problem.c, *outline.matrices[2].scalars]
     factors: list[Argument] = [*problem.extents, *a, *b]
+    multiplied: list[Argument] = [*problem.extents, *maps]
 
     def launch(entry: str, blocks: str, threads: int, arguments: list[Argument]) -> KernelLaunch:
         grid = Formula(f"select(min(m, n) > 0, {blocks}, 0)"), Formula("1"), Formula("1")
@@ -232,7 +233,7 @@ def _sequence(
             entry=f"{name}_products",
             grid=(blocks, Formula("1"), Formula("1")),
             block=(loop.threads, 1, 1),
-            arguments=tuple(argument.name for argument in (*problem.extents, *maps)),
+            arguments=tuple(argument.name for argument in multiplied),
             dynamic_shared_bytes=Formula(str(loop.shared_bytes)),
             cluster=(grid.cluster_blocks, 1, 1),
             blocks_of_device=of_device,
