@@ -66,3 +66,15 @@ __device__ __forceinline__ void load_pair_boxes_3d(
     for (int box = 0; box < kBoxes; ++box)
         load_pair_box_3d(target + box * kBytes, map, barrier, x + box * kElements, y, z);
 }
+
+// Starts to copy a column of pixels, some channels of each: of the pixels that lie (dx, dy) from those of the map's walk, which
+// begins at (x, y) of an image.
+__device__ __forceinline__ void load_pair_pixels(
+    unsigned target, const TensorMap& map, unsigned barrier, int channel, int x, int y, int image, int dx, int dy)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes.cta_group::2"
+        " [%0], [%1, {%3, %4, %5, %6}], [%2], {%7, %8};"
+        :: "r"(target), "l"(&map), "r"(barrier), "r"(channel), "r"(x), "r"(y), "r"(image),
+           "h"(static_cast<unsigned short>(dx)), "h"(static_cast<unsigned short>(dy)) : "memory");
+}

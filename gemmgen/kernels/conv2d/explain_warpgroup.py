@@ -75,6 +75,8 @@ def _work(plan: WarpgroupPlan) -> Lines:
         lines.append(
             ("cluster", f"{loop.cluster_k} blocks with a part of the taps and channels each; the first adds up the sums, in order")
         )
+    elif loop.pair:
+        lines.append(("pair", "two blocks of a cluster multiply together; each has its channels and their sums, and half of the pixels"))
     elif loop.cluster_blocks > 1:
         shared = "pixels" if loop.cluster_m > 1 else "filters"
         lines.append(("cluster", f"{loop.cluster_blocks} blocks with the same {shared} copy parts of their tile to all of them"))
@@ -97,7 +99,8 @@ def _mainloop(plan: WarpgroupPlan) -> Lines:
     loop = plan.loop
     stages = ("stages", f"{loop.stages}: filled while others are multiplied; two barriers each, full and empty")
     if isinstance(loop, TensorPixelLoop):
-        instruction = f"tcgen05.mma, kind {loop.kind}: {ROWS} channels x {loop.tile_n} pixels, {loop.instruction_k} input channels"
+        size = f"{ROWS * loop.cluster_m} channels x {loop.tile_n} pixels, {loop.instruction_k} input channels"
+        instruction = f"tcgen05.mma, kind {loop.kind}: {size}"
         issued = f"{loop.tile_k // loop.instruction_k} instructions; a commit gives the stage back"
         return ("instruction", instruction), ("one step", issued), stages
     assert isinstance(plan.spec.mainloop, WarpgroupMainloop)

@@ -103,6 +103,9 @@ class TensorMemoryMainloop(SpecModel):
     of all kinds. ``rows``: rows of a matrix of pixels and channels, for filters of one tap, stride 1 and no padding."""
     persistent_blocks: Annotated[int, Field(ge=0, le=65535, strict=True)] = 148
     """Blocks that take tile after tile, a multiple of the multiprocessors; 0: a block for each tile."""
+    pair: Annotated[bool, LATER] = False
+    """True: two blocks of a cluster multiply together (``cta_group::2``). Each has 128 of 256 output channels, and copies their filters and
+    half of the pixels, which the tensor cores of both read. For x in NHWC."""
 
 
 class DirectMainloop(SpecModel):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import PlanError, Reason
@@ -65,7 +65,7 @@ class TensorPixelLoop(PixelLoop):
     @property
     def form_text(self) -> str:
         """The instruction descriptor as CUDA writes it."""
-        return f"0x{instruction_form(self.type_a, self.type_b, ROWS, self.tile_n):08x}u"
+        return f"0x{instruction_form(self.type_a, self.type_b, ROWS * self.cluster_m, self.tile_n):08x}u"
 
     @property
     def load_function(self) -> str:
@@ -118,6 +118,8 @@ def plan_tensor_memory(spec: Conv2dSpec, mainloop: TensorMemoryMainloop, archite
         raise PlanError(message, reasons)
     loop = pixel_loop(spec, copied, TensorPixelLoop)
     assert isinstance(loop, TensorPixelLoop)
+    if mainloop.pair:
+        loop = replace(loop, pair=True, cluster_m=2, b=replace(loop.b, extent=mainloop.tile.pixels // 2))
     staged = _staged(spec, copied)
     regions = (*tile_regions(loop, staged), *_barriers(loop, tile_regions(loop, staged)))
     reasons += ResidentBlocks(architecture, 1, loop.threads).too_much_per_block(sum(region.bytes for region in regions))
@@ -153,6 +155,13 @@ def _reasons(spec: Conv2dSpec, mainloop: TensorMemoryMainloop, architecture: Arc
         yield Reason("tile_channels", "mainloop.tile.channels", str(mainloop.tile.channels), f"{ROWS}, the lanes of tensor memory")
     if allocated_columns(BUFFERS * mainloop.tile.pixels) > TENSOR_COLUMNS:
         yield Reason("tile_pixels", "mainloop.tile.pixels", str(mainloop.tile.pixels), f"at most {TENSOR_COLUMNS // BUFFERS}")
+    if mainloop.pair and mainloop.persistent_blocks % 2:
+        yield Reason("persistent_blocks", "mainloop.persistent_blocks", str(mainloop.persistent_blocks), "even with pair: true")
+    if mainloop.pair and mainloop.tile.pixels % 32:
+        need = "a multiple of 32 with pair: true, of which each block copies half"
+        yield Reason("tile_pixels", "mainloop.tile.pixels", str(mainloop.tile.pixels), need)
+    if mainloop.pair and spec.input.layout == "nchw32":
+        yield Reason("layout", "input.layout", "nchw32 with pair: true", "nhwc", "pair: false")
     yield from mainloop_reasons(spec)
 
 
@@ -174,7 +183,8 @@ def _barriers(loop: TensorPixelLoop, before: tuple[SharedRegion, ...]) -> tuple[
 
 def _name(spec: Conv2dSpec, mainloop: TensorMemoryMainloop) -> str:
     tile = mainloop.tile
-    parts = ["tcgen05", spec.input.type, f"{tile.channels}x{tile.pixels}x{tile.k}", f"s{mainloop.stages}"]
+    channels = tile.channels * (2 if mainloop.pair else 1)
+    parts = ["tcgen05", spec.input.type, f"{channels}x{tile.pixels}x{tile.k}", f"s{mainloop.stages}"]
     parts += ["1x1"] if mainloop.activations == "rows" else []
     parts += ["of_nchw32"] if spec.input.layout == "nchw32" else []
     return instance_name("conv2d", [*parts, f"{spec.output.type}_{spec.output.layout}"], spec)

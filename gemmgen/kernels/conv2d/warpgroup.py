@@ -34,6 +34,8 @@ class PixelLoop(WarpgroupLoop):
     """
 
     division: Literal["channels", "pixels"] = "channels"
+    pair: bool = False
+    """True if two blocks multiply together, with other channels and the same pixels (``tcgen05``)."""
 
     @property
     def group_constants(self) -> tuple[tuple[str, int, str], ...]:

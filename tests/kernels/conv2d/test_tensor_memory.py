@@ -50,6 +50,9 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
         {**INT8, "input": {"type": "s8", "layout": "nchw32"}, "output": {"type": "s8", "layout": "nchw32"}, "store": "shared"}, 64, 128
     ),
     "a zero point": with_mainloop({**INT8, "input": {"type": "u8", "layout": "nhwc"}, "zero_point": "argument"}, 64, 128),
+    "pairs of blocks": with_mainloop(SPEC, 64, 64, pair=True),
+    "rows of pixels by pairs": with_mainloop({**SPEC, "convolution": POINTWISE, "residual": True}, 96, 64, activations="rows", pair=True),
+    "bytes through shared memory by pairs": with_mainloop({**INT8, "store": "shared"}, 128, 64, pair=True),
     "int32": {
         **with_mainloop(INT8, 64, 128),
         "output": {"type": "s32", "layout": "nhwc"},
@@ -79,6 +82,17 @@ MUTANTS = {
 }
 
 
+PAIR_MUTANTS = {
+    "bytes of one block": ("kClusterBlocks * (kBytesA + kBytesB)", "(kBytesA + kBytesB)"),
+    "pixels of the first block": ("work.pixel + rank * kOwnPixels", "work.pixel"),
+    "channels of the first block": ("(channel_tile * kClusterBlocks + rank)", "(channel_tile * kClusterBlocks)"),
+    "sums read by one block": ("kClusterBlocks * kEpilogueWarps", "kEpilogueWarps"),
+    "a barrier of the own block": ("address_in_block(full + kBarrierBytes * stage, kLeader)", "full + kBarrierBytes * stage"),
+    "products of both blocks": ("lane == 0 && rank == kLeader", "lane == 0"),
+    "a stage given back to the leader alone": ("kBothBlocks = 3", "kBothBlocks = 1"),
+}
+
+
 @pytest.mark.parametrize("name", COMBINATIONS)
 def test_a_combination_verifies(name: str) -> None:
     plan = gemmgen.plan(COMBINATIONS[name])
@@ -88,11 +102,11 @@ def test_a_combination_verifies(name: str) -> None:
     assert cases and verify_binary(plan, binary, EmulatorBackend(), cases=cases).passed
 
 
-@pytest.mark.parametrize("mutant", MUTANTS)
-def test_a_broken_kernel_is_found_out(mutant: str) -> None:
-    plan = gemmgen.plan(SPEC)
+@pytest.mark.parametrize(("pair", "mutant"), [*((False, name) for name in MUTANTS), *((True, name) for name in PAIR_MUTANTS)])
+def test_a_broken_kernel_is_found_out(pair: bool, mutant: str) -> None:
+    plan = gemmgen.plan(with_mainloop(SPEC, 64, 64, pair=pair))
     source = gemmgen.render(plan).text
-    before, after = MUTANTS[mutant]
+    before, after = (MUTANTS | PAIR_MUTANTS)[mutant]
     assert before in source, f"{before!r} is not in the source any more"
     binary = compile_source(source.replace(before, after), architecture="sm_100a", options=COMPILE_OPTIONS)
     wanted = ("3 x 3, padding 1", "tiles of many steps", "channels above a tile", "more tiles than blocks")
@@ -107,6 +121,9 @@ def test_a_broken_kernel_is_found_out(mutant: str) -> None:
         ({**INT8, "architecture": "sm_103a"}, "tcgen05"),
         ({**SPEC, "mainloop": {**MAINLOOP, "tile": {"channels": 64, "pixels": 64, "k": 64}}}, "tile_channels"),
         (with_mainloop(SPEC, 40, 64), "tile_pixels"),
+        (with_mainloop(SPEC, 48, 64, pair=True), "tile_pixels"),
+        (with_mainloop(SPEC, 64, 64, pair=True, persistent_blocks=3), "persistent_blocks"),
+        (with_mainloop({**INT8, "input": {"type": "s8", "layout": "nchw32"}, "store": "shared"}, 64, 128, pair=True), "layout"),
         (with_mainloop(SPEC, 64, 24), "tile_k"),
         (with_mainloop(SPEC, 256, 64, stages=8), "shared_memory"),
         (with_mainloop(SPEC, 64, 64, activations="rows"), "rows"),
@@ -157,6 +174,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
             "stages": draw(st.integers(2, 4)),
             "activations": "rows" if rows else "im2col",
             "persistent_blocks": draw(st.sampled_from((0, 2, 3))),
+            "pair": draw(st.booleans()),
         },
         "convolution": POINTWISE if rows else draw(st.sampled_from(({}, {"r": 3, "s": 3}, {"c": 64, "stride_h": 2, "stride_w": 2}))),
         "input": {"type": x, "layout": "nchw32" if blocks else "nhwc"},
