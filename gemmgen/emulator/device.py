@@ -103,6 +103,21 @@ class DeviceLaunch:
     """Reads and writes, for a launch that may begin before this one has ended; if they were to be kept."""
     unfinished: tuple[Footprint, ...] = field(default=(), repr=False)
     """Those of earlier launches that may still run when this one has ended."""
+    program: Program | None = field(default=None, repr=False)
+
+    def effects(self) -> tuple[Footprint, ...]:
+        """Reads and writes for a launch behind this one: without footprints those of `touched`, by one load and one store of the kernel."""
+        if self.footprints or self.program is None:
+            return self.footprints
+        body = [
+            inst
+            for block in self.program.blocks
+            for inst in block.body
+            if not any(inst.has(space) for space in ("shared", "param", "local"))
+        ]
+        writer = next((inst for inst in body if inst.opcode in ("st", "red", "atom", "cp")), None)
+        reader = next((inst for inst in body if inst.opcode in ("ld", "atom", "cp")), None)
+        return tuple(Footprint(each.region.start, each.unit, each.changed, each.read, writer, reader) for each in self.touched)
 
 
 @dataclass(slots=True)
@@ -373,7 +388,7 @@ class Device:
             memory = _LaunchMemory(self, program, parameters)
             detector = _DeviceDetector(program, memory, self.strict, keeps_footprints, follows, self) if self.hazards else None
             if detector is not None and before is not None:
-                overlap(detector, before.footprints, before.unfinished)
+                overlap(detector, before.effects(), before.unfinished)
             tracker = _Tracker() if tracks else None
             observers: list[Observer] = [*([tracker] if tracker is not None else []), *([observed()] if observed is not None else [])]
             observers += [detector, detector.proxies] if detector is not None else []
@@ -420,7 +435,7 @@ class Device:
         if detector is not None and keeps_footprints:
             footprint = tuple(footprints(detector, source))
             if before is not None:
-                footprint, unfinished = in_flight_behind(detector, footprint, before.footprints, before.unfinished)
+                footprint, unfinished = in_flight_behind(detector, footprint, before.effects(), before.unfinished)
         findings = (*detector.passed.values(), *detector.findings.all()) if detector is not None else ()
         for told in (*findings, *([error] if error is not None else [])):
             told.source = told.source or source
@@ -436,6 +451,7 @@ class Device:
             tracker is not None and tracker.engines_moved,
             footprint,
             unfinished,
+            program,
         )
 
     def _snapshot(self) -> list[tuple[int, np.ndarray]] | None:

@@ -27,8 +27,9 @@ KERNEL = """.version 8.0
 """
 
 
+@pytest.mark.parametrize("keeps", [True, False])
 @pytest.mark.parametrize(("wait", "codes"), [("griddepcontrol.wait;", []), ("", ["UnorderedLaunch", "UnorderedLaunch"])])
-def test_a_dependent_launch_waits_or_is_reported(wait: str, codes: list[str]) -> None:
+def test_a_dependent_launch_waits_or_is_reported(wait: str, codes: list[str], keeps: bool) -> None:
     device = Device(1 << 24)
     module = device.load(KERNEL.replace("WAIT", wait))
     x = device.allocate(256, "x")
@@ -37,8 +38,9 @@ def test_a_dependent_launch_waits_or_is_reported(wait: str, codes: list[str]) ->
     found = []
     for _ in range(3):
         shape = {"grid": (1, 1, 1), "block": (64, 1, 1)}
-        before = device.launch(module, "add", **shape, parameters=x.to_bytes(8, "little"), keeps_footprints=True, before=before)
-        assert before.error is None and before.footprints
+        parameters = x.to_bytes(8, "little")
+        before = device.launch(module, "add", **shape, parameters=parameters, tracks=True, keeps_footprints=keeps, before=before)
+        assert before.error is None and bool(before.footprints) == keeps
         found.append([type(finding).__name__ for finding in before.findings if getattr(finding, "severity", "error") == "error"])
     assert found[0] == [] and found[1] == codes
     assert device.memory[x - GLOBAL_BASE : x - GLOBAL_BASE + 4].tolist() == [3, 0, 0, 0]

@@ -609,9 +609,7 @@ class Session:
             _PROMOTIONS[promotion],
             packed=packed,
         )
-        region = self.device.region_of(base)
-        if region is None or base - GLOBAL_BASE + made.array_bytes > region.stop:
-            raise _Refused(_INVALID_VALUE, "a tensor map over memory that is not allocated")
+        # The driver asks for no allocation either: a kernel may replace the address, and copies check their boxes.
         if len(self.device.maps) >= _MAX_OBJECTS:
             raise MemoryError
         return self.device.encode(made, base)
