@@ -8,7 +8,7 @@ from typing import Any
 
 from gemmgen.core.formulas import ceil_div, round_up
 from gemmgen.kernels.family import Cost, Fetch, Peer, Work
-from gemmgen.kernels.gemm.launch_costs import Moved, finishing_clocks, result_bytes
+from gemmgen.kernels.gemm.launch_costs import Moved, finishing_clocks, finishing_shown, result_bytes
 from gemmgen.kernels.gemm.peer import gemm_peer
 from gemmgen.kernels.gemm.plan import GemmPlan
 from gemmgen.kernels.gemm.strategies import part_of
@@ -36,8 +36,9 @@ def work(plan: GemmPlan, problem: Mapping[str, int]) -> tuple[Work, ...]:
     if not finishing or not found:
         return found
     last = found[-1]
-    hidden = max(1.0, last.results) if plan.finishes_aside and plan.store != "partial" else 1.0
-    return (*found[:-1], replace(last, finishing_clocks=finishing / max(1.0, last.blocks) / hidden))
+    aside = plan.finishes_aside and plan.store != "partial"
+    shown = finishing_shown(max(1.0, last.results), not plan.matrix_c.row_major) if aside else 1.0
+    return (*found[:-1], replace(last, finishing_clocks=finishing / max(1.0, last.blocks) * shown))
 
 
 def cost(plan: GemmPlan, problem: Mapping[str, int]) -> Cost:

@@ -169,7 +169,7 @@ class GemmRequest(Request):
 
     @property
     def adds(self) -> bool:
-        return self.residual is not None
+        return self.residual is not None or any(operation.op == "formula" for operation in self.epilogue)
 
     @cached_property
     def traits(self) -> tuple[str, ...]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import gemmgen
 from gemmgen.dispatch.model import model_seconds
+from gemmgen.dispatch.problems import parse_problem
+from gemmgen.dispatch.selection import choose
 from gemmgen.hardware.target import device
+from gemmgen.kernels.epilogue.options import hashable
 from gemmgen.kernels.gemm.cost_model import work
+from gemmgen.ops.formulas import parsed
 from gemmgen.toolchain.compilation import compile_plan
 from gemmgen.toolchain.sass import disassemble, find_nvdisasm, parse
 
@@ -74,3 +79,13 @@ def test_stages_are_released_before_results_are_computed(name: str) -> None:
     done = len(opcodes) - opcodes[::-1].index("WARPGROUP.DEPBAR.LE")
     released = next(place for place in range(done, len(opcodes)) if opcodes[place].startswith("SYNCS.ARRIVE"))
     assert released - done < 40
+
+
+def test_a_formula_takes_time_beside_a_product_that_was_timed() -> None:
+    plain = parse_problem("gemm:512,4096,4096,nt,bf16")
+    finished = replace(plain, epilogue=parsed("matmul", hashable({"value": "gelu(acc)"})))
+    fastest = [choose(request, device("H200")).chosen for request in (plain, finished)]
+    assert fastest[0].seconds < fastest[1].seconds
+    # Two groups finish the one tile of a block sooner than one of them.
+    spec: Any = fastest[1].plan.spec
+    assert (spec.mainloop.schedule, spec.mainloop.consumers) == ("cooperative", 2)

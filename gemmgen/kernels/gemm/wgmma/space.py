@@ -17,7 +17,7 @@ from gemmgen.core.errors import PlanError
 from gemmgen.hardware.target import Architecture, Device
 from gemmgen.hardware.target import architecture as find_architecture
 from gemmgen.kernels.gemm.fitted_costs import costs_of, store_costs
-from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES, finishing_clocks, finishing_pace
+from gemmgen.kernels.gemm.launch_costs import FLOAT_BYTES, finishing_clocks, finishing_pace, finishing_shown
 from gemmgen.kernels.gemm.request import GemmRequest, is_stored
 from gemmgen.kernels.gemm.scaling import Scales
 from gemmgen.kernels.gemm.spec import GemmSpec, SplitKCluster, WgmmaMainloop
@@ -457,7 +457,7 @@ def _on_problem(lattice: Lattice, request: GemmRequest, device: Device) -> Point
         results=results,
         finishing_clocks=_finishing_clocks(lattice, request)
         * finishing_pace((np.ones_like(blocks) if lattice.ping_pong else at.consumers) * at.resident)
-        * (m * n * batch / spread_blocks / (results if lattice.ping_pong else 1.0)),
+        * (m * n * batch / spread_blocks * (finishing_shown(results, storage.turned) if lattice.ping_pong else 1.0)),
         costs=of_few(costs_of(kind), {"m": m, "n": n}),
         early=full | half & (at.resident == 1),
     )
