@@ -1,0 +1,61 @@
+"""Forms of kernels for few rows times narrow weights, and the model that chooses among them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gemmgen.hardware.target import architecture as find_architecture
+from gemmgen.hardware.target import device as find_device
+from gemmgen.kernels.gemm.family import plan_gemm
+from gemmgen.ops.weight_forms import Form, Numbers, fastest, shared_bytes, streams, traits, warpgroups, weights_of
+from gemmgen.ops.weight_kernels import Product, call_of, spec_of
+
+DEVICE = find_device("H200")
+RECORDS = Path(__file__).parents[2] / "measurements" / "weight_forms_h200.jsonl"
+LAYERS = ((4096, 4096), (14336, 4096), (256, 8192), (2560, 10240), (64, 128), (28672, 8192), (34, 96))
+FORMATS = [Numbers("bf16", bits, group, zeros) for bits in (4, 8) for group in (0, 32, 128) for zeros in (True, False)]
+
+
+@pytest.mark.parametrize("numbers", FORMATS, ids=lambda one: f"{one.bits}-{one.group}-{one.zeros}")
+@pytest.mark.parametrize("rows", (1, 16, 17, 64, 65, 1024))
+def test_chosen_forms_have_plans(rows: int, numbers: Numbers) -> None:
+    for n, k in LAYERS:
+        call = call_of(Product(rows, n, k, 8, 2), numbers, DEVICE)
+        plan = plan_gemm(spec_of(call), DEVICE.architecture)
+        assert plan.shared_bytes <= DEVICE.architecture.shared_bytes_per_block
+
+
+@pytest.mark.parametrize("numbers", FORMATS, ids=lambda one: f"{one.bits}-{one.group}-{one.zeros}")
+def test_shared_memory_of_forms_covers_that_of_plans(numbers: Numbers) -> None:
+    for form in (*list(streams(16, numbers, DEVICE.architecture))[::7], *list(warpgroups(64, numbers, DEVICE.architecture))[::3]):
+        call = call_of(Product(16, 4096, 4096, 8, 2), numbers, DEVICE)
+        plan = plan_gemm(spec_of(type(call)(**{**vars(call), "form": form})), DEVICE.architecture)
+        assert plan.shared_bytes <= shared_bytes(form, numbers) <= plan.shared_bytes + 1024
+
+
+def test_older_architectures_get_forms_without_clusters() -> None:
+    ampere = find_architecture("sm_80")
+    forms = list(streams(8, FORMATS[0], ampere))
+    assert forms and {form.slices for form in forms} == {1}
+
+
+def test_the_model_weighs_every_trait() -> None:
+    for form in (Form("streams", (8, 64, 256), (8, 32), 3, 1), Form("warpgroups", (64, 128, 128), (64, 16), 4)):
+        assert len(traits(form, 4096, 4096, FORMATS[0], 132)) == len(weights_of(form.method))
+    assert fastest(iter(()), 4096, 4096, FORMATS[0], 132) is None
+
+
+def test_chosen_forms_were_among_the_fastest() -> None:
+    losses = []
+    for line in RECORDS.read_text(encoding="utf-8").splitlines():
+        one = json.loads(line)
+        times = {Form(**{**form, "tile": tuple(form["tile"]), "warp": tuple(form["warp"])}): taken for taken, form in one["times"]}
+        numbers = Numbers("bf16", one["bits"], 128, one["bits"] == 4)
+        chosen = fastest(iter(times), one["n"], one["k"], numbers, DEVICE.sm_count)
+        assert chosen is not None
+        losses.append(times[chosen] / min(times.values()))
+    assert sum(losses) / len(losses) < 1.08
+    assert max(losses) < 1.4
