@@ -113,8 +113,11 @@ class TensorMap:
     """Content of elements outside of the array, as a copy to shared memory sees them."""
     l2_promotion: L2Promotion = "none"
     im2col: Im2col | None = None
-    packed: int = 1
-    """Coordinates along axis 0 that count one element: 2 where a byte holds two numbers of 4 bits. Extents and box count bytes."""
+    bits: int = 8
+    """Bits of a number that coordinates along axis 0 count, where the elements are bytes: 4 or 6 if numbers are packed. Extents and box
+    count bytes."""
+    padded: bool = False
+    """True if each 16 of these numbers take 16 bytes of shared memory."""
     base: object = field(default=None, compare=False)
 
     @property
@@ -160,9 +163,15 @@ class TensorMap:
         return self.box_elements[0] * self.element_bytes if self.interleave == "none" else self.unit_bytes
 
     @property
+    def chunk_data(self) -> int:
+        """Bytes of the array in each 16 bytes of shared memory."""
+        return 2 * self.bits if self.padded else _CHUNK_BYTES
+
+    @property
     def row_pitch(self) -> int:
         """Bytes from one row of a box to the next in shared memory: a swizzle wider than the row leaves room up to its span."""
-        return max(self.row_bytes, SWIZZLE_SPANS[self.swizzle]) if self.interleave == "none" else self.row_bytes
+        row = self.row_bytes // self.chunk_data * _CHUNK_BYTES if self.padded else self.row_bytes
+        return max(row, SWIZZLE_SPANS[self.swizzle]) if self.interleave == "none" else row
 
     @property
     def rows(self) -> int:

@@ -68,7 +68,7 @@ class PlacedMap:
             row_inside = np.outer(axis_inside, row_inside).ravel()
         if sliced:
             return self._box(0, m.unit_bytes, row_starts, row_inside, address)
-        begin = coordinates[0] // m.packed * m.element_bytes
+        begin = coordinates[0] * m.bits // 8 * m.element_bytes
         return self._box(begin, m.extents[0] * m.element_bytes, row_starts, row_inside, address, stores)
 
     def pixels(self, coordinates: Sequence[int]) -> np.ndarray:
@@ -98,7 +98,7 @@ class PlacedMap:
         m = self.map
         low, high = -begin, (-(-row_end // _CHUNK) * _CHUNK if stores else row_end) - begin
         low, high = max(low, 0), min(high, m.row_bytes)
-        unit = _CHUNK if not (begin % _CHUNK or low % _CHUNK or high % _CHUNK) else m.element_bytes
+        unit = _CHUNK if not (m.padded or begin % _CHUNK or low % _CHUNK or high % _CHUNK) else m.element_bytes
         bytes_in_row = np.arange(0, m.row_bytes, unit)
         inside = (row_inside[:, None] & ((bytes_in_row >= low) & (bytes_in_row < high))).ravel()
         array = ((row_starts + (self.base + begin))[:, None] + bytes_in_row).ravel() // unit
@@ -111,7 +111,8 @@ class PlacedMap:
         if known is None:
             m = self.map
             rows = np.arange(m.rows, dtype=np.int64)[:, None] * m.row_pitch
-            linear = (rows + np.arange(0, m.row_bytes, unit)).ravel() + key[0]
+            within = np.arange(0, m.row_bytes, unit)
+            linear = (rows + within // m.chunk_data * _CHUNK + within % m.chunk_data).ravel() + key[0]
             known = self._places[key] = swizzled_addresses(linear, m.swizzle) // unit
         return known + (address - key[0]) // unit
 

@@ -52,8 +52,9 @@ _MAX_CONTENT_BYTES, _MAX_KEPT_BYTES = 64 << 20, 512 << 20
 _MAX_CHANGING_RUNS = 32
 """Runs of a launch that always meets other memory, after which it is no longer expected to meet the same again."""
 _ELEMENTS: tuple[Element, ...] = get_args(Element)
-_PACKED_NIBBLES = 13
-"""CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B: numbers of 4 bits, two a byte in memory as in shared memory."""
+_PACKED = {len(_ELEMENTS): (4, False), len(_ELEMENTS) + 1: (4, True), len(_ELEMENTS) + 2: (6, True)}
+"""CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B, _16U4_ALIGN16B and _16U6_ALIGN16B: bits of a number, and whether 16 of them are padded to 16 bytes
+of shared memory."""
 _INTERLEAVES: tuple[Interleave, ...] = get_args(Interleave)
 _SWIZZLES: tuple[Swizzle, ...] = get_args(Swizzle)
 _PROMOTIONS: tuple[L2Promotion, ...] = get_args(L2Promotion)
@@ -587,27 +588,28 @@ class Session:
 
     def _tensor_map(self, body: Body) -> bytes:
         kind, rank, interleave, swizzle, promotion, fill = body.numbers("6I")
-        packed = 2 if kind == _PACKED_NIBBLES else 1
-        known = kind < len(_ELEMENTS) or packed > 1
+        bits, padded = _PACKED.get(kind, (8, False))
+        known = kind < len(_ELEMENTS) or kind in _PACKED
         if not known or not 1 <= rank <= 5 or interleave > 2 or swizzle >= len(_SWIZZLES) or promotion > 3 or fill > 1:
             raise _Refused(_INVALID_VALUE, "a tensor map of a kind that the emulator does not have")
         base = body.number("Q")
         extents, strides = body.numbers(f"{rank}Q"), body.numbers(f"{rank - 1}Q")
         box, steps = body.numbers(f"{rank}I"), body.numbers(f"{rank}I")
         body.end()
-        if packed > 1 and (extents[0] % packed or box[0] % packed):
+        if kind in _PACKED and (extents[0] * bits % 8 or box[0] * bits % 8):
             raise _Refused(_INVALID_VALUE, "a tensor map whose rows end within a byte")
         made = TensorMap(
-            "u8" if packed > 1 else _ELEMENTS[kind],
-            (extents[0] // packed, *extents[1:]),
+            "u8" if kind in _PACKED else _ELEMENTS[kind],
+            (extents[0] * bits // 8, *extents[1:]),
             strides,
-            (box[0] // packed, *box[1:]),
+            (box[0] * bits // 8, *box[1:]),
             steps,
             _INTERLEAVES[interleave],
             _SWIZZLES[swizzle],
             _FILLS[fill],
             _PROMOTIONS[promotion],
-            packed=packed,
+            bits=bits,
+            padded=padded,
         )
         # The driver asks for no allocation either: a kernel may replace the address, and copies check their boxes.
         if len(self.device.maps) >= _MAX_OBJECTS:

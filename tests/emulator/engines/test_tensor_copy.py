@@ -50,8 +50,29 @@ def test_a_box_lands_swizzled_and_filled(swizzle, x, y):
 
 @pytest.mark.parametrize("x", [0, 32, -32])
 def test_two_numbers_of_four_bits_share_a_byte(x):
-    tensor_map = TensorMap("u8", (256, 40), (256,), (64, 16), packed=2, base=ARRAY)
+    tensor_map = TensorMap("u8", (256, 40), (256,), (64, 16), bits=4, base=ARRAY)
     np.testing.assert_array_equal(loaded(tensor_map, 2 * x, 5).reshape(16, 64), expected(64, 16, x, 5))
+
+
+@pytest.mark.parametrize("swizzle", ["none", "128B"])
+@pytest.mark.parametrize(("bits", "x"), [(4, 0), (4, 64), (6, 64), (6, -64)])
+def test_sixteen_narrow_numbers_are_padded_to_16_bytes(bits, x, swizzle):
+    data, first = 2 * bits, x * bits // 8
+    tensor_map = TensorMap("u8", (240, 40), (256,), (8 * data, 16), bits=bits, padded=True, swizzle=swizzle, base=ARRAY)
+    assert tensor_map.box_bytes == 16 * 8 * data and tensor_map.row_pitch == 128
+    out = np.zeros(2048, np.uint8)
+    run(
+        LOAD.replace("arrive_expect(&bar, bytes)", f"arrive_expect(&bar, {tensor_map.box_bytes})"),
+        tensor_map,
+        out,
+        x,
+        5,
+        2048,
+        hazards=False,
+    )
+    places = np.array([swizzled(byte, swizzle) for byte in range(2048)])
+    chunks = out[places].reshape(16, 8, 16)[:, :, :data].reshape(16, -1)
+    np.testing.assert_array_equal(chunks, expected(8 * data, 16, first, 5))
 
 
 def test_element_strides_take_every_so_manyth_row():
