@@ -172,7 +172,7 @@ class Operator:
                 return self._on_torch(torch, arrays, options, numbers, stream)
         elif first.__class__ is _cupy_array():
             return self._on_cupy(sys.modules["cupy"], arrays, options, numbers, stream)
-        elif stream is None and first.__class__ is _numpy_array():
+        elif stream is None and first.__class__ is numpy_array():
             return self._on_numpy(arrays, options, numbers)
         return self._on_others(arrays, options, numbers, stream)
 
@@ -243,6 +243,15 @@ class Operator:
                 pointers[index] = array.data_ptr()
         call.launcher.launch(handle, *pointers, *numbers)  # type: ignore[union-attr]
         return results
+
+    def known_on_numpy(self, arrays: tuple[Any, ...], options: tuple[Any, ...]) -> Call | None:
+        """The call that serves these arrays of NumPy's; None if none was prepared."""
+        address = address_reader()
+        parts = (
+            (array.shape, array.strides, array.dtype, array.flags.writeable, address(array) & 15) for array in arrays if array is not None
+        )
+        found = iter(parts)
+        return self._known((options, *(None if array is None else next(found) for array in arrays)))
 
     def _looked_up(self, torch: Any, arrays: tuple[Any, ...], options: tuple[Any, ...], tensors: Sequence[Any]) -> Call | None:
         """The call for these tensors, prepared if it is the first; None if they are not all torch's."""
@@ -624,7 +633,7 @@ def arrays_device(views: Iterable[ArrayView | None]) -> Device:
     return next(view.device for view in views if view is not None)
 
 
-def _numpy_array() -> Any:
+def numpy_array() -> Any:
     """The class of NumPy's arrays; None where NumPy was not imported."""
     numpy = sys.modules.get("numpy")
     return None if numpy is None else numpy.ndarray

@@ -52,7 +52,7 @@ class NativeCall:
 
     def __init__(self, served: Served, request: GemmRequest) -> None:
         """``request`` has a result that is stored by rows, and operands as the plan wants them."""
-        self._served, plan = served, served.plan
+        self.served, plan = served, served.plan
         self.plan = plan
         layouts = {"A": (request.operands[0], request.a), "B": (request.operands[1], request.b), "C": ("out", request.c)}
         if request.residual is not None:
@@ -102,8 +102,18 @@ class NativeCall:
             values[at] = numbers[place]
         self._run(values)
 
+    def plain_arguments(self) -> tuple[list[Any], dict[str, int]] | None:
+        """The function's arguments for a product without factors, and the places among them of the addresses of ``a``, ``b`` and ``out``;
+        None where it takes further arrays or numbers, or is called several times."""
+        factors = {"alpha": ctypes.c_float(1.0), "beta": ctypes.c_float(0.0)}
+        places = {name: at for at, (kind, name, _) in enumerate(self._arguments) if kind == "pointer"}
+        plain = all(kind != "scalar" or name in factors for kind, name, _ in self._arguments)
+        if self._batch != 1 or not plain or places.keys() != {"a", "b", "out"}:
+            return None
+        return [value if kind == "number" else factors.get(name) for kind, name, value in self._arguments], places
+
     def _run(self, values: list[Any]) -> None:
-        function = self._served.function
+        function = self.served.function
         if function(*values) != 0:
             raise MemoryError(NO_MEMORY)
         for _ in range(1, self._batch):

@@ -263,6 +263,26 @@ def test_few_rows_are_multiplied_right(sizes: tuple[int, int, int]) -> None:
     assert (ops.matmul(a, b) == a @ b).all()
 
 
+def test_later_plain_products_look_at_their_arrays() -> None:
+    a, b, out = integers(9, 31), integers(31, 17), np.empty((9, 17), np.float32)
+    for _ in range(3):
+        np.testing.assert_array_equal(ops.matmul(a, b), a @ b)
+        assert ops.matmul(a, b, out=out) is out
+        np.testing.assert_array_equal(out, a @ b)
+        np.testing.assert_array_equal(ops.matmul(a[:, ::-1].T.T, b), a[:, ::-1] @ b)
+        a, b = integers(9, 31), integers(31, 17)
+    square = integers(31, 31)
+    np.testing.assert_array_equal(ops.matmul(square, square, out=np.empty_like(square)), square @ square)
+    with pytest.raises(LaunchError, match="overlap"):
+        ops.matmul(square, square, out=square)
+    out.flags.writeable = False
+    with pytest.raises(LaunchError, match="read-only"):
+        ops.matmul(a, b, out=out)
+    swapped = a.astype(">f4")
+    with pytest.raises(LaunchError):
+        ops.matmul(swapped, b)
+
+
 @pytest.mark.parametrize("n", [1, 63, 64, 1027])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_rows_alone_have_the_bits_of_all(n: int, order: Literal["C", "F"]) -> None:

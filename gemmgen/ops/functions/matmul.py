@@ -13,8 +13,9 @@ from gemmgen.ops import torch_state
 from gemmgen.ops.arrays import same_place
 from gemmgen.ops.constant import Constant
 from gemmgen.ops.doubles import BY_INTEGERS, is_deep, multiply
-from gemmgen.ops.engine import Operator, with_kernel
+from gemmgen.ops.engine import Operator, numpy_array, with_kernel
 from gemmgen.ops.factors import numbers_as_factors, refuse_beside_epilogue
+from gemmgen.ops.plain_products import PLAIN
 from gemmgen.ops.planes import Planes
 from gemmgen.ops.sparse import SparseWeight
 from gemmgen.ops.weights import Weight
@@ -132,6 +133,21 @@ def matmul(
     LaunchError
         If the arguments are invalid or do not fit each other.
     """
+    plain = (
+        a.__class__ is b.__class__ is numpy_array()
+        and (out is None or out.__class__ is a.__class__)
+        and bias is residual is activation is epilogue is operands is scale_a is scale_b is scale_out is amax is output is stream is None
+        and alpha.__class__ is beta.__class__ is gamma.__class__ is float
+        and alpha == gamma == 1.0
+        and beta == 0.0
+        and precision == "f32"
+        and backend == "auto"
+        and batch_invariant is False
+    )
+    if plain:
+        product: ArrayT | None = PLAIN.product(a, b, out)
+        if product is not None:
+            return product
     constant = isinstance(b, Constant)
     if isinstance(b, Constant):
         b = b.source
@@ -214,4 +230,7 @@ def matmul(
     if not are_floats(alpha, beta, gamma):
         alpha, beta, gamma = number("matmul", "alpha", alpha), number("matmul", "beta", beta), number("matmul", "gamma", gamma)
     arrays = (a, b, bias, residual, scale_a, scale_b, scale_out, planes, amax, out)
-    return OPERATOR.call(arrays, options, (alpha, beta, gamma, added), stream)[0]
+    result: ArrayT = OPERATOR.call(arrays, options, (alpha, beta, gamma, added), stream)[0]
+    if plain:
+        PLAIN.remember(a, b, out, OPERATOR.known_on_numpy(arrays, options))
+    return result

@@ -1,0 +1,82 @@
+"""Products of two of NumPy's arrays with nothing else, once a call has prepared them: as little as Python has to do for one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from gemmgen.ops.arrays import address_reader
+from gemmgen.ops.native import NO_MEMORY
+
+if TYPE_CHECKING:
+    from gemmgen.ops.engine import Call
+
+MOST_KNOWN = 8192
+"""Combinations of layouts that are remembered."""
+FLOAT_BYTES = 4
+
+
+class PlainProducts:
+    """What is remembered, by the layouts of the arrays."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Callable[[Any, Any, Any], Any]] = {}
+
+    def product(self, a: Any, b: Any, out: Any) -> Any:
+        """The product; None where nothing is remembered for such arrays, or something is to be said against them."""
+        layouts = a.shape, b.shape, a.strides, b.strides, a.dtype, b.dtype
+        found = self._known.get(layouts if out is None else (*layouts, out.shape, out.strides, out.dtype))
+        return None if found is None else found(a, b, out)
+
+    def remember(self, a: Any, b: Any, out: Any, call: Call | None) -> None:
+        """Has later products of such arrays go by ``call``, where it is one function of the processor that reads them in place."""
+        if call is None or call.native is None or call.copies or call.orders:
+            return
+        arguments = call.native.plain_arguments()
+        if arguments is None or any(stride < 0 for array in (a, b) for stride in array.strides):
+            return
+        if len(self._known) >= MOST_KNOWN:
+            self._known.clear()
+        layouts = a.shape, b.shape, a.strides, b.strides, a.dtype, b.dtype
+        self._known[layouts if out is None else (*layouts, out.shape, out.strides, out.dtype)] = _prepared(call, arguments, a, b, out)
+
+
+PLAIN = PlainProducts()
+
+
+def _prepared(
+    call: Call, arguments: tuple[list[Any], dict[str, int]], like_a: Any, like_b: Any, like_out: Any
+) -> Callable[[Any, Any, Any], Any]:
+    """The product by a function whose ``arguments`` are all there, but for the addresses at these places."""
+    values, places = arguments
+    at_a, at_b, at_out = places["a"], places["b"], places["out"]
+    assert call.native is not None
+    served, address, empty = call.native.served, address_reader(), sys.modules["numpy"].empty
+    ((shape, kind),) = call.templates
+    bytes_a, bytes_b, bytes_out = _span(like_a), _span(like_b), 0 if like_out is None else _span(like_out)
+
+    def product(a: Any, b: Any, out: Any) -> Any:
+        from_a, from_b = address(a), address(b)
+        if out is None:
+            out = empty(shape, kind)
+            to = address(out)
+        else:
+            to = address(out)
+            end = to + bytes_out
+            if not out.flags.writeable or (from_a < end and to < from_a + bytes_a) or (from_b < end and to < from_b + bytes_b):
+                return None
+        if (from_a | from_b | to) % FLOAT_BYTES:
+            return None
+        given = values.copy()
+        given[at_a], given[at_b], given[at_out] = from_a, from_b, to
+        if served.function(*given) != 0:
+            raise MemoryError(NO_MEMORY)
+        return out
+
+    return product
+
+
+def _span(array: Any) -> int:
+    """Bytes from the first element to behind the last, along strides that are not negative."""
+    return FLOAT_BYTES + sum((extent - 1) * stride for extent, stride in zip(array.shape, array.strides, strict=True))
