@@ -16,6 +16,7 @@ from gemmgen.library.listing import Instance, Listing
 from gemmgen.library.workers import run_tasks
 
 if TYPE_CHECKING:
+    from gemmgen.kernels.launch import LaunchSequence
     from gemmgen.proof.prover import KernelProof
 
 OBSTACLES = 2
@@ -59,7 +60,7 @@ def prove_library(
     chosen.sort(key=lambda instance: -times.get(instance.name, seconds))
     known = frozenset() if again else frozenset(proofs)
     end = None if within is None else time.time() + within
-    tasks = [(instance, known, seconds, end) for instance in chosen]
+    tasks = [(Subject.of(instance), known, seconds, end) for instance in chosen]
     for done, (_, result) in enumerate(run_tasks(_prove, tasks, jobs)):
         progress("proving", done, len(chosen))
         if isinstance(result, Exception):
@@ -80,8 +81,26 @@ def prove_library(
     return report
 
 
+@dataclass(frozen=True)
+class Subject:
+    """What another process needs of an instance: its plan has functions that cannot be sent there."""
+
+    name: str
+    plan: str
+    architecture: str
+    file_name: str
+    source: str
+    sequence: LaunchSequence
+
+    @classmethod
+    def of(cls, instance: Instance) -> Subject:
+        """The program for the first architecture, which stands for the others in most cases."""
+        architecture, plan = next(iter(instance.plans.items()))
+        return cls(instance.name, plan.name, architecture, instance.source.file_name, instance.source.text, plan.sequence)
+
+
 def _prove(
-    instance: Instance, known: Collection[tuple[str, str]], seconds: float, end: float | None
+    subject: Subject, known: Collection[tuple[str, str]], seconds: float, end: float | None
 ) -> tuple[tuple[str, str], Record | None] | None:
     """The digests of an instance's program and launch, and its proof unless these are known; None where it is too late to begin."""
     from gemmgen.proof.prover import prove_sequence
@@ -90,22 +109,20 @@ def _prove(
 
     if end is not None and time.time() >= end:
         return None
-    # Further architectures are proved only where their programs differ, and the first stands for most.
-    architecture, plan = next(iter(instance.plans.items()))
-    binary = compile_source(instance.source.text, architecture=architecture, options=COMPILE_OPTIONS, name=instance.source.file_name)
-    key = (program_digests(binary.ptx, plan.name)["code"], launch_digest(plan.sequence))
+    binary = compile_source(subject.source, architecture=subject.architecture, options=COMPILE_OPTIONS, name=subject.file_name)
+    key = (program_digests(binary.ptx, subject.plan)["code"], launch_digest(subject.sequence))
     if key in known:
         return key, None
-    return key, _record(instance, architecture, key, prove_sequence(plan.sequence, binary.ptx, seconds))
+    return key, _record(subject, key, prove_sequence(subject.sequence, binary.ptx, seconds))
 
 
-def _record(instance: Instance, architecture: str, key: tuple[str, str], proofs: Sequence[KernelProof]) -> Record:
+def _record(subject: Subject, key: tuple[str, str], proofs: Sequence[KernelProof]) -> Record:
     found: dict[str, Any] = {
         "backend": "proof",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "by": f"gemmgen {__version__}",
-        "instance": instance.name,
-        "architecture": architecture,
+        "instance": subject.name,
+        "architecture": subject.architecture,
         "code": key[0],
         "launch": key[1],
         "proved": [name for name in (each.name for each in proofs[0].properties) if all(name in proof.proved for proof in proofs)],

@@ -7,7 +7,7 @@ stored before the loop, or so many turns earlier; the first turns, which have no
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import z3
@@ -136,32 +136,70 @@ class _Ways:
         """True unless no problem leads from one basic block to another without any of the writers, and without the first block again.
 
         A way that repeats a block has more conditions than the one without the turns in between. In a loop between the two, these may be
-        of another turn: they are left out.
+        of another turn: they are left out. Else the first turn of each such loop must contradict its conditions.
         """
-        known, flow = self._known, self._flow
+        flow = self._flow
         between, behind = {target}, [target]
         while behind:
             before_ = {other for other in flow.predecessors.get(behind.pop(), ()) if other != start} - between
             between |= before_
             behind += before_
-        turns = known.changing if any(block in flow.loops for block in between) else []
+        headers = {block for block in between if block in flow.loops}
+        return self._follow(start, target, writers, between, headers, False) and (
+            not headers or self._follow(start, target, writers, between, headers, True)
+        )
+
+    def _follow(
+        self, start: int, target: int, writers: frozenset[int], between: Collection[int], headers: Collection[int], first_turns: bool
+    ) -> bool:
+        """True unless all ways contradict themselves; ``first_turns``: as far as they repeat no block."""
+        known, flow = self._known, self._flow
+        first: list[tuple[int, Condition]] = []
+        if first_turns:
+            first += [(known.loops[turn.get_id()], turn == 0) for turn in known.finished]
+            first += [(header, value == initial) for header, value, initial in known.at_start]
+        turns = known.changing if headers and not first_turns else []
         pending: list[tuple[int, tuple[Condition, ...], frozenset[int]]] = [(start, (), frozenset())]
         for _ in range(MAX_WAYS):
             if not pending:
                 return False
             block, way, before = pending.pop()
-            if block == target and before:
-                if not known.proves(way, False, WAY_MILLISECONDS):
+            if block == start and before:
+                continue
+            if (block == target and before) or (first_turns and block in before):
+                begun = [condition for header, condition in first if header in headers and header in before]
+                if not known.proves([*begun, *way], False, WAY_MILLISECONDS):
                     return True
                 continue
             if block in writers or block in before or (before and block not in between):
                 continue
             found, targets = self._conditions.get(block, []), flow.successors[block]
+            meeting = self._meeting(block, target, writers)
+            if meeting is not None:
+                pending.append((meeting, way, before | {block}))
+                continue
             told = len(found) == 1 and len(targets) == 2 and not mentions(found[0], turns)
             for number, following in enumerate(targets):
                 further = way if not told else (*way, found[0] if number == 0 else negation(found[0]))
                 pending.append((following, further, before | {block}))
         return True
+
+    def _meeting(self, block: int, target: int, writers: frozenset[int]) -> int | None:
+        """The basic block where all ways from one meet again, if neither the target nor a writer lies in between."""
+        flow = self._flow
+        if len(flow.successors[block]) < 2:
+            return None
+        meeting = max(flow.post_dominators[block] - {block}, key=lambda other: len(flow.post_dominators[other]))
+        inside: set[int] = set()
+        pending = [other for other in flow.successors[block] if other != meeting]
+        while pending:
+            other = pending.pop()
+            if other in (block, target) or other in writers or other == flow.end:
+                return None
+            if other not in inside:
+                inside.add(other)
+                pending += [each for each in flow.successors[other] if each != meeting]
+        return meeting if meeting != flow.end else None
 
 
 def _stored_before(lifter: Lifter, at: Provenance, load: Access, known: dict[tuple[object, ...], bool]) -> None:

@@ -118,6 +118,8 @@ class Knowledge:
         """Turns of all loops that were lifted."""
         self.loops: dict[int, int] = {}
         """The loop's header by the number of a turn's term."""
+        self.at_start: list[tuple[int, z3.ArithRef, z3.ArithRef]] = []
+        """Loops' headers, with registers at the start of a turn of which nothing else is known, and their content before the loop."""
         self.divisions: list[tuple[z3.ArithRef, z3.ArithRef, Value]] = []
         """Dividend, divisor times quotient, remainder."""
         self.divided: list[tuple[Value, Value]] = []

@@ -212,6 +212,8 @@ class _Loop:
         initial = self.carried[name]
         if form is None:
             found = self.known.anything(64 if name.startswith("%rd") else 32, initial.base)
+            if found.low <= initial.low and initial.high <= found.high:
+                self.known.at_start.append((self.header, found.z3, initial.z3))
             return found
         if isinstance(form, Ring):
             return Value((initial.z3 + turn) % form.size, 0, form.size - 1)

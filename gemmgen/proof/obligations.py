@@ -682,11 +682,26 @@ def _by_digits(known: Knowledge, verdict: Verdict, places: Sequence[_Place], ide
     outer: dict[int, z3.ArithRef | None] = {part.get_id(): known.extents[part.get_id()] for part in blocks}
     turns = {turn.get_id(): None for store, _, _ in places for turn in store.turns}
     outer |= turns
-    identities = frozenset(outer) if identity is None else identity | frozenset(turns)
+    parts = {part.get_id() for part in blocks}
+    divided: list[tuple[int, int, z3.ArithRef]] = []
+    for quotient, remainder in known.divided:
+        dividend, divisor = known.quotients[quotient.z3.get_id()]
+        numbers = quotient.z3.get_id(), remainder.z3.get_id()
+        # Those of a block's index are parts of it.
+        used = any(mentions(index, [quotient.z3]) for _, indices, _ in places for index in indices)
+        if not used or parts & {*numbers} or mentions(divisor, known.private):
+            continue
+        if all(known.proves(store.path, divisor >= 1) for store, _, _ in places):
+            divided.append((*numbers, dividend))
+            outer |= dict.fromkeys(numbers)
+    identities = frozenset({*parts, *turns}) if identity is None else identity | frozenset(turns)
     stores = [Stored(indices, count.as_long(), store.path) for store, indices, count in places if z3.is_int_value(count)]
     if len(stores) < len(places):
         return False
-    shared = shared_elements(known.polynomials, stores, Digits(known.all_threads(), outer, identities))
+    shared = shared_elements(known.polynomials, stores, Digits(known.all_threads(), outer, identities, divided))
+    if shared is None:  # a loop's step may hold the grid in another form
+        simple = {number: None if extent is None else z3.simplify(extent) for number, extent in outer.items()}
+        shared = shared_elements(known.polynomials, stores, Digits(known.all_threads(), simple, identities, divided))
     if shared is None:
         return False
     excluded: dict[tuple[object, ...], bool] = {}

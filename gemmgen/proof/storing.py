@@ -2,7 +2,7 @@
 thread's place in its block's tile, the block and the turns of loops, with bases that are at least as large as the digits need.
 
 An index ``64 q + f(t)`` with ``0 <= f(t) < 64`` tells q and f(t), and ``256 g turn + 256 b + t`` with ``b < g`` and ``t < 256`` tells
-all three.
+all three. The quotient and the remainder of one number by another, which all threads share, tell that number and its own digits.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class Digits:
     """Symbols by number, each with the number of values from 0 that it takes; None: without limit."""
     identity: frozenset[int]
     """The symbols that tell two blocks, or two turns, from each other."""
+    divided: Sequence[tuple[int, int, z3.ArithRef]] = ()
+    """Numbers of quotients and remainders by a number that all threads share, each with the dividend, which they determine."""
 
 
 def shared_elements(polynomials: Polynomials, stores: Sequence[Stored], digits: Digits) -> set[tuple[int, int]] | None:
@@ -65,18 +67,10 @@ def _shared(polynomials: Polynomials, stores: Sequence[Stored], digits: Digits) 
     for axis in range(len(stores[0].indices)):
         outer: dict[Monomial, int] | None = None
         for store, place in zip(stores, places, strict=True):
-            form = polynomials.of(store.indices[axis])
-            mine = {monomial: number for monomial, number in form.items() if any(factor in digits.outer for factor in monomial)}
+            mine, total = _split(polynomials, store.indices[axis], digits, threads, known)
             if outer is not None and outer != mine:
                 return None
             outer = mine
-            total: Numbers = np.zeros(threads, dtype=np.int64)
-            for monomial, number in form.items():
-                if monomial not in mine:
-                    value: Numbers = np.asarray(number, dtype=np.int64)
-                    for factor in monomial:
-                        value = np.asarray(value * evaluate(polynomials.term(factor), digits.threads, known))
-                    total = np.asarray(total + value)
             place.append(total)
         assert outer is not None
         last = axis == len(stores[0].indices) - 1
@@ -86,6 +80,15 @@ def _shared(polynomials: Polynomials, stores: Sequence[Stored], digits: Digits) 
         if told is None:
             return None
         found |= told
+    for quotient, remainder, dividend in digits.divided:
+        if not {quotient, remainder} <= found:
+            continue
+        outer, own = _split(polynomials, dividend, digits, threads, known)
+        told = _told(polynomials, outer, int(own.max()) - int(own.min()) + 1, digits)
+        if told is not None:
+            found |= told
+            for place in places:
+                place.insert(0, own)
     if not digits.identity <= found:
         return None
     owners: dict[tuple[int, ...], tuple[int, list[int]]] = {}
@@ -100,6 +103,22 @@ def _shared(polynomials: Polynomials, stores: Sequence[Stored], digits: Digits) 
                     return None
                 before.append(number)
     return {(before[i], before[j]) for _, before in owners.values() for j in range(len(before)) for i in range(j)}
+
+
+def _split(
+    polynomials: Polynomials, term: z3.ArithRef, digits: Digits, threads: int, known: dict[int, Numbers]
+) -> tuple[dict[Monomial, int], Numbers]:
+    """The part of a sum that depends on other unknowns than the thread, and the number of each thread."""
+    form = polynomials.of(term)
+    outer = {monomial: number for monomial, number in form.items() if any(factor in digits.outer for factor in monomial)}
+    total: Numbers = np.zeros(threads, dtype=np.int64)
+    for monomial, number in form.items():
+        if monomial not in outer:
+            value: Numbers = np.asarray(number, dtype=np.int64)
+            for factor in monomial:
+                value = np.asarray(value * evaluate(polynomials.term(factor), digits.threads, known))
+            total = np.asarray(total + value)
+    return outer, total
 
 
 def _allowed(store: Stored, digits: Digits, threads: int) -> list[bool]:

@@ -1,17 +1,22 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
+import gemmgen
+from gemmgen.kernels.family import KernelPlan
 from gemmgen.kernels.launch import LaunchSequence
+from gemmgen.kernels.shipped import shipped_specs
 from gemmgen.library.building import keep_facts
 from gemmgen.library.certificate import make_certificate
 from gemmgen.library.evidence import Evidence, read_evidence
 from gemmgen.library.folder import LibraryFolder
 from gemmgen.library.listing import Instance, Listing
-from gemmgen.library.proving import prove_library
+from gemmgen.library.proving import Subject, prove_library
 from gemmgen.library.sections import separated
 from gemmgen.proof.prover import KernelProof, Property
 
@@ -65,3 +70,10 @@ def test_a_proof_is_not_tried_twice(listing: Listing, folder: LibraryFolder, ask
 
 def test_no_instance_is_begun_after_the_time(listing: Listing, folder: LibraryFolder, asked: list[str]) -> None:
     assert prove_library(listing, folder, seconds=5, within=0).tried == 0 and not asked
+
+
+def test_kernels_with_functions_are_sent_to_processes(listing: Listing) -> None:
+    plan = gemmgen.plan(shipped_specs()["gemm/simt/linear/mlp_gelu"])
+    assert isinstance(plan, KernelPlan)
+    subject = Subject.of(replace(small(listing), plans={"sm_75": plan}))
+    assert pickle.loads(pickle.dumps(subject)).sequence.launches == plan.sequence.launches

@@ -211,4 +211,74 @@ extern "C" __global__ void kernel(const float* x, float* y, int batch, int m, in
     unproved=frozenset({"complete"}),
 )
 
-SAMPLES = {"scale": SCALE, "grid stride": GRID_STRIDE, "transpose": TRANSPOSE, "block sum": BLOCK_SUM, "ring": RING, "batch": BATCH}
+WARP_TILES = Sample(
+    """
+extern "C" __global__ void kernel(const float* x, float* y, int m, int n, int ldy)
+{
+    int across = (n + 31) / 32, lane = threadIdx.x % 32;
+    for (int tile = blockIdx.x * 4 + threadIdx.x / 32; tile < m * across; tile += gridDim.x * 4) {
+        int row = tile / across, column = tile % across * 32 + lane;
+        if (column < n)
+            y[(long long)row * ldy + column] = x[column];
+    }
+}
+""",
+    (array("x", "input", ("n",), ("1",)), array("y", "output", ("m", "n"), ("ldy", "1"))),
+    ("m", "n", "ldy"),
+    "min(ceil_div(m * ceil_div(n, 32), 4), 64)",
+    128,
+    {
+        "two warps share their tiles": ("threadIdx.x / 32", "threadIdx.x / 64", "once"),
+        "blocks begin too close": ("blockIdx.x * 4", "blockIdx.x * 3", "once"),
+        "steps of half the grid": ("tile += gridDim.x * 4", "tile += gridDim.x * 2", "once"),
+        "columns at half their distance": ("% across * 32", "% across * 16", "once"),
+        "two rows in one": ("row = tile / across", "row = tile / across / 2", "once"),
+        "the remainder by another number": ("tile % across", "tile % (across / 2 + 1)", "once"),
+        "lanes share columns": ("threadIdx.x % 32", "threadIdx.x % 32 / 2", "once"),
+        "the first tiles again": ("int row = tile / across", "tile = tile < 8 ? tile / 2 : tile; int row = tile / across", "once"),
+    },
+    constraints=("ldy >= n", "m <= 4096", "n <= 4096"),
+    unproved=frozenset({"complete"}),
+)
+
+KEPT = Sample(
+    """
+extern "C" __global__ void kernel(const float* x, float* y, int m, int n)
+{
+    int last = -1;
+    float kept[2];
+    for (int row = blockIdx.x * 4 + threadIdx.x / 32; row < m; row += gridDim.x * 4) {
+        int column = row % n;
+        if (column != last) {
+            kept[0] = x[column];
+            kept[1] = x[column] * x[0];
+            last = column;
+        }
+        if (threadIdx.x % 32 == 0)
+            y[row] = kept[0] + kept[1];
+    }
+}
+""",
+    (array("x", "input", ("n",), ("1",)), array("y", "output", ("m",), ("1",))),
+    ("m", "n"),
+    "min(ceil_div(m, 4), 64)",
+    128,
+    {
+        "the first column counts as kept": ("int last = -1", "int last = 0", "initialised"),
+        "another column counts as kept": ("column != last", "column != last + 1", "initialised"),
+        "only later columns are loaded": ("column != last", "column > last + 1", "initialised"),
+    },
+    constraints=("n >= 1", "m <= 4096"),
+    unproved=frozenset({"complete"}),
+)
+
+SAMPLES = {
+    "scale": SCALE,
+    "grid stride": GRID_STRIDE,
+    "transpose": TRANSPOSE,
+    "block sum": BLOCK_SUM,
+    "ring": RING,
+    "batch": BATCH,
+    "warp tiles": WARP_TILES,
+    "kept": KEPT,
+}
