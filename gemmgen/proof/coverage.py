@@ -223,6 +223,8 @@ class _Coverage:
         match data:
             case Loaded(access, offset, width) if width == size:
                 return self._loaded(access, offset)
+            case Loaded(access, offset, width) if width == 2 * size and access.space == "shared" and access.address is not None:
+                return self._shared(access, self._at.form(access.address.z3 + offset, access.path), width)
             case Chosen():
                 return self._chosen(data, path, size)
             case Carried(turn, name):
@@ -342,11 +344,11 @@ class _Coverage:
 
     # Shared memory ---------------------------------------------------------------------------------------------------------------
 
-    def _shared(self, access: Access, address: Form) -> Element:
-        """The element that a load finds at an address in shared memory."""
+    def _shared(self, access: Access, address: Form, width: int = 0) -> Element:
+        """The element that a load finds at an address in shared memory; ``width``: bytes that it was converted to, 0 for none."""
         cases = self._at.sources(access, address)
         general = next((case for case in cases if case.at is None), cases[0])
-        found = self._read(access, address, general)
+        found = self._read(access, address, general, width)
         if general.stores.turn is None:
             return found
         turn = general.stores.turn
@@ -354,12 +356,12 @@ class _Coverage:
             if case is general:
                 continue
             here = Element(found.array, tuple(self._at.moved(index, turn, z3.IntVal(case.at or 0)) for index in found.indices))
-            other = self._read(access, address, case)
+            other = self._read(access, address, case, width)
             if not self._equal(other, here, (*access.path, turn == (case.at or 0))):
                 raise NotShown("the addresses of a load in the first turns do not follow the pattern of the others")
         return found
 
-    def _read(self, access: Access, address: Form, case: Case) -> Element:
+    def _read(self, access: Access, address: Form, case: Case, width: int) -> Element:
         stores = case.stores
         site, part, thread = self._at.written(address, case)
         total: Element | None = None
@@ -369,7 +371,7 @@ class _Coverage:
         code = site * MAX_PARTS + part
         for both in np.unique(code).tolist():
             mine = code == both
-            element = self._stored_in_turn(stores, both // MAX_PARTS, both % MAX_PARTS, case.shift)
+            element = self._stored_in_turn(stores, both // MAX_PARTS, both % MAX_PARTS, case.shift, width)
             if total is None:
                 total, tables = element, [np.zeros(self._threads, dtype=np.int64) for _ in element.indices]
             if total.array != element.array or any(a.outer != b.outer for a, b in zip(total.indices, element.indices, strict=True)):
@@ -379,19 +381,23 @@ class _Coverage:
         assert total is not None
         return Element(total.array, tuple(Form(index.outer, table) for index, table in zip(total.indices, tables, strict=True)))
 
-    def _stored_in_turn(self, stores: Stores, site: int, part: int, shift: int) -> Element:
+    def _stored_in_turn(self, stores: Stores, site: int, part: int, shift: int, width: int) -> Element:
         """The value that a store wrote that many turns later, in terms of the present turn."""
-        key = ("stored", id(stores), site, part, shift)
+        key = ("stored", id(stores), site, part, shift, width)
         if key not in self._elements:
-            element = self._stored_element(stores.sites[site], part)
+            element = self._stored_element(stores.sites[site], part, width)
             if stores.turn is not None and shift:
                 moved = tuple(self._at.moved(index, stores.turn, stores.turn + shift) for index in element.indices)
                 element = Element(element.array, moved)
             self._elements[key] = element
         return self._elements[key]
 
-    def _stored_element(self, site: Site, part: int) -> Element:
+    def _stored_element(self, site: Site, part: int, width: int) -> Element:
         access, size = site.access, self._unit
+        if width:
+            if access.source is not None or site.bytes != width * len(access.data) or part % (width // size):
+                raise NotShown("a load of other bytes than one register's, which was converted")
+            return self._element(access.data[part // (width // size)], access.path, size)
         if access.source is not None:
             return self._copied(access.source, part)
         each = site.bytes // len(access.data) if access.data else 0
@@ -407,7 +413,7 @@ class _Coverage:
         match data:
             case Packed(pieces) if len(pieces) == parts:
                 return pieces[part]
-            case Loaded(access, offset, _):
+            case Loaded(access, offset, whole) if whole == size * parts:
                 key = ("piece", id(data), part)
                 if key not in self._pieces:
                     self._at.kept.append(data)

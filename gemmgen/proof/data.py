@@ -30,6 +30,11 @@ ELEMENT_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1, "u8": 1, "e4m3": 1, "e
 EXACT = {("f32", "f16"), ("f32", "bf16"), ("f64", "f32"), ("f64", "f16"), ("f32", "f32")}
 """Conversions, to and from, that keep every value."""
 
+HALF = 2
+"""Bytes of a 16-bit number."""
+WORDS = frozenset(("b32", "u32", "s32", "f32"))
+"""Types of registers of 32 bits."""
+
 
 AccessKind = Literal["load", "store", "atomic"]
 
@@ -225,6 +230,8 @@ def results(
         if access is None or not isinstance(access.size, int):
             return [UNKNOWN] * count
         size = access.size // count
+        if size == HALF and isinstance(target, Register) and target.type in WORDS:
+            return [UNKNOWN]  # the bits of a shorter number are no float of the register's size
         return [Loaded(access, place * size, size) for place in range(count)]
     if opcode == "ldmatrix":
         if access is None or not instruction.has("b16"):

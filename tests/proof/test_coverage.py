@@ -153,6 +153,33 @@ WRONG_FRAGMENTS: dict[str, tuple[str, str]] = {
 }
 
 
+WIDENED = replace(
+    TILED,
+    source=TILED.source.replace(
+        'extern "C"',
+        '__device__ float wide(unsigned short h) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h)); return f; }\nextern "C"',
+    )
+    .replace("const float* A, const float* B", "const unsigned short* A, const unsigned short* B")
+    .replace("A[(long long)row * lda + at + c]", "wide(A[(long long)row * lda + at + c])")
+    .replace("B[(long long)(at + r) * ldb + column]", "wide(B[(long long)(at + r) * ldb + column])"),
+    arrays=(
+        replace(array("A", "input", ("m", "k"), ("lda", "1"), 2), type="f16"),
+        replace(array("B", "input", ("k", "n"), ("ldb", "1"), 2), type="f16"),
+        TILED.arrays[2],
+    ),
+)
+WRONGLY_WIDENED: dict[str, tuple[str, str]] = {
+    "numbers of A that are not converted": ("wide(A[(long long)row * lda + at + c])", "__uint_as_float(A[(long long)row * lda + at + c])"),
+    "integers in place of A's numbers": ("wide(A[(long long)row * lda + at + c])", "(float)A[(long long)row * lda + at + c]"),
+    "the upper halves of A's numbers": ("a[r][x] * b", "wide(((unsigned short*)&a[r][x])[1]) * b"),
+    "the lower halves of A's numbers": ("a[r][x] * b", "wide(((unsigned short*)&a[r][x])[0]) * b"),
+    "indices of the operands differ": ("a[r][x] * b[x][c]", "a[r][x] * b[x ^ 1][c]"),
+    "neighbours of A's numbers": ("lda + at + c]) : 0", "lda + at + (c ^ 1)]) : 0"),
+    "the tail is dropped": ("at < k; at += 8", "at + 8 <= k; at += 8"),
+    "B in place of A": ("wide(A[(long long)row * lda + at + c])", "wide(B[(long long)row * lda + at + c])"),
+}
+
+
 def coverage_of(source: str, sample: Sample = TILED) -> Verdict:
     """The verdict on coverage alone, which takes memory, races and progress for granted."""
     binary = compile_source(source, architecture="sm_80", options=[], name="sample.cu")
@@ -189,6 +216,18 @@ def test_a_mistake_of_fragments_is_not_proved(mistake: str) -> None:
     text, instead = WRONG_FRAGMENTS[mistake]
     assert FRAGMENTS.source.count(text) == 1
     assert not coverage_of(FRAGMENTS.source.replace(text, instead), FRAGMENTS).holds
+
+
+def test_operands_that_are_converted_first_are_proved() -> None:
+    verdict = coverage_of(WIDENED.source, WIDENED)
+    assert verdict.holds, verdict.unproved
+
+
+@pytest.mark.parametrize("mistake", WRONGLY_WIDENED)
+def test_a_mistake_of_conversions_is_not_proved(mistake: str) -> None:
+    text, instead = WRONGLY_WIDENED[mistake]
+    assert WIDENED.source.count(text) == 1
+    assert not coverage_of(WIDENED.source.replace(text, instead), WIDENED).holds
 
 
 def test_coverage_of_a_kernel_with_races_is_not_proved() -> None:
