@@ -27,7 +27,7 @@ from functools import reduce
 import numpy as np
 import z3
 
-from gemmgen.emulator.ptx.syntax import Address, Float, Register, Symbol
+from gemmgen.emulator.ptx.syntax import Address, Float, Register, Symbol, registers_of
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.launch import LaunchSequence
 from gemmgen.proof.data import (
@@ -52,7 +52,7 @@ from gemmgen.proof.obligations import Verdict, address_cases, element_indices, p
 from gemmgen.proof.polynomials import Monomial
 from gemmgen.proof.provenance import MAX_PARTS, Case, Form, NotShown, Provenance, Site, Stores, kinds_of_problems
 from gemmgen.proof.semantics import uniform_comparison
-from gemmgen.proof.slicing import written
+from gemmgen.proof.slicing import FLOATS, written
 from gemmgen.proof.values import as_condition, as_term, mentions
 
 MAX_REASONS = 6
@@ -395,7 +395,9 @@ class _Coverage:
     def _stored_element(self, site: Site, part: int, width: int) -> Element:
         access, size = site.access, self._unit
         if width:
-            if access.source is not None or site.bytes != width * len(access.data) or part % (width // size):
+            registers = list(registers_of(access.instruction.operands[1])) if access.source is None else []
+            floats = bool(registers) and all(register.type in FLOATS for register in registers)
+            if not floats or site.bytes != width * len(access.data) or part % (width // size):
                 raise NotShown("a load of other bytes than one register's, which was converted")
             return self._element(access.data[part // (width // size)], access.path, size)
         if access.source is not None:

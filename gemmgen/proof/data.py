@@ -30,12 +30,6 @@ ELEMENT_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1, "u8": 1, "e4m3": 1, "e
 EXACT = {("f32", "f16"), ("f32", "bf16"), ("f64", "f32"), ("f64", "f16"), ("f32", "f32")}
 """Conversions, to and from, that keep every value."""
 
-HALF = 2
-"""Bytes of a 16-bit number."""
-WORDS = frozenset(("b32", "u32", "s32", "f32"))
-"""Types of registers of 32 bits."""
-
-
 AccessKind = Literal["load", "store", "atomic"]
 
 
@@ -195,6 +189,16 @@ class Recurrence:
     after: Mapping[str, Data]
 
 
+def _is_short(data: Data) -> bool:
+    """True for bytes that are fewer than a register of 32 bits has: as a float they are another number."""
+    match data:
+        case Loaded(_, _, size):
+            return size < 4
+        case Chosen(_, yes, no):
+            return _is_short(yes) or _is_short(no)
+    return False
+
+
 def join(condition: Condition, yes: Data, no: Data) -> Data:
     """The data where two ways meet."""
     return yes if yes is no else Chosen(condition, yes, no)
@@ -230,8 +234,6 @@ def results(
         if access is None or not isinstance(access.size, int):
             return [UNKNOWN] * count
         size = access.size // count
-        if size == HALF and isinstance(target, Register) and target.type in WORDS:
-            return [UNKNOWN]  # the bits of a shorter number are no float of the register's size
         return [Loaded(access, place * size, size) for place in range(count)]
     if opcode == "ldmatrix":
         if access is None or not instruction.has("b16"):
@@ -254,7 +256,9 @@ def results(
     if opcode == "cvt" and len(inputs) == 2 and instruction.type in ("bf16x2", "f16x2"):
         return [Packed([Applied(opcode, [each]) for each in inputs[::-1]])]
     if opcode == "mov":
-        return inputs
+        source = operands[1]
+        as_float = isinstance(target, Register) and target.type == "f32" and isinstance(source, Register) and source.type not in FLOATS
+        return [UNKNOWN] if as_float and _is_short(inputs[0]) else inputs
     if opcode == "selp":
         return [Applied(opcode, inputs[:2]) if choice is None else join(choice, inputs[0], inputs[1])]
     if opcode == "cvt" and instruction.types in EXACT and "sat" not in instruction.modifiers:
