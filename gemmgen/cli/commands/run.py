@@ -191,7 +191,7 @@ def _print(shown: str, report: Report) -> None:
         f"exit status {report.status}" if report.status is not None and report.status >= 0 else f"ended by signal {-(report.status or 0)}"
     )
     incomplete = _is_incomplete(report) or (report.status or 0) < 0
-    verdict = "not clean" if errors else "not run to its end" if incomplete else "clean"
+    verdict = "not clean" if errors else "not run to its end" if incomplete else "no findings" if report.status else "clean"
     click.echo(f"\n{verdict}  {shown}: {ended}, {report.seconds:.1f} s", err=True)
     for name, totals in sorted(report.kernels.items(), key=lambda item: -item[1].seconds):
         launches = f"{totals.launches} launch{'es' if totals.launches != 1 else ''}"
