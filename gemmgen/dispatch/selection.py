@@ -482,6 +482,7 @@ def _view(layout: Layout) -> ArrayView:
 
 
 def _nothing_fits(request: Request, rejected: Mapping[str, str]) -> str:
-    counted = Counter(rejected.values()).most_common(3)
+    # A formula that is wrong is so for all instances, but those that other fields rule out say that first.
+    counted = sorted(Counter(rejected.values()).items(), key=lambda pair: (not pair[0].startswith("epilogue."), -pair[1]))[:3]
     reasons: Any = "; ".join(f"{reason} ({count} of {len(rejected)})" for reason, count in counted)
     return f"no instance can do {request.kind}:{request.text}: {reasons or 'there are none of this family'}"

@@ -184,6 +184,13 @@ def test_truth_values_are_conditions(per: str, shape: tuple[int, ...]) -> None:
         ops.matmul(A, B, epilogue=formula, operands={"keep": keep.astype(np.uint8)}, backend="emulator")
 
 
+def test_a_wrong_formula_is_the_first_reason() -> None:
+    with pytest.raises(
+        LaunchError, match=r"^no instance can do gemm:9,13,\d+.*?: epilogue.0: got formula: silu of 2 values at character 1"
+    ):
+        ops.matmul(A, B, epilogue={"value": "silu(acc, 1)"})
+
+
 def test_a_function_is_no_operation() -> None:
     with pytest.raises(LaunchError, match=r"no operation 'elu', need one of scale, .*; elu is a function of formulas"):
         ops.matmul(A, B, epilogue=[{"op": "elu"}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from numbers import Integral, Real
 from typing import Any
 
 from gemmgen.core.errors import SpecError
@@ -51,8 +52,16 @@ class Symbol:
     def __rtruediv__(self, other: Number) -> Symbol:
         return symbol("div", other, self)
 
+    def __pow__(self, exponent: Number) -> Symbol:
+        if exponent != 2:
+            raise SpecError(f"an epilogue's function takes the power {exponent!r} of a symbol: need 2, or a product")
+        return symbol("square", self)
+
     def __neg__(self) -> Symbol:
         return symbol("neg", self)
+
+    def __pos__(self) -> Symbol:
+        return self
 
     def __abs__(self) -> Symbol:
         return symbol("abs", self)
@@ -89,10 +98,10 @@ def node_of(value: object) -> Node:
     """The tree of a symbol, or of a number. Raises ``SpecError`` for anything else."""
     if isinstance(value, Symbol):
         return value.node
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise SpecError(f"an epilogue's function computes with {reprlib.repr(value)}: need a symbol or a number")
-    if isinstance(value, int) and (abs(value) > _MAX_INTEGER or int(float(value)) != value):
-        shown = f"{value}" if abs(value) < 1 << 128 else "an integer of more than 128 bits"
+    if isinstance(value, Integral) and (abs(int(value)) > _MAX_INTEGER or int(float(value)) != int(value)):
+        shown = f"{value}" if abs(int(value)) < 1 << 128 else "an integer of more than 128 bits"
         raise SpecError(f"an epilogue's function computes with {shown}: need a number that float64 holds")
     return number(float(value))
 

@@ -23,7 +23,15 @@ class Functions:
         known = ({*FUNCTIONS} - OPERATORS) | {*MACROS, *CASTS, *extension_names()}
         if function not in known:
             raise AttributeError(f"no function {function!r} of epilogues{nearest(function, known)}")
-        return lambda *arguments: symbol(function, *arguments)
+
+        def made(*arguments: object, **named: object) -> Symbol:
+            if named:
+                raise SpecError(
+                    f"an epilogue's function calls {function} with {', '.join(named)}=: need values without names, in their order"
+                )
+            return symbol(function, *arguments)
+
+        return made
 
 
 class Epilogue(dict[str, Any]):

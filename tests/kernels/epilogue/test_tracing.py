@@ -79,12 +79,20 @@ def test_what_a_function_must_not_do_is_said() -> None:
         gemmgen.epilogue()(lambda acc: acc + "1")
 
 
+def test_powers_signs_and_numbers_of_numpy_are_understood() -> None:
+    made = gemmgen.epilogue(lambda acc: +(acc**2) * np.float32(0.5) + np.int64(3) - acc * np.float64(0.25))
+    assert made["outputs"] == {"value": "square(acc) * 0.5 + 3 - acc * 0.25"}
+
+
 STRANGE = {
     "any number of parameters": (lambda *acc: acc[0], "the parameter \\*acc"),
     "parameters by any name": (lambda **acc: acc, "the parameter \\*\\*acc"),
     "no signature": (int, "no signature"),
     "an integer beyond floats": (lambda acc: acc * 10**5000, "need a number that float64 holds"),
     "an integer between floats": (lambda acc: acc + (2**53 + 1), "9007199254740993: need a number that float64 holds"),
+    "another power": (lambda acc: acc**3, "the power 3 of a symbol: need 2, or a product"),
+    "arguments by name": (lambda acc: symbols.clamp(acc, low=0, high=1), "calls clamp with low, high=: need values without names"),
+    "a truth value of NumPy": (lambda acc: acc * np.bool_(True), "need a symbol or a number"),
     "a long list": (lambda acc: acc * ["x" * 10**6], "computes with .{0,60}: need a symbol"),  # type: ignore[operator]
 }
 
