@@ -49,6 +49,12 @@ MISTAKES = {
         "const int band_tiles = min(kBand, across + band * kBand);",
         "more tiles than a band",
     ),
+    "copies within the loop take the lines of A for those of B": (
+        "gemm/mma_sync/swiglu",
+        "copy_tile<TileA, kThreads>(tiles_a + filled * kBytesA, base_a, lda, work.row, at_k, m, end_k);",
+        "copy_tile<TileA, kThreads>(tiles_a + filled * kBytesA, base_a, ldb, work.row, at_k, m, end_k);",
+        "padded leading dimensions, many steps",
+    ),
     "a second round of slices is left out": (
         "gemm/simt/split_k/deep_128x128",
         "for (int slice = group; slice < slices; slice += kReductionGroups) {",

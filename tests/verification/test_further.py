@@ -39,7 +39,7 @@ def plan_of(name: str) -> KernelPlan:
         ("gemm/simt/stream_k", ["more steps than blocks"]),
         (TILES, ["tiles of many steps, few blocks", "tiles of whole turns, few blocks"]),
         ("conv2d/wgmma/quantised/to_int32", ["tiles of many steps, few blocks", "tiles of whole turns, few blocks"]),
-        ("gemm/mma_sync/bf16/128x128", ["more tiles than a band"]),
+        ("gemm/mma_sync/swiglu", ["more tiles than a band", "padded leading dimensions, many steps"]),
         ("conv2d/direct/depthwise/groups_of_4", ["not-a-numbers and infinities"]),
         ("conv2d/direct/depthwise/int8", []),
     ],

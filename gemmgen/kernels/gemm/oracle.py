@@ -22,13 +22,15 @@ from gemmgen.kernels.gemm.grouping import ENDS, gathered_rows, group_rows, withi
 from gemmgen.kernels.gemm.plan import GemmPlan, packed
 from gemmgen.kernels.gemm.scaling import ScaleArray, as_tiles
 from gemmgen.kernels.gemm.sparsity import random_metadata
-from gemmgen.kernels.gemm.spec import StreamK
+from gemmgen.kernels.gemm.spec import SplitKCluster, StreamK
 from gemmgen.kernels.matrix import Matrix
 
 MAX_INTEGER = 4
 """Entries of A and B in integer cases lie in [-4, 4], so that sums of a million products stay exact in float32."""
 
 _DEEP_SLICES = 70
+_STAGES_OF_USUAL_CASES = 3
+"""Kernels with more stages copy the few tiles of the case of padded leading dimensions ahead of their loop."""
 _WIDEST_BAND = 16
 """In tiles; a problem with a wider band than this takes too long."""
 GROUPS = 5
@@ -113,7 +115,8 @@ def cases(plan: GemmPlan) -> list[Case]:
 
 
 def deep_cases(plan: GemmPlan) -> list[Case]:
-    """Cases of a size that not every verification takes the time for: more tiles than a band is wide; more steps of one tile than the
+    """Cases of a size that not every verification takes the time for: more tiles than a band is wide; gaps between lines that copies
+    within the loop have to step over, with every stage filled again in each block of a cluster along k; more steps of one tile than the
     blocks of stream-K, so that some take two of them; more slices than a block adds up at a time, none of them empty. For products by
     planes, lines along k that hold nothing but zeros and an infinity, whose exponents alone do not tell that planes cannot hold them."""
     decomposition, raster = plan.spec.decomposition, plan.spec.rasterization
@@ -127,6 +130,11 @@ def deep_cases(plan: GemmPlan) -> list[Case]:
         tiles = (raster.group, 1) if across_m else (1, raster.group)  # and one tile more, which the last band has alone
         size = promised(plan, (tiles[0] * plan.tile_m + 1, tiles[1] * plan.tile_n + 1, plan.step_k))
         found.append(case_of("more tiles than a band", packed(plan, size, batch=1), scalars, "integers"))
+    blocks_along_k = decomposition.slices if isinstance(decomposition, SplitKCluster) else 1
+    if plan.stages > _STAGES_OF_USUAL_CASES or blocks_along_k > 1:
+        depth = plan.step_k * (2 * plan.stages + 2) * blocks_along_k + 1
+        size = packed(plan, promised(plan, (plan.tile_m // 2 + 3, plan.tile_n // 2 + 1, depth)), batch=2)
+        found.append(case_of("padded leading dimensions, many steps", padded_problem(plan, size), scalars, "integers"))
     if isinstance(decomposition, StreamK):
         name, depth, slices = "more steps than blocks", plan.step_k * (decomposition.blocks + 5) + 1, 0
     elif any(dimension.name == "slices" for dimension in plan.sequence.dimensions):
