@@ -112,6 +112,13 @@ def test_results_go_where_the_caller_wants_them() -> None:
     assert not ops.matmul(a[:, :0], b[:0], precision="int8x14").any()
 
 
+@pytest.mark.parametrize(("m", "n"), [(300, 3), (3, 300)])
+def test_large_products_are_made_in_parts(monkeypatch: pytest.MonkeyPatch, m: int, n: int) -> None:
+    monkeypatch.setattr(doubles, "fits", lambda call, m, n, k: max(m, n) <= 256)
+    a, b = drawn("normal", (m, 32), 11), drawn("normal", (32, n), 12)
+    np.testing.assert_allclose(ops.matmul(a, b, precision="int8x14"), a @ b, rtol=0, atol=1e-13)
+
+
 def test_more_values_of_k_than_sums_hold_are_multiplied_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doubles, "LARGEST_K", 19)
     a, b = drawn("normal", (2, 20), 9), drawn("normal", (20, 3), 10)
