@@ -14,9 +14,9 @@ from typing import Any
 import gemmgen
 from gemmgen.core.errors import GemmgenError
 from gemmgen.kernels.family import KernelPlan
+from gemmgen.verification.further import code_of
 
 from .operators import Mutant
-from .trials import code_of
 
 Check = Callable[[KernelPlan, str, Mutant], bool]
 
@@ -192,7 +192,9 @@ def _outside(_: KernelPlan, source: str, mutant: Mutant) -> bool:
     """True for one more tile or step than there are, behind the last."""
     count = re.search(r"\((\w+) - 1\) / kTile[A-Z] \+ 1", mutant.before)
     named = re.match(r"(?:__device__ __forceinline__ int tiles_\w\(int \w\) \{ return|const int steps = )", mutant.before)
-    return bool(count and named) and mutant.after == mutant.before.replace(count[0], count[0].replace("-", "+", 1), 1)
+    if count is None or named is None:
+        return False
+    return mutant.after == mutant.before.replace(count[0], count[0].replace("-", "+", 1), 1)
 
 
 def _other_lanes(plan: KernelPlan, source: str, mutant: Mutant) -> bool:
@@ -204,10 +206,10 @@ def _other_lanes(plan: KernelPlan, source: str, mutant: Mutant) -> bool:
     across = re.search(rf"constexpr int {column[3]} = (\d+);|constexpr int {column[3]} = (\w+) / (\w+);", source)
     if rows not in source or across is None:
         return False
-    sizes = [re.search(rf"constexpr int {name} = (\d+);", source) for name in across.groups()[1:] if name]
-    if across[1] is None and not all(sizes):
+    sizes = [int(found[1]) for name in across.groups()[1:] if name and (found := re.search(rf"constexpr int {name} = (\d+);", source))]
+    if across[1] is None and len(sizes) < 2:
         return False
-    vectors = int(across[1]) if across[1] else int(sizes[0][1]) // int(sizes[1][1])  # type: ignore[index]
+    vectors = int(across[1]) if across[1] else sizes[0] // sizes[1]
     threads = range(plan.sequence.launches[0].threads)
     return {(t // vectors, t % vectors) for t in threads} == {(t // vectors, (t + 1) % vectors) for t in threads}
 

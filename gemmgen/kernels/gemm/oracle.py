@@ -133,8 +133,8 @@ def deep_cases(plan: GemmPlan) -> list[Case]:
     blocks_along_k = decomposition.slices if isinstance(decomposition, SplitKCluster) else 1
     if plan.stages > _STAGES_OF_USUAL_CASES or blocks_along_k > 1:
         depth = plan.step_k * (2 * plan.stages + 2) * blocks_along_k + 1
-        size = packed(plan, promised(plan, (plan.tile_m // 2 + 3, plan.tile_n // 2 + 1, depth)), batch=2)
-        found.append(case_of("padded leading dimensions, many steps", padded_problem(plan, size), scalars, "integers"))
+        problem = packed(plan, promised(plan, (plan.tile_m // 2 + 3, plan.tile_n // 2 + 1, depth)), batch=2)
+        found.append(case_of("padded leading dimensions, many steps", padded_problem(plan, problem), scalars, "integers"))
     if isinstance(decomposition, StreamK):
         name, depth, slices = "more steps than blocks", plan.step_k * (decomposition.blocks + 5) + 1, 0
     elif any(dimension.name == "slices" for dimension in plan.sequence.dimensions):
