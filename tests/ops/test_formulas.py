@@ -191,6 +191,12 @@ def test_a_wrong_formula_is_the_first_reason() -> None:
         ops.matmul(A, B, epilogue={"value": "silu(acc, 1)"})
 
 
+def test_an_operand_in_another_order_is_named() -> None:
+    turned = np.zeros((13, 9), np.float32).T
+    with pytest.raises(LaunchError, match=": the epilogue's gate is not stored like the result"):
+        ops.matmul(A, B, epilogue={"inputs": {"gate": {"per": "element"}}, "value": "acc * gate"}, operands={"gate": turned})
+
+
 def test_a_function_is_no_operation() -> None:
     with pytest.raises(LaunchError, match=r"no operation 'elu', need one of scale, .*; elu is a function of formulas"):
         ops.matmul(A, B, epilogue=[{"op": "elu"}])

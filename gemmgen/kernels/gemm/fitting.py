@@ -62,9 +62,11 @@ def placed(spec: GemmSpec, request: GemmRequest, turned: bool = False) -> Placed
             return f"{name.upper()} is stored neither row-major nor column-major"
         letters += wanted
         orders[name] = stored
-    elements = [one.layout for one in request.named if one.per == "result" and one.layout is not None]
-    if not all(is_stored(layout, row_major) for layout in elements):
-        return "an operand of the epilogue is not stored like the result"
+    named = {one.name: one.layout for one in request.named if one.per == "result" and one.layout is not None}
+    for name, layout in named.items():
+        if not is_stored(layout, row_major):
+            return f"the epilogue's {name} is not stored like the result"
+    elements = [*named.values()]
     like_c = [request.c] + ([] if request.residual is None else [request.residual])
     like_c += [layout for layout in elements if layout.type == request.c.type]
     # Results that TMA stores meet its alignment for every type.
