@@ -20,6 +20,7 @@ from gemmgen.proof.lifting import Lifter
 from gemmgen.proof.obligations import OtherThread
 from gemmgen.proof.semantics import PURE
 from gemmgen.proof.slicing import written
+from gemmgen.proof.solver import shape_of
 from gemmgen.proof.values import as_condition, mentions
 
 STRONG = ("relaxed", "acquire", "release", "volatile")
@@ -68,8 +69,10 @@ def _wait(lifter: Lifter, header: int) -> _Wait | None:
     array = None if access.address is None else known.contract.arrays.get(access.address.base or "")
     if access.address is None or array is None or not array.workspace or not access.turns:
         return None
-    if mentions(access.address.z3, access.turns[-1:]) or not isinstance(access.size, int):
-        return None
+    fixed = [value.z3 for value in known.thread.values()] + [known.block["x"].z3, *access.turns[:-1]]
+    others = {symbol.get_id() for symbol in known.private} - {symbol.get_id() for symbol in fixed}
+    if shape_of(access.address.z3).symbols & others or not isinstance(access.size, int):
+        return None  # the word may change from turn to turn
     return _Wait(header, flow.successors[header][1], access, access.address.z3)
 
 
@@ -163,7 +166,7 @@ class _Protocol:
         block = known.block["x"].z3
         form = dict(known.polynomials.of(store.address.z3))
         number = form.pop((block.get_id(),), 0)
-        if form or number <= 0:
+        if form or not isinstance(store.size, int) or number < store.size:
             return False
         named = wait.address / number  # the block that stores this word
         if not known.proves(wait.access.path, z3.And(wait.address % number == 0, named >= 1, named < known.contract.grid[0])):

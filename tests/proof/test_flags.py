@@ -58,6 +58,11 @@ MISTAKES: dict[str, tuple[str, str]] = {
         r"setp.gt.u32 \1\2, \5, 3;\4\5",
     ),
     "words at half their distance": (r"mul\.wide\.u32 (\s*%rd\d+, %r\d+), 8;(\s*add\.s64[^;]*;\s*mov\.b32)", r"mul.wide.u32 \1, 4;\2"),
+    "words that overlap": (
+        r"(?s)mul\.wide\.u32 (\s*%rd\d+, %r\d+), 8;(.*)mul\.wide\.u32 (\s*%rd\d+, %r\d+), 8;",
+        r"mul.wide.u32 \1, 4;\2mul.wide.u32 \3, 4;",
+    ),
+    "a wait for one word and the next in turn": (SPIN, r"\1xor.b64 \3, \3, 8; ld.relaxed.gpu.b64\2\3];"),
     "one word too many is waited for": (r"setp\.ge\.u32 (\s*%p\d+, %r\d+, %r\d+;\s*@%p\d+ bra\s+\$L__BB0_26;)", r"setp.gt.u32 \1"),
     "the first block's own word": (r"selp\.b32 (\s*%r\d+), 256,", r"selp.b32 \1, 0,"),
     "two threads wait for a word": (r"(selp\.b32 \s*(%r\d+), 256, %r\d+, %p\d+;)", r"\1 or.b32 \2, \2, 1;"),
