@@ -256,8 +256,8 @@ def results(
     if opcode == "cvt" and len(inputs) == 2 and instruction.type in ("bf16x2", "f16x2"):
         return [Packed([Applied(opcode, [each]) for each in inputs[::-1]])]
     if opcode == "mov":
-        source = operands[1]
-        as_float = isinstance(target, Register) and target.type == "f32" and isinstance(source, Register) and source.type not in FLOATS
+        given = operands[1]
+        as_float = isinstance(target, Register) and target.type == "f32" and isinstance(given, Register) and given.type not in FLOATS
         return [UNKNOWN] if as_float and _is_short(inputs[0]) else inputs
     if opcode == "selp":
         return [Applied(opcode, inputs[:2]) if choice is None else join(choice, inputs[0], inputs[1])]
