@@ -264,10 +264,26 @@ def test_products_of_narrow_types_are_rounded_once() -> None:
     assert np.frombuffer(result, np.float32)[0] == 1 * 4 + 2 * 3
 
 
+def test_matrices_are_factorized_in_place() -> None:
+    a = np.array([[[0.0, 2, 1], [4, 1, 3], [2, 5, 2]], [[1, 2, 3], [2, 4, 6], [0, 1, 1]]])
+    memory = np.swapaxes(a, 1, 2).tobytes() + bytes(4 * 8)  # columns one after the other; then pivots and statuses
+    numbers = [Operation.FACTORIZE, 3, 1, 3, BASE + 144, BASE + 168, 2, BASE, BASE + 72]
+    _, array = _blas(numbers, [], memory)
+    found, pivots, statuses = np.swapaxes(array[:144].view("f8").reshape(2, 3, 3), 1, 2), array[144:168].view("i4"), array[168:].view("i4")
+    assert statuses.tolist() == [0, 3]  # the second matrix is singular
+    for matrix, factors, exchanges in zip(a, found, pivots.reshape(2, 3) - 1, strict=True):
+        rows = matrix.copy()
+        for row, other in enumerate(exchanges.tolist()):
+            rows[[row, other]] = rows[[other, row]]
+        assert np.allclose((np.tril(factors, -1) + np.eye(3)) @ np.triu(factors), rows)
+
+
 @pytest.mark.parametrize(
     ("numbers", "error"),
     [
         ([99], BadMessage),
+        ([Operation.FACTORIZE, 1, 1, 1, BASE, BASE, 2, BASE], BadMessage),
+        ([Operation.FACTORIZE, 1 << 20, 1, 1 << 20, BASE, BASE, 1, BASE], Refusal),
         ([Operation.DOT, 1], BadMessage),
         ([Operation.DOT, 1 << 40, 0, BASE, 1, BASE, 1, 0], Refusal),
         ([Operation.DOT, 5, 0, BASE, 1, BASE, 1, 0], OutsideOfAllocation),
@@ -278,7 +294,7 @@ def test_products_of_narrow_types_are_rounded_once() -> None:
 )
 def test_bad_calls_of_cublas_end_in_one_message(numbers: list[int], error: type[Exception]) -> None:
     with pytest.raises(error):
-        _blas(numbers, [1, 0, 0, 0] if numbers[0] == Operation.GEMM else [1, 0], bytes(16))
+        _blas(numbers, {Operation.GEMM: [1, 0, 0, 0], Operation.FACTORIZE: []}.get(numbers[0], [1, 0]), bytes(16))
 
 
 @needs_nvcc

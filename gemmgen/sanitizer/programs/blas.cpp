@@ -91,7 +91,7 @@ cudaDataType scalars_of(cublasComputeType_t compute, cudaDataType c) {
 }
 
 // Calls on vectors; the numbers are those of an operation, its count and its operands (address and step).
-enum BlasOperation { GEMM, GEMV, GEAM, GER, AXPY, SCALE, COPY, SWAP, DOT, DOTC, NORM, SUM, LARGEST, SMALLEST };
+enum BlasOperation { GEMM, GEMV, GEAM, GER, AXPY, SCALE, COPY, SWAP, DOT, DOTC, NORM, SUM, LARGEST, SMALLEST, FACTORIZE };
 
 cublasStatus_t vectors(cublasHandle_t handle, const char* name, BlasOperation what, int64_t n, cudaDataType type, const void* x, int64_t incx, const void* y, int64_t incy,
                        const void* alpha, void* result, cudaDataType result_type) {
@@ -206,6 +206,16 @@ API cublasStatus_t cublasGetVector(int n, int bytes, const void* x, int incx, vo
   ALSO(cublasI##LOWER##amax) ALSO(cublasI##LOWER##amin) ALSO(cublas##L##gemv)
 GEMMGEN_CUBLAS_TYPES(DEFINE_TYPE)
 DEFINE_GEMM(H, __half)
+
+#define DEFINE_FACTORIZATION(L, T, R, N, LOWER)                                                                                                                     \
+  API cublasStatus_t cublas##L##getrfBatched(cublasHandle_t h, int n, T* const a[], int lda, int* pivots, int* statuses, int batch) {                                \
+    if (!h) return CUBLAS_STATUS_NOT_INITIALIZED;                                                                                                                    \
+    if (n < 0 || batch < 0 || lda < std::max(n, 1)) return CUBLAS_STATUS_INVALID_VALUE;                                                                              \
+    BlasCall call = {"cublas" #L "getrfBatched", {FACTORIZE, n, type_of<T>(), lda, number(pivots), number(statuses), batch}, {}};                                    \
+    for (int i = 0; i < batch; ++i) call.numbers.push_back(number(((T* const*)reachable(a))[i]));                                                                    \
+    return compute((Blas*)h, call);                                                                                                                                  \
+  }
+GEMMGEN_CUBLAS_TYPES(DEFINE_FACTORIZATION)
 
 #define DEFINE_DOT(NAME, T)                                                                                                       \
   API cublasStatus_t cublas##NAME(cublasHandle_t h, int n, const T* x, int incx, const T* y, int incy, T* result) {               \

@@ -47,6 +47,7 @@ class Operation(IntEnum):
     SUM = 11
     LARGEST = 12
     SMALLEST = 13
+    FACTORIZE = 14
 
 
 @dataclass(frozen=True)
@@ -114,10 +115,15 @@ def compute(memory: Memory, numbers: Sequence[int], scalars: Sequence[float]) ->
         raise BadMessage(f"no operation {kind} of cuBLAS")
     parts = [complex(*scalars[index : index + 2]) for index in range(0, len(scalars), 2)]
     operation = Operation(kind)
-    needed, factors = {Operation.GEMM: (15, 2), Operation.GEMV: (10, 2), Operation.GEAM: (11, 2), Operation.GER: (9, 1)}.get(
-        operation, (7, 1)
-    )
-    if len(rest) < needed or len(parts) != factors or len(scalars) % 2 or (operation != Operation.GEMM and len(rest) != needed):
+    needed, factors = {
+        Operation.GEMM: (15, 2),
+        Operation.GEMV: (10, 2),
+        Operation.GEAM: (11, 2),
+        Operation.GER: (9, 1),
+        Operation.FACTORIZE: (6, 0),
+    }.get(operation, (7, 1))
+    lists = operation in (Operation.GEMM, Operation.FACTORIZE)
+    if len(rest) < needed or len(parts) != factors or len(scalars) % 2 or (not lists and len(rest) != needed):
         raise BadMessage(f"{len(rest)} numbers of {operation.name}")
     match operation:
         case Operation.GEMM:
@@ -126,6 +132,8 @@ def compute(memory: Memory, numbers: Sequence[int], scalars: Sequence[float]) ->
             _gemv(memory, rest, parts)
         case Operation.GEAM:
             _geam(memory, rest, parts)
+        case Operation.FACTORIZE:
+            _factorize(memory, rest)
         case Operation.GER:
             m, n, element, x, step_x, y, step_y, a, lda = rest
             left, right = memory.vector("x", x, m, step_x, element, writes=False), memory.vector("y", y, n, step_y, element, writes=False)
@@ -223,6 +231,38 @@ def _geam(memory: Memory, numbers: Sequence[int], parts: Sequence[complex]) -> N
             terms.append(_turned(matrix, turn) * _factor(factor, matrix))
     target = memory.matrix("C", c, m, n, ldc, kind, writes=True)
     target[...] = _narrow(sum(terms, np.zeros((m, n), _wide(target, kind).dtype)), kind)
+
+
+def _factorize(memory: Memory, numbers: Sequence[int]) -> None:
+    """A = P L U for a batch of square matrices, in place; without an array of pivots, without exchanges of rows."""
+    n, kind, lda, pivots, statuses, batch, *matrices = numbers
+    if len(matrices) != max(batch, 0):
+        raise BadMessage("a factorization without its matrices")
+    if n < 0 or n**3 * batch > _MAX_OPERATIONS or kind not in (0, 1, 4, 5):
+        raise Refusal(f"a factorization of {batch} matrices of {n} rows, of the data type {kind}")
+    status = memory.vector("the array of statuses", statuses, batch, 1, 10, writes=True)
+    pivot = memory.vector("the array of pivots", pivots, n * batch, 1, 10, writes=True).reshape(batch, n) if pivots else None
+    for index, address in enumerate(matrices):
+        memory.matrix("A", address, n, n, lda, kind, writes=False)
+        target = memory.matrix("A", address, n, n, lda, kind, writes=True)
+        status[index] = _lower_and_upper(target, None if pivot is None else pivot[index])
+
+
+def _lower_and_upper(a: np.ndarray, pivots: np.ndarray | None) -> int:
+    """Factorizes a matrix in place; the number of the first zero on the diagonal of U, from 1 on, or 0."""
+    first_zero = 0
+    for k in range(len(a)):
+        if pivots is not None:
+            best = k + int(np.argmax(np.abs(a[k:, k])))
+            pivots[k] = best + 1
+            if best != k:
+                a[[k, best]] = a[[best, k]]
+        if a[k, k] == 0:
+            first_zero = first_zero or k + 1
+            continue
+        a[k + 1 :, k] /= a[k, k]
+        a[k + 1 :, k + 1 :] -= np.outer(a[k + 1 :, k], a[k, k + 1 :])
+    return first_zero
 
 
 def _vectors(memory: Memory, operation: Operation, numbers: Sequence[int], alpha: complex) -> bytes:

@@ -97,6 +97,7 @@ cublasStatus_t cublasGetMatrix(int rows, int columns, int bytes, const void* a, 
                                  int incx, const T* beta, T* y, int incy);                                                                   \
   cublasStatus_t cublas##L##geam(cublasHandle_t, cublasOperation_t transa, cublasOperation_t transb, int m, int n, const T* alpha,           \
                                  const T* a, int lda, const T* beta, const T* b, int ldb, T* c, int ldc);                                    \
+  cublasStatus_t cublas##L##getrfBatched(cublasHandle_t, int n, T* const a[], int lda, int* pivots, int* statuses, int batch);               \
   GEMMGEN_CUBLAS_GEMM(L, T)
 #define GEMMGEN_CUBLAS_GEMM(L, T)                                                                                                           \
   cublasStatus_t cublas##L##gemm(cublasHandle_t, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k, const T* alpha,    \
