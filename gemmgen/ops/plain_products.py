@@ -79,4 +79,5 @@ def _prepared(
 
 def _span(array: Any) -> int:
     """Bytes from the first element to behind the last, along strides that are not negative."""
-    return FLOAT_BYTES + sum((extent - 1) * stride for extent, stride in zip(array.shape, array.strides, strict=True))
+    places: list[tuple[int, int]] = list(zip(array.shape, array.strides, strict=True))
+    return FLOAT_BYTES + sum((extent - 1) * stride for extent, stride in places)

@@ -136,7 +136,8 @@ def matmul(
     plain = (
         a.__class__ is b.__class__ is numpy_array()
         and (out is None or out.__class__ is a.__class__)
-        and bias is residual is activation is epilogue is operands is scale_a is scale_b is scale_out is amax is output is stream is None
+        and (bias is None and residual is None and activation is None and epilogue is None and operands is None)
+        and (scale_a is None and scale_b is None and scale_out is None and amax is None and output is None and stream is None)
         and alpha.__class__ is beta.__class__ is gamma.__class__ is float
         and alpha == gamma == 1.0
         and beta == 0.0
