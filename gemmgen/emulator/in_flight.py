@@ -179,7 +179,7 @@ class InFlight:
         remaining = []
         for copy in self.copies:
             words = copy.access.width // WORD_BYTES
-            here: np.ndarray = met[(copy.index * words)[:, None] + np.arange(words)].any(axis=1)
+            here = np.asarray(met[(copy.index * words)[:, None] + np.arange(words)].any(axis=1))
             if here.any():
                 self._land(instruction, copy.part(here))
             if not here.all():
