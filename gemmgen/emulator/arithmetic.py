@@ -34,8 +34,6 @@ class Arithmetic:
 
 REAL = Arithmetic("real", ("real",))
 FIELD = Arithmetic("field", ("field", "real"))
-ORDERED_FIELD = Arithmetic("ordered field", ("ordered", "field", "real"))
-"""The field, with selections by a comparison as choices in one order of residues: a choice may hide that the compared numbers differ."""
 TREE = Arithmetic("tree", ("tree", "field", "real"))
 
 

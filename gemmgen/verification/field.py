@@ -20,7 +20,7 @@ import numpy.typing as npt
 from gemmgen.core.elements import ELEMENTS
 from gemmgen.core.errors import GemmgenError, PlanError
 from gemmgen.emulator import NoFieldMeaning, residues
-from gemmgen.emulator.arithmetic import FIELD, ORDERED_FIELD, Arithmetic
+from gemmgen.emulator.arithmetic import FIELD
 from gemmgen.emulator.data_flow import ProgramFlow
 from gemmgen.emulator.data_loads import DataLoads
 from gemmgen.kernels import family, has_part, part
@@ -35,8 +35,6 @@ from gemmgen.verification.observed import programs_of
 from gemmgen.verification.oracle import oracle_of
 from gemmgen.verification.staged import Stages, run_stages
 
-MAX_RUNS_OF_CHOICES = 8
-"""Runs of kernels that choose by comparisons of data: each misses an error of a single element with a probability of up to one half."""
 WANTED_BITS = 29
 """Runs are repeated until a wrong kernel passes all of them with a probability below 2 to the minus this."""
 _SCALAR_LIMIT = 0x7F800000
@@ -149,11 +147,10 @@ def verify_field(plan: KernelPlan, binary: Binary | None = None, *, hazards: boo
     reference = Reference(plan, oracle)
     stages = _stages(plan, oracle, cases[0])
     per_run = miss_bits_of_run(plan, oracle, *([stages.code_bits] if stages is not None else []))
-    if stages is None and any(
-        flow.dependence((), flow.flagged_words.tests | flow.infinity_tests).choices for flow in reference.flows_of(binary)
-    ):
-        # A choice may hide an error of one element with a probability of one half.
-        reference.arithmetic, per_run, bits = ORDERED_FIELD, 1.0, min(bits, MAX_RUNS_OF_CHOICES)
+    for flow in reference.flows_of(binary) if stages is None else ():
+        # A choice by a comparison with a number hides errors that no probability bounds.
+        if choices := flow.dependence((), flow.flagged_words.tests | flow.infinity_tests).choices:
+            return report("not claimed", f"a choice depends on data: {choices[0].text.strip()}", 0, 0.0, sizes)
     runs = max(1, math.ceil(bits / per_run))
     elements = 0
     for case, seed in ((case, seed) for case in cases for seed in range(runs)):
@@ -233,8 +230,7 @@ def _run(
         loads, before, product, flows = staged.loads, staged.before, staged.product, flows[stages.launches :]
     else:
         loads = DataLoads(data, bytes_too=any(flow.flagged_words.tests for flow in flows))
-        observers, arithmetic = (loads,) if first_run else (), reference.arithmetic
-        backend = EmulatorBackend(observers, hazards=hazards, arithmetic=arithmetic)
+        backend = EmulatorBackend((loads,) if first_run else (), hazards=hazards, arithmetic=FIELD)
         backend.run(binary, plan.sequence, case.dimensions, scalars, {name: piece.buffer for name, piece in memory.items()})
     compared = 0
     for name, index, values in reference.results(case, before, scalars, product):
@@ -246,11 +242,11 @@ def _run(
     for name, earlier in storage.items():
         if stray := memory[name].stray_write(earlier, True):
             return stray, compared, ""
-    return "", compared, _doubt(flows, loads, stages is not None) if first_run else ""
+    return "", compared, _doubt(flows, loads) if first_run else ""
 
 
-def _doubt(flows: Sequence[ProgramFlow], loads: DataLoads, without_choices: bool) -> str:
-    """Why the kernel is no polynomial: data decide about branches or addresses, or about values where no run allows for that."""
+def _doubt(flows: Sequence[ProgramFlow], loads: DataLoads) -> str:
+    """Why the kernel is no polynomial: data decide about branches, addresses or values."""
     flags = frozenset[int]().union(*(flow.flagged_words.flags(loads.bytes_of, loads.found) for flow in flows))
     if flags != frozenset[int]().union(*(flow.flagged_words.tests for flow in flows)):
         return "words that are tested for zero hold more than numbers with a flag"
@@ -258,14 +254,9 @@ def _doubt(flows: Sequence[ProgramFlow], loads: DataLoads, without_choices: bool
         found = flow.dependence(loads.found.values(), flags | loads.of_given | flow.infinity_tests)
         if found.reason:
             return found.reason
-        if without_choices and found.choices:
+        if found.choices:
             return f"a choice depends on data: {found.choices[0].text.strip()}"
     return ""
-
-
-def _chooses(flow: ProgramFlow) -> bool:
-    """True if a comparison of data chooses between values in a way that is not read as an opaque function."""
-    return bool(flow.dependence((), flow.flagged_words.tests | flow.infinity_tests).choices)
 
 
 def _fill(plan: KernelPlan, case: Case, type_name: str, piece: CaseMemory, rng: np.random.Generator, own: np.random.Generator) -> None:
@@ -308,7 +299,6 @@ class Reference:
     def __init__(self, plan: KernelPlan, oracle: FieldOracle) -> None:
         self.plan, self.oracle = plan, oracle
         self.types = dict(oracle.types(plan))
-        self.arithmetic: Arithmetic = FIELD
         self.in_words = plan.spec.kind != "conv2d"
         self._plain: tuple[KernelPlan, Binary] | None = None
         self._flows: list[ProgramFlow] = []
@@ -368,7 +358,7 @@ class Reference:
                 piece.view.view(values.dtype)[...] = values.reshape(piece.view.shape)
         own_scalars = {scalar.name: scalars[scalar.name] for scalar in reference.sequence.scalars if scalar.name in scalars}
         own_scalars |= {name: np.uint32(value).view(np.float32) for name, value in problem.scalars.items()}
-        backend = EmulatorBackend(hazards=False, arithmetic=self.arithmetic)
+        backend = EmulatorBackend(hazards=False, arithmetic=FIELD)
         backend.run(binary, reference.sequence, case.dimensions, own_scalars, {name: piece.buffer for name, piece in pieces.items()})
         written = {name: piece for name, piece in pieces.items() if piece.array.writes}
         if problem.stored is None:

@@ -207,6 +207,18 @@ def test_there_are_420_slips():
     assert len(narrow_slips(source_of)) == 3 * NARROW_OF_EACH
 
 
+def test_a_choice_by_the_bits_of_an_element_is_not_judged():
+    # The branch sees another load of the element, as an integer: no floating-point instruction uses it, and no run draws this number.
+    old = "values[i] = apply(x_values[u][i]);"
+    bits = "reinterpret_cast<const int*>(x)[min((first + u * kThreads) * kVector + i, d0 - 1)]"
+    new = f"values[i] = apply(x_values[u][i]) * ({bits} == 123456789 ? 2.0f : 1.0f);"
+    spec = "elementwise/grid_stride"
+    assert old in source_of(spec)
+    report = verify_field(plan_of(spec), compiled(spec, source_of(spec).replace(old, new)))
+    assert report.outcome == "not claimed", report.text
+    assert "a choice depends on data" in report.text
+
+
 def test_control_flow_that_depends_on_data_is_not_judged():
     text = source_of("gemm/v0_naive").replace("*target = product;", "if (product != 1.0f) *target = product;")
     binary = compile_source(text, architecture="sm_80", options=COMPILE_OPTIONS, name="guarded.cu")

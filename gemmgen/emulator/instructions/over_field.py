@@ -192,9 +192,8 @@ def select(inst: Instruction, binder: Binder) -> Operation:
     return binder.gathered([target], lambda *values: residues.opaque(key, values), [x, y, first, second])
 
 
-@instruction("selp", when=lambda inst: inst.type == "f32", table="ordered")
-def select_by_order(inst: Instruction, binder: Binder) -> Operation:
-    """One of two values, where not all selections can be read as opaque functions."""
+def _select_by_order(inst: Instruction, binder: Binder) -> Operation:
+    """One of two values, as the condition says."""
     target = binder.target(inst, inst.operands[0], "b32")
     first, second = (binder.source(inst, operand, "b32") for operand in inst.operands[1:3])
     condition = binder.source(inst, inst.operands[3], "pred")
@@ -215,7 +214,7 @@ def joined(inst: Instruction, binder: Binder) -> Operation:
     if found is None:
         if inst.opcode != "selp":
             raise NoFieldMeaning(f"{inst.opcode} is no comparator", instruction=inst)
-        return select_by_order(inst, binder)
+        return _select_by_order(inst, binder)
     neutral = residues.of_float(binder.arithmetic.neutral)
     target = binder.target(inst, inst.operands[0], "b32")
     if found.decided is not None:

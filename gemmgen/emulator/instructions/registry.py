@@ -16,7 +16,7 @@ MISUSE = (IndexError, KeyError, ValueError, TypeError, AttributeError, Assertion
 Handler = Callable[[Instruction, Binder], Operation]
 
 _Table = dict[str, list[tuple[Callable[[Instruction], bool], Handler]]]
-_TABLES: dict[str, _Table] = {"real": {}, "field": {}, "ordered": {}, "joined": {}, "tree": {}}
+_TABLES: dict[str, _Table] = {"real": {}, "field": {}, "joined": {}, "tree": {}}
 
 
 def instruction(*opcodes: str, when: Callable[[Instruction], bool] | None = None, table: str = "real") -> Callable[[Handler], Handler]:
