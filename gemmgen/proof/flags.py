@@ -127,7 +127,8 @@ class _Protocol:
         block = known.block["x"]
         if isinstance(block.term, int) or not all(isinstance(known.block[axis].term, int) for axis in "yz"):
             return False
-        clears, releases = [], []
+        clears: list[Access] = []
+        releases: list[Access] = []
         for store in self._stores:
             number = None if store.kind != "store" or store.address is None else self._number(store.instruction)
             if number is None or not isinstance(store.size, int) or store.size != self._waits[0].access.size:
