@@ -27,7 +27,7 @@ from functools import reduce
 import numpy as np
 import z3
 
-from gemmgen.emulator.ptx.syntax import Address, Float, Register, Symbol, registers_of
+from gemmgen.emulator.ptx.syntax import TYPE_BYTES, Address, Float, Function, Register, Symbol, registers_of
 from gemmgen.hardware.target import WARP_THREADS
 from gemmgen.kernels.launch import LaunchSequence
 from gemmgen.proof.data import (
@@ -179,6 +179,9 @@ class _Coverage:
         known = self._known
         if not self._one_size:
             verdict.unproved.append("the operands' elements differ in size")
+            return verdict
+        if _reads_short_bits_as_floats(known.function):
+            verdict.unproved.append("the bits of shorter numbers are read as floats")
             return verdict
         stores = [
             access
@@ -694,6 +697,26 @@ class _Coverage:
             case Fused(a, b, c):
                 return self._plain(a) and self._plain(b) and self._plain(c)
         return False
+
+
+def _reads_short_bits_as_floats(function: Function) -> bool:
+    """True if a register of 32 bits that a shorter number was loaded to is copied to one of a float."""
+    short: set[str] = set()
+    copies = [each for each in function.body if each.opcode in ("mov", "selp")]
+    for each in function.body:
+        if each.opcode == "ld" and TYPE_BYTES.get(each.type, 4) < 4:
+            short |= {register.name for register in written(each) if register.type in ("b32", "u32", "s32")}
+    for _ in copies:
+        more = {
+            target.name
+            for each in copies
+            for target in written(each)
+            if any(isinstance(source, Register) and source.name in short for source in each.operands[1:])
+        }
+        if more <= short:
+            break
+        short |= more
+    return any(target.type == "f32" and target.name in short for each in copies for target in written(each))
 
 
 def _addend(link: Fused | Multiplied) -> Data:
