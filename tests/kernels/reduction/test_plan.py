@@ -122,7 +122,7 @@ def test_integers_are_added_up_in_64_bits() -> None:
         ({"output": "bool"}, "output"),
         ({"input": "int32", "prologue": [{"op": "exp"}]}, "elementwise"),
         ({"input": "int32", "prologue": [{"op": "scale", "factor": 0.5}]}, "elementwise"),
-        ({"shape": "strided", "prologue": [{"op": "bias"}]}, "elementwise"),
+        ({"shape": "tensor", "prologue": [{"op": "bias"}]}, "elementwise"),
         ({"prologue": [{"op": "bias"}], "epilogue": [{"op": "bias"}]}, "elementwise"),
         ({"epilogue": [{"op": "cast", "type": "int32"}, {"op": "scale", "factor": 2}]}, "elementwise"),
     ],
@@ -136,7 +136,7 @@ def test_what_cannot_work_is_refused_for_its_reason(fields: dict[str, Any], code
 
 def test_what_an_operation_is_refused_for_is_said_in_words() -> None:
     with pytest.raises(PlanError) as caught:
-        planned(input="int32", shape="middle", prologue=[{"op": "bias"}, {"op": "scale", "factor": 0.5}])
+        planned(input="int32", shape="tensor", prologue=[{"op": "bias"}, {"op": "scale", "factor": 0.5}])
     assert "got bias of an element, need a place in the epilogue" in str(caught.value)
     assert "got scale: 0.5 beside an integer value, need an integer" in str(caught.value)
 
