@@ -5,7 +5,8 @@
     python -m measurements.weight_forms --fit FILES --write                           also writes gemmgen/ops/weight_costs.json
 
 Calls are captured in CUDA graphs that rotate among weights larger than the L2, and replayed in turns. The logarithm of a form's time over
-the best one's of its product is a linear function of the form's traits (``gemmgen.ops.weight_forms.traits``), fitted by ridge regression.
+the best one's of its product is a linear function of the form's traits (``gemmgen.ops.weight_forms.traits``), fitted by ridge regression,
+and the errors that this has on the timed layers.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -27,7 +29,8 @@ from gemmgen.core.files import write_atomically
 from gemmgen.core.formulas import ceil_div
 from gemmgen.hardware.target import device as find_device
 from gemmgen.kernels.gemm.family import plan_gemm
-from gemmgen.ops.weight_forms import COSTS, Form, Numbers, streams, traits, warpgroups
+from gemmgen.ops import weight_forms
+from gemmgen.ops.weight_forms import COSTS, Costs, Form, Numbers, Timed, fastest, label, modelled, streams, traits, warpgroups
 from gemmgen.ops.weight_kernels import Call, Product, call_of, spec_of
 from gemmgen.perf.contestants import median_seconds
 from gemmgen.runtime.kernel import Kernel
@@ -50,6 +53,8 @@ SLOW = 2.0
 """Forms that take this many times as long as the best of their product are left out of the fit."""
 FADING = 3.0
 RIDGE = 0.3
+LISTED = 1.6
+"""Forms that take no more than this many times as long as the best are listed with their errors."""
 
 
 def forms_of(rows: int, numbers: Numbers) -> list[Form]:
@@ -137,31 +142,54 @@ def fitted(records: Sequence[dict[str, Any]]) -> list[float]:
     return [round(float(one), 5) for one in found]
 
 
-def regret(weights: Sequence[float], one: dict[str, Any]) -> float:
-    """Time of the form that weights choose, over that of the best."""
+def timed(records: Sequence[dict[str, Any]], weights: Sequence[float]) -> list[dict[str, Any]]:
+    """Errors of the model for the forms of each product."""
+    found = []
+    for one in records:
+        best, errors = one["times"][0][0], {}
+        for microseconds, fields in one["times"]:
+            if microseconds <= LISTED * best:
+                expected = modelled(form(fields), one["n"], one["k"], numbers_of(one["bits"]), DEVICE.sm_count, weights)
+                errors[label(form(fields))] = round(math.log(microseconds / best) - expected, 3)
+        found.append({"rows": one["times"][0][1]["tile"][0], **{name: one[name] for name in ("bits", "n", "k")}, "errors": errors})
+    return found
 
-    def expected(timed: tuple[float, dict[str, Any]]) -> float:
-        row = traits(form(timed[1]), one["n"], one["k"], numbers_of(one["bits"]), DEVICE.sm_count)
-        return sum(weight * trait for weight, trait in zip(weights, row, strict=True))
 
-    return float(min(one["times"], key=expected)[0] / one["times"][0][0])
+def regret(one: dict[str, Any]) -> float:
+    """Time of the form that the model chooses, over that of the best."""
+    times = {form(fields): microseconds for microseconds, fields in one["times"]}
+    chosen = fastest(times, one["n"], one["k"], numbers_of(one["bits"]), DEVICE.sm_count)
+    assert chosen is not None
+    return float(times[chosen] / one["times"][0][0])
+
+
+def fit(records: Sequence[dict[str, Any]]) -> Costs:
+    """The model, from records of both methods."""
+    weights, errors = {}, []
+    for method in ("streams", "warpgroups"):
+        own = [one for one in records if one["times"][0][1]["method"] == method]
+        weights[method] = fitted(own)
+        errors += timed(own, weights[method])
+    return Costs(weights, tuple(Timed(**one) for one in errors))
 
 
 def report_fit(files: Sequence[Path], write: bool) -> None:
-    """Prints the regret of each method, and writes the weights if asked to."""
+    """Prints the regret, each layer by the fit to all others and by that to all, and writes the latter if asked to."""
     records = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-    costs = {}
-    for method in ("streams", "warpgroups"):
-        own = [one for one in records if one["times"][0][1]["method"] == method]
-        layers = sorted({(one["n"], one["k"]) for one in own})
-        apart = {layer: fitted([one for one in own if (one["n"], one["k"]) != layer]) for layer in layers}
-        held_out = [regret(apart[one["n"], one["k"]], one) for one in own]
-        costs[method] = fitted(own)
-        inside = [regret(costs[method], one) for one in own]
-        for name, values in (("layers that the fit has not seen", held_out), ("all", inside)):
-            print(f"{method}, {len(own)} products, {name}: regret {np.mean(values) - 1:.1%} as a mean, {max(values) - 1:.1%} at worst")
+    layers = sorted({(one["n"], one["k"]) for one in records})
+    whole = fit(records)
+    for name in ("layers that the fit has not seen", "all"):
+        values: dict[str, list[float]] = {"streams": [], "warpgroups": []}
+        for layer in layers:
+            model = fit([one for one in records if (one["n"], one["k"]) != layer]) if name != "all" else whole
+            with patch.object(weight_forms, "costs", lambda model=model: model):
+                for one in records:
+                    if (one["n"], one["k"]) == layer:
+                        values[one["times"][0][1]["method"]].append(regret(one))
+        for method, found in values.items():
+            print(f"{method}, {len(found)} products, {name}: regret {np.mean(found) - 1:.1%} as a mean, {max(found) - 1:.1%} at worst")
     if write:
-        write_atomically(COSTS, json.dumps(costs) + "\n")
+        write_atomically(COSTS, json.dumps(asdict(whole)) + "\n")
 
 
 def main() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product as combinations
-from math import log2
+from math import exp, log2
 from pathlib import Path
 from typing import Literal
 
@@ -33,6 +33,10 @@ RESERVED_BYTES = 1024
 COSTS = Path(__file__).with_name("weight_costs.json")
 READ_RATE = 4.55e12
 """Bytes a second of an H200's memory: the scale of the model's times, which matter only beside each other."""
+REACH = 0.5
+"""Powers of two between layers whose errors have much in common."""
+DOUBT = 0.5
+"""Likeness of layers that count as much as none."""
 SHARPNESS = 4.0
 """Exponent of the norm that the longest of several times leads."""
 
@@ -79,7 +83,7 @@ class Form:
 def streams(rows: int, numbers: Numbers, architecture: Architecture) -> Iterator[Form]:
     """Forms whose warps stream weights, for tiles of 8 or 16 rows."""
     clusters = (1, 2, 4) if architecture.supports("clusters") else (1,)
-    for columns, k_warps, slices, stages in combinations((1, 2, 4, 8), (1, 2, 4, 8), clusters, (2, 3, 4, 6)):
+    for columns, k_warps, slices, stages in combinations((2, 4, 8), (1, 2, 4, 8), clusters, (2, 3, 4, 6)):
         depth = STEP_K * k_warps * (stages - 1)
         form = Form("streams", (rows, PANEL * columns, depth), (rows, PANEL), stages, k_warps, slices)
         fits = WARPS[0] <= columns * k_warps <= WARPS[1] and columns % slices == 0 and depth <= MAX_DEPTH
@@ -140,17 +144,59 @@ def traits(form: Form, n: int, k: int, numbers: Numbers, sms: int) -> list[float
     return [*found, *(value * (not few) for value in found), *(value * (numbers.bits > 4) for value in found)]
 
 
+def label(form: Form) -> str:
+    """The numbers of a form, but for its rows, as the timed ones are named."""
+    return f"{form.tile[1]}x{form.tile[2]},{form.k_warps},{form.slices},{form.stages},{form.blocks_per_sm}"
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A layer whose forms were timed."""
+
+    rows: int
+    """Rows of the forms' tiles."""
+    bits: int
+    n: int
+    k: int
+    errors: dict[str, float]
+    """Logarithms of measured over modelled times, by the forms' labels."""
+
+    def likeness(self, n: int, k: int) -> float:
+        """1 for the same layer, less for others."""
+        return exp(-(log2(n / self.n) ** 2 + log2(k / self.k) ** 2) / (2 * REACH**2))
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The fitted model."""
+
+    weights: dict[str, list[float]]
+    """Weights of traits, by method."""
+    timed: tuple[Timed, ...]
+
+
 @cache
-def weights_of(method: Method) -> Sequence[float]:
-    """The fitted weights of traits."""
-    found: list[float] = json.loads(COSTS.read_text(encoding="utf-8"))[method]
-    return found
+def costs() -> Costs:
+    """The model in ``weight_costs.json``."""
+    found = json.loads(COSTS.read_text(encoding="utf-8"))
+    return Costs(found["weights"], tuple(Timed(**one) for one in found["timed"]))
 
 
-def fastest(forms: Iterator[Form], n: int, k: int, numbers: Numbers, sms: int) -> Form | None:
-    """The form that is expected to take the least time; None without forms."""
+def modelled(form: Form, n: int, k: int, numbers: Numbers, sms: int, weights: Sequence[float]) -> float:
+    """The logarithm of a form's time, but for what all forms of a product have in common."""
+    return sum(weight * trait for weight, trait in zip(weights, traits(form, n, k, numbers, sms), strict=True))
+
+
+def fastest(forms: Iterable[Form], n: int, k: int, numbers: Numbers, sms: int) -> Form | None:
+    """The form that is expected to take the least time, by the model and its errors on layers like this; None without forms."""
+    forms = list(forms)
+    if not forms:
+        return None
+    like = [(one.likeness(n, k), one) for one in costs().timed if (one.rows, one.bits) == (forms[0].tile[0], numbers.bits)]
 
     def expected(form: Form) -> float:
-        return sum(weight * trait for weight, trait in zip(weights_of(form.method), traits(form, n, k, numbers, sms), strict=True))
+        known = [(likeness, one.errors[label(form)]) for likeness, one in like if label(form) in one.errors]
+        error = sum(likeness * error for likeness, error in known) / (DOUBT + sum(likeness for likeness, _ in known))
+        return modelled(form, n, k, numbers, sms, costs().weights[form.method]) + error
 
-    return min(forms, key=expected, default=None)
+    return min(forms, key=expected)

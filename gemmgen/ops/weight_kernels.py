@@ -27,7 +27,7 @@ TILE_OVERHEAD = 72
 """Time of a tile of many rows that does not depend on their number, in rows: 4096 x 14336 x 4096 takes 868 us by tiles of 128 rows on an
 H200, 807 by tiles of 176."""
 WORTH_IT = 0.97
-"""Part of the time by tiles of 128 rows from which larger ones are taken: 1024 x 14336 x 4096 takes 214 us by tiles of 128 rows, and 231 by
+"""Part of the time by tiles of 128 rows from which others are taken: 1024 x 14336 x 4096 takes 214 us by tiles of 128 rows, and 231 by
 tiles of 160, which are a hundredth better by this count."""
 KERNELS = 512
 """Kernels that are kept."""
@@ -91,7 +91,7 @@ def _many_rows(product: Product, numbers: Numbers, architecture: Architecture, s
 
 def _rows_of_tile(product: Product, numbers: Numbers, sms: int) -> int:
     """Rows of a tile of 128 columns: the more, the less each row costs, but for those of tiles in a last round that fills few SMs."""
-    choices = (128, 144, 160, 176) if numbers.bits == 4 else (128,)
+    choices = (128, 64, 96, 144, 160, 176)
 
     def clocks(rows: int) -> int:
         return ceil_div(ceil_div(product.rows, rows) * ceil_div(product.n, 128), sms) * (rows + TILE_OVERHEAD)

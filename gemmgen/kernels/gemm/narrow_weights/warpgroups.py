@@ -33,10 +33,6 @@ NUMBER_BYTES = 2
 BARRIER_BYTES = 8
 REGISTERS = {1: (24, 240), 2: (24, 104)}
 """Registers of a thread of the producer, and of one of two groups of consumers, by the blocks of an SM."""
-ALONE = (24, 224)
-"""The same with one group of consumers, on an SM with two blocks."""
-MAX_ROWS_AHEAD = 96
-"""Rows of a tile up to which fragments are made a step ahead."""
 OTHER_REGISTERS = 40
 """Registers of a thread beside sums and fragments; an estimate."""
 
@@ -81,21 +77,9 @@ class RegisterLoop(Codes, WarpgroupInstruction):
         return 1
 
     @property
-    def ahead_of_products(self) -> bool:
-        """True if the fragments of a step are made while the step before is multiplied: there are registers for both."""
-        return self.blocks == 1 and self.tile_m <= MAX_ROWS_AHEAD and self.group in (0, TILE_K)
-
-    @property
-    def in_turns(self) -> bool:
-        """True if groups of warps start their instructions in turns."""
-        return self.consumers > 1 and not self.ahead_of_products
-
-    @property
     def registers(self) -> tuple[int, int] | None:
         """Registers of a thread of the producer and of a consumer, where they are redistributed."""
-        if self.consumers > 1:
-            return REGISTERS[self.min_blocks_per_sm]
-        return ALONE if self.ahead_of_products and self.min_blocks_per_sm == 2 else None
+        return REGISTERS[self.min_blocks_per_sm] if self.consumers > 1 else None
 
     @property
     def instruction_k(self) -> int:
@@ -205,7 +189,7 @@ class RegisterLoop(Codes, WarpgroupInstruction):
     @property
     def estimated_registers(self) -> int:
         """Registers of a thread that multiplies, an estimate."""
-        return self.sums + (1 + self.ahead_of_products) * 4 * self.blocks * (self.group or TILE_K) // self.instruction_k + OTHER_REGISTERS
+        return self.sums + 4 * self.blocks * (self.group or TILE_K) // self.instruction_k + OTHER_REGISTERS
 
     @property
     def box_a(self) -> tuple[int, int]:
