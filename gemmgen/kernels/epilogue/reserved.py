@@ -21,6 +21,9 @@ EXPORTED = frozenset(
 )
 """Parameters and variables of exported modules' launch functions."""
 
+MEMBERS = frozenset(("bias",))
+"""Names that templates give members of structures alone, which hide no parameter."""
+
 _ARGUMENTS = re.compile(
     r"ld\w*|stride_\w+|k[A-Z]\w*|[a-zA-Z]|B2|alpha|beta|amax|part\d+|value\d+|\w+_element|\w+_rows|\w+_columns|\w+_loaded|"
     r"sums_at|\w+_terms|[di]\d|outer|inner|divisors|workspace|batch|groups|offsets|counts|gather|scatter|slices|rows_[ac]|map_\w+|"
@@ -68,4 +71,6 @@ def _templates(value: str) -> list[str]:
 
 def is_reserved(name: str) -> bool:
     """True if an operand of this name could be taken for a variable, function or type of a kernel."""
-    return name in LOCAL | EXPORTED or any(pattern.fullmatch(name) for pattern in (_ARGUMENTS, _OF_CUDA, _taken()))
+    return name in LOCAL | EXPORTED or (
+        name not in MEMBERS and any(pattern.fullmatch(name) for pattern in (_ARGUMENTS, _OF_CUDA, _taken()))
+    )
