@@ -82,15 +82,31 @@ __device__ __forceinline__ void accumulate(Norm& total, float value)
 }
 
 template <int kCount>
-__device__ __forceinline__ void accumulate(Norm& total, const float (&values)[kCount])
+__device__ __forceinline__ bool all_zero(const float (&values)[kCount])
 {
-    float sum = 0;
+    bool zero = true;
     #pragma unroll
     for (int i = 0; i < kCount; ++i)
-        sum = fmaf(values[i], values[i], sum);
-    if (sum > 0x1p-100f && sum < 0x1p92f) {
-        total.sum += sum;
-    } else {
+        zero = zero && values[i] == 0;
+    return zero;
+}
+
+template <int kCount>
+__device__ __forceinline__ void accumulate(Norm& total, const float (&values)[kCount])
+{
+    constexpr int kSums = kCount < 4 ? kCount : 4;  // that do not wait for one another
+    float sums[kSums] = {};
+    #pragma unroll
+    for (int i = 0; i < kCount; ++i)
+        sums[i % kSums] = fmaf(values[i], values[i], sums[i % kSums]);
+    #pragma unroll
+    for (int half = kSums / 2; half > 0; half /= 2)
+        #pragma unroll
+        for (int i = 0; i < half; ++i)
+            sums[i] += sums[i + half];
+    if (sums[0] > 0x1p-100f && sums[0] < 0x1p92f) {
+        total.sum += sums[0];
+    } else if (!all_zero(values)) {
         #pragma unroll
         for (int i = 0; i < kCount; ++i)
             accumulate(total, values[i]);

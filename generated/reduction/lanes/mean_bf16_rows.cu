@@ -71,11 +71,17 @@ __device__ __forceinline__ void accumulate(LargeSum& total, float value)
 template <int kCount>
 __device__ __forceinline__ void accumulate(LargeSum& total, const float (&values)[kCount])
 {
-    float sum = values[0];
+    constexpr int kSums = kCount < 4 ? kCount : 4;  // that do not wait for one another
+    float sums[kSums] = {};
     #pragma unroll
-    for (int i = 1; i < kCount; ++i)
-        sum += values[i];
-    const float next = total.sum + sum;
+    for (int i = 0; i < kCount; ++i)
+        sums[i % kSums] += values[i];
+    #pragma unroll
+    for (int half = kSums / 2; half > 0; half /= 2)
+        #pragma unroll
+        for (int i = 0; i < half; ++i)
+            sums[i] += sums[i + half];
+    const float next = total.sum + sums[0];
     if (fabsf(next) < 0x1p126f) {
         total.sum = next;
     } else {

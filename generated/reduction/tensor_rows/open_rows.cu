@@ -117,7 +117,7 @@ __device__ __forceinline__ Index load(Vector& loaded, const float* row, Index nu
 }
 
 // Adds the elements of a vector that lie within the row.
-__device__ __forceinline__ void take(float (&totals)[kAccumulators], const Vector& loaded, Index first, Index extent)
+__device__ __forceinline__ void take(float (&totals)[kAccumulators], const Vector& loaded)
 {
     // Zeros stand where there is no element.
     #pragma unroll
@@ -152,24 +152,22 @@ sum_tensor_rows_1k2r_256x4x4_sm80_6182f143(
     for (Index tile = static_cast<Index>(part) * (kLanes * kUnroll); tile < units;
         tile += static_cast<Index>(parts) * (kLanes * kUnroll)) {
         Vector loaded[kUnroll];
-        Index first[kUnroll];
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
             const Index unit = tile + u * kLanes + threadIdx.x;
-            first[u] = r1;
             if (unit < units) {
                 const Index row = divide(unit, divisors.units);
                 const Index column = unit - row * row_units;
                 long long row_at = 0;
                 row_at += static_cast<long long>(row) * r0_stride;
-                first[u] = load(loaded[u], source + row_at, column, r1);
+                load(loaded[u], source + row_at, column, r1);
             } else {
                 loaded[u] = {};
             }
         }
         #pragma unroll
         for (int u = 0; u < kUnroll; ++u)
-            take(totals, loaded[u], first[u], r1);
+            take(totals, loaded[u]);
     }
     #pragma unroll
     for (int half = kAccumulators / 2; half > 0; half /= 2)
