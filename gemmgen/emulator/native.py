@@ -1,6 +1,6 @@
-"""Inner loops of memory accesses in C (native.c), compiled once by the system's compiler; without one, NumPy does the same more slowly.
+"""Inner loops of memory accesses in C (native.c), compiled once by the system's C compiler and kept in the user's compile cache.
 
-GEMMGEN_NATIVE=0 does without.
+Without a compiler, or with ``GEMMGEN_NATIVE=0``, the emulator computes the same results by NumPy, more slowly.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ _SOURCE = Path(__file__).with_name("native.c")
 _SECONDS = 60
 _OPTIONS = ("-O3", "-fPIC", "-shared")
 _FEWEST_LANES = 2048
-_FEWEST_LANES = 2048
+"""Lanes from which a wave of blocks is worth the time to load the library."""
 REMEMBER, LOST, SETTLE, UNSEEN, ORDINARY = 1, 2, 3, 4, 5
-"""Answers of `access_memory`; 0 if all is done."""
+"""Answers of `access_memory`: the work that it leaves to its caller, as native.c describes; 0 if none is left."""
 IS_STORE, IS_PRIVATE, MAY_BE_OWN, HAS_PENDING, IS_SIGNED = 1, 2, 4, 8, 16
-"""Kinds of accesses."""
+"""Bits of `AccessPlan.kind`."""
 MOST_ELEMENTS = 8
+"""Most elements of a vector access."""
 
 
 class AccessPlan(ctypes.Structure):
@@ -59,10 +60,10 @@ Loops = ctypes.CDLL
 
 @cache
 def loops() -> Loops | None:
-    """The library; None where there is no compiler, or if it is not wanted."""
+    """The library, compiled if the cache lacks it; None without a compiler, beyond little-endian Linux, and with ``GEMMGEN_NATIVE=0``."""
     if sys.platform != "linux" or sys.byteorder != "little" or os.environ.get("GEMMGEN_NATIVE", "") == "0":
         return None
-    import platform  # here, as in _compiled: small launches start faster without
+    import platform  # imported here, as in _compiled, so that small launches start faster
 
     source = _SOURCE.read_bytes()
     key = cache_key("emulator loops", source, platform.machine(), " ".join(_OPTIONS))
@@ -108,20 +109,20 @@ def _compiled(source: bytes) -> bytes | None:
 
 
 def loops_for(lanes: int) -> Loops | None:
-    """The library for waves of so many lanes; None for those that are done before it is loaded."""
+    """The library for a wave of blocks with ``lanes`` lanes; None for waves that NumPy finishes sooner than the library loads."""
     return loops() if lanes >= _FEWEST_LANES else None
 
 
 def pointer(array: np.ndarray | None) -> int | None:
-    """The address of an array's first byte."""
+    """The address of an array's first byte; None without an array."""
     return None if array is None else array.ctypes.data
 
 
 def fits(addresses: np.ndarray, lanes: np.ndarray | None) -> bool:
-    """True for arrays as the loops read them: unsigned addresses of 32 or 64 bits, and numbers of lanes (None: all)."""
+    """True if the loops can read both arrays: contiguous unsigned addresses of 32 or 64 bits, and an index of lanes (None: all lanes)."""
     return addresses.dtype.kind == "u" and addresses.itemsize >= 4 and addresses.flags.c_contiguous and is_index(lanes)
 
 
 def is_index(index: np.ndarray | None) -> bool:
-    """True for an array of 64-bit numbers without gaps, or none."""
+    """True for a contiguous int64 array, and for None."""
     return index is None or (index.dtype == np.int64 and index.flags.c_contiguous)
