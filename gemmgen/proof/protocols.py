@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 
 import z3
 
@@ -48,12 +47,12 @@ def verdicts(sequence: LaunchSequence, launch: KernelLaunch, module: Module, fun
     known = Knowledge(module, function, contract, solver)
     if known.contradiction():
         raise Unliftable(None, "no problem with a block fulfils the preconditions")
-    loops = _ends(runner.steps, known)
+    in_range = _in_range(known)
+    loops = _ends(runner.steps, in_range)
     ring.found.note("progress", "loops", loops, "a loop was not proved to end")
     if not ring.found.reasons["once"] and ring.sends:
         why = "see progress"
         if loops:
-            in_range = partial(_stays_in_range, known=known)
             why = stored_once(ring.sends, runner.steps, sequence, known, lambda content: _value(content, known), in_range)
         ring.found.note("once", "boxes", not why, why)
     if ring.direct:
@@ -96,16 +95,21 @@ def _is_the_array(map_: TensorMapArgument, sequence: LaunchSequence, contract: C
     return True
 
 
-def _ends(steps: Sequence[Step], known: Knowledge) -> bool:
-    """True if every path ends: each cycle of states counts towards a limit that the cycle does not change."""
-    answers: dict[tuple[Expression | None, Content | None, Expression | None], bool] = {}
+def _in_range(known: Knowledge) -> Callable[[Step], bool]:
+    """Whether a step's counter, below its limit, does not overflow; each comparison is asked about once."""
+    answers: dict[tuple[Expression | None, Content | None], bool] = {}
 
     def bounded(step: Step) -> bool:
-        key = (step.comparison, step.step, step.counter)
+        key = (step.comparison, step.step)
         if key not in answers:
             answers[key] = _stays_in_range(step, known)
         return answers[key]
 
+    return bounded
+
+
+def _ends(steps: Sequence[Step], bounded: Callable[[Step], bool]) -> bool:
+    """True if every path ends: each cycle of states counts towards a limit that the cycle does not change."""
     pending = [list(steps)]
     while pending:
         edges = pending.pop()

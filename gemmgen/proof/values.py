@@ -16,6 +16,8 @@ import z3
 
 UNBOUNDED = 1 << 200
 """An interval's end that stands for infinity."""
+MAX_RUNS = 4
+"""Runs of ones of a mask that are taken apart."""
 MAX_TRAILING_ZEROS = 64
 
 Term: TypeAlias = z3.ArithRef | int
@@ -173,7 +175,7 @@ def _by_reciprocal(parts: Sequence[tuple[int, z3.ArithRef]], number: int, diviso
         return None
     x = _sum([(count // factor, part) for count, part in parts], number // factor)
     if low >= 0:
-        return Value(x / by, low, high)
+        return Value(floor_divide(Value(x), by).term, low, high)
     return Value(z3.If(x >= 0, x / by, -((-x) / by) - 1), low, high)
 
 
@@ -328,16 +330,24 @@ def bitwise(operation: str, a: Value, b: Value, bits: int) -> Value | None:
 
 
 def _masked(a: Value, mask: int, bits: int) -> Value | None:
-    """A value under a mask of consecutive bits; None for other masks."""
+    """A value under a mask of a few runs of consecutive bits; None for other masks."""
     if not mask:
         return constant(0)
     first = (mask & -mask).bit_length() - 1
     run = (mask >> first) + 1
     if run & (run - 1):
-        return None
+        if (mask & ~(mask >> 1)).bit_count() > MAX_RUNS:
+            return None
+        above = mask & (mask + (1 << first))
+        parts = _masked(a, mask - above, bits), _masked(a, above, bits)
+        return None if parts[0] is None or parts[1] is None else add(parts[0], parts[1])
     width = run.bit_length() - 1
     if first + width >= bits:
-        return subtract(a, low_bits(a, first))
+        rest = subtract(a, low_bits(a, first))
+        if rest is None or rest.constant is not None:
+            return rest
+        low, high = (end - end % (1 << first) if abs(end) < UNBOUNDED else end for end in (a.low, a.high))
+        return Value(rest.term, max(low, rest.low), min(high, rest.high), max(first, rest.zeros))
     return multiply(low_bits(floor_divide(a, 1 << first), width), constant(1 << first))
 
 

@@ -272,6 +272,49 @@ extern "C" __global__ void kernel(const float* x, float* y, int m, int n)
     unproved=frozenset({"complete"}),
 )
 
+ROWS = Sample(
+    """
+extern "C" __global__ void kernel(const float* x, float* y, int m, int n, int ldx)
+{
+    __shared__ float first[64];
+    int place = (threadIdx.x & 0x35) | ((threadIdx.x & 8) >> 2) | ((threadIdx.x & 2) << 2);
+    int column = blockIdx.x * 64 + place;
+    const float* source = x + column;
+    bool mine = column < n;
+    if (mine && m > 0) {
+        first[place] = *source;
+        source += ldx;
+    } else
+        first[place] = 0;
+    __syncthreads();
+    float total = first[place];
+    for (int row = 1; row < m; ++row) {
+        if (mine)
+            total += *source;
+        source += ldx;
+    }
+    if (mine)
+        y[column] = total;
+}
+""",
+    (array("x", "input", ("m", "n"), ("ldx", "1")), array("y", "output", ("n",), ("1",))),
+    ("m", "n", "ldx"),
+    "ceil_div(n, 64)",
+    64,
+    {
+        "a first row where there is none": ("m > 0", "m >= 0", "memory"),
+        "the first row is passed over twice": ("source += ldx;", "source += 2 * ldx;", "memory"),
+        "the first row is passed over in one case": ("source += ldx;", "if (m > 7) source += 2 * (long long)ldx;", "memory"),
+        "one row too many": ("row = 1", "row = 0", "memory"),
+        "the last row twice": ("row < m", "row <= m", "memory"),
+        "a bit that two places share": ("8) >> 2", "8) >> 3", "once"),
+        "a bit that is left out": ("0x35", "0x34", "once"),
+        "a bit beyond the block's columns": ("2) << 2", "2) << 5", "races"),
+    },
+    constraints=("ldx >= n",),
+    unproved=frozenset({"complete", "initialised"}),
+)
+
 SAMPLES = {
     "scale": SCALE,
     "grid stride": GRID_STRIDE,
@@ -281,4 +324,5 @@ SAMPLES = {
     "batch": BATCH,
     "warp tiles": WARP_TILES,
     "kept": KEPT,
+    "rows": ROWS,
 }

@@ -52,6 +52,17 @@ def test_ones_in_the_high_bits_are_added(mask: int) -> None:
         assert (at(found, x=number) - (number | mask)) % (1 << 32) == 0
 
 
+@pytest.mark.parametrize(("low", "high"), [(0, 300), (-300, 300), (5, 77), (-77, -5)])
+@pytest.mark.parametrize("mask", [0x58, 0xD8, 0xA5, 0x55, 0xFFFFFFE0, 0xFFFFFF0F, 0xF000000F, 0x80000001, 0xFFFFFFFF])
+def test_a_mask_of_a_few_runs_is_exact(mask: int, low: int, high: int) -> None:
+    found = bitwise("and", Value(z3.Int("x"), low, high), constant(mask), 32)
+    assert found is not None
+    for number in range(low, high + 1):
+        value = at(found, x=number)
+        assert (value - (number & mask)) % (1 << 32) == 0
+        assert found.low <= value <= found.high and value % (1 << found.zeros) == 0
+
+
 def test_a_quotient_of_a_quotient_and_a_number_is_one() -> None:
     x = z3.Int("x")
     once = floor_divide(Value(x * 5 - 3), 7)
