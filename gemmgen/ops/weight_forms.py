@@ -1,4 +1,4 @@
-"""Forms of kernels for few rows times narrow weights: tiles, the division of k, stages; a fitted model chooses among them."""
+"""Forms of kernels for few rows times narrow weights, chosen by a fitted model. A form is a tile, a division of k and a count of stages."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from gemmgen.kernels.gemm.wgmma.cost import usable
 
 Method = Literal["tiles", "streams", "warpgroups"]
 STEP_K = 128
-"""Values of k of a step of a warp that streams weights, and of a stage of warpgroups."""
+"""Values of k in a step of a warp that streams weights, and in a stage of warpgroups."""
 MAX_DEPTH = 1024
-"""Values of k of rows of A in shared memory at a time."""
+"""Most values of k of A that shared memory holds at a time."""
 WARPS = (4, 16)
 """Fewest and most warps of a block that streams weights."""
 FEW_ROWS = 64
-"""Rows up to which one tile holds all of them."""
+"""Most rows of a product that one tile holds."""
 BARRIER_BYTES = 256
-"""Room for barriers, and for what rounding to their alignment takes."""
+"""Bytes of shared memory for barriers, including their alignment."""
 RESERVED_BYTES = 1024
-"""Shared memory of an SM that each block takes beside its own."""
+"""Bytes of an SM's shared memory that the system reserves for each block."""
 COSTS = Path(__file__).with_name("weight_costs.json")
 READ_RATE = 4.55e12
-"""Bytes a second of an H200's memory: the scale of the model's times, which matter only beside each other."""
+"""Bytes per second of an H200's memory. It scales the model's times, which are only compared with each other."""
 REACH = 0.5
-"""Powers of two between layers whose errors have much in common."""
+"""Length scale of the likeness of layers, as a base-2 logarithm of the ratio of their n or k."""
 DOUBT = 0.5
-"""Likeness of layers that count as much as none."""
+"""Weight of an error of 0 in the mean of the errors of similar layers."""
 SHARPNESS = 4.0
-"""Exponent of the norm that the longest of several times leads."""
+"""Exponent of the norm that combines times which overlap; the longest dominates."""
 
 
 @dataclass(frozen=True)
@@ -49,32 +49,32 @@ class Numbers:
     """Type of scales and activations."""
     bits: int
     group: int
-    """Values of k that share a scale; 0: all."""
+    """Values of k that share a scale; 0: all of k."""
     zeros: bool
 
     @property
     def groups(self) -> int:
-        """Groups of a step along k."""
+        """Groups in a step along k; 0 if a scale holds for all of k."""
         return STEP_K // self.group if self.group else 0
 
     @property
     def numbers(self) -> int:
-        """Scales, and zero points, of a group of a column."""
+        """Scales and zero points of a column in a group: 1, or 2 with zero points."""
         return 2 if self.zeros else 1
 
 
 @dataclass(frozen=True)
 class Form:
-    """A mainloop, without the weights' format, and the division of k."""
+    """A mainloop and its division of k, without the format of the weights."""
 
     method: Method
     tile: tuple[int, int, int]
-    """Rows, columns and depth of a block."""
+    """Rows, columns and depth of a block's tile."""
     warp: tuple[int, int]
     stages: int
     k_warps: int = 1
     slices: int = 1
-    """Blocks of a cluster that divide k; 0: as many slices as the launch says."""
+    """Blocks of a cluster that divide k; 0: the launch decides the number of slices."""
     blocks_per_sm: int = 1
     persistent: int = 0
     """Blocks that take tiles in turn; 0: one for each tile."""
@@ -101,7 +101,7 @@ def warpgroups(rows: int, numbers: Numbers, architecture: Architecture) -> Itera
 
 
 def shared_bytes(form: Form, numbers: Numbers) -> int:
-    """Shared memory of a block."""
+    """Bytes of shared memory per block."""
     rows, columns, depth = form.tile
     sums = form.k_warps * rows * columns * 4 if form.slices > 1 else 0
     if form.method == "streams":
@@ -113,12 +113,13 @@ def shared_bytes(form: Form, numbers: Numbers) -> int:
 
 
 def stage_bytes(numbers: Numbers) -> int:
-    """Packed weights of a panel and a step along k, with their scales and zero points."""
+    """Bytes of a panel's packed weights in one step along k, with their scales and zero points."""
     return PANEL * STEP_K * numbers.bits // 8 + numbers.groups * numbers.numbers * PANEL * 2
 
 
 def traits(form: Form, n: int, k: int, numbers: Numbers, sms: int) -> list[float]:
-    """Numbers whose weighted sum is the logarithm of a form's time on a product, but for what all its forms have in common."""
+    """Features of a form on a product of n columns and depth k; their weighted sum is the logarithm of the form's time, up to a constant of
+    the product."""
     rows, columns, depth = form.tile
     panels = columns // PANEL
     blocks = ceil_div(n, columns) * form.slices
@@ -145,13 +146,13 @@ def traits(form: Form, n: int, k: int, numbers: Numbers, sms: int) -> list[float
 
 
 def label(form: Form) -> str:
-    """The numbers of a form, but for its rows, as the timed ones are named."""
+    """The key of a form in ``weight_costs.json``: all its numbers except the rows."""
     return f"{form.tile[1]}x{form.tile[2]},{form.k_warps},{form.slices},{form.stages},{form.blocks_per_sm}"
 
 
 @dataclass(frozen=True)
 class Timed:
-    """A layer whose forms were timed."""
+    """Timed forms on one layer."""
 
     rows: int
     """Rows of the forms' tiles."""
@@ -159,10 +160,10 @@ class Timed:
     n: int
     k: int
     errors: dict[str, float]
-    """Logarithms of measured over modelled times, by the forms' labels."""
+    """Logarithms of measured over modelled times, by label."""
 
     def likeness(self, n: int, k: int) -> float:
-        """1 for the same layer, less for others."""
+        """Likeness to a layer of n columns and depth k: 1 for the same layer, down to 0."""
         return exp(-(log2(n / self.n) ** 2 + log2(k / self.k) ** 2) / (2 * REACH**2))
 
 
@@ -183,12 +184,12 @@ def costs() -> Costs:
 
 
 def modelled(form: Form, n: int, k: int, numbers: Numbers, sms: int, weights: Sequence[float]) -> float:
-    """The logarithm of a form's time, but for what all forms of a product have in common."""
+    """The logarithm of a form's modelled time, up to a constant of the product."""
     return sum(weight * trait for weight, trait in zip(weights, traits(form, n, k, numbers, sms), strict=True))
 
 
 def fastest(forms: Iterable[Form], n: int, k: int, numbers: Numbers, sms: int) -> Form | None:
-    """The form that is expected to take the least time, by the model and its errors on layers like this; None without forms."""
+    """The form with the least expected time, by the model and its errors on similar layers; None if ``forms`` is empty."""
     forms = list(forms)
     if not forms:
         return None

@@ -62,12 +62,12 @@ def conv2d(
 ) -> ArrayT:
     """Convolution of images, activation(alpha conv(x, w) + bias_scale bias + gamma residual), rounded and, for integers, saturated.
 
-    Hopper GPUs use tensor cores for one group of channels, strides up to 8 and taps that the Tensor Memory Accelerator reaches, if
+    Hopper GPUs use tensor cores for one group of channels, strides up to 8 and filters whose taps the Tensor Memory Accelerator reaches, if
     pixels are multiples of 16 bytes or integers are in NCHW32. Other GPUs use them for int8 in NCHW32, with one alpha and no zero
     point, to int8, int32 or float32. From sm_80 on, 16-bit floats in NHWC use tensor cores, too: groups with a multiple of 16
     output and 8 input channels each, groups of up to 128 channels with as many output as input channels, in multiples of 8
     channels and two or more to a group, and one group with any number of channels. Depthwise layers with an even number of
-    channels use threads with vectors of channels. Any other layer is summed up by a slow kernel without tensor cores. Kernels of
+    channels use threads with vectors of channels. A slow kernel without tensor cores computes any other layer. Kernels of
     the last three kinds are compiled for the layer at its first call.
 
     Parameters
@@ -76,8 +76,8 @@ def conv2d(
         Images (n, c, h, w) with the channels contiguous in memory, torch's channels_last, or NCHW32, (n, c / 32, h, w, 32), see
         ``gemmgen.layouts``; of int8, uint8, float16 or bfloat16.
     w
-        Filter (k, c / groups, r, s), int8 for integers, or a ``Filter`` of it, which is brought into the order that kernels read once
-        instead of at every call.
+        Filter (k, c / groups, r, s), int8 for integers. A ``Filter`` made of it is reordered for the kernels once instead of at every
+        call.
     bias
         k values, int32 or float32.
     residual
@@ -93,7 +93,7 @@ def conv2d(
     activation
         ``relu``, ``leaky_relu``, ``h_swish``, or a mapping as in a spec.
     epilogue
-        A formula of the result after that, as in a spec, or a function that ``gemmgen.epilogue`` has traced.
+        A formula of the result after ``activation``, as in a spec, or a function that ``gemmgen.epilogue`` has traced.
     operands
         Operands of ``epilogue`` by name: numbers, arrays of k values (per channel) and arrays like the result (per element).
     output

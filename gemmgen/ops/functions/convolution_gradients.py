@@ -26,7 +26,7 @@ TYPES = ("f16", "bf16")
 
 @dataclass(frozen=True)
 class Remainder:
-    """Elements of one axis of dx whose place plus the padding has one remainder modulo the stride, as a convolution of dy."""
+    """Elements of one axis of dx whose index plus the padding has one remainder modulo the stride, as a convolution of dy."""
 
     start: int
     """The first of these elements; the others follow in steps of the stride."""
@@ -43,7 +43,7 @@ class Remainder:
 
 
 def remainders(extent: int, outputs: int, taps: int, stride: int, padding: int, dilation: int) -> Iterator[Remainder]:
-    """The convolutions that make an axis of ``extent`` elements of dx from ``outputs`` elements of dy."""
+    """The convolutions of an axis with ``outputs`` elements of dy that give an axis with ``extent`` elements of dx."""
     shared = gcd(stride, dilation)
     between, steps = stride // shared, dilation // shared
     for remainder in range(stride):

@@ -49,7 +49,7 @@ def elementwise(
         The array.
     operations
         Names (``relu``, ``gelu``, ``exp``, ``square`` ...), or mappings as in a spec (``{"op": "scale", "factor": 2.0}``,
-        ``{"op": "cast", "type": "float16"}``), or several of them; none: a copy.
+        ``{"op": "cast", "type": "float16"}``), or several of them. Without operations, the result is a copy.
     bias, bias2
         A number or an array, which the first and the second operation ``bias`` add.
     z, z2
@@ -59,11 +59,12 @@ def elementwise(
     f, f2
         Arrays that the first and the second operation ``multiply`` multiply by.
     operands
-        Operands and further outputs of formulas among the operations, by their names, of the types that the formulas say. Arrays per row
-        have one axis, or an axis of extent 1 for the columns; those per element broadcast. Formulas with operands have no derivatives.
+        Operands and further outputs of formulas among the operations by name, of the types that the formulas declare. Arrays per row
+        have one axis, or a second axis of extent 1 for the columns; arrays per element broadcast. Formulas with operands have no
+        derivatives.
     out
-        Array that receives the result; it may be an operand. It decides the result's type, which by default is x's, or that of the last
-        cast.
+        Array that receives the result and decides its type; it may be an operand. By default, the result has x's type, or the type of
+        the last cast.
     stream
         The CUDA stream, as for ``Kernel``.
 
@@ -122,7 +123,7 @@ def _operator(arrays: tuple[str, ...], written: tuple[str, ...], numbers: tuple[
 
 
 def _computed_widely(arrays: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...], stream: Any) -> Any:
-    """The result of an operation whose operands are converted to a wider type first; converted back if no operation is a cast."""
+    """The result of an operation whose operands are converted to a wider type first; it is converted back if no operation is a cast."""
     *operands, out = arrays
     word, own = wider_type(operands[0]), type_word(operands[0])
     for name, operand in zip(OPERATOR.operands, operands, strict=True):

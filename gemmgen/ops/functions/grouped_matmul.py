@@ -46,7 +46,7 @@ def grouped_matmul(
     batch_invariant: bool = False,
     stream: Stream | None = None,
 ) -> ArrayT:
-    """Products of groups of rows, each with its own matrix, in one launch: the experts of a mixture.
+    """Products of groups of rows, each with a separate matrix, in one launch, as for a mixture of experts.
 
     Derivatives exist for float16 and bfloat16 without scales, counts, gather and scatter.
 
@@ -56,17 +56,17 @@ def grouped_matmul(
         The rows of all groups, (m, k): float16, bfloat16, 8-bit integers or 8-bit floats, which tensor cores multiply. With ``counts``,
         (groups, rows, k).
     b
-        A matrix for each group, (groups, k, n). With a matrix (k, n), groups are values of k: a in columns times b in rows, from each
-        offset to the next, gives (groups, m, n); only float16 and bfloat16, alpha, out and output go with that.
+        A matrix for each group, (groups, k, n). With one matrix (k, n), ``offsets`` divide k into groups: each result of (groups, m, n) is
+        the product of a's columns and b's rows of one group. This form takes float16 and bfloat16, and only alpha, out and output.
     offsets
-        Int32, read where it lies: the end of each group of rows. Group g has the rows from ``offsets[g - 1]``, or 0, to ``offsets[g]``,
-        which may be none. Rows beyond the last offset are not written.
+        Int32 (groups,), the end of each group of rows, read on the device. Group g has the rows from ``offsets[g - 1]``, or 0, to
+        ``offsets[g]`` and may be empty. Rows beyond the last offset are not written.
     counts
-        Int32, in place of ``offsets``: of group g, the first ``counts[g]`` rows exist; the others are neither computed nor written.
+        Int32 (groups,), instead of ``offsets``: group g has its first ``counts[g]`` rows; the others are neither computed nor written.
     gather
-        Int32 (m,), beside ``offsets``: row r of the groups is ``a[gather[r]]``, zeros where a has no such row.
+        Int32 (m,), with ``offsets``: row r of the groups is ``a[gather[r]]``, or zeros if a lacks that row.
     scatter
-        Int32 (m,), beside ``offsets``: row r goes to ``out[scatter[r]]``, nowhere where out has no such row. Other rows are not written.
+        Int32 (m,), with ``offsets``: row r is stored to ``out[scatter[r]]`` if out has that row. Other rows of out are not written.
     out
         Array that receives the result; by default a new one.
     alpha

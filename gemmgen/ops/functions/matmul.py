@@ -57,7 +57,7 @@ def matmul(
     stream: Stream | None = None,
     backend: Literal["auto", "emulator"] = "auto",
 ) -> ArrayT:
-    """Product of matrices with an epilogue, computed in float32, of float64 in float64, and shaped by NumPy's rules for ``matmul``:
+    """Product of matrices with an epilogue, in float32 (in float64 for float64 factors), with shapes by NumPy's rules for ``matmul``:
     scale_out activation(alpha scale_a scale_b a b + beta out + bias + gamma residual).
 
     With ``alpha`` 0, a and b are not read; with ``beta`` 0, out is not.
@@ -75,15 +75,15 @@ def matmul(
         Right factor (..., k, n), stored like ``a``, or ``Planes`` of it; a vector is a column. Or a ``Weight`` of 4 or 8 bits;
         then ``a`` (m, k) is float16 or bfloat16, and only ``out``, ``bias``, ``activation``, ``output`` and ``stream`` may be
         given. A ``SparseWeight`` has the same restrictions, and ``a`` has its type.
-        Or a ``Constant``, a matrix that no earlier work may still be writing, such as weights: on Hopper GPUs, its first tiles are copied
-        before the product waits for the work before it.
+        Or a ``Constant``, a matrix that earlier work in the stream does not write, such as weights: on Hopper GPUs, the product copies its
+        first tiles before it waits for that work.
     out
         Array that receives the result; by default a new one.
     alpha, beta, gamma
         Factors of the product, of ``out`` and of ``residual``.
     bias
-        A number, n values (one for each column) or (m, 1) values (one for each row), of the result's type, float32 where that is an
-        integer or of 8 bits.
+        A number, (n,) values (one for each column) or (m, 1) values (one for each row), of the result's type, or float32 if the result has
+        integers or 8-bit floats.
     residual
         An array of the result's shape and type.
     activation
@@ -95,33 +95,35 @@ def matmul(
     operands
         The operands and further outputs of ``epilogue`` by name.
     saved
-        Where torch records gradients of an ``epilogue`` that reads the product: ``store`` keeps the product for the backward pass,
-        ``recompute`` multiplies again, ``auto`` decides by the depth.
+        If torch records gradients of an ``epilogue`` that reads the product: ``store`` keeps the product for the backward pass,
+        ``recompute`` multiplies again, ``auto`` decides by k.
     scale_a, scale_b, scale_out
-        Float32 arrays of one element, read on the GPU where they lie there; ``scale_a`` also of (m, 1), one for each row, ``scale_b`` of
-        (1, n), one for each column. ``scale_a`` and ``scale_b`` may be numbers, which are multiplied into ``alpha``. Of 8-bit floats on
-        Hopper GPUs also a scale for each 128 values of k, float32 or float8_e8m0fnu: ``scale_a`` of (m, ceil(k / 128)) or
-        (ceil(m / 128), ceil(k / 128)), ``scale_b`` of (ceil(k / 128), n) or (ceil(k / 128), ceil(n / 128)), as ``quantize`` makes them.
+        Float32 arrays of one element, which the kernel reads if they are on the GPU; ``scale_a`` also of (m, 1), one for each row,
+        ``scale_b`` of (1, n), one for each column. ``scale_a`` and ``scale_b`` may be numbers, which are multiplied into ``alpha``.
+        8-bit floats on Hopper GPUs also take a scale for each 128 values of k, float32 or float8_e8m0fnu: ``scale_a`` of
+        (m, ceil(k / 128)) or (ceil(m / 128), ceil(k / 128)), ``scale_b`` of (ceil(k / 128), n) or (ceil(k / 128), ceil(n / 128)), as
+        ``quantize`` makes them.
     amax
-        Float32 of one element, 0 or more, which is raised to the largest absolute value of the result before ``scale_out`` and before it
-        is rounded; on tensor cores.
+        Float32 of one element, at least 0. The kernel raises it to the largest absolute value of the result before ``scale_out`` and before
+        rounding. Only for products on tensor cores.
     output
-        The type of a new result, ``"int8"`` or ``"bfloat16"`` say. By default the type of ``a`` and ``b``, or float32 if they differ; of
-        8-bit integers int32, or float32 with anything added, and of 8-bit floats bfloat16.
+        The type of a new result, such as ``"int8"`` or ``"bfloat16"``. The default is the type of ``a`` and ``b``, or float32 if they
+        differ. For 8-bit integers it is int32, or float32 with ``alpha``, scales, a bias, a residual or an activation. For 8-bit floats
+        it is bfloat16.
     precision
-        For float32 factors: ``f32`` takes multiply-adds, or products by planes on tensor cores, whose error bound is no larger, whichever
-        is faster; ``ffma`` keeps to multiply-adds; ``tf32`` also allows factors cut to 11 bits, as
-        ``torch.set_float32_matmul_precision("high")`` does. For matrices of float64 on Hopper GPUs, ``int8x14`` and ``int8x15`` multiply
-        by so many products of 8-bit integers, with the error bound of multiply-adds, and only ``out`` and ``stream`` may be given
-        (docs/formats.md).
+        For float32 factors, ``f32`` selects the faster of multiply-adds and products by planes on tensor cores, whose error bound is no
+        larger; ``ffma`` selects multiply-adds; ``tf32`` also allows factors cut to 11 bits, as
+        ``torch.set_float32_matmul_precision("high")`` does. For float64 matrices on Hopper GPUs, ``int8x14`` and ``int8x15`` compute the
+        result from 14 or 15 products of 8-bit integers, within the error bound of float64 multiply-adds; only ``out`` and ``stream`` may
+        be given (docs/formats.md).
     batch_invariant
-        A row of the result has the same bits however many rows there are: the fastest instance of one numeric class is taken, which adds
-        up products in one order (docs/classes.md).
+        True: a row of the result has the same bits for every number of rows. The choice is the fastest instance of one numeric class, which
+        adds products in one order (docs/classes.md).
     stream
         The CUDA stream, as for ``Kernel``.
     backend
-        ``auto``: arrays in host memory are multiplied by a kernel for the processor, if they are float32 and there is a C compiler, else
-        by the emulator. ``emulator``: always by the emulator, which is slow and exact.
+        ``auto``: a kernel for the processor multiplies float32 arrays in host memory if there is a C compiler; the emulator multiplies all
+        other arrays in host memory. ``emulator``: the emulator multiplies them all, slowly and with the bits of a GPU.
 
     Returns
     -------

@@ -33,7 +33,7 @@ _SELECTION = Operator("topk", ("x",), ("values", "indices"), (), ("operation", "
 
 
 class _Rows:
-    """Arrays of one shape as matrices whose rows run along one axis."""
+    """Arrays of one shape, viewed as matrices whose rows run along one axis."""
 
     def __init__(self, operation: str, x: Any, axis: Any) -> None:
         if not hasattr(x, "shape") or not hasattr(x, "reshape"):
@@ -52,7 +52,7 @@ class _Rows:
         self.x = self.matrix("x", x)
 
     def matrix(self, name: str, array: Any) -> Any:
-        """An array of x's shape and type as a matrix; rows that lie apart stay where they are."""
+        """An array of x's shape and type as a matrix; strided rows are not copied."""
         if tuple(array.shape) != self.given or view_of(array, name, None).type != self.kind:
             got = f"shape {tuple(array.shape)} and elements {ELEMENTS[view_of(array, name, None).type].word}"
             raise LaunchError(f"{self.operation}: {name} has {got}, need {self.given} and {ELEMENTS[self.kind].word} as x has")
@@ -68,7 +68,7 @@ class _Rows:
         return moved.reshape(count, self.shape[-1])
 
     def require_batch_invariance(self) -> None:
-        """Raises LaunchError if the first vector of a row begins before the row: then the order of its sums depends on the row's place."""
+        """Raises ``LaunchError`` if the first vector of a row begins before the row: the order of its sums would depend on its address."""
         view, size = view_of(self.x, "x", None), ELEMENTS[self.kind].bytes
         row, apart = self.shape[-1] * size, view.strides[0] * size
         if row % VECTOR_BYTES or (view.shape[0] > 1 and apart % VECTOR_BYTES) or view.pointer % VECTOR_BYTES:
@@ -102,7 +102,7 @@ def _moved(x: Any, axis: int, to: int) -> Any:
 
 
 def _by_torch(*arrays: Any) -> bool:
-    """True if torch compiles the call, or records it for derivatives: then its operator stands for the function."""
+    """True if torch compiles the call or records it for derivatives, so that the torch operator has to be called."""
     if torch_state.compiling is not None and torch_state.compiling():
         return True
     if not any(getattr(array, "requires_grad", False) is True for array in arrays) or not torch_state.recording(*arrays):
@@ -164,7 +164,7 @@ def softmax(x: ArrayT, axis: int = -1, *, batch_invariant: bool = False) -> Arra
 
 
 def log_softmax(x: ArrayT, axis: int = -1, *, batch_invariant: bool = False) -> ArrayT:
-    """x - max less the logarithm of the sum of e^(x - max) along ``axis``.
+    """x - max minus the logarithm of the sum of e^(x - max) along ``axis``.
 
     One launch, on torch's current stream or the default one.
 
@@ -196,7 +196,7 @@ def log_softmax(x: ArrayT, axis: int = -1, *, batch_invariant: bool = False) -> 
 
 
 def cumsum(x: ArrayT, axis: int = -1) -> ArrayT:
-    """Sums of the elements up to each one along ``axis``, in the same order on every call.
+    """Running sums along ``axis``: each element of the result is the sum up to its index, added in the same order on every call.
 
     Parameters
     ----------
@@ -222,7 +222,7 @@ def cumsum(x: ArrayT, axis: int = -1) -> ArrayT:
 
 
 def logcumsumexp(x: ArrayT, axis: int = -1) -> ArrayT:
-    """The logarithm of the sum of e^x of the elements up to each one along ``axis``, in the same order on every call.
+    """Logarithms of the running sums of e^x along ``axis``, added in the same order on every call.
 
     Parameters
     ----------
@@ -302,7 +302,7 @@ def log_softmax_gradient(dy: Array, y: ArrayT, axis: int = -1) -> ArrayT:
 
 
 def topk(x: ArrayT, k: int, axis: int = -1, *, largest: bool = True) -> tuple[ArrayT, ArrayT]:
-    """The ``k`` largest elements along ``axis``, the largest first, and their places; or the smallest, the smallest first.
+    """The ``k`` largest elements along ``axis``, the largest first, and their indices; or the smallest, the smallest first.
 
     NaN is larger than every number, and +0 equals -0. Of equal elements, the one with the lower index comes first, on every call. One
     launch, on torch's current stream or the default one.
@@ -374,7 +374,7 @@ def rms_norm(
 ) -> ArrayT | tuple[ArrayT, ArrayT]:
     """x / sqrt(mean of x^2 + eps) along ``axis``, times ``weight``; with ``residual``, of x + residual.
 
-    One launch, on torch's current stream or the default one. The sum of x^2 has to be a float32.
+    One launch, on torch's current stream or the default one. The sum of x^2 must not exceed the range of float32.
 
     Parameters
     ----------
@@ -487,7 +487,7 @@ def _long_gradient(operation: str, rows: _Rows, dy: Any, weight: Any, margin: fl
 def rms_norm_gradient(
     dy: Array, x: ArrayT, weight: Array | None = None, *, eps: float = 1e-6, axis: int = -1
 ) -> ArrayT | tuple[ArrayT, ArrayT]:
-    """The gradients of ``rms_norm``'s x and weight; sums over rows are made in the same order on every call.
+    """The gradients of ``rms_norm``'s x and weight; sums over rows are added in the same order on every call.
 
     Parameters
     ----------
@@ -519,7 +519,7 @@ def rms_norm_gradient(
 def layer_norm_gradient(
     dy: Array, x: ArrayT, weight: Array | None = None, *, eps: float = 1e-5, axis: int = -1
 ) -> ArrayT | tuple[ArrayT, ArrayT, ArrayT]:
-    """The gradients of ``layer_norm``'s x, weight and bias; sums over rows are made in the same order on every call.
+    """The gradients of ``layer_norm``'s x, weight and bias; sums over rows are added in the same order on every call.
 
     Parameters
     ----------

@@ -83,29 +83,29 @@ def reduce(
     batch_invariant: bool = False,
     stream: Stream | None = None,
 ) -> ArrayT | tuple[ArrayT, ArrayT]:
-    """Reduction of the elements along ``axis``, one or several axes, or of all of them.
+    """Reduction of the elements along one axis, several axes or all axes.
 
     Parameters
     ----------
     x
-        Float32, float64, float16, bfloat16, int8, int32, int64 or truth values, or uint8, int16 and uint32, which are converted first. Any
-        strides, negative ones and 0 too, and any axes; where more than eight are left when neighbouring ones with proportional strides
-        count as one, it is copied first. NumPy and CuPy hold the bits of bfloat16 as uint16.
+        Float32, float64, float16, bfloat16, int8, int32, int64 or bool; uint8, int16 and uint32 are converted first. Strides may be
+        negative or 0. Neighbouring axes with proportional strides are merged; if more than eight axes are left, x is copied first. NumPy
+        and CuPy arrays hold the bits of bfloat16 as uint16.
     op
         sum, product (or prod), min, max (amin, amax), mean, sum_of_squares, l1_norm, l2_norm (norm), any, all, argmin, argmax, logsumexp,
-        var, std, or mean_variance, which returns two arrays; or a list of two, ``["max", "argmax"]``, which one pass over ``x`` makes.
+        var, std, or mean_variance, which returns two arrays; or a list of two, such as ``["max", "argmax"]``, which one pass computes.
     axis
         One axis, several, or None for all.
     keepdims
         Keep the reduced axes with an extent of 1.
     out
-        Array that receives the result, without gaps; it decides the type of the result. Two arrays for mean_variance and for a list. By
-        default sums, products and means of floats are float32, or float64 for float64; sums of integers int64; extrema have the
-        elements' type, but float32 for 16-bit floats and int32 for int8; indices are int64.
+        Contiguous array that receives the result and decides its type; two arrays for mean_variance and for a list. By default, sums,
+        products and means of floats are float32, or float64 for float64; sums of integers are int64; extrema have the elements' type,
+        but float32 for 16-bit floats and int32 for int8; indices are int64.
     correction
-        1: variance of a sample.
+        Number subtracted from the count of elements in a variance: 0, or 1 for the variance of a sample.
     batch_invariant
-        True: a row gives the same bits beside any number of other rows. For reductions of the last axes by one operation.
+        True: a row gives the same bits beside any number of other rows. Only for reductions of the last axes by one operation.
     stream
         The CUDA stream, as for ``Kernel``.
 
@@ -167,7 +167,7 @@ def _spread(x: Any, op: str, axis: Any, keepdims: bool, out: Any, correction: Li
 def _reduced_widely(
     x: Any, op: Any, axis: Any, keepdims: bool, out: Any, correction: Literal[0, 1], stream: Any, batch_invariant: bool = False
 ) -> Any:
-    """A reduction of elements that are converted to a wider type first; extrema have the elements' own type again."""
+    """A reduction of elements that are converted to a wider type first; extrema are converted back to the elements' type."""
     wide = converted(x, wider_type(x))
     found = reduce(wide, op, axis, keepdims=keepdims, correction=correction, batch_invariant=batch_invariant, stream=stream)
     if stream is ASKED:
@@ -207,7 +207,7 @@ def _pair_of_reductions(x: Any, op: Sequence[str], axis: Any, keepdims: bool, ou
 
 
 def _axes(axis: Any) -> Any:
-    """Axes as plain integers: 1.0 and True are none, though a dictionary takes them for 1."""
+    """Axes as plain integers; 1.0 and True are not axes, although they are equal to 1."""
     if isinstance(axis, tuple | list):
         return tuple(map(_axes, axis))
     if isinstance(axis, bool) or not isinstance(axis, Integral):

@@ -14,11 +14,11 @@ from gemmgen.kernels.gemm.wgmma import cost as wgmma
 DOUBLE_BYTES = 8
 MEMORY_REGISTERS = 64
 MEMORY_STEPS = 5.0
-"""Latencies of memory that a kernel takes beside the products, with its launch."""
+"""Memory latencies that each kernel other than the products costs, its launch included."""
 
 
 def work(plan: RemaindersPlan, problem: Mapping[str, int], moved: Moved) -> tuple[Work, ...]:
-    """The products of all planes, and the kernels that split, join and repair, which take the time of their memory."""
+    """The work of each launch: the products of all planes, and the kernels that split, join and repair, bound by memory."""
     m, n, k, planes = problem["m"], problem["n"], problem["k"], plan.scheme.planes
     inner = replace(moved, tiles=moved.tiles * planes, factors=float((m + n) * k * planes), result=float(m * n * planes))
     product = wgmma.work(plan.products, problem, inner)

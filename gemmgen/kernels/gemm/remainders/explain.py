@@ -11,7 +11,7 @@ from gemmgen.kernels.gemm.wording import Lines
 
 
 def sections(plan: RemaindersPlan) -> list[Section]:
-    """Those of the products, and one about remainders."""
+    """The sections of the integer products, and a section about remainders."""
     wording = Wording(products=plan.scheme.planes, sections=(Section("float64 by remainders", _remainders(plan)),))
     return wgmma.sections(plan.products, wording)
 

@@ -1,4 +1,4 @@
-"""Fits of float64 products by remainders: callers ask for these by name (``ops.matmul``), no request takes them by itself."""
+"""Fits of float64 products by remainders. Only callers that name the precision, such as ``ops.matmul``, get them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from gemmgen.kernels.requests import Fit
 
 
 def fit(spec: GemmSpec, mainloop: WgmmaMainloop, request: GemmRequest) -> Fit | str:
-    """The reason why an instance does not take part in the choice."""
+    """The reason why an instance is not a candidate."""
     return "float64 by 8-bit integers is used where precision asks for it"
 
 
 def may_launch_early(spec: GemmSpec) -> bool:
-    """True if an instance leaves numbers to the launch, and comes early where the architecture allows it."""
+    """True if the launch may decide numbers of an instance, and may start it early if the architecture allows that."""
     return False

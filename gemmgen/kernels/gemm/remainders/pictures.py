@@ -1,4 +1,4 @@
-"""Pictures of float64 products by remainders: of the products of their planes."""
+"""Pictures of float64 products by remainders, which show the products of their planes."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from gemmgen.kernels.pictures import Picture
 
 
 def pictures(plan: RemaindersPlan) -> list[Picture]:
-    """Those of the products."""
+    """The pictures of the integer products."""
     return wgmma.pictures(plan)

@@ -39,7 +39,7 @@ TEMPLATE = "gemm/float64_by_int8.cu.j2"
 
 @dataclass(frozen=True, kw_only=True)
 class ProductsPlan(WgmmaPlan):
-    """The products of all planes, of which the remainders are stored."""
+    """The plan of the products of all planes, whose epilogue stores remainders."""
 
     remainders: RemainderScheme
 
@@ -58,7 +58,7 @@ class ProductsPlan(WgmmaPlan):
 
 @dataclass(frozen=True, kw_only=True)
 class RemaindersPlan(WgmmaPlan):
-    """A float64 GEMM by products of remainders."""
+    """The plan of a float64 GEMM by products of remainders."""
 
     scheme: RemainderScheme
     products: ProductsPlan
@@ -79,12 +79,12 @@ class RemaindersPlan(WgmmaPlan):
 
     @property
     def measured(self) -> tuple[RemainderOperand, ...]:
-        """Operands that a first kernel measures, since their lines do not run along k."""
+        """Operands whose lines do not run along k in memory, so that a first kernel computes the lines' norms."""
         return tuple(operand for operand in self.operands if not operand.k_major)
 
     @property
     def split_launch(self) -> int:
-        """The place in the sequence of the kernel that splits A; that for B follows."""
+        """Index in the launch sequence of the kernel that splits A; the kernel that splits B is next."""
         return int(bool(self.measured))
 
     @property
@@ -101,7 +101,7 @@ class RemaindersPlan(WgmmaPlan):
 
 
 def plan(spec: GemmSpec, mainloop: WgmmaMainloop | MmaSyncMainloop, architecture: Architecture) -> RemaindersPlan:
-    """The plan of ``spec`` for ``architecture``; raises ``PlanError`` with every reason why there is none."""
+    """The plan of ``spec`` for ``architecture``. Raises ``PlanError`` with every reason why there is none."""
     if mainloop.strategy != "wgmma":
         need = Reason("remainders", "mainloop.strategy", mainloop.strategy, "wgmma where arithmetic.f64_by is given")
         raise PlanError(f"no kernel for this spec on {architecture.name}:", [need])
@@ -157,7 +157,7 @@ def products_spec(spec: GemmSpec, mainloop: WgmmaMainloop) -> GemmSpec:
 
 
 def remainder_reasons(spec: GemmSpec, mainloop: WgmmaMainloop) -> Iterator[Reason]:
-    """Reasons against float64 products by remainders, beside those of the products of 8-bit integers."""
+    """Reasons why a spec cannot multiply by remainders, in addition to the reasons of the products of 8-bit integers."""
     types = (spec.storage.a, spec.storage.b, spec.storage.c)
     if types != ("f64",) * 3:
         yield Reason("storage", "storage", ", ".join(types), "f64 for A, B and C where arithmetic.f64_by is given")
@@ -263,7 +263,7 @@ def _map(
     box: tuple[int, int],
     element: Literal["u8"] = "u8",
 ) -> TensorMapArgument:
-    """Planes in the workspace as the copy engine sees them: one behind the other."""
+    """The tensor map of planes in the workspace, one after the other."""
     pitch = f"round_up({columns}, {PITCH_BYTES})"
     return TensorMapArgument(
         name=f"map_{suffix}",

@@ -1,4 +1,4 @@
-"""float64 products by those of 8-bit integers: remainders of scaled rows and columns modulo small numbers, and the error.
+"""The scheme of float64 products by products of 8-bit integers, and its error. The integers are remainders of scaled rows and columns.
 
 The idea is that of Ozaki, Uchino and Imamura, "Ozaki Scheme II: A GEMM-oriented emulation of floating-point matrix multiplication using an
 integer modular technique" (2025). Rows of A and columns of B are scaled by powers of two and rounded to integers. The product of these
@@ -29,34 +29,34 @@ from gemmgen.kernels.matrix import Matrix
 
 SPLIT_THREADS = 256
 MEASURED_K = 256
-"""Values of k of a column that a block measures, of an operand whose columns do not run along k."""
+"""Values of k per block of the kernel that measures an operand whose lines do not run along k in memory."""
 SPLIT_COLUMNS = 32
-"""Columns that a block measures or splits then, one for each lane."""
+"""Lines of such an operand per block that measures or splits it, one per lane."""
 SPLIT_K = 16
-"""Values of k that a thread splits then, so that it stores 16 bytes."""
+"""Values of k per thread that splits such an operand, so that the thread stores 16 bytes."""
 JOIN_TILE = 64
-"""Rows and columns that a block joins, or repairs."""
+"""Rows and columns of the result per block that joins or repairs it."""
 JOIN_THREADS = 256
 REPAIR_K = 16
 REGION_BYTES = 256
-"""Every part of the workspace starts at a multiple of this."""
+"""Alignment of each part of the workspace."""
 PITCH_BYTES = 32
-"""Rows of planes begin at multiples of this, a sector of the L2."""
+"""Alignment of each row of a plane: a sector of the L2."""
 LARGEST_K = 65535
-"""Sums of k products of two bytes have a magnitude below 2^30."""
+"""Largest k, for which sums of k products of two bytes have a magnitude below 2^30."""
 PART_BITS = 40
-"""Bits of the parts of the numbers that remainders, plus 256, are multiplied by: sums of 16 such products are exact in float64."""
+"""Bits per part of a weight: sums of 16 products of a part and 256 plus a remainder are exact in float64."""
 PARTS = 3
 MARGIN_BITS = 20
 RANGE = 400
-"""Binary orders of magnitude, above and below 1, that the largest magnitude of a line may have."""
+"""The largest magnitude of a line must lie between 2^-RANGE and 2^RANGE."""
 FEW_SAMPLES = 512
-"""Values of k that count at least in the lower bound, where there are so many."""
+"""Values of k that count in the lower bound, at least, if k is that large."""
 MAX_STRIDE_BITS = 3
 
 
 def largest_moduli(count: int) -> tuple[int, ...]:
-    """The largest numbers of 8 bits that are pairwise coprime, 256 first."""
+    """The ``count`` largest pairwise coprime numbers up to 256, in descending order."""
     found: list[int] = []
     for number in range(256, 1, -1):
         if len(found) < count and all(math.gcd(number, other) == 1 for other in found):
@@ -66,24 +66,24 @@ def largest_moduli(count: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Modulus:
-    """A modulus as kernels divide by it, and its weight in the sum that the remainders determine."""
+    """A modulus, the constants by which kernels divide by it, and its weight in the sum of the Chinese remainder theorem."""
 
     number: int
     inverse: float
-    """The float32 next to its reciprocal."""
+    """The reciprocal, rounded to float32."""
     factor: int
     """Rounded up 2^(31 + bits) / number: (u factor) >> (31 + bits) is the quotient of u < 2^31."""
     shift: int
-    """Bits, beyond 32, that the product is shifted."""
+    """Number of bits beyond 32 by which the product u factor is shifted."""
     bias: int
-    """Its multiple next to 2^30, which makes sums positive."""
+    """The largest multiple up to 2^30, which makes sums positive."""
     weights: tuple[float, ...]
-    """Parts of the number, below P, whose remainder is 1 for this modulus and 0 for the others; the largest first."""
+    """Parts, the largest first, of the number below P whose remainder is 1 for this modulus and 0 for the others."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Moduli, the first of several, whose product float32 holds: a number is reduced by that product in float64 first."""
+    """Consecutive moduli whose product float32 holds. Kernels first reduce a number by the product, in float64."""
 
     first: int
     moduli: tuple[Modulus, ...]
@@ -99,7 +99,7 @@ class Group:
 
 @dataclass(frozen=True)
 class RemainderScheme:
-    """The moduli, and numbers that follow from them."""
+    """The moduli, and the constants that follow from them. The module's docstring defines P and L."""
 
     numbers: tuple[int, ...]
 
@@ -119,27 +119,27 @@ class RemainderScheme:
 
     @property
     def planes(self) -> int:
-        """Matrices of bytes for each factor and for the result: remainders, and those of the lower bound."""
+        """Byte matrices of each factor and of the result: one per modulus, and one for the lower bound."""
         return self.count + 1
 
     @cached_property
     def product(self) -> int:
-        """P."""
+        """P, the product of the moduli."""
         return math.prod(self.numbers)
 
     @cached_property
     def norm(self) -> float:
-        """The float64 next below L."""
+        """The largest float64 below L."""
         return math.nextafter(float(math.isqrt((self.product - 1) // 2)), 0.0)
 
     @property
     def scaled_norm(self) -> float:
-        """Largest norm of a line before it is rounded to integers, with a margin for the rounding of norms."""
+        """Largest Euclidean norm of a scaled line before it is rounded to integers: L with a margin for the rounding of norms."""
         return self.norm * (1 - 2.0**-MARGIN_BITS)
 
     @cached_property
     def product_parts(self) -> tuple[float, ...]:
-        """P as a sum."""
+        """P as a sum of parts, like the weights."""
         return self._parts(self.product)
 
     @cached_property
@@ -148,17 +148,17 @@ class RemainderScheme:
 
     @property
     def first_sums(self) -> tuple[float, ...]:
-        """-256 times the sum of all weights, part by part: the sum of products begins with it, since kernels read 256 plus a remainder."""
+        """-256 times the sum of all weights, part by part: the start of the sum of products, because kernels read 256 plus a remainder."""
         return tuple(-256.0 * sum(parts) for parts in zip(*(modulus.weights for modulus in self.moduli), strict=True))
 
     @property
     def product_inverse(self) -> float:
-        """The reciprocal of P."""
+        """The reciprocal of P, rounded to float64."""
         return 1.0 / self.product
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """Threes of the moduli after 256, of which the last byte is the remainder."""
+        """The moduli after 256 in groups of up to three. Modulo 256, the last byte is the remainder, so 256 needs no group."""
         return tuple(Group(first, self.moduli[first : first + 3]) for first in range(1, self.count, 3))
 
     def _modulus(self, number: int) -> Modulus:
@@ -176,7 +176,7 @@ class RemainderScheme:
         )
 
     def _parts(self, number: int) -> tuple[float, ...]:
-        """A number up to P in parts of few bits, all numbers alike."""
+        """A number up to P in parts of few bits; all numbers are cut at the same bits."""
         found = []
         low = self.product.bit_length()
         for part in range(PARTS):
@@ -186,8 +186,8 @@ class RemainderScheme:
         return tuple(found)
 
     def least_sum(self, k: int) -> float:
-        """T / ((k - 3) u), for T the error of rounding to integers: the least |a||b| with which that is within the bound of chains of
-        multiply-adds, and infinity where none is large enough."""
+        """T / ((k - 3) u), where T bounds the error of rounding to integers: the least |a||b| for which that error is within the bound of k
+        fused multiply-adds, in units of the integers' product; infinity if k is at most 3."""
         return (math.sqrt(k) * self.norm + k) / ((k - 3) * 2.0**-53) if k > 3 else math.inf
 
 
@@ -195,18 +195,18 @@ SCHEMES = {f"int8x{count}": RemainderScheme(largest_moduli(count)) for count in 
 
 
 def scheme_of(arithmetic: Arithmetic) -> RemainderScheme:
-    """The scheme that a spec asks for."""
+    """The scheme of a spec's ``mainloop.arithmetic.f64_by``."""
     return SCHEMES[str(arithmetic.f64_by)]
 
 
 def stride_bits(k: int) -> int:
-    """Of every 2 to that power values of k, one counts in the lower bound."""
+    """Base-2 logarithm of the stride along k at which values count in the lower bound."""
     return max(0, min(MAX_STRIDE_BITS, k.bit_length() - FEW_SAMPLES.bit_length()))
 
 
 @dataclass(frozen=True)
 class RemainderOperand:
-    """A factor that becomes planes of remainders."""
+    """A factor that kernels split into planes of remainders."""
 
     matrix: Matrix
 
@@ -228,41 +228,41 @@ class RemainderOperand:
 
     @property
     def k_major(self) -> bool:
-        """True if k runs along its lines in memory."""
+        """True if the factor's lines (rows of A, columns of B) are contiguous along k."""
         return self.matrix.contiguous == "k"
 
     @property
     def vector(self) -> int:
-        """Elements that one load reads."""
+        """Elements per load."""
         return 2 if self.matrix.alignment >= 2 else 1
 
     @property
     def blocks(self) -> str:
-        """Blocks of the kernel that splits it."""
+        """Blocks of the kernel that splits the factor, as a formula over the problem."""
         if self.k_major:
             return self.extent
         return f"ceil_div({self.extent}, {SPLIT_COLUMNS}) * max(1, ceil_div(k, {SPLIT_K * SPLIT_THREADS // SPLIT_COLUMNS}))"
 
     @property
     def measuring_blocks(self) -> str:
-        """Blocks of the kernel that measures it first."""
+        """Blocks of the kernel that first computes the lines' norms, as a formula over the problem."""
         return f"ceil_div({self.extent}, {SPLIT_COLUMNS}) * ceil_div(k, {MEASURED_K})"
 
 
 @dataclass(frozen=True)
 class WorkspacePart:
-    """A piece of the workspace."""
+    """A named array in the workspace."""
 
     name: str
     c_type: str
     bytes: str
-    """A formula over the problem."""
+    """Its size in bytes, as a formula over the problem."""
     c_bytes: str
-    """The size in CUDA, as long long."""
+    """Its size in bytes, as a CUDA expression of type long long."""
 
 
 def workspace_parts(scheme: RemainderScheme, operands: tuple[RemainderOperand, RemainderOperand]) -> tuple[WorkspacePart, ...]:
-    """The workspace, in order."""
+    """The parts of the workspace, in order."""
     found = []
     for operand in operands:
         extent = operand.extent
@@ -285,7 +285,7 @@ def workspace_parts(scheme: RemainderScheme, operands: tuple[RemainderOperand, R
 
 
 def offset_of(parts: tuple[WorkspacePart, ...], name: str) -> str:
-    """Bytes from the start of the workspace to a part, as a formula; to the end, if there is none of that name."""
+    """Bytes from the start of the workspace to the part ``name``, or to the end if no part has that name, as a formula."""
     names = [part.name for part in parts]
     before = parts[: names.index(name)] if name in names else parts
     return " + ".join(f"round_up({part.bytes}, {REGION_BYTES})" for part in before) or "0"
