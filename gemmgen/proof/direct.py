@@ -1,7 +1,7 @@
-"""Global memory that the threads of a kernel with a ring load and store themselves, such as an epilogue that stores registers.
+"""Accesses to global memory by the threads of a kernel with a ring, such as an epilogue that stores registers.
 
-The ring's own statements neither compute an address outside of shared memory nor decide where a thread goes, but for waits that are
-repeated until they succeed. They are passed over here: the thread is lifted like that of any other kernel, with unknown outcomes of waits.
+The statements of the ring compute no address outside of shared memory. They decide no branch, except for waits that are repeated until they
+succeed. So this module skips them, and lifts the thread like a thread of any other kernel, with unknown outcomes of waits.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ def note_direct_accesses(
     direct: Sequence[Instruction],
     sent: Collection[str],
 ) -> None:
-    """Notes whether the accesses ``direct`` lie within their arrays and store no element twice.
+    """Notes in ``found`` whether the accesses ``direct`` lie within their arrays, store no element twice and read no output.
 
-    ``sent``: arrays that the copy engine stores to as well.
+    ``sent`` names the arrays that the copy engine stores to; direct stores to these stay unproved. If the kernel cannot be lifted, or time
+    runs out, the reason is noted with ``memory`` and ``once``.
     """
     try:
         lifter = Lifter(module, function, contract, solver)

@@ -1,8 +1,8 @@
-"""Flags: loops that wait for words of a workspace which other blocks store.
+"""Proofs that flag loops end: loops that wait for words of a workspace which other blocks store.
 
-The threads of block 0 wait until words are not 0; each word is waited for by one of them, once. Thread 0 of another block stores a number
-that is not 0 there, and waits for nobody. The word stays until it is seen: nothing but its waiting thread stores a 0 there, and only after
-the wait. So every wait ends, provided that the other blocks run while block 0 waits.
+The threads of block 0 wait until words are not 0; one thread waits for each word, once. Thread 0 of another block stores a number other
+than 0 to the word, and does not wait. The word keeps that number until it is read, because only the waiting thread stores a 0 there, after
+its wait. So every wait ends, provided that the other blocks run while block 0 waits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gemmgen.proof.values import as_condition, mentions
 
 STRONG = ("relaxed", "acquire", "release", "volatile")
 WIDE = ("gpu", "sys")
-"""Scopes in which other blocks see a store."""
+"""Scopes that make a store visible to other blocks."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class _Wait:
 
     header: int
     after: int
-    """The basic block behind it."""
+    """The basic block after the loop."""
     access: Access
     address: z3.ArithRef
 
 
 def ended_waits(lifter: Lifter) -> frozenset[int]:
-    """Identities of the first statements of loops that wait, and that end because other blocks store what they wait for."""
+    """Identities (``id``) of the first statements of the unbounded loops, if all of them are waits that are proved to end; else none."""
     waits = [_wait(lifter, header) for header in _unbounded(lifter)]
     found = [wait for wait in waits if wait is not None]
     if not found or len(found) < len(waits) or len({wait.access.address.base for wait in found if wait.access.address}) > 1:
@@ -56,7 +56,7 @@ def _unbounded(lifter: Lifter) -> list[int]:
 
 
 def _wait(lifter: Lifter, header: int) -> _Wait | None:
-    """The wait that a loop is; None for other loops."""
+    """The loop as a wait; None if it is not one."""
     known, flow = lifter.known, lifter.flow
     statements = flow.blocks[header]
     if flow.loops[header] != {header} or any(each.opcode not in PURE | {"nanosleep", "ld", "bra"} for each in statements):
@@ -77,7 +77,7 @@ def _wait(lifter: Lifter, header: int) -> _Wait | None:
 
 
 def _repeats_while_zero(statements: Sequence[Instruction]) -> Instruction | None:
-    """The only load of a basic block, whose branch is taken if the loaded number is 0."""
+    """The only load of a basic block that repeats while the loaded number is 0; None for other blocks."""
     loads = [each for each in statements if each.opcode == "ld"]
     if len(loads) != 1 or not _strong(loads[0]) or loads[0].guard is not None:
         return None
@@ -86,7 +86,7 @@ def _repeats_while_zero(statements: Sequence[Instruction]) -> Instruction | None
 
 
 def _zero_test(statements: Sequence[Instruction], load: Instruction) -> bool | None:
-    """True if a basic block's last branch is taken where a loaded number is 0, False if where it is not; None for other branches."""
+    """True if a basic block's last branch is taken if a loaded number is 0, False if it is taken otherwise; None for other branches."""
     branch, target = statements[-1], load.operands[0]
     if branch.opcode != "bra" or branch.guard is None or not isinstance(target, Register):
         return None
@@ -104,13 +104,13 @@ def _zero_test(statements: Sequence[Instruction], load: Instruction) -> bool | N
 
 
 def _strong(instruction: Instruction) -> bool:
-    """True for accesses that other blocks' accesses are ordered with."""
+    """True for accesses that are ordered with accesses of other blocks."""
     volatile = instruction.has("volatile")
     return volatile or (any(instruction.has(word) for word in STRONG) and any(instruction.has(word) for word in WIDE))
 
 
 class _Protocol:
-    """What the waits of one kernel rest on."""
+    """The premises under which the waits of one kernel end."""
 
     def __init__(self, lifter: Lifter, waits: Sequence[_Wait]) -> None:
         self._lifter, self._known, self._waits = lifter, lifter.known, waits
@@ -145,7 +145,7 @@ class _Protocol:
         return all(self._only_one(one, two) for one in self._waits for two in self._waits)
 
     def _number(self, store: Instruction) -> int | None:
-        """0, or another number for one that is not 0; None where neither is known."""
+        """0 if a store stores 0, another number if it stores no 0; None if neither is known."""
         data = store.operands[1]
         if isinstance(data, Integer):
             return data.value
@@ -160,7 +160,7 @@ class _Protocol:
         return constants[0] if writer.opcode == "or" and constants and constants[0] and writer.type[1:] == store.type[1:] else None
 
     def _released(self, wait: _Wait, store: Access) -> bool:
-        """True if thread 0 of another block stores the word, whatever happens."""
+        """True if thread 0 of another block stores the word for all data."""
         known, guards = self._known, self._lifter.guards(store.block, store.path)
         if store.turns or guards is None or store.address is None or not _strong(store.instruction) or store.instruction.guard is not None:
             return False
@@ -184,7 +184,7 @@ class _Protocol:
         return True
 
     def _cleared_after(self, wait: _Wait, clear: Access) -> bool:
-        """True if a thread stores a 0 in its word after its wait in the same turn, and in no other word that is waited for."""
+        """True if a thread stores a 0 only to its own word, after its wait in the same turn, and to no other word that is waited for."""
         flow, known = self._lifter.flow, self._known
         if (
             clear.address is None
@@ -204,11 +204,11 @@ class _Protocol:
         return known.proves(premises, self._one_wait(other, wait.access.turns[:-1]))
 
     def _inner(self, wait: _Wait) -> list[int]:
-        """Loops that a wait is in and those that it is not in differ: headers of those that it is not in."""
+        """Headers of the loops that do not contain a wait."""
         return [header for header, blocks in self._lifter.flow.loops.items() if wait.header not in blocks]
 
     def _saw(self, block: int, wait: _Wait, behind: int) -> bool:
-        """True if a thread comes from a basic block past the wait only where it loaded a word that is not 0."""
+        """True if a thread goes from a basic block past the wait only if it loaded its word and the word was not 0."""
         flow, known = self._lifter.flow, self._known
         statements, targets = flow.blocks[block], flow.successors[block]
         loads = [each for each in statements if each.opcode == "ld" and _strong(each) and each.guard is None]
@@ -224,7 +224,7 @@ class _Protocol:
         return test is not None and targets[1 if test else 0] == behind and targets[0 if test else 1] != behind
 
     def _only_one(self, one: _Wait, two: _Wait) -> bool:
-        """True if one thread, in one turn, waits for a word."""
+        """True if no two threads or turns wait for the same word."""
         known, other = self._known, OtherThread(self._known, same_block=True)
         path: Path = one.access.path
         premises = [*path, *other.facts, *other.conditions(two.access.path), one.address == other.term(two.address)]

@@ -1,7 +1,7 @@
-"""Registers that may be read before they are written, by definite assignment over the control flow.
+"""Registers that may be read before they are written, found by a definite-assignment analysis of the control flow.
 
-A register may be written only where a predicate holds: this is kept from branch to branch, until the predicate changes. ``mov`` passes a
-register's content on and does not use it: the copy counts as written where its source does.
+If a register is written only where a predicate holds, the analysis keeps this fact from branch to branch until the predicate changes.
+``mov`` copies a register without using it: the copy counts as written if its source does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gemmgen.proof.slicing import NO_RESULT, negated_register, written
 
 @dataclass(frozen=True)
 class _Facts:
-    """Facts at one place, whatever way led there. Predicates are names of registers, ``!`` before those that are negated."""
+    """Facts that hold at one statement on every path to it. A predicate is the name of a register, with ``!`` in front if it is negated."""
 
     always: frozenset[str] = frozenset()
     """Registers that were written."""
@@ -30,21 +30,21 @@ class _Facts:
         return name in self.always or bool(guard and ((name, guard) in self.under or guard in self.false))
 
     def where(self, guard: str) -> _Facts:
-        """The facts on a way that is taken where a predicate holds."""
+        """The facts on a path that is taken if a predicate holds."""
         return _Facts(self.always | {name for name, other in self.under if other == guard}, self.under, self.false | {_opposite(guard)})
 
     def meet(self, other: _Facts, live: Collection[str]) -> _Facts:
-        """The facts where two ways meet; ``live``: registers that are read later, others need no predicates."""
+        """The facts where two paths meet. ``live`` holds the registers that are read later; predicates of others are dropped."""
         both = {pair for pair in self.under if other.has(*pair)} | {pair for pair in other.under if self.has(*pair)}
         for one, two in ((self, other), (other, self)):
-            # What only one way has written was written if a predicate holds that is false on the other.
+            # A register that only one path has written was written if a predicate holds that is false on the other path.
             alone = [name for name in one.always - two.always if name in live]
             both |= {(name, guard) for guard in two.false if guard.removeprefix("!") in live for name in alone}
         return _Facts(self.always & other.always, frozenset(both), self.false & other.false)
 
 
 def read_unwritten(function: Function, flow: ControlFlow) -> Iterator[tuple[Instruction, Register]]:
-    """Statements, each with a register that some way to it leaves unwritten."""
+    """Statements that may use an unwritten register, each with that register."""
     entry = _at_entry(flow)
     for block in sorted(flow.order):
         if block == flow.end:
@@ -60,7 +60,7 @@ def read_unwritten(function: Function, flow: ControlFlow) -> Iterator[tuple[Inst
 
 
 def _at_entry(flow: ControlFlow) -> dict[int, _Facts | None]:
-    """Facts at the start of each basic block; None where no way was followed yet."""
+    """Facts at the start of each basic block; None if no path to it was followed yet."""
     live = _live(flow)
     entry: dict[int, _Facts | None] = dict.fromkeys(range(flow.end + 1))
     entry[0] = _Facts()
@@ -85,7 +85,7 @@ def _at_entry(flow: ControlFlow) -> dict[int, _Facts | None]:
 
 
 def _live(flow: ControlFlow) -> Mapping[int, Collection[str]]:
-    """Registers that are read after the start of each basic block, before they are always written."""
+    """Registers that may be read after the start of each basic block before they are written."""
     uses: dict[int, set[str]] = {}
     kills: dict[int, set[str]] = {}
     for block in flow.order:
@@ -109,7 +109,7 @@ def _live(flow: ControlFlow) -> Mapping[int, Collection[str]]:
 
 
 def _leads(flow: ControlFlow, block: int, facts: _Facts) -> Iterator[tuple[int, _Facts]]:
-    """The basic blocks after one, each with the facts on the way to it."""
+    """The successors of a basic block, each with the facts on the edge to it."""
     targets, last = flow.successors[block], flow.blocks[block][-1] if flow.blocks[block] else None
     guard = "" if last is None or (last.opcode != "bra" and last.opcode not in LEAVES) else _guard(last)
     if not guard or len(targets) != 2 or targets[0] == targets[1]:
@@ -128,7 +128,7 @@ def _opposite(guard: str) -> str:
 
 
 def copied(instruction: Instruction) -> Register | None:
-    """The register that a statement does no more than copy."""
+    """The register that a statement only copies; None if it does more."""
     if instruction.opcode != "mov" or instruction.guard is not None or len(written(instruction)) != 1:
         return None
     target, source = instruction.operands
@@ -136,7 +136,7 @@ def copied(instruction: Instruction) -> Register | None:
 
 
 def _reads(instruction: Instruction) -> Iterator[tuple[Register, str]]:
-    """Registers that a statement uses, each with the predicate under which it does."""
+    """Registers that a statement uses, each with the predicate under which it uses the register."""
     guard = _guard(instruction)
     if instruction.guard is not None:
         yield instruction.guard, ""
@@ -171,7 +171,7 @@ class _Passing:
         return name in self._always or bool(guard and ((name, guard) in self._under or guard in self._false))
 
     def after(self, instruction: Instruction) -> None:
-        """Goes past a statement."""
+        """Updates the facts by a statement."""
         targets = written(instruction)
         guard = _guard(instruction)
         always = {target.name for target in targets if not guard or self.has(target.name, _opposite(guard))}
