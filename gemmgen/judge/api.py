@@ -1,4 +1,4 @@
-"""The referee as one function."""
+"""The judge as one function."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ def judge(
 ) -> Verdict:
     """The verdict on a kernel, a program, a torch extension or a Triton kernel.
 
-    ``reference``: a file of Python and a function in it, or a spec and nothing. ``shapes`` are written ``m=64,n=48,k=32``.
-    ``run_native``: host code and Python of the candidate may run as native code, and kernels run on a GPU, too, if there is one; then
-    ``time`` is a shape that is timed, beside ``peer``, a function in Python on torch's tensors. ``prove_seconds``: time for
-    proofs about a kernel; 0: none are tried. ``seed`` of the data; None: a new one, which the verdict names. Raises ``GemmgenError`` if it
-    cannot be judged."""
+    ``reference`` is a Python file and a function in it, or a spec and an empty string. ``shapes`` are written ``m=64,n=48,k=32``.
+    With ``run_native``, host code and Python of the candidate may run natively, and kernels also run on a GPU if there is one. Then
+    ``time`` is a shape to time, beside ``peer``, a Python file and a function on torch tensors. ``prove_seconds`` limits the time for
+    proofs about a kernel; 0 tries none. ``seed`` draws the data; None draws a new seed, which the verdict states. Raises
+    ``GemmgenError`` if the candidate cannot be judged.
+    """
     if not shapes:
         raise SpecError("a judgement needs a shape, such as m=64,n=48,k=32")
     file, function = reference

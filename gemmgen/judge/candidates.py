@@ -53,9 +53,9 @@ class Called:
     written: Arrays
     """A flag for each byte of each output."""
     on_device: bool = True
-    """False if host code may have computed with the data, so that a run over a field proves nothing against the candidate."""
+    """False if host code may have computed with the data; a run over a field then cannot refuse the candidate."""
     instructions: int = 0
-    """Instructions of all lanes; 0 if they are not counted."""
+    """Executed instructions of all lanes; 0 if they were not counted."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class Conditions:
     """Circumstances of a call."""
 
     warp_order: int | None = None
-    """Seed of an order of warps; None: the usual one."""
+    """Seed of a random order of warps; None: the default order."""
     elsewhere: bool = False
-    """Arrays lie at other addresses than in other calls."""
+    """True: arrays have other addresses than in other calls."""
     arithmetic: Arithmetic = REAL
 
 
@@ -86,31 +86,31 @@ class Candidate(Protocol):
         """Outputs of one call on fresh memory. Raises ``CandidateFailed``."""
 
     def later_call(self, sizes: dict[str, int], first: Arrays, last: Arrays, more: int = 0) -> Called | None:
-        """Outputs of a call that finds the state that one with other inputs, and ``more`` such calls, left; None if no state lasts. Raises
-        ``CandidateFailed``."""
+        """Outputs of a call with the inputs ``last`` after 1 + ``more`` calls with the inputs ``first``, whose state it finds. None if a
+        candidate keeps no state between calls. Raises ``CandidateFailed``."""
 
     def texts(self) -> Sequence[str]:
-        """PTX of all kernels; of programs, as far as calls have loaded it."""
+        """PTX of all kernels; for programs, the modules that calls have loaded so far."""
 
     def programs(self) -> Sequence[Program]:
-        """The kernels that calls ran."""
+        """The kernels that calls have launched."""
 
 
 def poisoned(shape: tuple[int, ...], type_name: str) -> npt.NDArray[Any]:
-    """An output that nothing has written yet."""
+    """An output array that holds poison."""
     holder = numpy_type(type_name)
     return np.full(int(np.prod(shape)) * holder.itemsize, POISON, np.uint8).view(holder).reshape(shape)
 
 
 def _words(array: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
-    """A copy of an array's bytes as words, zeros behind them."""
+    """A copy of an array's bytes as 32-bit words, padded with zeros."""
     found = array.view(np.uint8).reshape(-1)
     return np.concatenate([found, np.zeros(-found.size % 4, np.uint8)]).view(np.uint32)
 
 
 def _counted_on(states: Sequence[npt.NDArray[np.uint32]], more: int) -> npt.NDArray[np.uint32]:
-    """The state after ``more`` calls behind the first, of which some have left ``states``: words that every call has raised by the same
-    amount go on so, those that were new after every call hold any number, others stay."""
+    """The state after 1 + ``more`` calls, extrapolated from the ``states`` after the first calls: words to which every call has added the
+    same number continue to grow, words that every call has changed otherwise become random, and all other words stay."""
     if len(states) < 3:
         return states[-1]
     held = np.stack(states)
@@ -130,7 +130,7 @@ class KernelCandidate:
     """A kernel, launched as the task says."""
 
     def __init__(self, code: KernelCode, task: Task, scratch: Sequence[int] = ()) -> None:
-        """``scratch``: bytes a block of further parameters that point to scratch memory, as Triton passes them."""
+        """``scratch`` holds bytes per block, one for each further parameter that points to scratch memory, as Triton passes them."""
         self.code, self.task, self.name, self.scratch = code, task, code.name, tuple(scratch)
         self.entry = find_entry(code, task.entry)
 
@@ -147,8 +147,8 @@ class KernelCandidate:
         return self._launch(sizes, inputs, conditions)
 
     def later_call(self, sizes: dict[str, int], first: Arrays, last: Arrays, more: int = 0) -> Called | None:
-        """Outputs of a launch that finds the module's variables as others left them. Of many launches, the first few are run, and what
-        they count is counted further."""
+        """Outputs of a launch that finds the module's variables of earlier launches. Of many earlier launches, the first few are run, and
+        their counters are extrapolated."""
         launch = Launch(self.entry, (1,), (1,), 0, ())
         symbols = module_variables(self.code, [launch, launch], {})
         if not symbols:

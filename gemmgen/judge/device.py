@@ -1,6 +1,6 @@
 """A candidate's kernel on a GPU: its results with guards around all arrays, and its time beside a peer.
 
-Everything runs in separate processes: a kernel that faults or does not end takes down only its process.
+Kernels run in separate processes: a kernel that faults or does not end affects only its process.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MAX_ANSWER = 8 << 30
 
 
 def packed_array(name: str, kind: DataType, role: ArrayRole, shape: Sequence[int]) -> ArrayArgument:
-    """An array without gaps of this very shape."""
+    """A contiguous array of a fixed shape."""
     extents = tuple(Formula(str(extent)) for extent in shape)
     strides = tuple(Formula(str(math.prod(shape[axis + 1 :]))) for axis in range(len(shape)))
     return ArrayArgument(name, kind, role, extents, strides, alignment=1, meaning="an array")
@@ -115,9 +115,9 @@ class DeviceCandidate:
         self.backend.close()
 
     def timed(self, sizes: dict[str, int], inputs: Arrays, unseen: Arrays, peer: tuple[str, str] | None) -> tuple[Times, Arrays, Arrays]:
-        """The time of a call, the outputs that the timed launches left, and those of a launch after them on ``unseen`` inputs.
+        """The time of a call, the outputs of the timed launches, and the outputs of a later launch on ``unseen`` inputs.
 
-        ``peer``: a file of Python and a function in it, which computes with tensors of torch's. Raises ``CandidateFailed``, and
+        ``peer`` names a Python file and a function in it, which computes with torch tensors. Raises ``CandidateFailed``, and
         ``GemmgenError`` if the measurement fails otherwise."""
         sequence, numbers = sequence_of(self.task, self.entry, sizes, self.kernel.scratch)
         question = {
@@ -155,7 +155,7 @@ class DeviceCandidate:
 
 
 def _for_device(code: KernelCode, task: Task, architecture: str) -> KernelCode:
-    """The kernel as machine code of the device where its source is there."""
+    """The kernel as machine code of the device, if its source is available."""
     if code.source is None or not architecture:
         return code
     return load_kernel(code.source, code.name, code.folder, CompileOptions(architecture), task.entry)

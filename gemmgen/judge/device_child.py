@@ -1,7 +1,7 @@
-"""The process that times a kernel on a GPU: ``python -m gemmgen.judge.device_child FOLDER``, where the question lies.
+"""The process that times a kernel on a GPU: ``python -m gemmgen.judge.device_child FOLDER``, with the question in the folder.
 
-The timed launches rotate among sets of arrays beyond the L2 as CUDA graphs, in turns with the peer's. Afterwards it reads the results
-that they left, and launches once more on inputs that no launch has seen.
+The timed launches are CUDA graphs that rotate among sets of arrays which together exceed the L2, alternating with the peer's. Afterwards
+the process reads their results, and launches the kernel once more on inputs that no launch has seen.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROTATE_BYTES = 160 << 20
 
 
 def measure(folder: Path) -> dict[str, Any]:
-    """The answer; outputs are written to the folder. Raises ``GemmgenError``."""
+    """Answers the question and writes outputs to the folder. Raises ``GemmgenError``."""
     asked = json.loads((folder / "question.json").read_text())
     arrays = [packed_array(*one) for one in asked["arrays"]]
     types = {one.name: "pointer" for one in arrays}
@@ -89,7 +89,7 @@ def measure(folder: Path) -> dict[str, Any]:
 
 
 def _fill(rotation: Rotation, index: int, arrays: list[ArrayArgument], folder: Path, label: str) -> None:
-    """Inputs from the folder, poison in outputs, zeros elsewhere."""
+    """Fills inputs from the folder, outputs with poison, and other arrays with zeros."""
     for one in arrays:
         pointer = rotation.pointers(index)[one.name]
         size = int(np.prod([extent.evaluate({}) for extent in one.shape], dtype=np.int64)) * numpy_type(one.type).itemsize

@@ -1,7 +1,7 @@
 """Candidates with host code: whole programs, and torch extensions from source.
 
-Their host code runs as native code in a separate process with limits on time and memory; with Landlock it can change files of its own
-folder only. Their kernels run on the emulator.
+Their host code runs natively in a separate process with limits on time and memory. With Landlock, it can change only files of its folder.
+Their kernels run on the emulator.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class ProgramCandidate:
             return self._results(sizes, inputs, folder, report)
 
     def _check(self, report: Report, folder: Path) -> None:
-        """Raises ``CandidateFailed`` if the run did not end well."""
+        """Raises ``CandidateFailed`` if the run failed."""
         errors = [finding for finding in report.findings if self._fails(finding)]
         if errors:
             raise CandidateFailed(self._kinds.get(errors[0].code, "fails"), errors[0].message, errors)
@@ -202,7 +202,7 @@ class ProgramCandidate:
 
 
 class ExtensionCandidate(ProgramCandidate):
-    """A function of a torch extension, called by a program that the referee writes."""
+    """A function of a torch extension, called by a generated program."""
 
     def later_call(self, sizes: dict[str, int], first: Arrays, last: Arrays, more: int = 0) -> Called | None:
         """Outputs of the last of several calls in one process."""
@@ -227,7 +227,7 @@ def _numbers(task: Task) -> list[int | str]:
 
 
 def extension_program(source: Path, task: Task) -> str:
-    """The text of a program that calls the extension's function on tensors in files. Raises ``SpecError``."""
+    """The source of a program that calls the extension's function on tensors in files. Raises ``SpecError``."""
     lines: list[str] = []
     passed: list[str] = []
     place = 2
@@ -295,7 +295,7 @@ int main(int, char** words) {{
 
 @contextmanager
 def built(source: Path, task: Task) -> Iterator[ProgramCandidate]:
-    """A program, or the function of an extension, ready to be judged. Raises ``GemmgenError``."""
+    """Builds a program, or the function of an extension, as a candidate. Raises ``GemmgenError``."""
     number = task.architecture.removeprefix("sm_").rstrip("af")
     if not number.isdecimal():
         raise SpecError(f"architecture {task.architecture}: expected a name like sm_80")

@@ -1,4 +1,4 @@
-"""Proofs about a candidate for every problem, where they go through, and counterexamples as problems to run."""
+"""Proofs of a candidate's properties for every problem, and counterexamples as problems to run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gemmgen.proof.prover import KernelProof, prove_sequence
 
 
 def prove(kernel: KernelCandidate, seconds: float) -> KernelProof | str:
-    """The properties of a kernel within so many seconds; or why nothing can be proved. Raises ``EnvironmentMissing`` without z3."""
+    """Properties of a kernel that are proved within ``seconds``, or the reason why none is. Raises ``EnvironmentMissing`` without z3."""
     sequence = _sequence(kernel)
     return sequence if isinstance(sequence, str) else prove_sequence(sequence, kernel.code.ptx, seconds)[0]
 

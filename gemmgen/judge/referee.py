@@ -61,17 +61,17 @@ KINDS = {
 """Kinds of failures, each with a description of the candidate's behaviour."""
 SCHEDULES = 2
 _PROBLEMS_OF_BUILDS = 3
-"""Problems in the last shapes that other builds of a source compute, beside the first."""
+"""Number of the last problems that other builds of a source compute, in addition to the first problem."""
 LATER = (0, 1, 1 << 20)
-"""Numbers of calls between the first and the one that must not see them."""
+"""Numbers of calls between the first call and the one whose results must not depend on them."""
 _WITH_INFINITY = ("f32", "f16", "bf16")
 _LESS_WORK = 0.75
-"""Part of a first call's instructions below which a later call on the same inputs does not compute its results anew."""
+"""Fraction of the first call's instructions that a later call on the same inputs must at least execute."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """One kind of failure, where it was seen first."""
+    """One kind of failure, with the shape and the message of its first occurrence."""
 
     kind: str
     shape: dict[str, int]
@@ -80,7 +80,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Times:
-    """Device time of one call of the candidate and of a peer, on arrays beyond the L2."""
+    """Device times of one call of the candidate and of a peer, in microseconds, on sets of arrays that exceed the L2."""
 
     device: str
     sizes: dict[str, int]
@@ -104,7 +104,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Timing:
-    """A problem to be timed; None: the first of the given shapes. ``peer``: a file of Python and a function in it."""
+    """A problem to be timed. Without ``sizes`` it is the first given shape. ``peer`` names a Python file and a function in it."""
 
     sizes: dict[str, int] | None = None
     peer: tuple[str, str] | None = None
@@ -121,7 +121,7 @@ class OnDevice(Protocol):
         """Outputs of one launch. Raises ``CandidateFailed``."""
 
     def timed(self, sizes: dict[str, int], inputs: Arrays, unseen: Arrays, peer: tuple[str, str] | None) -> tuple[Times, Arrays, Arrays]:
-        """The time, the outputs that timed launches left, and those of a launch on ``unseen`` inputs after them. Raises
+        """The time of a call, the outputs of the timed launches, and the outputs of a later launch on ``unseen`` inputs. Raises
         ``CandidateFailed``."""
 
 
@@ -193,7 +193,7 @@ _DATA: dict[str, Draw] = {
 
 
 def _holds_numbers(variable: Variable) -> bool:
-    """True if a variable has initial values that may be floating-point numbers; texts are bytes without alignment."""
+    """True if a variable has initial values that may be floating-point numbers; strings, which are unaligned bytes, do not."""
     text = variable.element_bytes == 1 and variable.alignment <= 1
     return not text and any(isinstance(value, Float) or (isinstance(value, Integer) and value.value) for value in variable.initial)
 
@@ -212,8 +212,8 @@ class Referee:
         prove: Callable[[], KernelProof | str] | None = None,
         seed: int | None = None,
     ) -> None:
-        """``device``: the kernel on a GPU, where it runs too; ``timing``: the problem that is timed there; ``prove``: the proof of the
-        kernel's properties. ``seed`` of the data; None: one that nobody knows before, so that no kernel recognises them."""
+        """``device`` runs the kernel on a GPU as well, and ``timing`` is the problem that is timed there. ``prove`` is the proof of the
+        kernel's properties. ``seed`` draws the data; None selects a random seed, so that no kernel can recognise the data."""
         self.device, self.timing, self.prove = device, timing, prove
         self.candidate, self.task, self.reference = candidate, task, reference
         self.given = [dict(shape) for shape in shapes]
@@ -247,7 +247,7 @@ class Referee:
             self.verdict.failures.append(Failure(kind, dict(sizes), message.splitlines()[0][:400] if message else ""))
 
     def _try(self, sizes: dict[str, int], call: Callable[[], Called | None]) -> Called | None:
-        """The result of a call; None if it failed, which is noted."""
+        """The result of a call; None if the call failed. Notes the failure."""
         try:
             return call()
         except CandidateFailed as failure:
@@ -262,7 +262,7 @@ class Referee:
     # -- judging ---------------------------------------------------------------------------------------------------
 
     def judge(self) -> Verdict:
-        """All checks. Raises ``GemmgenError`` if the reference or the task cannot be used."""
+        """Runs all checks. Raises ``GemmgenError`` if the reference or the task cannot be used."""
         began = time.perf_counter()
         plan = [(sizes, data) for sizes in self.given[:1] for data in _DATA]
         plan += [(sizes, "ordinary") for sizes in self.shapes if sizes != self.given[0]]
@@ -319,7 +319,7 @@ class Referee:
         self.verdict.checks.append("PTX reads no clock, allocates nothing, and does not decide by addresses")
 
     def _check_builds(self, plan: Plan, inputs: list[Arrays], wanted: list[Arrays], magnitudes: list[Arrays]) -> None:
-        """Runs a source that asks for the architecture or the compiler as other builds see it."""
+        """Runs other builds of a source that tests the architecture or the compiler."""
         if not isinstance(self.candidate, KernelCandidate):
             return
         far = [place for place, (_, data) in enumerate(plan) if data == "ordinary"][-_PROBLEMS_OF_BUILDS:]
@@ -340,7 +340,7 @@ class Referee:
             self.verdict.checks.append(f"the source as built {description}")
 
     def _compare(self, sizes: dict[str, int], data: str, run: Called, wanted: Arrays, magnitude: Arrays, kind: str = "") -> None:
-        """Notes the first element that is wrong, as ``kind``; by default as the kind that the error is of."""
+        """Notes the first wrong element as ``kind``, by default as the kind of its error."""
         for argument in self.task.arrays:
             if argument.role != "output":
                 continue
@@ -367,7 +367,7 @@ class Referee:
             self._fail(kind or self._kind_of_error(sizes, data, error, np.abs(magnitude.get(name, wanted[name]))), sizes, told)
 
     def _bound(self, argument: Argument, sizes: dict[str, int], wanted: Arrays, magnitude: Arrays) -> npt.NDArray[np.float64]:
-        """Largest error of an output: none for integers, that of its sums in float32 and of rounding to its type for others."""
+        """Largest allowed error of each element: 0 for integers, otherwise the bound of sums in float32 plus the rounding to the type."""
         name, element = argument.name, ELEMENTS[argument.type]
         value = wanted[name].astype(np.float64)
         if element.format is None:
@@ -422,8 +422,8 @@ class Referee:
                     self._fail("order-dependent", self.given[0], f"{name} has other bits under schedule {seed}")
 
     def _check_state(self, inputs: list[Arrays], first: Called | None) -> None:
-        """Calls that find the module's variables as earlier ones left them: one on other data, one where half of the elements are as
-        before, one after many, and one on the same data, which must take as much work as the first."""
+        """Runs calls that find the variables of earlier calls: one on other data, one on data of which half is as before, one after many
+        calls, and one on the same data, which must execute nearly as many instructions as the first call."""
         self.verdict.checks.append("later calls, on other data and poisoned memory, that find the variables of earlier ones")
         sizes, rng = self.given[0], np.random.default_rng([self.seed, 13])
         mixed = {
@@ -444,7 +444,7 @@ class Referee:
             self._fail("keeps-state", sizes, f"a second call on the same inputs executes {counts}: it keeps results of the first")
 
     def _check_proof(self, proof: KernelProof | str) -> None:
-        """Notes which properties hold for every problem; counterexamples are run, and fail as other problems do."""
+        """Notes the properties that hold for every problem, and runs counterexamples like other problems."""
         if isinstance(proof, str):
             self.verdict.checks.append(f"no proof: {proof}")
             return
@@ -475,7 +475,7 @@ class Referee:
         self.verdict.checks.append(f"{len(plan)} problems on {device.description}, with guards")
 
     def _check_timed(self, device: OnDevice, timing: Timing) -> None:
-        """The time, and the results that the timed launches and one on other data leave."""
+        """Notes the time, and judges the results of the timed launches and of a later launch on other data."""
         sizes = timing.sizes or self.given[0]
         seen, unseen = self._inputs(sizes, "ordinary", seed=21), self._inputs(sizes, "ordinary", seed=secrets.randbits(31))
         try:
@@ -492,7 +492,7 @@ class Referee:
         self.verdict.checks.append("results after the timed run, on data that it saw and on data that it did not")
 
     def _special_inputs(self) -> list[Arrays]:
-        """Ordinary inputs with NaN, infinities and a zero in each; and, for each input, zeros in every other place of it that meet them."""
+        """Ordinary inputs with NaN, infinities and a zero in each; then, for each input, the same with zeros in half of its elements."""
         floats = [argument.name for argument in self.task.arrays if argument.role == "input" and argument.type in _WITH_INFINITY]
         types = {argument.name: argument.type for argument in self.task.arrays}
         found = []
@@ -532,7 +532,7 @@ class Referee:
                 self._fail("special-values", self.given[0], f"{name}{list(at)} is {got[at]}, expected {wanted[name][at]}")
 
     def _residues(self) -> tuple[Arrays, Arrays]:
-        """Random elements of the inputs, and the residues or integers that they are."""
+        """Random elements of the inputs, and the residues or integers that they represent."""
         rng = np.random.default_rng([self.seed, 5])
         found: Arrays = {}
         meant: Arrays = {}
@@ -548,7 +548,7 @@ class Referee:
         return found, meant
 
     def _check_field(self, inputs: Arrays, wanted: Arrays) -> None:
-        """Compares the candidate with the reference as polynomials, where the reference is one."""
+        """Compares the candidate with the reference over a finite field, if the reference is a polynomial."""
         for program in self.candidate.programs():
             if any(_holds_numbers(placed.variable) for placed in program.symbols.values()):
                 self.verdict.checks.append("no field test: variables begin with numbers, whose bits are other residues")
@@ -586,7 +586,7 @@ class Referee:
 
 
 def _drawn(argument: Argument, data: str, rng: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """Elements of an input: numbers of a type with few exponents are drawn from a narrower range."""
+    """Random elements of an input, from a narrower range for types with few exponents."""
     element = ELEMENTS[argument.type]
     if element.format is None:
         # Sums of huge integers leave their type, and tiny ones are zero.
@@ -602,7 +602,7 @@ def _drawn(argument: Argument, data: str, rng: np.random.Generator, shape: tuple
 
 
 def derived_bound(sizes: dict[str, int], value: npt.NDArray[Any], magnitude: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Largest error of sums of products in float32, in any order: each term takes part in at most as many roundings as a sum has
+    """Largest error of sums of products in float32 in any order: each term takes part in at most as many roundings as a sum has
     terms, of which no array's extent has more than the product of the two largest sizes (Higham, section 3.1)."""
     terms = max([*sizes.values(), 1]) + 8
     unit = 2.0**-24

@@ -97,7 +97,7 @@ class Task(BaseModel):
 
 
 def evaluate(size: Size, sizes: dict[str, int]) -> int:
-    """A formula over the sizes of a problem. Raises ``GemmgenError``."""
+    """The value of a formula over the sizes of a problem. Raises ``GemmgenError``."""
     return size if isinstance(size, int) else Formula(size).evaluate(sizes)
 
 
@@ -131,11 +131,13 @@ def parse_shapes(texts: tuple[str, ...]) -> list[dict[str, int]]:
 
 
 def grid_of_shapes(task: Task, given: list[dict[str, int]]) -> list[dict[str, int]]:
-    """The given shapes; those around the tile, each size in turn (one below, one above, a prime number) and all at once, where the last
-    tile is cut on every side; one beyond the given ones, each size in turn; one far beyond and a large power of two, each with the others
-    small; all sizes one power of two; and all ones.
+    """The given shapes, and shapes that are derived from them and from the tile.
 
-    Raises ``GemmgenError`` if a given shape is too large to be run; others are left out then.
+    Around the tile, one size at a time is one below, one above and a prime number, and then all sizes at once, so that the last tile is cut
+    on every side. Then one size at a time exceeds the given ones, and is far larger or a large power of two with small other sizes. Finally
+    all sizes are one power of two, and all are 1.
+
+    Raises ``GemmgenError`` if a given shape is too large to run. Derived shapes that are too large are left out.
     """
     for shape in given:
         if reason := _breaks_promise(task, shape) or _too_large(task, shape):
@@ -159,13 +161,13 @@ def grid_of_shapes(task: Task, given: list[dict[str, int]]) -> list[dict[str, in
 
 
 def _breaks_promise(task: Task, sizes: dict[str, int]) -> str:
-    """The size that is no multiple of what the task promises; empty if there is none."""
+    """The size that is not a multiple as the task promises; empty if there is none."""
     broken = [name for name, value in sizes.items() if value % task.multiples.get(name, 1)]
     return f"{broken[0]} is promised to be a multiple of {task.multiples[broken[0]]}" if broken else ""
 
 
 def fits(task: Task, sizes: dict[str, int]) -> bool:
-    """True if a problem is as the task promises, and small enough to be run."""
+    """True if a problem keeps the task's promises and is small enough to run."""
     try:
         return not _breaks_promise(task, sizes) and not _too_large(task, sizes)
     except GemmgenError:
@@ -173,7 +175,7 @@ def fits(task: Task, sizes: dict[str, int]) -> bool:
 
 
 def _too_large(task: Task, sizes: dict[str, int]) -> str:
-    """The reason that a problem is not run; empty if there is none. Raises ``GemmgenError`` for a formula that has no value."""
+    """The reason why a problem cannot run; empty if there is none. Raises ``GemmgenError`` for a formula without a value."""
     for argument in task.arrays:
         extents = [evaluate(extent, sizes) for extent in argument.shape or ()]
         if min(extents, default=0) < 0:

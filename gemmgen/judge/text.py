@@ -1,4 +1,4 @@
-"""Marks of a kernel's text that no run shows: clocks, identities, addresses that decide, and builds that differ."""
+"""Findings in a kernel's text that no run shows: clocks, processor ids, decisions by addresses, and builds that differ."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PASSES = ("mov", "cvta", "cvt", "add", "sub", "shl", "shr", "and", "or", "xor",
 
 
 def marks(text: str) -> Iterator[tuple[str, str]]:
-    """Kinds of failures with messages, from a kernel's PTX."""
+    """Kinds of failures in a kernel's PTX, with messages."""
     if found := _CLOCKS.search(text):
         yield "reads-clock", f"PTX reads {found[0]}"
     if identity := _PROCESSOR.search(text):
@@ -46,10 +46,10 @@ def date_of_build(code: KernelCode) -> str:
 
 
 def address_that_decides(program: Program) -> Instruction | None:
-    """An instruction that compares an array's address with a number, makes a number of it, or keeps it in global memory: results then
-    depend on where arrays lie.
+    """An instruction that compares an array's address with a number, converts it to a number, or stores it in global memory. Results
+    may then depend on addresses.
 
-    Asking for alignment or for a null pointer is no such comparison, nor is comparing two addresses."""
+    Tests for alignment and for null pointers are allowed, and so are comparisons of two addresses."""
     pointers = {parameter.name for parameter in program.entry.parameters if parameter.size == 8}
     holds: set[str] = set()
     whole: set[str] = set()
@@ -81,7 +81,7 @@ def address_that_decides(program: Program) -> Instruction | None:
 
 
 def _counted_parameters(everything: list[Instruction], pointers: set[str]) -> set[str]:
-    """Parameters of 64 bits that no address is converted from: sizes."""
+    """64-bit parameters that are not converted to an address, such as sizes."""
     loaded: dict[str, str] = {}
     addresses: set[str] = set()
     for inst in everything:
@@ -108,8 +108,8 @@ def _gives_address(inst: Instruction, holds: set[str], pointers: set[str]) -> bo
 
 
 def other_builds(code: KernelCode) -> Iterator[tuple[str, KernelCode | None]]:
-    """The same source as other builds see it, where it asks for the architecture or the compiler: each with its description, and None if
-    it does not compile here. A source for one architecture alone, as sm_90a, is not built for others."""
+    """Other builds of a source that tests the architecture or the compiler, each with a description; None if a build does not compile here.
+    A source for a single architecture, such as sm_90a, is not built for others."""
     if code.source is None:
         return
     text = "\n".join(without_comments(each) for each in code.project_texts())

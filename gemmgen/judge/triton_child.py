@@ -1,7 +1,7 @@
 """The process that imports a candidate's Python and compiles its Triton kernel: ``python -m gemmgen.judge.triton_child FOLDER``.
 
-The question comes on standard input as JSON; the answer is a file in the folder. With Landlock, the process can change files of that folder
-only.
+The question arrives on standard input as JSON; the answer is a file in the folder. With Landlock, the process can change only files of that
+folder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gemmgen.sanitizer.triton_kernels import compile_triton
 
 
 def kernel_of(file: str, name: str | None) -> Any:
-    """The ``@triton.jit`` function of a file: the one of this name, or the only one. Raises ``GemmgenError``."""
+    """The ``@triton.jit`` function ``name`` of a file, or the only one if no name is given. Raises ``GemmgenError``."""
     spec = importlib.util.spec_from_file_location("candidate", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
